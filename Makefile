@@ -1,0 +1,29 @@
+# make demo and make test do all their own set-up in .venv; they need Python 3.11 (or newer) and make.
+PYTHON ?= python3.11
+BIN := .venv/bin
+export PIP_DISABLE_PIP_VERSION_CHECK = 1
+
+.PHONY: demo test test-long check clean
+demo: .venv/ready
+	$(BIN)/potluck demo
+
+test: .venv/ready
+	$(BIN)/pytest -q -n 2 --dist loadfile
+
+test-long: .venv/ready
+	$(BIN)/pytest -q -m long
+
+check: .venv/ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+.venv/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install -q -c constraints.txt torch
+	$(BIN)/pip install -q -c constraints.txt -e '.[dev]'
+	touch $@
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,49 @@
+"""The error tree: what a user did that we cannot go on with, and nothing else.
+
+    Exception
+    ├── PotluckError                 everything we raise on purpose
+    │   └── UserError (ValueError)   bad input: one line, says what, where and what to do; exit code 2
+    │       ├── SettingError         a key of a job or a fleet, named by its path
+    │       ├── ModelError           a model we cannot take apart or run
+    │       ├── DataError            data that is missing, damaged or does not fit
+    │       └── RunError             a run folder that cannot be read or resumed
+    └── PotluckWarning (UserWarning) we go on, but the user should know
+
+A device that dies, a link that drops, a round that falls short are not here: failures of the fleet
+are records and outcomes (see `run.Outcome`), not exceptions. Bugs are assertions.
+"""
+
+__all__ = ["DataError", "ModelError", "PotluckError", "PotluckWarning", "RunError", "SettingError", "UserError"]
+
+
+class PotluckError(Exception):
+    """Everything that Potluck raises on purpose."""
+
+
+class UserError(PotluckError, ValueError):
+    """Bad input. The message is one line: what, where, and what to do."""
+
+
+class SettingError(UserError):
+    """A wrong key or value of a job or a fleet, named by its path such as `fleet.devices[2].link.up`."""
+
+    def __init__(self, path: str, problem: str) -> None:
+        self.path = path
+        self.problem = problem
+        super().__init__(f"{path}: {problem}" if path else problem)
+
+
+class ModelError(UserError):
+    """A model that cannot be built, traced or run on the data."""
+
+
+class DataError(UserError):
+    """Data that is missing, damaged, or does not fit the model."""
+
+
+class RunError(UserError):
+    """A run folder that cannot be read or resumed."""
+
+
+class PotluckWarning(UserWarning):
+    """We go on, but not quite as asked."""

@@ -1,0 +1,225 @@
+"""Frozen settings from plain tables, with errors that name the key by its path.
+
+A settings class lists its keys once, with types, defaults and checks; a *part* is a settings class of which
+several kinds exist (`barrier = "all"`, `barrier = {kind = "quorum", share = 0.8}`). A part may also be named
+as `package.module:Class`, so that a user's own part needs no registration.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from potluck.errors import SettingError
+from potluck.units import Quantity
+
+__all__ = ["Part", "Settings", "decode", "encode", "kinds", "load_object", "merge", "override"]
+
+T = TypeVar("T")
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A frozen table of settings; checks that concern several keys go into `__post_init__` as ValueError."""
+
+
+class Part(Settings, frozen=True, kw_only=True, tag_field="kind"):
+    """A settings class that comes in several kinds, each a subclass with `tag=` its name."""
+
+
+def decode(raw: object, wanted: type[T], path: str = "") -> T:
+    """Build a `wanted` from plain data; SettingError names the first key that is wrong."""
+    return typing.cast(T, _decode(raw, wanted, path))
+
+
+def encode(settings: object) -> Any:
+    """Plain data that `decode` reads back to an equal object; keys that are None are left out."""
+    return _without_none(msgspec.to_builtins(settings, enc_hook=str))
+
+
+def kinds(family: type[Part]) -> dict[str, type[Part]]:
+    """The kinds of a part by name, in the order in which they were defined."""
+    return {str(kind.__struct_config__.tag): kind for kind in _subclasses(family) if not _is_abstract(kind)}
+
+
+def load_object(name: str, path: str) -> Any:
+    """What `package.module:attribute` names; code never travels, so it must be installed here."""
+    module, colon, attribute = name.partition(":")
+    if not colon or not module or not attribute:
+        raise SettingError(path, f"{name!r} does not have the form 'package.module:name'")
+    try:
+        found: Any = importlib.import_module(module)
+    except ImportError as error:
+        raise SettingError(path, f"cannot import {module!r} ({error}); install it on every device") from error
+    for step in attribute.split("."):
+        if not hasattr(found, step):
+            raise SettingError(path, f"module {module!r} has no {attribute!r}")
+        found = getattr(found, step)
+    return found
+
+
+def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """`base` with the keys of `over` put on top, table by table; a part of another kind replaces the whole part."""
+    merged = dict(base)
+    for key, value in over.items():
+        old = merged.get(key)
+        merged[key] = merge(old, value) if old is not None and _same_table(old, value) else value
+    return merged
+
+
+def override(raw: Mapping[str, Any], assignment: str) -> dict[str, Any]:
+    """`raw` with one dotted key set, as in `rounds.batch=32`; the value is read as TOML, else as text."""
+    key, equals, written = assignment.partition("=")
+    steps = [step.strip() for step in key.split(".")]
+    if not equals or not all(steps):
+        raise SettingError("--set", f"{assignment!r} does not have the form a.b=value")
+    nested: Any = _toml_value(written.strip())
+    for step in reversed(steps):
+        nested = {step: nested}
+    return merge(raw, nested)
+
+
+def _decode(raw: object, wanted: Any, path: str) -> Any:
+    origin = typing.get_origin(wanted)
+    if origin in (typing.Union, types.UnionType):
+        return _decode_union(raw, typing.get_args(wanted), path)
+    if origin is tuple:
+        return _decode_tuple(raw, typing.get_args(wanted)[0], path)
+    if origin is dict:
+        table = _table(raw, path)
+        inner = typing.get_args(wanted)[1]
+        return {str(key): _decode(value, inner, _join(path, str(key))) for key, value in table.items()}
+    if isinstance(wanted, type) and issubclass(wanted, Part):
+        return _decode_part(raw, wanted, path)
+    if isinstance(wanted, type) and issubclass(wanted, msgspec.Struct):
+        return _decode_struct(_table(raw, path), wanted, path)
+    return _decode_leaf(raw, wanted, path)
+
+
+def _decode_union(raw: object, choices: tuple[Any, ...], path: str) -> Any:
+    if raw is None and types.NoneType in choices:
+        return None
+    choices = tuple(choice for choice in choices if choice is not types.NoneType)
+    tables = [choice for choice in choices if isinstance(choice, type) and issubclass(choice, msgspec.Struct)]
+    if isinstance(raw, Mapping) and tables:
+        return _decode(raw, tables[0], path)
+    plain = [choice for choice in choices if choice not in tables] or tables
+    for choice in plain[:-1]:
+        try:
+            return _decode(raw, choice, path)
+        except SettingError:
+            continue
+    return _decode(raw, plain[-1], path)
+
+
+def _decode_tuple(raw: object, inner: Any, path: str) -> tuple[Any, ...]:
+    if not isinstance(raw, list | tuple):
+        raise SettingError(path, f"expected a list, got {raw!r}")
+    return tuple(_decode(item, inner, f"{path}[{index}]") for index, item in enumerate(raw))
+
+
+def _decode_part(raw: object, family: type[Part], path: str) -> Part:
+    if isinstance(raw, family):
+        return raw
+    table = {"kind": raw} if isinstance(raw, str) else dict(_table(raw, path))
+    known = kinds(family)
+    name = table.pop("kind", next(iter(known)) if not _is_abstract(family) else None)
+    if not isinstance(name, str):
+        raise SettingError(_join(path, "kind"), f"say which kind: one of {', '.join(known)}")
+    kind = known.get(name)
+    if kind is None and ":" in name:
+        kind = load_object(name, path)
+        if not (isinstance(kind, type) and issubclass(kind, family)):
+            raise SettingError(path, f"{name!r} is not a {family.__name__}")
+    if kind is None:
+        raise SettingError(path, f"{name!r} is not known; choose from {', '.join(known)}{_hint(name, known)}")
+    return typing.cast(Part, _decode_struct(table, kind, path))
+
+
+def _decode_struct(table: Mapping[str, object], wanted: type[msgspec.Struct], path: str) -> Any:
+    fields = {field.name: field for field in msgspec.structs.fields(wanted)}
+    for key in table:
+        if key not in fields:
+            raise SettingError(_join(path, key), f"unknown key; known here: {', '.join(fields)}{_hint(key, fields)}")
+    values = {key: _decode(value, fields[key].type, _join(path, key)) for key, value in table.items()}
+    for field in fields.values():
+        if field.required and field.name not in values:
+            raise SettingError(_join(path, field.name), "this key is missing")
+    try:
+        return wanted(**values)
+    except SettingError as error:
+        raise SettingError(_join(path, error.path), error.problem) from None
+    except ValueError as error:
+        raise SettingError(path, str(error)) from None
+
+
+def _decode_leaf(raw: object, wanted: Any, path: str) -> Any:
+    try:
+        return msgspec.convert(raw, wanted, dec_hook=_decode_quantity)
+    except msgspec.ValidationError as error:
+        raise SettingError(path, f"{_plain(str(error))}, got {raw!r}") from None
+
+
+def _decode_quantity(wanted: type, raw: object) -> object:
+    if issubclass(wanted, Quantity):
+        return wanted.parse(raw)
+    raise NotImplementedError(f"no way to read a {wanted.__name__}")
+
+
+def _plain(problem: str) -> str:
+    """msgspec's sentence without its own path and with its words made ours."""
+    problem = problem.split(" - at `$")[0]
+    return problem[:1].lower() + problem[1:]
+
+
+def _table(raw: object, path: str) -> Mapping[str, object]:
+    if not isinstance(raw, Mapping):
+        raise SettingError(path, f"expected a table, got {raw!r}")
+    return raw
+
+
+def _subclasses(family: type[Part]) -> Iterator[type[Part]]:
+    for kind in family.__subclasses__():
+        yield kind
+        yield from _subclasses(kind)
+
+
+def _is_abstract(kind: type[Part]) -> bool:
+    return kind.__struct_config__.tag in (None, kind.__name__)
+
+
+def _same_table(old: object, new: object) -> bool:
+    if not (isinstance(old, Mapping) and isinstance(new, Mapping)):
+        return False
+    return "kind" not in new or new["kind"] == old.get("kind")
+
+
+def _join(path: str, key: str) -> str:
+    return f"{path}.{key}" if path and key and not key.startswith("[") else path + key
+
+
+def _hint(name: str, known: Mapping[str, object]) -> str:
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def _toml_value(written: str) -> object:
+    import tomllib
+
+    try:
+        return tomllib.loads(f"value = {written}")["value"]
+    except tomllib.TOMLDecodeError:
+        return written
+
+
+def _without_none(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_none(inner) for key, inner in value.items() if inner is not None}
+    if isinstance(value, list | tuple):
+        return [_without_none(inner) for inner in value]
+    return value

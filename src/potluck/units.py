@@ -1,0 +1,94 @@
+"""Quantities as people write them: `20 Mbit/s`, `35 ms`, `4 GiB`, `2 GFLOP/s`.
+
+Each quantity is a float in its base unit, so arithmetic needs no conversion; the type only says which
+unit that is, how to read it and how to write it. A bare number is taken to be in the base unit.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import ClassVar, Self
+
+__all__ = ["Bytes", "BytesPerSecond", "FlopsPerSecond", "Quantity", "Seconds"]
+
+_WRITTEN = re.compile(r"\s*([-+]?[0-9]*\.?[0-9]+(?:[eE][-+]?[0-9]+)?)\s*([^\s0-9].*?)?\s*")
+
+
+class Quantity(float):
+    """A non-negative number with a unit."""
+
+    unit: ClassVar[str]
+    units: ClassVar[dict[str, float]]
+    example: ClassVar[str]
+
+    @classmethod
+    def parse(cls, written: object) -> Self:
+        """Read `20 Mbit/s` or a number in the base unit; ValueError says what is allowed."""
+        if isinstance(written, bool) or not isinstance(written, int | float | str):
+            raise ValueError(f"{written!r} is not a quantity such as {cls.example!r}")
+        number, unit = (written, cls.unit) if isinstance(written, int | float) else cls._take_apart(written)
+        scale = cls.units.get(unit)
+        if scale is None:
+            raise ValueError(f"{unit!r} is not a unit here; use one of {', '.join(cls.units)}, as in {cls.example!r}")
+        value = float(number) * scale
+        if not value >= 0:
+            raise ValueError(f"{written!r} must not be negative")
+        return cls(value)
+
+    @classmethod
+    def _take_apart(cls, written: str) -> tuple[float, str]:
+        match = _WRITTEN.fullmatch(written)
+        if match is None:
+            if written.strip() == "unlimited":
+                return math.inf, cls.unit
+            raise ValueError(f"{written!r} is not a quantity such as {cls.example!r}")
+        return float(match[1]), match[2] or cls.unit
+
+    def __str__(self) -> str:
+        """The shortest way to write it that reads back as exactly the same number."""
+        if math.isinf(self):
+            return "unlimited"
+        for unit, scale in sorted(self.units.items(), key=lambda item: -item[1]):
+            number = f"{float(self) / scale:.6g}"
+            if float(self) >= scale and float(number) * scale == float(self):
+                return f"{number} {unit}"
+        return f"{float(self)!r} {self.unit}"
+
+
+class Seconds(Quantity):
+    unit = "s"
+    units: ClassVar[dict[str, float]] = {
+        "s": 1.0,
+        "us": 1e-6,
+        "µs": 1e-6,
+        "ms": 1e-3,
+        "min": 60.0,
+        "h": 3600.0,
+        "d": 86400.0,
+    }
+    example = "35 ms"
+
+
+class Bytes(Quantity):
+    unit = "B"
+    units: ClassVar[dict[str, float]] = {
+        "B": 1.0, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12,
+        "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "TiB": 2.0**40,
+    }  # fmt: skip
+    example = "4 GiB"
+
+
+class BytesPerSecond(Quantity):
+    unit = "B/s"
+    units: ClassVar[dict[str, float]] = {
+        "B/s": 1.0, "kB/s": 1e3, "MB/s": 1e6, "GB/s": 1e9, "KiB/s": 2.0**10, "MiB/s": 2.0**20, "GiB/s": 2.0**30,
+        "bit/s": 0.125, "kbit/s": 125.0, "Mbit/s": 125e3, "Gbit/s": 125e6,
+    }  # fmt: skip
+    example = "20 Mbit/s"
+
+
+class FlopsPerSecond(Quantity):
+    unit = "FLOP/s"
+    units: ClassVar[dict[str, float]] = {"FLOP/s": 1.0, "kFLOP/s": 1e3, "MFLOP/s": 1e6, "GFLOP/s": 1e9, "TFLOP/s": 1e12}
+    example = "2 GFLOP/s"
