@@ -1,0 +1,64 @@
+"""The fleet: devices, links, traces of speed and availability, fault scripts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import cached_property
+
+from potluck.fleet.devices import LINKS, PRESETS, Device, Group, Link, expand
+from potluck.fleet.faults import Change, Fault, timeline
+from potluck.fleet.traces import Constant, Trace
+from potluck.settings import Settings
+from potluck.units import FlopsPerSecond, Seconds
+
+__all__ = [
+    "LINKS",
+    "PRESETS",
+    "Change",
+    "Constant",
+    "Coordinator",
+    "Device",
+    "Fault",
+    "Fleet",
+    "Group",
+    "Link",
+    "Trace",
+    "timeline",
+]
+
+
+class Coordinator(Settings, frozen=True, kw_only=True):
+    """The machine that holds the model; its link is shared by all transfers."""
+
+    link: str | Link = "server"
+    flops: FlopsPerSecond = FlopsPerSecond(100e9)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.link, str) and self.link not in LINKS:
+            raise ValueError(f"link {self.link!r} is not known; choose from {', '.join(LINKS)} or give a table")
+
+    @property
+    def access(self) -> Link:
+        return LINKS[self.link] if isinstance(self.link, str) else self.link
+
+
+class Fleet(Settings, frozen=True, kw_only=True, dict=True):
+    """`fleet.toml`: who may take part, how they are connected, and what goes wrong."""
+
+    devices: tuple[Group, ...]
+    coordinator: Coordinator = Coordinator()
+    faults: tuple[Fault, ...] = ()
+    notice: Seconds = Seconds(0.05)  # until a dropped connection is noticed
+    lease: Seconds = Seconds(5)  # until a silent device is taken for lost
+
+    def __post_init__(self) -> None:
+        if not self.devices:
+            raise ValueError("`devices` is empty; a fleet needs at least one device")
+        twice = [name for name, times in Counter(device.name for device in self.members).items() if times > 1]
+        if twice:
+            raise ValueError(f"device name {twice[0]!r} is used twice; give each group its own `name`")
+
+    @cached_property
+    def members(self) -> tuple[Device, ...]:
+        """Every device, in the file's order."""
+        return tuple(device for group in self.devices for device in expand(group))

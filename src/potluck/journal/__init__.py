@@ -1,0 +1,69 @@
+"""One JSONL file per run: spans, instants and scalars, in the order in which they happened."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, Self
+
+import msgspec
+
+from potluck.errors import RunError
+from potluck.journal.records import Instant, Record, Scalar, Span
+
+__all__ = ["Instant", "Journal", "Record", "Scalar", "Span", "read"]
+
+
+class Journal:
+    """Appends records to a file, or to nothing; `position` is where a checkpoint may cut it."""
+
+    def __init__(self, path: Path | None = None, *, position: int = 0) -> None:
+        self._encode = msgspec.json.Encoder().encode
+        self._file: BinaryIO | None = None
+        if path is not None:
+            path.touch()
+            self._file = path.open("r+b", buffering=1 << 16)
+            self._file.truncate(position)
+            self._file.seek(position)
+
+    def write(self, record: Record) -> None:
+        if self._file is not None:
+            self._file.write(self._encode(record) + b"\n")
+
+    def flush(self) -> int:
+        """Bring all records to the disk and tell how long the journal is."""
+        if self._file is None:
+            return 0
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        return self._file.tell()
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+def read(path: Path) -> Iterator[Span | Instant | Scalar]:
+    """The records of a journal, one by one; a torn last line (a crash while writing) is left out."""
+    decode = msgspec.json.Decoder(Span | Instant | Scalar).decode
+    try:
+        lines = path.open("rb")
+    except OSError as error:
+        raise RunError(f"cannot read journal {path}: {error.strerror}") from None
+    with lines:
+        for number, line in enumerate(lines, 1):
+            if not line.endswith(b"\n"):
+                return
+            try:
+                yield decode(line)
+            except msgspec.DecodeError as error:
+                raise RunError(f"{path}, line {number}, is not a record: {error}") from None

@@ -1,0 +1,144 @@
+"""How a level (speed, availability) moves over time: an endless sequence of constant pieces.
+
+A trace yields `(until, level)` pairs with rising `until`; the level holds from the previous `until` (0 at first)
+up to this one. The last piece reaches to infinity. Same generator, same pieces.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import numpy as np
+
+from potluck.settings import Part
+from potluck.units import Seconds
+
+__all__ = ["Constant", "FromCsv", "Piecewise", "RandomWalk", "Trace"]
+
+Level = Annotated[float, msgspec.Meta(ge=0.0)]
+Piece = tuple[float, float]
+
+
+class Trace(Part, frozen=True, kw_only=True):
+    """A level over time, relative to nominal (1.0)."""
+
+    def pieces(self, rng: np.random.Generator) -> Iterator[Piece]:
+        raise NotImplementedError
+
+    @property
+    def steady(self) -> float | None:
+        """The level if it never changes, else None."""
+        return None
+
+
+class Constant(Trace, frozen=True, kw_only=True, tag="constant"):
+    """Always the same level."""
+
+    level: Level = 1.0
+
+    def pieces(self, rng: np.random.Generator) -> Iterator[Piece]:
+        yield math.inf, self.level
+
+    @property
+    def steady(self) -> float | None:
+        return self.level
+
+
+class Piecewise(Trace, frozen=True, kw_only=True, tag="piecewise"):
+    """Levels that change at given times: `at = ["0 s", "30 s"]`, `levels = [1.0, 0.4]`; `repeat` starts over."""
+
+    at: tuple[Seconds, ...]
+    levels: tuple[Level, ...]
+    repeat: Seconds | None = None
+
+    def __post_init__(self) -> None:
+        if not self.at or len(self.at) != len(self.levels):
+            raise ValueError(
+                f"`at` and `levels` need the same length of at least 1, got {len(self.at)} and {len(self.levels)}"
+            )
+        if self.at[0] > 0 or any(b <= a for a, b in pairwise(self.at)):
+            raise ValueError("`at` must start at 0 and rise")
+        if self.repeat is not None and self.repeat <= self.at[-1]:
+            raise ValueError(f"`repeat` must be later than the last of `at`, {self.at[-1]}")
+
+    def pieces(self, rng: np.random.Generator) -> Iterator[Piece]:
+        ends = [float(at) for at in self.at[1:]]
+        if self.repeat is None:
+            yield from zip([*ends, math.inf], self.levels, strict=True)
+            return
+        start = 0.0
+        while True:
+            yield from ((start + end, level) for end, level in zip([*ends, self.repeat], self.levels, strict=True))
+            start += self.repeat
+
+
+class RandomWalk(Trace, frozen=True, kw_only=True, tag="random-walk"):
+    """A level that moves by up to `step` every `every`, reflected at `low` and `high`."""
+
+    low: Level = 0.3
+    high: Level = 1.0
+    step: Level = 0.2
+    every: Seconds = Seconds(10)
+
+    def __post_init__(self) -> None:
+        if not self.low < self.high:
+            raise ValueError(f"`low` must be below `high`, got {self.low} and {self.high}")
+        if not self.every > 0:
+            raise ValueError("`every` must be above 0")
+
+    def pieces(self, rng: np.random.Generator) -> Iterator[Piece]:
+        level, until = rng.uniform(self.low, self.high), 0.0
+        while True:
+            until += self.every
+            yield until, level
+            level = _reflect(level + rng.uniform(-self.step, self.step), self.low, self.high)
+
+
+class FromCsv(Trace, frozen=True, kw_only=True, tag="csv"):
+    """Levels read from a CSV file with two columns, seconds and level; a header line is allowed."""
+
+    file: str
+
+    def __post_init__(self) -> None:
+        self._rows()
+
+    def pieces(self, rng: np.random.Generator) -> Iterator[Piece]:
+        rows = self._rows()
+        ends = [at for at, _ in rows[1:]] + [math.inf]
+        yield from zip(ends, (level for _, level in rows), strict=True)
+
+    def _rows(self) -> list[Piece]:
+        try:
+            with Path(self.file).open(newline="") as lines:
+                rows = [row for row in csv.reader(lines) if row]
+        except OSError as error:
+            raise ValueError(f"cannot read trace file {self.file!r}: {error.strerror}") from None
+        if rows and not _is_number(rows[0][0]):
+            rows = rows[1:]
+        if not rows or not all(len(row) == 2 and _is_number(row[0]) and _is_number(row[1]) for row in rows):
+            raise ValueError(f"trace file {self.file!r} needs two columns of numbers: seconds, level")
+        pairs = [(float(at), float(level)) for at, level in rows]
+        if any(b[0] <= a[0] for a, b in pairwise(pairs)) or min(level for _, level in pairs) < 0:
+            raise ValueError(f"trace file {self.file!r}: seconds must rise and levels must not be negative")
+        return pairs
+
+
+def _reflect(level: float, low: float, high: float) -> float:
+    if level < low:
+        return min(2 * low - level, high)
+    if level > high:
+        return max(2 * high - level, low)
+    return level
+
+
+def _is_number(written: str) -> bool:
+    try:
+        return math.isfinite(float(written))
+    except ValueError:
+        return False

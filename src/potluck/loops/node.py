@@ -1,0 +1,135 @@
+"""The seam between a loop and its world: all that loop code may know of time, bytes and processors.
+
+Loop code is ordinary `async def` and speaks to its Node and to nothing else: no clock, socket, thread or global
+random state of its own. The worlds differ in who moves time and bytes, never by an `if simulated`.
+
+    now · sleep · send · receive · compute · rng · record        and membership events, which arrive as messages
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from potluck.journal.records import Record
+from potluck.loops.messages import Message
+
+__all__ = ["Envelope", "Latch", "Node", "Pace", "Step", "Work", "answered"]
+
+
+class Envelope(NamedTuple):
+    """A message and who sent it; an incarnation is one life of a device, a reborn one is a new one."""
+
+    sender: str
+    incarnation: int
+    message: Message
+
+
+class Node(Protocol):
+    """What a loop knows of the world."""
+
+    name: str
+    incarnation: int
+
+    def now(self) -> float:
+        """Seconds since the run began."""
+
+    async def sleep(self, seconds: float) -> None: ...
+
+    def send(self, to: str, message: Message) -> Awaitable[None]:
+        """Put a message on the way. Await it for back-pressure: it is done when the link has taken the last byte.
+
+        That says nothing about arrival: messages get lost and peers die. What must arrive is answered and asked again.
+        """
+
+    async def receive(self, until: float | None = None) -> Envelope | None:
+        """The next message in order of arrival; None once `until` has passed."""
+
+    async def compute(self, work: Work) -> Any:
+        """Do the work on this device's processor, one at a time, and give back what its function returns."""
+
+    def rng(self, *name: object) -> np.random.Generator:
+        """A generator that depends on the run's seed, this node's name and `name` only."""
+
+    def record(self, record: Record) -> None:
+        """Write to the run's journal."""
+
+
+class Latch:
+    """Something that happens once: a segment has arrived (a gate), a gradient is ready (a signal)."""
+
+    __slots__ = ("_callbacks", "is_open")
+
+    def __init__(self) -> None:
+        self.is_open = False
+        self._callbacks: list[Callable[[], object]] = []
+
+    def open(self) -> None:
+        if self.is_open:
+            return
+        self.is_open = True
+        callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            callback()
+
+    def then(self, callback: Callable[[], object]) -> None:
+        """Call back once it is open, at once if it already is."""
+        if self.is_open:
+            callback()
+        else:
+            self._callbacks.append(callback)
+
+    async def wait(self) -> None:
+        if self.is_open:
+            return
+        waiting = asyncio.get_running_loop().create_future()
+        self.then(lambda: waiting.done() or waiting.set_result(None))
+        await waiting
+
+
+class Step:
+    """A stretch of work that costs `seconds` on this device at its nominal speed."""
+
+    __slots__ = ("gate", "label", "seconds", "signal")
+
+    def __init__(self, seconds: float, gate: Latch | None = None, signal: Latch | None = None, label: str = "") -> None:
+        self.seconds = seconds
+        self.gate = gate  # waited for before the step begins
+        self.signal = signal  # opened when the step is done
+        self.label = label
+
+
+class Pace(Protocol):
+    """What a work's function calls as it goes, so that real execution keeps to the gates and fires the signals."""
+
+    def enter(self, step: int) -> None:
+        """Wait until the step's gate is open."""
+
+    def leave(self, step: int) -> None:
+        """Fire the step's signal."""
+
+
+@dataclass(slots=True)
+class Work:
+    """Ordered steps, and the real function that does them (None where only time is modelled)."""
+
+    steps: Sequence[Step]
+    run: Callable[[Pace], Any] | None = None
+    label: str = ""
+    fields: dict[str, Any] = field(default_factory=dict)
+
+
+async def answered(node: Node, to: str, request: Message, reply: Latch, retry_s: float) -> None:
+    """Ask until the answer is there; the wait between two askings grows, and the asked side answers twice alike."""
+    pause = retry_s
+    while not reply.is_open:
+        await node.send(to, request)
+        try:
+            async with asyncio.timeout(pause):
+                await reply.wait()
+        except TimeoutError:
+            pause = min(2 * pause, 60.0)
