@@ -68,6 +68,8 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     merged = dict(base)
     for key, value in over.items():
         old = merged.get(key)
+        if isinstance(old, str) and isinstance(value, Mapping):
+            old = {"kind": old}  # a part written by its kind alone
         merged[key] = merge(old, value) if old is not None and _same_table(old, value) else value
     return merged
 
@@ -128,7 +130,7 @@ def _decode_part(raw: object, family: type[Part], path: str) -> Part:
         return raw
     table = {"kind": raw} if isinstance(raw, str) else dict(_table(raw, path))
     known = kinds(family)
-    name = table.pop("kind", next(iter(known)) if not _is_abstract(family) else None)
+    name = table.pop("kind", None)
     if not isinstance(name, str):
         raise SettingError(_join(path, "kind"), f"say which kind: one of {', '.join(known)}")
     kind = known.get(name)
@@ -146,7 +148,10 @@ def _decode_struct(table: Mapping[str, object], wanted: type[msgspec.Struct], pa
     for key in table:
         if key not in fields:
             raise SettingError(_join(path, key), f"unknown key; known here: {', '.join(fields)}{_hint(key, fields)}")
-    values = {key: _decode(value, fields[key].type, _join(path, key)) for key, value in table.items()}
+    values = {
+        key: _decode(_with_kind(value, fields[key].default), fields[key].type, _join(path, key))
+        for key, value in table.items()
+    }
     for field in fields.values():
         if field.required and field.name not in values:
             raise SettingError(_join(path, field.name), "this key is missing")
@@ -156,6 +161,13 @@ def _decode_struct(table: Mapping[str, object], wanted: type[msgspec.Struct], pa
         raise SettingError(_join(path, error.path), error.problem) from None
     except ValueError as error:
         raise SettingError(path, str(error)) from None
+
+
+def _with_kind(raw: object, default: object) -> object:
+    """A part's table that does not say its kind has the kind of the default."""
+    if isinstance(default, Part) and isinstance(raw, Mapping) and "kind" not in raw:
+        return {"kind": default.__struct_config__.tag, **raw}
+    return raw
 
 
 def _decode_leaf(raw: object, wanted: Any, path: str) -> Any:

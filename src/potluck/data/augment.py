@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.lib.stride_tricks import sliding_window_view
 from torch import Tensor
 
 __all__ = ["CropFlip"]
@@ -27,18 +28,10 @@ class CropFlip:
         padded = F.pad(images, (self.columns, self.columns, self.rows, self.rows), value=self.background)
         top = rng.integers(0, 2 * self.rows + 1, count)
         left = rng.integers(0, 2 * self.columns + 1, count)
-        mirrored = rng.integers(0, 2, count, dtype=bool) & self.flip
-        column = np.arange(width)
-        column = np.where(mirrored[:, None], column[::-1], column)
-        return _gather(padded, top[:, None] + np.arange(height), left[:, None] + column)
-
-
-def _gather(padded: Tensor, rows: np.ndarray, columns: np.ndarray) -> Tensor:
-    """padded[n, c, rows[n, i], columns[n, j]] for all n, c, i, j."""
-    count, channels, _, _ = padded.shape
-    return padded[
-        torch.arange(count).view(-1, 1, 1, 1),
-        torch.arange(channels).view(1, -1, 1, 1),
-        torch.from_numpy(rows)[:, None, :, None],
-        torch.from_numpy(columns)[:, None, None, :],
-    ]
+        # All possible crops as one view: choosing from it copies whole rows, several times faster than by pixel.
+        crops = sliding_window_view(padded.numpy(), (height, width), axis=(2, 3))
+        varied = crops[np.arange(count), :, top, left]
+        if self.flip:
+            mirrored = np.flatnonzero(rng.integers(0, 2, count, dtype=bool))
+            varied[mirrored] = varied[mirrored][..., ::-1]
+        return torch.from_numpy(varied)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from functools import cached_property
 
+from potluck.errors import SettingError
 from potluck.fleet.devices import LINKS, PRESETS, Device, Group, Link, expand
-from potluck.fleet.faults import Change, Fault, timeline
+from potluck.fleet.faults import Change, Fault
+from potluck.fleet.script import script, speed
 from potluck.fleet.traces import Constant, Trace
 from potluck.settings import Settings
 from potluck.units import FlopsPerSecond, Seconds
@@ -23,7 +25,8 @@ __all__ = [
     "Group",
     "Link",
     "Trace",
-    "timeline",
+    "script",
+    "speed",
 ]
 
 
@@ -57,6 +60,9 @@ class Fleet(Settings, frozen=True, kw_only=True, dict=True):
         twice = [name for name, times in Counter(device.name for device in self.members).items() if times > 1]
         if twice:
             raise ValueError(f"device name {twice[0]!r} is used twice; give each group its own `name`")
+        for rule, fault in enumerate(self.faults):
+            if not any(fault.names(device.name) for device in self.members):
+                raise SettingError(f"faults[{rule}].device", f"no device is called {fault.device!r}")
 
     @cached_property
     def members(self) -> tuple[Device, ...]:

@@ -21,6 +21,7 @@ class Link(Settings, frozen=True, kw_only=True):
     latency: Seconds = Seconds(0.005)  # one way; does not occupy the link
     overhead: Seconds = Seconds(0.001)  # per bulk transfer; occupies the link
     loss: Annotated[float, msgspec.Meta(ge=0.0, lt=1.0)] = 0.0  # share of messages lost
+    quality: Trace = Constant()  # what is left of `up` and `down` over time
 
     def __post_init__(self) -> None:
         if not (self.up > 0 and self.down > 0):

@@ -16,11 +16,10 @@ from typing import Annotated, NamedTuple
 import msgspec
 import numpy as np
 
-from potluck.errors import SettingError
 from potluck.settings import Part
 from potluck.units import Seconds
 
-__all__ = ["Change", "Crash", "Fault", "Join", "Leave", "Lose", "Partition", "Restart", "Slow", "timeline"]
+__all__ = ["Change", "Crash", "Fault", "Join", "Leave", "Lose", "Partition", "Restart", "Slow", "in_order", "streams"]
 
 
 class Change(NamedTuple):
@@ -28,7 +27,7 @@ class Change(NamedTuple):
 
     at: float
     device: str
-    what: str  # "crash" | "start" | "leave" | "link" (1 up, 0 cut) | "slow" (factor) | "lose" (share)
+    what: str  # "crash" | "start" | "leave" | "link" (1 up, 0 cut) | "slow" | "lose" | "bandwidth" (all: the new level)
     value: float = 1.0
 
 
@@ -47,6 +46,9 @@ class Fault(Part, frozen=True, kw_only=True):
 
     def changes(self, at: float, device: str) -> Sequence[Change]:
         raise NotImplementedError
+
+    def names(self, device: str) -> bool:
+        return fnmatch.fnmatchcase(device, self.device)
 
     def starts_absent(self) -> bool:
         """Whether the device is not there before its first change."""
@@ -131,27 +133,24 @@ class Lose(Fault, frozen=True, kw_only=True, tag="lose"):
         return [Change(at, device, "lose", self.share), Change(at + self.lasting, device, "lose", 0.0)]
 
 
-def timeline(
+def streams(
     faults: Sequence[Fault], devices: Sequence[str], rng: Callable[[str], np.random.Generator]
-) -> tuple[Iterator[Change], set[str]]:
-    """All changes of all devices in order of time (ties by rule, then by device), and who is absent at first."""
-    streams: list[Iterator[tuple[float, int, int, Change]]] = []
+) -> tuple[list[Iterator[Change]], set[str]]:
+    """One stream of changes for each rule and device it names, and who is absent at first."""
+    found: list[Iterator[Change]] = []
     absent: set[str] = set()
     for rule, fault in enumerate(faults):
-        for place, device in enumerate(_matching(fault, rule, devices)):
-            stream = fault.stream(device, rng(f"fault/{rule}/{device}"))
-            streams.append(_keyed(stream, rule, place))
+        for device in filter(fault.names, devices):
+            found.append(fault.stream(device, rng(f"fault/{rule}/{device}")))
             if fault.starts_absent():
                 absent.add(device)
-    return (change for *_, change in heapq.merge(*streams)), absent
+    return found, absent
 
 
-def _matching(fault: Fault, rule: int, devices: Sequence[str]) -> list[str]:
-    found = [device for device in devices if fnmatch.fnmatchcase(device, fault.device)]
-    if not found:
-        raise SettingError(f"fleet.faults[{rule}].device", f"no device is called {fault.device!r}")
-    return found
+def in_order(found: Sequence[Iterator[Change]]) -> Iterator[Change]:
+    """Many streams as one in order of time, ties by the streams' order."""
+    return (change for *_, change in heapq.merge(*(_keyed(stream, place) for place, stream in enumerate(found))))
 
 
-def _keyed(stream: Iterator[Change], rule: int, place: int) -> Iterator[tuple[float, int, int, Change]]:
-    return ((change.at, rule, place, change) for change in stream)
+def _keyed(stream: Iterator[Change], place: int) -> Iterator[tuple[float, int, int, Change]]:
+    return ((change.at, place, number, change) for number, change in enumerate(stream))

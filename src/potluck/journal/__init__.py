@@ -12,15 +12,17 @@ import msgspec
 
 from potluck.errors import RunError
 from potluck.journal.records import Instant, Record, Scalar, Span
+from potluck.journal.tally import Tally
 
-__all__ = ["Instant", "Journal", "Record", "Scalar", "Span", "read"]
+__all__ = ["Instant", "Journal", "Record", "Scalar", "Span", "Tally", "read"]
 
 
 class Journal:
-    """Appends records to a file, or to nothing; `position` is where a checkpoint may cut it."""
+    """Appends records to a file, or to nothing, and counts them; `position` is where a checkpoint may cut it."""
 
-    def __init__(self, path: Path | None = None, *, position: int = 0) -> None:
+    def __init__(self, path: Path | None = None, position: int = 0, tally: Tally | None = None) -> None:
         self._encode = msgspec.json.Encoder().encode
+        self._tally = tally
         self._file: BinaryIO | None = None
         if path is not None:
             path.touch()
@@ -29,8 +31,14 @@ class Journal:
             self._file.seek(position)
 
     def write(self, record: Record) -> None:
+        if self._tally is not None:
+            self._tally.add(record)
         if self._file is not None:
             self._file.write(self._encode(record) + b"\n")
+
+    def position(self) -> int:
+        """How long the journal is, what is not yet on the disk included."""
+        return self._file.tell() if self._file is not None else 0
 
     def flush(self) -> int:
         """Bring all records to the disk and tell how long the journal is."""
@@ -48,7 +56,9 @@ class Journal:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
 

@@ -2,32 +2,36 @@
 
     coordinator                       device
     Invite ─────────────────────────▶
-           ◀───────────────────────── Pull (segment k)
+           ◀───────────────────────── Pull (layers first to last)
     Segment ────────────────────────▶
-           ◀───────────────────────── Push (segment k)
+           ◀───────────────────────── Push (layers first to last)
     Accept ─────────────────────────▶
-    Release, Stop ──────────────────▶            Joined, Lost: from the world, to the coordinator
+    Release ────────────────────────▶
+           ◀───────────────────────── Released
+    Stop ───────────────────────────▶            Joined, Lost: from the world, about the other side
 
-Every request of a device is answered, and asked again until it is; every answer may be given twice.
+All but the last three name a *turn*: one invitation of one device. Every request of a device is answered, and asked
+again until it is; every answer may be given twice.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
+
+from potluck.payload import Payload
 
 __all__ = [
     "HEADER_BYTES",
     "Accept",
+    "Bulky",
     "Invite",
     "Joined",
     "Lost",
     "Message",
-    "Payload",
     "Pull",
     "Push",
     "Release",
+    "Released",
     "Segment",
     "Stop",
 ]
@@ -35,70 +39,84 @@ __all__ = [
 HEADER_BYTES = 64
 
 
-class Payload(msgspec.Struct, frozen=True):
-    """Numbers on the wire: `nbytes` is what is sent; the arrays are absent where only time is modelled."""
-
-    nbytes: int
-    arrays: tuple[Any, ...] = ()
-
-
 class Message(msgspec.Struct, frozen=True, tag=True):
-    """A header; subclasses with a payload count its bytes."""
+    """A header."""
 
     @property
     def nbytes(self) -> int:
         return HEADER_BYTES
 
+    @property
+    def bulky(self) -> bool:
+        """Whether it has a payload and waits its turn on the link; the others overtake."""
+        return False
+
+
+class Bulky(Message, frozen=True):
+    """A message with a payload."""
+
+    payload: Payload
+
+    @property
+    def nbytes(self) -> int:
+        return HEADER_BYTES + self.payload.nbytes
+
+    @property
+    def bulky(self) -> bool:
+        return True
+
 
 class Invite(Message, frozen=True):
-    """Take part in a round, starting from the model's `version`."""
+    """Take part: pull the model, do your work, push the update. `count` is how often you were invited before."""
 
+    turn: int
     round: int
-    version: int
-    pull: tuple[tuple[int, int], ...]  # the segments, as first and last layer, in the order of the transfer
-    push: tuple[tuple[int, int], ...]
+    count: int
 
 
 class Pull(Message, frozen=True):
-    round: int
-    segment: int
+    """Ask for the model's layers `first` to `last`."""
+
+    turn: int
+    first: int
+    last: int
 
 
-class Segment(Message, frozen=True):
-    round: int
-    segment: int
-    payload: Payload
+class Segment(Bulky, frozen=True, kw_only=True):
+    """The model's layers `first` to `last`."""
 
-    @property
-    def nbytes(self) -> int:
-        return HEADER_BYTES + self.payload.nbytes
+    turn: int
+    first: int
+    last: int
 
 
-class Push(Message, frozen=True):
-    """One segment of a device's update; the last one makes it whole."""
+class Push(Bulky, frozen=True, kw_only=True):
+    """The update of the layers `first` to `last`; the update is whole when all layers are there."""
 
-    round: int
-    segment: int
-    payload: Payload
+    turn: int
+    first: int
+    last: int
     samples: int
     loss: float
 
-    @property
-    def nbytes(self) -> int:
-        return HEADER_BYTES + self.payload.nbytes
-
 
 class Accept(Message, frozen=True):
-    """The coordinator has this segment of the update."""
+    """The coordinator has the update of the layers from `first` on."""
 
-    round: int
-    segment: int
+    turn: int
+    first: int
 
 
 class Release(Message, frozen=True):
-    """The round went on without you; drop its work."""
+    """The round went on without you; drop the turn's work and say so."""
 
-    round: int
+    turn: int
+
+
+class Released(Message, frozen=True):
+    """Nothing of that turn is in work here any more."""
+
+    turn: int
 
 
 class Stop(Message, frozen=True):
@@ -106,14 +124,14 @@ class Stop(Message, frozen=True):
 
 
 class Joined(Message, frozen=True):
-    """A device is here (membership event)."""
+    """A device is here (a membership event)."""
 
     device: str
     incarnation: int
 
 
 class Lost(Message, frozen=True):
-    """A device is gone (membership event), with what was noticed."""
+    """The other side is gone (a membership event), with what was noticed."""
 
     device: str
     incarnation: int

@@ -18,7 +18,10 @@ import numpy as np
 from potluck.journal.records import Record
 from potluck.loops.messages import Message
 
-__all__ = ["Envelope", "Latch", "Node", "Pace", "Step", "Work", "answered"]
+__all__ = ["COORDINATOR", "Envelope", "Latch", "Node", "Pace", "Step", "Work", "answered"]
+
+
+COORDINATOR = "coordinator"
 
 
 class Envelope(NamedTuple):
@@ -87,7 +90,7 @@ class Latch:
         if self.is_open:
             return
         waiting = asyncio.get_running_loop().create_future()
-        self.then(lambda: waiting.done() or waiting.set_result(None))
+        self.then(lambda: None if waiting.done() else waiting.set_result(None))
         await waiting
 
 
@@ -123,11 +126,13 @@ class Work:
     fields: dict[str, Any] = field(default_factory=dict)
 
 
-async def answered(node: Node, to: str, request: Message, reply: Latch, retry_s: float) -> None:
-    """Ask until the answer is there; the wait between two askings grows, and the asked side answers twice alike."""
+async def answered(node: Node, to: str, request: Message, reply: Latch, retry_s: float, sent: bool = False) -> None:
+    """Ask until the answer is there; the wait between two askings grows. `sent` says that it was asked once already."""
     pause = retry_s
     while not reply.is_open:
-        await node.send(to, request)
+        if not sent:
+            await node.send(to, request)
+        sent = False
         try:
             async with asyncio.timeout(pause):
                 await reply.wait()

@@ -1,0 +1,43 @@
+"""The embedded set: 1,797 handwritten digits of 8 × 8 that scikit-learn carries, real data with no download."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import torch
+
+from potluck.data.augment import CropFlip
+from potluck.data.holdout import holdout
+from potluck.data.samples import Dataset, Samples, Scaling
+from potluck.data.source import BUILT_IN, Info, Source
+from potluck.errors import DataError
+
+__all__ = ["Digits"]
+
+_TEST = 360
+_SCALING = Scaling((0.3058,), (0.3766,), 16.0)
+_INSTALL = "pip install 'potluck[digits]'"
+
+
+class Digits(Source, frozen=True, kw_only=True, tag="digits"):
+    augmentation: ClassVar[CropFlip | None] = CropFlip(rows=1, columns=1, flip=False)
+
+    def read(self, root: Path | None) -> Dataset:
+        try:
+            from sklearn.datasets import load_digits
+        except ImportError as error:
+            raise DataError(f"digits come with scikit-learn, which is not installed here: {_INSTALL}") from error
+        images, labels = load_digits(return_X_y=True)
+        x = torch.from_numpy(images.astype(np.uint8)).view(-1, 1, 8, 8)
+        y = torch.from_numpy(labels.astype(np.int64))
+        train, test = (Samples(x[part], y[part], scaling=_SCALING) for part in holdout(labels, _TEST))
+        return Dataset(name=self.name, train=train, test=test, classes=tuple("0123456789"))
+
+    def info(self, root: Path | None) -> Info:
+        return Info(
+            name=self.name, about="handwritten digits embedded in scikit-learn (Alpaydin, Kaynak 1998)",
+            shape=(1, 8, 8), classes=tuple("0123456789"), train=1797 - _TEST, test=_TEST, sample_bytes=64,
+            place=BUILT_IN, get=_INSTALL, options=self.options(),
+        )  # fmt: skip

@@ -1,0 +1,129 @@
+"""The frozen settings of one run: read from TOML, written back to TOML, nothing left implicit.
+
+defaults ◀ recipe ◀ job.toml ◀ --set a.b=c          what stands further right wins
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import tomli_w
+
+from potluck import recipes
+from potluck.data.splits import Iid, Split
+from potluck.errors import SettingError
+from potluck.fleet import Fleet
+from potluck.loops.settings import Rounds
+from potluck.settings import Settings, decode, encode, merge, override
+from potluck.task import TaskSettings
+from potluck.units import Bytes, Seconds
+
+__all__ = ["Job", "StopRules", "dumps", "fleets", "load", "make"]
+
+Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class StopRules(Settings, frozen=True, kw_only=True):
+    """`[stop]`: whichever comes first ends the run."""
+
+    rounds: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    time: Seconds | None = None
+    bytes: Bytes | None = None
+    accuracy: Annotated[float, msgspec.Meta(gt=0.0, le=1.0)] | None = None
+
+    def __post_init__(self) -> None:
+        if self.rounds is None and self.time is None and self.bytes is None:
+            raise ValueError(
+                "give at least one budget: `rounds`, `time` or `bytes` (a target `accuracy` alone may never come)"
+            )
+
+
+class Job(Settings, frozen=True, kw_only=True):
+    """`job.toml`."""
+
+    task: TaskSettings | str  # a table, or `package.module:function` that returns a potluck.Task
+    fleet: Fleet
+    stop: StopRules
+    recipe: str = "fedavg"
+    rounds: Rounds = Rounds()
+    split: Split = Iid()
+    seed: Count = 0
+    name: str = ""
+    evaluate: Count = 1  # score the model every so many rounds (0: only at the end)
+    checkpoint: Count = 10  # save every so many rounds (0: only where the run ends)
+    timing_only: bool = False  # no mathematics: the same protocol, bytes and seconds
+    samples: Annotated[int, msgspec.Meta(ge=1)] = 500  # per device, where timing only needs a number
+
+    @property
+    def title(self) -> str:
+        return self.name or (self.task if isinstance(self.task, str) else self.task.name)
+
+
+def make(tables: Mapping[str, Any], overrides: Sequence[str] = (), folder: Path | None = None) -> Job:
+    """A job from plain tables: its recipe goes below, the overrides on top; files are looked for in `folder`."""
+    raw: dict[str, Any] = dict(tables)
+    if isinstance(raw.get("fleet"), str):
+        raw["fleet"] = _fleet_tables(raw["fleet"], folder)
+    for assignment in overrides:
+        raw = override(raw, assignment)
+    if isinstance(raw.get("fleet"), str):
+        raw["fleet"] = _fleet_tables(raw["fleet"], folder)
+    name = raw.get("recipe", "fedavg")
+    if not isinstance(name, str):
+        raise SettingError("recipe", f"expected a name, got {name!r}")
+    raw = merge(recipes.find(name).settings, raw)
+    return decode(_with_paths(raw, folder or Path()), Job)
+
+
+def load(path: Path, overrides: Sequence[str] = ()) -> Job:
+    """The job that a file describes."""
+    return make(_read(path), overrides, path.parent)
+
+
+def dumps(job: Job) -> str:
+    """The whole job as TOML; reading it gives an equal job."""
+    return tomli_w.dumps(encode(job))
+
+
+def fleets() -> dict[str, str]:
+    """The fleets that come with Potluck, by name, with what they are."""
+    found = {}
+    for entry in sorted(resources.files("potluck.fleet").joinpath("fleets").iterdir(), key=lambda entry: entry.name):
+        first = entry.read_text().splitlines()[0]
+        found[entry.name.removesuffix(".toml")] = first.lstrip("# ")
+    return found
+
+
+def _fleet_tables(name: str, folder: Path | None) -> dict[str, Any]:
+    if name.endswith(".toml"):
+        path = (folder or Path()) / name
+        return dict(_with_paths(_read(path, "fleet"), path.parent))
+    if name not in fleets():
+        raise SettingError("fleet", f"{name!r} is neither a .toml file nor one of {', '.join(fleets())}")
+    return tomllib.loads(resources.files("potluck.fleet").joinpath("fleets", f"{name}.toml").read_text())
+
+
+def _read(path: Path, where: str = "") -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text())
+    except OSError as error:
+        raise SettingError(where, f"cannot read {path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingError(where, f"{path} is not TOML: {error}") from None
+
+
+def _with_paths(raw: Any, folder: Path) -> Any:
+    """The same tables with the files of traces made absolute, so that the resolved job stands alone."""
+    if isinstance(raw, list):
+        return [_with_paths(item, folder) for item in raw]
+    if not isinstance(raw, dict):
+        return raw
+    found = {key: _with_paths(value, folder) for key, value in raw.items()}
+    if found.get("kind") == "csv" and isinstance(found.get("file"), str):
+        found["file"] = str((folder / found["file"]).resolve())
+    return found

@@ -1,0 +1,86 @@
+"""When does a round close? Pure decisions from what has come in so far."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from typing import Annotated, ClassVar
+
+import msgspec
+
+from potluck.settings import Part
+
+__all__ = ["All", "Barrier", "Buffered", "Progress", "Quorum", "deadline"]
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """What a barrier may know."""
+
+    now: float
+    started: float
+    arrived: int
+    working: int  # devices whose update may still come
+    durations: Sequence[float]  # how long the latest updates took, from invitation to arrival
+
+
+class Barrier(Part, frozen=True, kw_only=True):
+    """Opens when the round may close."""
+
+    carries: ClassVar[bool] = False  # whether work under way goes on into the next round
+
+    def opens(self, progress: Progress) -> bool:
+        raise NotImplementedError
+
+    def look_again(self, progress: Progress) -> float:
+        """The time at which it may open though nothing new has come in."""
+        return math.inf
+
+
+class All(Barrier, frozen=True, kw_only=True, tag="all"):
+    """When every invited device that is still here has answered."""
+
+    def opens(self, progress: Progress) -> bool:
+        return progress.working == 0 and progress.arrived > 0
+
+
+class Quorum(Barrier, frozen=True, kw_only=True, tag="quorum"):
+    """When all have answered, or a share of them has and the others are late.
+
+    Late means: later than the median of the latest updates plus `tolerance` times their median deviation.
+    """
+
+    share: Annotated[float, msgspec.Meta(gt=0.0, le=1.0)] = 0.8
+    tolerance: Annotated[float, msgspec.Meta(ge=0.0)] = 3.0
+
+    def opens(self, progress: Progress) -> bool:
+        if progress.arrived == 0:
+            return False
+        enough = progress.arrived >= math.ceil(self.share * (progress.arrived + progress.working))
+        return progress.working == 0 or (enough and progress.now >= self._late(progress))
+
+    def look_again(self, progress: Progress) -> float:
+        return self._late(progress)
+
+    def _late(self, progress: Progress) -> float:
+        return progress.started + deadline(progress.durations, self.tolerance)
+
+
+class Buffered(Barrier, frozen=True, kw_only=True, tag="buffered"):
+    """When `size` updates are there, whatever version they started from; everyone else keeps working (FedBuff)."""
+
+    carries: ClassVar[bool] = True
+
+    size: Annotated[int, msgspec.Meta(ge=1)] = 4
+
+    def opens(self, progress: Progress) -> bool:
+        return progress.arrived >= self.size or (progress.working == 0 and progress.arrived > 0)
+
+
+def deadline(durations: Sequence[float], tolerance: float) -> float:
+    """Median plus `tolerance` median absolute deviations; infinite while there is too little to go by."""
+    if len(durations) < 3:
+        return math.inf
+    middle = statistics.median(durations)
+    spread = statistics.median(abs(duration - middle) for duration in durations)
+    return middle + tolerance * max(spread, 0.05 * middle)

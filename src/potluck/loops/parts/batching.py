@@ -1,0 +1,60 @@
+"""How many samples, and which, does a device use now?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from potluck.settings import Part
+
+__all__ = ["Batching", "Fixed"]
+
+Indices = npt.NDArray[np.int64]
+Rng = Callable[..., np.random.Generator]
+
+
+class Batching(Part, frozen=True, kw_only=True):
+    """Chooses a device's mini-batches for one turn."""
+
+    def size_for(self, samples: int) -> int:
+        """The mini-batch size of a device that holds so many samples."""
+        raise NotImplementedError
+
+    def choose(self, shard: Indices, count: int, passes: int | None, rng: Rng) -> list[Indices]:
+        """The mini-batches of the turn after `count` earlier ones.
+
+        With `passes` that many mini-batches in a fresh order, over the data as often as it takes; without, the next
+        single one of an endless sequence that runs through the data in a new order each time.
+        """
+        size = self.size_for(len(shard))
+        if passes is None:
+            per_epoch = max(1, len(shard) // size)
+            epoch, place = divmod(count, per_epoch)
+            order = rng("order", epoch).permutation(len(shard))
+            return [shard[order[place * size : (place + 1) * size]]]
+        generator = rng("order", count)
+        batches: list[Indices] = []
+        while len(batches) < passes:
+            batches += _in_batches(shard[generator.permutation(len(shard))], size)
+        return batches[:passes]
+
+
+class Fixed(Batching, frozen=True, kw_only=True, tag="fixed"):
+    """Always the same number, or all a device has if that is less."""
+
+    size: Annotated[int, msgspec.Meta(ge=1)] = 32
+
+    def size_for(self, samples: int) -> int:
+        return min(self.size, samples)
+
+
+def _in_batches(indices: Indices, size: int) -> list[Indices]:
+    """Batches in order; one sample left over joins the batch before it, since batch-norm cannot train on one."""
+    cuts = list(range(size, len(indices), size))
+    if cuts and len(indices) - cuts[-1] == 1 and size > 1:
+        cuts.pop()
+    return np.split(indices, cuts)

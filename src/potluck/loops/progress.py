@@ -1,0 +1,121 @@
+"""What the coordinator keeps in mind: the turns under way, and the books of the run that a checkpoint saves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Any, NamedTuple
+
+import msgspec
+
+from potluck.loops.messages import Invite, Push
+from potluck.payload import Payload
+
+__all__ = ["Books", "Ending", "Turn"]
+
+
+class Ending(NamedTuple):
+    """How a run ended: "done", "failed" or "interrupted", and why."""
+
+    status: str
+    reason: str
+
+
+class Piece(NamedTuple):
+    """The update of the layers `first` to `last`."""
+
+    first: int
+    last: int
+    payload: Payload
+
+
+class Turn:
+    """One invitation of one device, until its update is whole or it is out."""
+
+    __slots__ = (
+        "_pieces", "began", "device", "heard", "incarnation", "invite", "loss", "nudge_at", "number", "pause",
+        "samples", "sending", "state", "version",
+    )  # fmt: skip
+
+    def __init__(self, invite: Invite, device: str, incarnation: int, version: int, began: float, state: Any) -> None:
+        self.invite = invite
+        self.number = invite.turn
+        self.device = device
+        self.incarnation = incarnation
+        self.version = version  # of the model it starts from, which is `state`
+        self.state = state
+        self.began = began
+        self.heard = False
+        self.pause = 0.0
+        self.nudge_at = 0.0
+        self.samples = 0
+        self.loss = 0.0
+        self.sending: dict[int, asyncio.Future[None]] = {}
+        self._pieces: dict[int, Piece] = {}
+
+    @property
+    def pieces(self) -> list[Piece]:
+        return list(self._pieces.values())
+
+    def take(self, push: Push) -> None:
+        """Keep a segment of the update; the same one again changes nothing."""
+        self._pieces.setdefault(push.first, Piece(push.first, push.last, push.payload))
+        self.samples, self.loss = push.samples, push.loss
+
+    def is_whole(self, layers: int) -> bool:
+        covered = sum(piece.last - piece.first + 1 for piece in self._pieces.values())
+        return covered == layers
+
+    def send(self, first: int, sending: Awaitable[None]) -> None:
+        if isinstance(sending, asyncio.Future):
+            self.sending[first] = sending
+
+    def cancel(self) -> None:
+        """Whatever is still on its way to the device is not needed any more."""
+        for sending in self.sending.values():
+            sending.cancel()
+        self.sending.clear()
+
+
+class Books(msgspec.Struct):
+    """The run so far, in numbers; saved with every checkpoint."""
+
+    round: int = 0
+    version: int = 0
+    turn: int = 0
+    counts: dict[str, int] = {}  # how often each device was invited
+    durations: tuple[float, ...] = ()
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    samples: int = 0
+    updates: int = 0
+    late: int = 0
+    refused: int = 0
+    score: dict[str, float] = {}
+    best: float = 0.0
+    # of the round that is open
+    merged: list[tuple[str, int]] = []
+    samples_now: int = 0
+    loss_sum: float = 0.0
+
+    @property
+    def traffic(self) -> int:
+        return self.bytes_sent + self.bytes_received
+
+    @property
+    def loss_now(self) -> float:
+        return self.loss_sum / max(self.samples_now, 1)
+
+    def add(self, turn: Turn) -> None:
+        """An update was merged."""
+        self.merged.append((turn.device, turn.number))
+        self.samples_now += turn.samples
+        self.loss_sum += turn.loss * turn.samples
+
+    def commit(self) -> None:
+        """The round is closed."""
+        self.round += 1
+        self.version += 1
+        self.samples += self.samples_now
+        self.updates += len(self.merged)
+        self.merged, self.samples_now, self.loss_sum = [], 0, 0.0

@@ -1,0 +1,340 @@
+"""The coordinator's side of the rounds loop.
+
+    while nothing says stop:
+        muster      wait until enough devices are here
+        invite      choose who takes part
+        collect     answer pulls, take pushes, until the barrier opens
+        commit      merge, step, record; release who is late
+        settle      where a checkpoint is due: wait until nothing is under way, and save
+
+One coroutine reads one mailbox, so there are no locks; every wait has an end and a name. Updates are merged one at a
+time in the order in which the devices are forecast to answer, so the result does not depend on who was faster today.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Callable
+from typing import Any
+
+from potluck.journal import Instant, Scalar, Span
+from potluck.loops.lineup import Lineup
+from potluck.loops.mathematics import ServerMathematics
+from potluck.loops.messages import Accept, Invite, Joined, Lost, Pull, Push, Release, Released, Segment, Stop
+from potluck.loops.node import Envelope, Node, Step, Work
+from potluck.loops.parts.barrier import Progress
+from potluck.loops.progress import Books, Ending, Turn
+from potluck.loops.rules import Rules
+from potluck.loops.settings import Rounds
+
+__all__ = ["Coordinator"]
+
+_REMEMBERED = 200  # durations that the barrier's deadline goes by
+
+
+class Coordinator:
+    """Leads the rounds of one run."""
+
+    def __init__(
+        self,
+        node: Node,
+        settings: Rounds,
+        mathematics: ServerMathematics,
+        layers: int,
+        forecast: Callable[[str], float],
+        rules: Rules,
+        books: Books,
+    ) -> None:
+        self._node = node
+        self._settings = settings
+        self._mathematics = mathematics
+        self._layers = layers
+        self._forecast = forecast
+        self._rules = rules
+        self.books = books
+        self._here: dict[str, int] = {}  # device -> incarnation
+        self._roster: list[str] = []  # the same, in order of name
+        self._working: dict[str, Turn] = {}
+        self._late: dict[str, Turn] = {}  # released, and not yet heard to have dropped its work
+        self._lineup = Lineup(self._merge)
+        self._arrived = 0
+        self._opened = 0.0
+        self._refusals: list[str] = []
+        self._alive_at = 0.0  # when anything last moved on
+        self._nudge_at = math.inf  # when the next silent device is asked again
+        self._draining = False
+
+    async def main(self) -> Ending:
+        """Lead rounds until a rule of the job, the user or a shortfall ends the run."""
+        self._alive_at = self._node.now()
+        await self._catch_up()
+        ending = self._rules.ending(self.books, self._node.now())
+        if self.books.round == 0 and ending is None:
+            await self._measure()
+            self._rules.save(self.books, self._node.now())
+        while ending is None:
+            ending = await self._muster() or await self._round() or self._rules.ending(self.books, self._node.now())
+        for device in self._here:
+            self._node.send(device, Stop())
+        return ending
+
+    async def _round(self) -> Ending | None:
+        self._opened = self._node.now()
+        self._refusals = []
+        self._invite()
+        ending = await self._collect()
+        if ending is None and self._arrived > 0:
+            await self._commit()
+            ending = await self._settle()
+        elif ending is None and self._refusals:
+            ending = Ending("failed", f"no update of round {self.books.round} could be used: {self._refusals[0]}")
+        return ending
+
+    # --- muster ----------------------------------------------------------------------------------------------------
+
+    async def _muster(self) -> Ending | None:
+        """Wait until enough devices are here."""
+        least = self._settings.least
+        while len(self._here) < least:
+            ending = await self._step(math.inf)
+            if ending is not None:
+                return ending
+        return None
+
+    async def _catch_up(self) -> None:
+        """Take note of everyone whose arrival is in the mailbox already."""
+        while (envelope := await self._node.receive(self._node.now())) is not None:
+            self._handle(envelope)
+
+    # --- invite ----------------------------------------------------------------------------------------------------
+
+    def _invite(self) -> None:
+        """Choose who takes part; where work is carried over, fill up to the number wanted."""
+        wanted = (self._settings.devices or len(self._here)) - len(self._working)
+        if self._draining or wanted <= 0:
+            return
+        idle = [device for device in self._roster if device not in self._working]
+        if wanted < len(idle):
+            chosen = self._node.rng("invite", self.books.turn).choice(len(idle), wanted, replace=False)
+            idle = [idle[place] for place in sorted(chosen)]
+        for device in sorted(idle, key=lambda device: (self._forecast(device), device)):
+            self._begin_turn(device)
+
+    def _begin_turn(self, device: str) -> None:
+        books = self.books
+        count = books.counts.get(device, 0)
+        invite = Invite(books.turn, books.round, count)
+        turn = Turn(invite, device, self._here[device], books.version, self._node.now(), self._mathematics.state)
+        books.turn += 1
+        books.counts[device] = count + 1
+        self._late.pop(device, None)
+        self._working[device] = turn
+        self._watch_for_silence(turn)
+        if not self._settings.barrier.carries:
+            self._lineup.expect(turn.number)
+        self._node.send(device, turn.invite)
+
+    # --- collect ---------------------------------------------------------------------------------------------------
+
+    async def _collect(self) -> Ending | None:
+        """Serve the devices until the barrier opens, or nobody is left to wait for."""
+        barrier = self._settings.barrier
+        while True:
+            progress = self._progress()
+            if barrier.opens(progress) or not (self._working or self._arrived):
+                return None
+            ending = await self._step(barrier.look_again(progress))
+            if ending is not None:
+                return ending
+            if barrier.carries:
+                self._invite()
+
+    def _progress(self) -> Progress:
+        return Progress(self._node.now(), self._opened, self._arrived, len(self._working), self.books.durations)
+
+    async def _step(self, until: float) -> Ending | None:
+        """Handle the next thing that happens, nudge who stays silent, and give up when nothing moves for too long."""
+        give_up = self._alive_at + self._settings.patience
+        until = until if until > self._node.now() else math.inf
+        envelope = await self._node.receive(min(until, give_up, self._nudge_at))
+        if envelope is not None:
+            self._handle(envelope)
+        now = self._node.now()
+        if now >= self._nudge_at:
+            self._nudge(now)
+        if now >= self._alive_at + self._settings.patience:
+            return Ending("failed", self._shortfall())
+        return self._rules.interruption()
+
+    def _watch_for_silence(self, turn: Turn) -> None:
+        turn.pause = float(self._settings.retry)
+        turn.nudge_at = self._node.now() + turn.pause
+        self._nudge_at = min(self._nudge_at, turn.nudge_at)
+
+    def _nudge(self, now: float) -> None:
+        """Say again what was not answered: an invitation, or a release."""
+        silent = [turn for turn in self._working.values() if not turn.heard]
+        for turn in [*silent, *self._late.values()]:
+            if now >= turn.nudge_at:
+                turn.pause = min(2 * turn.pause, 60.0)
+                turn.nudge_at = now + turn.pause
+                self._node.send(turn.device, Release(turn.number) if turn.device in self._late else turn.invite)
+        self._nudge_at = min((turn.nudge_at for turn in [*silent, *self._late.values()]), default=math.inf)
+
+    def _handle(self, envelope: Envelope) -> None:
+        match envelope.message:
+            case Pull() as pull:
+                self._answer_pull(envelope, pull)
+            case Push() as push:
+                self._answer_push(envelope, push)
+            case Released(turn=number):
+                turn = self._late.get(envelope.sender)
+                if turn is not None and turn.number <= number:
+                    del self._late[envelope.sender]
+            case Joined(device=device, incarnation=incarnation):
+                self._join(device, incarnation)
+            case Lost(device=device, incarnation=incarnation, reason=reason):
+                self._lose(device, incarnation, reason)
+
+    def _turn_of(self, envelope: Envelope, number: int) -> Turn | None:
+        """The turn that a message belongs to, if it is still in work; whoever else speaks is released."""
+        turn = self._working.get(envelope.sender)
+        if turn is not None and turn.number == number and turn.incarnation == envelope.incarnation:
+            turn.heard = True
+            self._alive_at = self._node.now()
+            return turn
+        self._node.send(envelope.sender, Release(number))
+        return None
+
+    def _answer_pull(self, envelope: Envelope, pull: Pull) -> None:
+        turn = self._turn_of(envelope, pull.turn)
+        if turn is None or not 0 <= pull.first <= pull.last < self._layers:
+            return
+        sending = turn.sending.get(pull.first)
+        if sending is not None and not sending.done():
+            return  # asked twice while the answer is on its way
+        payload = self._mathematics.segment(turn.state, pull.first, pull.last)
+        segment = Segment(payload, turn=pull.turn, first=pull.first, last=pull.last)
+        self.books.bytes_sent += segment.nbytes
+        turn.send(pull.first, self._node.send(envelope.sender, segment))
+
+    def _answer_push(self, envelope: Envelope, push: Push) -> None:
+        turn = self._turn_of(envelope, push.turn)
+        if turn is None:
+            return
+        self.books.bytes_received += push.nbytes
+        turn.take(push)
+        self._node.send(envelope.sender, Accept(push.turn, push.first))
+        if turn.is_whole(self._layers):
+            del self._working[envelope.sender]
+            self._take_update(turn)
+
+    def _take_update(self, turn: Turn) -> None:
+        refusal = self._mathematics.refusal(turn.pieces)
+        if refusal is not None:
+            self._note("refused", turn.device, reason=refusal)
+            self._refusals.append(f"{turn.device}: {refusal}")
+            self.books.refused += 1
+            self._lineup.skip(turn.number)
+            return
+        self._arrived += 1
+        self.books.durations = (*self.books.durations, self._node.now() - turn.began)[-_REMEMBERED:]
+        self._lineup.put(turn.number, turn)
+
+    def _merge(self, turn: Turn) -> None:
+        self._mathematics.add(turn.pieces, turn.samples, self.books.version - turn.version)
+        self.books.add(turn)
+
+    # --- membership ------------------------------------------------------------------------------------------------
+
+    def _join(self, device: str, incarnation: int) -> None:
+        self._alive_at = self._node.now()
+        if device not in self._here:
+            bisect.insort(self._roster, device)
+        self._here[device] = incarnation
+        if self.books.round > 0 or self._working:
+            self._note("joined", device, incarnation=incarnation)
+
+    def _lose(self, device: str, incarnation: int, reason: str) -> None:
+        if self._here.get(device) != incarnation:
+            return
+        del self._here[device]
+        self._roster.pop(bisect.bisect_left(self._roster, device))
+        self._late.pop(device, None)
+        self._note("lost", device, incarnation=incarnation, reason=reason)
+        turn = self._working.pop(device, None)
+        if turn is not None:
+            turn.cancel()
+            self._lineup.skip(turn.number)
+
+    def _note(self, name: str, device: str, **fields: Any) -> None:
+        self._node.record(Instant(device, name, self._node.now(), {"round": self.books.round, **fields}))
+
+    def _shortfall(self) -> str:
+        """Why the run cannot go on, in one sentence."""
+        waited = f"nothing moved for {self._settings.patience}"
+        if len(self._here) < self._settings.least:
+            return f"{waited}: {len(self._here)} of the {self._settings.least} devices needed are here (rounds.least)"
+        missing = ", ".join(sorted([*self._working, *self._late])[:5])
+        return f"{waited} in round {self.books.round}: {self._arrived} updates came, still waiting for {missing}"
+
+    # --- commit ----------------------------------------------------------------------------------------------------
+
+    async def _commit(self) -> None:
+        """The step from one version to the next: either all of it happens or none."""
+        books, now = self.books, self._node.now()
+        for turn in [] if self._settings.barrier.carries else list(self._working.values()):
+            self._release(turn)
+        self._lineup.close()
+        self._mathematics.step(self._settings.schedule.factor(books.round))
+        merged = [[device, number] for device, number in books.merged]
+        fields = {"round": books.round, "devices": merged, "samples": books.samples_now}
+        self._node.record(Span(self._node.name, "round", self._opened, now, fields))
+        self._scalar("loss", books.loss_now)
+        books.commit()
+        self._arrived = 0
+        self._alive_at = now
+        if self._rules.wants_score(books.round):
+            await self._measure()
+        self._rules.watch(books, now)
+
+    def _release(self, turn: Turn) -> None:
+        """Late for the round: tell it to drop its work."""
+        del self._working[turn.device]
+        self._lineup.skip(turn.number)
+        turn.cancel()
+        self._late[turn.device] = turn
+        self._watch_for_silence(turn)
+        self.books.late += 1
+        self._note("late", turn.device)
+        self._node.send(turn.device, Release(turn.number))
+
+    async def _measure(self) -> None:
+        """Score the newest version on held-out data; the coordinator's own time is not modelled."""
+        score = await self._node.compute(Work([Step(0.0)], lambda pace: self._mathematics.evaluate()))
+        self.books.score = dict(score or {})
+        for name, value in self.books.score.items():
+            self._scalar(f"test_{name}", value)
+
+    def _scalar(self, name: str, value: float) -> None:
+        fields = {"round": self.books.round, "bytes": self.books.traffic, "samples": self.books.samples}
+        self._node.record(Scalar(self._node.name, name, self._node.now(), value, fields))
+
+    # --- settle ----------------------------------------------------------------------------------------------------
+
+    async def _settle(self) -> Ending | None:
+        """Save where nothing is under way; where a checkpoint is due, wait for that. A quiet point costs a little time,
+        but a run that is taken up from it goes on exactly as this one does."""
+        carries = self._settings.barrier.carries
+        if self._rules.save_due(self.books.round):
+            if carries and self._working:
+                self._draining = True
+            while self._late:
+                ending = await self._step(math.inf)
+                if ending is not None:
+                    return ending
+        if not self._working and not self._late:
+            self._draining = False
+            self._rules.save(self.books, self._node.now())
+        return None

@@ -1,0 +1,75 @@
+"""What a forward pass costs, counted by PyTorch's own FLOP counter on meta tensors: nothing runs, nothing is allocated.
+
+A MAC is one multiply and one add; the counter counts both, so MACs are half its figure. It knows convolutions
+(grouped, depthwise, transposed), matrix products and attention; look-ups, norms and activations count nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from potluck.model.skeleton import skeleton
+
+__all__ = ["Tally", "macs", "per_sample", "sample", "size_bytes", "tensors"]
+
+FLOPS_PER_MAC = 2
+
+
+class Tally:
+    """A running FLOP count: `split()` gives what was counted since the last call."""
+
+    def __init__(self) -> None:
+        self._counter = FlopCounterMode(display=False)
+        self._seen = 0
+
+    def __enter__(self) -> Tally:
+        self._counter.__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *reason: object) -> None:
+        self._counter.__exit__(*reason)  # type: ignore[no-untyped-call]
+
+    def split(self) -> int:
+        """FLOPs since the last split."""
+        total = int(self._counter.get_total_flops())
+        since, self._seen = total - self._seen, total
+        return since
+
+
+def macs(module: nn.Module, shape: tuple[int, ...], *, dtype: torch.dtype = torch.float32) -> int:
+    """Forward MACs of one sample of this shape, for the module as a whole."""
+    batch = 2
+    with Tally() as tally, torch.device("meta"):
+        skeleton(module)(sample(shape, batch, dtype))
+        return per_sample(tally.split(), batch)
+
+
+def per_sample(flops: int, batch: int) -> int:
+    """MACs of one sample where `batch` of them cost so many FLOPs."""
+    return round(flops / (FLOPS_PER_MAC * batch))
+
+
+def sample(shape: tuple[int, ...], batch: int, dtype: torch.dtype) -> torch.Tensor:
+    """A batch that has a shape and nothing else."""
+    return torch.empty((batch, *shape), dtype=dtype, device="meta")
+
+
+def tensors(value: object) -> Iterator[torch.Tensor]:
+    """The tensors inside nested tuples, lists and dicts, in order."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for inner in value.values():
+            yield from tensors(inner)
+    elif isinstance(value, tuple | list):
+        for inner in value:
+            yield from tensors(inner)
+
+
+def size_bytes(value: object) -> int:
+    """Bytes of all tensors inside."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors(value))

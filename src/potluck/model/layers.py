@@ -1,0 +1,205 @@
+"""Which parameter belongs to which layer: a layer opens where a weight of two or more dimensions is used.
+
+Norms, activations, pooling and sums belong to the layer before them; what comes before the first weight belongs
+to the first layer. A parameter belongs to the first layer that uses it; later users are kept as its reuse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import torch
+from torch import fx, nn
+from torch.nn.modules.batchnorm import _NormBase
+
+from potluck.model.costs import per_sample, size_bytes, tensors
+from potluck.model.rehearsal import BATCHES, Fact, storage
+from potluck.model.tracing import Recording
+
+__all__ = ["Layer", "Ledger", "Reuse", "divide"]
+
+NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One parameterised unit and what follows it up to the next one; sizes and MACs are those of one sample."""
+
+    name: str
+    parameters: tuple[str, ...]
+    buffers: tuple[str, ...]
+    param_bytes: int
+    buffer_bytes: int
+    output_bytes: int
+    macs: int
+    opener: str | None = None
+
+
+@dataclass(frozen=True)
+class Reuse:
+    """A tied parameter: a later layer uses it again, so its gradient is final only after its owner's backward."""
+
+    parameter: str
+    owner: int
+    user: int
+
+
+@dataclass
+class _Draft:
+    name: str = ""
+    opener: str | None = None
+    tensors: list[str] = field(default_factory=list)
+    flops: int = 0
+    output_bytes: int = 0
+
+
+class Ledger:
+    """Writes layers down as the uses of tensors come in, in execution order."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._parameters = dict(module.named_parameters())
+        self._buffers = dict(module.named_buffers())
+        self._names = {id(tensor): name for name, tensor in (self._parameters | self._buffers).items()}
+        self._weights = set(_weights(module))
+        self._drafts = [_Draft()]
+        self._owner: dict[str, int] = {}
+        self._fresh: set[str] = set()
+        self.spans: list[Reuse] = []
+
+    @property
+    def current(self) -> int:
+        """The index of the layer that is being written."""
+        return len(self._drafts) - 1
+
+    def names(self, tensors: Iterable[torch.Tensor]) -> list[str]:
+        """Those of the tensors that the module owns, by name."""
+        return [self._names[id(tensor)] for tensor in tensors if id(tensor) in self._names]
+
+    def opens(self, names: Iterable[str], *, called: bool) -> bool:
+        """Does this use begin a layer? A module that is called always does, a bare weight once in a layer."""
+        return any(name in self._weights and (called or name not in self._fresh) for name in names)
+
+    def open(self, name: str, opener: str | None) -> None:
+        """Begin a layer; the first takes over what came before it."""
+        if self._drafts[-1].name:
+            self._drafts.append(_Draft())
+            self._fresh = set()
+        again = sum(draft.name.split("@")[0] == name for draft in self._drafts)
+        self._drafts[-1].name = f"{name}@{again + 1}" if again else name
+        self._drafts[-1].opener = opener
+
+    def use(self, names: Iterable[str]) -> None:
+        """The current layer uses these tensors."""
+        for name in names:
+            owner = self._owner.setdefault(name, self.current)
+            if owner == self.current and name not in self._drafts[-1].tensors:
+                self._drafts[-1].tensors.append(name)
+            elif owner != self.current and name not in self._fresh:
+                self.spans.append(Reuse(name, owner, self.current))
+            self._fresh.add(name)
+
+    def cost(self, flops: int) -> None:
+        """The current layer costs so many FLOPs more."""
+        self._drafts[-1].flops += flops
+
+    def output(self, layer: int, output_bytes: int) -> None:
+        """What a layer hands on, for the whole batch."""
+        self._drafts[layer].output_bytes = output_bytes
+
+    def unused(self) -> tuple[str, ...]:
+        """Parameters that no layer has used."""
+        return tuple(name for name in self._parameters if name not in self._owner)
+
+    def reuse(self) -> tuple[Reuse, ...]:
+        """The tied parameters."""
+        return tuple(span for span in self.spans if span.parameter in self._parameters)
+
+    def close(self) -> tuple[Layer, ...]:
+        """The layers; what was never used goes into the last one."""
+        last = self._drafts[-1]
+        last.tensors += [name for name in self._parameters | self._buffers if name not in self._owner]
+        last.name = last.name or next(iter(self._parameters))
+        return tuple(self._layer(draft) for draft in self._drafts)
+
+    def _layer(self, draft: _Draft) -> Layer:
+        parameters = tuple(name for name in draft.tensors if name in self._parameters)
+        buffers = tuple(name for name in draft.tensors if name in self._buffers)
+        return Layer(
+            name=draft.name,
+            parameters=parameters,
+            buffers=buffers,
+            param_bytes=size_bytes([self._parameters[name] for name in parameters]),
+            buffer_bytes=size_bytes([self._buffers[name] for name in buffers]),
+            output_bytes=-(-draft.output_bytes // BATCHES[0]),
+            macs=per_sample(draft.flops, BATCHES[0]),
+            opener=draft.opener,
+        )
+
+
+def divide(recording: Recording) -> tuple[Ledger, dict[fx.Node, int]]:
+    """Lay the graph's nodes out over layers, in execution order."""
+    ledger = Ledger(recording.bones)
+    layer_of: dict[fx.Node, int] = {}
+    for node in recording.graph.nodes:
+        if node.op != "get_attr":
+            _enter(node, recording, ledger)
+        layer_of[node] = ledger.current
+    for node in recording.graph.nodes:
+        if node.op == "get_attr" and node.users:
+            layer_of[node] = min(layer_of[user] for user in node.users)
+    for layer, output_bytes in enumerate(_outputs(recording, layer_of)):
+        ledger.output(layer, output_bytes)
+    return ledger, layer_of
+
+
+def _enter(node: fx.Node, recording: Recording, ledger: Ledger) -> None:
+    called = node.op == "call_module"
+    names = ledger.names(_used(node, recording.bones))
+    if ledger.opens(names, called=called):
+        target = str(node.target)
+        weight = next(name for name in names if ledger.opens([name], called=called))
+        ledger.open(target if called else weight, target if called else None)
+    ledger.use(names)
+    ledger.cost(recording.facts[node].flops)
+
+
+def _used(node: fx.Node, bones: nn.Module) -> list[torch.Tensor]:
+    if node.op == "call_module":
+        module = bones.get_submodule(str(node.target))
+        return [*module.parameters(), *module.buffers()]
+    fetched = [fetch(bones, str(source.target)) for source in node.all_input_nodes if source.op == "get_attr"]
+    return [value for value in fetched if isinstance(value, torch.Tensor)]
+
+
+def fetch(module: nn.Module, path: str) -> object:
+    """The attribute at a dotted path."""
+    found: object = module
+    for step in path.split("."):
+        found = getattr(found, step)
+    return found
+
+
+def _outputs(recording: Recording, layer_of: dict[fx.Node, int]) -> list[int]:
+    """Bytes that each layer makes for later layers or for the caller; memory that is shared counts once."""
+    made: list[dict[int, int]] = [{} for _ in range(max(layer_of.values()) + 1)]
+    for node, layer in layer_of.items():
+        leaves = any(user.op == "output" or layer_of[user] > layer for user in node.users)
+        if leaves and node.op not in ("get_attr", "placeholder"):
+            made[layer] |= _storages(recording.facts[node])
+    return [sum(sizes.values()) for sizes in made]
+
+
+def _storages(fact: Fact) -> dict[int, int]:
+    return {storage(tensor): size_bytes(tensor) for tensor in tensors(fact.value)}
+
+
+def _weights(module: nn.Module) -> list[str]:
+    """Names of the parameters whose use opens a layer."""
+    return [
+        f"{path}.{name}" if path else name
+        for path, part in module.named_modules()
+        if not isinstance(part, NORMS)
+        for name, parameter in part.named_parameters(recurse=False)
+        if parameter.dim() >= 2
+    ]

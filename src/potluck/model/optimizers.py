@@ -1,0 +1,99 @@
+"""How the coordinator steps down the merged direction: torch's own optimizers on one flat vector."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated
+
+import msgspec
+import torch
+from torch import Tensor, nn
+
+from potluck.settings import Part
+
+__all__ = ["Adam", "Constant", "Cosine", "Optimizer", "Schedule", "Sgd", "Steps"]
+
+Positive = Annotated[float, msgspec.Meta(gt=0.0)]
+NonNegative = Annotated[float, msgspec.Meta(ge=0.0)]
+Share = Annotated[float, msgspec.Meta(ge=0.0, lt=1.0)]
+
+
+class Optimizer(Part, frozen=True, kw_only=True):
+    """A server optimizer."""
+
+    lr: Positive = 1.0
+
+    def build(self, params: Tensor) -> torch.optim.Optimizer:
+        raise NotImplementedError
+
+
+class Sgd(Optimizer, frozen=True, kw_only=True, tag="sgd"):
+    momentum: Share = 0.0
+    weight_decay: NonNegative = 0.0
+    nesterov: bool = False
+
+    def __post_init__(self) -> None:
+        if self.nesterov and not self.momentum:
+            raise ValueError("`nesterov` needs a `momentum` above 0")
+
+    def build(self, params: Tensor) -> torch.optim.Optimizer:
+        return torch.optim.SGD(
+            [nn.Parameter(params)],
+            lr=self.lr, momentum=self.momentum, weight_decay=self.weight_decay, nesterov=self.nesterov,
+        )  # fmt: skip
+
+
+class Adam(Optimizer, frozen=True, kw_only=True, tag="adam"):
+    """Adam; on federated differences this is FedAdam."""
+
+    lr: Positive = 0.001
+    beta1: Share = 0.9
+    beta2: Share = 0.999
+    epsilon: Positive = 1e-8
+    weight_decay: NonNegative = 0.0
+
+    def build(self, params: Tensor) -> torch.optim.Optimizer:
+        return torch.optim.Adam(
+            [nn.Parameter(params)],
+            lr=self.lr, betas=(self.beta1, self.beta2), eps=self.epsilon, weight_decay=self.weight_decay,
+        )  # fmt: skip
+
+
+class Schedule(Part, frozen=True, kw_only=True):
+    """A factor on the learning rate, by round."""
+
+    warmup: Annotated[int, msgspec.Meta(ge=0)] = 0
+
+    def factor(self, round: int) -> float:
+        if round < self.warmup:
+            return (round + 1) / self.warmup
+        return self.later(round)
+
+    def later(self, round: int) -> float:
+        raise NotImplementedError
+
+
+class Constant(Schedule, frozen=True, kw_only=True, tag="constant"):
+    def later(self, round: int) -> float:
+        return 1.0
+
+
+class Steps(Schedule, frozen=True, kw_only=True, tag="steps"):
+    """Multiplied by `by` at each of the rounds `at`."""
+
+    at: tuple[int, ...]
+    by: Positive = 0.1
+
+    def later(self, round: int) -> float:
+        return float(self.by ** sum(round >= at for at in self.at))
+
+
+class Cosine(Schedule, frozen=True, kw_only=True, tag="cosine"):
+    """Down to `floor` over `rounds`."""
+
+    rounds: Annotated[int, msgspec.Meta(ge=1)]
+    floor: NonNegative = 0.0
+
+    def later(self, round: int) -> float:
+        share = min(round / self.rounds, 1.0)
+        return self.floor + (1 - self.floor) * 0.5 * (1 + math.cos(math.pi * share))

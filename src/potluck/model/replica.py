@@ -1,0 +1,96 @@
+"""A working copy of the model: numbers are loaded into it, gradients are taken from it; one per thread, reused."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from potluck.model.state import Layout, bind
+
+__all__ = ["Draws", "Loss", "Replica"]
+
+Loss = Callable[[Any, Tensor], Tensor]
+
+
+class Replica:
+    """A model whose parameters are views of one flat vector, `numbers.params`."""
+
+    def __init__(self, module: nn.Module, layout: Layout, loss: Loss) -> None:
+        self.module = copy.deepcopy(module)
+        self.layout = layout
+        self.loss = loss
+        self.numbers = bind(self.module, layout)
+        params = dict(self.module.named_parameters())
+        buffers = dict(self.module.named_buffers())
+        self._params = [params[entry.name] for entry in layout.params]
+        self._counters = [
+            (buffers[entry.name], entry)
+            for entry in layout.buffers
+            if entry.name in buffers and buffers[entry.name].dtype != layout.dtype
+        ]
+
+    def load(self, first: int, last: int, params: Tensor, buffers: Tensor) -> None:
+        """Take over the numbers of the layers `first` to `last`."""
+        into_params, into_buffers = self.layout.slices(first, last)
+        self.numbers.params[into_params].copy_(params)
+        self.numbers.buffers[into_buffers].copy_(buffers)
+
+    def settle(self) -> None:
+        """After loading: bring the counters, which are no views, up to date."""
+        for tensor, entry in self._counters:
+            tensor.copy_(self.numbers.buffers[entry.start : entry.stop].view(entry.shape).round())
+
+    def state_buffers(self) -> Tensor:
+        """A copy of the buffers as they are now."""
+        for tensor, entry in self._counters:
+            self.numbers.buffers[entry.start : entry.stop].copy_(tensor.reshape(-1))
+        return self.numbers.buffers.clone()
+
+    def gradient(
+        self, inputs: Tensor, targets: Tensor, draws: np.random.Generator | None = None
+    ) -> tuple[Tensor, float]:
+        """The loss's gradient as one flat vector, and the loss; `draws` seeds what the model itself draws (dropout)."""
+        self.module.train()
+        for param in self._params:
+            param.grad = None
+        if draws is None:
+            loss = self.loss(self.module(inputs), targets)
+        else:
+            with Draws(int(draws.integers(2**62))):
+                loss = self.loss(self.module(inputs), targets)
+        loss.backward()  # type: ignore[no-untyped-call]
+        return torch.cat([_flat_gradient(param) for param in self._params]), float(loss.detach())
+
+    @torch.no_grad()
+    def outputs(self, batches: Iterable[tuple[Tensor, Tensor]]) -> Iterable[tuple[Any, Tensor]]:
+        """The model's outputs in evaluation mode, beside the targets."""
+        self.module.eval()
+        for inputs, targets in batches:
+            yield self.module(inputs), targets
+
+
+class Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Gives a seeded generator to every operation that draws, in this thread only; torch's global one is shared."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._generator = torch.Generator().manual_seed(seed)
+        self.drew: bool = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if any(argument.name == "generator" for argument in func._schema.arguments):
+            self.drew = True
+            if kwargs.get("generator") is None:
+                kwargs["generator"] = self._generator
+        return func(*args, **kwargs)
+
+
+def _flat_gradient(param: nn.Parameter) -> Tensor:
+    return torch.zeros(param.numel(), dtype=param.dtype) if param.grad is None else param.grad.reshape(-1)

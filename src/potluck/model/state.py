@@ -1,0 +1,127 @@
+"""A model's numbers as two flat vectors, one of what is trained and one of what is merely kept, in the chain's order.
+
+Flat vectors make a segment of layers a slice, an update one tensor, a merge one addition and an optimizer step one
+call. What is trained goes into `params`; batch-norm statistics, counters and frozen weights go into `buffers`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from potluck.errors import ModelError
+
+__all__ = ["Entry", "Layout", "State", "bind"]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Where one parameter or buffer lies in its vector."""
+
+    name: str
+    shape: tuple[int, ...]
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The order of all entries and where each layer begins and ends."""
+
+    params: tuple[Entry, ...]
+    buffers: tuple[Entry, ...]
+    param_bounds: tuple[int, ...]  # layer l is params[param_bounds[l] : param_bounds[l + 1]]
+    buffer_bounds: tuple[int, ...]
+    dtype: torch.dtype
+
+    @property
+    def layers(self) -> int:
+        return len(self.param_bounds) - 1
+
+    @property
+    def itemsize(self) -> int:
+        return int(self.dtype.itemsize)
+
+    @property
+    def nbytes(self) -> int:
+        return (self.param_bounds[-1] + self.buffer_bounds[-1]) * self.itemsize
+
+    def slices(self, first: int, last: int) -> tuple[slice, slice]:
+        """Where the layers `first` to `last` (included) lie in the two vectors."""
+        params = slice(self.param_bounds[first], self.param_bounds[last + 1])
+        return params, slice(self.buffer_bounds[first], self.buffer_bounds[last + 1])
+
+    def segment_bytes(self, first: int, last: int) -> int:
+        params, buffers = self.slices(first, last)
+        return int((params.stop - params.start + buffers.stop - buffers.start) * self.itemsize)
+
+    @staticmethod
+    def of(module: nn.Module, layers: Sequence[tuple[Sequence[str], Sequence[str]]]) -> Layout:
+        """The layout of a module whose layers own these parameters and buffers (by name)."""
+        params, buffers = dict(module.named_parameters()), dict(module.named_buffers())
+        trained: list[Entry] = []
+        kept: list[Entry] = []
+        param_bounds, buffer_bounds = [0], [0]
+        for names, buffer_names in layers:
+            for name in names:
+                _append(trained if params[name].requires_grad else kept, name, params[name])
+            for name in buffer_names:
+                _append(kept, name, buffers[name])
+            param_bounds.append(trained[-1].stop if trained else 0)
+            buffer_bounds.append(kept[-1].stop if kept else 0)
+        missing = (params.keys() | buffers.keys()) - {entry.name for entry in (*trained, *kept)}
+        assert not missing, f"layers leave out {sorted(missing)}"
+        if not trained:
+            raise ModelError("the model has no parameter that can be trained")
+        dtypes = {param.dtype for param in params.values()}
+        if len(dtypes) > 1:
+            raise ModelError(f"all parameters must have one dtype, got {', '.join(sorted(map(str, dtypes)))}")
+        return Layout(tuple(trained), tuple(kept), tuple(param_bounds), tuple(buffer_bounds), dtypes.pop())
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """One version of a model's numbers; never changed in place."""
+
+    params: Tensor
+    buffers: Tensor
+
+    @staticmethod
+    def of(module: nn.Module, layout: Layout) -> State:
+        tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        return State(*(_gather(entries, tensors, layout.dtype) for entries in (layout.params, layout.buffers)))
+
+    def named(self, layout: Layout) -> dict[str, Tensor]:
+        """The numbers by name and in shape, as a state dict has them."""
+        pairs = ((self.params, layout.params), (self.buffers, layout.buffers))
+        return {
+            entry.name: vector[entry.start : entry.stop].view(entry.shape)
+            for vector, entries in pairs
+            for entry in entries
+        }
+
+
+def bind(module: nn.Module, layout: Layout) -> State:
+    """Make the module's tensors views of two flat vectors; writing to these is loading the model.
+
+    Integer buffers (batch-norm's step counter) cannot be views of a float vector; `store` copies them over.
+    """
+    state = State.of(module, layout)
+    tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    for name, view in state.named(layout).items():
+        if tensors[name].dtype == layout.dtype:
+            tensors[name].data = view
+    return state
+
+
+def _append(entries: list[Entry], name: str, tensor: Tensor) -> None:
+    start = entries[-1].stop if entries else 0
+    entries.append(Entry(name, tuple(tensor.shape), start, start + tensor.numel()))
+
+
+def _gather(entries: tuple[Entry, ...], tensors: dict[str, Tensor], dtype: torch.dtype) -> Tensor:
+    flat = [tensors[entry.name].detach().reshape(-1).to(dtype) for entry in entries]
+    return torch.cat(flat) if flat else torch.zeros(0, dtype=dtype)

@@ -1,0 +1,71 @@
+"""The same questions answered by trying everything: what the planners are tested against."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from itertools import combinations, pairwise, permutations
+
+from potluck.planning.partition.layout import Devices, Layers
+
+__all__ = ["layouts", "least_period", "least_shortage", "period", "shortage"]
+
+Runs = list[tuple[int, int]]
+Layout = tuple[Runs, tuple[int, ...]]
+
+
+def layouts(layers: int, devices: int, *, search: bool, subset: bool, pinned: int | None) -> Iterator[Layout]:
+    """Each allowed order with each way to cut, as runs of layers and the devices that run them."""
+    sizes = range(1, devices + 1) if subset else [devices]
+    for size in sizes:
+        for order in (permutations if search else combinations)(range(devices), size):
+            if pinned in (None, order[0]):
+                for cuts in combinations(range(1, layers), size - 1):
+                    yield list(pairwise((0, *cuts, layers))), order
+
+
+def least_period(layers: Layers, devices: Devices, *, search: bool, subset: bool, pinned: int | None) -> float:
+    """Infinite if nothing fits."""
+    return _least(period, layers, devices, search, subset, pinned)
+
+
+def least_shortage(layers: Layers, devices: Devices, *, search: bool, subset: bool, pinned: int | None) -> float:
+    """The least bytes that the device which lacks most can lack; infinite if no cuts are possible at all."""
+    return _least(shortage, layers, devices, search, subset, pinned)
+
+
+def period(layers: Layers, devices: Devices, runs: Runs, order: tuple[int, ...]) -> float:
+    if shortage(layers, devices, runs, order) > 0:
+        return math.inf
+    times = [
+        devices.capacities[device] * sum(layers.times[slice(*run)]) for device, run in zip(order, runs, strict=True)
+    ]
+    return max(times + _links(layers, devices, runs, order))
+
+
+def shortage(layers: Layers, devices: Devices, runs: Runs, order: tuple[int, ...]) -> float:
+    if math.inf in _links(layers, devices, runs, order):
+        return math.inf
+    lacks = [0.0]
+    for place, (device, run) in enumerate(zip(order, runs, strict=True)):
+        versions = len(order) - place
+        each = sum(layers.weights[slice(*run)]) + sum(layers.activations[slice(*run)])
+        lacks.append(versions * each - (devices.memory[device] if devices.memory else math.inf))
+    return max(lacks)
+
+
+def _links(layers: Layers, devices: Devices, runs: Runs, order: tuple[int, ...]) -> list[float]:
+    ends = [end for _, end in runs[:-1]]
+    return [devices.transfer(*link, layers.outputs[end - 1]) for link, end in zip(pairwise(order), ends, strict=True)]
+
+
+def _least(
+    price: Callable[[Layers, Devices, Runs, tuple[int, ...]], float],
+    layers: Layers,
+    devices: Devices,
+    search: bool,
+    subset: bool,
+    pinned: int | None,
+) -> float:
+    tried = layouts(len(layers), len(devices), search=search, subset=subset, pinned=pinned)
+    return min((price(layers, devices, *layout) for layout in tried), default=math.inf)

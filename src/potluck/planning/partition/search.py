@@ -1,0 +1,99 @@
+"""The best order of the devices, and the best subset of them, by dynamic programming over subsets.
+
+tail(S, d, begin) is the least period of the layers from `begin` on, run by exactly the devices of S, with d first:
+
+    tail(S, d, begin) = min over end of max{ run(d, begin, end), beyond(S, d, end) }
+    beyond(S, d, end) = min over s in S∖d of max{ cut(d, s, end), tail(S∖d, s, end) }
+
+There are 2^N·N·L of them, so this is for ten devices or so; each is a minimum over a row of an array.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from potluck.planning.partition.costs import Costs, Found
+
+__all__ = ["MOST_DEVICES", "solve"]
+
+MOST_DEVICES = 10
+
+Array = NDArray[np.float64]
+
+
+class Tails:
+    """The table tail[subset, first device, first layer], filled from small subsets to large ones."""
+
+    def __init__(self, costs: Costs, devices: int) -> None:
+        self.costs = costs
+        self.devices = devices
+        self.cut = _cuts(costs, devices)
+        self.period: Array = np.full((1 << devices, devices, costs.layers + 1), math.inf)
+        for versions in range(1, devices + 1):
+            self._fill(versions)
+
+    def _fill(self, versions: int) -> None:
+        runs = [_runs(self.costs, device, versions) for device in range(self.devices)]
+        for subset in range(1 << self.devices):
+            if subset.bit_count() == versions:
+                for device in _members(subset):
+                    both = np.maximum(runs[device], self.beyond(subset, device))
+                    self.period[subset, device, :-1] = both.min(axis=1)
+
+    def handover(self, subset: int, device: int) -> Array:
+        """The cost of handing over from `device` to each other one of the subset, before each layer."""
+        handover: Array = np.maximum(self.cut[device], self.period[subset & ~(1 << device)])
+        return handover
+
+    def beyond(self, subset: int, device: int) -> Array:
+        if subset == 1 << device:
+            return np.array(self.costs.beyond_last())
+        beyond: Array = self.handover(subset, device).min(axis=0)
+        return beyond
+
+    def walk(self, subset: int, device: int) -> Found:
+        """The cuts and the order behind a tail that begins with layer 0."""
+        cuts, order, begin = [], [device], 0
+        while subset != 1 << device:
+            run = _runs(self.costs, device, subset.bit_count())[begin]
+            begin = int(np.argmin(np.maximum(run, self.beyond(subset, device))))
+            successor = int(np.argmin(self.handover(subset, device)[:, begin]))
+            subset, device = subset & ~(1 << device), successor
+            cuts.append(begin)
+            order.append(device)
+        return tuple(cuts), tuple(order)
+
+
+def solve(costs: Costs, devices: int, *, subset: bool, pinned: int | None) -> Found | None:
+    """Cuts and order of the least period, fewest devices first among equals; None if nothing is feasible."""
+    tails = Tails(costs, devices)
+    everyone = (1 << devices) - 1
+    allowed = sorted(range(1, everyone + 1), key=int.bit_count) if subset else [everyone]
+    choices = [(some, first) for some in allowed for first in _members(some) if pinned in (None, first)]
+    best = min(choices, key=lambda choice: tails.period[choice[0], choice[1], 0])
+    return tails.walk(*best) if tails.period[best[0], best[1], 0] < math.inf else None
+
+
+def _members(subset: int) -> list[int]:
+    return [device for device in range(subset.bit_length()) if subset >> device & 1]
+
+
+def _runs(costs: Costs, device: int, versions: int) -> Array:
+    """The cost of the run [begin, end) on a device; infinite where it is empty or does not fit."""
+    load, bulk = np.array(costs.load), np.array(costs.bulk)
+    price = costs.slope(device, versions) * (load - load[:-1, None]) - costs.credit(device)
+    fits = versions * (bulk - bulk[:-1, None]) <= costs.room(device)
+    ends = np.arange(len(load))
+    runs: Array = np.where(fits & (ends > ends[:-1, None]), price, math.inf)
+    return runs
+
+
+def _cuts(costs: Costs, devices: int) -> Array:
+    cut: Array = np.full((devices, devices, costs.layers + 1), math.inf)
+    for sender in range(devices):
+        for receiver in set(range(devices)) - {sender}:
+            cut[sender, receiver, 1:-1] = [costs.cut(sender, receiver, at) for at in range(1, costs.layers)]
+    return cut

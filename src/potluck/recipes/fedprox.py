@@ -1,0 +1,21 @@
+"""FedProx: the gradient is bent back towards the model that was pulled, by `mu` times the distance."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from torch import Tensor
+
+from potluck.model.local import LocalSgd
+
+__all__ = ["Proximal"]
+
+
+class Proximal(LocalSgd, frozen=True, kw_only=True, tag="proximal"):
+    """Local SGD on the loss plus mu/2 · ‖w − w₀‖²."""
+
+    mu: Annotated[float, msgspec.Meta(ge=0.0)] = 0.01
+
+    def correct(self, gradient: Tensor, weights: Tensor, anchor: Tensor) -> Tensor:
+        return gradient.add(weights - anchor, alpha=self.mu)

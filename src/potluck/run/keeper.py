@@ -1,0 +1,181 @@
+"""Keeps a run: its folder, journal and checkpoints, the rules that end it, and the summary.
+
+runs/<id>/  job.toml · journal.jsonl · checkpoints/00000010.safetensors · summary.json · error.txt (if any)
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from torch import Tensor
+
+from potluck.errors import RunError
+from potluck.job import Job, dumps
+from potluck.journal import Journal
+from potluck.journal.tally import Tally
+from potluck.loops.progress import Books, Ending
+from potluck.model import checkpoint
+
+__all__ = ["Keeper", "Watch"]
+
+Watch = Callable[["Keeper", float], None]
+
+
+class Mark(msgspec.Struct):
+    """A quiet point of a run, as a checkpoint's words hold it."""
+
+    time: float
+    position: int  # of the journal
+    books: Books
+
+
+class Keeper:
+    """Plays the loop's rules, and remembers."""
+
+    def __init__(
+        self, job: Job, folder: Path | None, mark: Mark, watch: Watch | None, stopping: Callable[[], bool]
+    ) -> None:
+        self.job = job
+        self.folder = folder
+        self.books = mark.books
+        self.start = mark.time
+        self.tally = Tally()
+        self.journal = Journal(folder / "journal.jsonl" if folder else None, mark.position, self.tally)
+        self.tensors: dict[str, Tensor] | None = None
+        self.now = mark.time
+        self._watch = watch
+        self._stopping = stopping
+        self._mark: bytes | None = None
+        self._marked = -1  # the version that the mark is of
+        self._saved = -1  # the version of the newest checkpoint
+        self._tensors_now: Callable[[], dict[str, Tensor]] = dict
+
+    @staticmethod
+    def fresh(job: Job, folder: Path | None, watch: Watch | None, stopping: Callable[[], bool]) -> Keeper:
+        """Begin a run."""
+        if folder is not None:
+            if folder.exists() and any(folder.iterdir()):
+                raise RunError(f"{folder} is not empty; choose another folder, or `potluck resume {folder}`")
+            folder.mkdir(parents=True, exist_ok=True)
+            _write(folder / "job.toml", dumps(job).encode())
+        return Keeper(job, folder, Mark(0.0, 0, Books()), watch, stopping)
+
+    @staticmethod
+    def again(job: Job, folder: Path, watch: Watch | None, stopping: Callable[[], bool]) -> Keeper:
+        """Take a run up from its latest checkpoint."""
+        path = checkpoint.latest(folder / "checkpoints")
+        tensors, words = checkpoint.read(path)
+        try:
+            mark = msgspec.json.decode(words, type=Mark)
+        except msgspec.DecodeError as error:
+            raise RunError(f"cannot read checkpoint {path}: {error}") from None
+        _write(folder / "job.toml", dumps(job).encode())
+        keeper = Keeper(job, folder, mark, watch, stopping)
+        keeper.tensors = tensors
+        keeper.tally.read(folder / "journal.jsonl")
+        keeper._saved = mark.books.version
+        return keeper
+
+    def attach(self, tensors_now: Callable[[], dict[str, Tensor]]) -> None:
+        """Where the tensors to save come from."""
+        self._tensors_now = tensors_now
+
+    # --- rules of the loop -----------------------------------------------------------------------------------------
+
+    def ending(self, books: Books, now: float) -> Ending | None:
+        stop = self.job.stop
+        accuracy = books.score.get("accuracy", 0.0)
+        if stop.accuracy is not None and accuracy >= stop.accuracy:
+            return Ending("done", f"accuracy {accuracy:.2%} reached the target of {stop.accuracy:.2%}")
+        if stop.rounds is not None and books.round >= stop.rounds:
+            return Ending("done", f"{stop.rounds} rounds")
+        if stop.time is not None and now >= stop.time:
+            return Ending("done", f"the time budget of {stop.time} is used up")
+        if stop.bytes is not None and books.traffic >= stop.bytes:
+            return Ending("done", f"the traffic budget of {stop.bytes} is used up")
+        return None
+
+    def interruption(self) -> Ending | None:
+        return Ending("interrupted", "stopped by the user") if self._stopping() else None
+
+    def wants_score(self, round: int) -> bool:
+        every, stop = self.job.evaluate, self.job.stop
+        if self.job.timing_only:
+            return False
+        return (every > 0 and round % every == 0) or round == stop.rounds
+
+    def save_due(self, round: int) -> bool:
+        every = self.job.checkpoint
+        return self.folder is not None and every > 0 and round % every == 0
+
+    def save(self, books: Books, now: float) -> None:
+        if self.folder is None:
+            return
+        self._mark = msgspec.json.encode(Mark(now, self.journal.position(), books))
+        self._marked = books.version
+        if books.round == 0 or self.save_due(books.round):
+            self._write_checkpoint()
+
+    def watch(self, books: Books, now: float) -> None:
+        self.now = now
+        if self._watch is not None:
+            self._watch(self, now)
+
+    # --- the end ---------------------------------------------------------------------------------------------------
+
+    def keep_error(self, text: str) -> None:
+        if self.folder is not None:
+            _write(self.folder / "error.txt", text.encode())
+
+    def finish(self, ending: Ending, wall_s: float) -> dict[str, Any]:
+        """Save what can be taken up again, and the summary."""
+        if self.folder is not None and self._marked == self.books.version and self._saved != self._marked:
+            self._write_checkpoint()
+        self.journal.flush()
+        self.journal.close()
+        summary = self._summary(ending, wall_s)
+        if self.folder is not None:
+            _write(self.folder / "summary.json", msgspec.json.format(msgspec.json.encode(summary)) + b"\n")
+        return summary
+
+    def _summary(self, ending: Ending, wall_s: float) -> dict[str, Any]:
+        books = self.books
+        return {
+            "name": self.job.title,
+            "recipe": self.job.recipe,
+            "seed": self.job.seed,
+            "status": ending.status,
+            "reason": ending.reason,
+            "rounds": books.round,
+            "time_s": self.now,
+            "accuracy": books.score.get("accuracy"),
+            "loss": books.score.get("loss"),
+            "bytes": books.traffic,
+            "samples": books.samples,
+            "updates": books.updates,
+            "late": books.late,
+            "refused": books.refused,
+            "devices": self.tally.devices(self.now),
+            "limit": self.tally.limit(self.now),
+            "wall_s": round(wall_s, 3),
+        }
+
+    def _write_checkpoint(self) -> None:
+        assert self.folder is not None
+        assert self._mark is not None
+        self.journal.flush()
+        checkpoint.write(self.folder / "checkpoints", self._marked, self._tensors_now(), self._mark.decode())
+        self._saved = self._marked
+
+
+def _write(path: Path, content: bytes) -> None:
+    aside = path.with_name(path.name + ".partial")
+    with aside.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    aside.replace(path)

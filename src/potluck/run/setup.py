@@ -1,0 +1,139 @@
+"""What a job stands for: the model as a chain, who holds which samples, and the mathematics of both sides."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from potluck import seeds
+from potluck.errors import DataError, SettingError
+from potluck.job import Job
+from potluck.loops.costs import Costs
+from potluck.loops.mathematics import DeviceMathematics, GhostServer, GhostTrainer, ServerMathematics
+from potluck.model.chain import Chain, trace
+from potluck.model.state import Layout, State
+from potluck.model.training import Server, Trainer
+from potluck.task import Task, TaskSettings, build
+
+__all__ = ["Setup"]
+
+Shards = Mapping[str, npt.NDArray[np.int64]]
+
+
+@dataclass
+class Setup:
+    """All that is worked out before the run begins."""
+
+    job: Job
+    layout: Layout
+    costs: Costs
+    shards: Shards
+    server: ServerMathematics
+    trainer: DeviceMathematics
+    module: nn.Module | None
+
+    def __post_init__(self) -> None:
+        self._devices = {device.name: device for device in self.job.fleet.members}
+
+    @staticmethod
+    def of(job: Job, task: Task | None, data: Path | None) -> Setup:
+        return _timing_only(job, task) if job.timing_only else _real(job, task or build(job.task, data))
+
+    def costs_on(self, device: str) -> Costs:
+        return self.costs.on(self._devices[device].flops)
+
+    def forecast(self, device: str) -> float:
+        """About how many seconds a device takes for its part of a round, by its nominal figures."""
+        found, rounds = self._devices[device], self.job.rounds
+        held = len(self.shards[device])
+        size = rounds.batching.size_for(held)
+        samples = size if (passes := rounds.local.passes(held, size)) is None else passes * size
+        bytes_s = sum(self.costs.pull_bytes) / found.link.down + sum(self.costs.push_bytes) / found.link.up
+        return float(self.costs.on(found.flops).step(samples) + bytes_s + 4 * found.link.latency)
+
+    def finished(self) -> nn.Module | None:
+        """The trained model."""
+        if self.module is not None and isinstance(self.server, Server):
+            _load(self.module, self.server.state, self.layout)
+        return self.module
+
+
+def _real(job: Job, task: Task) -> Setup:
+    module = task.module(job.seed)
+    chain = trace(module, task.data.shape)
+    layout = _layout(chain)
+    rounds = job.rounds
+    trainer = Trainer(module, layout, task.loss, task.data.train, rounds.local, rounds.codec)
+    server = Server(module, layout, task.loss, task.data.test, rounds.merge, rounds.server, rounds.codec)
+    return Setup(job, layout, _costs(chain, layout, job), _shards(job, task), server, trainer, module)
+
+
+def _timing_only(job: Job, task: Task | None) -> Setup:
+    """The model is built of hollow tensors and the data is not read at all."""
+    if task is not None:
+        chain = trace(task.module(job.seed), task.data.shape)
+    elif isinstance(job.task, TaskSettings):
+        info = job.task.data.info(None)
+        with torch.device("meta"):
+            module = job.task.factory(info.shape, len(info.classes))()
+        chain = trace(module, info.shape)
+    else:
+        raise SettingError("timing_only", "needs a [task] table or a task given in Python")
+    layout = _layout(chain)
+    costs = _costs(chain, layout, job)
+    shards = _Alike(np.arange(job.samples))
+    return Setup(job, layout, costs, shards, GhostServer(costs), GhostTrainer(costs), None)
+
+
+class _Alike(dict[str, npt.NDArray[np.int64]]):
+    """Every device holds the same number of samples."""
+
+    def __init__(self, held: npt.NDArray[np.int64]) -> None:
+        super().__init__()
+        self._held = held
+
+    def __missing__(self, device: str) -> npt.NDArray[np.int64]:
+        return self._held
+
+
+def _layout(chain: Chain) -> Layout:
+    return Layout.of(chain.module, [(layer.parameters, layer.buffers) for layer in chain.layers])
+
+
+def _costs(chain: Chain, layout: Layout, job: Job) -> Costs:
+    """Two operations per MAC forward, twice that backward; what the codec makes of the bytes."""
+    forward = [2.0 * layer.macs for layer in chain.layers]
+    pull = [layout.segment_bytes(layer, layer) for layer in range(layout.layers)]
+    push = []
+    for layer in range(layout.layers):
+        params, buffers = layout.slices(layer, layer)
+        kept = (buffers.stop - buffers.start) * layout.itemsize
+        push.append(job.rounds.codec.nbytes(params.stop - params.start, layout.itemsize) + kept)
+    return Costs(forward, [2 * flop for flop in forward], pull, push)
+
+
+def _shards(job: Job, task: Task) -> Shards:
+    names = [device.name for device in job.fleet.members]
+    train = task.data.train
+    if len(names) > len(train):
+        raise DataError(
+            f"{len(names)} devices share {len(train)} samples of {task.data.name!r}; each needs at least one"
+        )
+    labels = train.labels if train.y.dtype == torch.int64 else np.zeros(len(train), dtype=np.int64)
+    dealt = job.split.assign(labels, len(names), seeds.generator(job.seed, "split"), train.owner)
+    return dict(zip(names, dealt, strict=True))
+
+
+def _load(module: nn.Module, state: State, layout: Layout) -> None:
+    named: dict[str, Any] = state.named(layout)
+    tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    with torch.no_grad():
+        for name, value in named.items():
+            tensors[name].copy_(value if tensors[name].is_floating_point() else value.round())

@@ -1,0 +1,107 @@
+"""What is trained: a model, a loss and data; from the job's words or from a user's own objects."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import torch
+from torch import nn
+
+from potluck import seeds
+from potluck.data import Dataset, Source, load
+from potluck.errors import DataError, ModelError, SettingError
+from potluck.model import zoo
+from potluck.model.replica import Loss
+from potluck.settings import Settings, load_object
+
+__all__ = ["Task", "TaskSettings", "build"]
+
+
+@dataclass(frozen=True)
+class Task:
+    """A model (a module, or a function that makes one), data, and a loss of (output, targets)."""
+
+    model: nn.Module | Callable[[], nn.Module]
+    data: Dataset
+    loss: Loss = nn.functional.cross_entropy
+    name: str = "own"
+
+    def module(self, seed: int) -> nn.Module:
+        """The model to begin with; a factory draws its weights from the run's seed."""
+        if isinstance(self.model, nn.Module):
+            return self.model
+        return _seeded(self.model, seed, "the task's model")
+
+
+class TaskSettings(Settings, frozen=True, kw_only=True):
+    """`[task]`: a model of the zoo (or `package.module:factory`) and a data set."""
+
+    model: str
+    data: Source
+    options: dict[str, Any] = msgspec.field(default_factory=dict)  # of the model
+    augment: bool = False
+    loss: Literal["cross-entropy", "mse"] = "cross-entropy"
+
+    def __post_init__(self) -> None:
+        if ":" not in self.model and self.model not in zoo.names():
+            try:
+                zoo.entry(self.model)
+            except ModelError as error:
+                raise SettingError("model", str(error)) from None
+
+    @property
+    def name(self) -> str:
+        return f"{self.model} on {self.data.name}"
+
+    def shape(self) -> tuple[int, ...]:
+        """One sample's shape, known without the data where the model belongs to the zoo."""
+        return self.data.info(None).shape
+
+    def factory(self, shape: tuple[int, ...], classes: int) -> Callable[[], nn.Module]:
+        if ":" in self.model:
+            made = load_object(self.model, "task.model")
+            return lambda: _module(made(**self.options), self.model)
+        fitting: dict[str, Any] = {"classes": classes} if classes else {}
+        known = zoo.options(self.model)
+        if "side" in known and len(shape) == 3:
+            fitting["side"] = shape[-1]
+        if "channels" in known and len(shape) == 3:
+            fitting["channels"] = shape[0]
+        options = {**fitting, **self.options}
+        return lambda: zoo.build(self.model, **options)
+
+
+def build(settings: TaskSettings | str, root: Path | None) -> Task:
+    """The task that a job names."""
+    if isinstance(settings, str):
+        made = load_object(settings, "task")
+        task = made() if callable(made) and not isinstance(made, Task) else made
+        if not isinstance(task, Task):
+            raise SettingError("task", f"{settings!r} must be a potluck.Task or return one, got {type(task).__name__}")
+        return task
+    data = load(settings.data, root, augment=settings.augment)
+    loss = nn.functional.cross_entropy if settings.loss == "cross-entropy" else nn.functional.mse_loss
+    if not len(data.train):
+        raise DataError(f"data set {data.name!r} has no training samples")
+    return Task(settings.factory(data.shape, len(data.classes)), data, loss, settings.name)
+
+
+def _seeded(factory: Callable[[], nn.Module], seed: int, what: str) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seeds.child(seed, "model"))
+        try:
+            return _module(factory(), what)
+        except TypeError as error:
+            where = inspect.getmodule(factory)
+            raise ModelError(f"{what} cannot be built ({where.__name__ if where else 'own code'}): {error}") from error
+
+
+def _module(made: Any, what: str) -> nn.Module:
+    if not isinstance(made, nn.Module):
+        raise ModelError(f"{what} gives a {type(made).__name__}; it must give a torch.nn.Module")
+    return made

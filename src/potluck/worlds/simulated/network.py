@@ -1,0 +1,250 @@
+"""The network of a simulated fleet: queues of transfers that share links fairly.
+
+    sender ──▶ [channel: one transfer after the other] ──▶ sender's up pipe ──▶ receiver's down pipe ──▶ latency ──▶
+
+Two nodes have one channel in each direction, as they would have one connection: its transfers go one after the other,
+each paying the link's overhead first. Transfers of different channels share every pipe they cross max-min fairly,
+so the coordinator's own link is divided among all who use it. Messages without a payload overtake: they only pay
+latency and their few bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import deque
+from collections.abc import Callable
+
+import numpy as np
+
+__all__ = ["Network", "Pipe"]
+
+_SAME_INSTANT = 1e-12
+
+
+class Pipe:
+    """One direction of one node's link; it has a slot in the network's tables while something crosses it."""
+
+    __slots__ = ("capacity", "slot", "users")
+
+    def __init__(self, capacity: float) -> None:
+        self.capacity = capacity
+        self.slot = -1
+        self.users = 0
+
+
+class Transfer:
+    __slots__ = ("channel", "nbytes", "place", "sent")
+
+    def __init__(self, channel: Channel, nbytes: float, sent: Callable[[bool], object]) -> None:
+        self.channel = channel
+        self.nbytes = nbytes
+        self.sent = sent
+        self.place = -1
+
+
+class Channel:
+    """The transfers from one node to another, one after the other."""
+
+    __slots__ = ("active", "down", "network", "overhead", "queue", "up")
+
+    def __init__(self, network: Network, up: Pipe, down: Pipe, overhead: float) -> None:
+        self.network = network
+        self.up = up
+        self.down = down
+        self.overhead = overhead
+        self.queue: deque[Transfer] = deque()
+        self.active: Transfer | None = None
+
+    def put(self, nbytes: float, sent: Callable[[bool], object]) -> Transfer:
+        """Queue a transfer; `sent` is told True when its last byte has left, False when it was lost."""
+        transfer = Transfer(self, nbytes, sent)
+        self.queue.append(transfer)
+        if self.active is None:
+            self._next()
+        return transfer
+
+    def cancel(self, transfer: Transfer) -> None:
+        """The sender thinks better of it; nothing of it arrives."""
+        if transfer is self.active:
+            if transfer.place >= 0:
+                self.network.remove(transfer)
+            self._next()
+        elif transfer in self.queue:
+            self.queue.remove(transfer)
+
+    def drop(self) -> None:
+        """The connection breaks: all that is queued or under way is lost."""
+        lost = ([self.active] if self.active else []) + list(self.queue)
+        if self.active is not None and self.active.place >= 0:
+            self.network.remove(self.active)
+        self.queue.clear()
+        self.active = None
+        for transfer in lost:
+            transfer.sent(False)
+
+    def _next(self) -> None:
+        self.active = self.queue.popleft() if self.queue else None
+        if self.active is None:
+            return
+        if self.overhead > 0:
+            asyncio.get_running_loop().call_later(self.overhead, self._begin, self.active)
+        else:
+            self._begin(self.active)
+
+    def _begin(self, transfer: Transfer) -> None:
+        if self.active is transfer:  # else the connection broke during the overhead
+            self.network.add(transfer)
+
+    def done(self, transfer: Transfer) -> None:
+        self.active = None
+        transfer.sent(True)
+        if self.active is None:
+            self._next()
+
+
+class Network:
+    """All transfers under way and their rates, which change when a transfer begins or ends or a pipe changes."""
+
+    def __init__(self) -> None:
+        self._capacity = np.zeros(64)
+        self._free_slots = list(range(63, -1, -1))
+        self._transfers: list[Transfer] = []
+        self._up = np.zeros(64, dtype=np.intp)
+        self._down = np.zeros(64, dtype=np.intp)
+        self._left = np.zeros(64)
+        self._rate = np.zeros(64)
+        self._since = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._dirty = False
+
+    def resize(self, pipe: Pipe, capacity: float) -> None:
+        """The pipe is wider or narrower from now on."""
+        pipe.capacity = capacity
+        if pipe.users:
+            self._advance()
+            self._capacity[pipe.slot] = capacity
+            self._changed()
+
+    def add(self, transfer: Transfer) -> None:
+        self._advance()
+        place = len(self._transfers)
+        if place == len(self._left):
+            self._grow()
+        transfer.place = place
+        self._transfers.append(transfer)
+        self._up[place] = self._enter(transfer.channel.up)
+        self._down[place] = self._enter(transfer.channel.down)
+        self._left[place] = transfer.nbytes
+        self._rate[place] = 0.0
+        self._changed()
+
+    def remove(self, transfer: Transfer) -> None:
+        self._advance()
+        place, last = transfer.place, len(self._transfers) - 1
+        moved = self._transfers[last]
+        for array in (self._up, self._down, self._left, self._rate):
+            array[place] = array[last]
+        self._transfers[place] = moved
+        moved.place = place
+        self._transfers.pop()
+        transfer.place = -1
+        self._exit(transfer.channel.up)
+        self._exit(transfer.channel.down)
+        self._changed()
+
+    def _enter(self, pipe: Pipe) -> int:
+        if pipe.users == 0:
+            if not self._free_slots:
+                size = len(self._capacity)
+                self._capacity = np.concatenate([self._capacity, np.zeros(size)])
+                self._free_slots = list(range(2 * size - 1, size - 1, -1))
+            pipe.slot = self._free_slots.pop()
+            self._capacity[pipe.slot] = pipe.capacity
+        pipe.users += 1
+        return pipe.slot
+
+    def _exit(self, pipe: Pipe) -> None:
+        pipe.users -= 1
+        if pipe.users == 0:
+            self._free_slots.append(pipe.slot)
+
+    def _grow(self) -> None:
+        for name in ("_up", "_down", "_left", "_rate"):
+            array = getattr(self, name)
+            setattr(self, name, np.concatenate([array, np.zeros_like(array)]))
+
+    def _advance(self) -> None:
+        """Bring what is left of each transfer up to now."""
+        now = asyncio.get_running_loop().time()
+        if now > self._since:
+            count = len(self._transfers)
+            self._left[:count] -= self._rate[:count] * (now - self._since)
+        self._since = now
+
+    def _changed(self) -> None:
+        """Work the rates out anew, once for all changes of this instant."""
+        if not self._dirty:
+            self._dirty = True
+            asyncio.get_running_loop().call_soon(self._settle)
+
+    def _settle(self) -> None:
+        self._dirty = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        count = len(self._transfers)
+        if count == 0:
+            return
+        rate = fair_rates(self._up[:count], self._down[:count], self._capacity)
+        self._rate[:count] = rate
+        wait = float(_seconds(self._left[:count], rate).min())
+        if not math.isinf(wait):
+            self._timer = asyncio.get_running_loop().call_later(max(wait, 0.0), self._finish)
+
+    def _finish(self) -> None:
+        """End the transfers that are through, in the order in which they began to share."""
+        self._timer = None
+        self._advance()
+        count = len(self._transfers)
+        seconds = _seconds(self._left[:count], self._rate[:count])
+        through = np.flatnonzero(seconds <= max(float(seconds.min()), 0.0) + _SAME_INSTANT)
+        for transfer in [self._transfers[place] for place in through]:
+            self.remove(transfer)
+            transfer.channel.done(transfer)
+
+
+def _seconds(left: np.ndarray, rate: np.ndarray) -> np.ndarray:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(left > 0, left / rate, 0.0)
+
+
+def fair_rates(up: np.ndarray, down: np.ndarray, capacity: np.ndarray) -> np.ndarray:
+    """Max-min fair rates of transfers that each cross one up and one down pipe.
+
+    Progressive filling: a pipe whose equal share is the smallest for all its transfers fixes their rates; the rest of
+    its capacity goes to the others. All such pipes are fixed in one sweep, so a star of uneven devices needs few.
+    """
+    rate = np.zeros(len(up))
+    if len(up) == 1:
+        rate[0] = min(capacity[up[0]], capacity[down[0]])
+        return rate
+    left = capacity.copy()
+    open_ = np.ones(len(up), dtype=bool)
+    while open_.any():
+        ups, downs = up[open_], down[open_]
+        users = np.bincount(ups, minlength=len(left)) + np.bincount(downs, minlength=len(left))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            share = np.where(users > 0, left / users, np.inf)
+        bound = np.minimum(share[ups], share[downs])
+        tight = np.ones(len(left), dtype=bool)  # pipes that bound every transfer they carry
+        tight[ups[share[ups] > bound]] = False
+        tight[downs[share[downs] > bound]] = False
+        fixed = tight[ups] | tight[downs]
+        places = np.flatnonzero(open_)[fixed]
+        rate[places] = bound[fixed]
+        np.subtract.at(left, up[places], rate[places])
+        np.subtract.at(left, down[places], rate[places])
+        np.maximum(left, 0.0, out=left)
+        open_[places] = False
+    return rate

@@ -1,0 +1,129 @@
+"""Real functions done on the real cores while virtual time goes its own way.
+
+A piece of work is handed in when it starts in virtual time and its result is taken when it is due. Background threads
+do the earliest due first and run ahead by a bounded number of results, so memory does not grow with the fleet. Whoever
+needs a result that nobody has begun does it himself: with no threads at all the pool is a lazy call.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import threading
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["Pool", "Ticket"]
+
+_WAITING, _RUNNING, _DONE, _DROPPED = range(4)
+
+
+class Ticket:
+    """A result that is or will be there."""
+
+    __slots__ = ("_error", "_function", "_pool", "_result", "_state")
+
+    def __init__(self, pool: Pool, function: Callable[[], Any]) -> None:
+        self._pool = pool
+        self._function = function
+        self._state = _WAITING
+        self._result: Any = None
+        self._error: BaseException | None = None
+
+    def result(self) -> Any:
+        """Take the result, once, waiting for it or doing it now."""
+        self._pool._finish(self)
+        if self._error is not None:
+            raise self._error
+        result, self._result = self._result, None  # the queue may hold the ticket a little longer
+        return result
+
+    def drop(self) -> None:
+        """Nobody will ask for it any more."""
+        self._pool._drop(self)
+
+    def _do(self) -> None:
+        try:
+            self._result = self._function()
+        except BaseException as error:
+            self._error = error
+
+
+class Pool:
+    """`threads` background threads; `ahead` results may wait to be taken."""
+
+    def __init__(self, threads: int = 0, ahead: int = 4, prepare: Callable[[], object] = lambda: None) -> None:
+        self._changed = threading.Condition()
+        self._queue: list[tuple[float, int, Ticket]] = []
+        self._order = itertools.count()
+        self._ahead = ahead
+        self._untaken = 0
+        self._closed = False
+        self._prepare = prepare
+        self._threads = [threading.Thread(target=self._work, name=f"potluck-{n}", daemon=True) for n in range(threads)]
+        for thread in self._threads:
+            thread.start()
+
+    def submit(self, function: Callable[[], Any], due: float) -> Ticket:
+        ticket = Ticket(self, function)
+        if self._threads:
+            with self._changed:
+                heapq.heappush(self._queue, (due, next(self._order), ticket))
+                self._changed.notify()
+        return ticket
+
+    def close(self) -> None:
+        """Let running work end and forget the rest."""
+        with self._changed:
+            self._closed = True
+            self._queue.clear()
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join()
+
+    def _work(self) -> None:
+        self._prepare()
+        while True:
+            with self._changed:
+                while not self._closed and not (self._queue and self._untaken < self._ahead):
+                    self._changed.wait()
+                if self._closed:
+                    return
+                ticket = heapq.heappop(self._queue)[2]
+                if ticket._state != _WAITING:
+                    continue
+                ticket._state = _RUNNING
+                self._untaken += 1
+            ticket._do()
+            with self._changed:
+                if ticket._state == _DROPPED:
+                    self._untaken -= 1
+                else:
+                    ticket._state = _DONE
+                self._changed.notify_all()
+
+    def _finish(self, ticket: Ticket) -> None:
+        with self._changed:
+            mine = ticket._state == _WAITING
+            if mine:
+                ticket._state = _DROPPED  # the threads shall leave it alone
+        if mine:
+            ticket._do()
+            return
+        with self._changed:
+            while ticket._state == _RUNNING:
+                self._changed.wait()
+            self._take(ticket)
+
+    def _drop(self, ticket: Ticket) -> None:
+        with self._changed:
+            if ticket._state == _DONE:
+                self._take(ticket)
+            ticket._state = _DROPPED
+            ticket._result = None
+
+    def _take(self, ticket: Ticket) -> None:
+        assert ticket._state == _DONE, "a result is taken once"
+        ticket._state = _DROPPED
+        self._untaken -= 1
+        self._changed.notify()

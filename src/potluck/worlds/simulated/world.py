@@ -1,0 +1,274 @@
+"""The simulated world: devices and links that exist in virtual time only, doing real mathematics.
+
+    fleet's script ──▶ World ──▶ starts and kills devices, cuts links, tells each side who came and who is gone
+    Node ───────────▶ World ──▶ Network (bytes) · Curve (speed) · Pool (the real functions) · Journal
+
+A device's life is one task that runs the device's main; a crash cancels it where it stands, and with it goes all that
+it had on the wire. Its next life is a new Node with a higher incarnation and an empty mailbox. To take a run up again
+at a later instant, the world first lives through its script with nobody in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
+
+import numpy as np
+
+from potluck import seeds
+from potluck.fleet import Change, Fleet, Link, script, speed
+from potluck.journal import Instant, Journal
+from potluck.loops.messages import Joined, Lost, Message
+from potluck.loops.node import COORDINATOR, Envelope, Node
+from potluck.worlds.simulated.network import Channel, Network, Pipe
+from potluck.worlds.simulated.node import SimulatedNode
+from potluck.worlds.simulated.pool import Pool
+from potluck.worlds.simulated.speed import Curve
+
+__all__ = ["DeviceError", "World"]
+
+Main = Callable[[Node], Coroutine[Any, Any, Any]]
+
+
+class DeviceError(Exception):
+    """The code that a device runs (a model, a loss, a data set) raised."""
+
+    def __init__(self, device: str, cause: BaseException) -> None:
+        self.cause = cause
+        super().__init__(f"{device}: {type(cause).__name__}: {cause}")
+
+
+class Site:
+    """A place in the network: one device (or the coordinator), whichever life it is in."""
+
+    __slots__ = (
+        "channels", "curve", "down", "here", "incarnation", "known", "link", "lose", "name", "node", "reachable", "up",
+    )  # fmt: skip
+
+    def __init__(self, name: str, link: Link, speeds: Iterator[tuple[float, float]]) -> None:
+        self.name = name
+        self.link = link
+        self.up = Pipe(link.up)
+        self.down = Pipe(link.down)
+        self.curve = Curve(speeds)
+        self.lose = link.loss
+        self.channels: dict[str, tuple[Channel, Channel]] = {}  # out and in, by the other side
+        self.reachable = True
+        self.here = False
+        self.known = False  # whether the coordinator takes it for present
+        self.incarnation = 0
+        self.node: SimulatedNode | None = None
+
+
+class World:
+    """One fleet in virtual time."""
+
+    def __init__(self, fleet: Fleet, seed: int, journal: Journal, pool: Pool) -> None:
+        self.fleet = fleet
+        self.seed = seed
+        self.journal = journal
+        self.pool = pool
+        self.network = Network()
+        self._centre = Site(COORDINATOR, fleet.coordinator.access, iter([(float("inf"), 1.0)]))
+        self._sites = {
+            device.name: Site(device.name, device.link, speed(fleet, device, self._fleet_rng))
+            for device in fleet.members
+        }
+        self._sites[COORDINATOR] = self._centre
+        self._device_main: Main | None = None
+        self._error: DeviceError | None = None
+
+    def rng(self, *name: object) -> np.random.Generator:
+        return seeds.generator(self.seed, *name)
+
+    async def run(self, coordinator: Main, device: Main, start: float = 0.0) -> Any:
+        """Let everybody live from `start` until the coordinator's main returns; give back what it returns."""
+        self._begin_script()
+        if start > 0:
+            await asyncio.sleep(start)
+        self._device_main = device
+        self._centre.node = SimulatedNode(self, self._centre, 0)
+        self._centre.here = True
+        for site in self._sites.values():
+            if site.here and site is not self._centre:
+                self._live(site)
+            if site.known:
+                self._tell(self._centre, Joined(site.name, site.incarnation))
+        main = asyncio.ensure_future(coordinator(self._centre.node))
+        self._centre.node.task = main
+        try:
+            return await main
+        except asyncio.CancelledError:
+            if self._error is not None:
+                raise self._error from self._error.cause
+            raise
+
+    # --- what happens to the fleet ---------------------------------------------------------------------------------
+
+    def _fleet_rng(self, name: str) -> np.random.Generator:
+        return self.rng("fleet", name)
+
+    def _begin_script(self) -> None:
+        changes, absent = script(self.fleet, self._fleet_rng)
+        for site in self._sites.values():
+            if site is not self._centre and site.name not in absent:
+                self._start(site)
+        self._await_change(changes)
+
+    def _await_change(self, changes: Iterator[Change]) -> None:
+        change = next(changes, None)
+        if change is not None:
+            asyncio.get_running_loop().call_at(change.at, self._apply, change, changes)
+
+    def _apply(self, change: Change, changes: Iterator[Change]) -> None:
+        site = self._sites[change.device]
+        if self._device_main is not None:
+            self.journal.write(Instant(site.name, change.what, change.at, {"value": change.value}))
+        match change.what:
+            case "crash":
+                self._end(site, "crashed", self.fleet.notice)
+            case "leave":
+                self._end(site, "left", 0.0)
+            case "start":
+                self._start(site)
+            case "link":
+                self._cut(site) if change.value == 0 else self._heal(site)
+            case "lose":
+                site.lose = max(change.value, site.link.loss)
+            case "bandwidth":
+                self.network.resize(site.up, site.link.up * change.value)
+                self.network.resize(site.down, site.link.down * change.value)
+        self._await_change(changes)
+
+    def _start(self, site: Site) -> None:
+        if site.here:
+            return
+        site.here = True
+        site.incarnation += 1
+        if self._device_main is not None:
+            self._live(site)
+        if site.reachable:
+            self._announce(site)
+
+    def _live(self, site: Site) -> None:
+        assert self._device_main is not None
+        site.node = SimulatedNode(self, site, site.incarnation)
+        site.node.task = asyncio.ensure_future(self._device_main(site.node))
+        site.node.task.add_done_callback(lambda task: self._notice_error(site.name, task))
+
+    def _notice_error(self, device: str, task: asyncio.Task[Any]) -> None:
+        """A device's code that raises ends the run, and its words are shown: the same would happen on every device."""
+        error = None if task.cancelled() else task.exception()
+        if error is not None and self._error is None:
+            self._error = DeviceError(device, error)
+            assert self._centre.node is not None
+            self._centre.node.end()
+
+    def _end(self, site: Site, reason: str, notice: float) -> None:
+        if not site.here:
+            return
+        site.here = False
+        if site.node is not None:
+            site.node.end()
+            site.node = None
+        self._break(site)
+        if site.known:
+            self._later(notice, self._miss, site, site.incarnation, reason)
+
+    def _cut(self, site: Site) -> None:
+        site.reachable = False
+        self._break(site)
+        if site.known:
+            self._later(self.fleet.lease, self._expire, site, site.incarnation)
+
+    def _heal(self, site: Site) -> None:
+        site.reachable = True
+        if site.here and not site.known:
+            self._announce(site)
+
+    def _expire(self, site: Site, incarnation: int) -> None:
+        """The lease is over: either side takes the other for lost."""
+        if not site.reachable and site.incarnation == incarnation:
+            self._miss(site, incarnation, "silent for longer than the lease")
+            self._tell(site, Lost(COORDINATOR, 0, "silent for longer than the lease"))
+
+    def _miss(self, site: Site, incarnation: int, reason: str) -> None:
+        if site.known and site.incarnation == incarnation:
+            site.known = False
+            self._tell(self._centre, Lost(site.name, incarnation, reason))
+
+    def _announce(self, site: Site) -> None:
+        if site.known:
+            # Reborn before the end of its last life was noticed.
+            self._tell(self._centre, Lost(site.name, site.incarnation - 1, "restarted"))
+        site.known = True
+        self._tell(self._centre, Joined(site.name, site.incarnation))
+
+    def _tell(self, site: Site, event: Message) -> None:
+        if site.node is not None:
+            site.node.deliver(Envelope(COORDINATOR, 0, event))
+
+    def _break(self, site: Site) -> None:
+        for channels in site.channels.values():
+            for channel in channels:
+                channel.drop()
+
+    def _later(self, delay: float, action: Callable[..., None], *args: Any) -> None:
+        asyncio.get_running_loop().call_later(delay, action, *args)
+
+    # --- bytes -----------------------------------------------------------------------------------------------------
+
+    def transmit(self, node: SimulatedNode, to: str, message: Message) -> asyncio.Future[None] | None:
+        """Carry a message; the future (None for a small one) is done when the link has taken it."""
+        origin, target = node.site, self._sites[to]
+        if not (origin.reachable and target.reachable):
+            return None
+        envelope = Envelope(origin.name, node.incarnation, message)
+        latency = origin.link.latency + target.link.latency
+        if not message.bulky:
+            latency += message.nbytes / min(origin.up.capacity, target.down.capacity)
+            self._later(latency, self._arrive, origin, target, target.incarnation, envelope)
+            return None
+        return self._transfer(origin, target, envelope, latency)
+
+    def _transfer(self, origin: Site, target: Site, envelope: Envelope, latency: float) -> asyncio.Future[None]:
+        sent: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        incarnation = target.incarnation
+        channel = self._channel(origin, target)
+
+        def left(whole: bool) -> None:
+            if not sent.done():
+                sent.set_result(None)
+            if whole:
+                self._later(latency, self._arrive, origin, target, incarnation, envelope)
+
+        transfer = channel.put(envelope.message.nbytes, left)
+        sent.add_done_callback(lambda done: channel.cancel(transfer) if done.cancelled() else None)
+        return sent
+
+    def _channel(self, origin: Site, target: Site) -> Channel:
+        if target.name not in origin.channels:
+            overhead = origin.link.overhead + target.link.overhead
+            out = Channel(self.network, origin.up, target.down, overhead)
+            back = Channel(self.network, target.up, origin.down, overhead)
+            origin.channels[target.name] = (out, back)
+            target.channels[origin.name] = (back, out)
+        return origin.channels[target.name][0]
+
+    def _arrive(self, origin: Site, target: Site, incarnation: int, envelope: Envelope) -> None:
+        """Deliver, unless one of the two has died, the link is cut or the message is lost."""
+        if target.node is None or target.incarnation != incarnation:
+            return
+        if not (origin.here and origin.reachable and target.reachable) or origin.incarnation != envelope.incarnation:
+            return
+        if not any(self._is_lost(share, origin, target, envelope) for share in (origin.lose, target.lose)):
+            target.node.deliver(envelope)
+
+    def _is_lost(self, share: float, origin: Site, target: Site, envelope: Envelope) -> bool:
+        """Drawn from the moment and the message, not from a sequence, so that a resumed run draws alike."""
+        if share <= 0:
+            return False
+        moment = asyncio.get_running_loop().time()
+        draw = seeds.child(self.seed, "loss", origin.name, target.name, moment, type(envelope.message).__name__, share)
+        return draw < share * 2**63

@@ -1,0 +1,156 @@
+"""Derived seconds are arithmetic, measured ones add up to the step, and only profiles are read as profiles."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+from torch import nn
+
+from potluck.errors import DataError, ModelError
+from potluck.model import zoo
+from potluck.model.chain import trace
+from potluck.model.profile import Profile, derive, load, measure
+from tests.model import styles
+from tests.model.styles import of_zoo
+
+
+def derived(batch: int = 8) -> Profile:
+    return derive(trace(styles.Residual(), (3, 6, 6)), batch, 1e9, model="residual")
+
+
+def test_derived_seconds_follow_from_macs_and_rate() -> None:
+    profile = derived()
+    stem = profile.layers[0]
+    assert stem.forward_s == 2 * (36 * 4 * 3 * 9) * 8 / 1e9
+    assert stem.backward_s == 2 * stem.forward_s
+    assert (profile.source, profile.batch, profile.device) == ("derived", 8, "1e+09 FLOP/s")
+    assert profile.totals.forward_s == pytest.approx(2 * profile.totals.macs * 8 / 1e9)
+    assert profile.totals.param_bytes == sum(4 * p.numel() for p in styles.Residual().parameters())
+
+
+def test_a_layer_without_macs_costs_memory_traffic_or_nothing() -> None:
+    chain = trace(styles.Tied(), (5,), dtype=torch.long)
+    assert derive(chain, 2, 1e9).layers[0].forward_s == 0
+    assert derive(chain, 2, 1e9, bytes_per_s=1e6).layers[0].forward_s == 2 * (5 * 6 * 4) / 1e6
+
+
+def test_scaling_a_derived_profile_is_deriving_it() -> None:
+    scaled, direct = derived(8).scaled(24), derived(24)
+    assert scaled.batch == 24
+    for ours, theirs in zip(scaled.layers, direct.layers, strict=True):
+        assert ours.forward_s == pytest.approx(theirs.forward_s)
+        assert ours.output_bytes == theirs.output_bytes
+
+
+def test_a_large_model_is_derived_in_seconds() -> None:
+    start = time.process_time()
+    with torch.device("meta"):
+        module = zoo.build("resnet152")
+    derive(trace(module, (3, 224, 224)), 32, 1e12)
+    assert time.process_time() - start < 10
+
+
+@pytest.mark.parametrize("name", zoo.names())
+def test_profiles_of_the_zoo_are_complete(name: str) -> None:
+    profile = derive(of_zoo(name), 32, 1e12, model=name)
+    assert profile.totals.param_bytes == 4 * zoo.entry(name).parameters
+    assert all(layer.forward_s > 0 and layer.backward_s > 0 for layer in profile.layers)
+    assert profile.cuts
+
+
+@pytest.mark.parametrize(("name", "gmacs"), [("resnet152", 11.514), ("vgg19", 19.632), ("resnet50", 4.089)])
+def test_macs_are_the_published_ones(name: str, gmacs: float) -> None:
+    assert derive(of_zoo(name), 1, 1.0).totals.macs == pytest.approx(gmacs * 1e9, rel=0.01)
+
+
+def test_measured_layers_add_up_to_the_step() -> None:
+    chain = trace(zoo.build("cnn"), zoo.entry("cnn").shape)
+    seen: list[tuple[int, int]] = []
+    # A busy machine may spoil one measurement; three in a row would be our fault.
+    for _ in range(3):
+        profile = measure(chain, 16, repeats=5, warmup=1, progress=lambda done, of: seen.append((done, of)))
+        if 0.75 < profile.agreement < 1.25:
+            break
+    assert 0.75 < profile.agreement < 1.25
+    assert seen[:6] == [(n, 6) for n in range(1, 7)]
+    assert profile.source == "measured"
+    assert [layer.name for layer in profile.layers] == [layer.name for layer in chain.layers]
+    assert all(layer.forward_s > 0 and layer.backward_s > 0 and layer.spread >= 0 for layer in profile.layers)
+
+
+def test_measuring_leaves_model_and_random_state_alone() -> None:
+    chain = trace(styles.Residual().eval(), (3, 6, 6))
+    before = {name: tensor.clone() for name, tensor in chain.module.state_dict().items()}
+    torch.manual_seed(11)
+    expected = torch.rand(3)
+    torch.manual_seed(11)
+    measure(chain, 4, repeats=1, warmup=0)
+    assert torch.equal(torch.rand(3), expected)
+    assert not chain.module.training
+    assert all(parameter.grad is None for parameter in chain.module.parameters())
+    assert all(torch.equal(tensor, chain.module.state_dict()[name]) for name, tensor in before.items())
+
+
+STYLES: dict[str, tuple[type[nn.Module], tuple[int, ...], torch.dtype]] = {
+    "tied": (styles.Tied, (5,), torch.long),
+    "encoder": (styles.Encoder, (6, 4), torch.float32),
+    "dict": (styles.Named, (6,), torch.float32),
+    "observed": (styles.Counting, (6,), torch.float32),
+    "listed": (styles.Branching, (6,), torch.float32),
+}
+
+
+@pytest.mark.parametrize("name", STYLES)
+def test_other_styles_are_measured_too(name: str) -> None:
+    style, shape, dtype = STYLES[name]
+    chain = trace(style(), shape, dtype=dtype)
+    profile = measure(chain, 3, repeats=2, warmup=1)
+    assert len(profile.layers) == len(chain.layers)
+    assert profile.totals.forward_s > 0
+    assert profile.note == chain.note
+
+
+def test_meta_models_and_empty_batches_are_refused() -> None:
+    with torch.device("meta"):
+        chain = trace(styles.Residual(), (3, 6, 6))
+    with pytest.raises(ModelError, match="cannot be measured: derive"):
+        measure(chain, 4, repeats=1, warmup=0)
+    with pytest.raises(ModelError, match="at least 1"):
+        derive(chain, 0, 1e9)
+    with pytest.raises(ModelError, match="above zero"):
+        derive(chain, 1, 0.0)
+
+
+def test_a_saved_profile_reads_back_equal(tmp_path: Path) -> None:
+    path = tmp_path / "residual.json"
+    profile = derived()
+    profile.save(path)
+    assert load(path) == profile
+    assert path.stat().st_size < 4000
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_is_not_a_profile_is_refused_in_one_line(tmp_path: Path) -> None:
+    good = msgspec.to_builtins(derived())
+    layer = good["layers"][0]
+    bad: dict[str, object] = {
+        "truncated": None,
+        "unknown": good | {"colour": "red"},
+        "version": good | {"format": "potluck-profile-9"},
+        "batch": good | {"batch": 0},
+        "negative": good | {"layers": [layer | {"forward_s": -1.0}]},
+        "empty": good | {"layers": [], "cuts": []},
+        "cut": good | {"cuts": [{"after": 99, "bytes": 1}]},
+        "list": [1, 2],
+    }
+    for name, content in bad.items():
+        path = tmp_path / f"{name}.json"
+        path.write_bytes(msgspec.json.encode(content if content is not None else good)[: None if content else 50])
+        with pytest.raises(DataError, match=r"is not a profile: [^\n]+$"):
+            load(path)
+    with pytest.raises(DataError, match=r"cannot read the profile .*No such file"):
+        load(tmp_path / "absent.json")
