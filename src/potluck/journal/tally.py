@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from potluck.journal.records import Instant, Record, Span
 
-__all__ = ["Tally"]
+__all__ = ["Load", "Tally"]
 
 _PARTS = ("pull", "compute", "push")
+_AFTERWARDS = {"pull": "computing", "compute": "pushing", "push": "waiting", "joined": "waiting", "lost": "lost"}
+
+
+class Load(NamedTuple):
+    """What some devices did, added up."""
+
+    pull_s: float = 0.0
+    compute_s: float = 0.0
+    push_s: float = 0.0
+    bytes: float = 0.0
+    samples: int = 0
+    updates: int = 0
+    lost: int = 0
+    late: int = 0
 
 
 class Tally:
@@ -18,18 +33,32 @@ class Tally:
     def __init__(self) -> None:
         self._seconds: dict[str, dict[str, float]] = {}
         self._bytes: dict[str, float] = {}
+        self._samples: dict[str, int] = {}
         self._events: dict[str, dict[str, int]] = {}
+        self._state: dict[str, str] = {}
 
     def add(self, record: Record) -> None:
         if isinstance(record, Span) and record.name in _PARTS:
-            seconds = self._seconds.get(record.node)
-            if seconds is None:
-                seconds = self._seconds[record.node] = dict.fromkeys(_PARTS, 0.0)
-            seconds[record.name] += record.end - record.start
-            self._bytes[record.node] = self._bytes.get(record.node, 0.0) + record.fields.get("bytes", 0)
+            self._add_part(record)
         elif isinstance(record, Instant):
-            events = self._events.setdefault(record.node, {})
-            events[record.name] = events.get(record.name, 0) + 1
+            self._count(record.node, record.name)
+
+    def _add_part(self, span: Span) -> None:
+        seconds = self._seconds.get(span.node)
+        if seconds is None:
+            seconds = self._seconds[span.node] = dict.fromkeys(_PARTS, 0.0)
+        seconds[span.name] += span.end - span.start
+        self._bytes[span.node] = self._bytes.get(span.node, 0.0) + span.fields.get("bytes", 0)
+        self._samples[span.node] = self._samples.get(span.node, 0) + span.fields.get("samples", 0)
+        self._state[span.node] = _AFTERWARDS[span.name]
+        if span.name == "push":
+            self._count(span.node, "updates")
+
+    def _count(self, node: str, event: str) -> None:
+        events = self._events.setdefault(node, {})
+        events[event] = events.get(event, 0) + 1
+        if event in _AFTERWARDS:
+            self._state[node] = _AFTERWARDS[event]
 
     def read(self, path: Path) -> None:
         """Count what a journal holds already."""
@@ -38,6 +67,24 @@ class Tally:
         for record in read(path):
             self.add(record)
 
+    def state(self, device: str) -> str:
+        """What a device has been at since its last record."""
+        return self._state.get(device, "waiting")
+
+    def load(self, devices: Iterable[str]) -> Load:
+        """What these devices did, added up."""
+        pull = compute = push = nbytes = 0.0
+        samples = updates = lost = late = 0
+        for name in devices:
+            seconds, events = self._seconds.get(name), self._events.get(name)
+            if seconds is not None:
+                pull, compute, push = pull + seconds["pull"], compute + seconds["compute"], push + seconds["push"]
+                nbytes, samples = nbytes + self._bytes[name], samples + self._samples[name]
+            if events is not None:
+                updates, lost = updates + events.get("updates", 0), lost + events.get("lost", 0)
+                late += events.get("late", 0)
+        return Load(pull, compute, push, nbytes, samples, updates, lost, late)
+
     def devices(self, now: float) -> dict[str, dict[str, Any]]:
         """Each device's seconds by part, the rest of the time being waiting, its bytes and events."""
         return {
@@ -45,6 +92,7 @@ class Tally:
                 **{f"{part}_s": value for part, value in seconds.items()},
                 "wait_s": max(now - sum(seconds.values()), 0.0),
                 "bytes": self._bytes.get(name, 0.0),
+                "samples": self._samples.get(name, 0),
                 **self._events.get(name, {}),
             }
             for name, seconds in sorted(self._seconds.items())
@@ -61,4 +109,4 @@ class Tally:
             return f"no device was busy for more than {share:.0%} of the time; the rest was waiting for the coordinator"
         doing = {"pull": "its downlink (pulling the model)", "push": "its uplink (pushing updates)"}
         what = doing.get(part, "its processor (computing)")
-        return f"{name} was busy {share:.0%} of the time, {spent / now:.0%} of it on {what}"
+        return f"{name} was busy {share:.0%} of the time, above all with {what}, {spent / now:.0%}"

@@ -64,13 +64,15 @@ class Coordinator:
         self._alive_at = 0.0  # when anything last moved on
         self._nudge_at = math.inf  # when the next silent device is asked again
         self._draining = False
+        self._begun = False
 
     async def main(self) -> Ending:
         """Lead rounds until a rule of the job, the user or a shortfall ends the run."""
         self._alive_at = self._node.now()
         await self._catch_up()
+        self._begun = True
         ending = self._rules.ending(self.books, self._node.now())
-        if self.books.round == 0 and ending is None:
+        if self.books.round == 0 and ending is None and not self.books.score:
             await self._measure()
             self._rules.save(self.books, self._node.now())
         while ending is None:
@@ -89,6 +91,7 @@ class Coordinator:
             ending = await self._settle()
         elif ending is None and self._refusals:
             ending = Ending("failed", f"no update of round {self.books.round} could be used: {self._refusals[0]}")
+        self._draining = self._draining and bool(self._working)
         return ending
 
     # --- muster ----------------------------------------------------------------------------------------------------
@@ -253,7 +256,7 @@ class Coordinator:
         if device not in self._here:
             bisect.insort(self._roster, device)
         self._here[device] = incarnation
-        if self.books.round > 0 or self._working:
+        if self._begun:
             self._note("joined", device, incarnation=incarnation)
 
     def _lose(self, device: str, incarnation: int, reason: str) -> None:
@@ -335,6 +338,5 @@ class Coordinator:
                 if ending is not None:
                     return ending
         if not self._working and not self._late:
-            self._draining = False
             self._rules.save(self.books, self._node.now())
         return None

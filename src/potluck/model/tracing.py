@@ -38,7 +38,6 @@ def record(module: nn.Module, shape: tuple[int, ...], dtype: torch.dtype) -> Rec
     tracer = Tracer(shape, dtype)
     graph = _graph(tracer, bones)
     both_modes = blend(graph, _evaluated(module, shape, dtype))
-    _sink_attributes(graph)
     facts = _facts(bones, graph, shape, dtype)
     _hoist_items(graph, facts)
     if tracer.asked:
@@ -108,13 +107,6 @@ def reason(error: Exception) -> str:
 def needs_data(error: Exception) -> bool:
     """Did it fail because meta tensors hold no numbers, rather than because of a wrong shape?"""
     return isinstance(error, NotImplementedError) or "meta" in str(error).lower()
-
-
-def _sink_attributes(graph: fx.Graph) -> None:
-    """Move each fetched parameter to where it is first used: fetching costs nothing, using opens a layer."""
-    order = {node: position for position, node in enumerate(graph.nodes)}
-    for node in [node for node in graph.nodes if node.op == "get_attr" and node.users]:
-        min(node.users, key=order.__getitem__).prepend(node)
 
 
 def _hoist_items(graph: fx.Graph, facts: dict[fx.Node, Fact]) -> None:

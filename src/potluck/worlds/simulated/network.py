@@ -6,11 +6,15 @@ Two nodes have one channel in each direction, as they would have one connection:
 each paying the link's overhead first. Transfers of different channels share every pipe they cross max-min fairly,
 so the coordinator's own link is divided among all who use it. Messages without a payload overtake: they only pay
 latency and their few bytes.
+
+Transfers are kept in the order of their channels' keys, not of their history: what ends at one instant ends in that
+order, and sums are rounded alike, so a run that is taken up in the middle goes on bit for bit.
 """
 
 from __future__ import annotations
 
 import asyncio
+import bisect
 import math
 from collections import deque
 from collections.abc import Callable
@@ -34,22 +38,23 @@ class Pipe:
 
 
 class Transfer:
-    __slots__ = ("channel", "nbytes", "place", "sent")
+    __slots__ = ("channel", "nbytes", "on_the_way", "sent")
 
     def __init__(self, channel: Channel, nbytes: float, sent: Callable[[bool], object]) -> None:
         self.channel = channel
         self.nbytes = nbytes
         self.sent = sent
-        self.place = -1
+        self.on_the_way = False
 
 
 class Channel:
     """The transfers from one node to another, one after the other."""
 
-    __slots__ = ("active", "down", "network", "overhead", "queue", "up")
+    __slots__ = ("active", "down", "key", "network", "overhead", "queue", "up")
 
-    def __init__(self, network: Network, up: Pipe, down: Pipe, overhead: float) -> None:
+    def __init__(self, network: Network, key: int, up: Pipe, down: Pipe, overhead: float) -> None:
         self.network = network
+        self.key = key
         self.up = up
         self.down = down
         self.overhead = overhead
@@ -67,7 +72,7 @@ class Channel:
     def cancel(self, transfer: Transfer) -> None:
         """The sender thinks better of it; nothing of it arrives."""
         if transfer is self.active:
-            if transfer.place >= 0:
+            if transfer.on_the_way:
                 self.network.remove(transfer)
             self._next()
         elif transfer in self.queue:
@@ -76,7 +81,7 @@ class Channel:
     def drop(self) -> None:
         """The connection breaks: all that is queued or under way is lost."""
         lost = ([self.active] if self.active else []) + list(self.queue)
-        if self.active is not None and self.active.place >= 0:
+        if self.active is not None and self.active.on_the_way:
             self.network.remove(self.active)
         self.queue.clear()
         self.active = None
@@ -110,6 +115,7 @@ class Network:
         self._capacity = np.zeros(64)
         self._free_slots = list(range(63, -1, -1))
         self._transfers: list[Transfer] = []
+        self._keys: list[int] = []
         self._up = np.zeros(64, dtype=np.intp)
         self._down = np.zeros(64, dtype=np.intp)
         self._left = np.zeros(64)
@@ -128,29 +134,31 @@ class Network:
 
     def add(self, transfer: Transfer) -> None:
         self._advance()
-        place = len(self._transfers)
-        if place == len(self._left):
+        count, channel = len(self._transfers), transfer.channel
+        if count == len(self._left):
             self._grow()
-        transfer.place = place
-        self._transfers.append(transfer)
-        self._up[place] = self._enter(transfer.channel.up)
-        self._down[place] = self._enter(transfer.channel.down)
+        place = bisect.bisect_left(self._keys, channel.key)
+        for array in (self._up, self._down, self._left, self._rate):
+            array[place + 1 : count + 1] = array[place:count]
+        self._keys.insert(place, channel.key)
+        self._transfers.insert(place, transfer)
+        transfer.on_the_way = True
+        self._up[place] = self._enter(channel.up)
+        self._down[place] = self._enter(channel.down)
         self._left[place] = transfer.nbytes
         self._rate[place] = 0.0
         self._changed()
 
     def remove(self, transfer: Transfer) -> None:
         self._advance()
-        place, last = transfer.place, len(self._transfers) - 1
-        moved = self._transfers[last]
+        count, channel = len(self._transfers), transfer.channel
+        place = bisect.bisect_left(self._keys, channel.key)
         for array in (self._up, self._down, self._left, self._rate):
-            array[place] = array[last]
-        self._transfers[place] = moved
-        moved.place = place
-        self._transfers.pop()
-        transfer.place = -1
-        self._exit(transfer.channel.up)
-        self._exit(transfer.channel.down)
+            array[place : count - 1] = array[place + 1 : count]
+        del self._keys[place], self._transfers[place]
+        transfer.on_the_way = False
+        self._exit(channel.up)
+        self._exit(channel.down)
         self._changed()
 
     def _enter(self, pipe: Pipe) -> int:
@@ -203,7 +211,7 @@ class Network:
             self._timer = asyncio.get_running_loop().call_later(max(wait, 0.0), self._finish)
 
     def _finish(self) -> None:
-        """End the transfers that are through, in the order in which they began to share."""
+        """End the transfers that are through."""
         self._timer = None
         self._advance()
         count = len(self._transfers)

@@ -43,10 +43,12 @@ class Site:
     """A place in the network: one device (or the coordinator), whichever life it is in."""
 
     __slots__ = (
-        "channels", "curve", "down", "here", "incarnation", "known", "link", "lose", "name", "node", "reachable", "up",
+        "channels", "curve", "down", "here", "incarnation", "index", "known", "link", "lose", "name", "node",
+        "reachable", "up",
     )  # fmt: skip
 
-    def __init__(self, name: str, link: Link, speeds: Iterator[tuple[float, float]]) -> None:
+    def __init__(self, index: int, name: str, link: Link, speeds: Iterator[tuple[float, float]]) -> None:
+        self.index = index
         self.name = name
         self.link = link
         self.up = Pipe(link.up)
@@ -70,10 +72,10 @@ class World:
         self.journal = journal
         self.pool = pool
         self.network = Network()
-        self._centre = Site(COORDINATOR, fleet.coordinator.access, iter([(float("inf"), 1.0)]))
+        self._centre = Site(0, COORDINATOR, fleet.coordinator.access, iter([(float("inf"), 1.0)]))
         self._sites = {
-            device.name: Site(device.name, device.link, speed(fleet, device, self._fleet_rng))
-            for device in fleet.members
+            device.name: Site(index, device.name, device.link, speed(fleet, device, self._fleet_rng))
+            for index, device in enumerate(fleet.members, 1)
         }
         self._sites[COORDINATOR] = self._centre
         self._device_main: Main | None = None
@@ -250,11 +252,14 @@ class World:
     def _channel(self, origin: Site, target: Site) -> Channel:
         if target.name not in origin.channels:
             overhead = origin.link.overhead + target.link.overhead
-            out = Channel(self.network, origin.up, target.down, overhead)
-            back = Channel(self.network, target.up, origin.down, overhead)
+            out = Channel(self.network, self._key(origin, target), origin.up, target.down, overhead)
+            back = Channel(self.network, self._key(target, origin), target.up, origin.down, overhead)
             origin.channels[target.name] = (out, back)
             target.channels[origin.name] = (back, out)
         return origin.channels[target.name][0]
+
+    def _key(self, origin: Site, target: Site) -> int:
+        return origin.index * len(self._sites) + target.index
 
     def _arrive(self, origin: Site, target: Site, incarnation: int, envelope: Envelope) -> None:
         """Deliver, unless one of the two has died, the link is cut or the message is lost."""

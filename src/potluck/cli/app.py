@@ -1,0 +1,84 @@
+"""All commands in one place, and what an error of the user looks like: one line, exit code 2."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+import potluck
+from potluck.cli import data, demo, doctor, new, plan, profile, run, show
+from potluck.errors import UserError
+
+__all__ = ["app", "main"]
+
+START, WORK, LOOK = "Start here", "Work", "Look around"
+
+
+class Verbs(TyperGroup):
+    """The commands; what a user did wrong ends them with one line instead of a traceback."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except UserError as error:
+            typer.echo(f"error: {' '.join(str(error).split())}", err=True)
+            raise typer.Exit(2) from None
+        except KeyboardInterrupt:
+            raise typer.Exit(130) from None
+
+
+app = typer.Typer(
+    cls=Verbs,
+    help="Train one PyTorch model on whatever devices turn up.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"potluck {potluck.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Train one PyTorch model on whatever devices turn up."""
+
+
+app.command("demo", rich_help_panel=START)(demo.demo)
+app.command("new", rich_help_panel=START)(new.new)
+app.command("doctor", rich_help_panel=START)(doctor.doctor)
+app.command("run", rich_help_panel=WORK)(run.run)
+app.command("resume", rich_help_panel=WORK)(run.resume)
+app.command("plan", rich_help_panel=WORK)(plan.plan)
+app.command("profile", rich_help_panel=WORK)(profile.profile)
+app.command("recipes", rich_help_panel=LOOK)(show.recipes)
+app.command("fleets", rich_help_panel=LOOK)(show.fleets)
+app.add_typer(data.app, name="data", rich_help_panel=LOOK)
+
+
+def _mount_bench() -> None:
+    """Benchmarks are for a checkout; a device may be without them."""
+    if importlib.util.find_spec("potluck.cli.bench") is not None:
+        bench = importlib.import_module("potluck.cli.bench")
+        app.command("bench", rich_help_panel=LOOK)(bench.bench_command)
+
+
+_mount_bench()
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run one command; leaves by SystemExit, whose code is the outcome."""
+    app(args=None if argv is None else list(argv), prog_name="potluck")

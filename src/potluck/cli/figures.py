@@ -1,0 +1,40 @@
+"""Numbers as a person reads them."""
+
+from __future__ import annotations
+
+__all__ = ["amount", "percent", "seconds", "share"]
+
+
+def seconds(value: float) -> str:
+    """`350 ms`, `14.3 s`, `2 min 05 s`, `3 h 12 min`."""
+    if value < 1:
+        return f"{value * 1e3:.3g} ms"
+    if value < 99.95:
+        return f"{value:.3g} s"
+    minutes, rest = divmod(round(value), 60)
+    if minutes < 100:
+        return f"{minutes} min {rest:02d} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min"
+
+
+def amount(nbytes: float) -> str:
+    """`64 B`, `94.6 MB`, `1.2 GB`."""
+    for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if nbytes >= 0.9995 * scale:
+            return f"{_three(nbytes / scale)} {unit}"
+    return f"{nbytes:.0f} B"
+
+
+def percent(value: float | None) -> str:
+    """`95.0 %`, or a dash for what was not measured."""
+    return "–" if value is None else f"{100 * value:.1f} %"
+
+
+def share(part: float, whole: float) -> str:
+    """`46 %` of a whole that may be nothing yet."""
+    return f"{100 * part / whole:.0f} %" if whole > 0 else "–"
+
+
+def _three(value: float) -> str:
+    return f"{value:.0f}" if value >= 99.95 else f"{value:.3g}"

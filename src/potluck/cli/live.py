@@ -1,0 +1,124 @@
+"""What is shown while a run goes: a live table on a terminal, now and then a line elsewhere, or nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol, Self
+
+from potluck.cli.pace import Pace
+from potluck.cli.rows import Row, rows, table
+from potluck.cli.sparkline import Trail, sparkline
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+    from potluck.run.keeper import Keeper
+
+__all__ = ["Lines", "Picture", "Progress", "Silent", "progress"]
+
+_SHARE_OF_TIME = 0.01  # that drawing may take
+
+
+class Progress(Protocol):
+    """Told of every round while it is entered."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *error: object) -> None: ...
+
+    def __call__(self, keeper: Keeper, now: float) -> None: ...
+
+
+def progress(quiet: bool, stopping: Callable[[], bool] = lambda: False) -> Progress:
+    """What suits the place that stderr leads to."""
+    from rich.console import Console
+
+    console = Console(stderr=True, highlight=False)
+    if quiet:
+        return Silent()
+    return Picture(console, stopping) if console.is_terminal and not console.is_dumb_terminal else Lines(console)
+
+
+class Silent:
+    """Shows nothing."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def __call__(self, keeper: Keeper, now: float) -> None:
+        pass
+
+
+class Lines(Silent):
+    """A line for every tenth of the way, and one every few seconds."""
+
+    def __init__(self, console: Console, least_s: float = 0.5, most_s: float = 5.0) -> None:
+        self._console = console
+        self._least_s = least_s
+        self._most_s = most_s
+        self._pace = Pace()
+        self._shown_at = time.perf_counter()
+        self._tenth = 0
+
+    def __call__(self, keeper: Keeper, now: float) -> None:
+        waited = time.perf_counter() - self._shown_at
+        if waited < self._least_s:
+            return
+        self._pace.see(keeper, now)
+        tenth = int(10 * self._pace.share)
+        if tenth > self._tenth or waited >= self._most_s:
+            self._tenth = tenth
+            self._shown_at = time.perf_counter()
+            self._console.print(self._pace.line(keeper, now), markup=False, soft_wrap=True)
+
+
+class Picture(Silent):
+    """Every device with what it is at and where its time went, redrawn at most four times a second."""
+
+    def __init__(self, console: Console, stopping: Callable[[], bool]) -> None:
+        from rich.live import Live
+
+        self._live = Live(console=console, auto_refresh=False, transient=True, get_renderable=self._draw)
+        self._stopping = stopping
+        self._pace = Pace()
+        self._trail = Trail()
+        self._rows: list[Row] = []
+        self._last: tuple[Keeper, float] | None = None
+        self._next = 0.0
+
+    def __enter__(self) -> Self:
+        self._live.start(refresh=True)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._live.stop()
+
+    def __call__(self, keeper: Keeper, now: float) -> None:
+        accuracy = keeper.books.score.get("accuracy")
+        if accuracy is not None:
+            self._trail.add(now, accuracy)
+        began = time.perf_counter()
+        if began < self._next:
+            return
+        self._pace.see(keeper, now)
+        self._rows = self._rows or rows(keeper.job.fleet)
+        self._last = keeper, now
+        self._live.refresh()
+        ended = time.perf_counter()
+        self._next = ended + max(0.25, (ended - began) / _SHARE_OF_TIME)
+
+    def _draw(self) -> RenderableType:
+        from rich.console import Group
+        from rich.text import Text
+
+        if self._last is None:
+            return Text("reading the data and building the model …", style="dim")
+        keeper, now = self._last
+        head = Text(self._pace.line(keeper, now), style="bold", no_wrap=True, overflow="ellipsis")
+        curve = Text(sparkline(self._trail.points, 60, now), style="green", no_wrap=True)
+        foot = Text("stopping at a safe point …" if self._stopping() else "Ctrl-C stops it; it can be resumed", "dim")
+        return Group(head, curve, table(self._rows, keeper.tally, now, doing=True), foot)

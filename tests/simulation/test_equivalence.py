@@ -1,0 +1,133 @@
+"""What a run computes is what a plain loop computes."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import potluck
+from potluck import seeds
+from potluck.data import Dataset, from_tensors
+from potluck.job import make
+from potluck.loops.parts.batching import Fixed
+
+ROUNDS = 7
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Any:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def small_net() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 5, 3, padding=1), nn.BatchNorm2d(5), nn.ReLU(), nn.Flatten(), nn.Linear(5 * 36, 3)
+    )  # fmt: skip
+
+
+def small_data(samples: int = 90) -> Dataset:
+    generator = torch.Generator().manual_seed(3)
+    images = torch.randn(samples, 1, 6, 6, generator=generator)
+    labels = torch.randint(0, 3, (samples,), generator=generator)
+    return from_tensors(images, labels, images[:30], labels[:30], name="small", classes=("a", "b", "c"))
+
+
+def job(devices: int, **settings: Any) -> potluck.Job:
+    tables: dict[str, Any] = {
+        "task": "tests.simulation.test_equivalence:unused",
+        "recipe": "sync-sgd",
+        "fleet": {"devices": [{"preset": "pi4", "count": devices}]},
+        "stop": {"rounds": ROUNDS},
+        "rounds": {
+            "batching": {"size": 15},
+            "server": {"kind": "sgd", "lr": 0.1, "momentum": 0.9, "weight_decay": 1e-4},
+        },
+    }
+    return make({**tables, **settings})
+
+
+def plain_loop(net: nn.Module, batches: list[tuple[Tensor, Tensor]]) -> None:
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
+    net.train()
+    for inputs, targets in batches:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(net(inputs), targets).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+
+
+def test_one_device_is_a_plain_pytorch_loop_bit_for_bit() -> None:
+    torch.manual_seed(0)
+    net, data = small_net(), small_data()
+    expected = copy.deepcopy(net)
+    shard = np.arange(len(data.train))
+    batches = [
+        data.train.batch(Fixed(size=15).choose(shard, count, None, lambda *name: seeds.generator(0, "pi4", *name))[0])
+        for count in range(ROUNDS)
+    ]
+    plain_loop(expected, batches)
+    result = potluck.simulate(job(1), task=potluck.Task(net, data))
+    assert result.module is not None
+    for name, tensor in expected.state_dict().items():
+        assert torch.equal(tensor, result.module.state_dict()[name]), name
+
+
+def test_equal_shares_are_one_big_batch() -> None:
+    torch.manual_seed(1)
+    net, data = nn.Sequential(nn.Flatten(), nn.Linear(36, 8), nn.ReLU(), nn.Linear(8, 3)).double(), small_data()
+    data = from_tensors(
+        data.train.x.double(), data.train.y, data.test.x.double(), data.test.y, name="small", classes=("a", "b", "c")
+    )
+    many = potluck.simulate(
+        job(6, rounds={"batching": {"size": 15}}), task=potluck.Task(_DoubleInputs(copy.deepcopy(net)), data)
+    )
+    one = potluck.simulate(
+        job(1, rounds={"batching": {"size": 90}}), task=potluck.Task(_DoubleInputs(copy.deepcopy(net)), data)
+    )
+    assert many.module is not None
+    assert one.module is not None
+    for mine, theirs in zip(many.module.parameters(), one.module.parameters(), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("recipe", ["sync-sgd", "fedavg"])
+def test_the_result_does_not_depend_on_who_is_faster(recipe: str) -> None:
+    """Other speeds and links, another order of arrival, the same model."""
+    speeds = [(1, 2, 3, 4), (4, 1, 2, 3), (1, 1, 1, 1)]
+    rates = [(9, 7, 5, 1), (1, 1, 8, 20), (5, 5, 5, 5)]
+    fleets = [
+        [
+            {"name": f"d{place}", "flops": f"{flops} GFLOP/s", "link": {"up": f"{rate} Mbit/s"}}
+            for place, (flops, rate) in enumerate(zip(*figures, strict=True))
+        ]
+        for figures in zip(speeds, rates, strict=True)
+    ]
+    models = []
+    for devices in fleets:
+        torch.manual_seed(2)
+        result = potluck.simulate(
+            job(1, fleet={"devices": devices}, recipe=recipe, rounds={"batching": {"size": 15}}),
+            task=potluck.Task(small_net(), small_data()),
+        )
+        assert result.module is not None
+        models.append(result.module.state_dict())
+    for other in models[1:]:
+        for name, tensor in models[0].items():
+            torch.testing.assert_close(tensor, other[name], rtol=1e-5, atol=1e-6)
+
+
+class _DoubleInputs(nn.Module):
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        result: Tensor = self.net(inputs.double())
+        return result

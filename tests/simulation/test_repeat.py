@@ -1,0 +1,88 @@
+"""Same seed, same run, byte for byte; a run that was stopped and taken up again is the run that never stopped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import potluck
+from tests.simulation.runs import RECIPES, journal, simulate
+
+FAULTY = {
+    "devices": [{"preset": "laptop", "count": 3}, {"preset": "pi4", "count": 3, "link": {"loss": 0.05}}],
+    "faults": [
+        {"kind": "crash", "device": "pi4-*", "every": "4 s", "restart": "300 ms"},
+        {"kind": "partition", "device": "laptop-1", "every": "3 s", "lasting": "800 ms"},
+        {"kind": "slow", "device": "laptop-2", "every": "2 s", "lasting": "1 s"},
+    ],
+    "lease": "500 ms",
+}
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_the_number_of_threads_changes_nothing(tmp_path: Path, recipe: str) -> None:
+    for threads in (0, 1, 3):
+        simulate(tmp_path / str(threads), recipe=recipe, fleet=FAULTY, _threads=threads)
+    assert journal(tmp_path / "0") == journal(tmp_path / "1") == journal(tmp_path / "3")
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_another_seed_is_another_run(tmp_path: Path, recipe: str) -> None:
+    simulate(tmp_path / "a", recipe=recipe, seed=0)
+    simulate(tmp_path / "b", recipe=recipe, seed=1)
+    assert journal(tmp_path / "a") != journal(tmp_path / "b")
+
+
+@pytest.mark.parametrize("fleet", ["kitchen-table", FAULTY], ids=["steady", "faulty"])
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_resumed_after_any_round_it_is_the_uninterrupted_run(
+    tmp_path: Path, recipe: str, fleet: dict[str, object]
+) -> None:
+    whole = simulate(tmp_path / "whole", recipe=recipe, fleet=fleet)
+    for rounds in range(1, 8):
+        folder = tmp_path / str(rounds)
+        simulate(folder, recipe=recipe, fleet=fleet, stop={"rounds": rounds})
+        resumed = potluck.resume(folder, overrides=["stop.rounds=8"])
+        assert journal(folder) == journal(tmp_path / "whole"), f"stopped after {rounds} rounds"
+        _assert_same_weights(whole, resumed)
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("after", [1, 30, 60])
+def test_interrupted_at_any_moment_it_can_be_resumed(tmp_path: Path, recipe: str, after: int) -> None:
+    asked = 0
+
+    def stopping() -> bool:
+        nonlocal asked
+        asked += 1
+        return asked > after
+
+    whole = simulate(tmp_path / "whole", recipe=recipe)
+    stopped = simulate(tmp_path / "stopped", recipe=recipe, _stopping=stopping)
+    assert stopped.status == "interrupted"
+    assert stopped.exit_code == 130
+    resumed = potluck.resume(tmp_path / "stopped")
+    assert journal(tmp_path / "stopped") == journal(tmp_path / "whole")
+    _assert_same_weights(whole, resumed)
+
+
+def test_killed_while_writing_it_can_be_resumed(tmp_path: Path) -> None:
+    """A kill leaves a torn journal line and half a checkpoint; both are passed over."""
+    whole = simulate(tmp_path / "whole", recipe="fedavg")
+    simulate(tmp_path / "killed", recipe="fedavg", stop={"rounds": 5})
+    with (tmp_path / "killed" / "journal.jsonl").open("ab") as file:
+        file.write(b'{"kind":"span","node":"pi4-0","na')
+    (tmp_path / "killed" / "checkpoints" / "00000009.partial").write_bytes(b"half")
+    (tmp_path / "killed" / "summary.json").unlink()
+    resumed = potluck.resume(tmp_path / "killed", overrides=["stop.rounds=8"])
+    assert journal(tmp_path / "killed") == journal(tmp_path / "whole")
+    _assert_same_weights(whole, resumed)
+
+
+def _assert_same_weights(one: potluck.Result, other: potluck.Result) -> None:
+    assert one.module is not None
+    assert other.module is not None
+    for mine, theirs in zip(one.module.state_dict().values(), other.module.state_dict().values(), strict=True):
+        assert torch.equal(mine, theirs)
