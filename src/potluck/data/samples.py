@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -35,10 +36,16 @@ class Scaling:
         inputs = stored.to(torch.float32, copy=True)
         if self == PLAIN:
             return inputs
-        scale = torch.tensor([1 / (std * self.unit) for std in self.std], dtype=torch.float32)
-        shift = torch.tensor([-mean / std for mean, std in zip(self.mean, self.std, strict=True)], dtype=torch.float32)
         channels = (-1, *[1] * (stored.ndim - 2)) if stored.ndim > 1 else (-1,)
-        return inputs.mul_(scale.view(channels)).add_(shift.view(channels))
+        return inputs.mul_(self._scale.view(channels)).add_(self._shift.view(channels))
+
+    @cached_property
+    def _scale(self) -> Tensor:
+        return torch.tensor([1 / (std * self.unit) for std in self.std], dtype=torch.float32)
+
+    @cached_property
+    def _shift(self) -> Tensor:
+        return torch.tensor([-mean / std for mean, std in zip(self.mean, self.std, strict=True)], dtype=torch.float32)
 
 
 PLAIN = Scaling()

@@ -7,7 +7,6 @@ Invite ──▶ pull ─▶ compute ─▶ push ──▶ idle          in segm
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ import numpy.typing as npt
 
 from potluck.journal import Span
 from potluck.loops.costs import Costs
-from potluck.loops.mathematics import DeviceMathematics
+from potluck.loops.mathematics import DeviceMathematics, Share
 from potluck.loops.messages import Accept, Invite, Lost, Pull, Push, Release, Released, Segment, Stop
 from potluck.loops.node import COORDINATOR, Latch, Node, Step, Work, answered
 from potluck.loops.settings import Rounds
@@ -95,12 +94,14 @@ class DeviceLoop:
             return  # said twice
         self._drop()
         self._turn = Turn(invite)
-        self._part = asyncio.ensure_future(self._take_part(self._turn))
-        self._part.add_done_callback(lambda part: self._notice(part, this))
+        self._part = asyncio.get_running_loop().create_task(self._take_part_or_say_why_not(self._turn, this))
 
-    def _notice(self, part: asyncio.Task[None], this: asyncio.Task[Any]) -> None:
-        if not part.cancelled() and part.exception() is not None:
-            self._error = part.exception()
+    async def _take_part_or_say_why_not(self, turn: Turn, this: asyncio.Task[Any]) -> None:
+        """An error in a turn is the device's error."""
+        try:
+            await self._take_part(turn)
+        except Exception as error:
+            self._error = error
             this.cancel()
 
     def _drop(self) -> None:
@@ -111,39 +112,44 @@ class DeviceLoop:
     # --- one turn --------------------------------------------------------------------------------------------------
 
     async def _take_part(self, turn: Turn) -> None:
-        settings, costs = self._settings, self._costs
-        size = settings.batching.size_for(len(self._shard))
-        passes = settings.local.passes(len(self._shard), size)
-        batches = settings.batching.choose(self._shard, turn.count, passes, self._node.rng)
+        settings, costs, held = self._settings, self._costs, len(self._shard)
+        size = settings.batching.size_for(held)
+        share = self._share(turn, settings.local.passes(held, size))
         pull, push = settings.transfer.pull(costs, size), settings.transfer.push(costs, size)
         turn.arrived = {first: Latch() for first, _ in pull}
         turn.accepted = {first: Latch() for first, _ in push}
         if len(pull) == len(push) == 1:
-            await self._one_after_the_other(turn, batches, pull[0], push[0])
+            await self._one_after_the_other(turn, share, pull[0], push[0])
         else:
             raise NotImplementedError
 
+    def _share(self, turn: Turn, passes: int | None) -> Share:
+        batching, shard, rng = self._settings.batching, self._shard, self._node.rng
+        return Share(
+            batching.sizes(len(shard), passes),
+            lambda: batching.choose(shard, turn.count, passes, rng),
+            lambda: rng("train", turn.count),
+        )
+
     async def _one_after_the_other(
-        self, turn: Turn, batches: Sequence[Indices], pull: tuple[int, int], push: tuple[int, int]
+        self, turn: Turn, share: Share, pull: tuple[int, int], push: tuple[int, int]
     ) -> None:
         node, start = self._node, self._node.now()
         await self._ask(Pull(turn.number, *pull), turn.arrived[pull[0]])
         self._record("pull", start, turn, turn.pieces[pull[0]][2].nbytes)
         start = node.now()
-        seconds = sum(self._costs.step(len(batch)) for batch in batches)
-        trained = await node.compute(Work([Step(seconds)], lambda pace: self._train(turn, batches)))
+        seconds = sum(map(self._costs.step, share.sizes))
+        trained = await node.compute(Work([Step(seconds)], lambda pace: self._train(turn, share)))
         self._record("compute", start, turn)
         start = node.now()
         message = self._update(turn, trained, push)
-        sending = asyncio.ensure_future(node.send(COORDINATOR, message))
-        await sending
+        await node.send(COORDINATOR, message)
         self._record("push", start, turn, message.payload.nbytes)
         await self._ask(message, turn.accepted[push[0]], sent=True)
 
-    def _train(self, turn: Turn, batches: Sequence[Indices]) -> Any:
+    def _train(self, turn: Turn, share: Share) -> Any:
         factor = self._settings.local_schedule.factor(turn.round)
-        rng = self._node.rng("train", turn.count)
-        return self._mathematics.train(list(turn.pieces.values()), batches, rng, factor)
+        return self._mathematics.train(list(turn.pieces.values()), share, factor)
 
     def _update(self, turn: Turn, trained: Any, layers: tuple[int, int]) -> Push:
         payload = self._mathematics.encode(trained, *layers)

@@ -5,7 +5,7 @@ With ghosts a run is timing only: the same protocol, the same bytes and seconds,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -14,15 +14,23 @@ import numpy.typing as npt
 from potluck.loops.costs import Costs
 from potluck.payload import Payload
 
-__all__ = ["DeviceMathematics", "GhostServer", "GhostTrainer", "ServerMathematics"]
+__all__ = ["DeviceMathematics", "GhostServer", "GhostTrainer", "ServerMathematics", "Share"]
 
 Indices = npt.NDArray[np.int64]
+
+
+class Share(NamedTuple):
+    """A device's part of the data in one turn; which samples they are is worked out only by who needs them."""
+
+    sizes: Sequence[int]  # of its mini-batches
+    batches: Callable[[], Sequence[Indices]]
+    rng: Callable[[], np.random.Generator]  # for augmentation, and for what the model draws
 
 
 class DeviceMathematics(Protocol):
     """A device's side of a round."""
 
-    def train(self, pieces: Sequence[Any], batches: Sequence[Indices], rng: np.random.Generator, lr: float) -> Any:
+    def train(self, pieces: Sequence[Any], share: Share, lr: float) -> Any:
         """Load the model's pieces, do the work, return the update (with `samples` and `loss`)."""
 
     def encode(self, trained: Any, first: int, last: int) -> Payload:
@@ -62,8 +70,8 @@ class GhostTrainer:
     def __init__(self, costs: Costs) -> None:
         self._costs = costs
 
-    def train(self, pieces: Sequence[Any], batches: Sequence[Indices], rng: np.random.Generator, lr: float) -> _Nothing:
-        return _Nothing(sum(len(batch) for batch in batches))
+    def train(self, pieces: Sequence[Any], share: Share, lr: float) -> _Nothing:
+        return _Nothing(sum(share.sizes))
 
     def encode(self, trained: Any, first: int, last: int) -> Payload:
         return Payload(sum(self._costs.push_bytes[first : last + 1]))

@@ -86,12 +86,25 @@ class Latch:
         else:
             self._callbacks.append(callback)
 
-    async def wait(self) -> None:
+    async def wait(self, seconds: float | None = None) -> bool:
+        """Wait until it is open, for at most `seconds`; says whether it is."""
         if self.is_open:
-            return
-        waiting = asyncio.get_running_loop().create_future()
-        self.then(lambda: None if waiting.done() else waiting.set_result(None))
-        await waiting
+            return True
+        loop = asyncio.get_running_loop()
+        waiting = loop.create_future()
+        self.then(lambda: _set(waiting))
+        timer = None if seconds is None else loop.call_later(seconds, _set, waiting)
+        try:
+            await waiting
+        finally:
+            if timer is not None:
+                timer.cancel()
+        return self.is_open
+
+
+def _set(waiting: asyncio.Future[None]) -> None:
+    if not waiting.done():
+        waiting.set_result(None)
 
 
 class Step:
@@ -133,8 +146,5 @@ async def answered(node: Node, to: str, request: Message, reply: Latch, retry_s:
         if not sent:
             await node.send(to, request)
         sent = False
-        try:
-            async with asyncio.timeout(pause):
-                await reply.wait()
-        except TimeoutError:
-            pause = min(2 * pause, 60.0)
+        await reply.wait(pause)
+        pause = min(2 * pause, 60.0)

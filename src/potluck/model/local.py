@@ -55,7 +55,7 @@ class Gradient(Local, frozen=True, kw_only=True, tag="gradient"):
         ((inputs, targets),) = batches
         before = replica.numbers.buffers.clone()
         gradient, loss = replica.gradient(inputs, targets, draws)
-        return Trained(gradient, replica.state_buffers().sub_(before), len(targets), loss)
+        return Trained(gradient.clone(), replica.state_buffers().sub_(before), len(targets), loss)
 
 
 class LocalSgd(Local, frozen=True, kw_only=True, tag="sgd"):
@@ -78,7 +78,7 @@ class LocalSgd(Local, frozen=True, kw_only=True, tag="sgd"):
         self, replica: Replica, batches: Iterable[Batch], draws: np.random.Generator | None, lr: float
     ) -> Trained:
         weights = replica.numbers.params
-        anchor, before = weights.clone(), replica.numbers.buffers.clone()
+        anchor, before = replica.anchor(), replica.numbers.buffers.clone()
         velocity: Tensor | None = None
         losses, samples = 0.0, 0
         for inputs, targets in batches:
@@ -86,14 +86,14 @@ class LocalSgd(Local, frozen=True, kw_only=True, tag="sgd"):
             losses, samples = losses + loss * len(targets), samples + len(targets)
             with torch.no_grad():
                 velocity = self._step(weights, self.correct(gradient, weights, anchor), velocity, lr)
-        return Trained(anchor.sub_(weights), replica.state_buffers().sub_(before), samples, losses / max(samples, 1))
+        return Trained(anchor - weights, replica.state_buffers().sub_(before), samples, losses / max(samples, 1))
 
     def _step(self, weights: Tensor, gradient: Tensor, velocity: Tensor | None, lr: float) -> Tensor | None:
         """One step as torch.optim.SGD takes it."""
         if self.weight_decay:
             gradient = gradient.add(weights, alpha=self.weight_decay)
         if self.momentum:
-            velocity = gradient if velocity is None else velocity.mul_(self.momentum).add_(gradient)
+            velocity = gradient.clone() if velocity is None else velocity.mul_(self.momentum).add_(gradient)
             gradient = velocity
         weights.add_(gradient, alpha=-self.lr * lr)
         return velocity

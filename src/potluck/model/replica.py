@@ -29,6 +29,8 @@ class Replica:
         params = dict(self.module.named_parameters())
         buffers = dict(self.module.named_buffers())
         self._params = [params[entry.name] for entry in layout.params]
+        self._gradient = torch.empty_like(self.numbers.params)
+        self._anchor = torch.empty_like(self.numbers.params)
         self._counters = [
             (buffers[entry.name], entry)
             for entry in layout.buffers
@@ -55,17 +57,24 @@ class Replica:
     def gradient(
         self, inputs: Tensor, targets: Tensor, draws: np.random.Generator | None = None
     ) -> tuple[Tensor, float]:
-        """The loss's gradient as one flat vector, and the loss; `draws` seeds what the model itself draws (dropout)."""
-        self.module.train()
-        for param in self._params:
-            param.grad = None
+        """The loss's gradient as one flat vector, and the loss; `draws` seeds what the model itself draws (dropout).
+
+        The vector is the replica's own and holds until the next call.
+        """
+        if not self.module.training:
+            self.module.train()
         if draws is None:
             loss = self.loss(self.module(inputs), targets)
         else:
             with Draws(int(draws.integers(2**62))):
                 loss = self.loss(self.module(inputs), targets)
-        loss.backward()  # type: ignore[no-untyped-call]
-        return torch.cat([_flat_gradient(param) for param in self._params]), float(loss.detach())
+        gradients = torch.autograd.grad(loss, self._params, allow_unused=True, materialize_grads=True)
+        torch.cat([gradient.reshape(-1) for gradient in gradients], out=self._gradient)
+        return self._gradient, float(loss.detach())
+
+    def anchor(self) -> Tensor:
+        """A copy of the parameters as they are now, the replica's own, good until the next call."""
+        return self._anchor.copy_(self.numbers.params)
 
     @torch.no_grad()
     def outputs(self, batches: Iterable[tuple[Tensor, Tensor]]) -> Iterable[tuple[Any, Tensor]]:
@@ -90,7 +99,3 @@ class Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if kwargs.get("generator") is None:
                 kwargs["generator"] = self._generator
         return func(*args, **kwargs)
-
-
-def _flat_gradient(param: nn.Parameter) -> Tensor:
-    return torch.zeros(param.numel(), dtype=param.dtype) if param.grad is None else param.grad.reshape(-1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -20,7 +21,7 @@ from potluck.model.replica import Draws, Loss, Replica
 from potluck.model.state import Layout, State
 from potluck.payload import Payload
 
-__all__ = ["Batches", "Piece", "Server", "Trainer"]
+__all__ = ["Batches", "Piece", "Server", "Share", "Trainer"]
 
 Indices = npt.NDArray[np.int64]
 
@@ -28,9 +29,23 @@ Indices = npt.NDArray[np.int64]
 class Batches(Protocol):
     """Samples that can be asked for by index."""
 
+    @property
+    def augmentation(self) -> object | None:
+        """What needs a generator; None where batches are plain."""
+
     def __len__(self) -> int: ...
 
     def batch(self, indices: Indices, rng: np.random.Generator | None = None) -> tuple[Tensor, Tensor]: ...
+
+
+class Share(Protocol):
+    """A device's part of the data in one turn."""
+
+    @property
+    def batches(self) -> Callable[[], Sequence[Indices]]: ...
+
+    @property
+    def rng(self) -> Callable[[], np.random.Generator]: ...
 
 
 class Piece(NamedTuple):
@@ -56,16 +71,15 @@ class Trainer:
         self._threads = threading.local()
         self.draws = self._rehearse()
 
-    def train(
-        self, pieces: Sequence[Piece], batches: Sequence[Indices], rng: np.random.Generator, lr: float
-    ) -> Trained:
-        """Load the model from its pieces and do the device's work on these mini-batches."""
+    def train(self, pieces: Sequence[Piece], share: Share, lr: float) -> Trained:
+        """Load the model from its pieces and do the device's work on its mini-batches."""
         replica = self._replica()
         for first, last, payload in pieces:
             params, buffers = payload.arrays
             replica.load(first, last, torch.from_numpy(params), torch.from_numpy(buffers))
         replica.settle()
-        data = (self._samples.batch(indices, rng) for indices in batches)
+        rng = share.rng() if self.draws or self._samples.augmentation is not None else None
+        data = (self._samples.batch(indices, rng) for indices in share.batches())
         return self._local.train(replica, data, rng if self.draws else None, lr)
 
     def encode(self, trained: Trained, first: int, last: int) -> Payload:
@@ -129,8 +143,12 @@ class Server:
         """Why these pieces cannot be merged, if so; asked once for each update, before it counts."""
         for piece in pieces:
             for array in piece.payload.arrays:
-                vector = torch.from_numpy(array)
-                if not torch.isfinite(vector.sum()) and not torch.isfinite(vector).all():
+                # One pass and no copy; only where the sum itself runs over does every value have to be looked at.
+                if (
+                    array.size
+                    and not math.isfinite(torch.from_numpy(array).sum().item())
+                    and not np.isfinite(array).all()
+                ):
                     return "its update has values that are not finite"
         return None
 

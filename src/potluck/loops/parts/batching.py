@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Annotated
 
 import msgspec
@@ -24,6 +25,14 @@ class Batching(Part, frozen=True, kw_only=True):
         """The mini-batch size of a device that holds so many samples."""
         raise NotImplementedError
 
+    def sizes(self, samples: int, passes: int | None) -> list[int]:
+        """How large the mini-batches of a turn are."""
+        size = self.size_for(samples)
+        if passes is None:
+            return [size]
+        epoch = [end - start for start, end in pairwise([0, *_cuts(samples, size), samples])]
+        return (epoch * -(-passes // len(epoch)))[:passes]
+
     def choose(self, shard: Indices, count: int, passes: int | None, rng: Rng) -> list[Indices]:
         """The mini-batches of the turn after `count` earlier ones.
 
@@ -39,7 +48,7 @@ class Batching(Part, frozen=True, kw_only=True):
         generator = rng("order", count)
         batches: list[Indices] = []
         while len(batches) < passes:
-            batches += _in_batches(shard[generator.permutation(len(shard))], size)
+            batches += np.split(shard[generator.permutation(len(shard))], _cuts(len(shard), size))
         return batches[:passes]
 
 
@@ -52,9 +61,9 @@ class Fixed(Batching, frozen=True, kw_only=True, tag="fixed"):
         return min(self.size, samples)
 
 
-def _in_batches(indices: Indices, size: int) -> list[Indices]:
-    """Batches in order; one sample left over joins the batch before it, since batch-norm cannot train on one."""
-    cuts = list(range(size, len(indices), size))
-    if cuts and len(indices) - cuts[-1] == 1 and size > 1:
+def _cuts(samples: int, size: int) -> list[int]:
+    """Where an epoch is cut; one sample left over joins the batch before it, since batch-norm cannot train on one."""
+    cuts = list(range(size, samples, size))
+    if cuts and samples - cuts[-1] == 1 and size > 1:
         cuts.pop()
-    return np.split(indices, cuts)
+    return cuts

@@ -21,7 +21,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-__all__ = ["Network", "Pipe"]
+__all__ = ["Channel", "Network", "Pipe", "Transfer", "fair_rates"]
 
 _SAME_INSTANT = 1e-12
 
@@ -38,6 +38,8 @@ class Pipe:
 
 
 class Transfer:
+    """Some bytes on a channel, queued or on the way."""
+
     __slots__ = ("channel", "nbytes", "on_the_way", "sent")
 
     def __init__(self, channel: Channel, nbytes: float, sent: Callable[[bool], object]) -> None:
@@ -121,7 +123,7 @@ class Network:
         self._left = np.zeros(64)
         self._rate = np.zeros(64)
         self._since = 0.0
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
         self._dirty = False
 
     def resize(self, pipe: Pipe, capacity: float) -> None:

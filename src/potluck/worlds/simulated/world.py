@@ -11,17 +11,19 @@ at a later instant, the world first lives through its script with nobody in it.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Coroutine, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from potluck import seeds
-from potluck.fleet import Change, Fleet, Link, script, speed
+from potluck.fleet import Change, Device, Fleet, Link, script, speed
 from potluck.journal import Instant, Journal
 from potluck.loops.messages import Joined, Lost, Message
 from potluck.loops.node import COORDINATOR, Envelope, Node
-from potluck.worlds.simulated.network import Channel, Network, Pipe
+from potluck.worlds.simulated.network import Channel, Network, Pipe, Transfer
 from potluck.worlds.simulated.node import SimulatedNode
 from potluck.worlds.simulated.pool import Pool
 from potluck.worlds.simulated.speed import Curve
@@ -39,21 +41,33 @@ class DeviceError(Exception):
         super().__init__(f"{device}: {type(cause).__name__}: {cause}")
 
 
+class Sending(asyncio.Future[None]):
+    """Done when the link has taken the last byte; cancelled, nothing of it arrives."""
+
+    transfer: Transfer | None = None
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        if not self.done() and self.transfer is not None:
+            self.transfer.channel.cancel(self.transfer)
+        return super().cancel(msg)
+
+
 class Site:
     """A place in the network: one device (or the coordinator), whichever life it is in."""
 
     __slots__ = (
-        "channels", "curve", "down", "here", "incarnation", "index", "known", "link", "lose", "name", "node",
-        "reachable", "up",
+        "_curve", "_make_curve", "channels", "down", "here", "incarnation", "index", "known", "link", "lose",
+        "name", "node", "reachable", "up",
     )  # fmt: skip
 
-    def __init__(self, index: int, name: str, link: Link, speeds: Iterator[tuple[float, float]]) -> None:
+    def __init__(self, index: int, name: str, link: Link, curve: Callable[[], Curve]) -> None:
         self.index = index
         self.name = name
         self.link = link
         self.up = Pipe(link.up)
         self.down = Pipe(link.down)
-        self.curve = Curve(speeds)
+        self._make_curve = curve
+        self._curve: Curve | None = None
         self.lose = link.loss
         self.channels: dict[str, tuple[Channel, Channel]] = {}  # out and in, by the other side
         self.reachable = True
@@ -61,6 +75,13 @@ class Site:
         self.known = False  # whether the coordinator takes it for present
         self.incarnation = 0
         self.node: SimulatedNode | None = None
+
+    @property
+    def curve(self) -> Curve:
+        """Its speed over time, made when it is first asked for: most of a large fleet never computes."""
+        if self._curve is None:
+            self._curve = self._make_curve()
+        return self._curve
 
 
 class World:
@@ -72,9 +93,9 @@ class World:
         self.journal = journal
         self.pool = pool
         self.network = Network()
-        self._centre = Site(0, COORDINATOR, fleet.coordinator.access, iter([(float("inf"), 1.0)]))
+        self._centre = Site(0, COORDINATOR, fleet.coordinator.access, lambda: Curve(iter([(math.inf, 1.0)])))
         self._sites = {
-            device.name: Site(index, device.name, device.link, speed(fleet, device, self._fleet_rng))
+            device.name: Site(index, device.name, device.link, partial(self._curve_of, device))
             for index, device in enumerate(fleet.members, 1)
         }
         self._sites[COORDINATOR] = self._centre
@@ -93,8 +114,6 @@ class World:
         self._centre.node = SimulatedNode(self, self._centre, 0)
         self._centre.here = True
         for site in self._sites.values():
-            if site.here and site is not self._centre:
-                self._live(site)
             if site.known:
                 self._tell(self._centre, Joined(site.name, site.incarnation))
         main = asyncio.ensure_future(coordinator(self._centre.node))
@@ -107,6 +126,9 @@ class World:
             raise
 
     # --- what happens to the fleet ---------------------------------------------------------------------------------
+
+    def _curve_of(self, device: Device) -> Curve:
+        return Curve(speed(self.fleet, device, self._fleet_rng))
 
     def _fleet_rng(self, name: str) -> np.random.Generator:
         return self.rng("fleet", name)
@@ -148,16 +170,16 @@ class World:
             return
         site.here = True
         site.incarnation += 1
-        if self._device_main is not None:
-            self._live(site)
         if site.reachable:
             self._announce(site)
 
-    def _live(self, site: Site) -> None:
+    def _live(self, site: Site) -> SimulatedNode:
+        """Begin a device's life with its first message: until then its main would only wait for one."""
         assert self._device_main is not None
-        site.node = SimulatedNode(self, site, site.incarnation)
-        site.node.task = asyncio.ensure_future(self._device_main(site.node))
-        site.node.task.add_done_callback(lambda task: self._notice_error(site.name, task))
+        site.node = node = SimulatedNode(self, site, site.incarnation)
+        node.task = asyncio.ensure_future(self._device_main(node))
+        node.task.add_done_callback(lambda task: self._notice_error(site.name, task))
+        return node
 
     def _notice_error(self, device: str, task: asyncio.Task[Any]) -> None:
         """A device's code that raises ends the run, and its words are shown: the same would happen on every device."""
@@ -235,19 +257,17 @@ class World:
         return self._transfer(origin, target, envelope, latency)
 
     def _transfer(self, origin: Site, target: Site, envelope: Envelope, latency: float) -> asyncio.Future[None]:
-        sent: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         incarnation = target.incarnation
-        channel = self._channel(origin, target)
+        sending = Sending(loop=asyncio.get_running_loop())
 
         def left(whole: bool) -> None:
-            if not sent.done():
-                sent.set_result(None)
+            if not sending.done():
+                sending.set_result(None)
             if whole:
                 self._later(latency, self._arrive, origin, target, incarnation, envelope)
 
-        transfer = channel.put(envelope.message.nbytes, left)
-        sent.add_done_callback(lambda done: channel.cancel(transfer) if done.cancelled() else None)
-        return sent
+        sending.transfer = self._channel(origin, target).put(envelope.message.nbytes, left)
+        return sending
 
     def _channel(self, origin: Site, target: Site) -> Channel:
         if target.name not in origin.channels:
@@ -263,12 +283,12 @@ class World:
 
     def _arrive(self, origin: Site, target: Site, incarnation: int, envelope: Envelope) -> None:
         """Deliver, unless one of the two has died, the link is cut or the message is lost."""
-        if target.node is None or target.incarnation != incarnation:
+        if not target.here or target.incarnation != incarnation:
             return
         if not (origin.here and origin.reachable and target.reachable) or origin.incarnation != envelope.incarnation:
             return
         if not any(self._is_lost(share, origin, target, envelope) for share in (origin.lose, target.lose)):
-            target.node.deliver(envelope)
+            (target.node or self._live(target)).deliver(envelope)
 
     def _is_lost(self, share: float, origin: Site, target: Site, envelope: Envelope) -> bool:
         """Drawn from the moment and the message, not from a sequence, so that a resumed run draws alike."""
