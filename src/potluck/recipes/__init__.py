@@ -22,13 +22,34 @@ class Recipe(NamedTuple):
     settings: Mapping[str, Any]
 
 
+_SYNCHRONOUS = {"local": "gradient", "server": {"kind": "sgd", "lr": 0.1, "momentum": 0.9}}
 _LOCAL = {"kind": "sgd", "lr": 0.05, "epochs": 1}
 
 CATALOGUE: Mapping[str, Recipe] = {
     "sync-sgd": Recipe(
         "one batch per device and round, gradients averaged by samples, everyone waits for everyone",
         "Chen et al. 2016, Revisiting distributed synchronous SGD",
-        {"rounds": {"local": "gradient", "server": {"kind": "sgd", "lr": 0.1, "momentum": 0.9}}},
+        {"rounds": _SYNCHRONOUS},
+    ),
+    "dynacomm": Recipe(
+        "sync-sgd whose transfers are cut layer-wise so that they hide behind computation, planned anew every time",
+        "Cai et al. 2022, Accelerating distributed CNN training through dynamic communication scheduling",
+        {"rounds": {**_SYNCHRONOUS, "transfer": "optimal"}},
+    ),
+    "layer-by-layer": Recipe(
+        "sync-sgd with one transfer for every layer",
+        "Zhang et al. 2017, Poseidon",
+        {"rounds": {**_SYNCHRONOUS, "transfer": "layer-by-layer"}},
+    ),
+    "ibatch": Recipe(
+        "sync-sgd with transfers batched greedily",
+        "Wang, Pi and Zhou 2019, Scalable distributed DL training: batching communication and computation",
+        {"rounds": {**_SYNCHRONOUS, "transfer": "ibatch"}},
+    ),
+    "mg-wfbp": Recipe(
+        "sync-sgd with gradients merged where that saves a start-up",
+        "Shi, Chu and Li 2019, MG-WFBP",
+        {"rounds": {**_SYNCHRONOUS, "transfer": "mg-wfbp"}},
     ),
     "fedavg": Recipe(
         "local epochs, models averaged by samples",

@@ -111,8 +111,9 @@ def _live(setup: Setup, keeper: Keeper, threads: int | None) -> Ending:
         return Coordinator(node, job.rounds, setup.server, layers, setup.forecast, keeper, keeper.books).main()
 
     def take_part(node: Node) -> Coroutine[Any, Any, None]:
-        costs = setup.costs_on(node.name)
-        return DeviceLoop(node, job.rounds, setup.trainer, costs, setup.shards[node.name]).main()
+        seen = keeper.seen_by(node.name, node.incarnation, setup.link_prior(node.name))
+        costs, shard = setup.costs_on(node.name), setup.shards[node.name]
+        return DeviceLoop(node, job.rounds, setup.trainer, costs, shard, seen).main()
 
     try:
         ending: Ending = clock.run(world.run(coordinate, take_part, keeper.start))

@@ -17,6 +17,7 @@ from potluck.errors import RunError
 from potluck.job import Job, dumps
 from potluck.journal import Journal
 from potluck.journal.tally import Tally
+from potluck.loops.estimates import Estimates, LinkPrior
 from potluck.loops.progress import Books, Ending
 from potluck.model import checkpoint
 
@@ -31,6 +32,7 @@ class Mark(msgspec.Struct):
     time: float
     position: int  # of the journal
     books: Books
+    seen: dict[str, tuple[int, Estimates]] = {}  # what each device has learned in its present life
 
 
 class Keeper:
@@ -43,6 +45,7 @@ class Keeper:
         self.folder = folder
         self.books = mark.books
         self.start = mark.time
+        self._seen = mark.seen
         self.tally = Tally()
         self.journal = Journal(folder / "journal.jsonl" if folder else None, mark.position, self.tally)
         self.tensors: dict[str, Tensor] | None = None
@@ -84,6 +87,14 @@ class Keeper:
         """Where the tensors to save come from."""
         self._tensors_now = tensors_now
 
+    def seen_by(self, device: str, incarnation: int, prior: LinkPrior) -> Estimates:
+        """What a device has learned so far; a new life begins anew."""
+        life, seen = self._seen.get(device, (0, None))
+        if seen is None or life != incarnation:
+            seen = Estimates.of(prior)
+            self._seen[device] = (incarnation, seen)
+        return seen
+
     # --- rules of the loop -----------------------------------------------------------------------------------------
 
     def ending(self, books: Books, now: float) -> Ending | None:
@@ -115,7 +126,7 @@ class Keeper:
     def save(self, books: Books, now: float) -> None:
         if self.folder is None:
             return
-        self._mark = msgspec.json.encode(Mark(now, self.journal.position(), books))
+        self._mark = msgspec.json.encode(Mark(now, self.journal.position(), books, self._seen))
         self._marked = books.version
         if books.round == 0 or self.save_due(books.round):
             self._write_checkpoint()

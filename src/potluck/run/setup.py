@@ -16,6 +16,7 @@ from potluck import seeds
 from potluck.errors import DataError, SettingError
 from potluck.job import Job
 from potluck.loops.costs import Costs
+from potluck.loops.estimates import LinkPrior
 from potluck.loops.mathematics import DeviceMathematics, GhostServer, GhostTrainer, ServerMathematics
 from potluck.model.chain import Chain, trace
 from potluck.model.state import Layout, State
@@ -48,6 +49,16 @@ class Setup:
 
     def costs_on(self, device: str) -> Costs:
         return self.costs.on(self._devices[device].flops)
+
+    def link_prior(self, device: str) -> LinkPrior:
+        """What a device takes for granted of its link to the coordinator: the fleet's own figures."""
+        own, centre = self._devices[device].link, self.job.fleet.coordinator.access
+        return LinkPrior(
+            up=min(own.up, centre.down),
+            down=min(own.down, centre.up),
+            overhead=own.overhead + centre.overhead,
+            round_trip=2 * (own.latency + centre.latency),
+        )
 
     def forecast(self, device: str) -> float:
         """About how many seconds a device takes for its part of a round, by its nominal figures."""

@@ -1,0 +1,46 @@
+"""What a device has seen of its own link and speed; saved with a run, since plans are made from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from potluck.planning.estimate import LinkEstimate
+
+__all__ = ["Estimates", "LinkPrior"]
+
+
+@dataclass(frozen=True)
+class LinkPrior:
+    """What is taken for granted of a link before anything was seen."""
+
+    up: float  # bytes per second
+    down: float
+    overhead: float = 0.001  # seconds per transfer
+    round_trip: float = 0.02
+
+
+@dataclass
+class Estimates:
+    """Running estimates: seconds a segment takes in each direction, and how much slower than nominal it computes."""
+
+    down: LinkEstimate
+    up: LinkEstimate
+    round_trip: float
+    slowness: float = 1.0
+    memory: float = field(default=0.5)
+
+    @staticmethod
+    def of(prior: LinkPrior) -> Estimates:
+        return Estimates(
+            LinkEstimate(prior.overhead, 1 / prior.down), LinkEstimate(prior.overhead, 1 / prior.up), prior.round_trip
+        )
+
+    def pulled(self, nbytes: int, seconds: float) -> None:
+        self.down.observe(nbytes, max(seconds, 0.0))
+
+    def pushed(self, nbytes: int, seconds: float) -> None:
+        self.up.observe(nbytes, max(seconds, 0.0))
+
+    def computed(self, nominal_s: float, seconds: float) -> None:
+        if nominal_s > 0 and seconds > 0:
+            self.slowness += (1 - self.memory) * (seconds / nominal_s - self.slowness)

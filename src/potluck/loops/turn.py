@@ -1,0 +1,180 @@
+"""One turn of one device: pull the model, do the local work, push the update; in segments, all three at once.
+
+    pull     ▒▒▒▒ ▒▒▒▒▒▒▒ ▒▒▒                                   a segment's arrival is the gate of its first layer
+    compute      ░░░░ ░░░░░░░░░ ░░░ ████ ██████████ ████        forward ░, backward █
+    push                                 ▒▒▒▒▒ ▒▒▒▒▒▒▒▒ ▒▒▒     a gradient that is ready is the signal to send it
+
+With several mini-batches only the first forward and the last backward pass overlap with transfers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from potluck.journal import Span
+from potluck.loops.mathematics import Share
+from potluck.loops.messages import Invite, Pull, Push, Segment
+from potluck.loops.node import COORDINATOR, Latch, Step, Work, answered
+from potluck.loops.parts.transfer import Cuts, Range
+from potluck.payload import Payload
+
+if TYPE_CHECKING:
+    from potluck.loops.device import DeviceLoop
+
+__all__ = ["Turn"]
+
+
+class Turn:
+    """One invitation and what comes of it."""
+
+    def __init__(self, device: DeviceLoop, invite: Invite) -> None:
+        self._device = device
+        self._node = device.node
+        self.number = invite.turn
+        self._round = invite.round
+        self._count = invite.count
+        self._pieces: dict[int, tuple[int, int, Payload]] = {}
+        self._arrived: dict[int, Latch] = {}
+        self.accepted: dict[int, Latch] = {}
+        self._ready: dict[int, Latch] = {}  # gradients of push segments, by first layer
+        self._trained: Any = None
+        self._updates: dict[int, Push] = {}
+        self._last_arrival = 0.0
+
+    def take(self, segment: Segment) -> None:
+        """A segment of the model has arrived."""
+        if segment.first in self._arrived and segment.first not in self._pieces:
+            self._pieces[segment.first] = (segment.first, segment.last, segment.payload)
+            self._arrived[segment.first].open()
+
+    async def take_part(self) -> None:
+        device = self._device
+        settings, held = device.settings, len(device.shard)
+        size = settings.batching.size_for(held)
+        share = self._share(settings.local.passes(held, size))
+        cuts = settings.transfer.cuts(device.costs, device.seen, size)
+        self._arrived = {first: Latch() for first, _ in cuts.pull}
+        self.accepted = {first: Latch() for first, _ in cuts.push}
+        self._ready = {first: Latch() for first, _ in cuts.push}
+        if len(cuts.pull) == len(cuts.push) == 1:
+            await self._pull(*cuts.pull[0])
+            await self._compute(share, [Step(sum(map(device.costs.step, share.sizes)))])
+            await self._push(*cuts.push[0])
+            await self._settled(cuts.push[0][0])
+        else:
+            await self._overlapped(share, cuts)
+
+    def _share(self, passes: int | None) -> Share:
+        batching, shard, rng = self._device.settings.batching, self._device.shard, self._node.rng
+        return Share(
+            batching.sizes(len(shard), passes),
+            lambda: batching.choose(shard, self._count, passes, rng),
+            lambda: rng("train", self._count),
+        )
+
+    async def _overlapped(self, share: Share, cuts: Cuts) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._pull_all(cuts.pull))
+            group.create_task(self._compute(share, self._steps(share)))
+            await self._push_all(cuts.push)
+
+    # --- pull ------------------------------------------------------------------------------------------------------
+
+    async def _pull_all(self, segments: tuple[Range, ...]) -> None:
+        """Ask for the segments in order, no more than `window` of them at once."""
+        window = self._device.settings.transfer.window
+        async with asyncio.TaskGroup() as group:
+            for place, (first, last) in enumerate(segments):
+                if place >= window:
+                    await self._arrived[segments[place - window][0]].wait()
+                group.create_task(self._pull(first, last))
+
+    async def _pull(self, first: int, last: int) -> None:
+        node, asked = self._node, self._node.now()
+        await self._answered(Pull(self.number, first, last), self._arrived[first])
+        nbytes, seen = self._pieces[first][2].nbytes, self._device.seen
+        pipelined = self._last_arrival > asked
+        start = max(asked, self._last_arrival)
+        self._last_arrival = node.now()
+        seen.pulled(nbytes, node.now() - start - (0.0 if pipelined else seen.round_trip))
+        self._record("pull", start, nbytes, (first, last))
+
+    # --- compute ---------------------------------------------------------------------------------------------------
+
+    async def _compute(self, share: Share, steps: list[Step]) -> None:
+        await self._arrived[0].wait()
+        start = self._node.now()
+        await self._node.compute(Work(steps, lambda pace: self._train(share)))
+        if len(steps) == 1:  # with gates on the way the time says nothing about the speed
+            self._device.seen.computed(steps[0].seconds, self._node.now() - start)
+        self._record("compute", start)
+
+    def _train(self, share: Share) -> None:
+        device = self._device
+        factor = device.settings.local_schedule.factor(self._round)
+        self._trained = device.mathematics.train(list(self._pieces.values()), share, factor)
+
+    def _steps(self, share: Share) -> list[Step]:
+        """Layer by layer forward through the first mini-batch and backward through the last; the rest in one."""
+        costs, sizes = self._device.costs, share.sizes
+        layers = range(costs.layers)
+        forward = [Step(costs.forward(layer, sizes[0]), gate=self._arrived.get(layer)) for layer in layers]
+        between = sum(map(costs.step, sizes)) - sum(costs.forward(layer, sizes[0]) for layer in layers)
+        between -= sum(costs.backward(layer, sizes[-1]) for layer in layers)
+        backward = [Step(costs.backward(layer, sizes[-1]), signal=self._ready.get(layer)) for layer in reversed(layers)]
+        return [*forward, *([Step(between)] if len(sizes) > 1 else []), *backward]
+
+    # --- push ------------------------------------------------------------------------------------------------------
+
+    async def _push_all(self, segments: tuple[Range, ...]) -> None:
+        """Send each segment once its gradient is there and the one before has left (window 1: is accepted)."""
+        moments: list[float] = []
+        async with asyncio.TaskGroup() as group:
+            for first, _ in segments:
+                self._ready[first].then(lambda: moments.append(self._node.now()))
+            for first, last in segments:
+                await self._ready[first].wait()
+                await self._push(first, last)
+                settled = group.create_task(self._settled(first))
+                if self._device.settings.transfer.window == 1:
+                    await settled
+        self._learn_speed(segments, moments)
+
+    def _learn_speed(self, segments: tuple[Range, ...], moments: list[float]) -> None:
+        """Between the first and the last gradient nothing but computation happened."""
+        if len(moments) > 1:
+            costs, size = self._device.costs, self._device.settings.batching.size_for(len(self._device.shard))
+            nominal = sum(
+                costs.backward(layer, size) for first, last in segments[1:] for layer in range(first, last + 1)
+            )
+            self._device.seen.computed(nominal, moments[-1] - moments[0])
+
+    async def _push(self, first: int, last: int) -> None:
+        start, message = self._node.now(), self._update(first, last)
+        self._updates[first] = message
+        await self._node.send(COORDINATOR, message)
+        self._device.seen.pushed(message.payload.nbytes, self._node.now() - start)
+        self._record("push", start, message.payload.nbytes, (first, last))
+
+    async def _settled(self, first: int) -> None:
+        """Sent once; wait until it is accepted, and send it again if that takes too long."""
+        await self._answered(self._updates[first], self.accepted[first], sent=True)
+
+    def _update(self, first: int, last: int) -> Push:
+        trained = self._trained
+        payload = self._device.mathematics.encode(trained, first, last)
+        return Push(payload, turn=self.number, first=first, last=last, samples=trained.samples, loss=trained.loss)
+
+    # --- both ------------------------------------------------------------------------------------------------------
+
+    async def _answered(self, request: Pull | Push, reply: Latch, sent: bool = False) -> None:
+        await answered(self._node, COORDINATOR, request, reply, self._device.settings.retry, sent)
+
+    def _record(self, name: str, start: float, nbytes: int = 0, layers: Range | None = None) -> None:
+        fields: dict[str, Any] = {"round": self._round}
+        if nbytes:
+            fields["bytes"] = nbytes
+        if layers is not None and len(self._arrived) + len(self.accepted) > 2:
+            fields["layers"] = layers
+        self._node.record(Span(self._node.name, name, start, self._node.now(), fields))

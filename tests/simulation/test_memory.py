@@ -1,0 +1,48 @@
+"""Memory is flat: what a round needs is given back before the next."""
+
+from __future__ import annotations
+
+import multiprocessing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import potluck
+
+ROUNDS, WARM = 500, 100
+
+
+def _resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+def _run(recipe: str, results: Any) -> None:
+    """In a process of its own, so that nothing else moves the figures."""
+    seen: list[int] = []
+    potluck.simulate(
+        {
+            "task": {"model": "mlp", "data": "digits", "options": {"hidden": [256]}},
+            "fleet": {"devices": [{"preset": "pi4", "count": 4}]},
+            "rounds": {"local": {"kind": "sgd", "steps": 1}},
+            "recipe": recipe,
+            "stop": {"rounds": ROUNDS},
+            "evaluate": 50,
+        },
+        watch=lambda keeper, now: seen.append(_resident_bytes()),
+    )
+    results.put(seen)
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc")
+@pytest.mark.parametrize("recipe", ["fedavg", "fedbuff"])
+def test_five_hundred_rounds_need_no_more_than_a_hundred(recipe: str) -> None:
+    context = multiprocessing.get_context("spawn")
+    results = context.Queue()
+    process = context.Process(target=_run, args=(recipe, results))
+    process.start()
+    seen = results.get(timeout=120)
+    process.join(timeout=30)
+    assert len(seen) == ROUNDS
+    after_warm_up, at_the_end = max(seen[WARM - 20 : WARM]), max(seen[-20:])
+    assert at_the_end <= 1.05 * after_warm_up, f"{after_warm_up / 2**20:.1f} MiB grew to {at_the_end / 2**20:.1f} MiB"

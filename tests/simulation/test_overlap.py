@@ -1,0 +1,110 @@
+"""Transfers cut into segments: the same weights whatever the cuts, and the time that the planner predicts."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+
+import potluck
+from potluck.job import make
+from potluck.planning.segments import Strategy, plan
+from potluck.run.setup import Setup
+
+KINDS: list[Strategy] = ["sequential", "layer-by-layer", "ibatch", "mg-wfbp", "optimal"]
+LINK = {"up": "200 Mbit/s", "down": "300 Mbit/s", "latency": "5 ms", "overhead": "1 ms"}
+
+
+def job(kind: str, window: int = 1, **settings: Any) -> potluck.Job:
+    tables: dict[str, Any] = {
+        "task": {"model": "lenet", "data": {"kind": "synthetic", "shape": [1, 28, 28], "train": 96, "test": 10}},
+        "recipe": "sync-sgd",
+        "stop": {"rounds": 20},
+        "rounds": {"batching": {"size": 32}, "transfer": {"kind": kind, "window": window}},
+        "fleet": {"devices": [{"name": "d", "count": 3, "flops": "2 GFLOP/s", "link": LINK}]},
+        "evaluate": 0,
+    }
+    return make({**tables, **settings})
+
+
+@pytest.mark.parametrize("recipe", ["sync-sgd", "fedavg"])
+def test_the_weights_do_not_depend_on_the_cuts(recipe: str) -> None:
+    models = []
+    for kind in KINDS:
+        for window in (1, 3):
+            result = potluck.simulate(job(kind, window, recipe=recipe))
+            assert result.module is not None
+            models.append(result.module.state_dict())
+    for other in models[1:]:
+        assert all(torch.equal(models[0][name], other[name]) for name in models[0])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_round_takes_what_the_planner_predicts(kind: Strategy) -> None:
+    """One device, one request in flight: round trip of the invitation, pull with forward, push with backward."""
+    one = job(kind, timing_only=True, fleet={"devices": [{"name": "d", "flops": "2 GFLOP/s", "link": LINK}]})
+    setup = Setup.of(one, None, None)
+    costs, prior = setup.costs_on("d"), setup.link_prior("d")
+    overhead = prior.overhead + prior.round_trip
+    layers = range(costs.layers)
+    pull = plan(
+        [costs.forward(layer, 32) for layer in layers],
+        [n / prior.down for n in costs.pull_bytes],
+        overhead,
+        "pull",
+        kind,
+    )
+    push = plan(
+        [costs.backward(layer, 32) for layer in layers],
+        [n / prior.up for n in costs.push_bytes],
+        overhead,
+        "push",
+        kind,
+    )
+    measured = potluck.simulate(one).summary["time_s"] / 20
+    assert measured == pytest.approx(pull.makespan + push.makespan, rel=0.02)
+
+
+def test_optimal_cuts_follow_a_link_that_becomes_slow() -> None:
+    """Within five rounds of a drop to a tenth the plan is again as good as one made with the new figures."""
+    fleet = {
+        "devices": [
+            {
+                "name": "d",
+                "flops": "2 GFLOP/s",
+                "link": {**LINK, "quality": {"kind": "piecewise", "at": [0, "2 s"], "levels": [1.0, 0.1]}},
+            }
+        ]
+    }
+    slow = {"devices": [{"name": "d", "flops": "2 GFLOP/s", "link": {**LINK, "up": "20 Mbit/s", "down": "30 Mbit/s"}}]}
+    adapted = _durations(job("optimal", timing_only=True, fleet=fleet, stop={"rounds": 60}))
+    expected = _durations(job("optimal", timing_only=True, fleet=slow))[-1]
+    changed = next(place for place, seconds in enumerate(adapted) if seconds > 1.5 * adapted[0])
+    assert adapted[changed + 5] == pytest.approx(expected, rel=0.03)
+
+
+def test_optimal_cuts_follow_a_device_that_becomes_slow() -> None:
+    fast = {
+        "devices": [
+            {
+                "name": "d",
+                "flops": "2 GFLOP/s",
+                "link": LINK,
+                "speed": {"kind": "piecewise", "at": [0, "2 s"], "levels": [1.0, 0.2]},
+            }
+        ]
+    }
+    slow = {"devices": [{"name": "d", "flops": "0.4 GFLOP/s", "link": LINK}]}
+    adapted = _durations(job("optimal", timing_only=True, fleet=fast, stop={"rounds": 60}))
+    expected = _durations(job("optimal", timing_only=True, fleet=slow))[-1]
+    changed = next(place for place, seconds in enumerate(adapted) if seconds > 1.5 * adapted[0])
+    assert adapted[changed + 5] == pytest.approx(expected, rel=0.03)
+
+
+def _durations(job: potluck.Job) -> list[float]:
+    """Seconds of each round."""
+    ends: list[float] = [0.0]
+    potluck.simulate(job, watch=lambda keeper, now: ends.append(now))
+    return [later - earlier for earlier, later in pairwise(ends)]
