@@ -15,11 +15,12 @@ import msgspec
 import tomli_w
 
 from potluck import recipes
+from potluck.data import Source, parse
 from potluck.data.splits import Iid, Split
 from potluck.errors import SettingError
 from potluck.fleet import Fleet
 from potluck.loops.settings import Rounds
-from potluck.settings import Settings, decode, encode, merge, override
+from potluck.settings import Settings, decode, encode, kinds, merge, override
 from potluck.task import TaskSettings
 from potluck.units import Bytes, Seconds
 
@@ -59,6 +60,15 @@ class Job(Settings, frozen=True, kw_only=True):
     timing_only: bool = False  # no mathematics: the same protocol, bytes and seconds
     samples: Annotated[int, msgspec.Meta(ge=1)] = 500  # per device, where timing only needs a number
 
+    def __post_init__(self) -> None:
+        if self.rounds.least > len(self.fleet.members):
+            raise SettingError(
+                "rounds.least", f"{self.rounds.least} devices are more than the fleet has ({len(self.fleet.members)})"
+            )
+        for key in ("retry", "patience"):
+            if not getattr(self.rounds, key) > 0:
+                raise SettingError(f"rounds.{key}", "must be above 0")
+
     @property
     def title(self) -> str:
         return self.name or (self.task if isinstance(self.task, str) else self.task.name)
@@ -76,7 +86,7 @@ def make(tables: Mapping[str, Any], overrides: Sequence[str] = (), folder: Path 
     name = raw.get("recipe", "fedavg")
     if not isinstance(name, str):
         raise SettingError("recipe", f"expected a name, got {name!r}")
-    raw = merge(recipes.find(name).settings, raw)
+    raw = _with_data(merge(recipes.find(name).settings, raw))
     return decode(_with_paths(raw, folder or Path()), Job)
 
 
@@ -106,6 +116,19 @@ def _fleet_tables(name: str, folder: Path | None) -> dict[str, Any]:
     if name not in fleets():
         raise SettingError("fleet", f"{name!r} is neither a .toml file nor one of {', '.join(fleets())}")
     return tomllib.loads(resources.files("potluck.fleet").joinpath("fleets", f"{name}.toml").read_text())
+
+
+def _with_data(raw: dict[str, Any]) -> dict[str, Any]:
+    """The same tables, where data that is named with its options (`synthetic:classes=4`) is taken apart."""
+    task = raw.get("task")
+    if not isinstance(task, Mapping) or not isinstance(task.get("data"), str):
+        return raw
+    if task["data"].partition(":")[0] not in kinds(Source):
+        return raw
+    try:
+        return {**raw, "task": {**task, "data": parse(task["data"])}}
+    except SettingError as error:
+        raise SettingError(f"task.{error.path}", error.problem) from None
 
 
 def _read(path: Path, where: str = "") -> dict[str, Any]:

@@ -147,7 +147,7 @@ def _decode_struct(table: Mapping[str, object], wanted: type[msgspec.Struct], pa
     fields = {field.name: field for field in msgspec.structs.fields(wanted)}
     for key in table:
         if key not in fields:
-            raise SettingError(_join(path, key), f"unknown key; known here: {', '.join(fields)}{_hint(key, fields)}")
+            raise SettingError(_join(path, key), f"unknown key; {_known(wanted, fields, key)}")
     values = {
         key: _decode(_with_kind(value, fields[key].default), fields[key].type, _join(path, key))
         for key, value in table.items()
@@ -163,6 +163,12 @@ def _decode_struct(table: Mapping[str, object], wanted: type[msgspec.Struct], pa
         raise SettingError(path, str(error)) from None
 
 
+def _known(wanted: type[msgspec.Struct], fields: Mapping[str, object], key: str) -> str:
+    if fields:
+        return f"known here: {', '.join(fields)}{_hint(key, fields)}"
+    return f"{wanted.__struct_config__.tag!r} has no keys; if another kind is meant, say `kind`"
+
+
 def _with_kind(raw: object, default: object) -> object:
     """A part's table that does not say its kind has the kind of the default."""
     if isinstance(default, Part) and isinstance(raw, Mapping) and "kind" not in raw:
@@ -171,21 +177,28 @@ def _with_kind(raw: object, default: object) -> object:
 
 
 def _decode_leaf(raw: object, wanted: Any, path: str) -> Any:
+    if isinstance(wanted, type) and issubclass(wanted, Quantity):
+        return _decode_quantity(raw, wanted, path)
+    if typing.get_origin(wanted) is typing.Literal and raw not in typing.get_args(wanted):
+        choices = ", ".join(map(str, typing.get_args(wanted)))
+        raise SettingError(path, f"invalid enum value {raw!r}; choose from {choices}")
     try:
-        return msgspec.convert(raw, wanted, dec_hook=_decode_quantity)
+        return msgspec.convert(raw, wanted)
     except msgspec.ValidationError as error:
-        raise SettingError(path, f"{_plain(str(error))}, got {raw!r}") from None
+        raise SettingError(path, _plain(str(error), raw)) from None
 
 
-def _decode_quantity(wanted: type, raw: object) -> object:
-    if issubclass(wanted, Quantity):
+def _decode_quantity(raw: object, wanted: type[Quantity], path: str) -> Quantity:
+    try:
         return wanted.parse(raw)
-    raise NotImplementedError(f"no way to read a {wanted.__name__}")
+    except ValueError as error:
+        raise SettingError(path, str(error)) from None
 
 
-def _plain(problem: str) -> str:
-    """msgspec's sentence without its own path and with its words made ours."""
+def _plain(problem: str, raw: object) -> str:
+    """msgspec's sentence without its own path, and with what it was given."""
     problem = problem.split(" - at `$")[0]
+    problem += f" ({raw!r})" if ", got " in problem else f", got {raw!r}"
     return problem[:1].lower() + problem[1:]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +34,7 @@ class Task:
         """The model to begin with; a factory draws its weights from the run's seed."""
         if isinstance(self.model, nn.Module):
             return self.model
-        return _seeded(self.model, seed, "the task's model")
+        return _seeded(self.model, seed, f"the model of task {self.name!r}")
 
 
 class TaskSettings(Settings, frozen=True, kw_only=True):
@@ -88,6 +87,8 @@ def build(settings: TaskSettings | str, root: Path | None) -> Task:
     loss = nn.functional.cross_entropy if settings.loss == "cross-entropy" else nn.functional.mse_loss
     if not len(data.train):
         raise DataError(f"data set {data.name!r} has no training samples")
+    if settings.loss == "mse" and not data.train.y.is_floating_point():
+        raise SettingError("task.loss", f"'mse' needs targets that are numbers; {data.name!r} has classes")
     return Task(settings.factory(data.shape, len(data.classes)), data, loss, settings.name)
 
 
@@ -97,8 +98,7 @@ def _seeded(factory: Callable[[], nn.Module], seed: int, what: str) -> nn.Module
         try:
             return _module(factory(), what)
         except TypeError as error:
-            where = inspect.getmodule(factory)
-            raise ModelError(f"{what} cannot be built ({where.__name__ if where else 'own code'}): {error}") from error
+            raise ModelError(f"{what} cannot be built: {error}") from error
 
 
 def _module(made: Any, what: str) -> nn.Module:

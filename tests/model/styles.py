@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from potluck.model import zoo
 from potluck.model.chain import Chain, trace
 
-__all__ = ["loss_of", "of_zoo", "pipelined", "whole"]
+__all__ = ["ZOO", "loss_of", "of_zoo", "pipelined", "whole"]
 
 
 class Functional(nn.Module):
@@ -124,8 +125,7 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.bn2(self.conv2(self.relu(self.bn1(self.conv1(x)))))
-        out += self.down(x)
-        return F.relu_(out)
+        return F.relu_(out.add_(self.down(x)))
 
 
 class Residual(nn.Module):
@@ -190,6 +190,7 @@ class Halves(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.left = nn.Linear(4, 4)
+        self.middle = nn.Linear(4, 4)
         self.right = nn.Linear(4, 4)
         self.norm = nn.LayerNorm((2, 4))
         self.weight = nn.Parameter(torch.randn(3, 8))
@@ -197,9 +198,41 @@ class Halves(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         halves = torch.chunk(x, 2, dim=1)
-        x = self.norm(torch.stack([self.left(halves[0]), self.right(halves[1])], dim=1))
+        x = self.norm(torch.stack([self.middle(self.left(halves[0])), self.right(halves[1])], dim=1))
         weight = self.weight - self.weight.mean()
         return F.linear(x.flatten(1), weight / weight.std(), self.bias)
+
+
+class Aliased(nn.Module):
+    """Two names of one memory that is changed in place two layers later."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(6, 6)
+        self.second = nn.Linear(6, 6)
+        self.third = nn.Linear(6, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        made = self.first(x)
+        view = made.view(-1, 2, 3)
+        other = self.second(x)
+        made.mul_(2)
+        out: Tensor = self.third(other + made + view.flatten(1))
+        return out
+
+
+# Those that are another's twin at another size wait for the long run.
+TWINS = (
+    "vgg11-bn",
+    "vgg16",
+    "vgg16-bn",
+    "vgg16-bn-cifar",
+    "resnet56",
+    "resnet152-cifar",
+    "resnet18-cifar",
+    "mobilenet-v2",
+)
+ZOO = [pytest.param(name, marks=[pytest.mark.long] if name in TWINS else []) for name in zoo.names()]
 
 
 @cache

@@ -13,14 +13,14 @@ from potluck.model.costs import macs
 from potluck.model.cuts import MOST_CROSSING
 from potluck.model.skeleton import skeleton
 from tests.model import styles
-from tests.model.styles import of_zoo
+from tests.model.styles import ZOO, of_zoo
 
 
 def names(chain: Chain) -> list[str]:
     return [layer.name for layer in chain.layers]
 
 
-@pytest.mark.parametrize("name", zoo.names())
+@pytest.mark.parametrize("name", ZOO)
 def test_every_zoo_model_is_an_exact_chain(name: str) -> None:
     chain = of_zoo(name)
     assert chain.exact
@@ -33,7 +33,7 @@ def test_every_zoo_model_is_an_exact_chain(name: str) -> None:
     assert all(layer.output_bytes > 0 and layer.macs > 0 for layer in chain.layers)
 
 
-@pytest.mark.parametrize("name", zoo.names())
+@pytest.mark.parametrize("name", ZOO)
 def test_macs_are_those_of_the_counter(name: str) -> None:
     chain = of_zoo(name)
     bare = skeleton(chain.module)
@@ -43,7 +43,7 @@ def test_macs_are_those_of_the_counter(name: str) -> None:
     assert sum(layer.macs for layer in chain.layers) == pytest.approx(macs(bare, chain.shape), rel=0.01)
 
 
-@pytest.mark.parametrize("name", zoo.names())
+@pytest.mark.parametrize("name", ZOO)
 def test_cuts_of_the_zoo_are_small_and_in_order(name: str) -> None:
     chain = of_zoo(name)
     places = [cut.after for cut in chain.cuts]
@@ -133,9 +133,19 @@ def test_a_transformer_encoder_is_taken_apart() -> None:
 
 def test_a_norm_with_a_matrix_of_weights_opens_no_layer() -> None:
     chain = trace(styles.Halves(), (8,))
-    assert names(chain) == ["left", "right", "weight"]
-    assert "norm.weight" in chain.layers[1].parameters
-    assert chain.layers[2].parameters == ("weight", "bias")
+    assert names(chain) == ["left", "middle", "right", "weight"]
+    assert "norm.weight" in chain.layers[2].parameters
+    assert chain.layers[3].parameters == ("weight", "bias")
+
+
+def test_a_tuple_crosses_a_cut_as_the_tensors_in_it() -> None:
+    chain = trace(styles.Halves(), (8,))
+    assert [[tensor.shape for tensor in cut.crossing] for cut in chain.cuts] == [[(4,), (4,)], [(4,), (4,)], [(2, 4)]]
+
+
+def test_no_cut_where_copies_of_one_memory_would_drift_apart() -> None:
+    chain = trace(styles.Aliased(), (6,))
+    assert [cut.after for cut in chain.cuts] == [1]
 
 
 def test_order_is_observed_where_it_cannot_be_traced() -> None:

@@ -15,7 +15,7 @@ from potluck.model import zoo
 from potluck.model.chain import trace
 from potluck.model.profile import Profile, derive, load, measure
 from tests.model import styles
-from tests.model.styles import of_zoo
+from tests.model.styles import ZOO, of_zoo
 
 
 def derived(batch: int = 8) -> Profile:
@@ -54,7 +54,7 @@ def test_a_large_model_is_derived_in_seconds() -> None:
     assert time.process_time() - start < 10
 
 
-@pytest.mark.parametrize("name", zoo.names())
+@pytest.mark.parametrize("name", ZOO)
 def test_profiles_of_the_zoo_are_complete(name: str) -> None:
     profile = derive(of_zoo(name), 32, 1e12, model=name)
     assert profile.totals.param_bytes == 4 * zoo.entry(name).parameters

@@ -84,6 +84,7 @@ STYLES: list[tuple[type[nn.Module], tuple[int, ...]]] = [
     (styles.Auxiliary, (6,)),
     (styles.Unrolled, (3, 4)),
     (styles.Halves, (8,)),
+    (styles.Aliased, (6,)),
 ]
 
 

@@ -1,0 +1,45 @@
+"""Declared experiments: published numbers, goals and our own measurements, side by side.
+
+A benchmark is a file (or a folder) that says `BENCHMARK = Benchmark(...)`, and one line here.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from potluck.errors import UserError
+
+if TYPE_CHECKING:
+    from potluck.bench.experiment import Benchmark
+
+__all__ = ["CATALOGUE", "Entry", "find", "names"]
+
+
+class Entry(NamedTuple):
+    """Where a benchmark is, and what it shows; known without loading it."""
+
+    home: str
+    summary: str
+
+
+CATALOGUE: Mapping[str, Entry] = {
+    "simulation": Entry("potluck.bench.simulation", "how fast and how large the simulated world is"),
+    "overlap": Entry(
+        "potluck.bench.overlap", "how much of the transfers hides behind computation (DynaComm), forecast"
+    ),
+}
+
+
+def names() -> tuple[str, ...]:
+    """All benchmarks, in the order in which `all` runs them."""
+    return tuple(CATALOGUE)
+
+
+def find(name: str) -> Benchmark:
+    """The benchmark of this name."""
+    if name not in CATALOGUE:
+        raise UserError(f"there is no benchmark {name!r}; choose from {', '.join(CATALOGUE)} or all")
+    benchmark: Benchmark = importlib.import_module(CATALOGUE[name].home).BENCHMARK
+    return benchmark

@@ -6,8 +6,10 @@ __all__ = ["amount", "percent", "seconds", "share"]
 
 
 def seconds(value: float) -> str:
-    """`350 ms`, `14.3 s`, `2 min 05 s`, `3 h 12 min`."""
-    if value < 1:
+    """`45 µs`, `350 ms`, `14.3 s`, `2 min 05 s`, `3 h 12 min`."""
+    if 0 < value < 0.9995e-3:
+        return f"{value * 1e6:.3g} µs"
+    if 0 < value < 0.9995:
         return f"{value * 1e3:.3g} ms"
     if value < 99.95:
         return f"{value:.3g} s"

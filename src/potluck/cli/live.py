@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, Self
 
+from potluck.cli.console import open_console
+from potluck.cli.figures import seconds
 from potluck.cli.pace import Pace
 from potluck.cli.rows import Row, rows, table
 from potluck.cli.sparkline import Trail, sparkline
@@ -32,9 +35,7 @@ class Progress(Protocol):
 
 def progress(quiet: bool, stopping: Callable[[], bool] = lambda: False) -> Progress:
     """What suits the place that stderr leads to."""
-    from rich.console import Console
-
-    console = Console(stderr=True, highlight=False)
+    console = open_console(stderr=True)
     if quiet:
         return Silent()
     return Picture(console, stopping) if console.is_terminal and not console.is_dumb_terminal else Lines(console)
@@ -65,10 +66,10 @@ class Lines(Silent):
         self._tenth = 0
 
     def __call__(self, keeper: Keeper, now: float) -> None:
+        self._pace.see(keeper, now)
         waited = time.perf_counter() - self._shown_at
         if waited < self._least_s:
             return
-        self._pace.see(keeper, now)
         tenth = int(10 * self._pace.share)
         if tenth > self._tenth or waited >= self._most_s:
             self._tenth = tenth
@@ -77,48 +78,59 @@ class Lines(Silent):
 
 
 class Picture(Silent):
-    """Every device with what it is at and where its time went, redrawn at most four times a second."""
+    """Every device with what it is at and where its time went.
+
+    A thread of its own draws, so that a long round does not look dead; it draws at most four times a second and less
+    often where drawing takes long, so that the run hardly notices.
+    """
 
     def __init__(self, console: Console, stopping: Callable[[], bool]) -> None:
         from rich.live import Live
 
-        self._live = Live(console=console, auto_refresh=False, transient=True, get_renderable=self._draw)
         self._stopping = stopping
+        self._began = time.perf_counter()
         self._pace = Pace()
         self._trail = Trail()
         self._rows: list[Row] = []
         self._last: tuple[Keeper, float] | None = None
-        self._next = 0.0
+        self._over = threading.Event()
+        self._artist = threading.Thread(target=self._draw_on, name="potluck-picture", daemon=True)
+        self._live = Live(console=console, auto_refresh=False, transient=True, get_renderable=self._draw)
 
     def __enter__(self) -> Self:
         self._live.start(refresh=True)
+        self._artist.start()
         return self
 
     def __exit__(self, *error: object) -> None:
+        self._over.set()
+        self._artist.join()
         self._live.stop()
 
     def __call__(self, keeper: Keeper, now: float) -> None:
-        accuracy = keeper.books.score.get("accuracy")
-        if accuracy is not None:
-            self._trail.add(now, accuracy)
-        began = time.perf_counter()
-        if began < self._next:
-            return
         self._pace.see(keeper, now)
-        self._rows = self._rows or rows(keeper.job.fleet)
+        if "accuracy" in keeper.books.score:
+            self._trail.add(now, keeper.books.score["accuracy"])
         self._last = keeper, now
-        self._live.refresh()
-        ended = time.perf_counter()
-        self._next = ended + max(0.25, (ended - began) / _SHARE_OF_TIME)
+
+    def _draw_on(self) -> None:
+        pause = 0.25
+        while not self._over.wait(pause):
+            began = time.thread_time()
+            self._live.refresh()
+            pause = min(max(0.25, (time.thread_time() - began) / _SHARE_OF_TIME), 5.0)
 
     def _draw(self) -> RenderableType:
         from rich.console import Group
         from rich.text import Text
 
+        here = seconds(time.perf_counter() - self._began)
         if self._last is None:
-            return Text("reading the data and building the model …", style="dim")
+            return Text(f"reading the data and building the model, {here}", style="dim")
         keeper, now = self._last
+        self._rows = self._rows or rows(keeper.job.fleet)
         head = Text(self._pace.line(keeper, now), style="bold", no_wrap=True, overflow="ellipsis")
         curve = Text(sparkline(self._trail.points, 60, now), style="green", no_wrap=True)
-        foot = Text("stopping at a safe point …" if self._stopping() else "Ctrl-C stops it; it can be resumed", "dim")
+        hint = "stopping at a safe point …" if self._stopping() else "Ctrl-C stops it where it can be resumed"
+        foot = Text(f"{here} here; {hint}", style="dim")
         return Group(head, curve, table(self._rows, keeper.tally, now, doing=True), foot)

@@ -43,7 +43,8 @@ class Pace:
     def line(self, keeper: Keeper, now: float) -> str:
         """Where the run is, in one line."""
         books, stop = keeper.books, keeper.job.stop
-        parts = [f"round {books.round}" + (f"/{stop.rounds}" if stop.rounds else ""), f"{seconds(now)} virtual"]
+        number = f"{books.round}/{stop.rounds}" if stop.rounds else str(books.round)
+        parts = [f"{keeper.job.recipe}: round {number}", f"{seconds(now)} virtual"]
         if "accuracy" in books.score:
             parts.append(f"accuracy {percent(books.score['accuracy'])}")
         parts.append(f"{amount(books.traffic)} sent")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from potluck.cli.console import plain_table
 from potluck.cli.figures import amount, share
 
 if TYPE_CHECKING:
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
 __all__ = ["Row", "rows", "table"]
 
 MOST = 20
-_STYLES = {"computing": "green", "pulling": "cyan", "pushing": "magenta", "waiting": "dim", "lost": "red"}
+_PARTS = {"compute": "green", "pull": "cyan", "push": "magenta", "wait": "dim"}
+_STATES = {"computing": "green", "pushing": "magenta", "waiting": "dim", "lost": "red"}
 
 
 class Row(NamedTuple):
@@ -42,28 +44,25 @@ def rows(fleet: Fleet) -> list[Row]:
 
 def table(found: Sequence[Row], tally: Tally, now: float, *, doing: bool = False) -> Table:
     """Shares of the time so far, and counts; `doing` adds what each device is at."""
-    from rich.table import Table
-
-    drawn = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    drawn.add_column("device", no_wrap=True)
-    if doing:
-        drawn.add_column("now", no_wrap=True, width=9)
-    for name in ("computing", "pulling", "pushing", "waiting"):
-        drawn.add_column(name, justify="right", style=_STYLES[name], no_wrap=True)
-    for name in ("updates", "samples", "bytes", "lost", "late"):
-        drawn.add_column(name, justify="right", no_wrap=True)
-    for row in found[:MOST]:
+    loads = [tally.load(row.devices) for row in found[:MOST]]
+    counted = any(load.samples for load in loads)
+    columns = [*(["now"] if doing else []), *_PARTS, "updates", *(["samples"] if counted else [])]
+    drawn = plain_table("device", *columns, "bytes", "lost", "late")
+    for column in drawn.columns:
+        column.style = _PARTS.get(str(column.header), "")
+        column.justify = "left" if column.header in ("device", "now") else "right"
+    for row, load in zip(found, loads, strict=False):
         state = [_doing(row, tally)] if doing else []
-        drawn.add_row(row.label, *state, *_cells(tally.load(row.devices), now * len(row.devices)))
+        drawn.add_row(row.label, *state, *_cells(load, now * len(row.devices), counted))
     if len(found) > MOST:
         drawn.add_row(f"… {len(found) - MOST} more")
     return drawn
 
 
-def _cells(load: Load, whole_s: float) -> list[str]:
+def _cells(load: Load, whole_s: float, counted: bool) -> list[str]:
     waiting = max(whole_s - load.compute_s - load.pull_s - load.push_s, 0.0)
     shares = [share(part, whole_s) for part in (load.compute_s, load.pull_s, load.push_s, waiting)]
-    counts = [f"{count:,}" if count else "" for count in (load.updates, load.samples)]
+    counts = [f"{load.updates:,}", *([f"{load.samples:,}"] if counted else [])]
     return [*shares, *counts, amount(load.bytes), str(load.lost or ""), str(load.late or "")]
 
 
@@ -71,4 +70,4 @@ def _doing(row: Row, tally: Tally) -> str:
     if len(row.devices) > 1:
         return ""
     state = tally.state(row.devices[0])
-    return f"[{_STYLES[state]}]{state}[/]"
+    return f"[{_STATES[state]}]{state}[/]"

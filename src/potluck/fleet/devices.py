@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated
 
 import msgspec
@@ -110,12 +111,14 @@ class Group(Settings, frozen=True, kw_only=True):
             raise ValueError(f"give a `preset` ({', '.join(PRESETS)}) or `flops`, such as '2 GFLOP/s'")
         if not self.preset and not self.name:
             raise ValueError("give the device a `name` or a `preset`")
-        if self.flops is not None and not self.flops > 0:
-            raise ValueError("`flops` must be above 0")
+        if self.flops is not None and not 0 < self.flops < math.inf:
+            raise ValueError(f"`flops` must be above 0 and finite, got {self.flops}")
         if isinstance(self.link, str) and self.link not in LINKS:
             raise ValueError(f"link {self.link!r} is not known; choose from {', '.join(LINKS)} or give a table")
         if any(letter.isspace() or letter in "/*?[]" for letter in self.name):
             raise ValueError(f"name {self.name!r} must not have spaces or any of / * ? [ ]")
+        if self.name == "coordinator":
+            raise ValueError("name 'coordinator' is taken by the machine that leads; choose another")
 
 
 class Device(msgspec.Struct, frozen=True):

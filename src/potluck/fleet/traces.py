@@ -119,6 +119,8 @@ class FromCsv(Trace, frozen=True, kw_only=True, tag="csv"):
                 rows = [row for row in csv.reader(lines) if row]
         except OSError as error:
             raise ValueError(f"cannot read trace file {self.file!r}: {error.strerror}") from None
+        except (UnicodeDecodeError, csv.Error):
+            raise ValueError(f"trace file {self.file!r} is not a CSV file") from None
         if rows and not _is_number(rows[0][0]):
             rows = rows[1:]
         if not rows or not all(len(row) == 2 and _is_number(row[0]) and _is_number(row[1]) for row in rows):

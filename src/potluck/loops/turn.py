@@ -49,6 +49,14 @@ class Turn:
             self._arrived[segment.first].open()
 
     async def take_part(self) -> None:
+        try:
+            await self._take_part()
+        finally:
+            self._pieces.clear()
+            self._updates.clear()
+            self._trained = None
+
+    async def _take_part(self) -> None:
         device = self._device
         settings, held = device.settings, len(device.shard)
         size = settings.batching.size_for(held)

@@ -101,11 +101,14 @@ class VirtualLoop(asyncio.BaseEventLoop):
 def run(main: Coroutine[Any, Any, T], start: float = 0.0) -> T:
     """Run `main` to its end on a clock that shows `start` at first; whatever else still runs then is cancelled."""
     loop = VirtualLoop(start)
+    often = gc.get_threshold()
+    gc.set_threshold(20_000, 20, 20)  # events make many small objects, and hardly any in circles
     gc.freeze()  # a large fleet stays: do not look through it again and again
     try:
         return loop.run_until_complete(main)
     finally:
         gc.unfreeze()
+        gc.set_threshold(*often)
         loop.run_until_complete(_cancel_the_rest())
         loop.close()
 

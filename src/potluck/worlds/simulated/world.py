@@ -49,6 +49,7 @@ class Sending(asyncio.Future[None]):
     def cancel(self, msg: Any | None = None) -> bool:
         if not self.done() and self.transfer is not None:
             self.transfer.channel.cancel(self.transfer)
+            self.transfer = None
         return super().cancel(msg)
 
 
@@ -239,7 +240,8 @@ class World:
                 channel.drop()
 
     def _later(self, delay: float, action: Callable[..., None], *args: Any) -> None:
-        asyncio.get_running_loop().call_later(delay, action, *args)
+        loop = asyncio.get_running_loop()
+        loop.call_at(loop.time() + delay, action, *args)
 
     # --- bytes -----------------------------------------------------------------------------------------------------
 
@@ -261,6 +263,7 @@ class World:
         sending = Sending(loop=asyncio.get_running_loop())
 
         def left(whole: bool) -> None:
+            sending.transfer = None  # they point at each other, and at the payload
             if not sending.done():
                 sending.set_result(None)
             if whole:

@@ -1,0 +1,51 @@
+"""What a benchmark declares: pieces of work, the figures that come of them, and a chart.
+
+    pieces ──run one by one, each kept when done──▶ results by name ──▶ figures, charts
+
+A piece is measured on its own and gives plain data, so a benchmark that was stopped goes on where it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from potluck.bench.chart import Chart
+from potluck.bench.figures import Figure
+
+__all__ = ["Benchmark", "Context", "Piece", "Results"]
+
+Results = Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Context:
+    """What the user asked for."""
+
+    quick: bool
+    seed: int = 0
+    data: Path | None = None
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One measurement; same parameters, same work. `weight` is about how many seconds it takes."""
+
+    name: str
+    parameters: Mapping[str, Any]
+    measure: Callable[[], Mapping[str, Any]]
+    weight: float = 1.0
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """An experiment that can be run by name."""
+
+    name: str
+    summary: str
+    pieces: Callable[[Context], Sequence[Piece]]
+    figures: Callable[[Results], Sequence[Figure]]
+    charts: Callable[[Results], Sequence[Chart]] = field(default=lambda results: ())
+    notes: Sequence[str] = ()

@@ -1,0 +1,87 @@
+"""Four networks, two batch sizes, ten bandwidths, and the one kind of device that runs them.
+
+How fast that device is: the publication names no speed, but says that gains peak between 1 and 5 Gbit/s, which is where
+communication and computation are about equal. There is almost only one speed at which that is so for all
+eight workloads (network × batch); we take the one that puts their balance points, from the lowest to the highest,
+in the middle of 1 to 5 Gbit/s on a logarithmic scale. Nothing else is fitted.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+
+from potluck.model import zoo
+from potluck.model.chain import trace
+from potluck.model.profile import Profile, derive
+from potluck.planning.segments import Worker
+
+__all__ = ["BANDWIDTHS", "BATCHES", "NETWORKS", "RTT_S", "Workload", "admissible_flops", "device_flops", "workload"]
+
+NETWORKS = {"resnet152": "ResNet-152", "vgg19": "VGG-19", "googlenet": "GoogLeNet", "inception-v4": "Inception-v4"}
+BATCHES = (16, 32)
+BANDWIDTHS = tuple(1e8 * 100 ** (place / 9) for place in range(10))  # bit/s, 0.1 to 10 Gbit/s in even ratios
+RTT_S = 0.010
+_PEAK = (1e9, 5e9)  # bit/s between which the published gains peak
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One network and batch on the device: seconds and bytes of each layer."""
+
+    forward: list[float]
+    backward: list[float]
+    param_bytes: list[int]
+
+    @property
+    def compute_s(self) -> float:
+        return sum(self.forward) + sum(self.backward)
+
+    @property
+    def balance(self) -> float:
+        """The bandwidth in bit/s at which pull and push take as long as forward and backward."""
+        return 2 * 8 * sum(self.param_bytes) / self.compute_s
+
+    def worker(self, bandwidth: float) -> Worker:
+        moving = [8 * held / bandwidth for held in self.param_bytes]
+        return Worker(self.forward, self.backward, moving, moving)
+
+
+def workload(network: str, batch: int, flops: float | None = None) -> Workload:
+    """On the device described above, or on one of another speed."""
+    return _on(_profile(network), batch, device_flops() if flops is None else flops)
+
+
+def device_flops() -> float:
+    """The middle of what is admissible."""
+    return math.sqrt(math.prod(admissible_flops()))
+
+
+@cache
+def admissible_flops() -> tuple[float, float]:
+    """The slowest and the fastest device on which all workloads balance inside the published band.
+
+    A balance point moves in proportion to the device's speed.
+    """
+    balances = [_on(_profile(network), batch, 1.0).balance for network in NETWORKS for batch in BATCHES]
+    return _PEAK[0] / min(balances), _PEAK[1] / max(balances)
+
+
+def _on(unit: Profile, batch: int, flops: float) -> Workload:
+    scale = batch / unit.batch / flops
+    return Workload(
+        forward=[layer.forward_s * scale for layer in unit.layers],
+        backward=[layer.backward_s * scale for layer in unit.layers],
+        param_bytes=[layer.param_bytes for layer in unit.layers],
+    )
+
+
+@cache
+def _profile(network: str) -> Profile:
+    """The network's layers on hollow tensors, at one sample and one operation per second."""
+    with torch.device("meta"):
+        module = zoo.build(network)
+    return derive(trace(module, zoo.entry(network).shape), 1, 1.0, model=network)

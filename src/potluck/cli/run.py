@@ -1,0 +1,107 @@
+"""`potluck run` and `potluck resume`: a job in the simulated world, shown while it goes and summed up at its end."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from potluck.cli import summary
+from potluck.cli.live import Progress, progress
+from potluck.cli.options import AsJson, Data, JobFile, Quiet, Sets, Threads, job_path
+from potluck.cli.stopping import Stopping
+from potluck.errors import RunError
+
+if TYPE_CHECKING:
+    from potluck.run import Result
+    from potluck.run.keeper import Keeper
+
+__all__ = ["find_own_code", "resume", "run"]
+
+Out = Annotated[Path | None, typer.Option("--out", help="Where to keep the run (default: a new folder in runs/).")]
+TimingOnly = Annotated[bool, typer.Option("--timing-only", help="No mathematics: the same protocol, bytes, seconds.")]
+Seed = Annotated[int | None, typer.Option("--seed", min=0, help="Another seed than the job's.")]
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run, such as runs/20250101-120000-…")]
+
+
+def run(
+    job: JobFile,
+    settings: Sets = None,
+    out: Out = None,
+    data: Data = None,
+    threads: Threads = None,
+    timing_only: TimingOnly = False,
+    seed: Seed = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Simulate a job: real training, modelled time."""
+    with Stopping() as stopping, progress(quiet or as_json, stopping) as shown:
+        from potluck.job import load
+        from potluck.run import simulate
+
+        find_own_code()
+        overrides = [*(settings or []), *(["timing_only=true"] if timing_only else [])]
+        wanted = load(job_path(job), overrides if seed is None else [*overrides, f"seed={seed}"])
+        folder = _claimed(out or Path("runs") / _fresh_name(wanted.recipe))
+        watch = Remembering(shown)
+        result = simulate(wanted, folder=folder, data=data, threads=threads, watch=watch, stopping=stopping)
+    _end(result, watch, as_json, quiet)
+
+
+def resume(
+    run: RunFolder,
+    settings: Sets = None,
+    data: Data = None,
+    threads: Threads = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Take a run up where it was stopped."""
+    with Stopping() as stopping, progress(quiet or as_json, stopping) as shown:
+        from potluck.run import resume as again
+
+        find_own_code()
+        watch = Remembering(shown)
+        result = again(run, overrides=settings or [], data=data, threads=threads, watch=watch, stopping=stopping)
+    _end(result, watch, as_json, quiet)
+
+
+class Remembering:
+    """Passes every round on and remembers who keeps the run."""
+
+    def __init__(self, shown: Progress) -> None:
+        self._shown = shown
+        self.keeper: Keeper | None = None
+
+    def __call__(self, keeper: Keeper, now: float) -> None:
+        self.keeper = keeper
+        self._shown(keeper, now)
+
+
+def find_own_code() -> None:
+    """A job may name code of the user's own; it is looked for in the current folder too."""
+    here = os.getcwd()
+    if here not in sys.path:
+        sys.path.insert(0, here)
+
+
+def _end(result: Result, watch: Remembering, as_json: bool, quiet: bool) -> None:
+    summary.say(result, watch.keeper, as_json=as_json, quiet=quiet)
+    raise typer.Exit(result.exit_code)
+
+
+def _fresh_name(recipe: str) -> str:
+    return f"{time.strftime('%Y%m%d-%H%M%S')}-{recipe}-{os.urandom(2).hex()}"
+
+
+def _claimed(folder: Path) -> Path:
+    """The folder, known to be one that can be written."""
+    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        raise RunError(f"cannot keep the run in {folder}: {there} cannot be written; choose another place with --out")
+    return folder

@@ -1,0 +1,70 @@
+"""Calls the command line as a shell would, in this process or in one of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from potluck.cli import main
+
+ROOT = Path(__file__).parents[2]
+POTLUCK = (sys.executable, "-c", "from potluck.cli import main; main()")
+
+JOB = """
+recipe = "fedavg"
+fleet = "fleet.toml"
+[task]
+model = "mlp"
+data = "synthetic"
+options = {hidden = [8]}
+[stop]
+rounds = 3
+"""
+FLEET = """
+[[devices]]
+preset = "pi4"
+count = 2
+"""
+
+
+class Outcome(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        """The one object on stdout."""
+        return json.loads(self.out)
+
+
+class Shell:
+    """Runs commands and keeps what they print."""
+
+    def __init__(self, capture: pytest.CaptureFixture[str]) -> None:
+        self._capture = capture
+
+    def __call__(self, *argv: str | Path) -> Outcome:
+        self._capture.readouterr()
+        with pytest.raises(SystemExit) as left:
+            main([str(word) for word in argv])
+        printed = self._capture.readouterr()
+        code = left.value.code
+        assert isinstance(code, int)
+        return Outcome(code, printed.out, printed.err)
+
+
+def start(words: Sequence[str | Path], folder: Path) -> subprocess.Popen[str]:
+    """A process of its own, as a user starts it."""
+    return subprocess.Popen(
+        [*POTLUCK, *map(str, words)],
+        cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip

@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+import potluck as package
+from potluck.errors import UserError
+from tests.cli.calling import POTLUCK, Shell
+
+
+def test_importing_the_commands_loads_neither_torch_nor_numpy() -> None:
+    program = "import sys, potluck.cli; print([name for name in ('torch', 'numpy', 'rich') if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_help_comes_at_once() -> None:
+    best = 99.0
+    for _ in range(3):
+        began = time.perf_counter()
+        done = subprocess.run([*POTLUCK, "--help"], capture_output=True, text=True, check=True)
+        best = min(best, time.perf_counter() - began)
+        assert "demo" in done.stdout
+    assert best < 0.6
+
+
+def test_version(potluck: Shell) -> None:
+    assert potluck("--version").out == f"potluck {package.__version__}\n"
+
+
+COMMANDS = ("demo", "new", "doctor", "run", "resume", "plan", "profile", "recipes", "fleets")
+
+
+def test_every_command_is_listed(potluck: Shell) -> None:
+    listed = potluck("--help").out
+    assert all(f"\n  {name} " in listed for name in (*COMMANDS, "data"))
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_and_json(potluck: Shell, command: str) -> None:
+    found = potluck(command, "--help")
+    assert found.code == 0
+    assert "--json" in found.out
+
+
+def test_a_wrong_option_is_not_a_traceback(potluck: Shell) -> None:
+    found = potluck("run", "job.toml", "--threads", "many")
+    assert found.code == 2
+    assert "--threads" in found.err
+    assert "Traceback" not in found.err
+
+
+def test_a_users_error_is_one_line_whatever_it_says(potluck: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails() -> None:
+        raise UserError("[red]two\n lines[/red]")
+
+    monkeypatch.setattr("potluck.job.fleets", fails)
+    assert potluck("fleets") == (2, "", "error: [red]two lines[/red]\n")
+
+
+def test_a_bug_keeps_its_traceback(potluck: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails() -> None:
+        raise KeyError("a bug")
+
+    monkeypatch.setattr("potluck.job.fleets", fails)
+    with pytest.raises(KeyError, match="a bug"):
+        potluck("fleets")

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import json
+import math
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.calling import JOB, Shell
+
+
+def test_a_run_is_summed_up_and_kept(potluck: Shell, folder: Path) -> None:
+    found = potluck("run", "job.toml")
+    assert found.code == 0
+    assert found.out.startswith("done: 3 rounds\n3 rounds in ")
+    (kept,) = (folder / "runs").iterdir()
+    assert re.fullmatch(r"\d{8}-\d{6}-fedavg-[0-9a-f]{4}", kept.name)
+    assert found.out.endswith(f"kept in runs/{kept.name}\n")
+    summary = json.loads((kept / "summary.json").read_text())
+    assert summary["limit"] in found.out
+    for device in ("pi4-0", "pi4-1"):
+        assert re.search(rf"^{device} .* {summary['devices'][device]['updates']} ", found.out, re.MULTILINE)
+
+
+def test_json_is_one_object_and_nothing_else(potluck: Shell, folder: Path) -> None:
+    found = potluck("run", ".", "--json", "--out", "kept")
+    assert found.err == ""
+    assert found.json["status"] == "done"
+    assert found.json["folder"] == "kept"
+    assert found.json == {**json.loads((folder / "kept/summary.json").read_text()), "folder": "kept"}
+
+
+def test_quiet_says_how_it_ended_and_where_it_is(potluck: Shell, folder: Path) -> None:
+    found = potluck("run", "job.toml", "--quiet", "--out", "kept")
+    assert found == (0, "done: 3 rounds\nkept in kept\n", "")
+
+
+def test_settings_seed_and_timing_only_reach_the_run(potluck: Shell, folder: Path) -> None:
+    found = potluck("run", "job.toml", "--json", "--set", "stop.rounds=2", "--seed", "5", "--timing-only")
+    assert (found.json["rounds"], found.json["seed"], found.json["accuracy"]) == (2, 5, None)
+
+
+def test_the_number_of_threads_changes_nothing_but_time(potluck: Shell, folder: Path) -> None:
+    runs = [potluck("run", "job.toml", "--json", "--threads", number, "--out", f"r{number}").json for number in "02"]
+    for run in runs:
+        del run["wall_s"], run["folder"]
+    assert runs[0] == runs[1]
+    assert (folder / "r0/journal.jsonl").read_bytes() == (folder / "r2/journal.jsonl").read_bytes()
+
+
+def test_the_exit_code_is_the_outcome(potluck: Shell, folder: Path) -> None:
+    found = potluck("run", "job.toml", "--set", "fleet.faults=[{kind='crash', at='1 ms'}]")
+    assert found.code == 1
+    assert found.out.startswith("failed: nothing moved for 30 min")
+
+
+def test_a_run_is_taken_up_and_may_go_further(potluck: Shell, folder: Path) -> None:
+    potluck("run", "job.toml", "-q", "--out", "short")
+    again = potluck("resume", "short", "--set", "stop.rounds=6", "--json")
+    whole = potluck("run", "job.toml", "--set", "stop.rounds=6", "--json", "--out", "whole")
+    assert (again.code, again.json["rounds"]) == (0, 6)
+    assert again.json["loss"] == whole.json["loss"]
+    assert again.json["devices"] == whole.json["devices"]
+
+
+def test_own_code_is_found_in_the_current_folder(
+    potluck: Shell, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    inputs = math.prod(potluck("data", "info", "synthetic", "--json").json["shape"])
+    net = f"nn.Sequential(nn.Flatten(), nn.Linear({inputs}, 10))"
+    (folder / "own_net_of_test.py").write_text(f"from torch import nn\ndef net():\n    return {net}\n")
+    (folder / "job.toml").write_text(JOB.replace('"mlp"', '"own_net_of_test:net"').replace("options", "#"))
+    assert potluck("run", "job.toml", "-q").code == 0
+
+
+@pytest.mark.parametrize("where", ["nothing-here", "."])
+def test_what_is_no_run_is_not_resumed(potluck: Shell, folder: Path, where: str) -> None:
+    found = potluck("resume", where)
+    assert found.code == 2
+    assert found.err.startswith("error: ")
+    assert found.err.count("\n") == 1

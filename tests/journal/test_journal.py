@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from potluck.errors import RunError
+from potluck.journal import Instant, Journal, Record, Scalar, Span, Tally, read
+
+NAMES = st.text(max_size=8)
+TIMES = st.floats(0, 1e12)
+FIELDS = st.dictionaries(NAMES, st.one_of(st.integers(-(2**53), 2**53), st.floats(-1e9, 1e9), NAMES, st.booleans()))
+RECORDS: st.SearchStrategy[Record] = st.one_of(
+    st.builds(Span, NAMES, NAMES, TIMES, TIMES, FIELDS),
+    st.builds(Instant, NAMES, NAMES, TIMES, FIELDS),
+    st.builds(Scalar, NAMES, NAMES, TIMES, st.floats(allow_nan=False, allow_infinity=False), FIELDS),
+)
+SOME: list[Record] = [
+    Span("pi4-0", "pull", 0.0, 1.5, {"round": 0, "bytes": 10}),
+    Instant("pi4-0", "crash", 2.0),
+    Scalar("coordinator", "loss", 3.0, 0.1 + 0.2, {"round": 1}),
+]
+
+
+def _written(path: Path, records: list[Record], position: int = 0) -> int:
+    with Journal(path, position) as journal:
+        for record in records:
+            journal.write(record)
+        return journal.flush()
+
+
+@settings(max_examples=40, deadline=None)
+@given(records=st.lists(RECORDS, max_size=8))
+def test_what_is_written_is_read(records: list[Record], tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.mktemp("journal") / "journal.jsonl"
+    assert _written(path, records) == path.stat().st_size
+    assert list(read(path)) == records
+    assert path.read_bytes().count(b"\n") == len(records)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.xfail(strict=True, raises=RunError, reason="JSON has no NaN: it is written as null and cannot be read")
+def test_a_loss_that_is_no_number_is_read_too(value: float, tmp_path: Path) -> None:
+    _written(tmp_path / "journal", [Scalar("coordinator", "test_loss", 1.0, value)])
+    (record,) = read(tmp_path / "journal")
+    assert isinstance(record, Scalar)
+    assert str(record.value) == str(value)
+
+
+def test_same_records_same_bytes(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        _written(tmp_path / name, SOME)
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+
+
+def test_a_journal_is_cut_where_a_checkpoint_says(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    position = _written(path, SOME[:2])
+    _written(path, [SOME[2]] * 50, position)
+    with Journal(path, position) as journal:
+        assert journal.position() == position
+        journal.write(SOME[2])
+    assert list(read(path)) == SOME
+
+
+def test_the_position_counts_what_is_not_on_the_disk_yet(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    with Journal(path) as journal:
+        journal.write(SOME[0])
+        before = journal.position()
+        assert path.stat().st_size < before
+        assert journal.flush() == before
+        assert path.stat().st_size == before
+
+
+def test_a_new_journal_forgets_what_was_there(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    _written(path, SOME)
+    _written(path, SOME[:1])
+    assert list(read(path)) == SOME[:1]
+
+
+@pytest.mark.xfail(strict=True, reason="the file is filled up with zeros to the position that is asked for")
+def test_a_journal_shorter_than_its_checkpoint_says_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    position = _written(path, SOME)
+    _written(path, SOME[:1])
+    with pytest.raises(RunError, match="journal"):
+        Journal(path, position)
+
+
+def test_a_journal_to_nowhere_still_counts() -> None:
+    tally = Tally()
+    with Journal(None, tally=tally) as journal:
+        for record in SOME:
+            journal.write(record)
+        assert journal.position() == journal.flush() == 0
+    assert tally.devices(10.0)["pi4-0"]["pull_s"] == 1.5
+
+
+def test_a_torn_last_line_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    _written(path, SOME)
+    whole = path.read_bytes()
+    last = whole.rstrip(b"\n").rindex(b"\n") + 1
+    for end in range(last, len(whole)):
+        path.write_bytes(whole[:end])
+        assert list(read(path)) == SOME[:2]
+
+
+def test_a_damaged_line_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    _written(path, SOME)
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(lines[0] + b'{"kind":"wedding"}\n' + lines[2])
+    with pytest.raises(RunError, match="line 2, is not a record"):
+        list(read(path))
+
+
+def test_a_missing_journal_is_named(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="cannot read journal"):
+        list(read(tmp_path / "none"))
+
+
+def test_closing_twice_is_closing(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal")
+    journal.write(SOME[0])
+    journal.close()
+    journal.close()
+    assert list(read(tmp_path / "journal")) == SOME[:1]

@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from potluck.journal import Instant, Journal, Record, Scalar, Span, Tally
+from potluck.journal.tally import Load
+
+SPANS = st.builds(
+    lambda node, name, start, long, size: Span(node, name, float(start), float(start + long), {"bytes": size}),
+    st.sampled_from(["a", "b"]),
+    st.sampled_from(["pull", "compute", "push", "round"]),
+    st.integers(0, 100),
+    st.integers(0, 9),
+    st.integers(0, 1000),
+)
+INSTANTS = st.builds(Instant, st.sampled_from(["a", "b"]), st.sampled_from(["crash", "late"]), st.just(1.0))
+RECORDS: st.SearchStrategy[Record] = st.one_of(SPANS, INSTANTS)
+
+
+def _tally(*records: Record) -> Tally:
+    tally = Tally()
+    for record in records:
+        tally.add(record)
+    return tally
+
+
+def test_seconds_bytes_and_events_of_a_device() -> None:
+    tally = _tally(
+        Span("a", "pull", 0.0, 2.0, {"bytes": 100}),
+        Span("a", "compute", 2.0, 5.0, {"samples": 8}),
+        Span("a", "push", 5.0, 6.0, {"bytes": 50}),
+        Span("a", "pull", 7.0, 8.0, {"bytes": 100}),
+        Span("coordinator", "round", 0.0, 6.0),
+        Scalar("coordinator", "loss", 6.0, 1.0),
+        Instant("a", "crash", 8.5),
+        Instant("a", "crash", 9.5),
+    )
+    (device,) = tally.devices(10.0).values()
+    assert device == {
+        "pull_s": 3.0, "compute_s": 3.0, "push_s": 1.0, "wait_s": 3.0,
+        "bytes": 250, "samples": 8, "updates": 1, "crash": 2,
+    }  # fmt: skip
+    assert tally.load(["a", "nobody"]) == Load(3.0, 3.0, 1.0, 250, samples=8, updates=1)
+    assert tally.load([]) == Load()
+
+
+@settings(deadline=None)
+@given(records=st.lists(RECORDS, max_size=20))
+def test_sums_do_not_depend_on_the_order(records: list[Record]) -> None:
+    forth, back = _tally(*records), _tally(*reversed(records))
+    assert forth.devices(500.0) == back.devices(500.0)
+    assert forth.limit(500.0) == back.limit(500.0)
+
+
+@settings(max_examples=40, deadline=None)
+@given(records=st.lists(RECORDS, max_size=20), cut=st.integers(0, 20))
+def test_a_tally_that_reads_what_was_written_goes_on_as_if_never_stopped(
+    records: list[Record], cut: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path: Path = tmp_path_factory.mktemp("tally") / "journal"
+    with Journal(path) as journal:
+        for record in records[:cut]:
+            journal.write(record)
+    again = Tally()
+    again.read(path)
+    for record in records[cut:]:
+        again.add(record)
+    assert again.devices(500.0) == _tally(*records).devices(500.0)
+
+
+@pytest.mark.parametrize(
+    ("records", "says"),
+    [
+        ([], "nothing was measured"),
+        ([Span("a", "pull", 0.0, 8.0), Span("b", "compute", 0.0, 3.0)], "a was busy 80% of the time"),
+        ([Span("a", "pull", 0.0, 8.0)], "downlink"),
+        ([Span("a", "push", 0.0, 8.0)], "uplink"),
+        ([Span("a", "compute", 0.0, 8.0), Span("a", "pull", 8.0, 9.0)], "processor"),
+        ([Span("a", "compute", 0.0, 2.0)], "no device was busy for more than 20%"),
+    ],
+)
+def test_what_held_the_run_up_is_one_sentence(records: list[Record], says: str) -> None:
+    assert says in _tally(*records).limit(10.0)
+
+
+def test_at_the_very_start_nothing_was_measured() -> None:
+    assert _tally(Span("a", "pull", 0.0, 0.0)).limit(0.0) == "nothing was measured"
+
+
+def test_waiting_is_never_negative() -> None:
+    """Spans of one device may overlap where transfers hide behind computation."""
+    tally = _tally(Span("a", "pull", 0.0, 9.0), Span("a", "compute", 0.0, 9.0))
+    assert tally.devices(10.0)["a"]["wait_s"] == 0.0
+
+
+def test_what_a_device_is_at_is_told_from_its_last_record() -> None:
+    tally = _tally()
+    seen = [tally.state("a")]
+    for record in (Span("a", "pull", 0.0, 1.0), Span("a", "compute", 1.0, 2.0), Instant("a", "late", 2.0)):
+        tally.add(record)
+        seen.append(tally.state("a"))
+    assert seen == ["waiting", "computing", "pushing", "pushing"]
+    tally.add(Instant("a", "lost", 3.0))
+    assert (tally.state("a"), tally.state("b")) == ("lost", "waiting")

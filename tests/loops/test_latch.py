@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import asyncio
+
+from potluck.loops.messages import Message, Stop
+from potluck.loops.node import Latch, Node, answered
+from potluck.worlds.simulated import clock
+
+
+def test_callbacks_are_called_once_in_order() -> None:
+    latch, seen = Latch(), []
+    latch.then(lambda: seen.append(1))
+    latch.then(lambda: seen.append(2))
+    assert not latch.is_open
+    assert seen == []
+    latch.open()
+    latch.open()
+    assert latch.is_open
+    assert seen == [1, 2]
+
+
+def test_whoever_comes_after_is_called_at_once() -> None:
+    latch, seen = Latch(), []
+    latch.open()
+    latch.then(lambda: seen.append("late"))
+    assert seen == ["late"]
+
+
+def test_a_callback_may_hang_on_another() -> None:
+    latch, seen = Latch(), []
+    latch.then(lambda: latch.then(lambda: seen.append("inner")))
+    latch.open()
+    assert seen == ["inner"]
+
+
+def test_all_who_wait_go_on_and_those_who_gave_up_do_no_harm() -> None:
+    async def story() -> list[float]:
+        latch, loop = Latch(), asyncio.get_running_loop()
+        went_on: list[float] = []
+
+        async def wait() -> None:
+            await latch.wait()
+            went_on.append(loop.time())
+
+        waiting = [asyncio.ensure_future(wait()) for _ in range(3)]
+        await asyncio.sleep(1)
+        waiting[1].cancel()
+        await asyncio.sleep(1)
+        latch.open()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        await latch.wait()
+        return went_on
+
+    assert clock.run(story()) == [2.0, 2.0]
+
+
+class _Deaf:
+    """A node that only counts when it was asked to send."""
+
+    name = "deaf"
+    incarnation = 0
+
+    def __init__(self) -> None:
+        self.sent: list[float] = []
+
+    def send(self, to: str, message: Message) -> asyncio.Future[None]:
+        loop = asyncio.get_running_loop()
+        self.sent.append(loop.time())
+        done = loop.create_future()
+        done.set_result(None)
+        return done
+
+
+def _asked(opens: float, retry: float, sent: bool) -> tuple[list[float], float]:
+    async def story() -> tuple[list[float], float]:
+        node, reply, loop = _Deaf(), Latch(), asyncio.get_running_loop()
+        loop.call_at(opens, reply.open)
+        whole: Node = node  # type: ignore[assignment]
+        await answered(whole, "x", Stop(), reply, retry, sent)
+        return node.sent, loop.time()
+
+    return clock.run(story())
+
+
+def test_a_question_is_asked_again_with_growing_pauses_until_it_is_answered() -> None:
+    assert _asked(opens=20.0, retry=2.0, sent=False) == ([0.0, 2.0, 6.0, 14.0], 20.0)
+
+
+def test_what_was_sent_already_is_not_sent_at_first() -> None:
+    assert _asked(opens=5.0, retry=2.0, sent=True) == ([2.0], 5.0)
+
+
+def test_the_pause_does_not_grow_for_ever() -> None:
+    sent, _ = _asked(opens=1000.0, retry=50.0, sent=False)
+    assert sent[:4] == [0.0, 50.0, 110.0, 170.0]
+
+
+def test_an_answer_that_is_there_already_needs_no_question() -> None:
+    async def story() -> list[float]:
+        node, reply = _Deaf(), Latch()
+        reply.open()
+        whole: Node = node  # type: ignore[assignment]
+        await answered(whole, "x", Stop(), reply, 1.0)
+        return node.sent
+
+    assert clock.run(story()) == []

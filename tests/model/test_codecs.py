@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from potluck.model.codecs import Codec, Dense
+from potluck.settings import decode
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])
+@settings(deadline=None)
+@given(numbers=st.lists(st.floats(-6e4, 6e4), max_size=40))
+def test_dense_gives_back_every_bit(dtype: torch.dtype, numbers: list[float]) -> None:
+    vector = torch.tensor(numbers, dtype=dtype)
+    codec = Dense()
+    payload = codec.encode(vector)
+    again = codec.decode(payload, len(numbers))
+    assert again.dtype == dtype
+    assert torch.equal(again, vector)
+    assert payload.nbytes == codec.nbytes(len(numbers), dtype.itemsize) == len(numbers) * dtype.itemsize
+
+
+def test_dense_keeps_what_is_no_number() -> None:
+    vector = torch.tensor([float("nan"), float("inf"), -0.0])
+    again = Dense().decode(Dense().encode(vector), 3)
+    assert torch.equal(again.view(torch.int32), vector.view(torch.int32))
+
+
+def test_a_vector_that_is_trained_can_be_sent() -> None:
+    vector = torch.ones(3, requires_grad=True)
+    assert not Dense().decode(Dense().encode(vector), 3).requires_grad
+
+
+def test_a_slice_is_sent_as_it_is() -> None:
+    whole = torch.arange(10.0)
+    assert Dense().decode(Dense().encode(whole[3:7]), 4).tolist() == [3.0, 4.0, 5.0, 6.0]
+
+
+@pytest.mark.xfail(strict=True, raises=TypeError, reason="numpy has no bfloat16; the error is a bare TypeError")
+def test_a_model_in_bfloat16_can_be_sent() -> None:
+    vector = torch.arange(8.0, dtype=torch.bfloat16)
+    assert torch.equal(Dense().decode(Dense().encode(vector), 8), vector)
+
+
+def test_a_codec_is_named_in_a_job() -> None:
+    assert decode("dense", Codec) == Dense()

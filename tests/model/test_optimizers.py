@@ -1,0 +1,192 @@
+from __future__ import annotations
+
+import copy
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from potluck.errors import SettingError
+from potluck.model.codecs import Dense
+from potluck.model.merge import Samples
+from potluck.model.optimizers import Adam, Constant, Cosine, Optimizer, Schedule, Sgd, Steps
+from potluck.model.state import Layout, State
+from potluck.model.training import Piece, Server
+from potluck.payload import Payload
+from potluck.settings import decode
+
+
+def _net() -> nn.Module:
+    torch.manual_seed(4)
+    return nn.Sequential(nn.Linear(7, 13), nn.ReLU(), nn.Linear(13, 11, bias=False), nn.Linear(11, 3))
+
+
+def _layout(module: nn.Module) -> Layout:
+    return Layout.of(module, [([name for name, _ in module.named_parameters()], [])])
+
+
+def _server(module: nn.Module, optimizer: Optimizer) -> Server:
+    return Server(module, _layout(module), F.cross_entropy, None, Samples(), optimizer, Dense())
+
+
+def _gradient(size: int, round: int) -> Tensor:
+    return torch.randn(size, generator=torch.Generator().manual_seed(round))
+
+
+def _piece(vector: Tensor) -> Piece:
+    return Piece(0, 0, Payload(vector.nbytes, (vector.numpy(), torch.zeros(0).numpy())))
+
+
+def _plain_steps(module: nn.Module, optimizer: torch.optim.Optimizer, lrs: list[float]) -> None:
+    """torch's optimizer on each tensor by itself."""
+    size = sum(param.numel() for param in module.parameters())
+    for round, lr in enumerate(lrs):
+        pieces = torch.split(_gradient(size, round), [param.numel() for param in module.parameters()])
+        for param, piece in zip(module.parameters(), pieces, strict=True):
+            param.grad = piece.view_as(param).clone()
+        for group in optimizer.param_groups:
+            group["lr"] = lr
+        optimizer.step()
+
+
+def _server_steps(server: Server, factors: list[float], first: int = 0) -> None:
+    for round, factor in enumerate(factors, first):
+        server.add([_piece(_gradient(server.state.params.numel(), round))], samples=32, staleness=0)
+        server.step(factor)
+
+
+SGDS = [
+    Sgd(lr=0.1),
+    Sgd(lr=0.1, momentum=0.9),
+    Sgd(lr=0.1, momentum=0.9, nesterov=True),
+    Sgd(lr=0.1, momentum=0.9, weight_decay=0.01),
+]
+ADAMS = [Adam(), Adam(lr=0.01, epsilon=1e-3, beta1=0.8, beta2=0.95), Adam(weight_decay=0.1)]
+
+
+@pytest.mark.parametrize("settings", SGDS)
+def test_a_step_of_sgd_on_the_flat_vector_is_torchs_on_each_tensor(settings: Sgd) -> None:
+    module, factors = _net(), [1.0, 1.0, 0.5, 0.5, 0.1]
+    server = _server(module, settings)
+    _server_steps(server, factors)
+    plain = torch.optim.SGD(
+        module.parameters(),
+        lr=0.1, momentum=settings.momentum, weight_decay=settings.weight_decay, nesterov=settings.nesterov,
+    )  # fmt: skip
+    _plain_steps(module, plain, [0.1 * factor for factor in factors])
+    assert torch.equal(server.state.params, State.of(module, _layout(module)).params)
+
+
+@pytest.mark.parametrize("settings", ADAMS)
+def test_a_step_of_adam_on_the_flat_vector_is_torchs_on_each_tensor(settings: Adam) -> None:
+    module, factors = _net(), [0.2, 1.0, 1.0, 1.0, 0.5]
+    server = _server(module, settings)
+    _server_steps(server, factors)
+    plain = torch.optim.Adam(
+        module.parameters(),
+        lr=settings.lr, betas=(settings.beta1, settings.beta2), eps=settings.epsilon,
+        weight_decay=settings.weight_decay,
+    )  # fmt: skip
+    _plain_steps(module, plain, [settings.lr * factor for factor in factors])
+    assert torch.equal(server.state.params, State.of(module, _layout(module)).params)
+
+
+@pytest.mark.parametrize("settings", [*SGDS, *ADAMS])
+def test_a_version_stays_as_it_was_when_the_next_is_made(settings: Optimizer) -> None:
+    """Devices that are late still pull it."""
+    module = _net()
+    server = _server(module, settings)
+    versions: list[tuple[State, Tensor]] = []
+    for round in range(3):
+        versions.append((server.state, server.state.params.clone()))
+        _server_steps(server, [1.0], first=round)
+    assert all(torch.equal(state.params, kept) for state, kept in versions)
+    assert torch.equal(State.of(module, _layout(module)).params, versions[0][1]), "the user's module is left alone"
+
+
+@pytest.mark.parametrize("settings", [*SGDS, *ADAMS])
+def test_a_restored_server_goes_on_as_if_never_stopped(settings: Optimizer) -> None:
+    module = _net()
+    whole, half = _server(module, settings), _server(module, settings)
+    _server_steps(whole, [1.0] * 5)
+    _server_steps(half, [1.0] * 2)
+    saved = copy.deepcopy(half.tensors())
+    again = _server(_net(), settings)
+    again.restore(saved)
+    _server_steps(again, [1.0] * 3, first=2)
+    assert torch.equal(again.state.params, whole.state.params)
+
+
+@pytest.mark.parametrize("settings", [SGDS[1], ADAMS[0]])
+def test_what_is_saved_does_not_change_afterwards(settings: Optimizer) -> None:
+    server = _server(_net(), settings)
+    _server_steps(server, [1.0] * 2)
+    params = server.tensors()["params"]
+    kept = params.clone()
+    _server_steps(server, [1.0], first=2)
+    assert torch.equal(params, kept)
+
+
+def test_a_server_can_be_restored_before_its_first_step() -> None:
+    server, again = _server(_net(), Adam()), _server(_net(), Adam())
+    again.restore(server.tensors())
+    for one in (server, again):
+        _server_steps(one, [1.0] * 2)
+    assert torch.equal(server.state.params, again.state.params)
+
+
+SCHEDULES: st.SearchStrategy[Schedule] = st.one_of(
+    st.builds(Constant, warmup=st.integers(0, 9)),
+    st.builds(
+        Steps,
+        warmup=st.integers(0, 9),
+        at=st.lists(st.integers(0, 50), max_size=4).map(tuple),
+        by=st.floats(0.01, 1),
+    ),
+    st.builds(Cosine, warmup=st.integers(0, 9), rounds=st.integers(1, 50), floor=st.floats(0, 1)),
+)
+
+
+@settings(deadline=None)
+@given(schedule=SCHEDULES, round=st.integers(0, 100))
+def test_a_factor_lies_between_nothing_and_one(schedule: Schedule, round: int) -> None:
+    assert 0.0 <= schedule.factor(round) <= 1.0 + 1e-12
+    if round < schedule.warmup:
+        assert schedule.factor(round) > 0
+
+
+def test_a_warm_up_rises_to_one() -> None:
+    assert [Constant(warmup=4).factor(round) for round in range(6)] == [0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
+
+
+def test_steps_down_at_the_rounds_given() -> None:
+    factors = [Steps(at=(2, 4), by=0.5).factor(round) for round in range(6)]
+    assert factors == [1.0, 1.0, 0.5, 0.5, 0.25, 0.25]
+
+
+def test_a_cosine_goes_down_to_its_floor_and_stays_there() -> None:
+    cosine = Cosine(rounds=10, floor=0.2)
+    assert cosine.factor(0) == 1.0
+    assert cosine.factor(5) == pytest.approx(0.6)
+    assert cosine.factor(10) == cosine.factor(99) == pytest.approx(0.2)
+    assert cosine.factor(1) == pytest.approx(0.2 + 0.8 * 0.5 * (1 + math.cos(math.pi / 10)))
+
+
+@pytest.mark.parametrize(
+    ("raw", "says"),
+    [
+        ({"kind": "sgd", "lr": 0}, "> 0"),
+        ({"kind": "sgd", "momentum": 1}, "< 1"),
+        ({"kind": "sgd", "nesterov": True}, "needs a `momentum`"),
+        ({"kind": "adam", "beta1": 1.0}, "< 1"),
+        ({"kind": "adam", "epsilon": 0}, "> 0"),
+        ({"kind": "adam", "weight_decay": -1}, ">= 0"),
+    ],
+)
+def test_an_optimizer_that_makes_no_sense_is_refused(raw: dict[str, object], says: str) -> None:
+    with pytest.raises(SettingError, match=says):
+        decode(raw, Optimizer)

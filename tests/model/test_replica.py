@@ -1,0 +1,260 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from potluck.model.replica import Draws, Replica
+from potluck.model.state import Layout, State
+
+
+class _Net(nn.Module):
+    """A norm with a counter, a frozen weight, a weight that is never used, and dropout."""
+
+    def __init__(self, dropout: float = 0.5) -> None:
+        super().__init__()
+        self.first = nn.Linear(6, 9)
+        self.norm = nn.BatchNorm1d(9)
+        self.drop = nn.Dropout(dropout)
+        self.last = nn.Linear(9, 3)
+        self.unused = nn.Linear(2, 2)
+        self.first.bias.requires_grad_(False)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.last(self.drop(torch.relu(self.norm(self.first(inputs)))))  # type: ignore[no-any-return]
+
+
+def _layout(module: nn.Module) -> Layout:
+    params, buffers = [[*dict(named)] for named in (module.named_parameters(), module.named_buffers())]
+    return Layout.of(module, [(params, buffers)])
+
+
+def _replica(module: nn.Module | None = None) -> Replica:
+    torch.manual_seed(5)
+    module = module if module is not None else _Net()
+    return Replica(module, _layout(module), F.cross_entropy)
+
+
+def _batch(seed: int = 0, size: int = 12) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(size, 6, generator=generator), torch.randint(0, 3, (size,), generator=generator)
+
+
+def test_the_original_is_left_alone() -> None:
+    module = _Net()
+    before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    replica = _replica(module)
+    replica.numbers.params.zero_()
+    replica.gradient(*_batch())
+    assert all(torch.equal(module.state_dict()[name], tensor) for name, tensor in before.items())
+
+
+def test_the_gradient_is_that_of_the_plain_model() -> None:
+    module = _Net(dropout=0.0)
+    replica = _replica(module)
+    gradient, loss = replica.gradient(*_batch())
+    plain = F.cross_entropy(module(_batch()[0]), _batch()[1])
+    plain.backward()  # type: ignore[no-untyped-call]
+    assert loss == float(plain.detach())
+    named = State(gradient, torch.zeros(0)).named(Layout(replica.layout.params, (), (0, 0), (0, 0), torch.float32))
+    for name, param in module.named_parameters():
+        if param.requires_grad:
+            wanted = torch.zeros_like(param) if param.grad is None else param.grad
+            assert torch.equal(named[name], wanted), name
+
+
+def test_a_gradient_does_not_grow_on_the_last_one() -> None:
+    replica = _replica(_Net(dropout=0.0))
+    first = replica.gradient(*_batch())[0].clone()
+    other = replica.gradient(*_batch(1))[0].clone()
+    assert not torch.equal(other, first)
+    assert torch.equal(replica.gradient(*_batch())[0], first)
+
+
+def test_what_is_loaded_is_what_computes() -> None:
+    one, other = _replica(), _replica()
+    one.numbers.params.normal_()
+    one.numbers.buffers.uniform_(1, 2)
+    other.load(0, 0, one.numbers.params, one.numbers.buffers)
+    other.settle()
+    one.settle()
+    (out,) = [output for output, _ in one.outputs([_batch()])]
+    (same,) = [output for output, _ in other.outputs([_batch()])]
+    assert torch.equal(out, same)
+
+
+def test_counters_go_to_and_fro() -> None:
+    replica = _replica()
+    counter = replica.module.get_buffer("norm.num_batches_tracked")
+    place = next(entry for entry in replica.layout.buffers if entry.name == "norm.num_batches_tracked")
+    replica.numbers.buffers[place.start] = 41.0
+    replica.settle()
+    replica.gradient(*_batch())
+    assert int(counter) == 42
+    assert float(replica.state_buffers()[place.start]) == 42.0
+    assert counter.dtype == torch.int64
+
+
+class _WithBuffer(nn.Module):
+    def __init__(self, kept: Tensor) -> None:
+        super().__init__()
+        self.line = nn.Linear(6, 3)
+        self.register_buffer("kept", kept)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.line(inputs)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        torch.tensor([0.25, -1.5]),
+        torch.tensor([True, False]),
+        torch.tensor([3, 100_000], dtype=torch.int32),
+        pytest.param(
+            torch.tensor([0.25, 0.75], dtype=torch.float64),
+            marks=pytest.mark.xfail(strict=True, reason="settle rounds every buffer of another dtype, floats too"),
+        ),
+        pytest.param(
+            torch.tensor([0.25, 0.75], dtype=torch.float16),
+            marks=pytest.mark.xfail(strict=True, reason="settle rounds every buffer of another dtype, floats too"),
+        ),
+        pytest.param(
+            torch.tensor([2**24 + 1]),
+            marks=pytest.mark.xfail(strict=True, reason="whole numbers above 2^24 do not fit float32, silently"),
+        ),
+    ],
+    ids=str,
+)
+def test_a_buffer_of_any_type_survives_a_round(kept: Tensor) -> None:
+    module = _WithBuffer(kept.clone())
+    replica = _replica(module)
+    state = State.of(module, replica.layout)
+    replica.load(0, 0, state.params, state.buffers)
+    replica.settle()
+    assert torch.equal(replica.module.kept, kept)  # type: ignore[arg-type]
+
+
+def test_evaluation_changes_nothing() -> None:
+    replica = _replica()
+    before = replica.state_buffers()
+    first = [output for output, _ in replica.outputs([_batch(), _batch(1)])]
+    second = [output for output, _ in replica.outputs([_batch(), _batch(1)])]
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+    assert torch.equal(replica.state_buffers(), before)
+    assert not first[0].requires_grad
+
+
+# --- what the model itself draws --------------------------------------------------------------------------------------
+
+
+def _drawn(seed: int, operation: Callable[[], Tensor]) -> Tensor:
+    with Draws(seed):
+        return operation()
+
+
+ALSO_SEEDED = [
+    pytest.param(lambda: F.dropout(torch.ones(50)), id="dropout"),
+    pytest.param(lambda: F.dropout2d(torch.ones(5, 9, 2, 2)), id="dropout2d"),
+    pytest.param(lambda: F.alpha_dropout(torch.ones(50), training=True), id="alpha dropout"),
+    pytest.param(lambda: torch.bernoulli(torch.full((50,), 0.5)), id="bernoulli"),
+    pytest.param(lambda: torch.multinomial(torch.ones(50), 9), id="multinomial"),
+    pytest.param(lambda: torch.normal(torch.zeros(9), torch.ones(9)), id="normal"),
+    pytest.param(lambda: F.gumbel_softmax(torch.zeros(9)), id="gumbel softmax"),
+    pytest.param(lambda: F.rrelu(torch.full((9,), -1.0), training=True), id="rrelu"),
+    pytest.param(lambda: torch.empty(9).uniform_(), id="uniform_"),
+]
+_NO_GENERATOR = pytest.mark.xfail(strict=True, reason="these operations have no generator among their arguments")
+NOT_YET = [
+    pytest.param(lambda: torch.rand(9), id="rand", marks=_NO_GENERATOR),
+    pytest.param(lambda: torch.randn(9), id="randn", marks=_NO_GENERATOR),
+    pytest.param(lambda: torch.randn_like(torch.zeros(9)), id="randn_like", marks=_NO_GENERATOR),
+    pytest.param(lambda: torch.rand_like(torch.zeros(9)), id="rand_like", marks=_NO_GENERATOR),
+    pytest.param(lambda: torch.randint(0, 99, (9,)), id="randint", marks=_NO_GENERATOR),
+    pytest.param(lambda: torch.randperm(9), id="randperm", marks=_NO_GENERATOR),
+]
+
+
+@pytest.mark.parametrize("operation", [*ALSO_SEEDED, *NOT_YET])
+def test_draws_depend_on_the_seed_alone(operation: Callable[[], Tensor]) -> None:
+    torch.manual_seed(1)
+    first = _drawn(7, operation)
+    torch.manual_seed(2)
+    assert torch.equal(_drawn(7, operation), first)
+    assert not torch.equal(_drawn(8, operation), first)
+
+
+@pytest.mark.parametrize("operation", [*ALSO_SEEDED, *NOT_YET])
+def test_drawing_is_noticed(operation: Callable[[], Tensor]) -> None:
+    with Draws(0) as draws:
+        operation()
+    assert draws.drew
+
+
+def test_not_drawing_is_noticed_too() -> None:
+    line = nn.Linear(3, 3)
+    with Draws(0) as draws:
+        F.dropout(line(torch.ones(2, 3)), training=False).sum().backward()  # type: ignore[no-untyped-call]
+    assert not draws.drew
+
+
+def test_torchs_own_generator_is_not_touched() -> None:
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    _drawn(0, lambda: F.dropout(torch.ones(9)))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_generator_that_was_given_stays() -> None:
+    first, second = (
+        _drawn(seed, lambda: torch.empty(9).uniform_(generator=torch.Generator().manual_seed(4))) for seed in (0, 1)
+    )
+    assert torch.equal(first, second)
+
+
+def _with_draws(replica: Replica, seed: int) -> Tensor:
+    return replica.gradient(*_batch(), np.random.default_rng(seed))[0].clone()
+
+
+def test_dropout_is_the_same_whatever_other_threads_draw() -> None:
+    """The replica's gradient alone, then beside threads that draw all the time."""
+    replica = _replica()
+    alone = [_with_draws(replica, n) for n in range(20)]
+    busy = threading.Event()
+
+    def disturb() -> None:
+        noisy = _replica()
+        while not busy.is_set():
+            torch.rand(100)
+            _with_draws(noisy, 99)
+
+    threads = [threading.Thread(target=disturb) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        beside = [_with_draws(replica, n) for n in range(20)]
+    finally:
+        busy.set()
+        for thread in threads:
+            thread.join(10)
+    assert all(torch.equal(a, b) for a, b in zip(alone, beside, strict=True))
+    assert not torch.equal(alone[0], alone[1])
+
+
+@pytest.mark.xfail(strict=True, reason="backward draws outside of Draws, so what is recomputed differs")
+def test_what_is_recomputed_in_backward_draws_the_same() -> None:
+    from torch.utils.checkpoint import checkpoint
+
+    class Recomputing(_Net):
+        def forward(self, inputs: Tensor) -> Tensor:
+            return checkpoint(super().forward, inputs, use_reentrant=False)  # type: ignore[no-any-return]
+
+    torch.manual_seed(0)
+    plain, recomputing = _Net(), Recomputing()
+    recomputing.load_state_dict(plain.state_dict())
+    assert torch.equal(_with_draws(_replica(recomputing), 1), _with_draws(_replica(plain), 1))

@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import inspect
+import re
+
+import pytest
+
+from potluck import errors
+from potluck.errors import DataError, ModelError, PotluckError, PotluckWarning, RunError, SettingError, UserError
+
+
+def _drawn() -> dict[str, str]:
+    """Each class of the drawing at the top of the module, with the one it hangs below."""
+    parents: list[str] = []
+    found = {}
+    for line in (errors.__doc__ or "").splitlines():
+        match = re.match(r"    ([│├└─ ]*)(\w+)", line)
+        if match is None:
+            continue
+        depth = len(match[1]) // 4
+        parents = [*parents[:depth], match[2]]
+        found[match[2]] = parents[depth - 1] if depth else ""
+    return found
+
+
+def test_the_tree_is_as_drawn() -> None:
+    drawn = _drawn()
+    assert drawn.pop("Exception") == ""
+    assert set(drawn) == set(errors.__all__)
+    for name, parent in drawn.items():
+        bases = [base.__name__ for base in getattr(errors, name).__mro__[1:]]
+        assert parent in bases, f"{name} is drawn below {parent}"
+
+
+def test_everything_defined_here_is_public() -> None:
+    defined = {name for name, found in vars(errors).items() if inspect.isclass(found)}
+    assert defined == set(errors.__all__)
+    assert errors.__all__ == sorted(errors.__all__)
+
+
+@pytest.mark.parametrize("kind", [SettingError, ModelError, DataError, RunError])
+def test_bad_input_is_a_value_error(kind: type[UserError]) -> None:
+    assert issubclass(kind, UserError)
+    assert issubclass(kind, ValueError)
+    assert issubclass(kind, PotluckError)
+
+
+def test_a_warning_is_no_error() -> None:
+    assert issubclass(PotluckWarning, UserWarning)
+    assert not issubclass(PotluckWarning, PotluckError)
+
+
+def test_a_setting_error_names_its_path() -> None:
+    error = SettingError("fleet.devices[2].link.up", "must be above 0")
+    assert str(error) == "fleet.devices[2].link.up: must be above 0"
+    assert (error.path, error.problem) == ("fleet.devices[2].link.up", "must be above 0")
+    assert str(SettingError("", "no such file")) == "no such file"

@@ -1,0 +1,614 @@
+"""What every world must keep to, whoever moves time and bytes: the seam of `potluck.loops.node` as tests.
+
+A world's own tests subclass `NodeConformance` and give it a `make_world`. Since a world may put each node into a
+process of its own, the devices' mains are plain functions of this module that share nothing but messages with the
+coordinator's, and a device speaks only after it was spoken to. Times are counted in ticks, and nothing is asked to be
+faster than `slack`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+import pytest
+
+from potluck.fleet import Fleet
+from potluck.journal import Instant, Record
+from potluck.loops.messages import Invite, Joined, Lost, Message, Pull, Push, Release, Segment
+from potluck.loops.node import Envelope, Latch, Node, Pace, Step, Work
+from potluck.payload import Payload
+from potluck.settings import decode
+
+__all__ = ["Ended", "MakeWorld", "NodeConformance", "fleet_of"]
+
+Main = Callable[[Node], Coroutine[Any, Any, Any]]
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What came of a run: what the coordinator's main returned, and the journal."""
+
+    result: Any
+    records: list[Record] = field(default_factory=list)
+
+
+class MakeWorld(Protocol):
+    """Lets a coordinator and the devices of a fleet live until the coordinator's main returns."""
+
+    def __call__(self, fleet: Fleet, coordinator: Main, device: Main, *, seed: int = 0) -> Ended: ...
+
+
+def fleet_of(*names: str, link: dict[str, Any] | None = None, **more: Any) -> Fleet:
+    """Devices alike with these names."""
+    groups = [{"preset": "pi4", "name": name, "link": link or "lan"} for name in names]
+    return decode({"devices": groups, **more}, Fleet)
+
+
+# --- what the nodes do ------------------------------------------------------------------------------------------------
+
+
+async def _next(node: Node, *kinds: type[Message], until: float = math.inf) -> Envelope | None:
+    """The next message of one of these kinds; the others are passed over."""
+    while (envelope := await node.receive(None if math.isinf(until) else until)) is not None:
+        if isinstance(envelope.message, kinds):
+            return envelope
+    return None
+
+
+async def _all(node: Node, until: float, *kinds: type[Message]) -> list[Envelope]:
+    """Every message of these kinds that comes in up to then."""
+    found = []
+    while (envelope := await _next(node, *kinds, until=until)) is not None:
+        found.append(envelope)
+    return found
+
+
+def _numbers(*numbers: float) -> Push:
+    array = np.array(numbers, dtype=np.float64)
+    return Push(Payload(array.nbytes, (array,)), turn=0, first=0, last=0, samples=1, loss=0.0)
+
+
+async def _told(node: Node, until: float = math.inf) -> list[float]:
+    """The next numbers that a device sends."""
+    envelope = await _next(node, Push, until=until)
+    assert envelope is not None, "nothing came"
+    assert isinstance(envelope.message, Push)
+    return [float(number) for number in envelope.message.payload.arrays[0]]
+
+
+async def _joined(node: Node, count: int) -> list[str]:
+    """Wait until so many devices are here."""
+    found: list[str] = []
+    while len(found) < count:
+        envelope = await _next(node, Joined)
+        assert envelope is not None
+        assert isinstance(envelope.message, Joined)
+        found.append(envelope.message.device)
+    return found
+
+
+async def _idle(node: Node) -> None:
+    """A device that listens and says nothing."""
+    while True:
+        await node.receive()
+
+
+async def _echo(node: Node) -> None:
+    """A device that answers every invitation with a pull of the same numbers, and every pull with a release."""
+    while True:
+        envelope = await _next(node, Invite, Pull)
+        assert envelope is not None
+        match envelope.message:
+            case Invite(turn=turn, round=first, count=last):
+                await node.send(envelope.sender, Pull(turn, first, last))
+            case Pull(turn=turn):
+                await node.send(envelope.sender, Release(turn))
+
+
+async def _burst(node: Node) -> None:
+    """Asked with a number, sends as many small messages, then as many bulky ones."""
+    envelope = await _next(node, Invite)
+    assert envelope is not None
+    assert isinstance(envelope.message, Invite)
+    for number in range(envelope.message.count):
+        await node.send(envelope.sender, Pull(number, 0, 0))
+    for number in range(envelope.message.count):
+        await node.send(envelope.sender, _numbers(number, *range(number)))
+    await _idle(node)
+
+
+async def _beat(node: Node) -> None:
+    """Once asked, sends the time and a beat about every so many milliseconds."""
+    envelope = await _next(node, Invite)
+    assert envelope is not None
+    assert isinstance(envelope.message, Invite)
+    for number in range(10_000):
+        await node.send(envelope.sender, Pull(number, node.incarnation, 0))
+        await node.sleep(envelope.message.count / 1000)
+
+
+async def _draw(node: Node) -> None:
+    """Sends numbers that depend on the seed, its name and the branch alone."""
+    envelope = await _next(node, Invite)
+    assert envelope is not None
+    node.rng("other").random(100)
+    draws = [*node.rng("a").random(3), *node.rng("a").random(3), *node.rng("a", 1).random(3), *node.rng("b").random(3)]
+    await node.send(envelope.sender, _numbers(*draws))
+    await _idle(node)
+
+
+async def _keep(node: Node) -> None:
+    """Tells how many messages were waiting for it, not counting the first, when it looks after so many milliseconds."""
+    envelope = await _next(node, Invite)
+    assert envelope is not None
+    assert isinstance(envelope.message, Invite)
+    await node.sleep(envelope.message.count / 1000)
+    turns = [letter.message.turn for letter in await _all(node, node.now(), Pull) if isinstance(letter.message, Pull)]
+    await node.send(envelope.sender, _numbers(*turns))
+    await _idle(node)
+
+
+async def _reflect(node: Node) -> None:
+    """Sends the numbers back that it gets."""
+    envelope = await _next(node, Segment)
+    assert envelope is not None
+    assert isinstance(envelope.message, Segment)
+    payload = envelope.message.payload
+    await node.send(envelope.sender, Push(payload, turn=1, first=0, last=3, samples=5, loss=0.25))
+    await _idle(node)
+
+
+async def _confirm(node: Node) -> None:
+    """Says of every segment that it came."""
+    while True:
+        envelope = await _next(node, Segment)
+        assert envelope is not None
+        assert isinstance(envelope.message, Segment)
+        await node.send(envelope.sender, Release(envelope.message.turn))
+
+
+class _Diary:
+    """What happened, in order, with the time."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self.entries: list[tuple[str, float]] = []
+
+    def note(self, what: str) -> None:
+        self.entries.append((what, self._node.now()))
+
+    def names(self) -> list[str]:
+        return [what for what, _ in self.entries]
+
+    def time(self, what: str) -> float:
+        return dict(self.entries)[what]
+
+
+def _steps_done(steps: int) -> Callable[[Pace], str]:
+    """A function that goes through its steps as it is told to."""
+
+    def run(pace: Pace) -> str:
+        for step in range(steps):
+            pace.enter(step)
+            pace.leave(step)
+        return "done"
+
+    return run
+
+
+# --- what must hold ---------------------------------------------------------------------------------------------------
+
+
+class NodeConformance:
+    """Subclass it with a `make_world` fixture."""
+
+    tick: ClassVar[float] = 1.0
+    slack: ClassVar[float] = 1e-6
+
+    @pytest.fixture
+    def make_world(self) -> MakeWorld:
+        raise NotImplementedError
+
+    def _membership(self, make_world: MakeWorld, faults: list[dict[str, Any]], ticks: float) -> list[tuple[str, int]]:
+        """Who came and went, as the coordinator is told within so many ticks, the first coming left out."""
+        tick = self.tick
+
+        async def coordinate(node: Node) -> list[tuple[str, int]]:
+            await _joined(node, 1)
+            events = await _all(node, ticks * tick, Joined, Lost)
+            return [(type(event).__name__, event.incarnation) for event in (letter.message for letter in events)]  # type: ignore[attr-defined]
+
+        fleet = fleet_of("a", faults=faults, lease=2 * tick, notice=0.1 * tick)
+        found: list[tuple[str, int]] = make_world(fleet, coordinate, _idle).result
+        return found
+
+    def _at(self, kind: str, ticks: float, **more: Any) -> dict[str, Any]:
+        """A fault at so many ticks; what it says of seconds is in ticks too."""
+        times = {key: value * self.tick for key, value in more.items() if key in ("restart", "back", "lasting")}
+        return {"kind": kind, "at": ticks * self.tick, **more, **times}
+
+    # time
+
+    def test_time_passes_while_one_sleeps(self, make_world: MakeWorld) -> None:
+        tick = self.tick
+
+        async def coordinate(node: Node) -> list[float]:
+            times = [node.now()]
+            for ticks in (0.0, 1.0, 0.5):
+                await node.sleep(ticks * tick)
+                times.append(node.now())
+            return times
+
+        first, none, one, half = make_world(fleet_of("a"), coordinate, _idle).result
+        assert first >= 0
+        assert 0 <= none - first <= self.slack
+        assert tick <= one - none <= tick + self.slack
+        assert tick / 2 <= half - one <= tick / 2 + self.slack
+
+    # messages
+
+    def test_a_message_arrives_whole_with_its_sender(self, make_world: MakeWorld) -> None:
+        async def coordinate(node: Node) -> list[Envelope]:
+            await _joined(node, 2)
+            answers = []
+            for number, device in enumerate(["b", "a"]):
+                await node.send(device, Invite(7 + number, 2, 2**40))
+                answer = await _next(node, Pull)
+                assert answer is not None
+                answers.append(answer)
+            return answers
+
+        answers = make_world(fleet_of("a", "b"), coordinate, _echo).result
+        assert answers == [Envelope("b", 1, Pull(7, 2, 2**40)), Envelope("a", 1, Pull(8, 2, 2**40))]
+
+    def test_messages_of_a_kind_arrive_in_the_order_in_which_they_were_sent(self, make_world: MakeWorld) -> None:
+        async def coordinate(node: Node) -> tuple[list[int], list[list[float]]]:
+            await _joined(node, 1)
+            await node.send("a", Invite(0, 0, 20))
+            small: list[int] = []
+            bulky: list[list[float]] = []
+            while len(small) < 20 or len(bulky) < 20:
+                envelope = await _next(node, Pull, Push)
+                assert envelope is not None
+                match envelope.message:
+                    case Pull(turn=turn):
+                        small.append(turn)
+                    case Push(payload=payload):
+                        bulky.append(payload.arrays[0].tolist())
+            return small, bulky
+
+        small, bulky = make_world(fleet_of("a"), coordinate, _burst).result
+        assert small == list(range(20))
+        assert bulky == [[number, *range(number)] for number in range(20)]
+
+    def test_numbers_arrive_bit_for_bit(self, make_world: MakeWorld) -> None:
+        arrays: tuple[Any, ...] = (
+            np.array([0.1, -0.0, 1e-45, 3e38], dtype=np.float32),
+            np.arange(5000, dtype=np.float64) / 7,
+        )
+
+        async def coordinate(node: Node) -> Push:
+            await _joined(node, 1)
+            payload = Payload(sum(array.nbytes for array in arrays), arrays)
+            await node.send("a", Segment(payload, turn=1, first=0, last=3))
+            envelope = await _next(node, Push)
+            assert envelope is not None
+            assert isinstance(envelope.message, Push)
+            return envelope.message
+
+        push = make_world(fleet_of("a"), coordinate, _reflect).result
+        assert (push.turn, push.first, push.last, push.samples, push.loss) == (1, 0, 3, 5, 0.25)
+        assert push.payload.nbytes == sum(array.nbytes for array in arrays)
+        for sent, came in zip(arrays, push.payload.arrays, strict=True):
+            assert came.dtype == sent.dtype
+            assert came.tobytes() == sent.tobytes()
+
+    def test_waiting_for_a_message_ends_when_it_is_told_to(self, make_world: MakeWorld) -> None:
+        tick = self.tick
+
+        async def coordinate(node: Node) -> list[float]:
+            await _joined(node, 1)
+            began = node.now()
+            assert await node.receive(began + tick) is None
+            waited = node.now() - began
+            assert await node.receive(began) is None
+            return [waited, node.now() - began - waited]
+
+        waited, again = make_world(fleet_of("a"), coordinate, _idle).result
+        assert tick - 1e-9 <= waited <= tick + self.slack
+        assert again <= self.slack
+
+    def test_messages_wait_for_whoever_is_busy(self, make_world: MakeWorld) -> None:
+        tick = self.tick
+
+        async def coordinate(node: Node) -> list[float]:
+            await _joined(node, 1)
+            await node.send("a", Invite(0, 0, int(2000 * tick)))
+            for turn in (5, 6, 7):
+                await node.send("a", Pull(turn, 0, 0))
+            return await _told(node)
+
+        assert make_world(fleet_of("a"), coordinate, _keep).result == [5.0, 6.0, 7.0]
+
+    def test_a_message_that_is_here_is_given_even_if_the_time_is_over(self, make_world: MakeWorld) -> None:
+        tick = self.tick
+
+        async def coordinate(node: Node) -> Envelope | None:
+            await _joined(node, 1)
+            await node.send("a", Invite(1, 2, 3))
+            await node.sleep(tick)
+            return await node.receive(0.0)
+
+        assert make_world(fleet_of("a"), coordinate, _echo).result == Envelope("a", 1, Pull(1, 2, 3))
+
+    def test_a_send_that_is_cancelled_does_not_arrive_and_makes_room(self, make_world: MakeWorld) -> None:
+        tick = self.tick
+        slow = {"up": 1000 / tick, "down": 1000 / tick, "latency": 0, "overhead": 0}
+
+        async def coordinate(node: Node) -> list[Any]:
+            await _joined(node, 1)
+            big = Payload(100_000, (np.zeros(12_500),))
+            sending = asyncio.ensure_future(node.send("a", Segment(big, turn=0, first=0, last=0)))
+            await node.sleep(tick)
+            sending.cancel()
+            await node.send("a", Segment(Payload(8, (np.zeros(1),)), turn=1, first=0, last=0))
+            envelope = await _next(node, Release)
+            assert envelope is not None
+            return [envelope.message, node.now()]
+
+        message, now = make_world(fleet_of("a", link=slow), coordinate, _confirm).result
+        assert message == Release(1)
+        assert now < 50 * tick
+
+    # work
+
+    def test_work_gives_back_what_its_function_returns(self, make_world: MakeWorld) -> None:
+        async def coordinate(node: Node) -> tuple[Any, Any]:
+            found = await node.compute(Work([Step(0.0), Step(0.0)], _steps_done(2)))
+            return found, await node.compute(Work([Step(0.0)]))
+
+        assert make_world(fleet_of("a"), coordinate, _idle).result == ("done", None)
+
+    def test_what_a_function_raises_is_raised_here(self, make_world: MakeWorld) -> None:
+        def burn(pace: Pace) -> None:
+            raise ZeroDivisionError("burnt")
+
+        async def coordinate(node: Node) -> str:
+            try:
+                await node.compute(Work([Step(0.0)], burn))
+            except ZeroDivisionError as error:
+                assert await node.compute(Work([Step(0.0)], lambda pace: 3)) == 3
+                return str(error)
+            return "nothing happened"
+
+        assert make_world(fleet_of("a"), coordinate, _idle).result == "burnt"
+
+    def test_pieces_of_work_are_done_one_at_a_time_in_order(self, make_world: MakeWorld) -> None:
+        async def coordinate(node: Node) -> list[str]:
+            diary, gate = _Diary(node), Latch()
+
+            async def work(name: str, first: Latch | None) -> None:
+                steps = [Step(0.0, gate=first), Step(0.0)]
+                await node.compute(Work(steps, _steps_done(2)))
+                diary.note(name)
+
+            tasks = [asyncio.ensure_future(work("held up", gate)), asyncio.ensure_future(work("behind", None))]
+            await node.sleep(self.tick)
+            diary.note("opened")
+            gate.open()
+            await asyncio.gather(*tasks)
+            return diary.names()
+
+        assert make_world(fleet_of("a"), coordinate, _idle).result == ["opened", "held up", "behind"]
+
+    def test_a_step_waits_for_its_gate_and_fires_its_signal(self, make_world: MakeWorld) -> None:
+        tick = self.tick
+
+        async def coordinate(node: Node) -> _Diary:
+            diary = _Diary(node)
+            gates, signals = [Latch(), Latch()], [Latch(), Latch(), Latch()]
+            for number, signal in enumerate(signals):
+                signal.then(lambda number=number: diary.note(f"signal {number}"))  # type: ignore[misc]
+            steps = [
+                Step(0.0, gate=gates[0], signal=signals[0]),
+                Step(0.0, signal=signals[1]),
+                Step(0.0, gate=gates[1], signal=signals[2]),
+            ]
+            work = asyncio.ensure_future(node.compute(Work(steps, _steps_done(3))))
+            for number, gate in enumerate(gates):
+                await node.sleep(tick)
+                diary.note(f"gate {number}")
+                gate.open()
+            assert await work == "done"
+            diary.note("done")
+            return diary
+
+        diary = make_world(fleet_of("a"), coordinate, _idle).result
+        names = diary.names()
+        assert sorted(names) == ["done", "gate 0", "gate 1", "signal 0", "signal 1", "signal 2"]
+        assert names.index("gate 0") < names.index("signal 0") < names.index("signal 1") < names.index("signal 2")
+        assert names.index("gate 1") < names.index("signal 2") < names.index("done")
+        assert diary.time("done") <= diary.time("gate 1") + tick / 2 + self.slack
+
+    def test_work_that_is_given_up_makes_room_for_the_next(self, make_world: MakeWorld) -> None:
+        tick = self.tick
+
+        async def coordinate(node: Node) -> list[Any]:
+            never = asyncio.ensure_future(node.compute(Work([Step(0.0, gate=Latch()), Step(0.0)])))
+            await node.sleep(tick)
+            never.cancel()
+            began = node.now()
+            return [await node.compute(Work([Step(0.0)], lambda pace: "next")), node.now() - began]
+
+        found, seconds = make_world(fleet_of("a"), coordinate, _idle).result
+        assert found == "next"
+        assert seconds <= tick / 2 + self.slack
+
+    # chance and records
+
+    def _draws(self, make_world: MakeWorld, seed: int, *names: str) -> dict[str, list[float]]:
+        async def coordinate(node: Node) -> dict[str, list[float]]:
+            await _joined(node, len(names))
+            found = {}
+            for name in names:
+                await node.send(name, Invite(0, 0, 0))
+                found[name] = await _told(node)
+            return found
+
+        found: dict[str, list[float]] = make_world(fleet_of(*names), coordinate, _draw, seed=seed).result
+        return found
+
+    def test_chance_depends_on_seed_name_and_branch_alone(self, make_world: MakeWorld) -> None:
+        both, alone = self._draws(make_world, 1, "a", "b"), self._draws(make_world, 1, "b")
+        assert both["b"] == alone["b"]
+        assert both["a"] != both["b"]
+        assert self._draws(make_world, 2, "b")["b"] != alone["b"]
+        once, again, deeper, other = (alone["b"][n : n + 3] for n in (0, 3, 6, 9))
+        assert once == again
+        assert len({*once, *deeper, *other}) == 9
+
+    def test_what_is_recorded_is_in_the_journal(self, make_world: MakeWorld) -> None:
+        async def coordinate(node: Node) -> None:
+            node.record(Instant(node.name, "toast", 0.5, {"glasses": 3}))
+
+        assert (
+            Instant("coordinator", "toast", 0.5, {"glasses": 3}) in make_world(fleet_of("a"), coordinate, _idle).records
+        )
+
+    # who is here
+
+    def test_everyone_who_is_here_is_announced(self, make_world: MakeWorld) -> None:
+        async def coordinate(node: Node) -> list[str]:
+            return sorted(await _joined(node, 3))
+
+        assert make_world(fleet_of("a", "b", "c"), coordinate, _idle).result == ["a", "b", "c"]
+
+    def test_who_comes_later_is_announced_then(self, make_world: MakeWorld) -> None:
+        tick = self.tick
+
+        async def coordinate(node: Node) -> list[Any]:
+            first = await _joined(node, 1)
+            early = node.now()
+            return [first, early, await _joined(node, 1), node.now()]
+
+        fleet = fleet_of("a", "b", faults=[{**self._at("join", 3), "device": "b"}])
+        first, early, second, late = make_world(fleet, coordinate, _idle).result
+        assert (first, second) == (["a"], ["b"])
+        assert early < 3 * tick <= late <= 4 * tick + self.slack
+
+    def test_a_crash_is_noticed(self, make_world: MakeWorld) -> None:
+        assert self._membership(make_world, [self._at("crash", 2)], 5) == [("Lost", 1)]
+
+    def test_who_leaves_is_gone(self, make_world: MakeWorld) -> None:
+        assert self._membership(make_world, [self._at("leave", 2)], 5) == [("Lost", 1)]
+
+    def test_who_comes_back_is_a_new_one(self, make_world: MakeWorld) -> None:
+        for fault in (self._at("crash", 2, restart=2), self._at("leave", 2, back=2)):
+            assert self._membership(make_world, [fault], 7) == [("Lost", 1), ("Joined", 2)]
+
+    def test_who_restarts_at_once_is_lost_first_and_then_a_new_one(self, make_world: MakeWorld) -> None:
+        assert self._membership(make_world, [self._at("restart", 2)], 5) == [("Lost", 1), ("Joined", 2)]
+        twice = [self._at("restart", 2), self._at("restart", 4)]
+        lives = [("Lost", 1), ("Joined", 2), ("Lost", 2), ("Joined", 3)]
+        assert self._membership(make_world, twice, 7) == lives
+
+    def test_a_short_cut_is_not_noticed_and_a_long_one_is(self, make_world: MakeWorld) -> None:
+        """The lease is two ticks."""
+        assert self._membership(make_world, [self._at("partition", 2, lasting=1)], 7) == []
+        events = self._membership(make_world, [self._at("partition", 2, lasting=4)], 9)
+        assert [what for what, _ in events] == ["Lost", "Joined"]
+
+    def test_two_short_cuts_are_not_a_long_one(self, make_world: MakeWorld) -> None:
+        """Silent for a tick, back for half a tick, silent for a tick again: never as long as the lease."""
+        faults = [self._at("partition", 2, lasting=1), self._at("partition", 3.5, lasting=1)]
+        assert self._membership(make_world, faults, 9) == []
+
+    def test_who_restarts_behind_a_cut_is_a_new_one_once_it_is_back(self, make_world: MakeWorld) -> None:
+        faults = [self._at("partition", 2, lasting=5), self._at("restart", 3)]
+        assert self._membership(make_world, faults, 12) == [("Lost", 1), ("Joined", 2)]
+
+    def test_a_cut_that_begins_within_another_does_not_end_it(self, make_world: MakeWorld) -> None:
+        """From 2 to 8, and from 3 to 4: lost at 4, back at 8."""
+        faults = [self._at("partition", 2, lasting=6), self._at("partition", 3, lasting=1)]
+        assert [what for what, _ in self._membership(make_world, faults, 7)] == ["Lost"]
+        assert [what for what, _ in self._membership(make_world, faults, 11)] == ["Lost", "Joined"]
+
+    # what gets lost
+
+    def _beats(self, make_world: MakeWorld, faults: list[dict[str, Any]], ticks: float) -> list[tuple[float, int]]:
+        """When the beats of a device came in, in ticks, and from which of its lives."""
+        tick = self.tick
+
+        async def coordinate(node: Node) -> list[tuple[float, int]]:
+            seen = []
+            while (envelope := await node.receive(ticks * tick)) is not None:
+                if isinstance(envelope.message, Joined):
+                    await node.send("a", Invite(0, 0, int(200 * tick)))
+                elif isinstance(envelope.message, Pull):
+                    assert envelope.incarnation == envelope.message.first
+                    seen.append((node.now() / tick, envelope.incarnation))
+            return seen
+
+        fleet = fleet_of("a", faults=faults, lease=2 * tick, notice=0.1 * tick)
+        found: list[tuple[float, int]] = make_world(fleet, coordinate, _beat).result
+        return found
+
+    def test_after_a_crash_nothing_comes_until_the_next_life(self, make_world: MakeWorld) -> None:
+        beats = self._beats(make_world, [self._at("crash", 3, restart=2)], 8)
+        assert {life for time, life in beats if time < 3} == {1}
+        assert not [time for time, _ in beats if 3.1 + self.slack < time < 5]
+        assert {life for time, life in beats if time > 5} == {2}
+        assert len(beats) > 20
+
+    def test_a_cut_link_carries_nothing_and_the_device_lives_on(self, make_world: MakeWorld) -> None:
+        beats = self._beats(make_world, [self._at("partition", 3, lasting=1.5)], 8)
+        assert not [time for time, _ in beats if 3.1 + self.slack < time < 4.5]
+        assert {life for _, life in beats} == {1}
+        assert len([time for time, _ in beats if time > 4.5]) > 5
+
+    def test_messages_get_lost_while_the_script_says_so(self, make_world: MakeWorld) -> None:
+        beats = self._beats(make_world, [self._at("lose", 3, lasting=2, share=1.0)], 8)
+        assert not [time for time, _ in beats if 3.1 + self.slack < time < 5]
+        assert len([time for time, _ in beats if time < 3]) > 5
+        assert len([time for time, _ in beats if time > 5]) > 5
+
+    def test_what_is_sent_to_the_dead_is_not_for_the_reborn(self, make_world: MakeWorld) -> None:
+        tick = self.tick
+
+        async def coordinate(node: Node) -> list[Envelope]:
+            await _joined(node, 1)
+            await node.sleep(3 * tick - node.now())
+            await node.send("a", Invite(1, 0, 0))
+            await node.send("a", Segment(Payload(8, (np.zeros(1),)), turn=1, first=0, last=0))
+            await _joined(node, 1)
+            await node.send("a", Invite(2, 0, 0))
+            return await _all(node, 8 * tick, Pull)
+
+        fleet = fleet_of("a", faults=[self._at("crash", 2, restart=3)], notice=0.1 * tick)
+        assert make_world(fleet, coordinate, _echo).result == [Envelope("a", 2, Pull(2, 0, 0))]
+
+    def test_a_reborn_device_has_forgotten_its_mail(self, make_world: MakeWorld) -> None:
+        tick = self.tick
+
+        async def coordinate(node: Node) -> list[float]:
+            await _joined(node, 1)
+            await node.send("a", Invite(0, 0, int(9000 * tick)))  # it looks into its mail in nine ticks
+            await node.send("a", Pull(1, 0, 0))
+            await _joined(node, 1)
+            await node.send("a", Invite(0, 0, int(1000 * tick)))
+            await node.send("a", Pull(2, 0, 0))
+            return await _told(node)
+
+        fleet = fleet_of("a", faults=[self._at("restart", 2)], notice=0.1 * tick)
+        assert make_world(fleet, coordinate, _keep).result == [2.0]
+
+    def test_the_same_seed_loses_the_same_messages(self, make_world: MakeWorld) -> None:
+        faults = [self._at("lose", 1, lasting=100, share=0.5)]
+        first = [round(5 * time) for time, _ in self._beats(make_world, faults, 8)]
+        assert first == [round(5 * time) for time, _ in self._beats(make_world, faults, 8)]
+        assert 8 < len(first) < 36

@@ -1,0 +1,261 @@
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from potluck.worlds.simulated.pool import Pool, Ticket
+from tests.time_limits import within
+
+LONG = 5.0
+
+
+@contextmanager
+def _pool(threads: int, ahead: int = 4, **more: Any) -> Iterator[Pool]:
+    pool = Pool(threads, ahead, **more)
+    try:
+        with within(LONG):
+            yield pool
+    finally:
+        with within(LONG):
+            pool.close()
+
+
+class _Watched:
+    """Functions that note which of them ran, how often, and in which thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.begun: list[int] = []
+        self.in_background: set[int] = set()
+
+    def function(self, number: int) -> Callable[[], int]:
+        def run() -> int:
+            with self._lock:
+                self.begun.append(number)
+                if threading.current_thread() is not threading.main_thread():
+                    self.in_background.add(number)
+            if number % 5 == 4:
+                raise KeyError(number)
+            return number * number
+
+        return run
+
+
+ACTS = st.lists(
+    st.one_of(
+        st.tuples(st.just("submit"), st.floats(0, 9)),
+        st.tuples(st.sampled_from(["take", "take", "drop"]), st.integers(0, 30)),
+        st.tuples(st.just("pause"), st.just(0)),
+    ),
+    max_size=30,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(acts=ACTS, threads=st.integers(0, 3), ahead=st.integers(1, 4))
+def test_any_order_of_handing_in_taking_and_dropping(acts: list[tuple[str, float]], threads: int, ahead: int) -> None:
+    watched, tickets, settled = _Watched(), dict[int, Ticket](), set[int]()
+    with _pool(threads, ahead) as pool:
+        count = 0
+        for act, value in acts:
+            if act == "submit":
+                tickets[count] = pool.submit(watched.function(count), value)
+                count += 1
+            elif act == "pause":
+                time.sleep(0.0005)
+            elif tickets:
+                number = sorted(tickets)[int(value) % len(tickets)]
+                ticket = tickets.pop(number)
+                settled.add(number)
+                _take(ticket, number) if act == "take" else ticket.drop()
+            assert len(watched.in_background - settled) <= ahead, "no more results wait than may"
+        for number, ticket in sorted(tickets.items()):
+            _take(ticket, number)
+    assert len(watched.begun) == len(set(watched.begun)), "nothing is done twice"
+    if threads == 0:
+        assert not watched.in_background
+
+
+def _take(ticket: Ticket, number: int) -> None:
+    if number % 5 == 4:
+        with pytest.raises(KeyError, match=str(number)):
+            ticket.result()
+    else:
+        assert ticket.result() == number * number
+
+
+@pytest.mark.parametrize("threads", [0, 1, 2, 3])
+def test_many_results_all_come(threads: int) -> None:
+    with _pool(threads, ahead=2) as pool:
+        tickets = [pool.submit(lambda n=n: n, float(-n)) for n in range(300)]  # type: ignore[misc]
+        assert [ticket.result() for ticket in tickets] == list(range(300))
+
+
+def test_without_threads_nothing_is_done_before_it_is_asked_for() -> None:
+    done: list[int] = []
+    with _pool(0) as pool:
+        ticket = pool.submit(lambda: done.append(1), 0.0)
+        dropped = pool.submit(lambda: done.append(2), 0.0)
+        assert done == []
+        ticket.result()
+        dropped.drop()
+    assert done == [1]
+
+
+def test_the_earliest_due_is_done_first() -> None:
+    order: list[str] = []
+    gate, begun = threading.Event(), threading.Event()
+    with _pool(1, ahead=9) as pool:
+        pool.submit(_held(begun, gate), 100.0)
+        assert begun.wait(LONG)
+        tickets = [pool.submit(lambda name=name: order.append(name), due)  # type: ignore[misc]
+                   for name, due in (("c", 5.0), ("a", 1.0), ("d", 5.0), ("b", 3.0))]  # fmt: skip
+        gate.set()
+        _until(lambda: len(order) == 4)
+        for ticket in tickets:
+            ticket.result()
+    assert order == ["a", "b", "c", "d"]
+
+
+def _held(begun: threading.Event, gate: threading.Event) -> Callable[[], bool]:
+    """A function that says that it has begun and then waits at the gate."""
+
+    def run() -> bool:
+        begun.set()
+        return gate.wait(LONG)
+
+    return run
+
+
+def _until(true: Callable[[], bool]) -> None:
+    end = time.monotonic() + LONG
+    while not true():
+        assert time.monotonic() < end, "it did not come to pass"
+        time.sleep(0.0005)
+
+
+def test_threads_run_ahead_so_far_and_no_further() -> None:
+    watched = _Watched()
+    with _pool(2, ahead=3) as pool:
+        tickets = [pool.submit(watched.function(5 * n), float(n)) for n in range(10)]
+        _until(lambda: len(watched.begun) == 3)
+        time.sleep(0.02)
+        assert len(watched.begun) == 3
+        assert tickets[0].result() == 0
+        _until(lambda: len(watched.begun) == 4)
+        tickets[1].drop()
+        _until(lambda: len(watched.begun) == 5)
+        for ticket in tickets[2:]:
+            ticket.result()
+
+
+def test_dropping_what_is_being_done_makes_room_when_it_is_done() -> None:
+    gate, begun, other = threading.Event(), threading.Event(), threading.Event()
+    with _pool(1, ahead=1) as pool:
+        first = pool.submit(_held(begun, gate), 0.0)
+        pool.submit(other.set, 1.0)
+        assert begun.wait(LONG)
+        first.drop()
+        gate.set()
+        assert other.wait(LONG)
+
+
+def test_whoever_needs_a_result_that_nobody_has_begun_does_it_himself() -> None:
+    gate, begun = threading.Event(), threading.Event()
+    with _pool(1, ahead=1) as pool:
+        slow = pool.submit(_held(begun, gate), 0.0)
+        assert begun.wait(LONG)
+        assert pool.submit(threading.current_thread, 1.0).result() is threading.main_thread()
+        gate.set()
+        slow.result()
+
+
+def test_a_result_is_taken_once() -> None:
+    for threads in (0, 2):
+        with _pool(threads) as pool:
+            ticket = pool.submit(lambda: 1, 0.0)
+            assert ticket.result() == 1
+            with pytest.raises(AssertionError, match="taken once"):
+                ticket.result()
+
+
+def test_dropping_twice_and_after_taking_does_no_harm() -> None:
+    for threads in (0, 2):
+        with _pool(threads, ahead=1) as pool:
+            for _ in range(5):
+                taken, dropped = pool.submit(lambda: 1, 0.0), pool.submit(lambda: 2, 0.0)
+                taken.result()
+                taken.drop()
+                dropped.drop()
+                dropped.drop()
+            assert pool.submit(lambda: 3, 0.0).result() == 3
+
+
+def test_what_a_function_raises_is_raised_where_its_result_is_wanted() -> None:
+    def burn() -> None:
+        raise ZeroDivisionError("burnt")
+
+    for threads in (0, 1):
+        with _pool(threads) as pool:
+            with pytest.raises(ZeroDivisionError, match="burnt"):
+                pool.submit(burn, 0.0).result()
+            pool.submit(burn, 0.0).drop()
+            assert pool.submit(lambda: "fine", 0.0).result() == "fine"
+
+
+def test_every_thread_is_prepared() -> None:
+    prepared: list[str] = []
+    lock = threading.Lock()
+
+    def prepare() -> None:
+        with lock:
+            prepared.append(threading.current_thread().name)
+
+    with _pool(3, prepare=prepare) as pool:
+        pool.submit(lambda: None, 0.0).result()
+        _until(lambda: len(prepared) == 3)
+    assert len(set(prepared)) == 3
+
+
+def test_closing_ends_the_threads_and_forgets_the_rest() -> None:
+    before = threading.active_count()
+    watched = _Watched()
+    pool = Pool(2, ahead=1)
+    for number in range(0, 100, 5):
+        pool.submit(watched.function(number), float(number))
+    with within(LONG):
+        pool.close()
+    assert threading.active_count() == before
+    assert len(watched.begun) <= 1
+
+
+def test_what_was_taken_or_dropped_is_not_held() -> None:
+    import gc
+    import weakref
+
+    class Big:
+        pass
+
+    with _pool(1, ahead=2) as pool:
+        made: list[weakref.ref[Big]] = []
+
+        def make() -> Big:
+            big = Big()
+            made.append(weakref.ref(big))
+            return big
+
+        tickets = [pool.submit(make, float(n)) for n in range(4)]
+        tickets[0].result()
+        tickets[1].result()
+        tickets[2].drop()
+        tickets[3].result()
+        _until(lambda: len(made) >= 3)
+        del tickets
+        _until(lambda: gc.collect() >= 0 and all(ref() is None for ref in made))

@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
+
+from potluck.fleet.traces import Piecewise, RandomWalk
+from potluck.units import Seconds
+from potluck.worlds.simulated.speed import Curve
+from tests.time_limits import within
+
+Piece = tuple[float, float]
+
+
+@st.composite
+def curves(draw: st.DrawFn) -> list[Piece]:
+    """Pieces up to infinity, some of them standing still."""
+    gaps = draw(st.lists(st.floats(0.01, 100), max_size=6))
+    ends = [*itertools.accumulate(gaps), math.inf]
+    levels = st.one_of(st.just(0.0), st.floats(0.01, 10))
+    return [(end, draw(levels)) for end in ends]
+
+
+def _done(pieces: list[Piece], start: float, end: float) -> float:
+    """The work done from start to end: the integral of the speed."""
+    total, before = 0.0, 0.0
+    for until, level in pieces:
+        low, high = max(before, start), min(until, end)
+        if high > low:
+            total += (high - low) * level
+        before = until
+    return total
+
+
+@given(pieces=curves(), start=st.floats(0, 200), seconds=st.floats(1e-6, 500))
+@example(pieces=[(1.0, 1.0), (5.0, 0.0), (math.inf, 1.0)], start=0.0, seconds=2.0)
+@example(pieces=[(1.0, 1.0), (math.inf, 0.0)], start=0.0, seconds=2.0)
+def test_the_work_is_done_when_the_integral_of_the_speed_says_so(
+    pieces: list[Piece], start: float, seconds: float
+) -> None:
+    end = Curve(iter(pieces)).finish(start, seconds)
+    possible = _done(pieces, start, 1e12)
+    assume(abs(possible - seconds) > 1e-6 * seconds)
+    if math.isinf(end):
+        assert possible < seconds
+        return
+    assert end >= start
+    assert _done(pieces, start, end) == pytest.approx(seconds, rel=1e-9, abs=1e-9)
+    assert _done(pieces, start, end - 1e-3) < seconds or seconds < 1e-2, "not later than it must"
+
+
+@given(pieces=curves(), asked=st.lists(st.tuples(st.floats(0, 300), st.floats(0, 100)), max_size=8))
+def test_asking_in_order_of_time_is_asking_afresh(pieces: list[Piece], asked: list[tuple[float, float]]) -> None:
+    curve = Curve(iter(pieces))
+    for start, seconds in sorted(asked):
+        assert curve.finish(start, seconds) == Curve(iter(pieces)).finish(start, seconds)
+        assert curve.level(start) == next(level for until, level in pieces if start < until)
+
+
+@given(pieces=curves(), start=st.floats(0, 200), one=st.floats(0, 100), more=st.floats(0.001, 100))
+def test_more_work_takes_longer(pieces: list[Piece], start: float, one: float, more: float) -> None:
+    curve = Curve(iter(pieces))
+    assert curve.finish(start, one) <= curve.finish(start, one + more)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "start", "seconds", "end"),
+    [
+        ([(math.inf, 1.0)], 3.0, 2.0, 5.0),
+        ([(math.inf, 0.5)], 3.0, 2.0, 7.0),
+        ([(4.0, 1.0), (math.inf, 0.25)], 3.0, 2.0, 8.0),
+        ([(4.0, 1.0), (10.0, 0.0), (math.inf, 2.0)], 3.0, 2.0, 10.5),
+        ([(4.0, 0.0), (math.inf, 1.0)], 1.0, 2.0, 6.0),
+        ([(4.0, 1.0), (math.inf, 0.5)], 2.0, 2.0, 4.0),
+        ([(4.0, 1.0), (math.inf, 0.0)], 2.0, 2.0, 4.0),
+        ([(4.0, 1.0), (math.inf, 0.0)], 2.0, 2.5, math.inf),
+        ([(4.0, 1.0), (math.inf, 0.5)], 4.0, 1.0, 6.0),
+        ([(math.inf, 1.0)], 3.0, 0.0, 3.0),
+    ],
+)
+def test_ends_that_can_be_worked_out_by_hand(pieces: list[Piece], start: float, seconds: float, end: float) -> None:
+    assert Curve(iter(pieces)).finish(start, seconds) == end
+
+
+def test_an_endless_trace_is_read_no_further_than_needed() -> None:
+    read = 0
+
+    def endless() -> Iterator[Piece]:
+        nonlocal read
+        for number in itertools.count(1):
+            read += 1
+            yield float(number), 1.0
+
+    curve = Curve(endless())
+    assert curve.finish(0.0, 2.5) == 2.5
+    assert read <= 4
+    assert curve.finish(1000.5, 1.0) == 1001.5
+    assert len(curve._ahead) < 5, "what has passed is forgotten"
+
+
+def test_a_walking_speed_is_integrated_over_many_pieces() -> None:
+    walk = RandomWalk(low=0.1, high=1.0, step=0.3, every=Seconds(1))
+    pieces = list(itertools.islice(walk.pieces(np.random.default_rng(3)), 3000))
+    end = Curve(walk.pieces(np.random.default_rng(3))).finish(0.5, 1000.0)
+    assert _done(pieces, 0.5, end) == pytest.approx(1000.0, rel=1e-9)
+
+
+@pytest.mark.xfail(strict=True, raises=TimeoutError, reason="looks for a piece with some speed for ever, and piles up")
+def test_a_trace_that_stands_still_again_and_again_never_ends_the_work() -> None:
+    still = Piecewise(at=(Seconds(0),), levels=(0.0,), repeat=Seconds(10))
+    with within(0.3):
+        assert math.isinf(Curve(still.pieces(np.random.default_rng(0))).finish(0.0, 1.0))
