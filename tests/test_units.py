@@ -85,9 +85,8 @@ def test_what_is_wrong_is_refused_with_what_is_allowed(kind: type[Quantity], wri
         kind.parse(written)
 
 
-@pytest.mark.xfail(strict=True, raises=OverflowError, reason="Quantity.parse lets OverflowError through")
 def test_a_whole_number_too_big_for_a_float_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"10{400}"):
+    with pytest.raises(ValueError, match="a number of 401 digits is not"):
         Seconds.parse(10**400)
 
 

@@ -133,7 +133,7 @@ def _with_data(raw: dict[str, Any]) -> dict[str, Any]:
 
 def _read(path: Path, where: str = "") -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text())
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise SettingError(where, f"cannot read {path}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -11,7 +11,7 @@ __all__ = ["child", "generator"]
 
 def child(seed: int, *name: object) -> int:
     """A 63-bit seed for the branch called `name`."""
-    digest = hashlib.blake2b("/".join([str(seed), *map(str, name)]).encode(), digest_size=8).digest()
+    digest = hashlib.blake2b("\0".join([str(seed), *map(str, name)]).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
 
 

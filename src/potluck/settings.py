@@ -39,7 +39,15 @@ def decode(raw: object, wanted: type[T], path: str = "") -> T:
 
 def encode(settings: object) -> Any:
     """Plain data that `decode` reads back to an equal object; keys that are None are left out."""
-    return _without_none(msgspec.to_builtins(settings, enc_hook=str))
+    if isinstance(settings, msgspec.Struct):
+        found = {field.name: encode(getattr(settings, field.name)) for field in msgspec.structs.fields(settings)}
+        kind = {"kind": _kind_name(type(settings))} if isinstance(settings, Part) else {}
+        return {**kind, **{key: value for key, value in found.items() if value is not None}}
+    if isinstance(settings, Mapping):
+        return {str(key): encode(value) for key, value in settings.items() if value is not None}
+    if isinstance(settings, list | tuple):
+        return [encode(value) for value in settings]
+    return str(settings) if isinstance(settings, Quantity) else settings
 
 
 def kinds(family: type[Part]) -> dict[str, type[Part]]:
@@ -54,7 +62,7 @@ def load_object(name: str, path: str) -> Any:
         raise SettingError(path, f"{name!r} does not have the form 'package.module:name'")
     try:
         found: Any = importlib.import_module(module)
-    except ImportError as error:
+    except (ImportError, TypeError, ValueError) as error:
         raise SettingError(path, f"cannot import {module!r} ({error}); install it on every device") from error
     for step in attribute.split("."):
         if not hasattr(found, step):
@@ -214,6 +222,13 @@ def _subclasses(family: type[Part]) -> Iterator[type[Part]]:
         yield from _subclasses(kind)
 
 
+def _kind_name(kind: type[Part]) -> str:
+    """A part of ours goes by its tag, a user's by where it is installed, so that a saved job finds it again."""
+    if kind.__module__.split(".")[0] == "potluck":
+        return str(kind.__struct_config__.tag)
+    return f"{kind.__module__}:{kind.__qualname__}"
+
+
 def _is_abstract(kind: type[Part]) -> bool:
     return kind.__struct_config__.tag in (None, kind.__name__)
 
@@ -240,11 +255,3 @@ def _toml_value(written: str) -> object:
         return tomllib.loads(f"value = {written}")["value"]
     except tomllib.TOMLDecodeError:
         return written
-
-
-def _without_none(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _without_none(inner) for key, inner in value.items() if inner is not None}
-    if isinstance(value, list | tuple):
-        return [_without_none(inner) for inner in value]
-    return value

@@ -31,7 +31,10 @@ class Quantity(float):
         scale = cls.units.get(unit)
         if scale is None:
             raise ValueError(f"{unit!r} is not a unit here; use one of {', '.join(cls.units)}, as in {cls.example!r}")
-        value = float(number) * scale
+        try:
+            value = float(number) * scale
+        except OverflowError:
+            raise ValueError(f"{cls.example!r} is a quantity, a number of {len(str(number))} digits is not") from None
         if not value >= 0:
             raise ValueError(f"{written!r} must not be negative")
         return cls(value)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 from tests.cli.calling import Shell, start
 
@@ -34,20 +38,18 @@ def test_the_first_stops_where_it_can_be_resumed(potluck: Shell, folder: Path) -
     assert (again.code, again.json["status"], again.json["rounds"]) == (0, "done", done + 5)
 
 
-def test_the_second_ends_it_at_once(folder: Path) -> None:
-    slow = "import time\nfrom potluck.loops.parts.barrier import All\n"
-    slow += "class Stuck(All, frozen=True, kw_only=True, tag='stuck'):\n"
-    slow += "    def opens(self, progress):\n        open('stuck', 'w').close()\n        time.sleep(60)\n"
-    (folder / "stuck_barrier.py").write_text(slow)
-    run = start((*LONG, "--set", "rounds.barrier=stuck_barrier:Stuck"), folder)
-    until = time.monotonic() + 60
-    while not (folder / "stuck").exists():
-        assert time.monotonic() < until
-        time.sleep(0.05)
-    run.send_signal(signal.SIGINT)
-    time.sleep(0.3)
-    assert run.poll() is None
-    run.send_signal(signal.SIGINT)
-    _, err = run.communicate(timeout=20)
-    assert run.returncode == 130
-    assert "Traceback" not in err
+def test_the_second_ends_it_at_once(potluck: Shell, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    heard = []
+
+    def stuck(*args: object, stopping: Callable[[], bool], **more: object) -> None:
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGINT)
+            heard.append(stopping())
+        raise AssertionError("the second signal was not heard")
+
+    monkeypatch.setattr("potluck.run.simulate", stuck)
+    before = signal.getsignal(signal.SIGINT)
+    found = potluck("run", "job.toml", "--out", "kept")
+    assert (found.code, found.out) == (130, "")
+    assert heard == [True]
+    assert signal.getsignal(signal.SIGINT) is before

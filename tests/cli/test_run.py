@@ -65,9 +65,7 @@ def test_a_run_is_taken_up_and_may_go_further(potluck: Shell, folder: Path) -> N
     assert again.json["devices"] == whole.json["devices"]
 
 
-def test_own_code_is_found_in_the_current_folder(
-    potluck: Shell, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_own_code_is_found_in_the_current_folder(potluck: Shell, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", list(sys.path))
     inputs = math.prod(potluck("data", "info", "synthetic", "--json").json["shape"])
     net = f"nn.Sequential(nn.Flatten(), nn.Linear({inputs}, 10))"

@@ -68,7 +68,7 @@ def test_a_rule_yields_changes_of_its_device_in_order_of_time(fault: Fault) -> N
         (Join(at=Seconds(3)), [Change(3.0, "pi", "start")]),
         (Partition(at=Seconds(3)), [Change(3.0, "pi", "link", 0.0), Change(13.0, "pi", "link", 1.0)]),
         (Slow(at=Seconds(3), factor=0.5), [Change(3.0, "pi", "slow", 0.5), Change(63.0, "pi", "slow", 1.0)]),
-        (Lose(at=Seconds(3), share=1.0), [Change(3.0, "pi", "lose", 1.0), Change(63.0, "pi", "lose", 0.0)]),
+        (Lose(at=Seconds(3), share=1.0), [Change(3.0, "pi", "lose", 1.0), Change(63.0, "pi", "lose", -1.0)]),
     ],
 )
 def test_a_rule_at_a_time_happens_once(fault: Fault, changes: list[Change]) -> None:

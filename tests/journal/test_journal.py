@@ -83,7 +83,6 @@ def test_a_new_journal_forgets_what_was_there(tmp_path: Path) -> None:
     assert list(read(path)) == SOME[:1]
 
 
-@pytest.mark.xfail(strict=True, reason="the file is filled up with zeros to the position that is asked for")
 def test_a_journal_shorter_than_its_checkpoint_says_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "journal"
     position = _written(path, SOME)

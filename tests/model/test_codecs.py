@@ -38,11 +38,5 @@ def test_a_slice_is_sent_as_it_is() -> None:
     assert Dense().decode(Dense().encode(whole[3:7]), 4).tolist() == [3.0, 4.0, 5.0, 6.0]
 
 
-@pytest.mark.xfail(strict=True, raises=TypeError, reason="numpy has no bfloat16; the error is a bare TypeError")
-def test_a_model_in_bfloat16_can_be_sent() -> None:
-    vector = torch.arange(8.0, dtype=torch.bfloat16)
-    assert torch.equal(Dense().decode(Dense().encode(vector), 8), vector)
-
-
 def test_a_codec_is_named_in_a_job() -> None:
     assert decode("dense", Codec) == Dense()

@@ -109,21 +109,21 @@ def test_one_gradient_is_torchs_gradient() -> None:
 def test_a_gradient_takes_exactly_one_batch() -> None:
     with pytest.raises(ValueError, match="too many values"):
         _difference(_net(), _batches(2), Gradient())
-    assert Gradient().passes(1000, 32) is None
+    assert Gradient().passes(32) is None
 
 
 @pytest.mark.parametrize(
-    ("local", "samples", "batch", "passes"),
+    ("local", "per_epoch", "passes"),
     [
-        (LocalSgd(), 100, 32, 4),
-        (LocalSgd(epochs=3), 96, 32, 9),
-        (LocalSgd(epochs=3), 5, 5, 3),
-        (LocalSgd(steps=7), 5, 5, 7),
-        (LocalSgd(steps=2, epochs=9), 1000, 10, 2),
+        (LocalSgd(), 4, 4),
+        (LocalSgd(epochs=3), 3, 9),
+        (LocalSgd(epochs=3), 1, 3),
+        (LocalSgd(steps=7), 1, 7),
+        (LocalSgd(steps=2, epochs=9), 100, 2),
     ],
 )
-def test_how_many_batches_it_takes(local: LocalSgd, samples: int, batch: int, passes: int) -> None:
-    assert local.passes(samples, batch) == passes
+def test_how_many_batches_it_takes(local: LocalSgd, per_epoch: int, passes: int) -> None:
+    assert local.passes(per_epoch) == passes
 
 
 def test_a_proximal_pull_of_nothing_changes_nothing() -> None:

@@ -174,7 +174,15 @@ def test_nothing_to_train_is_refused() -> None:
         _layout(module)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
+def test_bfloat16_is_refused_since_it_cannot_be_sent() -> None:
+    whole = _norm_net().to(torch.bfloat16)
+    part = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).to(torch.bfloat16))
+    for module in (whole, part):
+        with pytest.raises(ModelError, match="bfloat16 parameters cannot go over the wire"):
+            _layout(module)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
 def test_other_types_are_kept(dtype: torch.dtype) -> None:
     module = _norm_net().to(dtype)
     layout = _layout(module)

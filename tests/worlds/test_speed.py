@@ -9,10 +9,9 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from potluck.fleet.traces import Piecewise, RandomWalk
+from potluck.fleet.traces import RandomWalk
 from potluck.units import Seconds
 from potluck.worlds.simulated.speed import Curve
-from tests.time_limits import within
 
 Piece = tuple[float, float]
 
@@ -108,10 +107,3 @@ def test_a_walking_speed_is_integrated_over_many_pieces() -> None:
     pieces = list(itertools.islice(walk.pieces(np.random.default_rng(3)), 3000))
     end = Curve(walk.pieces(np.random.default_rng(3))).finish(0.5, 1000.0)
     assert _done(pieces, 0.5, end) == pytest.approx(1000.0, rel=1e-9)
-
-
-@pytest.mark.xfail(strict=True, raises=TimeoutError, reason="looks for a piece with some speed for ever, and piles up")
-def test_a_trace_that_stands_still_again_and_again_never_ends_the_work() -> None:
-    still = Piecewise(at=(Seconds(0),), levels=(0.0,), repeat=Seconds(10))
-    with within(0.3):
-        assert math.isinf(Curve(still.pieces(np.random.default_rng(0))).finish(0.0, 1.0))

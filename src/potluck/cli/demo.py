@@ -157,9 +157,7 @@ def _two_ends(arrived: list[Attempt]) -> str:
     """The updates of the devices that waited most and least under the slowest recipe, under each recipe."""
     devices = arrived[-1].result.summary["devices"]
     quick, slow = (pick(devices, key=lambda name: devices[name]["wait_s"]) for pick in (max, min))
-    counts = [
-        f"{attempt.recipe} {_updates(attempt, quick)} and {_updates(attempt, slow)}" for attempt in arrived
-    ]
+    counts = [f"{attempt.recipe} {_updates(attempt, quick)} and {_updates(attempt, slow)}" for attempt in arrived]
     return f"Updates from {quick} and from {slow}: {', '.join(counts)}"
 
 

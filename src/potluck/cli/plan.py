@@ -62,11 +62,12 @@ def plan(
     wanted = load(job_path(job), [*(settings or []), "timing_only=true"])
     own = build(wanted.task, data) if isinstance(wanted.task, str) else None
     found = outlooks(wanted, Setup.of(wanted, own, data))
+    drawn = _chosen(found, device)
     if as_json:
         typer.echo(json.dumps({"job": wanted.title, "devices": [_as_json(outlook) for outlook in found]}))
         return
     _say(wanted, found)
-    _draw(_chosen(found, device), width)
+    _draw(drawn, width)
 
 
 def outlooks(job: Job, setup: Setup) -> list[Outlook]:
@@ -87,18 +88,18 @@ def _outlook(alike: Sequence[Device], job: Job, setup: Setup) -> Outlook:
     from potluck.planning.segments import STRATEGIES, duplex
 
     device, centre, rounds = alike[0], job.fleet.coordinator.access, job.rounds
-    size = rounds.batching.size_for(job.samples)
-    passes = rounds.local.passes(job.samples, size) or 1
+    passes = rounds.local.passes(rounds.batching.per_epoch(job.samples))
+    size, *others = rounds.batching.sizes(job.samples, passes)
     outlook = Outlook(
         devices=tuple(device.name for device in alike),
         worker=_worker(device, job.fleet, setup, size),
-        inner_s=setup.costs.on(device.flops).step(size) * (passes - 1),
+        inner_s=setup.costs.on(device.flops).step(sum(others)),
         overhead_s=float(device.link.overhead + centre.overhead),
         latency_s=2.0 * float(device.link.latency + centre.latency),  # there is an answer to every message
         rounds_s={},
     )
-    times = {name: sum(part.makespan for part in outlook.transfers(name)) for name in STRATEGIES}
-    if passes == 1:
+    times: dict[str, float] = {name: sum(part.makespan for part in outlook.transfers(name)) for name in STRATEGIES}
+    if not others:
         times["duplex"] = duplex([outlook.worker], outlook.overhead_s, outlook.latency_s).iteration
     return outlook._replace(rounds_s={name: time + outlook.inner_s for name, time in times.items()})
 
@@ -134,7 +135,7 @@ def _say(job: Job, found: Sequence[Outlook]) -> None:
         label = f"{first} and {len(others)} alike" if others else first
         drawn.add_row(label, *(seconds(time) for time in outlook.rounds_s.values()))
     console.print(drawn)
-    if found[0].inner_s and job.rounds.local.passes(1, 1) != job.rounds.local.passes(2, 1):
+    if found[0].inner_s and job.rounds.local.passes(1) != job.rounds.local.passes(2):
         console.print(f"each device is taken to hold {job.samples} samples (set `samples` to change that)")
 
 

@@ -39,9 +39,9 @@ def fleets(as_json: AsJson = False) -> None:
     if as_json:
         typer.echo(json.dumps(_as_json(built_in(), PRESETS, LINKS)))
         return
-    _say("fleets (in a job: fleet = \"NAME\")", built_in().items())
-    _say("devices (in a fleet: preset = \"NAME\")", ((name, _board(board)) for name, board in PRESETS.items()))
-    _say("links (in a device: link = \"NAME\")", ((name, _link(link)) for name, link in LINKS.items()))
+    _say('fleets (in a job: fleet = "NAME")', built_in().items())
+    _say('devices (in a fleet: preset = "NAME")', ((name, _board(board)) for name, board in PRESETS.items()))
+    _say('links (in a device: link = "NAME")', ((name, _link(link)) for name, link in LINKS.items()))
 
 
 def _say(title: str, entries: Iterable[tuple[str, str]]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 from types import FrameType
@@ -33,6 +34,7 @@ class Stopping:
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
         if self._asked:
+            logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # its complaints would hide what happened
             raise KeyboardInterrupt
         self._asked = True
         os.write(2, _NOTICE)  # the file objects may be in the middle of a write

@@ -27,7 +27,8 @@ class Change(NamedTuple):
 
     at: float
     device: str
-    what: str  # "crash" | "start" | "leave" | "link" (1 up, 0 cut) | "slow" | "lose" | "bandwidth" (all: the new level)
+    what: str  # "crash" | "start" | "leave" | "link" (0 cut, 1 end of a cut) | "lose" (a share; its negative ends it)
+    #            | "slow" | "bandwidth" (the new level) | "" (nothing)
     value: float = 1.0
 
 
@@ -130,7 +131,7 @@ class Lose(Fault, frozen=True, kw_only=True, tag="lose"):
     lasting: Seconds = Seconds(60)
 
     def changes(self, at: float, device: str) -> Sequence[Change]:
-        return [Change(at, device, "lose", self.share), Change(at + self.lasting, device, "lose", 0.0)]
+        return [Change(at, device, "lose", self.share), Change(at + self.lasting, device, "lose", -self.share)]
 
 
 def streams(

@@ -78,8 +78,9 @@ def _presence(device: Device, rng: np.random.Generator) -> Iterator[Change]:
     here: bool | None = None
     start = 0.0
     for until, level in device.available.pieces(rng):
-        if here is not None and (level >= 0.5) != here:
-            yield Change(start, device.name, "start" if level >= 0.5 else "leave")
+        if here is not None:
+            what = "" if (level >= 0.5) == here else "start" if level >= 0.5 else "leave"
+            yield Change(start, device.name, what)  # a change of nothing keeps an endless trace from being run through
         here = level >= 0.5
         start = until
 

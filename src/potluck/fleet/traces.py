@@ -66,6 +66,8 @@ class Piecewise(Trace, frozen=True, kw_only=True, tag="piecewise"):
             raise ValueError("`at` must start at 0 and rise")
         if self.repeat is not None and self.repeat <= self.at[-1]:
             raise ValueError(f"`repeat` must be later than the last of `at`, {self.at[-1]}")
+        if self.repeat is not None and not any(self.levels):
+            raise ValueError("a trace of zeros that repeats never gets anything done; leave `repeat` out")
 
     def pieces(self, rng: np.random.Generator) -> Iterator[Piece]:
         ends = [float(at) for at in self.at[1:]]
@@ -126,8 +128,10 @@ class FromCsv(Trace, frozen=True, kw_only=True, tag="csv"):
         if not rows or not all(len(row) == 2 and _is_number(row[0]) and _is_number(row[1]) for row in rows):
             raise ValueError(f"trace file {self.file!r} needs two columns of numbers: seconds, level")
         pairs = [(float(at), float(level)) for at, level in rows]
-        if any(b[0] <= a[0] for a, b in pairwise(pairs)) or min(level for _, level in pairs) < 0:
-            raise ValueError(f"trace file {self.file!r}: seconds must rise and levels must not be negative")
+        if pairs[0][0] < 0 or any(b[0] <= a[0] for a, b in pairwise(pairs)) or min(level for _, level in pairs) < 0:
+            raise ValueError(
+                f"trace file {self.file!r}: seconds must rise from 0 or later and levels must not be negative"
+            )
         return pairs
 
 

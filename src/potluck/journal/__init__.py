@@ -26,6 +26,10 @@ class Journal:
         self._file: BinaryIO | None = None
         if path is not None:
             path.touch()
+            if path.stat().st_size < position:
+                raise RunError(
+                    f"journal {path} is shorter than its checkpoint says; it was cut or belongs to another run"
+                )
             self._file = path.open("r+b", buffering=1 << 16)
             self._file.truncate(position)
             self._file.seek(position)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable
 from typing import Any, NamedTuple
 
@@ -97,6 +98,7 @@ class Books(msgspec.Struct):
     merged: list[tuple[str, int]] = []
     samples_now: int = 0
     loss_sum: float = 0.0
+    loss_samples: int = 0
 
     @property
     def traffic(self) -> int:
@@ -104,13 +106,16 @@ class Books(msgspec.Struct):
 
     @property
     def loss_now(self) -> float:
-        return self.loss_sum / max(self.samples_now, 1)
+        """The mean loss of the updates so far; not a number where none had one."""
+        return self.loss_sum / self.loss_samples if self.loss_samples else math.nan
 
     def add(self, turn: Turn) -> None:
         """An update was merged."""
         self.merged.append((turn.device, turn.number))
         self.samples_now += turn.samples
-        self.loss_sum += turn.loss * turn.samples
+        if math.isfinite(turn.loss):
+            self.loss_sum += turn.loss * turn.samples
+            self.loss_samples += turn.samples
 
     def commit(self) -> None:
         """The round is closed."""
@@ -118,4 +123,4 @@ class Books(msgspec.Struct):
         self.version += 1
         self.samples += self.samples_now
         self.updates += len(self.merged)
-        self.merged, self.samples_now, self.loss_sum = [], 0, 0.0
+        self.merged, self.samples_now, self.loss_sum, self.loss_samples = [], 0, 0.0, 0

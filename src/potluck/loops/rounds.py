@@ -62,6 +62,7 @@ class Coordinator:
         self._opened = 0.0
         self._refusals: list[str] = []
         self._alive_at = 0.0  # when anything last moved on
+        self._stirred: set[str] = set()  # who gave a sign of life since
         self._nudge_at = math.inf  # when the next silent device is asked again
         self._draining = False
         self._begun = False
@@ -205,7 +206,7 @@ class Coordinator:
         turn = self._working.get(envelope.sender)
         if turn is not None and turn.number == number and turn.incarnation == envelope.incarnation:
             turn.heard = True
-            self._alive_at = self._node.now()
+            self._stir(envelope.sender)
             return turn
         self._node.send(envelope.sender, Release(number))
         return None
@@ -228,6 +229,7 @@ class Coordinator:
             return
         self.books.bytes_received += push.nbytes
         turn.take(push)
+        self._move_on()
         self._node.send(envelope.sender, Accept(push.turn, push.first))
         if turn.is_whole(self._layers):
             del self._working[envelope.sender]
@@ -249,10 +251,21 @@ class Coordinator:
         self._mathematics.add(turn.pieces, turn.samples, self.books.version - turn.version)
         self.books.add(turn)
 
+    def _move_on(self) -> None:
+        """Something was got done: the patience begins anew."""
+        self._alive_at = self._node.now()
+        self._stirred.clear()
+
+    def _stir(self, device: str) -> None:
+        """A sign of life is worth some patience too, but only once: a device may die and return for ever."""
+        if device not in self._stirred:
+            self._stirred.add(device)
+            self._alive_at = self._node.now()
+
     # --- membership ------------------------------------------------------------------------------------------------
 
     def _join(self, device: str, incarnation: int) -> None:
-        self._alive_at = self._node.now()
+        self._stir(device)
         if device not in self._here:
             bisect.insort(self._roster, device)
         self._here[device] = incarnation
@@ -297,7 +310,7 @@ class Coordinator:
         self._scalar("loss", books.loss_now)
         books.commit()
         self._arrived = 0
-        self._alive_at = now
+        self._move_on()
         if self._rules.wants_score(books.round):
             await self._measure()
         self._rules.watch(books, now)
@@ -316,11 +329,13 @@ class Coordinator:
     async def _measure(self) -> None:
         """Score the newest version on held-out data; the coordinator's own time is not modelled."""
         score = await self._node.compute(Work([Step(0.0)], lambda pace: self._mathematics.evaluate()))
-        self.books.score = dict(score or {})
+        self.books.score = {name: value for name, value in score.items() if math.isfinite(value)}
         for name, value in self.books.score.items():
             self._scalar(f"test_{name}", value)
 
     def _scalar(self, name: str, value: float) -> None:
+        if not math.isfinite(value):
+            return  # JSON has no such number
         fields = {"round": self.books.round, "bytes": self.books.traffic, "samples": self.books.samples}
         self._node.record(Scalar(self._node.name, name, self._node.now(), value, fields))
 

@@ -60,7 +60,7 @@ class Turn:
         device = self._device
         settings, held = device.settings, len(device.shard)
         size = settings.batching.size_for(held)
-        share = self._share(settings.local.passes(held, size))
+        share = self._share(settings.local.passes(settings.batching.per_epoch(held)))
         cuts = settings.transfer.cuts(device.costs, device.seen, size)
         self._arrived = {first: Latch() for first, _ in cuts.pull}
         self.accepted = {first: Latch() for first, _ in cuts.push}
@@ -116,7 +116,7 @@ class Turn:
         await self._node.compute(Work(steps, lambda pace: self._train(share)))
         if len(steps) == 1:  # with gates on the way the time says nothing about the speed
             self._device.seen.computed(steps[0].seconds, self._node.now() - start)
-        self._record("compute", start)
+        self._record("compute", start, samples=sum(share.sizes))
 
     def _train(self, share: Share) -> None:
         device = self._device
@@ -179,8 +179,10 @@ class Turn:
     async def _answered(self, request: Pull | Push, reply: Latch, sent: bool = False) -> None:
         await answered(self._node, COORDINATOR, request, reply, self._device.settings.retry, sent)
 
-    def _record(self, name: str, start: float, nbytes: int = 0, layers: Range | None = None) -> None:
+    def _record(self, name: str, start: float, nbytes: int = 0, layers: Range | None = None, samples: int = 0) -> None:
         fields: dict[str, Any] = {"round": self._round}
+        if samples:
+            fields["samples"] = samples
         if nbytes:
             fields["bytes"] = nbytes
         if layers is not None and len(self._arrived) + len(self.accepted) > 2:

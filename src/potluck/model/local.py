@@ -32,8 +32,8 @@ class Trained(NamedTuple):
 class Local(Part, frozen=True, kw_only=True):
     """A device's share of a round."""
 
-    def passes(self, samples: int, batch: int) -> int | None:
-        """How many mini-batches it takes from a device with so many samples; None: the next one of its sequence."""
+    def passes(self, per_epoch: int) -> int | None:
+        """How many mini-batches it takes, `per_epoch` being once through the data; None: the next of its sequence."""
         raise NotImplementedError
 
     def train(
@@ -46,14 +46,14 @@ class Local(Part, frozen=True, kw_only=True):
 class Gradient(Local, frozen=True, kw_only=True, tag="gradient"):
     """One mini-batch, one gradient: synchronous SGD."""
 
-    def passes(self, samples: int, batch: int) -> int | None:
+    def passes(self, per_epoch: int) -> int | None:
         return None
 
     def train(
         self, replica: Replica, batches: Iterable[Batch], draws: np.random.Generator | None, lr: float
     ) -> Trained:
         ((inputs, targets),) = batches
-        before = replica.numbers.buffers.clone()
+        before = replica.state_buffers()
         gradient, loss = replica.gradient(inputs, targets, draws)
         return Trained(gradient.clone(), replica.state_buffers().sub_(before), len(targets), loss)
 
@@ -67,8 +67,8 @@ class LocalSgd(Local, frozen=True, kw_only=True, tag="sgd"):
     momentum: Annotated[float, msgspec.Meta(ge=0.0, lt=1.0)] = 0.0
     weight_decay: NonNegative = 0.0
 
-    def passes(self, samples: int, batch: int) -> int | None:
-        return self.steps if self.steps is not None else self.epochs * -(-samples // batch)
+    def passes(self, per_epoch: int) -> int | None:
+        return self.steps if self.steps is not None else self.epochs * per_epoch
 
     def correct(self, gradient: Tensor, weights: Tensor, anchor: Tensor) -> Tensor:
         """A place for variants to bend the gradient; `anchor` is the model that was pulled."""
@@ -78,7 +78,7 @@ class LocalSgd(Local, frozen=True, kw_only=True, tag="sgd"):
         self, replica: Replica, batches: Iterable[Batch], draws: np.random.Generator | None, lr: float
     ) -> Trained:
         weights = replica.numbers.params
-        anchor, before = replica.anchor(), replica.numbers.buffers.clone()
+        anchor, before = replica.anchor(), replica.state_buffers()
         velocity: Tensor | None = None
         losses, samples = 0.0, 0
         for inputs, targets in batches:

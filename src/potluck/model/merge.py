@@ -1,6 +1,6 @@
 """How many updates become one: sums that take one update at a time and never hold them all.
 
-Sums are kept in double precision and weights are whole numbers of samples, so one update alone comes back bit for bit.
+Sums are kept in double precision; one update alone comes back bit for bit.
 """
 
 from __future__ import annotations
@@ -56,8 +56,10 @@ class Sum:
         self._buffers = torch.zeros(layout.buffer_bounds[-1], dtype=torch.float64)
         self._weight = 0.0
         self._dtype = layout.dtype
+        self._only: tuple[Tensor, Tensor] | None = None  # one update alone is its own mean, to the bit
 
     def add(self, params: Tensor, buffers: Tensor, weight: float) -> None:
+        self._only = (params, buffers) if self._weight == 0 else None
         self._params.add_(params, alpha=weight)
         self._buffers.add_(buffers, alpha=weight)
         self._weight += weight
@@ -65,4 +67,6 @@ class Sum:
     def mean(self) -> tuple[Tensor, Tensor]:
         """The direction of the parameters and the change of the buffers."""
         assert self._weight > 0, "nothing was added"
+        if self._only is not None:
+            return self._only
         return tuple(vector.div(self._weight).to(self._dtype) for vector in (self._params, self._buffers))  # type: ignore[return-value]

@@ -46,7 +46,8 @@ class Replica:
     def settle(self) -> None:
         """After loading: bring the counters, which are no views, up to date."""
         for tensor, entry in self._counters:
-            tensor.copy_(self.numbers.buffers[entry.start : entry.stop].view(entry.shape).round())
+            numbers = self.numbers.buffers[entry.start : entry.stop].view(entry.shape)
+            tensor.copy_(numbers if tensor.is_floating_point() else numbers.round())
 
     def state_buffers(self) -> Tensor:
         """A copy of the buffers as they are now."""
@@ -94,8 +95,23 @@ class Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
-        if any(argument.name == "generator" for argument in func._schema.arguments):
+        if torch.Tag.nondeterministic_seeded in func.tags:
             self.drew = True
-            if kwargs.get("generator") is None:
+            func = _with_generator(func)
+            if _takes_generator(func) and kwargs.get("generator") is None:
                 kwargs["generator"] = self._generator
         return func(*args, **kwargs)
+
+
+def _takes_generator(func: Any) -> bool:
+    return any(argument.name == "generator" for argument in func._schema.arguments)
+
+
+def _with_generator(func: Any) -> Any:
+    """The overload of an operation that takes a generator, if there is one (`rand` has it beside the plain one)."""
+    if _takes_generator(func):
+        return func
+    name = func._overloadname
+    wanted = "generator" if name == "default" else f"{name}_generator"
+    packet = func.overloadpacket
+    return getattr(packet, wanted) if wanted in packet.overloads() else func

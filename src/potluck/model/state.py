@@ -77,6 +77,8 @@ class Layout:
         if not trained:
             raise ModelError("the model has no parameter that can be trained")
         dtypes = {param.dtype for param in params.values()}
+        if torch.bfloat16 in dtypes:
+            raise ModelError("bfloat16 parameters cannot go over the wire; train in float32 (model.float())")
         if len(dtypes) > 1:
             raise ModelError(f"all parameters must have one dtype, got {', '.join(sorted(map(str, dtypes)))}")
         return Layout(tuple(trained), tuple(kept), tuple(param_bounds), tuple(buffer_bounds), dtypes.pop())
@@ -122,6 +124,16 @@ def _append(entries: list[Entry], name: str, tensor: Tensor) -> None:
     entries.append(Entry(name, tuple(tensor.shape), start, start + tensor.numel()))
 
 
+def _check_counter(name: str, tensor: Tensor, dtype: torch.dtype) -> None:
+    """Whole numbers travel as the parameters' floats and must survive that."""
+    if tensor.is_floating_point() or tensor.is_meta:
+        return
+    if not torch.equal(tensor.to(dtype).to(tensor.dtype), tensor):
+        raise ModelError(f"buffer {name!r} holds whole numbers too large for the parameters' {dtype} to carry")
+
+
 def _gather(entries: tuple[Entry, ...], tensors: dict[str, Tensor], dtype: torch.dtype) -> Tensor:
+    for entry in entries:
+        _check_counter(entry.name, tensors[entry.name], dtype)
     flat = [tensors[entry.name].detach().reshape(-1).to(dtype) for entry in entries]
     return torch.cat(flat) if flat else torch.zeros(0, dtype=dtype)

@@ -64,8 +64,7 @@ class Setup:
         """About how many seconds a device takes for its part of a round, by its nominal figures."""
         found, rounds = self._devices[device], self.job.rounds
         held = len(self.shards[device])
-        size = rounds.batching.size_for(held)
-        samples = size if (passes := rounds.local.passes(held, size)) is None else passes * size
+        samples = sum(rounds.batching.sizes(held, rounds.local.passes(rounds.batching.per_epoch(held))))
         bytes_s = sum(self.costs.pull_bytes) / found.link.down + sum(self.costs.push_bytes) / found.link.up
         return float(self.costs.on(found.flops).step(samples) + bytes_s + 4 * found.link.latency)
 

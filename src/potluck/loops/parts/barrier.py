@@ -56,7 +56,8 @@ class Quorum(Barrier, frozen=True, kw_only=True, tag="quorum"):
     def opens(self, progress: Progress) -> bool:
         if progress.arrived == 0:
             return False
-        enough = progress.arrived >= math.ceil(self.share * (progress.arrived + progress.working))
+        wanted = self.share * (progress.arrived + progress.working)
+        enough = progress.arrived >= math.ceil(wanted - 1e-9)  # 0.55 · 100 is a little above 55
         return progress.working == 0 or (enough and progress.now >= self._late(progress))
 
     def look_again(self, progress: Progress) -> float:

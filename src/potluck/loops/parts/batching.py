@@ -25,6 +25,10 @@ class Batching(Part, frozen=True, kw_only=True):
         """The mini-batch size of a device that holds so many samples."""
         raise NotImplementedError
 
+    def per_epoch(self, samples: int) -> int:
+        """How many mini-batches go once through the data."""
+        return len(_cuts(samples, self.size_for(samples))) + 1
+
     def sizes(self, samples: int, passes: int | None) -> list[int]:
         """How large the mini-batches of a turn are."""
         size = self.size_for(samples)

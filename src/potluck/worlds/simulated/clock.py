@@ -53,6 +53,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._soon: deque[Call] = deque()
         self._timers: list[tuple[float, int, Call]] = []
         self._sequence = itertools.count()
+        self._sweep_at = 1000
 
     def time(self) -> float:
         return self._now
@@ -67,6 +68,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
     ) -> Call:
         call = Call(callback, args)
         heapq.heappush(self._timers, (when, next(self._sequence), call))
+        if len(self._timers) > self._sweep_at:
+            self._sweep()
         return call
 
     def call_later(  # type: ignore[override]
@@ -83,6 +86,12 @@ class VirtualLoop(asyncio.BaseEventLoop):
             call = soon.popleft()
             if not call.done:
                 call.callback(*call.args)
+
+    def _sweep(self) -> None:
+        """Forget the timers that were cancelled; most are set for the case that an answer does not come."""
+        self._timers = [timer for timer in self._timers if not timer[2].done]
+        heapq.heapify(self._timers)
+        self._sweep_at = max(1000, 2 * len(self._timers))
 
     def _jump(self) -> None:
         timers = self._timers

@@ -215,6 +215,8 @@ class Network:
     def _finish(self) -> None:
         """End the transfers that are through."""
         self._timer = None
+        if self._dirty:
+            return  # something changed at this very instant; the rates are about to be worked out anew
         self._advance()
         count = len(self._transfers)
         seconds = _seconds(self._left[:count], self._rate[:count])
@@ -240,6 +242,7 @@ def fair_rates(up: np.ndarray, down: np.ndarray, capacity: np.ndarray) -> np.nda
         rate[0] = min(capacity[up[0]], capacity[down[0]])
         return rate
     left = capacity.copy()
+    endless = np.isinf(capacity)
     open_ = np.ones(len(up), dtype=bool)
     while open_.any():
         ups, downs = up[open_], down[open_]
@@ -253,8 +256,10 @@ def fair_rates(up: np.ndarray, down: np.ndarray, capacity: np.ndarray) -> np.nda
         fixed = tight[ups] | tight[downs]
         places = np.flatnonzero(open_)[fixed]
         rate[places] = bound[fixed]
-        np.subtract.at(left, up[places], rate[places])
-        np.subtract.at(left, down[places], rate[places])
+        with np.errstate(invalid="ignore"):
+            np.subtract.at(left, up[places], rate[places])
+            np.subtract.at(left, down[places], rate[places])
         np.maximum(left, 0.0, out=left)
+        left[endless] = np.inf
         open_[places] = False
     return rate

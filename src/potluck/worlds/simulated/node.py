@@ -24,7 +24,7 @@ __all__ = ["SimulatedNode"]
 class SimulatedNode:
     """Speaks the seam's words in virtual time."""
 
-    __slots__ = ("_busy", "_mailbox", "_tickets", "_waiter", "_world", "incarnation", "name", "site", "task")
+    __slots__ = ("_busy", "_mailbox", "_ticket", "_waiter", "_world", "incarnation", "name", "site", "task")
 
     def __init__(self, world: World, site: Site, incarnation: int) -> None:
         self._world = world
@@ -35,7 +35,7 @@ class SimulatedNode:
         self._mailbox: deque[Envelope] = deque()
         self._waiter: asyncio.Future[None] | None = None
         self._busy: asyncio.Lock | None = None
-        self._tickets: set[Ticket] = set()
+        self._ticket: Ticket | None = None
 
     def now(self) -> float:
         return asyncio.get_running_loop().time()
@@ -54,10 +54,15 @@ class SimulatedNode:
 
     async def compute(self, work: Work) -> Any:
         """Walk through the steps in virtual time; the real function starts behind the last gate."""
+        if not work.steps:
+            return None if work.run is None else work.run(_FREE)
         if self._busy is None:
             self._busy = asyncio.Lock()
         async with self._busy:
-            return await self._walk(work)
+            try:
+                return await self._walk(work)
+            finally:
+                self._drop()
 
     def rng(self, *name: object) -> np.random.Generator:
         return self._world.rng(self.name, *name)
@@ -71,10 +76,15 @@ class SimulatedNode:
 
     def end(self) -> None:
         """This life is over."""
-        for ticket in self._tickets:
-            ticket.drop()
+        self._drop()
         if self.task is not None:
             self.task.cancel()
+
+    def _drop(self) -> None:
+        """Whatever is still being worked out is not needed any more."""
+        if self._ticket is not None:
+            self._ticket.drop()
+            self._ticket = None
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
@@ -93,7 +103,7 @@ class SimulatedNode:
 
     async def _walk(self, work: Work) -> Any:
         gates = sum(step.gate is not None for step in work.steps)
-        ticket: Ticket | None = None
+        begun = False
         result: Any = None
         unspent = 0.0
         for place, step in enumerate(work.steps):
@@ -103,32 +113,30 @@ class SimulatedNode:
                     await self._spend(unspent)
                     unspent = 0.0
                     await step.gate.wait()
-            if gates == 0 and ticket is None and work.run is not None:
-                ticket = self._begin(work, place, unspent)
+            if gates == 0 and not begun:
+                begun = True
+                self._begin(work, place, unspent)
             unspent += step.seconds
             if step.signal is not None or place == len(work.steps) - 1:
                 await self._spend(unspent)
                 unspent = 0.0
-                result = self._collect(ticket, result)
+                result = self._collect(result)
                 if step.signal is not None:
                     step.signal.open()
         return result
 
-    def _begin(self, work: Work, place: int, pending: float) -> Ticket:
+    def _begin(self, work: Work, place: int, pending: float) -> None:
         run = work.run
-        assert run is not None
+        if run is None:
+            return
         seconds = pending + sum(step.seconds for step in work.steps[place:])
         due = self.site.curve.finish(self.now(), seconds)
-        ticket = self._world.pool.submit(lambda: run(_FREE), due)
-        self._tickets.add(ticket)
-        return ticket
+        self._ticket = self._world.pool.submit(lambda: run(_FREE), due)
 
-    def _collect(self, ticket: Ticket | None, result: Any) -> Any:
+    def _collect(self, result: Any) -> Any:
         """The function's result, taken when the first signal or the end is due."""
-        if ticket not in self._tickets:
-            return result
-        self._tickets.remove(ticket)
-        return ticket.result()
+        ticket, self._ticket = self._ticket, None
+        return result if ticket is None else ticket.result()
 
     async def _spend(self, seconds: float) -> None:
         """Let the time pass that this much work takes at the speed of these moments."""

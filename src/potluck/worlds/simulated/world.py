@@ -57,8 +57,8 @@ class Site:
     """A place in the network: one device (or the coordinator), whichever life it is in."""
 
     __slots__ = (
-        "_curve", "_make_curve", "channels", "down", "here", "incarnation", "index", "known", "link", "lose",
-        "name", "node", "reachable", "up",
+        "_curve", "_make_curve", "channels", "cut", "cuts", "down", "here", "incarnation", "index", "known", "link",
+        "lose", "name", "node", "up",
     )  # fmt: skip
 
     def __init__(self, index: int, name: str, link: Link, curve: Callable[[], Curve]) -> None:
@@ -69,13 +69,18 @@ class Site:
         self.down = Pipe(link.down)
         self._make_curve = curve
         self._curve: Curve | None = None
-        self.lose = link.loss
+        self.lose = [link.loss] if link.loss else []  # shares of messages that get lost, one for each cause
         self.channels: dict[str, tuple[Channel, Channel]] = {}  # out and in, by the other side
-        self.reachable = True
+        self.cuts = 0  # partitions that hold now
+        self.cut = 0  # how often it was cut off so far
         self.here = False
-        self.known = False  # whether the coordinator takes it for present
         self.incarnation = 0
+        self.known = 0  # the incarnation that the coordinator takes for present, 0 for none
         self.node: SimulatedNode | None = None
+
+    @property
+    def reachable(self) -> bool:
+        return self.cuts == 0
 
     @property
     def curve(self) -> Curve:
@@ -116,7 +121,7 @@ class World:
         self._centre.here = True
         for site in self._sites.values():
             if site.known:
-                self._tell(self._centre, Joined(site.name, site.incarnation))
+                self._tell(self._centre, Joined(site.name, site.known))
         main = asyncio.ensure_future(coordinator(self._centre.node))
         self._centre.node.task = main
         try:
@@ -148,7 +153,7 @@ class World:
 
     def _apply(self, change: Change, changes: Iterator[Change]) -> None:
         site = self._sites[change.device]
-        if self._device_main is not None:
+        if self._device_main is not None and change.what:
             self.journal.write(Instant(site.name, change.what, change.at, {"value": change.value}))
         match change.what:
             case "crash":
@@ -160,7 +165,7 @@ class World:
             case "link":
                 self._cut(site) if change.value == 0 else self._heal(site)
             case "lose":
-                site.lose = max(change.value, site.link.loss)
+                site.lose.append(change.value) if change.value > 0 else site.lose.remove(-change.value)
             case "bandwidth":
                 self.network.resize(site.up, site.link.up * change.value)
                 self.network.resize(site.down, site.link.down * change.value)
@@ -198,36 +203,40 @@ class World:
             site.node.end()
             site.node = None
         self._break(site)
-        if site.known:
+        if site.reachable:  # else the lease tells
             self._later(notice, self._miss, site, site.incarnation, reason)
 
     def _cut(self, site: Site) -> None:
-        site.reachable = False
+        site.cuts += 1
+        if site.cuts > 1:
+            return
+        site.cut += 1
         self._break(site)
-        if site.known:
-            self._later(self.fleet.lease, self._expire, site, site.incarnation)
+        self._later(self.fleet.lease, self._expire, site, site.cut)
 
     def _heal(self, site: Site) -> None:
-        site.reachable = True
-        if site.here and not site.known:
+        site.cuts -= 1
+        if site.cuts > 0:
+            return
+        if site.here and site.known != site.incarnation:
             self._announce(site)
+        elif not site.here:
+            self._later(self.fleet.notice, self._miss, site, site.incarnation, "gone")
 
-    def _expire(self, site: Site, incarnation: int) -> None:
+    def _expire(self, site: Site, cut: int) -> None:
         """The lease is over: either side takes the other for lost."""
-        if not site.reachable and site.incarnation == incarnation:
-            self._miss(site, incarnation, "silent for longer than the lease")
+        if not site.reachable and site.cut == cut:
+            self._miss(site, site.known, "silent for longer than the lease")
             self._tell(site, Lost(COORDINATOR, 0, "silent for longer than the lease"))
 
     def _miss(self, site: Site, incarnation: int, reason: str) -> None:
-        if site.known and site.incarnation == incarnation:
-            site.known = False
+        if site.known and site.known == incarnation:
+            site.known = 0
             self._tell(self._centre, Lost(site.name, incarnation, reason))
 
     def _announce(self, site: Site) -> None:
-        if site.known:
-            # Reborn before the end of its last life was noticed.
-            self._tell(self._centre, Lost(site.name, site.incarnation - 1, "restarted"))
-        site.known = True
+        self._miss(site, site.known, "restarted")  # reborn before the end of its last life was noticed
+        site.known = site.incarnation
         self._tell(self._centre, Joined(site.name, site.incarnation))
 
     def _tell(self, site: Site, event: Message) -> None:
@@ -253,7 +262,7 @@ class World:
         envelope = Envelope(origin.name, node.incarnation, message)
         latency = origin.link.latency + target.link.latency
         if not message.bulky:
-            latency += message.nbytes / min(origin.up.capacity, target.down.capacity)
+            latency += message.nbytes / min(origin.link.up, target.link.down)
             self._later(latency, self._arrive, origin, target, target.incarnation, envelope)
             return None
         return self._transfer(origin, target, envelope, latency)
@@ -290,13 +299,13 @@ class World:
             return
         if not (origin.here and origin.reachable and target.reachable) or origin.incarnation != envelope.incarnation:
             return
-        if not any(self._is_lost(share, origin, target, envelope) for share in (origin.lose, target.lose)):
+        shares = (*origin.lose, *target.lose)
+        if not any(self._is_lost(cause, share, origin, target, envelope) for cause, share in enumerate(shares)):
             (target.node or self._live(target)).deliver(envelope)
 
-    def _is_lost(self, share: float, origin: Site, target: Site, envelope: Envelope) -> bool:
+    def _is_lost(self, cause: int, share: float, origin: Site, target: Site, envelope: Envelope) -> bool:
         """Drawn from the moment and the message, not from a sequence, so that a resumed run draws alike."""
-        if share <= 0:
-            return False
-        moment = asyncio.get_running_loop().time()
-        draw = seeds.child(self.seed, "loss", origin.name, target.name, moment, type(envelope.message).__name__, share)
+        message, moment = envelope.message, asyncio.get_running_loop().time()
+        what = (type(message).__name__, getattr(message, "turn", 0), getattr(message, "first", 0))
+        draw = seeds.child(self.seed, "loss", origin.name, target.name, moment, *what, cause)
         return draw < share * 2**63

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from potluck.cli import demo
+from potluck.cli.demo import Attempt, verdict
+from potluck.run import Result
+from tests.cli.calling import Shell
+
+
+def _attempt(recipe: str, time_s: float, sent: int, accuracy: float = 0.96) -> Attempt:
+    devices = {
+        "desktop": {"wait_s": 0.9 * time_s, "updates": 40},
+        "phone": {"wait_s": 0.1 * time_s, "updates": 2},
+    }
+    summary: dict[str, Any] = {
+        "time_s": time_s, "bytes": sent, "accuracy": accuracy, "devices": devices, "limit": "phone was busy",
+    }  # fmt: skip
+    return Attempt(recipe, Result("done", "", summary, None, None), [(time_s, accuracy)])
+
+
+def test_the_verdict_names_winner_margin_and_reason() -> None:
+    lines = verdict([_attempt("slow", 10.0, 5_000_000), _attempt("fast", 2.0, 9_000_000)])
+    assert lines[0] == "fast won: there after 2 s of virtual time, 5.0 times as fast as slow."
+    assert "slow 5 MB, fast 9 MB" in lines[1]
+    assert "50% under fast, 50% under slow" in lines[2]
+    assert "Updates from desktop and from phone: fast 40 and 2, slow 40 and 2" in lines[3]
+    assert lines[4].startswith("What held slow up")
+
+
+def test_whoever_did_not_get_there_has_not_won() -> None:
+    lines = verdict([_attempt("soon", 1.0, 1, accuracy=0.5), _attempt("later", 5.0, 1)])
+    assert lines[0].startswith("later won")
+    assert verdict([_attempt("soon", 1.0, 1, accuracy=0.5)]) == ["Nobody reached 95.0 % within the budget."]
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same race with a smaller model."""
+    whole = demo.job
+
+    def job(recipe: str, seed: int) -> dict[str, Any]:
+        task = {"model": "mlp", "data": "digits", "options": {"hidden": [32]}}
+        return {**whole(recipe, seed), "task": task, "stop": {"rounds": 40, "accuracy": 0.9}}
+
+    monkeypatch.setattr(demo, "job", job)
+    monkeypatch.setattr(demo, "TARGET", 0.9)
+
+
+@pytest.mark.usefixtures("small")
+def test_it_prints_the_race_and_writes_nothing(potluck: Shell, folder: Any) -> None:
+    before = sorted(folder.iterdir())
+    found = potluck("demo")
+    assert found.code == 0
+    assert all(f"\n{recipe} " in found.out for recipe in demo.RECIPES)
+    assert "won: there after" in found.out
+    assert "█" in found.out
+    assert sorted(folder.iterdir()) == before
+
+
+@pytest.mark.usefixtures("small")
+def test_the_same_seed_gives_the_same_race(potluck: Shell) -> None:
+    races = [potluck("demo", "--json", "--threads", threads).json for threads in "01"]
+    for race in races:
+        for recipe in race["recipes"].values():
+            del recipe["wall_s"]
+    assert races[0] == races[1]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", ["0", "1", "2"])
+def test_all_three_arrive_in_time(potluck: Shell, seed: str) -> None:
+    began = time.monotonic()
+    found = potluck("demo", "--json", "--seed", seed).json
+    assert time.monotonic() - began < 90
+    assert all(recipe["reached"] for recipe in found["recipes"].values())

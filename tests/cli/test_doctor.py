@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from potluck.cli import doctor
+from tests.cli.calling import Shell
+
+
+def _states(potluck: Shell, *words: str) -> dict[str, str]:
+    return {one["what"]: one["state"] for one in potluck("doctor", "--json", *words).json["findings"]}
+
+
+def test_a_working_place_is_ready(potluck: Shell, folder: Path) -> None:
+    found = potluck("doctor")
+    assert found.code == 0
+    assert "ready: try `potluck demo`" in found.out
+    states = _states(potluck)
+    assert {"python", "torch", "packages", "runs", "data", "disk"} <= set(states)
+    assert not (folder / "runs").exists()
+
+
+def test_what_is_missing_comes_with_the_command_that_brings_it(potluck: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    version = metadata.version
+
+    def without(name: str) -> str:
+        if name == "scikit-learn":
+            raise metadata.PackageNotFoundError(name)
+        return version(name)
+
+    monkeypatch.setattr(metadata, "version", without)
+    found = potluck("doctor")
+    assert found.code == 0
+    assert "without scikit-learn: pip install 'potluck[digits]'" in found.out
+
+
+def test_data_is_looked_for_where_it_is_said(potluck: Shell, tmp_path: Path) -> None:
+    assert f"looked for in {tmp_path}" in potluck("doctor", "--data", tmp_path).out
+    assert _states(potluck, "--data", str(tmp_path))["data mnist"] == "missing"
+
+
+def test_a_place_that_cannot_be_written_is_not_ready(potluck: Shell, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    found = potluck("doctor", "--runs", tmp_path / "file")
+    assert found.code == 1
+    assert "cannot be written" in found.out
+    assert "not ready" in found.out
+
+
+def test_without_torch_it_still_says_what_to_do(potluck: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    (_, torch) = doctor._python()
+    assert torch.state == doctor.BAD
+    assert "pip install torch" in torch.found

@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from potluck.cli.figures import amount, percent, seconds, share
+from potluck.cli.sparkline import Trail, sparkline
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.0, "0 s"),
+        (4.48e-6, "4.48 µs"),
+        (0.99949e-3, "999 µs"),
+        (0.35, "350 ms"),
+        (0.99999, "1 s"),
+        (14.32, "14.3 s"),
+        (99.96, "1 min 40 s"),
+        (125, "2 min 05 s"),
+        (11520, "3 h 12 min"),
+    ],
+)
+def test_seconds(value: float, text: str) -> None:
+    assert seconds(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0, "0 B"), (64, "64 B"), (999.9, "1 kB"), (94_646_016, "94.6 MB"), (203e6, "203 MB"), (1.234e9, "1.23 GB")],
+)
+def test_amount(value: float, text: str) -> None:
+    assert amount(value) == text
+
+
+def test_percent_and_share() -> None:
+    assert (percent(0.9528), percent(None)) == ("95.3 %", "–")
+    assert (share(1, 4), share(0, 0)) == ("25 %", "–")
+
+
+def test_a_sparkline_ends_where_its_points_end() -> None:
+    rising = [(float(at), at / 10) for at in range(11)]
+    assert len(sparkline(rising, 8, 10)) == 8
+    assert len(sparkline(rising, 20, 20)) == 10
+    assert sparkline(rising, 20, 1000) != ""
+    assert sparkline([], 20, 10) == ""
+
+
+@given(st.lists(st.floats(-2, 2), min_size=1, max_size=50), st.integers(1, 60))
+def test_a_sparkline_is_no_wider_than_asked(values: list[float], width: int) -> None:
+    points = [(float(at), value) for at, value in enumerate(values, 1)]
+    line = sparkline(points, width, points[-1][0])
+    assert len(line) == width
+    assert set(line) <= set("▁▂▃▄▅▆▇█")
+
+
+def test_higher_values_are_drawn_higher() -> None:
+    line = sparkline([(float(at), at / 40) for at in range(41)], 40, 40)
+    assert sorted(line) == list(line)
+    assert (line[0], line[-1]) == ("▁", "█")
+
+
+def test_a_trail_is_bounded_and_spans_the_whole_way() -> None:
+    trail = Trail(most=64)
+    for at in range(10_000):
+        trail.add(float(at), 0.5)
+    assert len(trail.points) < 64
+    assert trail.points[0][0] == 0
+    assert trail.points[-1][0] > 9000

@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import io
+import re
+import time
+from typing import Any
+
+from rich.console import Console
+
+from potluck.cli.live import Lines, Picture, Silent, progress
+from potluck.cli.pace import Pace
+from potluck.cli.rows import rows, table
+from potluck.job import make
+from potluck.journal import Instant, Span, Tally
+from potluck.run import simulate
+from potluck.run.keeper import Keeper
+
+JOB: dict[str, Any] = {
+    "task": {"model": "mlp", "data": "synthetic", "options": {"hidden": [8]}},
+    "fleet": "kitchen-table",
+    "stop": {"rounds": 40},
+}
+
+
+def _console(width: int = 110) -> tuple[Console, io.StringIO]:
+    written = io.StringIO()
+    return Console(file=written, force_terminal=True, width=width, highlight=False), written
+
+
+def _keeper(**more: Any) -> Keeper:
+    return Keeper.fresh(make({**JOB, **more}), None, None, lambda: False)
+
+
+def test_the_picture_shows_every_device_and_the_way() -> None:
+    console, written = _console()
+    keeper = _keeper()
+    keeper.books.round, keeper.books.score = 10, {"accuracy": 0.5}
+    keeper.journal.write(Span("pi5", "pull", 0.0, 1.0, {"bytes": 1000}))
+    keeper.journal.write(Instant("phone", "lost", 1.5))
+    with Picture(console, lambda: False) as picture:
+        picture(keeper, 4.0)
+        time.sleep(0.4)
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", written.getvalue())
+    assert "round 10/40, 4 s virtual, accuracy 50.0 %" in text
+    assert all(device.name in text for device in keeper.job.fleet.members)
+    assert re.search(r"pi5 +computing +0 % +25 % +0 % +75 %", text)
+    assert re.search(r"phone +lost .* 1 +$", text, re.MULTILINE)
+    assert "Ctrl-C" in text
+
+
+def test_the_picture_hardly_costs_the_run_anything() -> None:
+    console, written = _console()
+    with Picture(console, lambda: True) as picture:
+        picture(_keeper(), 1.0)
+        time.sleep(1.2)
+        began = time.perf_counter()
+        for _ in range(1000):
+            picture(_keeper_once, 1.0)
+        assert time.perf_counter() - began < 0.1
+    assert 1 <= written.getvalue().count("stopping at a safe point") <= 7
+
+
+_keeper_once = _keeper()
+
+
+def test_lines_come_at_a_modest_rate() -> None:
+    console, written = _console()
+    with Lines(console, least_s=0.0) as lines:
+        simulate(JOB, watch=lines, threads=0)
+    shown = [int(number) for number in re.findall(r"round (\d+)/40", written.getvalue())]
+    assert shown == [4, 8, 12, 16, 20, 24, 28, 32, 36, 40]
+
+
+def test_lines_come_now_and_then_where_the_way_is_long() -> None:
+    console, written = _console()
+    keeper = _keeper(stop={"rounds": 10**6})
+    with Lines(console, least_s=0.0, most_s=0.1) as lines:
+        for number in range(30):
+            keeper.books.round = number
+            lines(keeper, float(number))
+            time.sleep(0.01)
+    assert 2 <= written.getvalue().count("round") <= 4
+
+
+def test_quiet_is_silent_and_no_terminal_gets_lines() -> None:
+    assert type(progress(quiet=True)) is Silent
+    assert isinstance(progress(quiet=False), Lines | Picture)
+
+
+def test_the_pace_of_a_resumed_run_counts_from_where_it_was_resumed() -> None:
+    pace, keeper = Pace(), _keeper()
+    keeper.books.round = 20
+    pace.see(keeper, 1.0)
+    assert pace.left_s() is None
+    time.sleep(0.05)
+    keeper.books.round = 30
+    pace.see(keeper, 2.0)
+    left = pace.left_s()
+    assert left is not None
+    assert 0.04 < left < 0.2  # half of the rest took 0.05 s
+
+
+def test_large_fleets_are_shown_by_group() -> None:
+    fleet = make({**JOB, "fleet": {"devices": [{"preset": "pi4", "count": 300}, {"preset": "phone"}]}}).fleet
+    found = rows(fleet)
+    assert [(row.label, len(row.devices)) for row in found] == [("pi4 ×300", 300), ("phone", 1)]
+    tally = Tally()
+    for number in range(300):
+        tally.add(Span(f"pi4-{number}", "compute", 0.0, 1.0, {"samples": 2}))
+    console, written = _console()
+    console.print(table(found, tally, 2.0))
+    assert re.search(r"pi4 ×300 .* 50 %.* 600 ", written.getvalue())
