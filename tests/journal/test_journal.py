@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import pytest
@@ -39,15 +38,6 @@ def test_what_is_written_is_read(records: list[Record], tmp_path_factory: pytest
     assert _written(path, records) == path.stat().st_size
     assert list(read(path)) == records
     assert path.read_bytes().count(b"\n") == len(records)
-
-
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-@pytest.mark.xfail(strict=True, raises=RunError, reason="JSON has no NaN: it is written as null and cannot be read")
-def test_a_loss_that_is_no_number_is_read_too(value: float, tmp_path: Path) -> None:
-    _written(tmp_path / "journal", [Scalar("coordinator", "test_loss", 1.0, value)])
-    (record,) = read(tmp_path / "journal")
-    assert isinstance(record, Scalar)
-    assert str(record.value) == str(value)
 
 
 def test_same_records_same_bytes(tmp_path: Path) -> None:

@@ -169,7 +169,6 @@ def test_a_replica_can_be_used_again(local: LocalSgd) -> None:
     assert torch.equal(updates[0].buffers, updates[1].buffers)
 
 
-@pytest.mark.xfail(strict=True, reason="the rounding of the counter is counted as if it had been trained")
 def test_a_counter_that_was_averaged_moves_on_by_the_steps_that_were_taken() -> None:
     """Two devices with 1 and 2 batches leave the counter at 1.5; the next batch is one more, not one and a half."""
     module, batches = _net(), _batches(1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import potluck
 from potluck import seeds
 from potluck.data import Dataset, from_tensors
 from potluck.job import make
+from potluck.journal import read
 from potluck.loops.parts.batching import Fixed
 
 ROUNDS = 7
@@ -121,6 +123,20 @@ def test_the_result_does_not_depend_on_who_is_faster(recipe: str) -> None:
     for other in models[1:]:
         for name, tensor in models[0].items():
             torch.testing.assert_close(tensor, other[name], rtol=1e-5, atol=1e-6)
+
+
+def test_a_run_that_diverges_fails_and_says_so(tmp_path: Path) -> None:
+    """Updates that are not finite are refused; the journal stays readable, though JSON has no such numbers."""
+    server = {"kind": "sgd", "lr": 1e30}
+    result = potluck.simulate(
+        job(2, rounds={"batching": {"size": 15}, "server": server}),
+        task=potluck.Task(small_net(), small_data()),
+        folder=tmp_path / "run",
+    )
+    assert result.status == "failed"
+    assert "not finite" in result.reason
+    assert result.summary["refused"] > 0
+    assert list(read(tmp_path / "run" / "journal.jsonl"))
 
 
 class _DoubleInputs(nn.Module):

@@ -33,11 +33,10 @@ class Scaling:
 
     def apply(self, stored: Tensor) -> Tensor:
         """New float32 inputs; one multiplication and one addition, whatever was stored."""
-        inputs = stored.to(torch.float32, copy=True)
         if self == PLAIN:
-            return inputs
+            return stored.to(torch.float32, copy=True)
         channels = (-1, *[1] * (stored.ndim - 2)) if stored.ndim > 1 else (-1,)
-        return inputs.mul_(self._scale.view(channels)).add_(self._shift.view(channels))
+        return stored.mul(self._scale.view(channels)).add_(self._shift.view(channels))
 
     @cached_property
     def _scale(self) -> Tensor:

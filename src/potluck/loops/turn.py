@@ -41,6 +41,7 @@ class Turn:
         self._trained: Any = None
         self._updates: dict[int, Push] = {}
         self._last_arrival = 0.0
+        self._learns = device.settings.transfer.learns
 
     def take(self, segment: Segment) -> None:
         """A segment of the model has arrived."""
@@ -64,7 +65,6 @@ class Turn:
         cuts = settings.transfer.cuts(device.costs, device.seen, size)
         self._arrived = {first: Latch() for first, _ in cuts.pull}
         self.accepted = {first: Latch() for first, _ in cuts.push}
-        self._ready = {first: Latch() for first, _ in cuts.push}
         if len(cuts.pull) == len(cuts.push) == 1:
             await self._pull(*cuts.pull[0])
             await self._compute(share, [Step(sum(map(device.costs.step, share.sizes)))])
@@ -82,6 +82,7 @@ class Turn:
         )
 
     async def _overlapped(self, share: Share, cuts: Cuts) -> None:
+        self._ready = {first: Latch() for first, _ in cuts.push}
         async with asyncio.TaskGroup() as group:
             group.create_task(self._pull_all(cuts.pull))
             group.create_task(self._compute(share, self._steps(share)))
@@ -105,7 +106,8 @@ class Turn:
         pipelined = self._last_arrival > asked
         start = max(asked, self._last_arrival)
         self._last_arrival = node.now()
-        seen.pulled(nbytes, node.now() - start - (0.0 if pipelined else seen.round_trip))
+        if self._learns:
+            seen.pulled(nbytes, node.now() - start - (0.0 if pipelined else seen.round_trip))
         self._record("pull", start, nbytes, (first, last))
 
     # --- compute ---------------------------------------------------------------------------------------------------
@@ -162,7 +164,8 @@ class Turn:
         start, message = self._node.now(), self._update(first, last)
         self._updates[first] = message
         await self._node.send(COORDINATOR, message)
-        self._device.seen.pushed(message.payload.nbytes, self._node.now() - start)
+        if self._learns:
+            self._device.seen.pushed(message.payload.nbytes, self._node.now() - start)
         self._record("push", start, message.payload.nbytes, (first, last))
 
     async def _settled(self, first: int) -> None:

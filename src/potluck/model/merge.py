@@ -1,6 +1,6 @@
 """How many updates become one: sums that take one update at a time and never hold them all.
 
-Sums are kept in double precision; one update alone comes back bit for bit.
+One update alone comes back bit for bit, whatever it weighs.
 """
 
 from __future__ import annotations
@@ -52,16 +52,16 @@ class Sum:
     """A weighted sum of updates on the way to their mean."""
 
     def __init__(self, layout: Layout) -> None:
-        self._params = torch.zeros(layout.param_bounds[-1], dtype=torch.float64)
-        self._buffers = torch.zeros(layout.buffer_bounds[-1], dtype=torch.float64)
+        self._params = torch.zeros(layout.param_bounds[-1], dtype=layout.dtype)
+        self._buffers = torch.zeros(layout.buffer_bounds[-1], dtype=layout.dtype)
         self._weight = 0.0
-        self._dtype = layout.dtype
         self._only: tuple[Tensor, Tensor] | None = None  # one update alone is its own mean, to the bit
 
     def add(self, params: Tensor, buffers: Tensor, weight: float) -> None:
         self._only = (params, buffers) if self._weight == 0 else None
         self._params.add_(params, alpha=weight)
-        self._buffers.add_(buffers, alpha=weight)
+        if len(buffers):
+            self._buffers.add_(buffers, alpha=weight)
         self._weight += weight
 
     def mean(self) -> tuple[Tensor, Tensor]:
@@ -69,4 +69,4 @@ class Sum:
         assert self._weight > 0, "nothing was added"
         if self._only is not None:
             return self._only
-        return tuple(vector.div(self._weight).to(self._dtype) for vector in (self._params, self._buffers))  # type: ignore[return-value]
+        return self._params.div_(self._weight), self._buffers.div_(self._weight)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,8 @@ class Replica:
 
     def __init__(self, module: nn.Module, layout: Layout, loss: Loss) -> None:
         self.module = copy.deepcopy(module)
+        self.dropouts = seed_dropouts(self.module)
+        self.draws_elsewhere = True  # whether anything but these layers may draw
         self.layout = layout
         self.loss = loss
         self.numbers = bind(self.module, layout)
@@ -41,7 +44,8 @@ class Replica:
         """Take over the numbers of the layers `first` to `last`."""
         into_params, into_buffers = self.layout.slices(first, last)
         self.numbers.params[into_params].copy_(params)
-        self.numbers.buffers[into_buffers].copy_(buffers)
+        if len(buffers):
+            self.numbers.buffers[into_buffers].copy_(buffers)
 
     def settle(self) -> None:
         """After loading: bring the counters, which are no views, up to date."""
@@ -64,14 +68,18 @@ class Replica:
         """
         if not self.module.training:
             self.module.train()
-        if draws is None:
+        with nullcontext() if draws is None else self._seeded(int(draws.integers(2**62))):
             loss = self.loss(self.module(inputs), targets)
-        else:
-            with Draws(int(draws.integers(2**62))):
-                loss = self.loss(self.module(inputs), targets)
         gradients = torch.autograd.grad(loss, self._params, allow_unused=True, materialize_grads=True)
         torch.cat([gradient.reshape(-1) for gradient in gradients], out=self._gradient)
         return self._gradient, float(loss.detach())
+
+    def _seeded(self, seed: int) -> AbstractContextManager[object]:
+        """What the model draws is drawn from this seed."""
+        generator = torch.Generator().manual_seed(seed) if self.dropouts else None
+        for dropout in self.dropouts:
+            dropout.generator = generator
+        return Draws(seed) if self.draws_elsewhere else nullcontext()
 
     def anchor(self) -> Tensor:
         """A copy of the parameters as they are now, the replica's own, good until the next call."""
@@ -85,6 +93,28 @@ class Replica:
             yield self.module(inputs), targets
 
 
+class SeededDropout(nn.Dropout):
+    """Dropout from a generator of its own: what the dispatch mode below does for any operation, at no cost."""
+
+    generator: torch.Generator | None = None
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if self.generator is None or not self.training or not 0 < self.p < 1:
+            return super().forward(inputs)
+        kept = torch.empty_like(inputs).bernoulli_(1 - self.p, generator=self.generator)
+        return inputs * kept.div_(1 - self.p)
+
+
+def seed_dropouts(module: nn.Module) -> list[SeededDropout]:
+    """Make every plain dropout layer one that can be seeded."""
+    found = []
+    for layer in module.modules():
+        if type(layer) is nn.Dropout:
+            layer.__class__ = SeededDropout
+            found.append(layer)
+    return found  # type: ignore[return-value]
+
+
 class Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Gives a seeded generator to every operation that draws, in this thread only; torch's global one is shared."""
 
@@ -96,10 +126,11 @@ class Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
         if torch.Tag.nondeterministic_seeded in func.tags:
-            self.drew = True
             func = _with_generator(func)
-            if _takes_generator(func) and kwargs.get("generator") is None:
-                kwargs["generator"] = self._generator
+            if kwargs.get("generator") is None:
+                self.drew = True
+                if _takes_generator(func):
+                    kwargs["generator"] = self._generator
         return func(*args, **kwargs)
 
 

@@ -93,6 +93,7 @@ class Trainer:
         replica: Replica | None = getattr(self._threads, "replica", None)
         if replica is None:
             replica = self._threads.replica = Replica(self._module, self.layout, self._loss)
+            replica.draws_elsewhere = self._draws_elsewhere
         return replica
 
     def _rehearse(self) -> bool:
@@ -100,13 +101,15 @@ class Trainer:
         inputs, targets = self._samples.batch(np.arange(min(2, len(self._samples))))
         replica = Replica(self._module, self.layout, self._loss)
         try:
+            replica.draws_elsewhere = False
             with Draws(0) as draws:
-                replica.gradient(inputs, targets)
+                replica.gradient(inputs, targets, np.random.default_rng(0))
         except (RuntimeError, ValueError, IndexError, TypeError) as error:
             reason = str(error).strip().splitlines()[0]
             shape = tuple(inputs.shape[1:])
             raise ModelError(f"the model does not fit the data (inputs of shape {shape}): {reason}") from error
-        return bool(draws.drew)
+        self._draws_elsewhere = bool(draws.drew)
+        return self._draws_elsewhere or bool(replica.dropouts)
 
 
 class Server:

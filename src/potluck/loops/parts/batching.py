@@ -52,7 +52,8 @@ class Batching(Part, frozen=True, kw_only=True):
         generator = rng("order", count)
         batches: list[Indices] = []
         while len(batches) < passes:
-            batches += np.split(shard[generator.permutation(len(shard))], _cuts(len(shard), size))
+            mixed = shard[generator.permutation(len(shard))]
+            batches += [mixed[start:end] for start, end in pairwise([0, *_cuts(len(shard), size), len(shard)])]
         return batches[:passes]
 
 

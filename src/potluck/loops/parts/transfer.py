@@ -27,6 +27,7 @@ class Transfer(Part, frozen=True, kw_only=True):
     """Plans a turn's transfers; `window` of them may be in flight at once (with one, each pays the round trip)."""
 
     strategy: ClassVar[Strategy]
+    learns: ClassVar[bool] = True  # whether it goes by what the device has seen
 
     window: Annotated[int, msgspec.Meta(ge=1)] = 2
 
@@ -47,6 +48,7 @@ class Sequential(Transfer, frozen=True, kw_only=True, tag="sequential"):
     """The whole model at once: pull, then compute, then push."""
 
     strategy: ClassVar[Strategy] = "sequential"
+    learns: ClassVar[bool] = False
 
     def cuts(self, costs: Costs, seen: Estimates, samples: int) -> Cuts:
         whole = ((0, costs.layers - 1),)

@@ -38,7 +38,7 @@ class SimulatedNode:
         self._ticket: Ticket | None = None
 
     def now(self) -> float:
-        return asyncio.get_running_loop().time()
+        return self._world.loop.time()
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

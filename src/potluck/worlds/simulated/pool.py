@@ -2,7 +2,9 @@
 
 A piece of work is handed in when it starts in virtual time and its result is taken when it is due. Background threads
 do the earliest due first and run ahead by a bounded number of results, so memory does not grow with the fleet. Whoever
-needs a result that nobody has begun does it himself: with no threads at all the pool is a lazy call.
+needs a result that nobody has begun does it himself, and whoever waits for one lends a hand with the next: with no
+threads at all the pool is a lazy call. Work of a millisecond or two is not handed over at all: the threads would only
+take the interpreter's lock from each other.
 """
 
 from __future__ import annotations
@@ -10,12 +12,14 @@ from __future__ import annotations
 import heapq
 import itertools
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
 __all__ = ["Pool", "Ticket"]
 
 _WAITING, _RUNNING, _DONE, _DROPPED = range(4)
+_WORTH_A_THREAD_S = 0.003
 
 
 class Ticket:
@@ -43,10 +47,12 @@ class Ticket:
         self._pool._drop(self)
 
     def _do(self) -> None:
+        began = time.perf_counter()
         try:
             self._result = self._function()
         except BaseException as error:
             self._error = error
+        self._pool._learn(time.perf_counter() - began)
 
 
 class Pool:
@@ -60,13 +66,14 @@ class Pool:
         self._untaken = 0
         self._closed = False
         self._prepare = prepare
+        self._usual_s = _WORTH_A_THREAD_S  # how long work takes, lately
         self._threads = [threading.Thread(target=self._work, name=f"potluck-{n}", daemon=True) for n in range(threads)]
         for thread in self._threads:
             thread.start()
 
     def submit(self, function: Callable[[], Any], due: float) -> Ticket:
         ticket = Ticket(self, function)
-        if self._threads:
+        if self._threads and self._usual_s >= _WORTH_A_THREAD_S:
             with self._changed:
                 heapq.heappush(self._queue, (due, next(self._order), ticket))
                 self._changed.notify()
@@ -85,22 +92,12 @@ class Pool:
         self._prepare()
         while True:
             with self._changed:
-                while not self._closed and not (self._queue and self._untaken < self._ahead):
+                while not self._closed and (ticket := self._next()) is None:
                     self._changed.wait()
                 if self._closed:
                     return
-                ticket = heapq.heappop(self._queue)[2]
-                if ticket._state != _WAITING:
-                    continue
-                ticket._state = _RUNNING
-                self._untaken += 1
-            ticket._do()
-            with self._changed:
-                if ticket._state == _DROPPED:
-                    self._untaken -= 1
-                else:
-                    ticket._state = _DONE
-                self._changed.notify_all()
+            assert ticket is not None
+            self._carry_out(ticket)
 
     def _finish(self, ticket: Ticket) -> None:
         with self._changed:
@@ -110,10 +107,42 @@ class Pool:
         if mine:
             ticket._do()
             return
+        while (other := self._wait_or_help(ticket)) is not None:
+            self._carry_out(other)
+        with self._changed:
+            self._take(ticket)
+
+    def _wait_or_help(self, ticket: Ticket) -> Ticket | None:
+        """Wait until a ticket is done, or give back another one to do meanwhile."""
         with self._changed:
             while ticket._state == _RUNNING:
+                other = self._next()
+                if other is not None:
+                    return other
                 self._changed.wait()
-            self._take(ticket)
+        return None
+
+    def _next(self) -> Ticket | None:
+        """The earliest due that nobody has begun, now begun; None if there is none or enough results wait."""
+        while self._queue and self._untaken < self._ahead:
+            ticket = heapq.heappop(self._queue)[2]
+            if ticket._state == _WAITING:
+                ticket._state = _RUNNING
+                self._untaken += 1
+                return ticket
+        return None
+
+    def _carry_out(self, ticket: Ticket) -> None:
+        ticket._do()
+        with self._changed:
+            if ticket._state == _DROPPED:
+                self._untaken -= 1
+            else:
+                ticket._state = _DONE
+            self._changed.notify_all()
+
+    def _learn(self, seconds: float) -> None:
+        self._usual_s += 0.2 * (seconds - self._usual_s)
 
     def _drop(self, ticket: Ticket) -> None:
         with self._changed:

@@ -106,6 +106,7 @@ class World:
         }
         self._sites[COORDINATOR] = self._centre
         self._device_main: Main | None = None
+        self.loop: asyncio.AbstractEventLoop
         self._error: DeviceError | None = None
 
     def rng(self, *name: object) -> np.random.Generator:
@@ -113,6 +114,7 @@ class World:
 
     async def run(self, coordinator: Main, device: Main, start: float = 0.0) -> Any:
         """Let everybody live from `start` until the coordinator's main returns; give back what it returns."""
+        self.loop = asyncio.get_running_loop()
         self._begin_script()
         if start > 0:
             await asyncio.sleep(start)
@@ -249,8 +251,7 @@ class World:
                 channel.drop()
 
     def _later(self, delay: float, action: Callable[..., None], *args: Any) -> None:
-        loop = asyncio.get_running_loop()
-        loop.call_at(loop.time() + delay, action, *args)
+        self.loop.call_at(self.loop.time() + delay, action, *args)
 
     # --- bytes -----------------------------------------------------------------------------------------------------
 
