@@ -7,6 +7,7 @@ import math
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import numpy as np
@@ -420,7 +421,12 @@ def test_work_that_is_given_up_does_not_stop_the_threads() -> None:
 
     async def coordinate(node: Node) -> bool:
         done, next_one = threading.Event(), threading.Event()
-        work = asyncio.ensure_future(node.compute(Work([Step(10.0)], lambda pace: done.set())))
+
+        def long_enough(pace: object) -> None:
+            sleep(0.05)  # short work is not handed over to a thread
+            done.set()
+
+        work = asyncio.ensure_future(node.compute(Work([Step(10.0)], long_enough)))
         await node.sleep(1)
         assert done.wait(5)
         work.cancel()

@@ -94,7 +94,9 @@ class Samples:
         inputs = self.x.index_select(0, chosen)
         if rng is not None and self.augmentation is not None:
             inputs = self.augmentation.apply(inputs, rng)
-        return self.scaling.apply(inputs), self.y.index_select(0, chosen)
+        if self.scaling is not PLAIN or inputs.dtype != torch.float32:  # else they are fresh and fit already
+            inputs = self.scaling.apply(inputs)
+        return inputs, self.y.index_select(0, chosen)
 
 
 @dataclass(frozen=True, eq=False)

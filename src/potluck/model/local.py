@@ -7,7 +7,6 @@ from typing import Annotated, NamedTuple
 
 import msgspec
 import numpy as np
-import torch
 from torch import Tensor
 
 from potluck.model.replica import Replica
@@ -55,7 +54,7 @@ class Gradient(Local, frozen=True, kw_only=True, tag="gradient"):
         ((inputs, targets),) = batches
         before = replica.state_buffers()
         gradient, loss = replica.gradient(inputs, targets, draws)
-        return Trained(gradient.clone(), replica.state_buffers().sub_(before), len(targets), loss)
+        return Trained(gradient.clone(), replica.buffers_since(before), len(targets), loss)
 
 
 class LocalSgd(Local, frozen=True, kw_only=True, tag="sgd"):
@@ -84,9 +83,8 @@ class LocalSgd(Local, frozen=True, kw_only=True, tag="sgd"):
         for inputs, targets in batches:
             gradient, loss = replica.gradient(inputs, targets, draws)
             losses, samples = losses + loss * len(targets), samples + len(targets)
-            with torch.no_grad():
-                velocity = self._step(weights, self.correct(gradient, weights, anchor), velocity, lr)
-        return Trained(anchor - weights, replica.state_buffers().sub_(before), samples, losses / max(samples, 1))
+            velocity = self._step(weights, self.correct(gradient, weights, anchor), velocity, lr)
+        return Trained(anchor - weights, replica.buffers_since(before), samples, losses / max(samples, 1))
 
     def _step(self, weights: Tensor, gradient: Tensor, velocity: Tensor | None, lr: float) -> Tensor | None:
         """One step as torch.optim.SGD takes it."""

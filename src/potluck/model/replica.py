@@ -57,7 +57,11 @@ class Replica:
         """A copy of the buffers as they are now."""
         for tensor, entry in self._counters:
             self.numbers.buffers[entry.start : entry.stop].copy_(tensor.reshape(-1))
-        return self.numbers.buffers.clone()
+        return self.numbers.buffers.clone() if len(self.numbers.buffers) else self.numbers.buffers
+
+    def buffers_since(self, before: Tensor) -> Tensor:
+        """How the buffers have changed."""
+        return self.state_buffers().sub_(before) if len(before) else before
 
     def gradient(
         self, inputs: Tensor, targets: Tensor, draws: np.random.Generator | None = None
