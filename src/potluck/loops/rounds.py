@@ -24,6 +24,7 @@ from potluck.loops.mathematics import ServerMathematics
 from potluck.loops.messages import Accept, Invite, Joined, Lost, Pull, Push, Release, Released, Segment, Stop
 from potluck.loops.node import Envelope, Node, Step, Work
 from potluck.loops.parts.barrier import Progress
+from potluck.loops.patience import Patience
 from potluck.loops.progress import Books, Ending, Turn
 from potluck.loops.rules import Rules
 from potluck.loops.settings import Rounds
@@ -61,15 +62,14 @@ class Coordinator:
         self._arrived = 0
         self._opened = 0.0
         self._refusals: list[str] = []
-        self._alive_at = 0.0  # when anything last moved on
-        self._stirred: set[str] = set()  # who gave a sign of life since
+        self._patience = Patience(settings.patience)
         self._nudge_at = math.inf  # when the next silent device is asked again
         self._draining = False
         self._begun = False
 
     async def main(self) -> Ending:
         """Lead rounds until a rule of the job, the user or a shortfall ends the run."""
-        self._alive_at = self._node.now()
+        self._patience.begin(self._node.now())
         await self._catch_up()
         self._begun = True
         ending = self._rules.ending(self.books, self._node.now())
@@ -159,15 +159,14 @@ class Coordinator:
 
     async def _step(self, until: float) -> Ending | None:
         """Handle the next thing that happens, nudge who stays silent, and give up when nothing moves for too long."""
-        give_up = self._alive_at + self._settings.patience
         until = until if until > self._node.now() else math.inf
-        envelope = await self._node.receive(min(until, give_up, self._nudge_at))
+        envelope = await self._node.receive(min(until, self._patience.ends_at, self._nudge_at))
         if envelope is not None:
             self._handle(envelope)
         now = self._node.now()
         if now >= self._nudge_at:
             self._nudge(now)
-        if now >= self._alive_at + self._settings.patience:
+        if now >= self._patience.ends_at:
             return Ending("failed", self._shortfall())
         return self._rules.interruption()
 
@@ -206,7 +205,7 @@ class Coordinator:
         turn = self._working.get(envelope.sender)
         if turn is not None and turn.number == number and turn.incarnation == envelope.incarnation:
             turn.heard = True
-            self._stir(envelope.sender)
+            self._patience.stir(envelope.sender, self._node.now())
             return turn
         self._node.send(envelope.sender, Release(number))
         return None
@@ -229,7 +228,7 @@ class Coordinator:
             return
         self.books.bytes_received += push.nbytes
         turn.take(push)
-        self._move_on()
+        self._patience.begin(self._node.now())
         self._node.send(envelope.sender, Accept(push.turn, push.first))
         if turn.is_whole(self._layers):
             del self._working[envelope.sender]
@@ -251,21 +250,10 @@ class Coordinator:
         self._mathematics.add(turn.pieces, turn.samples, self.books.version - turn.version)
         self.books.add(turn)
 
-    def _move_on(self) -> None:
-        """Something was got done: the patience begins anew."""
-        self._alive_at = self._node.now()
-        self._stirred.clear()
-
-    def _stir(self, device: str) -> None:
-        """A sign of life is worth some patience too, but only once: a device may die and return for ever."""
-        if device not in self._stirred:
-            self._stirred.add(device)
-            self._alive_at = self._node.now()
-
     # --- membership ------------------------------------------------------------------------------------------------
 
     def _join(self, device: str, incarnation: int) -> None:
-        self._stir(device)
+        self._patience.stir(device, self._node.now())
         if device not in self._here:
             bisect.insort(self._roster, device)
         self._here[device] = incarnation
@@ -310,7 +298,7 @@ class Coordinator:
         self._scalar("loss", books.loss_now)
         books.commit()
         self._arrived = 0
-        self._move_on()
+        self._patience.begin(now)
         if self._rules.wants_score(books.round):
             await self._measure()
         self._rules.watch(books, now)

@@ -16,7 +16,8 @@ from potluck.loops.node import Envelope, Work
 from potluck.worlds.simulated.pool import Ticket
 
 if TYPE_CHECKING:
-    from potluck.worlds.simulated.world import Site, World
+    from potluck.worlds.simulated.site import Site
+    from potluck.worlds.simulated.world import World
 
 __all__ = ["SimulatedNode"]
 

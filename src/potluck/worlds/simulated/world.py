@@ -19,13 +19,14 @@ from typing import Any
 import numpy as np
 
 from potluck import seeds
-from potluck.fleet import Change, Device, Fleet, Link, script, speed
+from potluck.fleet import Change, Device, Fleet, script, speed
 from potluck.journal import Instant, Journal
 from potluck.loops.messages import Joined, Lost, Message
 from potluck.loops.node import COORDINATOR, Envelope, Node
-from potluck.worlds.simulated.network import Channel, Network, Pipe, Transfer
+from potluck.worlds.simulated.network import Channel, Network
 from potluck.worlds.simulated.node import SimulatedNode
 from potluck.worlds.simulated.pool import Pool
+from potluck.worlds.simulated.site import Sending, Site
 from potluck.worlds.simulated.speed import Curve
 
 __all__ = ["DeviceError", "World"]
@@ -39,55 +40,6 @@ class DeviceError(Exception):
     def __init__(self, device: str, cause: BaseException) -> None:
         self.cause = cause
         super().__init__(f"{device}: {type(cause).__name__}: {cause}")
-
-
-class Sending(asyncio.Future[None]):
-    """Done when the link has taken the last byte; cancelled, nothing of it arrives."""
-
-    transfer: Transfer | None = None
-
-    def cancel(self, msg: Any | None = None) -> bool:
-        if not self.done() and self.transfer is not None:
-            self.transfer.channel.cancel(self.transfer)
-            self.transfer = None
-        return super().cancel(msg)
-
-
-class Site:
-    """A place in the network: one device (or the coordinator), whichever life it is in."""
-
-    __slots__ = (
-        "_curve", "_make_curve", "channels", "cut", "cuts", "down", "here", "incarnation", "index", "known", "link",
-        "lose", "name", "node", "up",
-    )  # fmt: skip
-
-    def __init__(self, index: int, name: str, link: Link, curve: Callable[[], Curve]) -> None:
-        self.index = index
-        self.name = name
-        self.link = link
-        self.up = Pipe(link.up)
-        self.down = Pipe(link.down)
-        self._make_curve = curve
-        self._curve: Curve | None = None
-        self.lose = [link.loss] if link.loss else []  # shares of messages that get lost, one for each cause
-        self.channels: dict[str, tuple[Channel, Channel]] = {}  # out and in, by the other side
-        self.cuts = 0  # partitions that hold now
-        self.cut = 0  # how often it was cut off so far
-        self.here = False
-        self.incarnation = 0
-        self.known = 0  # the incarnation that the coordinator takes for present, 0 for none
-        self.node: SimulatedNode | None = None
-
-    @property
-    def reachable(self) -> bool:
-        return self.cuts == 0
-
-    @property
-    def curve(self) -> Curve:
-        """Its speed over time, made when it is first asked for: most of a large fleet never computes."""
-        if self._curve is None:
-            self._curve = self._make_curve()
-        return self._curve
 
 
 class World:
