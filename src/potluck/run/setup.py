@@ -42,6 +42,7 @@ class Setup:
 
     def __post_init__(self) -> None:
         self._devices = {device.name: device for device in self.job.fleet.members}
+        self._forecasts: dict[str, float] = {}
 
     @staticmethod
     def of(job: Job, task: Task | None, data: Path | None) -> Setup:
@@ -62,6 +63,11 @@ class Setup:
 
     def forecast(self, device: str) -> float:
         """About how many seconds a device takes for its part of a round, by its nominal figures."""
+        if device not in self._forecasts:
+            self._forecasts[device] = self._forecast(device)
+        return self._forecasts[device]
+
+    def _forecast(self, device: str) -> float:
         found, rounds = self._devices[device], self.job.rounds
         held = len(self.shards[device])
         samples = sum(rounds.batching.sizes(held, rounds.local.passes(rounds.batching.per_epoch(held))))

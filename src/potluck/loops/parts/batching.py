@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from itertools import pairwise
 from typing import Annotated
 
@@ -29,13 +30,9 @@ class Batching(Part, frozen=True, kw_only=True):
         """How many mini-batches go once through the data."""
         return len(_cuts(samples, self.size_for(samples))) + 1
 
-    def sizes(self, samples: int, passes: int | None) -> list[int]:
+    def sizes(self, samples: int, passes: int | None) -> tuple[int, ...]:
         """How large the mini-batches of a turn are."""
-        size = self.size_for(samples)
-        if passes is None:
-            return [size]
-        epoch = [end - start for start, end in pairwise([0, *_cuts(samples, size), samples])]
-        return (epoch * -(-passes // len(epoch)))[:passes]
+        return _sizes(samples, self.size_for(samples), passes)
 
     def choose(self, shard: Indices, count: int, passes: int | None, rng: Rng) -> list[Indices]:
         """The mini-batches of the turn after `count` earlier ones.
@@ -66,9 +63,18 @@ class Fixed(Batching, frozen=True, kw_only=True, tag="fixed"):
         return min(self.size, samples)
 
 
-def _cuts(samples: int, size: int) -> list[int]:
+@lru_cache(maxsize=4096)
+def _sizes(samples: int, size: int, passes: int | None) -> tuple[int, ...]:
+    if passes is None:
+        return (size,)
+    epoch = tuple(end - start for start, end in pairwise([0, *_cuts(samples, size), samples]))
+    return (epoch * -(-passes // len(epoch)))[:passes]
+
+
+@lru_cache(maxsize=4096)
+def _cuts(samples: int, size: int) -> tuple[int, ...]:
     """Where an epoch is cut; one sample left over joins the batch before it, since batch-norm cannot train on one."""
     cuts = list(range(size, samples, size))
     if cuts and samples - cuts[-1] == 1 and size > 1:
         cuts.pop()
-    return cuts
+    return tuple(cuts)

@@ -187,8 +187,8 @@ class Network:
     def _advance(self) -> None:
         """Bring what is left of each transfer up to now."""
         now = asyncio.get_running_loop().time()
-        if now > self._since:
-            count = len(self._transfers)
+        count = len(self._transfers)
+        if count and now > self._since:
             self._left[:count] -= self._rate[:count] * (now - self._since)
         self._since = now
 
