@@ -1,6 +1,7 @@
 """How many updates become one: sums that take one update at a time and never hold them all.
 
-One update alone comes back bit for bit, whatever it weighs.
+Sums are kept in double precision: with whole numbers of samples as weights, products are exact and hardly any sum
+depends on its order. One update alone comes back bit for bit, whatever it weighs.
 """
 
 from __future__ import annotations
@@ -52,8 +53,9 @@ class Sum:
     """A weighted sum of updates on the way to their mean."""
 
     def __init__(self, layout: Layout) -> None:
-        self._params = torch.zeros(layout.param_bounds[-1], dtype=layout.dtype)
-        self._buffers = torch.zeros(layout.buffer_bounds[-1], dtype=layout.dtype)
+        self._dtype = layout.dtype
+        self._params = torch.zeros(layout.param_bounds[-1], dtype=torch.float64)
+        self._buffers = torch.zeros(layout.buffer_bounds[-1], dtype=torch.float64)
         self._weight = 0.0
         self._only: tuple[Tensor, Tensor] | None = None  # one update alone is its own mean, to the bit
 
@@ -69,4 +71,5 @@ class Sum:
         assert self._weight > 0, "nothing was added"
         if self._only is not None:
             return self._only
-        return self._params.div_(self._weight), self._buffers.div_(self._weight)
+        params, buffers = self._params.div_(self._weight), self._buffers.div_(self._weight)
+        return params.to(self._dtype), buffers.to(self._dtype)
