@@ -14,8 +14,9 @@ from potluck.errors import SettingError
 from potluck.model.codecs import Dense
 from potluck.model.merge import Samples
 from potluck.model.optimizers import Adam, Constant, Cosine, Optimizer, Schedule, Sgd, Steps
+from potluck.model.server import Server
 from potluck.model.state import Layout, State
-from potluck.model.training import Piece, Server
+from potluck.model.trainer import Piece
 from potluck.payload import Payload
 from potluck.settings import decode
 
@@ -55,7 +56,7 @@ def _plain_steps(module: nn.Module, optimizer: torch.optim.Optimizer, lrs: list[
 
 def _server_steps(server: Server, factors: list[float], first: int = 0) -> None:
     for round, factor in enumerate(factors, first):
-        server.add([_piece(_gradient(server.state.params.numel(), round))], samples=32, staleness=0)
+        server.add([_piece(_gradient(server.state.params.numel(), round))], None, samples=32, staleness=0)
         server.step(factor)
 
 

@@ -7,6 +7,7 @@ Invite ──▶ pull ─▶ compute ─▶ push ──▶ idle          in segm
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy.typing as npt
 
 from potluck.loops.costs import Costs
 from potluck.loops.estimates import Estimates
-from potluck.loops.mathematics import DeviceMathematics
+from potluck.loops.mathematics import DeviceMathematics, Whom
 from potluck.loops.messages import Accept, Invite, Lost, Release, Released, Segment, Stop
 from potluck.loops.node import COORDINATOR, Node
 from potluck.loops.settings import Rounds
@@ -31,9 +32,11 @@ class DeviceLoop:
         node: Node,
         settings: Rounds,
         mathematics: DeviceMathematics,
-        costs: Costs,
+        costs: Callable[[Whom], Costs],
         shard: npt.NDArray[np.int64],
         seen: Estimates,
+        memory: Any = None,
+        affordable: float = 1.0,
     ) -> None:
         self.node = node
         self.settings = settings
@@ -41,6 +44,8 @@ class DeviceLoop:
         self.costs = costs
         self.shard = shard
         self.seen = seen
+        self.memory = memory  # of the mathematics, from turn to turn
+        self.affordable = affordable  # of a whole step in a mini-batch's slot of time, at nominal speed
         self._turn: Turn | None = None
         self._part: asyncio.Task[None] | None = None
         self._error: BaseException | None = None

@@ -1,11 +1,11 @@
-"""What the loops ask of the mathematics; `potluck.model.training` does it, `Ghosts` only has its sizes.
+"""What the loops ask of the mathematics; `potluck.model.trainer` and `.server` do it, ghosts only have its sizes.
 
 With ghosts a run is timing only: the same protocol, the same bytes and seconds, no numbers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -14,7 +14,7 @@ import numpy.typing as npt
 from potluck.loops.costs import Costs
 from potluck.payload import Payload
 
-__all__ = ["DeviceMathematics", "GhostServer", "GhostTrainer", "ServerMathematics", "Share"]
+__all__ = ["Beat", "DeviceMathematics", "GhostServer", "GhostTrainer", "ServerMathematics", "Session", "Share", "Whom"]
 
 Indices = npt.NDArray[np.int64]
 
@@ -25,16 +25,63 @@ class Share(NamedTuple):
     sizes: Sequence[int]  # of its mini-batches
     batches: Callable[[], Sequence[Indices]]
     rng: Callable[[], np.random.Generator]  # for augmentation, and for what the model draws
+    samples: Any = None  # who has them by index, where that is not the task's own data
+
+
+class Whom(NamedTuple):
+    """Whose turn it is: all that decides which part of the model is sent, known to both sides."""
+
+    device: str
+    round: int
+    invited: int  # how often it was invited before
+
+
+class Beat(Protocol):
+    """What training calls as it goes, so that real execution waits for segments and says which gradients are ready."""
+
+    holds: bool  # False where there is nothing to wait for: no need to call
+    overlapped: bool  # whether layers of the first and of the last mini-batch are announced one by one
+
+    def batch(self, place: int) -> None:
+        """A mini-batch begins."""
+
+    def before(self, layer: int) -> None:
+        """A layer of the first forward pass is about to begin: wait for its numbers."""
+
+    def after(self, layer: int) -> None:
+        """A layer's part of the update is there."""
+
+
+class Session(Protocol):
+    """The mathematics of one turn on a device."""
+
+    samples: int
+    loss: float
+
+    def choose(self, batch: int, affordable: float) -> float:
+        """Fix what a mini-batch trains of the model, for at most `affordable` of a whole step; its share of one."""
+
+    def train(self, beat: Beat) -> None:
+        """Load the model's pieces and do the work."""
+
+    def encode(self, first: int, last: int) -> Payload:
+        """The update of some layers as it goes on the wire; asked once for each."""
 
 
 class DeviceMathematics(Protocol):
     """A device's side of a round."""
 
-    def train(self, pieces: Sequence[Any], share: Share, lr: float) -> Any:
-        """Load the model's pieces, do the work, return the update (with `samples` and `loss`)."""
+    @property
+    def chooses(self) -> bool:
+        """Whether every mini-batch may train another part of the model."""
 
-    def encode(self, trained: Any, first: int, last: int) -> Payload:
-        """The update of some layers as it goes on the wire."""
+    def memory(self) -> Any:
+        """What a device keeps from turn to turn (a codec's residual); None where there is nothing to keep."""
+
+    def session(
+        self, whom: Whom, pieces: Mapping[int, Any], share: Share, lr: float, memory: Any, draws: Any
+    ) -> Session:
+        """Begin a turn; `pieces` fills up as segments arrive. `draws` is for what a sub-model draws."""
 
 
 class ServerMathematics(Protocol):
@@ -44,11 +91,14 @@ class ServerMathematics(Protocol):
     def state(self) -> Any:
         """The newest version of the model, never changed in place."""
 
-    def segment(self, state: Any, first: int, last: int) -> Payload: ...
+    def select(self, whom: Whom) -> Any:
+        """Which part of the model this turn is about; None for all of it."""
 
-    def refusal(self, pieces: Sequence[Any]) -> str | None: ...
+    def segment(self, state: Any, part: Any, first: int, last: int) -> Payload: ...
 
-    def add(self, pieces: Sequence[Any], samples: int, staleness: int) -> None: ...
+    def refusal(self, pieces: Sequence[Any], part: Any) -> str | None: ...
+
+    def add(self, pieces: Sequence[Any], part: Any, samples: int, staleness: int) -> None: ...
 
     def step(self, lr: float) -> None: ...
 
@@ -59,22 +109,40 @@ class ServerMathematics(Protocol):
     def restore(self, tensors: dict[str, Any]) -> None: ...
 
 
-class _Nothing(NamedTuple):
-    samples: int
-    loss: float = 0.0
+class _Nothing:
+    """A turn of sizes only."""
+
+    loss = 0.0
+
+    def __init__(self, costs: Costs, samples: int) -> None:
+        self.samples = samples
+        self._costs = costs
+
+    def choose(self, batch: int, affordable: float) -> float:
+        return 1.0
+
+    def train(self, beat: Beat) -> None:
+        pass
+
+    def encode(self, first: int, last: int) -> Payload:
+        return Payload(sum(self._costs.push_bytes[first : last + 1]))
 
 
 class GhostTrainer:
     """Updates that are only bytes."""
 
-    def __init__(self, costs: Costs) -> None:
+    chooses = False
+
+    def __init__(self, costs: Callable[[Whom], Costs]) -> None:
         self._costs = costs
 
-    def train(self, pieces: Sequence[Any], share: Share, lr: float) -> _Nothing:
-        return _Nothing(sum(share.sizes))
+    def memory(self) -> None:
+        return None
 
-    def encode(self, trained: Any, first: int, last: int) -> Payload:
-        return Payload(sum(self._costs.push_bytes[first : last + 1]))
+    def session(
+        self, whom: Whom, pieces: Mapping[int, Any], share: Share, lr: float, memory: Any, draws: Any
+    ) -> _Nothing:
+        return _Nothing(self._costs(whom), sum(share.sizes))
 
 
 class GhostServer:
@@ -82,16 +150,19 @@ class GhostServer:
 
     state = None
 
-    def __init__(self, costs: Costs) -> None:
+    def __init__(self, costs: Callable[[Whom], Costs]) -> None:
         self._costs = costs
 
-    def segment(self, state: Any, first: int, last: int) -> Payload:
-        return Payload(sum(self._costs.pull_bytes[first : last + 1]))
+    def select(self, whom: Whom) -> Costs:
+        return self._costs(whom)
 
-    def refusal(self, pieces: Sequence[Any]) -> str | None:
+    def segment(self, state: Any, part: Any, first: int, last: int) -> Payload:
+        return Payload(sum(part.pull_bytes[first : last + 1]))
+
+    def refusal(self, pieces: Sequence[Any], part: Any) -> str | None:
         return None
 
-    def add(self, pieces: Sequence[Any], samples: int, staleness: int) -> None:
+    def add(self, pieces: Sequence[Any], part: Any, samples: int, staleness: int) -> None:
         pass
 
     def step(self, lr: float) -> None:

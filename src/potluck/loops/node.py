@@ -3,7 +3,7 @@
 Loop code is ordinary `async def` and speaks to its Node and to nothing else: no clock, socket, thread or global
 random state of its own. The worlds differ in who moves time and bytes, never by an `if simulated`.
 
-    now · sleep · send · receive · compute · rng · record        and membership events, which arrive as messages
+    now · sleep · send · receive · compute · speed · rng · record      and membership events, which arrive as messages
 """
 
 from __future__ import annotations
@@ -54,6 +54,9 @@ class Node(Protocol):
 
     async def compute(self, work: Work) -> Any:
         """Do the work on this device's processor, one at a time, and give back what its function returns."""
+
+    def speed(self) -> float:
+        """The share of its nominal speed that this device has at this instant."""
 
     def rng(self, *name: object) -> np.random.Generator:
         """A generator that depends on the run's seed, this node's name and `name` only."""
@@ -108,11 +111,20 @@ def _set(waiting: asyncio.Future[None]) -> None:
 
 
 class Step:
-    """A stretch of work that costs `seconds` on this device at its nominal speed."""
+    """A stretch of work that costs `seconds` on this device at its nominal speed.
+
+    Where the cost is chosen only when the step begins, `seconds` is the function that chooses it.
+    """
 
     __slots__ = ("gate", "label", "seconds", "signal")
 
-    def __init__(self, seconds: float, gate: Latch | None = None, signal: Latch | None = None, label: str = "") -> None:
+    def __init__(
+        self,
+        seconds: float | Callable[[], float],
+        gate: Latch | None = None,
+        signal: Latch | None = None,
+        label: str = "",
+    ) -> None:
         self.seconds = seconds
         self.gate = gate  # waited for before the step begins
         self.signal = signal  # opened when the step is done
@@ -122,8 +134,10 @@ class Step:
 class Pace(Protocol):
     """What a work's function calls as it goes, so that real execution keeps to the gates and fires the signals."""
 
+    holds: bool  # False where all gates were passed and all costs chosen before the function began: no need to call
+
     def enter(self, step: int) -> None:
-        """Wait until the step's gate is open."""
+        """Wait until the step's gate is open; choose its cost."""
 
     def leave(self, step: int) -> None:
         """Fire the step's signal."""

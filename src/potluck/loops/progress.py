@@ -34,17 +34,20 @@ class Turn:
     """One invitation of one device, until its update is whole or it is out."""
 
     __slots__ = (
-        "_pieces", "began", "device", "heard", "incarnation", "invite", "loss", "nudge_at", "number", "pause",
+        "_pieces", "began", "device", "heard", "incarnation", "invite", "loss", "nudge_at", "number", "part", "pause",
         "samples", "sending", "state", "version",
     )  # fmt: skip
 
-    def __init__(self, invite: Invite, device: str, incarnation: int, version: int, began: float, state: Any) -> None:
+    def __init__(
+        self, invite: Invite, device: str, incarnation: int, version: int, began: float, state: Any, part: Any
+    ) -> None:
         self.invite = invite
         self.number = invite.turn
         self.device = device
         self.incarnation = incarnation
         self.version = version  # of the model it starts from, which is `state`
         self.state = state
+        self.part = part  # of the model, that this turn is about
         self.began = began
         self.heard = False
         self.pause = 0.0

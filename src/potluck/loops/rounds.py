@@ -20,7 +20,7 @@ from typing import Any
 
 from potluck.journal import Instant, Scalar, Span
 from potluck.loops.lineup import Lineup
-from potluck.loops.mathematics import ServerMathematics
+from potluck.loops.mathematics import ServerMathematics, Whom
 from potluck.loops.messages import Accept, Invite, Joined, Lost, Pull, Push, Release, Released, Segment, Stop
 from potluck.loops.node import Envelope, Node, Step, Work
 from potluck.loops.parts.barrier import Progress
@@ -129,7 +129,8 @@ class Coordinator:
         books = self.books
         count = books.counts.get(device, 0)
         invite = Invite(books.turn, books.round, count)
-        turn = Turn(invite, device, self._here[device], books.version, self._node.now(), self._mathematics.state)
+        state, part = self._mathematics.state, self._mathematics.select(Whom(device, books.round, count))
+        turn = Turn(invite, device, self._here[device], books.version, self._node.now(), state, part)
         books.turn += 1
         books.counts[device] = count + 1
         self._late.pop(device, None)
@@ -217,7 +218,7 @@ class Coordinator:
         sending = turn.sending.get(pull.first)
         if sending is not None and not sending.done():
             return  # asked twice while the answer is on its way
-        payload = self._mathematics.segment(turn.state, pull.first, pull.last)
+        payload = self._mathematics.segment(turn.state, turn.part, pull.first, pull.last)
         segment = Segment(payload, turn=pull.turn, first=pull.first, last=pull.last)
         self.books.bytes_sent += segment.nbytes
         turn.send(pull.first, self._node.send(envelope.sender, segment))
@@ -235,7 +236,7 @@ class Coordinator:
             self._take_update(turn)
 
     def _take_update(self, turn: Turn) -> None:
-        refusal = self._mathematics.refusal(turn.pieces)
+        refusal = self._mathematics.refusal(turn.pieces, turn.part)
         if refusal is not None:
             self._note("refused", turn.device, reason=refusal)
             self._refusals.append(f"{turn.device}: {refusal}")
@@ -247,7 +248,7 @@ class Coordinator:
         self._lineup.put(turn.number, turn)
 
     def _merge(self, turn: Turn) -> None:
-        self._mathematics.add(turn.pieces, turn.samples, self.books.version - turn.version)
+        self._mathematics.add(turn.pieces, turn.part, turn.samples, self.books.version - turn.version)
         self.books.add(turn)
 
     # --- membership ------------------------------------------------------------------------------------------------

@@ -10,12 +10,15 @@ With several mini-batches only the first forward and the last backward pass over
 from __future__ import annotations
 
 import asyncio
+import operator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from potluck.journal import Span
-from potluck.loops.mathematics import Share
+from potluck.loops.beat import LayerBeat, PlainBeat, StepBeat
+from potluck.loops.mathematics import Session, Share, Whom
 from potluck.loops.messages import Invite, Pull, Push, Segment
-from potluck.loops.node import COORDINATOR, Latch, Step, Work, answered
+from potluck.loops.node import COORDINATOR, Latch, Pace, Step, Work, answered
 from potluck.loops.parts.transfer import Cuts, Range
 from potluck.payload import Payload
 
@@ -34,11 +37,13 @@ class Turn:
         self.number = invite.turn
         self._round = invite.round
         self._count = invite.count
+        self._whom = Whom(device.node.name, invite.round, invite.count)
+        self._costs = device.costs(self._whom)
         self._pieces: dict[int, tuple[int, int, Payload]] = {}
         self._arrived: dict[int, Latch] = {}
         self.accepted: dict[int, Latch] = {}
         self._ready: dict[int, Latch] = {}  # gradients of push segments, by first layer
-        self._trained: Any = None
+        self._session: Session | None = None
         self._updates: dict[int, Push] = {}
         self._last_arrival = 0.0
         self._learns = device.settings.transfer.learns
@@ -55,19 +60,20 @@ class Turn:
         finally:
             self._pieces.clear()
             self._updates.clear()
-            self._trained = None
+            self._session = None
 
     async def _take_part(self) -> None:
         device = self._device
         settings, held = device.settings, len(device.shard)
         size = settings.batching.size_for(held)
         share = self._share(settings.local.passes(settings.batching.per_epoch(held)))
-        cuts = settings.transfer.cuts(device.costs, device.seen, size)
+        cuts = settings.transfer.cuts(self._costs, device.seen, size)
         self._arrived = {first: Latch() for first, _ in cuts.pull}
         self.accepted = {first: Latch() for first, _ in cuts.push}
+        self._session = self._begin_session(share)
         if len(cuts.pull) == len(cuts.push) == 1:
             await self._pull(*cuts.pull[0])
-            await self._compute(share, [Step(sum(map(device.costs.step, share.sizes)))])
+            await self._compute(share, self._whole_steps(share))
             await self._push(*cuts.push[0])
             await self._settled(cuts.push[0][0])
         else:
@@ -81,11 +87,18 @@ class Turn:
             lambda: rng("train", self._count),
         )
 
+    def _begin_session(self, share: Share) -> Session:
+        device = self._device
+        factor = device.settings.local_schedule.factor(self._round)
+        return device.mathematics.session(
+            self._whom, self._pieces, share, factor, device.memory, lambda: self._node.rng("submodel", self._count)
+        )
+
     async def _overlapped(self, share: Share, cuts: Cuts) -> None:
         self._ready = {first: Latch() for first, _ in cuts.push}
         async with asyncio.TaskGroup() as group:
             group.create_task(self._pull_all(cuts.pull))
-            group.create_task(self._compute(share, self._steps(share)))
+            group.create_task(self._compute(share, self._layer_steps(share)))
             await self._push_all(cuts.push)
 
     # --- pull ------------------------------------------------------------------------------------------------------
@@ -115,25 +128,64 @@ class Turn:
     async def _compute(self, share: Share, steps: list[Step]) -> None:
         await self._arrived[0].wait()
         start = self._node.now()
-        await self._node.compute(Work(steps, lambda pace: self._train(share)))
-        if len(steps) == 1:  # with gates on the way the time says nothing about the speed
+        await self._node.compute(Work(steps, lambda pace: self._train(pace, steps)))
+        if len(steps) == 1 and not callable(steps[0].seconds):  # gates on the way would count as slowness
             self._device.seen.computed(steps[0].seconds, self._node.now() - start)
         self._record("compute", start, samples=sum(share.sizes))
 
-    def _train(self, share: Share) -> None:
-        device = self._device
-        factor = device.settings.local_schedule.factor(self._round)
-        self._trained = device.mathematics.train(list(self._pieces.values()), share, factor)
+    def _train(self, pace: Pace, steps: list[Step]) -> None:
+        assert self._session is not None
+        if self._ready:
+            self._session.train(LayerBeat(pace, self._costs.layers, len(steps)))
+        elif self._device.mathematics.chooses:
+            self._session.train(StepBeat(pace))
+        else:
+            self._session.train(PlainBeat())
 
-    def _steps(self, share: Share) -> list[Step]:
+    def _whole_steps(self, share: Share) -> list[Step]:
+        """All in one; where every mini-batch chooses its part of the model, a step for each."""
+        costs = self._costs
+        if not self._device.mathematics.chooses:
+            return [Step(sum(map(costs.step, share.sizes)))]
+        return [Step(self._chosen(place, costs.step(size))) for place, size in enumerate(share.sizes)]
+
+    def _chosen(self, batch: int, whole_s: float) -> Callable[[], float]:
+        """Choose what the mini-batch trains by what the device can do now; what that costs of a whole step."""
+
+        def choose() -> float:
+            assert self._session is not None
+            return whole_s * self._session.choose(batch, self._device.affordable * self._node.speed())
+
+        return choose
+
+    def _layer_steps(self, share: Share) -> list[Step]:
         """Layer by layer forward through the first mini-batch and backward through the last; the rest in one."""
-        costs, sizes = self._device.costs, share.sizes
+        costs, sizes = self._costs, share.sizes
         layers = range(costs.layers)
         forward = [Step(costs.forward(layer, sizes[0]), gate=self._arrived.get(layer)) for layer in layers]
         between = sum(map(costs.step, sizes)) - sum(costs.forward(layer, sizes[0]) for layer in layers)
         between -= sum(costs.backward(layer, sizes[-1]) for layer in layers)
         backward = [Step(costs.backward(layer, sizes[-1]), signal=self._ready.get(layer)) for layer in reversed(layers)]
-        return [*forward, *([Step(between)] if len(sizes) > 1 else []), *backward]
+        steps = [*forward, *([Step(between)] if len(sizes) > 1 else []), *backward]
+        return self._scaled(steps, share) if self._device.mathematics.chooses else steps
+
+    def _scaled(self, steps: list[Step], share: Share) -> list[Step]:
+        """With transfers cut, the parts of all mini-batches are chosen as the first begins."""
+        whole, first = [step.seconds for step in steps], steps[0]
+
+        def choose() -> float:
+            assert self._session is not None
+            affordable = self._device.affordable * self._node.speed()
+            shares = [self._session.choose(place, affordable) for place in range(len(share.sizes))]
+            mean = sum(map(operator.mul, shares, share.sizes)) / sum(share.sizes)
+            for step, seconds in zip(steps, whole, strict=True):
+                assert not callable(seconds)
+                step.seconds = seconds * mean
+            assert not callable(first.seconds)
+            return first.seconds
+
+        first.seconds = choose
+        return steps
 
     # --- push ------------------------------------------------------------------------------------------------------
 
@@ -154,7 +206,7 @@ class Turn:
     def _learn_speed(self, segments: tuple[Range, ...], moments: list[float]) -> None:
         """Between the first and the last gradient nothing but computation happened."""
         if len(moments) > 1:
-            costs, size = self._device.costs, self._device.settings.batching.size_for(len(self._device.shard))
+            costs, size = self._costs, self._device.settings.batching.size_for(len(self._device.shard))
             nominal = sum(
                 costs.backward(layer, size) for first, last in segments[1:] for layer in range(first, last + 1)
             )
@@ -173,9 +225,10 @@ class Turn:
         await self._answered(self._updates[first], self.accepted[first], sent=True)
 
     def _update(self, first: int, last: int) -> Push:
-        trained = self._trained
-        payload = self._device.mathematics.encode(trained, first, last)
-        return Push(payload, turn=self.number, first=first, last=last, samples=trained.samples, loss=trained.loss)
+        session = self._session
+        assert session is not None
+        payload = session.encode(first, last)
+        return Push(payload, turn=self.number, first=first, last=last, samples=session.samples, loss=session.loss)
 
     # --- both ------------------------------------------------------------------------------------------------------
 

@@ -1,31 +1,41 @@
-"""What a device does with its mini-batches: take one gradient, or train for a while and send the difference."""
+"""What a device does with its mini-batches: take one gradient, or train for a while and send the difference.
+
+A Walk is one turn's way through the mini-batches. Its last step may be taken layer by layer, as gradients get ready,
+so that the update of one layer can leave while the next is still being worked out.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import msgspec
-import numpy as np
+import torch
 from torch import Tensor
 
 from potluck.model.replica import Replica
 from potluck.settings import Part
 
-__all__ = ["Gradient", "Local", "LocalSgd", "Trained"]
+__all__ = ["Gradient", "Local", "LocalSgd", "Walk"]
 
 Positive = Annotated[float, msgspec.Meta(gt=0.0)]
 NonNegative = Annotated[float, msgspec.Meta(ge=0.0)]
-Batch = tuple[Tensor, Tensor]
+
+WHOLE = slice(None)
 
 
-class Trained(NamedTuple):
-    """What came of it: a direction to go down from the model that was pulled, and the change of the buffers."""
+class Walk:
+    """One turn's way; the direction to go down from the model that was pulled comes out of it."""
 
-    params: Tensor
-    buffers: Tensor
-    samples: int
-    loss: float
+    def start(self) -> None:
+        """The model is loaded."""
+
+    def step(self, gradient: Tensor, share: float, entries: slice | Tensor = WHOLE) -> None:
+        """Take a mini-batch's gradient, which stands for `share` of the turn's samples; of some entries only, if so."""
+        raise NotImplementedError
+
+    def update(self, entries: slice = WHOLE) -> Tensor:
+        """What came of it, of some entries."""
+        raise NotImplementedError
 
 
 class Local(Part, frozen=True, kw_only=True):
@@ -35,26 +45,35 @@ class Local(Part, frozen=True, kw_only=True):
         """How many mini-batches it takes, `per_epoch` being once through the data; None: the next of its sequence."""
         raise NotImplementedError
 
-    def train(
-        self, replica: Replica, batches: Iterable[Batch], draws: np.random.Generator | None, lr: float
-    ) -> Trained:
-        """Train the replica; `lr` scales the settings' own learning rate (a schedule's factor)."""
+    def begin(self, replica: Replica, lr: float) -> Walk:
+        """Set out to train the replica; `lr` scales the settings' own learning rate (a schedule's factor)."""
         raise NotImplementedError
 
 
 class Gradient(Local, frozen=True, kw_only=True, tag="gradient"):
-    """One mini-batch, one gradient: synchronous SGD."""
+    """The mean gradient of the turn's samples: synchronous SGD."""
 
     def passes(self, per_epoch: int) -> int | None:
         return None
 
-    def train(
-        self, replica: Replica, batches: Iterable[Batch], draws: np.random.Generator | None, lr: float
-    ) -> Trained:
-        ((inputs, targets),) = batches
-        before = replica.state_buffers()
-        gradient, loss = replica.gradient(inputs, targets, draws)
-        return Trained(gradient.clone(), replica.buffers_since(before), len(targets), loss)
+    def begin(self, replica: Replica, lr: float) -> Walk:
+        return _Mean(replica)
+
+
+class _Mean(Walk):
+    """The mean over mini-batches, each by its share; one alone comes out bit for bit."""
+
+    def __init__(self, replica: Replica) -> None:
+        self._mean = torch.zeros_like(replica.numbers.params)
+
+    def step(self, gradient: Tensor, share: float, entries: slice | Tensor = WHOLE) -> None:
+        if share == 1.0:
+            self._mean[entries] = gradient[entries]
+        else:
+            self._mean[entries] += share * gradient[entries]
+
+    def update(self, entries: slice = WHOLE) -> Tensor:
+        return self._mean[entries]
 
 
 class LocalSgd(Local, frozen=True, kw_only=True, tag="sgd"):
@@ -73,25 +92,43 @@ class LocalSgd(Local, frozen=True, kw_only=True, tag="sgd"):
         """A place for variants to bend the gradient; `anchor` is the model that was pulled."""
         return gradient
 
-    def train(
-        self, replica: Replica, batches: Iterable[Batch], draws: np.random.Generator | None, lr: float
-    ) -> Trained:
-        weights = replica.numbers.params
-        anchor, before = replica.anchor(), replica.state_buffers()
-        velocity: Tensor | None = None
-        losses, samples = 0.0, 0
-        for inputs, targets in batches:
-            gradient, loss = replica.gradient(inputs, targets, draws)
-            losses, samples = losses + loss * len(targets), samples + len(targets)
-            velocity = self._step(weights, self.correct(gradient, weights, anchor), velocity, lr)
-        return Trained(anchor - weights, replica.buffers_since(before), samples, losses / max(samples, 1))
+    def begin(self, replica: Replica, lr: float) -> Walk:
+        return _Descent(self, replica, lr)
 
-    def _step(self, weights: Tensor, gradient: Tensor, velocity: Tensor | None, lr: float) -> Tensor | None:
-        """One step as torch.optim.SGD takes it."""
-        if self.weight_decay:
-            gradient = gradient.add(weights, alpha=self.weight_decay)
-        if self.momentum:
-            velocity = gradient.clone() if velocity is None else velocity.mul_(self.momentum).add_(gradient)
-            gradient = velocity
-        weights.add_(gradient, alpha=-self.lr * lr)
+
+class _Descent(Walk):
+    """Steps as torch.optim.SGD takes them; entries that a step leaves out stay as they are, momentum included."""
+
+    def __init__(self, settings: LocalSgd, replica: Replica, lr: float) -> None:
+        self._settings = settings
+        self._replica = replica
+        self._rate = settings.lr * lr
+        self._weights = replica.numbers.params
+        self._anchor: Tensor
+        self._velocity: Tensor | None = None
+
+    def start(self) -> None:
+        self._anchor = self._replica.anchor()
+
+    def step(self, gradient: Tensor, share: float, entries: slice | Tensor = WHOLE) -> None:
+        weights, anchor = self._weights[entries], self._anchor[entries]
+        direction = self._direction(self._settings.correct(gradient[entries], weights, anchor), weights, entries)
+        weights.add_(direction, alpha=-self._rate)
+        if isinstance(entries, Tensor):  # a copy, where a slice is a view
+            self._weights[entries] = weights
+
+    def _direction(self, gradient: Tensor, weights: Tensor, entries: slice | Tensor) -> Tensor:
+        settings = self._settings
+        if settings.weight_decay:
+            gradient = gradient.add(weights, alpha=settings.weight_decay)
+        if not settings.momentum:
+            return gradient
+        if self._velocity is None:
+            self._velocity = torch.zeros_like(self._weights)
+        velocity = self._velocity[entries].mul_(settings.momentum).add_(gradient)
+        if isinstance(entries, Tensor):
+            self._velocity[entries] = velocity
         return velocity
+
+    def update(self, entries: slice = WHOLE) -> Tensor:
+        return self._anchor[entries] - self._weights[entries]

@@ -57,6 +57,7 @@ class Sum:
         self._params = torch.zeros(layout.param_bounds[-1], dtype=torch.float64)
         self._buffers = torch.zeros(layout.buffer_bounds[-1], dtype=torch.float64)
         self._weight = 0.0
+        self._weights: tuple[Tensor, Tensor] | None = None  # of each entry, once sub-models are among the updates
         self._only: tuple[Tensor, Tensor] | None = None  # one update alone is its own mean, to the bit
 
     def add(self, params: Tensor, buffers: Tensor, weight: float) -> None:
@@ -65,10 +66,37 @@ class Sum:
         if len(buffers):
             self._buffers.add_(buffers, alpha=weight)
         self._weight += weight
+        for counts in self._weights or ():
+            counts.add_(weight)
+
+    def add_part(self, params: Tensor, buffers: Tensor, weight: float, entries: Tensor, kept: Tensor) -> None:
+        """Add the update of a sub-model: of these entries of the parameters, and of the buffers, only."""
+        if self._weights is None:
+            self._weights = torch.full_like(self._params, self._weight), torch.full_like(self._buffers, self._weight)
+        self._only = None
+        self._weight += weight
+        for total, counts, places, update in zip(
+            (self._params, self._buffers), self._weights, (entries, kept), (params, buffers), strict=True
+        ):
+            total.index_add_(0, places, update.to(torch.float64), alpha=weight)
+            counts.index_add_(0, places, torch.full_like(update, weight, dtype=torch.float64))
+
+    def trained(self) -> Tensor | None:
+        """Which parameters anybody trained; None for all of them."""
+        if self._weights is None:
+            return None
+        trained = self._weights[0] > 0
+        return None if bool(trained.all()) else trained
 
     def mean(self) -> tuple[Tensor, Tensor]:
-        """The direction of the parameters and the change of the buffers."""
+        """The direction of the parameters and the change of the buffers, each entry over those who trained it."""
         assert self._weight > 0, "nothing was added"
+        if self._weights is not None:
+            means = [
+                torch.where(counts > 0, total / counts, 0.0)
+                for total, counts in zip((self._params, self._buffers), self._weights, strict=True)
+            ]
+            return means[0].to(self._dtype), means[1].to(self._dtype)
         if self._only is not None:
             return self._only
         params, buffers = self._params.div_(self._weight), self._buffers.div_(self._weight)

@@ -26,6 +26,7 @@ class Replica:
         self.module = copy.deepcopy(module)
         self.dropouts = seed_dropouts(self.module)
         self.draws_elsewhere = True  # whether anything but these layers may draw
+        self.paced: object | None = None  # this replica run layer by layer, once that was asked for
         self.layout = layout
         self.loss = loss
         self.numbers = bind(self.module, layout)
@@ -72,11 +73,15 @@ class Replica:
         """
         if not self.module.training:
             self.module.train()
-        with nullcontext() if draws is None else self._seeded(int(draws.integers(2**62))):
+        with self.drawing(draws):
             loss = self.loss(self.module(inputs), targets)
         gradients = torch.autograd.grad(loss, self._params, allow_unused=True, materialize_grads=True)
         torch.cat([gradient.reshape(-1) for gradient in gradients], out=self._gradient)
         return self._gradient, float(loss.detach())
+
+    def drawing(self, draws: np.random.Generator | None) -> AbstractContextManager[object]:
+        """Within this, what the model draws comes from `draws`."""
+        return nullcontext() if draws is None else self._seeded(int(draws.integers(2**62)))
 
     def _seeded(self, seed: int) -> AbstractContextManager[object]:
         """What the model draws is drawn from this seed."""

@@ -113,7 +113,8 @@ def _live(setup: Setup, keeper: Keeper, threads: int | None) -> Ending:
     def take_part(node: Node) -> Coroutine[Any, Any, None]:
         seen = keeper.seen_by(node.name, node.incarnation, setup.link_prior(node.name))
         costs, shard = setup.costs_on(node.name), setup.shards[node.name]
-        return DeviceLoop(node, job.rounds, setup.trainer, costs, shard, seen).main()
+        memory = setup.trainer.memory()
+        return DeviceLoop(node, job.rounds, setup.trainer, lambda whom: costs, shard, seen, memory).main()
 
     try:
         ending: Ending = clock.run(world.run(coordinate, take_part, keeper.start))

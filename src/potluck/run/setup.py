@@ -19,8 +19,9 @@ from potluck.loops.costs import Costs
 from potluck.loops.estimates import LinkPrior
 from potluck.loops.mathematics import DeviceMathematics, GhostServer, GhostTrainer, ServerMathematics
 from potluck.model.chain import Chain, trace
+from potluck.model.server import Server
 from potluck.model.state import Layout, State
-from potluck.model.training import Server, Trainer
+from potluck.model.trainer import Trainer
 from potluck.task import Task, TaskSettings, build
 
 __all__ = ["Setup"]
@@ -105,7 +106,7 @@ def _timing_only(job: Job, task: Task | None) -> Setup:
     layout = _layout(chain)
     costs = _costs(chain, layout, job)
     shards = _Alike(np.arange(job.samples))
-    return Setup(job, layout, costs, shards, GhostServer(costs), GhostTrainer(costs), None)
+    return Setup(job, layout, costs, shards, GhostServer(lambda whom: costs), GhostTrainer(lambda whom: costs), None)
 
 
 class _Alike(dict[str, npt.NDArray[np.int64]]):

@@ -65,6 +65,9 @@ class SimulatedNode:
             finally:
                 self._drop()
 
+    def speed(self) -> float:
+        return self.site.curve.level(self.now())
+
     def rng(self, *name: object) -> np.random.Generator:
         return self._world.rng(self.name, *name)
 
@@ -103,25 +106,32 @@ class SimulatedNode:
                 timer.cancel()
 
     async def _walk(self, work: Work) -> Any:
-        gates = sum(step.gate is not None for step in work.steps)
+        """Costs that are chosen on the way are chosen in virtual time; the function begins when all is settled."""
+        unsettled = sum((step.gate is not None) + callable(step.seconds) for step in work.steps)
         begun = False
         result: Any = None
         unspent = 0.0
         for place, step in enumerate(work.steps):
             if step.gate is not None:
-                gates -= 1
+                unsettled -= 1
                 if not step.gate.is_open:
                     await self._spend(unspent)
                     unspent = 0.0
                     await step.gate.wait()
-            if gates == 0 and not begun:
+            seconds = step.seconds
+            if callable(seconds):
+                unsettled -= 1
+                await self._spend(unspent)
+                unspent, seconds = 0.0, seconds()
+            if unsettled == 0 and not begun:
                 begun = True
-                self._begin(work, place, unspent)
-            unspent += step.seconds
+                self._begin(work, place, unspent + seconds)
+            unspent += seconds
             if step.signal is not None or place == len(work.steps) - 1:
                 await self._spend(unspent)
                 unspent = 0.0
-                result = self._collect(result)
+                if begun:
+                    result = self._collect(result)
                 if step.signal is not None:
                     step.signal.open()
         return result
@@ -130,7 +140,8 @@ class SimulatedNode:
         run = work.run
         if run is None:
             return
-        seconds = pending + sum(step.seconds for step in work.steps[place:])
+        later = (step.seconds for step in work.steps[place + 1 :])
+        seconds = pending + sum(cost for cost in later if not callable(cost))
         due = self.site.curve.finish(self.now(), seconds)
         self._ticket = self._world.pool.submit(lambda: run(_FREE), due)
 
@@ -156,6 +167,8 @@ class SimulatedNode:
 
 class _Free:
     """A pace that never holds up: in virtual time the gates were passed before the function begins."""
+
+    holds = False
 
     def enter(self, step: int) -> None:
         pass

@@ -1,0 +1,45 @@
+"""As few of the largest entries as hold enough of the gradient.
+
+After GraVAC (Tyagi and Swany 2023, arXiv:2305.12201), which moves along a ladder of ratios from step to step; here
+each vector gets the first rung that will do, since the energy of every rung is known at once.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from torch import Tensor
+
+from potluck.model.codecs.memory import Memory
+from potluck.model.codecs.selection import energy, largest
+from potluck.model.codecs.sparse import Ratio, Share, Sparse
+
+__all__ = ["Graded"]
+
+
+class Graded(Sparse, frozen=True, kw_only=True, tag="graded"):
+    """The smallest of the `ratios` that loses at most the share `delta` of the energy; the largest, if none does."""
+
+    ratios: Annotated[tuple[Ratio, ...], msgspec.Meta(min_length=1)] = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
+    delta: Share = 0.5
+    values: Literal["f32", "f16"] = "f16"
+
+    def __post_init__(self) -> None:
+        if any(low >= high for low, high in zip(self.ratios, self.ratios[1:], strict=False)):
+            raise ValueError("ratios must ascend, as in [0.001, 0.01, 0.1]")
+
+    def choose(self, strengths: Tensor, memory: Memory | None, start: int) -> Tensor | None:
+        places = largest(strengths, self.count(self.ratios[-1], len(strengths)))
+        found, order = strengths[places].sort(descending=True, stable=True)
+        held = found.double().square().cumsum(0)
+        enough = (1 - self.delta) * energy(strengths)
+        for count in (self.count(ratio, len(strengths)) for ratio in self.ratios):
+            if count == 0 or float(held[count - 1]) >= enough:
+                break
+        return places[order[:count]].sort().values
+
+    @property
+    def usual(self) -> float:
+        """The middle of the ladder."""
+        return self.ratios[len(self.ratios) // 2]

@@ -1,0 +1,114 @@
+"""A replica that is run layer by layer: it asks before a layer begins, and says when a layer's gradient is there.
+
+This is how real execution overlaps with transfers: a layer's forward waits for its numbers, and its gradient may leave
+while the layers before it are still at work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from potluck.model.chain import trace
+from potluck.model.replica import Replica
+from potluck.model.slicing import announced
+
+__all__ = ["Paced"]
+
+Tell = Callable[[int], None]
+
+
+class Paced:
+    """Gradients of one replica, with every layer announced; a model that cannot be traced is one long layer."""
+
+    def __init__(self, replica: Replica, shape: tuple[int, ...]) -> None:
+        self._replica = replica
+        self._before: Tell = _nothing
+        self._ready: Tell = _nothing
+        chain = trace(replica.module, shape, dtype=replica.layout.dtype)
+        self.layered = chain.exact
+        self._module = announced(chain, lambda layer: self._before(layer)) if chain.exact else replica.module
+        self.flat = torch.zeros_like(replica.numbers.params)
+        self._unfinished: list[int] = []
+        self._next = -1
+        self._views: list[tuple[Tensor, int, Tensor]] = self._bind()
+
+    def gradient(
+        self,
+        inputs: Tensor,
+        targets: Tensor,
+        draws: np.random.Generator | None,
+        *,
+        before: Tell | None = None,
+        between: Callable[[float], None] | None = None,
+        ready: Tell | None = None,
+    ) -> tuple[Tensor, float]:
+        """As Replica.gradient; `before` each layer's forward, `between` the passes (with the loss), `ready` from the
+        last layer to the first."""
+        replica = self._replica
+        replica.module.train()
+        self._before, self._ready = before or _nothing, ready or _nothing
+        try:
+            if not self.layered:
+                self._before_all()
+            with replica.drawing(draws):
+                loss = replica.loss(self._module(inputs), targets)
+            if between is not None:
+                between(float(loss.detach()))
+            self._backward(loss)
+        finally:
+            self._before = self._ready = _nothing
+        return self.flat, float(loss.detach())
+
+    def _before_all(self) -> None:
+        for layer in range(self._replica.layout.layers):
+            self._before(layer)
+
+    def _backward(self, loss: Tensor) -> None:
+        layout = self._replica.layout
+        self.flat.zero_()
+        self._unfinished = [0] * layout.layers
+        for _, layer, _ in self._views:
+            self._unfinished[layer] += 1
+        self._next = layout.layers - 1
+        for param, _, view in self._views:
+            param.grad = view
+        try:
+            torch.autograd.backward(loss)
+            self._unfinished = [0] * layout.layers  # parameters that took no part are not waited for
+            self._pass_on()
+        finally:
+            for param, _, _ in self._views:
+                param.grad = None
+
+    def _bind(self) -> list[tuple[Tensor, int, Tensor]]:
+        """Each parameter, its layer, and its place in the flat gradient."""
+        replica = self._replica
+        found: list[tuple[Tensor, int, Tensor]] = []
+        layout, params = replica.layout, dict(replica.module.named_parameters())
+        layer = 0
+        for entry in layout.params:
+            while entry.start >= layout.param_bounds[layer + 1]:
+                layer += 1
+            param = params[entry.name]
+            param.register_post_accumulate_grad_hook(lambda _, layer=layer: self._accumulated(layer))  # type: ignore[no-untyped-call]
+            found.append((param, layer, self.flat[entry.start : entry.stop].view(entry.shape)))
+        return found
+
+    def _accumulated(self, layer: int) -> None:
+        if self._unfinished:
+            self._unfinished[layer] -= 1
+            self._pass_on()
+
+    def _pass_on(self) -> None:
+        """Layers are ready in order, from the last; whoever is early waits."""
+        while self._next >= 0 and self._unfinished[self._next] <= 0:
+            self._next -= 1
+            self._ready(self._next + 1)
+
+
+def _nothing(layer: int) -> None:
+    pass

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from safetensors.torch import load, save
+
+from potluck.errors import SettingError
+from potluck.model.codecs import Codec, Graded, Memory, Sparse, TopK
+from potluck.settings import decode, encode
+from tests.model.codecs.vectors import CODECS, SPARSE
+
+
+@pytest.mark.parametrize("codec", SPARSE, ids=str)
+def test_a_device_goes_on_from_its_saved_memory(codec: Sparse) -> None:
+    rng = torch.Generator().manual_seed(9)
+    memory = codec.begin()
+    if memory is None:
+        assert not codec.error_feedback
+        return
+    for at in (slice(0, 30), slice(30, 50)):
+        codec.encode(torch.randn(at.stop - at.start, generator=rng), memory, at)
+    again = Memory.restore(load(save(memory.state())))
+    vector = torch.randn(50, generator=rng)
+    ours, theirs = (codec.encode(vector, held, slice(0, 50)) for held in (memory, again))
+    assert all((mine == other).all() for mine, other in zip(ours.arrays, theirs.arrays, strict=True))
+    assert (again.averages, again.compressed, again.whole) == (memory.averages, memory.compressed, memory.whole)
+
+
+def test_what_was_saved_does_not_change() -> None:
+    codec, memory = TopK(ratio=0.5), Memory()
+    codec.encode(torch.tensor([2.0, 1.0]), memory)
+    saved = memory.state()
+    codec.encode(torch.tensor([2.0, 1.0]), memory)
+    assert saved["residual"].tolist() == [0, 1]
+
+
+def test_a_new_memory_has_compressed_nothing() -> None:
+    assert Memory().cnc == 0
+    assert Memory.restore(Memory().state()) == Memory()
+
+
+@pytest.mark.parametrize("codec", CODECS, ids=str)
+def test_a_codec_is_written_in_a_job_and_read(codec: Codec) -> None:
+    assert decode(encode(codec), Codec) == codec
+
+
+def test_a_wrong_ratio_is_named() -> None:
+    with pytest.raises(SettingError, match=r"rounds\.codec\.ratio"):
+        decode({"kind": "top-k", "ratio": 2}, Codec, "rounds.codec")
+    with pytest.raises(SettingError, match=r"rounds\.codec"):
+        decode({"kind": "graded", "ratios": []}, Codec, "rounds.codec")
+    assert decode({"kind": "graded", "ratios": [0.01, 1]}, Codec) == Graded(ratios=(0.01, 1.0))

@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import math
+import tracemalloc
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from potluck.model.codecs import Codec, Dense, Fp16, Int8, TopK
+from potluck.payload import Payload
+from tests.model.codecs.vectors import CODECS, vectors
+
+DECODERS = [Dense(), Fp16(), Int8(block=7), TopK()]  # the sparse ones share theirs
+ids = [str(codec) for codec in CODECS]
+
+
+def _arrays(codec: Codec, size: int = 40) -> list[Any]:
+    vector = torch.randn(size, generator=torch.Generator().manual_seed(5))
+    return [array.copy() for array in codec.encode(vector).arrays]
+
+
+@pytest.mark.parametrize("codec", CODECS, ids=ids)
+@settings(deadline=None, max_examples=25)
+@given(vector=vectors)
+def test_what_we_send_is_taken(codec: Codec, vector: Tensor) -> None:
+    payload = codec.encode(vector, codec.begin())
+    assert codec.refusal(payload, len(vector)) is None
+    decoded = codec.decode(payload, len(vector))
+    assert decoded.shape == vector.shape
+    assert bool(decoded.isfinite().all())
+
+
+@pytest.mark.parametrize("codec", CODECS, ids=ids)
+def test_what_comes_in_a_read_only_buffer_is_taken_in_silence(codec: Codec) -> None:
+    arrays = tuple(np.frombuffer(array.tobytes(), dtype=array.dtype) for array in _arrays(codec))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert codec.refusal(Payload(0, arrays), 40) is None
+        assert torch.equal(codec.decode(Payload(0, arrays), 40), codec.decode(Payload(0, tuple(_arrays(codec))), 40))
+
+
+@pytest.mark.parametrize("codec", CODECS, ids=ids)
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_what_is_not_finite_is_refused(codec: Codec, bad: float) -> None:
+    vector = torch.ones(40)
+    vector[7] = bad
+    assert "not all finite" in str(codec.refusal(codec.encode(vector, codec.begin()), 40))
+
+
+@pytest.mark.parametrize("codec", CODECS, ids=ids)
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda arrays: [],
+        lambda arrays: [*arrays, arrays[0], arrays[0]],
+        lambda arrays: [*arrays[:-1], b"bytes"],
+        lambda arrays: [None] * len(arrays),
+        lambda arrays: [array[:-1] for array in arrays],
+        lambda arrays: [array.reshape(1, -1) for array in arrays],
+        lambda arrays: [*arrays[:-1], arrays[-1][:0]],
+        lambda arrays: [array.astype(array.dtype.newbyteorder(">")) for array in arrays[:1]] + arrays[2:],
+        lambda arrays: [array.astype(object) for array in arrays],
+        lambda arrays: [array.astype(np.complex64) for array in arrays],
+        lambda arrays: [np.repeat(array, 2)[::2] for array in arrays],
+    ],
+)
+def test_what_has_another_form_is_refused(codec: Codec, spoil: Any) -> None:
+    assert codec.refusal(Payload(0, tuple(spoil(_arrays(codec)))), 40)
+
+
+def test_arrays_must_be_a_row() -> None:
+    assert Dense().refusal(Payload(0, np.ones(3)), 3)  # type: ignore[arg-type]
+
+
+_DTYPES = st.sampled_from([np.float32, np.float16, np.float64, np.uint8, np.int8, np.int32, np.bool_])
+
+
+@st.composite
+def _any_array(draw: st.DrawFn) -> Any:
+    dtype: Any = draw(_DTYPES)
+    raw = draw(st.binary(max_size=48))
+    whole = len(raw) // np.dtype(dtype).itemsize * np.dtype(dtype).itemsize
+    return np.frombuffer(raw[:whole], dtype=dtype)
+
+
+@pytest.mark.parametrize("codec", DECODERS, ids=str)
+@settings(deadline=None, max_examples=100)
+@given(arrays=st.lists(_any_array(), max_size=3), size=st.integers(0, 24))
+def test_any_payload_is_refused_or_decodes_to_finite_numbers(codec: Codec, arrays: list[Any], size: int) -> None:
+    payload = Payload(0, tuple(arrays))
+    if codec.refusal(payload, size) is None:
+        decoded = codec.decode(payload, size)
+        assert decoded.shape == (size,)
+        assert bool(decoded.isfinite().all())
+
+
+@settings(deadline=None)
+@given(data=st.data())
+def test_any_places_are_refused_or_decode(data: st.DataObject) -> None:
+    codec = TopK(ratio=0.1)
+    values, places = codec.encode(torch.arange(1.0, 101.0)).arrays
+    spoilt = data.draw(st.binary(min_size=len(places), max_size=len(places)))
+    payload = Payload(0, (values, np.frombuffer(spoilt, dtype=np.uint8)))
+    if codec.refusal(payload, 100) is None:
+        assert int((codec.decode(payload, 100) != 0).sum()) == 10
+
+
+def test_more_values_than_places_are_refused() -> None:
+    payload = Payload(0, (np.ones(9, dtype=np.float32), np.full(1, 255, dtype=np.uint8)))
+    assert "9 values for 8 places" in str(TopK().refusal(payload, 8))
+
+
+def test_steps_that_run_over_are_refused() -> None:
+    payload = Payload(0, (np.full(4, -128, dtype=np.int8), np.full(1, 3e36, dtype=np.float32)))
+    assert "too large" in str(Int8(block=4).refusal(payload, 4))
+
+
+@pytest.mark.parametrize("codec", DECODERS, ids=str)
+def test_a_small_payload_for_a_large_vector_costs_nothing(codec: Codec) -> None:
+    tracemalloc.start()
+    try:
+        assert codec.refusal(Payload(0, (np.ones(10, dtype=np.float32), np.zeros(10, dtype=np.uint8))), 10**12)
+        assert tracemalloc.get_traced_memory()[1] < 100_000
+    finally:
+        tracemalloc.stop()

@@ -1,0 +1,220 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from potluck.model.codecs import Adaptive, Graded, Memory, Sparse, TopK
+from tests.model.codecs.vectors import SPARSE, vectors
+
+
+def _sent(codec: Sparse, vector: Tensor, memory: Memory | None = None, at: slice | None = None) -> Tensor:
+    payload = codec.encode(vector, memory, at or slice(0, len(vector)))
+    assert codec.refusal(payload, len(vector)) is None
+    return codec.decode(payload, len(vector))
+
+
+def _bits(vector: Tensor) -> list[int]:
+    return (vector + 0.0).view(torch.int32).tolist()  # no difference between the two zeros
+
+
+@pytest.mark.parametrize("codec", SPARSE, ids=str)
+@settings(deadline=None, max_examples=30)
+@given(vector=vectors)
+def test_what_is_sent_is_what_was_there(codec: Sparse, vector: Tensor) -> None:
+    payload = codec.encode(vector, codec.begin())
+    decoded = codec.decode(payload, len(vector))
+    kept = decoded != 0
+    assert payload.nbytes == sum(array.nbytes for array in payload.arrays)
+    if codec.values == "f32":
+        assert torch.equal(decoded[kept], vector[kept])
+    else:
+        expected = vector[kept].clamp(-65504, 65504)
+        torch.testing.assert_close(decoded[kept], expected, rtol=1e-3, atol=6e-8)
+
+
+@pytest.mark.parametrize(
+    "codec", [codec for codec in SPARSE if codec.error_feedback and codec.values == "f32"], ids=str
+)
+@settings(deadline=None, max_examples=30)
+@given(data=st.data())
+def test_sent_and_left_out_are_the_gradient_bit_for_bit(codec: Sparse, data: st.DataObject) -> None:
+    size = data.draw(st.integers(0, 40))
+    numbers = st.lists(st.floats(-1e6, 1e6, width=32), min_size=size, max_size=size)
+    memory = codec.begin()
+    assert memory is not None
+    velocity = torch.zeros(size)
+    for _ in range(4):
+        before = torch.zeros(size) if memory.residual is None else memory.residual.clone()
+        gradient = torch.tensor(data.draw(numbers), dtype=torch.float32)
+        velocity = gradient.add(velocity, alpha=codec.carried_momentum)
+        sent = _sent(codec, gradient, memory)
+        assert memory.residual is not None
+        assert _bits(sent + memory.residual) == _bits(before + velocity)
+        assert bool(((sent == 0) | (memory.residual == 0)).all())
+        velocity = torch.zeros(size) if memory.velocity is None else memory.velocity.clone()
+
+
+@settings(deadline=None)
+@given(values=st.lists(st.floats(-6e4, 6e4, width=32), max_size=40))
+def test_what_half_precision_rounds_away_is_left_for_later(values: list[float]) -> None:
+    codec, memory = TopK(ratio=0.4, values="f16"), Memory()
+    vector = torch.tensor(values, dtype=torch.float32)
+    sent = _sent(codec, vector, memory)
+    assert memory.residual is not None
+    assert _bits(sent + memory.residual) == _bits(vector)
+
+
+def test_everything_is_sent_in_the_end() -> None:
+    codec, memory = TopK(ratio=0.1, values="f16"), Memory()
+    vector = torch.randn(1000, generator=torch.Generator().manual_seed(1))
+    total = _sent(codec, vector, memory)
+    for _ in range(40):
+        total += _sent(codec, torch.zeros(1000), memory)
+    torch.testing.assert_close(total, vector, rtol=0, atol=1e-6)
+
+
+def test_a_segment_has_its_own_part_of_the_memory() -> None:
+    codec, memory = TopK(ratio=0.5), Memory()
+    whole = torch.tensor([4.0, 1.0, 3.0, 2.0, 8.0, 7.0])
+    later = slice(2, 6)
+    assert _sent(codec, whole[later], memory, later).tolist() == [0, 0, 8, 7]
+    assert _sent(codec, whole[:2], memory, slice(0, 2)).tolist() == [4, 0]
+    assert memory.residual is not None
+    assert memory.residual.tolist() == [0, 1, 3, 2, 0, 0]
+    assert _sent(codec, torch.zeros(4), memory, slice(1, 5)).tolist() == [0, 3, 2, 0]  # the cuts may move
+
+
+@pytest.mark.parametrize("codec", SPARSE, ids=str)
+def test_what_was_sent_in_vain_is_sent_again(codec: Sparse) -> None:
+    memory, at = codec.begin(), slice(0, 30)
+    vector = torch.randn(30, generator=torch.Generator().manual_seed(2))
+    payload = codec.encode(vector, memory, at)
+    codec.retract(payload, memory, at)
+    if memory is not None and codec.error_feedback:
+        assert memory.residual is not None
+        assert _bits(memory.residual) == _bits(vector)
+
+
+@pytest.mark.parametrize("codec", SPARSE, ids=str)
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_vector_that_is_not_finite_is_refused_and_not_remembered(codec: Sparse, bad: float) -> None:
+    memory = codec.begin()
+    codec.encode(torch.arange(20.0), memory)
+    before = {} if memory is None else memory.state()
+    payload = codec.encode(torch.tensor([1.0] * 19 + [bad]), memory)
+    assert "finite" in str(codec.refusal(payload, 20))
+    codec.retract(payload, memory, slice(0, 20))
+    after = {} if memory is None else memory.state()
+    assert all(torch.equal(before[name], after[name]) for name in ("residual", "velocity") if name in before)
+
+
+def test_a_sum_that_runs_over_loses_nothing() -> None:
+    codec, memory = TopK(ratio=0.5), Memory()
+    huge = torch.full((2,), 3e38)
+    codec.encode(huge, memory)
+    assert _sent(codec, huge, memory).tolist() == huge.tolist()
+    assert memory.residual is not None
+    assert memory.residual.tolist() == [0, huge[0]]
+
+
+@pytest.mark.parametrize("codec", SPARSE, ids=str)
+@settings(deadline=None, max_examples=15)
+@given(vector=vectors)
+def test_the_vector_itself_stays_as_it_was(codec: Sparse, vector: Tensor) -> None:
+    before = vector.clone()
+    memory = codec.begin()
+    payload = codec.encode(vector, memory)
+    again = [array.copy() for array in payload.arrays]
+    codec.encode(vector, memory)
+    assert torch.equal(vector, before)
+    assert all((old == new).all() for old, new in zip(again, payload.arrays, strict=True))
+
+
+def test_the_lowest_index_wins_among_equals() -> None:
+    assert _sent(TopK(ratio=0.5), torch.tensor([1.0, -2, 2, 1, 1, -1])).tolist() == [1, -2, 2, 0, 0, 0]
+    assert _sent(Graded(ratios=(0.5,), values="f32"), torch.ones(4)).tolist() == [1, 1, 0, 0]
+
+
+# --- the rule of the paper -------------------------------------------------------------------------------------------
+
+
+def test_adaptive_compresses_while_the_average_loss_is_small() -> None:
+    codec, memory = Adaptive(ratio=0.5, delta=0.25, smoothing=0.5), Memory()
+    calm, flat = torch.tensor([3.0, 0.0]), torch.tensor([1.0, 1.0])  # half of it loses 0 and 0.5 of the energy
+    lengths = [len(codec.encode(vector, memory).arrays) for vector in (calm, flat, flat, calm, calm)]
+    # averages:        0, 0.25, 0.375, 0.1875, 0.094
+    assert lengths == [2, 2, 1, 2, 2]
+    assert memory.averages == {0: pytest.approx(0.09375)}
+    assert (memory.compressed, memory.whole, memory.cnc) == (4, 1, 0.8)
+
+
+def test_adaptive_averages_each_segment_alone() -> None:
+    codec, memory = Adaptive(ratio=0.5, delta=0.1), Memory()
+    codec.encode(torch.tensor([3.0, 0.0]), memory, slice(0, 2))
+    codec.encode(torch.tensor([1.0, 1.0]), memory, slice(2, 4))
+    assert memory.averages == {0: 0.0, 2: 0.5}
+
+
+def test_adaptive_without_feedback_keeps_no_vector() -> None:
+    memory = Memory()
+    Adaptive().encode(torch.arange(50.0), memory)
+    assert memory.residual is None
+
+
+def test_adaptive_with_feedback_sends_what_was_left_out_once_it_sends_everything() -> None:
+    codec, memory = Adaptive(ratio=0.5, delta=0.3, smoothing=1.0, error_feedback=True), Memory()
+    codec.encode(torch.tensor([3.0, 1.0]), memory)
+    assert _sent(codec, torch.tensor([2.0, 1.0]), memory).tolist() == [2, 2]
+    assert memory.residual is not None
+    assert memory.residual.tolist() == [0, 0]
+
+
+@settings(deadline=None)
+@given(vector=vectors, delta=st.floats(0, 1))
+def test_graded_takes_the_first_rung_that_loses_little_enough(vector: Tensor, delta: float) -> None:
+    codec = Graded(ratios=(0.1, 0.4, 0.8), delta=delta, error_feedback=False, values="f32")
+    if not len(vector):
+        return
+    places = codec.choose(vector.abs(), None, 0)
+    assert places is not None
+    strengths = sorted((float(value) ** 2 for value in vector), reverse=True)
+    total = math.fsum(strengths)
+    counts = [codec.count(ratio, len(vector)) for ratio in codec.ratios]
+    enough = [math.fsum(strengths[:count]) >= (1 - delta) * total * (1 + 1e-9) for count in counts]
+    nearly = [math.fsum(strengths[:count]) >= (1 - delta) * total * (1 - 1e-9) for count in counts]
+    first = next((count for count, will in zip(counts, enough, strict=True) if will), counts[-1])
+    soonest = next((count for count, will in zip(counts, nearly, strict=True) if will), counts[-1])
+    assert soonest <= len(places) <= first
+
+
+# --- bytes -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("codec", [TopK(ratio=0.01), TopK(ratio=0.3), TopK(ratio=1.0), TopK(ratio=0.001, values="f16")])
+@pytest.mark.parametrize("size", [0, 1, 2, 17, 1000, 12345])
+def test_bytes_can_be_told_before(codec: TopK, size: int) -> None:
+    payload = codec.encode(torch.randn(size, generator=torch.Generator().manual_seed(0)))
+    assert payload.nbytes == codec.nbytes(size, 4)
+    assert payload.nbytes <= 4 * size
+
+
+def test_one_in_a_hundred_in_half_precision_is_130_times_less() -> None:
+    assert 4_000_000 / TopK(ratio=0.01, values="f16").nbytes(1_000_000, 4) > 130
+
+
+# --- settings --------------------------------------------------------------------------------------------------------
+
+
+def test_momentum_needs_feedback() -> None:
+    with pytest.raises(ValueError, match="error_feedback"):
+        TopK(momentum=0.9, error_feedback=False)
+
+
+def test_ratios_must_ascend() -> None:
+    with pytest.raises(ValueError, match="ascend"):
+        Graded(ratios=(0.1, 0.01))
