@@ -17,8 +17,10 @@ import tomli_w
 from potluck import recipes
 from potluck.data import Source, parse
 from potluck.data.splits import Iid, Split
+from potluck.data.streams.settings import Stream
 from potluck.errors import SettingError
 from potluck.fleet import Fleet
+from potluck.loops.pipeline.settings import Pipeline
 from potluck.loops.settings import Rounds
 from potluck.settings import Settings, decode, encode, kinds, merge, override
 from potluck.task import TaskSettings
@@ -52,7 +54,9 @@ class Job(Settings, frozen=True, kw_only=True):
     stop: StopRules
     recipe: str = "fedavg"
     rounds: Rounds = Rounds()
+    pipeline: Pipeline | None = None  # the layers are laid out over the devices; one round is one batch
     split: Split = Iid()
+    stream: Stream | None = None  # where data streams in; without it a device has all of its data from the start
     seed: Count = 0
     name: str = ""
     evaluate: Count = 1  # score the model every so many rounds (0: only at the end)

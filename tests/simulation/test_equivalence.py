@@ -134,7 +134,7 @@ def test_a_run_that_diverges_fails_and_says_so(tmp_path: Path) -> None:
         folder=tmp_path / "run",
     )
     assert result.status == "failed"
-    assert "not finite" in result.reason
+    assert "not all finite" in result.reason
     assert result.summary["refused"] > 0
     assert list(read(tmp_path / "run" / "journal.jsonl"))
 

@@ -10,15 +10,13 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from potluck.loops.costs import Costs
 from potluck.loops.estimates import Estimates
 from potluck.loops.mathematics import DeviceMathematics, Whom
-from potluck.loops.messages import Accept, Invite, Lost, Release, Released, Segment, Stop
+from potluck.loops.messages import Accept, Gift, Invite, Lost, Release, Released, Segment, Stop
 from potluck.loops.node import COORDINATOR, Node
 from potluck.loops.settings import Rounds
+from potluck.loops.supply import Supply
 from potluck.loops.turn import Turn
 
 __all__ = ["DeviceLoop"]
@@ -33,7 +31,7 @@ class DeviceLoop:
         settings: Rounds,
         mathematics: DeviceMathematics,
         costs: Callable[[Whom], Costs],
-        shard: npt.NDArray[np.int64],
+        supply: Supply,
         seen: Estimates,
         memory: Any = None,
         affordable: float = 1.0,
@@ -42,7 +40,7 @@ class DeviceLoop:
         self.settings = settings
         self.mathematics = mathematics
         self.costs = costs
-        self.shard = shard
+        self.supply = supply
         self.seen = seen
         self.memory = memory  # of the mathematics, from turn to turn
         self.affordable = affordable  # of a whole step in a mini-batch's slot of time, at nominal speed
@@ -74,8 +72,10 @@ class DeviceLoop:
             case Segment() as segment:
                 if turn is not None and turn.number == segment.turn:
                     turn.take(segment)
+            case Gift() as gift:
+                self.supply.receive(gift)
             case Accept() as accept:
-                if turn is not None and turn.number == accept.turn:
+                if turn is not None and turn.number == accept.turn and accept.first in turn.accepted:
                     turn.accepted[accept.first].open()
             case Release(turn=number):
                 if turn is not None and turn.number <= number:

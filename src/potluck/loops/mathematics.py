@@ -67,6 +67,9 @@ class Session(Protocol):
     def encode(self, first: int, last: int) -> Payload:
         """The update of some layers as it goes on the wire; asked once for each."""
 
+    def retract(self, first: int, last: int, payload: Payload) -> None:
+        """What was sent of these layers counts for nothing."""
+
 
 class DeviceMathematics(Protocol):
     """A device's side of a round."""
@@ -126,6 +129,9 @@ class _Nothing:
 
     def encode(self, first: int, last: int) -> Payload:
         return Payload(sum(self._costs.push_bytes[first : last + 1]))
+
+    def retract(self, first: int, last: int, payload: Payload) -> None:
+        pass
 
 
 class GhostTrainer:

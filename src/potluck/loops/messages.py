@@ -9,8 +9,9 @@
     Release ────────────────────────▶
            ◀───────────────────────── Released
     Stop ───────────────────────────▶            Joined, Lost: from the world, about the other side
+                                      Gift ──▶   to another device, where samples are shared
 
-All but the last three name a *turn*: one invitation of one device. Every request of a device is answered, and asked
+Most of them name a *turn*: one invitation of one device. Every request of a device is answered, and asked
 again until it is; every answer may be given twice.
 """
 
@@ -24,6 +25,7 @@ __all__ = [
     "HEADER_BYTES",
     "Accept",
     "Bulky",
+    "Gift",
     "Invite",
     "Joined",
     "Lost",
@@ -72,6 +74,8 @@ class Invite(Message, frozen=True):
     turn: int
     round: int
     count: int
+    gives: tuple[tuple[str, int], ...] = ()  # samples of its batch that go to other devices
+    gets: int = 0  # samples that others send
 
 
 class Pull(Message, frozen=True):
@@ -98,6 +102,13 @@ class Push(Bulky, frozen=True, kw_only=True):
     last: int
     samples: int
     loss: float
+
+
+class Gift(Bulky, frozen=True, kw_only=True):
+    """Samples from one device's stream for another's batch."""
+
+    round: int
+    donor: str
 
 
 class Accept(Message, frozen=True):

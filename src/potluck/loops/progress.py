@@ -89,8 +89,10 @@ class Books(msgspec.Struct):
     turn: int = 0
     counts: dict[str, int] = {}  # how often each device was invited
     durations: tuple[float, ...] = ()
+    batches: dict[str, int] = {}  # how many samples each device had last, where they are shared
     bytes_sent: int = 0
     bytes_received: int = 0
+    bytes_shared: int = 0  # samples between devices
     samples: int = 0
     updates: int = 0
     late: int = 0
@@ -105,7 +107,7 @@ class Books(msgspec.Struct):
 
     @property
     def traffic(self) -> int:
-        return self.bytes_sent + self.bytes_received
+        return self.bytes_sent + self.bytes_received + self.bytes_shared
 
     @property
     def loss_now(self) -> float:

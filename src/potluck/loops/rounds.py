@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from potluck.journal import Instant, Scalar, Span
@@ -28,6 +28,8 @@ from potluck.loops.patience import Patience
 from potluck.loops.progress import Books, Ending, Turn
 from potluck.loops.rules import Rules
 from potluck.loops.settings import Rounds
+from potluck.loops.sharing import Sharing
+from potluck.planning.injection import Gift
 
 __all__ = ["Coordinator"]
 
@@ -46,6 +48,7 @@ class Coordinator:
         forecast: Callable[[str], float],
         rules: Rules,
         books: Books,
+        sharing: Sharing | None = None,
     ) -> None:
         self._node = node
         self._settings = settings
@@ -54,6 +57,7 @@ class Coordinator:
         self._forecast = forecast
         self._rules = rules
         self.books = books
+        self._sharing = sharing
         self._here: dict[str, int] = {}  # device -> incarnation
         self._roster: list[str] = []  # the same, in order of name
         self._working: dict[str, Turn] = {}
@@ -122,13 +126,25 @@ class Coordinator:
         if wanted < len(idle):
             chosen = self._node.rng("invite", self.books.turn).choice(len(idle), wanted, replace=False)
             idle = [idle[place] for place in sorted(chosen)]
+        gifts = self._gifts(idle)
         for device in sorted(idle, key=lambda device: (self._forecast(device), device)):
-            self._begin_turn(device)
+            self._begin_turn(device, gifts)
 
-    def _begin_turn(self, device: str) -> None:
+    def _gifts(self, devices: Sequence[str]) -> Sequence[Gift]:
+        """Who gives samples to whom in this round, by the batches that they had last."""
+        batches = {device: self.books.batches[device] for device in devices if device in self.books.batches}
+        if self._sharing is None or not batches:
+            return ()
+        gifts = self._sharing.gifts(batches, self.books.round)
+        self.books.bytes_shared += sum(gift.samples for gift in gifts) * self._sharing.sample_bytes
+        return gifts
+
+    def _begin_turn(self, device: str, gifts: Sequence[Gift] = ()) -> None:
         books = self.books
         count = books.counts.get(device, 0)
-        invite = Invite(books.turn, books.round, count)
+        gives = tuple((gift.receiver, gift.samples) for gift in gifts if gift.donor == device)
+        gets = sum(gift.samples for gift in gifts if gift.receiver == device)
+        invite = Invite(books.turn, books.round, count, gives, gets)
         state, part = self._mathematics.state, self._mathematics.select(Whom(device, books.round, count))
         turn = Turn(invite, device, self._here[device], books.version, self._node.now(), state, part)
         books.turn += 1
@@ -250,6 +266,8 @@ class Coordinator:
     def _merge(self, turn: Turn) -> None:
         self._mathematics.add(turn.pieces, turn.part, turn.samples, self.books.version - turn.version)
         self.books.add(turn)
+        if self._sharing is not None:
+            self.books.batches[turn.device] = turn.samples
 
     # --- membership ------------------------------------------------------------------------------------------------
 
@@ -292,7 +310,8 @@ class Coordinator:
         for turn in [] if self._settings.barrier.carries else list(self._working.values()):
             self._release(turn)
         self._lineup.close()
-        self._mathematics.step(self._settings.schedule.factor(books.round))
+        scaling = self._settings.scaling.factor(books.samples_now, len(books.merged), books.round)
+        self._mathematics.step(self._settings.schedule.factor(books.round) * scaling)
         merged = [[device, number] for device, number in books.merged]
         fields = {"round": books.round, "devices": merged, "samples": books.samples_now}
         self._node.record(Span(self._node.name, "round", self._opened, now, fields))

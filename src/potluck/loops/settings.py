@@ -8,6 +8,7 @@ import msgspec
 
 from potluck.loops.parts.barrier import All, Barrier
 from potluck.loops.parts.batching import Batching, Fixed
+from potluck.loops.parts.scaling import Scaling, Unscaled
 from potluck.loops.parts.transfer import Sequential, Transfer
 from potluck.model.codecs import Codec, Dense
 from potluck.model.local import Gradient, Local
@@ -32,6 +33,7 @@ class Rounds(Settings, frozen=True, kw_only=True):
     merge: Merge = Samples()
     barrier: Barrier = All()
     server: Optimizer = Sgd()
+    scaling: Scaling = Unscaled()  # of the learning rate, by the samples of a round
     schedule: Schedule = Constant()
     retry: Seconds = Seconds(5)  # until an unanswered request is sent again; doubles each time
     patience: Seconds = Seconds(1800)  # how long the run waits without any progress before it gives up

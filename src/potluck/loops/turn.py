@@ -36,7 +36,7 @@ class Turn:
         self._node = device.node
         self.number = invite.turn
         self._round = invite.round
-        self._count = invite.count
+        self._invite = invite
         self._whom = Whom(device.node.name, invite.round, invite.count)
         self._costs = device.costs(self._whom)
         self._pieces: dict[int, tuple[int, int, Payload]] = {}
@@ -46,6 +46,7 @@ class Turn:
         self._session: Session | None = None
         self._updates: dict[int, Push] = {}
         self._last_arrival = 0.0
+        self._size = 0  # of the last mini-batch
         self._learns = device.settings.transfer.learns
 
     def take(self, segment: Segment) -> None:
@@ -57,48 +58,38 @@ class Turn:
     async def take_part(self) -> None:
         try:
             await self._take_part()
+        except asyncio.CancelledError:
+            self._give_back()
+            raise
         finally:
             self._pieces.clear()
             self._updates.clear()
             self._session = None
 
+    def _give_back(self) -> None:
+        """Dropped on the way: what was sent counts for nothing."""
+        for update in self._updates.values():
+            assert self._session is not None
+            self._session.retract(update.first, update.last, update.payload)
+
     async def _take_part(self) -> None:
         device = self._device
-        settings, held = device.settings, len(device.shard)
-        size = settings.batching.size_for(held)
-        share = self._share(settings.local.passes(settings.batching.per_epoch(held)))
-        cuts = settings.transfer.cuts(self._costs, device.seen, size)
+        cuts = device.settings.transfer.cuts(self._costs, device.seen, device.supply.size())
         self._arrived = {first: Latch() for first, _ in cuts.pull}
         self.accepted = {first: Latch() for first, _ in cuts.push}
-        self._session = self._begin_session(share)
         if len(cuts.pull) == len(cuts.push) == 1:
             await self._pull(*cuts.pull[0])
-            await self._compute(share, self._whole_steps(share))
+            await self._compute(self._whole_steps)
             await self._push(*cuts.push[0])
             await self._settled(cuts.push[0][0])
         else:
-            await self._overlapped(share, cuts)
+            await self._overlapped(cuts)
 
-    def _share(self, passes: int | None) -> Share:
-        batching, shard, rng = self._device.settings.batching, self._device.shard, self._node.rng
-        return Share(
-            batching.sizes(len(shard), passes),
-            lambda: batching.choose(shard, self._count, passes, rng),
-            lambda: rng("train", self._count),
-        )
-
-    def _begin_session(self, share: Share) -> Session:
-        device = self._device
-        factor = device.settings.local_schedule.factor(self._round)
-        return device.mathematics.session(
-            self._whom, self._pieces, share, factor, device.memory, lambda: self._node.rng("submodel", self._count)
-        )
-
-    async def _overlapped(self, share: Share, cuts: Cuts) -> None:
+    async def _overlapped(self, cuts: Cuts) -> None:
         self._ready = {first: Latch() for first, _ in cuts.push}
         async with asyncio.TaskGroup() as group:
             group.create_task(self._pull_all(cuts.pull))
-            group.create_task(self._compute(share, self._layer_steps(share)))
+            group.create_task(self._compute(self._layer_steps))
             await self._push_all(cuts.push)
 
     # --- pull ------------------------------------------------------------------------------------------------------
@@ -125,13 +116,23 @@ class Turn:
 
     # --- compute ---------------------------------------------------------------------------------------------------
 
-    async def _compute(self, share: Share, steps: list[Step]) -> None:
+    async def _compute(self, plan: Callable[[Share], list[Step]]) -> None:
+        supply = self._device.supply
+        share = supply.at_hand(self._invite) or await supply.gather(self._invite)
+        self._session, self._size, steps = self._begin_session(share), share.sizes[-1], plan(share)
         await self._arrived[0].wait()
         start = self._node.now()
         await self._node.compute(Work(steps, lambda pace: self._train(pace, steps)))
         if len(steps) == 1 and not callable(steps[0].seconds):  # gates on the way would count as slowness
             self._device.seen.computed(steps[0].seconds, self._node.now() - start)
         self._record("compute", start, samples=sum(share.sizes))
+
+    def _begin_session(self, share: Share) -> Session:
+        device, count = self._device, self._invite.count
+        factor = device.settings.local_schedule.factor(self._round)
+        return device.mathematics.session(
+            self._whom, self._pieces, share, factor, device.memory, lambda: self._node.rng("submodel", count)
+        )
 
     def _train(self, pace: Pace, steps: list[Step]) -> None:
         assert self._session is not None
@@ -206,7 +207,7 @@ class Turn:
     def _learn_speed(self, segments: tuple[Range, ...], moments: list[float]) -> None:
         """Between the first and the last gradient nothing but computation happened."""
         if len(moments) > 1:
-            costs, size = self._costs, self._device.settings.batching.size_for(len(self._device.shard))
+            costs, size = self._costs, self._size
             nominal = sum(
                 costs.backward(layer, size) for first, last in segments[1:] for layer in range(first, last + 1)
             )

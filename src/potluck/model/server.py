@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -12,6 +11,7 @@ from torch import Tensor, nn
 
 from potluck.model.carving import Carver, Selection, Turn
 from potluck.model.codecs import Codec
+from potluck.model.codecs.checks import FLOATS, array_refusal
 from potluck.model.merge import Merge, Sum
 from potluck.model.optimizers import Optimizer
 from potluck.model.replica import Loss, Replica
@@ -62,15 +62,16 @@ class Server:
 
     def refusal(self, pieces: Sequence[Piece], part: Selection | None) -> str | None:
         """Why these pieces cannot be merged, if so; asked once for each update, before it counts."""
+        layout = self.layout if part is None else part.layout
         for piece in pieces:
-            for array in piece.payload.arrays:
-                # One pass and no copy; only where the sum itself runs over does every value have to be looked at.
-                if (
-                    array.size
-                    and not math.isfinite(torch.from_numpy(array).sum().item())
-                    and not np.isfinite(array).all()
-                ):
-                    return "its update has values that are not finite"
+            params, buffers = layout.slices(piece.first, piece.last)
+            *coded, kept = piece.payload.arrays or (None,)
+            if not isinstance(kept, np.ndarray):
+                return "its payload is not made of arrays"
+            reason = self._codec.refusal(Payload(0, tuple(coded)), params.stop - params.start)
+            reason = reason or array_refusal(kept, "buffers", FLOATS, buffers.stop - buffers.start)
+            if reason is not None:
+                return f"{reason} (layers {piece.first} to {piece.last})"
         return None
 
     def add(self, pieces: Sequence[Piece], part: Selection | None, samples: int, staleness: int) -> None:
@@ -136,7 +137,9 @@ class Server:
         """The reverse of `tensors`."""
         self.state = State(tensors["params"], tensors["buffers"])
         self._optimizer = self._settings.build(self.state.params)
-        saved = {name.removeprefix("optimizer."): value for name, value in tensors.items() if "." in name}
+        saved = {
+            name.removeprefix("optimizer."): value for name, value in tensors.items() if name.startswith("optimizer.")
+        }
         if saved:
             self._optimizer.load_state_dict({**self._optimizer.state_dict(), "state": {0: saved}})
 

@@ -312,3 +312,9 @@ class Session:
         coded = self._trainer.codec.encode(self._params[params], self._memory, params)
         kept = self._buffers[buffers].numpy()
         return Payload(coded.nbytes + kept.nbytes, (*coded.arrays, kept))
+
+    def retract(self, first: int, last: int, payload: Payload) -> None:
+        if self._memory is not None:
+            params, _ = self._layout.slices(first, last)
+            *coded, _ = payload.arrays
+            self._trainer.codec.retract(Payload(0, tuple(coded)), self._memory, params)

@@ -15,11 +15,10 @@ from torch import nn
 
 from potluck.errors import RunError
 from potluck.job import Job, load, make
-from potluck.loops.device import DeviceLoop
 from potluck.loops.node import Node
 from potluck.loops.progress import Ending
-from potluck.loops.rounds import Coordinator
 from potluck.run.keeper import Keeper, Watch
+from potluck.run.pipeline import PipelineSetup
 from potluck.run.setup import Setup
 from potluck.task import Task
 from potluck.worlds.simulated import clock
@@ -60,7 +59,7 @@ def simulate(
     threads beside this one (all cores by default); `watch` is told of every round; `stopping` is asked all the time.
     """
     job = _job(job)
-    setup = Setup.of(job, task, data)
+    setup = _setup(job, task, data)
     return _run(setup, Keeper.fresh(job, Path(folder) if folder is not None else None, watch, stopping), threads)
 
 
@@ -79,7 +78,7 @@ def resume(
     if not (folder / "job.toml").exists():
         raise RunError(f"{folder} is not the folder of a run: it has no job.toml")
     job = load(folder / "job.toml", overrides)
-    setup = Setup.of(job, task, data)
+    setup = _setup(job, task, data)
     return _run(setup, Keeper.again(job, folder, watch, stopping), threads)
 
 
@@ -89,7 +88,11 @@ def _job(job: Job | Mapping[str, Any] | str | Path) -> Job:
     return make(job) if isinstance(job, Mapping) else load(Path(job))
 
 
-def _run(setup: Setup, keeper: Keeper, threads: int | None) -> Result:
+def _setup(job: Job, task: Task | None, data: Path | None) -> Setup | PipelineSetup:
+    return Setup.of(job, task, data) if job.pipeline is None else PipelineSetup.of(job, task, data)
+
+
+def _run(setup: Setup | PipelineSetup, keeper: Keeper, threads: int | None) -> Result:
     """Bring everything together and let it run."""
     began = time.perf_counter()
     if keeper.tensors is not None:
@@ -101,20 +104,16 @@ def _run(setup: Setup, keeper: Keeper, threads: int | None) -> Result:
     return Result(ending.status, ending.reason, summary, keeper.folder, setup.finished())
 
 
-def _live(setup: Setup, keeper: Keeper, threads: int | None) -> Ending:
+def _live(setup: Setup | PipelineSetup, keeper: Keeper, threads: int | None) -> Ending:
     job = setup.job
     pool = Pool(_threads(threads, job), prepare=lambda: torch.set_num_threads(1))
     world = World(job.fleet, job.seed, keeper.journal, pool)
 
     def coordinate(node: Node) -> Coroutine[Any, Any, Ending]:
-        layers = setup.costs.layers
-        return Coordinator(node, job.rounds, setup.server, layers, setup.forecast, keeper, keeper.books).main()
+        return setup.coordinator(node, keeper, keeper.books).main()
 
     def take_part(node: Node) -> Coroutine[Any, Any, None]:
-        seen = keeper.seen_by(node.name, node.incarnation, setup.link_prior(node.name))
-        costs, shard = setup.costs_on(node.name), setup.shards[node.name]
-        memory = setup.trainer.memory()
-        return DeviceLoop(node, job.rounds, setup.trainer, lambda whom: costs, shard, seen, memory).main()
+        return setup.device_loop(node, keeper.belongings).main()
 
     try:
         ending: Ending = clock.run(world.run(coordinate, take_part, keeper.start))

@@ -17,9 +17,9 @@ from potluck.errors import RunError
 from potluck.job import Job, dumps
 from potluck.journal import Journal
 from potluck.journal.tally import Tally
-from potluck.loops.estimates import Estimates, LinkPrior
 from potluck.loops.progress import Books, Ending
 from potluck.model import checkpoint
+from potluck.run.belongings import Belongings, Kept
 
 __all__ = ["Keeper", "Watch"]
 
@@ -32,23 +32,29 @@ class Mark(msgspec.Struct):
     time: float
     position: int  # of the journal
     books: Books
-    seen: dict[str, tuple[int, Estimates]] = {}  # what each device has learned in its present life
+    kept: Kept = msgspec.field(default_factory=Kept)  # what each device has learned in its present life
 
 
 class Keeper:
     """Plays the loop's rules, and remembers."""
 
     def __init__(
-        self, job: Job, folder: Path | None, mark: Mark, watch: Watch | None, stopping: Callable[[], bool]
+        self,
+        job: Job,
+        folder: Path | None,
+        mark: Mark,
+        watch: Watch | None,
+        stopping: Callable[[], bool],
+        tensors: dict[str, Tensor] | None = None,
     ) -> None:
         self.job = job
         self.folder = folder
         self.books = mark.books
         self.start = mark.time
-        self._seen = mark.seen
+        self.belongings = Belongings(mark.kept, tensors or {})
         self.tally = Tally()
         self.journal = Journal(folder / "journal.jsonl" if folder else None, mark.position, self.tally)
-        self.tensors: dict[str, Tensor] | None = None
+        self.tensors = tensors
         self.now = mark.time
         self._watch = watch
         self._stopping = stopping
@@ -56,6 +62,7 @@ class Keeper:
         self._marked = -1  # the version that the mark is of
         self._saved = -1  # the version of the newest checkpoint
         self._tensors_now: Callable[[], dict[str, Tensor]] = dict
+        self._kept_tensors: dict[str, Tensor] = {}  # of the devices, as they were at the mark
 
     @staticmethod
     def fresh(job: Job, folder: Path | None, watch: Watch | None, stopping: Callable[[], bool]) -> Keeper:
@@ -77,8 +84,7 @@ class Keeper:
         except msgspec.DecodeError as error:
             raise RunError(f"cannot read checkpoint {path}: {error}") from None
         _write(folder / "job.toml", dumps(job).encode())
-        keeper = Keeper(job, folder, mark, watch, stopping)
-        keeper.tensors = tensors
+        keeper = Keeper(job, folder, mark, watch, stopping, tensors)
         keeper.tally.read(folder / "journal.jsonl")
         keeper._saved = mark.books.version
         return keeper
@@ -86,14 +92,6 @@ class Keeper:
     def attach(self, tensors_now: Callable[[], dict[str, Tensor]]) -> None:
         """Where the tensors to save come from."""
         self._tensors_now = tensors_now
-
-    def seen_by(self, device: str, incarnation: int, prior: LinkPrior) -> Estimates:
-        """What a device has learned so far; a new life begins anew."""
-        life, seen = self._seen.get(device, (0, None))
-        if seen is None or life != incarnation:
-            seen = Estimates.of(prior)
-            self._seen[device] = (incarnation, seen)
-        return seen
 
     # --- rules of the loop -----------------------------------------------------------------------------------------
 
@@ -126,7 +124,8 @@ class Keeper:
     def save(self, books: Books, now: float) -> None:
         if self.folder is None:
             return
-        self._mark = msgspec.json.encode(Mark(now, self.journal.position(), books, self._seen))
+        self._mark = msgspec.json.encode(Mark(now, self.journal.position(), books, self.belongings.kept()))
+        self._kept_tensors = self.belongings.tensors()
         self._marked = books.version
         if books.round == 0 or self.save_due(books.round):
             self._write_checkpoint()
@@ -179,7 +178,12 @@ class Keeper:
         assert self.folder is not None
         assert self._mark is not None
         self.journal.flush()
-        checkpoint.write(self.folder / "checkpoints", self._marked, self._tensors_now(), self._mark.decode())
+        checkpoint.write(
+            self.folder / "checkpoints",
+            self._marked,
+            {**self._tensors_now(), **self._kept_tensors},
+            self._mark.decode(),
+        )
         self._saved = self._marked
 
 

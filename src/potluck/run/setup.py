@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,15 +13,26 @@ import torch
 from torch import nn
 
 from potluck import seeds
+from potluck.data.streams.feed import Feed
 from potluck.errors import DataError, SettingError
 from potluck.job import Job
 from potluck.loops.costs import Costs
+from potluck.loops.device import DeviceLoop
 from potluck.loops.estimates import LinkPrior
 from potluck.loops.mathematics import DeviceMathematics, GhostServer, GhostTrainer, ServerMathematics
+from potluck.loops.node import Node
+from potluck.loops.parts.streaming import Flow, wanted
+from potluck.loops.progress import Books
+from potluck.loops.rounds import Coordinator
+from potluck.loops.rules import Rules
+from potluck.loops.sharing import Sharing
+from potluck.loops.supply import Held, Streamed, Supply
 from potluck.model.chain import Chain, trace
 from potluck.model.server import Server
 from potluck.model.state import Layout, State
 from potluck.model.trainer import Trainer
+from potluck.run.belongings import Belongings
+from potluck.run.streams import replayed
 from potluck.task import Task, TaskSettings, build
 
 __all__ = ["Setup"]
@@ -40,6 +51,9 @@ class Setup:
     server: ServerMathematics
     trainer: DeviceMathematics
     module: nn.Module | None
+    feeds: Callable[[str], Feed] | None = None  # where data streams in
+    shape: tuple[int, ...] = ()  # of a sample
+    sample_bytes: int = 0
 
     def __post_init__(self) -> None:
         self._devices = {device.name: device for device in self.job.fleet.members}
@@ -48,6 +62,37 @@ class Setup:
     @staticmethod
     def of(job: Job, task: Task | None, data: Path | None) -> Setup:
         return _timing_only(job, task) if job.timing_only else _real(job, task or build(job.task, data))
+
+    # --- the two sides ---------------------------------------------------------------------------------------------
+
+    def coordinator(self, node: Node, rules: Rules, books: Books) -> Coordinator:
+        """The coordinator's loop."""
+        rounds, layers = self.job.rounds, self.costs.layers
+        return Coordinator(node, rounds, self.server, layers, self.forecast, rules, books, self._sharing())
+
+    def device_loop(self, node: Node, belongings: Belongings) -> DeviceLoop:
+        """A device's loop, for one life."""
+        name, life = node.name, node.incarnation
+        seen = belongings.seen(name, life, self.link_prior(name))
+        memory = belongings.memory(name, life, self.trainer.memory)
+        costs = self.costs_on(name)
+        supply = self._supply(node, belongings, costs)
+        return DeviceLoop(node, self.job.rounds, self.trainer, lambda whom: costs, supply, seen, memory)
+
+    def _supply(self, node: Node, belongings: Belongings, costs: Costs) -> Supply:
+        rounds, feeds = self.job.rounds, self.feeds
+        if feeds is None:
+            return Held(node, rounds, self.shards[node.name])
+        feed = belongings.feed(node.name, node.incarnation, lambda: feeds(node.name), node.now())
+        return Streamed(node, rounds, feed, 1 / costs.step(1), self.shape)
+
+    def _sharing(self) -> Sharing | None:
+        stream = self.job.stream
+        if stream is None or stream.injection is None:
+            return None
+        return Sharing(stream.injection, self.sample_bytes, self.job.seed)
+
+    # --- figures ---------------------------------------------------------------------------------------------------
 
     def costs_on(self, device: str) -> Costs:
         return self.costs.on(self._devices[device].flops)
@@ -70,8 +115,11 @@ class Setup:
 
     def _forecast(self, device: str) -> float:
         found, rounds = self._devices[device], self.job.rounds
-        held = len(self.shards[device])
-        samples = sum(rounds.batching.sizes(held, rounds.local.passes(rounds.batching.per_epoch(held))))
+        if self.feeds is None:
+            held = len(self.shards[device])
+            samples = sum(rounds.batching.sizes(held, rounds.local.passes(rounds.batching.per_epoch(held))))
+        else:
+            samples = wanted(rounds.batching, Flow(self.feeds(device).rate(0.0)))
         bytes_s = sum(self.costs.pull_bytes) / found.link.down + sum(self.costs.push_bytes) / found.link.up
         return float(self.costs.on(found.flops).step(samples) + bytes_s + 4 * found.link.latency)
 
@@ -87,9 +135,12 @@ def _real(job: Job, task: Task) -> Setup:
     chain = trace(module, task.data.shape)
     layout = _layout(chain)
     rounds = job.rounds
+    shards = _shards(job, task)
     trainer = Trainer(module, layout, task.loss, task.data.train, rounds.local, rounds.codec)
     server = Server(module, layout, task.loss, task.data.test, rounds.merge, rounds.server, rounds.codec)
-    return Setup(job, layout, _costs(chain, layout, job), _shards(job, task), server, trainer, module)
+    costs = _costs(chain, layout, job)
+    feeds = replayed(job, shards, task.data.train)
+    return Setup(job, layout, costs, shards, server, trainer, module, feeds, task.data.shape, task.data.sample_bytes)
 
 
 def _timing_only(job: Job, task: Task | None) -> Setup:
@@ -106,7 +157,8 @@ def _timing_only(job: Job, task: Task | None) -> Setup:
     layout = _layout(chain)
     costs = _costs(chain, layout, job)
     shards = _Alike(np.arange(job.samples))
-    return Setup(job, layout, costs, shards, GhostServer(lambda whom: costs), GhostTrainer(lambda whom: costs), None)
+    server, trainer = GhostServer(lambda whom: costs), GhostTrainer(lambda whom: costs)
+    return Setup(job, layout, costs, shards, server, trainer, None, replayed(job, shards, None))
 
 
 class _Alike(dict[str, npt.NDArray[np.int64]]):

@@ -1,0 +1,72 @@
+"""A queue of rising numbers held as runs, so that a million samples in a row cost as little as one."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Numbers", "Run", "Runs"]
+
+Numbers = npt.NDArray[np.int64]
+Run = tuple[int, int]
+
+
+class Runs:
+    """Numbers from oldest to newest; a run is (first, one past the last)."""
+
+    def __init__(self, runs: Iterable[Run] = ()) -> None:
+        self._runs: deque[Run] = deque()
+        self._count = 0
+        for start, stop in runs:
+            self.append(start, stop)
+
+    @staticmethod
+    def of(numbers: Numbers) -> Runs:
+        """Numbers that rise, put together to runs."""
+        cuts = np.flatnonzero(np.diff(numbers) != 1) + 1
+        return Runs((int(part[0]), int(part[-1]) + 1) for part in np.split(numbers, cuts) if len(part))
+
+    def __len__(self) -> int:
+        return self._count
+
+    def listed(self) -> list[Run]:
+        return list(self._runs)
+
+    def append(self, start: int, stop: int) -> None:
+        """Numbers newer than all that are here."""
+        if start >= stop:
+            return
+        assert not self._runs or self._runs[-1][1] <= start, "numbers must rise"
+        self._count += stop - start
+        if self._runs and self._runs[-1][1] == start:
+            start = self._runs.pop()[0]
+        self._runs.append((start, stop))
+
+    def numbers(self) -> Numbers:
+        return _spelled_out(self.listed())
+
+    def pop_oldest(self, count: int) -> Numbers:
+        return _spelled_out(self.cut_oldest(count))
+
+    def cut_oldest(self, count: int) -> list[Run]:
+        """Take away the `count` oldest, without spelling them out."""
+        assert 0 <= count <= self._count
+        self._count -= count
+        gone: list[Run] = []
+        while count > 0:
+            start, stop = self._runs.popleft()
+            middle = min(stop, start + count)
+            gone.append((start, middle))
+            count -= middle - start
+            if middle < stop:
+                self._runs.appendleft((middle, stop))
+        return gone
+
+
+def _spelled_out(runs: Sequence[Run]) -> Numbers:
+    if not runs:
+        return np.zeros(0, np.int64)
+    return np.concatenate([np.arange(start, stop, dtype=np.int64) for start, stop in runs])

@@ -1,0 +1,66 @@
+"""Samples on their way from one device's stream into another's batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from potluck.data.samples import Indices, Samples
+from potluck.data.streams.feed import Tensors
+from potluck.data.streams.live import Store
+
+__all__ = ["Mixed", "refusal", "wrapped"]
+
+
+def wrapped(samples: Tensors, ids: Indices) -> tuple[Any, Any]:
+    """Inputs as stored, and their labels: what goes on the wire."""
+    if isinstance(samples, Store):
+        found = [samples[number] for number in ids.tolist()]
+        return np.stack([sample.x for sample in found]), np.array([sample.y for sample in found], np.int64)
+    assert isinstance(samples, Samples)
+    chosen = torch.from_numpy(np.ascontiguousarray(ids, dtype=np.int64))
+    return samples.x.index_select(0, chosen).numpy(), samples.y.index_select(0, chosen).numpy()
+
+
+def refusal(arrays: Sequence[Any], shape: tuple[int, ...]) -> str | None:
+    """Why these cannot be samples of this shape."""
+    if len(arrays) != 2 or not all(isinstance(array, np.ndarray) for array in arrays):
+        return "it is not made of inputs and labels"
+    x, y = arrays
+    if x.shape[1:] != shape or len(x) != len(y) or y.dtype != np.int64 or x.dtype not in (np.uint8, np.float32):
+        return f"inputs {x.dtype} {x.shape} and labels {y.dtype} {y.shape} do not fit samples of shape {shape}"
+    if x.dtype == np.float32 and not np.isfinite(x).all():
+        return "its inputs are not all finite"
+    return None
+
+
+class Mixed:
+    """A device's own samples by id, and gifts by the ids −1, −2, …"""
+
+    def __init__(self, own: Tensors, gifts: Sequence[tuple[Any, Any]]) -> None:
+        self._own = own
+        self.augmentation = own.augmentation
+        x = torch.from_numpy(np.concatenate([gift[0] for gift in gifts]))
+        y = torch.from_numpy(np.concatenate([gift[1] for gift in gifts]))
+        assert isinstance(own, Samples | Store)
+        scaling, augmentation = own.scaling, own.augmentation
+        self._gifts = Samples(x, y, scaling=scaling, augmentation=augmentation)
+
+    def __len__(self) -> int:
+        return len(self._own) + len(self._gifts)
+
+    @property
+    def ids(self) -> Indices:
+        """The gifts' own."""
+        return -1 - np.arange(len(self._gifts), dtype=np.int64)
+
+    def batch(self, indices: Indices, rng: np.random.Generator | None = None) -> tuple[Tensor, Tensor]:
+        own, given = indices[indices >= 0], -1 - indices[indices < 0]
+        parts = [
+            samples.batch(chosen, rng) for samples, chosen in ((self._own, own), (self._gifts, given)) if len(chosen)
+        ]
+        return torch.cat([x for x, _ in parts]), torch.cat([y for _, y in parts])

@@ -1,0 +1,134 @@
+"""MQTT, which is what sensors speak: one topic for each device, at least once, through any outage of the broker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+
+from potluck.data.streams.records import Sample
+from potluck.data.streams.sources.base import Inlet, StreamSource, named, pauses
+from potluck.errors import DataError, SettingError
+from potluck.units import Seconds
+
+if TYPE_CHECKING:
+    import aiomqtt
+
+__all__ = ["Broker", "Mqtt", "heed_cancellation"]
+
+_SESSION_S = 3600  # how long the broker keeps records for a device that is away
+_GOODBYE_S = 1.0  # for a broker to take note that we leave
+_QUEUED = 10_000  # records that may wait here for the loop, which takes them at once
+
+
+class Broker(msgspec.Struct, frozen=True, kw_only=True):
+    """How an MQTT broker is reached."""
+
+    host: str
+    port: int
+    username: str | None = None
+    password_file: str | None = None
+    tls: bool = False
+
+    @asynccontextmanager
+    async def connected(self, identifier: str, most_bytes: int, kept_s: int) -> AsyncGenerator[aiomqtt.Client, None]:
+        """A connection; MqttError where there is none or it breaks.
+
+        Whatever ended its use goes on to the caller: aiomqtt's own exit may fail on a dead connection, and its error
+        in place of a cancellation would keep a task alive that was told to end.
+        """
+        client = self._client(identifier, most_bytes, kept_s)
+        await client.__aenter__()
+        try:
+            yield client
+        finally:
+            with suppress(_library().MqttError, TimeoutError):
+                async with asyncio.timeout(_GOODBYE_S):
+                    await client.__aexit__(None, None, None)
+
+    def _client(self, identifier: str, most_bytes: int, kept_s: int) -> aiomqtt.Client:
+        aiomqtt = _library()
+        return aiomqtt.Client(  # type: ignore[no-any-return]
+            self.host, self.port, identifier=identifier, protocol=aiomqtt.ProtocolVersion.V5,
+            username=self.username, password=self._password(), tls_params=aiomqtt.TLSParameters() if self.tls else None,
+            clean_start=not kept_s, keepalive=10, timeout=10.0, max_queued_incoming_messages=_QUEUED,
+            properties=_properties(most_bytes, kept_s),
+        )  # fmt: skip
+
+    def _password(self) -> str | None:
+        if self.password_file is None:
+            return None
+        try:
+            return Path(self.password_file).read_text(encoding="utf-8").strip()
+        except OSError as error:
+            raise SettingError("stream.source.password_file", f"cannot read it: {error.strerror}") from None
+
+
+class Mqtt(StreamSource, frozen=True, kw_only=True, tag="mqtt"):
+    """Records from a broker."""
+
+    host: str = "localhost"
+    port: Annotated[int, msgspec.Meta(ge=1, le=65535)] = 1883
+    topic: str = "potluck/{device}"
+    username: str | None = None
+    password_file: str | None = None
+    tls: bool = False
+    retry: Seconds = Seconds(0.5)  # until a lost broker is tried again; doubles each time, up to 30 s
+
+    def broker(self) -> Broker:
+        return Broker(
+            host=self.host, port=self.port, username=self.username, password_file=self.password_file, tls=self.tls
+        )
+
+    async def samples(self, inlet: Inlet) -> AsyncIterator[Sample]:
+        aiomqtt, waits = _library(), pauses(self.retry)
+        while True:
+            try:
+                async with aclosing(self._records(inlet)) as records:
+                    async for record in records:
+                        waits = pauses(self.retry)
+                        sample = inlet.read(record)
+                        if sample is not None:
+                            yield sample
+            except aiomqtt.MqttError:
+                inlet.breaks += 1
+            await inlet.clock.sleep(next(waits))
+
+    async def _records(self, inlet: Inlet) -> AsyncGenerator[bytes, None]:
+        """What comes over one connection."""
+        # Far above what a right record needs, so that wrong ones are counted rather than held back by the broker.
+        most = 64 * inlet.expected.most_bytes
+        async with self.broker().connected(f"potluck-{inlet.device}", most, _SESSION_S) as client:
+            await client.subscribe(named(self.topic, inlet.device), qos=1)
+            heed_cancellation()
+            async for message in client.messages:
+                yield message.payload if isinstance(message.payload, bytes) else b""
+
+
+def heed_cancellation() -> None:
+    """After a call to aiomqtt: before Python 3.12 `wait_for` loses a cancellation that comes with its result."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
+
+
+def _properties(most_bytes: int, kept_s: int) -> Any:
+    from paho.mqtt.packettypes import PacketTypes
+    from paho.mqtt.properties import Properties
+
+    properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
+    properties.MaximumPacketSize = most_bytes
+    properties.SessionExpiryInterval = kept_s
+    return properties
+
+
+def _library() -> Any:
+    try:
+        import aiomqtt
+    except ImportError:
+        raise DataError("a stream from MQTT needs the package aiomqtt: pip install 'potluck[mqtt]'") from None
+    return aiomqtt

@@ -1,0 +1,43 @@
+"""A stream of the user's own: an async generator that both sides have installed."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import numpy as np
+
+from potluck.data.streams.records import Sample
+from potluck.data.streams.sources.base import Inlet, StreamSource
+from potluck.errors import DataError
+from potluck.settings import load_object
+
+__all__ = ["Own"]
+
+
+class Own(StreamSource, frozen=True, kw_only=True, tag="python"):
+    """`generator = "package.module:function"`, called with the device's name; it yields (input, label)."""
+
+    generator: str
+
+    async def samples(self, inlet: Inlet) -> AsyncIterator[Sample]:
+        made = load_object(self.generator, "stream.source.generator")(inlet.device)
+        if not hasattr(made, "__aiter__"):
+            raise DataError(f"stream.source.generator: {self.generator!r} must be an `async def` that yields")
+        try:
+            async for given in made:
+                sample = inlet.admit(_sample(given))
+                if sample is not None:
+                    yield sample
+        finally:
+            if hasattr(made, "aclose"):
+                await made.aclose()
+
+
+def _sample(given: Any) -> Sample:
+    """What it yielded, as far as it is a pair; anything else becomes a sample that cannot fit."""
+    try:
+        x, y = given
+        return Sample(np.asarray(x), int(y))
+    except (TypeError, ValueError, RuntimeError):
+        return Sample(np.zeros(0), -1)

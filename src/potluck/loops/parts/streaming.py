@@ -1,0 +1,92 @@
+"""Batches that follow a stream: as many samples as come in, as a device can work off, cut as its memory likes.
+
+What a turn takes from its feed is `wanted(batching, flow)`; it is cut into mini-batches of `cut(batching, samples)`.
+With several of them `local = "gradient"` accumulates one mean gradient over all samples and `local = "sgd"` takes a
+step with each.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import Annotated, NamedTuple
+
+import msgspec
+import numpy as np
+
+from potluck.loops.parts.batching import Batching, Indices
+from potluck.units import Seconds
+
+__all__ = ["Flow", "LineRate", "StreamBatching", "Streaming", "cut", "pieces", "wanted"]
+
+Size = Annotated[int, msgspec.Meta(ge=1)]
+_ENDLESS = 2**40  # samples: a stream never runs out
+
+
+class Flow(NamedTuple):
+    """What a device knows when it has to say how many samples it wants."""
+
+    rate: float  # samples per second that stream in
+    speed: float = math.inf  # samples per second that it can train on
+    turn_s: float = 0.0  # how long its last turn took, 0 at first
+
+
+class Streaming(Batching, frozen=True, kw_only=True):
+    """Between `low` and `high` samples a turn, in mini-batches of at most `cap`."""
+
+    low: Size = 8
+    high: Size = 1024
+    cap: Size | None = None
+
+    def __post_init__(self) -> None:
+        if self.low > self.high:
+            raise ValueError(f"`low` must not be above `high`, got {self.low} and {self.high}")
+
+    def follow(self, flow: Flow) -> float:
+        """How many samples, before bounds."""
+        raise NotImplementedError
+
+    def wanted(self, flow: Flow) -> int:
+        return min(max(math.floor(self.follow(flow) + 1e-9), self.low), self.high)
+
+    def size_for(self, samples: int) -> int:
+        """Without a stream: what the bounds allow."""
+        return min(samples, self.cap or self.high)
+
+
+class StreamBatching(Streaming, frozen=True, kw_only=True, tag="stream"):
+    """As many samples as stream in within `window` (ScaDLES)."""
+
+    window: Seconds = Seconds(1)
+
+    def follow(self, flow: Flow) -> float:
+        return self.window * flow.rate
+
+
+class LineRate(Streaming, frozen=True, kw_only=True, tag="line-rate"):
+    """As many as stream in within the time of a turn, but no more than the device works off in that time."""
+
+    window: Seconds = Seconds(1)  # the first turn is taken to last so long, and none less
+
+    def follow(self, flow: Flow) -> float:
+        seconds = max(flow.turn_s, self.window)
+        return seconds * min(flow.rate, flow.speed)
+
+
+def wanted(batching: Batching, flow: Flow) -> int:
+    """How many samples a turn takes from its feed; batching that knows no streams wants its usual mini-batch."""
+    return batching.wanted(flow) if isinstance(batching, Streaming) else batching.size_for(_ENDLESS)
+
+
+def cut(batching: Batching, samples: int) -> tuple[int, ...]:
+    """The mini-batches of a turn: as few as `cap` allows, as even as can be."""
+    cap = batching.cap if isinstance(batching, Streaming) and batching.cap is not None else samples
+    count = max(1, math.ceil(samples / max(cap, 1)))
+    each, more = divmod(samples, count)
+    return tuple(each + (place < more) for place in range(count))
+
+
+def pieces(ids: Indices, sizes: tuple[int, ...]) -> list[Indices]:
+    """The ids of a turn in its mini-batches."""
+    bounds = [0, *np.cumsum(sizes).tolist()]
+    return [ids[start:stop] for start, stop in pairwise(bounds)]

@@ -1,0 +1,173 @@
+"""Which samples a turn uses: the next of those that a device holds, or what has streamed in.
+
+With data injection some of a batch goes to other devices and theirs come in: for as long as a request may take; what
+comes later is dropped, and counted.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from potluck.data.streams.feed import Feed
+from potluck.data.streams.gifts import Mixed, refusal, wrapped
+from potluck.journal import Scalar, Span
+from potluck.loops.mathematics import Share
+from potluck.loops.messages import Gift, Invite
+from potluck.loops.node import Latch, Node
+from potluck.loops.parts.streaming import Flow, cut, pieces, wanted
+from potluck.loops.settings import Rounds
+from potluck.payload import Payload
+
+__all__ = ["Held", "Streamed", "Supply"]
+
+Indices = npt.NDArray[np.int64]
+
+
+class Supply(Protocol):
+    """Where a device's samples come from."""
+
+    def size(self) -> int:
+        """How large the next mini-batch will be, as far as that is known."""
+
+    def at_hand(self, invite: Invite) -> Share | None:
+        """The turn's samples, if there is nothing to wait for."""
+
+    async def gather(self, invite: Invite) -> Share:
+        """Wait for the turn's samples."""
+
+    def receive(self, gift: Gift) -> None:
+        """Samples from another device."""
+
+
+class Held:
+    """A device that has its data."""
+
+    def __init__(self, node: Node, settings: Rounds, shard: Indices) -> None:
+        self._node = node
+        self._settings = settings
+        self._shard = shard
+
+    def size(self) -> int:
+        return self._settings.batching.size_for(len(self._shard))
+
+    def at_hand(self, invite: Invite) -> Share:
+        batching, shard, rng, count = self._settings.batching, self._shard, self._node.rng, invite.count
+        passes = self._settings.local.passes(batching.per_epoch(len(shard)))
+        return Share(
+            batching.sizes(len(shard), passes),
+            lambda: batching.choose(shard, count, passes, rng),
+            lambda: rng("train", count),
+        )
+
+    async def gather(self, invite: Invite) -> Share:
+        return self.at_hand(invite)
+
+    def receive(self, gift: Gift) -> None:
+        pass
+
+
+class Streamed:
+    """A device whose data streams in."""
+
+    def __init__(self, node: Node, settings: Rounds, feed: Feed, trains: float, shape: tuple[int, ...]) -> None:
+        self._node = node
+        self._settings = settings
+        self.feed = feed
+        self._trains = trains  # samples per second that it can work off
+        self._shape = shape
+        self._round = -1
+        self._gifts: dict[str, Gift] = {}
+        self._expected = 0
+        self._complete = Latch()
+
+    def size(self) -> int:
+        return wanted(self._settings.batching, Flow(self.feed.rate(self._node.now()), self._trains))
+
+    def at_hand(self, invite: Invite) -> None:
+        return None
+
+    async def gather(self, invite: Invite) -> Share:
+        want, began = self.size(), self._node.now()
+        self._expect(invite)
+        await self._wait_for(want)
+        ids = self._give(invite, self.feed.take(want, self._node.now()))
+        if self._expected:
+            await self._complete.wait(float(self._settings.retry))
+        ids, samples = self._mix(ids)
+        self._tell(began, invite.round)
+        sizes, rng, count = cut(self._settings.batching, len(ids)), self._node.rng, invite.count
+        return Share(sizes, lambda: pieces(ids, sizes), lambda: rng("train", count), samples)
+
+    async def _wait_for(self, want: int) -> None:
+        """Until so many samples are there; where a stream has dried up, it is the coordinator's patience that ends."""
+        while (ready := self.feed.ready_at(want, self._node.now())) > self._node.now():
+            if math.isfinite(ready):
+                await self._node.sleep(ready - self._node.now())
+                return
+            here = Latch()
+            self.feed.notify(want, here.open)
+            await here.wait(60.0)
+
+    # --- injection -------------------------------------------------------------------------------------------------
+
+    def receive(self, gift: Gift) -> None:
+        count = len(gift.payload.arrays[1]) if refusal(gift.payload.arrays, self._shape) is None else 0
+        if not count:
+            return
+        if gift.round < self._round or gift.donor in self._gifts:
+            self.feed.account.received += count
+            self.feed.account.dropped += count
+            return
+        self._gifts[gift.donor] = gift
+        self._check()
+
+    def _expect(self, invite: Invite) -> None:
+        self._round = invite.round
+        for donor in [donor for donor, gift in self._gifts.items() if gift.round < invite.round]:
+            late = len(self._gifts.pop(donor).payload.arrays[1])
+            self.feed.account.received += late
+            self.feed.account.dropped += late
+        self._expected, self._complete = invite.gets, Latch()
+        self._check()
+
+    def _check(self) -> None:
+        here = sum(len(gift.payload.arrays[1]) for gift in self._gifts.values() if gift.round == self._round)
+        if here >= self._expected:
+            self._complete.open()
+
+    def _give(self, invite: Invite, ids: Indices) -> Indices:
+        """Send others their part; at least one sample stays."""
+        for receiver, count in invite.gives:
+            count = min(count, len(ids) - 1)
+            if count > 0:
+                arrays = wrapped(self.feed.samples, ids[:count])
+                payload = Payload(sum(array.nbytes for array in arrays), arrays)
+                self._node.send(receiver, Gift(payload, round=invite.round, donor=self._node.name))
+                now, fields = self._node.now(), {"round": invite.round, "bytes": payload.nbytes, "to": receiver}
+                self._node.record(Span(self._node.name, "give", now, now, fields))
+                self.feed.gave(count)
+                ids = ids[count:]
+        return ids
+
+    def _mix(self, ids: Indices) -> tuple[Indices, object]:
+        gifts = [self._gifts.pop(donor) for donor in sorted(self._gifts) if self._gifts[donor].round == self._round]
+        self._round += 1  # from now on gifts of this round are late
+        if not gifts:
+            return ids, self.feed.samples
+        mixed = Mixed(self.feed.samples, [gift.payload.arrays for gift in gifts])
+        self.feed.got(len(mixed.ids))
+        return np.concatenate([ids, mixed.ids]), mixed
+
+    def _tell(self, began: float, round: int) -> None:
+        node, account = self._node, self.feed.account
+        fields = {"round": round}
+        if node.now() > began:
+            node.record(Span(node.name, "stream", began, node.now(), fields))
+        for name, value in (
+            ("rate", self.feed.rate(node.now())), ("buffer", account.buffered), ("dropped", account.dropped),
+        ):  # fmt: skip
+            node.record(Scalar(node.name, name, node.now(), float(value), fields))

@@ -1,0 +1,140 @@
+"""A run of layers as a function: numbers and inputs go in, outputs, new buffers and gradients come out.
+
+Nothing is changed in place, neither a module's weights nor a version of them, so any version that someone still holds
+can be used at any time, and a forward pass that is thrown away leaves no trace.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import functional_call
+
+from potluck.model.chain import Chain
+from potluck.model.replica import Draws, seed_dropouts
+from potluck.model.slicing import stages
+from potluck.model.state import Entry, Layout
+
+__all__ = ["Passed", "Section"]
+
+Tensors = tuple[Tensor, ...]
+
+
+@dataclass
+class Passed:
+    """A forward pass that may still be differentiated: what went in, what came out, and the weights it used."""
+
+    outputs: Any
+    arrived: Tensors
+    leaves: list[Tensor]
+    buffers: Tensor
+
+    @property
+    def sent(self) -> Tensors:
+        """What crosses to the next stage, cut off from the graph."""
+        return tuple(output.detach() for output in _tuple(self.outputs))
+
+    def backward(self, gradients: Sequence[Tensor]) -> tuple[Tensor, Tensors]:
+        """The gradient of the weights as one vector, and of what arrived, from that of what was sent."""
+        floats = [output for output in _tuple(self.outputs) if output.is_floating_point()]
+        pairs = [(output, given) for output, given in zip(floats, gradients, strict=True) if output.requires_grad]
+        return self._differentiate([output for output, _ in pairs], [given for _, given in pairs])
+
+    def descend(self, loss: Tensor) -> tuple[Tensor, Tensors]:
+        """The same from a loss."""
+        return self._differentiate([loss], None)
+
+    def _differentiate(self, outputs: list[Tensor], given: list[Tensor] | None) -> tuple[Tensor, Tensors]:
+        wanted = [tensor for tensor in self.arrived if tensor.requires_grad]
+        found = torch.autograd.grad(
+            outputs, [*self.leaves, *wanted], given, allow_unused=True, materialize_grads=True
+        )  # fmt: skip
+        own = [gradient.reshape(-1) for gradient in found[: len(self.leaves)]]
+        return torch.cat(own) if own else torch.zeros(0), found[len(self.leaves) :]
+
+
+class Section:
+    """The layers `first` to `last` of a chain; calls are made one at a time, whichever thread they come from."""
+
+    def __init__(self, chain: Chain, layout: Layout, first: int, last: int, draws_elsewhere: bool = False) -> None:
+        cuts = [cut for cut in (first - 1, last) if 0 <= cut < len(chain.layers) - 1]
+        self._module = copy.deepcopy(stages(chain, cuts)[1 if first else 0])
+        self._dropouts = seed_dropouts(self._module)
+        self._params, self._buffers = _within(layout, first, last)
+        self._integers = _integers(self._module)
+        self._draws_elsewhere = draws_elsewhere
+        self._has_data = first == 0
+        self._lock = threading.Lock()
+
+    def forward(self, params: Tensor, buffers: Tensor, arrived: Tensors, seed: int | None = None) -> Passed:
+        """One pass in training; `seed` is for what the layers draw themselves."""
+        leaves = [_view(params, entry).detach().requires_grad_() for entry in self._params]
+        entered = tuple(self._entering(tensor) for tensor in arrived)
+        with self._lock, nullcontext() if seed is None else self._seeded(seed):
+            outputs, kept = self._call(leaves, buffers, entered, training=True)
+        return Passed(outputs, entered, leaves, _flat(kept, buffers))
+
+    @torch.no_grad()
+    def evaluate(self, params: Tensor, buffers: Tensor, arrived: Tensors) -> Any:
+        """The outputs in evaluation mode."""
+        leaves = [_view(params, entry) for entry in self._params]
+        with self._lock:
+            return self._call(leaves, buffers, arrived, training=False)[0]
+
+    def _entering(self, tensor: Tensor) -> Tensor:
+        return tensor if self._has_data or not tensor.is_floating_point() else tensor.detach().requires_grad_()
+
+    def _call(
+        self, leaves: list[Tensor], buffers: Tensor, arrived: Tensors, training: bool
+    ) -> tuple[Any, dict[str, Tensor]]:
+        kept = {entry.name: self._own(_view(buffers, entry), entry.name) for entry in self._buffers}
+        named = dict(zip((entry.name for entry in self._params), leaves, strict=True))
+        self._module.train(training)
+        inputs = arrived[0] if len(arrived) == 1 else arrived
+        return functional_call(self._module, {**named, **kept}, (inputs,)), kept
+
+    def _own(self, view: Tensor, name: str) -> Tensor:
+        """A copy for the layer to write to, with memory of its own, since autograd watches all views of a vector
+        together; counters are whole numbers there and floats in the vector."""
+        kind = self._integers.get(name)
+        return view.clone() if kind is None else view.round().to(kind)
+
+    def _seeded(self, seed: int) -> AbstractContextManager[object]:
+        generator = torch.Generator().manual_seed(seed)
+        for dropout in self._dropouts:
+            dropout.generator = generator
+        return Draws(seed) if self._draws_elsewhere else nullcontext()
+
+
+def _within(layout: Layout, first: int, last: int) -> tuple[list[Entry], list[Entry]]:
+    """The entries of some layers, counted from the beginning of the first of them."""
+    params, buffers = layout.slices(first, last)
+    return _shifted(layout.params, params), _shifted(layout.buffers, buffers)
+
+
+def _shifted(entries: Sequence[Entry], part: slice) -> list[Entry]:
+    inside = [entry for entry in entries if part.start <= entry.start < part.stop]
+    return [Entry(entry.name, entry.shape, entry.start - part.start, entry.stop - part.start) for entry in inside]
+
+
+def _view(vector: Tensor, entry: Entry) -> Tensor:
+    return vector[entry.start : entry.stop].view(entry.shape)
+
+
+def _flat(kept: dict[str, Tensor], like: Tensor) -> Tensor:
+    return torch.cat([tensor.reshape(-1).to(like.dtype) for tensor in kept.values()]) if kept else like
+
+
+def _integers(module: torch.nn.Module) -> dict[str, torch.dtype]:
+    return {name: tensor.dtype for name, tensor in module.named_buffers() if not tensor.is_floating_point()}
+
+
+def _tuple(outputs: Any) -> Tensors:
+    return outputs if isinstance(outputs, tuple) else (outputs,)

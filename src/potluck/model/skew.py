@@ -1,0 +1,66 @@
+"""A loss for devices whose classes are skewed: no raw data, not even label counts, leaves the device.
+
+A device that trains for a while on few classes learns to answer with those whatever it sees. Adding the logarithm of
+each class's frequency on this device to the scores takes that reward away (logit adjustment, Menon et al. 2021;
+FedLC, Zhang et al. 2022): what is learned is what tells the classes apart, not how often they occur here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from potluck.settings import Part
+
+__all__ = ["Adjusted", "Plain", "Restricted", "Skew", "frequencies"]
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+Share = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
+
+
+class Skew(Part, frozen=True, kw_only=True):
+    """What a device does about its own class frequencies; it never sends them."""
+
+    def loss(self, loss: Loss, shares: Tensor) -> Loss:
+        """The task's loss as this device should use it; `shares` says how often it sees each class."""
+        raise NotImplementedError
+
+
+class Plain(Skew, frozen=True, kw_only=True, tag="none"):
+    """Nothing."""
+
+    def loss(self, loss: Loss, shares: Tensor) -> Loss:
+        return loss
+
+
+class Adjusted(Skew, frozen=True, kw_only=True, tag="adjusted"):
+    """Scores plus `strength` · log(share); a class that never occurs counts as if its share were `unseen`."""
+
+    strength: Annotated[float, msgspec.Meta(ge=0.0)] = 1.0
+    unseen: Annotated[float, msgspec.Meta(gt=0.0, lt=1.0)] = 1e-3
+
+    def loss(self, loss: Loss, shares: Tensor) -> Loss:
+        shift = self.strength * shares.clamp_min(self.unseen).log()
+        return lambda scores, targets: loss(scores + shift, targets)
+
+
+class Restricted(Skew, frozen=True, kw_only=True, tag="restricted"):
+    """Scores of classes that the device does not have are scaled by `factor` (FedRS, Li and Zhan 2021)."""
+
+    factor: Share = 0.5
+
+    def loss(self, loss: Loss, shares: Tensor) -> Loss:
+        scale = torch.where(shares > 0, 1.0, self.factor)
+        return lambda scores, targets: loss(scores * scale, targets)
+
+
+def frequencies(labels: npt.NDArray[np.int64], classes: int) -> Tensor:
+    """How often each class occurs, as shares of one."""
+    counts = torch.from_numpy(np.bincount(labels, minlength=classes)).to(torch.float32)
+    return counts / counts.sum().clamp_min(1)

@@ -1,0 +1,300 @@
+"""The mathematics of a pipeline: what a stage does with a batch, and how versions of its numbers are made and moved."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from potluck import seeds
+from potluck.errors import ModelError
+from potluck.model.chain import Chain
+from potluck.model.feed import Feed
+from potluck.model.optimizers import Optimizer
+from potluck.model.replica import Draws, Loss, seed_dropouts
+from potluck.model.sections import Passed, Section
+from potluck.model.state import Layout, State
+from potluck.payload import Payload
+
+__all__ = ["Batches", "Numbers", "Stages"]
+
+Indices = npt.NDArray[np.int64]
+
+
+class Batches(Protocol):
+    """Samples that can be asked for by index."""
+
+    @property
+    def augmentation(self) -> object | None: ...
+
+    def __len__(self) -> int: ...
+
+    def batch(self, indices: Indices, rng: np.random.Generator | None = None) -> tuple[Tensor, Tensor]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """One version of the layers `first` to `last`: weights, buffers and what the optimizer remembers; never changed."""
+
+    first: int
+    last: int
+    params: Tensor
+    buffers: Tensor
+    moments: Mapping[str, Tensor]
+
+
+class Forwarded(NamedTuple):
+    """A batch that went through a stage: what goes on, and what its way back needs."""
+
+    payload: Payload | None  # None on the last stage
+    passed: Passed
+    loss: Tensor | None
+
+    @property
+    def buffers(self) -> Tensor:
+        return self.passed.buffers
+
+    @property
+    def loss_now(self) -> float | None:
+        return None if self.loss is None else float(self.loss.detach())
+
+
+class Stages:
+    """All stages of one model, whoever runs them; every method is a function of what it is given."""
+
+    def __init__(
+        self, chain: Chain, layout: Layout, loss: Loss, optimizer: Optimizer, train: Batches, feed: Feed, seed: int
+    ) -> None:
+        self.chain = chain
+        self.layout = layout
+        self._loss = loss
+        self._optimizer = optimizer
+        self._train = train
+        self._feed = feed
+        self._seed = seed
+        self._sections: dict[tuple[int, int], Section] = {}
+        self._draws, self._draws_elsewhere = _draws(chain.module, train)
+        self.moments = _moments(optimizer)  # name -> whether it is a vector beside the weights (else a number)
+
+    # --- a batch ---------------------------------------------------------------------------------------------------
+
+    def inputs(self, part: int) -> Payload:
+        return _payload([self._batch(part)[0]])
+
+    def labels(self, part: int) -> Payload:
+        return _payload([self._batch(part)[1]])
+
+    def forward(
+        self, numbers: Numbers, buffers: Tensor, part: int, arrived: Payload, labels: Payload | None
+    ) -> Forwarded:
+        """Through the stage; with labels it is the last one and ends in the loss."""
+        section = self._section(numbers.first, numbers.last)
+        seed = seeds.child(self._seed, "draws", part, numbers.first) if self._draws else None
+        passed = section.forward(numbers.params, buffers, _tensors(arrived), seed)
+        if labels is None:
+            return Forwarded(_payload(passed.sent), passed, None)
+        loss = self._loss(passed.outputs, _tensors(labels)[0])
+        return Forwarded(None, passed, loss)
+
+    def backward(self, forwarded: Forwarded, gradient: Payload | None) -> tuple[Tensor, Payload]:
+        """The gradient of the stage's weights, and what goes back to the stage before."""
+        if forwarded.loss is not None:
+            own, onward = forwarded.passed.descend(forwarded.loss)
+        else:
+            assert gradient is not None
+            own, onward = forwarded.passed.backward(_tensors(gradient))
+        return own, _payload(onward)
+
+    def share(self, part: int) -> float:
+        """What a part weighs in its batch."""
+        return self._feed.share(part)
+
+    def mix(self, total: Tensor | None, gradient: Tensor, share: float) -> Tensor:
+        """A sum of gradients, one part more."""
+        weighed = gradient if share == 1.0 else gradient * share
+        return weighed if total is None else total + weighed
+
+    # --- versions --------------------------------------------------------------------------------------------------
+
+    def initial(self) -> Numbers:
+        """The whole model before training."""
+        state = State.of(self.chain.module, self.layout)
+        return self._numbers(0, self.layout.layers - 1, state.params, state.buffers, {})
+
+    def step(self, numbers: Numbers, gradient: Tensor, buffers: Tensor, lr: float) -> Numbers:
+        """The next version; `lr` is a schedule's factor."""
+        optimizer = self._optimizer.build(numbers.params.clone())
+        (group,) = optimizer.param_groups
+        (param,) = group["params"]
+        param.grad = gradient
+        group["lr"] *= lr
+        optimizer.state[param] = {name: value.clone() for name, value in numbers.moments.items()}
+        optimizer.step()
+        moments = {name: optimizer.state[param][name] for name in numbers.moments}
+        return Numbers(numbers.first, numbers.last, param.data, buffers, moments)
+
+    def average(self, versions: Sequence[Numbers]) -> Numbers:
+        """The last of some versions with the mean of all their weights."""
+        newest = versions[-1]
+        mean = torch.stack([version.params for version in versions]).mean(0)
+        return Numbers(newest.first, newest.last, mean, newest.buffers, newest.moments)
+
+    # --- on the wire -----------------------------------------------------------------------------------------------
+
+    def pack(self, numbers: Numbers, first: int, last: int, moments: bool = True) -> Payload:
+        """Some layers of a version, as they travel."""
+        params, buffers = self._inside(numbers, first, last)
+        arrays = [numbers.params[params], numbers.buffers[buffers]]
+        if moments:
+            for name, vector in self.moments.items():
+                arrays.append(numbers.moments[name][params] if vector else numbers.moments[name].reshape(1))
+        return _payload(arrays)
+
+    def join(self, first: int, last: int, pieces: Sequence[tuple[int, int, Payload]]) -> Numbers:
+        """Numbers from the pieces of some layers, given in any order; moments that did not travel begin at zero."""
+        parts = [self._unpack(*piece) for piece in sorted(pieces, key=lambda piece: piece[0])]
+        assert [parts[0].first, parts[-1].last] == [first, last], "the pieces do not make up the layers"
+        moments = {
+            name: torch.cat([part.moments[name] for part in parts]) if vector else parts[0].moments[name]
+            for name, vector in self.moments.items()
+        }
+        params = torch.cat([part.params for part in parts])
+        return self._numbers(first, last, params, torch.cat([part.buffers for part in parts]), moments)
+
+    def pack_step(self, gradient: Tensor, buffers: Tensor) -> Payload:
+        """A step as it travels to someone who holds the version before: less than the version itself."""
+        return _payload([gradient, buffers])
+
+    def redo(self, numbers: Numbers, payload: Payload, lr: float) -> Numbers:
+        """The version that such a step leads to."""
+        gradient, buffers = _tensors(payload)
+        return self.step(numbers, gradient, buffers, lr)
+
+    # --- the whole model -------------------------------------------------------------------------------------------
+
+    def tensors(self, numbers: Numbers) -> dict[str, Tensor]:
+        """All that a checkpoint must hold, by name."""
+        moments = {f"optimizer.{name}": value for name, value in numbers.moments.items()}
+        return {"params": numbers.params, "buffers": numbers.buffers, **moments}
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> Numbers:
+        """The reverse of `tensors`."""
+        moments = {name.removeprefix("optimizer."): value for name, value in tensors.items() if "." in name}
+        return self._numbers(0, self.layout.layers - 1, tensors["params"], tensors["buffers"], moments)
+
+    def module(self, numbers: Numbers) -> nn.Module:
+        """The model with these numbers in it."""
+        module = self.chain.module
+        own = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        with torch.no_grad():
+            for name, value in State(numbers.params, numbers.buffers).named(self.layout).items():
+                own[name].copy_(value if own[name].is_floating_point() else value.round())
+        return module
+
+    def evaluate(self, numbers: Numbers, test: Batches, size: int = 512) -> dict[str, float]:
+        """Loss and accuracy of the whole model; no accuracy for targets that are no classes."""
+        section = self._section(0, self.layout.layers - 1)
+        found = Score()
+        for start in range(0, len(test), size):
+            inputs, targets = test.batch(np.arange(start, min(start + size, len(test))))
+            outputs = section.evaluate(numbers.params, numbers.buffers, (inputs,))
+            found.add(outputs, targets, self._loss)
+        return found.result()
+
+    def _numbers(
+        self, first: int, last: int, params: Tensor, buffers: Tensor, moments: Mapping[str, Tensor]
+    ) -> Numbers:
+        """With moments that are missing set to zero, which is how every optimizer begins."""
+        filled = {
+            name: moments[name] if name in moments else torch.zeros_like(params) if vector else torch.zeros(())
+            for name, vector in self.moments.items()
+        }
+        return Numbers(first, last, params, buffers, filled)
+
+    def _unpack(self, first: int, last: int, payload: Payload) -> Numbers:
+        params, buffers, *moments = _tensors(payload)
+        named = {
+            name: value if vector else value.reshape(())
+            for (name, vector), value in zip(self.moments.items(), moments, strict=False)
+        }
+        return self._numbers(first, last, params, buffers, named)
+
+    def _inside(self, numbers: Numbers, first: int, last: int) -> tuple[slice, slice]:
+        """Where some layers lie in the vectors of a version."""
+        assert numbers.first <= first <= last <= numbers.last, "layers that are not there"
+        own = self.layout.slices(numbers.first, numbers.last)
+        wanted = self.layout.slices(first, last)
+        params, buffers = (
+            slice(inner.start - outer.start, inner.stop - outer.start) for outer, inner in zip(own, wanted, strict=True)
+        )
+        return params, buffers
+
+    def _section(self, first: int, last: int) -> Section:
+        if (first, last) not in self._sections:
+            self._sections[first, last] = Section(self.chain, self.layout, first, last, self._draws_elsewhere)
+        return self._sections[first, last]
+
+    def _batch(self, part: int) -> tuple[Tensor, Tensor]:
+        rng = seeds.generator(self._seed, "augment", part) if self._train.augmentation is not None else None
+        return self._train.batch(self._feed.indices(part), rng)
+
+
+class Score:
+    """Loss and accuracy added up over batches."""
+
+    def __init__(self) -> None:
+        self.loss, self.right, self.count = 0.0, 0, 0
+        self.classes = True
+
+    def add(self, outputs: Any, targets: Tensor, loss: Callable[[Any, Tensor], Tensor]) -> None:
+        self.loss += float(loss(outputs, targets)) * len(targets)
+        self.count += len(targets)
+        classes = isinstance(outputs, Tensor) and outputs.ndim == 2 and not targets.is_floating_point()
+        self.classes = self.classes and classes
+        if self.classes:
+            self.right += int((outputs.argmax(1) == targets).sum())
+
+    def result(self) -> dict[str, float]:
+        score = {"loss": self.loss / self.count}
+        return {**score, "accuracy": self.right / self.count} if self.classes else score
+
+
+def _payload(tensors: Sequence[Tensor]) -> Payload:
+    arrays = tuple(tensor.detach().numpy() for tensor in tensors)
+    return Payload(sum(array.nbytes for array in arrays), arrays)
+
+
+def _tensors(payload: Payload) -> tuple[Tensor, ...]:
+    return tuple(torch.from_numpy(array) for array in payload.arrays)
+
+
+def _moments(optimizer: Optimizer) -> dict[str, bool]:
+    """What an optimizer remembers, seen after one step on two numbers."""
+    built = optimizer.build(torch.zeros(2))
+    (param,) = built.param_groups[0]["params"]
+    param.grad = torch.zeros(2)
+    built.step()
+    found = {name: value for name, value in built.state[param].items() if isinstance(value, Tensor)}
+    return {name: value.dim() > 0 for name, value in sorted(found.items())}
+
+
+def _draws(module: nn.Module, train: Batches) -> tuple[bool, bool]:
+    """Whether the model draws in training (dropout), and whether anything but plain dropout layers does."""
+    inputs, _ = train.batch(np.arange(min(2, len(train))))
+    rehearsal = copy.deepcopy(module).train()
+    dropouts = seed_dropouts(rehearsal)
+    for dropout in dropouts:
+        dropout.generator = torch.Generator()
+    with torch.no_grad(), Draws(0) as draws:
+        try:
+            rehearsal(inputs)
+        except (RuntimeError, ValueError, IndexError, TypeError) as error:
+            reason, shape = str(error).strip().splitlines()[0], tuple(inputs.shape[1:])
+            raise ModelError(f"the model does not fit the data (inputs of shape {shape}): {reason}") from error
+    return bool(dropouts) or draws.drew, draws.drew

@@ -1,0 +1,39 @@
+"""The streams of a job: each device's share of the data, replayed at its rate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from potluck import seeds
+from potluck.data import Samples
+from potluck.data.streams.feed import Feed
+from potluck.data.streams.replaying import Order, ReplayFeed
+from potluck.errors import SettingError
+from potluck.job import Job
+
+__all__ = ["replayed"]
+
+Shards = Mapping[str, npt.NDArray[np.int64]]
+
+
+def replayed(job: Job, shards: Shards, train: Samples | None) -> Callable[[str], Feed] | None:
+    """What makes a device's feed; None for a job whose data is there from the start."""
+    stream = job.stream
+    if stream is None:
+        return None
+    if train is None and stream.injection is not None:
+        raise SettingError("stream.injection", "shares samples, and there are none where `timing_only` is set")
+    places = {device.name: place for place, device in enumerate(job.fleet.members)}
+    labels = train.labels if train is not None and train.y.dtype == torch.int64 else None
+
+    def feed(device: str) -> Feed:
+        order = Order(shards[device], partial(seeds.generator, job.seed, device, "stream"))
+        arrivals = stream.rate.arrivals(places[device], job.seed)
+        return ReplayFeed(arrivals, order, stream.buffer, train, labels)  # type: ignore[arg-type]
+
+    return feed

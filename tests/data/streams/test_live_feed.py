@@ -1,0 +1,181 @@
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncIterator
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from potluck import seeds
+from potluck.data import Samples, Scaling
+from potluck.data.buffers import Buffer, Persistence, Truncation, Value
+from potluck.data.streams import Expected, Inlet, LiveFeed, Order, Sample, Stock, Store, pour
+from potluck.data.streams.pace import Pace
+from potluck.data.streams.rates import Same
+from potluck.data.streams.sources import Own, Replay
+from potluck.errors import DataError, SettingError
+
+
+class _Clock:
+    """Time that passes only when someone sleeps."""
+
+    def __init__(self) -> None:
+        self.time = 0.0
+
+    def now(self) -> float:
+        return self.time
+
+    async def sleep(self, seconds: float) -> None:
+        self.time += seconds
+
+
+def _sample(value: int) -> Sample:
+    return Sample(np.full((2,), value % 256, np.uint8), value % 3)
+
+
+def _feed(policy: Buffer, clock: _Clock | None = None, limit: int = 50) -> LiveFeed:
+    return LiveFeed(policy, Store(), (clock or _Clock()).now, limit)
+
+
+@pytest.mark.parametrize("policy", [Persistence(), Truncation(), Value()])
+@given(steps=st.lists(st.tuples(st.integers(0, 90), st.integers(1, 70)), max_size=8))
+@settings(max_examples=30)
+def test_memory_and_account_hold_whatever_comes(policy: Buffer, steps: list[tuple[int, int]]) -> None:
+    clock, value = _Clock(), 0
+    feed = _feed(policy, clock)
+    for count, want in steps:
+        for _ in range(count):
+            clock.time += 0.02
+            feed.put(_sample(value))
+            value += 1
+            feed.account.check()
+            assert feed.account.buffered <= 50
+            assert len(feed.samples) <= 2 * (50 + 70) + 16
+        ready = feed.ready_at(want, clock.now())
+        assert (ready == clock.now()) == (feed.account.buffered >= min(want, 50))
+        taken = feed.take(want, clock.now())
+        x, y = feed.samples.batch(taken) if len(taken) else (torch.zeros(0, 2), torch.zeros(0))
+        assert x[:, 0].tolist() == [number % 256 for number in taken.tolist()]
+        assert y.tolist() == [number % 3 for number in taken.tolist()]
+        feed.account.check()
+
+
+def test_a_batch_stays_good_while_new_samples_stream_in() -> None:
+    feed = _feed(Truncation())
+    feed.ready_at(4, 0.0)
+    for value in range(10):
+        feed.put(_sample(value))
+    taken = feed.take(4, 0.0)
+    assert taken.tolist() == [6, 7, 8, 9]
+    for value in range(10, 500):
+        feed.put(_sample(value))
+    assert feed.samples.batch(taken)[0][:, 0].tolist() == taken.tolist()
+
+
+def test_batches_are_scaled_as_the_task_says() -> None:
+    feed = LiveFeed(Persistence(), Store(Scaling((0.5,), (0.5,), 255.0)), _Clock().now, 9)
+    feed.put(Sample(np.array([255, 0], np.uint8), 1))
+    x, _ = feed.samples.batch(feed.take(1, 0.0))
+    assert x.tolist() == [[1.0, -1.0]]
+
+
+def test_a_waiter_is_woken_once_enough_is_there() -> None:
+    feed, woken = _feed(Persistence()), []
+    assert feed.ready_at(3, 0.0) == math.inf
+    feed.notify(3, lambda: woken.append(feed.account.buffered))
+    for value in range(5):
+        feed.put(_sample(value))
+    assert woken == [3]
+    feed.notify(2, lambda: woken.append(-1))
+    assert woken == [3, -1], "at once, if it is there already"
+
+
+def test_after_a_restart_the_account_goes_on_and_the_samples_are_gone() -> None:
+    feed = _feed(Persistence())
+    for value in range(5):
+        feed.put(_sample(value))
+    feed.take(2, 0.0)
+    reborn = _feed(Persistence())
+    reborn.restore(feed.state())
+    reborn.put(_sample(5))
+    reborn.account.check()
+    assert (reborn.account.streamed, reborn.account.dropped, reborn.account.buffered) == (6, 3, 1)
+    assert reborn.take(1, 0.0).tolist() == [5]
+
+
+@pytest.mark.parametrize("per_second", [3.0, 80.0])
+def test_the_pace_of_a_steady_stream_is_known_after_some_seconds_and_follows_changes(per_second: float) -> None:
+    pace, now = Pace(), 0.0
+    assert pace.rate(0.0) == 0.0
+    for factor in (1.0, 2.5):
+        end = now + 25
+        while now < end:
+            now += 1 / (factor * per_second)
+            pace.arrived(now)
+        assert pace.rate(now) == pytest.approx(factor * per_second, rel=0.15)
+    assert pace.rate(now + 30) < 0.05 * per_second
+
+
+def _inlet(clock: _Clock) -> Inlet:
+    samples = Samples(torch.arange(20, dtype=torch.uint8).view(10, 2), torch.arange(10) % 3)
+    order = Order(np.arange(10), lambda number: seeds.generator(0, number))
+    stock = Stock(samples, order, Same(per_second=4.0).arrivals(0, 0))
+    return Inlet("pi-0", Expected((2,), "u1", 3), clock, stock=stock)
+
+
+async def _first(samples: AsyncIterator[Sample], count: int) -> list[Sample]:
+    found: list[Sample] = []
+    async for sample in samples:
+        found.append(sample)
+        if len(found) == count:
+            break
+    return found
+
+
+def test_a_replay_brings_each_sample_at_its_moment() -> None:
+    clock = _Clock()
+    inlet = _inlet(clock)
+    found = asyncio.run(_first(Replay().samples(inlet), 10))
+    assert clock.now() == 2.5
+    assert sorted(int(sample.x[0]) for sample in found) == list(range(0, 20, 2))
+
+
+def test_a_source_runs_into_a_feed() -> None:
+    async def some() -> AsyncIterator[Sample]:
+        for value in range(4):
+            yield _sample(value)
+
+    feed = _feed(Persistence())
+    asyncio.run(pour(some(), feed))
+    assert feed.account.streamed == 4
+
+
+async def thermometer(device: str) -> AsyncIterator[object]:
+    """A user's own stream, not all of it fit to use."""
+    assert device == "pi-0"
+    yield np.array([1, 2], np.uint8), 1
+    yield "nonsense"
+    yield np.array([1, 2, 3], np.uint8), 1
+    yield np.array([1, 2], np.uint8), "one"
+    yield torch.tensor([3, 4], dtype=torch.uint8), torch.tensor(2)
+
+
+def no_stream(device: str) -> int:
+    return 3
+
+
+def test_a_generator_of_ones_own_is_a_source() -> None:
+    inlet = _inlet(_Clock())
+    found = asyncio.run(_first(Own(generator=f"{__name__}:thermometer").samples(inlet), 99))
+    assert [(sample.x.tolist(), sample.y) for sample in found] == [([1, 2], 1), ([3, 4], 2)]
+    assert inlet.refusals.malformed == 3
+
+
+@pytest.mark.parametrize(("name", "error"), [("no_stream", DataError), ("nowhere", SettingError)])
+def test_what_is_no_generator_is_refused(name: str, error: type[Exception]) -> None:
+    with pytest.raises(error, match=name):
+        asyncio.run(_first(Own(generator=f"{__name__}:{name}").samples(_inlet(_Clock())), 1))

@@ -1,0 +1,156 @@
+"""Against a real mosquitto that the tests start, kill and start again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import aiomqtt
+import numpy as np
+import pytest
+import torch
+
+from potluck import seeds
+from potluck.data import Samples
+from potluck.data.buffers import Persistence
+from potluck.data.streams import Expected, Inlet, LiveFeed, Order, Sample, Stock, Store, pack, pour
+from potluck.data.streams.publish import Publisher, RealClock
+from potluck.data.streams.rates import Same
+from potluck.data.streams.sources import Mqtt, StreamSource
+from potluck.settings import decode
+from potluck.units import Seconds
+from tests.data.streams.brokers import MOSQUITTO, Mosquitto
+from tests.time_limits import within
+
+pytestmark = pytest.mark.skipif(MOSQUITTO is None, reason="needs mosquitto: apt-get install mosquitto")
+_EXPECTED = Expected((4,), "u1", 10)
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Mosquitto]:
+    broker = Mosquitto(tmp_path)
+    broker.start()
+    try:
+        with within(30):
+            yield broker
+    finally:
+        broker.kill()
+
+
+def _source(broker: Mosquitto) -> Mqtt:
+    return Mqtt(host="127.0.0.1", port=broker.port, retry=Seconds(0.05))
+
+
+def _inlet(device: str = "pi-0") -> Inlet:
+    return Inlet(device, _EXPECTED, RealClock())
+
+
+def _stock(per_second: float) -> Stock:
+    samples = Samples(torch.arange(40, dtype=torch.uint8).view(10, 4), torch.arange(10))
+    order = Order(np.arange(10), lambda number: seeds.generator(0, number))
+    return Stock(samples, order, Same(per_second=per_second).arrivals(0, 0))
+
+
+def _publisher(broker: Mosquitto, per_second: float, device: str = "pi-0") -> Publisher:
+    return Publisher(_source(broker).broker(), f"potluck/{device}", _stock(per_second), RealClock())
+
+
+@asynccontextmanager
+async def _running(source: Mqtt, inlet: Inlet) -> AsyncIterator[LiveFeed]:
+    """A feed that a broker fills as long as the context lasts, subscribed before it is entered."""
+    feed = LiveFeed(Persistence(), Store(), inlet.clock.now, 10_000)
+    pouring = asyncio.create_task(pour(source.samples(inlet), feed))
+    await asyncio.sleep(0.3)
+    try:
+        yield feed
+    finally:
+        pouring.cancel()
+        await asyncio.gather(pouring, return_exceptions=True)
+
+
+async def _until(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(15):
+        while not true():
+            await asyncio.sleep(0.02)
+
+
+def test_what_is_published_arrives_in_order_and_nothing_else(broker: Mosquitto) -> None:
+    async def main() -> None:
+        async with _running(_source(broker), _inlet()) as feed, asyncio.TaskGroup() as group:
+            group.create_task(_publisher(broker, 400.0).run(60))
+            group.create_task(_publisher(broker, 400.0, "pi-1").run(20))
+            await _until(lambda: feed.account.streamed >= 60)
+            taken = feed.take(60, 0.0)
+            stock = _stock(400.0)
+            expected = stock.samples.batch(stock.order.ids(np.arange(60)))
+            torch.testing.assert_close(feed.samples.batch(taken), expected)
+        assert feed.account.streamed == 60, "another device's topic is not ours"
+
+    asyncio.run(main())
+
+
+def test_bad_records_are_counted_and_dropped(broker: Mosquitto) -> None:
+    good = pack(Sample(np.zeros(4, np.uint8), 3))
+
+    async def main() -> None:
+        inlet = _inlet()
+        async with _running(_source(broker), inlet) as feed:
+            async with aiomqtt.Client("127.0.0.1", broker.port) as client:
+                for record in (good, b"rubbish", bytes(5000), b"", good):
+                    await client.publish("potluck/pi-0", record, qos=1)
+            await _until(lambda: feed.account.streamed == 2)
+        assert (inlet.refusals.malformed, inlet.refusals.oversized) == (2, 1)
+
+    asyncio.run(main())
+
+
+def test_a_broker_that_is_killed_and_started_again_is_found_again(broker: Mosquitto) -> None:
+    async def main() -> None:
+        inlet = _inlet()
+        async with _running(_source(broker), inlet) as feed:
+            publishing = asyncio.create_task((publisher := _publisher(broker, 200.0)).run())
+            await _until(lambda: feed.account.streamed > 20)
+            broker.kill()
+            await _until(lambda: inlet.breaks > 1 and publisher.breaks > 0)
+            before = feed.account.streamed
+            broker.start()
+            await _until(lambda: feed.account.streamed > before + 50)
+            publishing.cancel()
+            await asyncio.gather(publishing, return_exceptions=True)
+        feed.account.check()
+
+    asyncio.run(main())
+
+
+def test_records_wait_at_the_broker_for_a_device_that_is_away(broker: Mosquitto) -> None:
+    async def main() -> None:
+        async with _running(_source(broker), _inlet()):
+            pass
+        await _publisher(broker, 1000.0).run(30)
+        async with _running(_source(broker), _inlet()) as feed:
+            await _until(lambda: feed.account.streamed == 30)
+
+    asyncio.run(main())
+
+
+def test_no_broker_at_all_is_waited_for(tmp_path: Path) -> None:
+    broker = Mosquitto(tmp_path)
+
+    async def main() -> None:
+        async with _running(_source(broker), _inlet()) as feed:
+            broker.start()
+            await asyncio.wait_for(_publisher(broker, 200.0).run(20), 10)
+            await _until(lambda: feed.account.streamed > 0)
+
+    try:
+        with within(30):
+            asyncio.run(main())
+    finally:
+        broker.kill()
+
+
+def test_a_source_is_a_part() -> None:
+    source = decode({"kind": "mqtt", "host": "broker.local", "topic": "plant/{device}/camera"}, StreamSource)
+    assert source == Mqtt(host="broker.local", topic="plant/{device}/camera")

@@ -1,0 +1,185 @@
+"""Class groups, even shares, and what a cut costs."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from potluck.errors import ModelError, SettingError
+from potluck.planning.groups import (
+    Budget,
+    Layer,
+    alike,
+    assign_evenly,
+    check_groups,
+    choose,
+    cost,
+    deepest,
+    even_groups,
+    even_sizes,
+    table,
+    whole,
+)
+
+# Three convolutions and a head: one input channel, 10 classes.
+LAYERS = (
+    Layer("one", 1, 20, macs=900, weights=9, extras=1),
+    Layer("two", 20, 40, macs=225, weights=9, extras=3),
+    Layer("three", 40, 60, macs=25, weights=1, extras=1),
+    Layer("head", 60, 10, macs=4, weights=4, extras=1),
+)
+SEPARABLE = (LAYERS[0], Layer("deep", 20, 20, macs=81, weights=9, depthwise=True), *LAYERS[1:])
+
+
+def worth(gains: np.ndarray, owners: np.ndarray) -> float:
+    return float(gains[np.arange(len(gains)), owners].sum())
+
+
+@given(st.integers(0, 200), st.integers(1, 20))
+def test_even_sizes_add_up_and_differ_by_one_at_most(total: int, groups: int) -> None:
+    sizes = even_sizes(total, groups)
+    assert sum(sizes) == total
+    assert len(sizes) == groups
+    assert max(sizes) - min(sizes) <= 1
+    assert list(sizes) == sorted(sizes, reverse=True)
+
+
+@given(st.integers(0, 10_000), st.integers(1, 30), st.integers(1, 6))
+@settings(max_examples=60, deadline=None)
+def test_assignment_fills_every_place(seed: int, rows: int, groups: int) -> None:
+    gains = np.random.default_rng(seed).normal(size=(rows, groups))
+    owners = assign_evenly(gains, even_sizes(rows, groups))
+    assert tuple(np.bincount(owners, minlength=groups)) == even_sizes(rows, groups)
+
+
+@given(st.integers(0, 10_000))
+@settings(max_examples=40, deadline=None)
+def test_assignment_to_two_groups_is_the_best_there_is(seed: int) -> None:
+    gains = np.random.default_rng(seed).normal(size=(6, 2))
+    best = max(worth(gains, np.array(owners)) for owners in set(permutations([0, 0, 0, 1, 1, 1])))
+    assert worth(gains, assign_evenly(gains, (3, 3))) == pytest.approx(best)
+
+
+def test_assignment_ends_when_all_gains_are_alike() -> None:
+    assert sorted(assign_evenly(np.full((9, 3), 0.1), (3, 3, 3))) == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+
+
+def test_alike_classes_go_together_whatever_their_order() -> None:
+    rng = np.random.default_rng(0)
+    kind = np.array([0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1, 2])
+    features = np.eye(3)[kind] * 10 + rng.normal(size=(12, 3))
+    assert alike(features, 3) == ((0, 3, 6, 9), (1, 4, 7, 10), (2, 5, 8, 11))
+
+
+def test_alike_groups_are_even_and_the_same_for_a_seed() -> None:
+    features = np.random.default_rng(1).normal(size=(11, 2, 4))
+    groups = alike(features, 3, seed=5)
+    assert sorted(map(len, groups)) == [3, 4, 4]
+    assert check_groups(groups, 11) == groups
+    assert alike(features, 3, seed=5) == groups
+
+
+def test_alike_takes_classes_that_are_all_the_same() -> None:
+    assert sorted(map(len, alike(np.zeros((6, 3)), 3))) == [2, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("groups", "said"),
+    [
+        ([[0, 1], []], r"groups\[1\]: is empty"),
+        ([[0, 1], [1, 2]], "class 1 is in more than one group"),
+        ([[0], [2]], "class 1 is in no group"),
+        ([[0, 1, 2, 3]], "class 3 is not among the 3 classes"),
+    ],
+)
+def test_groups_that_are_no_division_are_refused(groups: list[list[int]], said: str) -> None:
+    with pytest.raises(SettingError, match=said):
+        check_groups(groups, 3)
+
+
+def test_more_groups_than_classes_are_refused() -> None:
+    with pytest.raises(SettingError, match="3 classes cannot form 4 groups"):
+        even_groups(3, 4)
+
+
+def test_cost_follows_the_formula_where_widths_divide_evenly() -> None:
+    paid = cost(LAYERS, [1] * 10, depth=1)
+    assert paid.trunk_macs == 900 * 20
+    head = 4 * 6 * 2  # one class and "other"
+    assert paid.group_macs == 225 * 20 * 40 // 10 + 25 * 40 * 60 // 100 + head
+    assert paid.macs == paid.trunk_macs + paid.group_macs
+
+
+def test_groups_cost_what_each_of_them_costs() -> None:
+    sizes = even_sizes(10, 3)
+    alone = [cost(LAYERS, sizes, 1, [group]) for group in range(3)]
+    together = cost(LAYERS, sizes, 1, range(3))
+    assert together.group_macs == sum(paid.group_macs for paid in alone)
+    assert together.group_weights == sum(paid.group_weights for paid in alone)
+    assert together.trunk_weights == alone[0].trunk_weights == 9 * 20 + 20
+
+
+def test_one_group_with_everything_shared_costs_one_logit_more_than_the_whole() -> None:
+    paid = cost(LAYERS, [10], deepest(LAYERS))
+    assert paid.macs == whole(LAYERS).macs + 4 * 60
+
+
+def test_depthwise_layers_stay_with_the_trunk_and_shrink_once() -> None:
+    shared, divided = cost(SEPARABLE, [5, 5], 1), cost(SEPARABLE, [5, 5], 0)
+    assert shared.trunk_macs == 900 * 20 + 81 * 20
+    assert divided.trunk_macs == 0
+    assert divided.group_macs == 900 * 10 + 81 * 10 + 225 * 10 * 20 + 25 * 20 * 30 + 4 * 30 * 6
+    assert deepest(SEPARABLE) == deepest(LAYERS) == 3
+
+
+def test_a_frozen_trunk_runs_forward_only() -> None:
+    paid = cost(LAYERS, [5, 5], 1)
+    assert paid.training_macs(frozen=True) == paid.trunk_macs + 3 * paid.group_macs - paid.group_entry
+    assert paid.training_macs(frozen=False) == 3 * paid.macs - paid.trunk_entry
+    assert paid.cached_macs(100, 1000) == 100 * paid.trunk_macs + 1000 * (3 * paid.group_macs - paid.group_entry)
+    assert whole(LAYERS).training_macs(frozen=False) == 3 * whole(LAYERS).macs - 900 * 20
+
+
+def test_more_groups_and_less_trunk_cost_less() -> None:
+    found = {(choice.depth, choice.groups): choice for choice in table(LAYERS, 10)}
+    assert set(found) == {(depth, count) for depth in range(4) for count in range(1, 11)}
+    for depth in range(4):
+        costs = [found[depth, count].cost.macs for count in range(1, 11)]
+        assert costs == sorted(costs, reverse=True)
+    for count in range(2, 11):
+        assert found[0, count].cost.macs < found[1, count].cost.macs < found[2, count].cost.macs
+
+
+@given(st.floats(1e3, 1e6), st.booleans())
+@settings(max_examples=50, deadline=None)
+def test_the_choice_fits_and_nothing_that_fits_keeps_more(macs: float, frozen: bool) -> None:
+    budget = Budget(macs=macs, frozen=frozen)
+    fitting = [choice for choice in table(LAYERS, 10) if choice.cost.training_macs(frozen=frozen) <= macs]
+    if not fitting:
+        with pytest.raises(ModelError, match="no cut fits the budget"):
+            choose(LAYERS, 10, budget)
+        return
+    chosen = choose(LAYERS, 10, budget)
+    assert budget.allows(chosen.cost)
+    assert chosen.kept == max(choice.kept for choice in fitting)
+
+
+def test_a_rich_device_gets_the_whole_network_and_bytes_count_too() -> None:
+    assert choose(LAYERS, 10, Budget()).kept == 1.0
+    chosen = choose(LAYERS, 10, Budget(weight_bytes=4 * 2000))
+    assert chosen.cost.weights <= 2000
+
+
+def test_too_many_groups_for_the_channels_are_refused_by_name() -> None:
+    with pytest.raises(ModelError, match="'one' has 20 channels, too few for 30 groups"):
+        cost(LAYERS, [1] * 30, 0)
+    assert max(choice.groups for choice in table(LAYERS, 30) if choice.depth == 0) == 20
+
+
+def test_a_trunk_of_everything_leaves_nothing_to_divide() -> None:
+    with pytest.raises(ModelError, match="depth 4 leaves no layer"):
+        cost(LAYERS, [5, 5], 4)

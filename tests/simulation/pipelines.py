@@ -1,0 +1,178 @@
+"""Small pipelines for tests, a reference loop for what they must compute, and checkers for their journals."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import potluck
+from potluck.data import Dataset, from_tensors
+from potluck.job import make
+from potluck.journal import Instant, Record, Span, read
+from potluck.model.chain import trace
+from potluck.model.feed import Feed
+from potluck.planning.schedule import backward_ready, forward_ready
+
+__all__ = ["Story", "data_of", "deep_net", "expected", "job_of", "plain_sgd", "small_net"]
+
+SGD = {"kind": "sgd", "lr": 0.05, "momentum": 0.9, "weight_decay": 1e-3}
+Versions = Callable[[int, int], int]  # of a batch and a layer
+
+
+def small_net() -> nn.Module:
+    """Four layers with weights, batch norms among them."""
+    return nn.Sequential(
+        nn.Conv2d(1, 5, 3, padding=1), nn.BatchNorm2d(5), nn.ReLU(),
+        nn.Conv2d(5, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(),
+        nn.Flatten(), nn.Linear(4 * 16, 8), nn.ReLU(), nn.Linear(8, 3),
+    )  # fmt: skip
+
+
+def deep_net(layers: int = 6, width: int = 5) -> nn.Module:
+    """As many layers as one likes, and hardly any work."""
+    inner = [module for _ in range(layers - 1) for module in (nn.Linear(width, width), nn.Tanh())]
+    return nn.Sequential(*inner, nn.Linear(width, 3))
+
+
+def data_of(shape: tuple[int, ...], samples: int = 60) -> Dataset:
+    generator = torch.Generator().manual_seed(3)
+    inputs = torch.randn(samples, *shape, generator=generator)
+    labels = torch.randint(0, 3, (samples,), generator=generator)
+    return from_tensors(inputs, labels, inputs[:20], labels[:20], name="small", classes=("a", "b", "c"))
+
+
+def job_of(devices: Sequence[Mapping[str, Any]] | int, **settings: Any) -> potluck.Job:
+    """A job of a few devices; `pipeline` goes on top of a plain one."""
+    alike = [{"name": f"d{place}", "flops": "1 MFLOP/s"} for place in range(devices)] if isinstance(devices, int) else devices
+    fleet = {"devices": list(alike), **settings.pop("fleet", {})}
+    pipeline = {"batch": 12, "optimizer": SGD, **settings.pop("pipeline", {})}
+    tables = {"task": "tests.simulation.pipelines:unused", "recipe": "ftpipehd", "stop": {"rounds": 14}, "evaluate": 0}
+    return make({**tables, "fleet": fleet, "pipeline": pipeline, **settings})
+
+
+class Story:
+    """A journal, read as the story of a pipeline."""
+
+    def __init__(self, folder: Path) -> None:
+        self.records: list[Record] = list(read(folder / "journal.jsonl"))
+        self.partitions = {note.fields["term"]: note.fields for note in self.instants("partition")}
+
+    def instants(self, name: str) -> list[Instant]:
+        return [record for record in self.records if isinstance(record, Instant) and record.name == name]
+
+    def spans(self, name: str) -> list[Span]:
+        return [record for record in self.records if isinstance(record, Span) and record.name == name]
+
+    def committed(self) -> list[int]:
+        """The term of each batch of the history that holds in the end; a batch that is skipped or twice is an error."""
+        terms: list[int] = []
+        for record in self.records:
+            if isinstance(record, Instant) and record.name == "rolled back":
+                assert record.fields["to"] <= len(terms)
+                del terms[record.fields["to"] :]
+            elif isinstance(record, Instant) and record.name == "committed":
+                assert record.fields["batch"] == len(terms), f"batch {len(terms)} is skipped or committed twice"
+                terms.append(record.fields["term"])
+        return terms
+
+    def versions(self) -> Versions:
+        """Which version of a layer a committed batch met, by the stages' own account."""
+        used = {
+            (span.fields["term"], span.fields["stage"], span.fields["batch"]): span.fields["version"]
+            for span in self.spans("forward")
+        }
+        terms = self.committed()
+
+        def version(batch: int, layer: int) -> int:
+            term = terms[batch]
+            stage = sum(layer >= cut for cut in self.partitions[term]["cuts"])
+            return int(used[term, stage, batch])
+
+        return version
+
+    def check_gates(self) -> None:
+        """Every forward and backward of every term keeps to the gating rule of its stage."""
+        progress: dict[tuple[int, int], list[int]] = {}  # start, forward, backward of a term's stage
+        for record in self.records:
+            if not isinstance(record, Span) or record.name not in ("forward", "backward"):
+                continue
+            term, stage, batch = (record.fields[name] for name in ("term", "stage", "batch"))
+            window = self.partitions[term]["windows"][stage]
+            at = progress.setdefault((term, stage), [batch, batch - 1, batch - 1])
+            start, forward, backward = at
+            if record.name == "forward":
+                if forward == backward:
+                    start = at[0] = batch  # nothing in flight: a stretch may begin here
+                assert forward_ready(batch, forward=forward, backward=backward, window=window, start=start)
+                at[1] = batch
+            else:
+                draining = forward < batch + window - 1  # then no further forward may come before all are back
+                assert backward_ready(batch, forward=forward, backward=backward, window=window, draining=draining)
+                at[2] = batch
+
+
+def plain_sgd(net: nn.Module, data: Dataset, batches: int, batch: int, seed: int = 0) -> nn.Module:
+    """Ordinary training on the same batches."""
+    net, feed = copy.deepcopy(net).train(), Feed(len(data.train), batch, seed=seed)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-3)
+    for number in range(batches):
+        inputs, targets = data.train.batch(feed.indices(number))
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(net(inputs), targets).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    return net
+
+
+def expected(
+    net: nn.Module,
+    data: Dataset,
+    batches: int,
+    batch: int,
+    version: Versions,
+    average: Callable[[int, int], int] = lambda version, layer: 1,
+    seed: int = 0,
+) -> nn.Module:
+    """Delayed gradients: batch t is computed with some older version of each layer, and applied to the newest.
+
+    `average(v, layer)` is how many of the newest versions are averaged into version v.
+    """
+    net, feed = copy.deepcopy(net).train(), Feed(len(data.train), batch, seed=seed)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-3)
+    chain = trace(net, tuple(data.shape))
+    layer_of = {name: number for number, layer in enumerate(chain.layers) for name in layer.parameters}
+    weights = dict(net.named_parameters())
+    history: list[dict[str, Tensor]] = [{name: weight.detach().clone() for name, weight in weights.items()}]
+    for number in range(batches):
+        inputs, targets = data.train.batch(feed.indices(number))
+        _load(weights, {name: history[version(number, layer_of[name])][name] for name in weights})
+        loss = nn.functional.cross_entropy(net(inputs), targets)
+        gradients = torch.autograd.grad(loss, list(weights.values()))
+        _load(weights, history[-1])
+        for weight, gradient in zip(weights.values(), gradients, strict=True):
+            weight.grad = gradient
+        optimizer.step()
+        newest = {name: weight.detach().clone() for name, weight in weights.items()}
+        history.append(newest)
+        for name in weights:
+            count = average(number + 1, layer_of[name])
+            if count > 1:
+                newest[name] = torch.stack([old[name] for old in history[-count:]]).mean(0)
+    _load(weights, history[-1])
+    return net
+
+
+def _load(weights: Mapping[str, nn.Parameter], numbers: Mapping[str, Tensor]) -> None:
+    for name, weight in weights.items():
+        weight.data = numbers[name].clone()
+
+
+def same(mine: nn.Module | None, theirs: nn.Module) -> None:
+    """Equal bit for bit, buffers included."""
+    assert mine is not None
+    for name, tensor in theirs.state_dict().items():
+        assert torch.equal(tensor, mine.state_dict()[name]), name

@@ -1,0 +1,147 @@
+"""What a pipeline computes is what a plain loop computes, with gradients as late as the windows say."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import potluck
+from potluck.journal import Scalar
+from potluck.planning.schedule import version_used
+from tests.simulation.pipelines import Story, data_of, deep_net, expected, job_of, plain_sgd, same, small_net
+
+BATCHES, BATCH = 14, 12
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Any:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    yield
+    torch.set_num_threads(before)
+
+
+def run(folder: Path | None, net: nn.Module, devices: int = 3, **settings: Any) -> potluck.Result:
+    shape = (1, 4, 4) if isinstance(net[0], nn.Conv2d) else (5,)  # type: ignore[index]
+    result = potluck.simulate(
+        job_of(devices, **settings), task=potluck.Task(net, data_of(shape)), folder=folder, threads=0
+    )
+    assert result.status == "done", result.reason
+    return result
+
+
+@pytest.mark.parametrize("schedule", ["single", "1f1b", {"kind": "gpipe", "micro_batches": 1}])
+def test_one_stage_is_plain_sgd_bit_for_bit(schedule: Any) -> None:
+    net = small_net()
+    theirs = plain_sgd(net, data_of((1, 4, 4)), BATCHES, BATCH)
+    same(run(None, net, devices=1, pipeline={"schedule": schedule}).module, theirs)
+
+
+def test_gpipe_with_one_part_is_plain_sgd_on_any_number_of_stages() -> None:
+    net = small_net()
+    theirs = plain_sgd(net, data_of((1, 4, 4)), BATCHES, BATCH)
+    cuts = {"schedule": {"kind": "gpipe", "micro_batches": 1}, "partition": {"kind": "cuts", "after": [0, 2]}}
+    same(run(None, net, pipeline=cuts).module, theirs)
+
+
+def test_gpipe_parts_add_up_to_the_batch() -> None:
+    net = deep_net()
+    theirs = plain_sgd(net, data_of((5,)), BATCHES, BATCH)
+    parts = {"schedule": {"kind": "gpipe", "micro_batches": 3}, "partition": {"kind": "cuts", "after": [1, 3]}}
+    mine = run(None, net, pipeline=parts).module
+    assert mine is not None
+    for ours, other in zip(mine.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(ours, other, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("vertical", [True, False], ids=["vertical", "own version"])
+@pytest.mark.parametrize("aggregate", [0, 3])
+@pytest.mark.parametrize("net", [small_net, deep_net])
+def test_stages_are_the_delayed_gradient_loop_bit_for_bit(
+    tmp_path: Path, net: Any, vertical: bool, aggregate: int
+) -> None:
+    module, cuts, windows = net(), [1, 2], (3, 2, 1)
+    shape = (1, 4, 4) if net is small_net else (5,)
+
+    def stage(layer: int) -> int:
+        return sum(layer > cut for cut in cuts)
+
+    def version(batch: int, layer: int) -> int:
+        return version_used(batch, stage(layer), windows, vertical=vertical)
+
+    def average(new: int, layer: int) -> int:
+        return min(windows[stage(layer)], new + 1) if aggregate and new % aggregate == 0 else 1
+
+    theirs = expected(module, data_of(shape), BATCHES, BATCH, version, average)
+    schedule = {"kind": "1f1b", "vertical_sync": vertical, "aggregate": aggregate}
+    mine = run(
+        tmp_path / "run", module, pipeline={"schedule": schedule, "partition": {"kind": "cuts", "after": cuts}}
+    ).module
+    same(mine, theirs)
+    Story(tmp_path / "run").check_gates()
+
+
+def test_wider_windows_are_longer_delays(tmp_path: Path) -> None:
+    net, data = deep_net(), data_of((5,))
+    slow = {"latency": "200 ms"}
+    devices = [{"name": f"d{place}", "flops": "1 MFLOP/s", "link": slow} for place in range(3)]
+    job = job_of(
+        devices,
+        pipeline={"schedule": {"kind": "1f1b", "fill": "filling"}, "partition": {"kind": "cuts", "after": [1, 3]}},
+    )
+    result = potluck.simulate(job, task=potluck.Task(copy.deepcopy(net), data), folder=tmp_path / "run", threads=0)
+    story = Story(tmp_path / "run")
+    story.check_gates()
+    same(result.module, expected(net, data, BATCHES, BATCH, story.versions()))
+
+
+def test_a_quiet_point_starts_the_pipeline_anew(tmp_path: Path) -> None:
+    """Measured every five batches, the pipeline runs dry and fills again: the delays begin at zero."""
+    net, data = deep_net(), data_of((5,))
+    cuts = {"partition": {"kind": "cuts", "after": [1, 3]}}
+    result = run(tmp_path / "run", copy.deepcopy(net), evaluate=5, pipeline=cuts)
+    windows = (3, 2, 1)
+    theirs = expected(
+        net, data, BATCHES, BATCH,
+        lambda batch, layer: batch // 5 * 5 + version_used(batch, 0, windows, start=batch // 5 * 5),
+    )  # fmt: skip
+    same(result.module, theirs)
+    story = Story(tmp_path / "run")
+    story.check_gates()
+    scores = [record for record in story.records if isinstance(record, Scalar) and record.name == "test_accuracy"]
+    assert [score.fields["round"] for score in scores] == [0, 5, 10, 14]
+    losses = [record for record in story.records if isinstance(record, Scalar) and record.name == "loss"]
+    assert [loss.fields["round"] for loss in losses] == list(range(1, 15))
+
+
+def test_the_same_seed_tells_the_same_story(tmp_path: Path) -> None:
+    net = deep_net()
+    for name in ("a", "b"):
+        run(tmp_path / name, copy.deepcopy(net), pipeline={"partition": "equal"})
+    assert (tmp_path / "a" / "journal.jsonl").read_bytes() == (tmp_path / "b" / "journal.jsonl").read_bytes()
+
+
+def test_a_run_is_taken_up_where_it_was_saved(tmp_path: Path) -> None:
+    net, data = deep_net(), data_of((5,))
+    cuts = {"partition": {"kind": "cuts", "after": [1, 3]}}
+    whole = run(None, copy.deepcopy(net), evaluate=5, pipeline=cuts)
+    job = job_of(3, evaluate=5, pipeline=cuts, checkpoint=5)
+    seen: list[int] = []
+    task = potluck.Task(copy.deepcopy(net), data)
+    first = potluck.simulate(
+        job, task=task, folder=tmp_path / "run", threads=0,
+        watch=lambda keeper, now: seen.append(keeper.books.round), stopping=lambda: len(seen) >= 7,
+    )  # fmt: skip
+    assert first.status == "interrupted"
+    assert 7 <= first.summary["rounds"] < BATCHES
+    again = potluck.resume(tmp_path / "run", task=potluck.Task(copy.deepcopy(net), data), threads=0)
+    assert again.status == "done"
+    assert Story(tmp_path / "run").committed() != []
+    assert whole.module is not None
+    assert again.module is not None

@@ -1,0 +1,133 @@
+"""Random deaths in a pipeline: training completes, and what it computes is what the reference loop computes.
+
+The reference is told which version each batch met and nothing else, so equal weights, bit for bit, mean that no batch
+was skipped, none was applied twice, and that all layers, their momentum included, came back in one consistent version.
+A failing seed prints the command that replays it: `python -m tests.simulation.test_pipeline_sweep SEED`.
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import potluck
+from tests.simulation.pipelines import Story, data_of, deep_net, expected, job_of, same
+
+SEEDS, MANY = 300, 10_000
+CHUNK = 50
+BATCHES, BATCH = 12, 8
+
+
+def random_job(seed: int) -> potluck.Job:
+    """A few random devices with a random fault script; in half of the jobs everybody holds the data."""
+    rng = np.random.default_rng(seed)
+    devices = [_random_device(rng, place) for place in range(rng.integers(2, 6))]
+    faults = [_random_fault(rng, len(devices)) for _ in range(rng.integers(1, 5))]
+    everybody = [device["name"] for device in devices] if rng.random() < 0.5 else []
+    pipeline = {
+        "batch": BATCH,
+        "partition": str(rng.choice(["optimal", "equal", "published"])),
+        "schedule": {"kind": "1f1b", "vertical_sync": bool(rng.random() < 0.7)},
+        "replication": _random_replication(rng),
+        "recovery": str(rng.choice(["repartition", "repartition", "neighbour", "restart"])),
+        "sources": everybody,
+        "retry": "300 ms",
+        "patience": "60 s",
+    }
+    return job_of(
+        devices,
+        fleet={"faults": faults, "lease": f"{rng.uniform(0.3, 2)} s"},
+        pipeline=pipeline,
+        seed=seed,
+        stop={"rounds": BATCHES},
+        evaluate=int(rng.choice([0, 0, 5])),
+        checkpoint=int(rng.choice([0, 0, 4])),
+    )
+
+
+def check(seed: int, folder: Path) -> str:
+    """Run the job of this seed and hold its journal and its model to the rules; gives back how it ended."""
+    torch.manual_seed(seed)
+    net, data = deep_net(), data_of((5,), samples=40)
+    job = random_job(seed)
+    result = potluck.simulate(job, task=potluck.Task(copy.deepcopy(net), data), folder=folder, threads=0)
+    story = Story(folder)
+    committed = story.committed()
+    assert len(committed) == result.summary["rounds"]
+    story.check_gates()
+    if result.status == "failed":
+        assert "holds the data and is gone" in result.reason, result.reason
+        return "failed"
+    assert result.status == "done"
+    assert len(committed) == BATCHES
+    same(result.module, expected(net, data, BATCHES, BATCH, story.versions(), seed=seed))
+    return "done"
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
+def test_training_survives_random_deaths(tmp_path: Path, first: int) -> None:
+    sweep(tmp_path, range(first, first + CHUNK))
+
+
+@pytest.mark.long
+def test_ten_thousand_scripts(tmp_path: Path) -> None:
+    sweep(tmp_path, range(SEEDS, MANY))
+
+
+def sweep(folder: Path, seeds: range) -> None:
+    endings = []
+    for seed in seeds:
+        try:
+            with tempfile.TemporaryDirectory(dir=folder) as place:
+                endings.append(check(seed, Path(place) / "run"))
+        except Exception as error:
+            pytest.fail(f"{error!r}; replay with: python -m tests.simulation.test_pipeline_sweep {seed}")
+    assert endings.count("done") > len(endings) / 2
+
+
+def _random_device(rng: np.random.Generator, place: int) -> dict[str, Any]:
+    link = {
+        "up": f"{rng.uniform(0.5, 50)} Mbit/s",
+        "down": f"{rng.uniform(0.5, 50)} Mbit/s",
+        "latency": f"{rng.uniform(0, 20)} ms",
+        "loss": float(rng.choice([0.0, 0.0, 0.0, 0.05])),
+    }
+    device: dict[str, Any] = {"name": f"d{place}", "flops": f"{rng.uniform(0.05, 1)} MFLOP/s", "link": link}
+    if rng.random() < 0.2:
+        device["speed"] = {"kind": "random-walk", "low": 0.2, "every": f"{rng.uniform(0.05, 1)} s"}
+    return device
+
+
+def _random_fault(rng: np.random.Generator, devices: int) -> dict[str, Any]:
+    kind = str(rng.choice(["crash", "crash", "crash", "restart", "leave", "join", "partition", "slow", "lose"]))
+    fault: dict[str, Any] = {"kind": kind, "device": str(rng.choice(["*", *(f"d{n}" for n in range(devices))]))}
+    when = "every" if rng.random() < 0.2 and kind not in ("join", "leave") else "at"
+    fault[when] = f"{rng.uniform(0.05, 3)} s"
+    lasting = f"{rng.uniform(0.01, 3)} s"
+    if kind == "crash" and rng.random() < 0.7:
+        fault["restart"] = lasting
+    if kind == "leave" and rng.random() < 0.7:
+        fault["back"] = lasting
+    if kind in ("partition", "slow", "lose"):
+        fault["lasting"] = lasting
+    return fault
+
+
+def _random_replication(rng: np.random.Generator) -> dict[str, Any]:
+    kind = str(rng.choice(["incremental", "incremental", "periodic", "none"]))
+    if kind == "periodic":
+        return {"kind": kind, "chain": int(rng.integers(1, 5)), "central": int(rng.integers(0, 6))}
+    return {"kind": kind}
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as place:
+        print(check(int(sys.argv[1]), Path(place) / "run"))  # noqa: T201
