@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 import potluck
-from potluck.cli import data, demo, doctor, new, plan, profile, run, show
+from potluck.cli import certs, data, demo, doctor, join, new, plan, profile, run, serve, show, status
 from potluck.errors import UserError
 
 __all__ = ["app", "main"]
@@ -61,11 +61,17 @@ app.command("new")(new.new)
 app.command("doctor")(doctor.doctor)
 app.command("run")(run.run)
 app.command("resume")(run.resume)
+app.command("serve")(serve.serve)
+app.command("join")(join.join)
+app.command("lab")(serve.lab)
+app.command("status")(status.status)
+app.command("stop")(status.stop)
 app.command("plan")(plan.plan)
 app.command("profile")(profile.profile)
 app.command("recipes")(show.recipes)
 app.command("fleets")(show.fleets)
 app.add_typer(data.app, name="data")
+app.add_typer(certs.app, name="certs")
 
 
 def _mount_bench() -> None:

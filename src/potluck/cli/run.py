@@ -19,8 +19,9 @@ from potluck.errors import RunError
 if TYPE_CHECKING:
     from potluck.run import Result
     from potluck.run.keeper import Keeper
+    from potluck.run.ticket import Ticket
 
-__all__ = ["find_own_code", "resume", "run"]
+__all__ = ["Out", "Remembering", "Seed", "claimed", "end", "find_own_code", "fresh_name", "resume", "run"]
 
 Out = Annotated[Path | None, typer.Option("--out", help="Where to keep the run (default: a new folder in runs/).")]
 TimingOnly = Annotated[bool, typer.Option("--timing-only", help="No mathematics: the same protocol, bytes, seconds.")]
@@ -47,10 +48,10 @@ def run(
         find_own_code()
         overrides = [*(settings or []), *(["timing_only=true"] if timing_only else [])]
         wanted = load(job_path(job), overrides if seed is None else [*overrides, f"seed={seed}"])
-        folder = _claimed(out or Path("runs") / _fresh_name(wanted.recipe))
+        folder = claimed(out or Path("runs") / fresh_name(wanted.recipe))
         watch = Remembering(shown)
         result = simulate(wanted, folder=folder, data=data, threads=threads, watch=watch, stopping=stopping)
-    _end(result, watch, as_json, quiet)
+    end(result, watch, as_json, quiet)
 
 
 def resume(
@@ -64,11 +65,28 @@ def resume(
     """Take a run up where it was stopped."""
     with Stopping() as stopping, progress(quiet or as_json, stopping) as shown:
         from potluck.run import resume as again
+        from potluck.run import ticket as tickets
 
         find_own_code()
         watch = Remembering(shown)
-        result = again(run, overrides=settings or [], data=data, threads=threads, watch=watch, stopping=stopping)
-    _end(result, watch, as_json, quiet)
+        ticket = tickets.read(run)
+        if ticket is not None:
+            result = _resume_live(run, ticket, settings or [], data, watch, stopping)
+        else:
+            result = again(run, overrides=settings or [], data=data, threads=threads, watch=watch, stopping=stopping)
+    end(result, watch, as_json, quiet)
+
+
+def _resume_live(
+    run: Path, ticket: Ticket, settings: list[str], data: Path | None, watch: Remembering, stopping: Stopping
+) -> Result:
+    from potluck.cli.serve import resume_live
+    from potluck.job import load
+    from potluck.run.keeper import Keeper
+
+    if ticket.alive:
+        raise RunError(f"process {ticket.pid} still leads {run}; stop it first with `potluck stop {run}`")
+    return resume_live(Keeper.again(load(run / "job.toml", settings), run, watch, stopping), ticket, data)
 
 
 class Remembering:
@@ -90,16 +108,16 @@ def find_own_code() -> None:
         sys.path.insert(0, here)
 
 
-def _end(result: Result, watch: Remembering, as_json: bool, quiet: bool) -> None:
+def end(result: Result, watch: Remembering, as_json: bool, quiet: bool) -> None:
     summary.say(result, watch.keeper, as_json=as_json, quiet=quiet)
     raise typer.Exit(result.exit_code)
 
 
-def _fresh_name(recipe: str) -> str:
+def fresh_name(recipe: str) -> str:
     return f"{time.strftime('%Y%m%d-%H%M%S')}-{recipe}-{os.urandom(2).hex()}"
 
 
-def _claimed(folder: Path) -> Path:
+def claimed(folder: Path) -> Path:
     """The folder, known to be one that can be written."""
     there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
     if not there.is_dir() or not os.access(there, os.W_OK):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ from potluck.errors import RunError
 from potluck.journal.records import Instant, Record, Scalar, Span
 from potluck.journal.tally import Tally
 
-__all__ = ["Instant", "Journal", "Record", "Scalar", "Span", "Tally", "read"]
+__all__ = ["Instant", "Journal", "Record", "Scalar", "Span", "Tally", "read", "tail"]
 
 
 class Journal:
@@ -52,6 +53,11 @@ class Journal:
         os.fsync(self._file.fileno())
         return self._file.tell()
 
+    def spill(self) -> None:
+        """Let others see what was written so far."""
+        if self._file is not None:
+            self._file.flush()
+
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
@@ -81,3 +87,20 @@ def read(path: Path) -> Iterator[Span | Instant | Scalar]:
                 yield decode(line)
             except msgspec.DecodeError as error:
                 raise RunError(f"{path}, line {number}, is not a record: {error}") from None
+
+
+def tail(path: Path, nbytes: int) -> list[Span | Instant | Scalar]:
+    """The last records of a journal that may still be written to; torn lines are left out."""
+    decode = msgspec.json.Decoder(Span | Instant | Scalar).decode
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - nbytes))
+            lines = file.read().split(b"\n")
+    except OSError:
+        return []
+    found = []
+    for line in lines[(1 if size > nbytes else 0) : -1]:
+        with contextlib.suppress(msgspec.DecodeError):
+            found.append(decode(line))
+    return found

@@ -24,7 +24,13 @@ class PlainBeat:
     def before(self, layer: int) -> None:
         pass
 
+    def half(self, first: bool, last: bool) -> None:
+        pass
+
     def after(self, layer: int) -> None:
+        pass
+
+    def done(self) -> None:
         pass
 
 
@@ -34,11 +40,16 @@ class StepBeat(PlainBeat):
     def __init__(self, pace: Pace) -> None:
         self.holds = pace.holds
         self._pace = pace
+        self._place = -1
 
     def batch(self, place: int) -> None:
-        if place > 0:
-            self._pace.leave(place - 1)
+        self.done()
+        self._place = place
         self._pace.enter(place)
+
+    def done(self) -> None:
+        if self._place >= 0:
+            self._pace.leave(self._place)
 
 
 class LayerBeat(PlainBeat):
@@ -49,7 +60,7 @@ class LayerBeat(PlainBeat):
     def __init__(self, pace: Pace, layers: int, steps: int) -> None:
         self.holds = pace.holds
         self._pace = pace
-        self._backward = steps - layers  # where the backward pass begins
+        self._backward = steps - layers  # where the backward pass begins; a step for the rest may lie before it
         self._layers = layers
 
     def before(self, layer: int) -> None:
@@ -57,5 +68,16 @@ class LayerBeat(PlainBeat):
             self._pace.leave(layer - 1)
         self._pace.enter(layer)
 
+    def half(self, first: bool, last: bool) -> None:
+        if first:
+            self._pace.leave(self._layers - 1)
+            self._pace.enter(self._layers)
+        if last and self._backward > self._layers:
+            self._pace.leave(self._layers)
+            self._pace.enter(self._backward)
+
     def after(self, layer: int) -> None:
-        self._pace.leave(self._backward + self._layers - 1 - layer)
+        step = self._backward + self._layers - 1 - layer
+        self._pace.leave(step)
+        if layer > 0:
+            self._pace.enter(step + 1)

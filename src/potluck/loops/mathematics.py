@@ -48,8 +48,14 @@ class Beat(Protocol):
     def before(self, layer: int) -> None:
         """A layer of the first forward pass is about to begin: wait for its numbers."""
 
+    def half(self, first: bool, last: bool) -> None:
+        """A mini-batch is through its forward pass; whether it is the first of the turn, and the last."""
+
     def after(self, layer: int) -> None:
         """A layer's part of the update is there."""
+
+    def done(self) -> None:
+        """All of it is."""
 
 
 class Session(Protocol):

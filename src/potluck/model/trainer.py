@@ -66,7 +66,11 @@ class Beat(Protocol):
 
     def before(self, layer: int) -> None: ...
 
+    def half(self, first: bool, last: bool) -> None: ...
+
     def after(self, layer: int) -> None: ...
+
+    def done(self) -> None: ...
 
 
 class Piece(NamedTuple):
@@ -227,8 +231,11 @@ class Session:
             self._step(replica, walk, place, inputs, targets, share, rng)
         self._params, self._buffers = walk.update(), replica.buffers_since(before)
         if beat.holds and beat.overlapped:
+            beat.half(first=True, last=True)
             for layer in reversed(range(self._layout.layers)):
                 beat.after(layer)
+        if beat.holds:
+            beat.done()
 
     def _step(
         self, replica: Replica, walk: Walk, place: int, inputs: Tensor, targets: Tensor, share: float, rng: Any
@@ -261,6 +268,7 @@ class Session:
                 self.loss += loss * share
                 if place == 0:
                     walk.start()
+                beat.half(first=place == 0, last=place == last)
                 if place == last:
                     self._buffers = replica.buffers_since(self._pulled_buffers(replica))
 

@@ -6,6 +6,7 @@ runs/<id>/  job.toml · journal.jsonl · checkpoints/00000010.safetensors · sum
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from potluck.run.belongings import Belongings, Kept
 __all__ = ["Keeper", "Watch"]
 
 Watch = Callable[["Keeper", float], None]
+_SPILL_EVERY_S = 0.5
 
 
 class Mark(msgspec.Struct):
@@ -62,6 +64,7 @@ class Keeper:
         self._marked = -1  # the version that the mark is of
         self._saved = -1  # the version of the newest checkpoint
         self._tensors_now: Callable[[], dict[str, Tensor]] = dict
+        self._spilled = 0.0  # when others were last shown the journal
         self._kept_tensors: dict[str, Tensor] = {}  # of the devices, as they were at the mark
 
     @staticmethod
@@ -132,6 +135,9 @@ class Keeper:
 
     def watch(self, books: Books, now: float) -> None:
         self.now = now
+        if time.monotonic() - self._spilled > _SPILL_EVERY_S:
+            self._spilled = time.monotonic()
+            self.journal.spill()
         if self._watch is not None:
             self._watch(self, now)
 

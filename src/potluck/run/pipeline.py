@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -26,12 +27,14 @@ from potluck.loops.rules import Rules
 from potluck.model.chain import Chain, trace
 from potluck.model.feed import Feed
 from potluck.model.profile import BACKWARD_PER_FORWARD
+from potluck.model.sections import Sections
 from potluck.model.stages import Batches, Stages
 from potluck.model.state import Layout
 from potluck.task import Task, TaskSettings, build
 
 __all__ = ["PipelineSetup"]
 
+_LEAST_BLOCKS = 4
 _FARTHEST = 10_000  # batches, after which a stretch ends in any case
 
 
@@ -135,9 +138,9 @@ def _real(job: Job, task: Task) -> PipelineSetup:
             "pipeline.schedule.micro_batches", f"a batch of {feed.size} cannot be cut into {parts} parts"
         )
     chain = trace(task.module(job.seed), task.data.shape)
-    layout = _layout(chain)
-    mathematics = Stages(chain, layout, task.loss, job.pipeline.optimizer, train, feed, job.seed)
-    costs = chain_costs(chain, layout, sum(mathematics.moments.values()))
+    sections = Sections(chain, train.batch(np.arange(min(2, len(train))))[0])
+    mathematics = Stages(sections, task.loss, job.pipeline.optimizer, train, feed, job.seed)
+    costs = chain_costs(chain, sections.layout, sum(mathematics.moments.values()), job.pipeline.between)
     return PipelineSetup(job, costs, mathematics, feed, task.data.test)
 
 
@@ -154,14 +157,16 @@ def _timing_only(job: Job, task: Task | None) -> PipelineSetup:
     else:
         raise SettingError("timing_only", "needs a [task] table or a task given in Python")
     feed = Feed(job.pipeline.batch, job.pipeline.batch, job.pipeline.schedule.parts, job.seed)
-    costs = chain_costs(chain, _layout(chain), moments=1)
+    layout = Layout.of(chain.module, [(layer.parameters, layer.buffers) for layer in chain.layers])
+    costs = chain_costs(chain, layout, 1, job.pipeline.between)
     return PipelineSetup(job, costs, GhostStages(costs, feed), feed, None)
 
 
-def chain_costs(chain: Chain, layout: Layout, moments: int) -> ChainCosts:
+def chain_costs(chain: Chain, layout: Layout, moments: int, between: str = "layers") -> ChainCosts:
     """Two operations per MAC forward, more backward; what crosses at each legal cut."""
     forward = [2.0 * layer.macs for layer in chain.layers]
-    crossing = {cut.after: float(cut.bytes) for cut in chain.cuts}
+    block = _blocks([layer.name for layer in chain.layers]) if between == "blocks" else range(len(chain.layers))
+    crossing = {cut.after: float(cut.bytes) for cut in chain.cuts if block[cut.after] != block[cut.after + 1]}
     return ChainCosts(
         forward_flop=forward,
         backward_flop=[BACKWARD_PER_FORWARD * flop for flop in forward],
@@ -172,12 +177,17 @@ def chain_costs(chain: Chain, layout: Layout, moments: int) -> ChainCosts:
     )
 
 
+def _blocks(names: Sequence[str]) -> Sequence[object]:
+    """The outer module that each layer belongs to, as far out as there are at least four of them."""
+    for depth in range(1, 1 + max(name.count(".") for name in names)):
+        found = [tuple(name.split(".")[:depth]) for name in names]
+        if len(set(found)) >= _LEAST_BLOCKS:
+            return found
+    return range(len(names))
+
+
 def _span(bounds: tuple[int, ...], layer: int) -> int:
     return bounds[layer + 1] - bounds[layer]
-
-
-def _layout(chain: Chain) -> Layout:
-    return Layout.of(chain.module, [(layer.parameters, layer.buffers) for layer in chain.layers])
 
 
 def _check_names(settings: Pipeline, known: Any) -> None:

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from potluck import seeds
+from potluck.data import Dataset
 from potluck.data.streams.feed import Feed
 from potluck.errors import DataError, SettingError
 from potluck.job import Job
@@ -52,8 +53,7 @@ class Setup:
     trainer: DeviceMathematics
     module: nn.Module | None
     feeds: Callable[[str], Feed] | None = None  # where data streams in
-    shape: tuple[int, ...] = ()  # of a sample
-    sample_bytes: int = 0
+    data: Dataset | None = None
 
     def __post_init__(self) -> None:
         self._devices = {device.name: device for device in self.job.fleet.members}
@@ -84,13 +84,13 @@ class Setup:
         if feeds is None:
             return Held(node, rounds, self.shards[node.name])
         feed = belongings.feed(node.name, node.incarnation, lambda: feeds(node.name), node.now())
-        return Streamed(node, rounds, feed, 1 / costs.step(1), self.shape)
+        return Streamed(node, rounds, feed, 1 / costs.step(1), self.data.shape if self.data is not None else ())
 
     def _sharing(self) -> Sharing | None:
         stream = self.job.stream
-        if stream is None or stream.injection is None:
+        if stream is None or stream.injection is None or self.data is None:
             return None
-        return Sharing(stream.injection, self.sample_bytes, self.job.seed)
+        return Sharing(stream.injection, self.data.sample_bytes, self.job.seed)
 
     # --- figures ---------------------------------------------------------------------------------------------------
 
@@ -140,7 +140,7 @@ def _real(job: Job, task: Task) -> Setup:
     server = Server(module, layout, task.loss, task.data.test, rounds.merge, rounds.server, rounds.codec)
     costs = _costs(chain, layout, job)
     feeds = replayed(job, shards, task.data.train)
-    return Setup(job, layout, costs, shards, server, trainer, module, feeds, task.data.shape, task.data.sample_bytes)
+    return Setup(job, layout, costs, shards, server, trainer, module, feeds, task.data)
 
 
 def _timing_only(job: Job, task: Task | None) -> Setup:

@@ -1,0 +1,107 @@
+"""`potluck join`: make this machine a device of a live run."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from potluck.cli.options import Data
+from potluck.cli.run import find_own_code
+from potluck.errors import UserError
+
+if TYPE_CHECKING:
+    from potluck.worlds.live.security.certs import Tls
+
+__all__ = ["join"]
+
+Address = Annotated[
+    str, typer.Argument(metavar="ADDRESS", help="As `potluck serve` printed it: tls/192.168.1.5:7447")
+]
+Token = Annotated[str, typer.Option("--token", envvar="POTLUCK_TOKEN", help="What `potluck serve` printed.")]
+Name = Annotated[str, typer.Option("--name", help="This device's name in the fleet (default: the certificate's).")]
+Certs = Annotated[
+    Path | None, typer.Option("--certs", help="This device's folder from `potluck certs issue`, for tls/ addresses.")
+]
+Once = Annotated[bool, typer.Option("--once", help="End with the run instead of waiting for the next.")]
+Cores = Annotated[int, typer.Option("--threads", min=0, help="Processor cores to compute on (0: all).")]
+Memory = Annotated[str, typer.Option("--memory", help="The most memory this process may take, such as 2GB.")]
+Throttle = Annotated[
+    float, typer.Option("--throttle", min=0.001, max=1.0, help="Act slower: the share of this machine's speed to use.")
+]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Say more.")]
+
+
+def join(
+    address: Address,
+    token: Token = "",
+    name: Name = "",
+    certs: Certs = None,
+    once: Once = False,
+    threads: Cores = 0,
+    memory: Memory = "",
+    throttle: Throttle = 1.0,
+    data: Data = None,
+    verbose: Verbose = False,
+) -> None:
+    """Take part in the run of a coordinator; comes back by itself when the connection breaks."""
+    _log_to_stderr(verbose)
+    find_own_code()
+    memory_bytes = _limit_memory(memory)
+    from potluck.run.live import Seat
+    from potluck.run.live import join as take_part
+    from potluck.worlds.live.session import Place
+
+    protocol, tls, name = _identity(address, certs, name)
+    place = Place(connect=(address if "/" in address else f"{protocol}/{address}",), tls=tls)
+    seat = Seat(
+        place, name, token, once=once, threads=threads or os.cpu_count() or 1, throttle=throttle,
+        memory_bytes=memory_bytes, data=data,
+    )  # fmt: skip
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    typer.echo(f"{name}: joining {place.connect[0]}", err=True)
+    typer.echo(f"{name}: {take_part(seat)}", err=True)
+
+
+def _identity(address: str, certs: Path | None, name: str) -> tuple[str, Tls | None, str]:
+    """The protocol, the certificate and the name, which must fit each other."""
+    from potluck.worlds.live.security.certs import Tls
+
+    if certs is None:
+        if address.startswith("tls/"):
+            raise UserError(f"{address} needs a certificate: give --certs FOLDER (made by `potluck certs issue NAME`)")
+        return "tcp", None, name or socket.gethostname().partition(".")[0]
+    tls = Tls.of(certs)
+    certified = tls.check()
+    if name and name != certified:
+        raise UserError(f"the certificate in {certs} is for {certified!r}, not {name!r}; leave --name out")
+    return "tls", tls, certified
+
+
+def _limit_memory(words: str) -> int:
+    if not words:
+        return 0
+    from potluck.units import Bytes
+
+    limit = int(Bytes(words))
+    try:
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+    except (ImportError, ValueError, OSError) as error:
+        raise UserError(f"--memory {words}: this system does not take the limit ({error})") from None
+    return limit
+
+
+def _log_to_stderr(verbose: bool) -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+    logger = logging.getLogger("potluck")
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG if verbose else logging.INFO)

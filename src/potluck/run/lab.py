@@ -1,0 +1,134 @@
+"""The whole fleet as processes of this machine: each device as slow as its file says, its link shaped, its faults real.
+
+Crashes of the fault script are SIGKILLs, returns are new processes; the links are shaped by our own transport.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import logging
+import multiprocessing as mp
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from potluck import seeds
+from potluck.fleet import Change, script
+from potluck.job import Job
+from potluck.loops.node import Node
+from potluck.run.live import Seat, join
+from potluck.worlds.live.security.gate import Gate
+from potluck.worlds.live.session import Place
+
+__all__ = ["Crew", "free_address"]
+
+_PATIENCE_S = 20.0  # how long a device looks for a coordinator that is gone
+_log = logging.getLogger("potluck")
+
+
+def free_address() -> str:
+    """A loopback address that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"tcp/127.0.0.1:{probe.getsockname()[1]}"
+
+
+class Crew:
+    """The device processes of a lab; as a context, none of them is left at its end."""
+
+    def __init__(self, job: Job, address: str, gate: Gate, data: Path | None, *, crashes: bool = True) -> None:
+        self._job = job
+        self._crashes = crashes
+        token = gate.token(datetime.now(UTC) + timedelta(days=7))
+        connect = (address,)
+        self._seats = {
+            device.name: Seat(
+                Place(connect=connect, direct=_talks(job), listen=("tcp/127.0.0.1:0",) if _talks(job) else ()),
+                device.name, token, once=True, patience_s=_PATIENCE_S, data=data,
+            )
+            for device in job.fleet.members
+        }  # fmt: skip
+        # A server that has loaded everything once and then forks: starting a device takes milliseconds, not seconds.
+        # It forks before any session is open, so nothing of Zenoh's is shared.
+        self._context = mp.get_context("forkserver")
+        self._context.set_forkserver_preload(["potluck.run.live", "potluck.run.lab"])
+        self.processes: dict[str, Any] = {}
+        self._following: asyncio.Task[None] | None = None
+
+    def __enter__(self) -> Crew:
+        _, absent = self._script() if self._crashes else (iter(()), set())
+        for name in self._seats:
+            if name not in absent:
+                self.start(name)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """They end with the run; whoever does not is ended."""
+        for process in self.processes.values():
+            process.join(2.0 if error[0] is None else 0.0)
+        for process in self.processes.values():
+            if process.is_alive():
+                process.kill()
+            process.join()
+
+    def start(self, name: str) -> None:
+        before = self.processes.get(name)
+        if before is not None and before.is_alive():
+            return
+        process = self._context.Process(target=_device, args=(self._seats[name], list(sys.path)), name=name)
+        process.start()
+        self.processes[name] = process
+
+    def kill(self, name: str) -> None:
+        process = self.processes.get(name)
+        if process is not None:
+            process.kill()
+            process.join()
+
+    def follow(self, node: Node) -> None:
+        """Act out the crashes and returns of the fault script, from the run's beginning."""
+        if self._crashes:
+            self._following = asyncio.ensure_future(self._follow(node))
+
+    async def _follow(self, node: Node) -> None:
+        changes, _ = self._script()
+        for change in changes:
+            if change.what not in ("crash", "leave", "start"):
+                continue
+            await asyncio.sleep(max(0.0, change.at - node.now()))
+            _log.info("%s: %s, as the fault script says", change.device, change.what)
+            await asyncio.to_thread(self.start if change.what == "start" else self.kill, change.device)
+
+    def _script(self) -> tuple[Iterator[Change], set[str]]:
+        seed = self._job.seed
+        return script(self._job.fleet, lambda name: seeds.generator(seed, "fleet", name))
+
+
+def _talks(job: Job) -> bool:
+    """Whether devices speak to each other."""
+    return job.stream is not None and job.stream.injection is not None
+
+
+def _device(seat: Seat, path: list[str]) -> None:
+    """The main of a device's process."""
+    sys.path[:] = path
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the lab, which tells its devices
+    _die_with_parent()
+    logging.getLogger("potluck").setLevel(logging.WARNING)
+    try:
+        join(seat)
+    except Exception as error:
+        _log.error("%s: %s", seat.name, error)
+        raise SystemExit(1) from None
+
+
+def _die_with_parent() -> None:
+    """Where the kernel can: when the lab is gone, so are its devices."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG

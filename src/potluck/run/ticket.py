@@ -1,0 +1,80 @@
+"""A note in a live run's folder: who leads it, where, and who is there; for `status`, `stop` and `resume`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import msgspec
+
+from potluck.errors import RunError
+
+__all__ = ["Ticket", "read", "stop", "write"]
+
+_NAME = "live.json"
+
+
+class Ticket(msgspec.Struct, kw_only=True):
+    """How things stand; `born` tells the process from a later one of the same number."""
+
+    pid: int
+    born: int
+    listen: str
+    certs: str = ""
+    lab: bool = False
+    ended: str = ""
+    here: dict[str, int] = {}
+    missing: list[str] = []
+    updated: float = 0.0
+
+    @staticmethod
+    def mine(listen: str, certs: Path | None) -> Ticket:
+        return Ticket(pid=os.getpid(), born=_born(os.getpid()), listen=listen, certs=str(certs or ""))
+
+    @property
+    def alive(self) -> bool:
+        return not self.ended and _born(self.pid) == self.born
+
+
+def write(folder: Path, ticket: Ticket) -> None:
+    """Aside, and renamed: whoever looks finds the old or the new."""
+    ticket.updated = time.time()
+    aside = folder / f".{_NAME}.{os.getpid()}"
+    aside.write_bytes(msgspec.json.encode(ticket))
+    aside.replace(folder / _NAME)
+
+
+def read(folder: Path) -> Ticket | None:
+    """The note, if this is the folder of a live run."""
+    try:
+        return msgspec.json.decode((folder / _NAME).read_bytes(), type=Ticket)
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.DecodeError) as error:
+        raise RunError(f"{folder / _NAME} cannot be read: {error}") from None
+
+
+def stop(folder: Path) -> Ticket:
+    """Ask the process that leads the run to stop at a safe point, as Ctrl-C does."""
+    ticket = read(folder)
+    if ticket is None:
+        raise RunError(f"{folder} is not the folder of a live run")
+    if not ticket.alive:
+        raise RunError(f"nobody leads {folder} any more ({ticket.ended or 'its process is gone'})")
+    os.kill(ticket.pid, signal.SIGTERM)
+    return ticket
+
+
+def _born(pid: int) -> int:
+    """When a process began, in the kernel's ticks; 0 if there is none, or no way to know."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return int(fields[19]) if fields[0] != "Z" else 0
+    except (OSError, ValueError, IndexError):
+        try:
+            os.kill(pid, 0)
+        except OSError:
+            return 0
+        return -1  # alive, on a system without /proc

@@ -1,0 +1,106 @@
+"""A long message on its way, seen from either end: which chunks were sent, which are there, which have to go again.
+
+Neither end knows a socket; `carrier` moves the bytes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from potluck.loops.messages import Bulky
+from potluck.worlds.live import wire
+from potluck.worlds.live.layout import Layout, bytes_of
+from potluck.worlds.live.wire import ChunkHead, Offer, WireError
+
+__all__ = ["WINDOW", "Incoming", "Outgoing"]
+
+WINDOW = 8  # chunks that may be on their way unconfirmed
+
+
+class Outgoing:
+    """The sender's end."""
+
+    def __init__(self, number: int, message: Bulky, chunk_bytes: int) -> None:
+        self.number = number
+        self.message = message
+        self.chunk_bytes = chunk_bytes
+        self.arrays = wire.arrays_to_send(message.payload)
+        self._views = [bytes_of(array) for array in self.arrays]
+        self.layout = Layout([view.nbytes for view in self._views], chunk_bytes)
+        self.sent = 0  # chunks that were sent at least once
+        self.sent_again = 0
+        self.got = 0  # chunks that are there
+        self._again: deque[int] = deque()
+
+    @property
+    def is_taken(self) -> bool:
+        return self.sent == self.layout.chunks
+
+    @property
+    def is_there(self) -> bool:
+        return self.got == self.layout.chunks
+
+    def due(self) -> int | None:
+        """The chunk to send next: what got lost first, then what fits into the window."""
+        if self._again:
+            self.sent_again += 1
+            return self._again.popleft()
+        if self.sent < self.layout.chunks and self.sent - self.got < WINDOW:
+            self.sent += 1
+            return self.sent - 1
+        return None
+
+    def confirm(self, count: int) -> None:
+        """So many chunks are there."""
+        self.got = max(self.got, min(count, self.sent))
+
+    def repeat(self, indices: Sequence[int]) -> None:
+        """These did not come."""
+        waiting = set(self._again)
+        self._again.extend(index for index in indices if index < self.sent and index not in waiting)
+
+    def read(self, index: int) -> bytes:
+        return self.layout.read(index, self._views)
+
+
+class Incoming:
+    """The receiver's end: chunks go straight to where they belong."""
+
+    def __init__(self, offer: Offer) -> None:
+        self.offer = offer
+        self._arrays = wire.allocate(offer)
+        self._views = [bytes_of(array) for array in self._arrays]
+        self._layout = Layout([view.nbytes for view in self._views], offer.chunk_bytes)
+        self._here = bytearray(self._layout.chunks)
+        self.count = 0
+        self._highest = -1
+        self.due = 0.0  # when a shaped link will have brought all that is here
+
+    @property
+    def nbytes(self) -> int:
+        return self._layout.nbytes
+
+    @property
+    def is_whole(self) -> bool:
+        return self.count == self._layout.chunks
+
+    def put(self, head: ChunkHead, data: bytes) -> list[int]:
+        """Take a chunk in; says which before it must have got lost, since a lane keeps its order."""
+        place = head.place
+        if place >= self._layout.chunks or len(data) != self._layout.size(place):
+            raise WireError(f"chunk {place} of {len(data)} bytes is not part of message {head.number}")
+        if not self._here[place]:
+            self._layout.write(place, data, self._views)
+            self._here[place] = 1
+            self.count += 1
+        skipped = [index for index in range(self._highest + 1, place) if not self._here[index]]
+        self._highest = max(self._highest, place)
+        return skipped
+
+    def missing(self) -> list[int]:
+        """Whatever is not here, up to what fits into one window."""
+        return [index for index, here in enumerate(self._here) if not here][:WINDOW]
+
+    def message(self) -> Bulky:
+        return wire.whole(self.offer, self._arrays)

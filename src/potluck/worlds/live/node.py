@@ -1,0 +1,121 @@
+"""A node of the live world: speaks the seam's words in real time, over a real network, on a real processor."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from potluck import seeds
+from potluck.journal import Record
+from potluck.loops.messages import Message
+from potluck.loops.node import Envelope, Work
+from potluck.worlds.live.clock import RunClock
+from potluck.worlds.live.pace import Effort, GivenUp, LivePace
+
+__all__ = ["LiveNode"]
+
+Send = Callable[[str, Message], Awaitable[None] | None]
+
+
+class LiveNode:
+    """One life of one device, or the coordinator."""
+
+    def __init__(
+        self,
+        name: str,
+        incarnation: int,
+        seed: int,
+        clock: RunClock,
+        effort: Effort,
+        send: Send,
+        record: Callable[[Record], None],
+    ) -> None:
+        self.name = name
+        self.incarnation = incarnation
+        self._seed = seed
+        self._clock = clock
+        self._effort = effort
+        self._send = send
+        self._record = record
+        self._mailbox: deque[Envelope] = deque()
+        self._waiter: asyncio.Future[None] | None = None
+        self._worker = ThreadPoolExecutor(1, f"potluck-work-{name}")
+        self._paces: set[LivePace] = set()
+
+    def now(self) -> float:
+        return self._clock.now()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    def send(self, to: str, message: Message) -> Awaitable[None]:
+        sending = self._send(to, message)
+        return _NOTHING if sending is None else sending
+
+    async def receive(self, until: float | None = None) -> Envelope | None:
+        if not self._mailbox:
+            await self._wait(until)
+        return self._mailbox.popleft() if self._mailbox else None
+
+    async def compute(self, work: Work) -> Any:
+        """In the one thread that this node computes in; given up, the work gets out at its next step."""
+        pace = LivePace(work, self._effort, self.now)
+        self._paces.add(pace)
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._worker, pace.run)
+        except asyncio.CancelledError:
+            pace.give_up()
+            raise
+        except GivenUp:
+            raise asyncio.CancelledError from None
+        finally:
+            self._paces.discard(pace)
+
+    def speed(self) -> float:
+        return self._effort.level()
+
+    def rng(self, *name: object) -> np.random.Generator:
+        return seeds.generator(self._seed, self.name, *name)
+
+    def record(self, record: Record) -> None:
+        self._record(record)
+
+    def deliver(self, envelope: Envelope) -> None:
+        self._mailbox.append(envelope)
+        self._wake()
+
+    async def close(self) -> None:
+        """Give up all work and wait for the thread: what runs in it cannot be broken off, only left at a step."""
+        for pace in self._paces:
+            pace.give_up()
+        await asyncio.to_thread(self._worker.shutdown, wait=True, cancel_futures=True)
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def _wait(self, until: float | None) -> None:
+        loop = asyncio.get_running_loop()
+        self._waiter = loop.create_future()
+        timer = None if until is None else loop.call_later(max(0.0, until - self.now()), self._wake)
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+            if timer is not None:
+                timer.cancel()
+
+
+class _Nothing:
+    """Awaitable, and done."""
+
+    def __await__(self) -> Any:
+        return iter(())
+
+
+_NOTHING = _Nothing()

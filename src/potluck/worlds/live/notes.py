@@ -1,0 +1,111 @@
+"""What the transport says for itself, besides carrying the loops' messages.
+
+sender                        receiver
+Offer ──────────────────────▶            the header of a long message; its chunks follow on the same lane
+chunk 0, chunk 1, … ────────▶
+      ◀────────────────────── Got        how many chunks are there (all: the message is whole)
+      ◀────────────────────── Missing    these did not come
+Ask ────────────────────────▶            what do you have?
+Abort ──────────────────────▶            the message was given up
+      ◀────────────────────── Decline    it will not be taken, and why
+
+device                        coordinator
+Beat ───────────────────────▶            I am here (the first one: I am ready)
+      ◀────────────────────── Pulse      so am I, and this is the epoch
+      ◀────────────────────── Begin      the run begins
+      ◀────────────────────── Roster     who is here, for those who speak to each other
+Shipment ───────────────────▶            records for the journal
+Goodbye ────────────────────▶
+      ◀────────────────────── Expelled   you were taken for lost: come in again
+      ◀────────────────────── Over       the run is over
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from potluck.journal import Instant, Scalar, Span
+
+__all__ = [
+    "Abort",
+    "Ask",
+    "Beat",
+    "Begin",
+    "Decline",
+    "Expelled",
+    "Goodbye",
+    "Got",
+    "Missing",
+    "Note",
+    "Over",
+    "Pulse",
+    "Roster",
+    "Shipment",
+]
+
+Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+Index = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
+Indices = Annotated[list[Index], msgspec.Meta(max_length=4096)]
+
+
+class Note(msgspec.Struct, frozen=True, tag=True):
+    """Said by the transport itself."""
+
+
+class Got(Note, frozen=True):
+    number: Number
+    count: Index
+
+
+class Missing(Note, frozen=True):
+    number: Number
+    indices: Indices
+
+
+class Ask(Note, frozen=True):
+    number: Number
+
+
+class Abort(Note, frozen=True):
+    number: Number
+
+
+class Decline(Note, frozen=True):
+    number: Number
+    reason: str
+
+
+class Beat(Note, frozen=True):
+    pass
+
+
+class Pulse(Note, frozen=True):
+    epoch: Number
+
+
+class Begin(Note, frozen=True):
+    zero: float
+
+
+class Roster(Note, frozen=True):
+    epoch: Number
+    here: dict[str, int]
+
+
+class Shipment(Note, frozen=True):
+    records: list[Span | Instant | Scalar]
+
+
+class Goodbye(Note, frozen=True):
+    reason: str
+
+
+class Expelled(Note, frozen=True):
+    life: Number
+    reason: str
+
+
+class Over(Note, frozen=True):
+    reason: str

@@ -1,0 +1,64 @@
+"""A device's records on their way to the coordinator's journal: a few at a time, never without bound."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+
+import msgspec
+
+from potluck.journal import Instant, Record, Scalar, Span
+from potluck.worlds.live.notes import Shipment
+
+__all__ = ["Shipping", "is_honest"]
+
+_SHIP_AFTER_S = 0.1
+_BATCH_BYTES = 32 << 10
+_MOST = 10_000  # records that may wait; the oldest are dropped
+
+_log = logging.getLogger("potluck")
+
+
+class Shipping:
+    """Collects records and sends them off in batches."""
+
+    def __init__(self, send: Callable[[Shipment], None]) -> None:
+        self._send = send
+        self._waiting: deque[tuple[Span | Instant | Scalar, int]] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+        self.dropped = 0
+
+    def add(self, record: Record) -> None:
+        assert isinstance(record, Span | Instant | Scalar)
+        size = len(msgspec.msgpack.encode(record))
+        if size > _BATCH_BYTES or len(self._waiting) >= _MOST:
+            self.dropped += 1
+            _log.warning("a record of %d bytes did not fit and was dropped", size)
+            return
+        self._waiting.append((record, size))
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_SHIP_AFTER_S, self.flush)
+
+    def flush(self) -> None:
+        """Send off all that is waiting."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        while self._waiting:
+            self._send(Shipment(self._batch()))
+
+    def _batch(self) -> list[Span | Instant | Scalar]:
+        batch: list[Span | Instant | Scalar] = []
+        room = _BATCH_BYTES
+        while self._waiting and self._waiting[0][1] <= room:
+            record, size = self._waiting.popleft()
+            batch.append(record)
+            room -= size
+        return batch
+
+
+def is_honest(record: Record, sender: str) -> bool:
+    """Whether a record is about who sent it."""
+    return isinstance(record, Span | Instant | Scalar) and record.node == sender

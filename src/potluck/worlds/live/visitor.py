@@ -1,0 +1,309 @@
+"""A device's side of a live run: knock, come in, take part; and if the coordinator is lost, do it all again.
+
+Each time it comes in is a new life with a new incarnation: nothing of the last one is carried over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import secrets
+import struct
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, NamedTuple
+
+import msgspec
+import zenoh
+from zenoh.handlers import Callback
+
+from potluck import seeds
+from potluck.errors import UserError
+from potluck.fleet import Fleet, speed
+from potluck.loops.node import COORDINATOR, Node
+from potluck.worlds.live import greeting, keys
+from potluck.worlds.live.carrier import Neighbours
+from potluck.worlds.live.clock import RunClock, offset_to
+from potluck.worlds.live.greeting import Hello, Refusal, Welcome
+from potluck.worlds.live.notes import Beat, Begin, Decline, Expelled, Goodbye, Note, Over, Roster
+from potluck.worlds.live.pace import AsModelled, Effort, Natural, Throttled
+from potluck.worlds.live.session import Place, PlaceError, close_session, open_session_aside
+from potluck.worlds.live.shaping import Conditions, Shaped
+from potluck.worlds.live.shipping import Shipping
+from potluck.worlds.live.station import Identity, Station
+from potluck.worlds.live.wire import WireError
+from potluck.worlds.simulated.speed import Curve
+
+__all__ = ["RefusedError", "visit"]
+
+TakePart = Callable[[Node, Welcome], Coroutine[Any, Any, None]]
+FleetOf = Callable[[Welcome], Fleet]
+
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 10.0
+_ANSWER_S = 3.0
+_FAREWELL_S = 0.25  # until a loop that was told to stop is broken off
+
+_log = logging.getLogger("potluck")
+
+
+class RefusedError(UserError):
+    """The coordinator does not let this device in; the message is its reason."""
+
+
+class _End(NamedTuple):
+    """How a stay ended; `over` if the run is, else the coordinator was lost."""
+
+    over: bool
+    reason: str
+
+
+async def visit(
+    place: Place,
+    *,
+    hello: Hello,
+    take_part: TakePart,
+    once: bool = False,
+    patience_s: float = 60.0,
+    throttle: float = 1.0,
+    fleet_of: FleetOf | None = None,
+) -> str:
+    """Take part in the run of the coordinator at `place.connect`, and say how it ended.
+
+    `take_part` is run for every life and cancelled when the coordinator is lost. With `once` it ends with the run,
+    and PlaceError is raised where no coordinator is found for `patience_s`; else it waits for the next run for ever.
+    RefusedError is raised where asking again would not help. `throttle` makes the device act slower than it is;
+    `fleet_of` finds the fleet in the welcome where the host acts out links and speeds.
+    """
+    hello = msgspec.structs.replace(hello, body=secrets.token_hex(8))
+    while True:
+        session, welcome = await _come_in(place, hello, patience_s if once else None)
+        stay = await _Stay.begin(session, welcome, throttle, fleet_of)
+        end = await stay.last(take_part)
+        _log.info("%s: %s", welcome.name, end.reason)
+        if end.over and once:
+            return end.reason
+
+
+# --- coming in ------------------------------------------------------------------------------------------------------
+
+
+async def _come_in(place: Place, hello: Hello, patience_s: float | None) -> tuple[zenoh.Session, Welcome]:
+    """Connect and knock until we are let in."""
+    since, pause, reason = time.monotonic(), _FIRST_PAUSE_S, ""
+    while True:
+        answer = await _knock(place, hello)
+        if not isinstance(answer, Refusal):
+            return answer
+        if answer.retry_s is None:
+            raise RefusedError(f"{hello.name} was refused: {answer.reason}")
+        if patience_s is not None and time.monotonic() - since > patience_s:
+            raise PlaceError(f"{answer.reason}, for {patience_s:g} s; is `potluck serve` running there?")
+        if answer.reason != reason:
+            reason = answer.reason
+            _log.info("%s waits: %s", hello.name, reason)
+        await asyncio.sleep(max(answer.retry_s, pause * random.uniform(0.5, 1.0)))
+        pause = min(1.6 * pause, _LONGEST_PAUSE_S)
+
+
+async def _knock(place: Place, hello: Hello) -> tuple[zenoh.Session, Welcome] | Refusal:
+    """One attempt; a session is left open only if we were let in."""
+    try:
+        session = await open_session_aside(place, "peer" if place.direct else "client")
+    except PlaceError as error:
+        return Refusal(reason=str(error), retry_s=0.0)
+    try:
+        answer = await asyncio.to_thread(_ask, session, hello, min(_ANSWER_S, place.lease))
+    except BaseException:
+        await close_session(session)
+        raise
+    if isinstance(answer, Welcome):
+        return session, answer
+    await close_session(session)
+    return answer
+
+
+def _ask(session: zenoh.Session, hello: Hello, seconds: float) -> Welcome | Refusal:
+    told = _query(session, keys.door(hello.name), greeting.encode(hello), seconds)
+    if told is None:
+        return Refusal(reason="nobody answers at the door", retry_s=0.0)
+    try:
+        return greeting.decode_answer(told)
+    except WireError as error:
+        return Refusal(reason=f"the coordinator's answer is not understood ({error})", retry_s=1.0)
+
+
+def _query(session: zenoh.Session, key: str, payload: bytes, seconds: float) -> bytes | None:
+    """The first answer, if there is one in time."""
+    try:
+        for reply in session.get(key, payload=payload, timeout=seconds):
+            if reply.ok is not None:
+                return bytes(reply.ok.payload.to_bytes())
+    except zenoh.ZError as error:
+        _log.debug("no answer at %s: %s", key, error)
+    return None
+
+
+# --- one stay -------------------------------------------------------------------------------------------------------
+
+
+class _Stay(Neighbours):
+    """One life, from coming in to leaving."""
+
+    def __init__(
+        self, session: zenoh.Session, welcome: Welcome, offset: float, throttle: float, fleet_of: FleetOf | None
+    ) -> None:
+        self._session = session
+        self._welcome = welcome
+        self._clock = RunClock(offset=offset)
+        if welcome.zero is not None:
+            self._clock.begin(welcome.zero)
+        self._roster = Roster(0, {})
+        self._heard_at = time.monotonic()
+        self._ended: asyncio.Future[_End] = asyncio.get_running_loop().create_future()
+        self._loop = asyncio.get_running_loop()
+        self._shipping = Shipping(lambda shipment: self.station.carrier.say(COORDINATOR, shipment))
+        fleet = fleet_of(welcome) if welcome.shaped and fleet_of is not None else None
+        who = Identity(
+            name=welcome.name, life=welcome.incarnation, era=welcome.era, seed=welcome.seed, lease=welcome.lease,
+            limit_bytes=welcome.limit_bytes,
+        )  # fmt: skip
+        self.station = Station(
+            session,
+            who,
+            self._clock,
+            self._effort(fleet, throttle),
+            Conditions() if fleet is None else Shaped(fleet, welcome.seed, welcome.name, self._clock.now),
+            self,
+            record=self._shipping.add,
+            take_note=self._take_note,
+            heard=self._hear,
+            beat=Beat,
+            before_last=self._ship,
+        )
+
+    @classmethod
+    async def begin(cls, session: zenoh.Session, welcome: Welcome, throttle: float, fleet_of: FleetOf | None) -> _Stay:
+        try:
+            offset = await asyncio.to_thread(offset_to, lambda: _ask_time(session, welcome))
+            stay = cls(session, welcome, offset, throttle, fleet_of)
+        except BaseException:
+            await close_session(session)
+            raise
+        try:
+            stay.station.open()
+            await asyncio.to_thread(stay._declare)
+        except BaseException:
+            await stay.station.close()
+            raise
+        stay.station.carrier.say(COORDINATOR, Beat())
+        stay.station.heart.beat_for({COORDINATOR: 0})
+        return stay
+
+    def _declare(self) -> None:
+        era, name, life = self._welcome.era, self._welcome.name, self._welcome.incarnation
+        liveliness = self._session.liveliness()
+        self._token_of_life = liveliness.declare_token(keys.alive(era, name, life))
+        liveliness.declare_subscriber(
+            keys.alive(era, COORDINATOR, 0), Callback(self._token, indirect=False), history=True
+        )
+
+    async def last(self, take_part: TakePart) -> _End:
+        """Take part until the run is over or the coordinator is lost; then leave nothing behind."""
+        part = asyncio.create_task(take_part(self.station.node, self._welcome))
+        watch = asyncio.create_task(self._watch())
+        goodbye = "broken off"
+        try:
+            end = await self._first_end(part)
+            goodbye = end.reason
+            return end
+        except Exception as error:
+            goodbye = f"failed: {type(error).__name__}: {error}"
+            raise
+        finally:
+            watch.cancel()
+            part.cancel()
+            await asyncio.gather(watch, part, return_exceptions=True)
+            self._shipping.flush()
+            self.station.carrier.say(COORDINATOR, Goodbye(goodbye[:1000]))
+            await self.station.close()
+
+    async def _first_end(self, part: asyncio.Task[None]) -> _End:
+        either: list[asyncio.Future[Any]] = [part, self._ended]
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if self._ended.done() and self._ended.result().over and not part.done():
+            await asyncio.wait([part], timeout=_FAREWELL_S)
+        if part.done():
+            part.result()
+            return _End(True, "the run is over")
+        return self._ended.result()
+
+    async def _watch(self) -> None:
+        """Take the coordinator for lost when it is silent for longer than the lease."""
+        lease = self._welcome.lease
+        while True:
+            await asyncio.sleep(lease / 10)
+            if time.monotonic() - self._heard_at > lease:
+                self._end(False, f"not a word from the coordinator for {lease:g} s")
+
+    def _end(self, over: bool, reason: str) -> None:
+        if not self._ended.done():
+            self._ended.set_result(_End(over, reason))
+
+    async def _ship(self) -> None:
+        """What was recorded goes ahead of what it is about."""
+        self._shipping.flush()
+        await self.station.post.said()
+
+    # --- what comes in ---------------------------------------------------------------------------------------------
+
+    def life_of(self, name: str) -> int | None:
+        return 0 if name == COORDINATOR else self._roster.here.get(name)
+
+    def offence(self, name: str, life: int | None, reason: str) -> None:
+        _log.warning("%s sent what is no message: %s", name, reason)
+
+    def _hear(self, sender: str) -> None:
+        if sender == COORDINATOR:
+            self._heard_at = time.monotonic()
+
+    def _take_note(self, sender: str, life: int, note: Note) -> None:
+        if sender != COORDINATOR:
+            return
+        match note:
+            case Begin(zero=zero):
+                self._clock.begin(zero)
+            case Roster() as roster if roster.epoch >= self._roster.epoch:
+                self._take_roster(roster)
+            case Over(reason=reason):
+                self._end(True, reason)
+            case Expelled(reason=reason):
+                self._end(False, reason)
+            case Decline(reason=reason):
+                _log.warning("the coordinator did not take a message: %s", reason)
+
+    def _take_roster(self, roster: Roster) -> None:
+        old, self._roster = self._roster, roster
+        for name, life in old.here.items():
+            if roster.here.get(name) != life:
+                self.station.carrier.forget(name)
+
+    def _token(self, sample: zenoh.Sample) -> None:
+        """On one of Zenoh's threads."""
+        if sample.kind == zenoh.SampleKind.DELETE:
+            with contextlib.suppress(RuntimeError):  # the loop is closed, and so are we
+                self._loop.call_soon_threadsafe(self._end, False, "the connection to the coordinator broke")
+
+    def _effort(self, fleet: Fleet | None, throttle: float) -> Effort:
+        if fleet is None:
+            return Natural() if throttle == 1.0 else Throttled(throttle)
+        device = next(device for device in fleet.members if device.name == self._welcome.name)
+        seed = self._welcome.seed
+        pieces = speed(fleet, device, lambda name: seeds.generator(seed, "fleet", name))
+        return AsModelled(Curve(pieces), self._clock.now)
+
+
+def _ask_time(session: zenoh.Session, welcome: Welcome) -> float | None:
+    told = _query(session, keys.clock(welcome.era, welcome.name), b"", _ANSWER_S)
+    return float(struct.unpack("<d", told)[0]) if told is not None and len(told) == 8 else None

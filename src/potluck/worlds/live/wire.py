@@ -1,0 +1,226 @@
+"""Bytes ↔ frames: what is on the wire, decoded into types that we know and bounded before anything is allocated.
+
+A frame says which life of the sender speaks, which life of the receiver it is for, and one message of a loop or one
+note of the transport. A message with a payload goes as an Offer: the same, with the shapes of the arrays, whose bytes
+follow in chunks. Nothing that a peer sends raises anything but WireError.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+import zlib
+from collections.abc import Sequence
+from functools import reduce
+from operator import or_
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from potluck.errors import PotluckError
+from potluck.loops import messages
+from potluck.loops.messages import Bulky, Message
+from potluck.payload import Payload
+from potluck.worlds.live import notes
+from potluck.worlds.live.layout import DTYPES, Spec, specs_of
+from potluck.worlds.live.notes import Note
+
+__all__ = [
+    "HEADER_LIMIT", "ChunkHead", "Frame", "Offer", "WireError", "allocate", "arrays_to_send", "check_offer",
+    "decode_chunk", "decode_frame", "decode_offer", "encode_chunk", "encode_frame", "encode_offer", "is_finite",
+    "nbytes_to_come", "register", "whole",
+]  # fmt: skip
+
+HEADER_LIMIT = 64 << 10
+
+Life = Annotated[int, msgspec.Meta(ge=0, le=2**31)]
+Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+ChunkBytes = Annotated[int, msgspec.Meta(ge=1 << 10, le=16 << 20)]
+
+
+class WireError(PotluckError):
+    """What a peer sent is not what it may send; the message says why."""
+
+
+class Frame(msgspec.Struct, frozen=True, array_like=True):
+    """A small message, and between which lives."""
+
+    life: Life
+    to_life: Life  # 0: whichever there is
+    body: Any
+
+
+class Offer(msgspec.Struct, frozen=True, array_like=True):
+    """A message whose payload follows in chunks; without specs the payload is only so many bytes."""
+
+    life: Life
+    to_life: Life
+    number: Number
+    chunk_bytes: ChunkBytes
+    specs: Annotated[tuple[Spec, ...], msgspec.Meta(max_length=1024)]
+    body: Any
+
+
+class ChunkHead(NamedTuple):
+    """What goes with a chunk's bytes; `begun` and `taken` are when a shaped link took its first and last byte."""
+
+    life: int
+    number: int
+    place: int
+    checksum: int
+    begun: float = 0.0
+    taken: float = 0.0
+
+
+# --- the messages that we know --------------------------------------------------------------------------------------
+
+_SMALL: list[Any] = [
+    *(getattr(notes, name) for name in notes.__all__ if name != "Note"),
+    messages.Invite, messages.Pull, messages.Accept, messages.Release, messages.Released, messages.Stop,
+]  # fmt: skip
+_BULKY: list[Any] = [messages.Segment, messages.Push]
+_DECODERS: dict[type[Frame] | type[Offer], msgspec.msgpack.Decoder[Any]] = {}
+_ENCODE = msgspec.msgpack.Encoder().encode
+_CHUNK = struct.Struct("<IQIIdd")
+
+
+def register(*kinds: type[Message]) -> None:
+    """Let messages of these kinds in too; those with a payload are subclasses of Bulky. Tags must differ."""
+    for kind in kinds:
+        known = _BULKY if issubclass(kind, Bulky) else _SMALL
+        if kind not in known:
+            known.append(kind)
+    _DECODERS.clear()
+
+
+def _decoder(frame: type[Frame] | type[Offer]) -> msgspec.msgpack.Decoder[Any]:
+    if frame not in _DECODERS:
+        body = reduce(or_, _SMALL if frame is Frame else _BULKY)
+        fields = [(field.name, field.type) for field in msgspec.structs.fields(frame)[:-1]]
+        typed = msgspec.defstruct(frame.__name__, [*fields, ("body", body)], frozen=True, array_like=True)
+        _DECODERS[frame] = msgspec.msgpack.Decoder(typed)
+    return _DECODERS[frame]
+
+
+def _decode(data: bytes, frame: type[Frame] | type[Offer]) -> Any:
+    if len(data) > HEADER_LIMIT:
+        raise WireError(f"a header of {len(data)} bytes is longer than {HEADER_LIMIT}")
+    try:
+        return _decoder(frame).decode(data)
+    except (msgspec.DecodeError, RecursionError, ValueError, OverflowError) as error:
+        raise WireError(f"not a frame: {error}") from None
+
+
+# --- small ones -----------------------------------------------------------------------------------------------------
+
+
+def encode_frame(life: int, to_life: int, body: Message | Note) -> bytes:
+    data = _ENCODE(Frame(life, to_life, body))
+    assert len(data) <= HEADER_LIMIT, f"{type(body).__name__} of {len(data)} bytes is too long for a frame"
+    return data
+
+
+def decode_frame(data: bytes) -> Frame:
+    found = _decode(data, Frame)
+    return Frame(found.life, found.to_life, found.body)
+
+
+# --- long ones ------------------------------------------------------------------------------------------------------
+
+
+def encode_offer(
+    life: int, to_life: int, number: int, message: Bulky, arrays: Sequence[npt.NDArray[Any]], chunk_bytes: int
+) -> bytes:
+    """The header of a long message; `arrays` are what its payload holds."""
+    bare = msgspec.structs.replace(message, payload=Payload(message.payload.nbytes))
+    specs = specs_of(arrays) if message.payload.arrays else ()
+    data = _ENCODE(Offer(life, to_life, number, chunk_bytes, specs, bare))
+    assert len(data) <= HEADER_LIMIT, f"{type(message).__name__} has a header of {len(data)} bytes"
+    return data
+
+
+def decode_offer(data: bytes, limit_bytes: int) -> Offer:
+    found = _decode(data, Offer)
+    offer = Offer(found.life, found.to_life, found.number, found.chunk_bytes, found.specs, found.body)
+    check_offer(offer, limit_bytes)
+    return offer
+
+
+def check_offer(offer: Offer, limit_bytes: int) -> None:
+    """Refuse what does not add up, before a byte is allocated."""
+    payload = offer.body.payload
+    if payload.arrays:
+        raise WireError("numbers do not travel in a header")
+    if not 0 <= payload.nbytes <= limit_bytes:
+        raise WireError(f"a payload of {payload.nbytes} bytes is not between 0 and {limit_bytes}")
+    for spec in offer.specs:
+        if spec.dtype not in DTYPES:
+            raise WireError(
+                f"numbers of type {spec.dtype[:16]!r} are not taken; use one of {', '.join(sorted(DTYPES))}"
+            )
+    if nbytes_to_come(offer) > limit_bytes:
+        raise WireError(f"arrays of {nbytes_to_come(offer)} bytes are over the limit of {limit_bytes}")
+
+
+def nbytes_to_come(offer: Offer) -> int:
+    """How many bytes will follow."""
+    return sum(spec.nbytes for spec in offer.specs) if offer.specs else int(offer.body.payload.nbytes)
+
+
+def allocate(offer: Offer) -> list[npt.NDArray[Any]]:
+    """Room for what will follow; a payload that is only bytes gets room for them, and they are dropped in the end."""
+    if not offer.specs:
+        return [np.empty(offer.body.payload.nbytes, np.uint8)]
+    return [np.empty(spec.shape, np.dtype(spec.dtype)) for spec in offer.specs]
+
+
+def whole(offer: Offer, arrays: Sequence[npt.NDArray[Any]]) -> Bulky:
+    """The message, with what came behind its header."""
+    for array in arrays:
+        if array.dtype == np.bool_ and array.size and int(array.view(np.uint8).max()) > 1:
+            raise WireError("a truth value is neither 0 nor 1")
+    payload = Payload(offer.body.payload.nbytes, tuple(arrays) if offer.specs else ())
+    message: Bulky = msgspec.structs.replace(offer.body, payload=payload)
+    return message
+
+
+def arrays_to_send(payload: Payload) -> list[npt.NDArray[Any]]:
+    """The numbers as they go on the wire: in one piece each, little end first; zeros where there are only sizes."""
+    if not payload.arrays:
+        return [np.zeros(payload.nbytes, np.uint8)]
+    return [_plain(array) for array in payload.arrays]
+
+
+def _plain(array: Any) -> npt.NDArray[Any]:
+    order = array.dtype.newbyteorder("<") if sys.byteorder == "big" else array.dtype
+    return np.asarray(array, dtype=order, order="C")
+
+
+def is_finite(payload: Payload) -> bool:
+    """Whether every number is one; looks at a stretch at a time, so that it needs next to no memory."""
+    for array in payload.arrays:
+        if array.dtype.kind == "f":
+            flat = array.reshape(-1)
+            if not all(np.isfinite(flat[start : start + 65536]).all() for start in range(0, flat.size, 65536)):
+                return False
+    return True
+
+
+# --- chunks ---------------------------------------------------------------------------------------------------------
+
+
+def encode_chunk(life: int, number: int, index: int, data: bytes, begun: float = 0.0, taken: float = 0.0) -> bytes:
+    """What goes with a chunk's bytes."""
+    return _CHUNK.pack(life, number, index, zlib.crc32(data), begun, taken)
+
+
+def decode_chunk(head: bytes, data: bytes) -> ChunkHead:
+    try:
+        found = ChunkHead(*_CHUNK.unpack(head))
+    except struct.error:
+        raise WireError(f"the head of a chunk has {len(head)} bytes, not {_CHUNK.size}") from None
+    if zlib.crc32(data) != found.checksum:
+        raise WireError(f"chunk {found.place} of {found.number} is damaged")
+    return found
