@@ -16,9 +16,14 @@ from potluck.job import make
 from potluck.journal import Instant, Record, Span, read
 from potluck.model.chain import trace
 from potluck.model.feed import Feed
+from potluck.model.sections import Sections
+from potluck.model.stages import Stages
 from potluck.planning.schedule import backward_ready, forward_ready
+from potluck.run import _run
+from potluck.run.keeper import Keeper
+from potluck.run.pipeline import PipelineSetup, chain_costs
 
-__all__ = ["Story", "data_of", "deep_net", "expected", "job_of", "plain_sgd", "small_net"]
+__all__ = ["Bench", "Story", "data_of", "deep_net", "expected", "job_of", "plain_sgd", "same", "small_net"]
 
 SGD = {"kind": "sgd", "lr": 0.05, "momentum": 0.9, "weight_decay": 1e-3}
 Versions = Callable[[int, int], int]  # of a batch and a layer
@@ -48,11 +53,37 @@ def data_of(shape: tuple[int, ...], samples: int = 60) -> Dataset:
 
 def job_of(devices: Sequence[Mapping[str, Any]] | int, **settings: Any) -> potluck.Job:
     """A job of a few devices; `pipeline` goes on top of a plain one."""
-    alike = [{"name": f"d{place}", "flops": "1 MFLOP/s"} for place in range(devices)] if isinstance(devices, int) else devices
+    alike = (
+        [{"name": f"d{place}", "flops": "1 MFLOP/s"} for place in range(devices)]
+        if isinstance(devices, int)
+        else devices
+    )
     fleet = {"devices": list(alike), **settings.pop("fleet", {})}
     pipeline = {"batch": 12, "optimizer": SGD, **settings.pop("pipeline", {})}
     tables = {"task": "tests.simulation.pipelines:unused", "recipe": "ftpipehd", "stop": {"rounds": 14}, "evaluate": 0}
     return make({**tables, "fleet": fleet, "pipeline": pipeline, **settings})
+
+
+class Bench:
+    """A net whose chain is looked at once, however many runs it is used for."""
+
+    def __init__(self, net: nn.Module, data: Dataset) -> None:
+        self.net, self.data = net, data
+        chain = trace(copy.deepcopy(net), tuple(data.shape))
+        self._sections = Sections(chain, data.train.x[:2])
+        self._start = copy.deepcopy(chain.module.state_dict())
+        self.layer_of = {name: number for number, layer in enumerate(chain.layers) for name in layer.parameters}
+
+    def simulate(self, job: potluck.Job, folder: Path) -> potluck.Result:
+        """As `potluck.simulate` does it."""
+        assert job.pipeline is not None
+        chain, train = self._sections.chain, self.data.train
+        chain.module.load_state_dict(self._start)
+        feed = Feed(len(train), job.pipeline.batch, job.pipeline.schedule.parts, job.seed)
+        stages = Stages(self._sections, nn.functional.cross_entropy, job.pipeline.optimizer, train, feed, job.seed)
+        costs = chain_costs(chain, self._sections.layout, sum(stages.moments.values()))
+        setup = PipelineSetup(job, costs, stages, feed, self.data.test)
+        return _run(setup, Keeper.fresh(job, folder, None, lambda: False), threads=0)
 
 
 class Story:
@@ -136,6 +167,7 @@ def expected(
     version: Versions,
     average: Callable[[int, int], int] = lambda version, layer: 1,
     seed: int = 0,
+    layer_of: Mapping[str, int] | None = None,
 ) -> nn.Module:
     """Delayed gradients: batch t is computed with some older version of each layer, and applied to the newest.
 
@@ -143,8 +175,8 @@ def expected(
     """
     net, feed = copy.deepcopy(net).train(), Feed(len(data.train), batch, seed=seed)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-3)
-    chain = trace(net, tuple(data.shape))
-    layer_of = {name: number for number, layer in enumerate(chain.layers) for name in layer.parameters}
+    layers = trace(net, tuple(data.shape)).layers if layer_of is None else ()
+    layer_of = layer_of or {name: number for number, layer in enumerate(layers) for name in layer.parameters}
     weights = dict(net.named_parameters())
     history: list[dict[str, Tensor]] = [{name: weight.detach().clone() for name, weight in weights.items()}]
     for number in range(batches):

@@ -7,9 +7,9 @@ A failing seed prints the command that replays it: `python -m tests.simulation.t
 
 from __future__ import annotations
 
-import copy
 import sys
 import tempfile
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,17 @@ import pytest
 import torch
 
 import potluck
-from tests.simulation.pipelines import Story, data_of, deep_net, expected, job_of, same
+from tests.simulation.pipelines import Bench, Story, data_of, deep_net, expected, job_of, same
 
 SEEDS, MANY = 300, 10_000
 CHUNK = 50
 BATCHES, BATCH = 12, 8
+
+
+@cache
+def _bench() -> Bench:
+    torch.manual_seed(0)
+    return Bench(deep_net(), data_of((5,), samples=40))
 
 
 def random_job(seed: int) -> potluck.Job:
@@ -54,10 +60,8 @@ def random_job(seed: int) -> potluck.Job:
 
 def check(seed: int, folder: Path) -> str:
     """Run the job of this seed and hold its journal and its model to the rules; gives back how it ended."""
-    torch.manual_seed(seed)
-    net, data = deep_net(), data_of((5,), samples=40)
-    job = random_job(seed)
-    result = potluck.simulate(job, task=potluck.Task(copy.deepcopy(net), data), folder=folder, threads=0)
+    bench = _bench()
+    result = bench.simulate(random_job(seed), folder)
     story = Story(folder)
     committed = story.committed()
     assert len(committed) == result.summary["rounds"]
@@ -67,7 +71,10 @@ def check(seed: int, folder: Path) -> str:
         return "failed"
     assert result.status == "done"
     assert len(committed) == BATCHES
-    same(result.module, expected(net, data, BATCHES, BATCH, story.versions(), seed=seed))
+    theirs = expected(
+        bench.net, bench.data, BATCHES, BATCH, story.versions(), seed=seed, layer_of=bench.layer_of
+    )  # fmt: skip
+    same(result.module, theirs)
     return "done"
 
 

@@ -6,11 +6,16 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from potluck.journal.limits import Blame
 from potluck.journal.records import Instant, Record, Span
 
 __all__ = ["Load", "Tally"]
 
 _PARTS = ("pull", "compute", "push")
+_PART_OF = {
+    **{part: part for part in _PARTS},
+    "forward": "compute", "backward": "compute", "receive": "pull", "send": "push", "replicate": "push",
+}  # fmt: skip
 _AFTERWARDS = {"pull": "computing", "compute": "pushing", "push": "waiting", "joined": "waiting", "lost": "lost"}
 
 
@@ -36,21 +41,27 @@ class Tally:
         self._samples: dict[str, int] = {}
         self._events: dict[str, dict[str, int]] = {}
         self._state: dict[str, str] = {}
+        self._blame = Blame()
 
     def add(self, record: Record) -> None:
-        if isinstance(record, Span) and record.name in _PARTS:
-            self._add_part(record)
+        if isinstance(record, Span) and record.name in _PART_OF:
+            self._add_part(record, _PART_OF[record.name])
+            self._blame.add_part(record)
+        elif isinstance(record, Span) and record.name == "stream":
+            self._blame.add_part(record)
+        elif isinstance(record, Span) and record.name == "round":
+            self._blame.close_round(record)
         elif isinstance(record, Instant):
             self._count(record.node, record.name)
 
-    def _add_part(self, span: Span) -> None:
+    def _add_part(self, span: Span, part: str) -> None:
         seconds = self._seconds.get(span.node)
         if seconds is None:
             seconds = self._seconds[span.node] = dict.fromkeys(_PARTS, 0.0)
-        seconds[span.name] += span.end - span.start
+        seconds[part] += span.end - span.start
         self._bytes[span.node] = self._bytes.get(span.node, 0.0) + span.fields.get("bytes", 0)
         self._samples[span.node] = self._samples.get(span.node, 0) + span.fields.get("samples", 0)
-        self._state[span.node] = _AFTERWARDS[span.name]
+        self._state[span.node] = _AFTERWARDS[part]
         if span.name == "push":
             self._count(span.node, "updates")
 
@@ -99,14 +110,18 @@ class Tally:
         }
 
     def limit(self, now: float) -> str:
-        """What held the run up, in one sentence: the device that waited least, and what it was busy with."""
+        """What held the run up, in one sentence: who was waited for, or else who was busiest, and with what."""
         if not self._seconds or now <= 0:
             return "nothing was measured"
+        verdict = self._blame.verdict(now)
+        return verdict.sentence(now) if verdict is not None else self._busiest(now)
+
+    def _busiest(self, now: float) -> str:
         name, seconds = max(self._seconds.items(), key=lambda item: (sum(item[1].values()), item[0]))
         part, spent = max(seconds.items(), key=lambda item: item[1])
-        share = sum(seconds.values()) / now
+        share = min(sum(seconds.values()) / now, 1.0)  # several transfers at once count more than once
         if share < 0.5:
             return f"no device was busy for more than {share:.0%} of the time; the rest was waiting for the coordinator"
         doing = {"pull": "its downlink (pulling the model)", "push": "its uplink (pushing updates)"}
         what = doing.get(part, "its processor (computing)")
-        return f"{name} was busy {share:.0%} of the time, above all with {what}, {spent / now:.0%}"
+        return f"{name} was busy {share:.0%} of the time, above all with {what}, {min(spent / now, 1.0):.0%}"

@@ -7,7 +7,7 @@ Invite ──▶ pull ─▶ compute ─▶ push ──▶ idle          in segm
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from potluck.loops.costs import Costs
@@ -15,6 +15,7 @@ from potluck.loops.estimates import Estimates
 from potluck.loops.mathematics import DeviceMathematics, Whom
 from potluck.loops.messages import Accept, Gift, Invite, Lost, Release, Released, Segment, Stop
 from potluck.loops.node import COORDINATOR, Node
+from potluck.loops.parts.transfer import Range
 from potluck.loops.settings import Rounds
 from potluck.loops.supply import Supply
 from potluck.loops.turn import Turn
@@ -44,8 +45,10 @@ class DeviceLoop:
         self.seen = seen
         self.memory = memory  # of the mathematics, from turn to turn
         self.affordable = affordable  # of a whole step in a mini-batch's slot of time, at nominal speed
-        self._turn: Turn | None = None
-        self._part: asyncio.Task[None] | None = None
+        self._turns: dict[int, Turn] = {}  # under way, or just over: one, or two where the next begins ahead
+        self._parts: dict[int, asyncio.Task[None]] = {}
+        self._newest = -1
+        self.last_push: tuple[Range, ...] = ()  # how the update of the latest turn was cut
         self._error: BaseException | None = None
 
     async def main(self) -> None:
@@ -65,44 +68,46 @@ class DeviceLoop:
     async def _serve(self, this: asyncio.Task[Any]) -> bool:
         envelope = await self.node.receive()
         assert envelope is not None
-        turn = self._turn
         match envelope.message:
             case Invite() as invite:
                 self._begin(invite, this)
             case Segment() as segment:
-                if turn is not None and turn.number == segment.turn:
+                if (turn := self._turns.get(segment.turn)) is not None:
                     turn.take(segment)
             case Gift() as gift:
                 self.supply.receive(gift)
             case Accept() as accept:
-                if turn is not None and turn.number == accept.turn and accept.first in turn.accepted:
+                if (turn := self._turns.get(accept.turn)) is not None and accept.first in turn.accepted:
                     turn.accepted[accept.first].open()
-            case Release(turn=number):
-                if turn is not None and turn.number <= number:
-                    self._drop()
+            case Release(turn=number, only=only):
+                self._drop([turn for turn in self._parts if turn == number or (turn < number and not only)])
                 self.node.send(COORDINATOR, Released(number))
-            case Lost():
+            case Lost(device=device) if device == COORDINATOR:
                 self._drop()
             case Stop():
                 return False
         return True
 
     def _begin(self, invite: Invite, this: asyncio.Task[Any]) -> None:
-        if self._turn is not None and invite.turn <= self._turn.number:
+        if invite.turn <= self._newest:
             return  # said twice
-        self._drop()
-        self._turn = Turn(self, invite)
-        self._part = asyncio.get_running_loop().create_task(self._take_part(self._turn, this))
+        self._drop([turn for turn in self._parts if not invite.ahead or turn < self._newest])
+        self._newest = invite.turn
+        self._turns = {number: turn for number, turn in self._turns.items() if number in self._parts}
+        turn = self._turns[invite.turn] = Turn(self, invite)
+        self._parts[invite.turn] = asyncio.get_running_loop().create_task(self._take_part(turn, this))
 
     async def _take_part(self, turn: Turn, this: asyncio.Task[Any]) -> None:
         """An error in a turn is the device's error."""
         try:
             await turn.take_part()
+            self._parts.pop(turn.number, None)
         except Exception as error:
             self._error = error.exceptions[0] if isinstance(error, ExceptionGroup) else error
             this.cancel()
 
-    def _drop(self) -> None:
-        if self._part is not None:
-            self._part.cancel()
-        self._part = None
+    def _drop(self, numbers: Sequence[int] | None = None) -> None:
+        """Give up these turns, or all."""
+        for number in list(self._parts) if numbers is None else numbers:
+            self._parts.pop(number).cancel()
+            self._turns.pop(number, None)

@@ -111,6 +111,11 @@ class ServerMathematics(Protocol):
 
     def step(self, lr: float) -> None: ...
 
+    def draft(self) -> Any:
+        """A copy of the newest version, to be stepped layer by layer; `adopt` makes it the newest."""
+
+    def adopt(self, draft: Any) -> None: ...
+
     def evaluate(self) -> dict[str, float]: ...
 
     def tensors(self) -> dict[str, Any]: ...
@@ -157,6 +162,15 @@ class GhostTrainer:
         return _Nothing(self._costs(whom), sum(share.sizes))
 
 
+class _GhostDraft:
+    """Nothing in the making."""
+
+    state = None
+
+    def step(self, first: int, last: int, updates: Any, lr: float) -> None:
+        pass
+
+
 class GhostServer:
     """A model that is only bytes."""
 
@@ -178,6 +192,12 @@ class GhostServer:
         pass
 
     def step(self, lr: float) -> None:
+        pass
+
+    def draft(self) -> _GhostDraft:
+        return _GhostDraft()
+
+    def adopt(self, draft: Any) -> None:
         pass
 
     def evaluate(self) -> dict[str, float]:

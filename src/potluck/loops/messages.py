@@ -76,6 +76,7 @@ class Invite(Message, frozen=True):
     count: int
     gives: tuple[tuple[str, int], ...] = ()  # samples of its batch that go to other devices
     gets: int = 0  # samples that others send
+    ahead: bool = False  # while the turn before is still under way: layers come as they are merged
 
 
 class Pull(Message, frozen=True):
@@ -87,11 +88,12 @@ class Pull(Message, frozen=True):
 
 
 class Segment(Bulky, frozen=True, kw_only=True):
-    """The model's layers `first` to `last`."""
+    """The model's layers `first` to `last`; `begun` says when they began to be sent."""
 
     turn: int
     first: int
     last: int
+    begun: float = 0.0
 
 
 class Push(Bulky, frozen=True, kw_only=True):
@@ -119,9 +121,10 @@ class Accept(Message, frozen=True):
 
 
 class Release(Message, frozen=True):
-    """The round went on without you; drop the turn's work and say so."""
+    """The round went on without you; drop the turn's work and say so. `only` that turn, if an earlier one goes on."""
 
     turn: int
+    only: bool = False
 
 
 class Released(Message, frozen=True):

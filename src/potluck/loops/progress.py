@@ -66,6 +66,10 @@ class Turn:
         self._pieces.setdefault(push.first, Piece(push.first, push.last, push.payload))
         self.samples, self.loss = push.samples, push.loss
 
+    def covers(self, layer: int) -> bool:
+        """Whether the update of a layer has come."""
+        return any(piece.first <= layer <= piece.last for piece in self._pieces.values())
+
     def is_whole(self, layers: int) -> bool:
         covered = sum(piece.last - piece.first + 1 for piece in self._pieces.values())
         return covered == layers

@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from potluck.journal import Instant, Scalar, Span
+from potluck.loops.forerun import Forerun
 from potluck.loops.lineup import Lineup
 from potluck.loops.mathematics import ServerMathematics, Whom
 from potluck.loops.messages import Accept, Invite, Joined, Lost, Pull, Push, Release, Released, Segment, Stop
@@ -50,9 +51,9 @@ class Coordinator:
         books: Books,
         sharing: Sharing | None = None,
     ) -> None:
-        self._node = node
+        self.node = node
         self._settings = settings
-        self._mathematics = mathematics
+        self.mathematics = mathematics
         self._layers = layers
         self._forecast = forecast
         self._rules = rules
@@ -63,6 +64,7 @@ class Coordinator:
         self._working: dict[str, Turn] = {}
         self._late: dict[str, Turn] = {}  # released, and not yet heard to have dropped its work
         self._lineup = Lineup(self._merge)
+        self._forerun = Forerun(self)
         self._arrived = 0
         self._opened = 0.0
         self._refusals: list[str] = []
@@ -73,23 +75,26 @@ class Coordinator:
 
     async def main(self) -> Ending:
         """Lead rounds until a rule of the job, the user or a shortfall ends the run."""
-        self._patience.begin(self._node.now())
+        self._patience.begin(self.node.now())
         await self._catch_up()
         self._begun = True
-        ending = self._rules.ending(self.books, self._node.now())
+        ending = self._rules.ending(self.books, self.node.now())
         if self.books.round == 0 and ending is None and not self.books.score:
             await self._measure()
-            self._rules.save(self.books, self._node.now())
+            self._rules.save(self.books, self.node.now())
         while ending is None:
-            ending = await self._muster() or await self._round() or self._rules.ending(self.books, self._node.now())
+            ending = await self._muster() or await self._round() or self._rules.ending(self.books, self.node.now())
         for device in self._here:
-            self._node.send(device, Stop())
+            self.node.send(device, Stop())
         return ending
 
     async def _round(self) -> Ending | None:
-        self._opened = self._node.now()
+        self._opened = self.node.now()
         self._refusals = []
+        self._take_over()
         self._invite()
+        if self._settings.transfer.ahead and self._working and not self._rules.save_due(self.books.round + 1):
+            self._forerun.open(list(self._working.values()), self._layers)
         ending = await self._collect()
         if ending is None and self._arrived > 0:
             await self._commit()
@@ -112,7 +117,7 @@ class Coordinator:
 
     async def _catch_up(self) -> None:
         """Take note of everyone whose arrival is in the mailbox already."""
-        while (envelope := await self._node.receive(self._node.now())) is not None:
+        while (envelope := await self.node.receive(self.node.now())) is not None:
             self._handle(envelope)
 
     # --- invite ----------------------------------------------------------------------------------------------------
@@ -124,7 +129,7 @@ class Coordinator:
             return
         idle = [device for device in self._roster if device not in self._working]
         if wanted < len(idle):
-            chosen = self._node.rng("invite", self.books.turn).choice(len(idle), wanted, replace=False)
+            chosen = self.node.rng("invite", self.books.turn).choice(len(idle), wanted, replace=False)
             idle = [idle[place] for place in sorted(chosen)]
         gifts = self._gifts(idle)
         for device in sorted(idle, key=lambda device: (self._forecast(device), device)):
@@ -140,21 +145,37 @@ class Coordinator:
         return gifts
 
     def _begin_turn(self, device: str, gifts: Sequence[Gift] = ()) -> None:
-        books = self.books
-        count = books.counts.get(device, 0)
-        gives = tuple((gift.receiver, gift.samples) for gift in gifts if gift.donor == device)
-        gets = sum(gift.samples for gift in gifts if gift.receiver == device)
-        invite = Invite(books.turn, books.round, count, gives, gets)
-        state, part = self._mathematics.state, self._mathematics.select(Whom(device, books.round, count))
-        turn = Turn(invite, device, self._here[device], books.version, self._node.now(), state, part)
-        books.turn += 1
-        books.counts[device] = count + 1
-        self._late.pop(device, None)
-        self._working[device] = turn
+        turn = self.make_turn(device, gifts)
+        if turn is not None:
+            self._put_to_work(turn)
+
+    def _put_to_work(self, turn: Turn) -> None:
+        self._late.pop(turn.device, None)
+        self._working[turn.device] = turn
         self._watch_for_silence(turn)
         if not self._settings.barrier.carries:
             self._lineup.expect(turn.number)
-        self._node.send(device, turn.invite)
+
+    def make_turn(self, device: str, gifts: Sequence[Gift] = (), ahead: bool = False) -> Turn | None:
+        """Invite a device, if it is here; `ahead` is for the round after this one."""
+        books = self.books
+        if device not in self._here:
+            return None
+        round, count = books.round + ahead, books.counts.get(device, 0)
+        gives = tuple((gift.receiver, gift.samples) for gift in gifts if gift.donor == device)
+        gets = sum(gift.samples for gift in gifts if gift.receiver == device)
+        invite = Invite(books.turn, round, count, gives, gets, ahead)
+        state, part = self.mathematics.state, self.mathematics.select(Whom(device, round, count))
+        turn = Turn(invite, device, self._here[device], books.version, self.node.now(), state, part)
+        books.turn += 1
+        books.counts[device] = count + 1
+        self.node.send(device, turn.invite)
+        return turn
+
+    def _take_over(self) -> None:
+        """Turns that began while the last round was still open belong to this one."""
+        for turn in self._forerun.take_over().values():
+            self._put_to_work(turn)
 
     # --- collect ---------------------------------------------------------------------------------------------------
 
@@ -172,15 +193,15 @@ class Coordinator:
                 self._invite()
 
     def _progress(self) -> Progress:
-        return Progress(self._node.now(), self._opened, self._arrived, len(self._working), self.books.durations)
+        return Progress(self.node.now(), self._opened, self._arrived, len(self._working), self.books.durations)
 
     async def _step(self, until: float) -> Ending | None:
         """Handle the next thing that happens, nudge who stays silent, and give up when nothing moves for too long."""
-        until = until if until > self._node.now() else math.inf
-        envelope = await self._node.receive(min(until, self._patience.ends_at, self._nudge_at))
+        until = until if until > self.node.now() else math.inf
+        envelope = await self.node.receive(min(until, self._patience.ends_at, self._nudge_at))
         if envelope is not None:
             self._handle(envelope)
-        now = self._node.now()
+        now = self.node.now()
         if now >= self._nudge_at:
             self._nudge(now)
         if now >= self._patience.ends_at:
@@ -189,7 +210,7 @@ class Coordinator:
 
     def _watch_for_silence(self, turn: Turn) -> None:
         turn.pause = float(self._settings.retry)
-        turn.nudge_at = self._node.now() + turn.pause
+        turn.nudge_at = self.node.now() + turn.pause
         self._nudge_at = min(self._nudge_at, turn.nudge_at)
 
     def _nudge(self, now: float) -> None:
@@ -199,7 +220,7 @@ class Coordinator:
             if now >= turn.nudge_at:
                 turn.pause = min(2 * turn.pause, 60.0)
                 turn.nudge_at = now + turn.pause
-                self._node.send(turn.device, Release(turn.number) if turn.device in self._late else turn.invite)
+                self.node.send(turn.device, Release(turn.number) if turn.device in self._late else turn.invite)
         self._nudge_at = min((turn.nudge_at for turn in [*silent, *self._late.values()]), default=math.inf)
 
     def _handle(self, envelope: Envelope) -> None:
@@ -222,22 +243,33 @@ class Coordinator:
         turn = self._working.get(envelope.sender)
         if turn is not None and turn.number == number and turn.incarnation == envelope.incarnation:
             turn.heard = True
-            self._patience.stir(envelope.sender, self._node.now())
+            self._patience.stir(envelope.sender, self.node.now())
             return turn
-        self._node.send(envelope.sender, Release(number))
+        turn = self._forerun.turns.get(envelope.sender)
+        if turn is not None and turn.number == number and turn.incarnation == envelope.incarnation:
+            turn.heard = True
+            return turn
+        self.node.send(envelope.sender, Release(number))
         return None
 
     def _answer_pull(self, envelope: Envelope, pull: Pull) -> None:
         turn = self._turn_of(envelope, pull.turn)
         if turn is None or not 0 <= pull.first <= pull.last < self._layers:
             return
+        if turn is self._forerun.turns.get(turn.device):
+            self._forerun.answer(turn, pull)
+        else:
+            self.send_segment(turn, pull, turn.state)
+
+    def send_segment(self, turn: Turn, pull: Pull, state: Any) -> None:
+        """Answer a request for some layers of a version."""
         sending = turn.sending.get(pull.first)
         if sending is not None and not sending.done():
             return  # asked twice while the answer is on its way
-        payload = self._mathematics.segment(turn.state, turn.part, pull.first, pull.last)
-        segment = Segment(payload, turn=pull.turn, first=pull.first, last=pull.last)
+        payload = self.mathematics.segment(state, turn.part, pull.first, pull.last)
+        segment = Segment(payload, turn=pull.turn, first=pull.first, last=pull.last, begun=self.node.now())
         self.books.bytes_sent += segment.nbytes
-        turn.send(pull.first, self._node.send(envelope.sender, segment))
+        turn.send(pull.first, self.node.send(turn.device, segment))
 
     def _answer_push(self, envelope: Envelope, push: Push) -> None:
         turn = self._turn_of(envelope, push.turn)
@@ -245,14 +277,24 @@ class Coordinator:
             return
         self.books.bytes_received += push.nbytes
         turn.take(push)
-        self._patience.begin(self._node.now())
-        self._node.send(envelope.sender, Accept(push.turn, push.first))
+        self._patience.begin(self.node.now())
+        self.node.send(envelope.sender, Accept(push.turn, push.first))
+        self._run_ahead(turn, push)
         if turn.is_whole(self._layers):
             del self._working[envelope.sender]
             self._take_update(turn)
 
+    def _run_ahead(self, turn: Turn, push: Push) -> None:
+        """With duplex transfers, pass on what everyone has sent; what cannot be merged is not."""
+        if self._forerun.ahead is None:
+            return
+        if self.mathematics.refusal([piece for piece in turn.pieces if piece.first == push.first], turn.part) is None:
+            self._forerun.pushed()
+        else:
+            self._forerun.break_off()
+
     def _take_update(self, turn: Turn) -> None:
-        refusal = self._mathematics.refusal(turn.pieces, turn.part)
+        refusal = self.mathematics.refusal(turn.pieces, turn.part)
         if refusal is not None:
             self._note("refused", turn.device, reason=refusal)
             self._refusals.append(f"{turn.device}: {refusal}")
@@ -260,11 +302,12 @@ class Coordinator:
             self._lineup.skip(turn.number)
             return
         self._arrived += 1
-        self.books.durations = (*self.books.durations, self._node.now() - turn.began)[-_REMEMBERED:]
+        self.books.durations = (*self.books.durations, self.node.now() - turn.began)[-_REMEMBERED:]
         self._lineup.put(turn.number, turn)
 
     def _merge(self, turn: Turn) -> None:
-        self._mathematics.add(turn.pieces, turn.part, turn.samples, self.books.version - turn.version)
+        if not self._forerun.keep(turn):
+            self.mathematics.add(turn.pieces, turn.part, turn.samples, self.books.version - turn.version)
         self.books.add(turn)
         if self._sharing is not None:
             self.books.batches[turn.device] = turn.samples
@@ -272,7 +315,7 @@ class Coordinator:
     # --- membership ------------------------------------------------------------------------------------------------
 
     def _join(self, device: str, incarnation: int) -> None:
-        self._patience.stir(device, self._node.now())
+        self._patience.stir(device, self.node.now())
         if device not in self._here:
             bisect.insort(self._roster, device)
         self._here[device] = incarnation
@@ -290,9 +333,10 @@ class Coordinator:
         if turn is not None:
             turn.cancel()
             self._lineup.skip(turn.number)
+        self._forerun.lose(device, unfinished=turn is not None)
 
     def _note(self, name: str, device: str, **fields: Any) -> None:
-        self._node.record(Instant(device, name, self._node.now(), {"round": self.books.round, **fields}))
+        self.node.record(Instant(device, name, self.node.now(), {"round": self.books.round, **fields}))
 
     def _shortfall(self) -> str:
         """Why the run cannot go on, in one sentence."""
@@ -306,15 +350,15 @@ class Coordinator:
 
     async def _commit(self) -> None:
         """The step from one version to the next: either all of it happens or none."""
-        books, now = self.books, self._node.now()
+        books, now = self.books, self.node.now()
         for turn in [] if self._settings.barrier.carries else list(self._working.values()):
             self._release(turn)
         self._lineup.close()
-        scaling = self._settings.scaling.factor(books.samples_now, len(books.merged), books.round)
-        self._mathematics.step(self._settings.schedule.factor(books.round) * scaling)
+        if not self._forerun.close():
+            self.mathematics.step(self.step_factor(books.samples_now, len(books.merged)))
         merged = [[device, number] for device, number in books.merged]
         fields = {"round": books.round, "devices": merged, "samples": books.samples_now}
-        self._node.record(Span(self._node.name, "round", self._opened, now, fields))
+        self.node.record(Span(self.node.name, "round", self._opened, now, fields))
         self._scalar("loss", books.loss_now)
         books.commit()
         self._arrived = 0
@@ -322,6 +366,11 @@ class Coordinator:
         if self._rules.wants_score(books.round):
             await self._measure()
         self._rules.watch(books, now)
+
+    def step_factor(self, samples: int, devices: int) -> float:
+        """On the learning rate, of a round of so many samples and devices."""
+        round = self.books.round
+        return self._settings.schedule.factor(round) * self._settings.scaling.factor(samples, devices, round)
 
     def _release(self, turn: Turn) -> None:
         """Late for the round: tell it to drop its work."""
@@ -332,11 +381,11 @@ class Coordinator:
         self._watch_for_silence(turn)
         self.books.late += 1
         self._note("late", turn.device)
-        self._node.send(turn.device, Release(turn.number))
+        self.node.send(turn.device, Release(turn.number))
 
     async def _measure(self) -> None:
         """Score the newest version on held-out data; the coordinator's own time is not modelled."""
-        score = await self._node.compute(Work([Step(0.0)], lambda pace: self._mathematics.evaluate()))
+        score = await self.node.compute(Work([Step(0.0)], lambda pace: self.mathematics.evaluate()))
         self.books.score = {name: value for name, value in score.items() if math.isfinite(value)}
         for name, value in self.books.score.items():
             self._scalar(f"test_{name}", value)
@@ -345,7 +394,7 @@ class Coordinator:
         if not math.isfinite(value):
             return  # JSON has no such number
         fields = {"round": self.books.round, "bytes": self.books.traffic, "samples": self.books.samples}
-        self._node.record(Scalar(self._node.name, name, self._node.now(), value, fields))
+        self.node.record(Scalar(self.node.name, name, self.node.now(), value, fields))
 
     # --- settle ----------------------------------------------------------------------------------------------------
 
@@ -360,6 +409,6 @@ class Coordinator:
                 ending = await self._step(math.inf)
                 if ending is not None:
                     return ending
-        if not self._working and not self._late:
-            self._rules.save(self.books, self._node.now())
+        if not self._working and not self._late and not self._forerun.turns:
+            self._rules.save(self.books, self.node.now())
         return None

@@ -41,6 +41,7 @@ class Turn:
         self._costs = device.costs(self._whom)
         self._pieces: dict[int, tuple[int, int, Payload]] = {}
         self._arrived: dict[int, Latch] = {}
+        self._begun: dict[int, float] = {}  # when each segment began to be sent
         self.accepted: dict[int, Latch] = {}
         self._ready: dict[int, Latch] = {}  # gradients of push segments, by first layer
         self._session: Session | None = None
@@ -53,6 +54,7 @@ class Turn:
         """A segment of the model has arrived."""
         if segment.first in self._arrived and segment.first not in self._pieces:
             self._pieces[segment.first] = (segment.first, segment.last, segment.payload)
+            self._begun[segment.first] = segment.begun
             self._arrived[segment.first].open()
 
     async def take_part(self) -> None:
@@ -75,6 +77,9 @@ class Turn:
     async def _take_part(self) -> None:
         device = self._device
         cuts = device.settings.transfer.cuts(self._costs, device.seen, device.supply.size())
+        if self._invite.ahead and device.last_push:
+            cuts = Cuts(device.last_push, cuts.push)  # layers come back as they went
+        device.last_push = cuts.push
         self._arrived = {first: Latch() for first, _ in cuts.pull}
         self.accepted = {first: Latch() for first, _ in cuts.push}
         if len(cuts.pull) == len(cuts.push) == 1:
@@ -96,7 +101,7 @@ class Turn:
 
     async def _pull_all(self, segments: tuple[Range, ...]) -> None:
         """Ask for the segments in order, no more than `window` of them at once."""
-        window = self._device.settings.transfer.window
+        window = len(segments) if self._invite.ahead else self._device.settings.transfer.window
         async with asyncio.TaskGroup() as group:
             for place, (first, last) in enumerate(segments):
                 if place >= window:
@@ -107,11 +112,13 @@ class Turn:
         node, asked = self._node, self._node.now()
         await self._answered(Pull(self.number, first, last), self._arrived[first])
         nbytes, seen = self._pieces[first][2].nbytes, self._device.seen
-        pipelined = self._last_arrival > asked
-        start = max(asked, self._last_arrival)
+        waited = self._invite.ahead  # for others: only what came after it began to be sent says anything of the link
+        pipelined = self._last_arrival > (self._begun[first] if waited else asked)
+        start = max(self._begun[first] if waited else asked, self._last_arrival)
         self._last_arrival = node.now()
         if self._learns:
-            seen.pulled(nbytes, node.now() - start - (0.0 if pipelined else seen.round_trip))
+            trip = 0.0 if pipelined else seen.round_trip / 2 if waited else seen.round_trip
+            seen.pulled(nbytes, node.now() - start - trip)
         self._record("pull", start, nbytes, (first, last))
 
     # --- compute ---------------------------------------------------------------------------------------------------

@@ -52,10 +52,11 @@ class Stale(Merge, frozen=True, kw_only=True, tag="staleness"):
 class Sum:
     """A weighted sum of updates on the way to their mean."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: Layout, params: int | None = None, buffers: int | None = None) -> None:
+        """Of all entries, or of so many of them."""
         self._dtype = layout.dtype
-        self._params = torch.zeros(layout.param_bounds[-1], dtype=torch.float64)
-        self._buffers = torch.zeros(layout.buffer_bounds[-1], dtype=torch.float64)
+        self._params = torch.zeros(layout.param_bounds[-1] if params is None else params, dtype=torch.float64)
+        self._buffers = torch.zeros(layout.buffer_bounds[-1] if buffers is None else buffers, dtype=torch.float64)
         self._weight = 0.0
         self._weights: tuple[Tensor, Tensor] | None = None  # of each entry, once sub-models are among the updates
         self._only: tuple[Tensor, Tensor] | None = None  # one update alone is its own mean, to the bit

@@ -14,15 +14,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import functional_call
 
+from potluck.errors import ModelError
 from potluck.model.chain import Chain
 from potluck.model.replica import Draws, seed_dropouts
 from potluck.model.slicing import stages
 from potluck.model.state import Entry, Layout
 
-__all__ = ["Passed", "Section"]
+__all__ = ["Passed", "Section", "Sections"]
 
 Tensors = tuple[Tensor, ...]
 
@@ -113,6 +114,40 @@ class Section:
         return Draws(seed) if self._draws_elsewhere else nullcontext()
 
 
+class Sections:
+    """The sections of a chain, each made when it is first asked for."""
+
+    def __init__(self, chain: Chain, inputs: Tensor) -> None:
+        self.chain = chain
+        self.layout = Layout.of(chain.module, [(layer.parameters, layer.buffers) for layer in chain.layers])
+        self.draws, self._draws_elsewhere = _draws(chain.module, inputs)
+        self._made: dict[tuple[int, int], Section] = {}
+
+    def of(self, first: int, last: int) -> Section:
+        if (first, last) not in self._made:
+            self._made[first, last] = Section(self.chain, self.layout, first, last, self._draws_elsewhere)
+        return self._made[first, last]
+
+    @property
+    def whole(self) -> Section:
+        return self.of(0, self.layout.layers - 1)
+
+
+def _draws(module: nn.Module, inputs: Tensor) -> tuple[bool, bool]:
+    """Whether the model draws in training (dropout), and whether anything but plain dropout layers does."""
+    rehearsal = copy.deepcopy(module).train()
+    dropouts = seed_dropouts(rehearsal)
+    for dropout in dropouts:
+        dropout.generator = torch.Generator()
+    with torch.no_grad(), Draws(0) as draws:
+        try:
+            rehearsal(inputs)
+        except (RuntimeError, ValueError, IndexError, TypeError) as error:
+            reason, shape = str(error).strip().splitlines()[0], tuple(inputs.shape[1:])
+            raise ModelError(f"the model does not fit the data (inputs of shape {shape}): {reason}") from error
+    return bool(dropouts) or draws.drew, draws.drew
+
+
 def _within(layout: Layout, first: int, last: int) -> tuple[list[Entry], list[Entry]]:
     """The entries of some layers, counted from the beginning of the first of them."""
     params, buffers = layout.slices(first, last)
@@ -132,7 +167,7 @@ def _flat(kept: dict[str, Tensor], like: Tensor) -> Tensor:
     return torch.cat([tensor.reshape(-1).to(like.dtype) for tensor in kept.values()]) if kept else like
 
 
-def _integers(module: torch.nn.Module) -> dict[str, torch.dtype]:
+def _integers(module: nn.Module) -> dict[str, torch.dtype]:
     return {name: tensor.dtype for name, tensor in module.named_buffers() if not tensor.is_floating_point()}
 
 

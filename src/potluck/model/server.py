@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from potluck.model.carving import Carver, Selection, Turn
 from potluck.model.codecs import Codec
 from potluck.model.codecs.checks import FLOATS, array_refusal
+from potluck.model.draft import Draft
 from potluck.model.merge import Merge, Sum
 from potluck.model.optimizers import Optimizer
 from potluck.model.replica import Loss, Replica
@@ -117,6 +118,23 @@ class Server:
             if isinstance(value, Tensor) and value.shape == untrained.shape:
                 value[untrained] = before[name][untrained] if name in before else 0.0
 
+    def draft(self) -> Draft:
+        """The next version in the making, to be stepped layer by layer."""
+        memory = {name: value for name, value in self._remembered().items() if value is not None}
+        return Draft(self.state, memory, self.layout, self._settings, self._merge, self._decode)
+
+    def adopt(self, draft: Draft) -> None:
+        """The draft is whole and becomes the newest version."""
+        self.state = draft.state
+        self._optimizer = self._settings.build(self.state.params)
+        if draft.memory:
+            self._optimizer.load_state_dict({**self._optimizer.state_dict(), "state": {0: draft.memory}})
+        self._sum = None
+
+    def _remembered(self) -> dict[str, Any]:
+        found: dict[str, Any] = self._optimizer.state_dict()["state"].get(0, {})
+        return found
+
     def evaluate(self) -> dict[str, float]:
         """Loss and accuracy on the held-out data; no accuracy for targets that are no classes."""
         assert self._test is not None
@@ -128,7 +146,7 @@ class Server:
     def tensors(self) -> dict[str, Tensor]:
         """All that a checkpoint must hold, by name."""
         found = {"params": self.state.params, "buffers": self.state.buffers}
-        for name, value in self._optimizer.state_dict()["state"].get(0, {}).items():
+        for name, value in self._remembered().items():
             if value is not None:
                 found[f"optimizer.{name}"] = value
         return found

@@ -2,7 +2,8 @@
 
 A device that trains for a while on few classes learns to answer with those whatever it sees. Adding the logarithm of
 each class's frequency on this device to the scores takes that reward away (logit adjustment, Menon et al. 2021;
-FedLC, Zhang et al. 2022): what is learned is what tells the classes apart, not how often they occur here.
+FedLC, Zhang et al. 2022). It is for local steps on classes that are rare: where a class is missing altogether it also
+takes away what tells it apart. A single gradient per round needs none of this, see `norms`.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Plain(Skew, frozen=True, kw_only=True, tag="none"):
 class Adjusted(Skew, frozen=True, kw_only=True, tag="adjusted"):
     """Scores plus `strength` · log(share); a class that never occurs counts as if its share were `unseen`."""
 
-    strength: Annotated[float, msgspec.Meta(ge=0.0)] = 1.0
+    strength: Annotated[float, msgspec.Meta(ge=0.0)] = 0.5
     unseen: Annotated[float, msgspec.Meta(gt=0.0, lt=1.0)] = 1e-3
 
     def loss(self, loss: Loss, shares: Tensor) -> Loss:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -13,13 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from potluck import seeds
-from potluck.errors import ModelError
-from potluck.model.chain import Chain
 from potluck.model.feed import Feed
 from potluck.model.optimizers import Optimizer
-from potluck.model.replica import Draws, Loss, seed_dropouts
-from potluck.model.sections import Passed, Section
-from potluck.model.state import Layout, State
+from potluck.model.replica import Loss
+from potluck.model.sections import Passed, Sections
+from potluck.model.state import State
 from potluck.payload import Payload
 
 __all__ = ["Batches", "Numbers", "Stages"]
@@ -69,17 +66,16 @@ class Stages:
     """All stages of one model, whoever runs them; every method is a function of what it is given."""
 
     def __init__(
-        self, chain: Chain, layout: Layout, loss: Loss, optimizer: Optimizer, train: Batches, feed: Feed, seed: int
+        self, sections: Sections, loss: Loss, optimizer: Optimizer, train: Batches, feed: Feed, seed: int
     ) -> None:
-        self.chain = chain
-        self.layout = layout
+        self.chain = sections.chain
+        self.layout = sections.layout
+        self._sections = sections
         self._loss = loss
         self._optimizer = optimizer
         self._train = train
         self._feed = feed
         self._seed = seed
-        self._sections: dict[tuple[int, int], Section] = {}
-        self._draws, self._draws_elsewhere = _draws(chain.module, train)
         self.moments = _moments(optimizer)  # name -> whether it is a vector beside the weights (else a number)
 
     # --- a batch ---------------------------------------------------------------------------------------------------
@@ -94,8 +90,8 @@ class Stages:
         self, numbers: Numbers, buffers: Tensor, part: int, arrived: Payload, labels: Payload | None
     ) -> Forwarded:
         """Through the stage; with labels it is the last one and ends in the loss."""
-        section = self._section(numbers.first, numbers.last)
-        seed = seeds.child(self._seed, "draws", part, numbers.first) if self._draws else None
+        section = self._sections.of(numbers.first, numbers.last)
+        seed = seeds.child(self._seed, "draws", part, numbers.first) if self._sections.draws else None
         passed = section.forward(numbers.params, buffers, _tensors(arrived), seed)
         if labels is None:
             return Forwarded(_payload(passed.sent), passed, None)
@@ -199,11 +195,10 @@ class Stages:
 
     def evaluate(self, numbers: Numbers, test: Batches, size: int = 512) -> dict[str, float]:
         """Loss and accuracy of the whole model; no accuracy for targets that are no classes."""
-        section = self._section(0, self.layout.layers - 1)
         found = Score()
         for start in range(0, len(test), size):
             inputs, targets = test.batch(np.arange(start, min(start + size, len(test))))
-            outputs = section.evaluate(numbers.params, numbers.buffers, (inputs,))
+            outputs = self._sections.whole.evaluate(numbers.params, numbers.buffers, (inputs,))
             found.add(outputs, targets, self._loss)
         return found.result()
 
@@ -234,11 +229,6 @@ class Stages:
             slice(inner.start - outer.start, inner.stop - outer.start) for outer, inner in zip(own, wanted, strict=True)
         )
         return params, buffers
-
-    def _section(self, first: int, last: int) -> Section:
-        if (first, last) not in self._sections:
-            self._sections[first, last] = Section(self.chain, self.layout, first, last, self._draws_elsewhere)
-        return self._sections[first, last]
 
     def _batch(self, part: int) -> tuple[Tensor, Tensor]:
         rng = seeds.generator(self._seed, "augment", part) if self._train.augmentation is not None else None
@@ -282,19 +272,3 @@ def _moments(optimizer: Optimizer) -> dict[str, bool]:
     built.step()
     found = {name: value for name, value in built.state[param].items() if isinstance(value, Tensor)}
     return {name: value.dim() > 0 for name, value in sorted(found.items())}
-
-
-def _draws(module: nn.Module, train: Batches) -> tuple[bool, bool]:
-    """Whether the model draws in training (dropout), and whether anything but plain dropout layers does."""
-    inputs, _ = train.batch(np.arange(min(2, len(train))))
-    rehearsal = copy.deepcopy(module).train()
-    dropouts = seed_dropouts(rehearsal)
-    for dropout in dropouts:
-        dropout.generator = torch.Generator()
-    with torch.no_grad(), Draws(0) as draws:
-        try:
-            rehearsal(inputs)
-        except (RuntimeError, ValueError, IndexError, TypeError) as error:
-            reason, shape = str(error).strip().splitlines()[0], tuple(inputs.shape[1:])
-            raise ModelError(f"the model does not fit the data (inputs of shape {shape}): {reason}") from error
-    return bool(dropouts) or draws.drew, draws.drew

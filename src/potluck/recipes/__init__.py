@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from potluck.errors import SettingError
 from potluck.recipes import fedprox as fedprox  # declares its part
+from potluck.recipes import pipelines
 
 __all__ = ["CATALOGUE", "Recipe", "find"]
 
@@ -35,6 +36,11 @@ CATALOGUE: Mapping[str, Recipe] = {
         "sync-sgd whose transfers are cut layer-wise so that they hide behind computation, planned anew every time",
         "Cai et al. 2022, Accelerating distributed CNN training through dynamic communication scheduling",
         {"rounds": {**_SYNCHRONOUS, "transfer": "optimal"}},
+    ),
+    "duplex": Recipe(
+        "dynacomm whose layers come back for the next round as soon as they are merged, while others still push",
+        "Potluck; after Cai et al. 2022",
+        {"rounds": {**_SYNCHRONOUS, "transfer": "duplex"}},
     ),
     "layer-by-layer": Recipe(
         "sync-sgd with one transfer for every layer",
@@ -75,6 +81,36 @@ CATALOGUE: Mapping[str, Recipe] = {
         "fedavg whose coordinator steps with Adam",
         "Reddi et al. 2021, Adaptive federated optimization",
         {"rounds": {"local": _LOCAL, "server": {"kind": "adam", "lr": 0.01, "epsilon": 0.001}}},
+    ),
+    "ftpipehd": Recipe(
+        "layers over uneven devices, batches flowing through; cuts follow the devices' speeds, deaths cost a batch",
+        "Chen et al. 2023, FTPipeHD: a fault-tolerant pipeline-parallel distributed training framework",
+        pipelines.FTPIPEHD,
+    ),
+    "ftpipehd-as-published": Recipe(
+        "ftpipehd with a batch timer, copies every 100 batches, no optimizer state in them, versions mixed",
+        "Chen et al. 2023, FTPipeHD: a fault-tolerant pipeline-parallel distributed training framework",
+        pipelines.FTPIPEHD_AS_PUBLISHED,
+    ),
+    "pipedream": Recipe(
+        "a pipeline whose layers are cut as if all devices were alike",
+        "Narayanan et al. 2019, PipeDream: generalized pipeline parallelism for DNN training",
+        pipelines.PIPEDREAM,
+    ),
+    "gpipe": Recipe(
+        "a pipeline of micro-batches that runs dry after every batch",
+        "Huang et al. 2019, GPipe: efficient training of giant neural networks using pipeline parallelism",
+        pipelines.GPIPE,
+    ),
+    "respipe": Recipe(
+        "pipedream whose next stage takes over the layers of a dead one",
+        "Li et al. 2021, ResPipe: resilient model-distributed DNN training at edge networks",
+        pipelines.RESPIPE,
+    ),
+    "single": Recipe(
+        "the whole model on one device",
+        "plain stochastic gradient descent",
+        pipelines.SINGLE,
     ),
 }
 

@@ -116,6 +116,21 @@ def test_more_values_than_places_are_refused() -> None:
     assert "9 values for 8 places" in str(TopK().refusal(payload, 8))
 
 
+@pytest.mark.parametrize(
+    ("signs", "why"),
+    [
+        ([0, 0, 128, 63], "no end"),
+        ([0, 0, 128, 63, 5, 0], "no end"),
+        ([0, 0, 128, 127, 5, 1], "not finite"),
+        ([0, 0, 192, 127, 5, 1], "not finite"),
+        ([0, 0, 128, 63, 5, 1], "8 values, not 9"),
+        ([0, 0, 128, 63, 5, 4], "10 values, not 9"),
+    ],
+)
+def test_bad_signs_are_refused(signs: list[int], why: str) -> None:
+    assert why in str(TopK().refusal(Payload(0, (np.array(signs, dtype=np.uint8),)), 9))
+
+
 def test_steps_that_run_over_are_refused() -> None:
     payload = Payload(0, (np.full(4, -128, dtype=np.int8), np.full(1, 3e36, dtype=np.float32)))
     assert "too large" in str(Int8(block=4).refusal(payload, 4))

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from potluck.model.codecs import Adaptive, Graded, Memory, Sparse, TopK
+from potluck.model.codecs.values import Form
 from tests.model.codecs.vectors import SPARSE, vectors
 
 
@@ -32,7 +33,7 @@ def test_what_is_sent_is_what_was_there(codec: Sparse, vector: Tensor) -> None:
     assert payload.nbytes == sum(array.nbytes for array in payload.arrays)
     if codec.values == "f32":
         assert torch.equal(decoded[kept], vector[kept])
-    else:
+    elif codec.values == "f16":
         expected = vector[kept].clamp(-65504, 65504)
         torch.testing.assert_close(decoded[kept], expected, rtol=1e-3, atol=6e-8)
 
@@ -69,13 +70,28 @@ def test_what_half_precision_rounds_away_is_left_for_later(values: list[float]) 
     assert _bits(sent + memory.residual) == _bits(vector)
 
 
-def test_everything_is_sent_in_the_end() -> None:
-    codec, memory = TopK(ratio=0.1, values="f16"), Memory()
+def test_signs_have_the_mean_size_of_what_is_sent() -> None:
+    codec, memory = TopK(ratio=0.5, values="sign"), Memory()
+    assert _sent(codec, torch.tensor([4.0, -2.0, 1.0, 0.5]), memory).tolist() == [3, -3, 0, 0]
+    assert memory.residual is not None
+    assert memory.residual.tolist() == [1, 1, 1, 0.5]
+
+
+def test_signs_of_one_in_25_are_100_times_less() -> None:
+    codec = TopK(ratio=0.04, values="sign")
+    payload = codec.encode(torch.randn(100_000, generator=torch.Generator().manual_seed(0)), Memory())
+    assert payload.nbytes == codec.nbytes(100_000, 4)
+    assert 400_000 / payload.nbytes > 100
+
+
+@pytest.mark.parametrize("form", ["f16", "sign"])
+def test_everything_is_sent_in_the_end(form: Form) -> None:
+    codec, memory = TopK(ratio=0.1, values=form), Memory()
     vector = torch.randn(1000, generator=torch.Generator().manual_seed(1))
     total = _sent(codec, vector, memory)
-    for _ in range(40):
+    for _ in range(150):
         total += _sent(codec, torch.zeros(1000), memory)
-    torch.testing.assert_close(total, vector, rtol=0, atol=1e-6)
+    torch.testing.assert_close(total, vector, rtol=0, atol=1e-6 if form == "f16" else 1e-3)
 
 
 def test_a_segment_has_its_own_part_of_the_memory() -> None:
@@ -97,7 +113,10 @@ def test_what_was_sent_in_vain_is_sent_again(codec: Sparse) -> None:
     codec.retract(payload, memory, at)
     if memory is not None and codec.error_feedback:
         assert memory.residual is not None
-        assert _bits(memory.residual) == _bits(vector)
+        if codec.values == "sign":
+            torch.testing.assert_close(memory.residual, vector)
+        else:
+            assert _bits(memory.residual) == _bits(vector)
 
 
 @pytest.mark.parametrize("codec", SPARSE, ids=str)
@@ -177,7 +196,7 @@ def test_adaptive_with_feedback_sends_what_was_left_out_once_it_sends_everything
 @settings(deadline=None)
 @given(vector=vectors, delta=st.floats(0, 1))
 def test_graded_takes_the_first_rung_that_loses_little_enough(vector: Tensor, delta: float) -> None:
-    codec = Graded(ratios=(0.1, 0.4, 0.8), delta=delta, error_feedback=False, values="f32")
+    codec = Graded(ratios=(0.1, 0.4, 0.8), delta=delta, values="f32")
     if not len(vector):
         return
     places = codec.choose(vector.abs(), None, 0)
@@ -213,6 +232,11 @@ def test_one_in_a_hundred_in_half_precision_is_130_times_less() -> None:
 def test_momentum_needs_feedback() -> None:
     with pytest.raises(ValueError, match="error_feedback"):
         TopK(momentum=0.9, error_feedback=False)
+
+
+def test_signs_need_feedback() -> None:
+    with pytest.raises(ValueError, match="error_feedback"):
+        Adaptive(values="sign")
 
 
 def test_ratios_must_ascend() -> None:

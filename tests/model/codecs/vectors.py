@@ -15,10 +15,12 @@ SPARSE: list[Sparse] = [
     TopK(ratio=0.3, values="f16"),
     TopK(ratio=0.2, momentum=0.9),
     TopK(ratio=0.2, error_feedback=False),
+    TopK(ratio=0.3, values="sign"),
     Adaptive(ratio=0.3, delta=0.3),
     Adaptive(ratio=0.3, delta=0.3, error_feedback=True, values="f16"),
     Graded(ratios=(0.1, 0.3, 1.0), delta=0.4, values="f32"),
-    Graded(ratios=(0.05, 0.2), delta=0.2),
+    Graded(ratios=(0.05, 0.2), delta=0.2, values="f16"),
+    Graded(ratios=(0.05, 0.2), delta=0.5),
 ]
 CODECS: list[Codec] = [Dense(), Fp16(), Int8(block=7), Int8(block=5, rounding="stochastic"), *SPARSE]
 

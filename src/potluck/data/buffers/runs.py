@@ -26,8 +26,11 @@ class Runs:
     @staticmethod
     def of(numbers: Numbers) -> Runs:
         """Numbers that rise, put together to runs."""
-        cuts = np.flatnonzero(np.diff(numbers) != 1) + 1
-        return Runs((int(part[0]), int(part[-1]) + 1) for part in np.split(numbers, cuts) if len(part))
+        if not len(numbers):
+            return Runs()
+        last = np.flatnonzero(np.diff(numbers) != 1)
+        starts, stops = numbers[[0, *(last + 1)]], numbers[[*last, -1]] + 1
+        return Runs(zip(starts.tolist(), stops.tolist(), strict=True))
 
     def __len__(self) -> int:
         return self._count
@@ -69,4 +72,8 @@ class Runs:
 def _spelled_out(runs: Sequence[Run]) -> Numbers:
     if not runs:
         return np.zeros(0, np.int64)
-    return np.concatenate([np.arange(start, stop, dtype=np.int64) for start, stop in runs])
+    starts, stops = np.array(runs, np.int64).T
+    lengths = stops - starts
+    before = np.cumsum(lengths) - lengths
+    found: Numbers = np.arange(lengths.sum(), dtype=np.int64) + np.repeat(starts - before, lengths)
+    return found

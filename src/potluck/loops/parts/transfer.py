@@ -11,7 +11,7 @@ from potluck.loops.estimates import Estimates
 from potluck.planning.segments import Strategy, plan
 from potluck.settings import Part
 
-__all__ = ["Cuts", "Ibatch", "LayerByLayer", "MgWfbp", "Optimal", "Sequential", "Transfer"]
+__all__ = ["Cuts", "Duplex", "Ibatch", "LayerByLayer", "MgWfbp", "Optimal", "Sequential", "Transfer"]
 
 Range = tuple[int, int]
 
@@ -27,6 +27,7 @@ class Transfer(Part, frozen=True, kw_only=True):
     """Plans a turn's transfers; `window` of them may be in flight at once (with one, each pays the round trip)."""
 
     strategy: ClassVar[Strategy]
+    ahead: ClassVar[bool] = False  # whether the next round begins before this one is over
     learns: ClassVar[bool] = True  # whether it goes by what the device has seen
 
     window: Annotated[int, msgspec.Meta(ge=1)] = 2
@@ -71,6 +72,14 @@ class MgWfbp(Transfer, frozen=True, kw_only=True, tag="mg-wfbp"):
     """Merge a layer with the next where it could not have been sent before the next is ready (MG-WFBP)."""
 
     strategy: ClassVar[Strategy] = "mg-wfbp"
+
+
+class Duplex(Transfer, frozen=True, kw_only=True, tag="duplex"):
+    """Optimal cuts, and every segment comes back for the next round as soon as all devices' updates for it are merged,
+    while others still push."""
+
+    strategy: ClassVar[Strategy] = "optimal"
+    ahead: ClassVar[bool] = True
 
 
 class Optimal(Transfer, frozen=True, kw_only=True, tag="optimal"):

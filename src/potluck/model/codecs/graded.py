@@ -6,7 +6,7 @@ each vector gets the first rung that will do, since the energy of every rung is 
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 import msgspec
 from torch import Tensor
@@ -14,6 +14,7 @@ from torch import Tensor
 from potluck.model.codecs.memory import Memory
 from potluck.model.codecs.selection import energy, largest
 from potluck.model.codecs.sparse import Ratio, Share, Sparse
+from potluck.model.codecs.values import Form
 
 __all__ = ["Graded"]
 
@@ -21,11 +22,12 @@ __all__ = ["Graded"]
 class Graded(Sparse, frozen=True, kw_only=True, tag="graded"):
     """The smallest of the `ratios` that loses at most the share `delta` of the energy; the largest, if none does."""
 
-    ratios: Annotated[tuple[Ratio, ...], msgspec.Meta(min_length=1)] = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
-    delta: Share = 0.5
-    values: Literal["f32", "f16"] = "f16"
+    ratios: Annotated[tuple[Ratio, ...], msgspec.Meta(min_length=1)] = (0.0025, 0.005, 0.01, 0.02, 0.04, 0.08)
+    delta: Share = 0.7
+    values: Form = "sign"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if any(low >= high for low, high in zip(self.ratios, self.ratios[1:], strict=False)):
             raise ValueError("ratios must ascend, as in [0.001, 0.01, 0.1]")
 

@@ -9,18 +9,18 @@ On the wire a vector is two arrays, values and places, or one array if it is sen
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
 import torch
 from torch import Tensor
 
-from potluck.model.codecs import places as coding
-from potluck.model.codecs.checks import FLOATS, array_refusal, count_refusal
+from potluck.model.codecs import places as placing
+from potluck.model.codecs import values as valuing
+from potluck.model.codecs.checks import array_refusal, count_refusal
 from potluck.model.codecs.codec import WHOLE, Codec
-from potluck.model.codecs.dense import Dense, tensor_of
-from potluck.model.codecs.fp16 import halved
+from potluck.model.codecs.dense import Dense
 from potluck.model.codecs.memory import Carried, Memory
 from potluck.payload import Payload
 
@@ -28,14 +28,17 @@ __all__ = ["Ratio", "Share", "Sparse"]
 
 Ratio = Annotated[float, msgspec.Meta(gt=0.0, le=1.0)]
 Share = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
-_DTYPES = {"f32": torch.float32, "f16": torch.float16}
 
 
 class Sparse(Codec, frozen=True, kw_only=True):
     """Sends some entries; with error feedback the others are added to the next vector, so that nothing is lost."""
 
     error_feedback: bool = True
-    values: Literal["f32", "f16"] = "f32"
+    values: valuing.Form = "f32"
+
+    def __post_init__(self) -> None:
+        if self.values == "sign" and not self.error_feedback:
+            raise ValueError('values = "sign" needs error_feedback = true, which makes up for what signs leave out')
 
     def choose(self, strengths: Tensor, memory: Memory | None, start: int) -> Tensor | None:
         """The indices to send, ascending, by the sizes of all entries; None: send everything."""
@@ -62,17 +65,16 @@ class Sparse(Codec, frozen=True, kw_only=True):
         places = self.choose(strengths, memory, at.start or 0)
         if places is not None and self._bytes(len(places), len(vector)) >= self._whole_bytes(len(vector)):
             places = None
-        sent = self._narrowed(carried.total if places is None else carried.total[places])
-        self._remember(memory, carried, at, places, sent)
-        return _payload(sent, places, len(vector))
+        packed = self._packed(carried.total, places)
+        self._remember(memory, carried, at, places, valuing.unpack(packed))
+        return _payload(packed, places, len(vector))
 
     def decode(self, payload: Payload, size: int) -> Tensor:
-        values = tensor_of(payload.arrays[0])
-        values = values.to(torch.float32) if values.dtype == torch.float16 else values
+        values = valuing.unpack(payload.arrays[0])
         if len(payload.arrays) == 1:
             return values
         vector = torch.zeros(size, dtype=values.dtype)
-        vector[torch.from_numpy(coding.unpack(payload.arrays[1], len(values), size))] = values
+        vector[torch.from_numpy(placing.unpack(payload.arrays[1], len(values), size))] = values
         return vector
 
     def retract(self, payload: Payload, memory: Memory | None, at: slice) -> None:
@@ -87,9 +89,8 @@ class Sparse(Codec, frozen=True, kw_only=True):
     def refusal(self, payload: Payload, size: int) -> str | None:
         if why := count_refusal(payload.arrays, 1, 2):
             return why
-        if len(payload.arrays) == 1:
-            return array_refusal(payload.arrays[0], "values", FLOATS, size)
-        return _refusal(payload.arrays[0], payload.arrays[1], size)
+        values, *places = payload.arrays
+        return valuing.refusal(values) or _refusal(valuing.count_of(values), places, size)
 
     @staticmethod
     def count(ratio: float, size: int) -> int:
@@ -110,29 +111,33 @@ class Sparse(Codec, frozen=True, kw_only=True):
         if self.error_feedback:
             memory.keep(carried, at, places, sent)
 
-    def _narrowed(self, numbers: Tensor) -> Tensor:
-        """Never the same memory as `numbers`, which goes on being used."""
-        return halved(numbers) if self.values == "f16" else numbers.to(torch.float32, copy=True)
+    def _packed(self, total: Tensor, places: Tensor | None) -> Any:
+        return valuing.pack(total, self._whole_form) if places is None else valuing.pack(total[places], self.values)
+
+    @property
+    def _whole_form(self) -> valuing.Form:
+        """Signs stand for entries that are about the same size, and all of them are not."""
+        return "f32" if self.values == "sign" else self.values
 
     def _bytes(self, count: int, size: int) -> int:
-        return count * _DTYPES[self.values].itemsize + coding.packed_bytes(count, size)
+        return valuing.packed_bytes(count, self.values) + placing.packed_bytes(count, size)
 
     def _whole_bytes(self, size: int) -> int:
-        return size * _DTYPES[self.values].itemsize
+        return valuing.packed_bytes(size, self._whole_form)
 
 
-def _payload(values: Tensor, places: Tensor | None, size: int) -> Payload:
-    arrays = (values.numpy(), *(() if places is None else (coding.pack(places.numpy(), size),)))
+def _payload(packed: Any, places: Tensor | None, size: int) -> Payload:
+    arrays = (packed,) if places is None else (packed, placing.pack(places.numpy(), size))
     return Payload(sum(array.nbytes for array in arrays), arrays)
 
 
-def _refusal(values: Any, packed: Any, size: int) -> str | None:
-    """Why these are not some of `size` numbers and their places."""
-    count = values.size
+def _refusal(count: int, places: list[Any], size: int) -> str | None:
+    """Why so many numbers do not belong at these places, or are not all of them where no places are given."""
+    if not places:
+        return None if count == size else f"it has {count} values, not {size}"
     if count > size:
         return f"it has {count} values for {size} places"
-    return (
-        array_refusal(values, "values", FLOATS, count)
-        or array_refusal(packed, "places", (np.uint8,), coding.packed_bytes(count, size))
-        or coding.refusal(packed, count, size)
+    packed = places[0]
+    return array_refusal(packed, "places", (np.uint8,), placing.packed_bytes(count, size)) or placing.refusal(
+        packed, count, size
     )

@@ -25,6 +25,7 @@ class TopK(Sparse, frozen=True, kw_only=True, tag="top-k"):
     momentum: Annotated[float, msgspec.Meta(ge=0.0, lt=1.0)] = 0.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.momentum and not self.error_feedback:
             raise ValueError("momentum needs error_feedback = true, which keeps what it adds up to")
 

@@ -23,14 +23,14 @@ from potluck.loops.messages import Bulky, Message
 from potluck.loops.node import Envelope
 from potluck.worlds.live import wire
 from potluck.worlds.live.chunks import WINDOW, Incoming, Outgoing
-from potluck.worlds.live.notes import Abort, Ask, Decline, Got, Missing, Note
+from potluck.worlds.live.notes import Abort, Decline, Got, Missing, Note
 from potluck.worlds.live.post import Post
 from potluck.worlds.live.shaping import Conditions
-from potluck.worlds.live.wire import WireError
+from potluck.worlds.live.tempo import Tempo
+from potluck.worlds.live.wire import ASK, WireError
 
 __all__ = ["Carrier", "Neighbours", "Sending"]
 
-_ASK_AFTER_S = 0.5  # how long nothing is heard of a transfer until its receiver is asked
 _LONGEST_S = 600.0  # how long nothing is heard of it until it is given up
 _OPEN_TRANSFERS = 64  # that one sender may have at once
 _REMEMBERED = 256  # messages of one sender that are known to be whole
@@ -56,6 +56,9 @@ class Neighbours:
         """Its present incarnation; None if it is not here."""
         raise NotImplementedError
 
+    def heard(self, name: str, life: int) -> None:
+        """Its present life gave a sign of itself; from any thread."""
+
     def stranger(self, name: str, life: int) -> None:
         """Something came from a life that is not the present one."""
 
@@ -66,13 +69,14 @@ class Neighbours:
 class _Transfer:
     """A long message under way, with those who wait for it."""
 
-    def __init__(self, to: str, to_life: int, outgoing: Outgoing, asked: float) -> None:
+    def __init__(self, to: str, to_life: int, outgoing: Outgoing, asked: float, tempo: Tempo) -> None:
         self.to = to
         self.ready = (
             asked  # since when its next chunk waits for the link; kept exact, so that shaped links do not drift
         )
         self.to_life = to_life
         self.outgoing = outgoing
+        self.tempo = tempo
         self.sending = Sending(loop=asyncio.get_running_loop())
         self.stirred = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
@@ -104,6 +108,7 @@ class Carrier:
         self._numbers = count(1)
         self._out: dict[int, _Transfer] = {}
         self._channels: dict[str, asyncio.Lock] = {}
+        self._tempos: dict[str, Tempo] = {}
         self._free_at: dict[str, float] = {}  # when the last message on a channel was through
         self._in: dict[tuple[str, int], Incoming] = {}
         self._whole: dict[str, deque[int]] = {}
@@ -120,8 +125,10 @@ class Carrier:
         if not isinstance(message, Bulky):
             self.say(to, message, life, self._conditions.latency(to))
             return None
-        outgoing = Outgoing(next(self._numbers), message, self._conditions.chunk_bytes(to))
-        transfer = _Transfer(to, life, outgoing, self._now())
+        tempo = self._tempos.setdefault(to, Tempo())
+        chunk_bytes = min(tempo.chunk_bytes(), self._conditions.chunk_bytes(to))
+        outgoing = Outgoing(next(self._numbers), message, chunk_bytes)
+        transfer = _Transfer(to, life, outgoing, self._now(), tempo)
         self._out[outgoing.number] = transfer
         transfer.sending.give_up = lambda: self._give_up(transfer)
         transfer.task = self._loop.create_task(self._carry(transfer))
@@ -142,6 +149,7 @@ class Carrier:
             async with self._channels.setdefault(transfer.to, asyncio.Lock()):
                 transfer.ready = max(transfer.ready, self._free_at.get(transfer.to, 0.0))
                 transfer.ready += self._conditions.overhead(transfer.to)
+                transfer.tempo.begin()
                 await self._offer(transfer)
                 await self._push(transfer, lambda: transfer.outgoing.is_taken)
                 self._free_at[transfer.to] = transfer.ready
@@ -169,14 +177,14 @@ class Carrier:
             if index is not None:
                 await self._put(transfer, index)
                 silent = 0.0
-            elif not await _stirred(transfer.stirred, _ASK_AFTER_S):
-                silent += _ASK_AFTER_S
+            elif not await _stirred(transfer.stirred, pause := transfer.tempo.patience(silent)):
+                silent += pause
                 if silent > _LONGEST_S:
                     _log.warning(
                         "%s gave up a message to %s: not a word for %g s", self._post.name, transfer.to, silent
                     )
                     return
-                self.say(transfer.to, Ask(transfer.outgoing.number), transfer.to_life)
+                await self._ask(transfer)
             else:
                 silent = 0.0
                 transfer.ready = max(transfer.ready, self._now())
@@ -193,6 +201,12 @@ class Carrier:
         if not self._conditions.is_cut(to):
             await self._post.put(to, lambda: self._chunk(out, index, begun, until))
 
+    async def _ask(self, transfer: _Transfer) -> None:
+        """Behind the chunks that are on their way, so that whatever is missing then is lost."""
+        head = wire.encode_chunk(self._life, transfer.outgoing.number, ASK, b"")
+        if not self._conditions.is_cut(transfer.to):
+            await self._post.put(transfer.to, lambda: (b"", head))
+
     def _chunk(self, out: Outgoing, index: int, begun: float, until: float) -> tuple[bytes, bytes]:
         data = out.read(index)
         return data, wire.encode_chunk(self._life, out.number, index, data, begun, until)
@@ -208,13 +222,11 @@ class Carrier:
         """Whether it was about a transfer; on the event loop."""
         match note:
             case Got(number=number, count=there):
-                self._stir(sender, number, lambda out: out.confirm(there))
+                self._confirmed(sender, number, there)
             case Missing(number=number, indices=indices):
                 self._stir(sender, number, lambda out: out.repeat(indices))
             case Decline(number=number, reason=reason):
                 self._declined(sender, number, reason)
-            case Ask(number=number):
-                self._answer(sender, number)
             case Abort(number=number):
                 with self._lock:
                     self._in.pop((sender, number), None)
@@ -236,6 +248,7 @@ class Carrier:
 
     def forget(self, name: str) -> None:
         """This life of it is over: nothing more is sent to it or expected from it."""
+        self._tempos.pop(name, None)
         for transfer in [transfer for transfer in self._out.values() if transfer.to == name]:
             if transfer.task is not None:
                 transfer.task.cancel()
@@ -270,6 +283,9 @@ class Carrier:
         chunk = wire.decode_chunk(head, data)
         if not self._is_from_now(sender, chunk.life):
             return
+        if chunk.place == ASK:
+            self._answer(sender, chunk.number)
+            return
         with self._lock:
             incoming = self._in.get((sender, chunk.number))
             if incoming is None or incoming.is_whole:
@@ -286,6 +302,7 @@ class Carrier:
 
     def _confirm(self, sender: str, number: int, there: int, life: int, wait: float) -> None:
         """Say what is there, once a shaped link would have brought it."""
+        self._neighbours.heard(sender, life)  # on a slow link its beats are stuck behind the chunks
         if wait > 0:
             self._on_loop(self._loop.call_later, wait, self.say, sender, Got(number, there), life)
         else:
@@ -320,6 +337,14 @@ class Carrier:
         transfer = self._out.get(number)
         if transfer is not None and transfer.to == sender:
             change(transfer.outgoing)
+            transfer.stirred.set()
+
+    def _confirmed(self, sender: str, number: int, there: int) -> None:
+        transfer = self._out.get(number)
+        if transfer is not None and transfer.to == sender:
+            before = transfer.outgoing.got
+            transfer.outgoing.confirm(there)
+            transfer.tempo.confirmed((transfer.outgoing.got - before) * transfer.outgoing.chunk_bytes)
             transfer.stirred.set()
 
     def _declined(self, sender: str, number: int, reason: str) -> None:

@@ -124,7 +124,6 @@ class _Host(Neighbours):
             self,
             record=journal.write,
             take_note=self._take_note,
-            heard=lambda sender: None,
             beat=lambda: Pulse(self._state.epoch),
             before_last=_nothing,
         )
@@ -235,6 +234,10 @@ class _Host(Neighbours):
     def life_of(self, name: str) -> int | None:
         return self._state.life(name) or None
 
+    def heard(self, name: str, life: int) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and so are we
+            self._loop.call_soon_threadsafe(self._step, Heard(name, life))
+
     def stranger(self, name: str, life: int) -> None:
         self.station.carrier.say(name, Expelled(life, "the coordinator took it for lost"), life)
 
@@ -246,12 +249,11 @@ class _Host(Neighbours):
 
     def _take_note(self, sender: str, life: int, note: Note) -> None:
         match note:
-            case Beat():
+            case Beat(ready=True):
                 self._step(Ready(sender, life))
             case Goodbye(reason=reason):
                 self._step(Left(sender, life, reason))
             case Shipment(records=records):
-                self._step(Heard(sender, life))
                 for record in records:
                     if is_honest(record, sender):
                         self._journal.write(record)

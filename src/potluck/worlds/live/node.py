@@ -34,6 +34,7 @@ class LiveNode:
         effort: Effort,
         send: Send,
         record: Callable[[Record], None],
+        listening: Callable[[], None] = lambda: None,
     ) -> None:
         self.name = name
         self.incarnation = incarnation
@@ -42,6 +43,8 @@ class LiveNode:
         self._effort = effort
         self._send = send
         self._record = record
+        self._listening = listening  # called when the loop first listens
+        self.listens = False
         self._mailbox: deque[Envelope] = deque()
         self._waiter: asyncio.Future[None] | None = None
         self._worker = ThreadPoolExecutor(1, f"potluck-work-{name}")
@@ -58,6 +61,9 @@ class LiveNode:
         return _NOTHING if sending is None else sending
 
     async def receive(self, until: float | None = None) -> Envelope | None:
+        if not self.listens:
+            self.listens = True
+            self._listening()
         if not self._mailbox:
             await self._wait(until)
         return self._mailbox.popleft() if self._mailbox else None

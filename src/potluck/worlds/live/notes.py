@@ -5,12 +5,12 @@ Offer ──────────────────────▶     
 chunk 0, chunk 1, … ────────▶
       ◀────────────────────── Got        how many chunks are there (all: the message is whole)
       ◀────────────────────── Missing    these did not come
-Ask ────────────────────────▶            what do you have?
+Ask ────────────────────────▶            what do you have? (behind the chunks, so that the answer is about all)
 Abort ──────────────────────▶            the message was given up
       ◀────────────────────── Decline    it will not be taken, and why
 
 device                        coordinator
-Beat ───────────────────────▶            I am here (the first one: I am ready)
+Beat ───────────────────────▶            I am here and, once my loop listens, ready
       ◀────────────────────── Pulse      so am I, and this is the epoch
       ◀────────────────────── Begin      the run begins
       ◀────────────────────── Roster     who is here, for those who speak to each other
@@ -30,7 +30,6 @@ from potluck.journal import Instant, Scalar, Span
 
 __all__ = [
     "Abort",
-    "Ask",
     "Beat",
     "Begin",
     "Decline",
@@ -64,10 +63,6 @@ class Missing(Note, frozen=True):
     indices: Indices
 
 
-class Ask(Note, frozen=True):
-    number: Number
-
-
 class Abort(Note, frozen=True):
     number: Number
 
@@ -78,7 +73,7 @@ class Decline(Note, frozen=True):
 
 
 class Beat(Note, frozen=True):
-    pass
+    ready: bool  # False: I am here, but still getting ready
 
 
 class Pulse(Note, frozen=True):

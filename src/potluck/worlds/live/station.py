@@ -54,19 +54,18 @@ class Station:
         *,
         record: Callable[[Record], None],
         take_note: Callable[[str, int, Note], None],
-        heard: Callable[[str], None],
         beat: Callable[[], Note],
         before_last: Callable[[], Awaitable[object]],
+        listening: Callable[[], None] = lambda: None,
     ) -> None:
         self.session = session
         self._who = who
         self._conditions = conditions
         self._neighbours = neighbours
         self._take_note = take_note
-        self._heard = heard
         self._loop = asyncio.get_running_loop()
         self.post = Post(session, who.era, who.name)
-        self.node = LiveNode(who.name, who.life, who.seed, clock, effort, self._send, record)
+        self.node = LiveNode(who.name, who.life, who.seed, clock, effort, self._send, record, listening)
         self.carrier = Carrier(
             self.post, who.life, neighbours, conditions, who.limit_bytes, clock.now, self.node.deliver, before_last
         )
@@ -94,7 +93,6 @@ class Station:
     def _control(self, sender: str, frame: bytes) -> None:
         """On one of Zenoh's threads."""
         if not self._conditions.is_cut(sender):
-            self._heard(sender)
             with contextlib.suppress(RuntimeError):  # the loop is closed, and so are we
                 self._loop.call_soon_threadsafe(self._take, sender, frame)
 
@@ -108,7 +106,9 @@ class Station:
             return
         if self._neighbours.life_of(sender) != frame.life:
             self._neighbours.stranger(sender, frame.life)
-        elif isinstance(frame.body, Message):
+            return
+        self._neighbours.heard(sender, frame.life)
+        if isinstance(frame.body, Message):
             self.carrier.arrive(Envelope(sender, frame.life, frame.body))
         elif not self.carrier.take_note(sender, frame.body):
             self._take_note(sender, frame.life, frame.body)

@@ -71,7 +71,8 @@ async def visit(
 ) -> str:
     """Take part in the run of the coordinator at `place.connect`, and say how it ended.
 
-    `take_part` is run for every life and cancelled when the coordinator is lost. With `once` it ends with the run,
+    `take_part` is run for every life and cancelled when the coordinator is lost; the others are told that the device
+    is here once it first listens, so it may take its time to get ready. With `once` it ends with the run,
     and PlaceError is raised where no coordinator is found for `patience_s`; else it waits for the next run for ever.
     RefusedError is raised where asking again would not help. `throttle` makes the device act slower than it is;
     `fleet_of` finds the fleet in the welcome where the host acts out links and speeds.
@@ -178,9 +179,9 @@ class _Stay(Neighbours):
             self,
             record=self._shipping.add,
             take_note=self._take_note,
-            heard=self._hear,
-            beat=Beat,
+            beat=lambda: Beat(self.station.node.listens),
             before_last=self._ship,
+            listening=lambda: self.station.carrier.say(COORDINATOR, Beat(True)),
         )
 
     @classmethod
@@ -197,7 +198,6 @@ class _Stay(Neighbours):
         except BaseException:
             await stay.station.close()
             raise
-        stay.station.carrier.say(COORDINATOR, Beat())
         stay.station.heart.beat_for({COORDINATOR: 0})
         return stay
 
@@ -264,8 +264,8 @@ class _Stay(Neighbours):
     def offence(self, name: str, life: int | None, reason: str) -> None:
         _log.warning("%s sent what is no message: %s", name, reason)
 
-    def _hear(self, sender: str) -> None:
-        if sender == COORDINATOR:
+    def heard(self, name: str, life: int) -> None:
+        if name == COORDINATOR:
             self._heard_at = time.monotonic()
 
     def _take_note(self, sender: str, life: int, note: Note) -> None:

@@ -28,7 +28,7 @@ from potluck.worlds.live.layout import DTYPES, Spec, specs_of
 from potluck.worlds.live.notes import Note
 
 __all__ = [
-    "HEADER_LIMIT", "ChunkHead", "Frame", "Offer", "WireError", "allocate", "arrays_to_send", "check_offer",
+    "ASK", "HEADER_LIMIT", "ChunkHead", "Frame", "Offer", "WireError", "allocate", "arrays_to_send", "check_offer",
     "decode_chunk", "decode_frame", "decode_offer", "encode_chunk", "encode_frame", "encode_offer", "is_finite",
     "nbytes_to_come", "register", "whole",
 ]  # fmt: skip
@@ -38,6 +38,9 @@ HEADER_LIMIT = 64 << 10
 Life = Annotated[int, msgspec.Meta(ge=0, le=2**31)]
 Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 ChunkBytes = Annotated[int, msgspec.Meta(ge=1 << 10, le=16 << 20)]
+
+
+ASK = 2**32 - 1  # the place of a chunk that is a question: what do you have?
 
 
 class WireError(PotluckError):

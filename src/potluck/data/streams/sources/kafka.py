@@ -85,5 +85,7 @@ def _library() -> Any:
     try:
         import confluent_kafka
     except ImportError:
-        raise DataError("a stream from Kafka needs the package confluent-kafka: pip install 'potluck[kafka]'") from None
+        raise DataError(
+            "a stream from Kafka needs the package confluent-kafka: pip install 'potluck[streams]'"
+        ) from None
     return confluent_kafka

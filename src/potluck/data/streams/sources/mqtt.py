@@ -130,5 +130,5 @@ def _library() -> Any:
     try:
         import aiomqtt
     except ImportError:
-        raise DataError("a stream from MQTT needs the package aiomqtt: pip install 'potluck[mqtt]'") from None
+        raise DataError("a stream from MQTT needs the package aiomqtt: pip install 'potluck[streams]'") from None
     return aiomqtt

@@ -1,0 +1,100 @@
+"""Compression: what the paper's rule sends for each ratio and threshold, and what a graded ratio with feedback does."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from potluck.bench.chart import Chart, Series
+from potluck.bench.experiment import Context, Piece, Results
+from potluck.bench.figures import Figure, Goal, of_repeats
+from potluck.bench.streaming import compress, volume
+
+__all__ = ["CODECS", "charts", "figures", "pieces"]
+
+RATIOS = (0.1, 0.01)
+DELTAS = (0.1, 0.2, 0.3, 0.4)
+_BEST = "graded, error feedback"
+_BYTES = ("dense_bytes", "pushed_bytes")
+
+
+def _adaptive(ratio: float, delta: float) -> str:
+    return f"CR {ratio:g}, δ {delta:g}"
+
+
+CODECS: Mapping[str, Mapping[str, Any]] = {
+    "dense": {"kind": "dense"},
+    **{
+        _adaptive(ratio, delta): {"kind": "adaptive", "ratio": ratio, "delta": delta}
+        for ratio in RATIOS
+        for delta in DELTAS
+    },
+    "CR 0.01, error feedback": {"kind": "top-k", "ratio": 0.01, "values": "f16"},
+    "CR 0.04, signs, error feedback": {"kind": "top-k", "ratio": 0.04, "values": "sign"},
+    "CR 0.01, no feedback": {"kind": "top-k", "ratio": 0.01, "values": "f16", "error_feedback": False},
+    _BEST: {"kind": "graded"},
+    "fp16": {"kind": "fp16"},
+    "int8": {"kind": "int8"},
+}
+
+
+def pieces(context: Context) -> list[Piece]:
+    """Every codec on the same job, with more seeds and real pictures where the numbers are to be quoted."""
+    workload, repeats = (volume.DIGITS, 1) if context.quick else (volume.CIFAR, 3)
+    runs = [_run(name, workload, repeat, context) for repeat in range(repeats) for name in CODECS]
+    return [_speed(context), *runs]
+
+
+def _run(name: str, workload: volume.Workload, repeat: int, context: Context) -> Piece:
+    codec, seed = CODECS[name], context.seed + repeat
+    parameters = {"workload": dict(workload._asdict()), "codec": dict(codec), "repeat": repeat}
+    weight = 8.0 if context.quick else 150.0
+    return Piece(
+        f"{name}/{repeat}", parameters, lambda: volume.measure(workload, codec, seed, context.data), weight=weight
+    )
+
+
+def _speed(context: Context) -> Piece:
+    size, repeats = (2_000_000, 3) if context.quick else (10_000_000, 9)
+    parameters = {"size": size, "ratio": 0.01, "repeats": repeats}
+    return Piece("speed", parameters, lambda: compress.measure(size, 0.01, repeats, context.seed), repeats)
+
+
+def figures(results: Results) -> list[Figure]:
+    return [_speed_figure(results["speed"]), *(row for name in CODECS for row in _codec_figures(results, name))]
+
+
+def _speed_figure(found: Mapping[str, Any]) -> Figure:
+    ratios = [ours / reference for ours, reference in zip(found["ours_s"], found["reference_s"], strict=True)]
+    return of_repeats("compressing at CR 0.01 against a copy and torch.topk", "x", ratios, goal=Goal("≤", 3.0))
+
+
+def _codec_figures(results: Results, name: str) -> Iterator[Figure]:
+    best = name == _BEST
+    accuracies = _of(results, name, "accuracy")
+    yield of_repeats(f"{name}: accuracy", "%", [100 * value for value in accuracies])
+    if name == "dense":
+        return
+    less = [whole / sent for whole, sent in zip(*(_of(results, name, key) for key in _BYTES), strict=True)]
+    yield of_repeats("  volume, times less than dense", "x", less, goal=Goal("≥", 100.0) if best else None)
+    lost = 100 * (statistics.mean(_of(results, "dense", "accuracy")) - statistics.mean(accuracies))
+    note = f"mean of {len(accuracies)} seeds" if len(accuracies) > 1 else ""
+    goal = Goal("≤", 0.2) if best else None
+    yield Figure(name="  accuracy lost against dense", unit="pt", measured=lost, goal=goal, note=note)
+    if CODECS[name]["kind"] == "adaptive":
+        yield of_repeats("  CNC, share of pushes compressed", "%", [100 * share for share in _of(results, name, "cnc")])
+
+
+def _of(results: Results, name: str, key: str) -> list[float]:
+    return [float(result[key]) for piece, result in results.items() if piece.rpartition("/")[0] == name]
+
+
+def charts(results: Results) -> Sequence[Chart]:
+    grid = [[_adaptive(ratio, delta) for delta in DELTAS] for ratio in RATIOS]
+    series = [
+        Series(f"CR {ratio:g}", [100 * statistics.mean(_of(results, name, "cnc")) for name in names])
+        for ratio, names in zip(RATIOS, grid, strict=True)
+    ]
+    groups = [f"δ {delta:g}" for delta in DELTAS]
+    return [Chart(title="Pushes that are compressed (CNC)", y_label="%", groups=groups, series=series)]

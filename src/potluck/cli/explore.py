@@ -1,0 +1,128 @@
+"""`potluck explore`: find out which filters to drop at which budget, and write the table that a job can name."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from potluck.cli.console import open_console, plain_table
+from potluck.cli.figures import percent, seconds
+from potluck.cli.options import AsJson, Data, JobFile, Quiet, Sets, job_path
+
+if TYPE_CHECKING:
+    from potluck.explore import Exploration, Findings, Progress
+
+__all__ = ["explore"]
+
+Out = Annotated[Path, typer.Option("--out", help="Where to write the table; evaluations are kept beside it.")]
+Minutes = Annotated[float | None, typer.Option("--minutes", min=0.01, help="Stop searching after so long.")]
+Proxy = Annotated[str, typer.Option("--proxy", help="Judge by none (train), alignment or brief while searching.")]
+With = Annotated[
+    list[str] | None,
+    typer.Option("--with", metavar="KEY=VALUE", help="Change how it explores, as in population=64; may be repeated."),
+]
+
+
+def explore(
+    job: JobFile,
+    settings: Sets = None,
+    out: Out = Path("table.json"),
+    minutes: Minutes = None,
+    proxy: Proxy = "none",
+    ways: With = None,
+    data: Data = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Search for the best filters to drop at every budget."""
+    from potluck.cli.run import find_own_code
+    from potluck.explore import explore as search
+    from potluck.job import load
+
+    find_own_code()
+    wanted = load(job_path(job), settings or [])
+    chosen = _settings(wanted.seed, minutes, proxy, ways or [])
+    shown = None if quiet or as_json else _Shown(chosen)
+    cache = out.with_name(out.name + ".evaluations.jsonl")
+    found = search(wanted.task, chosen, root=data, cache=cache, progress=shown or (lambda _: None))
+    if shown is not None:
+        shown.end()
+    found.table.save(out)
+    if as_json:
+        typer.echo(json.dumps(_plain(found, out)))
+    else:
+        _say(found, out, quiet)
+
+
+def _settings(seed: int, minutes: float | None, proxy: str, ways: list[str]) -> Exploration:
+    from potluck.explore import Exploration
+    from potluck.settings import decode, override
+
+    raw: dict[str, object] = {"seed": seed, "proxy": proxy}
+    if minutes is not None:
+        raw["minutes"] = minutes
+    for way in ways:
+        raw = override(raw, way)
+    return decode(raw, Exploration, "explore")
+
+
+class _Shown:
+    """One line that is written over: how far it is, and how long it may still take."""
+
+    def __init__(self, settings: Exploration) -> None:
+        self._settings = settings
+        self._began = time.monotonic()
+        self._terminal = sys.stderr.isatty()
+
+    def __call__(self, progress: Progress) -> None:
+        text = f"generation {progress.generation + 1}, {progress.done} evaluations, {self._left(progress)}"
+        if self._terminal:
+            typer.echo(f"\r\033[K{text}", err=True, nl=False)
+        elif progress.done % 20 == 0:
+            typer.echo(text, err=True)
+
+    def end(self) -> None:
+        if self._terminal:
+            typer.echo("", err=True)
+
+    def _left(self, progress: Progress) -> str:
+        elapsed, settings = time.monotonic() - self._began, self._settings
+        total = settings.population * settings.generations
+        left = elapsed * max(0, total - progress.done) / progress.done
+        if settings.minutes is not None:
+            left = min(left, max(0.0, 60 * settings.minutes - elapsed))
+        return f"about {seconds(left)} left before the best are trained again"
+
+
+def _plain(found: Findings, out: Path) -> dict[str, object]:
+    return {
+        "table": str(out),
+        "entries": len(found.table.entries),
+        "hypervolume": found.hypervolume,
+        "uniform_hypervolume": found.uniform_hypervolume,
+        "evaluations": found.evaluations,
+        "proxy_rank_correlation": found.correlation,
+    }
+
+
+def _say(found: Findings, out: Path, quiet: bool) -> None:
+    if not quiet:
+        table = plain_table("entry", "MACs", "share", "gain", "lowest rate", "highest rate")
+        for place, entry in enumerate(found.table.entries):
+            share = percent(entry.macs / found.table.baseline_macs)
+            rates = (f"{min(entry.rates):.2f}", f"{max(entry.rates):.2f}")
+            table.add_row(str(place), f"{entry.macs / 1e6:.3g} M", share, f"{entry.gain:.4f}", *rates)
+        open_console().print(table)
+    more = found.hypervolume / found.uniform_hypervolume - 1 if found.uniform_hypervolume else 0.0
+    typer.echo(
+        f"{len(found.table.entries)} entries of {found.evaluations} evaluations, hypervolume {found.hypervolume:.4f}: "
+        f"{percent(more)} more than with one rate for all sets ({found.uniform_hypervolume:.4f})"
+    )
+    if found.correlation is not None:
+        typer.echo(f"rank correlation of the proxy with training: {found.correlation:.2f}")
+    typer.echo(f'written to {out}; use it as submodel = {{kind = "filter-dropout", table = "{out}"}}')

@@ -1,0 +1,41 @@
+"""How an exploration goes about it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from potluck.settings import Settings
+
+__all__ = ["Exploration"]
+
+Positive = Annotated[float, msgspec.Meta(gt=0.0)]
+Count = Annotated[int, msgspec.Meta(ge=1)]
+
+
+class Exploration(Settings, frozen=True, kw_only=True):
+    """What one evaluation is, and how many there are."""
+
+    batches: Count = 64  # of the short training that a vector of rates is judged by
+    batch: Annotated[int, msgspec.Meta(ge=2)] = 32
+    lr: Positive = 0.05
+    momentum: Annotated[float, msgspec.Meta(ge=0.0, lt=1.0)] = 0.9
+    warmup: Annotated[int, msgspec.Meta(ge=0)] = 128  # mini-batches of the whole model, to the common weights
+    held_out: Annotated[int, msgspec.Meta(ge=10)] = 2000  # training samples that only judge
+    measure: Literal["accuracy", "loss"] = "accuracy"
+    repeats: Count = 3  # of everything that ends up in the table; the search itself looks once
+    highest_rate: Annotated[float, msgspec.Meta(gt=0.0, lt=1.0)] = 0.8
+    uniform: Annotated[int, msgspec.Meta(ge=2)] = 9  # vectors of one rate for all sets, to begin with
+    population: Annotated[int, msgspec.Meta(ge=4)] = 32
+    generations: Count = 20
+    minutes: Positive | None = None  # stop searching after so long
+    proxy: Literal["none", "alignment", "brief"] = "none"  # what the search judges by; the table is always trained
+    processes: Annotated[int, msgspec.Meta(ge=0)] = 2  # 0: in this one
+    seed: Annotated[int, msgspec.Meta(ge=0)] = 0
+
+    @property
+    def judged_by(self) -> dict[str, object]:
+        """The settings that an evaluation's result depends on."""
+        names = ("batches", "batch", "lr", "momentum", "warmup", "held_out", "measure", "seed")
+        return {name: getattr(self, name) for name in names}

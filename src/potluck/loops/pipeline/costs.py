@@ -1,0 +1,60 @@
+"""What a chain costs a pipeline: work and bytes of each layer, for one sample."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+
+__all__ = ["ChainCosts"]
+
+
+@dataclass(frozen=True)
+class ChainCosts:
+    """Per layer; seconds are those of a device of 1 FLOP/s."""
+
+    forward_flop: Sequence[float]
+    backward_flop: Sequence[float]
+    crossing_bytes: Sequence[float]  # of a sample, one way, after each layer; infinite where no cut is allowed
+    param_bytes: Sequence[int]
+    buffer_bytes: Sequence[int]
+    label_bytes: int = 8  # of a sample
+    moments: int = 1  # vectors beside the weights that the optimizer holds
+
+    @property
+    def layers(self) -> int:
+        return len(self.forward_flop)
+
+    def forward(self, first: int, last: int, samples: int) -> float:
+        """FLOP of the layers `first` to `last`."""
+        return (self._forward_sums[last + 1] - self._forward_sums[first]) * samples
+
+    def backward(self, first: int, last: int, samples: int) -> float:
+        return (self._backward_sums[last + 1] - self._backward_sums[first]) * samples
+
+    def both(self, first: int, last: int, samples: int) -> float:
+        return self.forward(first, last, samples) + self.backward(first, last, samples)
+
+    def crossing(self, after: int, samples: int) -> int:
+        """Bytes of what is sent on after a layer."""
+        found = self.crossing_bytes[after] * samples
+        return 0 if math.isinf(found) else int(found)
+
+    def state_bytes(self, first: int, last: int, moments: bool = True) -> int:
+        """Bytes of one version of some layers."""
+        params = sum(self.param_bytes[first : last + 1])
+        return params * (1 + self.moments * moments) + sum(self.buffer_bytes[first : last + 1])
+
+    def step_bytes(self, first: int, last: int) -> int:
+        """Bytes of one step of some layers."""
+        return self.state_bytes(first, last, moments=False)
+
+    @cached_property
+    def _forward_sums(self) -> list[float]:
+        return list(accumulate(self.forward_flop, initial=0.0))
+
+    @cached_property
+    def _backward_sums(self) -> list[float]:
+        return list(accumulate(self.backward_flop, initial=0.0))

@@ -1,0 +1,153 @@
+"""What a stage does next: the schedules as parts of a job, and a stage's own course through a stretch of batches.
+
+A stretch is a run of batches at whose end nothing is in flight. Parts are what flows: whole batches under 1F1B,
+micro-batches under GPipe, numbered on through the batches.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated, ClassVar, Literal, Protocol
+
+import msgspec
+
+from potluck.planning.schedule import Durations, Progress, due, filling_windows, published_windows
+from potluck.planning.schedule.gate import Kind
+from potluck.settings import Part
+
+__all__ = ["Course", "Flow", "GPipe", "OneFOneB", "Single", "Timetable", "Waves"]
+
+Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class Course(Protocol):
+    """One stage's way through a stretch: at most one task is due at any moment."""
+
+    @property
+    def end(self) -> int:
+        """The batch before which the stretch ends."""
+
+    def due(self) -> tuple[Kind, int] | None:
+        """The task whose turn it is and its part; None when the stretch is done."""
+
+    def done(self, kind: Kind) -> None:
+        """The task that was due is done."""
+
+    def steps(self, part: int) -> bool:
+        """Whether the weights are updated after this part's backward."""
+
+    def untouched(self) -> int:
+        """The first batch that was not begun: the stretch can still be made to end here."""
+
+    def close(self, end: int) -> None:
+        """The stretch ends before this batch."""
+
+
+class Flow:
+    """Asynchronous 1F1B: the gating rule with this stage's window."""
+
+    def __init__(self, window: int, start: int, end: int) -> None:
+        self._progress = Progress.fresh(window, end, start)
+
+    @property
+    def end(self) -> int:
+        return self._progress.end
+
+    def due(self) -> tuple[Kind, int] | None:
+        return due(self._progress)
+
+    def done(self, kind: Kind) -> None:
+        self._progress = self._progress.after(kind)
+
+    def steps(self, part: int) -> bool:
+        return True
+
+    def untouched(self) -> int:
+        return self._progress.forward + 1
+
+    def close(self, end: int) -> None:
+        self._progress = replace(self._progress, end=end)
+
+
+class Waves:
+    """GPipe: all parts of a batch forward, then back in reverse, then the step."""
+
+    def __init__(self, parts: int, start: int, end: int) -> None:
+        self.end = end
+        self._parts = parts
+        self._batch = start
+        self._place = 0  # among the 2 × parts tasks of the batch
+
+    def due(self) -> tuple[Kind, int] | None:
+        if self._batch >= self.end:
+            return None
+        first, turned = self._batch * self._parts, self._place - self._parts
+        return ("forward", first + self._place) if turned < 0 else ("backward", first + self._parts - 1 - turned)
+
+    def done(self, kind: Kind) -> None:
+        self._place += 1
+        if self._place == 2 * self._parts:
+            self._batch, self._place = self._batch + 1, 0
+
+    def steps(self, part: int) -> bool:
+        return part % self._parts == 0
+
+    def untouched(self) -> int:
+        return self._batch + (self._place > 0)
+
+    def close(self, end: int) -> None:
+        self.end = end
+
+
+class Timetable(Part, frozen=True, kw_only=True):
+    """`schedule`: when a stage does what."""
+
+    vertical_sync: bool = False
+    aggregate: Count = 0
+    most_stages: ClassVar[int | None] = None
+
+    @property
+    def parts(self) -> int:
+        """Into how many parts a batch is cut."""
+        return 1
+
+    def windows(self, durations: Durations) -> tuple[int, ...]:
+        """How many parts each stage has in flight at most."""
+        return published_windows(durations.stages)
+
+    def course(self, window: int, start: int, end: int) -> Course:
+        return Flow(window, start, end)
+
+
+class OneFOneB(Timetable, frozen=True, kw_only=True, tag="1f1b"):
+    """Asynchronous, one forward and one backward in turn.
+
+    With `vertical_sync` a batch meets the same version of the weights on every stage. Every `aggregate` batches
+    (0: never) a stage takes the mean of the versions in flight. `filling` windows let in as many batches as keep
+    the slowest part busy, transfers included; `published` ones are N − i.
+    """
+
+    vertical_sync: bool = True
+    fill: Literal["published", "filling"] = "published"
+
+    def windows(self, durations: Durations) -> tuple[int, ...]:
+        return filling_windows(durations) if self.fill == "filling" else published_windows(durations.stages)
+
+
+class GPipe(Timetable, frozen=True, kw_only=True, tag="gpipe"):
+    """Synchronous: a batch in `micro_batches`, a flush after each batch."""
+
+    micro_batches: Annotated[int, msgspec.Meta(ge=1)] = 4
+
+    @property
+    def parts(self) -> int:
+        return self.micro_batches
+
+    def course(self, window: int, start: int, end: int) -> Course:
+        return Waves(self.micro_batches, start, end)
+
+
+class Single(Timetable, frozen=True, kw_only=True, tag="single"):
+    """The central device alone."""
+
+    most_stages: ClassVar[int | None] = 1

@@ -1,0 +1,179 @@
+"""What the nodes of a pipeline say to each other.
+
+    coordinator                         device                          device
+    Halt ──────────────────────────────▶                                            a new term: stop, what have you?
+         ◀───────────────────────────── Inventory
+    Assign ────────────────────────────▶ Fetch ────────────────────────▶            your layers, and who has them
+                                              ◀──────────────────────── Piece
+         ◀───────────────────────────── Ready
+    Begin ─────────────────────────────▶                                            a stretch of batches
+                                         Activation, Labels ───────────▶
+                                              ◀──────────────────────── Gradient
+                                         Replica ──────────────────────▶ Kept ──▶ both
+         ◀───────────────────────────── Report
+    Close ─────────────────────────────▶ Closed                                     the stretch ends earlier
+    Secure ────────────────────────────▶                                            older versions can go
+
+Everything names its term; what belongs to another one is dropped. Requests are asked again until they are answered,
+and what flows between stages is asked for again (Resend) by whoever misses it.
+"""
+
+from __future__ import annotations
+
+from potluck.loops.messages import Bulky, Message
+from potluck.loops.pipeline.sourcing import Held, Origin
+
+__all__ = [
+    "Activation", "Assign", "Begin", "Close", "Closed", "Fetch", "Gradient", "Halt", "Inventory", "Kept", "Labels",
+    "Missing", "Piece", "Ready", "Replica", "Report", "Resend", "Secure",
+]  # fmt: skip
+
+
+class Halt(Message, frozen=True):
+    """A new term begins: drop what is under way and what is not of this history, and tell what you have."""
+
+    term: int
+    terms: tuple[tuple[int, int], ...]
+
+
+class Inventory(Message, frozen=True):
+    """The versions that a device holds."""
+
+    term: int
+    held: tuple[Held, ...]
+
+
+class Assign(Message, frozen=True):
+    """The layout of this term; take your layers from these origins as version `version`, which `made` made."""
+
+    term: int
+    cuts: tuple[int, ...]
+    order: tuple[str, ...]
+    windows: tuple[int, ...]
+    stride: int
+    version: int
+    made: int
+    origins: tuple[Origin, ...]
+
+
+class Ready(Message, frozen=True):
+    """I have my layers."""
+
+    term: int
+
+
+class Begin(Message, frozen=True):
+    """Let the batches from `start` to just before `end` flow; answered with a Report."""
+
+    term: int
+    start: int
+    end: int
+
+
+class Report(Message, frozen=True):
+    """How far a stage is, and how long its latest batch took; the last one tells the loss."""
+
+    term: int
+    applied: int
+    seconds: float = 0.0
+    loss: float | None = None
+    sent: int = 0  # bytes since the last report
+
+
+class Close(Message, frozen=True):
+    """Let the stretch end: to stage 0 with no batch, as soon as possible; to the others before this batch."""
+
+    term: int
+    end: int | None = None
+
+
+class Closed(Message, frozen=True):
+    """Stage 0 will let no batch from `end` on into the pipeline."""
+
+    term: int
+    end: int
+
+
+class Fetch(Message, frozen=True):
+    """Ask for some layers."""
+
+    term: int
+    first: int
+    last: int
+    version: int
+    moments: bool = True
+
+
+class Missing(Message, frozen=True):
+    """What was asked for is not here (any more)."""
+
+    term: int
+
+
+class Piece(Bulky, frozen=True, kw_only=True):
+    """Some layers of a version."""
+
+    term: int
+    first: int
+    last: int
+    version: int
+
+
+class Activation(Bulky, frozen=True, kw_only=True):
+    """A part on its way forward, and the version of the weights that it met on stage 0."""
+
+    term: int
+    part: int
+    version: int
+
+
+class Labels(Bulky, frozen=True, kw_only=True):
+    """A part's targets, straight to the last stage."""
+
+    term: int
+    part: int
+
+
+class Gradient(Bulky, frozen=True, kw_only=True):
+    """A part on its way back."""
+
+    term: int
+    part: int
+
+
+class Resend(Message, frozen=True):
+    """What I wait for has not come."""
+
+    term: int
+    what: str  # the name of the message
+    part: int
+
+
+class Replica(Bulky, frozen=True, kw_only=True):
+    """Piece `place` of `count` of a copy of a version, or (`step`) of the step that leads to it from the one before."""
+
+    term: int
+    first: int
+    last: int
+    version: int
+    made: int
+    place: int
+    count: int
+    step: bool = False
+
+
+class Kept(Message, frozen=True):
+    """The copy is whole and kept, by whoever says so."""
+
+    term: int
+    first: int
+    last: int
+    version: int
+    whole: bool = True  # else the step could not be applied: send the version
+
+
+class Secure(Message, frozen=True):
+    """Every layer of this version is held twice: older copies can go."""
+
+    term: int
+    version: int

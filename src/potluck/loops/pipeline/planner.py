@@ -1,0 +1,170 @@
+"""Who should get which layers, from what is known of devices and links, and whether moving there pays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from potluck.fleet import Device
+from potluck.loops.pipeline.costs import ChainCosts
+from potluck.planning.partition import Devices, Layers, Partition, evaluate
+from potluck.planning.redistribution import Layout, sources
+from potluck.planning.schedule import Durations, steady_period
+
+if TYPE_CHECKING:
+    from potluck.loops.pipeline.settings import Pipeline
+
+__all__ = ["Plan", "Planner"]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A layout: the device of each stage, its layers and how many batches it lets into flight."""
+
+    cuts: tuple[int, ...]
+    order: tuple[str, ...]
+    layers: int
+    windows: tuple[int, ...]
+    period: float  # seconds between two batches, as forecast when it was made
+    stride: int  # every how many batches a copy goes along the chain
+
+    @property
+    def stages(self) -> tuple[range, ...]:
+        return tuple(range(*ends) for ends in pairwise((0, *self.cuts, self.layers)))
+
+    def same_as(self, other: Plan) -> bool:
+        return (self.cuts, self.order) == (other.cuts, other.order)
+
+
+class Planner:
+    """Knows the fleet's figures and what was seen of its speeds."""
+
+    def __init__(self, fleet: Sequence[Device], costs: ChainCosts, samples: int, settings: Pipeline) -> None:
+        self._devices: Mapping[str, Device] = {device.name: device for device in fleet}
+        self._costs = costs
+        self._samples = samples
+        self._settings = settings
+        self._ahead: dict[frozenset[str], Plan] = {}
+        self.slowness: dict[str, float] = {}  # measured over nominal seconds
+
+    @property
+    def layers(self) -> int:
+        return self._costs.layers
+
+    # --- plans -----------------------------------------------------------------------------------------------------
+
+    def plan(self, candidates: Sequence[str]) -> Plan:
+        """The layout over some of the candidates, of which the first holds the data; UserError if there is none."""
+        names = tuple(candidates[: self._settings.schedule.most_stages])
+        ready = self._ahead.get(frozenset(names))
+        if ready is not None and ready.order[0] == names[0]:
+            return ready
+        found = self._settings.partition.plan(self._layers(names), self._facts(names))
+        return self._of(found, names)
+
+    def fixed(self, cuts: Sequence[int], order: Sequence[str]) -> Plan:
+        """A layout that is given."""
+        found = evaluate(cuts, range(len(order)), self._layers(order), self._facts(order))
+        return self._of(found, order)
+
+    def foresee(self, candidates: Sequence[str]) -> None:
+        """Work out the plan for each single death, so that it is there when it is needed."""
+        self._ahead = {}
+        if len(candidates) <= 1:
+            return
+        ahead = {}
+        for lost in candidates[1:]:
+            left = [name for name in candidates if name != lost]
+            ahead[frozenset(left)] = self.plan(left)
+        self._ahead = ahead
+
+    def forget(self) -> None:
+        """What was foreseen does not hold any more."""
+        self._ahead = {}
+
+    def _of(self, found: Partition, names: Sequence[str]) -> Plan:
+        order = tuple(names[place] for place in found.order)
+        durations = self.durations(found.cuts, order)
+        windows = self._settings.schedule.windows(durations)
+        period = steady_period(durations, windows) if self._settings.schedule.parts == 1 else found.period
+        seconds = self._copy_seconds(found.stages, order)
+        stride = self._settings.replication.stride(seconds, period) if len(order) > 1 else 0
+        return Plan(found.cuts, order, found.layers, windows, period, stride)
+
+    # --- forecasts -------------------------------------------------------------------------------------------------
+
+    def period(self, plan: Plan) -> float:
+        """Seconds between two batches of a layout at the speeds that are known now."""
+        return steady_period(self.durations(plan.cuts, plan.order), plan.windows)
+
+    def durations(self, cuts: Sequence[int], order: Sequence[str]) -> Durations:
+        """Seconds of each stage and of each transfer, for one part of a batch."""
+        samples = self._samples / self._settings.schedule.parts
+        runs = list(pairwise((0, *cuts, self._costs.layers)))
+        pairs = list(zip(order, runs, strict=True))
+        sizes = [self._costs.crossing_bytes[cut - 1] * samples for cut in cuts]
+        links = list(zip(pairwise(order), sizes, strict=True))
+        return Durations(
+            [self._costs.forward(first, end - 1, 1) * samples / self.speed(name) for name, (first, end) in pairs],
+            [self._costs.backward(first, end - 1, 1) * samples / self.speed(name) for name, (first, end) in pairs],
+            [self.seconds(there, here, size) for (there, here), size in links],
+            [self.seconds(here, there, size) for (there, here), size in links],
+        )
+
+    def migration(self, old: Plan, new: Plan) -> float:
+        """About how many seconds go by between two layouts: the old one runs dry, layers travel, the new one fills."""
+        places = {name: place for place, name in enumerate(dict.fromkeys((*old.order, *new.order)))}
+        names = list(places)
+        before = Layout(old.cuts, tuple(places[name] for name in old.order), old.layers)
+        after = Layout(new.cuts, tuple(places[name] for name in new.order), new.layers)
+        arriving: dict[str, float] = dict.fromkeys(names, 0.0)
+        for layer, source, target in sources(before, (), after, replicas={}).fetches():
+            size = self._costs.state_bytes(layer, layer)
+            arriving[names[target]] += self.seconds(names[source], names[target], size)
+        emptying = (len(old.order) + len(new.order) - 2) / 2
+        return max(arriving.values()) + emptying * max(self.period(old), self.period(new))
+
+    def speed(self, name: str) -> float:
+        return self._devices[name].flops / self.slowness.get(name, 1.0)
+
+    def nominal(self, name: str, first: int, last: int) -> float:
+        """Seconds of a batch on some layers at the device's nominal speed."""
+        return self._costs.both(first, last, self._samples) / self._devices[name].flops
+
+    def seconds(self, sender: str, receiver: str, size: float) -> float:
+        own, other = self._devices[sender].link, self._devices[receiver].link
+        return float(size / min(own.up, other.down) + own.overhead + other.overhead)
+
+    def _copy_seconds(self, stages: Sequence[range], order: Sequence[str]) -> float:
+        """The longest that a copy of a stage takes to the next one."""
+        if len(order) == 1:
+            return 0.0
+        keepers = (*order[1:], order[0])
+        moments = self._settings.replication.optimizer_state and not self._settings.replication.by_steps
+        return max(
+            self.seconds(name, keeper, self._costs.state_bytes(layers[0], layers[-1], moments))
+            for name, keeper, layers in zip(order, keepers, stages, strict=True)
+        )
+
+    def _layers(self, names: Sequence[str]) -> Layers:
+        """Times are those of the first device."""
+        speed, costs = self.speed(names[0]), self._costs
+        return Layers(
+            times=[costs.both(layer, layer, self._samples) / speed for layer in range(costs.layers)],
+            outputs=[size * self._samples for size in costs.crossing_bytes],
+            weights=[costs.state_bytes(layer, layer) for layer in range(costs.layers)],
+        )
+
+    def _facts(self, names: Sequence[str]) -> Devices:
+        reference = self.speed(names[0])
+        return Devices(
+            capacities=[reference / self.speed(name) for name in names],
+            bandwidth=lambda sender, receiver: self._rate(names[sender], names[receiver]),
+            memory=[self._devices[name].memory for name in names],
+            duplex=True,
+        )
+
+    def _rate(self, sender: str, receiver: str) -> float:
+        return float(min(self._devices[sender].link.up, self._devices[receiver].link.down))

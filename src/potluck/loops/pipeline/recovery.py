@@ -1,0 +1,65 @@
+"""What happens after a death: the kinds of recovery as parts of a job."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Annotated, Literal
+
+import msgspec
+
+from potluck.loops.pipeline.planner import Plan, Planner
+from potluck.settings import Part
+
+__all__ = ["Neighbour", "Recovery", "Repartition", "Restart"]
+
+
+class Recovery(Part, frozen=True, kw_only=True):
+    """`recovery`: how a death is noticed, and where the layers go.
+
+    `timer` waits for a batch to take `patience_factor` times the mean before anyone is asked; `connection` goes by the
+    membership events. Without `consistent` every layer is taken in its newest copy, whatever version that is.
+    """
+
+    notice: Literal["connection", "timer"] = "connection"
+    factor: Annotated[float, msgspec.Meta(ge=1.0)] = 2.0
+    consistent: bool = True
+
+    @property
+    def from_archive(self) -> bool:
+        """Whether all goes back to the latest checkpoint."""
+        return False
+
+    def layout(self, planner: Planner, old: Plan | None, candidates: Sequence[str]) -> Plan:
+        """Who gets which layers, from those who are here."""
+        return planner.plan(candidates)
+
+
+class Repartition(Recovery, frozen=True, kw_only=True, tag="repartition"):
+    """All layers are laid out anew over those who are left."""
+
+
+class Neighbour(Recovery, frozen=True, kw_only=True, tag="neighbour"):
+    """The next stage takes over the layers of the dead one, as in ResPipe."""
+
+    def layout(self, planner: Planner, old: Plan | None, candidates: Sequence[str]) -> Plan:
+        if old is None or old.order[0] not in candidates:
+            return planner.plan(candidates)
+        return planner.fixed(*without(old.cuts, old.order, candidates))
+
+
+class Restart(Recovery, frozen=True, kw_only=True, tag="restart"):
+    """Everybody goes back to the latest checkpoint."""
+
+    @property
+    def from_archive(self) -> bool:
+        return True
+
+
+def without(
+    cuts: Sequence[int], order: Sequence[str], alive: Collection[str]
+) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """The layout in which a dead stage's layers belong to the next stage that lives, at the end to the one before."""
+    left = [place for place, device in enumerate(order) if device in alive]
+    begins = (0, *cuts)
+    new_begins = [0, *(begins[before + 1] for before in left[:-1])]
+    return tuple(new_begins[1:]), tuple(order[place] for place in left)

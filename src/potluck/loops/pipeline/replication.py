@@ -1,0 +1,85 @@
+"""Who keeps copies of whose layers, and how often: the kinds of replication as parts of a job.
+
+Versions that are copied are *marks*: every stage marks the same ones and keeps them until newer ones are safe, so a
+consistent version of the whole model can be put together again after a death.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated
+
+import msgspec
+
+from potluck.settings import Part
+from potluck.units import Bytes
+
+__all__ = ["Incremental", "NoReplication", "Periodic", "Replication", "pick"]
+
+Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class Replication(Part, frozen=True, kw_only=True):
+    """`replication`."""
+
+    optimizer_state: bool = True  # whether copies hold what the optimizer remembers
+    chunk: Bytes = Bytes(256_000)  # a copy travels in pieces of this size, each when the link is idle
+
+    def stride(self, seconds: float, period: float) -> int:
+        """Every how many batches a copy goes to the next stage, if one takes so long and a batch so long; 0: never."""
+        raise NotImplementedError
+
+    def central_stride(self) -> int:
+        """Every how many batches a copy goes to the coordinator; 0: never."""
+        return 0
+
+    @property
+    def by_steps(self) -> bool:
+        """Whether a copy may be brought up to date by sending the step instead of the version."""
+        return False
+
+
+class NoReplication(Replication, frozen=True, kw_only=True, tag="none"):
+    """Nobody but the owner; a death goes back to the latest checkpoint."""
+
+    def stride(self, seconds: float, period: float) -> int:
+        return 0
+
+
+class Periodic(Replication, frozen=True, kw_only=True, tag="periodic"):
+    """Along the chain every `chain` batches, to the coordinator every `central`."""
+
+    chain: Count = 100
+    central: Count = 200
+
+    def stride(self, seconds: float, period: float) -> int:
+        return self.chain
+
+    def central_stride(self) -> int:
+        return self.central
+
+
+class Incremental(Replication, frozen=True, kw_only=True, tag="incremental"):
+    """Along the chain after every batch, or every so many that the idle time of the links is enough."""
+
+    central: Count = 0
+    share: Annotated[float, msgspec.Meta(gt=0.0, le=1.0)] = 0.5  # of a batch's time that a copy may take
+
+    def stride(self, seconds: float, period: float) -> int:
+        return max(1, -(-seconds // (self.share * period)).__int__()) if period else 1
+
+    def central_stride(self) -> int:
+        return self.central
+
+    @property
+    def by_steps(self) -> bool:
+        return True
+
+
+def pick(waiting: Iterable[int], stride: int) -> int | None:
+    """Which of the marks that wait to be copied goes next: one that others who lag behind pick as well.
+
+    That is the roundest number, the newest among equals. Who keeps up copies them all.
+    """
+    marks = [version for version in waiting if version % stride == 0] if stride else []
+    return max(marks, key=lambda version: ((version // stride) & -(version // stride), version), default=None)

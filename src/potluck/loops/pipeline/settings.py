@@ -1,0 +1,55 @@
+"""The settings of the pipeline loop."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from potluck.loops.pipeline.courses import OneFOneB, Timetable
+from potluck.loops.pipeline.layouts import Optimal, Partitioning
+from potluck.loops.pipeline.recovery import Recovery, Repartition
+from potluck.loops.pipeline.replication import Incremental, Replication
+from potluck.model.optimizers import Constant, Optimizer, Schedule, Sgd
+from potluck.settings import Settings
+from potluck.units import Seconds
+
+__all__ = ["Adaptation", "Pipeline"]
+
+Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class Adaptation(Settings, frozen=True, kw_only=True):
+    """When the layout is looked at again: at batch `first`, then `every` so many (0: never), and on a change of speed.
+
+    Moving must pay within `horizon` batches; with 0 any gain will do.
+    """
+
+    first: Count = 10
+    every: Count = 100
+    on_change: bool = True
+    join: bool = True  # whether devices that come or return are taken in
+    horizon: Count = 200
+
+
+class Pipeline(Settings, frozen=True, kw_only=True):
+    """`[pipeline]`: the layers are laid out over the devices, and batches flow through them."""
+
+    batch: Annotated[int, msgspec.Meta(ge=1)] = 128
+    schedule: Timetable = OneFOneB()
+    partition: Partitioning = Optimal()
+    between: Literal["layers", "blocks"] = "layers"  # where cuts may lie: blocks are the model's own outer modules
+    replication: Replication = Incremental()
+    recovery: Recovery = Repartition()
+    adaptation: Adaptation = Adaptation()
+    optimizer: Optimizer = Sgd(lr=0.05, momentum=0.9)
+    lr_schedule: Schedule = Constant()
+    central: str = ""  # the device that holds the data and is stage 0; the first of the fleet by default
+    sources: tuple[str, ...] = ()  # other devices that hold the data too, and may take its place
+    retry: Seconds = Seconds(2)  # until something that was not answered is asked again; doubles each time
+    patience: Seconds = Seconds(1800)  # how long the run waits without any progress before it gives up
+
+    def __post_init__(self) -> None:
+        for key in ("retry", "patience"):
+            if not getattr(self, key) > 0:
+                raise ValueError(f"`{key}` must be above 0")

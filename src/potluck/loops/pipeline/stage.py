@@ -1,0 +1,304 @@
+"""A stage at work: it does what its course says is due, as soon as what it needs has arrived.
+
+    before ──Activation──▶ forward ──Activation──▶ next
+           ◀──Gradient─── backward ◀──Gradient───        then the step: version v becomes v + 1
+
+The weights that a batch met on its way forward live on in its graph until it comes back; its gradient is applied to the
+newest version.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from potluck.journal import Span
+from potluck.loops.messages import Bulky
+from potluck.loops.node import COORDINATOR, Node, Step, Work
+from potluck.loops.pipeline.costs import ChainCosts
+from potluck.loops.pipeline.courses import Course
+from potluck.loops.pipeline.line import Bell, Crew, Line
+from potluck.loops.pipeline.mathematics import Sizes, StageMathematics
+from potluck.loops.pipeline.messages import Activation, Assign, Gradient, Kept, Labels, Report, Resend
+from potluck.loops.pipeline.replicator import Replicator
+from potluck.loops.pipeline.settings import Pipeline
+from potluck.loops.pipeline.shelf import Shelf
+from potluck.payload import Payload
+from potluck.planning.schedule.gate import Kind
+
+__all__ = ["Stage", "Workshop"]
+
+_NEEDED: dict[str, type[Bulky]] = {"Activation": Activation, "Labels": Labels, "Gradient": Gradient}
+
+
+class Workshop(NamedTuple):
+    """What a stage works with."""
+
+    node: Node
+    settings: Pipeline
+    mathematics: StageMathematics
+    costs: ChainCosts
+    flops: float
+    sizes: Sizes
+    shelf: Shelf
+
+
+class Flight(NamedTuple):
+    """A part between its forward and its backward."""
+
+    forwarded: Any
+    version: int
+    seconds: float
+
+
+class Stage:
+    """One device's layers in one term."""
+
+    def __init__(self, shop: Workshop, assign: Assign, numbers: Any, failed: Callable[[BaseException], None]) -> None:
+        self.node, self.settings, self.mathematics, self._costs, self._flops, self._sizes, self._shelf = shop
+        self.term, self.start, self._made = assign.term, assign.version, assign.made
+        self.place, self._stages = assign.order.index(shop.node.name), len(assign.order)
+        self._order, self.window = assign.order, assign.windows[self.place]
+        ends = (0, *assign.cuts, self._costs.layers)
+        self.first, self.last = ends[self.place], ends[self.place + 1] - 1
+        self._stride = assign.stride
+        self.versions: dict[int, Any] = {}
+        self.steps: dict[int, tuple[Any, Any]] = {}  # what led to a version: a gradient and the buffers
+        self.applied = self.start
+        self._used = self.start  # the version that the latest forward met
+        self._buffers = numbers.buffers
+        self._secure = self.start
+        self._total: Any = None
+        self._losses = self._seconds = 0.0  # of the batch whose parts are coming back
+        self._course: Course | None = None
+        self._begun = -1
+        self._entering = -1  # the newest batch whose forward was begun
+        self._inbox: dict[tuple[str, int], Bulky] = {}
+        self._log: dict[tuple[str, int], tuple[str, Bulky, asyncio.Task[None]]] = {}
+        self._flights: dict[int, Flight] = {}
+        self._bell = Bell()
+        self._crew = Crew(failed)
+        self.line = Line(self.node, self._crew)
+        self._store(self.start, numbers)
+        self._replicators = self._hire(assign)
+        self._crew.start(self._work())
+
+    # --- what it is told -------------------------------------------------------------------------------------------
+
+    def begin(self, start: int, end: int) -> None:
+        """A stretch of batches; said again, it changes nothing."""
+        if start > self._begun:
+            self._begun = start
+            self._course = self.settings.schedule.course(self.window, start, end)
+            self._bell.ring()
+        self.report()
+
+    def close(self, end: int | None) -> int | None:
+        """End the stretch before a batch, or as soon as possible; gives back where it ends."""
+        if self._course is None:
+            return None
+        if end is None:
+            end = min(max(self._course.untouched(), self._entering + 1), self._course.end)
+        if end < self._course.end:
+            self._course.close(end)
+            self._bell.ring()
+        return self._course.end
+
+    def take(self, message: Activation | Labels | Gradient) -> None:
+        self._inbox[type(message).__name__, message.part] = message
+        self._bell.ring()
+
+    def resend(self, sender: str, asked: Resend) -> None:
+        """Send again what someone misses, unless it is still on its way or not yet made."""
+        found = self._log.get((asked.what, asked.part))
+        if found is not None and found[0] == sender and found[2].done():
+            self._send(*found[:2])
+
+    def kept(self, keeper: str, kept: Kept) -> None:
+        for replicator in self._replicators:
+            if replicator.keeper == keeper:
+                replicator.answered(kept)
+
+    def secure(self, version: int) -> None:
+        self._secure = max(self._secure, version)
+        self._forget()
+
+    def report(self, seconds: float = 0.0, loss: float | None = None) -> None:
+        self.node.send(COORDINATOR, Report(self.term, self.applied, seconds, loss, self.line.read_meter()))
+
+    def end(self) -> None:
+        self._crew.disband()
+
+    def made(self, version: int) -> int:
+        """The term that made one of its versions."""
+        return self.term if version > self.start else self._made
+
+    # --- the work --------------------------------------------------------------------------------------------------
+
+    @property
+    def _is_first(self) -> bool:
+        return self.place == 0
+
+    @property
+    def _is_last(self) -> bool:
+        return self.place == self._stages - 1
+
+    async def _work(self) -> None:
+        pause = float(self.settings.retry)
+        while True:
+            task = self._course.due() if self._course is not None else None
+            missing = [] if task is None else self._missing(*task)
+            if task is None or missing:
+                if not await self._bell.wait(None if task is None else pause):
+                    self._ask(missing)
+                    pause = min(2 * pause, 4 * float(self.settings.retry))
+                continue
+            pause = float(self.settings.retry)
+            course = self._course
+            assert course is not None
+            await (self._forward(task[1]) if task[0] == "forward" else self._backward(task[1], course))
+            course.done(task[0])
+
+    def _missing(self, kind: Kind, part: int) -> list[tuple[str, int]]:
+        """What must arrive before a task can begin."""
+        needed = []
+        if kind == "backward" and not self._is_last:
+            needed = ["Gradient"]
+        elif kind == "forward" and not self._is_first:
+            needed = ["Activation", "Labels"] if self._is_last else ["Activation"]
+        return [(what, part) for what in needed if (what, part) not in self._inbox]
+
+    def _ask(self, missing: list[tuple[str, int]]) -> None:
+        for what, part in missing:
+            place = 0 if what == "Labels" else self.place + (1 if what == "Gradient" else -1)
+            self.node.send(self._order[place], Resend(self.term, what, part))
+
+    async def _forward(self, part: int) -> None:
+        self._entering = part // self.settings.schedule.parts
+        version, arrived, labels = self._arrived(part)
+        numbers, buffers, mathematics = self.versions[version], self._buffers, self.mathematics
+        first, last = self._is_first, self._is_last
+        if first and not last:
+            self._send(self._order[-1], Labels(mathematics.labels(part), term=self.term, part=part))
+
+        def run(pace: object) -> Any:
+            inputs = mathematics.inputs(part) if first else arrived
+            targets = mathematics.labels(part) if first and last else labels
+            return mathematics.forward(numbers, buffers, part, inputs, targets)
+
+        forwarded, seconds = await self._compute("forward", part, version, run)
+        self._buffers, self._used = forwarded.buffers, version
+        self._flights[part] = Flight(forwarded, version, seconds)
+        if last:
+            self._losses += (forwarded.loss_now or 0.0) * mathematics.share(part)
+        else:
+            self._send(
+                self._order[self.place + 1],
+                Activation(forwarded.payload, term=self.term, part=part, version=version),
+            )
+
+    def _arrived(self, part: int) -> tuple[int, Any, Payload | None]:
+        """The version that a part meets here, and what came with it."""
+        if self._is_first:
+            return self.applied, None, None
+        message = self._inbox.pop(("Activation", part))
+        assert isinstance(message, Activation)
+        labels = self._inbox.pop(("Labels", part)) if self._is_last else None
+        version = message.version if self.settings.schedule.vertical_sync else self.applied
+        return version, message.payload, None if labels is None else labels.payload
+
+    async def _backward(self, part: int, course: Course) -> None:
+        flight = self._flights.pop(part)
+        arrived = None if self._is_last else self._inbox.pop(("Gradient", part)).payload
+        self._log.pop(("Activation", part), None)
+        newest, total, mathematics = self.versions[self.applied], self._total, self.mathematics
+        lr, steps = self.settings.lr_schedule.factor(self.applied), course.steps(part)
+
+        def run(pace: object) -> Any:
+            own, onward = mathematics.backward(flight.forwarded, arrived)
+            mixed = mathematics.mix(total, own, mathematics.share(part))
+            stepped = mathematics.step(newest, mixed, flight.forwarded.buffers, lr) if steps else None
+            return mixed, onward, stepped
+
+        (self._total, onward, stepped), seconds = await self._compute("backward", part, flight.version, run)
+        self._seconds += flight.seconds + seconds
+        if not self._is_first:
+            self._send(self._order[self.place - 1], Gradient(onward, term=self.term, part=part))
+        if steps:
+            self._step(stepped, flight.forwarded.buffers)
+
+    async def _compute(self, kind: Kind, part: int, version: int, run: Callable[[Any], Any]) -> tuple[Any, float]:
+        """Do it, and say how long it took."""
+        cost = self._costs.forward if kind == "forward" else self._costs.backward
+        began = self.node.now()
+        seconds = cost(self.first, self.last, self._sizes.count(part)) / self._flops
+        result = await self.node.compute(Work([Step(seconds)], run, kind))
+        now = self.node.now()
+        fields = {"batch": part, "version": version, "stage": self.place, "term": self.term}
+        self.node.record(Span(self.node.name, kind, began, now, fields))
+        return result, now - began
+
+    def _step(self, numbers: Any, buffers: Any) -> None:
+        """The next version is there."""
+        gradient, self._total = self._total, None
+        self.applied += 1
+        every = self.settings.schedule.aggregate
+        if every and self.applied % every == 0:
+            older = range(max(self.start, self.applied - self.window + 1), self.applied)
+            numbers = self.mathematics.average([*(self.versions[version] for version in older), numbers])
+        else:
+            self.steps = {self.applied: (gradient, buffers)}
+        self._store(self.applied, numbers)
+        now = self.node.now()
+        fields = {"batch": self.applied - 1, "version": self.applied, "stage": self.place, "term": self.term}
+        self.node.record(Span(self.node.name, "step", now, now, fields))
+        self.report(self._seconds, self._losses if self._is_last else None)
+        self._seconds = self._losses = 0.0
+        self._forget()
+        for replicator in self._replicators:
+            replicator.stepped()
+
+    # --- what it holds ---------------------------------------------------------------------------------------------
+
+    def _store(self, version: int, numbers: Any) -> None:
+        self.versions[version] = numbers
+        self._shelf.put(version, self.made(version), self.first, self.last, numbers)
+
+    def _forget(self) -> None:
+        """Drop the versions that nobody can ask for any more."""
+        used = self._used if self.settings.schedule.vertical_sync else self.applied
+        aggregated = self.applied - self.window + 1 if self.settings.schedule.aggregate else self.applied
+        floor = min(used, aggregated)
+
+        def wanted(version: int) -> bool:
+            return version >= floor or (version >= self._secure and self._is_mark(version))
+
+        self.versions = {version: numbers for version, numbers in self.versions.items() if wanted(version)}
+        own = (self.first, self.last)
+        self._shelf.keep(lambda version, *layers: layers != own or version <= self.start or version in self.versions)
+
+    def _is_mark(self, version: int) -> bool:
+        central = self.settings.replication.central_stride()
+        strides = [stride for stride in (self._stride, central) if stride]
+        return version == self.start or any(version % stride == 0 for stride in strides)
+
+    def _hire(self, assign: Assign) -> list[Replicator]:
+        """Those who send its copies: to the next stage (from the last to the first), and to the coordinator."""
+        found = []
+        if self._stages > 1 and assign.stride:
+            found.append(Replicator(self, self._order[(self.place + 1) % self._stages], assign.stride))
+        central = self.settings.replication.central_stride()
+        if central:
+            found.append(Replicator(self, COORDINATOR, central))
+        for replicator in found:
+            self._crew.start(replicator.run())
+        return found
+
+    def _send(self, to: str, message: Bulky) -> None:
+        part: int = message.part  # type: ignore[attr-defined]
+        key = type(message).__name__, part
+        self._log[key] = (to, message, self.line.send(to, message, batch=part))
+        behind = part - 3 * max(1, self.window) * self.settings.schedule.parts
+        for old in [key for key in self._log if key[1] < behind]:
+            del self._log[old]

@@ -1,0 +1,102 @@
+"""The same network with fewer channels, as a real module: the layers are smaller, the forward is the one traced."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.conv import _ConvNd
+
+from potluck.model.slicing import section
+from potluck.model.submodels.selection import Axes, shape
+from potluck.model.submodels.width import Width
+
+__all__ = ["narrow", "pattern"]
+
+FEWEST_STRIDED = 8
+
+
+def pattern(width: Width) -> fx.GraphModule:
+    """The whole model as a graph in which no node says how many channels there are."""
+    whole = section(width.chain, 0, len(width.chain.layers) - 1, entries=[], exits=None)
+    for node in list(whole.graph.nodes):
+        if node.name in width.flattened and node.op != "call_module":
+            with whole.graph.inserting_before(node):
+                flat = whole.graph.call_function(torch.flatten, (node.all_input_nodes[0], 1))
+            node.replace_all_uses_with(flat)
+            whole.graph.erase_node(node)
+    whole.recompile()
+    return whole
+
+
+def narrow(width: Width, whole: fx.GraphModule, counts: Sequence[int], *, static: bool = False) -> nn.Module:
+    """A copy of `whole` that keeps so many units of every set; all its numbers are zero.
+
+    A `static` batch norm normalises by its mini-batch and leaves its running statistics alone.
+    """
+    small = copy.deepcopy(whole)
+    for path, layer in small.named_modules():
+        for name, tensor in _own(layer):
+            tensor.data = tensor.new_zeros(shape(tensor.shape, width.axes.get(f"{path}.{name}", Axes()), counts))
+        for kind, settle in SETTLE.items():
+            if isinstance(layer, kind):
+                settle(layer)
+        if static and isinstance(layer, _NormBase):
+            layer.track_running_stats = False
+    return small
+
+
+def _own(layer: nn.Module) -> list[tuple[str, Tensor]]:
+    return [*layer.named_parameters(recurse=False), *layer.named_buffers(recurse=False)]
+
+
+def _settle_conv(conv: _ConvNd) -> None:
+    """Bring the numbers that a layer keeps about its own size up to date."""
+    outputs = len(conv.weight)
+    conv.groups = conv.groups * outputs // conv.out_channels if conv.groups > 1 else 1
+    conv.out_channels, conv.in_channels = outputs, conv.weight.shape[1] * conv.groups
+    if type(conv) is nn.Conv2d and _is_strided_pointwise(conv) and conv.in_channels < FEWEST_STRIDED:
+        conv.__class__ = _Picking
+
+
+def _settle_linear(linear: nn.Linear) -> None:
+    linear.out_features, linear.in_features = linear.weight.shape
+
+
+def _settle_norm(norm: _NormBase) -> None:
+    if norm.running_mean is not None or norm.weight is not None:
+        norm.num_features = len(norm.running_mean if norm.running_mean is not None else norm.weight)
+
+
+def _settle_group_norm(norm: nn.GroupNorm) -> None:
+    if norm.weight is not None:
+        norm.num_groups = norm.num_groups * len(norm.weight) // norm.num_channels
+        norm.num_channels = len(norm.weight)
+
+
+SETTLE: dict[type[nn.Module], Callable[[Any], None]] = {
+    _ConvNd: _settle_conv,
+    nn.Linear: _settle_linear,
+    _NormBase: _settle_norm,
+    nn.GroupNorm: _settle_group_norm,
+}
+
+
+def _is_strided_pointwise(conv: nn.Conv2d) -> bool:
+    return set(conv.kernel_size) == {1} and set(conv.stride) != {1} and not any(map(bool, conv.padding))
+
+
+class _Picking(nn.Conv2d):
+    """A strided 1×1 convolution as one without stride on every other pixel.
+
+    For inputs that are channels last and fewer than 8, oneDNN's weight gradient of the strided form writes past its
+    workspace (uxlfoundation/oneDNN issue 6035: crashes, or wrong numbers).
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        picked = input[:, :, :: self.stride[0], :: self.stride[1]]
+        return nn.functional.conv2d(picked, self.weight, self.bias, groups=self.groups)

@@ -1,0 +1,212 @@
+"""The submodel part of a round: which part of the model a device pulls, and which it trains in each mini-batch.
+
+    kind                pulled            in each mini-batch             units            how many
+    whole               everything        everything
+    filter-dropout      everything        what the budget allows         random           an explored table
+    uniform-dropout     everything        what the budget allows         random           one rate for all sets
+    federated-dropout   what fits         the same                       random           one rate for all sets
+    heterofl            what fits         the same                       leading          fixed levels
+    fedrolex            what fits         the same                       rolling          fixed levels
+    fjord               what fits         any level up to it             leading          fixed levels
+    small               everything        everything (the model itself was made small)    one share
+
+A budget is a share of the whole model's MACs. Choosing how much is numbers
+only and may happen at any moment; choosing which units is left to whoever has the tensors.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import msgspec
+import numpy as np
+
+from potluck import seeds
+from potluck.errors import SettingError
+from potluck.model.replica import Replica
+from potluck.model.submodels.selection import Selection, Subsets
+from potluck.model.submodels.subsets import Chooser, leading, random, rolling, subsets, uniform_counts
+from potluck.model.submodels.width import Width
+from potluck.model.submodels.workshop import Workshop
+from potluck.planning.pareto import ParetoTable
+from potluck.settings import Part
+
+__all__ = ["Carver", "Choice", "Pulled", "Submodel", "Whole"]
+
+Share = Annotated[float, msgspec.Meta(gt=0.0, le=1.0)]
+GRID = tuple(step / 20 for step in range(2, 21))
+Counts = tuple[int, ...]
+
+
+class Choice(NamedTuple):
+    """How much of the model: units of every set, and the MACs as a share of the whole model's."""
+
+    counts: Counts
+    share: float
+
+
+class Pulled(NamedTuple):
+    """The sub-model that a device holds in one round."""
+
+    choice: Choice
+    subsets: Subsets
+    selection: Selection
+
+
+class Submodel(Part, frozen=True, kw_only=True):
+    """Which part of the model? This base trains the whole of it."""
+
+    scaled: bool = False  # scale by 1/(share kept), as dropout does
+    static: bool = False  # batch norm without running statistics
+
+    def ladder(self, width: Width) -> Sequence[Counts]:
+        """The sizes to choose from."""
+        return [width.full]
+
+    @property
+    def per_round(self) -> bool:
+        """Is the choice made once, before the model is pulled?"""
+        return False
+
+    def choose(self, carver: Carver, budget: float, rng: np.random.Generator) -> Choice:
+        """How much to train in the next mini-batch, `budget` being a share of the whole model's MACs."""
+        return carver.within(budget)
+
+    def chooser(self, round: int, rng: np.random.Generator) -> Chooser:
+        """Which units."""
+        return random(rng)
+
+    def begin(self, width: Width, seed: int) -> Carver:
+        return Carver(self, width, seed)
+
+
+class Whole(Submodel, frozen=True, kw_only=True, tag="whole"):
+    """Everything, always."""
+
+
+class FilterDropout(Submodel, frozen=True, kw_only=True, tag="filter-dropout"):
+    """DISTREAL: before each mini-batch the entry of an explored table that the device can afford."""
+
+    table: str  # the file that `potluck explore` wrote
+    scaled: bool = True
+
+    def ladder(self, width: Width) -> Sequence[Counts]:
+        table = ParetoTable.load(Path(self.table))
+        names = tuple(part.name for part in width.sets)
+        if table.sets != names:
+            raise SettingError("table", f"{self.table} is for another model ({table.model}); explore this one")
+        return [width.counts(entry.rates) for entry in table.entries]
+
+
+class UniformDropout(Submodel, frozen=True, kw_only=True, tag="uniform-dropout"):
+    """The same with one rate for all sets, so that no table is needed."""
+
+    scaled: bool = True
+
+    def ladder(self, width: Width) -> Sequence[Counts]:
+        return [uniform_counts(width, kept) for kept in GRID]
+
+
+class _PerRound(Submodel, frozen=True, kw_only=True):
+    levels: tuple[Share, ...] = GRID
+
+    @property
+    def per_round(self) -> bool:
+        return True
+
+    def ladder(self, width: Width) -> Sequence[Counts]:
+        return [uniform_counts(width, kept) for kept in self.levels]
+
+
+class FederatedDropout(_PerRound, frozen=True, kw_only=True, tag="federated-dropout"):
+    """Caldas et al. 2018: a random sub-model for each device and round."""
+
+    scaled: bool = True
+
+
+class HeteroFl(_PerRound, frozen=True, kw_only=True, tag="heterofl"):
+    """Diao et al. 2020: the leading slice of the level that a device can afford."""
+
+    levels: tuple[Share, ...] = (0.0625, 0.125, 0.25, 0.5, 1.0)
+    static: bool = True
+
+    def chooser(self, round: int, rng: np.random.Generator) -> Chooser:
+        return leading
+
+
+class FedRolex(_PerRound, frozen=True, kw_only=True, tag="fedrolex"):
+    """Alam et al. 2022: a window that rolls over the units as rounds go by."""
+
+    levels: tuple[Share, ...] = (0.0625, 0.125, 0.25, 0.5, 1.0)
+    static: bool = True
+
+    def chooser(self, round: int, rng: np.random.Generator) -> Chooser:
+        return rolling(round)
+
+
+class Fjord(_PerRound, frozen=True, kw_only=True, tag="fjord"):
+    """Horváth et al. 2021: in each mini-batch a leading slice of any level up to the device's own."""
+
+    levels: tuple[Share, ...] = (0.2, 0.4, 0.6, 0.8, 1.0)
+
+    def choose(self, carver: Carver, budget: float, rng: np.random.Generator) -> Choice:
+        return carver.steps[int(rng.integers(carver.rank(budget) + 1))]
+
+    def chooser(self, round: int, rng: np.random.Generator) -> Chooser:
+        return leading
+
+
+class SmallModel(Submodel, frozen=True, kw_only=True, tag="small"):
+    """One smaller network for everyone, the server included; `share` is what it may cost of the whole one's MACs."""
+
+    share: Share = 0.33
+
+    def size(self, width: Width) -> Counts:
+        """The counts of the largest network, all sets cut alike, that costs no more."""
+        grid = [uniform_counts(width, kept / 100) for kept in range(1, 101)]
+        return [grid[0], *(counts for counts in grid if width.share(counts) <= self.share)][-1]
+
+
+class Carver:
+    """A submodel part at work on one model."""
+
+    def __init__(self, part: Submodel, width: Width, seed: int) -> None:
+        self.part = part
+        self.width = width
+        self._seed = seed
+        ladder = {counts: width.share(counts) for counts in part.ladder(width)}
+        self.steps = [Choice(counts, share) for counts, share in sorted(ladder.items(), key=lambda step: step[1])]
+        self._shares = [step.share for step in self.steps]
+
+    def rank(self, budget: float) -> int:
+        """The largest step within a budget (a share of the whole model's MACs), else the smallest."""
+        return max(bisect_right(self._shares, budget) - 1, 0)
+
+    def within(self, budget: float) -> Choice:
+        return self.steps[self.rank(budget)]
+
+    def pulled(self, device: str, round: int, capacity: float) -> Pulled | None:
+        """What a device of this capacity is sent; None is everything. Coordinator and device get the same answer."""
+        choice = self.within(capacity)
+        if not self.part.per_round or choice.counts == self.width.full:
+            return None
+        rng = seeds.generator(self._seed, "submodel", round, device)
+        kept = subsets(self.width, choice.counts, self.part.chooser(round, rng))
+        return Pulled(choice, kept, self.width.select(kept))
+
+    def choose(self, budget: float, rng: np.random.Generator, capacity: float = 1.0) -> Choice:
+        """How much to train in the next mini-batch; where the round fixes it, `budget` counts for nothing."""
+        return self.part.choose(self, capacity if self.part.per_round else budget, rng)
+
+    def subsets(self, choice: Choice, rng: np.random.Generator, pulled: Pulled | None = None) -> Subsets:
+        """Which units to train in this mini-batch; within the pulled sub-model where there is one."""
+        if pulled is not None and pulled.choice == choice:
+            return pulled.subsets
+        return subsets(self.width, choice.counts, self.part.chooser(0, rng))
+
+    def workshop(self, replica: Replica) -> Workshop:
+        """Where a thread trains sub-models of its replica."""
+        return Workshop(self.width, replica, scaled=self.part.scaled, static=self.part.static)

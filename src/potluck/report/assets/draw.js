@@ -1,0 +1,74 @@
+// Elements, colours, ticks and the one tooltip. Words only ever enter the page as text nodes.
+const SVG = "http://www.w3.org/2000/svg";
+
+function fill(node, attributes, children) {
+  for (const [name, value] of Object.entries(attributes || {})) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
+    else node.setAttribute(name, value === true ? "" : value);
+  }
+  for (const child of children.flat()) if (child !== null && child !== undefined) node.append(child);
+  return node;
+}
+const el = (tag, attributes, ...children) => fill(document.createElement(tag), attributes, children);
+const s = (tag, attributes, ...children) => fill(document.createElementNS(SVG, tag), attributes, children);
+const words = (x, y, said, more) => s("text", { x: x.toFixed(1), y: y.toFixed(1), ...more }, said);
+
+const ink = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+const series = (place) => `var(--s${place % 8})`;
+
+function ticks(low, high, about, whole = false) {
+  if (!(high > low)) return [low];
+  const rough = (high - low) / Math.max(about, 1);
+  const power = 10 ** Math.floor(Math.log10(rough));
+  let step = [1, 2, 2.5, 5, 10].map((factor) => factor * power).find((one) => one >= rough * 0.999);
+  if (whole) step = Math.max(1, Math.round(step));
+  const found = [];
+  for (let place = Math.ceil(low / step - 1e-9); place * step <= high + step * 1e-9; place++) found.push(+(place * step).toPrecision(12));
+  return found;
+}
+
+// Time is read in sixties: steps of 1, 2, 5, 10, 15, 30 seconds or minutes, then hours.
+function timeTicks(low, high, about) {
+  const rough = (high - low) / Math.max(about, 1);
+  const step = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400].find((one) => one >= rough);
+  if (rough < 1 || !step) return ticks(low, high, about);
+  const found = [];
+  for (let place = Math.ceil(low / step); place * step <= high; place++) found.push(place * step);
+  return found;
+}
+
+const tip = {
+  node: null,
+  show(event, lines) {
+    if (!this.node) document.body.append((this.node = el("div", { id: "tip", role: "status" })));
+    this.node.replaceChildren(...lines.flatMap((line, place) => [place ? el("br") : null, line].filter(Boolean)));
+    this.node.classList.add("shown");
+    const box = this.node.getBoundingClientRect();
+    const left = event.clientX + 16 + box.width > innerWidth ? event.clientX - box.width - 12 : event.clientX + 16;
+    this.node.style.left = `${Math.max(4, left)}px`;
+    this.node.style.top = `${Math.max(4, Math.min(event.clientY + 14, innerHeight - box.height - 6))}px`;
+  },
+  hide() {
+    if (this.node) this.node.classList.remove("shown");
+  },
+};
+const bold = (said) => el("b", {}, said);
+const swatch = (colour, said) => {
+  const mark = el("i");
+  mark.style.background = colour;
+  return el("span", {}, mark, said);
+};
+
+function chips(entries, toggle) {
+  return el("div", { class: "legend" }, entries.map(([name, colour, shape, off]) => {
+    const mark = el("i", { class: shape || "" });
+    mark.style.background = colour;
+    return toggle ? el("button", { type: "button", "aria-pressed": String(!off), onclick: () => toggle(name) }, mark, name) : el("span", {}, mark, name);
+  }));
+}
+
+function choice(label, options, chosen, pick) {
+  return el("div", { class: "switch", role: "group", "aria-label": label }, options.map(([key, said]) =>
+    el("button", { type: "button", "aria-pressed": String(key === chosen), "data-choice": key, onclick: () => pick(key) }, said)));
+}

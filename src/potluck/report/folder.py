@@ -1,0 +1,107 @@
+"""A run's folder as a report sees it: the resolved job, the journal and, once it is over, the summary."""
+
+from __future__ import annotations
+
+import time
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from potluck.errors import RunError, UserError
+from potluck.fleet import Fleet
+from potluck.settings import decode
+
+__all__ = ["RunFolder", "find", "open_run"]
+
+_SILENT_S = 60.0  # after which a run that writes nothing is taken to have been killed
+JOURNAL = "journal.jsonl"
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """Where a run is kept."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        return self.path.resolve().name
+
+    @property
+    def journal(self) -> Path:
+        return self.path / JOURNAL
+
+    def job_text(self) -> str:
+        return _text(self.path / "job.toml")
+
+    def job(self) -> dict[str, Any]:
+        """The job as plain data; nothing if it cannot be read."""
+        try:
+            return tomllib.loads(self.job_text())
+        except tomllib.TOMLDecodeError:
+            return {}
+
+    def summary(self) -> dict[str, Any]:
+        """What the run said at its end; nothing while it goes (again)."""
+        if self._goes_again():
+            return {}
+        try:
+            found = msgspec.json.decode(_text(self.path / "summary.json") or "{}")
+        except msgspec.DecodeError:
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    def fleet(self) -> Fleet | None:
+        try:
+            return decode(self.job().get("fleet"), Fleet, "fleet")
+        except UserError:
+            return None
+
+    def pareto(self) -> list[dict[str, Any]]:
+        """The table of affordable sub-models, where the run has one."""
+        try:
+            found = msgspec.json.decode(_text(self.path / "pareto.json") or "[]")
+        except msgspec.DecodeError:
+            return []
+        rows: list[Any] = (found.get("rows") or found.get("points") or []) if isinstance(found, dict) else found
+        return [row for row in rows if isinstance(row, dict) and "macs" in row and "gain" in row]
+
+    def status(self) -> str:
+        """`done`, `failed` or `interrupted` as the run said; else `running`, or `silent` if nothing is written."""
+        said = self.summary().get("status")
+        if said is not None:
+            return str(said)
+        return "running" if time.time() - self.journal.stat().st_mtime < _SILENT_S else "silent"
+
+    def _goes_again(self) -> bool:
+        """A resumed run writes its journal after the summary of its first life."""
+        try:
+            return self.journal.stat().st_mtime > (self.path / "summary.json").stat().st_mtime + 1.0
+        except OSError:
+            return False
+
+
+def open_run(path: Path) -> RunFolder:
+    """The run in this folder, or the one whose journal this is."""
+    folder = path.parent if path.name == JOURNAL else path
+    if not (folder / JOURNAL).is_file():
+        raise RunError(f"{path} is not the folder of a run: it has no {JOURNAL}; give one such as runs/<id>")
+    return RunFolder(folder)
+
+
+def find(root: Path) -> list[RunFolder]:
+    """The runs in a folder, or the one that it is; the newest first."""
+    if (root / JOURNAL).is_file():
+        return [RunFolder(root)]
+    found = [RunFolder(path.parent) for path in root.glob(f"*/{JOURNAL}")]
+    return sorted(found, key=lambda run: run.journal.stat().st_mtime, reverse=True)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

@@ -1,0 +1,98 @@
+"""`report` and `export` from the shell, and the page of `ui` that they share a room with."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from potluck.cli.export import export
+from potluck.cli.report import report
+from potluck.cli.ui import ui
+from potluck.errors import UserError
+from potluck.report.browser import find_browser
+from tests.report.runs import keep, rounds
+
+APP = typer.Typer()
+APP.command("report")(report)
+APP.command("export")(export)
+APP.command("ui")(ui)
+
+
+def _call(*words: str | Path) -> str:
+    outcome = CliRunner().invoke(APP, [str(word) for word in words], catch_exceptions=False)
+    assert outcome.exit_code == 0, outcome.output
+    return outcome.output
+
+
+def test_a_report_lies_in_the_folder_of_its_run(tmp_path: Path) -> None:
+    run = keep(tmp_path / "run", rounds(2))
+    assert _call("report", run).strip() == f"written: {run / 'report.html'}"
+    assert (run / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+
+
+def test_a_comparison_goes_where_it_is_told(tmp_path: Path) -> None:
+    runs = [keep(tmp_path / name, rounds(2)) for name in ("a", "b")]
+    told = json.loads(_call("report", *runs, "-o", tmp_path / "both.html", "--json"))
+    assert (told["report"], told["bytes"] > 50_000) == (str(tmp_path / "both.html"), True)
+
+
+@pytest.mark.skipif(find_browser() is None, reason="no Chromium or Chrome was found")
+def test_figures_are_saved_as_pictures(tmp_path: Path) -> None:
+    told = json.loads(_call("report", keep(tmp_path / "run", rounds(3)), "--png", tmp_path / "png", "--json"))
+    assert {Path(path).name for path in told["pictures"]} >= {"learning.png", "timeline.png", "time.png", "fleet.png"}
+    assert all(Path(path).read_bytes().startswith(b"\x89PNG") for path in told["pictures"])
+
+
+def test_without_a_browser_pictures_are_refused_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POTLUCK_BROWSER", "no-such-browser")
+    run = keep(tmp_path / "run", rounds(1))
+    with pytest.raises(UserError, match="no Chromium or Chrome was found; install one"):
+        _call("report", run, "--png", tmp_path / "png")
+
+
+def test_what_is_not_a_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="is not the folder of a run"):
+        _call("report", tmp_path)
+
+
+def test_export_names_its_files(tmp_path: Path) -> None:
+    run = keep(tmp_path / "run", rounds(2))
+    told = json.loads(_call("export", run, "--to", "csv", "--json"))
+    assert {Path(path).name for path in told["files"]} == {"spans.csv", "scalars.csv"}
+
+
+def test_a_taken_port_is_refused_in_one_line(tmp_path: Path) -> None:
+    import socket
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(UserError, match="choose another --port"):
+            _call("ui", tmp_path, "--port", str(taken.getsockname()[1]))
+
+
+def test_the_page_is_served_until_it_is_stopped(tmp_path: Path) -> None:
+    import httpx
+
+    keep(tmp_path / "run", rounds(2))
+    program = "from pathlib import Path; from potluck.cli.ui import ui; ui(Path('.'), port=0)"
+    with subprocess.Popen(
+        [sys.executable, "-u", "-c", program], cwd=tmp_path, stdout=subprocess.PIPE, text=True, env=os.environ
+    ) as server:
+        assert server.stdout is not None
+        address = server.stdout.readline().split(" at ")[1].split()[0]
+        assert address.startswith("http://127.0.0.1:")
+        try:
+            listed = httpx.get(f"{address}runs.json", trust_env=False, timeout=20).json()
+            assert [run["id"] for run in listed] == ["run"]
+        finally:
+            server.send_signal(signal.SIGINT)
+        assert server.wait(10) == 0

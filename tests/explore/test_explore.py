@@ -1,0 +1,104 @@
+"""Exploration finds a front that is nowhere worse than uniform rates, can be stopped, and asks nothing twice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from potluck.errors import SettingError
+from potluck.explore import Exploration, Findings, Progress, explore
+from potluck.explore.expedition import spearman
+from potluck.explore.shelf import Shelf
+from potluck.explore.trial import Question, Trial
+from potluck.settings import decode
+from potluck.task import TaskSettings, build
+
+TASK = decode(
+    {"model": "mlp", "data": {"kind": "synthetic", "train": 800, "noise": 2.0}, "options": {"hidden": [24, 16]}},
+    TaskSettings,
+)
+SETTINGS = Exploration(
+    batches=8, batch=16, warmup=8, held_out=200, measure="loss", repeats=2,
+    uniform=4, population=8, generations=2, processes=0,
+)  # fmt: skip
+
+
+def run(cache: Path | None = None, **changes: object) -> tuple[Findings, list[Progress]]:
+    told: list[Progress] = []
+    settings = decode({**_plain(SETTINGS), **changes}, Exploration)
+    return explore(TASK, settings, cache=cache, progress=told.append), told
+
+
+def _plain(settings: Exploration) -> dict[str, object]:
+    return {name: getattr(settings, name) for name in settings.__struct_fields__}
+
+
+def test_the_front_is_nowhere_worse_than_uniform_rates() -> None:
+    found, told = run()
+    for plain in found.uniform.entries:
+        assert any(entry.macs <= plain.macs and entry.gain >= plain.gain for entry in found.table.entries)
+    assert found.hypervolume >= found.uniform_hypervolume > 0
+    assert found.table.sets == ("linear1", "linear2")
+    assert found.evaluations == len(told)
+    assert [progress.done for progress in told] == [*range(1, len(told) + 1)]
+
+
+def test_the_same_seed_finds_the_same_and_a_kept_evaluation_is_not_made_again(tmp_path: Path) -> None:
+    cache = tmp_path / "evaluations.jsonl"
+    first, told = run(cache)
+    again, nothing = run(cache)
+    fresh, _ = run()
+    assert told
+    assert not nothing
+    assert first == again == fresh
+    lines = cache.read_text().splitlines(keepends=True)
+    cache.write_text("".join(lines[: len(lines) // 2]) + '["torn', encoding="utf-8")
+    resumed, rest = run(cache)
+    assert resumed == first
+    assert len(rest) == len(lines) - len(lines) // 2
+
+
+def test_another_experiment_does_not_find_these_answers(tmp_path: Path) -> None:
+    question = Question("training", (3, 4), 0)
+    Shelf(tmp_path / "kept.jsonl", "one").put(question, 0.5)
+    assert Shelf(tmp_path / "kept.jsonl", "one").find(question) == 0.5
+    assert Shelf(tmp_path / "kept.jsonl", "other").find(question) is None
+
+
+@pytest.mark.parametrize("proxy", ["alignment", "brief"])
+def test_a_proxy_searches_and_says_how_well_it_ranks(proxy: str) -> None:
+    found, told = run(proxy=proxy)
+    assert found.correlation is not None
+    assert -1 <= found.correlation <= 1
+    assert {progress.question.judge for progress in told} == {proxy, "training"}
+
+
+def test_a_trial_answers_the_same_whatever_was_asked_before() -> None:
+    trial = Trial(build(TASK, None), SETTINGS)
+    whole, half = Question("training", (24, 16), 0), Question("training", (12, 8), 0)
+    first = trial.answer(half)
+    assert trial.answer(whole) > 0
+    assert trial.answer(half) == first
+
+
+def test_time_ends_the_search() -> None:
+    found, _ = run(minutes=1e-6, generations=50)
+    assert found.table.entries
+    assert found.evaluations <= 8 + 2 * (4 + 8)  # one generation, and the best once more
+
+
+def test_rank_correlation() -> None:
+    assert spearman([1, 2, 3, 4], [10, 20, 30, 40]) == pytest.approx(1)
+    assert spearman([1, 2, 3, 4], [4, 3, 2, 1]) == pytest.approx(-1)
+    assert spearman([1, 2, 2, 4], [1, 3, 2, 4]) == pytest.approx(0.9486833)
+
+
+def test_unknown_ways_are_refused() -> None:
+    with pytest.raises(SettingError, match="population"):
+        decode({"populaton": 3}, Exploration)
+
+
+@pytest.mark.long
+def test_processes_answer_as_this_one_does() -> None:
+    assert run(processes=2)[0] == run()[0]

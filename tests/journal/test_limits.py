@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+from potluck.journal import Record, Span, Tally
+
+
+def _round(number: int, slow: str, part: str, *, by: float = 5.0) -> list[Record]:
+    """A round of ten seconds in which one device takes longer for one part than the other."""
+    start, records = 10.0 * number, []
+    for name in ("a", "b"):
+        at = start
+        for step in ("pull", "compute", "push"):
+            length = 1.0 + (by if (name, step) == (slow, part) else 0.0)
+            records.append(Span(name, step, at, at + length, {"round": number}))
+            at += length
+    fields = {"round": number, "devices": [["a", 1], ["b", 1]]}
+    return [*records, Span("coordinator", "round", start, start + 10.0, fields)]
+
+
+def _limit(*rounds: list[Record]) -> str:
+    tally = Tally()
+    for records in rounds:
+        for record in records:
+            tally.add(record)
+    return tally.limit(10.0 * len(rounds))
+
+
+def test_whoever_is_waited_for_is_named_with_its_reason() -> None:
+    said = _limit(*(_round(number, "b", "push") for number in range(4)))
+    assert "b was waited for in 4 of 4 rounds" in said
+    assert "its uplink (pushing updates), 60% of that time" in said
+    assert "50% shorter" in said
+
+
+def test_the_more_frequent_one_is_to_blame() -> None:
+    slow = [_round(0, "a", "compute"), _round(1, "b", "pull"), _round(2, "b", "pull")]
+    assert "b was waited for in 2 of 3 rounds, above all because of its downlink" in _limit(*slow)
+
+
+def test_where_nobody_waits_the_busiest_is_named() -> None:
+    assert "busy" in _limit(*(_round(number, "b", "push", by=0.0) for number in range(4)))
+
+
+def test_the_stages_of_a_pipeline_are_counted_as_computing() -> None:
+    tally = Tally()
+    tally.add(Span("a", "forward", 0.0, 4.0))
+    tally.add(Span("a", "backward", 4.0, 9.0))
+    assert "a was busy 90% of the time, above all with its processor" in tally.limit(10.0)
+
+
+def test_transfers_at_the_same_time_do_not_make_more_than_all_of_it() -> None:
+    tally = Tally()
+    for _ in range(3):
+        tally.add(Span("a", "send", 0.0, 9.0))
+    assert "busy 100% of the time" in tally.limit(10.0)

@@ -1,0 +1,80 @@
+"""What is kept where: shelves, archives, and payloads in pieces."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from potluck.loops.pipeline.archive import Archive
+from potluck.loops.pipeline.costs import ChainCosts
+from potluck.loops.pipeline.mathematics import GhostStages, join_chunks, split
+from potluck.loops.pipeline.messages import Replica
+from potluck.loops.pipeline.shelf import Shelf
+from potluck.model.feed import Feed
+from potluck.payload import Payload
+
+
+@given(st.integers(1, 9), st.lists(st.integers(0, 20), min_size=1, max_size=4))
+def test_pieces_make_the_payload(count: int, sizes: list[int]) -> None:
+    arrays = tuple(np.arange(size, dtype=np.float32) for size in sizes)
+    payload = Payload(sum(array.nbytes for array in arrays), arrays)
+    pieces = split(payload, count)
+    assert len(pieces) == count
+    joined = join_chunks(pieces)
+    assert joined.nbytes == payload.nbytes
+    assert all(np.array_equal(mine, theirs) for mine, theirs in zip(joined.arrays, arrays, strict=True))
+
+
+def replica(version: int, place: int, count: int, first: int = 0, last: int = 1) -> Replica:
+    return Replica(Payload(10), term=1, first=first, last=last, version=version, made=1, place=place, count=count)
+
+
+def test_a_copy_is_whole_when_all_pieces_are_there_in_any_order() -> None:
+    shelf = Shelf("a")
+    assert shelf.take("b", replica(3, 1, 2)) is None
+    assert shelf.take("b", replica(3, 1, 2)) is None
+    assert shelf.take("c", replica(3, 0, 2)) is None, "another sender's"
+    assert shelf.take("b", replica(3, 0, 2)) is not None
+
+
+def test_a_shelf_finds_layers_inside_what_it_holds() -> None:
+    shelf = Shelf("a")
+    shelf.put(4, 1, 2, 5, "numbers")
+    assert shelf.find(4, 3, 4) == "numbers"
+    assert shelf.exactly(4, 3, 4) is None
+    assert shelf.find(5, 3, 4) is None
+    shelf.purge(lambda version, made: made == 2)
+    assert shelf.listing() == ()
+
+
+def ghosts(layers: int = 4) -> tuple[GhostStages, ChainCosts]:
+    costs = ChainCosts([1.0] * layers, [2.0] * layers, [8.0] * layers, [100] * layers, [4] * layers)
+    return GhostStages(costs, Feed(8, 8)), costs
+
+
+def test_an_archive_takes_a_version_when_it_is_whole() -> None:
+    mathematics, _ = ghosts()
+    archive = Archive(mathematics, 4, 0, mathematics.initial())
+    assert not archive.add(2, 1, 0, 1, Payload(1))
+    assert archive.version == 0
+    assert archive.add(2, 1, 2, 3, Payload(1))
+    assert (archive.version, archive.made) == (2, 1)
+    assert not archive.add(1, 1, 0, 3, Payload(1)), "older than what is there"
+    assert archive.take("a", replica(3, 0, 2, last=3)) is None
+    assert archive.take("a", replica(3, 1, 2, last=3)) is True
+
+
+@pytest.mark.parametrize("moments", [True, False])
+def test_ghosts_weigh_what_numbers_would(moments: bool) -> None:
+    mathematics, costs = ghosts()
+    whole = mathematics.initial()
+    stage = mathematics.join(1, 2, [(1, 2, mathematics.pack(whole, 1, 2))])
+    assert mathematics.pack(stage, 1, 2, moments).nbytes == 200 * (1 + moments) + 8
+    passed = mathematics.forward(stage, None, 0, Payload(64), None)
+    assert passed.payload is not None
+    assert passed.payload.nbytes == 64
+    gradient, onward = mathematics.backward(passed, Payload(64))
+    assert onward.nbytes == 64
+    assert mathematics.pack_step(gradient, None).nbytes == costs.step_bytes(1, 2) == 208

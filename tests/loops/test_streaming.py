@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from potluck.loops.parts.batching import Batching, Fixed
+from potluck.loops.parts.scaling import Capped, Linear, Scaling, SquareRoot, Unscaled
+from potluck.loops.parts.streaming import Flow, LineRate, StreamBatching, cut, pieces, wanted
+from potluck.settings import decode
+from potluck.units import Seconds
+
+
+@pytest.mark.parametrize(("rate", "samples"), [(0.0, 8), (3.2, 8), (38.0, 38), (92.7, 92), (1024.0, 1024), (5e6, 1024)])
+def test_the_batch_follows_the_stream_within_its_bounds(rate: float, samples: int) -> None:
+    assert wanted(StreamBatching(), Flow(rate)) == samples
+
+
+def test_the_window_is_how_many_seconds_of_the_stream_make_a_batch() -> None:
+    assert wanted(StreamBatching(window=Seconds(0.5)), Flow(100.0)) == 50
+
+
+def test_a_fixed_batch_stays_what_it_is_on_any_stream() -> None:
+    assert [wanted(Fixed(size=64), Flow(rate)) for rate in (1.0, 64.0, 900.0)] == [64, 64, 64]
+
+
+@pytest.mark.parametrize(
+    ("flow", "samples"),
+    [
+        (Flow(100.0, 400.0), 100),
+        (Flow(100.0, 40.0), 40),
+        (Flow(100.0, 40.0, 2.0), 80),
+        (Flow(100.0, 400.0, 0.1), 100),
+        (Flow(900.0, 800.0, 9.0), 1024),
+    ],
+)
+def test_a_slow_processor_takes_what_it_can_work_off(flow: Flow, samples: int) -> None:
+    assert wanted(LineRate(), flow) == samples
+
+
+@given(samples=st.integers(1, 5000), cap=st.integers(1, 300))
+def test_a_large_batch_is_cut_evenly_into_as_few_as_the_cap_allows(samples: int, cap: int) -> None:
+    sizes = cut(StreamBatching(cap=cap), samples)
+    assert sum(sizes) == samples
+    assert max(sizes) <= cap
+    assert max(sizes) - min(sizes) <= 1
+    assert len(sizes) == math.ceil(samples / cap)
+    ids = np.arange(samples)
+    assert np.concatenate(pieces(ids, sizes)).tolist() == ids.tolist()
+    assert tuple(map(len, pieces(ids, sizes))) == sizes
+
+
+def test_without_a_cap_a_turn_is_one_batch() -> None:
+    assert cut(StreamBatching(), 700) == (700,)
+    assert cut(Fixed(size=64), 64) == (64,)
+
+
+def test_bounds_that_cross_are_refused() -> None:
+    with pytest.raises(ValueError, match="`low` must not be above `high`"):
+        StreamBatching(low=9, high=8)
+
+
+@pytest.mark.parametrize("kind", ["stream", "line-rate"])
+def test_batching_by_the_stream_is_a_part(kind: str) -> None:
+    assert wanted(decode({"kind": kind, "low": 2}, Batching), Flow(5.0)) == 5
+
+
+@pytest.mark.parametrize(
+    ("scaling", "factor"),
+    [(Unscaled(), 1.0), (Linear(), 8.0), (SquareRoot(), math.sqrt(8)), (Capped(), 4.0), (Linear(base=256), 2.0)],
+)
+def test_the_learning_rate_follows_the_global_batch(scaling: Scaling, factor: float) -> None:
+    assert scaling.factor(8192, 16, 0) == pytest.approx(factor)
+
+
+def test_the_learning_rate_is_as_it_is_at_the_base() -> None:
+    kinds = [Linear(), SquareRoot(), Capped(), Unscaled()]
+    assert [scaling.factor(64 * 16, 16, 0) for scaling in kinds] == [1.0] * 4
+
+
+def test_a_large_factor_is_reached_in_even_steps() -> None:
+    scaling = Linear(warmup=4)
+    assert [scaling.factor(6 * 64, 1, round) for round in range(6)] == [2.0, 3.0, 4.0, 5.0, 6.0, 6.0]
+    assert scaling.factor(32, 1, 0) == 0.5, "a small one needs no warming up"

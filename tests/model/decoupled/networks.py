@@ -1,0 +1,73 @@
+"""Small networks and samples that the tests of this room share."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from potluck.model.decoupled import Contribution, Grouped, GroupLoss, Submodel, decouple, fit
+from potluck.planning.groups import even_groups
+
+__all__ = ["SHAPE", "Functional", "contribution", "samples", "small", "small_grouped", "trained", "wake"]
+
+SHAPE = (2, 8, 8)
+
+
+class Functional(nn.Module):
+    """The same kind of network in the style of many tutorials: functions, and a view to flatten."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(2, 8, 3, padding=1)
+        self.conv2 = nn.Conv2d(8, 12, 3)
+        self.hidden = nn.Linear(12 * 9, 20)
+        self.out = nn.Linear(20, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.conv1(x))
+        x = F.max_pool2d(torch.relu(self.conv2(x)), 2)
+        x = x.view(x.size(0), -1)
+        logits: Tensor = self.out(F.relu(self.hidden(x)))
+        return logits
+
+
+def small(classes: int = 6, *, norm: bool = True, filters: int = 12, seed: int = 0) -> nn.Sequential:
+    """Three convolutions, one hidden layer; widths that divide by 2 and 3."""
+    torch.manual_seed(seed)
+    norms = [nn.BatchNorm2d(filters)] if norm else []
+    return nn.Sequential(
+        nn.Conv2d(2, 8, 3, padding=1), nn.ReLU(),
+        nn.Conv2d(8, filters, 3, padding=1), *norms, nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(filters, filters, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(filters * 4, 18), nn.ReLU(), nn.Linear(18, classes),
+    )  # fmt: skip
+
+
+def small_grouped(count: int = 3, depth: int = 1, **options: object) -> Grouped:
+    return decouple(small(norm=False), SHAPE, even_groups(6, count), depth, **options)  # type: ignore[arg-type]
+
+
+def samples(number: int = 60, classes: int = 6, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Noise around a picture for each class: easy, but not without training."""
+    draws = torch.Generator().manual_seed(seed)
+    pictures = torch.randn(classes, *SHAPE, generator=torch.Generator().manual_seed(99))
+    labels = torch.arange(number) % classes
+    return pictures[labels] + 0.7 * torch.randn(number, *SHAPE, generator=draws), labels
+
+
+def trained(submodel: Submodel, steps: int = 40, lr: float = 0.05) -> list[float]:
+    """Train a sub-model on all samples, own and other weighted alike; the losses on the way."""
+    inputs, labels = samples()
+    loss = GroupLoss(submodel.own, 6, dict.fromkeys(range(6), 10))
+    return list(fit(submodel, loss, [(inputs, labels)] * steps, lr=lambda step: lr))
+
+
+def contribution(device: str, submodel: Submodel, number: int = 10) -> Contribution:
+    return Contribution(device, submodel.state_dict(), dict.fromkeys(submodel.numbers, number))
+
+
+def wake(grouped: Grouped) -> None:
+    """Say that every group was trained, so that all take part."""
+    for number in range(len(grouped.plan.groups)):
+        grouped.branch(number).readout.trained.fill_(1.0)

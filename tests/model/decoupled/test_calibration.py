@@ -1,0 +1,87 @@
+"""Calibration mends groups that speak too loud or too low, and leaves those that nobody trained alone."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+import torch
+
+from potluck.errors import DataError
+from potluck.model.decoupled import Assembled, calibrate, decouple
+from potluck.model.decoupled.calibration import Extent
+from potluck.planning.groups import even_groups
+from tests.model.decoupled.networks import SHAPE, samples, small, trained
+
+
+@cache
+def learned() -> dict[str, torch.Tensor]:
+    part = decouple(small(norm=False), SHAPE, even_groups(6, 3), 1).submodel({0, 1, 2})
+    trained(part, steps=25)
+    return part.state_dict()
+
+
+def network(normalised: bool = True) -> Assembled:
+    grouped = decouple(small(norm=False), SHAPE, even_groups(6, 3), 1, normalised=normalised)
+    grouped.load_state_dict(learned())
+    return grouped.assemble()
+
+
+def accuracy(assembled: Assembled) -> float:
+    inputs, labels = samples(600, seed=77)
+    with torch.no_grad():
+        return float((assembled(inputs).argmax(dim=1) == labels).float().mean())
+
+
+@pytest.mark.parametrize("extent", ["readout", "heads"])
+@pytest.mark.parametrize("normalised", [True, False])
+def test_a_group_that_shouts_is_brought_back(extent: Extent, normalised: bool) -> None:
+    assembled = network(normalised)
+    fair = accuracy(assembled)
+    assembled.branch(1).readout.offset.fill_(6.0)
+    assembled.branch(2).readout.scale.fill_(0.3)
+    spoiled = accuracy(assembled)
+    assert spoiled < fair - 0.1
+    found = calibrate(assembled, [samples(120, seed=3)], extent=extent)
+    assert accuracy(assembled) > fair - 0.02
+    assert found.loss[1] < found.loss[0]
+    assert found.accuracy[1] > found.accuracy[0]
+
+
+def test_what_it_reports_is_what_the_network_then_does() -> None:
+    assembled = network()
+    inputs, labels = samples(90, seed=4)
+    found = calibrate(assembled, [(inputs[:50], labels[:50]), (inputs[50:], labels[50:])], extent="heads")
+    logits = assembled(inputs)
+    assert found.accuracy[1] == pytest.approx(float((logits.argmax(dim=1) == labels).float().mean()))
+    assert found.loss[1] == pytest.approx(float(torch.nn.functional.cross_entropy(logits, labels).detach()), rel=1e-4)
+    assert (found.samples, found.skipped) == (90, 0)
+
+
+def test_few_samples_move_it_less_than_many() -> None:
+    moved = []
+    for number in (6, 600):
+        assembled = network()
+        assembled.branch(0).readout.offset.fill_(3.0)
+        calibrate(assembled, [samples(number, seed=5)])
+        moved.append(abs(float(assembled.branch(0).readout.offset) - 3.0))
+    assert moved[0] < moved[1]
+
+
+def test_groups_that_nobody_trained_stay_out_of_it() -> None:
+    assembled = network()
+    assembled.branch(2).readout.trained.zero_()
+    before = {name: value.clone() for name, value in assembled.groups["2"].state_dict().items()}
+    found = calibrate(assembled, [samples(60)])
+    assert (found.samples, found.skipped) == (40, 20)
+    assert all(torch.equal(value, before[name]) for name, value in assembled.groups["2"].state_dict().items())
+    assert assembled.untrained() == (2,)
+
+
+def test_it_needs_a_sample_that_it_can_use() -> None:
+    assembled = network()
+    for number in (0, 1):
+        assembled.branch(number).readout.trained.zero_()
+    inputs, labels = samples(60)
+    with pytest.raises(DataError, match="no held-out sample"):
+        calibrate(assembled, [(inputs[labels < 4], labels[labels < 4])])

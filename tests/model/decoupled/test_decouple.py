@@ -1,0 +1,226 @@
+"""Taking networks apart: every kind of line, exact costs, kept weights, attribution."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from potluck.errors import ModelError
+from potluck.model import zoo
+from potluck.model.costs import macs
+from potluck.model.decoupled import Submodel, costs, decouple, straighten
+from potluck.model.decoupled.attribution import attributed, in_order, scores
+from potluck.model.decoupled.decouple import pieces
+from potluck.model.decoupled.line import trunk_steps
+from potluck.planning.groups import cost, even_groups, whole
+from tests.model.decoupled.networks import SHAPE, Functional, samples, small
+
+# Network, input, classes, groups, depths; widths divide evenly in some and not in others.
+NETWORKS = [
+    ("alexnet-cifar", (3, 32, 32), 10, 10, (1,)),
+    ("vgg11-bn-cifar", (3, 32, 32), 10, 3, (2,)),
+    ("vgg9", (3, 32, 32), 10, 5, (1, 6)),
+    ("ds-cnn", (1, 49, 10), 12, 5, (0, 1, 5)),
+    ("cnn", (1, 28, 28), 10, 3, (1, 2)),
+    ("lenet", (1, 28, 28), 10, 4, (0, 2, 4)),
+    ("mlp", (1, 28, 28), 10, 5, (0, 1)),
+]
+
+
+def of_zoo(name: str, classes: int) -> nn.Module:
+    torch.manual_seed(0)
+    return zoo.build(name, classes=classes)
+
+
+def training_flops(submodel: Submodel, shape: tuple[int, ...]) -> int:
+    batch = 2
+    with FlopCounterMode(display=False) as counter:
+        submodel(torch.randn(batch, *shape)).sum().backward()
+    return int(counter.get_total_flops()) // (2 * batch)
+
+
+@pytest.mark.parametrize(("name", "shape", "classes", "count", "depths"), NETWORKS)
+def test_costs_are_the_flop_counters(
+    name: str, shape: tuple[int, ...], classes: int, count: int, depths: tuple[int, ...]
+) -> None:
+    network = of_zoo(name, classes)
+    layers = costs(straighten(network, shape))
+    assert whole(layers).macs == macs(network, shape)
+    assert whole(layers).weights == sum(parameter.numel() for parameter in network.parameters())
+    groups = even_groups(classes, count)
+    sizes = [len(own) for own in groups]
+    for depth in depths:
+        grouped = decouple(network, shape, groups, depth)
+        part, paid = grouped.submodel({0, count - 1}), cost(layers, sizes, depth, {0, count - 1})
+        assert macs(part, shape) == paid.macs
+        assert sum(parameter.numel() for parameter in part.parameters()) == paid.weights
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("depth", [0, 2])
+def test_costs_of_training_are_the_flop_counters(frozen: bool, depth: int) -> None:
+    """Not for depthwise layers: the counter takes their weight gradient for that of a full convolution."""
+    grouped = decouple(small(), SHAPE, even_groups(6, 4), depth, frozen=frozen)
+    paid = cost(grouped.layers, [2, 2, 1, 1], depth, {0, 2})
+    assert training_flops(grouped.submodel({0, 2}), SHAPE) == paid.training_macs(frozen=frozen)
+
+
+def test_vgg16_saves_what_the_published_table_says() -> None:
+    layers = costs(straighten(of_zoo("vgg16-bn-cifar", 10), (3, 32, 32)))
+    assert whole(layers).macs / cost(layers, [1] * 10, 1).macs > 30
+    assert round(whole(layers).macs / cost(layers, [1] * 10, 2).macs, 1) == 7.1
+
+
+def test_a_functional_forward_is_a_line_too() -> None:
+    torch.manual_seed(0)
+    network = Functional()
+    steps = straighten(network, SHAPE)
+    kinds = [type(step.layer).__name__ for step in steps]
+    assert kinds == ["Conv2d", "ReLU", "Conv2d", "ReLU", "MaxPool2d", "Flatten", "Linear", "ReLU", "Linear"]
+    inputs, _ = samples(5)
+    values: Tensor = inputs
+    for step in steps:
+        values = step.layer(values)
+    assert torch.equal(values, network(inputs))
+    grouped = decouple(network, SHAPE, even_groups(6, 2), 1)
+    assert macs(grouped.submodel({1}), SHAPE) == cost(costs(steps), [3, 3], 1, [1]).macs
+
+
+class Branching(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Flatten(), nn.Linear(128, 128))
+        self.head = nn.Linear(128, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.body(x) + x.flatten(1))
+        return logits
+
+
+SHARED = nn.Linear(128, 128)
+
+
+@pytest.mark.parametrize(
+    ("network", "said"),
+    [
+        (Branching(), "branches at"),
+        (nn.Sequential(nn.Flatten(), nn.Linear(128, 6), nn.ReLU()), "ends in a Linear layer"),
+        (nn.Sequential(nn.Flatten(), nn.LayerNorm(128), nn.Linear(128, 6)), "is a LayerNorm"),
+        (nn.Sequential(nn.Flatten(), SHARED, nn.ReLU(), SHARED, nn.Linear(128, 6)), "used twice"),
+        (nn.Sequential(nn.Flatten(2), nn.Linear(64, 6)), "flattens to 2"),
+    ],
+)
+def test_what_is_no_line_is_refused_by_name(network: nn.Module, said: str) -> None:
+    with pytest.raises(ModelError, match=said):
+        straighten(network, SHAPE)
+
+
+def test_a_convolution_with_groups_may_be_shared_but_not_divided() -> None:
+    network = nn.Sequential(
+        nn.Conv2d(2, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3, groups=2), nn.ReLU(), nn.Flatten(), nn.Linear(128, 6)
+    )
+    grouped = decouple(network, SHAPE, even_groups(6, 2), 2)
+    assert macs(grouped.submodel({0}), SHAPE) == cost(grouped.layers, [3, 3], 2).macs
+    with pytest.raises(ModelError, match="'2' has groups of its own"):
+        decouple(network, SHAPE, even_groups(6, 2), 1)
+
+
+@pytest.mark.parametrize("variant", ["structural", "attributed"])
+@pytest.mark.parametrize("count", [2, 4, 5])
+def test_every_channel_belongs_to_exactly_one_group(variant: str, count: int) -> None:
+    steps = straighten(small(), SHAPE)
+    groups, end = even_groups(6, count), trunk_steps(steps, 1)
+    owners = (
+        in_order(steps[end:], count)
+        if variant == "structural"
+        else attributed(steps, end, groups, [samples()], "gradient")
+    )
+    found = [list(pieces(steps[end:], owners, groups, group)) for group in range(count)]
+    for layer in zip(*found, strict=True):
+        if isinstance(layer[0].step.layer, nn.Conv2d | nn.Linear):
+            together = torch.cat([piece.outputs for piece in layer])
+            assert sorted(together.tolist()) == list(range(layer[0].step.outputs))
+            widths = [len(piece.outputs) for piece in layer]
+            assert max(widths) - min(widths) <= 1
+
+
+def test_attributed_groups_keep_the_weights_between_their_channels() -> None:
+    network = small()
+    for norm in (layer for layer in network if isinstance(layer, nn.BatchNorm2d)):
+        assert norm.running_mean is not None
+        norm.running_mean.normal_()
+    steps, groups = straighten(network, SHAPE), even_groups(6, 3)
+    grouped = decouple(network, SHAPE, groups, 1, "attributed", samples=[samples()])
+    end = trunk_steps(steps, 1)
+    owners = attributed(steps, end, groups, [samples()], "gradient")
+    for step in steps[:end]:
+        for name, value in step.layer.state_dict().items():
+            assert torch.equal(grouped.trunk.get_submodule(step.name).state_dict()[name], value)
+    for group in range(3):
+        for piece in pieces(steps[end:], owners, groups, group):
+            mine = grouped.branch(group).stages.get_submodule(piece.step.name).state_dict()
+            for name, value in piece.step.layer.state_dict().items():
+                kept = value[piece.outputs] if value.dim() else value
+                kept = kept[:, piece.inputs] if value.dim() > 1 else kept
+                assert torch.equal(mine[name][: len(kept)] if value.dim() else mine[name], kept), name
+            if piece.head:
+                assert not mine["weight"][-1].any()
+
+
+def test_channels_go_to_the_classes_that_they_serve() -> None:
+    """Two networks side by side, each for half of the classes: attribution must find them again."""
+    network = small(norm=False)
+    mine = torch.arange(12) % 2
+    hidden = torch.arange(18) % 2
+    with torch.no_grad():
+        convolution, linear, head = network[5], network[9], network[11]
+        assert isinstance(convolution, nn.Conv2d)
+        assert isinstance(linear, nn.Linear)
+        assert isinstance(head, nn.Linear)
+        convolution.weight.mul_((mine[:, None] == mine[None, :])[:, :, None, None])
+        linear.weight.mul_(hidden[:, None] == mine.repeat_interleave(4)[None, :])
+        head.weight.mul_((torch.arange(6) >= 3)[:, None] == (hidden == 1)[None, :])
+    steps = straighten(network, SHAPE)
+    owners = attributed(steps, trunk_steps(steps, 1), ((0, 1, 2), (3, 4, 5)), [samples(120)], "gradient")
+    assert torch.equal(owners["2"], mine)
+    assert torch.equal(owners["5"], mine)
+    alive = scores(steps, trunk_steps(steps, 1), [samples(120)])["9"].sum(dim=1) > 0
+    assert int(alive.sum()) > 9
+    assert torch.equal(owners["9"][alive], hidden[alive])
+
+
+def test_scores_are_gradient_times_activation() -> None:
+    network = small(norm=False)
+    steps = straighten(network, SHAPE)
+    inputs, labels = samples(12)
+    found = scores(steps, trunk_steps(steps, 1), [(inputs[:6], labels[:6]), (inputs[6:], labels[6:])])
+    maps = network[:8](inputs).detach().requires_grad_()  # what the last convolution hands on
+    network[8:](maps).gather(1, labels[:, None]).sum().backward()
+    assert maps.grad is not None
+    effects = (maps * maps.grad).sum(dim=(2, 3)).abs().detach()
+    by_class = torch.stack([effects[labels == label].mean(dim=0) for label in range(6)], dim=1)
+    torch.testing.assert_close(found["5"], by_class)
+
+
+def test_attribution_needs_every_class_and_leaves_the_network_as_it_was() -> None:
+    network = small().train()
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    inputs, labels = samples()
+    decouple(network, SHAPE, even_groups(6, 2), 1, "attributed", samples=[(inputs, labels)], measure="activation")
+    assert network.training
+    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
+    few = labels < 5
+    with pytest.raises(ModelError, match="no sample of class 5"):
+        decouple(network, SHAPE, even_groups(6, 2), 1, "attributed", samples=[(inputs[few], labels[few])])
+
+
+def test_structural_groups_begin_the_same_for_a_seed_and_at_a_fair_size() -> None:
+    one, two, other = (decouple(small(norm=False), SHAPE, even_groups(6, 3), 1, seed=seed) for seed in (1, 1, 2))
+    states = [network.state_dict() for network in (one, two, other)]
+    assert all(torch.equal(value, states[1][name]) for name, value in states[0].items())
+    name = "groups.1.stages.5.weight"
+    assert not torch.equal(states[0][name], states[2][name])
+    fan_in = states[0][name][0].numel()
+    assert float(states[0][name].std()) == pytest.approx((2 / fan_in) ** 0.5, rel=0.2)

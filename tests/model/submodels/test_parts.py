@@ -1,0 +1,147 @@
+"""The kinds of sub-models: what is pulled, what is trained, always within what the device can afford."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from potluck.errors import RunError, SettingError
+from potluck.model.replica import Replica
+from potluck.model.submodels.parts import Carver, Submodel
+from potluck.planning.pareto import ParetoTable
+from potluck.settings import decode, encode, kinds
+from tests.model.submodels.networks import traced
+
+KINDS = ["whole", "uniform-dropout", "federated-dropout", "heterofl", "fedrolex", "fjord", "small"]
+
+
+def carver(kind: object, name: str = "resnet20") -> Carver:
+    return decode(kind, Submodel).begin(traced(name)[0], seed=5)
+
+
+def rng(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def test_all_kinds_are_known_and_survive_being_written_down() -> None:
+    assert [*kinds(Submodel)] == ["whole", "filter-dropout", *KINDS[1:]]
+    for kind in KINDS:
+        part = decode(kind, Submodel)
+        assert decode(encode(part), Submodel) == part
+
+
+@given(
+    st.sampled_from(["uniform-dropout", "federated-dropout", "heterofl", "fedrolex", "fjord"]),
+    st.floats(0, 1.2),
+    st.integers(0, 9),
+)
+def test_a_choice_is_never_over_budget_unless_the_smallest_is(kind: str, budget: float, seed: int) -> None:
+    carved = CARVERS[kind]
+    choice = carved.choose(budget, rng(seed), capacity=budget)
+    assert choice.share <= budget or choice == carved.steps[0]
+    assert choice.share == carved.width.share(choice.counts)
+    pulled = carved.pulled("pi", seed, budget)
+    assert pulled is None or pulled.choice.share <= budget or pulled.choice == carved.steps[0]
+
+
+CARVERS = {kind: carver(kind) for kind in KINDS}
+
+
+def test_the_whole_model_is_pulled_where_every_mini_batch_is_another() -> None:
+    for kind in ("whole", "uniform-dropout", "small"):
+        assert CARVERS[kind].pulled("pi", 3, 0.2) is None
+
+
+def test_both_sides_carve_the_same_without_a_word() -> None:
+    for kind in ("federated-dropout", "heterofl", "fedrolex", "fjord"):
+        one, other = (carver(kind).pulled("pi", 3, 0.3) for _ in range(2))
+        assert one is not None
+        assert other is not None
+        assert torch.equal(one.selection.params.index, other.selection.params.index)
+
+
+def test_who_keeps_which_units() -> None:
+    def first_set(kind: str, round: int, device: str = "pi") -> list[int]:
+        pulled = CARVERS[kind].pulled(device, round, 0.3)
+        assert pulled is not None
+        assert pulled.subsets[0] is not None
+        return [int(unit) for unit in pulled.subsets[0]]
+
+    assert first_set("heterofl", 0) == first_set("heterofl", 7) == [*range(8)]
+    assert first_set("fedrolex", 0) == [*range(8)]
+    assert first_set("fedrolex", 1) == [*range(1, 9)]
+    assert first_set("fedrolex", 12) == [0, 1, 2, 3, 12, 13, 14, 15]
+    assert first_set("federated-dropout", 0) != first_set("federated-dropout", 1)
+    assert first_set("federated-dropout", 0) != first_set("federated-dropout", 0, "laptop")
+
+
+def test_rolling_windows_cover_every_unit_equally_often() -> None:
+    seen = np.zeros(16, dtype=int)
+    for round in range(16):
+        pulled = CARVERS["fedrolex"].pulled("pi", round, 0.3)
+        assert pulled is not None
+        seen[pulled.subsets[0]] += 1
+    assert set(seen) == {8}
+
+
+def test_fjord_trains_inside_what_it_has_pulled() -> None:
+    carved, draws = CARVERS["fjord"], rng()
+    pulled = carved.pulled("pi", 0, 0.5)
+    assert pulled is not None
+    widths = set()
+    for _ in range(50):
+        choice = carved.choose(1.0, draws, capacity=0.5)
+        kept = carved.subsets(choice, draws, pulled)
+        inside = carved.width.select(kept).params.index
+        assert np.isin(inside, pulled.selection.params.index).all()
+        widths.add(choice.counts)
+    assert len(widths) == 3  # 0.2, 0.4 and 0.6 of the width cost no more than half of the MACs
+
+
+def test_mini_batches_differ_with_dropout_and_not_with_slices() -> None:
+    for kind, differ in (("uniform-dropout", True), ("heterofl", False)):
+        carved, draws = CARVERS[kind], rng()
+        pulled = carved.pulled("pi", 0, 0.3)
+        choice = carved.choose(0.3, draws, capacity=0.3)
+        one, other = (carved.subsets(choice, draws, pulled) for _ in range(2))
+        assert np.array_equal(one[0], other[0]) is not differ  # type: ignore[arg-type]
+
+
+def test_filter_dropout_takes_its_sizes_from_a_table(tmp_path: Path) -> None:
+    found, shape = traced("mlp")
+    file = tmp_path / "table.json"
+    sets = [part.name for part in found.sets]
+    rates = [[0.5, 0.0], [0.0, 0.0]]
+    seen = [(found.macs(found.counts(rate)), float(gain), rate) for gain, rate in enumerate(rates)]
+    ParetoTable.of("mlp", sets, found.full_macs, seen).save(file)
+    carved = carver({"kind": "filter-dropout", "table": str(file)}, "mlp")
+    assert [step.counts for step in carved.steps] == [(10, 12), (20, 12)]
+    assert carved.choose(0.99, rng()).counts == (10, 12)
+    replica = Replica(found.chain.module, found.layout, nn.functional.cross_entropy)
+    before = replica.numbers.params.clone()
+    kept = carved.subsets(carved.choose(0.6, rng()), rng())
+    batch = (torch.ones(4, *shape), torch.arange(4))
+    carved.workshop(replica).step(kept, batch, lambda weights, gradient, _: weights.sub_(gradient))
+    assert 0 < int((before != replica.numbers.params).sum()) < len(before)
+
+
+def test_a_table_for_another_model_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "table.json"
+    ParetoTable.of("lenet", ["conv1"], 100, [(50, 1.0, [0.5])]).save(file)
+    with pytest.raises(SettingError, match="another model"):
+        carver({"kind": "filter-dropout", "table": str(file)}, "mlp")
+    with pytest.raises(RunError, match="potluck explore"):
+        carver({"kind": "filter-dropout", "table": str(tmp_path / "none.json")}, "mlp")
+
+
+def test_the_small_network_costs_no_more_than_it_may() -> None:
+    found, _ = traced("resnet20")
+    part = decode({"kind": "small", "share": 0.33}, Submodel)
+    counts = part.size(found)  # type: ignore[attr-defined]
+    assert 0.25 < found.share(counts) <= 0.33

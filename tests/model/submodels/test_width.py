@@ -1,0 +1,149 @@
+"""Which channels belong together, what a narrower network costs, and what is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from potluck.errors import ModelError
+from potluck.model import zoo
+from potluck.model.costs import macs
+from potluck.model.submodels.narrowing import narrow, pattern
+from potluck.model.submodels.subsets import random, subsets
+from potluck.model.submodels.width import width
+from tests.model.submodels.networks import LARGE, NETWORKS, traced
+
+CASES = [name for name in NETWORKS if name not in LARGE]
+
+
+def sets(name: str) -> dict[str, int]:
+    return {part.name: part.size for part in traced(name)[0].sets}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_macs_are_those_of_the_flop_counter_at_any_width(name: str) -> None:
+    found, shape = traced(name)
+    counts = found.counts([0.4] * len(found.sets))
+    assert found.macs(counts) == macs(narrow(found, pattern(found), counts), shape)
+    assert found.full_macs == sum(layer.macs for layer in found.chain.layers)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_small_vector_is_the_whole_one_at_its_index(name: str) -> None:
+    found, _ = traced(name)
+    rng = np.random.default_rng(3)
+    kept = subsets(found, found.counts(list(rng.uniform(0, 0.9, len(found.sets)))), random(rng))
+    selection = found.select(kept)
+    for half, size in (
+        (selection.params, found.layout.param_bounds[-1]),
+        (selection.buffers, found.layout.buffer_bounds[-1]),
+    ):
+        whole = torch.arange(size, dtype=torch.float64)
+        small = half.gather(whole)
+        assert torch.equal(small, whole[half.index])
+        assert len(set(half.index.tolist())) == len(half.index) == half.size
+        target = torch.full_like(whole, -1.0)
+        half.scatter(small, target)
+        assert torch.equal(target[half.index], small)
+        assert int((target == -1).sum()) == size - half.size
+
+
+def test_input_and_classifier_are_never_dropped() -> None:
+    for name in ("vgg9", "resnet20", "mlp", "by hand"):
+        assert not {"classifier", "fc2", "sample"} & sets(name).keys()
+    found, _ = traced("mlp")
+    narrowest = narrow(found, pattern(found), [1] * len(found.sets))
+    assert narrowest(torch.zeros(2, 1, 8, 8)).shape == (2, 10)
+
+
+def test_both_sides_of_a_residual_sum_share_a_set() -> None:
+    found = sets("resnet20")
+    assert len(found) == 12  # one for each of three stages, one inside each of nine blocks
+    assert {"conv1": 16, "block1_1.branch.first.conv": 16}.items() <= found.items()
+    assert "block1_1.branch.second.conv" not in found
+
+
+def test_a_concatenation_keeps_its_sets_apart_and_depthwise_follows_its_input() -> None:
+    assert len(sets("densenet40")) == 1 + 3 * 12 + 2
+    assert sets("ds-cnn") == {"conv1": 64, **{f"block{block}.pointwise.conv": 64 for block in (1, 2, 3, 4)}}
+
+
+def test_groups_go_whole() -> None:
+    assert sets("grouped") == {"reduce": 6, "expand": 12}
+    assert traced("grouped")[0].sets[0].grain == 4
+
+
+def test_at_least_one_unit_is_kept() -> None:
+    found, shape = traced("lenet")
+    counts = found.counts([0.999] * len(found.sets))
+    assert counts == (1, 1, 1, 1)
+    small = narrow(found, pattern(found), counts)
+    assert small(torch.zeros(2, *shape)).shape == (2, 10)
+
+
+def test_a_sum_of_differently_made_channels_is_kept_whole() -> None:
+    class Crossed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b, self.c = nn.Conv2d(3, 4, 1), nn.Conv2d(3, 6, 1), nn.Conv2d(3, 10, 1)
+            self.d, self.head = nn.Conv2d(10, 7, 1), nn.Conv2d(7, 2, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = self.head(self.d(torch.cat([self.a(x), self.b(x)], 1) + self.c(x)))
+            return out
+
+    assert [part.name for part in width(Crossed(), (3, 4, 4)).sets] == ["d"]
+
+
+@pytest.mark.parametrize(
+    ("layer", "name"),
+    [
+        (nn.LayerNorm(8), "LayerNorm"),
+        (nn.ConvTranspose2d(6, 6, 3), "ConvTranspose2d"),
+        (nn.LocalResponseNorm(2), "LocalResponseNorm"),
+        (nn.PixelShuffle(1), "PixelShuffle"),
+    ],
+)
+def test_a_layer_that_is_not_understood_is_refused_by_name(layer: nn.Module, name: str) -> None:
+    module = nn.Sequential(nn.Conv2d(3, 6, 3, padding=1), layer, nn.Flatten(), nn.LazyLinear(2))
+    module(torch.zeros(1, 3, 8, 8))
+    with pytest.raises(ModelError, match=f"'?{name}'? \\(1\\)"):
+        width(module, (3, 8, 8))
+
+
+def test_an_operation_that_is_not_understood_is_refused_by_name() -> None:
+    class Shuffled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.head = nn.Conv2d(3, 6, 1), nn.Conv2d(6, 2, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = self.head(self.first(x).roll(1, 1))
+            return out
+
+    with pytest.raises(ModelError, match="roll"):
+        width(Shuffled(), (3, 4, 4))
+
+
+def test_anything_may_be_done_to_the_input() -> None:
+    class Normalised(nn.Module):
+        mean: Tensor
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("mean", torch.zeros(3, 1, 1))
+            self.first, self.head = nn.Conv2d(3, 6, 1), nn.Conv2d(6, 2, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = self.head(self.first((x - self.mean).roll(1, 1)))
+            return out
+
+    assert [part.name for part in width(Normalised(), (3, 4, 4)).sets] == ["first"]
+
+
+def test_every_network_of_the_zoo_for_small_pictures_can_be_narrowed() -> None:
+    for name in ("vgg16-bn-cifar", "alexnet-cifar"):
+        found = width(zoo.build(name), zoo.entry(name).shape)
+        assert 0.2 < found.share(found.counts([0.5] * len(found.sets))) < 0.3

@@ -1,0 +1,186 @@
+"""The mathematics of a stage: slices of a chain compute what the chain computes, and nothing is changed in place."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from potluck.data import Dataset, from_tensors
+from potluck.errors import ModelError
+from potluck.model.chain import trace
+from potluck.model.feed import Feed
+from potluck.model.optimizers import Adam, Optimizer, Sgd
+from potluck.model.sections import Sections
+from potluck.model.stages import Numbers, Stages
+
+BATCH = 6
+
+
+def net() -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(1, 3, 3, padding=1), nn.BatchNorm2d(3), nn.ReLU(inplace=True),
+        nn.Conv2d(3, 3, 3, padding=1), nn.BatchNorm2d(3), nn.ReLU(inplace=True),
+        nn.Flatten(), nn.Dropout(0.5), nn.Linear(48, 4), nn.Linear(4, 3),
+    )  # fmt: skip
+
+
+def data() -> Dataset:
+    generator = torch.Generator().manual_seed(1)
+    x, y = torch.randn(24, 1, 4, 4, generator=generator), torch.randint(0, 3, (24,), generator=generator)
+    return from_tensors(x, y, x[:8], y[:8], name="small", classes=("a", "b", "c"))
+
+
+def stages_of(module: nn.Module, optimizer: Optimizer, parts: int = 1) -> Stages:
+    chain, samples = trace(module, (1, 4, 4)), data()
+    sections = Sections(chain, samples.train.x[:2])
+    feed = Feed(24, BATCH, parts)
+    return Stages(sections, nn.functional.cross_entropy, optimizer, samples.train, feed, 0)
+
+
+def cut(stages: Stages, whole: Numbers, after: int) -> tuple[Numbers, Numbers]:
+    last = whole.last
+    front = stages.join(0, after, [(0, after, stages.pack(whole, 0, after))])
+    back = stages.join(after + 1, last, [(after + 1, last, stages.pack(whole, after + 1, last))])
+    return front, back
+
+
+def train(stages: Stages, front: Numbers, back: Numbers, part: int) -> tuple[Numbers, Numbers, Any]:
+    there = stages.forward(front, front.buffers, part, stages.inputs(part), None)
+    assert there.payload is not None
+    turned = stages.forward(back, back.buffers, part, there.payload, stages.labels(part))
+    own, onward = stages.backward(turned, None)
+    ahead, _ = stages.backward(there, onward)
+    return (
+        stages.step(front, ahead, there.buffers, 1.0),
+        stages.step(back, own, turned.buffers, 1.0),
+        turned.loss_now,
+    )
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    torch.manual_seed(0)
+
+
+@pytest.mark.parametrize("optimizer", [Sgd(lr=0.1, momentum=0.9, weight_decay=1e-3), Sgd(lr=0.1), Adam(lr=0.01)])
+@pytest.mark.parametrize("after", [0, 1, 2])
+def test_any_cut_trains_the_same_model(optimizer: Optimizer, after: int) -> None:
+    """Dropout is left out: what a stage draws depends on where it begins."""
+    module = net()
+    module[7] = nn.Identity()
+    stages = stages_of(module, optimizer)
+    reference = copy.deepcopy(module).train()
+    plain = optimizer.build(torch.zeros(1))
+    theirs = type(plain)(reference.parameters(), **plain.defaults)
+    front, back = cut(stages, stages.initial(), after)
+    for part in range(5):
+        front, back, loss = train(stages, front, back, part)
+        inputs, targets = data().train.batch(Feed(24, BATCH).indices(part))
+        theirs.zero_grad()
+        expected = nn.functional.cross_entropy(reference(inputs), targets)
+        expected.backward()  # type: ignore[no-untyped-call]
+        theirs.step()
+        assert loss == float(expected.detach())
+    pieces = [(0, after, stages.pack(front, 0, after)), (after + 1, 3, stages.pack(back, after + 1, 3))]
+    mine = stages.module(stages.join(0, 3, pieces))
+    for name, tensor in reference.state_dict().items():
+        assert torch.equal(tensor, mine.state_dict()[name]), name
+
+
+def test_versions_are_never_changed() -> None:
+    stages = stages_of(net(), Sgd(lr=0.1, momentum=0.9))
+    front, back = cut(stages, stages.initial(), 1)
+    before = [tensor.clone() for tensor in (front.params, front.buffers, *front.moments.values())]
+    for part in range(3):
+        train(stages, front, back, part)
+    after = [front.params, front.buffers, *front.moments.values()]
+    assert all(torch.equal(old, new) for old, new in zip(before, after, strict=True))
+
+
+def test_what_is_drawn_depends_on_the_part_alone() -> None:
+    stages = stages_of(net(), Sgd(lr=0.1))
+    whole = stages.initial()
+
+    def loss(part: int) -> float | None:
+        return stages.forward(whole, whole.buffers, part, stages.inputs(0), stages.labels(0)).loss_now
+
+    assert loss(1) == loss(1)
+    assert loss(1) != loss(2)
+
+
+def test_a_step_that_travels_leads_to_the_same_version() -> None:
+    stages = stages_of(net(), Sgd(lr=0.1, momentum=0.9))
+    whole = stages.initial()
+    passed = stages.forward(whole, whole.buffers, 0, stages.inputs(0), stages.labels(0))
+    gradient, _ = stages.backward(passed, None)
+    stepped = stages.step(whole, gradient, passed.buffers, 0.5)
+    redone = stages.redo(whole, stages.pack_step(gradient, passed.buffers), 0.5)
+    assert torch.equal(stepped.params, redone.params)
+    assert torch.equal(stepped.buffers, redone.buffers)
+    assert torch.equal(stepped.moments["momentum_buffer"], redone.moments["momentum_buffer"])
+    assert stages.pack_step(gradient, passed.buffers).nbytes < stages.pack(stepped, 0, 3).nbytes
+
+
+def test_moments_that_do_not_travel_begin_at_zero() -> None:
+    stages = stages_of(net(), Adam(lr=0.1))
+    whole = stages.initial()
+    passed = stages.forward(whole, whole.buffers, 0, stages.inputs(0), stages.labels(0))
+    stepped = stages.step(whole, stages.backward(passed, None)[0], passed.buffers, 1.0)
+    assert stages.moments == {"exp_avg": True, "exp_avg_sq": True, "step": False}
+    bare = stages.join(0, 3, [(0, 3, stages.pack(stepped, 0, 3, moments=False))])
+    assert torch.equal(bare.params, stepped.params)
+    assert not bare.moments["exp_avg"].any()
+    saved = stages.restore(stages.tensors(stepped))
+    assert torch.equal(saved.moments["exp_avg_sq"], stepped.moments["exp_avg_sq"])
+    assert float(saved.moments["step"]) == 1
+
+
+def test_parts_add_up_to_their_batch() -> None:
+    module = nn.Sequential(nn.Flatten(), nn.Linear(16, 4), nn.Tanh(), nn.Linear(4, 3))
+    whole, parts = stages_of(module, Sgd(lr=0.1)), stages_of(module, Sgd(lr=0.1), parts=4)
+    start = whole.initial()
+    expected, _ = whole.backward(whole.forward(start, start.buffers, 0, whole.inputs(0), whole.labels(0)), None)
+    total = None
+    for part in reversed(range(4)):
+        passed = parts.forward(start, start.buffers, part, parts.inputs(part), parts.labels(part))
+        total = parts.mix(total, parts.backward(passed, None)[0], parts.share(part))
+    assert total is not None
+    torch.testing.assert_close(total, expected)
+
+
+def test_the_average_is_of_weights_only() -> None:
+    stages = stages_of(net(), Sgd(lr=0.1, momentum=0.9))
+    first = stages.initial()
+    second = Numbers(0, 3, first.params + 2, first.buffers + 1, first.moments)
+    mean = stages.average([first, second])
+    torch.testing.assert_close(mean.params, first.params + 1)
+    assert torch.equal(mean.buffers, second.buffers)
+
+
+def test_evaluation_is_the_modules_own() -> None:
+    module, samples = net(), data()
+    stages = stages_of(module, Sgd(lr=0.1))
+    score = stages.evaluate(stages.initial(), samples.test, size=3)
+    with torch.no_grad():
+        outputs = copy.deepcopy(module).eval()(samples.test.x)
+    assert score["loss"] == pytest.approx(float(nn.functional.cross_entropy(outputs, samples.test.y)), rel=1e-5)
+    assert score["accuracy"] == pytest.approx(float((outputs.argmax(1) == samples.test.y).float().mean()))
+
+
+def test_a_model_that_does_not_fit_the_data_is_refused() -> None:
+    chain = trace(nn.Sequential(nn.Flatten(), nn.Linear(9, 3)), (3, 3))
+    with pytest.raises(ModelError, match="does not fit the data"):
+        Sections(chain, torch.zeros(2, 4, 4))
+
+
+def test_an_epoch_is_every_sample_once() -> None:
+    feed = Feed(24, 6, parts=3, seed=5)
+    seen = [int(index) for part in range(12) for index in feed.indices(part)]
+    assert sorted(seen) == list(range(24))
+    assert [int(index) for index in feed.indices(12)] != seen[:2]
+    assert sum(feed.share(part) for part in range(3)) == pytest.approx(1.0)
+    assert Feed(4, 100).size == 4

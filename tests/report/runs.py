@@ -1,0 +1,91 @@
+"""Small runs made by hand, with every kind of record that a page knows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+from potluck.journal import Instant, Journal, Record, Scalar, Span
+
+FLEET = """
+[[fleet.devices]]
+preset = "pi4"
+count = 2
+[[fleet.devices]]
+preset = "phone"
+"""
+JOB = f"""
+recipe = "fedavg"
+[task]
+model = "mlp"
+data = "digits"
+[stop]
+rounds = 20
+{FLEET}
+"""
+DEVICES = ("pi4-0", "pi4-1", "phone")
+
+
+def keep(folder: Path, records: Iterable[Record], job: str = JOB, over: bool = True) -> Path:
+    """A run's folder with these records; `over` adds the summary."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "job.toml").write_text(job)
+    with Journal(folder / "journal.jsonl") as journal:
+        for record in records:
+            journal.write(record)
+    if over:
+        summary = {"name": "mlp on digits", "recipe": "fedavg", "status": "done", "reason": "20 rounds"}
+        (folder / "summary.json").write_text(json.dumps(summary))
+    return folder
+
+
+def one_round(number: int, devices: Iterable[str] = DEVICES) -> list[Record]:
+    """A round of two seconds; the later a device is listed, the longer it computes."""
+    start = 2.0 * number
+    found: list[Record] = []
+    for place, name in enumerate(devices):
+        done = start + 1.0 + 0.2 * place
+        found.append(Span(name, "pull", start, start + 0.5, {"round": number, "bytes": 1000}))
+        found.append(Span(name, "compute", start + 0.5, done, {"round": number, "samples": 32}))
+        found.append(Span(name, "push", done, done + 0.4, {"round": number, "bytes": 500}))
+    merged = [[name, 1] for name in devices]
+    found.append(Span("coordinator", "round", start, start + 2.0, {"round": number, "devices": merged}))
+    fields = {"round": number + 1, "bytes": 4500 * (number + 1)}
+    for name, value in (("loss", 2.0 / (number + 1)), ("test_accuracy", 1 - 0.9 / (number + 1))):
+        found.append(Scalar("coordinator", name, start + 2.0, value, fields))
+    return found
+
+
+def rounds(many: int = 20, devices: Iterable[str] = DEVICES) -> list[Record]:
+    return [record for number in range(many) for record in one_round(number, tuple(devices))]
+
+
+def faults() -> list[Record]:
+    return [
+        Instant("pi4-1", "crash", 7.0, {"value": 1.0}),
+        Instant("pi4-1", "lost", 7.05, {"round": 3, "reason": "crashed"}),
+        Instant("pi4-1", "start", 12.0),
+        Instant("phone", "link", 20.0, {"value": 0.0}),
+        Instant("phone", "link", 23.0, {"value": 1.0}),
+    ]
+
+
+def every_kind() -> list[Record]:
+    """All that a page can draw."""
+    signals = [
+        Scalar(name, signal, float(at), (at * (place + 1)) % 7 / 7, {"round": at})
+        for signal in ("buffer", "rate", "dropped", "share")
+        for place, name in enumerate(DEVICES)
+        for at in range(0, 40, 2)
+    ]
+    pipeline = [
+        Span("pi4-0", "forward", 40.0, 40.4, {"batch": 0, "stage": 0, "version": 0}),
+        Span("phone", "backward", 40.4, 40.9, {"batch": 0, "stage": 1, "version": 0}),
+        Span("coordinator", "recover", 39.0, 40.0, {"cuts": [3], "order": ["pi4-0", "phone"]}),
+    ]
+    cuts = [
+        Instant("coordinator", "partition", 1.0, {"cuts": [2], "order": ["pi4-0", "pi4-1"], "layers": 6}),
+        Instant("coordinator", "partition", 20.0, {"cuts": [3], "order": ["pi4-0", "phone"], "layers": 6}),
+    ]
+    return [*rounds(), *faults(), *signals, *pipeline, *cuts]

@@ -1,0 +1,225 @@
+"""Pages in a real browser: they open without errors, show data, and answer the mouse and the keys."""
+
+from __future__ import annotations
+
+import base64
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import uvicorn
+
+from potluck.journal import Journal
+from potluck.report import html
+from potluck.report.browser import Browser, find_browser
+from potluck.report.server import app
+from tests.report.runs import every_kind, keep, one_round, rounds
+
+pytestmark = pytest.mark.skipif(
+    find_browser() is None, reason="no Chromium or Chrome was found (on Debian: apt-get install chromium)"
+)
+
+CANVAS = "document.querySelector('canvas[data-chart]')"
+PLACE = f"(() => {{ {CANVAS}.scrollIntoView({{block: 'center'}}); const box = {CANVAS}.getBoundingClientRect();"
+PLACE += " return [box.left, box.top, box.width, box.height]; })()"
+TIP = "document.querySelector('#tip.shown')?.textContent"
+WINDOW = "parseFloat(document.querySelector('.window i').style.width)"
+COLOURS = f"""(() => {{
+  const canvas = {CANVAS}, data = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
+  const seen = new Set();
+  for (let at = 0; at < data.length; at += 4) seen.add((data[at] << 16) | (data[at + 1] << 8) | data[at + 2]);
+  return seen.size;
+}})()"""
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    with Browser(1280, 900) as found:
+        yield found
+
+
+@pytest.fixture
+def browser(chromium: Browser) -> Iterator[Browser]:
+    chromium.errors.clear()
+    chromium.resize(1280, 900)
+    yield chromium
+    assert chromium.errors == []
+
+
+def _open(browser: Browser, folder: Path, *runs: Path) -> None:
+    path = folder / "report.html"
+    path.write_text(html(runs), encoding="utf-8")
+    browser.open_file(path)
+
+
+@pytest.fixture
+def whole(tmp_path: Path) -> Path:
+    folder = keep(tmp_path / "whole", every_kind())
+    (folder / "pareto.json").write_text('[{"macs": 10, "gain": 0.1}, {"macs": 20, "gain": 0.3, "rates": [0.5]}]')
+    return folder
+
+
+def test_every_part_is_there_and_has_data(browser: Browser, whole: Path) -> None:
+    _open(browser, whole, whole)
+    parts = browser.evaluate("[...document.querySelectorAll('#parts > section')].map((part) => part.id)")
+    assert parts == [
+        "learning", "timeline", "time", "fleet", "devices", "streams", "submodels", "pareto", "partitions", "events",
+        "job",
+    ]  # fmt: skip
+    points = "Math.min(...[...document.querySelectorAll('polyline[data-line]')].map((line) => line.points.length))"
+    assert browser.evaluate(points) >= 20
+    assert browser.evaluate("document.querySelectorAll('#time rect[data-class]').length") >= 12
+    assert browser.evaluate("document.querySelectorAll('#fleet [data-device]').length") == 3
+    assert browser.evaluate("document.querySelectorAll('#partitions [data-stage]').length") == 4
+    assert browser.evaluate("document.querySelectorAll('#submodels [data-heat]').length") > 10
+    assert browser.evaluate("document.querySelectorAll('#pareto [data-point]').length") == 2
+    assert browser.evaluate(COLOURS) > 20
+
+
+def test_parts_without_records_are_left_out(browser: Browser, tmp_path: Path) -> None:
+    _open(browser, tmp_path, keep(tmp_path / "run", rounds(3)))
+    parts = browser.evaluate("[...document.querySelectorAll('#parts > section')].map((part) => part.id)")
+    assert parts == ["learning", "timeline", "time", "fleet", "devices", "job"]
+
+
+def test_the_timeline_tells_what_is_under_the_pointer(browser: Browser, tmp_path: Path) -> None:
+    _open(browser, tmp_path, keep(tmp_path / "run", rounds(1)))
+    left, top, width, _ = browser.evaluate(PLACE)
+    across = left + 118 + (width - 118) * 0.3  # at 0.6 s of 2 s the first device computes
+    browser.move_to(across, top + 26 + 20 + 8)
+    browser.wait_for(TIP)
+    said = browser.evaluate(TIP)
+    assert all(word in said for word in ("pi4-0", "compute, round 0", "500 ms", "samples 32"))
+
+
+def test_the_timeline_zooms_by_drag_wheel_and_keys(browser: Browser, whole: Path) -> None:
+    _open(browser, whole, whole)
+    left, top, width, height = browser.evaluate(PLACE)
+    browser.press(left + 400, top + 60, to=(left + 500, top + 60))
+    browser.wait_for(f"{WINDOW} < 20")
+    browser.evaluate(f"{CANVAS}.focus()")
+    before = browser.evaluate(WINDOW)
+    browser.wheel(left + width / 2, top + height / 2, -120)
+    browser.wait_for(f"{WINDOW} < {before}")
+    browser.key("0")
+    browser.wait_for(f"{WINDOW} === 100")
+    browser.key("+")
+    browser.wait_for(f"{WINDOW} < 100")
+
+
+def test_curves_can_be_read_off_and_change_their_axis(browser: Browser, whole: Path) -> None:
+    _open(browser, whole, whole)
+    for axis in ("round", "bytes", "energy", "time"):
+        browser.evaluate(f"document.querySelector('[data-choice={axis}]').click()")
+        browser.wait_for(f"document.querySelector('[data-choice={axis}]').getAttribute('aria-pressed') === 'true'")
+        assert browser.evaluate("document.querySelector('#learning polyline').points.length") == 20
+    box = "document.querySelector('#learning svg.chart').getBoundingClientRect()"
+    browser.evaluate("scrollTo(0, 0)")
+    left, top, width = browser.evaluate(f"[{box}.left, {box}.top, {box}.width]")
+    browser.move_to(left + width * 0.6, top + 90)
+    browser.wait_for(TIP)
+    assert "accuracy, held-out data" in browser.evaluate(TIP)
+
+
+def test_a_device_called_script_shows_as_text(browser: Browser, tmp_path: Path) -> None:
+    name = "<script>document.title='taken'</script><img/src=x>"
+    _open(browser, tmp_path, keep(tmp_path / "run", rounds(2, ["pi4-0", name]), over=False))
+    assert browser.evaluate("document.title") != "taken"
+    assert browser.evaluate("document.querySelectorAll('main img, main script').length") == 0
+    assert browser.evaluate("document.querySelector('#time svg').textContent.includes('<script>')")
+
+
+def test_runs_are_laid_over_each_other(browser: Browser, tmp_path: Path) -> None:
+    _open(browser, tmp_path, keep(tmp_path / "a", rounds(9)), keep(tmp_path / "b", rounds(5)))
+    lines = "[...document.querySelectorAll('#learning polyline')].map((line) => line.dataset.line)"
+    assert browser.evaluate(lines) == ["a", "b", "a, training", "b, training"]
+    assert browser.evaluate("document.querySelectorAll('[data-comparison] tbody tr').length") == 2
+    browser.evaluate("document.querySelector('.chooser [data-choice=\"1\"]').click()")
+    browser.wait_for("document.querySelector('.chooser [data-choice=\"1\"]').getAttribute('aria-pressed') === 'true'")
+
+
+def test_light_and_dark_change_places(browser: Browser, whole: Path) -> None:
+    _open(browser, whole, whole)
+    ground = "getComputedStyle(document.body).backgroundColor"
+    before = browser.evaluate(ground)
+    browser.evaluate("document.querySelector('[data-theme-switch]').click()")
+    assert browser.evaluate(ground) != before
+    browser.key("t")
+    assert browser.evaluate(ground) == before
+
+
+def test_a_narrow_screen_needs_no_sideways_scrolling(browser: Browser, whole: Path) -> None:
+    browser.resize(380, 800)
+    _open(browser, whole, whole)
+    assert browser.evaluate("document.documentElement.scrollWidth") <= 380
+
+
+def test_every_figure_becomes_a_picture(browser: Browser, whole: Path) -> None:
+    _open(browser, whole, whole)
+    figures: dict[str, str] = browser.evaluate("potluckFigures()")
+    assert {"learning", "timeline", "time", "fleet", "pareto", "partitions"} <= set(figures)
+    for address in figures.values():
+        picture = base64.b64decode(address.partition(",")[2])
+        assert picture.startswith(b"\x89PNG")
+        assert len(picture) > 4000
+
+
+# --- the page that follows -------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _served(root: Path) -> Iterator[str]:
+    server = uvicorn.Server(uvicorn.Config(app(root), port=0, log_level="warning", timeout_graceful_shutdown=1))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.02)
+    port = server.servers[0].sockets[0].getsockname()[1]
+    try:
+        yield f"http://127.0.0.1:{port}/"
+    finally:
+        server.should_exit = True
+        thread.join(5)
+
+
+def test_the_numbers_of_a_running_run_move(browser: Browser, tmp_path: Path) -> None:
+    folder = keep(tmp_path / "going", rounds(2), over=False)
+    rounds_shown = "document.querySelector('[data-tile=Rounds] .value').textContent"
+    with _served(tmp_path) as address:
+        browser.open(f"{address}run/going/")
+        assert browser.evaluate(rounds_shown) == "2"
+        before = browser.evaluate(COLOURS)
+        path = folder / "journal.jsonl"
+        for number in range(2, 12):
+            with Journal(path, path.stat().st_size) as journal:
+                for record in one_round(number):
+                    journal.write(record)
+        browser.wait_for(f"{rounds_shown} === '12'")
+        assert browser.evaluate("document.querySelector('#learning polyline').points.length") == 12
+        assert browser.evaluate(COLOURS) != before
+        (folder / "summary.json").write_text('{"status": "done", "reason": "12 rounds"}')
+        browser.wait_for("document.querySelector('[data-status=done]')")
+        browser.evaluate("location.replace('about:blank')")
+
+
+def test_the_list_answers_to_the_keys(browser: Browser, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        keep(tmp_path / name, rounds(2))
+    with _served(tmp_path) as address:
+        browser.open(address)
+        browser.wait_for("document.querySelectorAll('tr[data-run]').length === 2")
+        browser.key("j")
+        wanted = browser.evaluate("document.querySelector('tr.chosen').dataset.run")
+        assert wanted == browser.evaluate("document.querySelectorAll('tr[data-run]')[1].dataset.run")
+        browser.key("/")
+        browser.evaluate(
+            "document.activeElement.value = 'tw'; document.activeElement.dispatchEvent(new Event('input'))"
+        )
+        browser.wait_for("document.querySelectorAll('tr[data-run]').length === 1")
+        browser.key("Escape")
+        browser.key("Enter")
+        browser.wait_for("location.pathname === '/run/two/' && document.querySelector('canvas[data-chart]')")
+        browser.evaluate("location.replace('about:blank')")

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import base64
+import zlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+from potluck.journal import Span
+from potluck.report import packing
+from potluck.report.packing import pack
+from potluck.report.story import Story
+
+
+def _unpacked(packed: dict[str, Any]) -> list[list[float]]:
+    """Start, length, round and detail of each span, as the page's script reads them."""
+    columns = np.frombuffer(zlib.decompress(base64.b64decode(packed["columns"])), dtype="<i4").reshape(4, -1)
+    starts, rounds = np.cumsum(columns[0]) * packed["tick"], np.cumsum(columns[2])
+    spans: list[list[float]] = np.stack([starts, columns[1] * packed["tick"], rounds, columns[3]]).T.tolist()
+    return spans
+
+
+def _story() -> Story:
+    spans = [
+        Span("a", "pull", 0.0, 1.5, {"round": 3, "bytes": 7}),
+        Span("b", "compute", 1.0, 4.0, {"round": 3}),
+        Span("a", "pull", 5.0, 6.0, {"round": 4, "bytes": 7}),
+    ]
+    return Story().tell(spans)
+
+
+def test_spans_come_out_as_they_went_in() -> None:
+    story = _story()
+    packed = pack(story, ["a", "b", "nobody"])
+    assert packed["counts"] == [2, 1, 0]
+    expected = [[0.0, 1.5, 3, 0], [5.0, 1.0, 4, 0], [1.0, 3.0, 3, 1]]
+    for found, wanted in zip(_unpacked(packed), expected, strict=True):
+        assert found == pytest.approx(wanted, abs=1e-7)
+    assert [detail["name"] for detail in story.details] == ["pull", "compute"]
+
+
+def test_only_what_is_new_is_packed() -> None:
+    packed = pack(_story(), ["a", "b"], {"a": 1, "b": 1})
+    assert packed["counts"] == [1, 0]
+    assert _unpacked(packed)[0] == pytest.approx([5.0, 1.0, 4, 0], abs=1e-7)
+
+
+def test_too_many_spans_are_merged_and_their_seconds_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packing, "MOST_SPANS", 100)
+    many = [Span("a", "pull", 0.01 * place, 0.01 * place + 0.004, {"round": place}) for place in range(20_000)]
+    packed = pack(Story().tell(many), ["a"])
+    assert packed["counts"][0] < 2000
+    assert sum(row[1] for row in _unpacked(packed)) == pytest.approx(20_000 * 0.004, rel=1e-3)

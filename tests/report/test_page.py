@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from potluck.report import html
+from tests.report.runs import JOB, keep, rounds
+
+NASTY = "<script>alert(1)</script>"
+
+
+def test_a_page_asks_nobody_for_anything(tmp_path: Path) -> None:
+    page = html([keep(tmp_path, rounds())])
+    assert "default-src 'none'" in page
+    assert "connect-src 'none'" in page
+    assert not re.search(r"""(src|href)=["']?(https?:|//)""", page)
+    assert "http://" not in page.replace("http://www.w3.org/2000/svg", "")
+
+
+def test_names_cannot_become_markup(tmp_path: Path) -> None:
+    job = JOB.replace('model = "mlp"', f'model = "{NASTY}"')
+    page = html([keep(tmp_path, rounds(2, ["pi4-0", NASTY]), job=job, over=False)])
+    assert NASTY not in page
+    data = re.search(r'<script id="data" type="application/json">(.*?)</script>', page, re.DOTALL)
+    assert data is not None
+    names = [device["name"] for device in json.loads(data[1])["runs"][0]["devices"]]
+    assert NASTY in names
+
+
+def test_several_runs_are_in_one_page(tmp_path: Path) -> None:
+    page = html([keep(tmp_path / "a", rounds(2)), keep(tmp_path / "b", rounds(3))])
+    data = re.search(r'<script id="data" type="application/json">(.*?)</script>', page, re.DOTALL)
+    assert data is not None
+    assert [run["id"] for run in json.loads(data[1])["runs"]] == ["a", "b"]
+
+
+def test_the_page_of_a_run_is_small(tmp_path: Path) -> None:
+    assert len(html([keep(tmp_path, rounds(100))])) < 200_000

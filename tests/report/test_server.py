@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import httpx
+import pytest
+
+from potluck.report.server import app
+from tests.report.runs import faults, keep, rounds
+
+prometheus = pytest.importorskip("prometheus_client.parser")
+
+
+class Client:
+    """Asks the application without a socket."""
+
+    def __init__(self, root: Path) -> None:
+        self._transport = httpx.ASGITransport(app(root))
+
+    def get(self, path: str, headers: Mapping[str, str] | None = None) -> httpx.Response:
+        return asyncio.run(self._get(path, headers))
+
+    async def _get(self, path: str, headers: Mapping[str, str] | None) -> httpx.Response:
+        async with httpx.AsyncClient(transport=self._transport, base_url="http://127.0.0.1:8765") as client:
+            return await client.get(path, headers=headers, follow_redirects=True)
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Client:
+    keep(tmp_path / "first", [*rounds(), *faults()])
+    keep(tmp_path / 'sec"ond', rounds(3))
+    return Client(tmp_path)
+
+
+def test_runs_are_listed(client: Client) -> None:
+    listed = client.get("/runs.json").json()
+    assert {run["id"]: run["rounds"] for run in listed} == {"first": 20, 'sec"ond': 3}
+    assert "Potluck" in client.get("/").text
+
+
+def test_a_finished_run_is_told_as_a_whole_and_then_it_is_over(client: Client) -> None:
+    told = client.get("/run/first/events").text
+    events = [part.split("\n", 1)[0] for part in told.split("\n\n") if part]
+    assert events == ["event: whole", "event: over"]
+    whole = json.loads(told.split("data: ", 1)[1].split("\n", 1)[0])
+    assert whole["figures"]["rounds"] == 20
+
+
+def test_a_run_has_its_page_and_its_report(client: Client) -> None:
+    assert "connect-src 'self'" in client.get("/run/first").text
+    assert "connect-src 'none'" in client.get("/run/first/report.html").text
+
+
+def test_runs_can_be_compared(client: Client) -> None:
+    assert client.get("/compare?run=first&run=sec%22ond").text.count('"figures":') == 2
+    assert client.get("/compare?run=first&run=nobody").status_code == 404
+
+
+@pytest.mark.parametrize("name", ["nobody", "..", "%2e%2e%2fetc", "first%2f..%2f.."])
+def test_only_listed_runs_can_be_asked_for(client: Client, name: str) -> None:
+    assert client.get(f"/run/{name}/events").status_code == 404
+
+
+def test_a_page_elsewhere_cannot_read_through_another_name(client: Client) -> None:
+    assert client.get("/runs.json", headers={"host": "evil.example"}).status_code == 400
+
+
+def test_metrics_are_what_prometheus_reads(client: Client) -> None:
+    text = client.get("/metrics").text
+    families = {family.name: family for family in prometheus.text_string_to_metric_families(text)}
+    assert families["potluck_rounds"].samples[0].value in (3.0, 20.0)
+    labels = families["potluck_device_seconds"].samples[0].labels
+    assert labels["run"] in ("first", 'sec"ond')
+    assert labels["device"] == "pi4-0"

@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from potluck.journal import Span
+from potluck.report.absence import Absence
+from potluck.report.shares import CLASSES, Busy, shares
+from potluck.report.story import Story
+
+NAMES = st.sampled_from(["pull", "compute", "push", "forward", "recover", "stream", "whatever"])
+SPANS = st.builds(
+    lambda name, start, length: Span("a", name, float(start), float(start + length)),
+    NAMES, st.integers(0, 90), st.integers(0, 20),
+)  # fmt: skip
+
+
+def _seconds(*spans: Span, gone: tuple[Absence, ...] = (), end: float = 10.0) -> dict[str, float]:
+    story = Story().tell(spans)
+    found = shares(story.tracks["a"], story.lanes, gone, end)
+    return {name: value for name, value in found.items() if value}
+
+
+def test_what_goes_on_behind_a_computation_is_hidden() -> None:
+    seconds = _seconds(Span("a", "compute", 1.0, 5.0), Span("a", "push", 4.0, 7.0))
+    assert seconds == {"compute": 3.0, "hidden": 1.0, "send": 2.0, "wait": 4.0}
+
+
+def test_the_dead_do_not_wait() -> None:
+    assert _seconds(Span("a", "pull", 0.0, 2.0), gone=(Absence(2.0, 9.0, "dead"),)) == {
+        "receive": 2.0, "dead": 7.0, "wait": 1.0,
+    }  # fmt: skip
+
+
+def test_two_transfers_at_once_count_once() -> None:
+    assert _seconds(Span("a", "push", 0.0, 6.0), Span("a", "replicate", 2.0, 8.0)) == {"send": 8.0, "wait": 2.0}
+
+
+@given(st.lists(SPANS, min_size=1, max_size=20))
+def test_every_instant_belongs_to_one_class(spans: list[Span]) -> None:
+    story = Story().tell(spans)
+    if "a" not in story.tracks or not len(story.tracks["a"]):
+        return
+    found = shares(story.tracks["a"], story.lanes, (Absence(30.0, 40.0, "cut"),), 120.0)
+    assert set(found) == set(CLASSES)
+    assert all(value >= 0 for value in found.values())
+    assert sum(found.values()) == pytest.approx(120.0)
+
+
+def test_busy_seconds_grow_with_the_spans() -> None:
+    story = Story().tell([Span("a", "pull", 1.0, 3.0), Span("a", "compute", 2.0, 5.0), Span("a", "recover", 6.0, 9.0)])
+    busy = Busy(story.tracks["a"], story.lanes)
+    assert busy.until(np.array([0.0, 2.0, 5.0, 20.0])) == pytest.approx([0.0, 1.0, 4.0, 4.0])

@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from potluck.errors import RunError
+from potluck.report import look
+from potluck.report.folder import RunFolder, find, open_run
+from tests.report.runs import DEVICES, every_kind, faults, keep, rounds
+
+
+def test_the_figures_of_a_run(tmp_path: Path) -> None:
+    seen = look(open_run(keep(tmp_path, [*rounds(), *faults()])))
+    figures = seen["figures"]
+    assert (figures["rounds"], figures["time_s"], figures["bytes"]) == (20, 40.0, 20 * 4500)
+    assert figures["accuracy"] == pytest.approx(1 - 0.9 / 20)
+    assert figures["energy_j"] == pytest.approx(20 * (6.4 * 1.4 + 6.4 * 1.6 + 5.0 * 1.8))
+    assert (figures["lost"], figures["devices"]) == (1, 3)
+    assert [device["name"] for device in seen["devices"]] == list(DEVICES)
+    assert seen["devices"][1]["gone"] == [[7.0, 12.0, "dead"]]
+
+
+def test_curves_have_all_four_axes(tmp_path: Path) -> None:
+    seen = look(open_run(keep(tmp_path, rounds())))
+    accuracy = next(curve for curve in seen["curves"] if curve["name"] == "test_accuracy")
+    for axis in ("round", "time", "bytes", "energy"):
+        assert len(accuracy[axis]) == len(accuracy["values"]) == 20
+        assert accuracy[axis] == sorted(accuracy[axis])
+
+
+def test_what_is_not_recorded_is_left_out(tmp_path: Path) -> None:
+    seen = look(open_run(keep(tmp_path, rounds())))
+    assert (seen["signals"], seen["events"], seen["partitions"], seen["pareto"]) == ({}, [], [], [])
+
+
+def test_every_kind_of_record_has_its_place(tmp_path: Path) -> None:
+    folder = keep(tmp_path, every_kind())
+    (folder / "pareto.json").write_text('[{"macs": 10, "gain": 0.1}, {"macs": 20, "gain": 0.3}, {"other": 1}]')
+    seen = look(open_run(folder))
+    assert set(seen["signals"]) == {"buffer", "rate", "dropped", "share"}
+    assert [(one["cuts"], one["layers"]) for one in seen["partitions"]] == [([2], 6), ([3], 6)]
+    assert len(seen["pareto"]) == 2
+
+
+def test_a_journal_alone_is_enough(tmp_path: Path) -> None:
+    folder = keep(tmp_path, rounds(), job="this is = not [toml", over=False)
+    seen = look(open_run(folder / "journal.jsonl"))
+    assert [device["name"] for device in seen["devices"]] == list(DEVICES)
+    assert (seen["figures"]["energy_j"], seen["figures"]["rounds"]) == (None, 20)
+
+
+def test_an_empty_journal_is_a_run_that_has_just_begun(tmp_path: Path) -> None:
+    seen = look(open_run(keep(tmp_path, [], over=False)))
+    assert (seen["status"], seen["figures"]["rounds"], seen["end"]) == ("running", 0, 0.0)
+
+
+def test_a_folder_without_a_journal_is_refused_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"no journal\.jsonl"):
+        open_run(tmp_path)
+
+
+def test_runs_are_found_in_a_folder_of_runs(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        keep(tmp_path / name, rounds(1))
+    assert {run.name for run in find(tmp_path)} == {"one", "two"}
+    assert find(tmp_path / "one") == [RunFolder(tmp_path / "one")]
+    assert find(tmp_path / "nowhere") == []

@@ -1,0 +1,62 @@
+"""Devices and coordinators that are processes of their own, started by spawn, for tests that kill and freeze them."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+from multiprocessing.process import BaseProcess
+
+from potluck.journal import Instant, Journal
+from potluck.loops.messages import Invite, Pull
+from potluck.loops.node import COORDINATOR, Node
+from potluck.worlds.live.greeting import Hello, RunCard, Welcome
+from potluck.worlds.live.host import host
+from potluck.worlds.live.session import Place
+from potluck.worlds.live.visitor import visit
+
+LIMIT_BYTES = 1 << 26
+
+
+def card(lease: float) -> RunCard:
+    return RunCard(run="test", job='[task]\nmodel = "mlp"\n', digest="d1", lease=lease, limit_bytes=LIMIT_BYTES)
+
+
+async def echo(node: Node, welcome: Welcome) -> None:
+    """Answers every invitation with a pull of the same numbers, and notes it down."""
+    while True:
+        envelope = await node.receive()
+        assert envelope is not None
+        if isinstance(envelope.message, Invite):
+            turn, count = envelope.message.turn, envelope.message.count
+            node.record(Instant(node.name, "invited", node.now(), {"turn": turn}))
+            await node.send(COORDINATOR, Pull(turn, node.incarnation, count))
+
+
+def be_device(address: str, name: str, lease: float) -> None:
+    place = Place(connect=(address,), lease=lease)
+    asyncio.run(visit(place, hello=Hello(name=name, token="t"), take_part=echo, once=True))
+
+
+async def _wait(node: Node) -> None:
+    while True:
+        await node.receive()
+
+
+def be_coordinator(address: str, lease: float) -> None:
+    async def lead() -> None:
+        await host(
+            Place(listen=(address,), lease=lease),
+            run=card(lease),
+            seed=0,
+            journal=Journal(),
+            coordinate=_wait,
+            welcome=lambda hello: hello.name,
+        )
+
+    asyncio.run(lead())
+
+
+def start(target: object, *arguments: object) -> BaseProcess:
+    process = multiprocessing.get_context("spawn").Process(target=target, args=arguments, daemon=True)  # type: ignore[arg-type]
+    process.start()
+    return process

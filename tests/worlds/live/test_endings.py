@@ -1,0 +1,209 @@
+"""However a run ends, nothing is left behind: no thread, no socket, no task."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from potluck.loops.messages import Joined, Lost, Push, Segment
+from potluck.loops.node import COORDINATOR, Latch, Node, Pace, Step, Work
+from potluck.payload import Payload
+from potluck.worlds.live.greeting import Hello, RunCard, Welcome
+from potluck.worlds.live.host import host
+from potluck.worlds.live.session import Place, PlaceError, open_session
+from potluck.worlds.live.visitor import visit
+from tests.time_limits import within
+from tests.worlds.live.town import Kept, free_address, wait_until
+
+Coordinate = Callable[[Node], Coroutine[Any, Any, Any]]
+TakePart = Callable[[Node, Welcome], Coroutine[Any, Any, None]]
+
+LONG = Payload(30 << 20, (np.zeros(30 << 20, np.uint8),))
+
+
+def _sockets() -> set[str]:
+    links = set()
+    for entry in os.listdir("/proc/self/fd"):
+        try:
+            links.add(os.readlink(f"/proc/self/fd/{entry}"))
+        except OSError:
+            continue
+    return {link for link in links if link.startswith("socket")}
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left() -> Iterator[None]:
+    threads, sockets, shared = set(threading.enumerate()), _sockets(), set(Path("/dev/shm").iterdir())
+    yield
+    wait_until(lambda: set(threading.enumerate()) <= threads, 3)
+    wait_until(lambda: _sockets() <= sockets, 3)
+    assert set(Path("/dev/shm").iterdir()) <= shared
+
+
+def _run(coordinate: Coordinate, take_part: TakePart, address: str | None = None) -> list[Any]:
+    """What became of the coordinator and of its device."""
+    address = address or free_address()
+
+    async def both() -> list[Any]:
+        leading = host(
+            Place(listen=(address,)), run=RunCard(run="test", job="", lease=1.0), seed=0, journal=Kept(),
+            coordinate=coordinate, welcome=lambda hello: hello.name, muster=["a"],
+        )  # fmt: skip
+        visiting = visit(Place(connect=(address,)), hello=Hello(name="a"), take_part=take_part, once=True)
+        return list(await asyncio.gather(asyncio.create_task(leading), visiting, return_exceptions=True))
+
+    with within(20):
+        return asyncio.run(both())
+
+
+async def _idle(node: Node, welcome: Welcome) -> None:
+    while True:
+        await node.receive()
+
+
+async def _wait_for_loss(node: Node) -> str:
+    while True:
+        envelope = await node.receive(node.now() + 10)
+        assert envelope is not None, "nobody was lost"
+        if isinstance(envelope.message, Lost):
+            return envelope.message.reason
+
+
+def test_after_a_normal_end_the_port_is_free_again() -> None:
+    async def coordinate(node: Node) -> str:
+        return "cake"
+
+    address = free_address()
+    for _ in range(2):
+        assert _run(coordinate, _idle, address) == ["cake", "the run is over"]
+    host_name, port = address.removeprefix("tcp/").split(":")
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind((host_name, int(port)))
+
+
+def test_after_the_coordinator_raised() -> None:
+    async def coordinate(node: Node) -> None:
+        raise ZeroDivisionError("burnt")
+
+    error, ended = _run(coordinate, _idle)
+    assert isinstance(error, ZeroDivisionError)
+    assert ended == "the run was broken off"
+
+
+def test_after_the_device_raised_and_its_words_are_known() -> None:
+    async def take_part(node: Node, welcome: Welcome) -> None:
+        await node.receive(node.now() + 0.1)
+        raise ZeroDivisionError("burnt")
+
+    reason, error = _run(_wait_for_loss, take_part)
+    assert reason == "failed: ZeroDivisionError: burnt"
+    assert isinstance(error, ZeroDivisionError)
+
+
+def test_after_either_was_cancelled_in_the_middle_of_work_and_transfers() -> None:
+    def burn(pace: Pace) -> None:
+        pace.enter(0)
+
+    async def busy(node: Node, *_: object) -> None:
+        await node.receive(node.now() + 0.1)
+        tasks = [asyncio.ensure_future(node.compute(Work([Step(0.0, gate=Latch())], burn))) for _ in range(2)]
+        if node.name == COORDINATOR:
+            tasks.append(asyncio.ensure_future(node.send("a", Segment(LONG, turn=0, first=0, last=0))))
+        else:
+            push = Push(LONG, turn=0, first=0, last=0, samples=1, loss=0.0)
+            tasks.append(asyncio.ensure_future(node.send(COORDINATOR, push)))
+        await node.sleep(0.1)
+        current = asyncio.current_task()
+        assert current is not None
+        current.cancel()
+        await node.sleep(10)
+
+    cancelled, ended = _run(busy, _idle)
+    assert isinstance(cancelled, asyncio.CancelledError)
+    assert ended == "the run was broken off"
+    _, cancelled = _run(_wait_for_loss, busy)
+    assert isinstance(cancelled, asyncio.CancelledError)
+
+
+def test_after_a_visitor_was_cancelled_while_it_looked_for_the_coordinator() -> None:
+    async def story() -> None:
+        place = Place(connect=(free_address(),), patience=0.5)
+        visiting = asyncio.create_task(visit(place, hello=Hello(name="a"), take_part=_idle))
+        await asyncio.sleep(0.3)
+        visiting.cancel()
+        await asyncio.gather(visiting, return_exceptions=True)
+        assert visiting.cancelled()
+
+    with within(10):
+        asyncio.run(story())
+
+
+def test_an_address_that_is_taken_is_said_to_be() -> None:
+    address = free_address()
+
+    async def coordinate(node: Node) -> None:
+        pass
+
+    with (
+        open_session(Place(listen=(address,)), "router"),
+        pytest.raises(PlaceError, match=f"{address} cannot be listened"),
+    ):
+        asyncio.run(
+            host(
+                Place(listen=(address,)), run=RunCard(run="test", job=""), seed=0, journal=Kept(),
+                coordinate=coordinate, welcome=lambda hello: hello.name,
+            )
+        )  # fmt: skip
+
+
+def test_peers_that_can_reach_each_other_do() -> None:
+    address = free_address()
+    device = Place(connect=(address,), listen=("tcp/127.0.0.1:0",), direct=True)
+    with (
+        open_session(Place(listen=(address,), direct=True), "router"),
+        open_session(device, "peer") as one,
+        open_session(device, "peer") as other,
+    ):
+        wait_until(lambda: str(other.zid()) in map(str, one.info.peers_zid()), 5)
+
+
+def test_members_are_told_once_and_in_order() -> None:
+    """A device that ends and begins again within one process is two lives."""
+    seen: list[dict[str, int]] = []
+    address = free_address()
+
+    async def coordinate(node: Node) -> list[str]:
+        events: list[str] = []
+        while len(events) < 3:
+            envelope = await node.receive(node.now() + 10)
+            assert envelope is not None
+            assert isinstance(envelope.message, Joined | Lost)
+            events.append(f"{type(envelope.message).__name__} {envelope.message.incarnation}")
+        return events
+
+    async def leave(node: Node, welcome: Welcome) -> None:
+        await node.receive(node.now() + 0.05)
+
+    async def story() -> list[str]:
+        leading = asyncio.create_task(
+            host(
+                Place(listen=(address,)), run=RunCard(run="test", job=""), seed=0, journal=Kept(),
+                coordinate=coordinate, welcome=lambda hello: hello.name, watch=lambda here: seen.append(dict(here)),
+            )
+        )  # fmt: skip
+        for part in (leave, _idle):
+            await visit(Place(connect=(address,)), hello=Hello(name="a"), take_part=part, once=True)
+        return await leading
+
+    with within(20):
+        assert asyncio.run(story()) == ["Joined 1", "Lost 1", "Joined 2"]
+    assert seen[:3] == [{"a": 1}, {}, {"a": 2}]

@@ -1,0 +1,165 @@
+"""Who is here, as a state machine: whatever happens in whatever order, everybody is told a story that makes sense."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from potluck.loops.messages import Joined, Lost
+from potluck.worlds.live.membership import (
+    Event,
+    Greeted,
+    Heard,
+    Left,
+    Offended,
+    Ready,
+    Rules,
+    State,
+    Tick,
+    Vanished,
+    greet,
+    step,
+)
+
+RULES = Rules(lease=2.0, losses=3, window=60.0, back_off=10.0, longest=50.0)
+
+_names = st.sampled_from(["a", "b"])
+_lives = st.integers(1, 4)
+_events: st.SearchStrategy[Event] = st.one_of(
+    st.builds(Greeted, _names, st.sampled_from(["x", "y"])),
+    st.builds(Ready, _names, _lives),
+    st.builds(Heard, _names, _lives),
+    st.builds(Vanished, _names, _lives),
+    st.builds(Left, _names, _lives, st.just("bye")),
+    st.builds(Offended, _names, _lives, st.just("rubbish")),
+    st.just(Tick()),
+)
+
+
+def _story(*events: tuple[float, Event], rules: Rules = RULES) -> tuple[State, list[Joined | Lost]]:
+    state, told = State(), list[Joined | Lost]()
+    for now, event in events:
+        state, notices = step(now, state, event, rules)
+        told += notices
+    return state, told
+
+
+def _short(told: list[Joined | Lost]) -> list[tuple[str, str, int]]:
+    return [(type(notice).__name__, notice.device, notice.incarnation) for notice in told]
+
+
+@given(st.lists(st.tuples(st.floats(0, 1.5), _events), max_size=60))
+def test_every_life_joins_once_and_is_lost_once_and_lives_only_rise(steps: list[tuple[float, Event]]) -> None:
+    now, state = 0.0, State()
+    here: dict[str, int] = {}
+    highest: dict[str, int] = {}
+    for pause, event in steps:
+        now += pause
+        before = state
+        state, notices = step(now, state, event, RULES)
+        assert state.epoch == before.epoch + len(notices)
+        for notice in notices:
+            if isinstance(notice, Joined):
+                assert notice.device not in here
+                assert notice.incarnation > highest.get(notice.device, 0)
+                here[notice.device] = highest[notice.device] = notice.incarnation
+            else:
+                assert here.pop(notice.device) == notice.incarnation
+        assert state.here() == here
+
+
+@settings(max_examples=50)
+@given(st.lists(st.tuples(st.floats(0, 1.5), _events), max_size=30), _names)
+def test_what_is_heard_of_another_life_changes_nothing(steps: list[tuple[float, Event]], name: str) -> None:
+    now, state = 0.0, State()
+    for pause, event in steps:
+        now += pause
+        state, _ = step(now, state, event, RULES)
+    past = state.life(name) - 1
+    for kind in (Ready, Heard, Vanished):
+        assert step(now, state, kind(name, past), RULES) == (state, [])
+
+
+@given(st.floats(0.0, 100.0), st.integers(1, 40))
+def test_who_beats_within_the_lease_is_never_lost(start: float, beats: int) -> None:
+    events: list[tuple[float, Event]] = [(start, Greeted("a", "x")), (start, Ready("a", 1))]
+    for beat in range(1, beats):
+        moment = start + beat * 0.9
+        events += [(moment, Heard("a", 1)), (moment + 0.1, Tick()), (moment + 0.5, Tick())]
+    assert _short(_story(*events)[1]) == [("Joined", "a", 1)]
+
+
+def test_who_is_silent_for_longer_than_the_lease_is_lost() -> None:
+    ticks: list[tuple[float, Event]] = [(0.5 * tick, Tick()) for tick in range(1, 5)]
+    state, told = _story((0.0, Greeted("a", "x")), (0.0, Ready("a", 1)), *ticks)
+    assert _short(told) == [("Joined", "a", 1)]
+    assert _short(step(2.5, state, Tick(), RULES)[1]) == [("Lost", "a", 1)]
+
+
+def test_nobody_is_lost_while_we_did_not_look_ourselves() -> None:
+    """The coordinator was frozen for a minute: the beats of that minute are not missing, they were not heard."""
+    state, _ = _story((0.0, Greeted("a", "x")), (0.0, Ready("a", 1)), (0.5, Tick()), (1.0, Tick()))
+    state, told = step(61.0, state, Tick(), RULES)
+    assert told == []
+    state, told = step(61.9, state, Tick(), RULES)
+    assert told == []
+    assert _short(step(62.8, state, Tick(), RULES)[1]) == [("Lost", "a", 1)]
+
+
+def test_who_was_let_in_but_never_got_ready_is_forgotten_without_a_word() -> None:
+    ticks: list[tuple[float, Event]] = [(0.5 * tick, Tick()) for tick in range(1, 10)]
+    state, told = _story((0.0, Greeted("a", "x")), *ticks)
+    assert (state.members, told) == ({}, [])
+
+
+def test_who_comes_again_is_lost_first_and_then_a_new_one() -> None:
+    _, told = _story((0.0, Greeted("a", "x")), (0.0, Ready("a", 1)), (1.0, Greeted("a", "x")), (1.1, Ready("a", 2)))
+    assert _short(told) == [("Joined", "a", 1), ("Lost", "a", 1), ("Joined", "a", 2)]
+
+
+def test_a_name_is_taken_while_its_bearer_is_heard() -> None:
+    state, _ = _story((0.0, Greeted("a", "x")), (0.0, Ready("a", 1)))
+    assert greet(1.0, state, "a", "x", RULES) is None, "the same process has lost us and comes again"
+    turned = greet(1.0, state, "a", "y", RULES)
+    assert turned is not None
+    assert "another device called a is here" in turned.reason
+    assert greet(2.5, state, "a", "y", RULES) is None
+
+
+def _lost_again_and_again(times: int, start: float = 0.0) -> list[tuple[float, Event]]:
+    events: list[tuple[float, Event]] = []
+    for life in range(1, times + 1):
+        events += [(start + life, Greeted("a", "x")), (start + life, Ready("a", life))]
+        events += [(start + life + 0.5, Vanished("a", life))]
+    return events
+
+
+def test_who_is_lost_all_the_time_has_to_stay_away_longer_and_longer() -> None:
+    state, _ = _story(*_lost_again_and_again(2))
+    assert greet(3.0, state, "a", "x", RULES) is None
+    state, _ = _story(*_lost_again_and_again(3))
+    first = greet(4.0, state, "a", "x", RULES)
+    assert first is not None
+    assert first.retry_s == 9.5
+    assert greet(13.6, state, "a", "x", RULES) is None
+    state, _ = _story(*_lost_again_and_again(6))
+    second = greet(6.5, state, "a", "x", RULES)
+    assert second is not None
+    assert second.retry_s == 20.0
+
+
+def test_who_says_goodbye_may_come_again_at_once() -> None:
+    events: list[tuple[float, Event]] = []
+    for life in range(1, 10):
+        events += [(life, Greeted("a", "x")), (life, Ready("a", life)), (life + 0.5, Left("a", life, "bye"))]
+    assert greet(10.0, _story(*events)[0], "a", "x", RULES) is None
+
+
+def test_who_sends_rubbish_is_sent_away_after_a_few() -> None:
+    rubbish: list[tuple[float, Event]] = [(1.0, Offended("a", 1, "noise"))] * 3
+    state, told = _story((0.0, Greeted("a", "x")), (0.0, Ready("a", 1)), *rubbish[:2])
+    assert _short(told) == [("Joined", "a", 1)]
+    state, told = step(1.0, state, rubbish[2][1], RULES)
+    assert _short(told) == [("Lost", "a", 1)]
+    assert "noise" in str(told)
+    assert greet(2.0, state, "a", "x", RULES) is not None

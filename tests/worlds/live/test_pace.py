@@ -1,0 +1,177 @@
+"""Work in a thread takes as long as the device would, and keeps to its gates."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from potluck.loops.node import Latch, Pace, Step, Work
+from potluck.worlds.live.clock import RunClock, offset_to
+from potluck.worlds.live.node import LiveNode
+from potluck.worlds.live.pace import AsModelled, Effort, Natural, Throttled
+from potluck.worlds.simulated.speed import Curve
+from tests.time_limits import within
+
+
+def _compute(*works: Work, effort: Callable[[Callable[[], float]], Effort]) -> tuple[list[Any], float]:
+    """What came of the works, and how long they took together."""
+
+    async def story() -> tuple[list[Any], float]:
+        clock = RunClock()
+        clock.begin_now()
+        node = LiveNode("a", 1, 0, clock, effort(clock.now), lambda to, message: None, lambda record: None)
+        began = time.monotonic()
+        try:
+            return [await node.compute(work) for work in works], time.monotonic() - began
+        finally:
+            await node.close()
+
+    with within(10):
+        return asyncio.run(story())
+
+
+def _busy(seconds: float) -> None:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        pass
+
+
+def _steps(seconds: float) -> Any:
+    def run(pace: Pace) -> str:
+        for step in range(2):
+            pace.enter(step)
+            _busy(seconds)
+            pace.leave(step)
+        return "done"
+
+    return run
+
+
+def _natural(now: Callable[[], float]) -> Effort:
+    return Natural()
+
+
+def _throttled(now: Callable[[], float]) -> Effort:
+    return Throttled(0.25)
+
+
+def _full(now: Callable[[], float]) -> Effort:
+    return AsModelled(Curve(iter([(math.inf, 1.0)])), now)
+
+
+def _half(now: Callable[[], float]) -> Effort:
+    return AsModelled(Curve(iter([(math.inf, 0.5)])), now)
+
+
+@pytest.mark.parametrize(
+    ("effort", "least"),
+    [(_natural, 0.04), (_throttled, 0.16), (_half, 0.4)],
+    ids=["natural", "throttled", "as modelled"],
+)
+def test_the_same_work_takes_longer_where_the_device_is_slower(effort: Any, least: float) -> None:
+    found, seconds = _compute(Work([Step(0.1), Step(0.1)], _steps(0.02)), effort=effort)
+    assert found == ["done"]
+    assert least <= seconds < least + 0.15
+
+
+def test_steps_that_the_function_does_not_mention_take_their_time_too() -> None:
+    found, seconds = _compute(Work([Step(0.1), Step(0.1)], lambda pace: "done"), effort=_full)
+    assert found == ["done"]
+    assert 0.2 <= seconds < 0.35
+
+
+def test_work_without_a_function_takes_the_time_of_its_steps() -> None:
+    for effort, least in ((_natural, 0.2), (_throttled, 0.8), (_half, 0.4)):
+        found, seconds = _compute(Work([Step(0.05), Step(0.15)]), effort=effort)
+        assert found == [None]
+        assert least <= seconds < least + 0.15
+
+
+def test_a_cost_is_chosen_in_the_thread_when_the_step_begins() -> None:
+    chosen: list[str] = []
+
+    def choose() -> float:
+        chosen.append(threading.current_thread().name)
+        return 0.1
+
+    _, seconds = _compute(Work([Step(choose), Step(choose)], _steps(0.0)), effort=_full)
+    assert len(chosen) == 2
+    assert all(name.startswith("potluck-work-a") for name in chosen)
+    assert 0.2 <= seconds < 0.35
+
+
+def test_work_that_is_given_up_gets_out_at_its_next_step() -> None:
+    entered: list[int] = []
+
+    def run(pace: Pace) -> None:
+        for step in range(100):
+            pace.enter(step)
+            entered.append(step)
+            time.sleep(0.02)
+            pace.leave(step)
+
+    async def story() -> None:
+        node = LiveNode("a", 1, 0, RunClock(), Natural(), lambda to, message: None, lambda record: None)
+        work = asyncio.create_task(node.compute(Work([Step(0.0)] * 100, run)))
+        await asyncio.sleep(0.1)
+        work.cancel()
+        assert await node.compute(Work([Step(0.0)], lambda pace: "next")) == "next"
+        await node.close()
+
+    with within(5):
+        asyncio.run(story())
+    assert 1 <= len(entered) < 30
+
+
+def test_a_signal_is_fired_on_the_loop_while_the_work_goes_on() -> None:
+    async def story() -> tuple[str, bool]:
+        node = LiveNode("a", 1, 0, RunClock(), Natural(), lambda to, message: None, lambda record: None)
+        gate, signal = Latch(), Latch()
+        seen: list[str] = []
+        signal.then(lambda: seen.append(threading.current_thread().name))
+        work = asyncio.create_task(node.compute(Work([Step(0.0, signal=signal), Step(0.0, gate=gate)], _steps(0.0))))
+        assert await signal.wait(2)
+        still = not work.done()
+        gate.open()
+        await work
+        await node.close()
+        return seen[0], still
+
+    with within(5):
+        assert asyncio.run(story()) == ("MainThread", True)
+
+
+def test_a_device_knows_how_fast_it_is_now() -> None:
+    moment = [0.0]
+    modelled = AsModelled(Curve(iter([(5.0, 0.5), (math.inf, 0.25)])), lambda: moment[0])
+    assert [Natural().level(), Throttled(0.3).level(), modelled.level()] == [1.0, 0.3, 0.5]
+    assert modelled.takes(4.0, 1.0) == 3.0
+    moment[0] = 6.0
+    assert modelled.level() == 0.25
+
+
+def test_a_clock_that_is_off_is_set_by_the_quickest_answer() -> None:
+    pauses = iter([0.05, 0.001, 0.02, 0.05, 0.0])
+
+    def ask() -> float | None:
+        pause = next(pauses)
+        time.sleep(pause / 2)
+        told = time.monotonic() + 1000.0
+        time.sleep(2 * pause)
+        return told if pause else None
+
+    assert abs(offset_to(ask) - 1000.0) < 0.005
+
+
+def test_the_run_s_clock_stands_still_until_the_run_begins() -> None:
+    clock = RunClock(began_s=5.0)
+    time.sleep(0.02)
+    assert clock.now() == 5.0
+    clock.begin_now()
+    assert 5.0 <= clock.now() < 5.02

@@ -1,0 +1,143 @@
+"""Real processes, killed and frozen where they stand."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Callable
+
+import pytest
+
+from potluck.journal import Instant
+from potluck.loops.messages import Invite, Joined, Lost, Message, Pull
+from potluck.loops.node import Node
+from potluck.worlds.live.greeting import Hello, Refusal, Welcome
+from potluck.worlds.live.host import host
+from potluck.worlds.live.session import Place, PlaceError
+from potluck.worlds.live.visitor import visit
+from tests.time_limits import within
+from tests.worlds.live.processes import be_coordinator, be_device, card, echo, start
+from tests.worlds.live.town import Kept, free_address
+
+LEASE = 1.0
+
+
+async def _next(node: Node, kind: type[Message], seconds: float = 10.0) -> Message:
+    until = node.now() + seconds
+    while (envelope := await node.receive(until)) is not None:
+        if isinstance(envelope.message, kind):
+            return envelope.message
+    raise TimeoutError(f"no {kind.__name__} within {seconds} s")
+
+
+def _host(address: str, coordinate: Callable[[Node], object], journal: Kept | None = None) -> object:
+    def welcome(hello: Hello) -> str | Refusal:
+        return hello.name if hello.token == "t" else Refusal(reason="the token is wrong; ask for a new one")
+
+    async def lead() -> object:
+        return await host(
+            Place(listen=(address,), lease=LEASE),
+            run=card(LEASE),
+            seed=0,
+            journal=journal or Kept(),
+            coordinate=coordinate,  # type: ignore[arg-type]
+            welcome=welcome,
+        )
+
+    return asyncio.run(lead())
+
+
+def test_the_killed_are_noticed_at_once_the_frozen_at_the_lease_and_both_come_back_as_new_ones() -> None:
+    address, journal = free_address(), Kept()
+    devices = {"a": start(be_device, address, "a", LEASE)}
+
+    async def kill(node: Node) -> None:
+        pid = devices["a"].pid
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        began = time.monotonic()
+        lost = await _next(node, Lost)
+        assert time.monotonic() - began < 1.0
+        assert isinstance(lost, Lost)
+        assert (lost.device, lost.incarnation) == ("a", 1)
+        devices["a"].join()
+        devices["a"] = start(be_device, address, "a", LEASE)
+        assert await _next(node, Joined) == Joined("a", 2)
+
+    async def freeze(node: Node) -> None:
+        pid = devices["a"].pid
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        began = time.monotonic()
+        lost = await _next(node, Lost)
+        assert 0.5 * LEASE < time.monotonic() - began < LEASE + 0.5
+        assert isinstance(lost, Lost)
+        assert lost.incarnation == 2
+        await node.sleep(LEASE)
+        os.kill(pid, signal.SIGCONT)
+        assert await _next(node, Joined) == Joined("a", 3)
+
+    async def coordinate(node: Node) -> None:
+        assert await _next(node, Joined) == Joined("a", 1)
+        await kill(node)
+        await freeze(node)
+        await node.send("a", Invite(5, 0, 7))
+        assert await _next(node, Pull) == Pull(5, 3, 7)
+        await node.sleep(0.3)
+
+    try:
+        with within(40):
+            _host(address, coordinate, journal)
+            devices["a"].join(5)
+        assert devices["a"].exitcode == 0, "it ends with the run"
+    finally:
+        devices["a"].kill()
+    assert [(record.name, record.fields) for record in journal.records if isinstance(record, Instant)] == [
+        ("invited", {"turn": 5})
+    ]
+
+
+def test_devices_come_back_to_a_coordinator_that_was_killed() -> None:
+    address = free_address()
+    first = start(be_coordinator, address, LEASE)
+    lives: list[Welcome] = []
+
+    async def take_part(node: Node, welcome: Welcome) -> None:
+        lives.append(welcome)
+        await echo(node, welcome)
+
+    async def coordinate(node: Node) -> Message:
+        await _next(node, Joined)
+        await node.send("a", Invite(1, 0, 0))
+        return await _next(node, Pull)
+
+    async def story() -> object:
+        place = Place(connect=(address,), lease=LEASE)
+        visiting = asyncio.create_task(visit(place, hello=Hello(name="a"), take_part=take_part, once=True))
+        while not lives:
+            await asyncio.sleep(0.01)
+        first.kill()
+        first.join()
+        leading = host(
+            Place(listen=(address,), lease=LEASE), run=card(LEASE), seed=0, journal=Kept(), coordinate=coordinate,
+            welcome=lambda hello: hello.name, began_s=100.0,
+        )  # fmt: skip
+        found = await leading
+        assert await visiting == "the run is over"
+        return found
+
+    try:
+        with within(30):
+            assert asyncio.run(story()) == Pull(1, 1, 0)
+    finally:
+        first.kill()
+    assert lives[0].era != lives[1].era
+
+
+def test_who_finds_no_coordinator_says_so() -> None:
+    address = free_address()
+    place = Place(connect=(address,), patience=0.2)
+    with within(20), pytest.raises(PlaceError, match=f"{address} cannot be reached.*is `potluck serve` running"):
+        asyncio.run(visit(place, hello=Hello(name="a"), take_part=echo, once=True, patience_s=0.3))

@@ -1,0 +1,155 @@
+"""Whoever sends what it may not is told why, and the run goes on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import zenoh
+
+from potluck.loops.messages import Invite, Joined, Lost, Message, Pull, Push
+from potluck.loops.node import Node
+from potluck.payload import Payload
+from potluck.worlds.live import greeting, keys, wire
+from potluck.worlds.live.greeting import PROTOCOL, Hello, Refusal, Welcome
+from potluck.worlds.live.host import host
+from potluck.worlds.live.session import Place, open_session
+from potluck.worlds.live.visitor import RefusedError, visit
+from tests.time_limits import within
+from tests.worlds.live.processes import card, echo
+from tests.worlds.live.town import Kept, free_address
+
+Story = Callable[[Place, str, Node], Coroutine[Any, Any, None]]
+
+
+def _doorkeeper(hello: Hello) -> str | Refusal:
+    if hello.token != "t":
+        return Refusal(reason="the token is wrong; ask for a new one")
+    if hello.digest not in ("", "d1"):
+        return Refusal(reason="it has another job's model")
+    return hello.name
+
+
+async def _next(node: Node, kind: type[Message]) -> Message:
+    until = node.now() + 10
+    while (envelope := await node.receive(until)) is not None:
+        if isinstance(envelope.message, kind):
+            return envelope.message
+    raise TimeoutError(f"no {kind.__name__}")
+
+
+def _undisturbed(story: Story) -> None:
+    """Let the story happen to a run with an honest device, which must not notice anything."""
+    address, eras = free_address(), list[str]()
+    place = Place(connect=(address,))
+
+    async def take_part(node: Node, welcome: Welcome) -> None:
+        eras.append(welcome.era)
+        await echo(node, welcome)
+
+    async def coordinate(node: Node) -> None:
+        assert await _next(node, Joined) == Joined("honest", 1)
+        for turn in range(2):
+            await node.send("honest", Invite(turn, 0, 0))
+            assert await _next(node, Pull) == Pull(turn, 1, 0)
+            if turn == 0:
+                await story(place, eras[0], node)
+        assert eras == eras[:1]
+
+    async def both() -> None:
+        visiting = asyncio.create_task(
+            visit(place, hello=Hello(name="honest", token="t"), take_part=take_part, once=True)
+        )
+        await host(
+            Place(listen=(address,)), run=card(2.0), seed=0, journal=Kept(), coordinate=coordinate, welcome=_doorkeeper
+        )
+        await visiting
+
+    with within(20):
+        asyncio.run(both())
+
+
+@pytest.mark.parametrize(
+    ("hello", "reason"),
+    [
+        (Hello(name="thief", token="guess"), "token is wrong"),
+        (Hello(name="early", token="t", protocol=PROTOCOL + 1), f"speaks protocol {PROTOCOL + 1}.*newer.*same version"),
+        (Hello(name="lost", token="t", digest="d2"), "another job's model"),
+    ],
+    ids=["token", "protocol", "digest"],
+)
+def test_who_may_not_come_in_is_told_why(hello: Hello, reason: str) -> None:
+    async def story(place: Place, era: str, node: Node) -> None:
+        with pytest.raises(RefusedError, match=f"{hello.name} was refused: .*{reason}"):
+            await visit(place, hello=hello, take_part=echo)
+
+    _undisturbed(story)
+
+
+def test_rubbish_at_the_door_is_answered() -> None:
+    async def story(place: Place, era: str, node: Node) -> None:
+        for rubbish in (b"", b"\xff" * 100, bytes(1 << 20), msgspec.msgpack.encode({"type": "Hello"})):
+            with open_session(place, "client") as session:
+                replies = await asyncio.to_thread(_get, session, keys.door("x"), rubbish)
+            answer = greeting.decode_answer(replies[0])
+            assert isinstance(answer, Refusal)
+            assert "greeting" in answer.reason
+
+    _undisturbed(story)
+
+
+def _get(session: zenoh.Session, key: str, payload: bytes) -> list[bytes]:
+    return [reply.ok.payload.to_bytes() for reply in session.get(key, payload=payload, timeout=3) if reply.ok]
+
+
+def _false_offer() -> bytes:
+    numbers = np.zeros(4)
+    push = Push(Payload(10 * 2**30, (numbers,)), turn=0, first=0, last=0, samples=0, loss=0.0)
+    return wire.encode_offer(1, 0, 1, push, [numbers], 1 << 20)
+
+
+@pytest.mark.parametrize("lane", [keys.CONTROL, keys.BULK])
+def test_a_member_that_sends_rubbish_is_sent_away(lane: str) -> None:
+    """First ten gigabytes that are only claimed, then noise; after the third time it is out, and told why."""
+
+    async def story(place: Place, era: str, node: Node) -> None:
+        rubbish = [_false_offer(), b"\xc1" * 50, bytes(70_000)]
+
+        async def misbehave(bad: Node, welcome: Welcome) -> None:
+            with open_session(place, "client") as session:
+                await bad.receive(bad.now() + 0.1)
+                for data in rubbish:
+                    session.put(keys.lane_between(welcome.era, "bad", "coordinator", lane), data)
+                await bad.sleep(10)
+
+        hello = Hello(name="bad", token="t")
+        visiting = asyncio.create_task(visit(place, hello=hello, take_part=misbehave, once=True))
+        assert await _next(node, Joined) == Joined("bad", 1)
+        lost = await _next(node, Lost)
+        assert isinstance(lost, Lost)
+        assert lost.device == "bad"
+        assert "3 messages that are none" in lost.reason
+        visiting.cancel()
+        await asyncio.gather(visiting, return_exceptions=True)
+
+    _undisturbed(story)
+
+
+def test_rubbish_from_strangers_and_chunks_of_nothing_are_dropped() -> None:
+    async def story(place: Place, era: str, node: Node) -> None:
+        with open_session(place, "client") as session:
+            for sender in ("nobody", "honest"):
+                key = keys.lane_between(era, sender, "coordinator", keys.BULK)
+                head = wire.encode_chunk(1 if sender == "honest" else 3, 99, 5, b"data")
+                session.put(key, b"data", attachment=head)
+                session.put(keys.lane_between(era, "nobody", "coordinator", keys.CONTROL), b"\xff")
+                old = wire.encode_frame(7, 0, Pull(0, 0, 0))
+                session.put(keys.lane_between(era, "honest", "coordinator", keys.CONTROL), old)
+            await node.sleep(0.2)
+            assert await node.receive(0.0) is None
+
+    _undisturbed(story)

@@ -1,0 +1,163 @@
+"""A device speaks only as itself, tried with real sessions over mutual TLS, by honest and by lying devices."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+import zenoh
+
+from potluck.worlds.live.keys import ANY, BULK, CONTROL, alive, clock, door, inbox, lane_between
+from potluck.worlds.live.security import access, lobby
+from potluck.worlds.live.security.certs import Tls
+from potluck.worlds.live.security.register import admitted
+from tests.worlds.live.fleet_folder import NOW, make_authority, open_coordinator, open_device
+
+ERA = "run.1"
+SETTLE_S = 0.3  # what was let through has arrived by then
+
+
+class Stage:
+    """The coordinator, devices `a` and `b` of its run, and `c`, which has a certificate but is not in the run."""
+
+    def __init__(self, folder: Path) -> None:
+        authority = make_authority(folder, "a", "b", "c", "old")
+        shutil.copytree(folder / "old", folder / "stolen")
+        authority.revoke("old", NOW)
+        authority.issue("old", None, 30, NOW)
+        self.admitted = admitted(folder, ["a", "b", "old"])
+        self.heard: list[tuple[str, str]] = []
+        self.tokens: list[tuple[str, bool]] = []
+        self.coordinator, locator = open_coordinator(folder, self.admitted)
+        self.devices = {name: open_device(Tls.of(folder / name), locator) for name in ("a", "b", "c", "old", "stolen")}
+        self._listen()
+        time.sleep(SETTLE_S)
+
+    def _listen(self) -> None:
+        self._hear("coordinator", self.coordinator, inbox(ERA, "coordinator"))
+        for name, session in self.devices.items():
+            self._hear(name, session, inbox(ERA, name))
+        self.coordinator.liveliness().declare_subscriber(
+            alive(ERA, ANY, ANY),
+            lambda token: self.tokens.append((str(token.key_expr), token.kind == zenoh.SampleKind.PUT)),
+        )
+        lobby.explain(self.coordinator, lambda name: f"{name} is not invited" if name == "c" else None)
+        for place in (door(ANY), clock(ERA, ANY)):
+            self.coordinator.declare_queryable(place, lambda query: query.reply(query.key_expr, b"answer"))
+
+    def _hear(self, who: str, session: zenoh.Session, key: str) -> None:
+        session.declare_subscriber(key, lambda sample: self.heard.append((who, str(sample.key_expr))))
+
+    def say(self, who: str, *keys: str) -> list[tuple[str, str]]:
+        """Who hears it, apart from the one who says it."""
+        self.heard.clear()
+        for key in keys:
+            (self.coordinator if who == "coordinator" else self.devices[who]).put(key, b"said")
+        time.sleep(SETTLE_S)
+        return [one for one in self.heard if one[0] != who]
+
+    def ask(self, who: str, key: str) -> bool:
+        """Whether an answer comes."""
+        return any(reply.ok is not None for reply in self.devices[who].get(key, timeout=0.7))
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    made = Stage(tmp_path_factory.mktemp("stage"))
+    with ExitStack() as sessions:
+        for session in (made.coordinator, *made.devices.values()):
+            sessions.enter_context(session)
+        yield made
+
+
+@pytest.mark.parametrize(("sender", "receiver", "lane"), [("a", "coordinator", BULK), ("a", "b", CONTROL)])
+def test_a_device_speaks_as_itself(stage: Stage, sender: str, receiver: str, lane: str) -> None:
+    key = lane_between(ERA, sender, receiver, lane)
+    assert stage.say(sender, key) == [(receiver, key)]
+
+
+def test_a_device_cannot_speak_as_another(stage: Stage) -> None:
+    lies = [
+        lane_between(ERA, pretended, receiver, BULK)
+        for pretended in ("b", "coordinator", ANY)
+        for receiver in ("coordinator", "b", ANY)
+    ]
+    assert stage.say("a", *lies) == []
+
+
+def test_a_device_hears_only_what_is_said_to_it(stage: Stage) -> None:
+    spied: list[str] = []
+    to_a, to_b = (lane_between(ERA, "coordinator", name, BULK) for name in "ab")
+    with stage.devices["a"].declare_subscriber("**", lambda sample: spied.append(str(sample.key_expr))):
+        time.sleep(SETTLE_S)
+        assert stage.say("coordinator", to_b) == [("b", to_b)]
+        assert stage.say("coordinator", to_a) == [("a", to_a)]
+    assert spied == [to_a]
+
+
+def test_a_device_asks_only_for_itself(stage: Stage) -> None:
+    assert stage.ask("a", door("a"))
+    assert stage.ask("a", clock(ERA, "a"))
+    assert not stage.ask("a", door("b"))
+    assert not stage.ask("a", door(ANY))
+
+
+def test_a_device_lives_only_under_its_own_name(stage: Stage) -> None:
+    stage.tokens.clear()
+    life = stage.devices["a"].liveliness()
+    with life.declare_token(alive(ERA, "a", 1)), life.declare_token(alive(ERA, "b", 1)):
+        time.sleep(SETTLE_S)
+    time.sleep(SETTLE_S)
+    assert stage.tokens == [(alive(ERA, "a", 1), True), (alive(ERA, "a", 1), False)]
+
+
+def test_a_device_sees_the_coordinator_live(stage: Stage) -> None:
+    with stage.coordinator.liveliness().declare_token(alive(ERA, "coordinator", 1)):
+        found = list(stage.devices["a"].liveliness().get(alive(ERA, "coordinator", ANY), timeout=1.0))
+        assert [str(reply.ok.key_expr) for reply in found if reply.ok] == [alive(ERA, "coordinator", 1)]
+
+
+def test_who_is_not_in_the_run_is_not_heard_but_can_ask_why(stage: Stage) -> None:
+    assert stage.say("c", lane_between(ERA, "c", "coordinator", BULK)) == []
+    assert not stage.ask("c", door("c"))
+    assert lobby.ask_why(stage.devices["c"], "c", 2.0) == "c is not invited"
+
+
+def test_a_revoked_certificate_is_not_heard_although_a_new_one_was_issued(stage: Stage) -> None:
+    key = lane_between(ERA, "old", "coordinator", BULK)
+    assert stage.say("stolen", key) == []
+    assert not stage.ask("stolen", door("old"))
+    assert stage.say("old", key) == [("coordinator", key)]
+    assert stage.ask("old", door("old"))
+    assert "not with this certificate" in str(lobby.ask_why(stage.devices["stolen"], "old", 2.0))
+
+
+def test_the_log_says_who_is_not_heard(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("WARNING", "potluck"):
+        lobby.note_strangers(stage.coordinator, stage.admitted)
+        time.sleep(SETTLE_S)
+    said = sorted(caplog.messages)
+    assert len(said) == 2
+    assert "a revoked certificate of old" in said[0]
+    assert "the certificate of 'c', which is not in this run's fleet" in said[1]
+    assert all("127.0.0.1" in line for line in said)
+
+
+def test_a_device_may_be_called_as_our_own_words_are() -> None:
+    made = access.config({name: name for name in ("anyone", "admitted", "who")})
+    for part in ("rules", "subjects", "policies"):
+        names = [one["id"] for one in made[part]]
+        assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("names", [[], ["a"], [f"d{number}" for number in range(300)]], ids=len)
+def test_zenoh_takes_the_rules_of_any_fleet(names: list[str]) -> None:
+    began = time.perf_counter()
+    config = zenoh.Config()
+    config.insert_json5("access_control", json.dumps(access.config({name: name for name in names})))
+    assert time.perf_counter() - began < 5.0

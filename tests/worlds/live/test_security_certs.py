@@ -1,0 +1,214 @@
+"""The authority's folder, and what is said of a bundle that is missing, damaged, too open, expired or mixed up."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import msgspec
+import pytest
+from cryptography import x509
+
+from potluck.errors import UserError
+from potluck.worlds.live.security.authority import Authority
+from potluck.worlds.live.security.certs import Tls, device_of, needs_tls
+from potluck.worlds.live.security.register import admitted, load, withdrawn
+from tests.worlds.live.fleet_folder import NOW, make_authority
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    make_authority(tmp_path / "certs", "pi-3")
+    return tmp_path / "certs"
+
+
+def _certificate(folder: Path, name: str) -> x509.Certificate:
+    return x509.load_pem_x509_certificate((folder / name / "cert.pem").read_bytes())
+
+
+def _mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_a_bundle_is_whole_and_names_its_device(folder: Path) -> None:
+    assert Tls.of(folder / "pi-3").check() == "pi-3"
+    assert Tls.of(folder / "coordinator").check() == "coordinator"
+
+
+def test_private_keys_are_closed_even_under_a_lax_umask(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        make_authority(tmp_path / "certs", "pi-3")
+    finally:
+        os.umask(before)
+    keys = [tmp_path / "certs" / name for name in ("ca.key", "coordinator/key.pem", "pi-3/key.pem")]
+    assert {_mode(key) for key in keys} == {0o600}
+    assert _mode(tmp_path / "certs") == 0o700
+
+
+def test_the_coordinator_is_called_by_the_given_names_and_from_its_own_machine(folder: Path) -> None:
+    names = _certificate(folder, "coordinator").extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.DNSName) == ["coordinator.test", "localhost"]
+    assert [str(one) for one in names.get_values_for_type(x509.IPAddress)] == ["127.0.0.1", "::1"]
+
+
+def test_a_device_never_gets_an_address_of_the_coordinator(folder: Path) -> None:
+    authority = Authority.open(folder)
+    with pytest.raises(UserError, match="could pass for the coordinator"):
+        authority.issue("pi-4", ["127.0.0.1"], 30, NOW)
+    authority.issue("coordinator", ["laptop.local"], 30, NOW)
+    authority.issue("laptop", None, 30, NOW)
+    names = _certificate(folder, "laptop").extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.DNSName) == ["laptop"]
+
+
+def test_a_new_certificate_keeps_the_hosts_and_has_another_key(folder: Path) -> None:
+    authority = Authority.open(folder)
+    authority.issue("pi-3", ["10.0.0.9"], 30, NOW)
+    first = _certificate(folder, "pi-3")
+    authority.issue("pi-3", None, 60, NOW)
+    second = _certificate(folder, "pi-3")
+    assert load(folder).last("pi-3") == msgspec.structs.replace(load(folder).issued[-1], hosts=("10.0.0.9",))
+    assert first.public_key() != second.public_key()
+    assert first.subject == second.subject
+
+
+def test_no_certificate_outlives_the_authority(folder: Path) -> None:
+    Authority.open(folder).issue("pi-3", None, 10**6, NOW)
+    ca = x509.load_pem_x509_certificate((folder / "ca.pem").read_bytes())
+    assert _certificate(folder, "pi-3").not_valid_after_utc <= ca.not_valid_after_utc
+    with pytest.raises(UserError, match=r"authority in .* expired on"):
+        Authority.open(folder).issue("pi-3", None, 1, NOW + timedelta(days=4000))
+
+
+def test_an_authority_is_never_overwritten(folder: Path) -> None:
+    before = (folder / "ca.key").read_bytes()
+    with pytest.raises(UserError, match="is there already"):
+        make_authority(folder)
+    assert (folder / "ca.key").read_bytes() == before
+
+
+def test_a_wrong_host_leaves_nothing_behind(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="neither a host name nor an IP address"):
+        Authority.create(tmp_path / "certs", ["10.0.0.1:7447"], 30, NOW)
+    assert not (tmp_path / "certs").exists()
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "../up", ".hidden", "a b", "a*", "a$", "a~2", "pi\n", "ü", "x" * 49])
+def test_names_that_mean_something_elsewhere_are_refused(folder: Path, name: str) -> None:
+    with pytest.raises(UserError, match="cannot stand in a certificate"):
+        Authority.open(folder).issue(name, None, 30, NOW)
+
+
+def test_a_revoked_name_is_never_borne_again(folder: Path) -> None:
+    authority = Authority.open(folder)
+    borne = []
+    for _ in range(3):
+        borne.append(admitted(folder, ["pi-3"])["pi-3"])
+        authority.revoke("pi-3", NOW)
+        authority.issue("pi-3", None, 30, NOW)
+    assert borne == ["pi-3", "pi-3~2", "pi-3~3"]
+    assert {device_of(name) for name in borne} == {"pi-3"}
+    assert Tls.of(folder / "pi-3").check() == "pi-3"
+
+
+def test_a_revocation_is_seen_by_a_run_under_way(folder: Path) -> None:
+    at_start = admitted(folder, ["pi-3", "pi-9"])
+    assert withdrawn(folder, "pi-3", at_start) is None
+    Authority.open(folder).revoke("pi-3", NOW)
+    assert "the certificate of pi-3 was revoked on" in str(withdrawn(folder, "pi-3", at_start))
+    assert withdrawn(folder, "pi-9", at_start) is None
+    assert withdrawn(folder, "pi-3", admitted(folder, ["pi-3"])) is None
+
+
+def test_states_of_a_certificate(folder: Path) -> None:
+    register = load(folder)
+    assert register.state("pi-3", NOW) == "valid"
+    assert register.state("pi-3", NOW + timedelta(days=31)) == "expired"
+    Authority.open(folder).revoke("pi-3", NOW)
+    assert load(folder).state("pi-3", NOW) == "revoked"
+
+
+@pytest.mark.parametrize("name", ["pi-3", "pi-9", "coordinator"])
+def test_what_cannot_be_revoked_is_said(folder: Path, name: str) -> None:
+    authority = Authority.open(folder)
+    if name == "pi-3":
+        authority.revoke(name, NOW)
+    with pytest.raises(UserError, match=r"revoked already|has no certificate|cannot be revoked"):
+        authority.revoke(name, NOW)
+
+
+def test_a_damaged_register_is_not_taken_for_an_empty_one(folder: Path) -> None:
+    (folder / "register.json").write_text('{"issued": [')
+    with pytest.raises(UserError, match="is damaged"):
+        load(folder)
+
+
+def test_an_authority_that_is_missing_or_damaged_is_said(folder: Path) -> None:
+    with pytest.raises(UserError, match="potluck certs init"):
+        Authority.open(folder / "nowhere")
+    (folder / "ca.key").write_bytes((folder / "pi-3" / "key.pem").read_bytes())
+    with pytest.raises(UserError, match="does not belong"):
+        Authority.open(folder)
+
+
+FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
+    "no certificate": (lambda bundle: (bundle / "cert.pem").unlink(), "cert.pem is missing; copy the whole bundle"),
+    "no authority": (lambda bundle: (bundle / "ca.pem").unlink(), "ca.pem is missing"),
+    "no key": (lambda bundle: (bundle / "key.pem").unlink(), "key.pem is missing"),
+    "damaged": (lambda bundle: (bundle / "cert.pem").write_text("rubbish"), "is not a certificate"),
+    "key damaged": (lambda bundle: (bundle / "key.pem").write_text("rubbish"), "is not a private key"),
+    "key open": (lambda bundle: (bundle / "key.pem").chmod(0o644), r"is open to other users \(mode 644\).*chmod 600"),
+    "key of another": (
+        lambda bundle: shutil.copy(bundle.parent / "coordinator" / "key.pem", bundle / "key.pem"),
+        "is not the key of pi-3's certificate",
+    ),
+    "authority of another": (
+        lambda bundle: shutil.copy(bundle / "cert.pem", bundle / "ca.pem"),
+        "was not signed by",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_what_is_wrong_with_a_bundle_is_said(folder: Path, fault: str) -> None:
+    spoil, reason = FAULTS[fault]
+    spoil(folder / "pi-3")
+    with pytest.raises(UserError, match=reason) as caught:
+        Tls.of(folder / "pi-3").check()
+    assert "\n" not in str(caught.value)
+
+
+def test_dates_are_checked_and_name_the_remedy(folder: Path) -> None:
+    tls = Tls.of(folder / "pi-3")
+    with pytest.raises(UserError, match=r"certificate of pi-3 expired on \d{4}-.* UTC; .*: potluck certs issue pi-3$"):
+        tls.check(NOW + timedelta(days=31))
+    with pytest.raises(UserError, match=r"the clock here says .*set the clock"):
+        tls.check(NOW - timedelta(days=300))
+
+
+def test_a_missing_bundle_is_said(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="there is no such bundle"):
+        Tls.of(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    "locator",
+    ["tcp/127.0.0.1:7447", "tls/127.9.9.9:1", "tcp/[::1]:7447", "tcp/localhost:0", "localhost", "::1", "unixpipe/x",
+     "tcp/127.0.0.1:7447#iface=lo", "127.0.0.1:7447"],
+)  # fmt: skip
+def test_loopback_needs_no_tls(locator: str) -> None:
+    assert not needs_tls(locator)
+
+
+@pytest.mark.parametrize(
+    "locator",
+    ["tcp/0.0.0.0:7447", "tcp/[::]:7447", "192.168.1.5:7447", "tcp/localhost.evil.org:7447", "tcp/[fe80::1]:7447",
+     "tcp/8.8.8.8:7447?x=127.0.0.1", "", "tcp/", "pi.local", "tcp/10.0.0.1:7447#127.0.0.1", "udp/224.0.0.1:7446"],
+)  # fmt: skip
+def test_all_else_needs_tls(locator: str) -> None:
+    assert needs_tls(locator)

@@ -1,0 +1,84 @@
+"""Two devices with a link between them and a coordinator beside it: each is heard as itself only, on either link."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zenoh
+
+from potluck.worlds.live.keys import ANY, BULK, CONTROL, alive, door, inbox, lane_between
+from potluck.worlds.live.security import access
+from potluck.worlds.live.security.certs import Tls
+from potluck.worlds.live.session import Place, open_session
+from tests.worlds.live.fleet_folder import NOW, free_port, make_authority, open_coordinator
+
+ERA = "run.1"
+SETTLE_S = 0.3
+ADMITTED = {name: name for name in "abc"}
+
+
+class Triangle:
+    """Device `b` can be called and keeps the rules; `a` calls it and keeps none."""
+
+    def __init__(self, folder: Path) -> None:
+        make_authority(folder, "a", "c").issue("b", ["127.0.0.2"], 30, NOW)
+        self.heard: list[str] = []
+        self.coordinator, hub = open_coordinator(folder, ADMITTED)
+        called = f"tls/127.0.0.2:{free_port()}"
+        self.b = self._peer(folder / "b", (called,), (hub,), access.device_config("b", ADMITTED))
+        self.a = self._peer(folder / "a", (), (hub, called), None)
+        self.b.declare_subscriber(inbox(ERA, "b"), lambda sample: self.heard.append(str(sample.key_expr)))
+        self.coordinator.declare_queryable(door(ANY), lambda query: query.reply(query.key_expr, b"come in"))
+        time.sleep(2 * SETTLE_S)
+
+    def _peer(self, bundle: Path, listen: tuple[str, ...], connect: tuple[str, ...], rules: Any) -> zenoh.Session:
+        place = Place(listen=listen, connect=connect, tls=Tls.of(bundle), access=rules, direct=True, patience=10.0)
+        return open_session(place, "peer")
+
+    def say(self, who: zenoh.Session, *keys: str) -> list[str]:
+        self.heard.clear()
+        for key in keys:
+            who.put(key, b"said")
+        time.sleep(SETTLE_S)
+        return list(self.heard)
+
+
+@pytest.fixture(scope="module")
+def triangle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Triangle]:
+    made = Triangle(tmp_path_factory.mktemp("triangle"))
+    with ExitStack() as sessions:
+        for session in (made.coordinator, made.a, made.b):
+            sessions.enter_context(session)
+        yield made
+
+
+def test_the_devices_are_linked(triangle: Triangle) -> None:
+    assert {link.auth_identifier for link in triangle.b.info.links()} == {"a", "coordinator"}
+
+
+@pytest.mark.parametrize("lane", [CONTROL, BULK])
+def test_each_is_heard_as_itself_once(triangle: Triangle, lane: str) -> None:
+    for who, name in ((triangle.a, "a"), (triangle.coordinator, "coordinator")):
+        key = lane_between(ERA, name, "b", lane)
+        assert triangle.say(who, key) == [key]
+
+
+def test_nobody_is_heard_as_another(triangle: Triangle) -> None:
+    lies = [lane_between(ERA, pretended, "b", CONTROL) for pretended in ("coordinator", "c", "b", ANY)]
+    assert triangle.say(triangle.a, *lies) == []
+
+
+def test_a_device_with_rules_still_gets_on_with_the_coordinator(triangle: Triangle) -> None:
+    assert any(reply.ok is not None for reply in triangle.b.get(door("b"), timeout=2.0))
+    with triangle.coordinator.liveliness().declare_token(alive(ERA, "coordinator", 0)):
+        time.sleep(SETTLE_S)
+        found = list(triangle.b.liveliness().get(alive(ERA, "coordinator", 0), timeout=2.0))
+        assert len(found) == 1
+    with triangle.b.liveliness().declare_token(alive(ERA, "b", 1)):
+        time.sleep(SETTLE_S)
+        assert len(list(triangle.coordinator.liveliness().get(alive(ERA, ANY, ANY), timeout=2.0))) == 1

@@ -1,0 +1,124 @@
+"""Mutual TLS between real sessions: who has the fleet's certificate gets a link, nobody else does, and learns why."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import msgspec
+import pytest
+import zenoh
+
+from potluck.errors import UserError
+from potluck.worlds.live.security.authority import Authority
+from potluck.worlds.live.security.certs import Tls
+from potluck.worlds.live.security.probe import why_not
+from tests.worlds.live.fleet_folder import NOW, free_port, make_authority, open_coordinator, open_device
+
+
+class Site:
+    """A coordinator that listens, its fleet's folder, and a fleet of somebody else."""
+
+    def __init__(self, folder: Path) -> None:
+        self.ours, self.theirs = folder / "ours", folder / "theirs"
+        make_authority(self.ours, "pi-1").issue("late", None, 1, NOW - timedelta(days=9))
+        make_authority(self.theirs, "pi-1")
+        self.session, self.locator = open_coordinator(self.ours, None)
+
+    def links(self) -> list[str | None]:
+        return [link.auth_identifier for link in self.session.info.links()]
+
+    def refuses(self, tls: Tls) -> bool:
+        """Whether no link came about; asked of both ends."""
+        try:
+            with open_device(tls, self.locator, patience_s=0.5):
+                return False
+        except UserError:
+            return self.links() == []
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    made = Site(tmp_path_factory.mktemp("site"))
+    with made.session:
+        yield made
+
+
+def test_the_right_certificate_connects_and_is_known_by_its_name(site: Site) -> None:
+    tls = Tls.of(site.ours / "pi-1")
+    assert why_not(site.locator, tls) is None
+    with open_device(tls, site.locator) as device, site.session.declare_subscriber("test") as heard:
+        assert site.links() == ["pi-1"]
+        device.put("test", b"hello")
+        assert heard.recv().payload.to_bytes() == b"hello"
+
+
+def test_no_certificate_is_refused(site: Site) -> None:
+    trusting = zenoh.Config()
+    trusting.insert_json5("mode", '"client"')
+    trusting.insert_json5("connect", json.dumps({"endpoints": [site.locator], "timeout_ms": 500}))
+    trusting.insert_json5("transport/link/tls/root_ca_certificate", json.dumps(str(site.ours / "ca.pem")))
+    with pytest.raises(zenoh.ZError):
+        zenoh.open(trusting)
+    assert site.links() == []
+
+
+def test_a_foreign_certificate_is_refused_with_a_reason(site: Site) -> None:
+    ours, theirs = Tls.of(site.ours / "pi-1"), Tls.of(site.theirs / "pi-1")
+    mixed = msgspec.structs.replace(theirs, ca=ours.ca)  # trusts our coordinator, but shows a foreign certificate
+    assert site.refuses(mixed)
+    assert "does not know the authority of our certificate" in str(why_not(site.locator, mixed))
+
+
+def test_a_foreign_coordinator_is_refused_with_a_reason(site: Site) -> None:
+    theirs = Tls.of(site.theirs / "pi-1")
+    assert site.refuses(theirs)
+    assert "of another authority" in str(why_not(site.locator, theirs))
+
+
+def test_an_expired_certificate_is_refused_with_a_reason(site: Site) -> None:
+    late = Tls.of(site.ours / "late")
+    assert site.refuses(late)
+    assert "has expired; issue a new one" in str(why_not(site.locator, late))
+
+
+def test_a_link_ends_with_its_certificate(site: Site) -> None:
+    soon = datetime.now(UTC) - timedelta(days=1) + timedelta(seconds=2)
+    Authority.open(site.ours).issue("brief", None, 1, soon)
+    with open_device(Tls.of(site.ours / "brief"), site.locator):
+        assert site.links() == ["brief"]
+        patience = time.monotonic() + 10
+        while site.links() and time.monotonic() < patience:
+            time.sleep(0.1)
+        assert site.links() == []
+
+
+def test_a_device_cannot_pass_for_the_coordinator(tmp_path: Path) -> None:
+    make_authority(tmp_path, "pi-1", "pi-2")
+    (tmp_path / "coordinator").rename(tmp_path / "real")
+    (tmp_path / "pi-2").rename(tmp_path / "coordinator")  # pi-2 listens where the coordinator should
+    impostor, locator = open_coordinator(tmp_path, None)
+    tls = Tls.of(tmp_path / "pi-1")
+    with impostor:
+        with pytest.raises(UserError, match="cannot be reached"):
+            open_device(tls, locator, patience_s=0.5)
+        assert "is not for 127.0.0.1" in str(why_not(locator, tls))
+
+
+@pytest.mark.parametrize(
+    ("locator", "reason"),
+    [
+        ("tls/no-such-host.invalid:7447", "no machine called no-such-host.invalid"),
+        ("nonsense", "is no address"),
+        ("tls/:7447", "is no address"),
+    ],
+)
+def test_what_is_wrong_with_an_address_is_said(locator: str, reason: str) -> None:
+    assert reason in str(why_not(locator, None))
+
+
+def test_where_nobody_listens_is_said(site: Site) -> None:
+    assert "nobody listens at 127.0.0.1" in str(why_not(f"tls/127.0.0.1:{free_port()}", Tls.of(site.ours / "pi-1")))

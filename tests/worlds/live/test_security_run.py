@@ -1,0 +1,113 @@
+"""A whole run behind the gate: the real host and real visitors over mutual TLS, with tokens and access control."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from potluck.journal import Journal
+from potluck.loops.messages import Joined
+from potluck.loops.node import Node
+from potluck.worlds.live.greeting import Hello, Refusal, RunCard, Welcome
+from potluck.worlds.live.host import host
+from potluck.worlds.live.security.authority import Authority
+from potluck.worlds.live.security.certs import Tls
+from potluck.worlds.live.security.gate import Gate
+from potluck.worlds.live.session import Place
+from potluck.worlds.live.visitor import visit
+from tests.worlds.live.fleet_folder import NOW, free_port, make_authority
+
+FLEET = ("pi-1", "pi-2")
+LATER = NOW + timedelta(hours=1)
+
+
+@pytest.fixture
+def certs(tmp_path: Path) -> Path:
+    make_authority(tmp_path / "certs", *FLEET, "pi-9")
+    return tmp_path / "certs"
+
+
+def _gate(certs: Path | None, run: Path) -> Gate:
+    return Gate.open(run, "digest", FLEET, certs)
+
+
+def test_reasons_are_told_in_order_of_what_helps(certs: Path, tmp_path: Path) -> None:
+    gate = _gate(certs, tmp_path)
+    token = gate.token(LATER)
+    assert gate.reason("pi-1", token, NOW) is None
+    assert "has expired" in str(gate.reason("pi-1", token, LATER))
+    assert "is not in this run's fleet (pi-1, pi-2)" in str(gate.reason("pi-9", token, NOW))
+    Authority.open(certs).revoke("pi-1", NOW)
+    assert "was revoked on" in str(gate.reason("pi-1", token, NOW))
+    assert _gate(certs, tmp_path).reason("pi-1", token, NOW) is None  # after a restart, with its next certificate
+
+
+def test_on_loopback_the_token_is_the_only_lock(tmp_path: Path) -> None:
+    gate = _gate(None, tmp_path)
+    assert gate.access() is None
+    assert gate.reason("pi-1", gate.token(LATER), NOW) is None
+    assert gate.reason("pi-1", "", NOW) is not None
+
+
+def test_a_run_lets_in_whom_it_should_and_nobody_else(certs: Path, tmp_path: Path) -> None:
+    gate = _gate(certs, tmp_path)
+    joined, ends = asyncio.run(_run(gate, certs))
+    assert joined == ["pi-1"]
+    assert ends["pi-1"] == "the run is over"
+    assert "the token is damaged or of another run" in ends["pi-2"]
+    assert "the run is over" not in ends["pi-9"]
+    assert "the run is over" not in ends["pi-9 as pi-1"]
+
+
+async def _run(gate: Gate, certs: Path) -> tuple[list[str], dict[str, str]]:
+    """Who joined, and how each visit ended."""
+    locator = f"tls/127.0.0.1:{free_port()}"
+    token = gate.token(LATER)
+    hellos = {
+        "pi-1": ("pi-1", Hello(name="pi-1", token=token)),
+        "pi-2": ("pi-2", Hello(name="pi-2", token="made.up")),
+        "pi-9": ("pi-9", Hello(name="pi-9", token=token)),
+        "pi-9 as pi-1": ("pi-9", Hello(name="pi-1", token=token)),
+    }
+    joined: list[str] = []
+
+    async def coordinate(node: Node) -> None:
+        async with asyncio.timeout(30):
+            while not joined or any(not visits[name].done() for name in visits if name != "pi-1"):
+                await _note(node, joined)
+
+    place = Place(listen=(locator,), tls=Tls.of(certs / "coordinator"), access=gate.access())
+    visits = {
+        name: asyncio.create_task(_visit(certs / bundle, locator, hello)) for name, (bundle, hello) in hellos.items()
+    }
+    await host(
+        place, run=RunCard(run="run", job=""), seed=0, journal=Journal(), coordinate=coordinate,
+        welcome=lambda hello: _welcome(gate, hello),
+    )  # fmt: skip
+    return joined, {name: await task for name, task in visits.items()}
+
+
+async def _note(node: Node, joined: list[str]) -> None:
+    envelope = await node.receive(node.now() + 0.2)
+    if envelope is not None and isinstance(envelope.message, Joined):
+        joined.append(envelope.message.device)
+
+
+def _welcome(gate: Gate, hello: Hello) -> str | Refusal:
+    reason = gate.reason(hello.name, hello.token, datetime.now(UTC))
+    return hello.name if reason is None else Refusal(reason=reason)
+
+
+async def _visit(bundle: Path, locator: str, hello: Hello) -> str:
+    try:
+        place = Place(connect=(locator,), tls=Tls.of(bundle))
+        return await visit(place, hello=hello, take_part=_take_part, once=True, patience_s=1.0)
+    except ValueError as error:
+        return str(error)
+
+
+async def _take_part(node: Node, welcome: Welcome) -> None:
+    await asyncio.sleep(30)

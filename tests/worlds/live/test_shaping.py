@@ -1,0 +1,155 @@
+"""A shaped link takes the time that the fleet file says, and shares itself among all who use it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+from potluck.fleet import Fleet
+from potluck.loops.messages import Invite, Joined, Message, Pull, Push, Segment
+from potluck.loops.node import COORDINATOR, Envelope, Node
+from potluck.payload import Payload
+from potluck.settings import decode
+from potluck.worlds.live.shaping import CHUNK_BYTES, Conditions, Pipe, Shaped, Taken
+from tests.time_limits import within
+from tests.worlds.live.town import Town
+
+SLOW = {"up": "1 MB/s", "down": "2 MB/s", "latency": 0.02, "overhead": 0.03}
+CENTRE = {"link": {"up": "100 MB/s", "down": "100 MB/s", "latency": 0.01, "overhead": 0.0}}
+
+
+def _fleet(*names: str, centre: dict[str, Any] = CENTRE, **more: Any) -> Fleet:
+    devices = [{"preset": "pi4", "name": name, "link": SLOW} for name in names]
+    return decode({"devices": devices, "coordinator": centre, "lease": 3, **more}, Fleet)
+
+
+def test_the_real_network_adds_nothing() -> None:
+    calm = Conditions()
+    assert calm.take("a", 1 << 30, 0.0) is None
+    assert (calm.latency("a"), calm.overhead("a"), calm.drain(1 << 30, 5.0), calm.is_cut("a")) == (0.0, 0.0, 0.0, False)
+    assert calm.chunk_bytes("a") == CHUNK_BYTES
+
+
+def test_a_pipe_takes_one_thing_after_the_other() -> None:
+    pipe = Pipe(100.0)
+    assert pipe.take(1.0, 50) == Taken(1.0, 1.5)
+    assert pipe.take(1.0, 50) == Taken(1.5, 2.0)
+    assert pipe.take(9.0, 50, level=0.5) == Taken(9.0, 10.0)
+
+
+def test_the_slower_end_decides() -> None:
+    up, down = (
+        Shaped(_fleet("a"), 0, "a", lambda: 0.0).take(COORDINATOR, 1_000_000, 0.0),
+        Shaped(_fleet("a"), 0, COORDINATOR, lambda: 0.0).take("a", 1_000_000, 0.0),
+    )
+    assert (up, down) == (Taken(0.0, 1.0), Taken(0.0, 0.5))
+
+
+def test_a_receiver_s_link_is_shared_by_all_who_send() -> None:
+    centre = Shaped(_fleet("a", "b", centre={"link": {"up": 1e6, "down": 1e6}}), 0, COORDINATOR, lambda: 0.0)
+    assert [centre.drain(500_000, 0.0) for _ in range(4)] == [0.5, 1.0, 1.5, 2.0]
+
+
+def test_chunks_are_short_where_a_link_is_slow() -> None:
+    shaped = Shaped(_fleet("a"), 0, "a", lambda: 0.0)
+    assert shaped.chunk_bytes(COORDINATOR) == 10_000
+
+
+def test_faults_come_and_go_as_the_script_says() -> None:
+    moment = [0.0]
+    faults = [
+        {"kind": "partition", "device": "a", "at": 2, "lasting": 3},
+        {"kind": "lose", "at": 2, "lasting": 3, "share": 1},
+    ]
+    centre = Shaped(_fleet("a", "b", faults=faults), 0, COORDINATOR, lambda: moment[0])
+    seen = []
+    for moment[0] in (1.0, 3.0, 6.0):
+        seen.append((centre.is_cut("a"), centre.is_cut("b"), centre.loses("b", Invite(1, 1, 1))))
+    assert seen == [(False, False, False), (True, False, True), (False, False, False)]
+
+
+def test_a_lossy_link_loses_its_share_and_the_same_ones_each_time() -> None:
+    fleet = decode({"devices": [{"preset": "pi4", "name": "a", "link": {**SLOW, "loss": 0.3}}]}, Fleet)
+
+    def lost(seed: int) -> list[bool]:
+        shaped = Shaped(fleet, seed, COORDINATOR, lambda: 0.0)
+        return [shaped.loses("a", Pull(turn, 0, 0)) for turn in range(1000)]
+
+    assert lost(1) == lost(1) != lost(2)
+    assert 250 < sum(lost(1)) < 350
+    again = Shaped(fleet, 1, COORDINATOR, lambda: 0.0)
+    tries = [again.loses("a", Pull(5, 0, 0)) for _ in range(50)]
+    assert True in tries
+    assert False in tries, "what is sent again is not lost for ever"
+
+
+# --- over real sessions -----------------------------------------------------------------------------------------------
+
+
+async def _next(node: Node, kind: type[Message]) -> Envelope:
+    until = node.now() + 10
+    while (envelope := await node.receive(until)) is not None:
+        if isinstance(envelope.message, kind):
+            return envelope
+    raise TimeoutError(f"no {kind.__name__}")
+
+
+async def _push_back(node: Node) -> None:
+    """Sends as many bytes back as it gets, and says how long its link took for them."""
+    while True:
+        envelope = await _next(node, Segment)
+        assert isinstance(envelope.message, Segment)
+        nbytes = envelope.message.payload.nbytes
+        began = time.monotonic()
+        await node.send(COORDINATOR, _push(np.zeros(nbytes, np.uint8), 0.0))
+        await node.send(COORDINATOR, _push(np.zeros(1, np.uint8), time.monotonic() - began))
+
+
+def _push(array: Any, loss: float) -> Push:
+    return Push(Payload(array.nbytes, (array,)), turn=0, first=0, last=0, samples=1, loss=loss)
+
+
+@pytest.mark.parametrize("nbytes", [8_000, 600_000])
+def test_a_transfer_takes_its_time_each_way(nbytes: int) -> None:
+    async def coordinate(node: Node) -> list[float]:
+        await _next(node, Joined)
+        began = node.now()
+        await node.send("a", Segment(Payload(nbytes), turn=0, first=0, last=0))
+        taken = node.now() - began
+        await _next(node, Push)
+        whole = node.now() - began
+        told = (await _next(node, Push)).message
+        assert isinstance(told, Push)
+        return [taken, whole, told.loss]
+
+    with within(20):
+        taken, whole, up = Town(_fleet("a"), _push_back, 0).live(coordinate).result
+    assert taken == pytest.approx(0.03 + nbytes / 2e6, abs=0.03)
+    assert up == pytest.approx(0.03 + nbytes / 1e6, abs=0.03)
+    assert whole == pytest.approx(taken + up + 2 * 0.03, abs=0.05)
+
+
+async def _push_once(node: Node) -> None:
+    await _next(node, Invite)
+    await node.send(COORDINATOR, _push(np.zeros(300_000, np.uint8), 0.0))
+    await asyncio.sleep(10)
+
+
+def test_those_who_send_at_once_share_the_coordinator_s_link() -> None:
+    async def coordinate(node: Node) -> list[float]:
+        for _ in range(3):
+            await _next(node, Joined)
+        began = node.now()
+        for name in "abc":
+            node.send(name, Invite(0, 0, 0))
+        return [(await _next(node, Push)) and node.now() - began for _ in range(3)]
+
+    narrow = {"link": {"up": "100 MB/s", "down": "1 MB/s", "latency": 0.0, "overhead": 0.0}}
+    with within(20):
+        ends = Town(_fleet("a", "b", "c", centre=narrow), _push_once, 0).live(coordinate).result
+    assert ends[-1] == pytest.approx(0.9 + 0.07, abs=0.1)
+    assert ends[0] > 0.75, "they share it evenly, so all end late"

@@ -1,0 +1,47 @@
+"""Chunks are as long as the link carries in a moment, and silence is odd when it is longer than usual."""
+
+from __future__ import annotations
+
+import pytest
+
+from potluck.worlds.live.tempo import Tempo
+
+
+def _after(nbytes: int, pause: float, times: int = 20) -> Tempo:
+    moment = [0.0]
+    tempo = Tempo(lambda: moment[0])
+    tempo.begin()
+    for _ in range(times):
+        moment[0] += pause
+        tempo.confirmed(nbytes)
+    return tempo
+
+
+def test_nothing_is_known_at_first() -> None:
+    assert Tempo().chunk_bytes() == 64 << 10
+    assert Tempo().patience(0.0) == 0.5
+
+
+@pytest.mark.parametrize(
+    ("rate", "chunk_bytes"), [(1e9, 1 << 20), (5e6, 500_000), (125e3, 16 << 10)], ids=["fast", "wifi", "1 Mbit/s"]
+)
+def test_a_chunk_takes_a_tenth_of_a_second_within_bounds(rate: float, chunk_bytes: int) -> None:
+    assert _after(int(rate), 1.0).chunk_bytes() == chunk_bytes
+
+
+def test_patience_follows_the_longest_pause_and_grows_while_nothing_is_heard() -> None:
+    slow = _after(1 << 20, 2.0)
+    assert slow.patience(0.0) == 8.0
+    assert [slow.patience(silent) for silent in (8.0, 16.0, 500.0)] == [8.0, 16.0, 60.0]
+    assert _after(1 << 20, 0.01).patience(0.0) == 0.5
+
+
+def test_the_time_between_two_messages_is_not_counted() -> None:
+    moment = [0.0]
+    tempo = Tempo(lambda: moment[0])
+    moment[0] = 1000.0
+    tempo.begin()
+    moment[0] = 1001.0
+    tempo.confirmed(500_000)
+    assert tempo.chunk_bytes() == 50_000
+    assert tempo.patience(0.0) == 4.0

@@ -1,0 +1,214 @@
+"""Long messages over real sessions: what gets lost on the way goes again, and nothing else does."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import numpy as np
+import pytest
+
+from potluck.journal import Instant
+from potluck.loops.messages import Invite, Joined, Message, Pull, Push, Released, Segment
+from potluck.loops.node import COORDINATOR, Envelope, Node
+from potluck.payload import Payload
+from potluck.worlds.live.greeting import Hello, RunCard, Welcome
+from potluck.worlds.live.host import host
+from potluck.worlds.live.post import Post
+from potluck.worlds.live.session import Place
+from potluck.worlds.live.visitor import visit
+from tests.time_limits import within
+from tests.worlds.live.town import Kept, free_address
+
+TakePart = Callable[[Node, Welcome], Coroutine[Any, Any, None]]
+MIB = 1 << 20
+
+
+async def _next(node: Node, kind: type[Message], seconds: float = 10.0) -> Envelope:
+    until = node.now() + seconds
+    while (envelope := await node.receive(until)) is not None:
+        if isinstance(envelope.message, kind):
+            return envelope
+    raise TimeoutError(f"no {kind.__name__} within {seconds} s")
+
+
+async def _with_devices(
+    coordinate: Callable[[Node], Coroutine[Any, Any, Any]],
+    take_part: TakePart,
+    *names: str,
+    direct: tuple[bool, ...] = (),
+    limit_bytes: int = 1 << 26,
+    journal: Kept | None = None,
+) -> Any:
+    address = free_address()
+    visits = [
+        asyncio.create_task(
+            visit(
+                Place(
+                    connect=(address,),
+                    direct=place < len(direct) and direct[place],
+                    listen=("tcp/127.0.0.1:0",) if place < len(direct) and direct[place] else (),
+                ),
+                hello=Hello(name=name),
+                take_part=take_part,
+                once=True,
+            )
+        )
+        for place, name in enumerate(names)
+    ]
+    card = RunCard(run="test", job="", lease=3.0, limit_bytes=limit_bytes)
+    found = await host(
+        Place(listen=(address,), lease=3.0, direct=bool(direct)), run=card, seed=0, journal=journal or Kept(),
+        coordinate=coordinate, welcome=lambda hello: hello.name, muster=names,
+    )  # fmt: skip
+    assert await asyncio.gather(*visits) == ["the run is over"] * len(names)
+    return found
+
+
+def _numbers(nbytes: int, seed: int = 0) -> Payload:
+    return Payload(nbytes, (np.random.default_rng(seed).integers(0, 256, nbytes, np.uint8),))
+
+
+class _Leaky:
+    """Loses some chunks on their way to the network, and counts what was sent."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, lost: set[int]) -> None:
+        self.sent = 0
+        put = Post._put
+
+        def leaky(post: Post, to: str, chunk: Callable[[], tuple[bytes, bytes | None]]) -> None:
+            if chunk()[1] is not None and chunk()[0]:
+                self.sent += 1
+                if self.sent in lost:
+                    return
+            put(post, to, chunk)
+
+        monkeypatch.setattr(Post, "_put", leaky)
+
+
+@pytest.mark.parametrize(
+    "lost",
+    [{1, 5, 6, 130, 320}, set(range(3, 12))],
+    ids=["some and the last", "a whole window"],
+)
+def test_chunks_that_get_lost_are_asked_for_and_no_others(monkeypatch: pytest.MonkeyPatch, lost: set[int]) -> None:
+    payload = _numbers(20 * MIB)
+    leaky = _Leaky(monkeypatch, lost)
+
+    async def coordinate(node: Node) -> bytes:
+        await node.send("a", Segment(payload, turn=1, first=0, last=0))
+        envelope = await _next(node, Push)
+        assert isinstance(envelope.message, Push)
+        found: bytes = envelope.message.payload.arrays[0].tobytes()
+        return found
+
+    async def take_part(node: Node, welcome: Welcome) -> None:
+        envelope = await _next(node, Segment)
+        assert isinstance(envelope.message, Segment)
+        digest = np.frombuffer(envelope.message.payload.arrays[0].tobytes(), np.uint8)[::1000].copy()
+        await node.send(
+            COORDINATOR, Push(Payload(digest.nbytes, (digest,)), turn=1, first=0, last=0, samples=1, loss=0.0)
+        )
+        await node.sleep(10)
+
+    with within(20):
+        found = asyncio.run(_with_devices(coordinate, take_part, "a"))
+    assert found == payload.arrays[0][::1000].tobytes()
+    assert leaky.sent == 20 * 16 + len(lost) + 1
+
+
+def test_a_message_over_the_limit_is_not_taken_and_the_next_one_is() -> None:
+    async def coordinate(node: Node) -> Message:
+        await node.send("a", Segment(_numbers(2 * MIB), turn=1, first=0, last=0))
+        await node.send("a", Segment(_numbers(1000), turn=2, first=0, last=0))
+        return (await _next(node, Released)).message
+
+    async def take_part(node: Node, welcome: Welcome) -> None:
+        envelope = await _next(node, Segment)
+        assert isinstance(envelope.message, Segment)
+        await node.send(COORDINATOR, Released(envelope.message.turn))
+        await node.sleep(10)
+
+    with within(20):
+        assert asyncio.run(_with_devices(coordinate, take_part, "a", limit_bytes=MIB)) == Released(2)
+
+
+def test_small_messages_overtake_long_ones() -> None:
+    async def coordinate(node: Node) -> list[str]:
+        sending = node.send("a", Segment(_numbers(16 * MIB), turn=1, first=0, last=0))
+        await node.sleep(0.01)
+        await node.send("a", Invite(1, 0, 0))
+        await sending
+        return [type((await _next(node, Message)).message).__name__ for _ in range(2)]
+
+    async def take_part(node: Node, welcome: Welcome) -> None:
+        for _ in range(2):
+            match (await _next(node, Message)).message:
+                case Invite():
+                    await node.send(COORDINATOR, Pull(1, 0, 0))
+                case Segment():
+                    await node.send(COORDINATOR, Released(1))
+        await node.sleep(10)
+
+    with within(20):
+        assert asyncio.run(_with_devices(_after_joined(coordinate), take_part, "a")) == ["Pull", "Released"]
+
+
+def _after_joined(coordinate: Callable[[Node], Coroutine[Any, Any, Any]]) -> Callable[[Node], Coroutine[Any, Any, Any]]:
+    async def begin(node: Node) -> Any:
+        await _next(node, Joined)
+        return await coordinate(node)
+
+    return begin
+
+
+def test_what_was_recorded_before_a_message_is_in_the_journal_before_it_arrives() -> None:
+    journal = Kept()
+
+    async def coordinate(node: Node) -> int:
+        await node.send("a", Invite(0, 0, 0))
+        await _next(node, Push)
+        return len(journal.records)
+
+    async def take_part(node: Node, welcome: Welcome) -> None:
+        await _next(node, Invite)
+        for number in range(500):
+            node.record(Instant("a", "crumb", node.now(), {"number": number}))
+        node.record(Instant("b", "somebody else's", node.now()))
+        await node.send(COORDINATOR, Push(_numbers(3 * MIB), turn=0, first=0, last=0, samples=1, loss=0.0))
+        node.record(Instant("a", "last words", node.now()))
+        await node.sleep(10)
+
+    with within(20):
+        assert asyncio.run(_with_devices(coordinate, take_part, "a", journal=journal)) == 500
+    names = [record.name for record in journal.records if isinstance(record, Instant)]
+    assert names == ["crumb"] * 500 + ["last words"]
+
+
+@pytest.mark.parametrize("direct", [(True, True), (True, False)], ids=["directly", "through the coordinator"])
+def test_devices_speak_to_each_other(direct: tuple[bool, ...]) -> None:
+    async def coordinate(node: Node) -> float:
+        await node.sleep(0.3)  # until everybody knows who is here
+        await node.send("a", Invite(0, 0, 0))
+        began = time.monotonic()
+        await _next(node, Released)
+        return time.monotonic() - began
+
+    async def take_part(node: Node, welcome: Welcome) -> None:
+        while True:
+            envelope = await _next(node, Message, 15)
+            match envelope.message:
+                case Invite():
+                    await node.send("b", Segment(_numbers(3 * MIB), turn=0, first=0, last=0))
+                case Segment(payload=payload):
+                    assert (envelope.sender, envelope.incarnation) == ("a", 1)
+                    assert payload.arrays[0].tobytes() == _numbers(3 * MIB).arrays[0].tobytes()
+                    await node.send("a", Pull(0, 0, 0))
+                case Pull():
+                    assert envelope.sender == "b"
+                    await node.send(COORDINATOR, Released(0))
+
+    with within(20):
+        assert asyncio.run(_with_devices(coordinate, take_part, "a", "b", direct=direct)) < 5

@@ -1,0 +1,236 @@
+"""Nothing that a peer sends raises anything but WireError, or gets more memory than it may."""
+
+from __future__ import annotations
+
+import random
+import tracemalloc
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from potluck.loops.messages import Bulky, Invite, Joined, Message, Pull, Push, Segment, Stop
+from potluck.payload import Payload
+from potluck.worlds.live import wire
+from potluck.worlds.live.chunks import Incoming, Outgoing
+from potluck.worlds.live.layout import DTYPES
+from potluck.worlds.live.notes import Beat, Got, Missing, Note, Roster, Shipment
+from potluck.worlds.live.wire import WireError
+
+LIMIT = 1 << 20
+
+
+def _push(*arrays: Any) -> Push:
+    nbytes = sum(array.nbytes for array in arrays)
+    return Push(Payload(nbytes, arrays), turn=1, first=0, last=3, samples=5, loss=0.5)
+
+
+def _offer(message: Bulky, number: int = 7) -> bytes:
+    return wire.encode_offer(1, 2, number, message, wire.arrays_to_send(message.payload), 1 << 16)
+
+
+SMALL: list[Message | Note] = [
+    Invite(1, 2, 3),
+    Pull(4, 5, 6),
+    Stop(),
+    Beat(True),
+    Got(1, 2),
+    Missing(3, [4, 5]),
+    Roster(1, {"a": 2}),
+    Shipment([]),
+]
+
+
+@pytest.mark.parametrize("body", SMALL, ids=lambda body: type(body).__name__)
+def test_a_frame_comes_out_as_it_went_in(body: Message | Note) -> None:
+    frame = wire.decode_frame(wire.encode_frame(3, 4, body))
+    assert (frame.life, frame.to_life, frame.body) == (3, 4, body)
+
+
+_ARRAYS = st.lists(
+    st.tuples(st.sampled_from(sorted(DTYPES)), st.lists(st.integers(0, 7), max_size=3)), min_size=1, max_size=5
+)
+
+
+@settings(max_examples=40)
+@given(_ARRAYS, st.integers(0, 2**32))
+def test_arrays_of_any_kind_come_out_bit_for_bit(kinds: list[tuple[str, list[int]]], seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    arrays = tuple(
+        rng.integers(0, 2, shape).astype(bool)
+        if dtype == "|b1"
+        else np.frombuffer(rng.bytes(np.dtype(dtype).itemsize * int(np.prod(shape))), dtype).reshape(shape)
+        for dtype, shape in kinds
+    )
+    out = Outgoing(7, _push(*arrays), 1 << 10)
+    incoming = Incoming(wire.decode_offer(_offer_of(out), LIMIT))
+    for index in range(out.layout.chunks):
+        data = out.read(index)
+        incoming.put(wire.decode_chunk(wire.encode_chunk(1, 7, index, data), data), data)
+    assert incoming.is_whole
+    came = incoming.message()
+    assert msgspec.structs.replace(came, payload=Payload(0)) == msgspec.structs.replace(out.message, payload=Payload(0))
+    for array, found in zip(arrays, came.payload.arrays, strict=True):
+        assert (found.dtype, found.shape, found.tobytes()) == (array.dtype, array.shape, array.tobytes())
+
+
+def _offer_of(out: Outgoing) -> bytes:
+    return wire.encode_offer(1, 2, out.number, out.message, out.arrays, out.chunk_bytes)
+
+
+def test_a_payload_of_sizes_alone_takes_its_bytes_and_comes_out_empty() -> None:
+    out = Outgoing(7, Segment(Payload(5000), turn=0, first=0, last=0), 1 << 10)
+    assert out.layout.chunks == 5
+    offer = wire.decode_offer(_offer_of(out), LIMIT)
+    assert wire.nbytes_to_come(offer) == 5000
+    assert wire.whole(offer, wire.allocate(offer)).payload == Payload(5000)
+
+
+def test_events_of_the_world_are_not_taken_from_a_peer() -> None:
+    with pytest.raises(WireError, match="not a frame"):
+        wire.decode_frame(wire.encode_frame(1, 1, Joined("a", 1)))
+
+
+def test_messages_of_another_loop_can_be_let_in() -> None:
+    class Toast(Message, frozen=True):
+        glasses: int
+
+    with pytest.raises(WireError):
+        wire.decode_frame(wire.encode_frame(1, 1, Toast(3)))
+    before = list(wire._SMALL)
+    try:
+        wire.register(Toast)
+        assert wire.decode_frame(wire.encode_frame(1, 1, Toast(3))).body == Toast(3)
+    finally:
+        wire._SMALL[:] = before
+        wire._DECODERS.clear()
+
+
+def _claim(**changes: Any) -> bytes:
+    """An offer that says something else than is true."""
+    raw = msgspec.msgpack.decode(_offer(_push(np.zeros(4))))
+    for place, value in ((4, changes.get("specs")), (3, changes.get("chunk_bytes"))):
+        if value is not None:
+            raw[place] = value
+    raw[5].update(changes.get("body", {}))
+    return msgspec.msgpack.encode(raw)
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (_claim(specs=[["<f8", [10 * 2**30 // 8]]]), "over the limit"),
+        (_claim(specs=[["<f8", [2**40, 2**40, 2**40]]]), "over the limit"),
+        (_claim(specs=[["<f8", [-1]]]), "not a frame"),
+        (_claim(specs=[["|O", [1]]]), "numbers of type"),
+        (_claim(specs=[["<M8[s]", [1]]]), "numbers of type"),
+        (_claim(specs=[["", [1]]]), "numbers of type"),
+        (_claim(specs=[["<f4", [1]]] * 5000), "not a frame"),
+        (_claim(chunk_bytes=1), "not a frame"),
+        (_claim(body={"payload": {"nbytes": 10 * 2**30, "arrays": []}}), "not between 0 and"),
+        (_claim(body={"payload": {"nbytes": -5, "arrays": []}}), "not between 0 and"),
+        (_claim(body={"payload": {"nbytes": 5, "arrays": [[[[1]]]]}}), "do not travel in a header"),
+        (_claim(body={"payload": {"nbytes": 5, "arrays": []}, "turn": "1"}), "not a frame"),
+        (b"\x91" * 60_000, "not a frame"),
+        (b"\x00" * (wire.HEADER_LIMIT + 1), "longer than"),
+        (b"", "not a frame"),
+    ],
+)
+def test_a_false_offer_is_refused_with_a_reason(data: bytes, reason: str) -> None:
+    tracemalloc.start()
+    with pytest.raises(WireError, match=reason):
+        wire.decode_offer(data, LIMIT)
+    assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    tracemalloc.stop()
+
+
+def test_a_damaged_chunk_is_noticed() -> None:
+    head = wire.encode_chunk(1, 2, 0, b"salt")
+    assert wire.decode_chunk(head, b"salt").place == 0
+    with pytest.raises(WireError, match="damaged"):
+        wire.decode_chunk(head, b"malt")
+    with pytest.raises(WireError, match="head of a chunk"):
+        wire.decode_chunk(head[:-1], b"salt")
+
+
+def test_a_chunk_must_have_its_place_and_its_length() -> None:
+    incoming = Incoming(wire.decode_offer(_offer(_push(np.zeros(4))), LIMIT))
+    for place, data in ((1, b"x" * 32), (0, b"x" * 31), (0, b"x" * 33), (2**32 - 1, b"")):
+        with pytest.raises(WireError, match="not part of"):
+            incoming.put(wire.decode_chunk(wire.encode_chunk(1, 7, place, data), data), data)
+
+
+def test_truth_is_0_or_1() -> None:
+    offer = wire.decode_offer(_offer(_push(np.zeros(4, bool))), LIMIT)
+    with pytest.raises(WireError, match="truth"):
+        wire.whole(offer, [np.array([0, 1, 2, 1], np.uint8).view(bool)])
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_numbers_that_are_none_are_found(bad: float) -> None:
+    numbers = np.zeros((3, 100_000), np.float32)
+    assert wire.is_finite(Payload(0, (np.arange(3), numbers)))
+    numbers[2, 99_999] = bad
+    assert not wire.is_finite(Payload(0, (np.arange(3), numbers)))
+
+
+# --- fuzz -------------------------------------------------------------------------------------------------------------
+
+
+def _samples() -> list[bytes]:
+    frames = [wire.encode_frame(1, 2, body) for body in SMALL]
+    offers = [_offer(_push(np.zeros(3, np.float32), np.ones((2, 2), np.int8))), _offer(_push())]
+    return [*frames, *offers, wire.encode_chunk(1, 2, 3, b"chunk")]
+
+
+def _mutated(data: bytes, other: bytes, rng: random.Random) -> bytes:
+    mutant = bytearray(data)
+    for _ in range(rng.choice((1, 1, 2, 3, 8))):
+        place = rng.randrange(len(mutant) + 1)
+        match rng.randrange(6):
+            case 0 if mutant:
+                mutant[place % len(mutant)] ^= 1 << rng.randrange(8)
+            case 1:
+                mutant[place:place] = rng.randbytes(rng.choice((1, 2, 8)))
+            case 2:
+                del mutant[place : place + rng.choice((1, 2, 8))]
+            case 3:
+                mutant[place:place] = rng.choice(
+                    (b"\xc6\xff\xff\xff\xff", b"\xdd\xff\xff\xff\xff", b"\xcf" + b"\xff" * 8)
+                )
+            case 4:
+                mutant[place:] = other[place:]
+            case _ if mutant:
+                mutant[place % len(mutant)] = rng.randrange(256)
+    return bytes(mutant)
+
+
+def _fuzz(times: int) -> int:
+    """How many of so many mutants were refused; whatever is taken stays within the bound."""
+    rng, samples, refused = random.Random(0), _samples(), 0
+    for number in range(times):
+        data = _mutated(samples[number % len(samples)], rng.choice(samples), rng)
+        try:
+            wire.decode_frame(data)
+        except WireError:
+            refused += 1
+        try:
+            offer = wire.decode_offer(data, LIMIT)
+            assert wire.nbytes_to_come(offer) <= LIMIT
+            incoming = Incoming(offer)
+            incoming.put(wire.decode_chunk(data[:40], data), data)
+        except WireError:
+            refused += 1
+    return refused
+
+
+def test_mutants_raise_nothing_but_our_own() -> None:
+    assert _fuzz(5_000) > 5_000
+
+
+@pytest.mark.long
+def test_a_hundred_thousand_mutants_raise_nothing_but_our_own() -> None:
+    assert _fuzz(100_000) > 100_000

@@ -1,0 +1,168 @@
+"""A fleet of live nodes in this process, each with a session and an event loop of its own, and a script that acts."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from potluck import seeds
+from potluck.fleet import Fleet, script
+from potluck.journal import Journal, Record
+from potluck.loops.node import Node
+from potluck.worlds.live.greeting import Hello, RunCard, Welcome
+from potluck.worlds.live.host import host
+from potluck.worlds.live.session import Place
+from potluck.worlds.live.visitor import visit
+from tests.worlds.conformance import Ended
+
+Main = Callable[[Node], Coroutine[Any, Any, Any]]
+
+
+def free_address() -> str:
+    """A locator that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"tcp/127.0.0.1:{probe.getsockname()[1]}"
+
+
+class Kept(Journal):
+    """A journal that keeps its records."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self.records: list[Record] = []
+
+    def write(self, record: Record) -> None:
+        self.records.append(record)
+
+
+class Resident:
+    """A device: a thread with an event loop, as a process would have."""
+
+    def __init__(self, place: Place, name: str, main: Main, fleet: Fleet) -> None:
+        self._arguments = (place, name, main, fleet)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[str] | None = None
+        self._ready = threading.Event()
+        self.error: BaseException | None = None
+        self._thread = threading.Thread(target=self._live, name=f"resident-{name}")
+        self._thread.start()
+
+    def end(self) -> None:
+        """Break it off where it is."""
+        self._ready.wait()
+        assert self._loop is not None
+        assert self._task is not None
+        with contextlib.suppress(RuntimeError):  # it has ended already
+            self._loop.call_soon_threadsafe(self._task.cancel)
+
+    def join(self) -> None:
+        self._thread.join(20)
+        assert not self._thread.is_alive(), "a device does not end"
+
+    def _live(self) -> None:
+        try:
+            asyncio.run(self._visit())
+        except asyncio.CancelledError:
+            pass
+        except BaseException as error:
+            self.error = error
+
+    async def _visit(self) -> None:
+        place, name, main, fleet = self._arguments
+        self._loop = asyncio.get_running_loop()
+
+        async def take_part(node: Node, welcome: Welcome) -> None:
+            await main(node)
+
+        self._task = asyncio.create_task(
+            visit(place, hello=Hello(name=name), take_part=take_part, once=True, fleet_of=lambda welcome: fleet)
+        )
+        self._ready.set()
+        await self._task
+
+
+class Town:
+    """Lets a coordinator and its devices live until the coordinator's main returns."""
+
+    def __init__(self, fleet: Fleet, device: Main, seed: int) -> None:
+        self._fleet = fleet
+        self._device = device
+        self._seed = seed
+        address = free_address()
+        lease = float(fleet.lease)
+        self._at = Place(listen=(address,), lease=lease)
+        self._from = Place(connect=(address,), lease=lease)
+        self._residents: dict[str, Resident] = {}
+        self._gone: list[Resident] = []
+
+    def live(self, coordinator: Main) -> Ended:
+        journal = Kept()
+        try:
+            result = asyncio.run(self._host(coordinator, journal))
+        finally:
+            for resident in (*self._residents.values(), *self._gone):
+                resident.end()
+            for resident in (*self._residents.values(), *self._gone):
+                resident.join()
+        errors = [resident.error for resident in (*self._residents.values(), *self._gone) if resident.error is not None]
+        assert not errors, errors
+        return Ended(result, journal.records)
+
+    async def _host(self, coordinator: Main, journal: Journal) -> Any:
+        changes, absent = script(self._fleet, lambda name: seeds.generator(self._seed, "fleet", name))
+        first = [device.name for device in self._fleet.members if device.name not in absent]
+        for name in first:
+            self._start(name)
+
+        async def coordinate(node: Node) -> Any:
+            acting = asyncio.create_task(self._act(changes, node))
+            try:
+                return await coordinator(node)
+            finally:
+                acting.cancel()
+
+        return await host(
+            self._at,
+            run=RunCard(run="test", job="", lease=float(self._fleet.lease), limit_bytes=1 << 26),
+            seed=self._seed,
+            journal=journal,
+            coordinate=coordinate,
+            welcome=lambda hello: hello.name,
+            fleet=self._fleet,
+            muster=first,
+            muster_s=10,
+        )
+
+    async def _act(self, changes: Any, node: Node) -> None:
+        for change in changes:
+            await asyncio.sleep(change.at - node.now())
+            if change.what in ("crash", "leave"):
+                self._end(change.device)
+            elif change.what == "start":
+                self._start(change.device)
+
+    def _start(self, name: str) -> None:
+        if name not in self._residents:
+            self._residents[name] = Resident(self._from, name, self._device, self._fleet)
+
+    def _end(self, name: str) -> None:
+        resident = self._residents.pop(name, None)
+        if resident is not None:
+            self._gone.append(resident)
+            resident.end()
+
+
+def wait_until(what: Callable[[], bool], seconds: float = 5.0) -> float:
+    """How long it took; TimeoutError if it does not come true."""
+    began = time.monotonic()
+    while not what():
+        if time.monotonic() - began > seconds:
+            raise TimeoutError(f"not within {seconds} s")
+        time.sleep(0.005)
+    return time.monotonic() - began
