@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo test test-long check clean
+.PHONY: demo test test-long check screenshots clean
 demo: .venv/ready
 	$(BIN)/potluck demo
 
@@ -24,6 +24,9 @@ check: .venv/ready
 	$(BIN)/pip install -q -c constraints.txt torch
 	$(BIN)/pip install -q -c constraints.txt -e '.[dev]'
 	touch $@
+
+screenshots: .venv/ready
+	$(BIN)/python scripts/screenshots.py
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis

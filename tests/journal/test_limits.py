@@ -36,6 +36,13 @@ def test_the_more_frequent_one_is_to_blame() -> None:
     assert "b was waited for in 2 of 3 rounds, above all because of its downlink" in _limit(*slow)
 
 
+def test_records_that_come_after_their_round_still_count() -> None:
+    """In a live run the coordinator writes down the end of a round before the devices have told of their pushes."""
+    rounds = [_round(number, "b", "push") for number in range(4)]
+    late = [sorted(records, key=lambda record: getattr(record, "name", "") == "push") for records in rounds]
+    assert _limit(*late) == _limit(*rounds)
+
+
 def test_where_nobody_waits_the_busiest_is_named() -> None:
     assert "busy" in _limit(*(_round(number, "b", "push", by=0.0) for number in range(4)))
 
@@ -52,3 +59,11 @@ def test_transfers_at_the_same_time_do_not_make_more_than_all_of_it() -> None:
     for _ in range(3):
         tally.add(Span("a", "send", 0.0, 9.0))
     assert "busy 100% of the time" in tally.limit(10.0)
+
+
+def test_an_update_in_segments_is_one_update() -> None:
+    tally = Tally()
+    for layers in ([3, 5], [1, 2], [0, 0]):
+        tally.add(Span("a", "push", 0.0, 1.0, {"round": 0, "layers": layers}))
+    tally.add(Span("a", "push", 1.0, 2.0, {"round": 1}))
+    assert tally.load(["a"]).updates == 2

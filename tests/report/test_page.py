@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 from potluck.report import html
@@ -37,3 +39,10 @@ def test_several_runs_are_in_one_page(tmp_path: Path) -> None:
 
 def test_the_page_of_a_run_is_small(tmp_path: Path) -> None:
     assert len(html([keep(tmp_path, rounds(100))])) < 200_000
+
+
+def test_nothing_here_loads_torch() -> None:
+    """A report is made where journals are, also on a machine without PyTorch."""
+    program = "import sys, potluck.report, potluck.report.server, potluck.report.export; print('torch' in sys.modules)"
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "False"

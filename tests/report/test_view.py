@@ -7,7 +7,7 @@ import pytest
 from potluck.errors import RunError
 from potluck.report import look
 from potluck.report.folder import RunFolder, find, open_run
-from tests.report.runs import DEVICES, every_kind, faults, keep, rounds
+from tests.report.runs import DEVICES, JOB, every_kind, faults, keep, rounds
 
 
 def test_the_figures_of_a_run(tmp_path: Path) -> None:
@@ -41,6 +41,23 @@ def test_every_kind_of_record_has_its_place(tmp_path: Path) -> None:
     assert set(seen["signals"]) == {"buffer", "rate", "dropped", "share"}
     assert [(one["cuts"], one["layers"]) for one in seen["partitions"]] == [([2], 6), ([3], 6)]
     assert len(seen["pareto"]) == 2
+
+
+def test_the_table_that_the_job_names_is_shown(tmp_path: Path) -> None:
+    table = tmp_path / "table.json"
+    table.write_text(
+        '{"model": "mlp", "entries": [{"macs": 10, "gain": 0.1, "rates": [0.5]}, {"macs": 20, "gain": 1}]}'
+    )
+    job = JOB + f'[rounds.submodel]\nkind = "filter-dropout"\ntable = "{table}"\n'
+    seen = look(open_run(keep(tmp_path / "run", rounds(2), job=job)))
+    assert [row["macs"] for row in seen["pareto"]] == [10, 20]
+
+
+def test_a_live_run_is_known_by_its_note(tmp_path: Path) -> None:
+    folder = keep(tmp_path, rounds(1))
+    assert look(open_run(folder))["world"] == "simulated"
+    (folder / "live.json").write_text("{}")
+    assert look(open_run(folder))["world"] == "live"
 
 
 def test_a_journal_alone_is_enough(tmp_path: Path) -> None:

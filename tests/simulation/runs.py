@@ -8,7 +8,7 @@ from typing import Any
 import potluck
 from potluck.journal import Instant, Span, read
 
-RECIPES = ["sync-sgd", "fedavg", "fedbuff", "fedavg-quorum", "dynacomm"]
+RECIPES = ["sync-sgd", "fedavg", "fedbuff", "fedavg-quorum", "dynacomm", "duplex"]
 
 SMALL: dict[str, Any] = {
     "task": {"model": "mlp", "data": "digits", "options": {"hidden": [16]}},

@@ -79,7 +79,7 @@ def test_stages_are_the_delayed_gradient_loop_bit_for_bit(
         return min(windows[stage(layer)], new + 1) if aggregate and new % aggregate == 0 else 1
 
     theirs = expected(module, data_of(shape), BATCHES, BATCH, version, average)
-    schedule = {"kind": "1f1b", "vertical_sync": vertical, "aggregate": aggregate}
+    schedule = {"kind": "1f1b", "fill": "published", "vertical_sync": vertical, "aggregate": aggregate}
     mine = run(
         tmp_path / "run", module, pipeline={"schedule": schedule, "partition": {"kind": "cuts", "after": cuts}}
     ).module
@@ -104,7 +104,7 @@ def test_wider_windows_are_longer_delays(tmp_path: Path) -> None:
 def test_a_quiet_point_starts_the_pipeline_anew(tmp_path: Path) -> None:
     """Measured every five batches, the pipeline runs dry and fills again: the delays begin at zero."""
     net, data = deep_net(), data_of((5,))
-    cuts = {"partition": {"kind": "cuts", "after": [1, 3]}}
+    cuts = {"partition": {"kind": "cuts", "after": [1, 3]}, "schedule": {"kind": "1f1b", "fill": "published"}}
     result = run(tmp_path / "run", copy.deepcopy(net), evaluate=5, pipeline=cuts)
     windows = (3, 2, 1)
     theirs = expected(

@@ -11,7 +11,24 @@ import typer
 from typer.core import TyperGroup
 
 import potluck
-from potluck.cli import certs, data, demo, doctor, join, new, plan, profile, run, serve, show, status
+from potluck.cli import (
+    certs,
+    data,
+    demo,
+    doctor,
+    explore,
+    export,
+    join,
+    new,
+    plan,
+    profile,
+    report,
+    run,
+    serve,
+    show,
+    status,
+    ui,
+)
 from potluck.errors import UserError
 
 __all__ = ["app", "main"]
@@ -66,6 +83,10 @@ app.command("join")(join.join)
 app.command("lab")(serve.lab)
 app.command("status")(status.status)
 app.command("stop")(status.stop)
+app.command("explore")(explore.explore)
+app.command("report")(report.report)
+app.command("ui")(ui.ui)
+app.command("export")(export.export)
 app.command("plan")(plan.plan)
 app.command("profile")(profile.profile)
 app.command("recipes")(show.recipes)

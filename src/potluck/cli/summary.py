@@ -47,7 +47,7 @@ def _say_devices(result: Result, keeper: Keeper | None) -> None:
     console = open_console()
     console.print()
     console.print(table(rows(keeper.job.fleet), keeper.tally, result.summary["time_s"]))
-    console.print(f"\n{result.summary['limit']}", markup=False, soft_wrap=True)
+    console.print(f"\nwhat limited it: {result.summary['limit']}", markup=False, soft_wrap=True)
 
 
 def _next(result: Result) -> str:

@@ -63,7 +63,8 @@ class Expedition:
 
     def findings(self) -> Findings:
         """Search and compare; what is in the table is trained `repeats` times, the uniform vectors too."""
-        uniform = [self._width.counts(rates) for rates in uniform_rates(self._settings, len(self._width.sets))]
+        plainly = uniform_rates(self._settings, len(self._width.sets))
+        uniform = [self._width.counts(rates, self._settings.grid) for rates in plainly]
         best = self._best(evolve(self._width, self._settings, self._judge, self._next_generation))
         everything = list(dict.fromkeys([*best, *uniform]))
         table, plain = self._table(everything), self._table(uniform)

@@ -35,7 +35,7 @@ def evolve(width: Width, settings: Exploration, judge: Judge, progress: Callable
     generation = 0
     while algorithm.has_next() and (deadline is None or time.monotonic() < deadline):
         offspring = algorithm.ask()
-        counts = [width.counts([float(rate) for rate in rates]) for rates in offspring.get("X")]
+        counts = [width.counts([float(rate) for rate in rates], settings.grid) for rates in offspring.get("X")]
         gains = judge(counts)
         seen.update(dict.fromkeys(counts))
         offspring.set("F", np.array([[width.share(one), -gain] for one, gain in zip(counts, gains, strict=True)]))

@@ -26,6 +26,7 @@ class Exploration(Settings, frozen=True, kw_only=True):
     measure: Literal["accuracy", "loss"] = "accuracy"
     repeats: Count = 3  # of everything that ends up in the table; the search itself looks once
     highest_rate: Annotated[float, msgspec.Meta(gt=0.0, lt=1.0)] = 0.8
+    grid: Count = 1  # keep multiples of so many units: 8 suits the blocks that convolutions compute in
     uniform: Annotated[int, msgspec.Meta(ge=2)] = 9  # vectors of one rate for all sets, to begin with
     population: Annotated[int, msgspec.Meta(ge=4)] = 32
     generations: Count = 20

@@ -107,11 +107,11 @@ class Trial:
         whole = torch.zeros_like(self._replica.numbers.params)
         for _ in range(PROXY_DRAWS):
             whole += self._replica.gradient(*self._batch(rng), rng)[0]
-        part_sum = torch.zeros_like(whole)
+        parts = torch.zeros_like(whole)
         for _ in range(PROXY_DRAWS):
-            part = self._workshop.part(subsets(self.width, question.counts, random(rng)))
-            gradient, _ = part.replica.gradient(*self._batch(rng), rng)
+            loan = self._workshop.lend(subsets(self.width, question.counts, random(rng)))
+            gradient, _ = loan.replica.gradient(*self._batch(rng), rng)
             held = torch.zeros_like(whole)
-            part.scatter(gradient, held)
-            part_sum += held if part.selection is not None else gradient
-        return float(torch.cosine_similarity(whole, part_sum, dim=0))
+            loan.scatter(gradient, held)
+            parts += held if loan.selection is not None else gradient
+        return float(torch.cosine_similarity(whole, parts, dim=0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from potluck.journal.records import Span
@@ -24,7 +25,7 @@ class Verdict(NamedTuple):
     rounds: int  # that it closed
     of: int
     seconds: float  # that those rounds took
-    parts: dict[str, float]  # its seconds in them
+    parts: Mapping[str, float]  # its seconds in them
     gained: float  # had it been as early as the one before it, by how many seconds they would have been shorter
 
     def sentence(self, now: float) -> str:
@@ -37,52 +38,79 @@ class Verdict(NamedTuple):
 
 
 class Turn:
-    """What a device has done in the round that it is in."""
+    """What a device did in one round."""
 
-    __slots__ = ("end", "parts", "round")
+    __slots__ = ("end", "parts")
 
-    def __init__(self, number: Any) -> None:
-        self.round = number
+    def __init__(self) -> None:
         self.parts: dict[str, float] = {}  # seconds
         self.end = 0.0  # of its last push
 
 
+class Closed(NamedTuple):
+    """The rounds that one device was the last in, added up."""
+
+    rounds: int = 0
+    seconds: float = 0.0
+    parts: Mapping[str, float] = {}
+    gained: float = 0.0
+
+    def plus(self, seconds: float, parts: Mapping[str, float], gained: float) -> Closed:
+        both = {part: self.parts.get(part, 0.0) + parts.get(part, 0.0) for part in {**self.parts, **parts}}
+        return Closed(self.rounds + 1, self.seconds + seconds, both, self.gained + gained)
+
+
 class Blame:
-    """Told of the parts of every turn and of the rounds that took them in; knows who was last how often."""
+    """Told of the parts of every turn and of the rounds that took them in; knows who was last how often.
+
+    A live device's records come a little later than what they tell of, so a round is judged when the next one closes.
+    """
 
     def __init__(self) -> None:
-        self._turns: dict[str, Turn] = {}
-        self._closed: dict[str, tuple[int, float, dict[str, float], float]] = {}
+        self._turns: dict[str, dict[Any, Turn]] = {}  # of the two latest rounds of each device
+        self._closed: dict[str, Closed] = {}
+        self._newest: Span | None = None
         self._rounds = 0
 
     def add_part(self, span: Span) -> None:
-        number, name, turn = span.fields.get("round"), span.name, self._turns.get(span.node)
-        if turn is None or turn.round != number:
-            turn = self._turns[span.node] = Turn(number)
+        number, name = span.fields.get("round"), span.name
+        turns = self._turns.setdefault(span.node, {})
+        turn = turns.get(number)
+        if turn is None:
+            if len(turns) > 1:
+                del turns[next(iter(turns))]
+            turn = turns[number] = Turn()
         turn.parts[name] = turn.parts.get(name, 0.0) + span.end - span.start
         if name == "push":
             turn.end = span.end
 
     def close_round(self, span: Span) -> None:
-        """A round ended; those who finished in it are compared. A single device waits for nobody."""
-        number = span.fields.get("round")
-        merged = [entry[0] for entry in span.fields.get("devices", ()) if isinstance(entry, list | tuple)]
-        turns = [(name, self._turns[name]) for name in merged if name in self._turns]
-        ends = [(turn.end, name) for name, turn in turns if turn.round == number]
+        self._closed = self._judged()
+        self._newest = span
         self._rounds += 1
-        if len(ends) < 2:
-            return
-        (before, _), (last, name) = sorted(ends)[-2:]
-        rounds, seconds, parts, gained = self._closed.get(name, (0, 0.0, {}, 0.0))
-        for part, spent in self._turns[name].parts.items():
-            parts[part] = parts.get(part, 0.0) + spent
-        self._closed[name] = (rounds + 1, seconds + span.end - span.start, parts, gained + max(last - before, 0.0))
 
     def verdict(self, now: float) -> Verdict | None:
         """None where nobody was last in a third of the rounds, or where being last held nobody up."""
-        if not self._closed:
+        closed = self._judged()
+        if not closed:
             return None
-        name, (rounds, seconds, parts, gained) = max(self._closed.items(), key=lambda item: (item[1][1], item[0]))
-        if 3 * rounds < self._rounds or gained < _LEAST_GAIN * now:
+        name, last = max(closed.items(), key=lambda item: (item[1].seconds, item[0]))
+        if 3 * last.rounds < self._rounds or last.gained < _LEAST_GAIN * now:
             return None
-        return Verdict(name, rounds, self._rounds, seconds, parts, gained)
+        return Verdict(name, last.rounds, self._rounds, last.seconds, last.parts, last.gained)
+
+    def _judged(self) -> dict[str, Closed]:
+        """With the newest round, those who finished in it compared. A single device waits for nobody."""
+        span = self._newest
+        if span is None:
+            return self._closed
+        merged = [entry[0] for entry in span.fields.get("devices", ()) if isinstance(entry, list | tuple)]
+        turns = [(self._turns.get(name, {}).get(span.fields.get("round")), name) for name in merged]
+        done = sorted(((turn, name) for turn, name in turns if turn is not None), key=lambda one: (one[0].end, one[1]))
+        if len(done) < 2:
+            return self._closed
+        (before, _), (last, name) = done[-2:]
+        entry = self._closed.get(name, Closed()).plus(
+            span.end - span.start, last.parts, max(last.end - before.end, 0.0)
+        )
+        return {**self._closed, name: entry}

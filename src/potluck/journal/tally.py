@@ -62,7 +62,7 @@ class Tally:
         self._bytes[span.node] = self._bytes.get(span.node, 0.0) + span.fields.get("bytes", 0)
         self._samples[span.node] = self._samples.get(span.node, 0) + span.fields.get("samples", 0)
         self._state[span.node] = _AFTERWARDS[part]
-        if span.name == "push":
+        if span.name == "push" and span.fields.get("layers", (0,))[0] == 0:  # of an update in segments this is the last
             self._count(span.node, "updates")
 
     def _count(self, node: str, event: str) -> None:
@@ -122,6 +122,6 @@ class Tally:
         share = min(sum(seconds.values()) / now, 1.0)  # several transfers at once count more than once
         if share < 0.5:
             return f"no device was busy for more than {share:.0%} of the time; the rest was waiting for the coordinator"
-        doing = {"pull": "its downlink (pulling the model)", "push": "its uplink (pushing updates)"}
+        doing = {"pull": "its downlink (receiving)", "push": "its uplink (sending)"}
         what = doing.get(part, "its processor (computing)")
         return f"{name} was busy {share:.0%} of the time, above all with {what}, {min(spent / now, 1.0):.0%}"

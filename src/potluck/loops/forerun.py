@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+import heapq
+import math
+from typing import TYPE_CHECKING, Any
 
 from potluck.loops.ahead import Ahead
 from potluck.loops.messages import Pull, Release
@@ -21,6 +24,9 @@ class Forerun:
         self._coordinator = coordinator
         self.ahead: Ahead | None = None
         self.turns: dict[str, Turn] = {}  # of the next round
+        self._waiting: dict[str, list[tuple[int, int, Turn, Pull, Any]]] = {}  # segments, by device
+        self._offered: dict[tuple[int, int], float] = {}  # (turn, first layer) → until when it is not sent again
+        self._busy: set[str] = set()  # devices to which a segment is on its way
         self._kept: list[Turn] = []  # whole updates of this round, in order, in case it has to be merged after all
 
     def open(self, turns: list[Turn], layers: int) -> None:
@@ -44,7 +50,36 @@ class Forerun:
             if not self.turns:
                 self._invite(ahead)
         for device, pull in ahead.unpark():
-            coordinator.send_segment(self.turns[device], pull, ahead.draft.state)
+            self._offer(self.turns[device], pull, ahead.draft.state)
+
+    def _offer(self, turn: Turn, pull: Pull, state: Any) -> None:
+        """Send a segment, or let it wait for the one on its way: of those that wait, the nearest to the input goes
+        first, since the next forward pass needs it first. Asked again while it waits, or just after it left, means
+        nothing: requests are repeated until the answer is there."""
+        key, now = (turn.number, pull.first), self._coordinator.node.now()
+        if now < self._offered.get(key, 0.0):
+            return
+        self._offered[key] = math.inf
+        heapq.heappush(self._waiting.setdefault(turn.device, []), (pull.first, turn.number, turn, pull, state))
+        self._pump(turn.device)
+
+    def _pump(self, device: str) -> None:
+        waiting = self._waiting.get(device)
+        if not waiting or device in self._busy:
+            return
+        _, _, turn, pull, state = heapq.heappop(waiting)
+        sending = self._coordinator.send_segment(turn, pull, state)
+        key = (turn.number, pull.first)
+        if isinstance(sending, asyncio.Future) and not sending.done():
+            self._busy.add(device)
+            sending.add_done_callback(lambda _: self._sent(device, key))
+        else:
+            self._sent(device, key)
+
+    def _sent(self, device: str, key: tuple[int, int]) -> None:
+        self._offered[key] = self._coordinator.node.now() + self._coordinator.retry_s
+        self._busy.discard(device)
+        self._pump(device)
 
     def _invite(self, ahead: Ahead) -> None:
         for device in ahead.names():
@@ -53,16 +88,17 @@ class Forerun:
                 self.turns[device] = turn
 
     def answer(self, turn: Turn, pull: Pull) -> None:
-        """A request of a turn of the next round."""
-        if self.ahead is None:
-            return
-        if self.ahead.has(pull):
-            self._coordinator.send_segment(turn, pull, self.ahead.draft.state)
-        else:
+        """A request of a turn that began ahead."""
+        if turn is not self.turns.get(turn.device):
+            self._offer(turn, pull, turn.state)  # its round has come
+        elif self.ahead is not None and self.ahead.has(pull):
+            self._offer(turn, pull, self.ahead.draft.state)
+        elif self.ahead is not None:
             self.ahead.park(turn.device, pull)
 
     def lose(self, device: str, unfinished: bool) -> None:
         """A device is gone: its own next turn, and all that runs ahead if its update was not whole."""
+        self._waiting.pop(device, None)
         turn = self.turns.pop(device, None)
         if turn is not None:
             turn.cancel()
@@ -78,6 +114,7 @@ class Forerun:
             self._coordinator.node.send(turn.device, Release(turn.number, only=True))
         self.ahead = None
         self.turns.clear()
+        self._waiting.clear()
 
     def close(self) -> bool:
         """At the commit: whether the next version is made already."""
@@ -94,6 +131,8 @@ class Forerun:
     def take_over(self) -> dict[str, Turn]:
         """The next round is this round now."""
         turns, self.turns = self.turns, {}
+        current = {turn.number for turn in turns.values()}
+        self._offered = {key: until for key, until in self._offered.items() if key[0] in current}
         for turn in turns.values():
             turn.state = self._coordinator.mathematics.state
             turn.version = self._coordinator.books.version

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from potluck.journal import Instant, Scalar, Span
@@ -66,8 +66,10 @@ class Coordinator:
         self._lineup = Lineup(self._merge)
         self._forerun = Forerun(self)
         self._arrived = 0
+        self._served: set[str] = set()  # whose update for this round has come
         self._opened = 0.0
         self._refusals: list[str] = []
+        self.retry_s = float(settings.retry)
         self._patience = Patience(settings.patience)
         self._nudge_at = math.inf  # when the next silent device is asked again
         self._draining = False
@@ -91,7 +93,6 @@ class Coordinator:
     async def _round(self) -> Ending | None:
         self._opened = self.node.now()
         self._refusals = []
-        self._take_over()
         self._invite()
         if self._settings.transfer.ahead and self._working and not self._rules.save_due(self.books.round + 1):
             self._forerun.open(list(self._working.values()), self._layers)
@@ -124,10 +125,11 @@ class Coordinator:
 
     def _invite(self) -> None:
         """Choose who takes part; where work is carried over, fill up to the number wanted."""
-        wanted = (self._settings.devices or len(self._here)) - len(self._working)
+        served = set() if self._settings.barrier.carries else self._served
+        wanted = (self._settings.devices or len(self._here)) - len(self._working) - len(served - self._working.keys())
         if self._draining or wanted <= 0:
             return
-        idle = [device for device in self._roster if device not in self._working]
+        idle = [device for device in self._roster if device not in self._working and device not in served]
         if wanted < len(idle):
             chosen = self.node.rng("invite", self.books.turn).choice(len(idle), wanted, replace=False)
             idle = [idle[place] for place in sorted(chosen)]
@@ -173,7 +175,7 @@ class Coordinator:
         return turn
 
     def _take_over(self) -> None:
-        """Turns that began while the last round was still open belong to this one."""
+        """Turns that began while the last round was still open belong to the one that begins."""
         for turn in self._forerun.take_over().values():
             self._put_to_work(turn)
 
@@ -256,20 +258,22 @@ class Coordinator:
         turn = self._turn_of(envelope, pull.turn)
         if turn is None or not 0 <= pull.first <= pull.last < self._layers:
             return
-        if turn is self._forerun.turns.get(turn.device):
+        if turn.invite.ahead:
             self._forerun.answer(turn, pull)
         else:
             self.send_segment(turn, pull, turn.state)
 
-    def send_segment(self, turn: Turn, pull: Pull, state: Any) -> None:
+    def send_segment(self, turn: Turn, pull: Pull, state: Any) -> Awaitable[None] | None:
         """Answer a request for some layers of a version."""
         sending = turn.sending.get(pull.first)
         if sending is not None and not sending.done():
-            return  # asked twice while the answer is on its way
+            return None  # asked twice while the answer is on its way
         payload = self.mathematics.segment(state, turn.part, pull.first, pull.last)
         segment = Segment(payload, turn=pull.turn, first=pull.first, last=pull.last, begun=self.node.now())
         self.books.bytes_sent += segment.nbytes
-        turn.send(pull.first, self.node.send(turn.device, segment))
+        sent = self.node.send(turn.device, segment)
+        turn.send(pull.first, sent)
+        return sent
 
     def _answer_push(self, envelope: Envelope, push: Push) -> None:
         turn = self._turn_of(envelope, push.turn)
@@ -302,6 +306,7 @@ class Coordinator:
             self._lineup.skip(turn.number)
             return
         self._arrived += 1
+        self._served.add(turn.device)
         self.books.durations = (*self.books.durations, self.node.now() - turn.began)[-_REMEMBERED:]
         self._lineup.put(turn.number, turn)
 
@@ -354,6 +359,7 @@ class Coordinator:
         for turn in [] if self._settings.barrier.carries else list(self._working.values()):
             self._release(turn)
         self._lineup.close()
+        self._served.clear()
         if not self._forerun.close():
             self.mathematics.step(self.step_factor(books.samples_now, len(books.merged)))
         merged = [[device, number] for device, number in books.merged]
@@ -362,6 +368,7 @@ class Coordinator:
         self._scalar("loss", books.loss_now)
         books.commit()
         self._arrived = 0
+        self._take_over()
         self._patience.begin(now)
         if self._rules.wants_score(books.round):
             await self._measure()

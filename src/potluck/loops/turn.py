@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import operator
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any
 
 from potluck.journal import Span
@@ -203,13 +203,22 @@ class Turn:
         async with asyncio.TaskGroup() as group:
             for first, _ in segments:
                 self._ready[first].then(lambda: moments.append(self._node.now()))
-            for first, last in segments:
-                await self._ready[first].wait()
+            async for first, last in self._in_order(segments):
                 await self._push(first, last)
                 settled = group.create_task(self._settled(first))
                 if self._device.settings.transfer.window == 1:
                     await settled
         self._learn_speed(segments, moments)
+
+    async def _in_order(self, segments: tuple[Range, ...]) -> AsyncIterator[Range]:
+        """As their gradients get ready; with duplex transfers, of those that wait, the nearest to the input first."""
+        left = list(segments)
+        while left:
+            await self._ready[left[0][0]].wait()
+            ready = [segment for segment in left if self._ready[segment[0]].is_open]
+            chosen = min(ready) if self._device.settings.transfer.ahead else ready[0]
+            left.remove(chosen)
+            yield chosen
 
     def _learn_speed(self, segments: tuple[Range, ...], moments: list[float]) -> None:
         """Between the first and the last gradient nothing but computation happened."""

@@ -17,7 +17,7 @@ def _recipe(**pipeline: Any) -> Mapping[str, Any]:
 
 
 FTPIPEHD = _recipe(
-    schedule={"kind": "1f1b", "vertical_sync": True},
+    schedule={"kind": "1f1b", "vertical_sync": True, "fill": "filling"},
     partition={"kind": "optimal", "order": "search"},
     replication={"kind": "incremental"},
     recovery={"kind": "repartition"},
@@ -47,7 +47,7 @@ RESPIPE = _recipe(
     schedule={"kind": "1f1b", "vertical_sync": False},
     partition={"kind": "equal"},
     replication={"kind": "periodic", "chain": 100, "central": 0},
-    recovery={"kind": "neighbour"},
+    recovery={"kind": "neighbour", "consistent": False},
     adaptation=_NEVER,
 )
 SINGLE = _recipe(schedule={"kind": "single"}, replication={"kind": "none"}, recovery={"kind": "restart"})

@@ -50,8 +50,7 @@ class Browser:
         self._numbers = itertools.count(1)
         self._rest = b""
         self._session: str | None = None
-        self._events: list[dict[str, Any]] = []
-        self._home = tempfile.TemporaryDirectory(prefix="potluck-browser-", ignore_cleanup_errors=True)
+        self._home = Path(tempfile.mkdtemp(prefix="potluck-browser-"))
         self._process = self._start(path)
         self._attach(width, height, dark)
 
@@ -60,7 +59,7 @@ class Browser:
         read_end, self._out = os.pipe()
         self._in, write_end = os.pipe()
         sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []  # the sandbox refuses to run as root
-        command = [path, *_FLAGS, *sandbox, f"--user-data-dir={self._home.name}", "about:blank"]
+        command = [path, *_FLAGS, *sandbox, f"--user-data-dir={self._home}", "about:blank"]
         wired = f'exec "$@" 3<&{read_end} 4>&{write_end}'
         process = subprocess.Popen(
             ["bash", "-c", wired, "bash", *command],
@@ -91,16 +90,25 @@ class Browser:
         self.close()
 
     def close(self) -> None:
-        with contextlib.suppress(OSError):
-            os.close(self._out)
-            os.close(self._in)
-        self._process.terminate()
+        """Ask it to end, and see to it that it does; its folder goes once nobody writes to it any more."""
+        self._session = None
+        with contextlib.suppress(OSError, RuntimeError, TimeoutError):
+            self.call("Browser.close")
         try:
             self._process.wait(5)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        self._home.cleanup()
+        os.close(self._out)
+        os.close(self._in)
+        self._remove_home()
+
+    def _remove_home(self) -> None:
+        for _ in range(20):
+            shutil.rmtree(self._home, ignore_errors=True)
+            if not self._home.exists():
+                return
+            time.sleep(0.05)  # its helpers end a moment later
 
     # --- the page --------------------------------------------------------------------------------------------------
 

@@ -61,13 +61,19 @@ class RunFolder:
             return None
 
     def pareto(self) -> list[dict[str, Any]]:
-        """The table of affordable sub-models, where the run has one."""
+        """The table of affordable sub-models: the run's own, or the one that its job names."""
+        own = self.path / "pareto.json"
+        named = self.job().get("rounds", {}).get("submodel", {}).get("table")
         try:
-            found = msgspec.json.decode(_text(self.path / "pareto.json") or "[]")
+            found = msgspec.json.decode(_text(own if own.exists() or not named else Path(named)) or "[]")
         except msgspec.DecodeError:
             return []
-        rows: list[Any] = (found.get("rows") or found.get("points") or []) if isinstance(found, dict) else found
+        rows: list[Any] = found.get("entries", []) if isinstance(found, dict) else found
         return [row for row in rows if isinstance(row, dict) and "macs" in row and "gain" in row]
+
+    def world(self) -> str:
+        """Whether its seconds are real: a live run leaves a note in its folder."""
+        return "live" if (self.path / "live.json").exists() else "simulated"
 
     def status(self) -> str:
         """`done`, `failed` or `interrupted` as the run said; else `running`, or `silent` if nothing is written."""

@@ -53,7 +53,7 @@ def _head(story: Story, folder: RunFolder) -> dict[str, Any]:
         "status": folder.status(),
         "reason": summary.get("reason", ""),
         "limit": summary.get("limit") or story.tally.limit(story.end),
-        "world": summary.get("world", "simulated"),
+        "world": folder.world(),
         "end": story.end,
         "stop": job.get("stop", {}),
         "job": folder.job_text(),

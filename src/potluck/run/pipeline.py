@@ -105,6 +105,16 @@ class PipelineSetup:
         assert self.job.pipeline is not None
         return self.job.pipeline
 
+    @property
+    def batch(self) -> int:
+        """Samples in a batch."""
+        return self._feed.size
+
+    def candidates(self) -> list[str]:
+        """All devices, the one that holds the data first."""
+        central = self.settings.central or next(iter(self._devices))
+        return [central, *(name for name in self._devices if name != central)]
+
     def planner(self) -> Planner:
         return Planner(self.job.fleet.members, self.costs, self._feed.size, self.settings)
 

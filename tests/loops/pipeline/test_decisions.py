@@ -56,10 +56,11 @@ def test_who_lags_behind_picks_a_mark_that_others_have(stride: int, mine: list[i
 
 
 def test_copies_are_as_frequent_as_links_allow() -> None:
-    assert Incremental().stride(0.4, 1.0) == 1
-    assert Incremental().stride(1.2, 1.0) == 3
-    assert Periodic(chain=100).stride(9.0, 1.0) == 100
-    assert NoReplication().stride(0.1, 1.0) == 0
+    assert Incremental(share=0.5).stride(0.4, 0.8, 1.0) == 1
+    assert Incremental(share=0.5).stride(0.6, 1.2, 1.0) == 3
+    assert Incremental().stride(0.6, 1.2, 0.0) == 100
+    assert Periodic(chain=30).stride(9.0, 9.0, 1.0) == 30
+    assert NoReplication().stride(0.1, 0.1, 1.0) == 0
     assert pick([3, 4, 5, 6, 7], 1) == 4
     assert pick([], 1) is None
     assert pick([0], 0) is None

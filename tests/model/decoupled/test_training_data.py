@@ -80,6 +80,18 @@ def test_drawn_features_have_the_statistics_of_the_class() -> None:
             torch.testing.assert_close(drawn.flatten(1).T.cov(), features.flatten(1).T.cov(), rtol=tolerance, atol=1.0)
 
 
+def test_directions_are_the_same_from_few_samples_and_from_many() -> None:
+    """Two ways to find them, by which is smaller: the samples or the features."""
+    draws = torch.Generator().manual_seed(2)
+    wide = torch.randn(30, 40, generator=draws)
+    labels = torch.zeros(30, dtype=torch.int64)
+    found = [
+        describe_classes(features, labels, rank=3)[0].directions.flatten(1)[:, :20]
+        for features in (torch.cat([wide[:, :20], torch.zeros(30, 20)], dim=1), wide[:, :20])
+    ]
+    torch.testing.assert_close(found[0].T @ found[0], found[1].T @ found[1], rtol=1e-3, atol=1e-4)
+
+
 def test_only_a_few_numbers_leave_a_device_and_none_for_tiny_classes() -> None:
     features, labels = torch.rand(60, 5), torch.tensor([0] * 50 + [1] * 10)
     found = describe_classes(features, labels, rank=2)

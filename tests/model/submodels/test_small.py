@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from potluck.model.replica import Replica
 from potluck.model.state import Layout, State, bind
 from potluck.model.submodels.selection import Kept, Subsets
-from potluck.model.submodels.small import small_model
+from potluck.model.submodels.small import Smalls, small_model
 from potluck.model.submodels.subsets import leading, random, subsets
 from potluck.model.submodels.width import Width, width
 from potluck.model.submodels.workshop import Workshop
@@ -69,17 +69,17 @@ def test_gradient_is_that_of_the_whole_network_with_hidden_channels(name: str, s
     wanted, wanted_loss = reference.gradient(inputs, targets)
 
     whole = Replica(module, found.layout, cross_entropy)
-    part = Workshop(found, whole, scaled=scaled).part(kept)
-    gradient, loss = part.replica.gradient(inputs, targets)
-    part.close()
-    assert part.selection is not None
-    chosen = wanted[part.selection.params.index]
+    loan = Workshop(found, whole, scaled=scaled).lend(kept)
+    gradient, loss = loan.replica.gradient(inputs, targets)
+    loan.close()
+    assert loan.selection is not None
+    chosen = wanted[loan.selection.params.index]
     assert loss == pytest.approx(wanted_loss, rel=1e-10)
     assert float((gradient - chosen).abs().max()) <= 1e-10 * max(1.0, float(chosen.abs().max()))
-    statistics = part.selection.buffers.index
+    statistics = loan.selection.buffers.index
     difference = whole.state_buffers()[statistics] - reference.state_buffers()[statistics]
     assert len(statistics) == 0 or float(difference.abs().max()) <= 1e-10
-    assert len(part.selection.params.index) < len(wanted)
+    assert len(loan.selection.params.index) < len(wanted)
 
 
 @pytest.mark.parametrize("name", ["vgg9", "resnet20", "ds-cnn", "densenet40", "by hand", "grouped"])
@@ -161,8 +161,8 @@ def test_narrow_strided_convolutions_survive_inputs_that_are_channels_last() -> 
     inputs, targets = batch(shape, 32, torch.float32)
 
     def gradient(arranged: Tensor) -> Tensor:
-        part = Workshop(found, Replica(module, found.layout, cross_entropy), scaled=True).part(kept)
-        return part.replica.gradient(arranged, targets)[0]
+        loan = Workshop(found, Replica(module, found.layout, cross_entropy), scaled=True).lend(kept)
+        return loan.replica.gradient(arranged, targets)[0]
 
     last = inputs.contiguous(memory_format=torch.channels_last)
     assert float(torch.cosine_similarity(gradient(inputs), gradient(last), dim=0)) > 0.9999
@@ -190,8 +190,8 @@ def test_dropping_and_scaling_keeps_the_expected_output_of_a_linear_network() ->
     whole = Replica(module, found.layout, cross_entropy)
     workshop, rng, total = Workshop(found, whole, scaled=True), np.random.default_rng(0), torch.zeros(4, 3, dtype=F64)
     for _ in range(600):
-        part = workshop.part(subsets(found, (20,), random(rng)))
-        (outputs,) = part.replica.outputs([(inputs, inputs)])
+        loan = workshop.lend(subsets(found, (20,), random(rng)))
+        (outputs,) = loan.replica.outputs([(inputs, inputs)])
         total += outputs[0]
     assert torch.allclose(total / 600, module(inputs).detach(), atol=0.06)
 
@@ -203,3 +203,24 @@ def test_binding_a_narrow_layout_keeps_names_and_order() -> None:
     layout = Layout.of(small, layers)
     assert [entry.name for entry in layout.params] == [entry.name for entry in found.layout.params]
     assert len(bind(small, layout).params) == layout.param_bounds[-1]
+
+
+def test_networks_not_used_for_longest_make_room() -> None:
+    found, _ = traced("mlp")
+    smalls = Smalls(found, cross_entropy, scaled=True, most=2)
+    first = smalls.get((3, 3))
+    smalls.get((4, 4))
+    assert smalls.get((3, 3)) is first
+    smalls.get((5, 5))
+    assert smalls.get((3, 3)) is first
+    assert first.numbers.params.shape == (64 * 3 + 3 + 3 * 3 + 3 + 3 * 10 + 10,)
+
+
+def test_the_layers_that_a_model_brought_are_never_changed() -> None:
+    found, shape = traced("resnet20")
+    before = {name: tensor.clone() for name, tensor in found.chain.module.state_dict().items()}
+    Workshop(found, Replica(found.chain.module, found.layout, cross_entropy), scaled=True).step(
+        drawn(found, 0.5), batch(shape, dtype=torch.float32), lambda weights, gradient, _: weights.sub_(gradient)
+    )
+    assert all(torch.equal(before[name], tensor) for name, tensor in found.chain.module.state_dict().items())
+    assert not any(layer.inplace for layer in found.chain.module.modules() if isinstance(layer, nn.ReLU))

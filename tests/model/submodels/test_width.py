@@ -83,6 +83,14 @@ def test_at_least_one_unit_is_kept() -> None:
     assert small(torch.zeros(2, *shape)).shape == (2, 10)
 
 
+def test_a_grid_keeps_multiples_of_eight_and_what_is_smaller() -> None:
+    found, _ = traced("resnet20")
+    sizes = {(part.size, kept) for part, kept in zip(found.sets, found.counts([0.25] * 12, grid=8), strict=True)}
+    assert sizes == {(16, 16), (32, 24), (64, 48)}
+    assert set(found.counts([0.9] * 12, grid=8)) == {2, 3, 6}
+    assert found.counts([0.0] * 12, grid=8) == found.full
+
+
 def test_a_sum_of_differently_made_channels_is_kept_whole() -> None:
     class Crossed(nn.Module):
         def __init__(self) -> None:

@@ -25,6 +25,7 @@ LONG = {
     "test_two_short_cuts_are_not_a_long_one",
     "test_what_is_sent_to_the_dead_is_not_for_the_reborn",
     "test_who_comes_back_is_a_new_one",
+    "test_who_restarts_at_once_is_lost_first_and_then_a_new_one",
     "test_who_comes_later_is_announced_then",
     "test_who_leaves_is_gone",
     "test_who_restarts_behind_a_cut_is_a_new_one_once_it_is_back",

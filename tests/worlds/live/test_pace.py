@@ -87,8 +87,8 @@ def test_steps_that_the_function_does_not_mention_take_their_time_too() -> None:
 
 
 def test_work_without_a_function_takes_the_time_of_its_steps() -> None:
-    for effort, least in ((_natural, 0.2), (_throttled, 0.8), (_half, 0.4)):
-        found, seconds = _compute(Work([Step(0.05), Step(0.15)]), effort=effort)
+    for effort, least in ((_natural, 0.1), (_throttled, 0.4), (_half, 0.2)):
+        found, seconds = _compute(Work([Step(0.02), Step(0.08)]), effort=effort)
         assert found == [None]
         assert least <= seconds < least + 0.15
 

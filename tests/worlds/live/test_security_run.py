@@ -110,4 +110,4 @@ async def _visit(bundle: Path, locator: str, hello: Hello) -> str:
 
 
 async def _take_part(node: Node, welcome: Welcome) -> None:
-    await asyncio.sleep(30)
+    await node.receive(node.now() + 30)

@@ -7,7 +7,7 @@ from typing import Any
 
 from potluck.bench.pipeline.workload import BATCH, costs
 from potluck.job import make
-from potluck.journal import Instant, Journal, Record, Span
+from potluck.journal import Instant, Journal, Record
 from potluck.loops.pipeline.mathematics import GhostStages
 from potluck.loops.progress import Books, Ending
 from potluck.model.feed import Feed
@@ -46,14 +46,13 @@ class Trial:
         """Seconds from a moment until the run is further than it was then."""
         return next(when for when, _ in self.commits() if when > moment) - moment
 
-    def busiest(self) -> float:
-        """The largest share of the time that any stage computed."""
-        spans = [record for record in self._records if isinstance(record, Span)]
-        busy: dict[str, float] = {}
-        for span in spans:
-            if span.name in ("forward", "backward"):
-                busy[span.node] = busy.get(span.node, 0.0) + span.end - span.start
-        return max(busy.values()) / self.commits()[-1][0]
+    def flows_after(self, moment: float) -> float:
+        """Seconds from a moment until batches flow in a new layout."""
+        return next(note.at for note in self._instants("partition") if note.at > moment) - moment
+
+    def rolled_back(self) -> int:
+        """Batches that were committed and taken back."""
+        return sum(note.fields["before"] - note.fields["to"] for note in self._instants("rolled back"))
 
     def _instants(self, name: str) -> list[Instant]:
         return [record for record in self._records if isinstance(record, Instant) and record.name == name]

@@ -304,7 +304,8 @@ class Conductor:
 
     def _watch_for_stall(self) -> None:
         """Messages get lost and are asked for again; where even that leads nowhere, a new term may."""
-        longest = _STALL * max(float(self._settings.retry), self._mean_s)
+        period = self._ledger.plan.period if self._ledger is not None else 0.0
+        longest = _STALL * max(float(self._settings.retry), self._mean_s, period)
         if self._node.now() - self._moved_at > longest and not self._disturbed:
             self._disturbed = True
             self._note(self._node.name, "stalled", term=self._term)
@@ -511,8 +512,15 @@ class Conductor:
             if self._settings.recovery.notice == "connection":
                 self._disturbed = True
             else:
-                due = self._committed_at + self._settings.recovery.factor * self._mean_s
-                self._broken_at = min(self._broken_at, max(due, self._node.now()))
+                self._broken_at = min(self._broken_at, max(self._timer(self._ledger.plan), self._node.now()))
+
+    def _timer(self, plan: Plan) -> float:
+        """When the oldest batch in flight has taken several times the mean, from the moment it was let in.
+
+        A batch takes as many periods as there are batches in flight, and all but one of them are over.
+        """
+        in_flight = plan.windows[0]
+        return self._committed_at + (self._settings.recovery.factor * in_flight - (in_flight - 1)) * self._mean_s
 
     # --- words -----------------------------------------------------------------------------------------------------
 

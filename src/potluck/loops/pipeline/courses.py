@@ -6,12 +6,21 @@ micro-batches under GPipe, numbered on through the batches.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, ClassVar, Literal, Protocol
 
 import msgspec
 
-from potluck.planning.schedule import Durations, Progress, due, filling_windows, published_windows
+from potluck.planning.schedule import (
+    Durations,
+    Progress,
+    due,
+    filling_windows,
+    published_windows,
+    simulate_pipeline,
+    steady_period,
+)
 from potluck.planning.schedule.gate import Kind
 from potluck.settings import Part
 
@@ -111,9 +120,13 @@ class Timetable(Part, frozen=True, kw_only=True):
         """Into how many parts a batch is cut."""
         return 1
 
-    def windows(self, durations: Durations) -> tuple[int, ...]:
-        """How many parts each stage has in flight at most."""
+    def windows(self, durations: Durations, least: float = 0.0) -> tuple[int, ...]:
+        """How many parts each stage has in flight at most; the period cannot be shorter than `least`."""
         return published_windows(durations.stages)
+
+    def period(self, durations: Durations, windows: Sequence[int]) -> float:
+        """Seconds between two batches once the pipeline is full."""
+        return steady_period(durations, windows)
 
     def course(self, window: int, start: int, end: int) -> Course:
         return Flow(window, start, end)
@@ -130,8 +143,10 @@ class OneFOneB(Timetable, frozen=True, kw_only=True, tag="1f1b"):
     vertical_sync: bool = True
     fill: Literal["published", "filling"] = "published"
 
-    def windows(self, durations: Durations) -> tuple[int, ...]:
-        return filling_windows(durations) if self.fill == "filling" else published_windows(durations.stages)
+    def windows(self, durations: Durations, least: float = 0.0) -> tuple[int, ...]:
+        if self.fill == "published":
+            return published_windows(durations.stages)
+        return filling_windows(durations, max(durations.floor(), least))
 
 
 class GPipe(Timetable, frozen=True, kw_only=True, tag="gpipe"):
@@ -142,6 +157,10 @@ class GPipe(Timetable, frozen=True, kw_only=True, tag="gpipe"):
     @property
     def parts(self) -> int:
         return self.micro_batches
+
+    def period(self, durations: Durations, windows: Sequence[int]) -> float:
+        each = (durations.forward, durations.backward, durations.down, durations.up)
+        return simulate_pipeline(*each, batches=1, mode="gpipe", micro_batches=self.micro_batches).makespan
 
     def course(self, window: int, start: int, end: int) -> Course:
         return Waves(self.micro_batches, start, end)

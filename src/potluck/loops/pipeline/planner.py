@@ -11,7 +11,7 @@ from potluck.fleet import Device
 from potluck.loops.pipeline.costs import ChainCosts
 from potluck.planning.partition import Devices, Layers, Partition, evaluate
 from potluck.planning.redistribution import Layout, sources
-from potluck.planning.schedule import Durations, steady_period
+from potluck.planning.schedule import Durations
 
 if TYPE_CHECKING:
     from potluck.loops.pipeline.settings import Pipeline
@@ -87,17 +87,39 @@ class Planner:
     def _of(self, found: Partition, names: Sequence[str]) -> Plan:
         order = tuple(names[place] for place in found.order)
         durations = self.durations(found.cuts, order)
-        windows = self._settings.schedule.windows(durations)
-        period = steady_period(durations, windows) if self._settings.schedule.parts == 1 else found.period
-        seconds = self._copy_seconds(found.stages, order)
-        stride = self._settings.replication.stride(seconds, period) if len(order) > 1 else 0
+        access = self._access(durations)
+        windows = self._settings.schedule.windows(durations, max(access))
+        period = max(self._settings.schedule.period(durations, windows), *access)
+        stride = self._stride(found.stages, order, [period - busy for busy in access])
         return Plan(found.cuts, order, found.layers, windows, period, stride)
+
+    def _access(self, durations: Durations) -> list[float]:
+        """Seconds per batch for which each device's own link is busy: it shares it between its two neighbours."""
+        parts = self._settings.schedule.parts
+        down, up = (0.0, *durations.down, 0.0), (0.0, *durations.up, 0.0)
+        return [
+            parts * max(down[place + 1] + up[place], down[place] + up[place + 1]) for place in range(durations.stages)
+        ]
+
+    def _stride(self, stages: Sequence[range], order: Sequence[str], idle: Sequence[float]) -> int:
+        """Every how many batches all stages can send copies in their own and their keepers' idle time."""
+        replication, costs, found = self._settings.replication, self._costs, []
+        for place, layers in enumerate(stages):
+            keeper = (place + 1) % len(order)
+            rate = self._rate(order[place], order[keeper])
+            step, version = (
+                costs.state_bytes(layers[0], layers[-1], moments) for moments in (False, replication.optimizer_state)
+            )
+            step = step if replication.by_steps and len(order) > 1 else version
+            found.append(replication.stride(step / rate, version / rate, min(idle[place], idle[keeper])))
+        return max(found)
 
     # --- forecasts -------------------------------------------------------------------------------------------------
 
     def period(self, plan: Plan) -> float:
         """Seconds between two batches of a layout at the speeds that are known now."""
-        return steady_period(self.durations(plan.cuts, plan.order), plan.windows)
+        durations = self.durations(plan.cuts, plan.order)
+        return max(self._settings.schedule.period(durations, plan.windows), *self._access(durations))
 
     def durations(self, cuts: Sequence[int], order: Sequence[str]) -> Durations:
         """Seconds of each stage and of each transfer, for one part of a batch."""
@@ -137,17 +159,6 @@ class Planner:
         own, other = self._devices[sender].link, self._devices[receiver].link
         return float(size / min(own.up, other.down) + own.overhead + other.overhead)
 
-    def _copy_seconds(self, stages: Sequence[range], order: Sequence[str]) -> float:
-        """The longest that a copy of a stage takes to the next one."""
-        if len(order) == 1:
-            return 0.0
-        keepers = (*order[1:], order[0])
-        moments = self._settings.replication.optimizer_state and not self._settings.replication.by_steps
-        return max(
-            self.seconds(name, keeper, self._costs.state_bytes(layers[0], layers[-1], moments))
-            for name, keeper, layers in zip(order, keepers, stages, strict=True)
-        )
-
     def _layers(self, names: Sequence[str]) -> Layers:
         """Times are those of the first device."""
         speed, costs = self.speed(names[0]), self._costs
@@ -158,12 +169,14 @@ class Planner:
         )
 
     def _facts(self, names: Sequence[str]) -> Devices:
+        """A link's two directions are counted one after the other: a device in the middle has one link for both sides,
+        so what it sends on and what it sends back share it."""
         reference = self.speed(names[0])
         return Devices(
             capacities=[reference / self.speed(name) for name in names],
             bandwidth=lambda sender, receiver: self._rate(names[sender], names[receiver]),
             memory=[self._devices[name].memory for name in names],
-            duplex=True,
+            duplex=False,
         )
 
     def _rate(self, sender: str, receiver: str) -> float:

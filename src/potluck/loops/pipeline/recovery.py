@@ -16,7 +16,7 @@ __all__ = ["Neighbour", "Recovery", "Repartition", "Restart"]
 class Recovery(Part, frozen=True, kw_only=True):
     """`recovery`: how a death is noticed, and where the layers go.
 
-    `timer` waits for a batch to take `patience_factor` times the mean before anyone is asked; `connection` goes by the
+    `timer` waits until a batch has taken `factor` times the mean before anyone is asked; `connection` goes by the
     membership events. Without `consistent` every layer is taken in its newest copy, whatever version that is.
     """
 

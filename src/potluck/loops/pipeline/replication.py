@@ -6,6 +6,7 @@ consistent version of the whole model can be put together again after a death.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Annotated
 
@@ -16,6 +17,8 @@ from potluck.units import Bytes
 
 __all__ = ["Incremental", "NoReplication", "Periodic", "Replication", "pick"]
 
+_RAREST = 100
+
 Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
@@ -25,8 +28,11 @@ class Replication(Part, frozen=True, kw_only=True):
     optimizer_state: bool = True  # whether copies hold what the optimizer remembers
     chunk: Bytes = Bytes(256_000)  # a copy travels in pieces of this size, each when the link is idle
 
-    def stride(self, seconds: float, period: float) -> int:
-        """Every how many batches a copy goes to the next stage, if one takes so long and a batch so long; 0: never."""
+    def stride(self, step_s: float, version_s: float, idle_s: float) -> int:
+        """Every how many batches a copy goes to the next stage (0: never).
+
+        A step takes so long to send, a whole version so long, and the link is idle for so long in every batch.
+        """
         raise NotImplementedError
 
     def central_stride(self) -> int:
@@ -42,7 +48,7 @@ class Replication(Part, frozen=True, kw_only=True):
 class NoReplication(Replication, frozen=True, kw_only=True, tag="none"):
     """Nobody but the owner; a death goes back to the latest checkpoint."""
 
-    def stride(self, seconds: float, period: float) -> int:
+    def stride(self, step_s: float, version_s: float, idle_s: float) -> int:
         return 0
 
 
@@ -52,7 +58,7 @@ class Periodic(Replication, frozen=True, kw_only=True, tag="periodic"):
     chain: Count = 100
     central: Count = 200
 
-    def stride(self, seconds: float, period: float) -> int:
+    def stride(self, step_s: float, version_s: float, idle_s: float) -> int:
         return self.chain
 
     def central_stride(self) -> int:
@@ -63,10 +69,13 @@ class Incremental(Replication, frozen=True, kw_only=True, tag="incremental"):
     """Along the chain after every batch, or every so many that the idle time of the links is enough."""
 
     central: Count = 0
-    share: Annotated[float, msgspec.Meta(gt=0.0, le=1.0)] = 0.5  # of a batch's time that a copy may take
+    share: Annotated[float, msgspec.Meta(gt=0.0, le=1.0)] = 0.9  # of the links' idle time that copies may take
 
-    def stride(self, seconds: float, period: float) -> int:
-        return max(1, -(-seconds // (self.share * period)).__int__()) if period else 1
+    def stride(self, step_s: float, version_s: float, idle_s: float) -> int:
+        room = self.share * idle_s
+        if step_s <= room:
+            return 1
+        return min(_RAREST, max(2, math.ceil(version_s / room))) if room > 0 else _RAREST
 
     def central_stride(self) -> int:
         return self.central

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from potluck.journal import Span
-from potluck.loops.node import Node
+from potluck.loops.node import COORDINATOR, Node
 from potluck.loops.pipeline.line import Bell, Line
 from potluck.loops.pipeline.mathematics import StageMathematics, split
 from potluck.loops.pipeline.messages import Kept, Replica
@@ -28,9 +28,10 @@ class Replicator:
         self._line: Line = stage.line
         self.keeper = keeper
         self._stride = stride
-        self._sent = stage.start - 1  # the newest version that the keeper has, or that was overtaken
-        self._has: int | None = None  # the version that the keeper has for sure
-        self._answer: Kept | None = None
+        self._follows = False  # whether the keeper can go from the version sent last to the next by a step
+        self._sent = stage.start - 1  # the newest version that was sent
+        self._kept = stage.start - 1  # the newest version that is known to be kept
+        self._open: dict[int, tuple[float, int]] = {}  # sent and not yet answered: since when, and bytes
         self._bell = Bell()
 
     def stepped(self) -> None:
@@ -38,45 +39,42 @@ class Replicator:
         self._bell.ring()
 
     def answered(self, kept: Kept) -> None:
-        if (kept.first, kept.last) == (self._stage.first, self._stage.last):
-            self._answer = kept
-            self._bell.ring()
+        if (kept.first, kept.last) != (self._stage.first, self._stage.last) or kept.version not in self._open:
+            return
+        began, nbytes = self._open.pop(kept.version)
+        if kept.whole:
+            self._kept = max(self._kept, kept.version)
+            self._open = {version: sent for version, sent in self._open.items() if version > kept.version}
+            fields = {"to": self.keeper, "version": kept.version, "bytes": nbytes}
+            self._node.record(Span(self._node.name, "replicate", began, self._node.now(), fields))
+        else:
+            self._start_over()
+        self._bell.ring()
 
     async def run(self) -> None:
+        """Send what is new without waiting for answers; what stays unanswered for too long is sent anew."""
+        pause = float(self._stage.settings.retry)
         while True:
             version = pick([held for held in self._stage.versions if held > self._sent], self._stride)
-            if version is None:
-                await self._bell.wait()
-            else:
-                await self._copy(version)
-                self._sent = version
+            if version is not None:
+                await self._send(version)
+            elif not await self._bell.wait(pause if self._open else None):
+                self._start_over()
 
-    async def _copy(self, version: int) -> None:
-        """Send until it is kept, or is not needed any more: it is known to be safe, only nobody told us here."""
-        began, pause, nbytes = self._node.now(), float(self._stage.settings.retry), 0
-        while not (self._answer is not None and self._answer.version == version and self._answer.whole):
-            self._answer = None
-            if version not in self._stage.versions:
-                return
-            nbytes += await self._send(version)
-            await self._await_answer(version, pause)
-            pause = min(2 * pause, 4 * float(self._stage.settings.retry))
-            if self._answer is None or not self._answer.whole:
-                self._has = None
-        self._has = version
-        fields = {"to": self.keeper, "version": version, "bytes": nbytes}
-        self._node.record(Span(self._node.name, "replicate", began, self._node.now(), fields))
+    def _start_over(self) -> None:
+        """Something got lost on the way: go on from what is known to be kept, with a whole version."""
+        self._sent = self._kept
+        self._open.clear()
+        self._follows = False
 
-    async def _await_answer(self, version: int, pause: float) -> None:
-        until = self._node.now() + pause
-        while (self._answer is None or self._answer.version != version) and self._node.now() < until:
-            await self._bell.wait(until - self._node.now())
-
-    async def _send(self, version: int) -> int:
+    async def _send(self, version: int) -> None:
         stage = self._stage
-        step = stage.steps.get(version) if self._has == version - 1 and stage.settings.replication.by_steps else None
+        step = stage.steps.get(version) if self._follows and self._sent == version - 1 else None
         payload = self._pack(stage.versions[version]) if step is None else self._mathematics.pack_step(*step)
         count = max(1, math.ceil(payload.nbytes / stage.settings.replication.chunk))
+        self._sent, self._follows = version, stage.settings.replication.by_steps and self.keeper != COORDINATOR
+        self._open[version] = (self._node.now(), payload.nbytes)
+        self._line.count(payload.nbytes)
         for place, piece in enumerate(split(payload, count)):
             await self._line.idle(float(stage.settings.retry))
             await self._node.send(
@@ -86,8 +84,6 @@ class Replicator:
                     made=stage.made(version), place=place, count=count, step=step is not None,
                 ),
             )  # fmt: skip
-        self._line.count(payload.nbytes)
-        return payload.nbytes
 
     def _pack(self, numbers: Any) -> Any:
         stage = self._stage

@@ -29,7 +29,7 @@ from potluck.planning.schedule.gate import Kind
 
 __all__ = ["Stage", "Workshop"]
 
-_NEEDED: dict[str, type[Bulky]] = {"Activation": Activation, "Labels": Labels, "Gradient": Gradient}
+_STEPS_KEPT = 3
 
 
 class Workshop(NamedTuple):
@@ -248,7 +248,7 @@ class Stage:
             older = range(max(self.start, self.applied - self.window + 1), self.applied)
             numbers = self.mathematics.average([*(self.versions[version] for version in older), numbers])
         else:
-            self.steps = {self.applied: (gradient, buffers)}
+            self.steps[self.applied] = (gradient, buffers)
         self._store(self.applied, numbers)
         now = self.node.now()
         fields = {"batch": self.applied - 1, "version": self.applied, "stage": self.place, "term": self.term}
@@ -275,6 +275,7 @@ class Stage:
             return version >= floor or (version >= self._secure and self._is_mark(version))
 
         self.versions = {version: numbers for version, numbers in self.versions.items() if wanted(version)}
+        self.steps = {version: step for version, step in self.steps.items() if version > self.applied - _STEPS_KEPT}
         own = (self.first, self.last)
         self._shelf.keep(lambda version, *layers: layers != own or version <= self.start or version in self.versions)
 
@@ -284,13 +285,13 @@ class Stage:
         return version == self.start or any(version % stride == 0 for stride in strides)
 
     def _hire(self, assign: Assign) -> list[Replicator]:
-        """Those who send its copies: to the next stage (from the last to the first), and to the coordinator."""
-        found = []
-        if self._stages > 1 and assign.stride:
-            found.append(Replicator(self, self._order[(self.place + 1) % self._stages], assign.stride))
-        central = self.settings.replication.central_stride()
-        if central:
-            found.append(Replicator(self, COORDINATOR, central))
+        """Those who send its copies: to the next stage (from the last to the first), and to the coordinator.
+
+        A stage that is alone has nobody but the coordinator.
+        """
+        keepers = {self._order[(self.place + 1) % self._stages] if self._stages > 1 else COORDINATOR: assign.stride}
+        keepers[COORDINATOR] = self.settings.replication.central_stride() or keepers.get(COORDINATOR, 0)
+        found = [Replicator(self, keeper, stride) for keeper, stride in keepers.items() if stride]
         for replicator in found:
             self._crew.start(replicator.run())
         return found

@@ -80,14 +80,22 @@ def draw(
 
 def _describe(own: Tensor, rank: int) -> ClassStatistics:
     mean = own.mean(dim=0)
-    variance = own.var(dim=0)
-    directions = own.new_zeros(0, *mean.shape)
-    if rank:
-        _, strengths, axes = torch.linalg.svd((own - mean).flatten(1), full_matrices=False)
-        scaled = strengths[:rank, None] * axes[:rank] / (len(own) - 1) ** 0.5
-        directions = scaled.view(-1, *mean.shape)
-        variance = (variance - directions.square().sum(dim=0)).clamp_min(0)
-    return ClassStatistics(len(own), mean, variance, directions, float(own.min()))
+    directions = _directions((own - mean).flatten(1), rank).view(-1, *mean.shape)
+    left = (own.var(dim=0) - directions.square().sum(dim=0)).clamp_min(0)
+    return ClassStatistics(len(own), mean, left, directions, float(own.min()))
+
+
+def _directions(centred: Tensor, rank: int) -> Tensor:
+    """The directions of largest variance, each as long as its deviation."""
+    samples, features = centred.shape
+    rank = min(rank, samples - 1, features)
+    if not rank:
+        return centred.new_zeros(0, features)
+    if features > samples:
+        _, lengths, axes = torch.linalg.svd(centred / (samples - 1) ** 0.5, full_matrices=False)
+        return torch.mul(lengths[:rank, None], axes[:rank])
+    variances, columns = torch.linalg.eigh(centred.T @ centred / (samples - 1))
+    return torch.mul(variances[-rank:].clamp_min(0).sqrt()[:, None], columns[:, -rank:].T)
 
 
 def _together(one: ClassStatistics, two: ClassStatistics) -> ClassStatistics:

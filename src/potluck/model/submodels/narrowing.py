@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+import operator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -39,6 +40,8 @@ def narrow(width: Width, whole: fx.GraphModule, counts: Sequence[int], *, static
     A `static` batch norm normalises by its mini-batch and leaves its running statistics alone.
     """
     small = copy.deepcopy(whole)
+    for activation in _overwriting(small):
+        activation.inplace = True
     for path, layer in small.named_modules():
         for name, tensor in _own(layer):
             tensor.data = tensor.new_zeros(shape(tensor.shape, width.axes.get(f"{path}.{name}", Axes()), counts))
@@ -48,6 +51,25 @@ def narrow(width: Width, whole: fx.GraphModule, counts: Sequence[int], *, static
         if static and isinstance(layer, _NormBase):
             layer.track_running_stats = False
     return small
+
+
+def _overwriting(small: fx.GraphModule) -> Iterator[nn.ReLU]:
+    """Activations that may write over their input: nobody else reads it, nor does its maker's backward.
+
+    Only plain ReLU: autograd keeps a copy of what ReLU6 writes over.
+    """
+    for node in small.graph.nodes:
+        layer = small.get_submodule(str(node.target)) if node.op == "call_module" else None
+        if isinstance(layer, nn.ReLU):
+            (source,) = node.all_input_nodes
+            if len(source.users) == 1 and _forgets_its_output(small, source):
+                yield layer
+
+
+def _forgets_its_output(small: fx.GraphModule, node: fx.Node) -> bool:
+    if node.op == "call_module":
+        return isinstance(small.get_submodule(str(node.target)), _ConvNd | nn.Linear | nn.BatchNorm2d)
+    return node.target is operator.add
 
 
 def _own(layer: nn.Module) -> list[tuple[str, Tensor]]:

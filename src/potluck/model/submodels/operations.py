@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import fx, nn
@@ -20,71 +20,18 @@ from potluck.errors import ModelError
 from potluck.model.costs import tensors
 from potluck.model.rehearsal import BATCHES
 from potluck.model.submodels.channels import Channels, Pool
+from potluck.model.submodels.vocabulary import (
+    CHANNELWISE,
+    CHANNELWISE_CALLS,
+    JOINS,
+    MIXES,
+    REDUCTIONS,
+    RESHAPES,
+    SIDE_BY_SIDE,
+)
 from potluck.model.tracing import Recording
 
 __all__ = ["Grip", "Product", "Reader"]
-
-M = TypeVar("M", bound=nn.Module)
-
-CHANNELWISE = (
-    nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.CELU, nn.SELU, nn.GELU, nn.SiLU, nn.Mish, nn.Hardswish, nn.Hardsigmoid,
-    nn.Hardtanh, nn.Tanh, nn.Sigmoid, nn.LogSigmoid, nn.Softplus, nn.Softsign, nn.Identity, nn.Dropout, nn.Dropout1d,
-    nn.Dropout2d, nn.Dropout3d, nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d, nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d,
-    nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d, nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d,
-    nn.AdaptiveMaxPool3d, nn.LPPool2d, nn.ZeroPad2d, nn.ConstantPad2d, nn.ReflectionPad2d, nn.ReplicationPad2d,
-    nn.Upsample,
-)  # fmt: skip
-CHANNELWISE_CALLS = frozenset(
-    [
-        "relu",
-        "relu_",
-        "relu6",
-        "leaky_relu",
-        "elu",
-        "celu",
-        "selu",
-        "gelu",
-        "silu",
-        "mish",
-        "hardswish",
-        "hardsigmoid",
-        "hardtanh",
-        "tanh",
-        "sigmoid",
-        "softplus",
-        "dropout",
-        "dropout2d",
-        "max_pool1d",
-        "max_pool2d",
-        "max_pool3d",
-        "avg_pool1d",
-        "avg_pool2d",
-        "avg_pool3d",
-        "adaptive_avg_pool1d",
-        "adaptive_avg_pool2d",
-        "adaptive_avg_pool3d",
-        "adaptive_max_pool1d",
-        "adaptive_max_pool2d",
-        "interpolate",
-        "contiguous",
-        "clone",
-        "detach",
-        "float",
-        "double",
-        "neg",
-        "abs",
-        "square",
-        "sqrt",
-        "clamp",
-    ]
-)
-JOINS = frozenset(
-    ["add", "add_", "iadd", "sub", "sub_", "isub", "mul", "mul_", "imul", "truediv", "div", "div_", "itruediv"]
-)
-SIDE_BY_SIDE = frozenset(["cat", "concat", "concatenate"])
-RESHAPES = frozenset(["flatten", "view", "reshape", "squeeze", "unsqueeze"])
-REDUCTIONS = frozenset(["mean", "sum", "amax", "amin"])
-MIXES = frozenset(["softmax", "log_softmax"])
 
 
 @dataclass(frozen=True, slots=True)

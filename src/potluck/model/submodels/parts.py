@@ -37,7 +37,7 @@ from potluck.settings import Part
 __all__ = ["Carver", "Choice", "Pulled", "Submodel", "Whole"]
 
 Share = Annotated[float, msgspec.Meta(gt=0.0, le=1.0)]
-GRID = tuple(step / 20 for step in range(2, 21))
+STEPS = tuple(step / 20 for step in range(2, 21))
 Counts = tuple[int, ...]
 
 
@@ -105,13 +105,14 @@ class UniformDropout(Submodel, frozen=True, kw_only=True, tag="uniform-dropout")
     """The same with one rate for all sets, so that no table is needed."""
 
     scaled: bool = True
+    grid: Annotated[int, msgspec.Meta(ge=1)] = 1  # keep multiples of so many units
 
     def ladder(self, width: Width) -> Sequence[Counts]:
-        return [uniform_counts(width, kept) for kept in GRID]
+        return [uniform_counts(width, kept, self.grid) for kept in STEPS]
 
 
 class _PerRound(Submodel, frozen=True, kw_only=True):
-    levels: tuple[Share, ...] = GRID
+    levels: tuple[Share, ...] = STEPS
 
     @property
     def per_round(self) -> bool:

@@ -20,6 +20,8 @@ from potluck.model.submodels.channels import Axis
 
 __all__ = ["Axes", "Half", "Kept", "Plan", "Selection", "Subsets", "length", "shape"]
 
+MOST_REMEMBERED = 64
+
 Indices = npt.NDArray[np.int64]
 Subsets = Sequence[Indices | None]  # for every set the units that are kept, rising; None keeps all
 
@@ -149,6 +151,8 @@ class Plan:
     def _small(self, counts: tuple[int, ...]) -> tuple[list[slice], Tensor]:
         """Where every entry lies in the small vector, and all numbers that are in no matrix."""
         if counts not in self._places:
+            if len(self._places) >= MOST_REMEMBERED:
+                self._places.clear()
             slices, start = [], 0
             for entry, axes in self._entries:
                 size = int(np.prod(shape(entry.shape, axes, counts), dtype=np.int64))

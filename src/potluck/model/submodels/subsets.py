@@ -35,6 +35,6 @@ def subsets(width: Width, counts: Sequence[int], choose: Chooser) -> Subsets:
     return [None if kept == size else choose(size, kept) for size, kept in pairs]
 
 
-def uniform_counts(width: Width, kept: float) -> tuple[int, ...]:
+def uniform_counts(width: Width, kept: float, grid: int = 1) -> tuple[int, ...]:
     """The counts that keep this share of every set."""
-    return width.counts([1 - kept] * len(width.sets))
+    return width.counts([1 - kept] * len(width.sets), grid)

@@ -72,10 +72,13 @@ class Width:
         """The counts of the whole model."""
         return tuple(part.size for part in self.sets)
 
-    def counts(self, rates: Sequence[float]) -> tuple[int, ...]:
-        """How many units of every set are kept at these rates of dropping, at least one."""
+    def counts(self, rates: Sequence[float], grid: int = 1) -> tuple[int, ...]:
+        """How many units of every set are kept at these rates of dropping, at least one.
+
+        With a grid of 8 they are multiples of 8 (above 8): convolutions compute in blocks, and 12 take as long as 16.
+        """
         pairs = zip(self.sets, rates, strict=True)
-        return tuple(max(1, round(part.size * (1 - rate))) for part, rate in pairs)
+        return tuple(_on_grid(max(1, round(part.size * (1 - rate))), part.size, grid) for part, rate in pairs)
 
     def macs(self, counts: Sequence[int]) -> int:
         """Forward MACs of one sample."""
@@ -96,6 +99,10 @@ class Width:
 def width(module: nn.Module, shape: tuple[int, ...], *, dtype: torch.dtype = torch.float32) -> Width:
     """The width of a module that takes samples of this shape; ModelError names the layer that stands in the way."""
     return Width(trace(module, shape, dtype=dtype))
+
+
+def _on_grid(kept: int, size: int, grid: int) -> int:
+    return kept if kept <= grid else min(size, round(kept / grid) * grid)
 
 
 def _cuttable(axis: Axis) -> Axis | None:

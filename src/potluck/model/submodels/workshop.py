@@ -13,13 +13,13 @@ from potluck.model.submodels.selection import Selection, Subsets
 from potluck.model.submodels.small import Small, Smalls
 from potluck.model.submodels.width import Width
 
-__all__ = ["Part", "Workshop"]
+__all__ = ["Loan", "Workshop"]
 
 Update = Callable[[Tensor, Tensor, Tensor | None], object]  # of (weights, gradient, velocity), in place
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Loan:
     """What is trained in one mini-batch: a narrower network on loan, or the whole model, where nothing is copied."""
 
     whole: Replica
@@ -47,24 +47,22 @@ class Part:
 
 
 class Workshop:
-    """Parts of one replica; one for each thread, as the replica itself."""
+    """Lends out parts of one replica; one for each thread, as the replica itself."""
 
-    def __init__(
-        self, width: Width, whole: Replica, *, scaled: bool, static: bool = False, most: int = 8
-    ) -> None:
+    def __init__(self, width: Width, whole: Replica, *, scaled: bool, static: bool = False, most: int = 8) -> None:
         self._width = width
         self._whole = whole
         self._static = static
         self._smalls = Smalls(width, whole.loss, scaled=scaled, static=static, of=whole, most=most)
 
-    def part(self, subsets: Subsets) -> Part:
+    def lend(self, subsets: Subsets) -> Loan:
         """The sub-model that keeps these units, with the whole model's numbers of this moment."""
         if all(kept is None for kept in subsets) and not self._static:
-            return Part(self._whole)
+            return Loan(self._whole)
         selection = self._width.select(subsets)
         small = self._smalls.get(selection.counts)
         small.borrow(selection, self._whole.numbers)
-        return Part(self._whole, small, selection)
+        return Loan(self._whole, small, selection)
 
     def step(
         self,
@@ -75,11 +73,11 @@ class Workshop:
         draws: np.random.Generator | None = None,
     ) -> float:
         """One step of the sub-model; weights, momentum and statistics of all that is left out stay as they are."""
-        part = self.part(subsets)
-        gradient, loss = part.replica.gradient(*batch, draws)
-        slow = None if velocity is None else part.gather(velocity)
-        update(part.replica.numbers.params, gradient, slow)
+        loan = self.lend(subsets)
+        gradient, loss = loan.replica.gradient(*batch, draws)
+        slow = None if velocity is None else loan.gather(velocity)
+        update(loan.replica.numbers.params, gradient, slow)
         if velocity is not None and slow is not None:
-            part.scatter(slow, velocity)
-        part.close()
+            loan.scatter(slow, velocity)
+        loan.close()
         return loss

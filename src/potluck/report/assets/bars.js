@@ -12,7 +12,7 @@ function present(devices) {
 }
 
 function barChart(devices, end, width) {
-  const row = devices.length > 24 ? 15 : 24, left = Math.min(150, 20 + 7 * Math.max(...devices.map((device) => device.name.length))), right = 44;
+  const row = devices.length > 24 ? 15 : devices.length > 9 ? 24 : 34, left = Math.min(150, 20 + 7 * Math.max(...devices.map((device) => device.name.length))), right = 44;
   const height = devices.length * row + 24;
   const svg = s("svg", { class: "chart", viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": "Seconds of each device by what it was doing" });
   const px = (share) => left + share * (width - left - right);
@@ -22,18 +22,18 @@ function barChart(devices, end, width) {
   }
   devices.forEach((device, place) => {
     const y = place * row + 2;
-    svg.append(words(left - 8, y + row / 2 + 2, short(device.name, 20), { "text-anchor": "end", class: "strong" }));
+    svg.append(words(left - 8, y + (row > 30 ? row - 10 : row - 5) / 2 + 4, short(device.name, 20), { "text-anchor": "end", class: "strong" }));
     let done = 0;
     for (const [key, said] of CLASSES) {
       const spent = device.seconds[key];
       if (!(spent > 0)) continue;
-      const box = s("rect", { x: px(done / end), y, width: Math.max(0.4, px((done + spent) / end) - px(done / end)), height: row - 5, fill: `var(--${key})`, "data-class": key });
+      const box = s("rect", { x: px(done / end), y, width: Math.max(0.4, px((done + spent) / end) - px(done / end)), height: row > 30 ? row - 10 : row - 5, fill: `var(--${key})`, "data-class": key });
       box.addEventListener("pointermove", (event) => tip.show(event, [bold(device.name), swatch(`var(--${key})`, `${said}: ${seconds(spent)}, ${percent(spent / end)}`)]));
       box.addEventListener("pointerleave", () => tip.hide());
       svg.append(box);
       done += spent;
     }
-    svg.append(words(width - 2, y + row / 2 + 2, percent(busyShare(device, end), 0), { "text-anchor": "end" }));
+    svg.append(words(width - 2, y + (row > 30 ? row - 10 : row - 5) / 2 + 4, percent(busyShare(device, end), 0), { "text-anchor": "end" }));
   });
   return svg;
 }

@@ -38,6 +38,13 @@ function timeTicks(low, high, about) {
   return found;
 }
 
+// How many decimals it takes to tell steps of this size apart: 0.25 needs two.
+function decimals(step) {
+  let digits = 0;
+  while (digits < 9 && Math.abs(step * 10 ** digits - Math.round(step * 10 ** digits)) > 1e-3 * step * 10 ** digits) digits++;
+  return digits;
+}
+
 const tip = {
   node: null,
   show(event, lines) {

@@ -29,6 +29,7 @@ async function pictureOf(card) {
   const drawn = [...card.querySelectorAll("svg.chart, canvas[data-chart]")];
   const pieces = [];
   for (const one of drawn) {
+    if (one instanceof HTMLCanvasElement) run().timeline.draw(true);
     const box = one.getBoundingClientRect();
     const image = one instanceof HTMLCanvasElement ? one : await loaded(`data:image/svg+xml;charset=utf-8,${encodeURIComponent(frozen(one))}`);
     pieces.push({ image, width: box.width, height: box.height, title: one.closest("[data-panel]")?.dataset.panel });

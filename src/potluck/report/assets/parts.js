@@ -53,7 +53,7 @@ function tiles(one) {
     ["Accuracy", f.accuracy === null ? null : percent(f.accuracy), f.best === null ? "" : `best ${percent(f.best)}`],
     ["Loss", f.loss === null ? null : decimal(f.loss), one.curves.some((curve) => curve.name === "test_loss") ? "held-out data" : "training"],
     ["Rounds", count(f.rounds), one.stop.rounds ? `of ${count(one.stop.rounds)}` : f.rounds ? `${seconds(f.time_s / f.rounds)} each` : ""],
-    [sentence(virtual).slice(0, -1), seconds(f.time_s), f.wall_s ? `computed in ${seconds(f.wall_s)}` : ""],
+    [sentence(virtual).slice(0, -1), seconds(f.time_s), f.wall_s ? `${one.world === "simulated" ? "computed in" : "in all"} ${seconds(f.wall_s)}` : ""],
     ["Traffic", bytes(f.bytes), f.time_s ? `${bitrate(f.bytes / f.time_s)}` : ""],
     ["Energy proxy", f.energy_j === null ? null : joules(f.energy_j), "watts × busy time"],
     ["Devices", count(f.devices), f.lost || f.late ? `lost ${count(f.lost)}×, late ${count(f.late)}×` : "none lost or late"],
@@ -168,7 +168,7 @@ function drawDevices(body) {
     ["busy", (device) => percent(busyShare(device, one.end), 0), "number"],
     ...(some("updates") ? [["updates", (device) => count(device.updates), "number"]] : []),
     ...(some("samples") ? [["samples", (device) => count(device.samples), "number"], ["samples/s", (device) => decimal(+(device.samples / (one.end || 1)).toPrecision(3)), "number hide-narrow"]] : []),
-    ["received", (device) => bytes(device.received), "number hide-narrow"], ["sent", (device) => bytes(device.sent), "number hide-narrow"],
+    ...(some("received") ? [["received", (device) => bytes(device.received), "number hide-narrow"]] : []), ["sent", (device) => bytes(device.sent), "number hide-narrow"],
     ...(some("flops") ? [["speed", (device) => flops(device.flops), "number hide-narrow"]] : []),
     ...(some("lost") ? [["lost", (device) => count(device.lost), "number"]] : []), ...(some("late") ? [["late", (device) => count(device.late), "number"]] : []),
   ];

@@ -118,14 +118,17 @@ class Timeline {
     this.lanes = PAINTS.map((name) => LANE_OF[name]);
   }
 
-  draw() {
+  // Rows that are scrolled out of sight are left for later, unless the whole is wanted as a picture.
+  draw(whole = false) {
     this.layout();
+    const from = this.scroller.scrollTop, until = from + (this.scroller.clientHeight || Infinity);
+    this.sees = (row) => whole || (this.y(row) + this.row > from && this.y(row) < until);
     const pen = this.canvas.getContext("2d");
     pen.setTransform(this.ratio, 0, 0, this.ratio, 0, 0);
     pen.fillStyle = this.ink.card;
     pen.fillRect(0, 0, this.width, this.height);
     this.drawGround(pen);
-    this.rows.forEach((spans, row) => this.drawRow(pen, spans, row));
+    this.rows.forEach((spans, row) => { if (this.sees(row)) this.drawRow(pen, spans, row); });
     this.drawGone(pen);
     this.drawLabels(pen);
     this.drawEvents(pen);
@@ -142,7 +145,7 @@ class Timeline {
     pen.fillStyle = this.ink.track;
     for (let row = 1; row < this.rows.length; row++) pen.fillRect(this.left, this.y(row) + 1, this.width - this.left, this.row - 4);
     const marks = timeTicks(this.view[0], this.view[1], (this.width - this.left) / 96);
-    const digits = marks.length > 1 ? Math.max(0, -Math.floor(Math.log10(marks[1] - marks[0]) + 1e-9)) : 0;
+    const digits = marks.length > 1 ? decimals(marks[1] - marks[0]) : 0;
     for (const tick of marks) {
       pen.fillStyle = this.ink.line;
       pen.fillRect(this.x(tick), 18, 1, this.height - 18);
@@ -224,7 +227,7 @@ class Timeline {
     pen.font = `10.5px ${this.ink.sans}`;
     this.rows.forEach((spans, row) => {
       const [first, after] = spans.between(...this.view);
-      if ((spans.longest / (this.view[1] - this.view[0])) * this.width < 5) return;
+      if (!this.sees(row) || (spans.longest / (this.view[1] - this.view[0])) * this.width < 5) return;
       for (let place = first, written = 0; place < after && written < 80; place++) {
         const a = this.x(spans.starts[place]), b = this.x(spans.ends[place]);
         if (b - a < 5 || b < this.left || a > this.width) continue;
@@ -292,8 +295,9 @@ class Timeline {
     const wide = Math.min(end, Math.max(to - from, end * 1e-7));
     const start = Math.min(Math.max(0, from), end - wide);
     this.view = [start, start + wide];
-    if (!this.due) this.due = requestAnimationFrame(() => { this.due = 0; this.draw(); });
+    this.soon();
   }
+  soon() { if (!this.due) this.due = requestAnimationFrame(() => { this.due = 0; this.draw(); }); }
   zoom(factor, at = (this.view[0] + this.view[1]) / 2) { this.show(at - (at - this.view[0]) * factor, at + (this.view[1] - at) * factor); }
   move(share) { const step = share * (this.view[1] - this.view[0]); this.show(this.view[0] + step, this.view[1] + step); }
   fit() { this.show(0, this.run.end || 1); }
@@ -324,6 +328,7 @@ class Timeline {
       else if (brush) this.draw();
     });
     this.canvas.addEventListener("pointerleave", () => tip.hide());
+    this.scroller.addEventListener("scroll", () => this.soon());
     this.canvas.addEventListener("dblclick", () => this.fit());
     this.canvas.addEventListener("keydown", (event) => this.key(event));
     this.window.addEventListener("pointerdown", (event) => { this.window.setPointerCapture(event.pointerId); this.slide(event); });

@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import logging
 import secrets
-import struct
 import time
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from typing import Any, TypeVar
@@ -23,23 +22,22 @@ from potluck.fleet import Fleet
 from potluck.journal import Journal
 from potluck.loops.messages import Joined, Lost, Stop
 from potluck.loops.node import COORDINATOR, Envelope, Node
-from potluck.worlds.live import greeting, keys, membership
-from potluck.worlds.live.carrier import Neighbours
+from potluck.worlds.live import keys, membership
 from potluck.worlds.live.clock import RunClock
-from potluck.worlds.live.greeting import PROTOCOL, Hello, Refusal, RunCard, Welcome
+from potluck.worlds.live.door import Door, Doorkeeper, tell_time
+from potluck.worlds.live.greeting import Refusal, RunCard, Welcome
 from potluck.worlds.live.membership import Event, Greeted, Heard, Left, Offended, Ready, Rules, State, Tick, Vanished
+from potluck.worlds.live.neighbours import Neighbours
 from potluck.worlds.live.notes import Beat, Begin, Decline, Expelled, Goodbye, Note, Over, Pulse, Roster, Shipment
 from potluck.worlds.live.pace import Natural
 from potluck.worlds.live.session import Place, open_session_aside
 from potluck.worlds.live.shaping import Conditions, Shaped
 from potluck.worlds.live.shipping import is_honest
 from potluck.worlds.live.station import Identity, Station
-from potluck.worlds.live.wire import WireError
 
 __all__ = ["Doorkeeper", "Watch", "host"]
 
 T = TypeVar("T")
-Doorkeeper = Callable[[Hello], str | Refusal]
 Watch = Callable[[Mapping[str, int]], None]
 
 _FAREWELL_S = 1.0
@@ -99,7 +97,7 @@ class _Host(Neighbours):
         self._card = card
         self._seed = seed
         self._journal = journal
-        self._welcome = welcome
+        self._door = Door(welcome, self._admit, lambda name: self._conditions.is_cut(name))
         self._watch = watch
         self._shaped = fleet is not None
         self._direct = place.direct
@@ -135,8 +133,8 @@ class _Host(Neighbours):
 
     def _declare(self) -> None:
         session, era = self._session, self._era
-        session.declare_queryable(keys.door(keys.ANY), Callback(self._knock, indirect=False))
-        session.declare_queryable(keys.clock(era, keys.ANY), Callback(_tell_time, indirect=False))
+        self._door.open(session)
+        tell_time(session, era)
         liveliness = session.liveliness()
         liveliness.declare_subscriber(keys.alive(era, keys.ANY, keys.ANY), Callback(self._token, indirect=False))
         self._token_of_life = liveliness.declare_token(keys.alive(era, COORDINATOR, 0))
@@ -176,50 +174,15 @@ class _Host(Neighbours):
             await asyncio.gather(*self._tasks, return_exceptions=True)
             await self.station.close()
 
-    # --- the door --------------------------------------------------------------------------------------------------
-
-    def _knock(self, query: zenoh.Query) -> None:
-        """On one of Zenoh's threads."""
-        with contextlib.suppress(RuntimeError):  # the loop is closed, and so are we
-            self._loop.call_soon_threadsafe(self._answer, query)
-
-    def _answer(self, query: zenoh.Query) -> None:
-        asked_as = str(query.key_expr).rpartition("/")[2]
-        payload = query.payload.to_bytes() if query.payload is not None else b""
-        try:
-            hello = greeting.decode_hello(payload)
-        except WireError as error:
-            answer: Welcome | Refusal = Refusal(reason=str(error))
-            _log.warning("refused somebody at the door: %s", error)
-        else:
-            if self._conditions.is_cut(hello.name):
-                query.drop()  # type: ignore[no-untyped-call]
-                return
-            answer = self._admit(hello, asked_as)
-        self._loop.run_in_executor(None, _reply, query, greeting.encode(answer))
-
-    def _admit(self, hello: Hello, asked_as: str) -> Welcome | Refusal:
-        """Let a device in as a new life, or say why not."""
-        answer = self._refusal(hello, asked_as) or self._welcome(hello)
-        if isinstance(answer, str):
-            turned = membership.greet(time.monotonic(), self._state, answer, hello.body, self._rules)
-            if turned is None:
-                self._step(Greeted(answer, hello.body))
-                return self._welcome_to(answer)
-            answer = Refusal(reason=turned.reason, retry_s=turned.retry_s)
-        _log.warning("refused %s: %s", hello.name, answer.reason)
-        return answer
-
-    def _refusal(self, hello: Hello, asked_as: str) -> Refusal | None:
+    def _admit(self, name: str, body: str) -> Welcome | Refusal:
+        """Let a device in as a new life, unless it has to wait."""
         if self._closing:
             return Refusal(reason=self._closing, retry_s=2.0)
-        if hello.protocol != PROTOCOL:
-            side = "newer" if hello.protocol > PROTOCOL else "older"
-            reason = f"{hello.name} speaks protocol {hello.protocol}, the coordinator {PROTOCOL}; it is {side}: "
-            return Refusal(reason=reason + "install the same version of potluck on both")
-        if keys.door(hello.name).rpartition("/")[2] != asked_as:
-            return Refusal(reason=f"{hello.name!r} knocked as {asked_as!r}")
-        return None
+        turned = membership.greet(time.monotonic(), self._state, name, body, self._rules)
+        if turned is not None:
+            return Refusal(reason=turned.reason, retry_s=turned.retry_s)
+        self._step(Greeted(name, body))
+        return self._welcome_to(name)
 
     def _welcome_to(self, name: str) -> Welcome:
         card = self._card
@@ -306,15 +269,3 @@ class _Host(Neighbours):
 
 async def _nothing() -> None:
     pass
-
-
-def _tell_time(query: zenoh.Query) -> None:
-    _reply(query, struct.pack("<d", time.monotonic()))
-
-
-def _reply(query: zenoh.Query, data: bytes) -> None:
-    try:
-        query.reply(query.key_expr, data, express=True)
-        query.drop()  # type: ignore[no-untyped-call]
-    except zenoh.ZError as error:
-        _log.debug("an answer did not get out: %s", error)

@@ -13,9 +13,10 @@ from potluck.journal import Record
 from potluck.loops.messages import Message
 from potluck.loops.node import Envelope
 from potluck.worlds.live import wire
-from potluck.worlds.live.carrier import Carrier, Neighbours
+from potluck.worlds.live.carrier import Carrier
 from potluck.worlds.live.clock import RunClock
 from potluck.worlds.live.heart import Heart
+from potluck.worlds.live.neighbours import Neighbours
 from potluck.worlds.live.node import LiveNode
 from potluck.worlds.live.notes import Note
 from potluck.worlds.live.pace import Effort

@@ -8,9 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import random
 import secrets
-import struct
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple
@@ -20,20 +18,19 @@ import zenoh
 from zenoh.handlers import Callback
 
 from potluck import seeds
-from potluck.errors import UserError
 from potluck.fleet import Fleet, speed
 from potluck.loops.node import COORDINATOR, Node
-from potluck.worlds.live import greeting, keys
-from potluck.worlds.live.carrier import Neighbours
+from potluck.worlds.live import keys
 from potluck.worlds.live.clock import RunClock, offset_to
-from potluck.worlds.live.greeting import Hello, Refusal, Welcome
-from potluck.worlds.live.notes import Beat, Begin, Decline, Expelled, Goodbye, Note, Over, Roster
+from potluck.worlds.live.entrance import RefusedError, ask_time, come_in
+from potluck.worlds.live.greeting import Hello, Welcome
+from potluck.worlds.live.neighbours import Neighbours
+from potluck.worlds.live.notes import Beat, Begin, Expelled, Goodbye, Note, Over, Roster
 from potluck.worlds.live.pace import AsModelled, Effort, Natural, Throttled
-from potluck.worlds.live.session import Place, PlaceError, close_session, open_session_aside
+from potluck.worlds.live.session import Place, close_session
 from potluck.worlds.live.shaping import Conditions, Shaped
 from potluck.worlds.live.shipping import Shipping
 from potluck.worlds.live.station import Identity, Station
-from potluck.worlds.live.wire import WireError
 from potluck.worlds.simulated.speed import Curve
 
 __all__ = ["RefusedError", "visit"]
@@ -41,15 +38,9 @@ __all__ = ["RefusedError", "visit"]
 TakePart = Callable[[Node, Welcome], Coroutine[Any, Any, None]]
 FleetOf = Callable[[Welcome], Fleet]
 
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 10.0
-_ANSWER_S = 3.0
 _FAREWELL_S = 0.25  # until a loop that was told to stop is broken off
 
 _log = logging.getLogger("potluck")
-
-
-class RefusedError(UserError):
-    """The coordinator does not let this device in; the message is its reason."""
 
 
 class _End(NamedTuple):
@@ -79,71 +70,12 @@ async def visit(
     """
     hello = msgspec.structs.replace(hello, body=secrets.token_hex(8))
     while True:
-        session, welcome = await _come_in(place, hello, patience_s if once else None)
+        session, welcome = await come_in(place, hello, patience_s if once else None)
         stay = await _Stay.begin(session, welcome, throttle, fleet_of)
         end = await stay.last(take_part)
         _log.info("%s: %s", welcome.name, end.reason)
         if end.over and once:
             return end.reason
-
-
-# --- coming in ------------------------------------------------------------------------------------------------------
-
-
-async def _come_in(place: Place, hello: Hello, patience_s: float | None) -> tuple[zenoh.Session, Welcome]:
-    """Connect and knock until we are let in."""
-    since, pause, reason = time.monotonic(), _FIRST_PAUSE_S, ""
-    while True:
-        answer = await _knock(place, hello)
-        if not isinstance(answer, Refusal):
-            return answer
-        if answer.retry_s is None:
-            raise RefusedError(f"{hello.name} was refused: {answer.reason}")
-        if patience_s is not None and time.monotonic() - since > patience_s:
-            raise PlaceError(f"{answer.reason}, for {patience_s:g} s; is `potluck serve` running there?")
-        if answer.reason != reason:
-            reason = answer.reason
-            _log.info("%s waits: %s", hello.name, reason)
-        await asyncio.sleep(max(answer.retry_s, pause * random.uniform(0.5, 1.0)))
-        pause = min(1.6 * pause, _LONGEST_PAUSE_S)
-
-
-async def _knock(place: Place, hello: Hello) -> tuple[zenoh.Session, Welcome] | Refusal:
-    """One attempt; a session is left open only if we were let in."""
-    try:
-        session = await open_session_aside(place, "peer" if place.direct else "client")
-    except PlaceError as error:
-        return Refusal(reason=str(error), retry_s=0.0)
-    try:
-        answer = await asyncio.to_thread(_ask, session, hello, min(_ANSWER_S, place.lease))
-    except BaseException:
-        await close_session(session)
-        raise
-    if isinstance(answer, Welcome):
-        return session, answer
-    await close_session(session)
-    return answer
-
-
-def _ask(session: zenoh.Session, hello: Hello, seconds: float) -> Welcome | Refusal:
-    told = _query(session, keys.door(hello.name), greeting.encode(hello), seconds)
-    if told is None:
-        return Refusal(reason="nobody answers at the door", retry_s=0.0)
-    try:
-        return greeting.decode_answer(told)
-    except WireError as error:
-        return Refusal(reason=f"the coordinator's answer is not understood ({error})", retry_s=1.0)
-
-
-def _query(session: zenoh.Session, key: str, payload: bytes, seconds: float) -> bytes | None:
-    """The first answer, if there is one in time."""
-    try:
-        for reply in session.get(key, payload=payload, timeout=seconds):
-            if reply.ok is not None:
-                return bytes(reply.ok.payload.to_bytes())
-    except zenoh.ZError as error:
-        _log.debug("no answer at %s: %s", key, error)
-    return None
 
 
 # --- one stay -------------------------------------------------------------------------------------------------------
@@ -187,7 +119,7 @@ class _Stay(Neighbours):
     @classmethod
     async def begin(cls, session: zenoh.Session, welcome: Welcome, throttle: float, fleet_of: FleetOf | None) -> _Stay:
         try:
-            offset = await asyncio.to_thread(offset_to, lambda: _ask_time(session, welcome))
+            offset = await asyncio.to_thread(offset_to, lambda: ask_time(session, welcome))
             stay = cls(session, welcome, offset, throttle, fleet_of)
         except BaseException:
             await close_session(session)
@@ -280,8 +212,6 @@ class _Stay(Neighbours):
                 self._end(True, reason)
             case Expelled(reason=reason):
                 self._end(False, reason)
-            case Decline(reason=reason):
-                _log.warning("the coordinator did not take a message: %s", reason)
 
     def _take_roster(self, roster: Roster) -> None:
         old, self._roster = self._roster, roster
@@ -302,8 +232,3 @@ class _Stay(Neighbours):
         seed = self._welcome.seed
         pieces = speed(fleet, device, lambda name: seeds.generator(seed, "fleet", name))
         return AsModelled(Curve(pieces), self._clock.now)
-
-
-def _ask_time(session: zenoh.Session, welcome: Welcome) -> float | None:
-    told = _query(session, keys.clock(welcome.era, welcome.name), b"", _ANSWER_S)
-    return float(struct.unpack("<d", told)[0]) if told is not None and len(told) == 8 else None

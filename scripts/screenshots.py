@@ -1,0 +1,152 @@
+"""Makes the pictures in docs/: a report for each method and the page that follows a run (`make screenshots`).
+
+Recipes that are not in the catalogue are skipped with a message, and so is everything where no browser is found.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import typer
+import uvicorn
+
+import potluck
+from potluck.errors import UserError
+from potluck.recipes import CATALOGUE
+from potluck.report import html
+from potluck.report.browser import Browser, find_browser
+from potluck.report.server import app
+
+PICTURES = Path(__file__).parents[1] / "docs" / "pictures"
+FLEET: Mapping[str, Any] = {
+    "lease": "2 s",
+    "devices": [
+        {"preset": "laptop", "count": 2, "speed": {"kind": "random-walk", "low": 0.4, "every": "2 s"}},
+        {"preset": "jetson-nano", "link": "wifi"},
+        {"preset": "pi5"},
+        {"preset": "pi4", "count": 2},
+    ],
+    "faults": [{"kind": "crash", "device": "pi4-1", "at": "3 s", "restart": "2 s"}],
+}
+TASK = {"model": "cnn", "data": "digits"}
+CHAIN: Mapping[str, Any] = {
+    "lease": "2 s",
+    "devices": [
+        {"preset": "laptop", "link": "lan"},
+        {"preset": "pi5", "link": "lan"},
+        {"preset": "pi4", "count": 2, "link": "lan"},
+    ],
+    "faults": [{"kind": "crash", "device": "pi5", "at": "600 ms", "restart": "400 ms"}],
+}
+JOBS: Mapping[str, Mapping[str, Any]] = {
+    "dynacomm": {"task": TASK, "fleet": FLEET, "stop": {"rounds": 60}, "rounds": {"batching": {"size": 160}}},
+    "ftpipehd": {
+        "task": {"model": "resnet20", "data": "synthetic"},
+        "fleet": CHAIN,
+        "stop": {"rounds": 60},
+        "evaluate": 10,
+        "pipeline": {"optimizer": {"lr": 0.01}},
+    },
+    "scadles": {"task": TASK, "fleet": FLEET, "stop": {"rounds": 60}},
+    "decoupled": {"task": TASK, "fleet": FLEET, "stop": {"rounds": 40}},
+    "distreal": {"task": TASK, "fleet": FLEET, "stop": {"rounds": 40}},
+    "fedavg": {"task": TASK, "fleet": FLEET, "stop": {"rounds": 40}},
+    "fedbuff": {"task": TASK, "fleet": FLEET, "stop": {"rounds": 80}},
+}
+
+
+def main() -> None:
+    if find_browser() is None:
+        typer.echo("no Chromium or Chrome was found; no pictures were made (on Debian: apt-get install chromium)")
+        raise typer.Exit(1)
+    PICTURES.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        runs = Path(folder)
+        made = [name for name, job in JOBS.items() if _run(name, job, runs / name)]
+        with Browser(1280, 900) as browser:
+            for name in made:
+                _report(browser, [runs / name], f"report-{name}.png")
+            if {"fedavg", "fedbuff"} <= set(made):
+                _report(browser, [runs / "fedavg", runs / "fedbuff"], "comparison.png")
+            _pages(browser, runs)
+
+
+def _run(name: str, job: Mapping[str, Any], folder: Path) -> bool:
+    if name not in CATALOGUE:
+        typer.echo(f"skipped {name}: the catalogue has no such recipe")
+        return False
+    try:
+        potluck.simulate({"recipe": name, **job}, folder=folder)
+    except UserError as error:
+        typer.echo(f"skipped {name}: {error}")
+        return False
+    return True
+
+
+def _report(browser: Browser, runs: list[Path], name: str) -> None:
+    page = runs[0] / "report.html"
+    page.write_text(html(runs), encoding="utf-8")
+    browser.open_file(page)
+    _save(browser, name)
+
+
+def _pages(browser: Browser, runs: Path) -> None:
+    """The list of runs, and a run while it goes."""
+    going = runs / "going"
+    program = (
+        "import potluck, sys; potluck.simulate({'recipe': 'fedavg', 'task': {'model': 'cnn', 'data': 'digits'},"
+        " 'fleet': 'kitchen-table', 'stop': {'rounds': 100000}, 'checkpoint': 2}, folder=sys.argv[1])"
+    )
+    runner = subprocess.Popen([sys.executable, "-c", program, str(going)])
+    try:
+        with _served(runs) as address:
+            _await(going / "summary.json", going / "journal.jsonl")
+            browser.open(f"{address}run/going/")
+            browser.wait_for("Number(document.querySelector('[data-tile=Rounds] .value').textContent) > 6")
+            _save(browser, "live.png")
+            browser.open(address)
+            browser.wait_for("document.querySelectorAll('tr[data-run]').length > 1")
+            _save(browser, "runs.png")
+            browser.evaluate("location.replace('about:blank')")
+    finally:
+        runner.terminate()
+        runner.wait()
+
+
+def _await(*either: Path, patience_s: float = 60.0) -> None:
+    until = time.monotonic() + patience_s
+    while not any(path.exists() for path in either) and time.monotonic() < until:
+        time.sleep(0.1)
+
+
+@contextmanager
+def _served(root: Path) -> Iterator[str]:
+    server = uvicorn.Server(uvicorn.Config(app(root), port=0, log_level="warning", timeout_graceful_shutdown=1))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.02)
+    try:
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/"
+    finally:
+        server.should_exit = True
+        thread.join(5)
+
+
+def _save(browser: Browser, name: str) -> None:
+    if browser.errors:
+        raise SystemExit(f"{name}: the page raised {browser.errors}")
+    (PICTURES / name).write_bytes(browser.screenshot(whole=True))
+    typer.echo(f"made docs/pictures/{name}")
+
+
+if __name__ == "__main__":
+    typer.run(main)

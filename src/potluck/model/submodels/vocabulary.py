@@ -1,0 +1,67 @@
+"""The layers and functions of which it is known what they do to channels, by what that is."""
+
+from __future__ import annotations
+
+from torch import nn
+
+__all__ = ["CHANNELWISE", "CHANNELWISE_CALLS", "JOINS", "MIXES", "REDUCTIONS", "RESHAPES", "SIDE_BY_SIDE"]
+
+CHANNELWISE = (
+    nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.CELU, nn.SELU, nn.GELU, nn.SiLU, nn.Mish, nn.Hardswish, nn.Hardsigmoid,
+    nn.Hardtanh, nn.Tanh, nn.Sigmoid, nn.LogSigmoid, nn.Softplus, nn.Softsign, nn.Identity, nn.Dropout, nn.Dropout1d,
+    nn.Dropout2d, nn.Dropout3d, nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d, nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d,
+    nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d, nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d,
+    nn.AdaptiveMaxPool3d, nn.LPPool2d, nn.ZeroPad2d, nn.ConstantPad2d, nn.ReflectionPad2d, nn.ReplicationPad2d,
+    nn.Upsample,
+)  # fmt: skip
+CHANNELWISE_CALLS = frozenset(
+    [
+        "relu",
+        "relu_",
+        "relu6",
+        "leaky_relu",
+        "elu",
+        "celu",
+        "selu",
+        "gelu",
+        "silu",
+        "mish",
+        "hardswish",
+        "hardsigmoid",
+        "hardtanh",
+        "tanh",
+        "sigmoid",
+        "softplus",
+        "dropout",
+        "dropout2d",
+        "max_pool1d",
+        "max_pool2d",
+        "max_pool3d",
+        "avg_pool1d",
+        "avg_pool2d",
+        "avg_pool3d",
+        "adaptive_avg_pool1d",
+        "adaptive_avg_pool2d",
+        "adaptive_avg_pool3d",
+        "adaptive_max_pool1d",
+        "adaptive_max_pool2d",
+        "interpolate",
+        "contiguous",
+        "clone",
+        "detach",
+        "float",
+        "double",
+        "neg",
+        "abs",
+        "square",
+        "sqrt",
+        "clamp",
+    ]
+)
+JOINS = frozenset(
+    ["add", "add_", "iadd", "sub", "sub_", "isub", "mul", "mul_", "imul", "truediv", "div", "div_", "itruediv"]
+)
+SIDE_BY_SIDE = frozenset(["cat", "concat", "concatenate"])
+RESHAPES = frozenset(["flatten", "view", "reshape", "squeeze", "unsqueeze"])
+REDUCTIONS = frozenset(["mean", "sum", "amax", "amin"])
+MIXES = frozenset(["softmax", "log_softmax"])

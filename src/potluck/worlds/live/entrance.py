@@ -1,0 +1,89 @@
+"""A device's way in: connect, knock, and wait as long as it takes to be let in."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import struct
+import time
+
+import zenoh
+
+from potluck.errors import UserError
+from potluck.worlds.live import greeting, keys
+from potluck.worlds.live.greeting import Hello, Refusal, Welcome
+from potluck.worlds.live.session import Place, PlaceError, close_session, open_session_aside
+from potluck.worlds.live.wire import WireError
+
+__all__ = ["RefusedError", "ask_time", "come_in"]
+
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 10.0
+_ANSWER_S = 3.0
+
+_log = logging.getLogger("potluck")
+
+
+class RefusedError(UserError):
+    """The coordinator does not let this device in; the message is its reason."""
+
+
+async def come_in(place: Place, hello: Hello, patience_s: float | None) -> tuple[zenoh.Session, Welcome]:
+    """Connect and knock until we are let in."""
+    since, pause, reason = time.monotonic(), _FIRST_PAUSE_S, ""
+    while True:
+        answer = await _knock(place, hello)
+        if not isinstance(answer, Refusal):
+            return answer
+        if answer.retry_s is None:
+            raise RefusedError(f"{hello.name} was refused: {answer.reason}")
+        if patience_s is not None and time.monotonic() - since > patience_s:
+            raise PlaceError(f"{answer.reason}, for {patience_s:g} s; is `potluck serve` running there?")
+        if answer.reason != reason:
+            reason = answer.reason
+            _log.info("%s waits: %s", hello.name, reason)
+        await asyncio.sleep(max(answer.retry_s, pause * random.uniform(0.5, 1.0)))
+        pause = min(1.6 * pause, _LONGEST_PAUSE_S)
+
+
+async def _knock(place: Place, hello: Hello) -> tuple[zenoh.Session, Welcome] | Refusal:
+    """One attempt; a session is left open only if we were let in."""
+    try:
+        session = await open_session_aside(place, "peer" if place.direct else "client")
+    except PlaceError as error:
+        return Refusal(reason=str(error), retry_s=0.0)
+    try:
+        answer = await asyncio.to_thread(_ask, session, hello, min(_ANSWER_S, place.lease))
+    except BaseException:
+        await close_session(session)
+        raise
+    if isinstance(answer, Welcome):
+        return session, answer
+    await close_session(session)
+    return answer
+
+
+def _ask(session: zenoh.Session, hello: Hello, seconds: float) -> Welcome | Refusal:
+    told = _query(session, keys.door(hello.name), greeting.encode(hello), seconds)
+    if told is None:
+        return Refusal(reason="nobody answers at the door", retry_s=0.0)
+    try:
+        return greeting.decode_answer(told)
+    except WireError as error:
+        return Refusal(reason=f"the coordinator's answer is not understood ({error})", retry_s=1.0)
+
+
+def _query(session: zenoh.Session, key: str, payload: bytes, seconds: float) -> bytes | None:
+    """The first answer, if there is one in time."""
+    try:
+        for reply in session.get(key, payload=payload, timeout=seconds):
+            if reply.ok is not None:
+                return bytes(reply.ok.payload.to_bytes())
+    except zenoh.ZError as error:
+        _log.debug("no answer at %s: %s", key, error)
+    return None
+
+
+def ask_time(session: zenoh.Session, welcome: Welcome) -> float | None:
+    told = _query(session, keys.clock(welcome.era, welcome.name), b"", _ANSWER_S)
+    return float(struct.unpack("<d", told)[0]) if told is not None and len(told) == 8 else None

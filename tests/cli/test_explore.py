@@ -1,0 +1,52 @@
+"""`potluck explore`, called as its function is until a shell can."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from potluck.cli.explore import explore
+from potluck.errors import SettingError
+from potluck.planning.pareto import ParetoTable
+from tests.cli.calling import FLEET, JOB
+
+QUICK = [
+    "population=6", "generations=2", "uniform=3", "batches=2", "warmup=2", "repeats=1", "held_out=50", "processes=0",
+]  # fmt: skip
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    (tmp_path / "job.toml").write_text(JOB)
+    (tmp_path / "fleet.toml").write_text(FLEET)
+    return tmp_path
+
+
+def call(*arguments: object) -> str:
+    app = typer.Typer()
+    app.command()(explore)
+    ways = [word for way in QUICK for word in ("--with", way)]
+    return CliRunner().invoke(app, [*map(str, arguments), *ways], catch_exceptions=False).stdout
+
+
+def test_writes_a_table_and_says_what_it_is_worth(job: Path) -> None:
+    said = call(job, "--out", job / "table.json", "--proxy", "alignment")
+    assert "more than with one rate for all sets" in said
+    assert "rank correlation of the proxy" in said
+    assert ParetoTable.load(job / "table.json").sets == ("linear1",)
+    assert (job / "table.json.evaluations.jsonl").exists()
+
+
+def test_json_is_one_object_and_the_second_call_finds_the_same(job: Path) -> None:
+    first, again = (json.loads(call(job, "--out", job / "table.json", "--json")) for _ in range(2))
+    assert first == again
+    assert first["hypervolume"] >= first["uniform_hypervolume"]
+
+
+def test_an_unknown_way_is_named(job: Path) -> None:
+    with pytest.raises(SettingError, match=r"explore\.crowd"):
+        call(job, "--with", "crowd=3")

@@ -1,0 +1,177 @@
+"""Single deaths, one by one: who takes over, how far the run falls back, and that momentum goes on."""
+
+from __future__ import annotations
+
+import copy
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import potluck
+from tests.simulation.pipelines import Bench, Story, data_of, deep_net, expected, job_of, same
+
+BATCHES, BATCH = 24, 8
+CUTS = {"kind": "cuts", "after": [1, 2, 4]}
+
+
+@cache
+def bench() -> Bench:
+    torch.manual_seed(0)
+    return Bench(deep_net(), data_of((5,), samples=40))
+
+
+def devices(count: int = 4) -> list[dict[str, Any]]:
+    return [{"name": f"d{place}", "flops": "100 kFLOP/s", "link": "lan"} for place in range(count)]
+
+
+def run(folder: Path, faults: list[dict[str, Any]], count: int = 4, **settings: Any) -> tuple[potluck.Result, Story]:
+    fleet = {"faults": faults, "lease": "1 s"}
+    pipeline = {
+        "batch": BATCH,
+        "partition": CUTS,
+        "retry": "200 ms",
+        "patience": "30 s",
+        **settings.pop("pipeline", {}),
+    }
+    job = job_of(devices(count), fleet=fleet, pipeline=pipeline, stop={"rounds": BATCHES}, **settings)
+    result = bench().simulate(job, folder)
+    return result, Story(folder)
+
+
+def check(result: potluck.Result, story: Story) -> None:
+    """It was trained to the end, and as the reference loop trains."""
+    assert result.status == "done", result.reason
+    assert len(story.committed()) == BATCHES
+    story.check_gates()
+    net, data = bench().net, bench().data
+    same(result.module, expected(net, data, BATCHES, BATCH, story.versions(), layer_of=bench().layer_of))
+
+
+def crash(device: str, at: float = 0.5, restart: str | None = None) -> dict[str, Any]:
+    return {"kind": "crash", "device": device, "at": f"{at} s", **({"restart": restart} if restart else {})}
+
+
+@pytest.mark.parametrize("device", ["d1", "d2", "d3"])
+@pytest.mark.parametrize("at", [0.2, 0.35, 0.5])
+def test_one_death_costs_at_most_one_committed_batch(tmp_path: Path, device: str, at: float) -> None:
+    result, story = run(tmp_path / "run", [crash(device, at)])
+    check(result, story)
+    lost = story.instants("lost")
+    assert [note.node for note in lost] == [device]
+    assert 0 < lost[0].fields["round"] < BATCHES
+    assert sum(note.fields["before"] - note.fields["to"] for note in story.instants("rolled back")) <= 1
+    _, after = story.instants("partition")
+    assert device not in after.fields["order"]
+    assert after.fields["version"] >= lost[0].fields["round"] - 1
+    (recovery,) = story.spans("recover")
+    assert recovery.end - recovery.start < 0.1
+
+
+@pytest.mark.parametrize("dead", [("d1", "d2"), ("d2", "d3"), ("d1", "d2", "d3")])
+def test_neighbours_that_die_together_cost_what_was_not_saved(tmp_path: Path, dead: tuple[str, ...]) -> None:
+    result, story = run(tmp_path / "run", [crash(device) for device in dead], checkpoint=5)
+    check(result, story)
+    assert set(story.instants("partition")[-1].fields["order"]) == {"d0", "d1", "d2", "d3"} - set(dead)
+    assert sum(note.fields["before"] - note.fields["to"] for note in story.instants("rolled back")) <= 6
+
+
+def test_two_who_are_no_neighbours_may_die_together(tmp_path: Path) -> None:
+    result, story = run(tmp_path / "run", [crash("d1"), crash("d3")])
+    check(result, story)
+    assert sum(note.fields["before"] - note.fields["to"] for note in story.instants("rolled back")) <= 1
+
+
+def test_the_central_device_gives_way_to_another_that_holds_the_data(tmp_path: Path) -> None:
+    result, story = run(tmp_path / "run", [crash("d0")], pipeline={"sources": ["d2"]})
+    check(result, story)
+    assert story.instants("partition")[-1].fields["order"][0] == "d2"
+    assert sum(note.fields["before"] - note.fields["to"] for note in story.instants("rolled back")) <= 1
+
+
+def test_without_the_data_the_run_stops_and_can_be_resumed(tmp_path: Path) -> None:
+    result, story = run(tmp_path / "run", [crash("d0", 0.6)])
+    assert result.status == "failed"
+    assert "d0 holds the data and is gone; the run can be resumed from batch" in result.reason
+    reached = result.summary["rounds"]
+    assert reached > 0
+    assert reached >= story.instants("lost")[0].fields["round"] - 1, "what the others had was saved"
+    task = potluck.Task(copy.deepcopy(bench().net), bench().data)
+    again = potluck.resume(tmp_path / "run", task=task, overrides=["fleet.faults=[]"], threads=0)
+    assert again.status == "done"
+    assert len(Story(tmp_path / "run").committed()) == BATCHES
+
+
+def test_the_central_device_is_waited_for(tmp_path: Path) -> None:
+    result, story = run(tmp_path / "run", [crash("d0", 0.5, "3 s")])
+    check(result, story)
+    assert story.instants("partition")[-1].fields["order"][0] == "d0"
+
+
+def test_a_device_that_returns_is_taken_in_again(tmp_path: Path) -> None:
+    adaptation = {"horizon": 0}
+    result, story = run(
+        tmp_path / "run", [crash("d2", 0.3, "100 ms")], 3, pipeline={"adaptation": adaptation, "partition": "optimal"}
+    )
+    check(result, story)
+    layouts = [note.fields["order"] for note in story.instants("partition")]
+    assert "d2" not in layouts[1]
+    assert "d2" in layouts[-1]
+
+
+def test_a_device_that_slows_down_gets_fewer_layers(tmp_path: Path) -> None:
+    slow = {"kind": "slow", "device": "d1", "at": "300 ms", "factor": 0.2, "lasting": "1000 s"}
+    result, story = run(tmp_path / "run", [slow], 3, pipeline={"partition": {"kind": "optimal", "subset": False}})
+    check(result, story)
+    shares = [_layers_of(note.fields, "d1") for note in story.instants("partition")]
+    assert shares[-1] < shares[0]
+
+
+@pytest.mark.parametrize("recovery", ["neighbour", "restart"])
+@pytest.mark.parametrize("replication", [{"kind": "periodic", "chain": 3, "central": 4}, {"kind": "none"}])
+def test_other_ways_of_recovery_are_consistent_too(tmp_path: Path, recovery: str, replication: dict[str, Any]) -> None:
+    result, story = run(
+        tmp_path / "run", [crash("d2")], pipeline={"recovery": recovery, "replication": replication}, checkpoint=5
+    )
+    check(result, story)
+    if recovery == "neighbour":
+        assert story.instants("partition")[-1].fields["cuts"] == [2, 3]
+
+
+def test_as_published_the_batch_timer_notices_and_versions_mix(tmp_path: Path) -> None:
+    """Nothing is rolled back, but the layers of the dead device are those of its last copy, without momentum."""
+    net, data = bench().net, bench().data
+    recovery = {"kind": "repartition", "notice": "timer", "consistent": False}
+    replication = {"kind": "periodic", "chain": 3, "central": 6, "optimizer_state": False}
+    result, story = run(tmp_path / "run", [crash("d2")], pipeline={"recovery": recovery, "replication": replication})
+    assert result.status == "done"
+    assert len(story.committed()) == BATCHES
+    assert story.instants("rolled back") == []
+    theirs = expected(net, data, BATCHES, BATCH, story.versions(), layer_of=bench().layer_of)
+    assert result.module is not None
+    ours = result.module.state_dict()
+    assert any(not torch.equal(tensor, ours[name]) for name, tensor in theirs.state_dict().items())
+
+
+@pytest.mark.parametrize("share", [0.1, 0.3])
+def test_lost_messages_only_cost_time(tmp_path: Path, share: float) -> None:
+    lossy = {"kind": "lose", "device": "*", "at": "0 s", "share": share, "lasting": "1000 s"}
+    result, story = run(tmp_path / "run", [lossy])
+    check(result, story)
+    assert story.instants("lost") == []
+
+
+def test_a_link_that_drops_for_a_moment_costs_no_batch(tmp_path: Path) -> None:
+    cut = {"kind": "partition", "device": "d1", "at": "400 ms", "lasting": "500 ms"}
+    result, story = run(tmp_path / "run", [cut])
+    check(result, story)
+    assert story.instants("lost") == []
+    assert story.instants("rolled back") == []
+
+
+def _layers_of(partition: dict[str, Any], device: str) -> int:
+    ends = [0, *partition["cuts"], 6]
+    place = partition["order"].index(device)
+    return int(ends[place + 1] - ends[place])
