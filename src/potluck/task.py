@@ -15,6 +15,7 @@ from potluck import seeds
 from potluck.data import Dataset, Source, load
 from potluck.errors import DataError, ModelError, SettingError
 from potluck.model import zoo
+from potluck.model.norms import group_norms
 from potluck.model.replica import Loss
 from potluck.settings import Settings, load_object
 
@@ -43,15 +44,16 @@ class TaskSettings(Settings, frozen=True, kw_only=True):
     model: str
     data: Source
     options: dict[str, Any] = msgspec.field(default_factory=dict)  # of the model
+    norm: Literal["batch", "group"] = "batch"  # "group" in place of every batch norm, for skewed classes
     augment: bool = False
     loss: Literal["cross-entropy", "mse"] = "cross-entropy"
+    costs: str | None = None  # in the simulated world, time and bytes are those of this model of the zoo
 
     def __post_init__(self) -> None:
-        if ":" not in self.model and self.model not in zoo.names():
-            try:
-                zoo.entry(self.model)
-            except ModelError as error:
-                raise SettingError("model", str(error)) from None
+        if ":" not in self.model:
+            _check_known("model", self.model)
+        if self.costs is not None:
+            _check_known("costs", self.costs)
 
     @property
     def name(self) -> str:
@@ -62,6 +64,10 @@ class TaskSettings(Settings, frozen=True, kw_only=True):
         return self.data.info(None).shape
 
     def factory(self, shape: tuple[int, ...], classes: int) -> Callable[[], nn.Module]:
+        made = self._factory(shape, classes)
+        return made if self.norm == "batch" else lambda: group_norms(made())
+
+    def _factory(self, shape: tuple[int, ...], classes: int) -> Callable[[], nn.Module]:
         if ":" in self.model:
             made = load_object(self.model, "task.model")
             return lambda: _module(made(**self.options), self.model)
@@ -90,6 +96,13 @@ def build(settings: TaskSettings | str, root: Path | None) -> Task:
     if settings.loss == "mse" and not data.train.y.is_floating_point():
         raise SettingError("task.loss", f"'mse' needs targets that are numbers; {data.name!r} has classes")
     return Task(settings.factory(data.shape, len(data.classes)), data, loss, settings.name)
+
+
+def _check_known(key: str, name: str) -> None:
+    try:
+        zoo.entry(name)
+    except ModelError as error:
+        raise SettingError(key, str(error)) from None
 
 
 def _seeded(factory: Callable[[], nn.Module], seed: int, what: str) -> nn.Module:

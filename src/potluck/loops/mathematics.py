@@ -128,12 +128,13 @@ class _Nothing:
 
     loss = 0.0
 
-    def __init__(self, costs: Costs, samples: int) -> None:
+    def __init__(self, costs: Costs, samples: int, choose: Callable[[float], float]) -> None:
         self.samples = samples
         self._costs = costs
+        self._choose = choose
 
     def choose(self, batch: int, affordable: float) -> float:
-        return 1.0
+        return self._choose(affordable)
 
     def train(self, beat: Beat) -> None:
         pass
@@ -148,10 +149,10 @@ class _Nothing:
 class GhostTrainer:
     """Updates that are only bytes."""
 
-    chooses = False
-
-    def __init__(self, costs: Callable[[Whom], Costs]) -> None:
+    def __init__(self, costs: Callable[[Whom], Costs], carver: Any = None) -> None:
         self._costs = costs
+        self._carver = carver
+        self.chooses = carver is not None and carver.chooses
 
     def memory(self) -> None:
         return None
@@ -159,7 +160,10 @@ class GhostTrainer:
     def session(
         self, whom: Whom, pieces: Mapping[int, Any], share: Share, lr: float, memory: Any, draws: Any
     ) -> _Nothing:
-        return _Nothing(self._costs(whom), sum(share.sizes))
+        def choose(affordable: float) -> float:
+            return float(self._carver.choose(whom, affordable, draws("choose")).share)
+
+        return _Nothing(self._costs(whom), sum(share.sizes), choose)
 
 
 class _GhostDraft:

@@ -14,6 +14,7 @@ from potluck.model.codecs import Codec, Dense
 from potluck.model.local import Gradient, Local
 from potluck.model.merge import Merge, Samples
 from potluck.model.optimizers import Constant, Optimizer, Schedule, Sgd
+from potluck.model.submodels.parts import Submodel, Whole
 from potluck.settings import Settings
 from potluck.units import Seconds
 
@@ -29,6 +30,8 @@ class Rounds(Settings, frozen=True, kw_only=True):
     local: Local = Gradient()
     local_schedule: Schedule = Constant()
     transfer: Transfer = Sequential()
+    submodel: Submodel = Whole()
+    slot: Seconds | None = None  # of a mini-batch: a device trains what fits (default: the fastest one's whole step)
     codec: Codec = Dense()
     merge: Merge = Samples()
     barrier: Barrier = All()

@@ -6,6 +6,7 @@ comes later is dropped, and counted.
 
 from __future__ import annotations
 
+import asyncio
 import math
 from typing import Protocol
 
@@ -95,8 +96,7 @@ class Streamed:
         self._expect(invite)
         await self._wait_for(want)
         ids = self._give(invite, self.feed.take(want, self._node.now()))
-        if self._expected:
-            await self._complete.wait(float(self._settings.retry))
+        await self._wait_for_gifts(len(ids))
         ids, samples = self._mix(ids)
         self._tell(began, invite.round)
         sizes, rng, count = cut(self._settings.batching, len(ids)), self._node.rng, invite.count
@@ -111,6 +111,16 @@ class Streamed:
             here = Latch()
             self.feed.notify(want, here.open)
             await here.wait(60.0)
+
+    async def _wait_for_gifts(self, taken: int) -> None:
+        """For as long as a request may take; a turn that is dropped meanwhile trains on nothing that it took."""
+        if not self._expected:
+            return
+        try:
+            await self._complete.wait(float(self._settings.retry))
+        except asyncio.CancelledError:
+            self.feed.account.gave_up(taken)
+            raise
 
     # --- injection -------------------------------------------------------------------------------------------------
 

@@ -138,7 +138,7 @@ class Turn:
         device, count = self._device, self._invite.count
         factor = device.settings.local_schedule.factor(self._round)
         return device.mathematics.session(
-            self._whom, self._pieces, share, factor, device.memory, lambda: self._node.rng("submodel", count)
+            self._whom, self._pieces, share, factor, device.memory, lambda name: self._node.rng(name, count)
         )
 
     def _train(self, pace: Pace, steps: list[Step]) -> None:

@@ -1,8 +1,8 @@
-"""What the two sides of a round ask of a sub-model: which numbers it has, and a small network that trains them."""
+"""What the two sides of a round ask of a sub-model: which numbers it has, what it costs, and how it is trained."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from potluck.model.replica import Loss, Replica
 from potluck.model.state import Layout, State
 
-__all__ = ["Carver", "Choice", "Selection", "Turn"]
+__all__ = ["Carver", "Choice", "Loan", "Part", "Turn"]
 
 
 class Turn(Protocol):
@@ -29,14 +29,14 @@ class Turn(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Selection:
+class Part:
     """A part of the model: where its numbers lie in the whole's two vectors, and its own layout of as many layers."""
 
-    key: Hashable  # alike for selections that one small network can serve
+    key: Hashable  # alike for parts that one small network can serve
     params: Tensor
     buffers: Tensor
     layout: Layout
-    macs: Sequence[int]  # of each layer, per sample
+    macs: Sequence[float]  # of each layer, per sample
 
     def cut(self, state: State, first: int, last: int) -> tuple[Tensor, Tensor]:
         """The selected numbers of the layers `first` to `last`."""
@@ -49,27 +49,43 @@ class Choice(Protocol):
 
     @property
     def share(self) -> float:
-        """Its cost as a share of a whole step's."""
+        """Its cost as a share of the whole model's."""
+
+
+class Loan(Protocol):
+    """What one mini-batch trains: a narrower network on loan from a replica of the whole model."""
+
+    @property
+    def replica(self) -> Replica:
+        """Whose gradient to take; its `numbers.params` are the weights to step."""
+
+    def gather(self, vector: Tensor) -> Tensor: ...
+
+    def scatter(self, small: Tensor, vector: Tensor) -> None: ...
+
+    def close(self) -> None: ...
 
 
 class Carver(Protocol):
     """A submodel part, bound to one model."""
 
     chooses: bool  # whether every mini-batch trains a part of its own
+    lends: bool  # whether parts are trained on loan from the whole model, or as networks of their own
 
-    def select(self, turn: Turn) -> Selection | None:
+    def select(self, turn: Turn) -> Part | None:
         """What a device is sent and sends back; None for the whole model. Both sides come to the same."""
 
-    def network(self, turn: Turn, selection: Selection) -> nn.Module:
-        """A small network of the selection's layout; its numbers do not matter."""
+    def choose(self, turn: Turn, affordable: float, draws: np.random.Generator) -> Choice:
+        """How much the next mini-batch trains, for at most `affordable` of a whole step's cost."""
+
+    def lend(self, replica: Replica, turn: Turn, choice: Choice | None, draws: np.random.Generator) -> Loan:
+        """What a mini-batch trains, where parts are on loan."""
+
+    def network(self, turn: Turn, part: Part) -> nn.Module:
+        """A small network of the part's layout, where parts are networks of their own; its numbers do not matter."""
 
     def loss(self, turn: Turn, loss: Loss) -> Loss:
         """What a device minimises."""
 
-    def choose(self, turn: Turn, affordable: float, draws: np.random.Generator) -> Choice:
-        """The part for the next mini-batch, for at most `affordable` of a whole step's cost."""
-
-    def gradient(
-        self, replica: Replica, choice: Choice, inputs: Tensor, targets: Tensor, draws: np.random.Generator | None
-    ) -> tuple[Tensor, float, Tensor | None]:
-        """The chosen part's gradient in the whole's vector, the loss, and which entries it is of (None: all)."""
+    def calibration(self) -> Callable[[Replica], None] | None:
+        """What has to be done to the whole model before it is used, if anything."""

@@ -7,10 +7,12 @@ A MAC is one multiply and one add; the counter counts both, so MACs are half its
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
 
 from potluck.model.skeleton import skeleton
 
@@ -19,24 +21,32 @@ __all__ = ["Tally", "macs", "per_sample", "sample", "size_bytes", "tensors"]
 FLOPS_PER_MAC = 2
 
 
-class Tally:
+class Tally(TorchDispatchMode):
     """A running FLOP count: `split()` gives what was counted since the last call."""
 
     def __init__(self) -> None:
-        self._counter = FlopCounterMode(display=False)
-        self._seen = 0
+        super().__init__()
+        self._counted = 0
 
-    def __enter__(self) -> Tally:
-        self._counter.__enter__()  # type: ignore[no-untyped-call]
-        return self
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else the first operation imports the compiler, which takes seconds
 
-    def __exit__(self, *reason: object) -> None:
-        self._counter.__exit__(*reason)  # type: ignore[no-untyped-call]
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        with self:
+            parts = func.decompose(*args, **kwargs)
+        if parts is not NotImplemented:
+            return parts
+        made = func(*args, **kwargs)
+        count = flop_registry.get(func.overloadpacket)
+        if count is not None:
+            self._counted += int(count(*args, **kwargs, out_val=made))
+        return made
 
     def split(self) -> int:
         """FLOPs since the last split."""
-        total = int(self._counter.get_total_flops())
-        since, self._seen = total - self._seen, total
+        since, self._counted = self._counted, 0
         return since
 
 

@@ -12,6 +12,7 @@ import msgspec
 import torch
 from torch import Tensor
 
+from potluck.model.carving import Loan
 from potluck.model.replica import Replica
 from potluck.settings import Part
 
@@ -29,8 +30,12 @@ class Walk:
     def start(self) -> None:
         """The model is loaded."""
 
-    def step(self, gradient: Tensor, share: float, entries: slice | Tensor = WHOLE) -> None:
+    def step(self, gradient: Tensor, share: float, entries: slice = WHOLE) -> None:
         """Take a mini-batch's gradient, which stands for `share` of the turn's samples; of some entries only, if so."""
+        raise NotImplementedError
+
+    def step_on(self, loan: Loan, gradient: Tensor, share: float) -> None:
+        """The same for a part of the model on loan."""
         raise NotImplementedError
 
     def update(self, entries: slice = WHOLE) -> Tensor:
@@ -66,11 +71,14 @@ class _Mean(Walk):
     def __init__(self, replica: Replica) -> None:
         self._mean = torch.zeros_like(replica.numbers.params)
 
-    def step(self, gradient: Tensor, share: float, entries: slice | Tensor = WHOLE) -> None:
+    def step(self, gradient: Tensor, share: float, entries: slice = WHOLE) -> None:
         if share == 1.0:
             self._mean[entries] = gradient[entries]
         else:
             self._mean[entries] += share * gradient[entries]
+
+    def step_on(self, loan: Loan, gradient: Tensor, share: float) -> None:
+        loan.scatter(loan.gather(self._mean).add(gradient, alpha=share), self._mean)
 
     def update(self, entries: slice = WHOLE) -> Tensor:
         return self._mean[entries]
@@ -110,25 +118,32 @@ class _Descent(Walk):
     def start(self) -> None:
         self._anchor = self._replica.anchor()
 
-    def step(self, gradient: Tensor, share: float, entries: slice | Tensor = WHOLE) -> None:
-        weights, anchor = self._weights[entries], self._anchor[entries]
-        direction = self._direction(self._settings.correct(gradient[entries], weights, anchor), weights, entries)
-        weights.add_(direction, alpha=-self._rate)
-        if isinstance(entries, Tensor):  # a copy, where a slice is a view
-            self._weights[entries] = weights
+    def step(self, gradient: Tensor, share: float, entries: slice = WHOLE) -> None:
+        velocity = self._moving()[entries] if self._settings.momentum else None
+        self._descend(self._weights[entries], gradient[entries], self._anchor[entries], velocity)
 
-    def _direction(self, gradient: Tensor, weights: Tensor, entries: slice | Tensor) -> Tensor:
+    def step_on(self, loan: Loan, gradient: Tensor, share: float) -> None:
+        settings, whole = self._settings, loan.replica.numbers.params
+        bends = type(settings).correct is not LocalSgd.correct
+        anchor = loan.gather(self._anchor) if bends else whole
+        velocity = loan.gather(self._moving()) if settings.momentum else None
+        self._descend(whole, gradient, anchor, velocity)
+        if velocity is not None:
+            loan.scatter(velocity, self._moving())
+
+    def _descend(self, weights: Tensor, gradient: Tensor, anchor: Tensor, velocity: Tensor | None) -> None:
         settings = self._settings
+        direction = settings.correct(gradient, weights, anchor)
         if settings.weight_decay:
-            gradient = gradient.add(weights, alpha=settings.weight_decay)
-        if not settings.momentum:
-            return gradient
+            direction = direction.add(weights, alpha=settings.weight_decay)
+        if velocity is not None:
+            direction = velocity.mul_(settings.momentum).add_(direction)
+        weights.add_(direction, alpha=-self._rate)
+
+    def _moving(self) -> Tensor:
         if self._velocity is None:
             self._velocity = torch.zeros_like(self._weights)
-        velocity = self._velocity[entries].mul_(settings.momentum).add_(gradient)
-        if isinstance(entries, Tensor):
-            self._velocity[entries] = velocity
-        return velocity
+        return self._velocity
 
     def update(self, entries: slice = WHOLE) -> Tensor:
         return self._anchor[entries] - self._weights[entries]

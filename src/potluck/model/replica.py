@@ -27,6 +27,7 @@ class Replica:
         self.dropouts = seed_dropouts(self.module)
         self.draws_elsewhere = True  # whether anything but these layers may draw
         self.paced: object | None = None  # this replica run layer by layer, once that was asked for
+        self.workshop: object | None = None  # where parts of it are trained, once that was asked for
         self.layout = layout
         self.loss = loss
         self.numbers = bind(self.module, layout)

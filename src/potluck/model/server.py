@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from potluck.model.carving import Carver, Selection, Turn
+from potluck.model.carving import Carver, Part, Turn
 from potluck.model.codecs import Codec
 from potluck.model.codecs.checks import FLOATS, array_refusal
 from potluck.model.draft import Draft
@@ -42,17 +42,18 @@ class Server:
         self._merge = merge
         self._codec = codec
         self._carver = carver
+        self._calibrate = None if carver is None else carver.calibration()
         self._settings = optimizer
         self._optimizer = optimizer.build(self.state.params)
         self._sum: Sum | None = None
         self._test = test
         self._replica = Replica(module, layout, loss)
 
-    def select(self, whom: Turn) -> Selection | None:
+    def select(self, whom: Turn) -> Part | None:
         """Which part of the model a turn is about; None for all of it."""
         return None if self._carver is None else self._carver.select(whom)
 
-    def segment(self, state: State, part: Selection | None, first: int, last: int) -> Payload:
+    def segment(self, state: State, part: Part | None, first: int, last: int) -> Payload:
         """Some layers of a version of the model, as they go on the wire."""
         if part is None:
             params, buffers = self.layout.slices(first, last)
@@ -61,7 +62,7 @@ class Server:
             numbers = part.cut(state, first, last)
         return Payload(sum(vector.nbytes for vector in numbers), tuple(vector.numpy() for vector in numbers))
 
-    def refusal(self, pieces: Sequence[Piece], part: Selection | None) -> str | None:
+    def refusal(self, pieces: Sequence[Piece], part: Part | None) -> str | None:
         """Why these pieces cannot be merged, if so; asked once for each update, before it counts."""
         layout = self.layout if part is None else part.layout
         for piece in pieces:
@@ -75,7 +76,7 @@ class Server:
                 return f"{reason} (layers {piece.first} to {piece.last})"
         return None
 
-    def add(self, pieces: Sequence[Piece], part: Selection | None, samples: int, staleness: int) -> None:
+    def add(self, pieces: Sequence[Piece], part: Part | None, samples: int, staleness: int) -> None:
         """Put one whole update into the sum."""
         if self._sum is None:
             self._sum = self._merge.begin(self.layout)
@@ -141,6 +142,8 @@ class Server:
         replica = self._replica
         replica.load(0, self.layout.layers - 1, self.state.params, self.state.buffers)
         replica.settle()
+        if self._calibrate is not None:
+            self._calibrate(replica)
         return _score(replica.outputs(_in_batches(self._test)), replica.loss)
 
     def tensors(self) -> dict[str, Tensor]:

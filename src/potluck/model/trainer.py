@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from potluck.errors import ModelError
-from potluck.model.carving import Carver, Choice, Selection, Turn
+from potluck.model.carving import Carver, Choice, Part, Turn
 from potluck.model.codecs import Codec
-from potluck.model.local import WHOLE, Local, Walk
+from potluck.model.local import Local, Walk
 from potluck.model.paced import Paced
 from potluck.model.replica import Draws, Loss, Replica
 from potluck.model.state import Layout
@@ -118,13 +118,14 @@ class Trainer:
         share: Share,
         lr: float,
         memory: Any,
-        draws: Callable[[], np.random.Generator],
+        draws: Callable[[str], np.random.Generator],
     ) -> Session:
         return Session(self, whom, pieces, share, lr, memory, draws)
 
-    def replica(self, whom: Turn, part: Selection | None) -> Replica:
-        """This thread's replica of the whole model, or of a part like this one."""
+    def replica(self, whom: Turn, part: Part | None) -> Replica:
+        """This thread's replica of the whole model, or a network of its own for a part like this one."""
         kept: dict[Any, Replica] = self._threads.__dict__.setdefault("replicas", {})
+        part = None if self.carver is not None and self.carver.lends else part
         key = None if part is None else part.key
         if key not in kept:
             if len(kept) > 32:
@@ -142,7 +143,7 @@ class Trainer:
         assert isinstance(replica.paced, Paced)
         return replica.paced
 
-    def _make(self, whom: Turn, part: Selection | None) -> Replica:
+    def _make(self, whom: Turn, part: Part | None) -> Replica:
         if part is None:
             replica = Replica(self._module, self.layout, self.loss)
         else:
@@ -178,7 +179,7 @@ class Session:
         share: Share,
         lr: float,
         memory: Any,
-        draws: Callable[[], np.random.Generator],
+        draws: Callable[[str], np.random.Generator],
     ) -> None:
         self._trainer = trainer
         self._whom = whom
@@ -203,7 +204,7 @@ class Session:
         carver = self._trainer.carver
         assert carver is not None
         if self._picking is None:
-            self._picking = self._draws()
+            self._picking = self._draws("choose")
         choice = self._choices[batch] = carver.choose(self._whom, affordable, self._picking)
         return choice.share
 
@@ -212,7 +213,7 @@ class Session:
     def train(self, beat: Beat) -> None:
         replica = self._trainer.replica(self._whom, self._part)
         walk = self._trainer.local.begin(replica, self._lr)
-        if beat.holds and beat.overlapped and not self._trainer.chooses:
+        if beat.holds and beat.overlapped and not self._lends:
             self._train_paced(replica, walk, beat)
         else:
             self._train_plainly(replica, walk, beat)
@@ -221,15 +222,15 @@ class Session:
         if beat.holds and beat.overlapped:
             for layer in range(self._layout.layers):
                 beat.before(layer)
-        self._load(replica, range(self._layout.layers))
+        self._load_whole(replica)
         before = replica.state_buffers()
         walk.start()
-        rng = self._rng()
+        rng, units = self._rng(), self._draws("units") if self._lends else None
         for place, (inputs, targets, share) in enumerate(self._data(rng)):
             if beat.holds:
                 beat.batch(place)
-            self._step(replica, walk, place, inputs, targets, share, rng)
-        self._params, self._buffers = walk.update(), replica.buffers_since(before)
+            self._step(replica, walk, place, (inputs, targets), share, rng, units)
+        self._params, self._buffers = self._cut(walk.update(), replica.buffers_since(before))
         if beat.holds and beat.overlapped:
             beat.half(first=True, last=True)
             for layer in reversed(range(self._layout.layers)):
@@ -238,18 +239,48 @@ class Session:
             beat.done()
 
     def _step(
-        self, replica: Replica, walk: Walk, place: int, inputs: Tensor, targets: Tensor, share: float, rng: Any
+        self,
+        replica: Replica,
+        walk: Walk,
+        place: int,
+        batch: tuple[Tensor, Tensor],
+        share: float,
+        rng: np.random.Generator | None,
+        units: np.random.Generator | None,
     ) -> None:
         draws = rng if self._trainer.draws else None
-        if place in self._choices:
+        if units is not None:
             assert self._trainer.carver is not None
-            choice = self._choices[place]
-            gradient, loss, entries = self._trainer.carver.gradient(replica, choice, inputs, targets, draws)
-            walk.step(gradient, share, WHOLE if entries is None else entries)
+            loan = self._trainer.carver.lend(replica, self._whom, self._choices.get(place), units)
+            gradient, loss = loan.replica.gradient(*batch, draws)
+            walk.step_on(loan, gradient, share)
+            loan.close()
         else:
-            gradient, loss = replica.gradient(inputs, targets, draws)
+            gradient, loss = replica.gradient(*batch, draws)
             walk.step(gradient, share)
         self.loss += loss * share
+
+    def _load_whole(self, replica: Replica) -> None:
+        """All pieces; those of a part on loan go to their places in the whole model."""
+        if self._part is None or not self._lends:
+            self._load(replica, range(self._layout.layers))
+            return
+        pieces = [self._pieces[first][2].arrays for first in sorted(self._pieces)]
+        for numbers, places, which in (
+            (replica.numbers.params, self._part.params, 0), (replica.numbers.buffers, self._part.buffers, 1),
+        ):  # fmt: skip
+            numbers[places] = torch.cat([torch.from_numpy(arrays[which]) for arrays in pieces])
+        replica.settle()
+
+    def _cut(self, params: Tensor, buffers: Tensor) -> tuple[Tensor, Tensor]:
+        """The update as it is pushed: of the part that was pulled."""
+        if self._part is None or not self._lends:
+            return params, buffers
+        return params[self._part.params], buffers[self._part.buffers]
+
+    @property
+    def _lends(self) -> bool:
+        return self._trainer.carver is not None and self._trainer.carver.lends
 
     def _train_paced(self, replica: Replica, walk: Walk, beat: Beat) -> None:
         """The first forward waits for segments, layer by layer; the last backward hands over updates likewise."""

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from potluck.errors import SettingError
 from potluck.recipes import fedprox as fedprox  # declares its part
-from potluck.recipes import pipelines
+from potluck.recipes import pipelines, streaming
 
 __all__ = ["CATALOGUE", "Recipe", "find"]
 
@@ -81,6 +81,41 @@ CATALOGUE: Mapping[str, Recipe] = {
         "fedavg whose coordinator steps with Adam",
         "Reddi et al. 2021, Adaptive federated optimization",
         {"rounds": {"local": _LOCAL, "server": {"kind": "adam", "lr": 0.01, "epsilon": 0.001}}},
+    ),
+    "scadles": Recipe(
+        "batches, weights and learning rate follow the streams; old data is dropped, gradients are sent as top-k",
+        "Tyagi and Swany 2022, ScaDLES: scalable deep learning over streaming data at the edge",
+        streaming.SCADLES,
+    ),
+    "ddl": Recipe(
+        "sync-sgd on streams with one batch size for all: waits for the slowest stream, keeps everything",
+        "Tyagi and Swany 2022, ScaDLES: scalable deep learning over streaming data at the edge",
+        streaming.DDL,
+    ),
+    "scadles-weighted": Recipe(
+        "ddl with batches, weights and learning rate that follow the streams",
+        "Tyagi and Swany 2022, ScaDLES: scalable deep learning over streaming data at the edge",
+        streaming.WEIGHTED,
+    ),
+    "scadles-truncation": Recipe(
+        "ddl that keeps only what streamed in since the last batch",
+        "Tyagi and Swany 2022, ScaDLES: scalable deep learning over streaming data at the edge",
+        streaming.TRUNCATION,
+    ),
+    "scadles-compression": Recipe(
+        "ddl that sends the largest tenth of a gradient while that holds most of it",
+        "Tyagi and Swany 2022, ScaDLES: scalable deep learning over streaming data at the edge",
+        streaming.COMPRESSION,
+    ),
+    "scadles-injection": Recipe(
+        "scadles for skewed classes: in every round some devices give some of their raw samples to others",
+        "Tyagi and Swany 2022, ScaDLES: scalable deep learning over streaming data at the edge",
+        streaming.INJECTION,
+    ),
+    "scadles-plus": Recipe(
+        "scadles whose batches and steps are capped, whose buffer is shared by classes, whose transfers are hidden",
+        "Potluck; after Tyagi and Swany 2022 and Cai et al. 2022",
+        streaming.PLUS,
     ),
     "ftpipehd": Recipe(
         "layers over uneven devices, batches flowing through; cuts follow the devices' speeds, deaths cost a batch",

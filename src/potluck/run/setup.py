@@ -20,7 +20,7 @@ from potluck.job import Job
 from potluck.loops.costs import Costs
 from potluck.loops.device import DeviceLoop
 from potluck.loops.estimates import LinkPrior
-from potluck.loops.mathematics import DeviceMathematics, GhostServer, GhostTrainer, ServerMathematics
+from potluck.loops.mathematics import DeviceMathematics, GhostServer, GhostTrainer, ServerMathematics, Whom
 from potluck.loops.node import Node
 from potluck.loops.parts.streaming import Flow, wanted
 from potluck.loops.progress import Books
@@ -28,11 +28,13 @@ from potluck.loops.rounds import Coordinator
 from potluck.loops.rules import Rules
 from potluck.loops.sharing import Sharing
 from potluck.loops.supply import Held, Streamed, Supply
+from potluck.model.carving import Carver
 from potluck.model.chain import Chain, trace
 from potluck.model.server import Server
 from potluck.model.state import Layout, State
-from potluck.model.trainer import Trainer
 from potluck.run.belongings import Belongings
+from potluck.run.heavy import server_kind, trainer_kind, weight_of
+from potluck.run.sizing import Sizing, carver_of, narrowed
 from potluck.run.streams import replayed
 from potluck.task import Task, TaskSettings, build
 
@@ -54,10 +56,12 @@ class Setup:
     module: nn.Module | None
     feeds: Callable[[str], Feed] | None = None  # where data streams in
     data: Dataset | None = None
+    carver: Carver | None = None
 
     def __post_init__(self) -> None:
         self._devices = {device.name: device for device in self.job.fleet.members}
         self._forecasts: dict[str, float] = {}
+        self.sizing = Sizing(self.job, self.costs, self.carver)
 
     @staticmethod
     def of(job: Job, task: Task | None, data: Path | None) -> Setup:
@@ -75,9 +79,9 @@ class Setup:
         name, life = node.name, node.incarnation
         seen = belongings.seen(name, life, self.link_prior(name))
         memory = belongings.memory(name, life, self.trainer.memory)
-        costs = self.costs_on(name)
-        supply = self._supply(node, belongings, costs)
-        return DeviceLoop(node, self.job.rounds, self.trainer, lambda whom: costs, supply, seen, memory)
+        supply = self._supply(node, belongings, self.costs_on(name))
+        affordable = self.sizing.affordable(name)
+        return DeviceLoop(node, self.job.rounds, self.trainer, self.turn_costs, supply, seen, memory, affordable)
 
     def _supply(self, node: Node, belongings: Belongings, costs: Costs) -> Supply:
         rounds, feeds = self.job.rounds, self.feeds
@@ -95,7 +99,12 @@ class Setup:
     # --- figures ---------------------------------------------------------------------------------------------------
 
     def costs_on(self, device: str) -> Costs:
+        """Of the whole model, on a device."""
         return self.costs.on(self._devices[device].flops)
+
+    def turn_costs(self, whom: Whom) -> Costs:
+        """Of what a device is sent for a turn."""
+        return self.sizing.costs(whom)
 
     def link_prior(self, device: str) -> LinkPrior:
         """What a device takes for granted of its link to the coordinator: the fleet's own figures."""
@@ -132,15 +141,17 @@ class Setup:
 
 def _real(job: Job, task: Task) -> Setup:
     module = task.module(job.seed)
-    chain = trace(module, task.data.shape)
-    layout = _layout(chain)
-    rounds = job.rounds
-    shards = _shards(job, task)
-    trainer = Trainer(module, layout, task.loss, task.data.train, rounds.local, rounds.codec)
-    server = Server(module, layout, task.loss, task.data.test, rounds.merge, rounds.server, rounds.codec)
-    costs = _costs(chain, layout, job)
-    feeds = replayed(job, shards, task.data.train)
-    return Setup(job, layout, costs, shards, server, trainer, module, feeds, task.data)
+    chain = narrowed(job, trace(module, task.data.shape))
+    module, layout, rounds = chain.module, _layout(chain), job.rounds
+    shards, costs, data = _shards(job, task), _costs(chain, layout, job), task.data
+    carver = carver_of(job, chain, layout, Sizing(job, costs, None).affordable, data.train)
+    weight, codec = weight_of(job, chain), rounds.codec
+    trainer = trainer_kind(weight)(module, layout, task.loss, data.train, rounds.local, codec, carver)
+    server = server_kind(weight)(
+        module, layout, task.loss, data.test, rounds.merge, rounds.server, rounds.codec, carver
+    )
+    feeds = replayed(job, shards, data.train)
+    return Setup(job, layout, costs, shards, server, trainer, module, feeds, data, carver)
 
 
 def _timing_only(job: Job, task: Task | None) -> Setup:
@@ -154,11 +165,13 @@ def _timing_only(job: Job, task: Task | None) -> Setup:
         chain = trace(module, info.shape)
     else:
         raise SettingError("timing_only", "needs a [task] table or a task given in Python")
+    chain = narrowed(job, chain)
     layout = _layout(chain)
     costs = _costs(chain, layout, job)
-    shards = _Alike(np.arange(job.samples))
-    server, trainer = GhostServer(lambda whom: costs), GhostTrainer(lambda whom: costs)
-    return Setup(job, layout, costs, shards, server, trainer, None, replayed(job, shards, None))
+    carver = carver_of(job, chain, layout, Sizing(job, costs, None).affordable, None)
+    shards, sizing = _Alike(np.arange(job.samples)), Sizing(job, costs, carver)
+    server, trainer = GhostServer(sizing.costs), GhostTrainer(sizing.costs, carver)
+    return Setup(job, layout, costs, shards, server, trainer, None, replayed(job, shards, None), None, carver)
 
 
 class _Alike(dict[str, npt.NDArray[np.int64]]):
@@ -185,7 +198,7 @@ def _costs(chain: Chain, layout: Layout, job: Job) -> Costs:
         params, buffers = layout.slices(layer, layer)
         kept = (buffers.stop - buffers.start) * layout.itemsize
         push.append(job.rounds.codec.nbytes(params.stop - params.start, layout.itemsize) + kept)
-    return Costs(forward, [2 * flop for flop in forward], pull, push)
+    return weight_of(job, chain).on(Costs(forward, [2 * flop for flop in forward], pull, push))
 
 
 def _shards(job: Job, task: Task) -> Shards:

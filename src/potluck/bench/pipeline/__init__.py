@@ -79,15 +79,20 @@ def _link_figures(results: Results, link: str) -> Iterator[Figure]:
     )
     found = {name: results[f"recovery/{name}/{link}"] for name in RECOVERIES}
     for name, result in found.items():
-        back = f"{result['rolled_back']} batches taken back, period {result['period_before_s']:.2f} s before"
+        note = f"{result['rolled_back']} batches done again; a batch took {result['period_before_s']:.2f} s before,"
         yield Figure(
-            name=f"recovery, {LINKS[link]}, {name}", unit="s", measured=result["seconds"],
-            note=f"{back}, {result['period_after_s']:.2f} s after",
+            name=f"a death, {LINKS[link]}, {name}: next new batch committed", unit="s", measured=result["seconds"],
+            note=f"{note} {result['period_after_s']:.2f} s after",
         )  # fmt: skip
-    ratio = found["as published"]["seconds"] / found["ours"]["seconds"]
+    published, ours = found["as published"], found["ours"]
     yield Figure(
-        name=f"recovery, {LINKS[link]}: ours against as published", unit="x", measured=ratio, goal=Goal("≥", 5.0)
-    )
+        name="  ours sooner than as published by", unit="x", measured=published["seconds"] / ours["seconds"],
+        goal=Goal("≥", 5.0), note="most of ours is the way of that one batch through the pipeline and back",
+    )  # fmt: skip
+    yield Figure(
+        name="  batches flow again, ours sooner by", unit="x", measured=published["flows_s"] / ours["flows_s"],
+        note=f"after {ours['flows_s']:.3f} s against {published['flows_s']:.2f} s",
+    )  # fmt: skip
 
 
 def charts(results: Results) -> Sequence[Chart]:
@@ -124,7 +129,7 @@ def _recoveries(results: Results) -> Chart:
     links = [link for link in LINKS if f"replication/{link}" in results]
     series = [Series(name, [results[f"recovery/{name}/{link}"]["seconds"] for link in links]) for name in RECOVERIES]
     return Chart(
-        title="A death, until the run is further than before", y_label="seconds",
+        title="From a death to the next new batch", y_label="seconds",
         series=series, groups=[LINKS[link] for link in links],
     )  # fmt: skip
 

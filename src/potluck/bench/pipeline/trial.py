@@ -43,8 +43,9 @@ class Trial:
         return [note.fields for note in self._instants("partition")]
 
     def further_after(self, moment: float) -> float:
-        """Seconds from a moment until the run is further than it was then."""
-        return next(when for when, _ in self.commits() if when > moment) - moment
+        """Seconds from a death until a new layout has got the run further than the old one had."""
+        flowing = moment + self.flows_after(moment)
+        return next(when for when, _ in self.commits() if when > flowing) - moment
 
     def flows_after(self, moment: float) -> float:
         """Seconds from a moment until batches flow in a new layout."""

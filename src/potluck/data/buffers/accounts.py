@@ -51,6 +51,11 @@ class Account(msgspec.Struct, eq=True):
         self.trained -= count
         self.shared += count
 
+    def gave_up(self, count: int) -> None:
+        """Of what was taken, so many were not trained on after all."""
+        self.trained -= count
+        self.dropped += count
+
     def got(self, count: int) -> None:
         """From other devices, to be trained on now."""
         self.received += count

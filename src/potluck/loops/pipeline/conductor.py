@@ -173,6 +173,8 @@ class Conductor:
             plan = self._settings.recovery.layout(self._planner, self._last_plan if after_death else None, there)
         except UserError as error:
             return Ending("failed", f"no layout for {', '.join(there)}: {error}")
+        self._foresee(there)
+        plan = self._planner.place_copies(plan, there)
         version, mixed = self._choose(held, after_death)
         await self._ask(self._assigns(plan, held, version, mixed))
         if self._disturbed:
@@ -212,7 +214,7 @@ class Conductor:
         made = self._history.made(version)
         return {
             device: Assign(
-                self._term, plan.cuts, plan.order, plan.windows, plan.stride, version, made,
+                self._term, plan.cuts, plan.order, plan.windows, plan.stride, plan.keepers, version, made,
                 tuple(origins(held, device, layers, None if mixed else version)),
             )
             for device, layers in zip(plan.order, plan.stages, strict=True)
@@ -233,13 +235,18 @@ class Conductor:
         self._node.record(
             Span(self._node.name, "recover" if after_death else "settle", began, self._node.now(), fields)
         )
-        more = {"windows": list(plan.windows), "period": plan.period, "stride": plan.stride}
+        more = {
+            "windows": list(plan.windows),
+            "period": plan.period,
+            "stride": plan.stride,
+            "keepers": list(plan.keepers),
+        }
         self._note(self._node.name, "partition", **fields, **more)
-        self._foresee()
 
-    def _foresee(self) -> None:
+    def _foresee(self, candidates: list[str]) -> None:
+        """Have plans ready for each single death."""
         try:
-            self._planner.foresee(self._candidates())
+            self._planner.foresee(candidates)
         except UserError:
             self._planner.forget()
 
@@ -490,7 +497,7 @@ class Conductor:
         gain = self._planner.period(old) - new.period
         cost = self._planner.migration(old, new) if horizon and not new.same_as(old) else 0.0
         self._changed = not new.same_as(old) and gain * (horizon or 1) > cost
-        self._foresee()
+        self._foresee(self._candidates())
 
     def _join(self, device: str, incarnation: int) -> None:
         self._patience.stir(device, self._node.now())

@@ -51,6 +51,7 @@ class Assign(Message, frozen=True):
     order: tuple[str, ...]
     windows: tuple[int, ...]
     stride: int
+    keepers: tuple[str, ...]
     version: int
     made: int
     origins: tuple[Origin, ...]

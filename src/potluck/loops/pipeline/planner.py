@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -28,7 +28,8 @@ class Plan:
     layers: int
     windows: tuple[int, ...]
     period: float  # seconds between two batches, as forecast when it was made
-    stride: int  # every how many batches a copy goes along the chain
+    stride: int  # every how many batches a copy goes to the keeper
+    keepers: tuple[str, ...] = ()  # who keeps each stage's copies; nobody but the coordinator where there is one stage
 
     @property
     def stages(self) -> tuple[range, ...]:
@@ -90,8 +91,40 @@ class Planner:
         access = self._access(durations)
         windows = self._settings.schedule.windows(durations, max(access))
         period = max(self._settings.schedule.period(durations, windows), *access)
-        stride = self._stride(found.stages, order, [period - busy for busy in access])
-        return Plan(found.cuts, order, found.layers, windows, period, stride)
+        plan = Plan(found.cuts, order, found.layers, windows, period, 0)
+        return self._kept_by(plan, (*order[1:], order[0]) if len(order) > 1 else ())
+
+    def place_copies(self, plan: Plan, candidates: Sequence[str]) -> Plan:
+        """The same layout, copies being kept by who would take over, wherever that does not make them rarer."""
+        if len(plan.order) == 1 or not self._settings.replication.by_steps:
+            return plan
+        for place in range(len(plan.order)):
+            keepers = list(plan.keepers)
+            keepers[place] = self._heir(plan, place, candidates)
+            other = self._kept_by(plan, keepers)
+            plan = other if other.stride <= plan.stride else plan
+        return plan
+
+    def _heir(self, plan: Plan, place: int, candidates: Sequence[str]) -> str:
+        """Who would get most of a stage, should its device die."""
+        ahead = self._ahead.get(frozenset(candidates) - {plan.order[place]})
+        if ahead is None:
+            return plan.keepers[place]
+        inherits = {
+            name: self._costs.state_bytes(min(both), max(both))
+            for name, layers in zip(ahead.order, ahead.stages, strict=True)
+            if (both := set(layers) & set(plan.stages[place]))
+        }
+        return max(inherits, key=lambda name: inherits[name])
+
+    def _kept_by(self, plan: Plan, keepers: Sequence[str]) -> Plan:
+        """With copies as often as all stages can send them in their own and their keepers' idle time."""
+        access = dict(zip(plan.order, self._access(self.durations(plan.cuts, plan.order)), strict=True))
+        strides = [
+            self._stride(layers, name, keeper, plan.period - max(access[name], access.get(keeper, 0.0)))
+            for layers, name, keeper in zip(plan.stages, plan.order, keepers or plan.order, strict=True)
+        ]
+        return replace(plan, stride=max(strides), keepers=tuple(keepers))
 
     def _access(self, durations: Durations) -> list[float]:
         """Seconds per batch for which each device's own link is busy: it shares it between its two neighbours."""
@@ -101,18 +134,13 @@ class Planner:
             parts * max(down[place + 1] + up[place], down[place] + up[place + 1]) for place in range(durations.stages)
         ]
 
-    def _stride(self, stages: Sequence[range], order: Sequence[str], idle: Sequence[float]) -> int:
-        """Every how many batches all stages can send copies in their own and their keepers' idle time."""
-        replication, costs, found = self._settings.replication, self._costs, []
-        for place, layers in enumerate(stages):
-            keeper = (place + 1) % len(order)
-            rate = self._rate(order[place], order[keeper])
-            step, version = (
-                costs.state_bytes(layers[0], layers[-1], moments) for moments in (False, replication.optimizer_state)
-            )
-            step = step if replication.by_steps and len(order) > 1 else version
-            found.append(replication.stride(step / rate, version / rate, min(idle[place], idle[keeper])))
-        return max(found)
+    def _stride(self, layers: range, name: str, keeper: str, idle_s: float) -> int:
+        replication, rate = self._settings.replication, self._rate(name, keeper)
+        step, version = (
+            self._costs.state_bytes(layers[0], layers[-1], moments) for moments in (False, replication.optimizer_state)
+        )
+        step = step if replication.by_steps and name != keeper else version
+        return replication.stride(step / rate, version / rate, idle_s)
 
     # --- forecasts -------------------------------------------------------------------------------------------------
 

@@ -285,11 +285,8 @@ class Stage:
         return version == self.start or any(version % stride == 0 for stride in strides)
 
     def _hire(self, assign: Assign) -> list[Replicator]:
-        """Those who send its copies: to the next stage (from the last to the first), and to the coordinator.
-
-        A stage that is alone has nobody but the coordinator.
-        """
-        keepers = {self._order[(self.place + 1) % self._stages] if self._stages > 1 else COORDINATOR: assign.stride}
+        """Those who send its copies: to its keeper and to the coordinator, who keeps them where nobody else does."""
+        keepers = {assign.keepers[self.place] if assign.keepers else COORDINATOR: assign.stride}
         keepers[COORDINATOR] = self.settings.replication.central_stride() or keepers.get(COORDINATOR, 0)
         found = [Replicator(self, keeper, stride) for keeper, stride in keepers.items() if stride]
         for replicator in found:

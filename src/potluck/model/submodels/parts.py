@@ -71,6 +71,11 @@ class Submodel(Part, frozen=True, kw_only=True):
         """Is the choice made once, before the model is pulled?"""
         return False
 
+    @property
+    def chooses(self) -> bool:
+        """Does every mini-batch choose how much it trains?"""
+        return not self.per_round
+
     def choose(self, carver: Carver, budget: float, rng: np.random.Generator) -> Choice:
         """How much to train in the next mini-batch, `budget` being a share of the whole model's MACs."""
         return carver.within(budget)
@@ -152,6 +157,10 @@ class Fjord(_PerRound, frozen=True, kw_only=True, tag="fjord"):
     """Horváth et al. 2021: in each mini-batch a leading slice of any level up to the device's own."""
 
     levels: tuple[Share, ...] = (0.2, 0.4, 0.6, 0.8, 1.0)
+
+    @property
+    def chooses(self) -> bool:
+        return True
 
     def choose(self, carver: Carver, budget: float, rng: np.random.Generator) -> Choice:
         return carver.steps[int(rng.integers(carver.rank(budget) + 1))]

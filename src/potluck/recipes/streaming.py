@@ -1,0 +1,34 @@
+"""The recipes for data that streams in: ScaDLES, its baseline, each of its parts alone, and ours."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = ["COMPRESSION", "DDL", "INJECTION", "PLUS", "SCADLES", "TRUNCATION", "WEIGHTED"]
+
+_SERVER = {"kind": "sgd", "lr": 0.1, "momentum": 0.9}
+_FIXED = {"local": "gradient", "server": _SERVER, "batching": {"kind": "fixed", "size": 64}, "merge": "mean"}
+_FOLLOWING = {"local": "gradient", "server": _SERVER, "batching": "stream", "scaling": "linear", "merge": "samples"}
+_ADAPTIVE = {"kind": "adaptive", "ratio": 0.1, "delta": 0.3}
+
+
+def _recipe(rounds: Mapping[str, Any], buffer: str, **stream: Any) -> Mapping[str, Any]:
+    return {"rounds": rounds, "stream": {"buffer": buffer, **stream}}
+
+
+DDL = _recipe(_FIXED, "persistence")
+SCADLES = _recipe({**_FOLLOWING, "codec": _ADAPTIVE}, "truncation")
+WEIGHTED = _recipe(_FOLLOWING, "persistence")
+TRUNCATION = _recipe(_FIXED, "truncation")
+COMPRESSION = _recipe({**_FIXED, "codec": _ADAPTIVE}, "persistence")
+INJECTION = _recipe({**_FOLLOWING, "codec": _ADAPTIVE}, "truncation", injection={"alpha": 0.25, "beta": 0.25})
+PLUS = _recipe(
+    {
+        **_FOLLOWING,
+        "batching": {"kind": "stream", "high": 128, "cap": 128},
+        "scaling": {"kind": "capped", "most": 2.0, "warmup": 50},
+        "transfer": "optimal",
+    },
+    "value",
+)

@@ -1,0 +1,88 @@
+"""How much of the model each device gets: what it affords, and what a turn costs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+
+from potluck.data import Samples
+from potluck.errors import SettingError
+from potluck.job import Job
+from potluck.loops.costs import Costs
+from potluck.loops.mathematics import Whom
+from potluck.model.carving import Carver, Part
+from potluck.model.chain import Chain, trace
+from potluck.model.state import Layout
+from potluck.model.submodels import Width, small_model
+from potluck.model.submodels.carving import WidthCarver, training_batches
+from potluck.model.submodels.narrowing import narrow, pattern
+from potluck.model.submodels.parts import SmallModel, Whole
+
+__all__ = ["Sizing", "carver_of", "narrowed"]
+
+
+class Sizing:
+    """What devices afford of a whole step, and the costs of what they are sent."""
+
+    def __init__(self, job: Job, whole: Costs, carver: Carver | None) -> None:
+        self._job = job
+        self._whole = whole
+        self._carver = carver
+        self._flops = {device.name: float(device.flops) for device in job.fleet.members}
+        self._on = lru_cache(maxsize=4096)(whole.on)
+
+    def affordable(self, device: str) -> float:
+        """The share of a whole step that fits into a mini-batch's slot, at nominal speed."""
+        size, slot = self._job.rounds.batching.size_for(2**40), self._job.rounds.slot
+        fastest = self._whole.on(max(self._flops.values())).step(size)
+        return (float(slot) if slot is not None else fastest) / self._whole.on(self._flops[device]).step(size)
+
+    def costs(self, whom: Whom) -> Costs:
+        """Of what is pulled, trained and pushed in a turn; mini-batches that choose less pay a share of it."""
+        part = None if self._carver is None else self._carver.select(whom)
+        flops = self._flops[whom.device]
+        if part is None:
+            return self._on(flops)
+        return self._of(part).on(flops)
+
+    def _of(self, part: Part) -> Costs:
+        forward = [2.0 * macs for macs in part.macs]
+        if self._carver is not None and self._carver.chooses:
+            forward = list(self._whole.forward_flop)  # a choice's share is one of the whole model
+        pull = [part.layout.segment_bytes(layer, layer) for layer in range(part.layout.layers)]
+        push = []
+        for layer in range(part.layout.layers):
+            params, buffers = part.layout.slices(layer, layer)
+            kept = (buffers.stop - buffers.start) * part.layout.itemsize
+            push.append(self._job.rounds.codec.nbytes(params.stop - params.start, part.layout.itemsize) + kept)
+        return Costs(forward, [2 * flop for flop in forward], pull, push)
+
+
+def narrowed(job: Job, chain: Chain) -> Chain:
+    """The model itself, made smaller for everyone where the job says so."""
+    submodel = job.rounds.submodel
+    if not isinstance(submodel, SmallModel):
+        return chain
+    width = Width(chain)
+    counts = submodel.size(width)
+    hollow = any(param.is_meta for param in chain.module.parameters())
+    module = narrow(width, pattern(width), counts) if hollow else small_model(width, counts)
+    return trace(module, chain.shape, dtype=chain.dtype)
+
+
+def carver_of(
+    job: Job, chain: Chain, layout: Layout, affordable: Callable[[str], float], train: Samples | None
+) -> Carver | None:
+    """Who cuts sub-models out of this model; None where everyone trains the whole of it."""
+    submodel = job.rounds.submodel
+    if isinstance(submodel, Whole | SmallModel):
+        return None
+    if job.rounds.codec.begin() is not None and submodel.per_round:
+        raise SettingError(
+            "rounds.codec",
+            "what this codec holds back cannot follow parts of the model that change from round to round",
+        )
+    if job.rounds.transfer.ahead:
+        raise SettingError("rounds.transfer", "duplex transfers are for whole models")
+    carver = submodel.begin(Width(chain), job.seed)
+    return WidthCarver(carver, layout, affordable, lambda: () if train is None else training_batches(train))

@@ -1,0 +1,45 @@
+"""The pipeline benchmark on few batches: its trials tell what they should, and its figures can be drawn."""
+
+from __future__ import annotations
+
+import pytest
+
+from potluck.bench.experiment import Context
+from potluck.bench.pipeline import BENCHMARK
+from potluck.bench.pipeline.experiments import RECOVERIES, adaptation, recovery, replication, speed
+from potluck.bench.pipeline.trial import run
+from potluck.bench.pipeline.workload import BATCH, costs
+
+
+def test_the_profile_is_that_of_the_network() -> None:
+    chain = costs()
+    assert chain.layers == len(chain.crossing_bytes) == len(chain.param_bytes) == 53
+    assert sum(chain.param_bytes) == pytest.approx(9e6, rel=0.05)
+    assert 2 < chain.both(0, 52, BATCH) < 10, "seconds per batch on the reference device"
+
+
+def test_uneven_devices_are_faster_than_pipedream_by_what_was_published() -> None:
+    found = speed((1, 1, 10), batches=30)
+    baseline = found["PipeDream"]["period_s"]
+    assert baseline / found["ours, order given"]["period_s"] >= 6.8
+    assert baseline / found["ours, order searched"]["period_s"] >= 7.0
+    assert found["bound_s"] / found["ours, order searched"]["period_s"] >= 0.95
+
+
+def test_a_trial_repeats_itself() -> None:
+    first, second = (run("ftpipehd", (1, 2), 6).commits() for _ in range(2))
+    assert first == second
+    assert [reached for _, reached in first] == [1, 2, 3, 4, 5, 6]
+
+
+def test_figures_and_charts_are_made_of_all_pieces() -> None:
+    results = {f"1:1:{k}": speed((1, 1, k), batches=24) for k in (1, 10)}
+    results |= {"adaptation": adaptation(batches=50, change=15), "replication/lan": replication("lan", batches=24)}
+    results |= {f"recovery/{name}/lan": recovery(name, "lan", crash_batch=60) for name in RECOVERIES}
+    figures = {figure.name: figure for figure in BENCHMARK.figures(results)}
+    assert figures["period above the optimum from 10 batches after a change"].held
+    assert figures["replication, 1 Gbit/s: throughput lost"].held
+    assert figures["  batches flow again, ours sooner by"].measured > 5
+    assert len(BENCHMARK.charts(results)) == 3
+    names = [piece.name for piece in BENCHMARK.pieces(Context(quick=True))]
+    assert len(names) == len(set(names))
