@@ -1,12 +1,25 @@
 from __future__ import annotations
 
+from fractions import Fraction
+
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
+from potluck.model.carving import Part
+from potluck.model.codecs import Dense
 from potluck.model.merge import Mean, Merge, Samples, Stale, Sum
+from potluck.model.optimizers import Adam, Optimizer, Sgd
+from potluck.model.server import Server
 from potluck.model.state import Layout
+from potluck.model.submodels.selection import Selection
+from potluck.model.submodels.subsets import random, subsets
+from potluck.model.submodels.width import Width, width
+from potluck.model.trainer import Piece
+from potluck.payload import Payload
 from potluck.settings import kinds
 
 
@@ -110,3 +123,91 @@ def test_every_weight_is_above_zero(samples: int, staleness: int) -> None:
         merge = kind()
         assert isinstance(merge, Merge)
         assert merge.weight(samples, staleness) > 0
+
+
+# --- updates of which each covers only some entries ---------------------------------------------------------------------
+
+NETWORK: Width = width(nn.Sequential(nn.Linear(3, 7), nn.ReLU(), nn.BatchNorm1d(7), nn.Linear(7, 2)), (3,))
+
+
+def _add_part(total: Sum, selection: Selection, update: torch.Tensor, weight: float, change: float = 0.0) -> None:
+    buffers = torch.full((selection.buffers.size,), change)
+    total.add_part(update, buffers, weight, selection.params.index, selection.buffers.index)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 500), st.floats(0, 0.9)), min_size=1, max_size=5), st.integers(0, 99))
+def test_the_mean_of_overlapping_sub_models_is_exact(updates: list[tuple[int, float]], seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    total = Sum(NETWORK.layout)
+    size = NETWORK.layout.param_bounds[-1]
+    sums, weights = [Fraction(0)] * size, [0] * size
+    for weight, rate in updates:
+        selection = NETWORK.select(subsets(NETWORK, NETWORK.counts([rate]), random(rng)))
+        update = torch.from_numpy(rng.integers(-1000, 1000, selection.params.size).astype(np.float32) / 64)
+        _add_part(total, selection, update, weight)
+        for place, value in zip(selection.params.index.tolist(), update.tolist(), strict=True):
+            sums[place] += Fraction(value) * weight
+            weights[place] += weight
+    direction, change = total.mean()
+    for place in range(size):
+        wanted = float(sums[place] / weights[place]) if weights[place] else 0.0
+        assert direction[place].item() == np.float32(wanted)
+    trained = total.trained()
+    assert (torch.ones(size) > 0 if trained is None else trained).tolist() == [weight > 0 for weight in weights]
+    assert float(change.abs().sum()) == 0.0
+
+
+@pytest.mark.parametrize("whole_first", [True, False])
+def test_whole_updates_count_for_every_entry_of_sub_models_too(whole_first: bool) -> None:
+    selection, size = NETWORK.select([np.array([0, 5])]), NETWORK.layout.param_bounds[-1]
+    total, everything = Sum(NETWORK.layout), torch.zeros(NETWORK.layout.buffer_bounds[-1])
+    if whole_first:
+        total.add(torch.full((size,), 4.0), everything, 3.0)
+    _add_part(total, selection, torch.zeros(selection.params.size), 1.0)
+    if not whole_first:
+        total.add(torch.full((size,), 4.0), everything, 3.0)
+    inside = torch.zeros(size, dtype=torch.bool)
+    inside[selection.params.index] = True
+    direction, _ = total.mean()
+    assert total.trained() is None
+    assert torch.equal(direction, torch.where(inside, 3.0, 4.0))
+
+
+def test_the_update_of_one_sub_model_comes_back_bit_for_bit_whatever_it_weighs() -> None:
+    selection = NETWORK.select([np.array([1, 4])])
+    update = torch.randn(selection.params.size, generator=torch.Generator().manual_seed(0))
+    total = Sum(NETWORK.layout)
+    _add_part(total, selection, update, 0.3, change=1.0)
+    direction, change = total.mean()
+    assert torch.equal(direction[selection.params.index], update)
+    assert int((change != 0).sum()) == selection.buffers.size
+
+
+@pytest.mark.parametrize("optimizer", [Sgd(lr=0.1, momentum=0.9, weight_decay=0.1), Adam()])
+def test_nobody_trained_it_so_neither_weight_nor_memory_moves(optimizer: Optimizer) -> None:
+    server = Server(
+        NETWORK.chain.module, NETWORK.layout, nn.functional.cross_entropy, None, Samples(), optimizer, Dense()
+    )
+    history = []
+    for kept in (np.arange(7), np.array([2, 3, 6])):
+        selection = NETWORK.select([kept])
+        part = _part(selection)
+        numbers = torch.ones(selection.params.size).numpy(), torch.zeros(selection.buffers.size).numpy()
+        server.add([Piece(0, NETWORK.layout.layers - 1, Payload(0, numbers))], part, 5, 0)
+        server.step(1.0)
+        history.append({name: value.clone() for name, value in server.tensors().items()})
+    inside = torch.zeros(NETWORK.layout.param_bounds[-1], dtype=torch.bool)
+    inside[selection.params.index] = True
+    vectors = [name for name, value in history[0].items() if value.shape == inside.shape]
+    assert len(vectors) > 1
+    for name in vectors:
+        assert torch.equal(history[0][name] != history[1][name], inside), name
+
+
+def _part(selection: Selection) -> Part:
+    """A part whose layers all begin and end with the whole model's first: enough to be merged in one piece."""
+    layers = NETWORK.layout.layers
+    params, buffers = ((0, *(size,) * layers) for size in (selection.params.size, selection.buffers.size))
+    layout = Layout((), (), params, buffers, NETWORK.layout.dtype)
+    return Part(selection.counts, selection.params.index, selection.buffers.index, layout, [1.0] * layers)

@@ -145,3 +145,24 @@ def test_a_run_is_taken_up_where_it_was_saved(tmp_path: Path) -> None:
     assert Story(tmp_path / "run").committed() != []
     assert whole.module is not None
     assert again.module is not None
+
+
+@pytest.mark.parametrize("loss", [0.0, 0.1])
+def test_stages_measure_the_model_as_the_coordinator_does(tmp_path: Path, loss: float) -> None:
+    """Held-out batches go through the stages, and take their time; what gets lost is measured again."""
+    net, shape = small_net(), (1, 4, 4)
+    link = {"latency": "1 ms", "loss": loss}
+    devices = [{"name": f"d{place}", "flops": "10 MFLOP/s", "link": link} for place in range(3)]
+    scores = {}
+    for where in ("coordinator", "pipeline"):
+        pipeline = {"partition": {"kind": "cuts", "after": [0, 2]}, "evaluation": where, "retry": "100 ms"}
+        job = job_of(devices, evaluate=5, pipeline=pipeline)
+        task = potluck.Task(copy.deepcopy(net), data_of(shape))
+        result = potluck.simulate(job, task=task, folder=tmp_path / where, threads=0)
+        assert result.status == "done"
+        story = Story(tmp_path / where)
+        found = [record for record in story.records if isinstance(record, Scalar) and record.name.startswith("test_")]
+        scores[where] = [(record.name, record.fields["round"]) for record in found], [record.value for record in found]
+        assert bool(story.spans("examine")) == (where == "pipeline")
+    assert scores["pipeline"][0] == scores["coordinator"][0]
+    assert scores["pipeline"][1] == pytest.approx(scores["coordinator"][1], rel=1e-5)

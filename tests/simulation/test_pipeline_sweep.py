@@ -60,12 +60,13 @@ def random_job(seed: int) -> potluck.Job:
 
 def check(seed: int, folder: Path) -> str:
     """Run the job of this seed and hold its journal and its model to the rules; gives back how it ended."""
-    bench = _bench()
-    result = bench.simulate(random_job(seed), folder)
+    bench, job = _bench(), random_job(seed)
+    result = bench.simulate(job, folder)
     story = Story(folder)
     committed = story.committed()
     assert len(committed) == result.summary["rounds"]
     story.check_gates()
+    _check_rollbacks(job, story)
     if result.status == "failed":
         assert "holds the data and is gone" in result.reason, result.reason
         return "failed"
@@ -76,6 +77,28 @@ def check(seed: int, folder: Path) -> str:
     )  # fmt: skip
     same(result.module, theirs)
     return "done"
+
+
+def _check_rollbacks(job: potluck.Job, story: Story) -> None:
+    """Where nothing gets lost on the way, a single death takes back what copies and reports take to travel, and one."""
+    assert job.pipeline is not None
+    lossless = not any(device.link.loss for device in job.fleet.members)
+    faultless = not any(fault.__struct_config__.tag in ("lose", "partition") for fault in job.fleet.faults)
+    incremental = job.pipeline.replication.by_steps and not job.pipeline.recovery.from_archive
+    if not (lossless and faultless and incremental):
+        return
+    travel_s = 4 * max(device.link.latency + device.link.overhead for device in job.fleet.members)
+    layout: dict[str, Any] = {}
+    lost: set[str] = set()
+    for record in story.records:
+        name = getattr(record, "name", "")
+        if name == "lost":
+            lost.add(record.node)  # type: ignore[attr-defined]
+        elif name == "partition":
+            layout, lost = record.fields, set()  # type: ignore[attr-defined]
+        elif name == "rolled back" and len(lost) == 1 and layout["stride"] == 1 and len(layout["order"]) > 1:
+            depth = record.fields["before"] - record.fields["to"]  # type: ignore[attr-defined]
+            assert depth <= 1 + travel_s / layout["period"], f"a single death took {depth} batches back"
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))

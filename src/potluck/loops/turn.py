@@ -14,7 +14,7 @@ import operator
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any
 
-from potluck.journal import Span
+from potluck.journal import Scalar, Span
 from potluck.loops.beat import LayerBeat, PlainBeat, StepBeat
 from potluck.loops.mathematics import Session, Share, Whom
 from potluck.loops.messages import Invite, Pull, Push, Segment
@@ -48,6 +48,7 @@ class Turn:
         self._updates: dict[int, Push] = {}
         self._last_arrival = 0.0
         self._size = 0  # of the last mini-batch
+        self._shares: dict[int, float] = {}  # of a whole step's cost, by mini-batch, where each chooses its part
         self._learns = device.settings.transfer.learns
 
     def take(self, segment: Segment) -> None:
@@ -69,7 +70,9 @@ class Turn:
             self._session = None
 
     def _give_back(self) -> None:
-        """Dropped on the way: what was sent counts for nothing."""
+        """Dropped on the way: what was sent counts for nothing, unless the last of it was accepted this very moment."""
+        if self.accepted and all(latch.is_open for latch in self.accepted.values()):
+            return
         for update in self._updates.values():
             assert self._session is not None
             self._session.retract(update.first, update.last, update.payload)
@@ -133,6 +136,8 @@ class Turn:
         if len(steps) == 1 and not callable(steps[0].seconds):  # gates on the way would count as slowness
             self._device.seen.computed(steps[0].seconds, self._node.now() - start)
         self._record("compute", start, samples=sum(share.sizes))
+        if self._shares:
+            self._record_shares(share)
 
     def _begin_session(self, share: Share) -> Session:
         device, count = self._device, self._invite.count
@@ -160,11 +165,14 @@ class Turn:
     def _chosen(self, batch: int, whole_s: float) -> Callable[[], float]:
         """Choose what the mini-batch trains by what the device can do now; what that costs of a whole step."""
 
-        def choose() -> float:
-            assert self._session is not None
-            return whole_s * self._session.choose(batch, self._device.affordable * self._node.speed())
+        return lambda: whole_s * self._share_of(batch)
 
-        return choose
+    def _share_of(self, batch: int) -> float:
+        """What a mini-batch trains with what the device can do now, as a share of the whole model's cost."""
+        assert self._session is not None
+        budget = self._device.affordable * self._node.speed()
+        share = self._shares[batch] = self._session.choose(batch, budget)
+        return share
 
     def _layer_steps(self, share: Share) -> list[Step]:
         """Layer by layer forward through the first mini-batch and backward through the last; the rest in one."""
@@ -182,9 +190,7 @@ class Turn:
         whole, first = [step.seconds for step in steps], steps[0]
 
         def choose() -> float:
-            assert self._session is not None
-            affordable = self._device.affordable * self._node.speed()
-            shares = [self._session.choose(place, affordable) for place in range(len(share.sizes))]
+            shares = [self._share_of(place) for place in range(len(share.sizes))]
             mean = sum(map(operator.mul, shares, share.sizes)) / sum(share.sizes)
             for step, seconds in zip(steps, whole, strict=True):
                 assert not callable(seconds)
@@ -251,6 +257,13 @@ class Turn:
 
     async def _answered(self, request: Pull | Push, reply: Latch, sent: bool = False) -> None:
         await answered(self._node, COORDINATOR, request, reply, self._device.settings.retry, sent)
+
+    def _record_shares(self, share: Share) -> None:
+        """How much of the model was trained, of a whole step's cost on average over the samples."""
+        shares = [self._shares[place] for place in range(len(share.sizes))]
+        mean = sum(map(operator.mul, shares, share.sizes)) / sum(share.sizes)
+        fields = {"round": self._round, "least": min(shares), "most": max(shares)}
+        self._node.record(Scalar(self._node.name, "share", self._node.now(), mean, fields))
 
     def _record(self, name: str, start: float, nbytes: int = 0, layers: Range | None = None, samples: int = 0) -> None:
         fields: dict[str, Any] = {"round": self._round}

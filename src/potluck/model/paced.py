@@ -30,7 +30,8 @@ class Paced:
         self._ready: Tell = _nothing
         chain = trace(replica.module, shape, dtype=replica.layout.dtype)
         self.layered = chain.exact
-        self._module = announced(chain, lambda layer: self._before(layer)) if chain.exact else replica.module
+        self._units = replica.layout.units()
+        self._module = announced(chain, self._begin) if chain.exact else replica.module
         self.flat = torch.zeros_like(replica.numbers.params)
         self._unfinished: list[int] = []
         self._next = -1
@@ -67,18 +68,22 @@ class Paced:
         for layer in range(self._replica.layout.layers):
             self._before(layer)
 
+    def _begin(self, layer: int) -> None:
+        """A layer of the model begins: all that it is made of must be there."""
+        for unit in self._units[layer]:
+            self._before(unit)
+
     def _backward(self, loss: Tensor) -> None:
-        layout = self._replica.layout
         self.flat.zero_()
-        self._unfinished = [0] * layout.layers
+        self._unfinished = [0] * len(self._units)
         for _, layer, _ in self._views:
             self._unfinished[layer] += 1
-        self._next = layout.layers - 1
+        self._next = len(self._units) - 1
         for param, _, view in self._views:
             param.grad = view
         try:
             torch.autograd.backward(loss)
-            self._unfinished = [0] * layout.layers  # parameters that took no part are not waited for
+            self._unfinished = [0] * len(self._units)  # parameters that took no part are not waited for
             self._pass_on()
         finally:
             for param, _, _ in self._views:
@@ -89,9 +94,10 @@ class Paced:
         replica = self._replica
         found: list[tuple[Tensor, int, Tensor]] = []
         layout, params = replica.layout, dict(replica.module.named_parameters())
+        ends = [layout.param_bounds[units.stop] for units in self._units]
         layer = 0
         for entry in layout.params:
-            while entry.start >= layout.param_bounds[layer + 1]:
+            while entry.start >= ends[layer]:
                 layer += 1
             param = params[entry.name]
             param.register_post_accumulate_grad_hook(lambda _, layer=layer: self._accumulated(layer))  # type: ignore[no-untyped-call]
@@ -107,7 +113,8 @@ class Paced:
         """Layers are ready in order, from the last; whoever is early waits."""
         while self._next >= 0 and self._unfinished[self._next] <= 0:
             self._next -= 1
-            self._ready(self._next + 1)
+            for unit in reversed(self._units[self._next + 1]):
+                self._ready(unit)
 
 
 def _nothing(layer: int) -> None:

@@ -22,6 +22,7 @@ from potluck.payload import Payload
 __all__ = ["Batches", "Numbers", "Stages"]
 
 Indices = npt.NDArray[np.int64]
+_EXAM = 256  # samples
 
 
 class Batches(Protocol):
@@ -66,7 +67,14 @@ class Stages:
     """All stages of one model, whoever runs them; every method is a function of what it is given."""
 
     def __init__(
-        self, sections: Sections, loss: Loss, optimizer: Optimizer, train: Batches, feed: Feed, seed: int
+        self,
+        sections: Sections,
+        loss: Loss,
+        optimizer: Optimizer,
+        train: Batches,
+        feed: Feed,
+        seed: int,
+        test: Batches | None = None,
     ) -> None:
         self.chain = sections.chain
         self.layout = sections.layout
@@ -76,6 +84,7 @@ class Stages:
         self._train = train
         self._feed = feed
         self._seed = seed
+        self._test = test
         self.moments = _moments(optimizer)  # name -> whether it is a vector beside the weights (else a number)
 
     # --- a batch ---------------------------------------------------------------------------------------------------
@@ -171,6 +180,45 @@ class Stages:
         """The version that such a step leads to."""
         gradient, buffers = _tensors(payload)
         return self.step(numbers, gradient, buffers, lr)
+
+    # --- held-out batches ------------------------------------------------------------------------------------------
+
+    @property
+    def exams(self) -> int:
+        """How many there are; none where the model's forward differs in evaluation and cannot be cut."""
+        recording = self.chain.recording
+        if self._test is None or recording is None or not recording.both_modes:
+            return 0
+        return -(-len(self._test) // _EXAM)
+
+    def exam_size(self, number: int) -> int:
+        return len(self._exam_indices(number))
+
+    def exam_inputs(self, number: int) -> Payload:
+        return _payload([self._exam(number)[0]])
+
+    def exam_labels(self, number: int) -> Payload:
+        return _payload([self._exam(number)[1]])
+
+    def examine(self, numbers: Numbers, arrived: Payload) -> Payload:
+        """What a stage makes of a batch in evaluation."""
+        section = self._sections.of(numbers.first, numbers.last)
+        outputs = section.evaluate(numbers.params, numbers.buffers, _tensors(arrived))
+        return _payload(outputs if isinstance(outputs, tuple) else (outputs,))
+
+    def exam_score(self, outputs: Payload, labels: Payload) -> tuple[float, int, int]:
+        """Loss times samples, how many are right (below 0: no classes), samples."""
+        found, given = Score(), _tensors(outputs)
+        found.add(given[0] if len(given) == 1 else given, _tensors(labels)[0], self._loss)
+        return found.loss, found.right if found.classes else -1, found.count
+
+    def _exam(self, number: int) -> tuple[Tensor, Tensor]:
+        assert self._test is not None
+        return self._test.batch(self._exam_indices(number))
+
+    def _exam_indices(self, number: int) -> Indices:
+        assert self._test is not None
+        return np.arange(number * _EXAM, min((number + 1) * _EXAM, len(self._test)))
 
     # --- the whole model -------------------------------------------------------------------------------------------
 

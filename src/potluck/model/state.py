@@ -6,8 +6,10 @@ call. What is trained goes into `params`; batch-norm statistics, counters and fr
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import accumulate
 
 import torch
 from torch import Tensor, nn
@@ -36,10 +38,32 @@ class Layout:
     param_bounds: tuple[int, ...]  # layer l is params[param_bounds[l] : param_bounds[l + 1]]
     buffer_bounds: tuple[int, ...]
     dtype: torch.dtype
+    pieces: tuple[int, ...] = ()  # into how many layers of its own each of the model's was split; empty: into one
 
     @property
     def layers(self) -> int:
         return len(self.param_bounds) - 1
+
+    def units(self) -> list[range]:
+        """The layers of this layout that make up each of the model's."""
+        pieces = self.pieces or (1,) * self.layers
+        ends = list(accumulate(pieces))
+        return [range(end - count, end) for end, count in zip(ends, pieces, strict=True)]
+
+    def split(self, share: float) -> Layout:
+        """The same numbers in finer layers: none has more than this share of all parameters.
+
+        A transfer can then be cut inside a layer that holds most of the model. Buffers stay with a layer's last piece.
+        """
+        most = max(1, math.ceil(share * self.param_bounds[-1]))
+        params, buffers, pieces = [0], [0], []
+        for layer in range(self.layers):
+            begin, end = self.param_bounds[layer], self.param_bounds[layer + 1]
+            count = max(1, math.ceil((end - begin) / most))
+            params += [begin + (end - begin) * place // count for place in range(1, count + 1)]
+            buffers += [self.buffer_bounds[layer]] * (count - 1) + [self.buffer_bounds[layer + 1]]
+            pieces.append(count)
+        return replace(self, param_bounds=tuple(params), buffer_bounds=tuple(buffers), pieces=tuple(pieces))
 
     @property
     def itemsize(self) -> int:

@@ -82,6 +82,46 @@ CATALOGUE: Mapping[str, Recipe] = {
         "Reddi et al. 2021, Adaptive federated optimization",
         {"rounds": {"local": _LOCAL, "server": {"kind": "adam", "lr": 0.01, "epsilon": 0.001}}},
     ),
+    "distreal": Recipe(
+        "fedavg in which each mini-batch drops random filters, as many as the device must to keep up at that moment",
+        "Rapp et al. 2022, DISTREAL: distributed resource-aware learning in heterogeneous systems",
+        {"rounds": {"local": _LOCAL, "submodel": "filter-dropout"}},
+    ),
+    "uniform-dropout": Recipe(
+        "distreal with one rate for all layers, so that nothing has to be explored",
+        "Potluck; an ablation of Rapp et al. 2022",
+        {"rounds": {"local": _LOCAL, "submodel": "uniform-dropout"}},
+    ),
+    "federated-dropout": Recipe(
+        "fedavg of random sub-models, drawn for each device and round",
+        "Caldas et al. 2018, Expanding the reach of federated learning by reducing client resource requirements",
+        {"rounds": {"local": _LOCAL, "submodel": "federated-dropout"}},
+    ),
+    "heterofl": Recipe(
+        "fedavg of the leading channels, as wide a slice as a device affords; batch norm without statistics",
+        "Diao, Ding and Tarokh 2021, HeteroFL: computation and communication efficient federated learning",
+        {"rounds": {"local": _LOCAL, "submodel": "heterofl"}},
+    ),
+    "fjord": Recipe(
+        "fedavg of leading slices, in each mini-batch of any width up to what a device affords",
+        "Horváth et al. 2021, FjORD: fair and accurate federated learning with ordered dropout",
+        {"rounds": {"local": _LOCAL, "submodel": "fjord"}},
+    ),
+    "fedrolex": Recipe(
+        "fedavg of slices that roll over the channels from round to round",
+        "Alam et al. 2022, FedRolex: model-heterogeneous federated learning with rolling sub-model extraction",
+        {"rounds": {"local": _LOCAL, "submodel": "fedrolex"}},
+    ),
+    "small": Recipe(
+        "fedavg of one smaller network that everyone can train",
+        "the baseline that sub-models have to beat",
+        {"rounds": {"local": _LOCAL, "submodel": "small"}},
+    ),
+    "drop-stragglers": Recipe(
+        "fedavg that closes a round when half of the updates are in and does without the others",
+        "Bonawitz et al. 2019, Towards federated learning at scale",
+        {"rounds": {"local": _LOCAL, "barrier": {"kind": "quorum", "share": 0.5, "tolerance": 0.0}}},
+    ),
     "scadles": Recipe(
         "batches, weights and learning rate follow the streams; old data is dropped, gradients are sent as top-k",
         "Tyagi and Swany 2022, ScaDLES: scalable deep learning over streaming data at the edge",

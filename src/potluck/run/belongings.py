@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 from torch import Tensor
 
+from potluck.data.buffers import Account
 from potluck.data.streams.feed import Feed, FeedState
 from potluck.loops.estimates import Estimates, LinkPrior
 from potluck.model.codecs.memory import Memory
@@ -35,6 +36,12 @@ class Belongings:
     @property
     def feeds(self) -> dict[str, Feed]:
         return {device: feed for device, (_, feed) in self._feeds.items()}
+
+    @property
+    def account(self) -> Account | None:
+        """Where the samples of all streams went; `peak` is the most that can have been buffered at once."""
+        accounts = [feed.account for feed in self.feeds.values()]
+        return sum(accounts, Account()) if accounts else None
 
     def seen(self, device: str, incarnation: int, prior: LinkPrior) -> Estimates:
         """What it has seen of its link and its speed."""

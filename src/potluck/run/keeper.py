@@ -175,10 +175,16 @@ class Keeper:
             "updates": books.updates,
             "late": books.late,
             "refused": books.refused,
+            **self._streams(),
             "devices": self.tally.devices(self.now),
             "limit": self.tally.limit(self.now),
             "wall_s": round(wall_s, 3),
         }
+
+    def _streams(self) -> dict[str, Any]:
+        """Where the samples went that streamed in, as far as their buffers are here."""
+        account = self.belongings.account
+        return {} if account is None else {"streams": msgspec.to_builtins(account)}
 
     def _write_checkpoint(self) -> None:
         assert self.folder is not None

@@ -29,6 +29,7 @@ from potluck.worlds.live.session import Place
 __all__ = ["Crew", "free_address"]
 
 _PATIENCE_S = 20.0  # how long a device looks for a coordinator that is gone
+_LOADED_ONCE = ["potluck.run.lab", "torch._dynamo"]  # the latter is loaded by PyTorch when a model is traced
 _log = logging.getLogger("potluck")
 
 
@@ -57,7 +58,7 @@ class Crew:
         # A server that has loaded everything once and then forks: starting a device takes milliseconds, not seconds.
         # It forks before any session is open, so nothing of Zenoh's is shared.
         self._context = mp.get_context("forkserver")
-        self._context.set_forkserver_preload(["potluck.run.live", "potluck.run.lab"])
+        self._context.set_forkserver_preload(_LOADED_ONCE)
         self.processes: dict[str, Any] = {}
         self._following: asyncio.Task[None] | None = None
 

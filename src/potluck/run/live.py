@@ -16,10 +16,12 @@ import traceback
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+import zenoh
 
 from potluck.errors import RunError, UserError
 from potluck.job import Job, dumps, make
@@ -33,6 +35,7 @@ from potluck.run.setup import Setup
 from potluck.worlds.live.greeting import Hello, Refusal, RunCard, Welcome
 from potluck.worlds.live.host import host
 from potluck.worlds.live.security.gate import Gate
+from potluck.worlds.live.security.lobby import explain, note_strangers
 from potluck.worlds.live.session import Place
 from potluck.worlds.live.visitor import visit
 
@@ -112,8 +115,15 @@ async def _lead(setup: Setup, keeper: Keeper, door: Door) -> Ending:
     return await host(
         door.place, run=card, seed=job.seed, journal=keeper.journal, coordinate=coordinate, welcome=welcome,
         watch=door.here, began_s=keeper.start, fleet=job.fleet if door.act_out else None,
-        muster=names, muster_s=door.wait_s,
+        muster=names, muster_s=door.wait_s, opened=partial(_tell_the_kept_out, door.gate),
     )  # fmt: skip
+
+
+def _tell_the_kept_out(gate: Gate, session: zenoh.Session) -> None:
+    """Whom certificates keep from the door learns why in the lobby, and the log learns who it was."""
+    if gate.certs is not None:
+        explain(session, gate.stays_out)
+        note_strangers(session, gate.admitted)
 
 
 class _Attentive:

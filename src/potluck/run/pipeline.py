@@ -17,6 +17,7 @@ from potluck.loops.pipeline.archive import Archive
 from potluck.loops.pipeline.conductor import Conductor
 from potluck.loops.pipeline.costs import ChainCosts
 from potluck.loops.pipeline.device import StageDevice
+from potluck.loops.pipeline.leader import Orders
 from potluck.loops.pipeline.mathematics import GhostStages, StageMathematics
 from potluck.loops.pipeline.planner import Planner
 from potluck.loops.pipeline.settings import Pipeline
@@ -123,7 +124,8 @@ class PipelineSetup:
         archive = Archive(self.server.mathematics, self.costs.layers, books.round, self.server.numbers)
         stops = Stops(rules, self.job, self.server, self._test)
         fleet = tuple(self._devices)
-        return Conductor(node, self.settings, fleet, self.planner(), archive, stops, books, self._feed.size)
+        orders = Orders(self.settings, fleet, self.planner(), archive, stops, books, self._feed.size)
+        return Conductor(node, orders)
 
     def device_loop(self, node: Node, belongings: object) -> StageDevice:
         """A device's loop, for one life; all that it has is lost with it."""
@@ -149,7 +151,7 @@ def _real(job: Job, task: Task) -> PipelineSetup:
         )
     chain = trace(task.module(job.seed), task.data.shape)
     sections = Sections(chain, train.batch(np.arange(min(2, len(train))))[0])
-    mathematics = Stages(sections, task.loss, job.pipeline.optimizer, train, feed, job.seed)
+    mathematics = Stages(sections, task.loss, job.pipeline.optimizer, train, feed, job.seed, task.data.test)
     costs = chain_costs(chain, sections.layout, sum(mathematics.moments.values()), job.pipeline.between)
     return PipelineSetup(job, costs, mathematics, feed, task.data.test)
 

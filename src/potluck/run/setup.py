@@ -142,7 +142,7 @@ class Setup:
 def _real(job: Job, task: Task) -> Setup:
     module = task.module(job.seed)
     chain = narrowed(job, trace(module, task.data.shape))
-    module, layout, rounds = chain.module, _layout(chain), job.rounds
+    module, layout, rounds = chain.module, _layout(chain, job), job.rounds
     shards, costs, data = _shards(job, task), _costs(chain, layout, job), task.data
     carver = carver_of(job, chain, layout, Sizing(job, costs, None).affordable, data.train)
     weight, codec = weight_of(job, chain), rounds.codec
@@ -166,7 +166,7 @@ def _timing_only(job: Job, task: Task | None) -> Setup:
     else:
         raise SettingError("timing_only", "needs a [task] table or a task given in Python")
     chain = narrowed(job, chain)
-    layout = _layout(chain)
+    layout = _layout(chain, job)
     costs = _costs(chain, layout, job)
     carver = carver_of(job, chain, layout, Sizing(job, costs, None).affordable, None)
     shards, sizing = _Alike(np.arange(job.samples)), Sizing(job, costs, carver)
@@ -185,13 +185,18 @@ class _Alike(dict[str, npt.NDArray[np.int64]]):
         return self._held
 
 
-def _layout(chain: Chain) -> Layout:
-    return Layout.of(chain.module, [(layer.parameters, layer.buffers) for layer in chain.layers])
+def _layout(chain: Chain, job: Job) -> Layout:
+    """The model's numbers layer by layer, or finer, where transfers may be cut inside a layer."""
+    layout = Layout.of(chain.module, [(layer.parameters, layer.buffers) for layer in chain.layers])
+    finest = job.rounds.transfer.finest
+    return layout if finest is None else layout.split(finest)
 
 
 def _costs(chain: Chain, layout: Layout, job: Job) -> Costs:
     """Two operations per MAC forward, twice that backward; what the codec makes of the bytes."""
-    forward = [2.0 * layer.macs for layer in chain.layers]
+    forward = [0.0] * layout.layers
+    for found, units in zip(chain.layers, layout.units(), strict=True):
+        forward[units[-1]] = 2.0 * found.macs  # a layer begins when all of it is there, and gives all of it at once
     pull = [layout.segment_bytes(layer, layer) for layer in range(layout.layers)]
     push = []
     for layer in range(layout.layers):

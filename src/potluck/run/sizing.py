@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import lru_cache
+from itertools import islice
+
+import numpy as np
 
 from potluck.data import Samples
 from potluck.errors import SettingError
+from potluck.fleet import Trace
 from potluck.job import Job
 from potluck.loops.costs import Costs
 from potluck.loops.mathematics import Whom
@@ -16,9 +21,11 @@ from potluck.model.state import Layout
 from potluck.model.submodels import Width, small_model
 from potluck.model.submodels.carving import WidthCarver, training_batches
 from potluck.model.submodels.narrowing import narrow, pattern
-from potluck.model.submodels.parts import SmallModel, Whole
+from potluck.model.submodels.parts import Capacity, SmallModel, Whole
 
-__all__ = ["Sizing", "carver_of", "narrowed"]
+__all__ = ["Sizing", "carver_of", "expected", "narrowed"]
+
+PIECES = 2000  # of a trace that goes on for ever, to know its mean by
 
 
 class Sizing:
@@ -85,4 +92,23 @@ def carver_of(
     if job.rounds.transfer.ahead:
         raise SettingError("rounds.transfer", "duplex transfers are for whole models")
     carver = submodel.begin(Width(chain), job.seed)
-    return WidthCarver(carver, layout, affordable, lambda: () if train is None else training_batches(train))
+    speeds = {device.name: device.speed for device in job.fleet.members}
+
+    def capacity(device: str) -> float:
+        return affordable(device) * expected(speeds[device], submodel.capacity)
+
+    return WidthCarver(carver, layout, capacity, lambda: () if train is None else training_batches(train))
+
+
+@lru_cache(maxsize=1024)
+def expected(speed: Trace, capacity: Capacity) -> float:
+    """The share of its nominal speed that a device is taken to have, by whoever decides ahead of time."""
+    if capacity == "nominal":
+        return 1.0
+    start, total, least = 0.0, 0.0, math.inf
+    for until, level in islice(speed.pieces(np.random.default_rng(0)), PIECES):
+        least = min(least, level)
+        if until == math.inf:  # what holds for ever is the mean
+            return level if capacity == "mean" else least
+        total, start = total + level * (until - start), until
+    return total / start if capacity == "mean" else least

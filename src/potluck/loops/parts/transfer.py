@@ -29,6 +29,7 @@ class Transfer(Part, frozen=True, kw_only=True):
 
     strategy: ClassVar[Strategy]
     ahead: ClassVar[bool] = False  # whether the next round begins before this one is over
+    finest: ClassVar[float | None] = None  # the share of the model above which a layer may be cut inside, if any
     learns: ClassVar[bool] = True  # whether it goes by what the device has seen
 
     window: Annotated[int, msgspec.Meta(ge=1)] = 2
@@ -85,6 +86,7 @@ class Duplex(Transfer, frozen=True, kw_only=True, tag="duplex"):
 
     strategy: ClassVar[Strategy] = "optimal"
     ahead: ClassVar[bool] = True
+    finest: ClassVar[float | None] = 0.05
 
     def cuts(self, costs: Costs, seen: Estimates, samples: int) -> Cuts:
         times = [

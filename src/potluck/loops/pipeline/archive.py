@@ -44,6 +44,11 @@ class Archive:
             return None
         return self.add(replica.version, replica.made, replica.first, replica.last, join_chunks(pieces))
 
+    @property
+    def exams(self) -> int:
+        """Held-out batches that the stages can be measured on."""
+        return self._mathematics.exams
+
     def piece(self, first: int, last: int) -> Payload:
         return self._mathematics.pack(self.numbers, first, last)
 

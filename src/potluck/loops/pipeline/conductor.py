@@ -2,36 +2,28 @@
 
     while nothing says stop:
         muster     wait until a device that holds the data is here
-        settle     a new term: halt, take stock, choose a version and a layout, hand out the layers
+        settle     a new term: halt, take stock, choose a version and a layout, hand out the layers (terms.py)
         flow       batches flow until the stretch ends, someone is lost, or another layout pays
         rest       nothing is in flight: measure, save, look whether the run is over
 
-One coroutine reads one mailbox; every wait has an end. The coordinator computes nothing and holds no data; its archive
-is the last resort where layers are lost.
+The coordinator computes nothing and holds no data.
 """
 
 from __future__ import annotations
 
-import asyncio
 import math
-from collections.abc import Awaitable, Collection, Mapping
-from typing import Any
 
 from potluck.errors import UserError
-from potluck.journal import Instant, Scalar, Span
-from potluck.loops.messages import Joined, Lost, Message, Stop
-from potluck.loops.node import COORDINATOR, Envelope, Node, Step, Work
-from potluck.loops.patience import Patience
-from potluck.loops.pipeline.archive import Archive
-from potluck.loops.pipeline.history import History
+from potluck.loops.messages import Message, Stop
+from potluck.loops.node import Node, Step, Work
+from potluck.loops.pipeline.leader import Orders
 from potluck.loops.pipeline.ledger import Ledger
 from potluck.loops.pipeline.messages import (
-    Assign,
     Begin,
     Close,
     Closed,
+    Examine,
     Fetch,
-    Halt,
     Inventory,
     Kept,
     Missing,
@@ -39,64 +31,31 @@ from potluck.loops.pipeline.messages import (
     Ready,
     Replica,
     Report,
-    Secure,
+    Scored,
 )
-from potluck.loops.pipeline.planner import Plan, Planner
-from potluck.loops.pipeline.rules import PipelineRules
-from potluck.loops.pipeline.settings import Pipeline
-from potluck.loops.pipeline.sourcing import Held, newest_whole, origins
+from potluck.loops.pipeline.planner import Plan
 from potluck.loops.pipeline.speeds import Speeds
-from potluck.loops.progress import Books, Ending
+from potluck.loops.pipeline.terms import Terms
+from potluck.loops.progress import Ending
 
 __all__ = ["Conductor"]
 
-_SILENCE = 4  # times `retry`, after which a new term begins without those who do not answer
 _STALL = 20  # times `retry` (or a batch's time) without any news from a stage, after which a new term begins
 
 
-class Conductor:
+class Conductor(Terms):
     """Leads the pipeline of one run."""
 
-    def __init__(
-        self,
-        node: Node,
-        settings: Pipeline,
-        fleet: tuple[str, ...],
-        planner: Planner,
-        archive: Archive,
-        rules: PipelineRules,
-        books: Books,
-        samples: int,
-    ) -> None:
-        self._node = node
-        self._settings = settings
-        self._fleet = fleet
-        self._planner = planner
-        self._archive = archive
-        self._rules = rules
-        self.books = books
-        self._samples = samples  # of a batch
-        self._speeds = Speeds(planner.slowness)
-        self._history = History()
-        self._here: dict[str, int] = {}  # device -> incarnation
-        self._ledger: Ledger | None = None  # of the term that runs
-        self._last_plan: Plan | None = None
-        self._term = books.turn
-        self._secure = 0
-        self._present: set[str] = set()  # who has entered the term
+    def __init__(self, node: Node, orders: Orders) -> None:
+        super().__init__(node, orders)
+        self._speeds = Speeds(self._planner.slowness)
         self._start = self._end = 0  # of the stretch
         self._closing = self._closed = False
         self._wish: Ending | None = None  # what ends the run once nothing is in flight
-        self._changed = False  # another layout pays
-        self._disturbed = False  # someone is lost, and a new term must begin
-        self._broken_at = math.inf  # when a death will be noticed, where only the batch timer tells
-        self._answers: dict[str, Message] | None = None  # to the question that is open
-        self._giving: dict[tuple[str, int], Awaitable[None]] = {}
-        self._committed_at = 0.0
         self._mean_s = 0.0  # between two batches
         self._heard_at = self._moved_at = 0.0
-        self._patience = Patience(settings.patience)
-        self._begun = False
+        self._exams = orders.archive.exams
+        self._attempt = 0  # at measuring
 
     async def main(self) -> Ending:
         """Lead until a rule of the job, the user or a shortfall ends the run."""
@@ -113,8 +72,6 @@ class Conductor:
             self._node.send(device, Stop())
         return ending
 
-    # --- muster ----------------------------------------------------------------------------------------------------
-
     async def _muster(self) -> Ending | None:
         """Wait until someone who holds the data is here; what the others have is brought to safety first."""
         if not self._candidates() and self._last_plan is not None and self._here:
@@ -124,158 +81,6 @@ class Conductor:
             if ending is not None:
                 return ending
         return None
-
-    async def _catch_up(self) -> None:
-        """Take note of everyone whose arrival is in the mailbox already."""
-        while (envelope := await self._node.receive(self._node.now())) is not None:
-            self._handle(envelope)
-
-    def _candidates(self, among: Collection[str] | None = None) -> list[str]:
-        """Who is here, in the fleet's order, one who holds the data first; nobody if none of them does."""
-        here = self._here if among is None else among
-        central = next((holder for holder in self._holders() if holder in here), None)
-        if central is None:
-            return []
-        return [central, *(name for name in self._fleet if name in here and name != central)]
-
-    def _holders(self) -> tuple[str, ...]:
-        return (self._settings.central or self._fleet[0], *self._settings.sources)
-
-    async def _rescue(self) -> None:
-        """The data is out of reach: save the newest version that the others can put together."""
-        held = await self._take_stock()
-        version = newest_whole(held, self._planner.layers)
-        if version is None or version <= self._archive.version:
-            return
-        self._restart_from(version)
-        givers: dict[str, list[Fetch]] = {}
-        for origin in origins(held, COORDINATOR, range(self._planner.layers), version):
-            request = Fetch(self._term, origin.first, origin.last, version)
-            givers.setdefault(origin.device, []).append(request)
-        while givers and not self._disturbed:
-            await self._ask({device: requests.pop() for device, requests in givers.items()})
-            givers = {device: requests for device, requests in givers.items() if requests}
-        if self._archive.version == version:
-            self._rules.keep(self._archive.numbers, self.books, self._node.now())
-
-    # --- settle ----------------------------------------------------------------------------------------------------
-
-    async def _settle(self) -> Ending | None:
-        """Begin a term; if someone is lost on the way, `_disturbed` stays set and it must be tried again."""
-        began, after_death = self._node.now(), self._disturbed
-        self._planner.forget() if not after_death else None
-        held = await self._take_stock()
-        there = self._candidates(self._present)
-        if self._disturbed or not there:
-            self._disturbed = True
-            return self._gave_up()
-        try:
-            plan = self._settings.recovery.layout(self._planner, self._last_plan if after_death else None, there)
-        except UserError as error:
-            return Ending("failed", f"no layout for {', '.join(there)}: {error}")
-        self._foresee(there)
-        plan = self._planner.place_copies(plan, there)
-        version, mixed = self._choose(held, after_death)
-        await self._ask(self._assigns(plan, held, version, mixed))
-        if self._disturbed:
-            return self._gave_up()
-        self._restart_from(version)
-        self._ledger = Ledger(plan, version, max(self._secure, self._archive.version))
-        self._last_plan = plan
-        self._tell_of(plan, version, began, after_death)
-        return None
-
-    async def _take_stock(self) -> list[Held]:
-        """Begin a new term: everybody stops, and tells what it has."""
-        self._secure = self._ledger.secure if self._ledger is not None else 0
-        self._disturbed, self._broken_at, self._changed = False, math.inf, False
-        self._ledger = None
-        self._giving.clear()
-        self._term += 1
-        self._archive.begin_term()
-        halts = {device: Halt(self._term, self._history.terms) for device in self._here}
-        answers = await self._ask(halts, _SILENCE * float(self._settings.retry))
-        self._present = {device for device in answers if device in self._here}
-        stock = [answer.held for device, answer in answers.items() if isinstance(answer, Inventory)]
-        archived = Held(COORDINATOR, 0, self._planner.layers - 1, self._archive.version, self._archive.made)
-        return [*(each for held in stock for each in held), archived]
-
-    def _choose(self, held: list[Held], after_death: bool) -> tuple[int, bool]:
-        """The version to go on from, and whether layers may be of other versions than that."""
-        if after_death and self._settings.recovery.from_archive:
-            held[:] = held[-1:]
-        if after_death and not self._settings.recovery.consistent:
-            return self.books.round, True
-        version = newest_whole(held, self._planner.layers)
-        assert version is not None, "the archive is whole"
-        return version, False
-
-    def _assigns(self, plan: Plan, held: list[Held], version: int, mixed: bool) -> dict[str, Message]:
-        made = self._history.made(version)
-        return {
-            device: Assign(
-                self._term, plan.cuts, plan.order, plan.windows, plan.stride, plan.keepers, version, made,
-                tuple(origins(held, device, layers, None if mixed else version)),
-            )
-            for device, layers in zip(plan.order, plan.stages, strict=True)
-        }  # fmt: skip
-
-    def _restart_from(self, version: int) -> None:
-        """From here on, this version is where the run stands."""
-        if version < self.books.round:
-            self._note(self._node.name, "rolled back", term=self._term, before=self.books.round, to=version)
-        for batch in range(self.books.round, version):  # the reports of it were still on their way
-            self._note(self._node.name, "committed", batch=batch, term=self._history.made(batch + 1))
-        self._history.begin(self._term, version)
-        self.books.turn = self._term
-        self._stand_at(version)
-
-    def _tell_of(self, plan: Plan, version: int, began: float, after_death: bool) -> None:
-        fields = {"term": self._term, "version": version, "cuts": list(plan.cuts), "order": list(plan.order)}
-        self._node.record(
-            Span(self._node.name, "recover" if after_death else "settle", began, self._node.now(), fields)
-        )
-        more = {
-            "windows": list(plan.windows),
-            "period": plan.period,
-            "stride": plan.stride,
-            "keepers": list(plan.keepers),
-        }
-        self._note(self._node.name, "partition", **fields, **more)
-
-    def _foresee(self, candidates: list[str]) -> None:
-        """Have plans ready for each single death."""
-        try:
-            self._planner.foresee(candidates)
-        except UserError:
-            self._planner.forget()
-
-    def _gave_up(self) -> Ending | None:
-        return Ending("failed", self._shortfall()) if self._node.now() >= self._patience.ends_at else None
-
-    async def _ask(self, requests: Mapping[str, Message], most_s: float = math.inf) -> dict[str, Message]:
-        """Ask devices until all have answered, or for at most so long; the loss of one of them disturbs."""
-        answers: dict[str, Message] = {}
-        self._answers = answers
-        pause, again_at, ends_at = float(self._settings.retry), -math.inf, self._node.now() + most_s
-        while not self._disturbed and any(device not in answers for device in requests):
-            now = self._node.now()
-            if now >= self._patience.ends_at:
-                self._disturbed = True
-            elif now >= ends_at and answers:
-                break
-            elif now >= again_at:
-                for device, request in requests.items():
-                    if device not in answers:
-                        self._node.send(device, request)
-                again_at, pause = now + pause, min(2 * pause, 4 * float(self._settings.retry))
-            else:
-                waits = [again_at, self._patience.ends_at, *([ends_at] if answers else [])]
-                envelope = await self._node.receive(min(waits))
-                if envelope is not None:
-                    self._handle(envelope)
-        self._answers = None
-        return answers
 
     # --- flow ------------------------------------------------------------------------------------------------------
 
@@ -350,17 +155,17 @@ class Conductor:
         books, ledger = self.books, self._ledger
         assert ledger is not None
         ending = self._wish or self._rules.ending(books, self._node.now())
-        scored, saved = self._rules.wants_score(books.round), self._rules.save_due(books.round)
-        if not (scored or saved or ending):
+        scored = self._rules.wants_score(books.round)
+        if not (scored or self._rules.save_due(books.round) or ending):
             return None
-        if self._archive.version != books.round or self._archive.made != self._history.made(books.round):
-            stages = zip(ledger.plan.order, ledger.plan.stages, strict=True)
-            await self._ask(
-                {name: Fetch(self._term, layers[0], layers[-1], books.round) for name, layers in stages}
-            )  # fmt: skip
-            if self._disturbed:
-                return self._gave_up()
-        if scored:
+        in_place = scored and self._settings.evaluation == "pipeline" and self._exams > 0
+        if in_place:
+            await self._examine(ledger)
+        if not self._disturbed:
+            await self._collect(ledger)
+        if self._disturbed:
+            return self._gave_up()
+        if scored and not in_place:
             await self._measure()
         self._rules.keep(self._archive.numbers, books, self._node.now())
         return self._wish or self._rules.ending(books, self._node.now())
@@ -369,21 +174,31 @@ class Conductor:
         """Score the archive's version on held-out data; the coordinator's own time is not modelled."""
         numbers = self._archive.numbers
         score = await self._node.compute(Work([Step(0.0)], lambda pace: self._rules.evaluate(numbers)))
+        self._note_score(score)
+
+    def _note_score(self, score: dict[str, float]) -> None:
         self.books.score = {name: value for name, value in score.items() if math.isfinite(value)}
         for name, value in self.books.score.items():
             self._scalar(f"test_{name}", value)
 
-    # --- what comes in ---------------------------------------------------------------------------------------------
+    async def _examine(self, ledger: Ledger) -> None:
+        """Let held-out batches flow through the stages; what gets lost on the way makes a new attempt."""
+        order, last = ledger.plan.order, ledger.plan.order[-1]
+        most_s = _STALL * max(float(self._settings.retry), self._exams * ledger.plan.period)
+        while not self._disturbed:
+            self._attempt += 1
+            for device in order:
+                self._node.send(device, Examine(self._term, self._attempt, self._exams))
+            request = Examine(self._term, self._attempt, self._exams)
+            answers = await self._ask({last: request}, most_s)
+            found = answers.get(last)
+            if isinstance(found, Scored):
+                score = {"loss": found.loss / found.count}
+                accuracy = {"accuracy": found.right / found.count} if found.right >= 0 else {}
+                self._note_score(score | accuracy)
+                return
 
-    def _handle(self, envelope: Envelope) -> None:
-        message, sender = envelope.message, envelope.sender
-        if isinstance(message, Joined):
-            self._join(message.device, message.incarnation)
-        elif isinstance(message, Lost):
-            self._lose(message)
-        elif self._here.get(sender) == envelope.incarnation and getattr(message, "term", None) == self._term:
-            self._patience.stir(sender, self._node.now())
-            self._hear(sender, message)
+    # --- what comes in ---------------------------------------------------------------------------------------------
 
     def _hear(self, sender: str, message: Message) -> None:
         match message:
@@ -393,8 +208,7 @@ class Conductor:
                 self._disturbed = True
             case Piece() as piece:
                 self._answer(sender, piece)
-                made = self._history.made(piece.version)
-                self._secured(self._archive.add(piece.version, made, piece.first, piece.last, piece.payload))
+                self._take(piece)
             case Fetch() as fetch:
                 self._give(sender, fetch)
             case Replica() as replica:
@@ -404,41 +218,13 @@ class Conductor:
             case Kept() as kept:
                 if self._ledger is not None and self._ledger.kept(kept):
                     self._say_secure(self._ledger.secure)
+            case Scored(attempt=attempt) as scored:
+                if attempt == self._attempt:
+                    self._answer(sender, scored)
             case Closed(end=end):
                 if self._closing and not self._closed:
                     self._closed, self._end = True, end
                     self._nudge()
-
-    def _answer(self, sender: str, message: Message) -> None:
-        if self._answers is not None:
-            self._answers[sender] = message
-
-    def _give(self, sender: str, fetch: Fetch) -> None:
-        """Send layers of the archive, unless they are on their way."""
-        sending = self._giving.get((sender, fetch.first))
-        if isinstance(sending, asyncio.Future) and not sending.done():
-            return
-        if fetch.version != self._archive.version:
-            self._disturbed = True
-            return
-        payload = self._archive.piece(fetch.first, fetch.last)
-        piece = Piece(payload, term=self._term, first=fetch.first, last=fetch.last, version=fetch.version)
-        self.books.bytes_sent += piece.nbytes
-        self._giving[sender, fetch.first] = self._node.send(sender, piece)
-
-    def _archive_copy(self, sender: str, replica: Replica) -> None:
-        whole = self._archive.take(sender, replica)
-        if whole is not None:
-            self._node.send(sender, Kept(self._term, replica.first, replica.last, replica.version))
-            self._secured(whole)
-
-    def _secured(self, whole: bool) -> None:
-        if whole and self._ledger is not None and self._ledger.secured(self._archive.version):
-            self._say_secure(self._archive.version)
-
-    def _say_secure(self, version: int) -> None:
-        for device in self._here:
-            self._node.send(device, Secure(self._term, version))
 
     def _report(self, sender: str, report: Report) -> None:
         ledger = self._ledger
@@ -477,11 +263,6 @@ class Conductor:
         if batch + 1 < self._end:
             self._wish = self._wish or self._rules.ending(self.books, now)
 
-    def _stand_at(self, version: int) -> None:
-        self.books.round = self.books.version = version
-        self.books.samples = version * self._samples
-        self._committed_at = self._node.now()
-
     # --- adaptation and membership ---------------------------------------------------------------------------------
 
     def _look(self) -> None:
@@ -499,27 +280,21 @@ class Conductor:
         self._changed = not new.same_as(old) and gain * (horizon or 1) > cost
         self._foresee(self._candidates())
 
-    def _join(self, device: str, incarnation: int) -> None:
-        self._patience.stir(device, self._node.now())
-        self._here[device] = incarnation
-        if self._begun:
-            self._note(device, "joined", incarnation=incarnation)
-            if self._settings.adaptation.join:
-                self._look()
+    def _has_joined(self, device: str) -> None:
+        if self._settings.adaptation.join:
+            self._look()
 
-    def _lose(self, lost: Lost) -> None:
-        if self._here.get(lost.device) != lost.incarnation:
+    def _has_left(self, device: str) -> None:
+        self._speeds.forget(device)
+        if self._ledger is None:
             return
-        del self._here[lost.device]
-        self._speeds.forget(lost.device)
-        self._note(lost.device, "lost", incarnation=lost.incarnation, reason=lost.reason)
-        if self._answers is not None:
+        plan = self._ledger.plan
+        if device not in plan.order:
+            self._changed = self._changed or device in plan.keepers  # whose copies need another place
+        elif self._settings.recovery.notice == "connection":
             self._disturbed = True
-        elif self._ledger is not None and lost.device in self._ledger.applied:
-            if self._settings.recovery.notice == "connection":
-                self._disturbed = True
-            else:
-                self._broken_at = min(self._broken_at, max(self._timer(self._ledger.plan), self._node.now()))
+        else:
+            self._broken_at = min(self._broken_at, max(self._timer(plan), self._node.now()))
 
     def _timer(self, plan: Plan) -> float:
         """When the oldest batch in flight has taken several times the mean, from the moment it was let in.
@@ -528,24 +303,3 @@ class Conductor:
         """
         in_flight = plan.windows[0]
         return self._committed_at + (self._settings.recovery.factor * in_flight - (in_flight - 1)) * self._mean_s
-
-    # --- words -----------------------------------------------------------------------------------------------------
-
-    def _shortfall(self) -> str:
-        """Why the run cannot go on, in one sentence."""
-        waited = f"nothing moved for {self._settings.patience}"
-        if not self._candidates():
-            gone = " or ".join(self._holders())
-            return f"{waited}: {gone} holds the data and is gone; the run can be resumed from batch {self.books.round}"
-        missing = [name for name in self._candidates() if self._answers is not None and name not in self._answers]
-        whom = f"still waiting for {', '.join(missing[:5])}" if missing else f"at batch {self.books.round}"
-        return f"{waited}: {whom}"
-
-    def _note(self, device: str, name: str, **fields: Any) -> None:
-        self._node.record(Instant(device, name, self._node.now(), {"round": self.books.round, **fields}))
-
-    def _scalar(self, name: str, value: float) -> None:
-        if not math.isfinite(value):
-            return  # JSON has no such number
-        fields = {"round": self.books.round, "bytes": self.books.traffic, "samples": self.books.samples}
-        self._node.record(Scalar(self._node.name, name, self._node.now(), value, fields))

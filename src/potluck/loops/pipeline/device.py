@@ -17,6 +17,9 @@ from potluck.loops.pipeline.messages import (
     Begin,
     Close,
     Closed,
+    Exam,
+    Examine,
+    ExamLabels,
     Fetch,
     Gradient,
     Halt,
@@ -100,6 +103,10 @@ class StageDevice:
                     self._node.send(COORDINATOR, Closed(self._term, closed))
             case Activation() | Labels() | Gradient() as message:
                 stage.take(message)
+            case Examine() as examine:
+                stage.examine(examine)
+            case Exam() | ExamLabels() as exam:
+                stage.take_exam(exam)
             case Resend() as asked:
                 stage.resend(envelope.sender, asked)
             case Kept() as kept:
@@ -169,7 +176,7 @@ class StageDevice:
     def _keep(self, sender: str, replica: Replica) -> None:
         """Take in a piece of a copy, and tell both who care when it is whole."""
         kept = Kept(self._term, replica.first, replica.last, replica.version)
-        if self._shelf.find(replica.version, replica.first, replica.last) is None:
+        if not self._shelf.has(replica.version, replica.made, replica.first, replica.last):
             pieces = self._shelf.take(sender, replica)
             if pieces is None:
                 return

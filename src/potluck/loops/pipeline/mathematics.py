@@ -52,6 +52,21 @@ class StageMathematics(Protocol):
 
     def redo(self, numbers: Any, payload: Payload, lr: float) -> Any: ...
 
+    @property
+    def exams(self) -> int:
+        """Held-out batches that can be measured stage by stage; 0 where the model must be measured as a whole."""
+
+    def exam_size(self, number: int) -> int: ...
+
+    def exam_inputs(self, number: int) -> Payload: ...
+
+    def exam_labels(self, number: int) -> Payload: ...
+
+    def examine(self, numbers: Any, arrived: Payload) -> Payload: ...
+
+    def exam_score(self, outputs: Payload, labels: Payload) -> tuple[float, int, int]:
+        """Loss times samples, how many are right (below 0: no classes), samples."""
+
     def tensors(self, numbers: Any) -> dict[str, Any]: ...
 
     def restore(self, tensors: Mapping[str, Any]) -> Any: ...
@@ -120,6 +135,23 @@ class GhostStages:
 
     def redo(self, numbers: _Ghost, payload: Payload, lr: float) -> _Ghost:
         return numbers
+
+    exams = 0
+
+    def exam_size(self, number: int) -> int:
+        return 0
+
+    def exam_inputs(self, number: int) -> Payload:
+        return Payload(0)
+
+    def exam_labels(self, number: int) -> Payload:
+        return Payload(0)
+
+    def examine(self, numbers: _Ghost, arrived: Payload) -> Payload:
+        return Payload(0)
+
+    def exam_score(self, outputs: Payload, labels: Payload) -> tuple[float, int, int]:
+        return 0.0, 0, 0
 
     def tensors(self, numbers: _Ghost) -> dict[str, Any]:
         return {}

@@ -12,6 +12,7 @@
                                          Replica ──────────────────────▶ Kept ──▶ both
          ◀───────────────────────────── Report
     Close ─────────────────────────────▶ Closed                                     the stretch ends earlier
+    Examine ───────────────────────────▶ Exam, ExamLabels ─────────────▶ Scored     measure the model
     Secure ────────────────────────────▶                                            older versions can go
 
 Everything names its term; what belongs to another one is dropped. Requests are asked again until they are answered,
@@ -24,8 +25,8 @@ from potluck.loops.messages import Bulky, Message
 from potluck.loops.pipeline.sourcing import Held, Origin
 
 __all__ = [
-    "Activation", "Assign", "Begin", "Close", "Closed", "Fetch", "Gradient", "Halt", "Inventory", "Kept", "Labels",
-    "Missing", "Piece", "Ready", "Replica", "Report", "Resend", "Secure",
+    "Activation", "Assign", "Begin", "Close", "Closed", "Exam", "ExamLabels", "Examine", "Fetch", "Gradient", "Halt",
+    "Inventory", "Kept", "Labels", "Missing", "Piece", "Ready", "Replica", "Report", "Resend", "Scored", "Secure",
 ]  # fmt: skip
 
 
@@ -178,3 +179,37 @@ class Secure(Message, frozen=True):
 
     term: int
     version: int
+
+
+class Examine(Message, frozen=True):
+    """Measure the model on so many held-out batches; a new attempt makes the one before void."""
+
+    term: int
+    attempt: int
+    batches: int
+
+
+class Exam(Bulky, frozen=True, kw_only=True):
+    """A held-out batch on its way forward."""
+
+    term: int
+    attempt: int
+    number: int
+
+
+class ExamLabels(Bulky, frozen=True, kw_only=True):
+    """Its targets, straight to the last stage."""
+
+    term: int
+    attempt: int
+    number: int
+
+
+class Scored(Message, frozen=True):
+    """Sums over all held-out samples; `right` is below 0 where the targets are no classes."""
+
+    term: int
+    attempt: int
+    loss: float
+    right: int
+    count: int

@@ -44,6 +44,7 @@ class Pipeline(Settings, frozen=True, kw_only=True):
     adaptation: Adaptation = Adaptation()
     optimizer: Optimizer = Sgd(lr=0.05, momentum=0.9)
     lr_schedule: Schedule = Constant()
+    evaluation: Literal["coordinator", "pipeline"] = "coordinator"  # who measures the model, where that is due
     central: str = ""  # the device that holds the data and is stage 0; the first of the fleet by default
     sources: tuple[str, ...] = ()  # other devices that hold the data too, and may take its place
     retry: Seconds = Seconds(2)  # until something that was not answered is asked again; doubles each time

@@ -41,6 +41,13 @@ class Shelf:
                 return kept.numbers
         return None
 
+    def has(self, version: int, made: int, first: int, last: int) -> bool:
+        """Whether it has these layers in this version, made in this term."""
+        return any(
+            (place.version, kept.made) == (version, made) and place.first <= first and last <= place.last
+            for place, kept in self._kept.items()
+        )
+
     def exactly(self, version: int, first: int, last: int) -> Any | None:
         """Numbers of this version that are of these layers and no others."""
         kept = self._kept.get(_Place(version, first, last))

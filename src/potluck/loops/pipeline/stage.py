@@ -18,9 +18,21 @@ from potluck.loops.messages import Bulky
 from potluck.loops.node import COORDINATOR, Node, Step, Work
 from potluck.loops.pipeline.costs import ChainCosts
 from potluck.loops.pipeline.courses import Course
+from potluck.loops.pipeline.examiner import Examiner
 from potluck.loops.pipeline.line import Bell, Crew, Line
 from potluck.loops.pipeline.mathematics import Sizes, StageMathematics
-from potluck.loops.pipeline.messages import Activation, Assign, Gradient, Kept, Labels, Report, Resend
+from potluck.loops.pipeline.messages import (
+    Activation,
+    Assign,
+    Exam,
+    Examine,
+    ExamLabels,
+    Gradient,
+    Kept,
+    Labels,
+    Report,
+    Resend,
+)
 from potluck.loops.pipeline.replicator import Replicator
 from potluck.loops.pipeline.settings import Pipeline
 from potluck.loops.pipeline.shelf import Shelf
@@ -77,6 +89,7 @@ class Stage:
         self._inbox: dict[tuple[str, int], Bulky] = {}
         self._log: dict[tuple[str, int], tuple[str, Bulky, asyncio.Task[None]]] = {}
         self._flights: dict[int, Flight] = {}
+        self._examiner: Examiner | None = None
         self._bell = Bell()
         self._crew = Crew(failed)
         self.line = Line(self.node, self._crew)
@@ -127,6 +140,24 @@ class Stage:
     def report(self, seconds: float = 0.0, loss: float | None = None) -> None:
         self.node.send(COORDINATOR, Report(self.term, self.applied, seconds, loss, self.line.read_meter()))
 
+    def examine(self, examine: Examine) -> None:
+        """Take part in measuring the model; said again, it changes nothing."""
+        examiner = self._examiner_of(examine.attempt)
+        if examiner is not None and not examiner.begun:
+            examiner.begun = True
+            self._crew.start(examiner.run(examine))
+
+    def take_exam(self, message: Exam | ExamLabels) -> None:
+        examiner = self._examiner_of(message.attempt)
+        if examiner is not None:
+            examiner.take(message)
+
+    def _examiner_of(self, attempt: int) -> Examiner | None:
+        """That of an attempt, which may be new; None for one that is void."""
+        if self._examiner is None or self._examiner.attempt < attempt:
+            self._examiner = Examiner(self, attempt)
+        return self._examiner if self._examiner.attempt == attempt else None
+
     def end(self) -> None:
         self._crew.disband()
 
@@ -137,12 +168,23 @@ class Stage:
     # --- the work --------------------------------------------------------------------------------------------------
 
     @property
-    def _is_first(self) -> bool:
+    def is_first(self) -> bool:
         return self.place == 0
 
     @property
-    def _is_last(self) -> bool:
+    def is_last(self) -> bool:
         return self.place == self._stages - 1
+
+    @property
+    def next_device(self) -> str:
+        return self._order[self.place + 1]
+
+    @property
+    def last_device(self) -> str:
+        return self._order[-1]
+
+    def forward_seconds(self, samples: int) -> float:
+        return self._costs.forward(self.first, self.last, samples) / self._flops
 
     async def _work(self) -> None:
         pause = float(self.settings.retry)
@@ -163,10 +205,10 @@ class Stage:
     def _missing(self, kind: Kind, part: int) -> list[tuple[str, int]]:
         """What must arrive before a task can begin."""
         needed = []
-        if kind == "backward" and not self._is_last:
+        if kind == "backward" and not self.is_last:
             needed = ["Gradient"]
-        elif kind == "forward" and not self._is_first:
-            needed = ["Activation", "Labels"] if self._is_last else ["Activation"]
+        elif kind == "forward" and not self.is_first:
+            needed = ["Activation", "Labels"] if self.is_last else ["Activation"]
         return [(what, part) for what in needed if (what, part) not in self._inbox]
 
     def _ask(self, missing: list[tuple[str, int]]) -> None:
@@ -178,7 +220,7 @@ class Stage:
         self._entering = part // self.settings.schedule.parts
         version, arrived, labels = self._arrived(part)
         numbers, buffers, mathematics = self.versions[version], self._buffers, self.mathematics
-        first, last = self._is_first, self._is_last
+        first, last = self.is_first, self.is_last
         if first and not last:
             self._send(self._order[-1], Labels(mathematics.labels(part), term=self.term, part=part))
 
@@ -200,17 +242,17 @@ class Stage:
 
     def _arrived(self, part: int) -> tuple[int, Any, Payload | None]:
         """The version that a part meets here, and what came with it."""
-        if self._is_first:
+        if self.is_first:
             return self.applied, None, None
         message = self._inbox.pop(("Activation", part))
         assert isinstance(message, Activation)
-        labels = self._inbox.pop(("Labels", part)) if self._is_last else None
+        labels = self._inbox.pop(("Labels", part)) if self.is_last else None
         version = message.version if self.settings.schedule.vertical_sync else self.applied
         return version, message.payload, None if labels is None else labels.payload
 
     async def _backward(self, part: int, course: Course) -> None:
         flight = self._flights.pop(part)
-        arrived = None if self._is_last else self._inbox.pop(("Gradient", part)).payload
+        arrived = None if self.is_last else self._inbox.pop(("Gradient", part)).payload
         self._log.pop(("Activation", part), None)
         newest, total, mathematics = self.versions[self.applied], self._total, self.mathematics
         lr, steps = self.settings.lr_schedule.factor(self.applied), course.steps(part)
@@ -223,7 +265,7 @@ class Stage:
 
         (self._total, onward, stepped), seconds = await self._compute("backward", part, flight.version, run)
         self._seconds += flight.seconds + seconds
-        if not self._is_first:
+        if not self.is_first:
             self._send(self._order[self.place - 1], Gradient(onward, term=self.term, part=part))
         if steps:
             self._step(stepped, flight.forwarded.buffers)
@@ -253,7 +295,7 @@ class Stage:
         now = self.node.now()
         fields = {"batch": self.applied - 1, "version": self.applied, "stage": self.place, "term": self.term}
         self.node.record(Span(self.node.name, "step", now, now, fields))
-        self.report(self._seconds, self._losses if self._is_last else None)
+        self.report(self._seconds, self._losses if self.is_last else None)
         self._seconds = self._losses = 0.0
         self._forget()
         for replicator in self._replicators:

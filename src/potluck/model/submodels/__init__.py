@@ -1,7 +1,6 @@
 """Sub-models by width: fewer channels of the same network, trained at the speed of a smaller one."""
 
 from potluck.model.submodels.calibration import calibrate
-from potluck.model.submodels.merging import EntrySum, untouched
 from potluck.model.submodels.parts import Carver, Choice, Pulled, Submodel, Whole
 from potluck.model.submodels.selection import Selection, Subsets
 from potluck.model.submodels.small import Small, Smalls, small_model
@@ -12,7 +11,6 @@ __all__ = [
     "Carver",
     "ChannelSet",
     "Choice",
-    "EntrySum",
     "Loan",
     "Pulled",
     "Selection",
@@ -25,6 +23,5 @@ __all__ = [
     "Workshop",
     "calibrate",
     "small_model",
-    "untouched",
     "width",
 ]

@@ -10,8 +10,9 @@
     fjord               what fits         any level up to it             leading          fixed levels
     small               everything        everything (the model itself was made small)    one share
 
-A budget is a share of the whole model's MACs. Choosing how much is numbers
-only and may happen at any moment; choosing which units is left to whoever has the tensors.
+A budget is a share of the whole model's MACs. Choosing how much is numbers only and may happen at any moment;
+choosing which units is left to whoever has the tensors. What fits into a round has to be known before it begins:
+`capacity` says by which speed of the device, the nominal one or what its trace has on average or at least.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -34,11 +35,12 @@ from potluck.model.submodels.workshop import Workshop
 from potluck.planning.pareto import ParetoTable
 from potluck.settings import Part
 
-__all__ = ["Carver", "Choice", "Pulled", "Submodel", "Whole"]
+__all__ = ["Capacity", "Carver", "Choice", "Pulled", "Submodel", "Whole"]
 
 Share = Annotated[float, msgspec.Meta(gt=0.0, le=1.0)]
 STEPS = tuple(step / 20 for step in range(2, 21))
 Counts = tuple[int, ...]
+Capacity = Literal["nominal", "mean", "least"]
 
 
 class Choice(NamedTuple):
@@ -58,6 +60,8 @@ class Pulled(NamedTuple):
 
 class Submodel(Part, frozen=True, kw_only=True):
     """Which part of the model? This base trains the whole of it."""
+
+    capacity: ClassVar[Capacity] = "nominal"
 
     scaled: bool = False  # scale by 1/(share kept), as dropout does
     static: bool = False  # batch norm without running statistics
@@ -95,10 +99,12 @@ class Whole(Submodel, frozen=True, kw_only=True, tag="whole"):
 class FilterDropout(Submodel, frozen=True, kw_only=True, tag="filter-dropout"):
     """DISTREAL: before each mini-batch the entry of an explored table that the device can afford."""
 
-    table: str  # the file that `potluck explore` wrote
+    table: str = ""  # the file that `potluck explore` wrote; without one, the same rate for all sets
     scaled: bool = True
 
     def ladder(self, width: Width) -> Sequence[Counts]:
+        if not self.table:
+            return [uniform_counts(width, kept) for kept in STEPS]
         table = ParetoTable.load(Path(self.table))
         names = tuple(part.name for part in width.sets)
         if table.sets != names:
@@ -117,6 +123,7 @@ class UniformDropout(Submodel, frozen=True, kw_only=True, tag="uniform-dropout")
 
 
 class _PerRound(Submodel, frozen=True, kw_only=True):
+    capacity: Capacity = "mean"  # type: ignore[misc]
     levels: tuple[Share, ...] = STEPS
 
     @property

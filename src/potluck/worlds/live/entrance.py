@@ -13,6 +13,8 @@ import zenoh
 from potluck.errors import UserError
 from potluck.worlds.live import greeting, keys
 from potluck.worlds.live.greeting import Hello, Refusal, Welcome
+from potluck.worlds.live.security.lobby import ask_why
+from potluck.worlds.live.security.probe import why_not
 from potluck.worlds.live.session import Place, PlaceError, close_session, open_session_aside
 from potluck.worlds.live.wire import WireError
 
@@ -51,9 +53,10 @@ async def _knock(place: Place, hello: Hello) -> tuple[zenoh.Session, Welcome] | 
     try:
         session = await open_session_aside(place, "peer" if place.direct else "client")
     except PlaceError as error:
-        return Refusal(reason=str(error), retry_s=0.0)
+        why = await asyncio.to_thread(why_not, place.connect[0], place.tls) if place.connect else None
+        return Refusal(reason=f"{error}; {why}" if why else str(error), retry_s=0.0)
     try:
-        answer = await asyncio.to_thread(_ask, session, hello, min(_ANSWER_S, place.lease))
+        answer = await asyncio.to_thread(_ask, session, hello, min(_ANSWER_S, place.lease), place.tls is not None)
     except BaseException:
         await close_session(session)
         raise
@@ -63,10 +66,12 @@ async def _knock(place: Place, hello: Hello) -> tuple[zenoh.Session, Welcome] | 
     return answer
 
 
-def _ask(session: zenoh.Session, hello: Hello, seconds: float) -> Welcome | Refusal:
+def _ask(session: zenoh.Session, hello: Hello, seconds: float, shut: bool) -> Welcome | Refusal:
+    """Knock; where certificates may keep the door shut to us, ask in the lobby why nobody answers."""
     told = _query(session, keys.door(hello.name), greeting.encode(hello), seconds)
     if told is None:
-        return Refusal(reason="nobody answers at the door", retry_s=0.0)
+        why = ask_why(session, hello.name, seconds) if shut else None
+        return Refusal(reason=why or "nobody answers at the door", retry_s=0.0)  # it may only be busy: ask again
     try:
         return greeting.decode_answer(told)
     except WireError as error:

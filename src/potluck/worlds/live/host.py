@@ -59,17 +59,20 @@ async def host(
     fleet: Fleet | None = None,
     muster: Collection[str] = (),
     muster_s: float = 60.0,
+    opened: Callable[[zenoh.Session], None] = lambda session: None,
 ) -> T:
     """Lead a run at `place` until `coordinate` returns, and give back what it returns.
 
     `welcome` says what a device that knocks is to be called, or refuses it; `watch` is told whenever someone comes or
     goes (name → incarnation). The run's clock starts at `began_s`, once all of `muster` are here or `muster_s` seconds
-    are over. Where `fleet` is given, its links and faults are acted out.
+    are over. Where `fleet` is given, its links and faults are acted out. `opened` may add to the session what concerns
+    no run, such as answers to those who are kept out.
     """
     session = await open_session_aside(place, "router")
     hosting = _Host(session, place, run, seed, journal, welcome, watch, began_s, fleet)
     reason = "the run was broken off"
     try:
+        await asyncio.to_thread(opened, session)
         await hosting.open()
         await hosting.muster(set(muster), muster_s)
         hosting.begin()

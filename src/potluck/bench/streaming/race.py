@@ -1,0 +1,84 @@
+"""How long until a model is good enough: a recipe on one of the paper's sets of stream rates."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import potluck
+from potluck.bench.streaming import testbed
+from potluck.job import Job, make
+from potluck.journal import Scalar, read
+from potluck.loops.parts.streaming import Flow, wanted
+
+__all__ = ["FULL", "QUICK", "Workload", "job_of", "measure", "seconds_to"]
+
+
+class Workload(NamedTuple):
+    """How often the training data is gone through, and what is good enough."""
+
+    epochs: float
+    target: float
+    scores: int = 25  # on the way
+    samples: int = 50_000  # of the training data
+    data: str = "cifar10"
+
+
+FULL = Workload(epochs=8, target=0.66)
+QUICK = Workload(epochs=0.5, target=0.3, scores=8)
+
+
+def job_of(
+    workload: Workload, recipe: str, rates: testbed.RateSet, seed: int, changes: Mapping[str, Any] | None = None
+) -> Job:
+    """As many rounds as it takes to go through the data so often, with a learning rate that falls over all of them."""
+    tables: dict[str, Any] = {
+        "task": testbed.task(data=workload.data),
+        "fleet": testbed.fleet(),
+        "recipe": recipe,
+        "stream": testbed.stream(rates),
+        "stop": {"rounds": 1},
+        "checkpoint": 0,
+        "seed": seed,
+        "rounds": dict(changes or {}),
+    }
+    rounds = max(2, round(workload.epochs * workload.samples / per_round(make(tables))))
+    tables["rounds"] = {"schedule": {"kind": "cosine", "rounds": rounds}, **tables["rounds"]}
+    return make({**tables, "stop": {"rounds": rounds}, "evaluate": max(1, rounds // workload.scores)})
+
+
+def per_round(job: Job) -> int:
+    """Samples of one round, all devices together."""
+    assert job.stream is not None
+    rates = [job.stream.rate.of(place, job.seed) for place in range(len(job.fleet.members))]
+    return sum(wanted(job.rounds.batching, Flow(rate)) for rate in rates)
+
+
+def measure(job: Job, data: Path | None) -> dict[str, Any]:
+    """The way of the accuracy over time, and what it took."""
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place) / "run"
+        result = potluck.simulate(job, folder=folder, data=data)
+        curve = list(_curve(folder / "journal.jsonl"))
+    assert result.status == "done", result.reason
+    kept = {key: result.summary[key] for key in ("accuracy", "time_s", "bytes", "rounds", "samples", "streams")}
+    return {**kept, "curve": curve}
+
+
+def _curve(journal: Path) -> Iterator[tuple[float, float]]:
+    for record in read(journal):
+        if isinstance(record, Scalar) and record.name == "test_accuracy":
+            yield record.at, record.value
+
+
+def seconds_to(target: float, curve: Sequence[Sequence[float]]) -> float:
+    """When the accuracy first reaches the target, on a straight line between scores; infinite if it never does."""
+    before = (0.0, 0.0)
+    for at, accuracy in curve:
+        if accuracy >= target:
+            share = (target - before[1]) / (accuracy - before[1])
+            return before[0] + share * (at - before[0])
+        before = (at, accuracy)
+    return float("inf")

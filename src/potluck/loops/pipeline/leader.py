@@ -1,0 +1,157 @@
+"""What anyone who leads does, whatever is led: knowing who is here, asking until there is an answer, keeping the books.
+
+One coroutine reads one mailbox, so there are no locks; every wait has an end.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
+
+from potluck.journal import Instant, Scalar
+from potluck.loops.messages import Joined, Lost, Message
+from potluck.loops.node import Envelope, Node
+from potluck.loops.patience import Patience
+from potluck.loops.pipeline.archive import Archive
+from potluck.loops.pipeline.planner import Planner
+from potluck.loops.pipeline.rules import PipelineRules
+from potluck.loops.pipeline.settings import Pipeline
+from potluck.loops.progress import Books, Ending
+
+__all__ = ["Leader", "Orders"]
+
+
+class Orders(NamedTuple):
+    """What a run is led by."""
+
+    settings: Pipeline
+    fleet: tuple[str, ...]
+    planner: Planner
+    archive: Archive
+    rules: PipelineRules
+    books: Books
+    samples: int  # of a batch
+
+
+class Leader:
+    """Knows the devices; what they say and what their coming and going means is for those who build on it."""
+
+    def __init__(self, node: Node, orders: Orders) -> None:
+        self._node = node
+        self._settings = orders.settings
+        self._fleet = orders.fleet
+        self.books = orders.books
+        self._term = orders.books.turn
+        self._here: dict[str, int] = {}  # device -> incarnation
+        self._answers: dict[str, Message] | None = None  # to the question that is open
+        self._disturbed = False  # someone is lost, and a new term must begin
+        self._begun = False
+        self._patience = Patience(orders.settings.patience)
+
+    # --- who is here -----------------------------------------------------------------------------------------------
+
+    async def _catch_up(self) -> None:
+        """Take note of everyone whose arrival is in the mailbox already."""
+        while (envelope := await self._node.receive(self._node.now())) is not None:
+            self._handle(envelope)
+
+    def _candidates(self, among: Collection[str] | None = None) -> list[str]:
+        """Who is here, in the fleet's order, one who holds the data first; nobody if none of them does."""
+        here = self._here if among is None else among
+        central = next((holder for holder in self._holders() if holder in here), None)
+        if central is None:
+            return []
+        return [central, *(name for name in self._fleet if name in here and name != central)]
+
+    def _holders(self) -> tuple[str, ...]:
+        return (self._settings.central or self._fleet[0], *self._settings.sources)
+
+    def _handle(self, envelope: Envelope) -> None:
+        message, sender = envelope.message, envelope.sender
+        if isinstance(message, Joined):
+            self._join(message.device, message.incarnation)
+        elif isinstance(message, Lost):
+            self._lose(message)
+        elif self._here.get(sender) == envelope.incarnation and getattr(message, "term", None) == self._term:
+            self._patience.stir(sender, self._node.now())
+            self._hear(sender, message)
+
+    def _join(self, device: str, incarnation: int) -> None:
+        self._patience.stir(device, self._node.now())
+        self._here[device] = incarnation
+        if self._begun:
+            self._note(device, "joined", incarnation=incarnation)
+            self._has_joined(device)
+
+    def _lose(self, lost: Lost) -> None:
+        if self._here.get(lost.device) != lost.incarnation:
+            return
+        del self._here[lost.device]
+        self._note(lost.device, "lost", incarnation=lost.incarnation, reason=lost.reason)
+        if self._answers is not None:
+            self._disturbed = True
+        self._has_left(lost.device)
+
+    def _has_joined(self, device: str) -> None:
+        raise NotImplementedError
+
+    def _has_left(self, device: str) -> None:
+        raise NotImplementedError
+
+    def _hear(self, sender: str, message: Message) -> None:
+        """Take in what a device says in this term."""
+        raise NotImplementedError
+
+    # --- asking ----------------------------------------------------------------------------------------------------
+
+    async def _ask(self, requests: Mapping[str, Message], most_s: float = math.inf) -> dict[str, Message]:
+        """Ask devices until all have answered, or for at most so long; the loss of one of them disturbs."""
+        answers: dict[str, Message] = {}
+        self._answers = answers
+        pause, again_at, ends_at = float(self._settings.retry), -math.inf, self._node.now() + most_s
+        while not self._disturbed and any(device not in answers for device in requests):
+            now = self._node.now()
+            if now >= self._patience.ends_at:
+                self._disturbed = True
+            elif now >= ends_at:
+                break
+            elif now >= again_at:
+                for device, request in requests.items():
+                    if device not in answers:
+                        self._node.send(device, request)
+                again_at, pause = now + pause, min(2 * pause, 4 * float(self._settings.retry))
+            else:
+                envelope = await self._node.receive(min(again_at, ends_at, self._patience.ends_at))
+                if envelope is not None:
+                    self._handle(envelope)
+        self._answers = None
+        return answers
+
+    def _answer(self, sender: str, message: Message) -> None:
+        if self._answers is not None:
+            self._answers[sender] = message
+
+    def _gave_up(self) -> Ending | None:
+        return Ending("failed", self._shortfall()) if self._node.now() >= self._patience.ends_at else None
+
+    # --- words -----------------------------------------------------------------------------------------------------
+
+    def _shortfall(self) -> str:
+        """Why the run cannot go on, in one sentence."""
+        waited = f"nothing moved for {self._settings.patience}"
+        if not self._candidates():
+            gone = " or ".join(self._holders())
+            return f"{waited}: {gone} holds the data and is gone; the run can be resumed from batch {self.books.round}"
+        missing = [name for name in self._candidates() if self._answers is not None and name not in self._answers]
+        whom = f"still waiting for {', '.join(missing[:5])}" if missing else f"at batch {self.books.round}"
+        return f"{waited}: {whom}"
+
+    def _note(self, device: str, name: str, **fields: Any) -> None:
+        self._node.record(Instant(device, name, self._node.now(), {"round": self.books.round, **fields}))
+
+    def _scalar(self, name: str, value: float) -> None:
+        if not math.isfinite(value):
+            return  # JSON has no such number
+        fields = {"round": self.books.round, "bytes": self.books.traffic, "samples": self.books.samples}
+        self._node.record(Scalar(self._node.name, name, self._node.now(), value, fields))

@@ -1,0 +1,196 @@
+"""How a term begins: all stop and tell what they have, a version and a layout are chosen, layers are handed out."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable
+
+from potluck.errors import UserError
+from potluck.journal import Span
+from potluck.loops.messages import Message
+from potluck.loops.node import COORDINATOR, Node
+from potluck.loops.pipeline.history import History
+from potluck.loops.pipeline.leader import Leader, Orders
+from potluck.loops.pipeline.ledger import Ledger
+from potluck.loops.pipeline.messages import Assign, Fetch, Halt, Inventory, Kept, Piece, Replica, Secure
+from potluck.loops.pipeline.planner import Plan
+from potluck.loops.pipeline.sourcing import Held, newest_whole, origins
+from potluck.loops.progress import Ending
+
+__all__ = ["Terms"]
+
+_SILENCE = 4  # times `retry`, after which a new term begins without those who do not answer
+
+
+class Terms(Leader):
+    """Begins terms, and keeps the archive that is the last resort where layers are lost."""
+
+    def __init__(self, node: Node, orders: Orders) -> None:
+        super().__init__(node, orders)
+        self._planner = orders.planner
+        self._archive = orders.archive
+        self._rules = orders.rules
+        self._samples = orders.samples
+        self._history = History()
+        self._present: set[str] = set()  # who has entered the term
+        self._ledger: Ledger | None = None  # of the term that runs
+        self._last_plan: Plan | None = None
+        self._secure = 0
+        self._changed = False  # another layout pays
+        self._broken_at = math.inf  # when a death will be noticed, where only the batch timer tells
+        self._committed_at = 0.0
+        self._giving: dict[tuple[str, int], Awaitable[None]] = {}
+
+    async def _settle(self) -> Ending | None:
+        """Begin a term; if someone is lost on the way, `_disturbed` stays set and it must be tried again."""
+        began, after_death = self._node.now(), self._disturbed
+        self._planner.forget() if not after_death else None
+        held = await self._take_stock()
+        there = self._candidates(self._present)
+        if self._disturbed or not there:
+            self._disturbed = True
+            return self._gave_up()
+        try:
+            plan = self._settings.recovery.layout(self._planner, self._last_plan if after_death else None, there)
+        except UserError as error:
+            return Ending("failed", f"no layout for {', '.join(there)}: {error}")
+        self._foresee(there)
+        plan = self._planner.place_copies(plan, there)
+        version, mixed = self._choose(held, after_death)
+        await self._ask(self._assigns(plan, held, version, mixed))
+        if self._disturbed:
+            return self._gave_up()
+        self._restart_from(version)
+        self._ledger = Ledger(plan, version, max(min(self._secure, version), self._archive.version))
+        self._last_plan = plan
+        self._tell_of(plan, version, began, after_death)
+        return None
+
+    async def _take_stock(self) -> list[Held]:
+        """Begin a new term: everybody stops, and tells what it has."""
+        self._secure = self._ledger.secure if self._ledger is not None else 0
+        self._disturbed, self._broken_at, self._changed = False, math.inf, False
+        self._ledger = None
+        self._giving.clear()
+        self._term += 1
+        self._archive.begin_term()
+        halts = {device: Halt(self._term, self._history.terms) for device in self._here}
+        answers = await self._ask(halts, _SILENCE * float(self._settings.retry))
+        self._present = {device for device in answers if device in self._here}
+        stock = [answer.held for device, answer in answers.items() if isinstance(answer, Inventory)]
+        archived = Held(COORDINATOR, 0, self._planner.layers - 1, self._archive.version, self._archive.made)
+        return [*(each for held in stock for each in held), archived]
+
+    def _choose(self, held: list[Held], after_death: bool) -> tuple[int, bool]:
+        """The version to go on from, and whether layers may be of other versions than that."""
+        if after_death and self._settings.recovery.from_archive:
+            held[:] = held[-1:]
+        if after_death and not self._settings.recovery.consistent:
+            return self.books.round, True
+        version = newest_whole(held, self._planner.layers)
+        assert version is not None, "the archive is whole"
+        return version, False
+
+    def _assigns(self, plan: Plan, held: list[Held], version: int, mixed: bool) -> dict[str, Message]:
+        made = self._history.made(version)
+        return {
+            device: Assign(
+                self._term, plan.cuts, plan.order, plan.windows, plan.stride, plan.keepers, version, made,
+                tuple(origins(held, device, layers, None if mixed else version)),
+            )
+            for device, layers in zip(plan.order, plan.stages, strict=True)
+        }  # fmt: skip
+
+    def _restart_from(self, version: int) -> None:
+        """From here on, this version is where the run stands."""
+        if version < self.books.round:
+            self._note(self._node.name, "rolled back", term=self._term, before=self.books.round, to=version)
+        for batch in range(self.books.round, version):  # the reports of it were still on their way
+            self._note(self._node.name, "committed", batch=batch, term=self._history.made(batch + 1))
+        self._history.begin(self._term, version)
+        self.books.turn = self._term
+        self._stand_at(version)
+
+    def _stand_at(self, version: int) -> None:
+        self.books.round = self.books.version = version
+        self.books.samples = version * self._samples
+        self._committed_at = self._node.now()
+
+    def _tell_of(self, plan: Plan, version: int, began: float, after_death: bool) -> None:
+        fields = {"term": self._term, "version": version, "cuts": list(plan.cuts), "order": list(plan.order)}
+        self._node.record(
+            Span(self._node.name, "recover" if after_death else "settle", began, self._node.now(), fields)
+        )
+        more = {
+            "windows": list(plan.windows),
+            "period": plan.period,
+            "stride": plan.stride,
+            "keepers": list(plan.keepers),
+        }
+        self._note(self._node.name, "partition", **fields, **more)
+
+    def _foresee(self, candidates: list[str]) -> None:
+        """Have plans ready for each single death."""
+        try:
+            self._planner.foresee(candidates)
+        except UserError:
+            self._planner.forget()
+
+    # --- the archive -----------------------------------------------------------------------------------------------
+
+    async def _rescue(self) -> None:
+        """The data is out of reach: save the newest version that the others can put together."""
+        held = await self._take_stock()
+        version = newest_whole(held, self._planner.layers)
+        if version is None or version <= self._archive.version:
+            return
+        self._restart_from(version)
+        givers: dict[str, list[Fetch]] = {}
+        for origin in origins(held, COORDINATOR, range(self._planner.layers), version):
+            request = Fetch(self._term, origin.first, origin.last, version)
+            givers.setdefault(origin.device, []).append(request)
+        while givers and not self._disturbed:
+            await self._ask({device: requests.pop() for device, requests in givers.items()})
+            givers = {device: requests for device, requests in givers.items() if requests}
+        if self._archive.version == version:
+            self._rules.keep(self._archive.numbers, self.books, self._node.now())
+
+    async def _collect(self, ledger: Ledger) -> None:
+        """Bring the version at which all stages stand into the archive."""
+        version = self.books.round
+        if self._archive.version == version and self._archive.made == self._history.made(version):
+            return
+        stages = zip(ledger.plan.order, ledger.plan.stages, strict=True)
+        await self._ask({name: Fetch(self._term, layers[0], layers[-1], version) for name, layers in stages})
+
+    def _take(self, piece: Piece) -> None:
+        made = self._history.made(piece.version)
+        self._secured(self._archive.add(piece.version, made, piece.first, piece.last, piece.payload))
+
+    def _give(self, sender: str, fetch: Fetch) -> None:
+        """Send layers of the archive, unless they are on their way."""
+        sending = self._giving.get((sender, fetch.first))
+        if isinstance(sending, asyncio.Future) and not sending.done():
+            return
+        if fetch.version != self._archive.version:
+            self._disturbed = True
+            return
+        payload = self._archive.piece(fetch.first, fetch.last)
+        piece = Piece(payload, term=self._term, first=fetch.first, last=fetch.last, version=fetch.version)
+        self.books.bytes_sent += piece.nbytes
+        self._giving[sender, fetch.first] = self._node.send(sender, piece)
+
+    def _archive_copy(self, sender: str, replica: Replica) -> None:
+        whole = self._archive.take(sender, replica)
+        if whole is not None:
+            self._node.send(sender, Kept(self._term, replica.first, replica.last, replica.version))
+            self._secured(whole)
+
+    def _secured(self, whole: bool) -> None:
+        if whole and self._ledger is not None and self._ledger.secured(self._archive.version):
+            self._say_secure(self._archive.version)
+
+    def _say_secure(self, version: int) -> None:
+        for device in self._here:
+            self._node.send(device, Secure(self._term, version))

@@ -1,0 +1,15 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.live.shells import Shells
+
+
+@pytest.fixture
+def shells(tmp_path: Path) -> Iterator[Shells]:
+    found = Shells(tmp_path)
+    yield found
+    found.end()

@@ -1,0 +1,125 @@
+"""Live runs for tests: this process leads, the devices are processes of their own, and a story happens meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable, Coroutine
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from potluck.job import Job, make
+from potluck.journal import Span, read
+from potluck.loops.node import Node
+from potluck.model import checkpoint
+from potluck.run import Result
+from potluck.run.keeper import Keeper
+from potluck.run.lab import Crew, free_address
+from potluck.run.live import Door, digest, serve
+from potluck.run.setup import Setup
+from potluck.worlds.live.security.gate import Gate
+from potluck.worlds.live.session import Place
+from tests.simulation.runs import rounds
+from tests.time_limits import within
+
+LEASE = 1.0
+LIMIT_S = 120.0  # of a whole run, on a machine that is busy with others
+
+SMALL: dict[str, Any] = {
+    "recipe": "fedavg",
+    "task": {"model": "mlp", "data": {"kind": "synthetic", "train": 400, "test": 50}, "options": {"hidden": [16]}},
+    "fleet": {"devices": [{"name": "d", "count": 4, "flops": "20 MFLOP/s"}], "lease": LEASE},
+    "stop": {"rounds": 6},
+    "rounds": {"patience": "60 s"},
+    "checkpoint": 1,
+}
+
+
+class Scene:
+    """A live run under way, as its story sees it."""
+
+    def __init__(self, job: Job, folder: Path, node: Node, crew: Crew, gate: Gate, address: str) -> None:
+        self.job, self.folder, self.node, self.crew, self.gate, self.address = job, folder, node, crew, gate, address
+
+    @property
+    def place(self) -> Place:
+        return Place(connect=(self.address,), lease=LEASE)
+
+    def token(self, hours: float = 1.0) -> str:
+        return self.gate.token(datetime.now(UTC) + timedelta(hours=hours))
+
+    def signal(self, name: str, number: int) -> float:
+        """Send a device's process a signal; when that was, in the run's time."""
+        at = self.node.now()
+        os.kill(self.crew.processes[name].pid, number)
+        return at
+
+    def kill(self, *names: str) -> float:
+        at = min(self.signal(name, signal.SIGKILL) for name in names)
+        for name in names:
+            self.crew.kill(name)  # and bury it
+        return at
+
+
+Story = Callable[[Scene], Coroutine[Any, Any, None]]
+
+
+async def _nothing(scene: Scene) -> None:
+    pass
+
+
+def run_live(folder: Path, story: Story = _nothing, *, act_out: bool = False, **settings: Any) -> Result:
+    """Lead the small job with some settings changed; the story begins with the run and must be over at its end."""
+    job = make({**SMALL, **settings})
+    keeper = Keeper.fresh(job, folder, None, lambda: False)
+    gate = Gate.open(folder, digest(job), [device.name for device in job.fleet.members], None)
+    address, told = free_address(), list[asyncio.Task[None]]()
+    with within(LIMIT_S), Crew(job, address, gate, None, crashes=False) as crew:
+
+        def begun(node: Node) -> None:
+            told.append(asyncio.ensure_future(story(Scene(job, folder, node, crew, gate, address))))
+
+        place = Place(listen=(address,), lease=float(job.fleet.lease))
+        door = Door(place, gate, LIMIT_S, act_out=act_out, begun=begun)
+        result = serve(Setup.of(job, None, None), keeper, door)
+    assert told, result.reason
+    assert not told[0].cancelled(), "the run was over before its story was; give it more rounds"
+    told[0].result()
+    return result
+
+
+def tensors(folder: Path) -> dict[str, Tensor]:
+    """What the newest checkpoint of a run holds."""
+    found, _ = checkpoint.read(checkpoint.latest(folder / "checkpoints"))
+    return found
+
+
+def differing(one: Path, other: Path) -> list[str]:
+    """The tensors in which two runs ended differently, by a single bit."""
+    ours, theirs = tensors(one), tensors(other)
+    return [
+        name
+        for name in sorted(ours.keys() | theirs.keys())
+        if name not in ours or name not in theirs or not torch.equal(ours[name], theirs[name])
+    ]
+
+
+def check_books(folder: Path, result: Result, wanted: int) -> None:
+    """No committed round is lost or there twice, and no update is counted twice."""
+    assert result.status == "done", result.reason
+    committed = rounds(folder)
+    assert [span.fields["round"] for span in committed] == list(range(wanted)), "a round is missing or twice"
+    turns = [turn for span in committed for _, turn in span.fields["devices"]]
+    assert len(turns) == len(set(turns)), "an update was merged twice"
+    assert all(span.fields["devices"] for span in committed), "a round without an update was committed"
+    assert result.summary["updates"] == len(turns)
+    assert all(span.end >= span.start for span in _spans(folder))
+
+
+def _spans(folder: Path) -> list[Span]:
+    return [record for record in read(folder / "journal.jsonl") if isinstance(record, Span)]

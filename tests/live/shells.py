@@ -1,0 +1,143 @@
+"""`potluck` commands as processes of their own, each the leader of a group that can be looked over and ended whole."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import msgspec
+
+from potluck.job import dumps, make
+from tests.cli.calling import POTLUCK
+from tests.live.running import LIMIT_S, SMALL
+
+__all__ = ["Command", "Shells", "until", "write_job"]
+
+_JOIN = re.compile(r"potluck join (\S+) --name (\S+) --token (\S+)")
+
+
+def until(what: str, holds: Callable[[], Any], seconds: float = LIMIT_S) -> Any:
+    """Wait for something, but not for ever; gives back what made it true."""
+    end = time.monotonic() + seconds
+    while not (found := holds()):
+        if time.monotonic() > end:
+            raise AssertionError(f"waited {seconds:g} s for {what}")
+        time.sleep(0.02)
+    return found
+
+
+def write_job(folder: Path, **settings: Any) -> Path:
+    path = folder / "job.toml"
+    path.write_text(dumps(make({**SMALL, **settings})))
+    return path
+
+
+class Command:
+    """A command under way; what it prints goes to files, so that nothing waits for a reader."""
+
+    def __init__(self, folder: Path, number: int, words: tuple[str | Path, ...]) -> None:
+        self._out, self._err = folder / f"{number}.out", folder / f"{number}.err"
+        with self._out.open("wb") as out, self._err.open("wb") as err:
+            self.process = _start(folder, words, out, err)
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def out(self) -> str:
+        return self._out.read_text()
+
+    @property
+    def err(self) -> str:
+        return self._err.read_text()
+
+    def end(self, seconds: float = LIMIT_S) -> int:
+        """Its exit code."""
+        try:
+            return self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"{self.process.args!r} goes on after {seconds:g} s:\n{self.err}") from None
+
+    def invitations(self) -> dict[str, tuple[str, str]]:
+        """The address and the token for each device, as `serve` prints them."""
+        return {name: (address, token) for address, name, token in _JOIN.findall(self.err)}
+
+    def group(self) -> set[int]:
+        """All processes of its session that live, its own included."""
+        return {pid for pid in _pids() if _session(pid) == self.pid}
+
+    def held_in_shared_memory(self) -> set[Path]:
+        """Files under /dev/shm that its processes have open or mapped."""
+        return {path for pid in self.group() for path in _shared(pid)}
+
+
+class Shells:
+    """Starts commands in a folder; none of their processes is left at the end."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._commands: list[Command] = []
+
+    def __call__(self, *words: str | Path) -> Command:
+        command = Command(self.folder, len(self._commands), words)
+        self._commands.append(command)
+        return command
+
+    def end(self) -> None:
+        for command in self._commands:
+            for pid in command.group():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            command.process.wait()
+
+
+def listens(address: str) -> bool:
+    """Whether anybody takes connections at tcp/HOST:PORT."""
+    host, _, port = address.partition("/")[2].rpartition(":")
+    with socket.socket() as probe:
+        probe.settimeout(1.0)
+        return probe.connect_ex((host, int(port))) == 0
+
+
+def ticket(run: Path) -> dict[str, Any]:
+    """The note of a live run; empty while there is none."""
+    try:
+        found: dict[str, Any] = msgspec.json.decode((run / "live.json").read_bytes())
+    except FileNotFoundError:
+        return {}
+    return found
+
+
+def _start(folder: Path, words: tuple[str | Path, ...], out: IO[bytes], err: IO[bytes]) -> subprocess.Popen[bytes]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    argv = [*POTLUCK, *map(str, words)]
+    return subprocess.Popen(argv, cwd=folder, stdout=out, stderr=err, env=environment, start_new_session=True)
+
+
+def _pids() -> Iterator[int]:
+    return (int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal())
+
+
+def _session(pid: int) -> int:
+    """The session that a living process belongs to; 0 if it is gone or only waits to be buried."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0
+    return int(fields[3]) if fields[0] != "Z" else 0
+
+
+def _shared(pid: int) -> Iterator[Path]:
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+            if "/dev/shm/" in line and not line.endswith("(deleted)"):
+                yield Path(line[line.index("/dev/shm/") :])

@@ -1,0 +1,84 @@
+"""Duplex transfers: layers come back as they are merged, inside large layers too, and nothing else changes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import potluck
+from potluck.job import make
+from potluck.loops.estimates import Estimates
+from potluck.planning.segments import Worker, duplex
+from potluck.run.setup import Setup
+
+LINK = {"up": "20 Mbit/s", "down": "20 Mbit/s", "latency": "2 ms", "overhead": "0.2 ms"}
+WIDE = {"link": {"up": "100 Gbit/s", "down": "100 Gbit/s", "latency": "0 ms", "overhead": "0 ms"}}
+
+
+def job(transfer: str, **settings: Any) -> potluck.Job:
+    tables: dict[str, Any] = {
+        "task": {"model": "lenet", "data": {"kind": "synthetic", "shape": [1, 28, 28], "train": 96, "test": 10}},
+        "recipe": "sync-sgd",
+        "stop": {"rounds": 12},
+        "rounds": {"batching": {"size": 32}, "transfer": transfer},
+        "fleet": {"coordinator": WIDE, "devices": [{"name": "d", "count": 3, "flops": "2 GFLOP/s", "link": LINK}]},
+        "evaluate": 0,
+        "checkpoint": 0,
+    }
+    return make({**tables, **settings})
+
+
+def weights(wanted: potluck.Job) -> dict[str, torch.Tensor]:
+    result = potluck.simulate(wanted)
+    assert result.status == "done", result.reason
+    assert result.module is not None
+    return dict(result.module.state_dict())
+
+
+@pytest.mark.parametrize("recipe", ["sync-sgd", "fedavg", "fedadam"])
+def test_the_weights_are_those_of_sequential_transfers(recipe: str) -> None:
+    plain, ahead = weights(job("sequential", recipe=recipe)), weights(job("duplex", recipe=recipe))
+    assert all(torch.equal(plain[name], ahead[name]) for name in plain)
+
+
+def test_batch_norm_goes_along() -> None:
+    task = {"model": "resnet20", "data": {"kind": "synthetic", "shape": [3, 32, 32], "train": 48, "test": 10}}
+    stop = {"rounds": 3}
+    plain, ahead = (weights(job(kind, task=task, stop=stop)) for kind in ("sequential", "duplex"))
+    assert all(torch.equal(plain[name], ahead[name]) for name in plain)
+
+
+def test_a_steady_round_takes_what_the_planner_foresees() -> None:
+    wanted = job("duplex", timing_only=True, stop={"rounds": 40})
+    setup = Setup.of(wanted, None, None)
+    seen = Estimates.of(setup.link_prior("d-0"))
+    seconds = wanted.rounds.transfer.seconds(setup.costs_on("d-0"), seen, 32)
+    forecast = duplex([Worker(*seconds)], seen.down.overhead, seen.round_trip / 2)
+    measured = potluck.simulate(wanted).summary["time_s"] / 40
+    assert forecast.overlaps
+    assert measured == pytest.approx(forecast.iteration, rel=0.10)
+
+
+def test_it_is_faster_where_transfers_weigh_as_much_as_computation() -> None:
+    optimal, ahead = (potluck.simulate(job(kind, timing_only=True)).summary["time_s"] for kind in ("optimal", "duplex"))
+    assert ahead < 0.85 * optimal
+
+
+def test_a_device_that_dies_on_the_way_takes_only_its_own_update_along() -> None:
+    """The draft is thrown away and the round committed without it, as with any other transfer."""
+    faults = [{"kind": "crash", "device": "d-1", "at": "1.5 s", "restart": "1 s"}]
+    fleet = {
+        "coordinator": WIDE, "faults": faults,
+        "devices": [{"name": "d", "count": 3, "flops": "2 GFLOP/s", "link": LINK}],
+    }  # fmt: skip
+    result = potluck.simulate(job("duplex", fleet=fleet, stop={"rounds": 20}))
+    assert result.status == "done", result.reason
+    assert result.summary["rounds"] == 20
+    assert result.summary["updates"] < 60
+
+
+def test_it_is_refused_where_devices_train_parts_of_the_model() -> None:
+    with pytest.raises(potluck.errors.SettingError, match="whole models"):
+        potluck.simulate(job("sequential", rounds={"transfer": "duplex", "submodel": "heterofl"}, recipe="fedavg"))

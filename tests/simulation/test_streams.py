@@ -1,0 +1,168 @@
+"""Runs on data that streams in: what is merged is one large batch, and no sample is lost or counted twice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import potluck
+from potluck.data.buffers import Account
+from potluck.job import make
+from potluck.journal import Span, read
+from potluck.run.keeper import Keeper
+from potluck.run.setup import Setup
+from tests.simulation.runs import SMALL, journal, simulate
+
+FAULTY = {
+    "devices": [{"preset": "laptop", "count": 2}, {"preset": "pi4", "count": 3, "link": {"loss": 0.05}}],
+    "faults": [
+        {"kind": "crash", "device": "pi4-*", "every": "9 s", "restart": "700 ms"},
+        {"kind": "partition", "device": "laptop-1", "every": "8 s", "lasting": "900 ms"},
+        {"kind": "slow", "device": "laptop-0", "every": "5 s", "lasting": "1 s"},
+    ],
+    "lease": "500 ms",
+}
+FEEDBACK: dict[str, Any] = {"codec": {"kind": "graded", "delta": 0.5}}
+JOBS: dict[str, dict[str, Any]] = {
+    "scadles": {"recipe": "scadles"},
+    "ddl": {"recipe": "ddl"},
+    "plus": {"recipe": "scadles-plus"},
+    "feedback": {"recipe": "scadles", "rounds": FEEDBACK},
+    "injection": {
+        "recipe": "scadles-injection",
+        "stream": {"injection": {"alpha": 0.5, "beta": 0.5}, "buffer": "value"},
+        "split": {"kind": "classes", "per_device": 2},
+        "rounds": {"barrier": {"kind": "quorum", "share": 0.6}, "retry": "400 ms"},
+    },
+}
+
+
+def _three(rates: tuple[float, ...], rounds: int, **settings: Any) -> dict[str, Any]:
+    """Devices whose streams have these rates in the first second."""
+    devices = [{"name": f"d{place}", "preset": "laptop"} for place in range(len(rates))]
+    return {
+        **SMALL,
+        "recipe": "scadles-weighted",
+        "fleet": {"devices": devices},
+        "stop": {"rounds": rounds},
+        "stream": {"rate": {"kind": "scadles", "set": "S1"}},
+        **settings,
+    }
+
+
+def test_the_weighted_mean_is_one_large_batch() -> None:
+    tables = _three((50, 38, 12), 1)
+    job = make(tables)
+    setup = Setup.of(job, None, None)
+    assert setup.feeds is not None
+    assert setup.data is not None
+    assert setup.module is not None
+    streams = [(setup.feeds(f"d{place}"), rate) for place, rate in enumerate((50, 38, 12))]
+    taken = [feed.take(rate, feed.ready_at(rate, 0.0)) for feed, rate in streams]
+    x, y = setup.data.train.batch(torch.from_numpy(_joined(taken)).numpy())
+    optimizer = torch.optim.SGD(setup.module.parameters(), lr=0.1 * 100 / (64 * 3))
+    nn.functional.cross_entropy(setup.module(x), y).backward()
+    optimizer.step()
+    trained = potluck.simulate(tables).module
+    assert trained is not None
+    for mine, theirs in zip(trained.parameters(), setup.module.parameters(), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-7)
+
+
+def _joined(taken: list[Any]) -> Any:
+    import numpy as np
+
+    return np.concatenate(taken)
+
+
+def test_one_device_is_plain_sgd() -> None:
+    tables = _three((50,), 6)
+    setup = Setup.of(make(tables), None, None)
+    assert setup.feeds is not None
+    assert setup.data is not None
+    assert setup.module is not None
+    feed, now = setup.feeds("d0"), 0.0
+    optimizer = torch.optim.SGD(setup.module.parameters(), lr=0.1 * 50 / 64, momentum=0.9)
+    for _ in range(6):
+        now = feed.ready_at(50, now)
+        x, y = setup.data.train.batch(feed.take(50, now))
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(setup.module(x), y).backward()
+        optimizer.step()
+    trained = potluck.simulate(tables).module
+    assert trained is not None
+    for mine, theirs in zip(trained.parameters(), setup.module.parameters(), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", JOBS)
+def test_every_sample_is_accounted_for_at_all_times(tmp_path: Path, name: str, seed: int) -> None:
+    looked = 0
+
+    def look(keeper: Keeper, now: float) -> None:
+        nonlocal looked
+        looked += 1
+        for feed in keeper.belongings.feeds.values():
+            feed.account.check()
+
+    stop = {"rounds": 8}
+    result = simulate(tmp_path / "run", fleet=FAULTY, seed=seed, stop=stop, _watch=look, **JOBS[name])
+    total = Account(**result.summary["streams"])
+    total.check()
+    assert looked == 8
+    assert total.received <= total.shared
+    assert result.summary["samples"] <= _worked_on(tmp_path / "run") <= total.trained
+
+
+def _worked_on(folder: Path) -> int:
+    spans = [record for record in read(folder / "journal.jsonl") if isinstance(record, Span)]
+    return sum(span.fields["samples"] for span in spans if span.name == "compute")
+
+
+def test_truncation_holds_no_more_than_a_second_of_the_stream() -> None:
+    fleet = {"devices": [{"preset": "pi4", "count": 6}]}
+    tables = {**SMALL, "fleet": fleet, "recipe": "scadles", "stream": {"rate": {"kind": "constant", "per_second": 40}}}
+    result = potluck.simulate({**tables, "stop": {"rounds": 20}, "evaluate": 0})
+    assert result.summary["streams"]["peak"] <= 6 * 40
+
+
+@pytest.mark.parametrize("fleet", ["kitchen-table", FAULTY], ids=["steady", "faulty"])
+@pytest.mark.parametrize("name", JOBS)
+def test_resumed_it_is_the_uninterrupted_run(tmp_path: Path, name: str, fleet: Any) -> None:
+    whole = simulate(tmp_path / "whole", fleet=fleet, **JOBS[name])
+    for rounds in (2, 5):
+        folder = tmp_path / str(rounds)
+        simulate(folder, fleet=fleet, **{**JOBS[name], "stop": {"rounds": rounds}})
+        resumed = potluck.resume(folder, overrides=["stop.rounds=8"])
+        assert journal(folder) == journal(tmp_path / "whole"), f"stopped after {rounds} rounds"
+        assert resumed.summary["streams"] == whole.summary["streams"]
+        assert _weights(resumed) == _weights(whole)
+
+
+def _weights(result: potluck.Result) -> list[bytes]:
+    assert result.module is not None
+    return [value.numpy().tobytes() for value in result.module.state_dict().values()]
+
+
+def test_another_networks_costs_change_time_and_bytes_only(tmp_path: Path) -> None:
+    task = {"model": "mlp", "data": "digits", "options": {"hidden": [16]}}
+    light = simulate(tmp_path / "light", recipe="sync-sgd", task=task)
+    heavy = simulate(tmp_path / "heavy", recipe="sync-sgd", task={**task, "costs": "resnet20"})
+    assert _weights(light) == _weights(heavy)
+    times = 272_474 / (16 * 65 + 10 * 17)
+    assert heavy.summary["bytes"] / light.summary["bytes"] == pytest.approx(times, rel=0.05)
+    assert heavy.summary["time_s"] > 2 * light.summary["time_s"]
+
+
+def test_timing_only_takes_as_long_as_the_real_run(tmp_path: Path) -> None:
+    task = {"model": "mlp", "data": "digits", "options": {"hidden": [16]}, "costs": "resnet20"}
+    job: dict[str, Any] = {"recipe": "ddl", "task": task, "evaluate": 0}
+    real = simulate(tmp_path / "real", **job)
+    hollow = simulate(tmp_path / "hollow", timing_only=True, **job)
+    assert hollow.summary["time_s"] == pytest.approx(real.summary["time_s"])
+    assert hollow.summary["streams"] == real.summary["streams"]

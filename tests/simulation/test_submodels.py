@@ -1,0 +1,238 @@
+"""Sub-models through whole runs: what is trained, what it costs, what is left alone, with faults and after a stop."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import potluck
+from potluck.data import Dataset, from_tensors
+from potluck.fleet.traces import Constant, Piecewise, RandomWalk
+from potluck.job import make
+from potluck.journal import Scalar, Span, read
+from potluck.model.carving import Choice
+from potluck.model.submodels.carving import WidthCarver
+from potluck.model.submodels.width import width
+from potluck.run.sizing import expected
+from potluck.units import Seconds
+from tests.simulation.runs import journal, rounds
+from tests.simulation.test_sweep import random_job
+
+KINDS = ["filter-dropout", "uniform-dropout", "federated-dropout", "heterofl", "fedrolex", "fjord"]
+CHOOSING = ["filter-dropout", "uniform-dropout", "fjord"]
+WAVES = {"kind": "random-walk", "low": 0.2, "step": 0.8, "every": "100 ms"}
+
+
+def small_net(norm: bool = True) -> nn.Module:
+    torch.manual_seed(4)
+    norms = [nn.BatchNorm2d(8)] if norm else []
+    return nn.Sequential(
+        nn.Conv2d(1, 8, 3, padding=1), *norms, nn.ReLU(), nn.Conv2d(8, 8, 3), nn.ReLU(), nn.Flatten(),
+        nn.Linear(8 * 16, 3),
+    )  # fmt: skip
+
+
+def small_data() -> Dataset:
+    generator = torch.Generator().manual_seed(3)
+    images = torch.randn(120, 1, 6, 6, generator=generator)
+    labels = torch.randint(0, 3, (120,), generator=generator)
+    return from_tensors(images, labels, images[:30], labels[:30], name="small", classes=("a", "b", "c"))
+
+
+def job(kind: Any, devices: list[dict[str, Any]], **more: Any) -> potluck.Job:
+    batches = {"batching": {"size": 10}, "local": {"steps": 4, "lr": 0.05, "momentum": 0.5}, **more.pop("rounds", {})}
+    tables: dict[str, Any] = {
+        "task": "tests.simulation.test_submodels:unused",
+        "fleet": {"devices": devices},
+        "stop": {"rounds": 5},
+        "rounds": {**batches, "submodel": kind},
+    }
+    return make({**tables, **more})
+
+
+def uneven() -> list[dict[str, Any]]:
+    """One that affords everything and two that do not, whose speed changes while they train."""
+    slow = {"name": "slow", "flops": "2 MFLOP/s", "count": 2, "link": "lan", "speed": WAVES}
+    return [{"name": "fast", "flops": "4 MFLOP/s", "link": "lan"}, slow]
+
+
+def alike() -> list[dict[str, Any]]:
+    return [{"name": "pi", "flops": "4 MFLOP/s", "count": 3, "link": "lan"}]
+
+
+def run(wanted: potluck.Job, folder: Path | None = None, net: nn.Module | None = None) -> dict[str, torch.Tensor]:
+    result = potluck.simulate(wanted, task=potluck.Task(net or small_net(), small_data()), folder=folder, threads=0)
+    assert result.status == "done", result.reason
+    assert result.module is not None
+    return result.module.state_dict()
+
+
+def shares(folder: Path) -> list[Scalar]:
+    found = [record for record in read(folder / "journal.jsonl") if isinstance(record, Scalar)]
+    return [record for record in found if record.name == "share"]
+
+
+# --- rate 0 ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "fjord"])
+def test_where_everyone_affords_everything_it_is_plain_fedavg_bit_for_bit(kind: str) -> None:
+    """FjORD draws smaller widths even then, and a static norm trains by another rule."""
+    table = {"kind": kind} if kind not in ("heterofl", "fedrolex") else {"kind": kind, "static": False}
+    plain, dropped = run(job("whole", alike())), run(job(table, alike()))
+    for name, tensor in plain.items():
+        assert torch.equal(tensor, dropped[name]), name
+
+
+# --- budgets -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", CHOOSING)
+def test_no_mini_batch_costs_more_than_the_device_affords_at_that_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    asked: list[tuple[float, float]] = []
+    choose = WidthCarver.choose
+
+    def watched(self: WidthCarver, turn: Any, affordable: float, draws: np.random.Generator) -> Choice:
+        choice = choose(self, turn, affordable, draws)
+        asked.append((affordable, choice.share))
+        return choice
+
+    monkeypatch.setattr(WidthCarver, "choose", watched)
+    part = {"kind": kind, "capacity": "least"} if kind == "fjord" else kind
+    run(job(part, uneven()), tmp_path / "run")
+    smallest = min(share for _, share in asked)
+    assert len(asked) == 5 * 3 * 4
+    assert all(share <= affordable or share == smallest for affordable, share in asked)
+    assert len({round(affordable, 9) for affordable, _ in asked}) > 5, "the speed did not change"
+    recorded = shares(tmp_path / "run")
+    assert len(recorded) == 5 * 3
+    assert np.mean([scalar.value for scalar in recorded]) == pytest.approx(np.mean([share for _, share in asked]))
+
+
+def test_time_follows_what_was_chosen(tmp_path: Path) -> None:
+    """A device at half the speed takes as long as the fast one, for it trains what half the speed can."""
+    devices = [{"name": name, "flops": flops, "link": "lan"} for name, flops in (("a", 4e6), ("b", 2e6))]
+    run(job("uniform-dropout", devices), tmp_path / "run")
+    spans = [record for record in read(tmp_path / "run" / "journal.jsonl") if isinstance(record, Span)]
+    busy = {
+        name: sum(span.end - span.start for span in spans if (span.node, span.name) == (name, "compute"))
+        for name in ("a", "b")
+    }
+    by_name = {scalar.node: scalar for scalar in shares(tmp_path / "run")}
+    assert by_name["a"].value == 1.0
+    assert 0.3 < by_name["b"].value <= 0.5
+    assert busy["b"] == pytest.approx(busy["a"] * by_name["b"].value * 2)
+
+
+def test_what_is_expected_of_a_speed_that_changes() -> None:
+    wave = Piecewise(at=(Seconds(0), Seconds(3)), levels=(1.0, 0.2), repeat=Seconds(4))
+    assert expected(wave, "nominal") == 1.0
+    assert expected(wave, "mean") == pytest.approx(0.8)
+    assert expected(wave, "least") == 0.2
+    assert expected(Piecewise(at=(Seconds(0), Seconds(3)), levels=(1.0, 0.2)), "mean") == 0.2
+    assert expected(Constant(level=0.7), "mean") == expected(Constant(level=0.7), "least") == 0.7
+    assert expected(RandomWalk(low=0.3, high=1.0, step=0.7), "mean") == pytest.approx(0.65, abs=0.02)
+
+
+def test_a_choice_made_ahead_follows_the_capacity_that_is_expected(tmp_path: Path) -> None:
+    """By its least speed a device never trains longer than the fast one; by its nominal one it does."""
+    longest = {}
+    for capacity in ("nominal", "mean", "least"):
+        folder = tmp_path / capacity
+        run(job({"kind": "federated-dropout", "capacity": capacity}, uneven()), folder)
+        longest[capacity] = max(span.end - span.start for span in rounds(folder))
+    assert longest["least"] <= longest["mean"] <= longest["nominal"]
+    assert longest["least"] < longest["nominal"]
+
+
+# --- what is left out --------------------------------------------------------------------------------------------------
+
+
+def test_what_no_device_trains_stays_as_it_was_with_server_momentum() -> None:
+    """All devices afford the leading half at most: weights outside it, and the server's memory, do not move."""
+    fast = {"name": "fast", "flops": "4 MFLOP/s", "link": "lan", "speed": {"kind": "constant", "level": 0.3}}
+    net = small_net(norm=False)
+    before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
+    server = {"kind": "sgd", "lr": 1.0, "momentum": 0.9, "weight_decay": 0.01}
+    after = run(job("heterofl", [fast], rounds={"server": server}), net=net)
+    moved = {name: before[name] != after[name] for name in before}
+    assert moved["0.weight"][:4].any()
+    assert not moved["0.weight"][4:].any()
+    assert moved["2.weight"][:4, :4].any()
+    assert not moved["2.weight"][4:].any()
+    assert not moved["2.weight"][:, 4:].any()
+    assert not moved["5.weight"][:, 64:].any()
+    assert moved["5.bias"].all()
+
+
+def test_a_sub_model_is_sent_and_sent_back_as_one() -> None:
+    whole, half = (
+        potluck.simulate(job(kind, uneven()), task=potluck.Task(small_net(), small_data()), threads=0).summary["bytes"]
+        for kind in ("whole", "heterofl")
+    )
+    assert half < 0.6 * whole
+
+
+# --- faults, and after a stop ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("recipe", ["distreal", "heterofl", "fjord", "fedrolex", "federated-dropout", "small"])
+def test_every_run_with_faults_ends_and_counts_every_update_once(recipe: str) -> None:
+    for seed in range(6):
+        with tempfile.TemporaryDirectory() as place:
+            result = potluck.simulate(random_job(recipe, seed), folder=Path(place) / "run")
+            committed = rounds(Path(place) / "run")
+        turns = [turn for span in committed for _, turn in span.fields["devices"]]
+        assert len(turns) == len(set(turns)), seed
+        assert result.status == "done" or "nothing moved" in result.reason, seed
+
+
+def trouble() -> dict[str, Any]:
+    faults = [
+        {"kind": "crash", "device": "slow-0", "every": "700 ms", "restart": "100 ms"},
+        {"kind": "lose", "device": "*", "at": "0 s", "share": 0.1, "lasting": "1 min"},
+    ]
+    return {"devices": uneven(), "faults": faults, "lease": "300 ms"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_with_faults_that_was_stopped_goes_on_to_the_same_end(tmp_path: Path, kind: str) -> None:
+    more = {"fleet": trouble(), "stop": {"rounds": 6}, "checkpoint": 3, "rounds": {"retry": "200 ms"}}
+    task = potluck.Task(small_net(), small_data())
+    whole = potluck.simulate(job(kind, [], **more), task=task, folder=tmp_path / "whole", threads=0)
+    task = potluck.Task(small_net(), small_data())
+    stopped = {**more, "stop": {"rounds": 3}}
+    potluck.simulate(job(kind, [], **stopped), task=task, folder=tmp_path / "parts", threads=0)
+    task = potluck.Task(small_net(), small_data())
+    parts = potluck.resume(tmp_path / "parts", overrides=["stop.rounds=6"], task=task, threads=0)
+    assert whole.module is not None
+    assert parts.module is not None
+    for name, tensor in whole.module.state_dict().items():
+        assert torch.equal(tensor, parts.module.state_dict()[name]), name
+    assert whole.summary["time_s"] == parts.summary["time_s"]
+
+
+@pytest.mark.parametrize("kind", ["filter-dropout", "fjord"])
+def test_the_same_seed_gives_the_same_journal(tmp_path: Path, kind: str) -> None:
+    for name in ("one", "other"):
+        run(job(kind, uneven()), tmp_path / name)
+    assert journal(tmp_path / "one") == journal(tmp_path / "other")
+
+
+# --- the small network -------------------------------------------------------------------------------------------------
+
+
+def test_the_small_network_is_what_everyone_trains_and_what_comes_out() -> None:
+    after = run(job({"kind": "small", "share": 0.4}, alike()))
+    kept = after["0.weight"].shape[0]
+    found = width(small_net(), (1, 6, 6))
+    assert found.share((kept, after["3.weight"].shape[0])) <= 0.4
+    assert after["3.weight"].shape[1] == kept == after["1.running_mean"].shape[0]
