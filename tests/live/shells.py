@@ -1,25 +1,32 @@
-"""`potluck` commands as processes of their own, each the leader of a group that can be looked over and ended whole."""
+"""`potluck` commands as processes of their own, each the leader of a session that can be looked over and ended whole.
+
+Most are forked off a server that has loaded everything, which saves seconds; where it matters who is whose parent, a
+command is started as a shell would.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
 import re
 import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import msgspec
 
+from potluck.cli import main
 from potluck.job import dumps, make
 from tests.cli.calling import POTLUCK
 from tests.live.running import LIMIT_S, SMALL
 
-__all__ = ["Command", "Shells", "until", "write_job"]
+__all__ = ["Command", "Shells", "listens", "ticket", "until", "write_job"]
 
 _JOIN = re.compile(r"potluck join (\S+) --name (\S+) --token (\S+)")
 
@@ -43,14 +50,13 @@ def write_job(folder: Path, **settings: Any) -> Path:
 class Command:
     """A command under way; what it prints goes to files, so that nothing waits for a reader."""
 
-    def __init__(self, folder: Path, number: int, words: tuple[str | Path, ...]) -> None:
+    def __init__(self, folder: Path, number: int, words: Sequence[str], forked: bool) -> None:
+        self._words = " ".join(words)
         self._out, self._err = folder / f"{number}.out", folder / f"{number}.err"
-        with self._out.open("wb") as out, self._err.open("wb") as err:
-            self.process = _start(folder, words, out, err)
-
-    @property
-    def pid(self) -> int:
-        return self.process.pid
+        start = _forked if forked else _started
+        self._process = start(folder, words, self._out, self._err)
+        assert self._process.pid is not None
+        self.pid: int = self._process.pid
 
     @property
     def out(self) -> str:
@@ -62,10 +68,9 @@ class Command:
 
     def end(self, seconds: float = LIMIT_S) -> int:
         """Its exit code."""
-        try:
-            return self.process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            raise AssertionError(f"{self.process.args!r} goes on after {seconds:g} s:\n{self.err}") from None
+        code = _exit_code(self._process, seconds)
+        assert code is not None, f"potluck {self._words} goes on after {seconds:g} s:\n{self.err}"
+        return code
 
     def invitations(self) -> dict[str, tuple[str, str]]:
         """The address and the token for each device, as `serve` prints them."""
@@ -87,8 +92,8 @@ class Shells:
         self.folder = folder
         self._commands: list[Command] = []
 
-    def __call__(self, *words: str | Path) -> Command:
-        command = Command(self.folder, len(self._commands), words)
+    def __call__(self, *words: str | Path, forked: bool = True) -> Command:
+        command = Command(self.folder, len(self._commands), [str(word) for word in words], forked)
         self._commands.append(command)
         return command
 
@@ -97,7 +102,7 @@ class Shells:
             for pid in command.group():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-            command.process.wait()
+            command.end(10.0)
 
 
 def listens(address: str) -> bool:
@@ -117,10 +122,41 @@ def ticket(run: Path) -> dict[str, Any]:
     return found
 
 
-def _start(folder: Path, words: tuple[str | Path, ...], out: IO[bytes], err: IO[bytes]) -> subprocess.Popen[bytes]:
+def _started(folder: Path, words: Sequence[str], out: Path, err: Path) -> subprocess.Popen[bytes]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    argv = [*POTLUCK, *map(str, words)]
-    return subprocess.Popen(argv, cwd=folder, stdout=out, stderr=err, env=environment, start_new_session=True)
+    with out.open("wb") as said, err.open("wb") as complained:
+        return subprocess.Popen(
+            [*POTLUCK, *words], cwd=folder, stdout=said, stderr=complained, env=environment, start_new_session=True
+        )
+
+
+def _forked(folder: Path, words: Sequence[str], out: Path, err: Path) -> BaseProcess:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["potluck.run.lab", "potluck.cli", "torch._dynamo"])
+    out.touch(), err.touch()
+    process = context.Process(target=_be, args=(folder, words, out, err))
+    process.start()
+    until("the session", lambda: process.pid is None or _session(process.pid) in (0, process.pid))
+    return process
+
+
+def _be(folder: Path, words: Sequence[str], out: Path, err: Path) -> None:
+    """In the forked process: what a shell would have done, and then the command."""
+    os.setsid()
+    os.chdir(folder)
+    for path, number in ((out, 1), (err, 2)):
+        with path.open("wb") as file:
+            os.dup2(file.fileno(), number)
+    main(list(words))
+
+
+def _exit_code(process: BaseProcess | subprocess.Popen[bytes], seconds: float) -> int | None:
+    if isinstance(process, BaseProcess):
+        process.join(seconds)
+        return process.exitcode
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        return process.wait(seconds)
+    return None
 
 
 def _pids() -> Iterator[int]:

@@ -125,7 +125,7 @@ def test_every_weight_is_above_zero(samples: int, staleness: int) -> None:
         assert merge.weight(samples, staleness) > 0
 
 
-# --- updates of which each covers only some entries ---------------------------------------------------------------------
+# --- updates of which each covers only some entries -------------------------------------------------------------------
 
 NETWORK: Width = width(nn.Sequential(nn.Linear(3, 7), nn.ReLU(), nn.BatchNorm1d(7), nn.Linear(7, 2)), (3,))
 

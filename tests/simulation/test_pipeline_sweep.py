@@ -37,7 +37,7 @@ def random_job(seed: int) -> potluck.Job:
     devices = [_random_device(rng, place) for place in range(rng.integers(2, 6))]
     faults = [_random_fault(rng, len(devices)) for _ in range(rng.integers(1, 5))]
     everybody = [device["name"] for device in devices] if rng.random() < 0.5 else []
-    pipeline = {
+    pipeline: dict[str, Any] = {
         "batch": BATCH,
         "partition": str(rng.choice(["optimal", "equal", "published"])),
         "schedule": {"kind": "1f1b", "vertical_sync": bool(rng.random() < 0.7)},
@@ -47,14 +47,16 @@ def random_job(seed: int) -> potluck.Job:
         "retry": "300 ms",
         "patience": "60 s",
     }
+    evaluate, checkpoint = int(rng.choice([0, 0, 5])), int(rng.choice([0, 0, 4]))
+    pipeline["evaluation"] = str(rng.choice(["coordinator", "pipeline"]))
     return job_of(
         devices,
         fleet={"faults": faults, "lease": f"{rng.uniform(0.3, 2)} s"},
         pipeline=pipeline,
         seed=seed,
         stop={"rounds": BATCHES},
-        evaluate=int(rng.choice([0, 0, 5])),
-        checkpoint=int(rng.choice([0, 0, 4])),
+        evaluate=evaluate,
+        checkpoint=checkpoint,
     )
 
 
@@ -139,7 +141,8 @@ def _random_fault(rng: np.random.Generator, devices: int) -> dict[str, Any]:
     kind = str(rng.choice(["crash", "crash", "crash", "restart", "leave", "join", "partition", "slow", "lose"]))
     fault: dict[str, Any] = {"kind": kind, "device": str(rng.choice(["*", *(f"d{n}" for n in range(devices))]))}
     when = "every" if rng.random() < 0.2 and kind not in ("join", "leave") else "at"
-    fault[when] = f"{rng.uniform(0.05, 3)} s"
+    rarely = 10 if kind == "partition" and when == "every" else 1  # else hardly a message would ever get through
+    fault[when] = f"{rarely * rng.uniform(0.05, 3)} s"
     lasting = f"{rng.uniform(0.01, 3)} s"
     if kind == "crash" and rng.random() < 0.7:
         fault["restart"] = lasting

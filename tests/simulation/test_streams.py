@@ -65,7 +65,7 @@ def test_the_weighted_mean_is_one_large_batch() -> None:
     taken = [feed.take(rate, feed.ready_at(rate, 0.0)) for feed, rate in streams]
     x, y = setup.data.train.batch(torch.from_numpy(_joined(taken)).numpy())
     optimizer = torch.optim.SGD(setup.module.parameters(), lr=0.1 * 100 / (64 * 3))
-    nn.functional.cross_entropy(setup.module(x), y).backward()
+    nn.functional.cross_entropy(setup.module(x), y).backward()  # type: ignore[no-untyped-call]
     optimizer.step()
     trained = potluck.simulate(tables).module
     assert trained is not None
@@ -91,7 +91,7 @@ def test_one_device_is_plain_sgd() -> None:
         now = feed.ready_at(50, now)
         x, y = setup.data.train.batch(feed.take(50, now))
         optimizer.zero_grad()
-        nn.functional.cross_entropy(setup.module(x), y).backward()
+        nn.functional.cross_entropy(setup.module(x), y).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
     trained = potluck.simulate(tables).module
     assert trained is not None

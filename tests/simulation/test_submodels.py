@@ -78,7 +78,7 @@ def shares(folder: Path) -> list[Scalar]:
     return [record for record in found if record.name == "share"]
 
 
-# --- rate 0 ------------------------------------------------------------------------------------------------------------
+# --- rate 0 -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "fjord"])
@@ -90,7 +90,7 @@ def test_where_everyone_affords_everything_it_is_plain_fedavg_bit_for_bit(kind: 
         assert torch.equal(tensor, dropped[name]), name
 
 
-# --- budgets -----------------------------------------------------------------------------------------------------------
+# --- budgets ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", CHOOSING)
@@ -153,7 +153,7 @@ def test_a_choice_made_ahead_follows_the_capacity_that_is_expected(tmp_path: Pat
     assert longest["least"] < longest["nominal"]
 
 
-# --- what is left out --------------------------------------------------------------------------------------------------
+# --- what is left out -------------------------------------------------------------------------------------------------
 
 
 def test_what_no_device_trains_stays_as_it_was_with_server_momentum() -> None:
@@ -181,7 +181,7 @@ def test_a_sub_model_is_sent_and_sent_back_as_one() -> None:
     assert half < 0.6 * whole
 
 
-# --- faults, and after a stop ------------------------------------------------------------------------------------------
+# --- faults, and after a stop -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("recipe", ["distreal", "heterofl", "fjord", "fedrolex", "federated-dropout", "small"])
@@ -227,7 +227,7 @@ def test_the_same_seed_gives_the_same_journal(tmp_path: Path, kind: str) -> None
     assert journal(tmp_path / "one") == journal(tmp_path / "other")
 
 
-# --- the small network -------------------------------------------------------------------------------------------------
+# --- the small network ------------------------------------------------------------------------------------------------
 
 
 def test_the_small_network_is_what_everyone_trains_and_what_comes_out() -> None:

@@ -26,8 +26,9 @@ class Entry(NamedTuple):
 
 CATALOGUE: Mapping[str, Entry] = {
     "simulation": Entry("potluck.bench.simulation", "how fast and how large the simulated world is"),
-    "overlap": Entry(
-        "potluck.bench.overlap", "how much of the transfers hides behind computation (DynaComm), forecast"
+    "overlap": Entry("potluck.bench.overlap", "how much of the transfers hides behind computation (DynaComm)"),
+    "dropout": Entry(
+        "potluck.bench.dropout", "how much of the network a device affords this instant (DISTREAL): time and accuracy"
     ),
 }
 

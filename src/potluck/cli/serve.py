@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from potluck.run import Result
     from potluck.run.keeper import Keeper
     from potluck.run.live import Door
-    from potluck.run.setup import Setup
     from potluck.run.ticket import Ticket
     from potluck.worlds.live.security.gate import Gate
 
@@ -89,17 +88,17 @@ def lab(
 
 def lab_run(keeper: Keeper, data: Path | None, wait: float) -> Result:
     """Serve, with every device of the fleet as a process here."""
-    from potluck.run.lab import Crew, free_address
+    from potluck.run import set_up
+    from potluck.run.lab import Crew, free_address, talks
     from potluck.run.live import Door, serve
-    from potluck.run.setup import Setup
     from potluck.worlds.live.session import Place
 
     job, address = keeper.job, free_address()
     gate = _gate(keeper, None)
     with _noted(keeper, address, None, lab=True) as told:
-        setup = Setup.of(job, None, data)
+        setup = set_up(job, None, data)
         with Crew(job, address, gate, data) as crew:
-            place = Place(listen=(address,), lease=float(job.fleet.lease))
+            place = Place(listen=(address,), lease=float(job.fleet.lease), direct=talks(job))
             door = Door(place, gate, wait, act_out=True, here=told, begun=crew.follow)
             return serve(setup, keeper, door)
 
@@ -121,8 +120,8 @@ def _led(
     wait: float,
     hours: float,
 ) -> Result:
+    from potluck.run import set_up
     from potluck.run.live import Door, serve
-    from potluck.run.setup import Setup
     from potluck.worlds.live.security.certs import Tls
     from potluck.worlds.live.session import Place
 
@@ -132,7 +131,7 @@ def _led(
         tls.check()
     place = Place(listen=(locator,), tls=tls, access=gate.access(), lease=float(job.fleet.lease))
     with _noted(keeper, locator, certs) as told:
-        setup: Setup = Setup.of(job, None, data)
+        setup = set_up(job, None, data)
         _say_how_to_join(gate, locator, certs, hours)
         door: Door = Door(place, gate, wait, here=told)
         return serve(setup, keeper, door)

@@ -27,6 +27,8 @@ __all__ = ["Held", "Streamed", "Supply"]
 
 Indices = npt.NDArray[np.int64]
 
+_TICK_S = 1e-9
+
 
 class Supply(Protocol):
     """Where a device's samples come from."""
@@ -106,8 +108,8 @@ class Streamed:
         """Until so many samples are there; where a stream has dried up, it is the coordinator's patience that ends."""
         while (ready := self.feed.ready_at(want, self._node.now())) > self._node.now():
             if math.isfinite(ready):
-                await self._node.sleep(ready - self._node.now())
-                return
+                await self._node.sleep(max(ready - self._node.now(), _TICK_S))  # clocks may wake a little early
+                continue
             here = Latch()
             self.feed.notify(want, here.open)
             await here.wait(60.0)

@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 from torch import Tensor, nn
 
+from potluck.model.merge import Sum
 from potluck.model.replica import Loss, Replica
 from potluck.model.state import Layout, State
 
@@ -42,6 +43,10 @@ class Part:
         """The selected numbers of the layers `first` to `last`."""
         params, buffers = self.layout.slices(first, last)
         return state.params[self.params[params]], state.buffers[self.buffers[buffers]]
+
+    def add_to(self, total: Sum, params: Tensor, buffers: Tensor, weight: float) -> None:
+        """Put an update of this part into a sum."""
+        total.add_part(params, buffers, weight, self.params, self.buffers)
 
 
 class Choice(Protocol):

@@ -14,6 +14,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
+from potluck.model.hollow import Hollow
 from potluck.model.skeleton import skeleton
 
 __all__ = ["Tally", "macs", "per_sample", "sample", "size_bytes", "tensors"]
@@ -53,7 +54,7 @@ class Tally(TorchDispatchMode):
 def macs(module: nn.Module, shape: tuple[int, ...], *, dtype: torch.dtype = torch.float32) -> int:
     """Forward MACs of one sample of this shape, for the module as a whole."""
     batch = 2
-    with Tally() as tally, torch.device("meta"):
+    with Tally() as tally, Hollow():
         skeleton(module)(sample(shape, batch, dtype))
         return per_sample(tally.split(), batch)
 

@@ -10,6 +10,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from potluck.model.costs import Tally, sample, size_bytes, tensors
+from potluck.model.hollow import Hollow
 from potluck.model.layers import Ledger
 from potluck.model.rehearsal import BATCHES
 from potluck.model.skeleton import skeleton
@@ -20,7 +21,7 @@ __all__ = ["listed", "observed"]
 def observed(module: nn.Module, shape: tuple[int, ...], dtype: torch.dtype) -> Ledger:
     """Run once on meta tensors and write down which parameters each operation uses."""
     bones = skeleton(module).train()
-    with Tally() as tally, torch.device("meta"):
+    with Tally() as tally, Hollow():
         watch = _Watch(bones, tally)
         with watch:
             bones(sample(shape, BATCHES[0], dtype))

@@ -9,6 +9,7 @@ import torch
 from torch import fx, nn
 
 from potluck.model.costs import Tally, sample, tensors
+from potluck.model.hollow import Hollow
 
 __all__ = ["BATCHES", "Fact", "Rehearsal", "rehearse"]
 
@@ -63,10 +64,10 @@ class Rehearsal(fx.Interpreter):
 def rehearse(bones: nn.Module, graph: fx.Graph, shape: tuple[int, ...], dtype: torch.dtype) -> dict[fx.Node, Fact]:
     """The facts of every node of a finished graph."""
     first, second = Rehearsal(bones, graph), Rehearsal(bones, graph)
-    with Tally() as tally, torch.device("meta"):
+    with Tally() as tally, Hollow():
         first.tally = tally
         first.run(sample(shape, BATCHES[0], dtype))
-    with torch.device("meta"):
+    with Hollow():
         second.run(sample(shape, BATCHES[1], dtype))
     return {
         node: Fact(first.env[node], second.env[node], first.mutates[node], first.flops[node])

@@ -85,7 +85,7 @@ class Server:
         if part is None:
             self._sum.add(params, buffers, weight)
         else:
-            self._sum.add_part(params, buffers, weight, part.params, part.buffers)
+            part.add_to(self._sum, params, buffers, weight)
 
     def step(self, lr: float) -> None:
         """Go down the mean of what was added; the version before stays as it was."""

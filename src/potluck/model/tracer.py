@@ -17,6 +17,7 @@ from torch.fx.proxy import Attribute, TraceError
 from torch.utils._pytree import tree_leaves
 
 from potluck.model.costs import sample, tensors
+from potluck.model.hollow import Hollow
 from potluck.model.rehearsal import BATCHES, Rehearsal
 
 __all__ = ["Tracer"]
@@ -143,7 +144,7 @@ class Tracer(fx.Tracer):
             self._rehearsals = [Rehearsal(self.root, self.graph) for _ in BATCHES]
         self._settling = True
         try:
-            with torch.device("meta"):
+            with Hollow():
                 return [self._play(*pair)[wanted] for pair in zip(self._rehearsals, self._samples, strict=True)]
         finally:
             self._settling = False

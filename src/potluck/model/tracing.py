@@ -9,6 +9,7 @@ from torch import fx, nn
 
 from potluck.errors import ModelError
 from potluck.model.costs import sample, tensors
+from potluck.model.hollow import Hollow
 from potluck.model.modes import blend
 from potluck.model.rehearsal import BATCHES, Fact, rehearse
 from potluck.model.skeleton import skeleton
@@ -91,7 +92,7 @@ def _facts(bones: nn.Module, graph: fx.Graph, shape: tuple[int, ...], dtype: tor
 
 def _compare(bones: nn.Module, facts: dict[fx.Node, Fact], shape: tuple[int, ...], dtype: torch.dtype) -> None:
     """The graph must give what the module gives at a batch size that it was not traced at."""
-    with torch.device("meta"):
+    with Hollow():
         whole = bones(sample(shape, BATCHES[1], dtype))
     traced = next(fact.other for node, fact in facts.items() if node.op == "output")
     if [tensor.shape for tensor in tensors(whole)] != [tensor.shape for tensor in tensors(traced)]:

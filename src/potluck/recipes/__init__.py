@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from potluck.errors import SettingError
+from potluck.recipes import decoupled, pipelines, streaming
 from potluck.recipes import fedprox as fedprox  # declares its part
-from potluck.recipes import pipelines, streaming
 
 __all__ = ["CATALOGUE", "Recipe", "find"]
 
@@ -117,6 +117,16 @@ CATALOGUE: Mapping[str, Recipe] = {
         "the baseline that sub-models have to beat",
         {"rounds": {"local": _LOCAL, "submodel": "small"}},
     ),
+    "decoupled": Recipe(
+        "fedavg in which a device trains the first layers and the groups of channels that its own classes need",
+        "Chen and Qin 2020, Exploring decentralized collaboration in heterogeneous edge training",
+        decoupled.DECOUPLED,
+    ),
+    "central": Recipe(
+        "every round is one device's pass over all of the data: what training in one place comes to",
+        "plain stochastic gradient descent",
+        decoupled.CENTRAL,
+    ),
     "drop-stragglers": Recipe(
         "fedavg that closes a round when half of the updates are in and does without the others",
         "Bonawitz et al. 2019, Towards federated learning at scale",
@@ -153,7 +163,7 @@ CATALOGUE: Mapping[str, Recipe] = {
         streaming.INJECTION,
     ),
     "scadles-plus": Recipe(
-        "scadles whose batches and steps are capped, whose buffer is shared by classes, whose transfers are hidden",
+        "scadles whose batches are no more than a device works off, buffers shared by classes, transfers hidden",
         "Potluck; after Tyagi and Swany 2022 and Cai et al. 2022",
         streaming.PLUS,
     ),

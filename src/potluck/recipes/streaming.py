@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from potluck.loops.parts import streaming as streaming  # declares its parts
+
 __all__ = ["COMPRESSION", "DDL", "INJECTION", "PLUS", "SCADLES", "TRUNCATION", "WEIGHTED"]
 
 _SERVER = {"kind": "sgd", "lr": 0.1, "momentum": 0.9}
@@ -26,7 +28,7 @@ INJECTION = _recipe({**_FOLLOWING, "codec": _ADAPTIVE}, "truncation", injection=
 PLUS = _recipe(
     {
         **_FOLLOWING,
-        "batching": {"kind": "stream", "high": 128, "cap": 128},
+        "batching": "line-rate",  # no more than a device works off, so that fast streams do not make slow rounds
         "scaling": {"kind": "capped", "most": 2.0, "warmup": 50},
         "transfer": "optimal",
     },

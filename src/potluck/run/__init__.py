@@ -17,6 +17,7 @@ from potluck.errors import RunError
 from potluck.job import Job, load, make
 from potluck.loops.node import Node
 from potluck.loops.progress import Ending
+from potluck.run.gathering import gathered
 from potluck.run.keeper import Keeper, Watch
 from potluck.run.pipeline import PipelineSetup
 from potluck.run.setup import Setup
@@ -25,7 +26,7 @@ from potluck.worlds.simulated import clock
 from potluck.worlds.simulated.pool import Pool
 from potluck.worlds.simulated.world import DeviceError, World
 
-__all__ = ["Result", "resume", "simulate"]
+__all__ = ["Result", "resume", "set_up", "simulate"]
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ def simulate(
     threads beside this one (all cores by default); `watch` is told of every round; `stopping` is asked all the time.
     """
     job = _job(job)
-    setup = _setup(job, task, data)
+    setup = set_up(job, task, data)
     return _run(setup, Keeper.fresh(job, Path(folder) if folder is not None else None, watch, stopping), threads)
 
 
@@ -78,7 +79,7 @@ def resume(
     if not (folder / "job.toml").exists():
         raise RunError(f"{folder} is not the folder of a run: it has no job.toml")
     job = load(folder / "job.toml", overrides)
-    setup = _setup(job, task, data)
+    setup = set_up(job, task, data)
     return _run(setup, Keeper.again(job, folder, watch, stopping), threads)
 
 
@@ -88,7 +89,7 @@ def _job(job: Job | Mapping[str, Any] | str | Path) -> Job:
     return make(job) if isinstance(job, Mapping) else load(Path(job))
 
 
-def _setup(job: Job, task: Task | None, data: Path | None) -> Setup | PipelineSetup:
+def set_up(job: Job, task: Task | None, data: Path | None) -> Setup | PipelineSetup:
     return Setup.of(job, task, data) if job.pipeline is None else PipelineSetup.of(job, task, data)
 
 
@@ -100,8 +101,9 @@ def _run(setup: Setup | PipelineSetup, keeper: Keeper, threads: int | None) -> R
     keeper.attach(setup.server.tensors)
     with _one_thread_each():
         ending = _live(setup, keeper, threads)
-    summary = keeper.finish(ending, time.perf_counter() - began)
-    return Result(ending.status, ending.reason, summary, keeper.folder, setup.finished())
+    module, carver = setup.finished(), setup.carver if isinstance(setup, Setup) else None
+    summary = keeper.finish(ending, time.perf_counter() - began, gathered(module, carver, keeper.folder))
+    return Result(ending.status, ending.reason, summary, keeper.folder, module)
 
 
 def _live(setup: Setup | PipelineSetup, keeper: Keeper, threads: int | None) -> Ending:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -147,13 +147,13 @@ class Keeper:
         if self.folder is not None:
             _write(self.folder / "error.txt", text.encode())
 
-    def finish(self, ending: Ending, wall_s: float) -> dict[str, Any]:
-        """Save what can be taken up again, and the summary."""
+    def finish(self, ending: Ending, wall_s: float, more: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Save what can be taken up again, and the summary with what else there is to say."""
         if self.folder is not None and self._marked == self.books.version and self._saved != self._marked:
             self._write_checkpoint()
         self.journal.flush()
         self.journal.close()
-        summary = self._summary(ending, wall_s)
+        summary = {**self._summary(ending, wall_s), **(more or {})}
         if self.folder is not None:
             _write(self.folder / "summary.json", msgspec.json.format(msgspec.json.encode(summary)) + b"\n")
         return summary

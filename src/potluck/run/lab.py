@@ -6,13 +6,13 @@ Crashes of the fault script are SIGKILLs, returns are new processes; the links a
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import ctypes
 import logging
 import multiprocessing as mp
+import os
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -26,7 +26,7 @@ from potluck.run.live import Seat, join
 from potluck.worlds.live.security.gate import Gate
 from potluck.worlds.live.session import Place
 
-__all__ = ["Crew", "free_address"]
+__all__ = ["Crew", "free_address", "talks"]
 
 _PATIENCE_S = 20.0  # how long a device looks for a coordinator that is gone
 _LOADED_ONCE = ["potluck.run.lab", "torch._dynamo"]  # the latter is loaded by PyTorch when a model is traced
@@ -50,7 +50,7 @@ class Crew:
         connect = (address,)
         self._seats = {
             device.name: Seat(
-                Place(connect=connect, direct=_talks(job), listen=("tcp/127.0.0.1:0",) if _talks(job) else ()),
+                Place(connect=connect, direct=talks(job), listen=("tcp/127.0.0.1:0",) if talks(job) else ()),
                 device.name, token, once=True, patience_s=_PATIENCE_S, data=data,
             )
             for device in job.fleet.members
@@ -111,16 +111,16 @@ class Crew:
         return script(self._job.fleet, lambda name: seeds.generator(seed, "fleet", name))
 
 
-def _talks(job: Job) -> bool:
+def talks(job: Job) -> bool:
     """Whether devices speak to each other."""
-    return job.stream is not None and job.stream.injection is not None
+    return job.pipeline is not None or (job.stream is not None and job.stream.injection is not None)
 
 
 def _device(seat: Seat, path: list[str]) -> None:
     """The main of a device's process."""
     sys.path[:] = path
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the lab, which tells its devices
-    _die_with_parent()
+    threading.Thread(target=_end_with_the_lab, name="potluck-lab-watch", daemon=True).start()
     logging.getLogger("potluck").setLevel(logging.WARNING)
     try:
         join(seat)
@@ -129,7 +129,9 @@ def _device(seat: Seat, path: list[str]) -> None:
         raise SystemExit(1) from None
 
 
-def _die_with_parent() -> None:
-    """Where the kernel can: when the lab is gone, so are its devices."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+def _end_with_the_lab() -> None:
+    """However the lab ends, its devices do: the server that forked them would not tell them."""
+    lab = mp.parent_process()
+    assert lab is not None
+    lab.join()
+    os._exit(1)

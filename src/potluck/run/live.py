@@ -25,13 +25,18 @@ import zenoh
 
 from potluck.errors import RunError, UserError
 from potluck.job import Job, dumps, make
+from potluck.loops.messages import Gift
 from potluck.loops.node import Envelope, Node
+from potluck.loops.pipeline import messages as pipeline
 from potluck.loops.progress import Ending
-from potluck.run import Result
+from potluck.run import Result, set_up
 from potluck.run.belongings import Belongings, Kept
+from potluck.run.gathering import gathered
 from potluck.run.inlets import live_stream
 from potluck.run.keeper import Keeper
+from potluck.run.pipeline import PipelineSetup
 from potluck.run.setup import Setup
+from potluck.worlds.live import wire
 from potluck.worlds.live.greeting import Hello, Refusal, RunCard, Welcome
 from potluck.worlds.live.host import host
 from potluck.worlds.live.security.gate import Gate
@@ -40,6 +45,8 @@ from potluck.worlds.live.session import Place
 from potluck.worlds.live.visitor import visit
 
 __all__ = ["Door", "Seat", "digest", "join", "serve"]
+
+wire.register(Gift, *pipeline.KINDS)
 
 _LOOK_EVERY_S = 0.25  # for a wish to stop
 
@@ -76,7 +83,7 @@ def digest(job: Job) -> str:
     return hashlib.sha256(dumps(job).encode()).hexdigest()
 
 
-def serve(setup: Setup, keeper: Keeper, door: Door) -> Result:
+def serve(setup: Setup | PipelineSetup, keeper: Keeper, door: Door) -> Result:
     """Lead a run, from the beginning or from where its keeper stands."""
     began = time.perf_counter()
     if keeper.tensors is not None:
@@ -90,15 +97,17 @@ def serve(setup: Setup, keeper: Keeper, door: Door) -> Result:
     except Exception as error:
         keeper.keep_error("".join(traceback.format_exception(error)))
         ending = Ending("failed", f"{type(error).__name__}: {error}")
-    summary = keeper.finish(ending, time.perf_counter() - began)
-    return Result(ending.status, ending.reason, summary, keeper.folder, setup.finished())
+    module = setup.finished()
+    carver = None if isinstance(setup, PipelineSetup) else setup.carver
+    summary = keeper.finish(ending, time.perf_counter() - began, gathered(module, carver, keeper.folder))
+    return Result(ending.status, ending.reason, summary, keeper.folder, module)
 
 
-async def _lead(setup: Setup, keeper: Keeper, door: Door) -> Ending:
+async def _lead(setup: Setup | PipelineSetup, keeper: Keeper, door: Door) -> Ending:
     job = setup.job
     card = RunCard(
         run=keeper.folder.name if keeper.folder else "run", job=dumps(job), digest=digest(job),
-        lease=float(job.fleet.lease), limit_bytes=2 * setup.layout.nbytes + (1 << 20),
+        lease=float(job.fleet.lease), limit_bytes=setup.limit_bytes,
     )  # fmt: skip
     names = [device.name for device in job.fleet.members]
 
@@ -153,7 +162,7 @@ class _Guest:
     def __init__(self, seat: Seat) -> None:
         self._seat = seat
         self._digest = ""
-        self._setup: asyncio.Future[Setup] | None = None
+        self._setup: asyncio.Future[Setup | PipelineSetup] | None = None
 
     async def stay(self) -> str:
         seat = self._seat
@@ -165,10 +174,13 @@ class _Guest:
 
     async def _take_part(self, node: Node, welcome: Welcome) -> None:
         setup = await self._set_up(welcome)
+        if isinstance(setup, PipelineSetup):
+            await setup.device_loop(node, None).main()
+            return
         async with live_stream(setup, node):
             await setup.device_loop(node, Belongings(Kept(), {})).main()
 
-    async def _set_up(self, welcome: Welcome) -> Setup:
+    async def _set_up(self, welcome: Welcome) -> Setup | PipelineSetup:
         """Once for a job: a life that ends while it is under way leaves it to the next."""
         if self._setup is None or self._digest != welcome.digest:
             job = _job(welcome)
@@ -176,7 +188,7 @@ class _Guest:
                 raise RunError("the job that came does not match its digest; is the same version of potluck here?")
             if self._setup is not None:
                 await asyncio.wait([self._setup])  # tracing two models at once would mix them up
-            self._setup = asyncio.ensure_future(asyncio.to_thread(Setup.of, job, None, self._seat.data))
+            self._setup = asyncio.ensure_future(asyncio.to_thread(set_up, job, None, self._seat.data))
             self._digest = welcome.digest
         return await asyncio.shield(self._setup)
 

@@ -111,6 +111,14 @@ class PipelineSetup:
         """Samples in a batch."""
         return self._feed.size
 
+    @property
+    def limit_bytes(self) -> int:
+        """The most that one message of this job can take: all layers with what their optimizer remembers, or a batch
+        between two layers."""
+        weights = sum(self.costs.param_bytes) + sum(self.costs.buffer_bytes)
+        crossing = max((size for size in self.costs.crossing_bytes if size != float("inf")), default=0)
+        return int(8 * weights + 4 * crossing * self.batch) + (4 << 20)
+
     def candidates(self) -> list[str]:
         """All devices, the one that holds the data first."""
         central = self.settings.central or next(iter(self._devices))

@@ -27,12 +27,14 @@ from potluck.loops.progress import Books
 from potluck.loops.rounds import Coordinator
 from potluck.loops.rules import Rules
 from potluck.loops.sharing import Sharing
-from potluck.loops.supply import Held, Streamed, Supply
+from potluck.loops.supply import Streamed, Supply
 from potluck.model.carving import Carver
 from potluck.model.chain import Chain, trace
+from potluck.model.hollow import Hollow
 from potluck.model.server import Server
 from potluck.model.state import Layout, State
 from potluck.run.belongings import Belongings
+from potluck.run.grouping import held
 from potluck.run.heavy import server_kind, trainer_kind, weight_of
 from potluck.run.sizing import Sizing, carver_of, narrowed
 from potluck.run.streams import replayed
@@ -67,6 +69,11 @@ class Setup:
     def of(job: Job, task: Task | None, data: Path | None) -> Setup:
         return _timing_only(job, task) if job.timing_only else _real(job, task or build(job.task, data))
 
+    @property
+    def limit_bytes(self) -> int:
+        """The most that one message of this job can take."""
+        return 2 * self.layout.nbytes + (1 << 20)
+
     # --- the two sides ---------------------------------------------------------------------------------------------
 
     def coordinator(self, node: Node, rules: Rules, books: Books) -> Coordinator:
@@ -86,7 +93,7 @@ class Setup:
     def _supply(self, node: Node, belongings: Belongings, costs: Costs) -> Supply:
         rounds, feeds = self.job.rounds, self.feeds
         if feeds is None:
-            return Held(node, rounds, self.shards[node.name])
+            return held(node, rounds, self.shards[node.name], self.data, self.carver)
         feed = belongings.feed(node.name, node.incarnation, lambda: feeds(node.name), node.now())
         return Streamed(node, rounds, feed, 1 / costs.step(1), self.data.shape if self.data is not None else ())
 
@@ -141,10 +148,10 @@ class Setup:
 
 def _real(job: Job, task: Task) -> Setup:
     module = task.module(job.seed)
-    chain = narrowed(job, trace(module, task.data.shape))
+    chain = narrowed(job, trace(module, task.data.shape), task.data.train)
     module, layout, rounds = chain.module, _layout(chain, job), job.rounds
     shards, costs, data = _shards(job, task), _costs(chain, layout, job), task.data
-    carver = carver_of(job, chain, layout, Sizing(job, costs, None).affordable, data.train)
+    carver = carver_of(job, chain, layout, Sizing(job, costs, None).affordable, data.train, shards)
     weight, codec = weight_of(job, chain), rounds.codec
     trainer = trainer_kind(weight)(module, layout, task.loss, data.train, rounds.local, codec, carver)
     server = server_kind(weight)(
@@ -160,7 +167,7 @@ def _timing_only(job: Job, task: Task | None) -> Setup:
         chain = trace(task.module(job.seed), task.data.shape)
     elif isinstance(job.task, TaskSettings):
         info = job.task.data.info(None)
-        with torch.device("meta"):
+        with Hollow():
             module = job.task.factory(info.shape, len(info.classes))()
         chain = trace(module, info.shape)
     else:

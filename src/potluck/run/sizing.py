@@ -17,11 +17,13 @@ from potluck.loops.costs import Costs
 from potluck.loops.mathematics import Whom
 from potluck.model.carving import Carver, Part
 from potluck.model.chain import Chain, trace
+from potluck.model.decoupled.part import ClassGroups
 from potluck.model.state import Layout
 from potluck.model.submodels import Width, small_model
 from potluck.model.submodels.carving import WidthCarver, training_batches
 from potluck.model.submodels.narrowing import narrow, pattern
 from potluck.model.submodels.parts import Capacity, SmallModel, Whole
+from potluck.run.grouping import Shards, group_carver, grouped_chain
 
 __all__ = ["Sizing", "carver_of", "expected", "narrowed"]
 
@@ -62,12 +64,15 @@ class Sizing:
             params, buffers = part.layout.slices(layer, layer)
             kept = (buffers.stop - buffers.start) * part.layout.itemsize
             push.append(self._job.rounds.codec.nbytes(params.stop - params.start, part.layout.itemsize) + kept)
-        return Costs(forward, [2 * flop for flop in forward], pull, push)
+        trained = [bound > 0 for bound in part.layout.param_bounds[1:]]  # nothing goes back into frozen first layers
+        return Costs(forward, [2 * flop * here for flop, here in zip(forward, trained, strict=True)], pull, push)
 
 
-def narrowed(job: Job, chain: Chain) -> Chain:
-    """The model itself, made smaller for everyone where the job says so."""
+def narrowed(job: Job, chain: Chain, train: Samples | None = None) -> Chain:
+    """The model itself, made smaller for everyone or taken apart by classes where the job says so."""
     submodel = job.rounds.submodel
+    if isinstance(submodel, ClassGroups):
+        return grouped_chain(job, submodel, chain, train)
     if not isinstance(submodel, SmallModel):
         return chain
     width = Width(chain)
@@ -78,11 +83,16 @@ def narrowed(job: Job, chain: Chain) -> Chain:
 
 
 def carver_of(
-    job: Job, chain: Chain, layout: Layout, affordable: Callable[[str], float], train: Samples | None
+    job: Job,
+    chain: Chain,
+    layout: Layout,
+    affordable: Callable[[str], float],
+    train: Samples | None,
+    shards: Shards | None = None,
 ) -> Carver | None:
     """Who cuts sub-models out of this model; None where everyone trains the whole of it."""
     submodel = job.rounds.submodel
-    if isinstance(submodel, Whole | SmallModel):
+    if isinstance(submodel, Whole | SmallModel) and not submodel.static:
         return None
     if job.rounds.codec.begin() is not None and submodel.per_round:
         raise SettingError(
@@ -91,6 +101,8 @@ def carver_of(
         )
     if job.rounds.transfer.ahead:
         raise SettingError("rounds.transfer", "duplex transfers are for whole models")
+    if isinstance(submodel, ClassGroups):
+        return group_carver(job, submodel, chain, layout, train, shards)
     carver = submodel.begin(Width(chain), job.seed)
     speeds = {device.name: device.speed for device in job.fleet.members}
 

@@ -2,164 +2,47 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
-
-from potluck.bench.experiment import Benchmark, Context, Piece, Results
-from potluck.bench.figures import Figure, Goal, Published, of_repeats
-from potluck.bench.overlap.cases import Case, cut, gains, largest, of_results, only, rows
-from potluck.bench.overlap.forecast import WORKERS, forecast_case, planning_time, sensitivity
-from potluck.bench.overlap.picture import TITLES, charts
+from potluck.bench.experiment import Benchmark, Context, Piece
+from potluck.bench.overlap.findings import figures
+from potluck.bench.overlap.forecast import forecast_case, planning_time, sensitivity
+from potluck.bench.overlap.lived import BATCH, PLACES, lived_case
+from potluck.bench.overlap.picture import charts
 from potluck.bench.overlap.workload import BANDWIDTHS, BATCHES, NETWORKS, RTT_S
 
 __all__ = ["BENCHMARK"]
 
-_PAPER = "Cai et al. 2022, IEEE JSAC 40(2), arXiv:2101.07968: MXNet, 8 workers, 4 servers, RTT about 10 ms"
-_BASELINES = ("sequential", "layer-by-layer", "ibatch", "mg-wfbp")
-_ROUNDING = 1e-12
+_QUICKLY_LIVED = ("vgg19", "googlenet")
+_SECONDS = {"resnet152": 10.0, "inception-v4": 10.0, "googlenet": 4.0, "vgg19": 4.0}  # of a forecast, about
 
 
 def pieces(context: Context) -> list[Piece]:
-    """The arithmetic is the same in both modes; only the timing of the planner is repeated less."""
+    """The forecasts are the same in both modes; fewer are lived through, and the planner is timed less often."""
     runs = 300 if context.quick else 5000
     timing = Piece("planning", {"runs": runs}, lambda: planning_time(runs, context.seed), runs / 1000)
     other = Piece("other speeds", {"bandwidths": list(BANDWIDTHS), "rtt_s": RTT_S}, sensitivity, 2.0)
-    return [timing, other, *(_forecast_piece(network, batch) for network in NETWORKS for batch in BATCHES)]
+    forecasts = [_forecast_piece(network, batch) for network in NETWORKS for batch in BATCHES]
+    return [timing, other, *forecasts, *map(_lived_piece, _QUICKLY_LIVED if context.quick else NETWORKS)]
 
 
 def _forecast_piece(network: str, batch: int) -> Piece:
     parameters = {"network": network, "batch": batch, "bandwidths": list(BANDWIDTHS), "rtt_s": RTT_S}
-    weight = {"resnet152": 12.0, "inception-v4": 6.0}.get(network, 2.0)
-    return Piece(f"{network}/{batch}", parameters, lambda: forecast_case(network, batch), weight)
+    return Piece(f"{network}/{batch}", parameters, lambda: forecast_case(network, batch), _SECONDS[network])
 
 
-def figures(results: Results) -> list[Figure]:
-    cases = of_results(results)
-    return [
-        of_repeats(
-            "planning time, 152 layers", "ms", results["planning"]["milliseconds"],
-            published=Published(11.59, _PAPER), goal=Goal("≤", 0.1),
-        ),
-        *_cut_figures(cases),
-        *_sensitivity_figures(results["other speeds"]),
-        _never_above(cases),
-        *_speed_up_figures(cases),
-        *_duplex_figures(cases),
-        *_device_figures(cases),
-    ]  # fmt: skip
-
-
-def _cut_figures(cases: Sequence[Case]) -> Iterator[Figure]:
-    yield _share("largest cut against sequential", largest(cases, "optimal"), 41.92, Goal("≥", 41.9))
-    published = {"resnet152": 41.92, "vgg19": 41.10}
-    for network, title in NETWORKS.items():
-        yield _share(f"  {title}", largest(only(cases, network), "optimal"), published.get(network))
-    inception = only(cases, "inception-v4")
-    yield _share("  Inception-v4, layer by layer", largest(inception, "layer-by-layer"), 35.25)
-    yield _share("  Inception-v4, iBatch", largest(inception, "ibatch"), 24.22)
-
-
-def _sensitivity_figures(found: Mapping[str, Any]) -> Iterator[Figure]:
-    """The speed of the device is our choice, so the ends of what was open to choose are shown too."""
-    for end, flops in zip(("slowest", "fastest"), found["flops"], strict=True):
-        name = f"  on the {end} device that balances in 1 to 5 Gbit/s"
-        yield _share(name, found[end], note=f"{flops / 1e9:.0f} GFLOP/s")
-
-
-def _never_above(cases: Sequence[Case]) -> Figure:
-    above = sum(
-        row["iteration_s"]["optimal"] > row["iteration_s"][baseline] * (1 + _ROUNDING)
-        for row in rows(cases)
-        for baseline in _BASELINES
-    )
-    compared = sum(1 for _ in rows(cases)) * len(_BASELINES)
-    name = f"times that optimal is above a baseline, of {compared}"
-    return Figure(name=name, unit="", measured=above, goal=Goal("≤", 0))
-
-
-def _speed_up_figures(cases: Sequence[Case]) -> Iterator[Figure]:
-    """At the top of the range, where the network is fast and the round trips remain."""
-    goal = Goal("≥", 7.2)
-    for strategy, value in (("optimal", 7.2), ("ibatch", 6.2), ("layer-by-layer", 5.4)):
-        found = [WORKERS * case["compute_s"] / case["rows"][-1]["together_s"][strategy] for case in cases]
-        yield Figure(
-            name=f"8 workers against one alone, {TITLES[strategy]}, mean at 10 Gbit/s", unit="x",
-            measured=sum(found) / len(found), published=Published(value, _PAPER),
-            goal=goal if strategy == "optimal" else None, note=_extremes(cases, found),
-        )  # fmt: skip
-    last = [case["rows"][-1] for case in cases]
-    same = [WORKERS * row["iteration_s"]["optimal"] / row["together_s"]["optimal"] for row in last]
-    name = "8 workers against one with the same link, optimal, least at 10 Gbit/s"
-    yield Figure(name=name, unit="x", measured=min(same), goal=goal, note=_extremes(cases, same))
-    yield Figure(
-        name="lowest bandwidth at which the mean against one alone is 7.2x", unit="Gbit/s",
-        measured=_lowest_bandwidth(cases, goal), note="10 Gbit/s is the most favourable of the ten bandwidths",
-    )  # fmt: skip
-
-
-def _lowest_bandwidth(cases: Sequence[Case], goal: Goal) -> float:
-    """Infinite where no bandwidth does."""
-    for place, bandwidth in enumerate(BANDWIDTHS):
-        found = [WORKERS * case["compute_s"] / case["rows"][place]["together_s"]["optimal"] for case in cases]
-        if goal.holds(sum(found) / len(found)):
-            return float(bandwidth / 1e9)
-    return math.inf
-
-
-def _extremes(cases: Sequence[Case], found: Sequence[float]) -> str:
-    low, high = (found.index(pick(found)) for pick in (min, max))
-    return ", ".join(
-        f"{found[place]:.2f}x {NETWORKS[cases[place]['network']]} batch {cases[place]['batch']}"
-        for place in (low, high)
-    )
-
-
-def _duplex_figures(cases: Sequence[Case]) -> Iterator[Figure]:
-    yield _share(
-        "duplex below optimal where communication ≥ computation, least", min(gains(cases)), goal=Goal("≥", 15.0)
-    )
-    for network, title in NETWORKS.items():
-        own = only(cases, network)
-        found = sorted(gains(own))
-        largest = own[0]["largest_layer_share"]
-        note = f"up to {found[-1]:.1%}; its largest layer, which cannot be cut, is {largest:.0%} of the bytes"
-        yield _share(f"  {title}", found[0], note=note)
-
-
-def _device_figures(cases: Sequence[Case]) -> Iterator[Figure]:
-    balances = [case["balance_gbit_s"] for case in cases]
-    peaks = [max(case["rows"], key=lambda row: cut(row, "optimal"))["gbit_s"] for case in cases]
-    note = f"communication and computation balance from {min(balances):.2f} to {max(balances):.2f} Gbit/s"
-    yield Figure(name="speed of the device", unit="GFLOP/s", measured=cases[0]["device_flops"] / 1e9, note=note)
-    yield Figure(
-        name="bandwidth at which the gain peaks, lowest",
-        unit="Gbit/s",
-        measured=min(peaks),
-        published=Published(1, _PAPER),
-    )
-    yield Figure(
-        name="bandwidth at which the gain peaks, highest",
-        unit="Gbit/s",
-        measured=max(peaks),
-        published=Published(5, _PAPER),
-    )
-
-
-def _share(name: str, share: float, published: float | None = None, goal: Goal | None = None, note: str = "") -> Figure:
-    source = None if published is None else Published(published, _PAPER)
-    return Figure(name=name, unit="%", measured=100 * share, published=source, goal=goal, note=note)
+def _lived_piece(network: str) -> Piece:
+    parameters = {"network": network, "batch": BATCH, "places": list(PLACES), "rtt_s": RTT_S}
+    return Piece(f"{network}, lived", parameters, lambda: lived_case(network), 5 * _SECONDS[network])
 
 
 BENCHMARK = Benchmark(
     name="overlap",
-    summary="how much of the transfers hides behind computation (DynaComm), forecast",
+    summary="how much of the transfers hides behind computation (DynaComm)",
     pieces=pieces,
     figures=figures,
     charts=charts,
     notes=(
         "Forecast by the planners, per-layer costs from each network's MACs (backward twice forward) and parameters;"
-        " every segment costs one round trip of 10 ms.",
+        " every segment costs one round trip of 10 ms. A sample of the cases also runs in the simulated world.",
         "All networks run on one device speed: the one that centres the eight balance points of communication and"
         " computation in 1 to 5 Gbit/s, where the published gains peak.",
         "8 workers share fairly the links of four servers, each like their own; one alone computes and sends nothing.",

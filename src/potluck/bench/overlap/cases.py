@@ -7,7 +7,7 @@ from typing import Any
 
 from potluck.bench.experiment import Results
 
-__all__ = ["Case", "Row", "cut", "gains", "largest", "of_results", "only", "rows"]
+__all__ = ["Case", "Row", "cut", "deviation", "gains", "largest", "lived", "of_results", "only", "rows"]
 
 Row = Mapping[str, Any]
 Case = Mapping[str, Any]
@@ -38,3 +38,13 @@ def largest(cases: Sequence[Case], strategy: str) -> float:
 def gains(cases: Sequence[Case]) -> list[float]:
     """The shares of the optimal iteration that duplex takes away, wherever it was forecast."""
     return [float(1 - row["duplex_s"] / row["iteration_s"]["optimal"]) for row in rows(cases) if "duplex_s" in row]
+
+
+def lived(results: Results) -> list[Row]:
+    """The rows that were lived through in the simulated world."""
+    return [row for result in results.values() if "lived" in result for row in result["rows"]]
+
+
+def deviation(row: Row) -> float:
+    """How far a lived round is from its forecast, as a share of it."""
+    return float(abs(row["lived_s"] / row["forecast_s"] - 1))

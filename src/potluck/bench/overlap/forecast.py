@@ -18,12 +18,13 @@ from potluck.bench.overlap.workload import (
     device_flops,
     workload,
 )
+from potluck.loops.parts.transfer import Duplex
 from potluck.planning.segments import STRATEGIES, Direction, Strategy, duplex, iteration, plan
 
-__all__ = ["WORKERS", "forecast_case", "planning_time", "sensitivity"]
+__all__ = ["SERVERS", "WORKERS", "duplex_iteration", "forecast_case", "planning_time", "sensitivity", "together"]
 
 WORKERS = 8
-_SERVERS = 4
+SERVERS = 4
 _LAYERS = 152
 
 
@@ -50,17 +51,23 @@ def _row(load: Workload, bandwidth: float) -> dict[str, Any]:
         "gbit_s": bandwidth / 1e9,
         "communication": communication,
         "iteration_s": seconds,
-        "together_s": {strategy: _together(load, bandwidth, strategy) for strategy in STRATEGIES},
+        "together_s": {strategy: together(load, bandwidth, strategy) for strategy in STRATEGIES},
     }
     if communication >= 1:
-        row["duplex_s"] = duplex([worker], RTT_S).iteration
+        row["duplex_s"] = duplex_iteration(load, bandwidth)
     return row
 
 
-def _together(load: Workload, bandwidth: float, strategy: Strategy) -> float:
+def duplex_iteration(load: Workload, bandwidth: float) -> float:
+    """A steady iteration of duplex, which cuts inside large layers too; for the others that would gain nothing."""
+    assert Duplex.finest is not None
+    return duplex([load.finer(Duplex.finest).worker(bandwidth)], RTT_S).iteration
+
+
+def together(load: Workload, bandwidth: float, strategy: Strategy) -> float:
     """An iteration of eight workers that share four servers, each with a link like theirs."""
     worker = load.worker(bandwidth)
-    return iteration([worker] * WORKERS, RTT_S, strategy, server=sum(worker.pull) / _SERVERS)
+    return iteration([worker] * WORKERS, RTT_S, strategy, server=sum(worker.pull) / SERVERS)
 
 
 def sensitivity() -> dict[str, Any]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 
 import torch
 
@@ -45,6 +46,23 @@ class Workload:
         """The bandwidth in bit/s at which pull and push take as long as forward and backward."""
         return 2 * 8 * sum(self.param_bytes) / self.compute_s
 
+    def finer(self, share: float) -> Workload:
+        """Cut inside every layer that has more than this share of the bytes, as duplex transfers are in a run.
+
+        A layer runs when its last piece is there and gives all its pieces at once, so that one bears the computation.
+        """
+        most = share * sum(self.param_bytes)
+        pieces = [max(1, math.ceil(held / most)) for held in self.param_bytes]
+        return Workload(
+            forward=[each for cost, count in zip(self.forward, pieces, strict=True) for each in _on_last(cost, count)],
+            backward=[
+                each for cost, count in zip(self.backward, pieces, strict=True) for each in _on_last(cost, count)
+            ],
+            param_bytes=[
+                each for held, count in zip(self.param_bytes, pieces, strict=True) for each in _evenly(held, count)
+            ],
+        )
+
     def worker(self, bandwidth: float) -> Worker:
         moving = [8 * held / bandwidth for held in self.param_bytes]
         return Worker(self.forward, self.backward, moving, moving)
@@ -77,6 +95,15 @@ def _on(unit: Profile, batch: int, flops: float) -> Workload:
         backward=[layer.backward_s * scale for layer in unit.layers],
         param_bytes=[layer.param_bytes for layer in unit.layers],
     )
+
+
+def _on_last(cost: float, pieces: int) -> list[float]:
+    return [0.0] * (pieces - 1) + [cost]
+
+
+def _evenly(held: int, pieces: int) -> list[int]:
+    bounds = [held * place // pieces for place in range(pieces + 1)]
+    return [end - begin for begin, end in pairwise(bounds)]
 
 
 @cache

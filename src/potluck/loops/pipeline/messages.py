@@ -25,26 +25,40 @@ from potluck.loops.messages import Bulky, Message
 from potluck.loops.pipeline.sourcing import Held, Origin
 
 __all__ = [
+    "KINDS",
     "Activation", "Assign", "Begin", "Close", "Closed", "Exam", "ExamLabels", "Examine", "Fetch", "Gradient", "Halt",
     "Inventory", "Kept", "Labels", "Missing", "Piece", "Ready", "Replica", "Report", "Resend", "Scored", "Secure",
 ]  # fmt: skip
 
 
-class Halt(Message, frozen=True):
+def _tag(name: str) -> str:
+    """On the wire these are told from other words of the same name."""
+    return f"pipeline.{name}"
+
+
+class Word(Message, frozen=True, tag=_tag):
+    """What is said in a pipeline."""
+
+
+class Load(Bulky, frozen=True, tag=_tag):
+    """What is sent in a pipeline."""
+
+
+class Halt(Word, frozen=True):
     """A new term begins: drop what is under way and what is not of this history, and tell what you have."""
 
     term: int
     terms: tuple[tuple[int, int], ...]
 
 
-class Inventory(Message, frozen=True):
+class Inventory(Word, frozen=True):
     """The versions that a device holds."""
 
     term: int
     held: tuple[Held, ...]
 
 
-class Assign(Message, frozen=True):
+class Assign(Word, frozen=True):
     """The layout of this term; take your layers from these origins as version `version`, which `made` made."""
 
     term: int
@@ -58,13 +72,13 @@ class Assign(Message, frozen=True):
     origins: tuple[Origin, ...]
 
 
-class Ready(Message, frozen=True):
+class Ready(Word, frozen=True):
     """I have my layers."""
 
     term: int
 
 
-class Begin(Message, frozen=True):
+class Begin(Word, frozen=True):
     """Let the batches from `start` to just before `end` flow; answered with a Report."""
 
     term: int
@@ -72,7 +86,7 @@ class Begin(Message, frozen=True):
     end: int
 
 
-class Report(Message, frozen=True):
+class Report(Word, frozen=True):
     """How far a stage is, and how long its latest batch took; the last one tells the loss."""
 
     term: int
@@ -82,21 +96,21 @@ class Report(Message, frozen=True):
     sent: int = 0  # bytes since the last report
 
 
-class Close(Message, frozen=True):
+class Close(Word, frozen=True):
     """Let the stretch end: to stage 0 with no batch, as soon as possible; to the others before this batch."""
 
     term: int
     end: int | None = None
 
 
-class Closed(Message, frozen=True):
+class Closed(Word, frozen=True):
     """Stage 0 will let no batch from `end` on into the pipeline."""
 
     term: int
     end: int
 
 
-class Fetch(Message, frozen=True):
+class Fetch(Word, frozen=True):
     """Ask for some layers."""
 
     term: int
@@ -106,13 +120,13 @@ class Fetch(Message, frozen=True):
     moments: bool = True
 
 
-class Missing(Message, frozen=True):
+class Missing(Word, frozen=True):
     """What was asked for is not here (any more)."""
 
     term: int
 
 
-class Piece(Bulky, frozen=True, kw_only=True):
+class Piece(Load, frozen=True, kw_only=True):
     """Some layers of a version."""
 
     term: int
@@ -121,7 +135,7 @@ class Piece(Bulky, frozen=True, kw_only=True):
     version: int
 
 
-class Activation(Bulky, frozen=True, kw_only=True):
+class Activation(Load, frozen=True, kw_only=True):
     """A part on its way forward, and the version of the weights that it met on stage 0."""
 
     term: int
@@ -129,21 +143,21 @@ class Activation(Bulky, frozen=True, kw_only=True):
     version: int
 
 
-class Labels(Bulky, frozen=True, kw_only=True):
+class Labels(Load, frozen=True, kw_only=True):
     """A part's targets, straight to the last stage."""
 
     term: int
     part: int
 
 
-class Gradient(Bulky, frozen=True, kw_only=True):
+class Gradient(Load, frozen=True, kw_only=True):
     """A part on its way back."""
 
     term: int
     part: int
 
 
-class Resend(Message, frozen=True):
+class Resend(Word, frozen=True):
     """What I wait for has not come."""
 
     term: int
@@ -151,7 +165,7 @@ class Resend(Message, frozen=True):
     part: int
 
 
-class Replica(Bulky, frozen=True, kw_only=True):
+class Replica(Load, frozen=True, kw_only=True):
     """Piece `place` of `count` of a copy of a version, or (`step`) of the step that leads to it from the one before."""
 
     term: int
@@ -164,7 +178,7 @@ class Replica(Bulky, frozen=True, kw_only=True):
     step: bool = False
 
 
-class Kept(Message, frozen=True):
+class Kept(Word, frozen=True):
     """The copy is whole and kept, by whoever says so."""
 
     term: int
@@ -174,14 +188,14 @@ class Kept(Message, frozen=True):
     whole: bool = True  # else the step could not be applied: send the version
 
 
-class Secure(Message, frozen=True):
+class Secure(Word, frozen=True):
     """Every layer of this version is held twice: older copies can go."""
 
     term: int
     version: int
 
 
-class Examine(Message, frozen=True):
+class Examine(Word, frozen=True):
     """Measure the model on so many held-out batches; a new attempt makes the one before void."""
 
     term: int
@@ -189,7 +203,7 @@ class Examine(Message, frozen=True):
     batches: int
 
 
-class Exam(Bulky, frozen=True, kw_only=True):
+class Exam(Load, frozen=True, kw_only=True):
     """A held-out batch on its way forward."""
 
     term: int
@@ -197,7 +211,7 @@ class Exam(Bulky, frozen=True, kw_only=True):
     number: int
 
 
-class ExamLabels(Bulky, frozen=True, kw_only=True):
+class ExamLabels(Load, frozen=True, kw_only=True):
     """Its targets, straight to the last stage."""
 
     term: int
@@ -205,7 +219,7 @@ class ExamLabels(Bulky, frozen=True, kw_only=True):
     number: int
 
 
-class Scored(Message, frozen=True):
+class Scored(Word, frozen=True):
     """Sums over all held-out samples; `right` is below 0 where the targets are no classes."""
 
     term: int
@@ -213,3 +227,6 @@ class Scored(Message, frozen=True):
     loss: float
     right: int
     count: int
+
+
+KINDS: tuple[type[Message], ...] = (*Word.__subclasses__(), *Load.__subclasses__())

@@ -73,8 +73,13 @@ class Shelf:
         pieces[replica.place] = replica.payload
         if len(pieces) < replica.count:
             return None
-        del self._arriving[sender, place]
+        self._arriving = {key: kept for key, kept in self._arriving.items() if not _is_older(key, sender, place)}
         return [pieces[number] for number in range(replica.count)]
 
     def drop_arriving(self) -> None:
         self._arriving.clear()
+
+
+def _is_older(key: tuple[str, _Place], sender: str, place: _Place) -> bool:
+    """Whether it is the same or an older version of the same layers, of which a piece may have been lost."""
+    return key[0] == sender and key[1][1:] == place[1:] and key[1].version <= place.version

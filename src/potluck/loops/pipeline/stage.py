@@ -85,7 +85,7 @@ class Stage:
         self._losses = self._seconds = 0.0  # of the batch whose parts are coming back
         self._course: Course | None = None
         self._begun = -1
-        self._entering = -1  # the newest batch whose forward was begun
+        self._entering = self._latest = -1  # the newest batch and part whose forward was begun
         self._inbox: dict[tuple[str, int], Bulky] = {}
         self._log: dict[tuple[str, int], tuple[str, Bulky, asyncio.Task[None]]] = {}
         self._flights: dict[int, Flight] = {}
@@ -119,6 +119,10 @@ class Stage:
         return self._course.end
 
     def take(self, message: Activation | Labels | Gradient) -> None:
+        """What comes twice, since it was asked for again, is taken once."""
+        awaited = message.part in self._flights if isinstance(message, Gradient) else message.part > self._latest
+        if not awaited:
+            return
         self._inbox[type(message).__name__, message.part] = message
         self._bell.ring()
 
@@ -217,7 +221,7 @@ class Stage:
             self.node.send(self._order[place], Resend(self.term, what, part))
 
     async def _forward(self, part: int) -> None:
-        self._entering = part // self.settings.schedule.parts
+        self._entering, self._latest = part // self.settings.schedule.parts, part
         version, arrived, labels = self._arrived(part)
         numbers, buffers, mathematics = self.versions[version], self._buffers, self.mathematics
         first, last = self.is_first, self.is_last

@@ -64,7 +64,11 @@ def decouple(
     else:
         owners = attributed(steps, end, found, samples, measure)
     branches = [list(pieces(steps[end:], owners, found, group)) for group in range(len(found))]
-    grouped = Grouped(_plan(steps[:end], branches, found, shape, depth, normalised), costs(steps), frozen)
+    where = next(module.parameters()).device
+    with where:
+        grouped = Grouped(_plan(steps[:end], branches, found, shape, depth, normalised), costs(steps), frozen)
+    if where.type == "meta":  # a network of sizes only
+        return grouped
     with torch.no_grad():
         _fill(grouped, steps[:end], branches, fresh=variant == "structural", seed=seed)
     return grouped

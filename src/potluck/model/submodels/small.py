@@ -26,6 +26,9 @@ from potluck.model.submodels.width import Width
 
 __all__ = ["Small", "Smalls", "small_model"]
 
+FEWEST_KEPT = 8
+ROOM = 4_000_000  # numbers that narrower networks may hold beyond these: building one takes as long as many steps
+
 
 class Small(Replica):
     """A replica of the model with fewer channels; it trains like any other."""
@@ -69,17 +72,17 @@ class Small(Replica):
 
 
 class Smalls:
-    """Narrower networks by their counts; those not used for longest make room."""
+    """Narrower networks by their counts; those not used for longest make room (`most`: 0 goes by their size)."""
 
     def __init__(
-        self, width: Width, loss: Loss, *, scaled: bool, static: bool = False, of: Replica | None = None, most: int = 8
+        self, width: Width, loss: Loss, *, scaled: bool, static: bool = False, of: Replica | None = None, most: int = 0
     ) -> None:
         self.width = width
         self._loss = loss
         self._scaled = scaled
         self._static = static
         self._whole = of
-        self._most = most
+        self._most = most or max(FEWEST_KEPT, ROOM // max(1, width.layout.param_bounds[-1]))
         self._pattern = pattern(width)
         self._built: OrderedDict[tuple[int, ...], Small] = OrderedDict()
 

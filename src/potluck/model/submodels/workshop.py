@@ -49,7 +49,7 @@ class Loan:
 class Workshop:
     """Lends out parts of one replica; one for each thread, as the replica itself."""
 
-    def __init__(self, width: Width, whole: Replica, *, scaled: bool, static: bool = False, most: int = 8) -> None:
+    def __init__(self, width: Width, whole: Replica, *, scaled: bool, static: bool = False, most: int = 0) -> None:
         self._width = width
         self._whole = whole
         self._static = static

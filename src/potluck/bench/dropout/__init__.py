@@ -1,0 +1,181 @@
+"""`dropout`: what leaving filters out saves, what exploring it finds, and what devices of changing speed gain by it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from potluck.bench.dropout import exploring, federated, steps
+from potluck.bench.dropout.methods import BOUND, METHODS, OURS, RIVALS
+from potluck.bench.dropout.picture import charts
+from potluck.bench.dropout.standings import ABLATION, Standing, piece_name, standings
+from potluck.bench.dropout.workload import SETTINGS, VARIATIONS, table_of
+from potluck.bench.experiment import Benchmark, Context, Piece, Results
+from potluck.bench.figures import Figure, Goal, of_repeats
+from potluck.explore import Exploration
+from potluck.settings import encode
+
+__all__ = ["BENCHMARK"]
+
+FEWEST_MACS = 0.25  # below this share the goal for the step time does not apply
+
+
+class _Size(NamedTuple):
+    """How much is measured; the least that shows something, or what can be quoted."""
+
+    step_repeats: int
+    exploration: Exploration
+    rounds: int
+    seeds: int
+    settings: tuple[str, ...]
+    variations: tuple[str, ...]
+    methods: tuple[str, ...]
+
+
+_QUICK = _Size(
+    step_repeats=5,
+    exploration=Exploration(batches=12, warmup=24, held_out=500, repeats=1, population=6, generations=2, uniform=4),
+    rounds=12,
+    seeds=1,
+    settings=("cifar10-iid",),
+    variations=("between",),
+    methods=(OURS, "small", "heterofl", BOUND),
+)
+_FULL = _Size(
+    step_repeats=15,
+    exploration=Exploration(
+        batches=96, warmup=300, held_out=3000, repeats=4, population=24, generations=14, measure="loss", minutes=11.0
+    ),
+    rounds=120,
+    seeds=3,
+    settings=("cifar10-iid", "cifar10-skewed", "femnist"),
+    variations=tuple(VARIATIONS),
+    methods=tuple(METHODS),
+)
+
+
+def pieces(context: Context) -> list[Piece]:
+    size = _QUICK if context.quick else _FULL
+    return [*_step_pieces(size), _exploration_piece(size, context), *_federated_pieces(size, context)]
+
+
+def _step_pieces(size: _Size) -> Iterator[Piece]:
+    repeats = size.step_repeats
+    for name in steps.NETWORKS:
+        parameters = {"network": name, "repeats": repeats, "batch": steps.BATCH, "grid": steps.GRID}
+        yield Piece(f"step/{name}", parameters, lambda name=name: steps.measure(name, repeats), repeats * 1.5)  # type: ignore[misc]
+
+
+def _exploration_piece(size: _Size, context: Context) -> Piece:
+    settings, data = size.exploration, context.data
+    weight = 60 * (settings.minutes or 0.5) + 0.02 * settings.batches * settings.repeats * settings.population
+    return Piece(
+        "exploration", {"setting": "cifar10-iid", **encode(settings)},
+        lambda: exploring.measure(SETTINGS["cifar10-iid"], settings, data), weight,
+    )  # fmt: skip
+
+
+def _federated_pieces(size: _Size, context: Context) -> Iterator[Piece]:
+    """Seed by seed, so that a benchmark that is stopped has compared everything it has."""
+    for place in range(size.seeds):
+        seed = context.seed + place
+        for setting in size.settings:
+            for variation in size.variations:
+                for method in size.methods:
+                    repeated = place == 0 or method in (OURS, *RIVALS)
+                    once = method != BOUND or variation == size.variations[0]
+                    if repeated and once:
+                        yield _federated_piece(setting, variation, method, size.rounds, seed, context.data)
+
+
+def _federated_piece(setting: str, variation: str, method: str, rounds: int, seed: int, data: Path | None) -> Piece:
+    parameters: dict[str, Any] = {
+        "setting": list(SETTINGS[setting]), "variation": VARIATIONS[variation], "rounds": rounds, "seed": seed,
+        "method": list(METHODS[method]),
+    }  # fmt: skip
+    table = table_of(SETTINGS[setting])
+    if method == OURS and table:
+        parameters["table"] = hashlib.blake2b(Path(table).read_bytes(), digest_size=8).hexdigest()
+    name, weight = piece_name(setting, variation, method, seed), rounds * (0.6 if method == BOUND else 0.3)
+    return Piece(name, parameters, lambda: federated.measure(setting, variation, method, rounds, seed, data), weight)
+
+
+def figures(results: Results) -> list[Figure]:
+    found = [*_step_figures(results), *_exploration_figures(results["exploration"])]
+    for standing in standings(results):
+        found += _training_figures(standing)
+    return found
+
+
+def _step_figures(results: Results) -> Iterator[Figure]:
+    for name, title in steps.NETWORKS.items():
+        for rate in steps.RATES:
+            row = results[f"step/{name}"][str(rate)]
+            goal = Goal("≤", 1.2) if row["macs"] >= FEWEST_MACS else None
+            note = (
+                f"{row['time']:.2f} of a whole step of {1e3 * row['whole_s']:.0f} ms for {row['macs']:.2f} of its MACs"
+            )
+            name_ = f"{title}, rate {rate}: step time against MACs"
+            yield Figure(name=name_, unit="x", measured=row["time"] / row["macs"], goal=goal, note=note)
+
+
+def _exploration_figures(found: Mapping[str, Any]) -> Iterator[Figure]:
+    note = f"{found['evaluations']} short trainings in two processes"
+    yield Figure(name="exploration", unit="min", measured=found["minutes"], goal=Goal("≤", 20.0), note=note)
+    more = 100 * (found["hypervolume"] / found["uniform_hypervolume"] - 1)
+    yield Figure(name="  hypervolume above one rate for all layers", unit="%", measured=more, goal=Goal("≥", 0.0))
+    yield Figure(
+        name="  most that the front is behind one rate", unit="", measured=found["behind"], goal=Goal("≤", 0.0)
+    )
+
+
+def _training_figures(standing: Standing) -> Iterator[Figure]:
+    where = f"{SETTINGS[standing.setting].title}, varying {standing.variation} rounds"
+    ours = [100 * run.final for run in standing.runs[OURS]]
+    yield of_repeats(f"{where}: accuracy of DISTREAL", "%", ours, note=_others(standing))
+    best = standing.best()
+    yield Figure(
+        name="  ahead of the best baseline", unit="pt", measured=_ahead(standing, best), goal=Goal("≥", 0.0),
+        note=METHODS[best].title,
+    )  # fmt: skip
+    yield of_repeats("  times as fast as it to its accuracy", "x", standing.speed_up(best), goal=Goal("≥", 1.0))
+    if "heterofl" in standing.runs:
+        fast = standing.speed_up("heterofl")
+        yield of_repeats("  times as fast as HeteroFL to its accuracy", "x", fast, goal=Goal("≥", 2.0))
+    if ABLATION in standing.runs:
+        ahead = _ahead(standing, ABLATION)
+        yield Figure(name="  ahead of one rate for all layers", unit="pt", measured=ahead, goal=Goal("≥", 0.0))
+    if BOUND in standing.runs:
+        behind = -_ahead(standing, BOUND)
+        yield Figure(name="  behind FedAvg with full resources", unit="pt", measured=behind, goal=Goal("≤", 0.5))
+
+
+def _ahead(standing: Standing, rival: str) -> float:
+    return 100 * (standing.final(OURS) - standing.final(rival))
+
+
+def _others(standing: Standing) -> str:
+    others = [method for method in standing.runs if method != OURS]
+    return ", ".join(f"{METHODS[method].title} {100 * standing.final(method):.1f}" for method in others)
+
+
+BENCHMARK = Benchmark(
+    name="dropout",
+    summary="how much of the network a device can afford this instant (DISTREAL), and what that is worth",
+    pieces=pieces,
+    figures=figures,
+    charts=charts,
+    notes=(
+        "Step times: processor time of one thread, batch 32, channels last, counts in multiples of 8 channels; drawing,"
+        " gathering and scattering are part of the step.",
+        "Federated: 100 devices in groups of speed 1.0, 0.66 and 0.33, 10 per round, 10 mini-batches of 32 each; a"
+        " device's speed is uniform in 0.3 to 1.0 of its own and drawn anew every 10 slots (between rounds) or 2 slots"
+        " (within rounds). A slot is a whole step of the fastest device.",
+        "Methods that decide ahead of a round go by each device's mean speed and wait for the slowest; the small"
+        " network is what the weakest group affords at its mean speed. DISTREAL decides before each mini-batch.",
+        "Networks are sized for two cores: four convolutions of 8 to 32 filters on CIFAR-10 (0.35 MMAC), three on"
+        " FEMNIST. Scores are on 4,000 test samples; a final accuracy is the mean of the last three.",
+    ),
+)

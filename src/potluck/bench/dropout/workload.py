@@ -1,0 +1,96 @@
+"""A hundred devices of three speeds, each of which changes over time; ten take part in a round."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import resources
+from typing import Any, NamedTuple
+
+from potluck.bench.dropout.methods import METHODS
+from potluck.job import Job, make
+
+__all__ = ["SETTINGS", "VARIATIONS", "Setting", "dropout_job", "table_of", "task_of"]
+
+GROUPS = ((34, 1.0), (33, 0.66), (33, 0.33))
+LOWEST = 0.3  # a device's speed is uniform from here to 1 of its own nominal one
+DEVICES = 10  # in a round
+STEPS, BATCH = 10, 32
+EVERY = 4  # rounds between two scores
+SLOT_S = 1.0  # a whole step of the fastest at its nominal speed
+VARIATIONS = {"between": float(STEPS), "within": 2.0}  # slots until the speed is drawn anew
+_NETWORKS = "potluck.bench.dropout.networks"
+
+
+class Setting(NamedTuple):
+    """A network, data, and who holds what."""
+
+    title: str
+    model: str
+    data: str
+    split: Any
+    lr: float
+    macs: int  # of one sample, forward
+    options: Mapping[str, Any] = {}
+    table: str = ""  # the explored rates that come with the benchmark
+
+
+SETTINGS: Mapping[str, Setting] = {
+    "cifar10-iid": Setting("CIFAR-10, iid", f"{_NETWORKS}:thin_vgg", "cifar10", "iid", 0.1, 351_488, table="thin-vgg"),
+    "cifar10-skewed": Setting(
+        "CIFAR-10, Dirichlet 0.1", f"{_NETWORKS}:thin_vgg", "cifar10", {"kind": "dirichlet", "alpha": 0.1},
+        0.1, 351_488, table="thin-vgg",
+    ),
+    "femnist": Setting(
+        "FEMNIST, by writer", f"{_NETWORKS}:thin_cnn", "femnist", "owner", 0.1, 483_552, table="thin-cnn"
+    ),
+    "digits": Setting("digits", f"{_NETWORKS}:thin_digits", "digits", "iid", 0.1, 25_600),
+}  # fmt: skip
+
+
+def task_of(setting: Setting) -> dict[str, Any]:
+    return {"model": setting.model, "data": setting.data, "options": dict(setting.options)}
+
+
+def table_of(setting: Setting) -> str:
+    """The file of explored rates; none where the setting has none, which means one rate for all layers."""
+    if not setting.table:
+        return ""
+    return str(resources.files("potluck.bench.dropout").joinpath("tables", f"{setting.table}.json"))
+
+
+def dropout_job(setting: Setting, variation: str, method: str, rounds: int, seed: int) -> Job:
+    """A job that ends after the time that so many rounds take if nobody is ever waited for."""
+    found = METHODS[method]
+    local = {"kind": "sgd", "steps": STEPS, "lr": setting.lr}
+    parts: dict[str, Any] = {"devices": DEVICES, "local": local, "batching": {"size": BATCH}, **found.rounds}
+    if method == "distreal":
+        parts["submodel"] = {"kind": "filter-dropout", "table": table_of(setting)}
+    tables = {
+        "task": task_of(setting),
+        "recipe": found.recipe,
+        "split": setting.split,
+        "fleet": {"devices": _devices(setting, variation, found.full)},
+        "rounds": parts,
+        "stop": {"time": f"{rounds * STEPS * SLOT_S} s"},
+        "evaluate": EVERY,
+        "checkpoint": 0,
+        "seed": seed,
+    }
+    return make(tables)
+
+
+def _devices(setting: Setting, variation: str, full: bool) -> list[dict[str, Any]]:
+    """Links are fast, so that it is computing that counts."""
+    fastest = 2 * 3 * setting.macs * BATCH / SLOT_S
+    every = f"{VARIATIONS[variation] * SLOT_S} s"
+    changing = {"kind": "random-walk", "low": LOWEST, "high": 1.0, "step": 1.0 - LOWEST, "every": every}
+    return [
+        {
+            "name": f"group{place}",
+            "count": count,
+            "flops": fastest * (1.0 if full else speed),
+            "link": "lan",
+            "speed": "constant" if full else changing,
+        }
+        for place, (count, speed) in enumerate(GROUPS)
+    ]

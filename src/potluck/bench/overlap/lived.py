@@ -1,0 +1,82 @@
+"""Some of the forecast cases lived through: the same networks, links and plans in the simulated world, round by round."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import potluck
+from potluck.bench.overlap.forecast import SERVERS, WORKERS, duplex_iteration, together
+from potluck.bench.overlap.workload import BANDWIDTHS, RTT_S, device_flops, workload
+from potluck.job import Job, make
+from potluck.model import zoo
+from potluck.planning.segments import Strategy, iteration
+
+__all__ = ["BATCH", "PLACES", "STRATEGIES", "lived_case"]
+
+BATCH = 32
+PLACES = (2, 5, 8)  # of the ten bandwidths: links that dominate, that balance, that hardly matter
+STRATEGIES: dict[str, Strategy] = {"sync-sgd": "sequential", "dynacomm": "optimal"}
+_UNHURRIED = 4  # rounds until an iteration that runs ahead repeats itself
+_ROUNDS = 8 + _UNHURRIED
+_WIDE = 1e15  # bit/s
+
+
+class Setting(NamedTuple):
+    """Who meets whom over which links."""
+
+    network: str
+    bandwidth: float
+    workers: int = 1
+    centre: float = _WIDE
+
+
+def lived_case(network: str) -> dict[str, Any]:
+    """Seconds of a steady round beside the forecast, for each recipe and bandwidth, and for eight workers at the top."""
+    return {"lived": network, "batch": BATCH, "rows": list(_rows(network))}
+
+
+def _rows(network: str) -> Iterator[dict[str, Any]]:
+    load = workload(network, BATCH)
+    for bandwidth in (BANDWIDTHS[place] for place in PLACES):
+        setting = Setting(network, bandwidth)
+        for recipe, strategy in STRATEGIES.items():
+            yield _row(setting, recipe, iteration([load.worker(bandwidth)], RTT_S, strategy))
+        yield _row(setting, "duplex", duplex_iteration(load, bandwidth))
+    top = BANDWIDTHS[-1]
+    yield _row(Setting(network, top, WORKERS, SERVERS * top), "dynacomm", together(load, top, "optimal"))
+
+
+def _row(setting: Setting, recipe: str, forecast_s: float) -> dict[str, Any]:
+    lived_s = _steady_round(_job(setting, recipe))
+    found = {"recipe": recipe, "gbit_s": setting.bandwidth / 1e9, "workers": setting.workers}
+    return {**found, "lived_s": lived_s, "forecast_s": forecast_s}
+
+
+def _steady_round(job: Job) -> float:
+    ends: list[float] = []
+    result = potluck.simulate(job, watch=lambda keeper, now: ends.append(now))
+    assert result.status == "done", result.reason
+    return (ends[-1] - ends[_UNHURRIED - 1]) / (len(ends) - _UNHURRIED)
+
+
+def _job(setting: Setting, recipe: str) -> Job:
+    """One request at a time, which holds its link for the round trip."""
+    data = {"kind": "synthetic", "shape": list(zoo.entry(setting.network).shape), "classes": 1000}
+    device = {"name": "d", "count": setting.workers, "flops": device_flops(), "link": _link(setting.bandwidth, RTT_S)}
+    tables = {
+        "task": {"model": setting.network, "data": data},
+        "recipe": recipe,
+        "rounds": {"batching": {"size": BATCH}, "transfer": {"window": 1}},
+        "fleet": {"coordinator": {"link": _link(setting.centre, 0.0)}, "devices": [device]},
+        "stop": {"rounds": _ROUNDS},
+        "timing_only": True,
+        "samples": BATCH,
+        "evaluate": 0,
+        "checkpoint": 0,
+    }
+    return make(tables)
+
+
+def _link(bit_s: float, overhead_s: float) -> dict[str, float]:
+    return {"up": bit_s / 8, "down": bit_s / 8, "latency": 0.0, "overhead": overhead_s}

@@ -1,0 +1,105 @@
+"""The submodel part of a round by classes: a device trains the trunk and the groups whose classes concern it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Literal, Protocol
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from potluck import seeds
+from potluck.errors import SettingError
+from potluck.model.chain import Chain
+from potluck.model.decoupled.decouple import Variant, decouple
+from potluck.model.decoupled.grouped import Grouped
+from potluck.model.decoupled.line import straighten
+from potluck.model.submodels.parts import Submodel
+from potluck.planning.groups import Groups, alike, check_groups, even_groups, holders
+
+__all__ = ["ClassGroups", "Labelled"]
+
+PATH = "rounds.submodel"
+_LOOKED_AT = 4096  # samples that tell which classes are alike, and which channels serve which
+_BATCH = 256
+
+Count = Annotated[int, msgspec.Meta(ge=1)]
+Depth = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class Labelled(Protocol):
+    """Samples that can be asked for by index, and their labels."""
+
+    @property
+    def labels(self) -> npt.NDArray[np.int64]: ...
+
+    def __len__(self) -> int: ...
+
+    def batch(self, indices: npt.NDArray[np.int64]) -> tuple[Tensor, Tensor]: ...
+
+
+class ClassGroups(Submodel, frozen=True, kw_only=True, tag="class-groups"):
+    """Chen and Qin 2020: layers beyond the first `depth` fall into groups, each with classes of its own."""
+
+    groups: Count | tuple[tuple[int, ...], ...] = 2  # how many, in the order of the classes; or which
+    alike: bool = False  # put classes together that look alike, instead of neighbours
+    depth: Depth = 1  # how many layers all devices share
+    held: dict[str, tuple[int, ...]] = msgspec.field(default_factory=dict)  # by device; others: dealt round in turn
+    variant: Variant = "structural"
+    trunk: Literal["averaged", "frozen"] = "averaged"
+    negatives: Literal["own"] = "own"  # samples of other classes are those that the device has itself
+    calibration: Annotated[int, msgspec.Meta(ge=0)] = 0  # so many samples make the groups' logits comparable
+
+    def __post_init__(self) -> None:
+        if self.alike and not isinstance(self.groups, int):
+            raise ValueError("`alike` finds the groups itself: give their number only")
+
+    def grouped(self, chain: Chain, samples: Labelled | None, seed: int) -> Grouped:
+        """The network taken apart; without samples (only sizes matter) classes and channels go in order."""
+        groups = self._groups(straighten(chain.module, chain.shape)[-1].outputs, samples, seed)
+        hollow = samples is None or any(param.is_meta for param in chain.module.parameters())
+        return decouple(
+            chain.module,
+            chain.shape,
+            groups,
+            self.depth,
+            "structural" if hollow else self.variant,
+            samples=[] if hollow or samples is None else _spread(samples),
+            frozen=self.trunk == "frozen",
+            seed=seeds.child(seed, "decouple"),
+        )
+
+    def holders(self, devices: Sequence[str], groups: int) -> Mapping[str, tuple[int, ...]]:
+        """The groups of each device of a fleet."""
+        return holders(devices, groups, self.held, f"{PATH}.held")
+
+    def _groups(self, classes: int, samples: Labelled | None, seed: int) -> Groups:
+        if not isinstance(self.groups, int):
+            return check_groups(self.groups, classes, f"{PATH}.groups")
+        if self.groups > classes:
+            raise SettingError(f"{PATH}.groups", f"{classes} classes cannot form {self.groups} groups; use fewer")
+        if self.alike and samples is not None:
+            return alike(_class_means(samples, classes), self.groups, seeds.child(seed, "alike"))
+        return even_groups(classes, self.groups)
+
+
+def _spread(samples: Labelled) -> list[tuple[Tensor, Tensor]]:
+    """Some samples from all over the data, always the same, in batches."""
+    chosen = np.linspace(0, len(samples) - 1, min(len(samples), _LOOKED_AT)).astype(np.int64)
+    return [samples.batch(chosen[start : start + _BATCH]) for start in range(0, len(chosen), _BATCH)]
+
+
+def _class_means(samples: Labelled, classes: int) -> npt.NDArray[np.float64]:
+    """What a class looks like on average."""
+    batches = _spread(samples)
+    inputs = torch.cat([given.flatten(1) for given, _ in batches]).double()
+    labels = torch.cat([targets for _, targets in batches])
+    missing = sorted(set(range(classes)) - set(labels.tolist()))
+    if missing:
+        raise SettingError(f"{PATH}.alike", f"class {missing[0]} is too rare to tell what it is like; give the groups")
+    sums = torch.zeros(classes, inputs.shape[1], dtype=torch.float64).index_add_(0, labels, inputs)
+    found: npt.NDArray[np.float64] = (sums / torch.bincount(labels, minlength=classes)[:, None]).numpy()
+    return found

@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from potluck.bench.chart import draw
+from potluck.bench.dropout import BENCHMARK, exploring, federated, figures, steps
+from potluck.bench.dropout import pieces as declared
+from potluck.bench.dropout.methods import BOUND, METHODS, OURS, RIVALS
+from potluck.bench.dropout.standings import Run, standings
+from potluck.bench.dropout.workload import SETTINGS, STEPS, VARIATIONS, dropout_job, table_of
+from potluck.bench.experiment import Context, Results
+from potluck.explore import Exploration
+from potluck.fleet.traces import RandomWalk
+from potluck.model.submodels import width
+from potluck.planning.pareto import ParetoTable
+from potluck.settings import decode
+from potluck.task import TaskSettings
+
+
+def test_the_networks_cost_what_the_fleet_is_made_for() -> None:
+    for setting in SETTINGS.values():
+        task = decode({"model": setting.model, "data": setting.data}, TaskSettings)
+        info = task.data.info(None)
+        found = width(task.factory(info.shape, len(info.classes))(), info.shape)
+        assert found.full_macs == setting.macs, setting.title
+
+
+def test_explored_tables_fit_their_networks() -> None:
+    for setting in SETTINGS.values():
+        if setting.table:
+            table = ParetoTable.load(Path(table_of(setting)))
+            assert table.baseline_macs == setting.macs
+            assert table.entries[0].macs < 0.15 * setting.macs, "the weakest moment of the weakest device needs less"
+            assert table.entries[-1].macs == setting.macs
+
+
+@pytest.mark.parametrize("variation", VARIATIONS)
+def test_everyone_meets_the_same_fleet(variation: str) -> None:
+    fleets = {
+        method: dropout_job(SETTINGS["digits"], variation, method, 3, 0).fleet for method in METHODS if method != BOUND
+    }
+    assert len({str(fleet) for fleet in fleets.values()}) == 1
+    members = fleets[OURS].members
+    assert len(members) == 100
+    speed = members[0].speed
+    assert isinstance(speed, RandomWalk)
+    assert speed.step == pytest.approx(speed.high - speed.low), "each level is uniform and independent of the one before"
+    assert sorted({device.flops / members[0].flops for device in members}) == pytest.approx([0.33, 0.66, 1.0])
+
+
+def test_nobody_is_waited_for_where_each_mini_batch_chooses() -> None:
+    """Ten mini-batches take ten slots for us, and longer for whoever decided ahead of the round."""
+    found = {
+        method: federated.measure("digits", "between", method, 6, 0, None)["rounds"] for method in (OURS, "heterofl")
+    }
+    assert isinstance(found[OURS], float)
+    assert found[OURS] >= 6
+    assert found["heterofl"] < found[OURS]
+
+
+def test_an_exploration_says_how_it_compares() -> None:
+    settings = Exploration(
+        batches=3, batch=16, warmup=3, held_out=60, repeats=1, population=4, generations=1, uniform=3, processes=0
+    )
+    found = exploring.measure(SETTINGS["digits"], settings, None)
+    assert found["behind"] <= 0.0
+    assert found["hypervolume"] >= found["uniform_hypervolume"]
+    assert len(found["uniform"]) >= 1
+
+
+def test_pieces_are_declared_once_and_resources_that_do_not_vary_are_trained_once() -> None:
+    full = [piece.name for piece in declared(Context(quick=False))]
+    assert len(full) == len(set(full))
+    trained = [name for name in full if name.count("/") == 3]
+    for method, times in ((OURS, 18), (RIVALS[0], 18), (RIVALS[1], 18), ("heterofl", 6), (BOUND, 3)):
+        assert sum(f"/{method}/" in name for name in trained) == times
+    for quick in declared(Context(quick=True)):
+        assert quick.name in full
+
+
+def test_a_changed_table_is_another_piece(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def of(method: str) -> Any:
+        found = {piece.name: piece.parameters for piece in declared(Context(quick=True))}
+        return found[f"cifar10-iid/between/{method}/0"]
+
+    before = of(OURS), of("small")
+    other = tmp_path / "other.json"
+    other.write_text("{}")
+    monkeypatch.setattr("potluck.bench.dropout.table_of", lambda setting: str(other))
+    assert of(OURS) != before[0]
+    assert of("small") == before[1]
+
+
+# --- what is said of the results ----------------------------------------------------------------------------------------
+
+
+def _result(slope: float) -> dict[str, Any]:
+    times = [float(10 * place) for place in range(1, 11)]
+    return {"times_s": times, "accuracies": [slope * at / 100 for at in times], "rounds": 10.0, "share": 0.4}
+
+
+def _results() -> Results:
+    row = {"macs": 0.3, "time": 0.33, "whole_s": 0.1, "small_s": 0.033}
+    found: dict[str, Any] = {f"step/{name}": {str(rate): row for rate in steps.RATES} for name in steps.NETWORKS}
+    found["exploration"] = {
+        "minutes": 9.0, "hypervolume": 0.3, "uniform_hypervolume": 0.2, "evaluations": 7, "behind": 0.0,
+        "correlation": None, "front": [(0.2, 0.1), (1.0, 0.4)], "uniform": [(0.3, 0.1), (1.0, 0.3)],
+    }  # fmt: skip
+    for seed in range(2):
+        found[f"cifar10-iid/between/{OURS}/{seed}"] = _result(0.6)
+    found["cifar10-iid/between/heterofl/0"] = _result(0.3)
+    found["cifar10-iid/between/small/0"] = _result(0.5)
+    found[f"cifar10-iid/steady/{BOUND}/0"] = _result(0.65)
+    return found
+
+
+def test_figures_say_who_is_ahead_and_by_how_much() -> None:
+    (standing,) = standings(_results())
+    assert standing.best() == "small"
+    assert standing.speed_up("heterofl") == pytest.approx([2.0, 2.0], rel=0.2)
+    assert [*standing.runs] == [OURS, "small", "heterofl", BOUND]
+    by_name = {figure.name.strip(): figure for figure in figures(_results())}
+    assert by_name["ahead of the best baseline"].measured == pytest.approx(9.0)
+    assert by_name["behind FedAvg with full resources"].held is False
+    assert by_name["VGG-11, rate 0.5: step time against MACs"].measured == pytest.approx(1.1)
+    assert draw(BENCHMARK.charts(_results())).count("<polyline") == 6
+
+
+def test_an_accuracy_that_is_never_reached_is_no_speed() -> None:
+    run = Run([1.0, 2.0], [0.1, 0.2])
+    assert run.reached(0.2) == 2.0
+    assert run.reached(0.3) == math.inf
+    results = {**_results(), "cifar10-iid/between/small/0": _result(0.9)}
+    assert standings(results)[0].speed_up("small") == [0.0, 0.0]
+
+
+def test_the_length_of_a_run_is_that_of_its_rounds() -> None:
+    job = dropout_job(SETTINGS["digits"], "within", OURS, 7, 0)
+    assert job.stop.time == 7 * STEPS

@@ -1,0 +1,47 @@
+"""The partition as a table and a drawing, and as data."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from potluck.cli.plan_pipeline import as_json, show
+from potluck.job import Job, make
+from potluck.run.pipeline import PipelineSetup
+
+
+def planned(recipe: str, **pipeline: Any) -> tuple[Job, PipelineSetup]:
+    devices = [{"name": name, "flops": f"{speed} GFLOP/s"} for name, speed in (("a", 20), ("b", 2), ("c", 10))]
+    job = make(
+        {
+            "task": {"model": "vgg9", "data": "cifar10"},
+            "recipe": recipe,
+            "fleet": {"devices": devices},
+            "stop": {"rounds": 1},
+            "timing_only": True,
+            "pipeline": {"batch": 64, **pipeline},
+        }
+    )
+    return job, PipelineSetup.of(job, None, None)
+
+
+@pytest.mark.parametrize("recipe", ["ftpipehd", "pipedream", "gpipe", "single"])
+def test_every_stage_is_in_the_table_and_in_the_drawing(recipe: str, capsys: pytest.CaptureFixture[str]) -> None:
+    job, setup = planned(recipe)
+    show(job, setup, 90)
+    said = capsys.readouterr().out
+    stages = json.loads(as_json(job, setup))["stages"]
+    assert "is the slowest" in said
+    for place, stage in enumerate(stages):
+        assert f"{stage['layers'][0]}-{stage['layers'][1]}" in said
+        assert f"{place} {stage['device']} " in said
+    assert [stage["layers"][0] for stage in stages[1:]] == [stage["layers"][1] + 1 for stage in stages[:-1]]
+    assert ("left out" in said) == (len(stages) < 3)
+
+
+def test_windows_that_are_too_narrow_are_told() -> None:
+    job, setup = planned("ftpipehd", schedule={"kind": "1f1b", "fill": "published"}, partition="equal")
+    wide = planned("ftpipehd", partition="equal")
+    assert json.loads(as_json(job, setup))["period_s"] >= json.loads(as_json(*wide))["period_s"]

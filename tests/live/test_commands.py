@@ -1,0 +1,112 @@
+"""`serve`, `join`, `status`, `stop`, `resume` as a user types them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from potluck.run.lab import free_address
+from tests.cli.calling import Shell
+from tests.live.running import SMALL
+from tests.live.shells import Command, Shells, until, write_job
+
+TWO = {**SMALL["fleet"], "devices": [{"name": "d", "count": 2, "flops": "20 MFLOP/s"}]}
+
+
+@pytest.fixture
+def potluck(capsys: pytest.CaptureFixture[str]) -> Shell:
+    return Shell(capsys)
+
+
+def _serve(shells: Shells, run: Path, rounds: int) -> Command:
+    job = write_job(shells.folder, fleet=TWO, stop={"rounds": rounds})
+    return shells("serve", job, "--listen", free_address().removeprefix("tcp/"), "--out", run)
+
+
+def _join(shells: Shells, serving: Command) -> list[Command]:
+    invited = until("the invitations", serving.invitations)
+    return [
+        shells("join", address, "--name", name, "--token", token, "--once", "--threads", "1")
+        for name, (address, token) in invited.items()
+    ]
+
+
+def test_a_run_is_looked_at_stopped_and_taken_up_again(shells: Shells, potluck: Shell) -> None:
+    run = shells.folder / "run"
+    serving = _serve(shells, run, rounds=100_000)
+    until("the invitations", serving.invitations)
+    waiting = potluck("status", run, "--json")
+    assert (waiting.code, waiting.json["state"]) == (0, "running")
+    devices = _join(shells, serving)
+    until("some rounds", lambda: (potluck("status", run, "--json").json.get("round") or 0) > 3)
+    found = potluck("status", run)
+    assert found.code == 0
+    assert "d-0: here" in found.out
+    assert "running (process" in found.out
+    assert potluck("resume", run).err.count("\n") == 1, "one leads it already"
+    stopped = potluck("stop", run)
+    assert (stopped.code, f"potluck resume {run}" in stopped.out) == (0, True)
+    assert serving.end() == 130
+    assert [device.end() for device in devices] == [0, 0]
+    done = json.loads((run / "summary.json").read_text())["rounds"]
+    assert potluck("status", run, "--json").code == 1
+    resumed = shells("resume", run, "--set", f"stop.rounds={done + 3}", "--json")
+    address = json.loads((run / "live.json").read_text())["listen"]
+    token = next(iter(serving.invitations().values()))[1]
+    again = [shells("join", address, "--name", f"d-{place}", "--token", token, "--once") for place in range(2)]
+    assert resumed.end() == 0, resumed.err
+    assert json.loads(resumed.out)["rounds"] == done + 3
+    assert [device.end() for device in again] == [0, 0]
+
+
+def test_ctrl_c_ends_a_device_and_the_run_goes_on_without_it(shells: Shells) -> None:
+    run = shells.folder / "run"
+    serving = _serve(shells, run, rounds=100_000)
+    devices = _join(shells, serving)
+    until("some rounds", lambda: any(int(path.stem) > 3 for path in run.glob("checkpoints/*.safetensors")))
+    os.kill(devices[0].pid, signal.SIGINT)
+    assert devices[0].end() in (0, 130)
+    assert "Traceback" not in devices[0].err
+    before = _newest(run)
+    until("more rounds", lambda: _newest(run) > before + 3)
+    os.kill(serving.pid, signal.SIGINT)
+    assert serving.end() == 130
+    assert devices[1].end() == 0
+
+
+def _newest(run: Path) -> int:
+    return max(int(path.stem) for path in run.glob("checkpoints/*.safetensors"))
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("status", "nowhere"), "nowhere is not the folder of a live run"),
+        (("status",), "no live run in runs/"),
+        (("stop", "nowhere"), "nowhere is not the folder of a live run"),
+        (("serve", "missing.toml"), "missing.toml"),
+        (("serve", "job.toml", "--listen", "0.0.0.0:1"), "needs certificates"),
+        (("serve", "job.toml", "--listen", "127.0.0.1:1:2"), "127.0.0.1:1:2"),
+        (("serve", "job.toml", "--listen", "127.0.0.1:http"), "127.0.0.1:http"),
+        (("lab", "job.toml", "--set", "rounds.least=x"), "rounds.least"),
+        (("lab", "job.toml", "--set", "timing_only=true"), "timing_only"),
+        (("join", "tls/127.0.0.1:1", "--once"), "needs a certificate"),
+        (("join", "127.0.0.1:1", "--memory", "lots", "--once"), "--memory"),
+        (("join", "not an address", "--once"), "not an address"),
+        (("join", "127.0.0.1:1", "--certs", "nowhere"), "nowhere"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_wrong_input_is_one_line_and_exit_code_2(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, potluck: Shell, words: tuple[str, ...], reason: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_job(tmp_path)
+    found = potluck(*words)
+    assert (found.code, found.out) == (2, ""), found.err
+    assert reason in found.err
+    assert found.err.count("\n") == 1

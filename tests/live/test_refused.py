@@ -1,0 +1,166 @@
+"""Whoever may not take part, or sends what may not be used, is told why; the run goes on undisturbed."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from potluck.loops.messages import Message, Push
+from potluck.loops.node import Node
+from potluck.payload import Payload
+from potluck.run.belongings import Belongings, Kept
+from potluck.run.setup import Setup
+from potluck.worlds.live import keys, wire
+from potluck.worlds.live.greeting import PROTOCOL, Hello, Refusal, Welcome, decode_answer
+from potluck.worlds.live.session import open_session
+from potluck.worlds.live.visitor import RefusedError, visit
+from tests.live.running import LEASE, Scene, Story, check_books, run_live
+from tests.simulation.runs import instants
+
+ROUNDS = 16
+STEADY: dict[str, Any] = {
+    "fleet": {"devices": [{"name": "d", "count": 3, "flops": "10 MFLOP/s"}], "lease": LEASE},
+    "rounds": {"least": 3, "patience": "90 s"},
+}
+HONEST = {"d-0", "d-1"}
+TakePart = Callable[[Node, Welcome], Coroutine[Any, Any, None]]
+
+
+def _undisturbed(folder: Path, story: Story, rounds: int = ROUNDS) -> dict[str, Any]:
+    """Let the story happen to a run; its honest devices must not notice anything. Gives back the run's summary."""
+    result = run_live(folder, story, act_out=True, stop={"rounds": rounds}, **STEADY)
+    check_books(folder, result, rounds)
+    assert not [note for note in instants(folder, "lost") if note.node in HONEST]
+    updates = {name: figures["updates"] for name, figures in result.summary["devices"].items()}
+    assert {name: updates[name] for name in HONEST} == dict.fromkeys(HONEST, rounds)
+    return result.summary
+
+
+# --- at the door ----------------------------------------------------------------------------------------------------
+
+
+def test_who_may_not_come_in_is_told_why(tmp_path: Path) -> None:
+    """A wrong token, an expired one, a name nobody knows, another job, a newer protocol, noise."""
+    rng = np.random.default_rng(1)
+
+    async def story(scene: Scene) -> None:
+        for hello, reason in _unwelcome(scene):
+            with pytest.raises(RefusedError, match=f"{hello.name} was refused: .*{re.escape(reason)}"):
+                await visit(scene.place, hello=hello, take_part=_never, once=True)
+        for length in (0, 7, 1000, 100_000):
+            answer = decode_answer(await asyncio.to_thread(_knock, scene, rng.bytes(length)))
+            assert isinstance(answer, Refusal)
+            assert "greeting" in answer.reason
+
+    _undisturbed(tmp_path / "run", story, rounds=60)
+    assert not instants(tmp_path / "run", "joined")
+
+
+def _unwelcome(scene: Scene) -> list[tuple[Hello, str]]:
+    good = Hello(name="d-2", token=scene.token())
+    return [
+        (msgspec.structs.replace(good, token="guessed"), "token"),
+        (msgspec.structs.replace(good, token=scene.token(hours=-1.0)), "has expired"),
+        (msgspec.structs.replace(good, name="stranger"), "not in this run's fleet (d-0, d-1, d-2)"),
+        (msgspec.structs.replace(good, digest="0" * 64), "another job"),
+        (msgspec.structs.replace(good, protocol=PROTOCOL + 1), f"speaks protocol {PROTOCOL + 1}"),
+    ]
+
+
+async def _never(node: Node, welcome: Welcome) -> None:
+    raise AssertionError("it was let in")
+
+
+def _knock(scene: Scene, noise: bytes) -> bytes:
+    with open_session(scene.place, "client") as session:
+        found = [reply.ok for reply in session.get(keys.door("d-2"), payload=noise, timeout=10)]
+    assert found[0] is not None
+    return bytes(found[0].payload.to_bytes())
+
+
+# --- inside ---------------------------------------------------------------------------------------------------------
+
+
+async def _replace(scene: Scene, take_part: TakePart, done: Callable[[], bool]) -> None:
+    """Take the place of d-2 with a device of our own, until it has done its mischief; then let d-2 come again."""
+    scene.kill("d-2")
+    visiting = asyncio.ensure_future(
+        visit(scene.place, hello=Hello(name="d-2", token=scene.token()), take_part=take_part, once=True)
+    )
+    while not done():
+        assert not visiting.done(), visiting.result()
+        await asyncio.sleep(0.02)
+    visiting.cancel()
+    await asyncio.gather(visiting, return_exceptions=True)
+    scene.crew.start("d-2")
+
+
+class _Poisoned:
+    """A node whose every update is not a number."""
+
+    def __init__(self, node: Node, sent: list[Message]) -> None:
+        self._node, self._sent = node, sent
+        self.name, self.incarnation = node.name, node.incarnation
+        self.now, self.sleep, self.receive, self.compute = node.now, node.sleep, node.receive, node.compute
+        self.speed, self.rng, self.record = node.speed, node.rng, node.record
+
+    def send(self, to: str, message: Message) -> Awaitable[None]:
+        if isinstance(message, Push):
+            bad = tuple(np.full_like(array, np.nan) for array in message.payload.arrays)
+            message = msgspec.structs.replace(message, payload=Payload(message.payload.nbytes, bad))
+            self._sent.append(message)
+        return self._node.send(to, message)
+
+
+def test_weights_that_are_no_numbers_are_not_merged(tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        sent: list[Message] = []
+        setup = Setup.of(scene.job, None, None)
+
+        async def take_part(node: Node, welcome: Welcome) -> None:
+            await setup.device_loop(_Poisoned(node, sent), Belongings(Kept(), {})).main()
+
+        await _replace(scene, take_part, lambda: len(sent) > 2)
+
+    summary = _undisturbed(tmp_path / "run", story)
+    refused = instants(tmp_path / "run", "refused")
+    assert len(refused) == summary["refused"] >= 1
+    assert {note.node for note in refused} == {"d-2"}
+    assert "not all finite" in refused[0].fields["reason"]
+    assert np.isfinite(summary["loss"])
+
+
+def test_ten_gigabytes_that_are_only_claimed_and_noise_send_a_device_away(tmp_path: Path) -> None:
+    rng = np.random.default_rng(2)
+    lost: list[Any] = []
+
+    async def story(scene: Scene) -> None:
+        async def take_part(node: Node, welcome: Welcome) -> None:
+            await node.receive(node.now() + 0.2)
+            lane = keys.lane_between(welcome.era, "d-2", "coordinator", keys.BULK)
+            with open_session(scene.place, "client") as session:
+                for data in (_claim(), rng.bytes(50), rng.bytes(70_000)):
+                    await asyncio.to_thread(session.put, lane, data)
+                await node.sleep(60)
+
+        def sent_away() -> bool:
+            lost[:] = [note for note in instants(scene.folder, "lost") if "messages that are none" in str(note.fields)]
+            return bool(lost)
+
+        await _replace(scene, take_part, sent_away)
+
+    _undisturbed(tmp_path / "run", story)
+    assert {note.node for note in lost} == {"d-2"}
+
+
+def _claim() -> bytes:
+    numbers = np.zeros(4)
+    push = Push(Payload(10 * 2**30, (numbers,)), turn=0, first=0, last=0, samples=0, loss=0.0)
+    return wire.encode_offer(2, 0, 1, push, [numbers], 1 << 20)

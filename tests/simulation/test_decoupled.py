@@ -1,0 +1,251 @@
+"""Class groups through whole runs: what comes together, what is left alone, with faults and after a stop."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import potluck
+from potluck.data import Dataset, Samples, from_tensors
+from potluck.errors import SettingError
+from potluck.job import make
+from potluck.journal import Span, read
+from potluck.loops.mathematics import Whom
+from potluck.model.decoupled import Grouped, GroupLoss, counts_of, fit, load
+from potluck.model.decoupled.carving import GroupCarver
+from potluck.planning.groups import cost
+from potluck.run.setup import Setup
+from tests.model.decoupled.networks import samples, small
+from tests.simulation.runs import journal, rounds
+
+HALVES = {"kind": "class-groups", "groups": 2, "depth": 1}
+THIRDS = {"kind": "class-groups", "groups": 3, "depth": 1}
+
+
+def data(number: int = 120) -> Dataset:
+    inputs, labels = samples(number, seed=1)
+    tests = samples(60, seed=2)
+    return from_tensors(inputs, labels, *tests, name="six", classes=tuple("abcdef"))
+
+
+def job(submodel: Any, devices: int | list[dict[str, Any]], **more: Any) -> potluck.Job:
+    fleet = [{"name": "pi", "flops": "40 MFLOP/s", "count": devices}] if isinstance(devices, int) else devices
+    local = {"kind": "sgd", "lr": 0.05, "epochs": 1, "momentum": 0.5}
+    tables: dict[str, Any] = {
+        "task": "tests.simulation.test_decoupled:unused",
+        "fleet": {"devices": [{"link": "lan", **device} for device in fleet], **more.pop("fleet", {})},
+        "stop": {"rounds": 4},
+        "rounds": {"batching": {"size": 20}, "local": local, "submodel": submodel, **more.pop("rounds", {})},
+    }
+    return make({**tables, **more})
+
+
+def task(norm: bool = False) -> potluck.Task:
+    return potluck.Task(small(norm=norm), data())
+
+
+def run(wanted: potluck.Job, folder: Path | None = None, norm: bool = False) -> tuple[Grouped, dict[str, Any]]:
+    result = potluck.simulate(wanted, task=task(norm), folder=folder, threads=0)
+    assert result.status == "done", result.reason
+    assert isinstance(result.module, Grouped)
+    return result.module, result.summary
+
+
+def grouped(wanted: potluck.Job, norm: bool = False) -> Grouped:
+    """The network as it is before training."""
+    module = Setup.of(wanted, task(norm), None).module
+    assert isinstance(module, Grouped)
+    return module
+
+
+def differs(one: Grouped, two: Grouped, name: str) -> float:
+    return float((one.state_dict()[name] - two.state_dict()[name]).abs().max())
+
+
+# --- the same as in one place ------------------------------------------------------------------------------------------
+
+
+def test_all_groups_on_one_device_are_the_grouped_network_trained_centrally() -> None:
+    everything = {"batching": {"size": 120}}
+    wanted = job({**THIRDS, "held": {"pi": [0, 1, 2]}}, 1, rounds={**everything, "local": {"kind": "sgd", "lr": 0.05}})
+    module, summary = run(wanted)
+    central = grouped(wanted).submodel([0, 1, 2])
+    train = data().train
+    loss = GroupLoss(central.own, 6, counts_of(train.labels, range(6)))
+    list(fit(central, loss, [train.batch(np.arange(120))] * 4, lr=lambda step: 0.05, momentum=0.0))
+    for name, tensor in central.state_dict().items():
+        torch.testing.assert_close(module.state_dict()[name], tensor, rtol=1e-5, atol=1e-6)
+    assert summary["untrained_groups"] == []
+    assert summary["accuracy"] is not None
+
+
+def test_groups_on_a_frozen_trunk_learn_alike_alone_and_in_company() -> None:
+    """Each of two devices has all data, so that one half of the classes is the other's rest."""
+    settings = {"batching": {"size": 120}, "local": {"kind": "sgd", "lr": 0.05}}
+    frozen = {**HALVES, "trunk": "frozen"}
+    apart, _ = run(job({**frozen, "held": {"pi-0": [0], "pi-1": [1]}}, 2, split="everything", rounds=settings))
+    together, _ = run(job({**frozen, "held": {"pi": [0, 1]}}, 1, rounds=settings))
+    for name, tensor in together.state_dict().items():
+        torch.testing.assert_close(apart.state_dict()[name], tensor, rtol=1e-5, atol=1e-6)
+
+
+def test_a_frozen_trunk_stays_and_an_averaged_one_moves() -> None:
+    for trunk in ("frozen", "averaged"):
+        wanted = job({**HALVES, "trunk": trunk}, 2)
+        moved = differs(run(wanted)[0], grouped(wanted), "trunk.0.weight")
+        assert (moved > 0) == (trunk == "averaged")
+
+
+# --- who trains what ---------------------------------------------------------------------------------------------------
+
+
+def test_a_group_that_nobody_holds_is_reported_and_left_alone(tmp_path: Path) -> None:
+    wanted = job({**THIRDS, "held": {"pi-0": [0], "pi-1": [2, 0]}}, 2)
+    module, summary = run(wanted, tmp_path / "run")
+    assert summary["untrained_groups"] == [1]
+    assert module.untrained() == (1,)
+    before = grouped(wanted).state_dict()
+    for name, tensor in module.state_dict().items():
+        if name.startswith("groups.1."):
+            assert torch.equal(tensor, before[name]), name
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["untrained_groups"] == [1]
+    list(read(tmp_path / "run" / "journal.jsonl"))  # the loss is infinite, the journal is not
+
+
+def test_a_device_that_leaves_loses_only_its_own_group() -> None:
+    """It dies in the middle of the third round; what it trained before stays, and the others go on."""
+    lasting, before = run(job(THIRDS, 3, stop={"rounds": 2}))
+    faults = [{"kind": "crash", "device": "pi-1", "at": before["time_s"] + 1e-4}]
+    left, summary = run(job(THIRDS, 3, stop={"rounds": 5}, fleet={"faults": faults}))
+    assert summary["untrained_groups"] == []
+    assert differs(left, lasting, "groups.1.stages.2.weight") == 0
+    assert differs(left, lasting, "groups.0.stages.2.weight") > 0
+    assert differs(left, lasting, "groups.2.stages.2.weight") > 0
+
+
+def test_uneven_devices_with_overlapping_groups_learn(tmp_path: Path) -> None:
+    fleet = [{"name": "fast", "flops": "400 MFLOP/s"}, {"name": "slow", "flops": "4 MFLOP/s", "count": 2}]
+    held = {"fast": [0, 1, 2], "slow-0": [1], "slow-1": [2, 0]}
+    module, summary = run(
+        job({**THIRDS, "held": held}, fleet, split="everything", stop={"rounds": 12}), tmp_path / "run", norm=True
+    )
+    assert summary["accuracy"] > 0.8
+    again = load(tmp_path / "run" / "assembled.safetensors")
+    inputs, _ = data().test.batch(np.arange(60))
+    assert torch.equal(again(inputs), module.eval()(inputs))
+
+
+def test_a_group_weighs_by_the_samples_of_its_own_classes() -> None:
+    held = {"pi-0": [0, 1], "pi-1": [1]}
+    setup = Setup.of(job({**HALVES, "held": held}, 2, split={"kind": "power-law"}), task(), None)
+    carver, labels = setup.carver, data().train.labels
+    assert isinstance(carver, GroupCarver)
+    both, one = carver.select(Whom("pi-0", 0, 0)), carver.select(Whom("pi-1", 0, 0))
+    own = [int(np.isin(labels[setup.shards["pi-0"]], group).sum()) for group in carver.grouped.plan.groups]
+    assert [weighed.share for weighed in both.weighed] == [1.0, own[0] / sum(own), own[1] / sum(own)]
+    assert [weighed.share for weighed in one.weighed] == [1.0, 1.0]
+
+
+def test_a_part_has_the_servers_layers_and_pays_for_its_own_only() -> None:
+    setup = Setup.of(job(THIRDS, 3), task(norm=True), None)
+    assert isinstance(setup.carver, GroupCarver)
+    part = setup.carver.select(Whom("pi-1", 0, 0))
+    paid = cost(setup.carver.grouped.layers, (2, 2, 2), 1, (1,))
+    assert part.layout.layers == setup.layout.layers
+    assert sum(part.macs) == paid.macs
+    assert sum(part.layout.pieces) == setup.layout.layers
+    numbers = torch.arange(setup.layout.param_bounds[-1])
+    assert numbers[part.params].unique().numel() == part.layout.param_bounds[-1]
+
+
+def test_batches_are_half_own_classes_and_half_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[np.ndarray[Any, np.dtype[np.int64]]] = []
+    plain = Samples.batch
+
+    def seen(self: Samples, indices: Any, rng: Any = None) -> Any:
+        drawn.append(np.asarray(indices))
+        return plain(self, indices, rng)
+
+    wanted = job({**THIRDS, "held": {"pi": [1]}}, 1, stop={"rounds": 3}, evaluate=0)
+    monkeypatch.setattr(Samples, "batch", seen)
+    potluck.simulate(wanted, task=task(), threads=0)
+    turns = [batch for batch in drawn if len(batch) == 20]
+    labels = data().train.labels[np.concatenate(turns)]
+    assert len(labels) == 3 * 80
+    assert np.isin(labels, (2, 3)).sum() == 3 * 40
+    others = [frozenset(batch.tolist()) for batch in np.array_split(np.concatenate(turns), 3)]
+    assert len(set(others)) == 3  # drawn anew
+
+
+# --- runs that are disturbed -------------------------------------------------------------------------------------------
+
+
+def test_a_stopped_run_goes_on_bit_for_bit(tmp_path: Path) -> None:
+    wanted = job({**THIRDS, "calibration": 60}, 3, stop={"rounds": 6}, checkpoint=2)
+    whole = potluck.simulate(wanted, task=task(norm=True), folder=tmp_path / "whole", threads=0)
+    seen: list[float] = []
+    potluck.simulate(
+        wanted, task=task(norm=True), folder=tmp_path / "cut", threads=0,
+        watch=lambda keeper, now: seen.append(now), stopping=lambda: len(seen) >= 3,
+    )  # fmt: skip
+    again = potluck.resume(tmp_path / "cut", task=task(norm=True), threads=0)
+    assert journal(tmp_path / "whole") == journal(tmp_path / "cut")
+    assert whole.module is not None
+    assert again.module is not None
+    for name, tensor in whole.module.state_dict().items():
+        assert torch.equal(tensor, again.module.state_dict()[name]), name
+
+
+@pytest.mark.parametrize("recipe", ["decoupled", "fedbuff", "fedavg-quorum"])
+@pytest.mark.parametrize("transfer", ["sequential", "optimal"])
+def test_faults_are_survived_and_the_journal_is_whole(tmp_path: Path, recipe: str, transfer: str) -> None:
+    faults = [
+        {"kind": "crash", "device": "pi-1", "at": 0.05, "restart": "50 ms"},
+        {"kind": "slow", "device": "pi-2", "at": 0.0, "factor": 0.1, "lasting": "100 ms"},
+    ]
+    more = {"rounds": {"transfer": transfer}, "recipe": recipe, "stop": {"rounds": 6}}
+    module, summary = run(job(THIRDS, 4, fleet={"faults": faults}, **more), tmp_path / "run")
+    assert summary["rounds"] == 6
+    assert all(isinstance(record, Span) for record in rounds(tmp_path / "run"))
+    assert all(tensor.isfinite().all() for tensor in module.state_dict().values())
+
+
+def test_a_codec_that_holds_back_follows_a_devices_own_part() -> None:
+    module, _ = run(job(THIRDS, 3, rounds={"codec": {"kind": "top-k", "ratio": 0.1}}))
+    assert module.untrained() == ()
+
+
+# --- what cannot be ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("submodel", "more", "words"),
+    [
+        ({**THIRDS, "held": {"nobody": [0]}}, {}, "rounds.submodel.held.nobody"),
+        ({**THIRDS, "held": {"pi-0": [3]}}, {}, "there is no group 3"),
+        ({**THIRDS, "groups": 7}, {}, "6 classes cannot form 7 groups"),
+        ({**THIRDS, "groups": [[0, 1], [2, 3, 4]]}, {}, "class 5 is in no group"),
+        (THIRDS, {"split": {"kind": "class-groups", "groups": 3, "rest": 0}}, "nothing to tell them from"),
+        (THIRDS, {"rounds": {"transfer": "duplex"}}, "duplex transfers are for whole models"),
+        (THIRDS, {"stream": {}}, "stream"),
+    ],
+)
+def test_what_cannot_be_is_said_before_the_run(submodel: Any, more: dict[str, Any], words: str) -> None:
+    with pytest.raises(SettingError, match=words.replace("[", r"\[")):
+        Setup.of(job(submodel, 3, **more), task(), None)
+
+
+def test_sizes_alone_are_enough_for_timing() -> None:
+    tables = {
+        "task": {"model": "vgg11-bn-cifar", "data": "cifar10"}, "fleet": {"devices": [{"name": "pi", "count": 10, "preset": "pi4"}]},
+        "stop": {"rounds": 2}, "timing_only": True, "recipe": "decoupled",
+    }  # fmt: skip
+    parts = potluck.simulate({**tables, "rounds": {"submodel": {"kind": "class-groups", "groups": 10}}}).summary
+    whole = potluck.simulate({**tables, "rounds": {"submodel": "whole"}}).summary
+    assert parts["time_s"] < whole["time_s"] / 20
+    assert parts["bytes"] < whole["bytes"] / 20
