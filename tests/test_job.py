@@ -19,12 +19,14 @@ from potluck.fleet.devices import LINKS, PRESETS
 from potluck.job import Job, dumps, fleets, load, make
 from potluck.loops.parts.barrier import Barrier
 from potluck.loops.parts.batching import Batching
+from potluck.loops.parts.scaling import Scaling
 from potluck.loops.parts.transfer import Transfer
 from potluck.loops.settings import Rounds
 from potluck.model.codecs import Codec
 from potluck.model.local import Local
 from potluck.model.merge import Merge
 from potluck.model.optimizers import Optimizer, Schedule
+from potluck.model.submodels.parts import Submodel
 from potluck.settings import Part, kinds
 
 PLAIN: dict[str, Any] = {
@@ -47,6 +49,8 @@ PLACES: list[tuple[type[Part], tuple[str, ...]]] = [
     (Codec, ("rounds", "codec")),
     (Local, ("rounds", "local")),
     (Merge, ("rounds", "merge")),
+    (Scaling, ("rounds", "scaling")),
+    (Submodel, ("rounds", "submodel")),
     (Optimizer, ("rounds", "server")),
     (Schedule, ("rounds", "schedule")),
     (Schedule, ("rounds", "local_schedule")),

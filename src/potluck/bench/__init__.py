@@ -27,6 +27,9 @@ class Entry(NamedTuple):
 CATALOGUE: Mapping[str, Entry] = {
     "simulation": Entry("potluck.bench.simulation", "how fast and how large the simulated world is"),
     "overlap": Entry("potluck.bench.overlap", "how much of the transfers hides behind computation (DynaComm)"),
+    "pipeline": Entry(
+        "potluck.bench.pipeline", "uneven, changing and dying devices in a pipeline (FTPipeHD), simulated and live"
+    ),
     "dropout": Entry(
         "potluck.bench.dropout", "how much of the network a device affords this instant (DISTREAL): time and accuracy"
     ),

@@ -8,17 +8,21 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from potluck.cli import plan_groups
 from potluck.cli.console import open_console, plain_table
 from potluck.cli.figures import seconds
 from potluck.cli.options import AsJson, Data, JobFile, Sets, job_path
 from potluck.errors import UserError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from potluck.fleet import Device, Fleet
     from potluck.job import Job
     from potluck.planning.gantt import Bar
     from potluck.planning.segments import Plan, Strategy, Worker
     from potluck.run.setup import Setup
+    from potluck.task import Task
 
 __all__ = ["Outlook", "outlooks", "plan"]
 
@@ -61,13 +65,30 @@ def plan(
     find_own_code()
     wanted = load(job_path(job), [*(settings or []), "timing_only=true"])
     own = build(wanted.task, data) if isinstance(wanted.task, str) else None
-    found = outlooks(wanted, Setup.of(wanted, own, data))
+    if wanted.pipeline is not None:
+        _plan_pipeline(wanted, own, data, width, as_json)
+        return
+    setup = Setup.of(wanted, own, data)
+    found = outlooks(wanted, setup)
     drawn = _chosen(found, device)
     if as_json:
-        typer.echo(json.dumps({"job": wanted.title, "devices": [_as_json(outlook) for outlook in found]}))
+        devices = [_as_json(outlook) for outlook in found]
+        typer.echo(json.dumps({"job": wanted.title, "devices": devices, **plan_groups.as_json(setup.carver)}))
         return
     _say(wanted, found)
+    plan_groups.show(setup.carver)
     _draw(drawn, width)
+
+
+def _plan_pipeline(job: Job, own: Task | None, data: Path | None, width: int, as_json: bool) -> None:
+    from potluck.cli import plan_pipeline
+    from potluck.run.pipeline import PipelineSetup
+
+    setup = PipelineSetup.of(job, own, data)
+    if as_json:
+        typer.echo(plan_pipeline.as_json(job, setup))
+    else:
+        plan_pipeline.show(job, setup, width)
 
 
 def outlooks(job: Job, setup: Setup) -> list[Outlook]:
@@ -85,6 +106,7 @@ def _nominal(device: Device) -> tuple[float, ...]:
 
 
 def _outlook(alike: Sequence[Device], job: Job, setup: Setup) -> Outlook:
+    from potluck.loops.mathematics import Whom
     from potluck.planning.segments import STRATEGIES, duplex
 
     device, centre, rounds = alike[0], job.fleet.coordinator.access, job.rounds
@@ -93,7 +115,7 @@ def _outlook(alike: Sequence[Device], job: Job, setup: Setup) -> Outlook:
     outlook = Outlook(
         devices=tuple(device.name for device in alike),
         worker=_worker(device, job.fleet, setup, size),
-        inner_s=setup.costs.on(device.flops).step(sum(others)),
+        inner_s=setup.turn_costs(Whom(device.name, 0, 0)).step(sum(others)),
         overhead_s=float(device.link.overhead + centre.overhead),
         latency_s=2.0 * float(device.link.latency + centre.latency),  # there is an answer to every message
         rounds_s={},
@@ -105,9 +127,10 @@ def _outlook(alike: Sequence[Device], job: Job, setup: Setup) -> Outlook:
 
 
 def _worker(device: Device, fleet: Fleet, setup: Setup, size: int) -> Worker:
+    from potluck.loops.mathematics import Whom
     from potluck.planning.segments import Worker
 
-    costs, centre = setup.costs.on(device.flops), fleet.coordinator.access
+    costs, centre = setup.turn_costs(Whom(device.name, 0, 0)), fleet.coordinator.access
     down, up = min(device.link.down, centre.up), min(device.link.up, centre.down)
     return Worker(
         forward=[costs.forward(layer, size) for layer in range(costs.layers)],
