@@ -35,11 +35,13 @@ def test_a_trial_repeats_itself() -> None:
 def test_figures_and_charts_are_made_of_all_pieces() -> None:
     results = {f"1:1:{k}": speed((1, 1, k), batches=24) for k in (1, 10)}
     results |= {"adaptation": adaptation(batches=50, change=15), "replication/lan": replication("lan", batches=24)}
-    results |= {f"recovery/{name}/lan": recovery(name, "lan", crash_batch=60) for name in RECOVERIES}
+    results |= {f"recovery/{name}/lan": recovery(name, "lan", crash_batch=60, moments=[0.5]) for name in RECOVERIES}
+    results |= {"lived deaths": {"seconds": [0.2], "notice_s": [0.01], "flows_s": [0.05], "rolled_back": 0}}
     figures = {figure.name: figure for figure in BENCHMARK.figures(results)}
     assert figures["period above the optimum from 10 batches after a change"].held
     assert figures["replication, 1 Gbit/s: throughput lost"].held
     assert figures["  batches flow again, ours sooner by"].measured > 5
+    assert figures["  a death costs less than as published by"].measured > 3
     assert len(BENCHMARK.charts(results)) == 3
     names = [piece.name for piece in BENCHMARK.pieces(Context(quick=True))]
     assert len(names) == len(set(names))

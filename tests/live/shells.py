@@ -133,7 +133,8 @@ def _started(folder: Path, words: Sequence[str], out: Path, err: Path) -> subpro
 def _forked(folder: Path, words: Sequence[str], out: Path, err: Path) -> BaseProcess:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["potluck.run.lab", "potluck.cli", "torch._dynamo"])
-    out.touch(), err.touch()
+    for path in (out, err):
+        path.touch()
     process = context.Process(target=_be, args=(folder, words, out, err))
     process.start()
     until("the session", lambda: process.pid is None or _session(process.pid) in (0, process.pid))

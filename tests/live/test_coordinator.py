@@ -8,6 +8,7 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,10 @@ def _committed(run: Path) -> int:
     return max((int(path.stem) for path in run.glob("checkpoints/*.safetensors")), default=0)
 
 
+def _has_reached(run: Path, version: int) -> bool:
+    return _committed(run) >= version
+
+
 def _kill_and_resume(shells: Shells, versions: list[int]) -> None:
     """Kill whoever leads when so many rounds are committed, again and again; then compare with a run left in peace."""
     folder = shells.folder
@@ -60,7 +65,7 @@ def _kill_and_resume(shells: Shells, versions: list[int]) -> None:
     leading = shells("serve", job, "--listen", address, "--out", run, "--json")
     with joined(leading):
         for version in versions:
-            until(f"version {version}", lambda version=version: _committed(run) >= version)
+            until(f"version {version}", partial(_has_reached, run, version))
             os.kill(leading.pid, signal.SIGKILL)
             leading.end()
             kept = _committed(run)

@@ -41,11 +41,18 @@ def _lab(shells: Shells) -> tuple[Command, _Trace]:
     return command, _Trace(command, run)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_a_lab_that_is_stopped_or_killed(shells: Shells, number: signal.Signals) -> None:
+def test_a_lab_that_is_killed(shells: Shells) -> None:
     command, trace = _lab(shells)
-    os.kill(command.pid, number)
-    assert command.end() == (130 if number == signal.SIGINT else -signal.SIGKILL), command.err
+    os.kill(command.pid, signal.SIGKILL)
+    assert command.end() == -signal.SIGKILL
+    trace.check()
+
+
+@pytest.mark.long
+def test_a_lab_that_is_asked_to_stop(shells: Shells) -> None:
+    command, trace = _lab(shells)
+    os.kill(command.pid, signal.SIGINT)
+    assert command.end() == 130, command.err
     trace.check()
     assert "Traceback" not in command.err
 

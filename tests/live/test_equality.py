@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ UNCUT = ("sync-sgd", "fedavg")  # others cut transfers as the links seem to be, 
 
 @pytest.mark.parametrize("recipe", ["sync-sgd", "fedavg", "dynacomm", "duplex"])
 def test_four_processes_do_what_the_simulated_devices_do(tmp_path: Path, recipe: str) -> None:
-    job = {"recipe": recipe, "checkpoint": 0, "stop": {"rounds": ROUNDS}}
+    job: dict[str, Any] = {"recipe": recipe, "checkpoint": 0, "stop": {"rounds": ROUNDS}}
     live = run_live(tmp_path / "live", **job)
     check_books(tmp_path / "live", live, ROUNDS)
     simulated = potluck.simulate({**SMALL, **job}, folder=tmp_path / "simulated")
@@ -28,7 +29,7 @@ def test_four_processes_do_what_the_simulated_devices_do(tmp_path: Path, recipe:
 @pytest.mark.parametrize("transfer", ["layer-by-layer", "optimal"])
 def test_segments_that_travel_while_layers_compute_change_no_bit(tmp_path: Path, transfer: str) -> None:
     """A convolutional network, its pull and push cut in two and more, behind hooks of a real forward and backward."""
-    job = {
+    job: dict[str, Any] = {
         "recipe": "sync-sgd",
         "task": {"model": "lenet", "data": {"kind": "synthetic", "shape": [1, 28, 28], "train": 96, "test": 10}},
         "rounds": {"transfer": transfer, "batching": {"size": 8}},

@@ -67,7 +67,7 @@ def differs(one: Grouped, two: Grouped, name: str) -> float:
     return float((one.state_dict()[name] - two.state_dict()[name]).abs().max())
 
 
-# --- the same as in one place ------------------------------------------------------------------------------------------
+# --- the same as in one place -----------------------------------------------------------------------------------------
 
 
 def test_all_groups_on_one_device_are_the_grouped_network_trained_centrally() -> None:
@@ -101,7 +101,7 @@ def test_a_frozen_trunk_stays_and_an_averaged_one_moves() -> None:
         assert (moved > 0) == (trunk == "averaged")
 
 
-# --- who trains what ---------------------------------------------------------------------------------------------------
+# --- who trains what --------------------------------------------------------------------------------------------------
 
 
 def test_a_group_that_nobody_holds_is_reported_and_left_alone(tmp_path: Path) -> None:
@@ -129,7 +129,10 @@ def test_a_device_that_leaves_loses_only_its_own_group() -> None:
 
 
 def test_uneven_devices_with_overlapping_groups_learn(tmp_path: Path) -> None:
-    fleet = [{"name": "fast", "flops": "400 MFLOP/s"}, {"name": "slow", "flops": "4 MFLOP/s", "count": 2}]
+    fleet: list[dict[str, Any]] = [
+        {"name": "fast", "flops": "400 MFLOP/s"},
+        {"name": "slow", "flops": "4 MFLOP/s", "count": 2},
+    ]
     held = {"fast": [0, 1, 2], "slow-0": [1], "slow-1": [2, 0]}
     module, summary = run(
         job({**THIRDS, "held": held}, fleet, split="everything", stop={"rounds": 12}), tmp_path / "run", norm=True
@@ -159,8 +162,7 @@ def test_a_part_has_the_servers_layers_and_pays_for_its_own_only() -> None:
     assert part.layout.layers == setup.layout.layers
     assert sum(part.macs) == paid.macs
     assert sum(part.layout.pieces) == setup.layout.layers
-    numbers = torch.arange(setup.layout.param_bounds[-1])
-    assert numbers[part.params].unique().numel() == part.layout.param_bounds[-1]
+    assert len(set(part.params.tolist())) == part.layout.param_bounds[-1]
 
 
 def test_batches_are_half_own_classes_and_half_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,7 +184,7 @@ def test_batches_are_half_own_classes_and_half_others(tmp_path: Path, monkeypatc
     assert len(set(others)) == 3  # drawn anew
 
 
-# --- runs that are disturbed -------------------------------------------------------------------------------------------
+# --- runs that are disturbed ------------------------------------------------------------------------------------------
 
 
 def test_a_stopped_run_goes_on_bit_for_bit(tmp_path: Path) -> None:
@@ -220,7 +222,7 @@ def test_a_codec_that_holds_back_follows_a_devices_own_part() -> None:
     assert module.untrained() == ()
 
 
-# --- what cannot be ----------------------------------------------------------------------------------------------------
+# --- what cannot be ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -242,7 +244,8 @@ def test_what_cannot_be_is_said_before_the_run(submodel: Any, more: dict[str, An
 
 def test_sizes_alone_are_enough_for_timing() -> None:
     tables = {
-        "task": {"model": "vgg11-bn-cifar", "data": "cifar10"}, "fleet": {"devices": [{"name": "pi", "count": 10, "preset": "pi4"}]},
+        "task": {"model": "vgg11-bn-cifar", "data": "cifar10"},
+        "fleet": {"devices": [{"name": "pi", "count": 10, "preset": "pi4"}]},
         "stop": {"rounds": 2}, "timing_only": True, "recipe": "decoupled",
     }  # fmt: skip
     parts = potluck.simulate({**tables, "rounds": {"submodel": {"kind": "class-groups", "groups": 10}}}).summary

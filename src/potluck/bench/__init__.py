@@ -33,6 +33,13 @@ CATALOGUE: Mapping[str, Entry] = {
     "dropout": Entry(
         "potluck.bench.dropout", "how much of the network a device affords this instant (DISTREAL): time and accuracy"
     ),
+    "decoupled": Entry(
+        "potluck.bench.decoupled", "what devices save that train the groups of their own classes, and what it costs"
+    ),
+    "transport": Entry(
+        "potluck.bench.transport", "how fast a model travels between two processes, against plain Zenoh"
+    ),
+    "live": Entry("potluck.bench.live", "what a live round costs, and whether the simulated world predicts it"),
 }
 
 

@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from potluck import data
 from potluck.bench.chart import Chart
 from potluck.bench.figures import Figure
+from potluck.errors import DataError
 
 __all__ = ["Benchmark", "Context", "Piece", "Results"]
 
@@ -49,3 +51,13 @@ class Benchmark:
     figures: Callable[[Results], Sequence[Figure]]
     charts: Callable[[Results], Sequence[Chart]] = field(default=lambda results: ())
     notes: Sequence[str] = ()
+    needs: Callable[[Context], Sequence[str]] = field(default=lambda context: ())  # data sets, looked for at the start
+
+    def check_data(self, context: Context) -> None:
+        """DataError says which data set is missing and how to get it, before hours are spent on the others."""
+        for name in self.needs(context):
+            found = data.info(name, context.data)
+            if found.place is None:
+                raise DataError(
+                    f"potluck bench {self.name} needs {name}, which is not here; {found.get} (or --data DIR)"
+                )

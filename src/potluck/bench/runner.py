@@ -18,6 +18,7 @@ __all__ = ["run"]
 
 def run(benchmark: Benchmark, context: Context, folder: Path, progress: Progress, resume: bool = False) -> Report:
     """Measure every piece (or, to resume, those that are not there yet) and draw the sum."""
+    benchmark.check_data(context)
     began = machine()
     shelf = Shelf(folder / ".cache" / benchmark.name, context, resume)
     pieces = benchmark.pieces(context)

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from potluck.bench.experiment import Context
     from potluck.bench.report import Report
+    from potluck.errors import DataError
 
 __all__ = ["bench_command"]
 
@@ -22,6 +24,7 @@ Folder = Annotated[Path | None, typer.Option("--data", help="Look for data sets 
 Out = Annotated[Path, typer.Option("--out", help="Where NAME.json and NAME.svg are written.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Use the pieces that an earlier, stopped one has finished.")]
 Strict = Annotated[bool, typer.Option("--strict", help="Exit with 1 if a goal is missed.")]
+Page = Annotated[Path | None, typer.Option("--results", help="Write the page on all results of --out to this file.")]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Of everything that is drawn.")]
 
 
@@ -34,29 +37,54 @@ def bench_command(
     resume: Resume = False,
     strict: Strict = False,
     seed: Seed = 0,
+    page: Page = None,
 ) -> None:
     """Measure, and show the figures beside the published ones and the goals."""
-    from potluck import bench
     from potluck.bench.experiment import Context
 
-    if name is None:
-        typer.echo(_listed(as_json))
-        return
-    wanted = [bench.find(one) for one in (bench.names() if name == "all" else [name])]
     _check(data, out)
-    context = Context(quick, seed, data)
-    reports = []
-    for benchmark in wanted:
-        from potluck.bench.progress import progress_on
-        from potluck.bench.runner import run
-
-        reports.append(run(benchmark, context, out, progress_on(sys.stderr), resume))
-        _tell(reports[-1], out, as_json)
-    if as_json:
+    if name is None and page is None:
+        typer.echo(_listed(as_json))
+    reports, refused = _measured(name, Context(quick, seed, data), out, resume, as_json) if name else ([], [])
+    if page is not None:
+        _write_page(out, page)
+    if as_json and reports:
         documents = [report.document for report in reports]
         typer.echo(json.dumps(documents if name == "all" else documents[0], indent=1, ensure_ascii=False))
-    if strict and any(report.missed for report in reports):
-        raise typer.Exit(1)
+    if refused or (strict and any(report.missed for report in reports)):
+        raise typer.Exit(2 if refused else 1)
+
+
+def _measured(
+    name: str, context: Context, out: Path, resume: bool, as_json: bool
+) -> tuple[list[Report], list[DataError]]:
+    """One after the other; of `all`, those whose data is missing are told and left out."""
+    from potluck import bench
+    from potluck.bench.progress import progress_on
+    from potluck.bench.runner import run
+    from potluck.errors import DataError
+
+    reports: list[Report] = []
+    refused: list[DataError] = []
+    for one in [bench.find(each) for each in (bench.names() if name == "all" else [name])]:
+        try:
+            reports.append(run(one, context, out, progress_on(sys.stderr), resume))
+        except DataError as error:
+            if name != "all":
+                raise
+            refused.append(error)
+            typer.echo(f"{one.name} is left out: {error}\n", err=True)
+        else:
+            _tell(reports[-1], out, as_json)
+    return reports, refused
+
+
+def _write_page(results: Path, place: Path) -> None:
+    from potluck.bench.results import page
+    from potluck.bench.shelf import write_aside
+
+    write_aside(place, page(results, place))
+    typer.echo(f"written: {place}", err=True)
 
 
 def _listed(as_json: bool) -> str:

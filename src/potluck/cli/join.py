@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import signal
 import socket
 import sys
@@ -21,9 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["join"]
 
-Address = Annotated[
-    str, typer.Argument(metavar="ADDRESS", help="As `potluck serve` printed it: tls/192.168.1.5:7447")
-]
+Address = Annotated[str, typer.Argument(metavar="ADDRESS", help="As `potluck serve` printed it: tls/192.168.1.5:7447")]
 Token = Annotated[str, typer.Option("--token", envvar="POTLUCK_TOKEN", help="What `potluck serve` printed.")]
 Name = Annotated[str, typer.Option("--name", help="This device's name in the fleet (default: the certificate's).")]
 Certs = Annotated[
@@ -36,6 +35,9 @@ Throttle = Annotated[
     float, typer.Option("--throttle", min=0.001, max=1.0, help="Act slower: the share of this machine's speed to use.")
 ]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Say more.")]
+
+PORT = 7447
+_ADDRESS = re.compile(r"(?:(?P<protocol>\w+)/)?(?P<host>\[[0-9a-fA-F:.%\w]+\]|[\w.-]+)(?::(?P<port>\d{1,5}))?")
 
 
 def join(
@@ -59,7 +61,7 @@ def join(
     from potluck.worlds.live.session import Place
 
     protocol, tls, name = _identity(address, certs, name)
-    place = Place(connect=(address if "/" in address else f"{protocol}/{address}",), tls=tls)
+    place = Place(connect=(_locator(address, protocol),), tls=tls)
     seat = Seat(
         place, name, token, once=once, threads=threads or os.cpu_count() or 1, throttle=throttle,
         memory_bytes=memory_bytes, data=data,
@@ -67,6 +69,14 @@ def join(
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     typer.echo(f"{name}: joining {place.connect[0]}", err=True)
     typer.echo(f"{name}: {take_part(seat)}", err=True)
+
+
+def _locator(address: str, protocol: str) -> str:
+    """Where to connect; without a port, the one that `potluck serve` listens on."""
+    found = _ADDRESS.fullmatch(address)
+    if found is None or found["protocol"] not in (None, protocol) or int(found["port"] or 1) > 65535:
+        raise UserError(f"{address!r} is no address to join; it looks like {protocol}/192.168.1.5:7447")
+    return f"{protocol}/{found['host']}:{found['port'] or PORT}"
 
 
 def _identity(address: str, certs: Path | None, name: str) -> tuple[str, Tls | None, str]:
@@ -89,7 +99,10 @@ def _limit_memory(words: str) -> int:
         return 0
     from potluck.units import Bytes
 
-    limit = int(Bytes(words))
+    try:
+        limit = int(Bytes.parse(words))
+    except (ValueError, OverflowError) as error:
+        raise UserError(f"--memory {words}: {error}") from None
     try:
         import resource
 

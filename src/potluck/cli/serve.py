@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -132,8 +133,8 @@ def _led(
     place = Place(listen=(locator,), tls=tls, access=gate.access(), lease=float(job.fleet.lease))
     with _noted(keeper, locator, certs) as told:
         setup = set_up(job, None, data)
-        _say_how_to_join(gate, locator, certs, hours)
-        door: Door = Door(place, gate, wait, here=told)
+        listening = partial(_say_how_to_join, gate, locator, certs, hours)
+        door: Door = Door(place, gate, wait, here=told, listening=listening)
         return serve(setup, keeper, door)
 
 
@@ -148,12 +149,12 @@ def _wanted(job: Path, settings: list[str] | None, seed: int | None, out: Path |
 
 
 def _gate(keeper: Keeper, certs: Path | None) -> Gate:
-    from potluck.run.live import digest
+    """Tokens are for this run, not for its job as it is now: they go on to hold when it is resumed with changes."""
     from potluck.worlds.live.security.gate import Gate
 
     assert keeper.folder is not None
     names = [device.name for device in keeper.job.fleet.members]
-    return Gate.open(keeper.folder, digest(keeper.job), names, certs)
+    return Gate.open(keeper.folder, keeper.folder.name, names, certs)
 
 
 def _locator(listen: str, certs: Path | None, insecure: bool) -> str:

@@ -24,6 +24,8 @@ class Exploration(Settings, frozen=True, kw_only=True):
     warmup: Annotated[int, msgspec.Meta(ge=0)] = 128  # mini-batches of the whole model, to the common weights
     held_out: Annotated[int, msgspec.Meta(ge=10)] = 2000  # training samples that only judge
     measure: Literal["accuracy", "loss"] = "accuracy"
+    units: Literal["random", "leading"] = "random"  # as the job's submodel has it
+    static: bool = False  # norms without running statistics, as the job's submodel has it
     repeats: Count = 3  # of everything that ends up in the table; the search itself looks once
     highest_rate: Annotated[float, msgspec.Meta(gt=0.0, lt=1.0)] = 0.8
     grid: Count = 1  # keep multiples of so many units: 8 suits the blocks that convolutions compute in
@@ -38,5 +40,5 @@ class Exploration(Settings, frozen=True, kw_only=True):
     @property
     def judged_by(self) -> dict[str, object]:
         """The settings that an evaluation's result depends on."""
-        names = ("batches", "batch", "lr", "momentum", "warmup", "held_out", "measure", "seed")
+        names = ("batches", "batch", "lr", "momentum", "warmup", "held_out", "measure", "units", "static", "seed")
         return {name: getattr(self, name) for name in names}

@@ -14,8 +14,8 @@ from potluck.data import Dataset
 from potluck.explore.settings import Exploration
 from potluck.model.chain import trace
 from potluck.model.replica import Replica
-from potluck.model.submodels import Width, Workshop
-from potluck.model.submodels.subsets import random, subsets
+from potluck.model.submodels import Width, Workshop, calibrate
+from potluck.model.submodels.subsets import Chooser, leading, random, subsets
 from potluck.task import Task
 
 __all__ = ["Counts", "Question", "Trial", "Weights"]
@@ -24,6 +24,7 @@ Counts = tuple[int, ...]
 Weights = tuple[npt.NDArray[np.floating], npt.NDArray[np.floating]]
 PROXY_DRAWS = 4
 BRIEF = 8
+CALIBRATION = 16  # mini-batches that statistics of norms are taken from
 
 
 class Question(NamedTuple):
@@ -43,7 +44,8 @@ class Trial:
         module = task.module(settings.seed)
         self.width = Width(trace(module, task.data.shape))
         self._replica = Replica(module, self.width.layout, task.loss)
-        self._workshop = Workshop(self.width, self._replica, scaled=True, most=1)
+        scaled = settings.units == "random"
+        self._workshop = Workshop(self.width, self._replica, scaled=scaled, static=settings.static, most=1)
         order = seeds.generator(settings.seed, "held out").permutation(len(task.data.train))
         aside = min(settings.held_out, len(order) // 4)
         self._aside, self._train = order[:aside], order[aside:]
@@ -83,8 +85,11 @@ class Trial:
             weights.add_(slow, alpha=-settings.lr)
 
         for _ in range(batches):
-            kept = subsets(self.width, counts, random(draws))
+            kept = subsets(self.width, counts, self._chooser(draws))
             self._workshop.step(kept, self._batch(data), update, velocity, draws)
+
+    def _chooser(self, draws: np.random.Generator) -> Chooser:
+        return leading if self._settings.units == "leading" else random(draws)
 
     def _batch(self, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
         chosen = self._train[rng.integers(len(self._train), size=self._settings.batch)]
@@ -92,6 +97,9 @@ class Trial:
 
     def _score(self) -> float:
         """Accuracy, or the loss's negative, on the samples kept aside."""
+        if self._settings.static:
+            rng = seeds.generator(self._settings.seed, "statistics")
+            calibrate(self._replica, [self._batch(rng) for _ in range(CALIBRATION)])
         parts = [self._aside[start : start + 500] for start in range(0, len(self._aside), 500)]
         total = 0.0
         for output, targets in self._replica.outputs(self._data.train.batch(part) for part in parts):
@@ -109,7 +117,7 @@ class Trial:
             whole += self._replica.gradient(*self._batch(rng), rng)[0]
         parts = torch.zeros_like(whole)
         for _ in range(PROXY_DRAWS):
-            loan = self._workshop.lend(subsets(self.width, question.counts, random(rng)))
+            loan = self._workshop.lend(subsets(self.width, question.counts, self._chooser(rng)))
             gradient, _ = loan.replica.gradient(*self._batch(rng), rng)
             held = torch.zeros_like(whole)
             loan.scatter(gradient, held)

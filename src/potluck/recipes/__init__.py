@@ -87,6 +87,11 @@ CATALOGUE: Mapping[str, Recipe] = {
         "Rapp et al. 2022, DISTREAL: distributed resource-aware learning in heterogeneous systems",
         {"rounds": {"local": _LOCAL, "submodel": "filter-dropout"}},
     ),
+    "distreal-ordered": Recipe(
+        "distreal that always leaves the same filters, so that a smaller network is the core of every larger one",
+        "Potluck; after Rapp et al. 2022 and Horváth et al. 2021",
+        {"rounds": {"local": _LOCAL, "submodel": {"kind": "filter-dropout", "units": "leading", "scaled": False}}},
+    ),
     "uniform-dropout": Recipe(
         "distreal with one rate for all layers, so that nothing has to be explored",
         "Potluck; an ablation of Rapp et al. 2022",

@@ -60,6 +60,7 @@ class Door:
     wait_s: float = 600.0  # for the fleet, before the run begins with whoever is here
     act_out: bool = False  # the fleet's links, speeds and faults (a lab)
     here: Callable[[Mapping[str, int]], None] = lambda here: None  # told whenever someone comes or goes
+    listening: Callable[[], None] = lambda: None  # told when devices can come
     begun: Callable[[Node], None] = lambda node: None
 
 
@@ -124,15 +125,16 @@ async def _lead(setup: Setup | PipelineSetup, keeper: Keeper, door: Door) -> End
     return await host(
         door.place, run=card, seed=job.seed, journal=keeper.journal, coordinate=coordinate, welcome=welcome,
         watch=door.here, began_s=keeper.start, fleet=job.fleet if door.act_out else None,
-        muster=names, muster_s=door.wait_s, opened=partial(_tell_the_kept_out, door.gate),
+        muster=names, muster_s=door.wait_s, opened=partial(_opened, door),
     )  # fmt: skip
 
 
-def _tell_the_kept_out(gate: Gate, session: zenoh.Session) -> None:
+def _opened(door: Door, session: zenoh.Session) -> None:
     """Whom certificates keep from the door learns why in the lobby, and the log learns who it was."""
-    if gate.certs is not None:
-        explain(session, gate.stays_out)
-        note_strangers(session, gate.admitted)
+    if door.gate.certs is not None:
+        explain(session, door.gate.stays_out)
+        note_strangers(session, door.gate.admitted)
+    door.listening()
 
 
 class _Attentive:

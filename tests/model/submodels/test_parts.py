@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -121,14 +122,31 @@ def test_filter_dropout_takes_its_sizes_from_a_table(tmp_path: Path) -> None:
     seen = [(found.macs(found.counts(rate)), float(gain), rate) for gain, rate in enumerate(rates)]
     ParetoTable.of("mlp", sets, found.full_macs, seen).save(file)
     carved = carver({"kind": "filter-dropout", "table": str(file)}, "mlp")
-    assert [step.counts for step in carved.steps] == [(10, 12), (20, 12)]
-    assert carved.choose(0.99, rng()).counts == (10, 12)
+    counts = [step.counts for step in carved.steps]
+    assert counts[0] == (10, 12)
+    assert counts[-1] == (20, 12)
+    assert {kept for _, kept in counts} == {12}, "a mixture of two vectors lies between them"
+    assert max(dear.share / cheap.share for cheap, dear in pairwise(carved.steps)) < 1.2
+    assert carved.choose(0.49, rng()).counts == (10, 12)
     replica = Replica(found.chain.module, found.layout, nn.functional.cross_entropy)
     before = replica.numbers.params.clone()
     kept = carved.subsets(carved.choose(0.6, rng()), rng())
     batch = (torch.ones(4, *shape), torch.arange(4))
     carved.workshop(replica).step(kept, batch, lambda weights, gradient, _: weights.sub_(gradient))
     assert 0 < int((before != replica.numbers.params).sum()) < len(before)
+
+
+def test_a_table_without_the_whole_model_leads_to_it_all_the_same(tmp_path: Path) -> None:
+    found, _ = traced("mlp")
+    file = tmp_path / "table.json"
+    rates = [0.8, 0.6]
+    seen = [(found.macs(found.counts(rates)), 0.5, rates)]
+    ParetoTable.of("mlp", [part.name for part in found.sets], found.full_macs, seen).save(file)
+    carved = carver({"kind": "filter-dropout", "table": str(file), "units": "leading"}, "mlp")
+    assert carved.steps[-1].counts == found.full
+    assert len(carved.steps) > 5
+    kept = carved.subsets(carved.steps[0], rng())
+    assert [units.tolist() for units in kept if units is not None] == [[0, 1, 2, 3], [0, 1, 2, 3, 4]]
 
 
 def test_a_table_for_another_model_is_refused(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from potluck.worlds.live.host import host
 from potluck.worlds.live.security.authority import Authority
 from potluck.worlds.live.security.certs import Tls
 from potluck.worlds.live.security.gate import Gate
+from potluck.worlds.live.security.lobby import explain
 from potluck.worlds.live.session import Place
 from potluck.worlds.live.visitor import visit
 from tests.worlds.live.fleet_folder import NOW, free_port, make_authority
@@ -26,7 +27,7 @@ LATER = NOW + timedelta(hours=1)
 
 @pytest.fixture
 def certs(tmp_path: Path) -> Path:
-    make_authority(tmp_path / "certs", *FLEET, "pi-9")
+    make_authority(tmp_path / "certs", *FLEET, "pi-9").issue("late", None, 1, NOW - timedelta(days=9))
     return tmp_path / "certs"
 
 
@@ -58,8 +59,9 @@ def test_a_run_lets_in_whom_it_should_and_nobody_else(certs: Path, tmp_path: Pat
     assert joined == ["pi-1"]
     assert ends["pi-1"] == "the run is over"
     assert "the token is damaged or of another run" in ends["pi-2"]
-    assert "the run is over" not in ends["pi-9"]
-    assert "the run is over" not in ends["pi-9 as pi-1"]
+    assert "pi-9 is not in this run's fleet (pi-1, pi-2)" in ends["pi-9"]
+    assert "knows this name, but not with this certificate" in ends["pi-9 as pi-1"]
+    assert "says that our certificate has expired; issue a new one" in ends["late"]
 
 
 async def _run(gate: Gate, certs: Path) -> tuple[list[str], dict[str, str]]:
@@ -71,11 +73,12 @@ async def _run(gate: Gate, certs: Path) -> tuple[list[str], dict[str, str]]:
         "pi-2": ("pi-2", Hello(name="pi-2", token="made.up")),
         "pi-9": ("pi-9", Hello(name="pi-9", token=token)),
         "pi-9 as pi-1": ("pi-9", Hello(name="pi-1", token=token)),
+        "late": ("late", Hello(name="late", token=token)),
     }
     joined: list[str] = []
 
     async def coordinate(node: Node) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not joined or any(not visits[name].done() for name in visits if name != "pi-1"):
                 await _note(node, joined)
 
@@ -85,7 +88,7 @@ async def _run(gate: Gate, certs: Path) -> tuple[list[str], dict[str, str]]:
     }
     await host(
         place, run=RunCard(run="run", job=""), seed=0, journal=Journal(), coordinate=coordinate,
-        welcome=lambda hello: _welcome(gate, hello),
+        welcome=lambda hello: _welcome(gate, hello), opened=lambda session: explain(session, gate.stays_out),
     )  # fmt: skip
     return joined, {name: await task for name, task in visits.items()}
 
@@ -104,7 +107,7 @@ def _welcome(gate: Gate, hello: Hello) -> str | Refusal:
 async def _visit(bundle: Path, locator: str, hello: Hello) -> str:
     try:
         place = Place(connect=(locator,), tls=Tls.of(bundle))
-        return await visit(place, hello=hello, take_part=_take_part, once=True, patience_s=1.0)
+        return await visit(place, hello=hello, take_part=_take_part, once=True, patience_s=5.0)
     except ValueError as error:
         return str(error)
 

@@ -6,13 +6,16 @@ import time
 from pathlib import Path
 from typing import Any
 
-from potluck.bench.dropout.workload import Setting, task_of
+import msgspec
+
+from potluck.bench.dropout.methods import EXPLORED, METHODS
+from potluck.bench.dropout.workload import SETTINGS, Setting, table_of, task_of
 from potluck.explore import Exploration, Findings, explore
 from potluck.planning.pareto import ParetoTable
 from potluck.settings import decode
 from potluck.task import TaskSettings
 
-__all__ = ["behind", "measure"]
+__all__ = ["behind", "measure", "write_tables"]
 
 
 def measure(setting: Setting, settings: Exploration, data: Path | None) -> dict[str, Any]:
@@ -38,3 +41,14 @@ def behind(found: Findings) -> float:
 
 def _points(table: ParetoTable) -> list[tuple[float, float]]:
     return [(entry.macs / table.baseline_macs, entry.gain) for entry in table.entries]
+
+
+def write_tables(settings: Exploration, data: Path | None) -> None:
+    """Explore anew what the federated part uses: each network with each way to keep units."""
+    networks = {setting.table: setting for setting in reversed(list(SETTINGS.values())) if setting.table}
+    for setting in networks.values():
+        for method in EXPLORED:
+            units = METHODS[method].submodel.get("units", "random")
+            chosen = msgspec.structs.replace(settings, units=units, static=True)
+            found = explore(decode(task_of(setting), TaskSettings, "task"), chosen, root=data)
+            found.table.save(Path(table_of(setting, method)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from potluck.bench.chart import Chart, Series
-from potluck.bench.dropout.methods import BOUND, METHODS, OURS
+from potluck.bench.dropout.methods import BOUND, METHODS, OURS, PUBLISHED
 from potluck.bench.dropout.standings import Run, Standing, standings
 from potluck.bench.dropout.steps import NETWORKS, RATES
 from potluck.bench.dropout.workload import SETTINGS
@@ -14,11 +14,16 @@ from potluck.bench.experiment import Results
 __all__ = ["charts"]
 
 POINTS = 10
-DRAWN = (OURS, "small", "federated-dropout", "heterofl", "fedrolex", "drop-stragglers", BOUND)
+DRAWN = (OURS, PUBLISHED, "small", "federated-dropout", "heterofl", "drop-stragglers", BOUND)
 SHORT = {
-    OURS: "DISTREAL", "small": "small", "federated-dropout": "FD", "heterofl": "HeteroFL", "fedrolex": "FedRolex",
-    "drop-stragglers": "dropped", BOUND: "full",
-}  # fmt: skip
+    OURS: "ordered",
+    PUBLISHED: "DISTREAL",
+    "small": "small",
+    "federated-dropout": "FD",
+    "heterofl": "HeteroFL",
+    "drop-stragglers": "dropped",
+    BOUND: "full",
+}
 
 
 def charts(results: Results) -> Sequence[Chart]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from importlib import resources
 from typing import Any, NamedTuple
 
-from potluck.bench.dropout.methods import METHODS
+from potluck.bench.dropout.methods import EXPLORED, METHODS
 from potluck.job import Job, make
 
 __all__ = ["SETTINGS", "VARIATIONS", "Setting", "dropout_job", "table_of", "task_of"]
@@ -15,7 +15,7 @@ GROUPS = ((34, 1.0), (33, 0.66), (33, 0.33))
 LOWEST = 0.3  # a device's speed is uniform from here to 1 of its own nominal one
 DEVICES = 10  # in a round
 STEPS, BATCH = 10, 32
-EVERY = 4  # rounds between two scores
+EVERY = 5  # rounds between two scores
 SLOT_S = 1.0  # a whole step of the fastest at its nominal speed
 VARIATIONS = {"between": float(STEPS), "within": 2.0}  # slots until the speed is drawn anew
 _NETWORKS = "potluck.bench.dropout.networks"
@@ -35,15 +35,17 @@ class Setting(NamedTuple):
 
 
 SETTINGS: Mapping[str, Setting] = {
-    "cifar10-iid": Setting("CIFAR-10, iid", f"{_NETWORKS}:thin_vgg", "cifar10", "iid", 0.1, 351_488, table="thin-vgg"),
+    "cifar10-iid": Setting(
+        "CIFAR-10, iid", f"{_NETWORKS}:thin_vgg", "cifar10", "iid", 0.1, 1_292_800, table="thin-vgg"
+    ),
     "cifar10-skewed": Setting(
         "CIFAR-10, Dirichlet 0.1", f"{_NETWORKS}:thin_vgg", "cifar10", {"kind": "dirichlet", "alpha": 0.1},
-        0.1, 351_488, table="thin-vgg",
+        0.1, 1_292_800, table="thin-vgg",
     ),
     "femnist": Setting(
-        "FEMNIST, by writer", f"{_NETWORKS}:thin_cnn", "femnist", "owner", 0.1, 483_552, table="thin-cnn"
+        "FEMNIST, by writer", f"{_NETWORKS}:thin_cnn", "femnist", "owner", 0.1, 668_112, table="thin-cnn"
     ),
-    "digits": Setting("digits", f"{_NETWORKS}:thin_digits", "digits", "iid", 0.1, 25_600),
+    "digits": Setting("digits", f"{_NETWORKS}:thin_digits", "digits", "iid", 0.1, 23_680),
 }  # fmt: skip
 
 
@@ -51,20 +53,22 @@ def task_of(setting: Setting) -> dict[str, Any]:
     return {"model": setting.model, "data": setting.data, "options": dict(setting.options)}
 
 
-def table_of(setting: Setting) -> str:
-    """The file of explored rates; none where the setting has none, which means one rate for all layers."""
-    if not setting.table:
+def table_of(setting: Setting, method: str) -> str:
+    """The file of rates explored for a method; none where there is none, which means one rate for all layers."""
+    if not setting.table or method not in EXPLORED:
         return ""
-    return str(resources.files("potluck.bench.dropout").joinpath("tables", f"{setting.table}.json"))
+    units = METHODS[method].submodel.get("units", "random")
+    return str(resources.files("potluck.bench.dropout").joinpath("tables", f"{setting.table}-{units}.json"))
 
 
 def dropout_job(setting: Setting, variation: str, method: str, rounds: int, seed: int) -> Job:
     """A job that ends after the time that so many rounds take if nobody is ever waited for."""
     found = METHODS[method]
     local = {"kind": "sgd", "steps": STEPS, "lr": setting.lr}
-    parts: dict[str, Any] = {"devices": DEVICES, "local": local, "batching": {"size": BATCH}, **found.rounds}
-    if method == "distreal":
-        parts["submodel"] = {"kind": "filter-dropout", "table": table_of(setting)}
+    submodel = {**found.submodel, "static": True}  # all alike: a norm's statistics are taken when it is scored
+    if method in EXPLORED:
+        submodel["table"] = table_of(setting, method)
+    parts = {"devices": DEVICES, "local": local, "batching": {"size": BATCH}, "submodel": submodel}
     tables = {
         "task": task_of(setting),
         "recipe": found.recipe,

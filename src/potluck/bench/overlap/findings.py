@@ -12,6 +12,7 @@ from potluck.bench.overlap.cases import Case, Row, cut, deviation, gains, larges
 from potluck.bench.overlap.forecast import WORKERS
 from potluck.bench.overlap.picture import TITLES
 from potluck.bench.overlap.workload import BANDWIDTHS, NETWORKS
+from potluck.loops.parts.transfer import Duplex
 
 __all__ = ["figures"]
 
@@ -110,8 +111,12 @@ def _duplex_figures(cases: Sequence[Case]) -> Iterator[Figure]:
         own = only(cases, network)
         found = sorted(gains(own))
         largest = own[0]["largest_layer_share"]
-        note = f"up to {found[-1]:.1%}; its largest layer has {largest:.0%} of the bytes and is cut inside"
+        note = f"up to {found[-1]:.1%}; its largest layer has {largest:.0%} of the bytes{_inside(largest)}"
         yield _share(f"  {title}", found[0], note=note)
+
+
+def _inside(share: float) -> str:
+    return " and is cut inside" if Duplex.finest is not None and share > Duplex.finest else ""
 
 
 def _lived_figures(found: Sequence[Row]) -> Iterator[Figure]:

@@ -1,4 +1,4 @@
-"""Some of the forecast cases lived through: the same networks, links and plans in the simulated world, round by round."""
+"""Some of the forecast cases lived through, round by round, in the simulated world: same networks, links and plans."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from potluck.job import Job, make
 from potluck.model import zoo
 from potluck.planning.segments import Strategy, iteration
 
-__all__ = ["BATCH", "PLACES", "STRATEGIES", "lived_case"]
+__all__ = ["BATCH", "PLACES", "Setting", "live_through", "lived_case"]
 
 BATCH = 32
 PLACES = (2, 5, 8)  # of the ten bandwidths: links that dominate, that balance, that hardly matter
-STRATEGIES: dict[str, Strategy] = {"sync-sgd": "sequential", "dynacomm": "optimal"}
+_STRATEGIES: dict[str, Strategy] = {"sync-sgd": "sequential", "dynacomm": "optimal"}
 _UNHURRIED = 4  # rounds until an iteration that runs ahead repeats itself
 _ROUNDS = 8 + _UNHURRIED
 _WIDE = 1e15  # bit/s
@@ -32,7 +32,7 @@ class Setting(NamedTuple):
 
 
 def lived_case(network: str) -> dict[str, Any]:
-    """Seconds of a steady round beside the forecast, for each recipe and bandwidth, and for eight workers at the top."""
+    """Seconds of a steady round beside the forecast: recipes by bandwidths, and eight workers at the highest."""
     return {"lived": network, "batch": BATCH, "rows": list(_rows(network))}
 
 
@@ -40,14 +40,15 @@ def _rows(network: str) -> Iterator[dict[str, Any]]:
     load = workload(network, BATCH)
     for bandwidth in (BANDWIDTHS[place] for place in PLACES):
         setting = Setting(network, bandwidth)
-        for recipe, strategy in STRATEGIES.items():
-            yield _row(setting, recipe, iteration([load.worker(bandwidth)], RTT_S, strategy))
-        yield _row(setting, "duplex", duplex_iteration(load, bandwidth))
+        for recipe, strategy in _STRATEGIES.items():
+            yield live_through(setting, recipe, iteration([load.worker(bandwidth)], RTT_S, strategy))
+        yield live_through(setting, "duplex", duplex_iteration(load, bandwidth))
     top = BANDWIDTHS[-1]
-    yield _row(Setting(network, top, WORKERS, SERVERS * top), "dynacomm", together(load, top, "optimal"))
+    yield live_through(Setting(network, top, WORKERS, SERVERS * top), "dynacomm", together(load, top, "optimal"))
 
 
-def _row(setting: Setting, recipe: str, forecast_s: float) -> dict[str, Any]:
+def live_through(setting: Setting, recipe: str, forecast_s: float) -> dict[str, Any]:
+    """One case beside what was foreseen for it."""
     lived_s = _steady_round(_job(setting, recipe))
     found = {"recipe": recipe, "gbit_s": setting.bandwidth / 1e9, "workers": setting.workers}
     return {**found, "lived_s": lived_s, "forecast_s": forecast_s}

@@ -20,6 +20,7 @@ RECOVERIES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "checkpoint restart": ("ftpipehd", {"replication": "none", "recovery": "restart"}),
 }
 _BATCHES = 120
+_MOMENTS = (0.125, 0.375, 0.625, 0.875)  # of the way from a batch to the next
 _LAYOUTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "PipeDream": ("pipedream", {}),
     "published": ("ftpipehd-as-published", {}),
@@ -92,18 +93,32 @@ def _series(trial: Trial, change: int, batches: int) -> list[float]:
     return [at[batch + 1] - at[batch] for batch in range(change - 10, batches - 1)]
 
 
-def recovery(name: str, link: str, crash_batch: int = 150) -> dict[str, Any]:
-    """Seconds from the death of the middle one of three devices until the run is further than it was."""
+def recovery(name: str, link: str, crash_batch: int = 150, moments: Sequence[float] = _MOMENTS) -> dict[str, Any]:
+    """What the death of either worker means, at several moments between two batches; means over all of them."""
     recipe, pipeline = RECOVERIES[name]
     calm = run(recipe, (1, 1, 1.5), crash_batch + 2, link=link, pipeline=pipeline, checkpoint=100)
     at = {reached: when for when, reached in calm.commits()}
-    moment = (at[crash_batch] + at[crash_batch + 1]) / 2
-    faults = [{"kind": "crash", "device": "device1", "at": moment}]
-    trial = run(recipe, (1, 1, 1.5), crash_batch + 20, link=link, pipeline=pipeline, faults=faults, checkpoint=100)
+    period = at[crash_batch + 1] - at[crash_batch]
+    found = [
+        _death(name, link, crash_batch, device, at[crash_batch] + share * period)
+        for device in ("device1", "device2")
+        for share in moments
+    ]
+    means = {key: sum(death[key] for death in found) / len(found) for key in found[0]}
+    return {**means, "deaths": found, "period_before_s": calm.period(crash_batch - 40, crash_batch)}
+
+
+def _death(name: str, link: str, crash_batch: int, device: str, moment: float) -> dict[str, float]:
+    recipe, pipeline = RECOVERIES[name]
+    last = crash_batch + 18
+    faults = [{"kind": "crash", "device": device, "at": moment}]
+    trial = run(recipe, (1, 1, 1.5), last + 2, link=link, pipeline=pipeline, faults=faults, checkpoint=100)
+    period = trial.period(crash_batch + 8, last)
     return {
-        "seconds": trial.further_after(moment),
+        "seconds": trial.next_after(moment),
         "flows_s": trial.flows_after(moment),
+        "new_layout_s": trial.further_after(moment),
+        "cost_s": trial.cost_of(moment, last, period),
         "rolled_back": trial.rolled_back(),
-        "period_before_s": calm.period(crash_batch - 40, crash_batch),
-        "period_after_s": trial.period(crash_batch + 8, crash_batch + 18),
+        "period_after_s": period,
     }

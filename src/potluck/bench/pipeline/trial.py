@@ -42,6 +42,19 @@ class Trial:
     def partitions(self) -> list[Mapping[str, Any]]:
         return [note.fields for note in self._instants("partition")]
 
+    def next_after(self, moment: float) -> float:
+        """Seconds from a death until the run is further than it was then, in whichever layout."""
+        return next(when for when, _ in self.commits() if when > moment) - moment
+
+    def cost_of(self, moment: float, last: int, period: float) -> float:
+        """Seconds that a death cost: how much later a batch is committed than at this pace from that moment on."""
+        reached = max((batch for when, batch in self.commits() if when <= moment), default=0)
+        at = {batch: when for when, batch in self.commits()}
+        return at[last] - moment - (last - reached) * period
+
+    def notice_after(self, moment: float) -> float:
+        return next(note.at for note in self._instants("lost") if note.at > moment) - moment
+
     def further_after(self, moment: float) -> float:
         """Seconds from a death until a new layout has got the run further than the old one had."""
         flowing = moment + self.flows_after(moment)

@@ -43,7 +43,7 @@ def job_of(
         "stop": {"rounds": 1},
         "checkpoint": 0,
         "seed": seed,
-        "rounds": dict(changes or {}),
+        "rounds": {"server": testbed.SERVER, **(changes or {})},
     }
     rounds = max(2, round(workload.epochs * workload.samples / per_round(make(tables))))
     tables["rounds"] = {"schedule": {"kind": "cosine", "rounds": rounds}, **tables["rounds"]}

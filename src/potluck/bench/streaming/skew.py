@@ -52,7 +52,7 @@ def skewed_job(case: Case, workload: Workload, seed: int) -> Job:
             "recipe": case.recipe,
             "split": "iid" if case.mixed else {"kind": "classes", "per_device": 1},
             "stream": stream,
-            "rounds": {"schedule": {"kind": "cosine", "rounds": workload.rounds}},
+            "rounds": {"server": testbed.SERVER, "schedule": {"kind": "cosine", "rounds": workload.rounds}},
             "stop": {"rounds": workload.rounds},
             "evaluate": 0,
             "checkpoint": 0,

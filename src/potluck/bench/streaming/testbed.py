@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-__all__ = ["COSTS", "SETS", "RateSet", "fleet", "stream", "task"]
+__all__ = ["COSTS", "SERVER", "SETS", "RateSet", "fleet", "stream", "task"]
 
 RateSet = Literal["S1", "S2", "S1'", "S2'"]
 SETS: tuple[RateSet, ...] = ("S1", "S2", "S1'", "S2'")
 COSTS = "resnet152-cifar"
+SERVER = {"kind": "sgd", "lr": 0.02, "momentum": 0.9}  # for 64 samples per device; what the narrow network bears
 
 
 def task(norm: str = "batch", data: str = "cifar10") -> dict[str, Any]:

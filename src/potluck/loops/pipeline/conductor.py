@@ -5,6 +5,7 @@
         settle     a new term: halt, take stock, choose a version and a layout, hand out the layers (terms.py)
         flow       batches flow until the stretch ends, someone is lost, or another layout pays
         rest       nothing is in flight: measure, save, look whether the run is over
+        finish     after a death: what had passed the dead device is applied by those before it (terms.py)
 
 The coordinator computes nothing and holds no data.
 """
@@ -32,6 +33,7 @@ from potluck.loops.pipeline.messages import (
     Replica,
     Report,
     Scored,
+    Stuck,
 )
 from potluck.loops.pipeline.planner import Plan
 from potluck.loops.pipeline.speeds import Speeds
@@ -67,7 +69,7 @@ class Conductor(Terms):
             await self._measure()
             self._rules.keep(self._archive.numbers, self.books, self._node.now())
         while ending is None:
-            ending = await self._muster() or await self._settle() or await self._flow()
+            ending = await self._muster() or await self._settle() or await self._flow() or await self._finish()
         for device in self._here:
             self._node.send(device, Stop())
         return ending
@@ -206,6 +208,9 @@ class Conductor(Terms):
                 self._answer(sender, message)
             case Missing():
                 self._disturbed = True
+            case Stuck():
+                if self._ledger is not None:
+                    self._ledger.stuck(sender)
             case Piece() as piece:
                 self._answer(sender, piece)
                 self._take(piece)
@@ -289,6 +294,7 @@ class Conductor(Terms):
         if self._ledger is None:
             return
         plan = self._ledger.plan
+        self._ledger.lose(device)
         if device not in plan.order:
             self._changed = self._changed or device in plan.keepers  # whose copies need another place
         elif self._settings.recovery.notice == "connection":

@@ -21,6 +21,7 @@ from potluck.loops.pipeline.messages import (
     Examine,
     ExamLabels,
     Fetch,
+    Finish,
     Gradient,
     Halt,
     Inventory,
@@ -101,6 +102,8 @@ class StageDevice:
                 closed = stage.close(end)
                 if end is None and closed is not None:
                     self._node.send(COORDINATOR, Closed(self._term, closed))
+            case Finish():
+                stage.finish()
             case Activation() | Labels() | Gradient() as message:
                 stage.take(message)
             case Examine() as examine:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from potluck.loops.pipeline.messages import Kept, Report
 from potluck.loops.pipeline.planner import Plan
@@ -20,6 +20,8 @@ class Ledger:
         self._applied = dict.fromkeys(plan.order, version)
         self._copies: dict[tuple[int, int], set[int]] = {(layers[0], layers[-1]): set() for layers in plan.stages}
         self._losses: dict[int, float] = {}
+        self._lost: set[str] = set()
+        self._stuck: set[str] = set()
 
     @property
     def committed(self) -> int:
@@ -39,6 +41,32 @@ class Ledger:
 
     def loss(self, batch: int) -> float | None:
         return self._losses.pop(batch, None)
+
+    def lose(self, device: str) -> None:
+        self._lost.add(device)
+
+    def stuck(self, device: str) -> None:
+        """A stage waits for what does not come any more, if the next one is dead."""
+        self._stuck.add(device)
+
+    def unfinished(self) -> Sequence[str]:
+        """Stages before a dead one that have not applied all that had passed it, as far as there are copies of it."""
+        order = self.plan.order
+        dead = [place for place, device in enumerate(order) if device in self._lost]
+        before = order[: dead[0]] if dead else ()
+        if not before:
+            return ()
+        version = min(self._copy(place) for place in dead)
+        if before[-1] in self._stuck:
+            version = min(version, self._applied[before[-1]])
+        return [device for device in before if self._applied[device] < version]
+
+    def _copy(self, place: int) -> int:
+        """The newest version of a stage that someone else has."""
+        layers = self.plan.stages[place]
+        if self.plan.keepers and self.plan.keepers[place] in self._lost:
+            return self.secure
+        return max(self._copies[layers[0], layers[-1]], default=self.secure)
 
     def kept(self, kept: Kept) -> bool:
         """Take note of a copy; whether a newer version is safe with it."""

@@ -12,6 +12,7 @@
                                          Replica ──────────────────────▶ Kept ──▶ both
          ◀───────────────────────────── Report
     Close ─────────────────────────────▶ Closed                                     the stretch ends earlier
+    Finish ────────────────────────────▶ Stuck                                      after a death: what can be completed
     Examine ───────────────────────────▶ Exam, ExamLabels ─────────────▶ Scored     measure the model
     Secure ────────────────────────────▶                                            older versions can go
 
@@ -26,8 +27,9 @@ from potluck.loops.pipeline.sourcing import Held, Origin
 
 __all__ = [
     "KINDS",
-    "Activation", "Assign", "Begin", "Close", "Closed", "Exam", "ExamLabels", "Examine", "Fetch", "Gradient", "Halt",
-    "Inventory", "Kept", "Labels", "Missing", "Piece", "Ready", "Replica", "Report", "Resend", "Scored", "Secure",
+    "Activation", "Assign", "Begin", "Close", "Closed", "Exam", "ExamLabels", "Examine", "Fetch", "Finish", "Gradient",
+    "Halt", "Inventory", "Kept", "Labels", "Missing", "Piece", "Ready", "Replica", "Report", "Resend", "Scored",
+    "Secure", "Stuck",
 ]  # fmt: skip
 
 
@@ -108,6 +110,18 @@ class Closed(Word, frozen=True):
 
     term: int
     end: int
+
+
+class Finish(Word, frozen=True):
+    """A stage further on is dead: let nothing more in, and apply what had passed it on its way back."""
+
+    term: int
+
+
+class Stuck(Word, frozen=True):
+    """What I wait for was to come from the dead."""
+
+    term: int
 
 
 class Fetch(Word, frozen=True):

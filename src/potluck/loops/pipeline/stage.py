@@ -32,6 +32,7 @@ from potluck.loops.pipeline.messages import (
     Labels,
     Report,
     Resend,
+    Stuck,
 )
 from potluck.loops.pipeline.replicator import Replicator
 from potluck.loops.pipeline.settings import Pipeline
@@ -85,6 +86,7 @@ class Stage:
         self._losses = self._seconds = 0.0  # of the batch whose parts are coming back
         self._course: Course | None = None
         self._begun = -1
+        self._finishing = False
         self._entering = self._latest = -1  # the newest batch and part whose forward was begun
         self._inbox: dict[tuple[str, int], Bulky] = {}
         self._log: dict[tuple[str, int], tuple[str, Bulky, asyncio.Task[None]]] = {}
@@ -117,6 +119,12 @@ class Stage:
             self._course.close(end)
             self._bell.ring()
         return self._course.end
+
+    def finish(self) -> None:
+        """Only apply what comes back from here on, and say when no more can come."""
+        self._finishing = True
+        self.close(None)
+        self._bell.ring()
 
     def take(self, message: Activation | Labels | Gradient) -> None:
         """What comes twice, since it was asked for again, is taken once."""
@@ -196,6 +204,8 @@ class Stage:
             task = self._course.due() if self._course is not None else None
             missing = [] if task is None else self._missing(*task)
             if task is None or missing:
+                if missing and self._finishing:
+                    self.node.send(COORDINATOR, Stuck(self.term))
                 if not await self._bell.wait(None if task is None else pause):
                     self._ask(missing)
                     pause = min(2 * pause, 4 * float(self.settings.retry))

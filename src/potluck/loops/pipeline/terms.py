@@ -1,4 +1,7 @@
-"""How a term begins: all stop and tell what they have, a version and a layout are chosen, layers are handed out."""
+"""How a term begins: all stop and tell what they have, a version and a layout are chosen, layers are handed out.
+
+And how it ends where a device died: what had passed it on its way back is applied by those before it.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from potluck.loops.node import COORDINATOR, Node
 from potluck.loops.pipeline.history import History
 from potluck.loops.pipeline.leader import Leader, Orders
 from potluck.loops.pipeline.ledger import Ledger
-from potluck.loops.pipeline.messages import Assign, Fetch, Halt, Inventory, Kept, Piece, Replica, Secure
+from potluck.loops.pipeline.messages import Assign, Fetch, Finish, Halt, Inventory, Kept, Piece, Replica, Secure
 from potluck.loops.pipeline.planner import Plan
 from potluck.loops.pipeline.sourcing import Held, newest_whole, origins
 from potluck.loops.progress import Ending
@@ -136,6 +139,24 @@ class Terms(Leader):
             self._planner.foresee(candidates)
         except UserError:
             self._planner.forget()
+
+    async def _finish(self) -> Ending | None:
+        """Let those before the dead apply what had passed it: then it need not be done again."""
+        ledger, recovery = self._ledger, self._settings.recovery
+        if ledger is None or not recovery.consistent or recovery.from_archive:
+            return None
+        told: set[str] = set()
+        longest = len(ledger.plan.order) * self._planner.period(ledger.plan)
+        ends_at = min(self._node.now() + longest, self._patience.ends_at)
+        while (waiting := ledger.unfinished()) and self._node.now() < ends_at:
+            for device in waiting:
+                if device not in told:
+                    self._node.send(device, Finish(self._term))
+            told.update(waiting)
+            envelope = await self._node.receive(ends_at)
+            if envelope is not None:
+                self._handle(envelope)
+        return self._gave_up()
 
     # --- the archive -----------------------------------------------------------------------------------------------
 

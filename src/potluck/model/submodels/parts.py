@@ -2,7 +2,7 @@
 
     kind                pulled            in each mini-batch             units            how many
     whole               everything        everything
-    filter-dropout      everything        what the budget allows         random           an explored table
+    filter-dropout      everything        what the budget allows         random, leading  an explored table
     uniform-dropout     everything        what the budget allows         random           one rate for all sets
     federated-dropout   what fits         the same                       random           one rate for all sets
     heterofl            what fits         the same                       leading          fixed levels
@@ -17,8 +17,10 @@ choosing which units is left to whoever has the tensors. What fits into a round 
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, NamedTuple
 
@@ -39,7 +41,9 @@ __all__ = ["Capacity", "Carver", "Choice", "Pulled", "Submodel", "Whole"]
 
 Share = Annotated[float, msgspec.Meta(gt=0.0, le=1.0)]
 STEPS = tuple(step / 20 for step in range(2, 21))
+WIDEST_GAP = 1.15  # between the costs of neighbours
 Counts = tuple[int, ...]
+Rates = Sequence[float]
 Capacity = Literal["nominal", "mean", "least"]
 
 
@@ -100,6 +104,7 @@ class FilterDropout(Submodel, frozen=True, kw_only=True, tag="filter-dropout"):
     """DISTREAL: before each mini-batch the entry of an explored table that the device can afford."""
 
     table: str = ""  # the file that `potluck explore` wrote; without one, the same rate for all sets
+    units: Literal["random", "leading"] = "random"  # leading: smaller ones lie inside larger ones, as in HeteroFL
     scaled: bool = True
 
     def ladder(self, width: Width) -> Sequence[Counts]:
@@ -109,7 +114,24 @@ class FilterDropout(Submodel, frozen=True, kw_only=True, tag="filter-dropout"):
         names = tuple(part.name for part in width.sets)
         if table.sets != names:
             raise SettingError("table", f"{self.table} is for another model ({table.model}); explore this one")
-        return [width.counts(entry.rates) for entry in table.entries]
+        rates = [entry.rates for entry in table.entries]
+        return [width.counts(vector) for vector in _without_gaps(width, [*rates, (0.0,) * len(names)])]
+
+    def chooser(self, round: int, rng: np.random.Generator) -> Chooser:
+        return leading if self.units == "leading" else random(rng)
+
+
+def _without_gaps(width: Width, rates: Sequence[Rates]) -> Iterator[Rates]:
+    """The vectors and, where the next costs far more, mixtures of both: a table is short, and no budget should be lost.
+
+    It ends with the whole model, which a search that judges by noisy trainings may have left out.
+    """
+    costs = [width.share(width.counts(vector)) for vector in rates]
+    for (low, cheap), (high, dear) in pairwise(zip(rates, costs, strict=True)):
+        parts = max(1, math.ceil(math.log(dear / cheap) / math.log(WIDEST_GAP)))
+        for part in range(parts):
+            yield tuple(one + (other - one) * part / parts for one, other in zip(low, high, strict=True))
+    yield rates[-1]
 
 
 class UniformDropout(Submodel, frozen=True, kw_only=True, tag="uniform-dropout"):

@@ -1,0 +1,101 @@
+"""The networks, data and schedules of the benchmark, and the jobs that train them in each way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from potluck import seeds
+from potluck.data import Dataset, Samples, load, parse
+from potluck.job import Job, make
+from potluck.settings import decode
+from potluck.task import Task, TaskSettings
+
+__all__ = ["CASES", "QUICK", "Case", "Cut", "job", "task"]
+
+
+class Cut(NamedTuple):
+    """How a network is taken apart."""
+
+    depth: int
+    groups: int
+    trunk: str = "averaged"
+
+
+class Case(NamedTuple):
+    """One network on one data set, and a schedule that fits the time; a round is one pass over a device's samples."""
+
+    name: str
+    model: str
+    data: str
+    cut: Cut
+    rounds: int
+    samples: int  # of the training data, the same share of every class; 0 for all
+    lr: float = 0.05
+    batch: int = 64
+    augment: bool = True
+    local: int = 1  # passes in a round
+    ms: float = 3.0  # that a training step of the whole network takes for one sample, about
+    federated: int = 1  # seeds of FedAvg
+    others: tuple[Cut, ...] = ()  # further cuts for the trade-off
+    calibrated: str = "calibrated readout"
+
+
+CASES: Sequence[Case] = (Case("AlexNet, CIFAR-10", "alexnet-cifar", "cifar10", Cut(1, 5), 8, 10_000, lr=0.02),)
+QUICK = Case("MLP, digits", "mlp", "digits", Cut(1, 5), 10, 0, lr=0.05, batch=20, augment=False, ms=0.05)
+
+
+@cache
+def _loaded(data: str, root: Path | None, augment: bool) -> Dataset:
+    return load(parse(data), root, augment=augment)
+
+
+def task(case: Case, root: Path | None, seed: int) -> Task:
+    """The network with fresh weights, and as much of the data as the case uses."""
+    whole = _loaded(case.data, root, case.augment)
+    data = replace(whole, train=_some(whole.train, case.samples, seed))
+    options = {"classes": len(data.classes)} if ":" in case.model else {}
+    network = decode({"model": case.model, "data": parse(case.data), "options": options}, TaskSettings)
+    return Task(network.factory(data.shape, len(data.classes)), data, name=case.name)
+
+
+def _some(train: Samples, count: int, seed: int) -> Samples:
+    """Evenly out of every class, at random."""
+    if not count or count >= len(train):
+        return train
+    order = seeds.generator(seed, "subset").permutation(len(train))
+    ranked = order[np.argsort(train.labels[order], kind="stable")]
+    chosen = torch.from_numpy(np.sort(ranked[np.linspace(0, len(train) - 1, count).astype(np.int64)]))
+    return replace(train, x=train.x[chosen], y=train.y[chosen], owner=None)
+
+
+def job(case: Case, recipe: str, devices: int, seed: int, **more: Any) -> Job:
+    """The case's schedule under a recipe; time does not matter here, so the devices are alike."""
+    local = {
+        "kind": "sgd", "lr": case.lr, "momentum": 0.9, "weight_decay": 5e-4, "epochs": case.local,
+    }  # fmt: skip
+    rounds = {
+        "batching": {"kind": "fixed", "size": case.batch},
+        "local": local,
+        "local_schedule": {"kind": "cosine", "rounds": case.rounds, "warmup": 1},
+        **more.pop("rounds", {}),
+    }
+    return make(
+        {
+            "task": "potluck.bench.decoupled:given in Python",
+            "fleet": {"devices": [{"name": "device", "count": devices, "flops": "10 GFLOP/s", "link": "lan"}]},
+            "stop": {"rounds": case.rounds},
+            "recipe": recipe,
+            "seed": seed,
+            "evaluate": 0,
+            "checkpoint": 0,
+            "rounds": rounds,
+            **more,
+        }
+    )

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from potluck.data import Dataset, from_tensors
+from potluck.errors import SettingError
+from potluck.model.chain import trace
+from potluck.model.decoupled.part import ClassGroups
+from potluck.model.submodels.parts import Submodel
+from potluck.settings import decode, encode
+from tests.model.decoupled.networks import SHAPE, samples, small
+
+
+def data() -> Dataset:
+    """Classes 0 and 5 are alike, 1 and 4, 2 and 3."""
+    inputs, labels = samples(120)
+    base = torch.randn(3, *SHAPE, generator=torch.Generator().manual_seed(5))
+    inputs = 0.1 * inputs + base[torch.minimum(labels, 5 - labels)]
+    return from_tensors(inputs, labels, inputs[:6], labels[:6], name="alike", classes=tuple("abcdef"))
+
+
+def part(**settings: Any) -> ClassGroups:
+    found = decode({"kind": "class-groups", **settings}, Submodel)
+    assert isinstance(found, ClassGroups)
+    return found
+
+
+@pytest.mark.parametrize("groups", [3, [[0, 1, 2], [3, 4, 5]]])
+def test_it_can_be_written_down(groups: Any) -> None:
+    found = part(groups=groups, depth=2, held={"pi": [0, 1]}, trunk="frozen")
+    assert decode(encode(found), Submodel) == found
+
+
+def test_classes_that_look_alike_go_together() -> None:
+    grouped = part(groups=3, alike=True).grouped(trace(small(), SHAPE), data().train, 0)
+    assert grouped.plan.groups == ((0, 5), (1, 4), (2, 3))
+
+
+def test_an_attributed_network_keeps_weights_of_the_one_that_came() -> None:
+    module = small(norm=False)
+    grouped = part(groups=2, variant="attributed").grouped(trace(module, SHAPE), data().train, 0)
+    rows = {tuple(row.flatten().tolist()) for row in module[2].weight.detach()}  # type: ignore[operator]
+    kept = [tuple(row.flatten().tolist()) for row in grouped.state_dict()["groups.0.stages.2.weight"]]
+    assert rows.issuperset(kept)
+
+
+def test_a_network_of_sizes_only_is_taken_apart_as_well() -> None:
+    with torch.device("meta"):
+        hollow = small()
+    sizes = part(groups=3).grouped(trace(hollow, SHAPE), None, 0)
+    real = part(groups=3).grouped(trace(small(), SHAPE), data().train, 0)
+    shapes = {name: tensor.shape for name, tensor in real.state_dict().items()}
+    assert {name: tensor.shape for name, tensor in sizes.state_dict().items()} == shapes
+    assert all(param.is_meta for param in sizes.parameters())
+
+
+def test_groups_cannot_be_given_and_searched_for() -> None:
+    with pytest.raises(SettingError, match="give their number only"):
+        part(groups=[[0, 1, 2], [3, 4, 5]], alike=True)
