@@ -1,14 +1,17 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from potluck.bench.experiment import Context, Results
-from potluck.bench.streaming import BENCHMARK
+from potluck.bench.streaming import BENCHMARK, buffers, race, rates, remedies, skew, testbed
 from potluck.bench.streaming.compress import compression_speed
 from potluck.bench.streaming.compression import CODECS, figures
 from potluck.bench.streaming.volume import DIGITS, compressed_job, measure
 
 TINY = DIGITS._replace(rounds=2, devices=2)
+SMALL = "synthetic:shape=3x32x32,train=400,test=40"
 
 
 def test_both_sides_of_the_speed_are_timed() -> None:
@@ -34,7 +37,7 @@ def test_a_run_tells_what_was_pushed() -> None:
     assert sparse["time_s"] < dense["time_s"]
 
 
-def _results(best: dict[str, float]) -> Results:
+def _compressed(best: dict[str, float]) -> Results:
     plain = {"accuracy": 0.7, "time_s": 9.0, "pushed_bytes": 1000.0, "dense_bytes": 1000.0, "cnc": 0.0}
     runs = {f"{name}/{repeat}": plain for name in CODECS for repeat in range(2)}
     spoken = {f"graded, error feedback/{repeat}": {**plain, **best} for repeat in range(2)}
@@ -49,12 +52,85 @@ def _results(best: dict[str, float]) -> Results:
     ],
 )
 def test_goals_are_held_against_the_dense_run(best: dict[str, float], verdicts: list[bool]) -> None:
-    found = figures(_results(best))
+    found = figures(_compressed(best))
     assert [figure.held for figure in found if figure.goal is not None] == verdicts
-    assert len(BENCHMARK.charts(_results(best))) == 1
 
 
 def test_pieces_have_their_own_names() -> None:
     for quick in (True, False):
         names = [piece.name for piece in BENCHMARK.pieces(Context(quick=quick))]
         assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("recipe", rates.RECIPES)
+def test_every_recipe_goes_through_the_data_equally_often(recipe: str) -> None:
+    workload = race.Workload(epochs=2, target=0.5, samples=10_000, data=SMALL)
+    for one in testbed.SETS:
+        job = race.job_of(workload, recipe, one, seed=0)
+        assert job.stop.rounds is not None
+        assert race.per_round(job) == pytest.approx(20_000, rel=0.15)
+
+
+def test_a_race_tells_when_it_was_how_good() -> None:
+    workload = race.Workload(epochs=1, target=0.5, scores=2, samples=3000, data=SMALL)
+    found = race.measure(race.job_of(workload, "ddl", "S1'", seed=0), None)
+    moments = [at for at, _ in found["curve"]]
+    assert moments == sorted(moments)
+    assert len(moments) >= 3
+    assert found["time_s"] == pytest.approx(3 * 64 / 22, rel=0.1), "it waits for the slowest stream"
+
+
+def test_the_moment_of_the_target_lies_between_scores() -> None:
+    curve = [(0.0, 0.1), (10.0, 0.3), (20.0, 0.7)]
+    assert race.seconds_to(0.3, curve) == 10.0
+    assert race.seconds_to(0.5, curve) == pytest.approx(15.0)
+    assert race.seconds_to(0.8, curve) == float("inf")
+
+
+def test_what_persists_piles_up() -> None:
+    kept, cut = (buffers.measure("S2", policy, 6, 0) for policy in ("persistence", "truncation"))
+    assert kept["time_s"] == cut["time_s"]
+    assert kept["peak"] > 5 * cut["peak"]
+
+
+@pytest.mark.parametrize("name", skew.CASES)
+def test_every_case_of_skew_stands_in_its_job(name: str) -> None:
+    case = skew.CASES[name]
+    job = skew.skewed_job(case, skew.QUICK, 0)
+    assert job.stream is not None
+    assert (job.stream.injection is not None) == (case.injection is not None)
+
+
+def test_shared_samples_are_counted() -> None:
+    workload = skew.Workload(rounds=2, data=SMALL)
+    found = skew.measure(skew.Case("scadles-injection", injection=(0.5, 0.5)), workload, 0, None)
+    assert found["shared"] > 0
+
+
+def _raced(speed: float, lost: float) -> Results:
+    plain: dict[str, Any] = {
+        "accuracy": 0.7, "time_s": 90.0, "rounds": 10, "samples": 100, "target": 0.6, "curve": [(0, 0.1), (90, 0.7)],
+    }  # fmt: skip
+    ours = {**plain, "accuracy": 0.7 - lost / 100, "curve": [(0, 0.1), (90 / speed, 0.7)]}
+    runs = {
+        f"{recipe}/{one}/0": ours if recipe == "scadles-plus" else plain
+        for recipe in rates.RECIPES
+        for one in testbed.SETS
+    }
+    held = {f"{policy}/{one}": {"peak": peak, "time_s": 1.0} for policy, peak in (("persistence", 9000), ("truncation", 10))
+            for one in testbed.SETS}  # fmt: skip
+    return {**runs, **held}
+
+
+@pytest.mark.parametrize(("speed", "lost", "held"), [(3.5, 0.05, True), (0.9, 0.5, False)])
+def test_speed_and_accuracy_are_held_against_the_baseline(speed: float, lost: float, held: bool) -> None:
+    found = rates.figures(_raced(speed, lost))
+    assert found[0].measured == pytest.approx(speed)
+    goals = [figure.held for figure in found if figure.goal is not None]
+    assert goals == [held] * 9 + [True] * 4
+    assert len(rates.charts(_raced(speed, lost))) == 3
+
+
+def test_the_remedies_have_their_rows() -> None:
+    results = {f"skew/{name}": {"accuracy": 0.5, "shared": 10, "time_s": 1.0} for name in skew.CASES}
+    assert [figure.measured for figure in remedies.figures(results)] == [50.0] * len(skew.CASES)

@@ -14,9 +14,9 @@ from potluck.model.replica import Replica
 from potluck.model.state import Layout
 
 
-def _replica(name: str, shape: tuple[int, ...], finest: float | None, **options: object) -> Replica:
+def _replica(name: str, shape: tuple[int, ...], finest: float | None) -> Replica:
     torch.manual_seed(0)
-    module = zoo.build(name, **options)
+    module = zoo.build(name)
     chain = trace(module, shape)
     layout = Layout.of(module, [(layer.parameters, layer.buffers) for layer in chain.layers])
     return Replica(module, layout if finest is None else layout.split(finest), F.cross_entropy)

@@ -40,6 +40,9 @@ CATALOGUE: Mapping[str, Entry] = {
         "potluck.bench.transport", "how fast a model travels between two processes, against plain Zenoh"
     ),
     "live": Entry("potluck.bench.live", "what a live round costs, and whether the simulated world predicts it"),
+    "streaming": Entry(
+        "potluck.bench.streaming", "training on streams (ScaDLES): time to target, buffers, skewed classes, compression"
+    ),
 }
 
 

@@ -22,11 +22,11 @@ __all__ = ["Tally", "macs", "per_sample", "sample", "size_bytes", "tensors"]
 FLOPS_PER_MAC = 2
 
 
-class Tally(TorchDispatchMode):
+class Tally(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """A running FLOP count: `split()` gives what was counted since the last call."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._counted = 0
 
     @classmethod

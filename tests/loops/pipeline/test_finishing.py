@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import potluck
 from potluck.loops.pipeline.ledger import Ledger
 from potluck.loops.pipeline.messages import Kept, Report
 from potluck.loops.pipeline.planner import Plan
-from tests.simulation.test_pipeline_faults import check, crash, run
+from tests.simulation.pipelines import Story, job_of
+from tests.simulation.test_pipeline_faults import BATCH, BATCHES, CUTS, bench, check, crash
 
 
 def ledger(applied: tuple[int, ...], kept: tuple[int, ...]) -> Ledger:
@@ -60,9 +63,21 @@ def test_what_does_not_come_any_more_is_not_waited_for() -> None:
     assert list(found.unfinished()) == []
 
 
-@pytest.mark.parametrize("at", [0.42, 0.45, 0.48, 0.51])
-def test_a_batch_that_had_passed_the_dead_is_committed_in_the_old_layout(tmp_path: Path, at: float) -> None:
-    result, story = run(tmp_path / "run", [crash("d3", at)])
+def run(folder: Path, faults: list[dict[str, Any]]) -> tuple[potluck.Result, Story]:
+    """A pipeline so slow that a death is noticed within a batch."""
+    devices = [{"name": f"d{place}", "flops": "5 kFLOP/s", "link": "lan"} for place in range(4)]
+    job = job_of(
+        devices, fleet={"faults": faults, "lease": "1 s"}, stop={"rounds": BATCHES},
+        pipeline={"batch": BATCH, "partition": CUTS},
+    )  # fmt: skip
+    return bench().simulate(job, folder), Story(folder)
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+def test_a_batch_that_had_passed_the_dead_is_committed_in_the_old_layout(tmp_path: Path, share: float) -> None:
+    _, calm = run(tmp_path / "calm", [])
+    tenth, next_one = (note.at for note in calm.instants("committed")[10:12])
+    result, story = run(tmp_path / "run", [crash("d3", tenth + share * (next_one - tenth))])
     check(result, story)
     (lost,), (first, second) = story.instants("lost"), story.instants("partition")
     late = [note for note in story.instants("committed") if lost.at < note.at < second.at]

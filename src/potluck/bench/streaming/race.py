@@ -28,7 +28,7 @@ class Workload(NamedTuple):
 
 
 FULL = Workload(epochs=8, target=0.66)
-QUICK = Workload(epochs=0.5, target=0.3, scores=8)
+QUICK = Workload(epochs=1, target=0.6, scores=8, samples=10_000, data=testbed.INVENTED)
 
 
 def job_of(

@@ -38,7 +38,7 @@ CASES: Mapping[str, Case] = {
 }
 
 FULL = Workload(rounds=400)
-QUICK = Workload(rounds=8)
+QUICK = Workload(rounds=12, data=testbed.INVENTED)
 
 
 def skewed_job(case: Case, workload: Workload, seed: int) -> Job:

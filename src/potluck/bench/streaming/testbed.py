@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-__all__ = ["COSTS", "SERVER", "SETS", "RateSet", "fleet", "stream", "task"]
+__all__ = ["COSTS", "INVENTED", "SERVER", "SETS", "RateSet", "fleet", "stream", "task"]
 
 RateSet = Literal["S1", "S2", "S1'", "S2'"]
 SETS: tuple[RateSet, ...] = ("S1", "S2", "S1'", "S2'")
 COSTS = "resnet152-cifar"
+INVENTED = "synthetic:shape=3x32x32,train=10000,test=400,noise=4"  # needs no files
 SERVER = {"kind": "sgd", "lr": 0.02, "momentum": 0.9}  # for 64 samples per device; what the narrow network bears
 
 

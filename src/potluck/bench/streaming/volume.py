@@ -26,7 +26,7 @@ class Workload(NamedTuple):
 
 
 DIGITS = Workload("MLP on digits", {"model": "mlp", "data": "digits"}, rounds=400, lr=0.1, batch=16)
-CIFAR = Workload("LeNet-5 on CIFAR-10", {"model": "lenet", "data": "cifar10"}, rounds=1000, lr=0.05)
+CIFAR = Workload("LeNet-5 on CIFAR-10", {"model": "lenet", "data": "cifar10"}, rounds=600, lr=0.05)
 
 
 def compressed_job(workload: Workload, codec: Mapping[str, Any], seed: int) -> Job:
