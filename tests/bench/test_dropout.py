@@ -37,7 +37,6 @@ def test_explored_tables_fit_their_networks() -> None:
             table = ParetoTable.load(Path(table_of(setting, method)))
             assert table.baseline_macs == setting.macs
             assert table.entries[0].macs < 0.15 * setting.macs, "the weakest moment of the weakest device needs less"
-            assert table.entries[-1].macs == setting.macs
 
 
 @pytest.mark.parametrize("variation", VARIATIONS)
@@ -56,11 +55,10 @@ def test_everyone_meets_the_same_fleet(variation: str) -> None:
     assert sorted({device.flops / members[0].flops for device in members}) == pytest.approx([0.33, 0.66, 1.0])
 
 
-@pytest.mark.parametrize("variation", VARIATIONS)
-def test_nobody_is_waited_for_where_each_mini_batch_chooses(variation: str) -> None:
+def test_nobody_is_waited_for_where_each_mini_batch_chooses() -> None:
     """Ten mini-batches take ten slots for us, and longer for whoever decided ahead of the round."""
     methods = (OURS, "federated-dropout", "fjord", "fedavg", BOUND)
-    jobs = {method: dropout_job(SETTINGS["digits"], variation, method, 20, 0) for method in methods}
+    jobs = {method: dropout_job(SETTINGS["digits"], "between", method, 20, 0) for method in methods}
     rounds = {
         method: potluck.simulate(msgspec.structs.replace(job, timing_only=True)).summary["rounds"]
         for method, job in jobs.items()
@@ -80,7 +78,17 @@ def test_a_training_has_a_curve() -> None:
 
 def test_an_exploration_says_how_it_compares() -> None:
     settings = Exploration(
-        batches=3, batch=16, warmup=3, held_out=60, repeats=1, population=4, generations=1, uniform=3, processes=0
+        batches=3,
+        batch=16,
+        warmup=3,
+        held_out=60,
+        repeats=1,
+        population=4,
+        generations=1,
+        uniform=3,
+        processes=0,
+        units="leading",
+        static=True,
     )
     found = exploring.measure(SETTINGS["digits"], settings, None)
     assert found["behind"] <= 0.0

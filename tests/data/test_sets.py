@@ -195,6 +195,7 @@ def test_digits_are_real_fixed_and_stratified() -> None:
 
 
 def test_digits_say_how_to_install_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
     with pytest.raises(DataError, match=r"potluck\[digits\]"):
         load("digits")
