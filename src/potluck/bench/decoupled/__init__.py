@@ -61,9 +61,10 @@ def _name(case: Case, way: str, seed: int) -> str:
 
 
 def _weight(case: Case, way: str) -> float:
-    """About how many seconds: whole networks are dear, and FedAvg sees every sample twice."""
-    whole = case.ms * 1e-3 * case.rounds * case.local * case.samples
-    return {"central": 1.0, "fedavg": 2.0, "decoupled": 0.4, "alone": 0.4}[way] * whole
+    """About how many seconds: whole networks are dear, and devices see every sample twice."""
+    whole = case.ms * 1e-3 * case.rounds * (case.samples or 1500)
+    parts = 0.5 * case.passes
+    return {"central": 1.0, "fedavg": 2.0, "decoupled": parts, "alone": parts}[way] * whole
 
 
 def figures(results: Results) -> list[Figure]:
@@ -167,7 +168,8 @@ BENCHMARK = Benchmark(
     needs=needs,
     notes=(
         "One device for each group. It holds all samples of its own classes and as many of all others (which other"
-        " devices hold too); a round is one pass over them, central training's is one pass over all samples.",
+        " devices hold too). In a round it passes over them two or three times (see `samples on a device`), FedAvg's"
+        " devices once, and central training once over all samples.",
         "MACs are counted layer by layer and equal the FLOP counter's. Training step: forward, gradient of the weights,"
         " gradient of the inputs (not of the first layer's). Whole training: times the samples that a device goes"
         " through in all rounds.",

@@ -29,7 +29,7 @@ class Cut(NamedTuple):
 
 
 class Case(NamedTuple):
-    """One network on one data set, and a schedule that fits the time; a round is one pass over a device's samples."""
+    """One network on one data set, and a schedule that fits the time."""
 
     name: str
     model: str
@@ -40,15 +40,32 @@ class Case(NamedTuple):
     lr: float = 0.05
     batch: int = 64
     augment: bool = True
-    local: int = 1  # passes in a round
+    passes: int = 2  # over its samples that a device with a group makes in a round; those with whole networks make one
     ms: float = 3.0  # that a training step of the whole network takes for one sample, about
     federated: int = 1  # seeds of FedAvg
     others: tuple[Cut, ...] = ()  # further cuts for the trade-off
     calibrated: str = "calibrated readout"
 
 
-CASES: Sequence[Case] = (Case("AlexNet, CIFAR-10", "alexnet-cifar", "cifar10", Cut(1, 5), 8, 10_000, lr=0.02),)
-QUICK = Case("MLP, digits", "mlp", "digits", Cut(1, 5), 10, 0, lr=0.05, batch=20, augment=False, ms=0.05)
+CASES: Sequence[Case] = (
+    Case(
+        "AlexNet, CIFAR-10", "alexnet-cifar", "cifar10", Cut(1, 5), 8, 10_000, lr=0.02, ms=2.6,
+        others=(Cut(0, 5), Cut(0, 2), Cut(1, 2), Cut(1, 10)),
+    ),
+    Case(
+        "VGG-11 of half width, CIFAR-10", "potluck.bench.decoupled.network:half_vgg", "cifar10", Cut(1, 5), 8, 10_000,
+        ms=4.7, others=(Cut(0, 5), Cut(1, 2), Cut(1, 10), Cut(2, 5), Cut(3, 5)),
+    ),
+    Case(
+        "AlexNet, CIFAR-100", "alexnet-cifar", "cifar100", Cut(1, 10), 8, 15_000, lr=0.02, ms=2.6, passes=3,
+        others=(Cut(1, 5), Cut(2, 10)),
+    ),
+    Case(
+        "DS-CNN, speech commands", "ds-cnn", "speech-commands", Cut(0, 4), 6, 10_000, ms=4.2, augment=False,
+        others=(Cut(0, 2), Cut(1, 4), Cut(2, 4)),
+    ),
+)  # fmt: skip
+QUICK = Case("MLP, digits", "mlp", "digits", Cut(1, 5), 10, 0, batch=20, augment=False, passes=1, ms=0.2)
 
 
 @cache
@@ -77,8 +94,9 @@ def _some(train: Samples, count: int, seed: int) -> Samples:
 
 def job(case: Case, recipe: str, devices: int, seed: int, **more: Any) -> Job:
     """The case's schedule under a recipe; time does not matter here, so the devices are alike."""
+    passes = case.passes if recipe == "decoupled" else 1
     local = {
-        "kind": "sgd", "lr": case.lr, "momentum": 0.9, "weight_decay": 5e-4, "epochs": case.local,
+        "kind": "sgd", "lr": case.lr, "momentum": 0.9, "weight_decay": 5e-4, "epochs": passes,
     }  # fmt: skip
     rounds = {
         "batching": {"kind": "fixed", "size": case.batch},
