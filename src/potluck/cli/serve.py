@@ -122,6 +122,7 @@ def _led(
     hours: float,
 ) -> Result:
     from potluck.run import set_up
+    from potluck.run.lab import talks
     from potluck.run.live import Door, serve
     from potluck.worlds.live.security.certs import Tls
     from potluck.worlds.live.session import Place
@@ -130,7 +131,8 @@ def _led(
     tls = Tls.of(certs / "coordinator") if certs is not None else None
     if tls is not None:
         tls.check()
-    place = Place(listen=(locator,), tls=tls, access=gate.access(), lease=float(job.fleet.lease))
+    lease = float(job.fleet.lease)
+    place = Place(listen=(locator,), tls=tls, access=gate.access(), lease=lease, direct=talks(job))
     with _noted(keeper, locator, certs) as told:
         setup = set_up(job, None, data)
         listening = partial(_say_how_to_join, gate, locator, certs, hours)
