@@ -66,6 +66,7 @@ def test_cuts_of_a_case_are_tried_once() -> None:
         assert all(isinstance(cut, Cut) for cut in case.others)
 
 
+@pytest.mark.long  # starts a process
 def test_calls_are_worked_off_in_order_and_one_ahead() -> None:
     pairs = Pairs([(_told, (place,)) for place in range(3)], processes=1)
     assert [pairs.result(place)["place"] for place in (1, 2)] == [1, 2]  # the first lay on the shelf

@@ -136,7 +136,9 @@ def test_uneven_devices_with_overlapping_groups_learn(tmp_path: Path) -> None:
     ]
     held = {"fast": [0, 1, 2], "slow-0": [1], "slow-1": [2, 0]}
     module, summary = run(
-        job({**THIRDS, "held": held}, fleet, split="everything", stop={"rounds": 12}), tmp_path / "run", norm=True
+        job({**THIRDS, "held": held}, fleet, split="everything", stop={"rounds": 12}, evaluate=0),
+        tmp_path / "run",
+        norm=True,
     )
     assert summary["accuracy"] > 0.8
     again = load(tmp_path / "run" / "assembled.safetensors")
