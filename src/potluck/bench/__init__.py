@@ -28,13 +28,16 @@ CATALOGUE: Mapping[str, Entry] = {
     "simulation": Entry("potluck.bench.simulation", "how fast and how large the simulated world is"),
     "overlap": Entry("potluck.bench.overlap", "how much of the transfers hides behind computation (DynaComm)"),
     "pipeline": Entry(
-        "potluck.bench.pipeline", "uneven, changing and dying devices in a pipeline (FTPipeHD), simulated and live"
+        "potluck.bench.pipeline",
+        "uneven, changing and dying devices in a pipeline (FTPipeHD), simulated; deaths live as well",
     ),
     "dropout": Entry(
-        "potluck.bench.dropout", "how much of the network a device affords this instant (DISTREAL): time and accuracy"
+        "potluck.bench.dropout",
+        "how much of the network a device can afford this instant (DISTREAL), and what that is worth",
     ),
     "decoupled": Entry(
-        "potluck.bench.decoupled", "what devices save that train the groups of their own classes, and what it costs"
+        "potluck.bench.decoupled",
+        "devices that train the groups of their own classes (Chen and Qin 2020): MACs saved, accuracy harvested",
     ),
     "transport": Entry(
         "potluck.bench.transport", "how fast a model travels between two processes, against plain Zenoh"
