@@ -124,7 +124,13 @@ def test_a_changed_table_is_another_piece(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 def _result(slope: float) -> dict[str, Any]:
     times = [float(10 * place) for place in range(1, 11)]
-    return {"times_s": times, "accuracies": [slope * at / 100 for at in times], "rounds": 10.0, "share": 0.4}
+    return {
+        "times_s": times,
+        "accuracies": [slope * at / 100 for at in times],
+        "rounds": 10.0,
+        "share": 0.4,
+        "end_s": 100.0,
+    }
 
 
 def _results() -> Results:
@@ -155,11 +161,19 @@ def test_figures_say_who_is_ahead_and_by_how_much() -> None:
 
 
 def test_an_accuracy_that_is_never_reached_is_no_speed() -> None:
-    run = Run([1.0, 2.0], [0.1, 0.2])
+    run = Run([1.0, 2.0], [0.1, 0.2], 2.0)
     assert run.reached(0.2) == 2.0
     assert run.reached(0.3) == math.inf
     results = {**_results(), "cifar10-iid/between/small/0": _result(0.9)}
     assert standings(results)[0].speed_up("small") == [0.0, 0.0]
+
+
+def test_few_scores_do_not_make_a_final_accuracy_worse() -> None:
+    """Once it was the mean of the last three, and a method that waits had the untrained model among them."""
+    often = Run([0.0, 20.0, 40.0, 60.0, 80.0, 100.0], [0.1, 0.3, 0.4, 0.45, 0.5, 0.5], 100.0)
+    seldom = Run([0.0, 50.0, 95.0], [0.1, 0.4, 0.5], 100.0)
+    assert often.final == seldom.final == 0.5
+    assert Run([0.0, 30.0], [0.1, 0.4], 100.0).final == 0.4
 
 
 def test_the_length_of_a_run_is_that_of_its_rounds() -> None:

@@ -13,7 +13,6 @@ from potluck import seeds
 from potluck.data import Samples
 from potluck.data.streams.feed import Feed
 from potluck.data.streams.replaying import Order, ReplayFeed
-from potluck.errors import SettingError
 from potluck.job import Job
 
 __all__ = ["replayed"]
@@ -22,12 +21,13 @@ Shards = Mapping[str, npt.NDArray[np.int64]]
 
 
 def replayed(job: Job, shards: Shards, train: Samples | None) -> Callable[[str], Feed] | None:
-    """What makes a device's feed; None for a job whose data is there from the start."""
+    """What makes a device's feed; None for a job whose data is there from the start.
+
+    Where only time is modelled there are no samples to give away, so data injection is left out.
+    """
     stream = job.stream
     if stream is None:
         return None
-    if train is None and stream.injection is not None:
-        raise SettingError("stream.injection", "shares samples, and there are none where `timing_only` is set")
     places = {device.name: place for place, device in enumerate(job.fleet.members)}
     labels = train.labels if train is not None and train.y.dtype == torch.int64 else None
 

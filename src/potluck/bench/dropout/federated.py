@@ -28,6 +28,7 @@ class Training(NamedTuple):
 
     times_s: list[float]
     accuracies: list[float]
+    end_s: float
     rounds: int
     share: float
 
@@ -44,6 +45,7 @@ def measure(setting: str, variation: str, method: str, rounds: int, seed: int, d
     return Training(
         [at for at, _ in curve],
         [accuracy for _, accuracy in curve],
+        float(job.stop.time or 0.0),
         int(result.summary["rounds"]),
         float(np.mean(shares)) if shares else 0.0,
     )
