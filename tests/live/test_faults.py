@@ -13,7 +13,7 @@ from potluck.journal import Instant
 from tests.live.running import LEASE, Scene, check_books, run_live
 from tests.simulation.runs import instants
 
-ROUNDS = 14
+ROUNDS = 40  # so many that no machine is through before the story is
 NOTICED_S = 1.0  # a killed device
 # Slow on paper, so that a run takes more than a second while the processor has hardly anything to do.
 STEADY: dict[str, Any] = {
