@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from potluck.bench.decoupled import BENCHMARK
-from potluck.bench.decoupled.pairs import Pairs
 from potluck.bench.decoupled.training import alone, central, decoupled, federated
 from potluck.bench.decoupled.workload import CASES, QUICK, Cut, task
 from potluck.bench.experiment import Context, Results
@@ -64,13 +63,3 @@ def test_cuts_of_a_case_are_tried_once() -> None:
     for case in CASES:
         assert len({case.cut, *case.others}) == 1 + len(case.others)
         assert all(isinstance(cut, Cut) for cut in case.others)
-
-
-@pytest.mark.long  # starts a process
-def test_calls_are_worked_off_in_order_and_one_ahead() -> None:
-    pairs = Pairs([(_told, (place,)) for place in range(3)], processes=1)
-    assert [pairs.result(place)["place"] for place in (1, 2)] == [1, 2]  # the first lay on the shelf
-
-
-def _told(place: int) -> dict[str, int]:
-    return {"place": place}

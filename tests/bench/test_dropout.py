@@ -70,10 +70,10 @@ def test_nobody_is_waited_for_where_each_mini_batch_chooses() -> None:
 
 def test_a_training_has_a_curve() -> None:
     found = federated.measure("digits", "within", OURS, 5, 0, None)
-    assert found.times_s == sorted(found.times_s)
-    assert len(found.times_s) == len(found.accuracies) >= 1
-    assert found.rounds >= 5
-    assert 0.2 < found.share < 0.7
+    assert found["times_s"] == sorted(found["times_s"])
+    assert len(found["times_s"]) == len(found["accuracies"]) >= 1
+    assert found["rounds"] >= 5
+    assert 0.2 < found["share"] < 0.7
 
 
 def test_an_exploration_says_how_it_compares() -> None:

@@ -7,6 +7,7 @@ import pytest
 from potluck.bench.experiment import Context
 from potluck.bench.pipeline import BENCHMARK
 from potluck.bench.pipeline.experiments import RECOVERIES, adaptation, recovery, replication, speed
+from potluck.bench.pipeline.learning import DIGITS, WAYS, measure
 from potluck.bench.pipeline.trial import run
 from potluck.bench.pipeline.workload import BATCH, costs
 
@@ -37,11 +38,15 @@ def test_figures_and_charts_are_made_of_all_pieces() -> None:
     results |= {"adaptation": adaptation(batches=50, change=15), "replication/lan": replication("lan", batches=24)}
     results |= {f"recovery/{name}/lan": recovery(name, "lan", crash_batch=60, moments=[0.5]) for name in RECOVERIES}
     results |= {"lived deaths": {"seconds": [0.2], "notice_s": [0.01], "flows_s": [0.05], "rolled_back": 0}}
+    few = DIGITS._replace(batches=40)
+    results |= {f"learning/{name}/0": measure(few, name, 0, None) for name in WAYS}
     figures = {figure.name: figure for figure in BENCHMARK.figures(results)}
+    assert results["learning/ours, with deaths/0"]["deaths"] == 4
+    assert results["learning/ours/0"]["time_s"] < results["learning/one device/0"]["time_s"]
     assert figures["period above the optimum from 10 batches after a change"].held
     assert figures["replication, 1 Gbit/s: throughput lost"].held
     assert figures["  batches flow again, ours sooner by"].measured > 5
     assert figures["  a death costs less than as published by"].measured > 3
-    assert len(BENCHMARK.charts(results)) == 3
+    assert len(BENCHMARK.charts(results)) == 4
     names = [piece.name for piece in BENCHMARK.pieces(Context(quick=True))]
     assert len(names) == len(set(names))

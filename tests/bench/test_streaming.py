@@ -71,7 +71,7 @@ def test_every_recipe_goes_through_the_data_equally_often(recipe: str) -> None:
 
 def test_a_race_tells_when_it_was_how_good() -> None:
     workload = race.Workload(epochs=1, target=0.5, scores=2, samples=3000, data=SMALL)
-    found = race.measure(race.job_of(workload, "ddl", "S1'", seed=0), None)
+    found = race.measure(workload, "ddl", "S1'", seed=0)
     moments = [at for at, _ in found["curve"]]
     assert moments == sorted(moments)
     assert len(moments) >= 3

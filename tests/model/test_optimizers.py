@@ -191,3 +191,22 @@ def test_a_cosine_goes_down_to_its_floor_and_stays_there() -> None:
 def test_an_optimizer_that_makes_no_sense_is_refused(raw: dict[str, object], says: str) -> None:
     with pytest.raises(SettingError, match=says):
         decode(raw, Optimizer)
+
+
+@pytest.mark.parametrize("optimizer", [Sgd(lr=0.1, momentum=0.9), Adam(lr=0.01)])
+def test_with_the_same_gradient_for_ever_the_next_step_is_the_heading(optimizer: Optimizer) -> None:
+    built, gradient = optimizer.build(torch.zeros(3)), torch.tensor([1.0, -2.0, 0.5])
+    (param,) = built.param_groups[0]["params"]
+    for _ in range(200):
+        param.grad = gradient.clone()
+        built.step()
+    before, heading = param.detach().clone(), optimizer.heading(built.state[param])
+    param.grad = gradient.clone()
+    built.step()
+    assert heading is not None
+    torch.testing.assert_close(before - heading, param.detach(), rtol=1e-4, atol=1e-6)
+
+
+def test_nobody_knows_where_plain_sgd_is_heading() -> None:
+    assert Sgd(lr=0.1).heading({}) is None
+    assert Adam().heading({"step": torch.zeros(())}) is None

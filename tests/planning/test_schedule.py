@@ -237,6 +237,23 @@ def test_windows_that_fill_the_pipeline_reach_the_bound_and_none_smaller_does() 
             assert steady_period(durations, fewer) > durations.floor() * (1 + 1e-9)
 
 
+def test_windows_with_a_limit_are_the_best_within_it() -> None:
+    rng = random.Random("limit")
+    for _ in range(100):
+        durations = some_durations(rng)
+        free = filling_windows(durations)
+        most = rng.randint(1, free[0])
+        windows = filling_windows(durations, most=most)
+        assert windows[0] <= most
+        assert windows == tuple(sorted(windows, reverse=True))
+        more = filling_windows(durations, most=most + 1)
+        assert steady_period(durations, more) <= steady_period(durations, windows) * (1 + 1e-9)
+        if durations.stages == 2:  # all there are
+            others = [steady_period(durations, (first, 1)) for first in range(1, most + 1)]
+            assert steady_period(durations, windows) == pytest.approx(min(others))
+    assert filling_windows(durations, most=free[0]) == free
+
+
 @pytest.mark.parametrize("stages", range(1, 7))
 @pytest.mark.parametrize("share", [0, 0.01, 0.025])
 def test_balanced_stages_reach_the_bound_with_the_published_windows_if_links_are_quick(

@@ -168,10 +168,12 @@ def expected(
     average: Callable[[int, int], int] = lambda version, layer: 1,
     seed: int = 0,
     layer_of: Mapping[str, int] | None = None,
+    predict: bool = True,
 ) -> nn.Module:
     """Delayed gradients: batch t is computed with some older version of each layer, and applied to the newest.
 
-    `average(v, layer)` is how many of the newest versions are averaged into version v.
+    `average(v, layer)` is how many of the newest versions are averaged into version v. With `predict` the older version
+    goes on along its momentum for as many steps as it is old.
     """
     net, feed = copy.deepcopy(net).train(), Feed(len(data.train), batch, seed=seed)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-3)
@@ -179,9 +181,16 @@ def expected(
     layer_of = layer_of or {name: number for number, layer in enumerate(layers) for name in layer.parameters}
     weights = dict(net.named_parameters())
     history: list[dict[str, Tensor]] = [{name: weight.detach().clone() for name, weight in weights.items()}]
+    headings: list[dict[str, Tensor]] = [{}]
+
+    def met(number: int, name: str) -> Tensor:
+        used = version(number, layer_of[name])
+        old, lag = history[used][name], number - used
+        return old - float(lag) * headings[used][name] if predict and lag and headings[used] else old
+
     for number in range(batches):
         inputs, targets = data.train.batch(feed.indices(number))
-        _load(weights, {name: history[version(number, layer_of[name])][name] for name in weights})
+        _load(weights, {name: met(number, name) for name in weights})
         loss = nn.functional.cross_entropy(net(inputs), targets)
         gradients = torch.autograd.grad(loss, list(weights.values()))
         _load(weights, history[-1])
@@ -190,6 +199,7 @@ def expected(
         optimizer.step()
         newest = {name: weight.detach().clone() for name, weight in weights.items()}
         history.append(newest)
+        headings.append({name: 0.05 * optimizer.state[weight]["momentum_buffer"] for name, weight in weights.items()})
         for name in weights:
             count = average(number + 1, layer_of[name])
             if count > 1:

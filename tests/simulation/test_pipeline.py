@@ -62,9 +62,10 @@ def test_gpipe_parts_add_up_to_the_batch() -> None:
 
 @pytest.mark.parametrize("vertical", [True, False], ids=["vertical", "own version"])
 @pytest.mark.parametrize("aggregate", [0, 3])
+@pytest.mark.parametrize("predict", [False, True], ids=["", "predicted"])
 @pytest.mark.parametrize("net", [small_net, deep_net])
 def test_stages_are_the_delayed_gradient_loop_bit_for_bit(
-    tmp_path: Path, net: Any, vertical: bool, aggregate: int
+    tmp_path: Path, net: Any, predict: bool, vertical: bool, aggregate: int
 ) -> None:
     module, cuts, windows = net(), [1, 2], (3, 2, 1)
     shape = (1, 4, 4) if net is small_net else (5,)
@@ -78,8 +79,9 @@ def test_stages_are_the_delayed_gradient_loop_bit_for_bit(
     def average(new: int, layer: int) -> int:
         return min(windows[stage(layer)], new + 1) if aggregate and new % aggregate == 0 else 1
 
-    theirs = expected(module, data_of(shape), BATCHES, BATCH, version, average)
-    schedule = {"kind": "1f1b", "fill": "published", "vertical_sync": vertical, "aggregate": aggregate}
+    theirs = expected(module, data_of(shape), BATCHES, BATCH, version, average, predict=predict)
+    timing = {"kind": "1f1b", "fill": "published"}
+    schedule = {**timing, "vertical_sync": vertical, "aggregate": aggregate, "predict": predict}
     mine = run(
         tmp_path / "run", module, pipeline={"schedule": schedule, "partition": {"kind": "cuts", "after": cuts}}
     ).module

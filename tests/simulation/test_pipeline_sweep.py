@@ -49,6 +49,7 @@ def random_job(seed: int) -> potluck.Job:
     }
     evaluate, checkpoint = int(rng.choice([0, 0, 5])), int(rng.choice([0, 0, 4]))
     pipeline["evaluation"] = str(rng.choice(["coordinator", "pipeline"]))
+    pipeline["schedule"]["predict"] = bool(rng.random() < 0.5)
     return job_of(
         devices,
         fleet={"faults": faults, "lease": f"{rng.uniform(0.3, 2)} s"},
@@ -63,6 +64,7 @@ def random_job(seed: int) -> potluck.Job:
 def check(seed: int, folder: Path) -> str:
     """Run the job of this seed and hold its journal and its model to the rules; gives back how it ended."""
     bench, job = _bench(), random_job(seed)
+    assert job.pipeline is not None
     result = bench.simulate(job, folder)
     story = Story(folder)
     committed = story.committed()
@@ -75,7 +77,8 @@ def check(seed: int, folder: Path) -> str:
     assert result.status == "done"
     assert len(committed) == BATCHES
     theirs = expected(
-        bench.net, bench.data, BATCHES, BATCH, story.versions(), seed=seed, layer_of=bench.layer_of
+        bench.net, bench.data, BATCHES, BATCH, story.versions(), seed=seed, layer_of=bench.layer_of,
+        predict=job.pipeline.schedule.predict,
     )  # fmt: skip
     same(result.module, theirs)
     return "done"

@@ -33,12 +33,17 @@ class Context:
 
 @dataclass(frozen=True)
 class Piece:
-    """One measurement; same parameters, same work. `weight` is about how many seconds it takes."""
+    """One measurement; same parameters, same work. `weight` is about how many seconds it takes.
+
+    Where nothing of the result is a time of this machine, the piece may be worked on beside others, in processes; its
+    `measure` must then be one that can be sent there.
+    """
 
     name: str
     parameters: Mapping[str, Any]
     measure: Callable[[], Mapping[str, Any]]
     weight: float = 1.0
+    beside: bool = False
 
 
 @dataclass(frozen=True)

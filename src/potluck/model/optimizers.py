@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Annotated
 
 import msgspec
@@ -26,6 +27,10 @@ class Optimizer(Part, frozen=True, kw_only=True):
     def build(self, params: Tensor) -> torch.optim.Optimizer:
         raise NotImplementedError
 
+    def heading(self, moments: Mapping[str, Tensor]) -> Tensor | None:
+        """What the next step would take off the weights if its gradient were as usual; None where nobody can say."""
+        raise NotImplementedError
+
 
 class Sgd(Optimizer, frozen=True, kw_only=True, tag="sgd"):
     momentum: Share = 0.0
@@ -42,6 +47,9 @@ class Sgd(Optimizer, frozen=True, kw_only=True, tag="sgd"):
             lr=self.lr, momentum=self.momentum, weight_decay=self.weight_decay, nesterov=self.nesterov,
         )  # fmt: skip
 
+    def heading(self, moments: Mapping[str, Tensor]) -> Tensor | None:
+        return self.lr * moments["momentum_buffer"] if self.momentum else None
+
 
 class Adam(Optimizer, frozen=True, kw_only=True, tag="adam"):
     """Adam; on federated differences this is FedAdam."""
@@ -57,6 +65,14 @@ class Adam(Optimizer, frozen=True, kw_only=True, tag="adam"):
             [nn.Parameter(params)],
             lr=self.lr, betas=(self.beta1, self.beta2), eps=self.epsilon, weight_decay=self.weight_decay,
         )  # fmt: skip
+
+    def heading(self, moments: Mapping[str, Tensor]) -> Tensor | None:
+        steps = float(moments["step"])
+        if not steps:
+            return None
+        mean = moments["exp_avg"] / (1.0 - self.beta1**steps)
+        spread = torch.sqrt(moments["exp_avg_sq"] / (1.0 - self.beta2**steps))
+        return torch.div(self.lr * mean, spread + self.epsilon)
 
 
 class Schedule(Part, frozen=True, kw_only=True):

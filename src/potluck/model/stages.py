@@ -96,12 +96,17 @@ class Stages:
         return _payload([self._batch(part)[1]])
 
     def forward(
-        self, numbers: Numbers, buffers: Tensor, part: int, arrived: Payload, labels: Payload | None
+        self, numbers: Numbers, buffers: Tensor, part: int, arrived: Payload, labels: Payload | None, ahead: float = 0.0
     ) -> Forwarded:
-        """Through the stage; with labels it is the last one and ends in the loss."""
+        """Through the stage; with labels it is the last one and ends in the loss.
+
+        The weights are taken to where they will be `ahead` steps from now if they go on as they went.
+        """
         section = self._sections.of(numbers.first, numbers.last)
         seed = seeds.child(self._seed, "draws", part, numbers.first) if self._sections.draws else None
-        passed = section.forward(numbers.params, buffers, _tensors(arrived), seed)
+        heading = self._optimizer.heading(numbers.moments) if ahead else None
+        params = numbers.params if heading is None else numbers.params - ahead * heading
+        passed = section.forward(params, buffers, _tensors(arrived), seed)
         if labels is None:
             return Forwarded(_payload(passed.sent), passed, None)
         loss = self._loss(passed.outputs, _tensors(labels)[0])

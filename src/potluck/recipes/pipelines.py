@@ -17,7 +17,7 @@ def _recipe(**pipeline: Any) -> Mapping[str, Any]:
 
 
 FTPIPEHD = _recipe(
-    schedule={"kind": "1f1b", "vertical_sync": True, "fill": "filling"},
+    schedule={"kind": "1f1b", "vertical_sync": True, "fill": "filling", "predict": True},
     partition={"kind": "optimal", "order": "search"},
     replication={"kind": "incremental"},
     recovery={"kind": "repartition"},

@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 from potluck.bench.chart import Chart, Series
-from potluck.bench.decoupled.pairs import Pairs, Work
 from potluck.bench.decoupled.training import alone, central, decoupled, federated
 from potluck.bench.decoupled.workload import CASES, QUICK, Case, Cut
 from potluck.bench.experiment import Benchmark, Context, Piece, Results
@@ -22,12 +21,13 @@ _SEEDS = 3
 
 def pieces(context: Context) -> Sequence[Piece]:
     plan = list(_quick() if context.quick else _full())
-    work: list[Work] = [(_WAYS[way], (case, context.data, context.seed + seed)) for case, way, seed in plan]
-    pairs = Pairs(work)
     return [
-        Piece(_name(*step), _parameters(step[0], step[1]), partial(pairs.result, place), _weight(step[0], step[1]))
-        for place, step in enumerate(plan)
-    ]
+        Piece(
+            _name(case, way, seed), _parameters(case, way),
+            partial(_WAYS[way], case, context.data, context.seed + seed), _weight(case, way), beside=True,
+        )
+        for case, way, seed in plan
+    ]  # fmt: skip
 
 
 def _parameters(case: Case, way: str) -> dict[str, Any]:

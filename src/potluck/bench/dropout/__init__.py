@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -115,9 +116,8 @@ def _federated_piece(setting: str, variation: str, method: str, rounds: int, see
     if table := table_of(SETTINGS[setting], method):
         parameters["table"] = hashlib.blake2b(Path(table).read_bytes(), digest_size=8).hexdigest()
     name, weight = piece_name(setting, variation, method, seed), rounds * (0.6 if method == BOUND else 0.4)
-    return Piece(
-        name, parameters, lambda: federated.measure(setting, variation, method, rounds, seed, data)._asdict(), weight
-    )
+    work = partial(federated.measure, setting, variation, method, rounds, seed, data)
+    return Piece(name, parameters, work, weight, beside=True)
 
 
 def figures(results: Results) -> list[Figure]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -18,23 +18,16 @@ from potluck.journal import Scalar, read
 from potluck.settings import decode
 from potluck.task import Task, TaskSettings, build
 
-__all__ = ["Training", "measure"]
+__all__ = ["measure"]
 
 TESTED = 3000  # of the test samples, always the same
 
 
-class Training(NamedTuple):
-    """What is kept of it; `share` is the mean MAC share of mini-batches, where each chooses."""
+def measure(setting: str, variation: str, method: str, rounds: int, seed: int, data: Path | None) -> dict[str, Any]:
+    """The accuracies of the whole model (of the small one, where that is what is trained) and when it had them.
 
-    times_s: list[float]
-    accuracies: list[float]
-    end_s: float
-    rounds: int
-    share: float
-
-
-def measure(setting: str, variation: str, method: str, rounds: int, seed: int, data: Path | None) -> Training:
-    """The accuracies of the whole model (of the small one, where that is what is trained) and when it had them."""
+    `share` is the mean MAC share of mini-batches, where each chooses.
+    """
     job = dropout_job(SETTINGS[setting], variation, method, rounds, seed)
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "run"
@@ -42,13 +35,13 @@ def measure(setting: str, variation: str, method: str, rounds: int, seed: int, d
         assert result.status == "done", result.reason
         curve = list(_accuracies(folder / "journal.jsonl"))
         shares = [scalar.value for scalar in _scalars(folder / "journal.jsonl", "share")]
-    return Training(
-        [at for at, _ in curve],
-        [accuracy for _, accuracy in curve],
-        float(job.stop.time or 0.0),
-        int(result.summary["rounds"]),
-        float(np.mean(shares)) if shares else 0.0,
-    )
+    return {
+        "times_s": [at for at, _ in curve],
+        "accuracies": [accuracy for _, accuracy in curve],
+        "end_s": float(job.stop.time or 0.0),
+        "rounds": int(result.summary["rounds"]),
+        "share": float(np.mean(shares)) if shares else 0.0,
+    }
 
 
 @lru_cache(maxsize=1)

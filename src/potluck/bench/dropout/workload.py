@@ -18,7 +18,7 @@ STEPS, BATCH = 10, 32
 EVERY = 5  # rounds between two scores
 SLOT_S = 1.0  # a whole step of the fastest at its nominal speed
 VARIATIONS = {"between": float(STEPS), "within": 2.0}  # slots until the speed is drawn anew
-_NETWORKS = "potluck.bench.dropout.networks"
+_NETWORKS = "potluck.bench.networks"
 
 
 class Setting(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from potluck.bench.chart import Chart, Series
@@ -54,9 +55,8 @@ def _run(name: str, workload: volume.Workload, repeat: int, context: Context) ->
     codec, seed = CODECS[name], context.seed + repeat
     parameters = {"workload": dict(workload._asdict()), "codec": dict(codec), "repeat": repeat}
     weight = 8.0 if context.quick else 50.0
-    return Piece(
-        f"{name}/{repeat}", parameters, lambda: volume.measure(workload, codec, seed, context.data), weight=weight
-    )
+    work = partial(volume.measure, workload, codec, seed, context.data)
+    return Piece(f"{name}/{repeat}", parameters, work, weight, beside=True)
 
 
 def _speed(context: Context) -> Piece:

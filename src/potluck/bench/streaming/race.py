@@ -56,15 +56,18 @@ def per_round(job: Job) -> int:
     return int(potluck.simulate(tried).summary["samples"])
 
 
-def measure(job: Job, data: Path | None) -> dict[str, Any]:
+def measure(
+    workload: Workload, recipe: str, rates: testbed.RateSet, seed: int, data: Path | None = None
+) -> dict[str, Any]:
     """The way of the accuracy over time, and what it took."""
+    job = job_of(workload, recipe, rates, seed)
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "run"
         result = potluck.simulate(job, folder=folder, data=data)
         curve = list(_curve(folder / "journal.jsonl"))
     assert result.status == "done", result.reason
     kept = {key: result.summary[key] for key in ("accuracy", "time_s", "bytes", "rounds", "samples", "streams")}
-    return {**kept, "curve": curve}
+    return {**kept, "curve": curve, "target": workload.target}
 
 
 def _curve(journal: Path) -> Iterator[tuple[float, float]]:

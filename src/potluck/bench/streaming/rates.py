@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from potluck.bench.chart import Chart, Series
@@ -35,21 +36,14 @@ def pieces(context: Context) -> list[Piece]:
 def _run(recipe: str, rates: RateSet, repeat: int, workload: race.Workload, context: Context) -> Piece:
     seed = context.seed + repeat
     parameters = {"workload": dict(workload._asdict()), "recipe": recipe, "rates": rates, "repeat": repeat}
-    return Piece(
-        f"{recipe}/{rates}/{repeat}",
-        parameters,
-        lambda: {
-            **race.measure(race.job_of(workload, recipe, rates, seed), context.data), "target": workload.target,
-        },
-        weight=4.0 if context.quick else 130.0,
-    )  # fmt: skip
+    work, weight = partial(race.measure, workload, recipe, rates, seed, context.data), 4.0 if context.quick else 130.0
+    return Piece(f"{recipe}/{rates}/{repeat}", parameters, work, weight, beside=True)
 
 
 def _held(rates: RateSet, policy: str, rounds: int, seed: int) -> Piece:
     parameters = {"rates": rates, "policy": policy, "rounds": rounds, "seed": seed}
-    return Piece(
-        f"{policy}/{rates}", parameters, lambda: buffers.measure(rates, policy, rounds, seed), weight=rounds / 400
-    )
+    work = partial(buffers.measure, rates, policy, rounds, seed)
+    return Piece(f"{policy}/{rates}", parameters, work, weight=rounds / 400, beside=True)
 
 
 def figures(results: Results) -> list[Figure]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from potluck.bench.experiment import Context, Piece, Results
@@ -21,10 +22,8 @@ def pieces(context: Context) -> list[Piece]:
 
 def _piece(name: str, case: skew.Case, workload: skew.Workload, context: Context) -> Piece:
     parameters = {"workload": dict(workload._asdict()), "case": dict(case._asdict()), "seed": context.seed}
-    return Piece(
-        f"skew/{name}", parameters, lambda: skew.measure(case, workload, context.seed, context.data),
-        weight=3.0 if context.quick else 90.0,
-    )  # fmt: skip
+    work = partial(skew.measure, case, workload, context.seed, context.data)
+    return Piece(f"skew/{name}", parameters, work, weight=3.0 if context.quick else 90.0, beside=True)
 
 
 def figures(results: Results) -> Iterator[Figure]:

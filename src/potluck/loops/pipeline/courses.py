@@ -113,6 +113,7 @@ class Timetable(Part, frozen=True, kw_only=True):
 
     vertical_sync: bool = False
     aggregate: Count = 0
+    predict: bool = False
     most_stages: ClassVar[int | None] = None
 
     @property
@@ -137,16 +138,19 @@ class OneFOneB(Timetable, frozen=True, kw_only=True, tag="1f1b"):
 
     With `vertical_sync` a batch meets the same version of the weights on every stage. Every `aggregate` batches
     (0: never) a stage takes the mean of the versions in flight. `filling` windows let in as many batches as keep
-    the slowest part busy, transfers included; `published` ones are N − i.
+    the slowest part busy, transfers included, but no more than `most` (0: twice as many as there are stages): a
+    gradient is as many versions old as there are batches in flight. `published` windows are N − i. With `predict` a
+    batch is computed with the weights as they will be when its gradient is applied, if the optimizer's momentum lasts.
     """
 
     vertical_sync: bool = True
     fill: Literal["published", "filling"] = "published"
+    most: Count = 0
 
     def windows(self, durations: Durations, least: float = 0.0) -> tuple[int, ...]:
         if self.fill == "published":
             return published_windows(durations.stages)
-        return filling_windows(durations, max(durations.floor(), least))
+        return filling_windows(durations, max(durations.floor(), least), self.most or 2 * durations.stages)
 
 
 class GPipe(Timetable, frozen=True, kw_only=True, tag="gpipe"):

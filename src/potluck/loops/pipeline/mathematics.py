@@ -29,8 +29,10 @@ class StageMathematics(Protocol):
 
     def labels(self, part: int) -> Payload: ...
 
-    def forward(self, numbers: Any, buffers: Any, part: int, arrived: Payload, labels: Payload | None) -> Any:
-        """A pass with `payload` (None on the last stage), `buffers` and `loss_now`."""
+    def forward(
+        self, numbers: Any, buffers: Any, part: int, arrived: Payload, labels: Payload | None, ahead: float = 0.0
+    ) -> Any:
+        """A pass with `payload` (None on the last stage), `buffers` and `loss_now`; with weights `ahead` steps on."""
 
     def backward(self, forwarded: Any, gradient: Payload | None) -> tuple[Any, Payload]: ...
 
@@ -101,7 +103,9 @@ class GhostStages:
     def labels(self, part: int) -> Payload:
         return Payload(self._costs.label_bytes * self._sizes.count(part))
 
-    def forward(self, numbers: _Ghost, buffers: Any, part: int, arrived: Payload, labels: Payload | None) -> _Passed:
+    def forward(
+        self, numbers: _Ghost, buffers: Any, part: int, arrived: Payload, labels: Payload | None, ahead: float = 0.0
+    ) -> _Passed:
         size = self._costs.crossing(numbers.last, self._sizes.count(part)) if labels is None else 0
         return _Passed(numbers, part, Payload(size) if labels is None else None)
 

@@ -234,14 +234,14 @@ class Stage:
         self._entering, self._latest = part // self.settings.schedule.parts, part
         version, arrived, labels = self._arrived(part)
         numbers, buffers, mathematics = self.versions[version], self._buffers, self.mathematics
-        first, last = self.is_first, self.is_last
+        first, last, ahead = self.is_first, self.is_last, self._ahead(version)
         if first and not last:
             self._send(self._order[-1], Labels(mathematics.labels(part), term=self.term, part=part))
 
         def run(pace: object) -> Any:
             inputs = mathematics.inputs(part) if first else arrived
             targets = mathematics.labels(part) if first and last else labels
-            return mathematics.forward(numbers, buffers, part, inputs, targets)
+            return mathematics.forward(numbers, buffers, part, inputs, targets, ahead)
 
         forwarded, seconds = await self._compute("forward", part, version, run)
         self._buffers, self._used = forwarded.buffers, version
@@ -253,6 +253,12 @@ class Stage:
                 self._order[self.place + 1],
                 Activation(forwarded.payload, term=self.term, part=part, version=version),
             )
+
+    def _ahead(self, version: int) -> float:
+        """Whole steps (smaller where the learning rate is) from the version that a batch meets to its own."""
+        if not self.settings.schedule.predict:
+            return 0.0
+        return (self._entering - version) * self.settings.lr_schedule.factor(version)
 
     def _arrived(self, part: int) -> tuple[int, Any, Payload | None]:
         """The version that a part meets here, and what came with it."""

@@ -20,6 +20,8 @@ from itertools import accumulate
 
 __all__ = ["Durations", "filling_windows", "published_windows", "steady_period"]
 
+_HALVINGS = 40
+
 
 @dataclass(frozen=True)
 class Durations:
@@ -58,9 +60,26 @@ def published_windows(stages: int) -> tuple[int, ...]:
     return tuple(range(stages, 0, -1))
 
 
-def filling_windows(durations: Durations, period: float | None = None) -> tuple[int, ...]:
-    """The least windows that reach a period, by default the shortest; each extra batch is an extra version to hold."""
-    target = durations.floor() if period is None else period
+def filling_windows(durations: Durations, period: float | None = None, most: int | None = None) -> tuple[int, ...]:
+    """The least windows that reach a period, by default the shortest; each extra batch is an extra version to hold.
+
+    Where that takes more than `most` batches in flight, the windows of the shortest period that takes no more.
+    """
+    shortest = durations.floor() if period is None else period
+    windows = _reaching(shortest, durations)
+    if most is None or windows[0] <= most:
+        return windows
+    longest = max(trip for _, trip in durations.trips(0))  # one batch at a time
+    for _ in range(_HALVINGS):
+        middle = (shortest + longest) / 2
+        if _reaching(middle, durations)[0] <= most:
+            longest = middle
+        else:
+            shortest = middle
+    return _reaching(longest, durations)
+
+
+def _reaching(target: float, durations: Durations) -> tuple[int, ...]:
     windows = [1] * durations.stages
     for stage in reversed(range(durations.stages - 1)):
         needed = (windows[far] - 1 + _batches(trip, target) for far, trip in durations.trips(stage))

@@ -1,4 +1,4 @@
-"""The networks of the federated part, so small that a hundred devices of them train in a minute on two cores."""
+"""Convolutional networks so small that a hundred devices of them train in a minute on two cores."""
 
 from __future__ import annotations
 
