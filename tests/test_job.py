@@ -218,6 +218,8 @@ def test_files_are_looked_for_beside_the_file_that_names_them(tmp_path: Path, mo
     speed = ['fleet.devices=[{preset="pi4", speed={kind="csv", file="own.csv"}}]']
     over = load(tmp_path / "job.toml", speed)
     assert over.fleet.devices[0].speed.file == str(tmp_path / "own.csv")  # type: ignore[attr-defined]
+    explored = load(tmp_path / "job.toml", ["recipe=distreal", "rounds.submodel.table=front.json"])
+    assert explored.rounds.submodel.table == str(tmp_path / "front.json")  # type: ignore[attr-defined]
 
 
 def test_a_resolved_job_stands_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

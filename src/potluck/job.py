@@ -145,7 +145,7 @@ def _read(path: Path, where: str = "") -> dict[str, Any]:
 
 
 def _with_paths(raw: Any, folder: Path) -> Any:
-    """The same tables with the files of traces made absolute, so that the resolved job stands alone."""
+    """The same tables with the files that they name made absolute, so that the resolved job stands alone."""
     if isinstance(raw, list):
         return [_with_paths(item, folder) for item in raw]
     if not isinstance(raw, dict):
@@ -153,4 +153,6 @@ def _with_paths(raw: Any, folder: Path) -> Any:
     found = {key: _with_paths(value, folder) for key, value in raw.items()}
     if found.get("kind") == "csv" and isinstance(found.get("file"), str):
         found["file"] = str((folder / found["file"]).resolve())
+    if found.get("kind") == "filter-dropout" and found.get("table"):
+        found["table"] = str((folder / found["table"]).resolve())
     return found

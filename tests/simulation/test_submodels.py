@@ -246,6 +246,18 @@ def test_norms_without_statistics_leave_the_training_as_it_is(kind: str) -> None
         assert torch.equal(tensor, static[name]) is not name.startswith(("1.running", "1.num")), name
 
 
+@pytest.mark.parametrize("kind", ["whole", "heterofl", "filter-dropout"])
+def test_a_model_comes_out_with_statistics_and_scores_as_the_run_says(kind: str) -> None:
+    wanted = job({"kind": kind, "static": True}, uneven())
+    data = small_data()
+    result = potluck.simulate(wanted, task=potluck.Task(small_net(), data), threads=0)
+    assert result.module is not None
+    assert not torch.equal(result.module.state_dict()["1.running_mean"], torch.zeros(8))
+    outputs = result.module.eval()(data.test.x)
+    right = (outputs.argmax(1) == data.test.y).float().mean()
+    assert float(right) == pytest.approx(result.summary["accuracy"])
+
+
 def test_the_small_network_is_what_everyone_trains_and_what_comes_out() -> None:
     after = run(job({"kind": "small", "share": 0.4}, alike()))
     kept = after["0.weight"].shape[0]

@@ -139,12 +139,19 @@ class Server:
     def evaluate(self) -> dict[str, float]:
         """Loss and accuracy on the held-out data; no accuracy for targets that are no classes."""
         assert self._test is not None
+        return _score(self._settled().outputs(_in_batches(self._test)), self._replica.loss)
+
+    def finished(self) -> State:
+        """The newest version as one uses it: norms whose training kept no statistics have some."""
+        return State(self.state.params, self._settled().state_buffers())
+
+    def _settled(self) -> Replica:
         replica = self._replica
         replica.load(0, self.layout.layers - 1, self.state.params, self.state.buffers)
         replica.settle()
         if self._calibrate is not None:
             self._calibrate(replica)
-        return _score(replica.outputs(_in_batches(self._test)), replica.loss)
+        return replica
 
     def tensors(self) -> dict[str, Tensor]:
         """All that a checkpoint must hold, by name."""

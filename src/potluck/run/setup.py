@@ -142,7 +142,7 @@ class Setup:
     def finished(self) -> nn.Module | None:
         """The trained model."""
         if self.module is not None and isinstance(self.server, Server):
-            _load(self.module, self.server.state, self.layout)
+            _load(self.module, self.server.finished(), self.layout)
         return self.module
 
 
