@@ -148,6 +148,7 @@ def _be(folder: Path, words: Sequence[str], out: Path, err: Path) -> None:
     for path, number in ((out, 1), (err, 2)):
         with path.open("wb") as file:
             os.dup2(file.fileno(), number)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests were begun in the background
     main(list(words))
 
 

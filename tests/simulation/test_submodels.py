@@ -13,6 +13,7 @@ from torch import nn
 
 import potluck
 from potluck.data import Dataset, from_tensors
+from potluck.errors import SettingError
 from potluck.fleet.traces import Constant, Piecewise, RandomWalk
 from potluck.job import load, make
 from potluck.journal import Scalar, Span, read
@@ -171,6 +172,27 @@ def test_what_no_device_trains_stays_as_it_was_with_server_momentum() -> None:
     assert not moved["2.weight"][:, 4:].any()
     assert not moved["5.weight"][:, 64:].any()
     assert moved["5.bias"].all()
+
+
+def test_what_one_device_trains_alone_is_averaged_over_that_device_alone() -> None:
+    """Of two devices only one affords the last filters: averaged over both they move half as far."""
+    devices = [{"name": "fast", "flops": "4 MFLOP/s", "link": "lan"}, {"name": "slow", "flops": "1e6", "link": "lan"}]
+    once = {"stop": {"rounds": 1}, "rounds": {"local": {"steps": 1, "lr": 0.05}}}
+    start = small_net(norm=False).state_dict()["0.weight"]
+    kind = {"kind": "filter-dropout", "units": "leading", "scaled": False}
+    everyone, trained = (
+        run(job({**kind, "mean": mean}, devices, **once), net=small_net(norm=False))["0.weight"] - start
+        for mean in ("all", "trained")
+    )
+    assert trained[7].any()
+    torch.testing.assert_close(trained[7], 2 * everyone[7])
+    torch.testing.assert_close(trained[0], everyone[0])
+
+
+def test_a_mean_over_those_who_trained_needs_to_see_what_did_not_move() -> None:
+    kind = {"kind": "filter-dropout", "units": "leading", "mean": "trained"}
+    with pytest.raises(SettingError, match="leaves out entries"):
+        run(job(kind, uneven(), rounds={"codec": "top-k"}))
 
 
 def test_a_sub_model_is_sent_and_sent_back_as_one() -> None:

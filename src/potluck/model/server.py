@@ -82,10 +82,13 @@ class Server:
             self._sum = self._merge.begin(self.layout)
         params, buffers = self._assemble(pieces, self.layout if part is None else part.layout)
         weight = self._merge.weight(samples, staleness)
-        if part is None:
-            self._sum.add(params, buffers, weight)
-        else:
+        if part is not None:
             part.add_to(self._sum, params, buffers, weight)
+        elif self._carver is not None and self._carver.unmoved:
+            moved = params.nonzero().squeeze(1)
+            self._sum.add_part(params[moved], buffers, weight, moved, torch.arange(len(buffers)))
+        else:
+            self._sum.add(params, buffers, weight)
 
     def step(self, lr: float) -> None:
         """Go down the mean of what was added; the version before stays as it was."""

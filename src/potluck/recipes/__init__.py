@@ -25,6 +25,7 @@ class Recipe(NamedTuple):
 
 _SYNCHRONOUS = {"local": "gradient", "server": {"kind": "sgd", "lr": 0.1, "momentum": 0.9}}
 _LOCAL = {"kind": "sgd", "lr": 0.05, "epochs": 1}
+_ORDERED = {"kind": "filter-dropout", "units": "leading", "scaled": False, "mean": "trained"}
 
 CATALOGUE: Mapping[str, Recipe] = {
     "sync-sgd": Recipe(
@@ -88,9 +89,9 @@ CATALOGUE: Mapping[str, Recipe] = {
         {"rounds": {"local": _LOCAL, "submodel": "filter-dropout"}},
     ),
     "distreal-ordered": Recipe(
-        "distreal that always leaves the same filters, so that a smaller network is the core of every larger one",
+        "distreal that keeps the leading filters, and averages each number over those who trained it",
         "Potluck; after Rapp et al. 2022 and Horváth et al. 2021",
-        {"rounds": {"local": _LOCAL, "submodel": {"kind": "filter-dropout", "units": "leading", "scaled": False}}},
+        {"rounds": {"local": _LOCAL, "submodel": _ORDERED}},
     ),
     "uniform-dropout": Recipe(
         "distreal with one rate for all layers, so that nothing has to be explored",

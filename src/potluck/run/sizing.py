@@ -17,6 +17,7 @@ from potluck.loops.costs import Costs
 from potluck.loops.mathematics import Whom
 from potluck.model.carving import Carver, Part
 from potluck.model.chain import Chain, trace
+from potluck.model.codecs import Sparse
 from potluck.model.decoupled.part import ClassGroups
 from potluck.model.state import Layout
 from potluck.model.submodels import Width, small_model
@@ -99,6 +100,8 @@ def carver_of(
             "rounds.codec",
             "what this codec holds back cannot follow parts of the model that change from round to round",
         )
+    if submodel.unmoved and isinstance(job.rounds.codec, Sparse):
+        raise SettingError("rounds.codec", "leaves out entries, so that nobody sees which were trained (`mean`)")
     if job.rounds.transfer.ahead:
         raise SettingError("rounds.transfer", "duplex transfers are for whole models")
     if isinstance(submodel, ClassGroups):

@@ -21,7 +21,9 @@ class Method(NamedTuple):
 
 METHODS: Mapping[str, Method] = {
     "distreal-ordered": Method(
-        "DISTREAL, ordered", "distreal-ordered", {"kind": "filter-dropout", "units": "leading", "scaled": False}
+        "DISTREAL, ordered",
+        "distreal-ordered",
+        {"kind": "filter-dropout", "units": "leading", "scaled": False, "mean": "trained"},
     ),
     "distreal": Method("DISTREAL as published", "distreal", {"kind": "filter-dropout"}),
     "uniform-dropout": Method("one rate for all layers", "uniform-dropout", {"kind": "uniform-dropout"}),

@@ -36,14 +36,14 @@ class Setting(NamedTuple):
 
 SETTINGS: Mapping[str, Setting] = {
     "cifar10-iid": Setting(
-        "CIFAR-10, iid", f"{_NETWORKS}:thin_vgg", "cifar10", "iid", 0.1, 1_292_800, table="thin-vgg"
+        "CIFAR-10, iid", f"{_NETWORKS}:thin_vgg", "cifar10", "iid", 0.05, 1_292_800, table="thin-vgg"
     ),
     "cifar10-skewed": Setting(
         "CIFAR-10, Dirichlet 0.1", f"{_NETWORKS}:thin_vgg", "cifar10", {"kind": "dirichlet", "alpha": 0.1},
-        0.1, 1_292_800, table="thin-vgg",
+        0.05, 1_292_800, table="thin-vgg",
     ),
     "femnist": Setting(
-        "FEMNIST, by writer", f"{_NETWORKS}:thin_cnn", "femnist", "owner", 0.1, 668_112, table="thin-cnn"
+        "FEMNIST, by writer", f"{_NETWORKS}:thin_cnn", "femnist", "owner", 0.05, 668_112, table="thin-cnn"
     ),
     "digits": Setting("digits", f"{_NETWORKS}:thin_digits", "digits", "iid", 0.1, 23_680),
 }  # fmt: skip
@@ -64,7 +64,7 @@ def table_of(setting: Setting, method: str) -> str:
 def dropout_job(setting: Setting, variation: str, method: str, rounds: int, seed: int) -> Job:
     """A job that ends after the time that so many rounds take if nobody is ever waited for."""
     found = METHODS[method]
-    local = {"kind": "sgd", "steps": STEPS, "lr": setting.lr}
+    local = {"kind": "sgd", "steps": STEPS, "lr": setting.lr, "momentum": 0.9}
     submodel = {**found.submodel, "static": True}  # all alike: a norm's statistics are taken when it is scored
     if method in EXPLORED:
         submodel["table"] = table_of(setting, method)

@@ -30,6 +30,7 @@ BENCHMARK = Benchmark(
     pieces=_pieces,
     figures=_figures,
     charts=_charts,
+    needs=lambda context: () if context.quick else ("cifar10",),
     notes=(
         "Really trained: three convolutions with batch norm (34 k weights) on CIFAR-10; time and bytes are those of"
         " ResNet-152 for 32×32 on a GPU of a K80 with 5 Gbit/s. Accuracy is top-1; the paper's is top-5.",

@@ -58,6 +58,7 @@ class GroupCarver:
     """`held` are each device's groups; `counts` its samples of each class in a turn, where they are known."""
 
     lends = False
+    unmoved = False
     chooses = False
 
     def __init__(

@@ -66,6 +66,7 @@ class Submodel(Part, frozen=True, kw_only=True):
     """Which part of the model? This base trains the whole of it."""
 
     capacity: ClassVar[Capacity] = "nominal"
+    unmoved: ClassVar[bool] = False
 
     scaled: bool = False  # scale by 1/(share kept), as dropout does
     static: bool = False  # batch norm without running statistics
@@ -105,7 +106,12 @@ class FilterDropout(Submodel, frozen=True, kw_only=True, tag="filter-dropout"):
 
     table: str = ""  # the file that `potluck explore` wrote; without one, the same rate for all sets
     units: Literal["random", "leading"] = "random"  # leading: smaller ones lie inside larger ones, as in HeteroFL
+    mean: Literal["all", "trained"] = "all"  # of a number: over all updates, or over those that changed it
     scaled: bool = True
+
+    @property
+    def unmoved(self) -> bool:  # type: ignore[override]
+        return self.mean == "trained"
 
     def ladder(self, width: Width) -> Sequence[Counts]:
         if not self.table:
