@@ -51,6 +51,12 @@ class Outgoing:
             return self.sent - 1
         return None
 
+    def more(self, most: int) -> list[int]:
+        """Chunks that may go along with the one that was due, none of them the last of all."""
+        room = min(most, WINDOW - (self.sent - self.got), self.layout.chunks - 1 - self.sent)
+        first, self.sent = self.sent, self.sent + max(0, room)
+        return list(range(first, self.sent))
+
     def confirm(self, count: int) -> None:
         """So many chunks are there."""
         self.got = max(self.got, min(count, self.sent))

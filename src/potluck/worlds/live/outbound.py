@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -28,6 +29,7 @@ from potluck.worlds.live.wire import ASK
 
 __all__ = ["Outbound", "Sending"]
 
+_AT_ONCE = 4  # chunks that a thread puts on an unshaped link in one go
 _LONGEST_S = 600.0  # how long nothing is heard of a message until it is given up
 
 _log = logging.getLogger("potluck")
@@ -165,8 +167,10 @@ class Outbound:
             await asyncio.sleep(max(0.0, until - self._now()))
         if index == out.layout.chunks - 1:
             await self._before_last()
+        more = out.more(_AT_ONCE - 1) if taken is None else []
         if not self._conditions.is_cut(to):
-            await self._post.put(to, lambda: self._chunk(out, index, begun, until))
+            chunks = [partial(self._chunk, out, place, begun, until) for place in (index, *more)]
+            await self._post.put(to, *chunks)
 
     async def _ask(self, transfer: _Transfer) -> None:
         """Behind the chunks that are on their way, so that whatever is missing then is lost."""

@@ -11,7 +11,7 @@ import contextlib
 import logging
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import zenoh
@@ -70,9 +70,9 @@ class Post:
         self._queue.put(lambda: _call(loop, done))
         return done
 
-    async def put(self, to: str, chunk: Callable[[], tuple[bytes, bytes | None]]) -> None:
-        """Make a chunk and its head, and put them on their way."""
-        await asyncio.get_running_loop().run_in_executor(self._pool, self._put, to, chunk)
+    async def put(self, to: str, *chunks: Callable[[], tuple[bytes, bytes | None]]) -> None:
+        """Make chunks and their heads, one after another, and put them on their way."""
+        await asyncio.get_running_loop().run_in_executor(self._pool, self._put, to, chunks)
 
     def say_now(self, to: str, frame: bytes) -> None:
         """Put a small frame on its way from this very thread; may block."""
@@ -95,15 +95,17 @@ class Post:
         self._thread.join(_CLOSING_S)
         self._pool.shutdown(wait=True, cancel_futures=True)
 
-    def _put(self, to: str, chunk: Callable[[], tuple[bytes, bytes | None]]) -> None:
-        data, head = chunk()
-        self.session.put(
-            keys.lane_between(self.era, self.name, to, keys.BULK),
-            data,
-            attachment=head,
-            congestion_control=zenoh.CongestionControl.BLOCK,
-            priority=zenoh.Priority.DATA,
-        )
+    def _put(self, to: str, chunks: Sequence[Callable[[], tuple[bytes, bytes | None]]]) -> None:
+        key = keys.lane_between(self.era, self.name, to, keys.BULK)
+        for chunk in chunks:
+            data, head = chunk()
+            self.session.put(
+                key,
+                data,
+                attachment=head,
+                congestion_control=zenoh.CongestionControl.BLOCK,
+                priority=zenoh.Priority.DATA,
+            )
 
     def _speak(self) -> None:
         while (what := self._queue.get()) is not None:
