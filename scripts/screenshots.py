@@ -20,12 +20,14 @@ import uvicorn
 
 import potluck
 from potluck.errors import UserError
+from potluck.job import load
 from potluck.recipes import CATALOGUE
 from potluck.report import html
 from potluck.report.browser import Browser, find_browser
 from potluck.report.server import app
 
-PICTURES = Path(__file__).parents[1] / "docs" / "pictures"
+ROOT = Path(__file__).parents[1]
+PICTURES, EXAMPLES = ROOT / "docs" / "pictures", ROOT / "examples"
 FLEET: Mapping[str, Any] = {
     "lease": "2 s",
     "devices": [
@@ -46,7 +48,7 @@ CHAIN: Mapping[str, Any] = {
     ],
     "faults": [{"kind": "crash", "device": "pi5", "at": "600 ms", "restart": "400 ms"}],
 }
-JOBS: Mapping[str, Mapping[str, Any]] = {
+JOBS: Mapping[str, Mapping[str, Any] | Path] = {
     "dynacomm": {"task": TASK, "fleet": FLEET, "stop": {"rounds": 60}, "rounds": {"batching": {"size": 160}}},
     "ftpipehd": {
         "task": {"model": "resnet20", "data": "synthetic"},
@@ -55,9 +57,9 @@ JOBS: Mapping[str, Mapping[str, Any]] = {
         "evaluate": 10,
         "pipeline": {"optimizer": {"lr": 0.01}},
     },
-    "scadles": {"task": TASK, "fleet": FLEET, "stop": {"rounds": 60}},
-    "decoupled": {"task": TASK, "fleet": FLEET, "stop": {"rounds": 40}},
-    "distreal": {"task": TASK, "fleet": FLEET, "stop": {"rounds": 40}},
+    "scadles": EXAMPLES / "scadles",
+    "decoupled": EXAMPLES / "decoupled",
+    "distreal": EXAMPLES / "distreal",
     "fedavg": {"task": TASK, "fleet": FLEET, "stop": {"rounds": 40}},
     "fedbuff": {"task": TASK, "fleet": FLEET, "stop": {"rounds": 80}},
 }
@@ -79,12 +81,12 @@ def main() -> None:
             _pages(browser, runs)
 
 
-def _run(name: str, job: Mapping[str, Any], folder: Path) -> bool:
+def _run(name: str, job: Mapping[str, Any] | Path, folder: Path) -> bool:
     if name not in CATALOGUE:
         typer.echo(f"skipped {name}: the catalogue has no such recipe")
         return False
     try:
-        potluck.simulate({"recipe": name, **job}, folder=folder)
+        potluck.simulate(load(job / "job.toml") if isinstance(job, Path) else {"recipe": name, **job}, folder=folder)
     except UserError as error:
         typer.echo(f"skipped {name}: {error}")
         return False

@@ -37,7 +37,9 @@ BENCHMARK = Benchmark(
         "All recipes go through the data equally often, with a learning rate that falls over the whole run.",
         "Stream rates beyond the eight or ten that the authors' code shows are drawn from the paper's distributions,"
         " none below 8 samples/s: in S1 one of them is at that bound, which is what ddl waits for.",
-        "Volume is what devices push, indices included; the model that they pull is not compressed.",
+        "Volume is what devices push, indices included; the model that they pull is not compressed. Compression: an MLP"
+        " on the digits, 400 rounds of 16 devices, which is until nothing more is learned; LeNet-5 on CIFAR-10, 600"
+        " rounds, is stopped long before.",
         "A push counts as compressed if it takes less than half of the dense bytes.",
     ),
 )
