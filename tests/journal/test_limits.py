@@ -67,3 +67,12 @@ def test_an_update_in_segments_is_one_update() -> None:
         tally.add(Span("a", "push", 0.0, 1.0, {"round": 0, "layers": layers}))
     tally.add(Span("a", "push", 1.0, 2.0, {"round": 1}))
     assert tally.load(["a"]).updates == 2
+
+
+def test_where_streams_are_equally_slow_the_lack_of_data_is_said() -> None:
+    rounds = [
+        [Span(name, "stream", 10.0 * number, 10.0 * number + 8.0, {"round": number}) for name in ("a", "b")]
+        + _round(number, "a", "push", by=0.0)
+        for number in range(3)
+    ]
+    assert _limit(*rounds) == "b waited for data 80% of the time: its stream is too slow"

@@ -41,6 +41,7 @@ class Tally:
         self._samples: dict[str, int] = {}
         self._events: dict[str, dict[str, int]] = {}
         self._state: dict[str, str] = {}
+        self._starved: dict[str, float] = {}  # seconds without data, where it streams in
         self._blame = Blame()
 
     def add(self, record: Record) -> None:
@@ -48,6 +49,7 @@ class Tally:
             self._add_part(record, _PART_OF[record.name])
             self._blame.add_part(record)
         elif isinstance(record, Span) and record.name == "stream":
+            self._starved[record.node] = self._starved.get(record.node, 0.0) + record.end - record.start
             self._blame.add_part(record)
         elif isinstance(record, Span) and record.name == "round":
             self._blame.close_round(record)
@@ -114,7 +116,12 @@ class Tally:
         if not self._seconds or now <= 0:
             return "nothing was measured"
         verdict = self._blame.verdict(now)
-        return verdict.sentence(now) if verdict is not None else self._busiest(now)
+        if verdict is not None:
+            return verdict.sentence(now)
+        name, starved = max(self._starved.items(), key=lambda item: (item[1], item[0]), default=("", 0.0))
+        if starved > now / 2:
+            return f"{name} waited for data {min(starved / now, 1.0):.0%} of the time: its stream is too slow"
+        return self._busiest(now)
 
     def _busiest(self, now: float) -> str:
         name, seconds = max(self._seconds.items(), key=lambda item: (sum(item[1].values()), item[0]))

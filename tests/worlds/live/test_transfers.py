@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 import numpy as np
@@ -78,12 +78,13 @@ class _Leaky:
         self.sent = 0
         put = Post._put
 
-        def leaky(post: Post, to: str, chunk: Callable[[], tuple[bytes, bytes | None]]) -> None:
-            if chunk()[1] is not None and chunk()[0]:
-                self.sent += 1
-                if self.sent in lost:
-                    return
-            put(post, to, chunk)
+        def leaky(post: Post, to: str, chunks: Sequence[Callable[[], tuple[bytes, bytes | None]]]) -> None:
+            for chunk in chunks:
+                if chunk()[1] is not None and chunk()[0]:
+                    self.sent += 1
+                    if self.sent in lost:
+                        continue
+                put(post, to, [chunk])
 
         monkeypatch.setattr(Post, "_put", leaky)
 
