@@ -42,9 +42,12 @@ class Pace:
 
     def line(self, keeper: Keeper, now: float) -> str:
         """Where the run is, in one line."""
+        from potluck.run.ticket import is_live
+
         books, stop = keeper.books, keeper.job.stop
         number = f"{books.round}/{stop.rounds}" if stop.rounds else str(books.round)
-        parts = [f"{keeper.job.recipe}: round {number}", f"{seconds(now)} virtual"]
+        virtual = "" if is_live(keeper.folder) else " virtual"
+        parts = [f"{keeper.job.recipe}: round {number}", f"{seconds(now)}{virtual}"]
         if "accuracy" in books.score:
             parts.append(f"accuracy {percent(books.score['accuracy'])}")
         parts.append(f"{amount(books.traffic)} sent")

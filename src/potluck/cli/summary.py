@@ -31,9 +31,12 @@ def say(result: Result, keeper: Keeper | None, *, as_json: bool, quiet: bool) ->
 
 
 def _figures(result: Result) -> str:
+    from potluck.run.ticket import is_live
+
     figures = result.summary
-    parts = [f"{figures['rounds']} rounds in {seconds(figures['time_s'])} of virtual time"]
-    parts.append(f"{seconds(figures['wall_s'])} here")
+    live = is_live(result.folder)
+    parts = [f"{figures['rounds']} rounds in {seconds(figures['time_s'])}" + ("" if live else " of virtual time")]
+    parts.append(f"{seconds(figures['wall_s'])} {'in all' if live else 'here'}")
     if figures["accuracy"] is not None:
         parts.append(f"accuracy {percent(figures['accuracy'])}")
     elif figures["loss"] is not None:

@@ -11,7 +11,7 @@ import msgspec
 
 from potluck.errors import RunError
 
-__all__ = ["Ticket", "read", "stop", "write"]
+__all__ = ["Ticket", "is_live", "read", "stop", "write"]
 
 _NAME = "live.json"
 
@@ -44,6 +44,11 @@ def write(folder: Path, ticket: Ticket) -> None:
     aside = folder / f".{_NAME}.{os.getpid()}"
     aside.write_bytes(msgspec.json.encode(ticket))
     aside.replace(folder / _NAME)
+
+
+def is_live(folder: Path | None) -> bool:
+    """Whether this is the folder of a live run, whose seconds are those of the clock on the wall."""
+    return folder is not None and (folder / _NAME).exists()
 
 
 def read(folder: Path) -> Ticket | None:
