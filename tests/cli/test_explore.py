@@ -39,6 +39,7 @@ def test_writes_a_table_and_says_what_it_is_worth(job: Path) -> None:
     assert "rank correlation of the proxy" in said
     assert ParetoTable.load(job / "table.json").sets == ("linear1",)
     assert (job / "table.json.evaluations.jsonl").exists()
+    assert "one rate for all sets" in (job / "table.svg").read_text(encoding="utf-8")
 
 
 def test_json_is_one_object_and_the_second_call_finds_the_same(job: Path) -> None:

@@ -102,3 +102,14 @@ def test_unknown_ways_are_refused() -> None:
 @pytest.mark.long
 def test_processes_answer_as_this_one_does() -> None:
     assert run(processes=2)[0] == run()[0]
+
+
+def test_what_a_vector_costs_can_be_measured(tmp_path: Path) -> None:
+    cache = tmp_path / "evaluations.jsonl"
+    found, told = run(cache, cost="seconds", repeats=1, generations=1)
+    timed = {progress.question.counts: progress.answer for progress in told if progress.question.judge == "seconds"}
+    assert all(seconds > 0 for seconds in timed.values())
+    assert all(entry.macs <= found.table.baseline_macs for entry in found.table.entries)
+    again, nothing = run(cache, cost="seconds", repeats=1, generations=1)
+    assert again == found
+    assert not nothing, "what was measured is kept"

@@ -53,10 +53,29 @@ def explore(
     if shown is not None:
         shown.end()
     found.table.save(out)
+    picture = out.with_suffix(".svg")
+    picture.write_text(_drawn(found), encoding="utf-8")
     if as_json:
         typer.echo(json.dumps(_plain(found, out)))
     else:
         _say(found, out, quiet)
+
+
+def _drawn(found: Findings) -> str:
+    """The front beside one rate for all sets."""
+    from potluck.bench.chart import Chart, Series, draw
+
+    tables = {"explored": found.table, "one rate for all sets": found.uniform}
+    series = [
+        Series(
+            name,
+            [entry.gain for entry in table.entries],
+            [100 * entry.macs / table.baseline_macs for entry in table.entries],
+        )
+        for name, table in tables.items()
+    ]
+    chart = Chart(title=found.table.model, y_label="gain", x_label="cost, % of the whole model's", series=series)
+    return draw([chart])
 
 
 def _settings(seed: int, minutes: float | None, proxy: str, ways: list[str]) -> Exploration:
@@ -125,4 +144,5 @@ def _say(found: Findings, out: Path, quiet: bool) -> None:
     )
     if found.correlation is not None:
         typer.echo(f"rank correlation of the proxy with training: {found.correlation:.2f}")
+    typer.echo(f"the front is drawn in {out.with_suffix('.svg')}")
     typer.echo(f'written to {out}; use it as submodel = {{kind = "filter-dropout", table = "{out}"}}')

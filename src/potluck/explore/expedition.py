@@ -65,7 +65,7 @@ class Expedition:
         """Search and compare; what is in the table is trained `repeats` times, the uniform vectors too."""
         plainly = uniform_rates(self._settings, len(self._width.sets))
         uniform = [self._width.counts(rates, self._settings.grid) for rates in plainly]
-        best = self._best(evolve(self._width, self._settings, self._judge, self._next_generation))
+        best = self._best(evolve(self._width, self._settings, self._costs, self._judge, self._next_generation))
         everything = list(dict.fromkeys([*best, *uniform]))
         table, plain = self._table(everything), self._table(uniform)
         worst = min(0.0, *(entry.gain for entry in (*table.entries, *plain.entries)))
@@ -76,15 +76,22 @@ class Expedition:
         judge = "training" if self._settings.proxy == "none" else self._settings.proxy
         return self._desk.answers([Question(judge, one, 0) for one in counts])
 
+    def _costs(self, counts: Sequence[Counts]) -> list[float]:
+        """As shares of what the whole model costs."""
+        if self._settings.cost == "macs":
+            return [self._width.share(one) for one in counts]
+        whole, *each = self._desk.answers([Question("seconds", one, 0) for one in (self._width.full, *counts)])
+        return [min(seconds / whole, 1.0) for seconds in each]
+
     def _best(self, seen: Sequence[Counts]) -> list[Counts]:
         """The front as the search has seen it."""
-        shares = [self._width.share(one) for one in seen]
-        return [seen[index] for index in front(shares, self._judge(seen))]
+        return [seen[index] for index in front(self._costs(seen), self._judge(seen))]
 
     def _table(self, counts: Sequence[Counts]) -> ParetoTable:
+        """Costs in MACs; those measured as time are so many of the whole model's."""
         rows = [
-            (self._width.macs(one), gain, self._rates(one))
-            for one, gain in zip(counts, self._trained(counts), strict=True)
+            (max(1, round(share * self._width.full_macs)), gain, self._rates(one))
+            for one, share, gain in zip(counts, self._costs(counts), self._trained(counts), strict=True)
         ]
         return ParetoTable.of(self._name, [part.name for part in self._width.sets], self._width.full_macs, rows)
 

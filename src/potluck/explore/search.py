@@ -27,7 +27,9 @@ def uniform_rates(settings: Exploration, sets: int) -> list[list[float]]:
     return [[float(rate)] * sets for rate in np.linspace(0.0, settings.highest_rate, settings.uniform)]
 
 
-def evolve(width: Width, settings: Exploration, judge: Judge, progress: Callable[[int], None]) -> list[Counts]:
+def evolve(
+    width: Width, settings: Exploration, costs: Judge, judge: Judge, progress: Callable[[int], None]
+) -> list[Counts]:
     """All counts that were looked at; the same settings and answers look at the same ones, so it can be resumed."""
     algorithm = _algorithm(width, settings)
     deadline = None if settings.minutes is None else time.monotonic() + 60 * settings.minutes
@@ -38,7 +40,7 @@ def evolve(width: Width, settings: Exploration, judge: Judge, progress: Callable
         counts = [width.counts([float(rate) for rate in rates], settings.grid) for rates in offspring.get("X")]
         gains = judge(counts)
         seen.update(dict.fromkeys(counts))
-        offspring.set("F", np.array([[width.share(one), -gain] for one, gain in zip(counts, gains, strict=True)]))
+        offspring.set("F", np.array([[cost, -gain] for cost, gain in zip(costs(counts), gains, strict=True)]))
         for individual in offspring:
             individual.evaluated.update(["F", "G", "H"])
         algorithm.tell(infills=offspring)
