@@ -25,7 +25,7 @@ _FLOWER = f"Flower's SuperLink and 10 SuperNodes on the same machine, by {_COMPA
 
 def pieces(context: Context) -> list[Piece]:
     """Repeats take turns, so that what else the machine does falls on all of them alike."""
-    repeats, empty, lab, overlap = (1, 20, 6, 4) if context.quick else (3, 200, 30, 12)
+    repeats, empty, lab, overlap = (1, 20, 6, 4) if context.quick else (2, 200, 30, 12)
     found = []
     for repeat in range(repeats):
         found.append(_piece(f"empty/{repeat}", {"rounds": empty}, jobs.empty(_DEVICES, empty), act_out=False))

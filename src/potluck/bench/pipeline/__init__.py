@@ -33,7 +33,7 @@ def pieces(context: Context) -> Sequence[Piece]:
 
 
 def _learning_pieces(context: Context) -> Iterator[Piece]:
-    workload, seeds = (DIGITS, 1) if context.quick else (CIFAR, 3)
+    workload, seeds = (DIGITS, 1) if context.quick else (CIFAR, 2)
     for repeat in range(seeds):
         for name, way in WAYS.items():
             parameters = {"workload": list(workload), "way": list(way), "repeat": repeat}
