@@ -35,6 +35,9 @@ Throttle = Annotated[
     float, typer.Option("--throttle", min=0.001, max=1.0, help="Act slower: the share of this machine's speed to use.")
 ]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Say more.")]
+SharedMemory = Annotated[
+    bool, typer.Option("--shared-memory", help="Exchange long messages with processes of this host through memory.")
+]
 
 PORT = 7447
 _ADDRESS = re.compile(r"(?:(?P<protocol>\w+)/)?(?P<host>\[[0-9a-fA-F:.%\w]+\]|[\w.-]+)(?::(?P<port>\d{1,5}))?")
@@ -49,6 +52,7 @@ def join(
     threads: Cores = 0,
     memory: Memory = "",
     throttle: Throttle = 1.0,
+    shared_memory: SharedMemory = False,
     data: Data = None,
     verbose: Verbose = False,
 ) -> None:
@@ -61,7 +65,7 @@ def join(
     from potluck.worlds.live.session import Place
 
     protocol, tls, name = _identity(address, certs, name)
-    place = Place(connect=(_locator(address, protocol),), tls=tls)
+    place = Place(connect=(_locator(address, protocol),), tls=tls, shared_memory=shared_memory)
     seat = Seat(
         place, name, token, once=once, threads=threads or os.cpu_count() or 1, throttle=throttle,
         memory_bytes=memory_bytes, data=data,

@@ -39,6 +39,10 @@ Insecure = Annotated[bool, typer.Option("--insecure", help="Listen beyond this m
 Wait = Annotated[float, typer.Option("--wait", min=0.0, help="Seconds to wait for the fleet before beginning without.")]
 Hours = Annotated[float, typer.Option("--token-hours", min=0.01, help="How long the join token holds.")]
 
+SharedMemory = Annotated[
+    bool, typer.Option("--shared-memory", help="Exchange long messages with processes of this host through memory.")
+]
+
 
 def serve(
     job: JobFile,
@@ -48,6 +52,7 @@ def serve(
     insecure: Insecure = False,
     wait: Wait = 600.0,
     token_hours: Hours = 24.0,
+    shared_memory: SharedMemory = False,
     out: Out = None,
     data: Data = None,
     seed: Seed = None,
@@ -62,7 +67,7 @@ def serve(
         locator = _locator(listen, certs, insecure)
         watch = Remembering(shown)
         keeper = Keeper.fresh(wanted, folder, watch, stopping)
-        result = _led(wanted, keeper, locator, certs, data, wait, token_hours)
+        result = _led(wanted, keeper, locator, certs, data, wait, token_hours, shared_memory)
     end(result, watch, as_json, quiet)
 
 
@@ -120,6 +125,7 @@ def _led(
     data: Path | None,
     wait: float,
     hours: float,
+    shared_memory: bool = False,
 ) -> Result:
     from potluck.run import set_up
     from potluck.run.lab import talks
@@ -132,7 +138,9 @@ def _led(
     if tls is not None:
         tls.check()
     lease = float(job.fleet.lease)
-    place = Place(listen=(locator,), tls=tls, access=gate.access(), lease=lease, direct=talks(job))
+    place = Place(
+        listen=(locator,), tls=tls, access=gate.access(), lease=lease, direct=talks(job), shared_memory=shared_memory
+    )
     with _noted(keeper, locator, certs) as told:
         setup = set_up(job, None, data)
         listening = partial(_say_how_to_join, gate, locator, certs, hours)

@@ -41,6 +41,7 @@ async def _with_devices(
     direct: tuple[bool, ...] = (),
     limit_bytes: int = 1 << 26,
     journal: Kept | None = None,
+    shared_memory: bool = False,
 ) -> Any:
     address = free_address()
     visits = [
@@ -48,6 +49,7 @@ async def _with_devices(
             visit(
                 Place(
                     connect=(address,),
+                    shared_memory=shared_memory,
                     direct=place < len(direct) and direct[place],
                     listen=("tcp/127.0.0.1:0",) if place < len(direct) and direct[place] else (),
                 ),
@@ -60,7 +62,8 @@ async def _with_devices(
     ]
     card = RunCard(run="test", job="", lease=3.0, limit_bytes=limit_bytes)
     found = await host(
-        Place(listen=(address,), lease=3.0, direct=bool(direct)), run=card, seed=0, journal=journal or Kept(),
+        Place(listen=(address,), lease=3.0, direct=bool(direct), shared_memory=shared_memory),
+        run=card, seed=0, journal=journal or Kept(),
         coordinate=coordinate, welcome=lambda hello: hello.name, muster=names,
     )  # fmt: skip
     assert await asyncio.gather(*visits) == ["the run is over"] * len(names)
@@ -118,6 +121,24 @@ def test_chunks_that_get_lost_are_asked_for_and_no_others(monkeypatch: pytest.Mo
         found = asyncio.run(_with_devices(coordinate, take_part, "a"))
     assert found == payload.arrays[0][::1000].tobytes()
     assert leaky.sent == 20 * 16 + len(lost) + 1
+
+
+def test_shared_memory_brings_the_same_bytes() -> None:
+    payload = _numbers(20 * MIB)
+
+    async def coordinate(node: Node) -> Message:
+        await node.send("a", Segment(payload, turn=1, first=0, last=0))
+        return (await _next(node, Released)).message
+
+    async def take_part(node: Node, welcome: Welcome) -> None:
+        envelope = await _next(node, Segment)
+        assert isinstance(envelope.message, Segment)
+        same = np.array_equal(envelope.message.payload.arrays[0], payload.arrays[0])
+        await node.send(COORDINATOR, Released(int(same)))
+        await node.sleep(10)
+
+    with within(20):
+        assert asyncio.run(_with_devices(coordinate, take_part, "a", shared_memory=True)) == Released(1)
 
 
 def test_a_message_over_the_limit_is_not_taken_and_the_next_one_is() -> None:
