@@ -45,8 +45,8 @@ def test_figures_and_charts_are_made_of_all_pieces() -> None:
     assert results["learning/ours/0"]["time_s"] < results["learning/one device/0"]["time_s"]
     assert figures["period above the optimum from 10 batches after a change"].held
     assert figures["replication, 1 Gbit/s: throughput lost"].held
-    assert figures["  batches flow again, ours sooner by"].measured > 5
-    assert figures["  a death costs less than as published by"].measured > 3
+    assert figures["a death, 1 Gbit/s: batches flow again sooner by"].measured > 5
+    assert figures["a death, 1 Gbit/s: costs less than as published by"].measured > 3
     assert len(BENCHMARK.charts(results)) == 4
     names = [piece.name for piece in BENCHMARK.pieces(Context(quick=True))]
     assert len(names) == len(set(names))

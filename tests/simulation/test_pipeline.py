@@ -106,7 +106,8 @@ def test_wider_windows_are_longer_delays(tmp_path: Path) -> None:
 def test_a_quiet_point_starts_the_pipeline_anew(tmp_path: Path) -> None:
     """Measured every five batches, the pipeline runs dry and fills again: the delays begin at zero."""
     net, data = deep_net(), data_of((5,))
-    cuts = {"partition": {"kind": "cuts", "after": [1, 3]}, "schedule": {"kind": "1f1b", "fill": "published"}}
+    schedule = {"kind": "1f1b", "fill": "published", "vertical_sync": True}
+    cuts = {"partition": {"kind": "cuts", "after": [1, 3]}, "schedule": schedule}
     result = run(tmp_path / "run", copy.deepcopy(net), evaluate=5, pipeline=cuts)
     windows = (3, 2, 1)
     theirs = expected(

@@ -72,21 +72,23 @@ def _link_figures(results: Results, link: str) -> Iterator[Figure]:
             note=f"{result['rolled_back']:g} batches done again; {times}",
         )  # fmt: skip
         yield Figure(name=f"a death, {LINKS[link]}, {name}: what it costs", unit="s", measured=result["cost_s"])
-    yield from _against_published(found["as published"], found["ours"])
+    yield from _against_published(LINKS[link], found["as published"], found["ours"])
 
 
-def _against_published(published: Any, ours: Any) -> Iterator[Figure]:
+def _against_published(link: str, published: Any, ours: Any) -> Iterator[Figure]:
     yield Figure(
-        name="  next batch committed, ours sooner than as published by", unit="x",
+        name=f"a death, {link}: next batch committed sooner than as published by", unit="x",
         measured=published["seconds"] / ours["seconds"], goal=Goal("≥", 5.0),
         note="as published, too, what had passed the dead device is committed soon",
     )  # fmt: skip
     yield Figure(
-        name="  a death costs less than as published by", unit="x", measured=published["cost_s"] / ours["cost_s"],
+        name=f"a death, {link}: costs less than as published by", unit="x",
+        measured=published["cost_s"] / ours["cost_s"],
         note="against the pace of the new layout from the death on",
     )  # fmt: skip
     yield Figure(
-        name="  batches flow again, ours sooner by", unit="x", measured=published["flows_s"] / ours["flows_s"],
+        name=f"a death, {link}: batches flow again sooner by", unit="x",
+        measured=published["flows_s"] / ours["flows_s"],
         note=f"after {ours['flows_s']:.3f} s against {published['flows_s']:.2f} s",
     )  # fmt: skip
 
