@@ -28,7 +28,7 @@ _BATCH = 256
 def decoupled(case: Case, root: Path | None, seed: int) -> dict[str, Any]:
     """Devices with one group each: accuracy of the harvested network as it is, and calibrated in two ways."""
     given, cut = task(case, root, seed), case.cut
-    result = potluck.simulate(_grouped_job(case, seed), task=given)
+    result = potluck.simulate(_grouped_job(case, seed), task=given, threads=0)
     assert result.status == "done", result.reason
     assert isinstance(result.module, Grouped)
     found: dict[str, Any] = {"accuracy": _accuracy(result.module, given.data.test)}
@@ -62,7 +62,7 @@ def alone(case: Case, root: Path | None, seed: int) -> dict[str, Any]:
         own = replace(given, data=replace(given.data, train=_only(given.data.train, shard)))
         submodel = {"held": {"device": (group,)}, **_submodel(case)}
         wanted = job(case, "decoupled", 1, seed, rounds={"submodel": submodel})
-        result = potluck.simulate(wanted, task=own)
+        result = potluck.simulate(wanted, task=own, threads=0)
         assert result.module is not None, result.reason
         found.append(_accuracy(result.module, given.data.test))
     return {"accuracy": float(np.mean(found)), "each": found}
@@ -94,7 +94,7 @@ def _grouped_job(case: Case, seed: int, **more: Any) -> potluck.Job:
 
 def _plain(case: Case, root: Path | None, seed: int, recipe: str, devices: int, **more: Any) -> dict[str, Any]:
     given = task(case, root, seed)
-    result = potluck.simulate(job(case, recipe, devices, seed, **more), task=given)
+    result = potluck.simulate(job(case, recipe, devices, seed, **more), task=given, threads=0)
     assert result.status == "done", result.reason
     assert result.module is not None
     accuracy = _accuracy(result.module, given.data.test)

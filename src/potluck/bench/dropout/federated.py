@@ -31,7 +31,7 @@ def measure(setting: str, variation: str, method: str, rounds: int, seed: int, d
     job = dropout_job(SETTINGS[setting], variation, method, rounds, seed)
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "run"
-        result = potluck.simulate(job, task=_task(setting, data), folder=folder)
+        result = potluck.simulate(job, task=_task(setting, data), folder=folder, threads=0)
         assert result.status == "done", result.reason
         curve = list(_accuracies(folder / "journal.jsonl"))
         shares = [scalar.value for scalar in _scalars(folder / "journal.jsonl", "share")]

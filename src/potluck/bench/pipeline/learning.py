@@ -82,7 +82,7 @@ def measure(workload: Workload, name: str, seed: int, data: Path | None) -> dict
         last_s = float(potluck.simulate(_timed(calm)).summary["time_s"])
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "run"
-        result = potluck.simulate(learning_job(workload, way, seed, last_s), folder=folder, data=data)
+        result = potluck.simulate(learning_job(workload, way, seed, last_s), folder=folder, data=data, threads=0)
         records = list(read(folder / "journal.jsonl"))
     assert result.status == "done", result.reason
     scores = [record for record in records if isinstance(record, Scalar) and record.name == "test_accuracy"]

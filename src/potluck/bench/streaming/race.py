@@ -63,7 +63,7 @@ def measure(
     job = job_of(workload, recipe, rates, seed)
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "run"
-        result = potluck.simulate(job, folder=folder, data=data)
+        result = potluck.simulate(job, folder=folder, data=data, threads=0)
         curve = list(_curve(folder / "journal.jsonl"))
     assert result.status == "done", result.reason
     kept = {key: result.summary[key] for key in ("accuracy", "time_s", "bytes", "rounds", "samples", "streams")}

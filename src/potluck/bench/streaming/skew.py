@@ -64,7 +64,7 @@ def skewed_job(case: Case, workload: Workload, seed: int) -> Job:
 def measure(case: Case, workload: Workload, seed: int, data: Path | None) -> dict[str, Any]:
     """Accuracy at the end, and raw data that left the devices."""
     with tempfile.TemporaryDirectory() as place:
-        result = potluck.simulate(skewed_job(case, workload, seed), folder=Path(place) / "run", data=data)
+        result = potluck.simulate(skewed_job(case, workload, seed), folder=Path(place) / "run", data=data, threads=0)
     assert result.status == "done", result.reason
     shared = int(result.summary["streams"]["shared"])
     return {"accuracy": result.summary["accuracy"], "shared": shared, "time_s": result.summary["time_s"]}

@@ -56,7 +56,7 @@ def measure(workload: Workload, codec: Mapping[str, Any], seed: int, data: Path 
     """Accuracy at the end, bytes pushed, and the share of pushes that were compressed (the paper's CNC)."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "run"
-        result = potluck.simulate(compressed_job(workload, codec, seed), folder=folder, data=data)
+        result = potluck.simulate(compressed_job(workload, codec, seed), folder=folder, data=data, threads=0)
         pushed = list(_pushed(folder / "journal.jsonl"))
     assert result.module is not None, result.reason
     whole = 4 * sum(parameter.numel() for parameter in result.module.parameters())
