@@ -38,4 +38,4 @@ METHODS: Mapping[str, Method] = {
 }
 OURS, PUBLISHED, BOUND = "distreal-ordered", "distreal", "full"
 EXPLORED = (OURS, PUBLISHED)  # those with a table
-RIVALS = ("small", "federated-dropout")  # the strongest of the baselines, which get as many seeds as ours
+RIVALS = ("small", "drop-stragglers")  # the strongest of the baselines, which get as many seeds as ours
