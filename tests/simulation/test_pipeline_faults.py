@@ -175,3 +175,13 @@ def _layers_of(partition: dict[str, Any], device: str) -> int:
     ends = [0, *partition["cuts"], 6]
     place = partition["order"].index(device)
     return int(ends[place + 1] - ends[place])
+
+
+def test_a_run_whose_devices_restart_for_ever_gives_up_at_its_patience(tmp_path: Path) -> None:
+    """Without copies a batch is done now and then and lost again: that is no progress."""
+    restarts = [{"kind": "restart", "device": "*", "every": "100 ms"}]
+    lost = {"replication": "none", "recovery": "restart", "sources": ["d0", "d1", "d2", "d3"], "patience": "5 s"}
+    result, _ = run(tmp_path / "run", restarts, pipeline=lost)
+    assert result.status == "failed"
+    assert "nothing moved for 5 s" in result.reason
+    assert result.summary["time_s"] < 120

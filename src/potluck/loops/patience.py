@@ -8,13 +8,15 @@ __all__ = ["Patience"]
 class Patience:
     """Begins anew whenever something was got done; a sign of life is worth it too, but once per device only.
 
-    A device may die and return for ever, so its return alone must not keep a run alive.
+    A device may die and return for ever, so its return alone must not keep a run alive; nor must a batch that is done
+    and lost again for ever.
     """
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._since = 0.0
-        self._stirred: set[str] = set()
+        self._stirred: set[str | int] = set()
+        self._furthest = 0
 
     @property
     def ends_at(self) -> float:
@@ -25,8 +27,16 @@ class Patience:
         self._since = now
         self._stirred.clear()
 
-    def stir(self, device: str, now: float) -> None:
-        """A device gave a sign of life."""
-        if device not in self._stirred:
-            self._stirred.add(device)
+    def reach(self, batch: int, now: float) -> None:
+        """So far the run has come; where it was that far before, that is a sign of life."""
+        if batch > self._furthest:
+            self._furthest = batch
+            self.begin(now)
+        else:
+            self.stir(batch, now)
+
+    def stir(self, who: str | int, now: float) -> None:
+        """A device, or a batch that is done again, gave a sign of life."""
+        if who not in self._stirred:
+            self._stirred.add(who)
             self._since = now

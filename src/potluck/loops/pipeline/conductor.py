@@ -239,7 +239,7 @@ class Conductor(Terms):
         self.books.bytes_received += report.sent
         if ledger.report(sender, report):
             self._moved_at = self._node.now()
-            self._patience.begin(self._moved_at)
+            self._patience.reach(report.applied, self._moved_at)
             self._watch_speed(ledger.plan, sender, report.seconds)
         while self.books.round < ledger.committed:
             self._commit(ledger)
