@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from potluck.cli.options import Data
+from potluck.cli.options import Data, SharedMemory
 from potluck.cli.run import find_own_code
 from potluck.errors import UserError
 
@@ -35,9 +35,6 @@ Throttle = Annotated[
     float, typer.Option("--throttle", min=0.001, max=1.0, help="Act slower: the share of this machine's speed to use.")
 ]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Say more.")]
-SharedMemory = Annotated[
-    bool, typer.Option("--shared-memory", help="Exchange long messages with processes of this host through memory.")
-]
 
 PORT = 7447
 _ADDRESS = re.compile(r"(?:(?P<protocol>\w+)/)?(?P<host>\[[0-9a-fA-F:.%\w]+\]|[\w.-]+)(?::(?P<port>\d{1,5}))?")

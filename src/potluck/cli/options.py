@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["AsJson", "Data", "JobFile", "Quiet", "Sets", "Threads", "job_path"]
+__all__ = ["AsJson", "Data", "JobFile", "Quiet", "Sets", "SharedMemory", "Threads", "job_path"]
 
 JobFile = Annotated[Path, typer.Argument(metavar="JOB", help="A job.toml, or the folder that holds one.")]
 Sets = Annotated[
@@ -17,6 +17,9 @@ Sets = Annotated[
 Data = Annotated[Path | None, typer.Option("--data", help="Look for data here first, then in $POTLUCK_DATA.")]
 Threads = Annotated[
     int | None, typer.Option("--threads", min=0, help="Threads beside the main one (default: all cores).")
+]
+SharedMemory = Annotated[
+    bool, typer.Option("--shared-memory", help="Exchange long messages with processes of this host through memory.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress; one line at the end.")]

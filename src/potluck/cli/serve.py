@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from potluck.cli.live import progress
-from potluck.cli.options import AsJson, Data, JobFile, Quiet, Sets, job_path
+from potluck.cli.options import AsJson, Data, JobFile, Quiet, Sets, SharedMemory, job_path
 from potluck.cli.run import Out, Remembering, Seed, claimed, end, find_own_code, fresh_name
 from potluck.cli.stopping import Stopping
 from potluck.errors import UserError
@@ -38,10 +38,6 @@ Certs = Annotated[
 Insecure = Annotated[bool, typer.Option("--insecure", help="Listen beyond this machine without TLS.")]
 Wait = Annotated[float, typer.Option("--wait", min=0.0, help="Seconds to wait for the fleet before beginning without.")]
 Hours = Annotated[float, typer.Option("--token-hours", min=0.01, help="How long the join token holds.")]
-
-SharedMemory = Annotated[
-    bool, typer.Option("--shared-memory", help="Exchange long messages with processes of this host through memory.")
-]
 
 
 def serve(
