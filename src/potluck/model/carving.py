@@ -76,7 +76,7 @@ class Carver(Protocol):
 
     chooses: bool  # whether every mini-batch trains a part of its own
     lends: bool  # whether parts are trained on loan from the whole model, or as networks of their own
-    unmoved: bool  # whether what an update leaves exactly as it was counts as not trained, where all of it was sent
+    unmoved_is_untrained: bool  # whether the mean of a number is over the updates that changed it only
 
     def select(self, turn: Turn) -> Part | None:
         """What a device is sent and sends back; None for the whole model. Both sides come to the same."""

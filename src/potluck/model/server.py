@@ -84,7 +84,7 @@ class Server:
         weight = self._merge.weight(samples, staleness)
         if part is not None:
             part.add_to(self._sum, params, buffers, weight)
-        elif self._carver is not None and self._carver.unmoved:
+        elif self._carver is not None and self._carver.unmoved_is_untrained:
             moved = params.nonzero().squeeze(1)
             self._sum.add_part(params[moved], buffers, weight, moved, torch.arange(len(buffers)))
         else:

@@ -100,7 +100,7 @@ def carver_of(
             "rounds.codec",
             "what this codec holds back cannot follow parts of the model that change from round to round",
         )
-    if submodel.unmoved and isinstance(job.rounds.codec, Sparse):
+    if submodel.unmoved_is_untrained and isinstance(job.rounds.codec, Sparse):
         raise SettingError("rounds.codec", "leaves out entries, so that nobody sees which were trained (`mean`)")
     if job.rounds.transfer.ahead:
         raise SettingError("rounds.transfer", "duplex transfers are for whole models")

@@ -58,7 +58,7 @@ class GroupCarver:
     """`held` are each device's groups; `counts` its samples of each class in a turn, where they are known."""
 
     lends = False
-    unmoved = False
+    unmoved_is_untrained = False
     chooses = False
 
     def __init__(

@@ -42,7 +42,7 @@ class WidthCarver:
         self._capacity = capacity
         self._batches = batches
         self.chooses = carver.part.chooses
-        self.unmoved = carver.part.unmoved
+        self.unmoved_is_untrained = carver.part.unmoved_is_untrained
         self._pulled = lru_cache(maxsize=1024)(self._pull)
         self._shape = lru_cache(maxsize=64)(self._small)
 

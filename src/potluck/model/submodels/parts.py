@@ -66,7 +66,6 @@ class Submodel(Part, frozen=True, kw_only=True):
     """Which part of the model? This base trains the whole of it."""
 
     capacity: ClassVar[Capacity] = "nominal"
-    unmoved: ClassVar[bool] = False
 
     scaled: bool = False  # scale by 1/(share kept), as dropout does
     static: bool = False  # batch norm without running statistics
@@ -84,6 +83,11 @@ class Submodel(Part, frozen=True, kw_only=True):
     def chooses(self) -> bool:
         """Does every mini-batch choose how much it trains?"""
         return not self.per_round
+
+    @property
+    def unmoved_is_untrained(self) -> bool:
+        """Is the mean of a number over those updates only that changed it?"""
+        return False
 
     def choose(self, carver: Carver, budget: float, rng: np.random.Generator) -> Choice:
         """How much to train in the next mini-batch, `budget` being a share of the whole model's MACs."""
@@ -110,7 +114,7 @@ class FilterDropout(Submodel, frozen=True, kw_only=True, tag="filter-dropout"):
     scaled: bool = True
 
     @property
-    def unmoved(self) -> bool:  # type: ignore[override]
+    def unmoved_is_untrained(self) -> bool:
         return self.mean == "trained"
 
     def ladder(self, width: Width) -> Sequence[Counts]:
