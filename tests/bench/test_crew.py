@@ -34,9 +34,13 @@ def test_pieces_side_by_side_are_kept_in_their_order_with_one_thread_each(tmp_pa
     lines = StringIO()
     found = run(benchmark, Context(quick=True), tmp_path, Lines(lines))
     assert found.figures[0].measured == 1
-    assert "pairs: p1" in lines.getvalue()
-    again = run(benchmark, Context(quick=True), tmp_path, Lines(StringIO()), resume=True)
+    said = lines.getvalue().splitlines()
+    assert said[0].startswith("[1/4] pairs: 3 pieces")
+    assert said[-2].startswith("[4/4] pairs: alone"), "those that cannot be side by side come last"
+    nothing = StringIO()
+    again = run(benchmark, Context(quick=True), tmp_path, Lines(nothing), resume=True)
     assert again.figures == found.figures
+    assert "pairs: " not in nothing.getvalue(), "what is done is not done again"
 
 
 def _figure(threads: int) -> Figure:
@@ -45,4 +49,4 @@ def _figure(threads: int) -> Figure:
 
 def test_what_goes_wrong_in_a_process_is_said() -> None:
     with pytest.raises(ValueError, match="no such luck"):
-        list(work_off([Piece("broken", {}, broken, beside=True)]))
+        list(work_off([Piece("broken", {}, broken, beside=True)], lambda what: None))

@@ -1,11 +1,11 @@
-"""Pieces that may be worked on side by side, each in a process with one thread of its own."""
+"""Works pieces off: those that may be side by side in processes with one thread each, the others one by one."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from typing import Any
 
@@ -16,17 +16,33 @@ __all__ = ["Done", "work_off"]
 Done = tuple[Piece, Mapping[str, Any], float]  # a piece, its result, and its share of the time that passed
 
 
-def work_off(pieces: Sequence[Piece], processes: int | None = None) -> Iterator[Done]:
-    """Every piece with its result, in the order in which they are done; those that weigh most begin first."""
+def work_off(pieces: Sequence[Piece], told: Callable[[str], None], processes: int | None = None) -> Iterator[Done]:
+    """Every piece with its result as it is done: those that may be side by side first, then the others in order.
+
+    `told` hears what is under way.
+    """
+    yield from _side_by_side([piece for piece in pieces if piece.beside], told, processes or os.cpu_count() or 1)
+    for piece in pieces:
+        if not piece.beside:
+            told(piece.name)
+            yield piece, *_timed(piece)
+
+
+def _side_by_side(pieces: Sequence[Piece], told: Callable[[str], None], processes: int) -> Iterator[Done]:
+    """Those that weigh most begin first."""
     if not pieces:
         return
-    count = min(processes or os.cpu_count() or 1, len(pieces))
+    count = min(processes, len(pieces))
     pool = ProcessPoolExecutor(count, mp_context=multiprocessing.get_context("spawn"), initializer=_alone)
     try:
         begun = {pool.submit(_timed, piece): piece for piece in sorted(pieces, key=lambda piece: -piece.weight)}
-        for future in as_completed(begun):
+        told(f"{len(pieces)} pieces, {count} side by side")
+        for done, future in enumerate(as_completed(begun), start=1):
+            piece = begun[future]
             result, seconds = future.result()
-            yield begun[future], result, seconds / count
+            yield piece, result, seconds / count
+            if done < len(pieces):
+                told(f"{piece.name} is done, {count} side by side")
     finally:
         pool.shutdown(cancel_futures=True)
 

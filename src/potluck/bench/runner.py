@@ -1,14 +1,13 @@
-"""Runs a benchmark piece by piece: those that may be side by side first, then the others one by one."""
+"""Runs a benchmark piece by piece."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from potluck.bench.crew import Done, work_off
-from potluck.bench.experiment import Benchmark, Context, Piece
+from potluck.bench.crew import work_off
+from potluck.bench.experiment import Benchmark, Context
 from potluck.bench.machine import machine
 from potluck.bench.progress import Forecast, Progress
 from potluck.bench.report import Report, report
@@ -31,30 +30,14 @@ def run(benchmark: Benchmark, context: Context, folder: Path, progress: Progress
             forecast.reused(piece)
             found[piece.name] = kept
 
-    def told(piece: Piece) -> None:
-        progress.begin(f"{benchmark.name}: {piece.name}", len(found) + 1, len(pieces), forecast.seconds_left)
+    def told(what: str) -> None:
+        progress.begin(f"{benchmark.name}: {what}", len(found) + 1, len(pieces), forecast.seconds_left)
 
-    def keep(done: Iterable[Done]) -> None:
-        for piece, result, seconds in done:
+    try:
+        for piece, result, seconds in work_off([piece for piece in pieces if piece.name not in found], told):
             forecast.measured(piece, seconds)
             shelf.put(piece, result)
             found[piece.name] = result
-            if piece.beside:
-                told(piece)
-
-    left = [piece for piece in pieces if piece.name not in found]
-    try:
-        keep(work_off([piece for piece in left if piece.beside]))
-        for piece in left:
-            if not piece.beside:
-                told(piece)
-                keep(_one(piece))
     finally:
         progress.end()
     return report(benchmark, context, {piece.name: found[piece.name] for piece in pieces}, began)
-
-
-def _one(piece: Piece) -> Iterator[Done]:
-    start = time.perf_counter()
-    result = piece.measure()
-    yield piece, result, time.perf_counter() - start
