@@ -35,7 +35,7 @@ def _run(recipe: str, results: Any) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc")
-@pytest.mark.parametrize("recipe", ["fedavg", pytest.param("fedbuff", marks=pytest.mark.long)])
+@pytest.mark.parametrize("recipe", ["fedavg", "fedbuff"])
 def test_five_hundred_rounds_need_no_more_than_a_hundred(recipe: str) -> None:
     context = multiprocessing.get_context("spawn")
     results = context.Queue()

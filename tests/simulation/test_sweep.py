@@ -19,7 +19,6 @@ from tests.simulation.runs import RECIPES, instants, rounds
 
 SEEDS, MANY = 300, 10_000
 CHUNK = 50
-SLOW = ("duplex",)  # plans anew in every round: all but the first scripts are for the long run
 ROUNDS = 6
 
 
@@ -67,14 +66,8 @@ def check(recipe: str, seed: int, folder: Path) -> str:
     return result.status
 
 
-CASES = [
-    pytest.param(recipe, first, marks=[pytest.mark.long] if recipe in SLOW and first else [])
-    for recipe in RECIPES
-    for first in range(0, SEEDS, CHUNK)
-]
-
-
-@pytest.mark.parametrize(("recipe", "first"), CASES)
+@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
 def test_every_run_ends_and_counts_every_update_once(tmp_path: Path, recipe: str, first: int) -> None:
     sweep(tmp_path, recipe, range(first, first + CHUNK))
 

@@ -102,7 +102,7 @@ def _federated_pieces(size: _Size, context: Context) -> Iterator[Piece]:
         for setting in size.settings:
             for variation in size.variations:
                 for method in size.methods:
-                    repeated = place == 0 or method in (OURS, *RIVALS)
+                    repeated = place == 0 or method in (OURS, PUBLISHED, *RIVALS)
                     once = method != BOUND or variation == size.variations[0]
                     if repeated and once:
                         yield _federated_piece(setting, variation, method, size.rounds, seed, context.data)

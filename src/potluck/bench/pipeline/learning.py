@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
+
 import potluck
 from potluck.bench.experiment import Results
 from potluck.job import Job, make
@@ -98,8 +100,6 @@ def measure(workload: Workload, name: str, seed: int, data: Path | None) -> dict
 
 
 def _timed(job: Job) -> Job:
-    import msgspec
-
     return msgspec.structs.replace(job, timing_only=True, evaluate=0)
 
 

@@ -69,8 +69,8 @@ def _speed(context: Context) -> Piece:
 
 
 def figures(results: Results) -> list[Figure]:
-    on_digits = [row for name in CODECS for row in _codec_figures(results, name, name)]
-    on_pictures = [row for name in _FEW for row in _codec_figures(results, _PICTURES + name, name)]
+    on_digits = [row for name in CODECS for row in _codec_figures(results, "", name)]
+    on_pictures = [row for name in _FEW for row in _codec_figures(results, _PICTURES, name)]
     return [_speed_figure(results["speed"]), *on_digits, *on_pictures]
 
 
@@ -79,8 +79,8 @@ def _speed_figure(found: Mapping[str, Any]) -> Figure:
     return of_repeats("compressing at CR 0.01 against a copy and torch.topk", "x", ratios, goal=Goal("≤", 3.0))
 
 
-def _codec_figures(results: Results, title: str, name: str) -> Iterator[Figure]:
-    best = name == _BEST
+def _codec_figures(results: Results, data: str, name: str) -> Iterator[Figure]:
+    best, title = name == _BEST, data + name
     accuracies = _of(results, title, "accuracy")
     if not accuracies:
         return
@@ -89,7 +89,7 @@ def _codec_figures(results: Results, title: str, name: str) -> Iterator[Figure]:
         return
     less = [whole / sent for whole, sent in zip(*(_of(results, title, key) for key in _BYTES), strict=True)]
     yield of_repeats("  volume, times less than dense", "x", less, goal=Goal("≥", 100.0) if best else None)
-    dense = _of(results, title.replace(name, "dense"), "accuracy")[: len(accuracies)]
+    dense = _of(results, f"{data}dense", "accuracy")[: len(accuracies)]
     lost = 100 * (statistics.mean(dense) - statistics.mean(accuracies))
     note = f"mean of {len(accuracies)} seeds" if len(accuracies) > 1 else ""
     goal = Goal("≤", 0.2) if best else None
