@@ -17,6 +17,7 @@ def test_importing_the_commands_loads_neither_torch_nor_numpy() -> None:
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.wall_clock
 def test_help_comes_at_once() -> None:
     best = 99.0
     for _ in range(3):

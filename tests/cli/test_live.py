@@ -5,6 +5,7 @@ import re
 import time
 from typing import Any
 
+import pytest
 from rich.console import Console
 
 from potluck.cli.live import Lines, Picture, Silent, progress
@@ -31,6 +32,7 @@ def _keeper(**more: Any) -> Keeper:
     return Keeper.fresh(make({**JOB, **more}), None, None, lambda: False)
 
 
+@pytest.mark.wall_clock
 def test_the_picture_shows_every_device_and_the_way() -> None:
     console, written = _console()
     keeper = _keeper()
@@ -48,6 +50,7 @@ def test_the_picture_shows_every_device_and_the_way() -> None:
     assert "Ctrl-C" in text
 
 
+@pytest.mark.wall_clock
 def test_the_picture_hardly_costs_the_run_anything() -> None:
     console, written = _console()
     with Picture(console, lambda: True) as picture:
@@ -71,15 +74,25 @@ def test_lines_come_at_a_modest_rate() -> None:
     assert shown == [4, 8, 12, 16, 20, 24, 28, 32, 36, 40]
 
 
-def test_lines_come_now_and_then_where_the_way_is_long() -> None:
+class _Clock:
+    """Stands in for the real clock."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 100.0
+        for module in ("live", "pace"):
+            monkeypatch.setattr(f"potluck.cli.{module}.time.perf_counter", lambda: self.now)
+
+
+def test_lines_come_now_and_then_where_the_way_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = _Clock(monkeypatch)
     console, written = _console()
     keeper = _keeper(stop={"rounds": 10**6})
     with Lines(console, least_s=0.0, most_s=0.1) as lines:
         for number in range(30):
             keeper.books.round = number
             lines(keeper, float(number))
-            time.sleep(0.01)
-    assert 2 <= written.getvalue().count("round") <= 4
+            clock.now += 0.01
+    assert re.findall(r"round (\d+)/", written.getvalue()) == ["10", "20"]
 
 
 def test_quiet_is_silent_and_no_terminal_gets_lines() -> None:
@@ -87,17 +100,16 @@ def test_quiet_is_silent_and_no_terminal_gets_lines() -> None:
     assert isinstance(progress(quiet=False), Lines | Picture)
 
 
-def test_the_pace_of_a_resumed_run_counts_from_where_it_was_resumed() -> None:
+def test_the_pace_of_a_resumed_run_counts_from_where_it_was_resumed(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = _Clock(monkeypatch)
     pace, keeper = Pace(), _keeper()
     keeper.books.round = 20
     pace.see(keeper, 1.0)
     assert pace.left_s() is None
-    time.sleep(0.05)
+    clock.now += 0.5
     keeper.books.round = 30
     pace.see(keeper, 2.0)
-    left = pace.left_s()
-    assert left is not None
-    assert 0.04 < left < 0.2  # half of the rest took 0.05 s
+    assert pace.left_s() == pytest.approx(0.5)  # half of the rest took as long
 
 
 def test_large_fleets_are_shown_by_group() -> None:

@@ -214,6 +214,7 @@ def test_bad_questions_are_refused() -> None:
             Devices(**{"capacities": [1, 1], **odd})  # type: ignore[arg-type]
 
 
+@pytest.mark.wall_clock
 def test_ten_devices_fifty_layers_are_searched_in_seconds() -> None:
     rng = random.Random("ten")
     layers = Layers(

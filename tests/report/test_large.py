@@ -26,6 +26,7 @@ ZOOM = """(async () => {
 
 
 @pytest.mark.long
+@pytest.mark.wall_clock
 def test_fifty_megabytes_in_ten_seconds(tmp_path: Path) -> None:
     job = JOB.split("[[fleet", 1)[0] + '[[fleet.devices]]\nname = "device"\npreset = "pi4"\ncount = 100\n'
     records: list[Record] = [record for number in range(1000) for record in one_round(number, DEVICES)]
