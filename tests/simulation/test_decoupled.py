@@ -190,6 +190,18 @@ def test_batches_are_half_own_classes_and_half_others(tmp_path: Path, monkeypatc
 # --- runs that are disturbed ------------------------------------------------------------------------------------------
 
 
+def test_without_any_sample_of_others_negatives_are_made_up(tmp_path: Path) -> None:
+    """Each device has its own classes only; it is refused unless it may make up what to tell them from."""
+    only = {"kind": "class-groups", "groups": 3, "rest": 0.0}
+    with pytest.raises(SettingError, match="negatives = 'generated'"):
+        run(job(THIRDS, 3, split=only))
+    wanted = job({**THIRDS, "negatives": "generated"}, 3, split=only, stop={"rounds": 30})
+    _, summary = run(wanted, tmp_path / "run", norm=True)
+    assert summary["untrained_groups"] == []
+    assert summary["samples"] == 30 * 2 * 120  # each with one that is made of it
+    assert summary["accuracy"] > 0.6  # of six classes
+
+
 def test_a_stopped_run_goes_on_bit_for_bit(tmp_path: Path) -> None:
     wanted = job({**THIRDS, "calibration": 60}, 3, stop={"rounds": 6}, checkpoint=2)
     whole = potluck.simulate(wanted, task=task(norm=True), folder=tmp_path / "whole", threads=0)

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from potluck.data import Dataset
+from potluck.data.made_up import MadeUp
 from potluck.errors import SettingError
 from potluck.job import Job
 from potluck.loops.mathematics import Share
@@ -26,7 +27,7 @@ from potluck.model.state import Layout
 from potluck.model.submodels.carving import training_batches
 from potluck.task import TaskSettings
 
-__all__ = ["Balanced", "Shards", "group_carver", "grouped_chain", "held"]
+__all__ = ["AgainstMadeUp", "Balanced", "Shards", "group_carver", "grouped_chain", "held"]
 
 Indices = npt.NDArray[np.int64]
 Shards = Mapping[str, Indices]
@@ -59,18 +60,26 @@ def group_carver(
     fitting: dict[str, tuple[int, ...]] = {}
     for device, wanted in held.items():
         present = set(np.unique(labels[shards[device]]).tolist())
-        fitting[device] = tuple(group for group in wanted if _trainable(groups[group], present, chain.module))
+        alone = part.negatives == "generated"
+        fitting[device] = tuple(group for group in wanted if _trainable(groups[group], present, chain.module, alone))
         if not fitting[device]:
             raise SettingError(f"rounds.submodel.held.{device}", _why(device, wanted, chain.module, present))
         own = [label for group in fitting[device] for label in groups[group]]
         counts[device] = counts_of(labels, own, shards[device])
+        if alone:
+            counts[device] = _against_made_up(counts[device], own, chain.module.plan.classes)
     return GroupCarver(chain, layout, fitting, counts, _held_out(samples, part.calibration))
 
 
-def _trainable(own: tuple[int, ...], present: set[int], grouped: Grouped) -> bool:
-    """Is there something to learn, and something to tell it from?"""
-    everything = len(own) == grouped.plan.classes
-    return not present.isdisjoint(own) and (everything or not present <= set(own))
+def _against_made_up(counts: Counts, own: list[int], classes: int) -> Counts:
+    mine = {label: counts[label] for label in own if label in counts}
+    return {**mine, classes: sum(mine.values())}
+
+
+def _trainable(own: tuple[int, ...], present: set[int], grouped: Grouped, alone: bool) -> bool:
+    """Is there something to learn, and something to tell it from (or can that be made up)?"""
+    enough = alone or len(own) == grouped.plan.classes
+    return not present.isdisjoint(own) and (enough or not present <= set(own))
 
 
 def _why(device: str, wanted: tuple[int, ...], grouped: Grouped, present: set[int]) -> str:
@@ -79,7 +88,8 @@ def _why(device: str, wanted: tuple[int, ...], grouped: Grouped, present: set[in
         return f"{device} has no sample of the classes {sorted(own)}; give it other groups, or split the data otherwise"
     return (
         f"{device} has samples of its own classes {sorted(own)} only, nothing to tell them from;"
-        " give it samples of others, as split = {kind = 'class-groups', rest = 1.0} does"
+        " give it samples of others, as split = {kind = 'class-groups', rest = 1.0} does,"
+        " or let it make some up: negatives = 'generated'"
     )
 
 
@@ -98,7 +108,11 @@ def held(node: Node, rounds: Rounds, shard: Indices, data: Dataset | None, carve
     """The supply of a device that has its data, balanced where it trains by class groups."""
     if data is None or not isinstance(carver, GroupCarver):
         return Held(node, rounds, shard)
-    return Balanced(node, rounds, shard, data.train.labels, carver.own(node.name))
+    assert isinstance(rounds.submodel, ClassGroups)
+    own = carver.own(node.name)
+    if rounds.submodel.negatives == "generated":
+        return AgainstMadeUp(node, rounds, shard, data, own)
+    return Balanced(node, rounds, shard, data.train.labels, own)
 
 
 class Balanced(Held):
@@ -121,3 +135,15 @@ class Balanced(Held):
             return batching.choose(np.concatenate([self._own, others]), count, passes, rng)
 
         return plain._replace(batches=batches)
+
+
+class AgainstMadeUp(Held):
+    """All samples of a device's own classes, and for each of them one that is made of it; no others."""
+
+    def __init__(self, node: Node, settings: Rounds, shard: Indices, data: Dataset, own: tuple[int, ...]) -> None:
+        mine = shard[np.isin(data.train.labels[shard], own)]
+        super().__init__(node, settings, np.concatenate([mine, -1 - mine]))
+        self._samples = MadeUp(data.train, len(data.classes))
+
+    def at_hand(self, invite: Invite) -> Share:
+        return super().at_hand(invite)._replace(samples=self._samples)

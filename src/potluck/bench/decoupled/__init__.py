@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from potluck.bench.chart import Chart, Series
-from potluck.bench.decoupled.training import alone, central, decoupled, federated
+from potluck.bench.decoupled.training import alone, central, decoupled, federated, unaided
 from potluck.bench.decoupled.workload import CASES, QUICK, Case, Cut
 from potluck.bench.experiment import Benchmark, Context, Piece, Results
 from potluck.bench.figures import Figure, Goal, Published, of_repeats
@@ -15,7 +15,12 @@ from potluck.bench.figures import Figure, Goal, Published, of_repeats
 __all__ = ["BENCHMARK"]
 
 _PAPER = Published(11.8, "Chen and Qin 2020, the most of AlexNet and VGG on CIFAR-10, CIFAR-100 and speech commands")
-_WAYS = {"central": central, "decoupled": decoupled, "fedavg": federated, "alone": alone}
+_WAYS = {"central": central, "decoupled": decoupled, "fedavg": federated, "alone": alone, "unaided": unaided}
+_OTHERS = {
+    "fedavg": "FedAvg of whole networks",
+    "alone": "no harvest, mean of the devices",
+    "unaided": "harvested, no device has samples of others",
+}
 _SEEDS = 3
 
 
@@ -49,6 +54,7 @@ def _full() -> Iterator[tuple[Case, str, int]]:
         for seed in range(case.federated):
             yield case, "fedavg", seed
         yield case, "alone", 0
+        yield case, "unaided", 0
         for cut in case.others:
             yield case._replace(cut=cut), "decoupled", 0
 
@@ -64,7 +70,7 @@ def _weight(case: Case, way: str) -> float:
     """About how many seconds: whole networks are dear, and devices see every sample twice."""
     whole = case.ms * 1e-3 * case.rounds * (case.samples or 1500)
     parts = 0.5 * case.passes
-    return {"central": 1.0, "fedavg": 2.0, "decoupled": parts, "alone": parts}[way] * whole
+    return {"central": 1.0, "fedavg": 2.0, "decoupled": parts, "alone": parts, "unaided": parts}[way] * whole
 
 
 def figures(results: Results) -> list[Figure]:
@@ -105,7 +111,7 @@ def _figures_of(case: Case, results: Results) -> Iterator[Figure]:
     yield of_repeats("  accuracy: central", "%", _percent(whole))
     yield of_repeats("  accuracy: harvested, calibrated", "%", _percent(ours, case.calibrated))
     yield of_repeats("  accuracy: harvested, not calibrated", "%", _percent(ours))
-    for way, label in (("fedavg", "FedAvg of whole networks"), ("alone", "no harvest, mean of the devices")):
+    for way, label in _OTHERS.items():
         if runs := _runs(case, way, results):
             yield of_repeats(f"  accuracy: {label}", "%", _percent(runs))
     yield of_repeats("  points below central, calibrated", "pt", _below(case, results), goal=Goal("≤", 0.5))
@@ -168,12 +174,13 @@ BENCHMARK = Benchmark(
     needs=needs,
     notes=(
         "One device for each group. It holds all samples of its own classes and as many of all others (which other"
-        " devices hold too). In a round it passes over them two or three times (see `samples on a device`), FedAvg's"
+        " devices hold too). In a round it passes over them twice (see `samples on a device`), FedAvg's"
         " devices once, and central training once over all samples.",
         "MACs are counted layer by layer and equal the FLOP counter's. Training step: forward, gradient of the weights,"
         " gradient of the inputs (not of the first layer's). Whole training: times the samples that a device goes"
         " through in all rounds.",
-        "Calibration sees 500 training samples. `no harvest`: each device's own part is asked about all classes.",
+        "Calibration sees 500 training samples. `no harvest`: each device's own part is asked about all classes. `No"
+        " device has samples of others`: what a group tells its classes from is made of its own samples, scrambled.",
         "Schedules are short so that all of it fits into 90 minutes on two cores; central training has the same one.",
     ),
 )

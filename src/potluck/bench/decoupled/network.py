@@ -1,16 +1,16 @@
-"""The VGG that fits the time: VGG-11 with batch norm for 32×32, with half of the filters."""
+"""The VGG that fits the time: VGG-11 with batch norm for 32×32, with three eighths of the filters."""
 
 from __future__ import annotations
 
 from torch import nn
 
-__all__ = ["half_vgg"]
+__all__ = ["slim_vgg"]
 
-_FILTERS = ((32,), (64,), (128, 128), (256, 256), (256, 256))  # between two poolings
+_FILTERS = ((24,), (48,), (96, 96), (192, 192), (192, 192))  # between two poolings
 
 
-def half_vgg(classes: int = 10) -> nn.Module:
-    """A quarter of the arithmetic of VGG-11: 38 million MACs."""
+def slim_vgg(classes: int = 10) -> nn.Module:
+    """A seventh of the arithmetic of VGG-11: 22 million MACs."""
     layers: list[nn.Module] = []
     inputs = 3
     for widths in _FILTERS:

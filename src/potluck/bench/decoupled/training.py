@@ -19,7 +19,7 @@ from potluck.model.decoupled.calibration import Extent
 from potluck.planning.groups import cost, whole
 from potluck.run.setup import Setup
 
-__all__ = ["alone", "central", "decoupled", "federated", "load_of"]
+__all__ = ["alone", "central", "decoupled", "federated", "load_of", "unaided"]
 
 _HELD_OUT = 500  # samples to calibrate with
 _BATCH = 256
@@ -40,6 +40,17 @@ def decoupled(case: Case, root: Path | None, seed: int) -> dict[str, Any]:
         found[f"calibrated {extent}"] = _accuracy(assembled, given.data.test)
     load = load_of(result.module, cut)
     return {**found, **load, "samples": result.summary["samples"] / cut.groups, "wall_s": result.summary["wall_s"]}
+
+
+def unaided(case: Case, root: Path | None, seed: int) -> dict[str, Any]:
+    """As `decoupled`, but no device has a sample of a class beyond its own: what it tells them from is made up."""
+    given = task(case, root, seed)
+    submodel = {**_submodel(case), "negatives": "generated", "calibration": _HELD_OUT}
+    split = {"kind": "class-groups", "groups": case.cut.groups, "rest": 0.0}
+    wanted = job(case, "decoupled", case.cut.groups, seed, split=split, rounds={"submodel": submodel})
+    result = potluck.simulate(wanted, task=given, threads=0)
+    assert result.module is not None, result.reason
+    return {"accuracy": _accuracy(result.module, given.data.test)}
 
 
 def central(case: Case, root: Path | None, seed: int) -> dict[str, Any]:

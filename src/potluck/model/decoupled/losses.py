@@ -37,8 +37,8 @@ class GroupLoss:
 
 
 def _positions(own: Sequence[int], classes: int) -> Tensor:
-    """Where in the group's logits each label is found; those of others in the last place."""
-    targets = torch.full((classes,), len(own))
+    """Where in the group's logits each label is found; those of others, and of what was made up, in the last place."""
+    targets = torch.full((classes + 1,), len(own))
     targets[list(own)] = torch.arange(len(own))
     return targets
 

@@ -26,6 +26,7 @@ PATH = "rounds.submodel"
 _LOOKED_AT = 4096  # samples that tell which classes are alike, and which channels serve which
 _BATCH = 256
 
+Negatives = Literal["own", "generated"]  # samples of other classes that the device has, or made of its own ones
 Count = Annotated[int, msgspec.Meta(ge=1)]
 Depth = Annotated[int, msgspec.Meta(ge=0)]
 
@@ -50,7 +51,7 @@ class ClassGroups(Submodel, frozen=True, kw_only=True, tag="class-groups"):
     held: dict[str, tuple[int, ...]] = msgspec.field(default_factory=dict)  # by device; others: dealt round in turn
     variant: Variant = "structural"
     trunk: Literal["averaged", "frozen"] = "averaged"
-    negatives: Literal["own"] = "own"  # samples of other classes are those that the device has itself
+    negatives: Negatives = "own"  # what a group tells its classes from
     calibration: Annotated[int, msgspec.Meta(ge=0)] = 0  # so many samples make the groups' logits comparable
 
     def __post_init__(self) -> None:
