@@ -15,7 +15,7 @@ ROUNDS = 6
 UNCUT = ("sync-sgd", "fedavg")  # others cut transfers as the links seem to be, and every segment has a head
 
 
-@pytest.mark.parametrize("recipe", ["sync-sgd", "fedavg", "dynacomm", "duplex"])
+@pytest.mark.parametrize("recipe", ["sync-sgd", "fedavg", "dynacomm", "duplex", "heterofl", "decoupled"])
 def test_four_processes_do_what_the_simulated_devices_do(tmp_path: Path, recipe: str) -> None:
     job: dict[str, Any] = {"recipe": recipe, "checkpoint": 0, "stop": {"rounds": ROUNDS}}
     live = run_live(tmp_path / "live", **job)
