@@ -71,6 +71,9 @@ def check(seed: int, folder: Path) -> str:
     assert len(committed) == result.summary["rounds"]
     story.check_gates()
     _check_rollbacks(job, story)
+    if result.status == "failed" and _strikes_again_and_again(job):
+        assert "holds the data and is gone" in result.reason or "nothing moved for 60 s" in result.reason, result.reason
+        return "gave up" if "nothing moved" in result.reason else "failed"
     if result.status == "failed":
         assert "holds the data and is gone" in result.reason, result.reason
         return "failed"
@@ -82,6 +85,11 @@ def check(seed: int, folder: Path) -> str:
     )  # fmt: skip
     same(result.module, theirs)
     return "done"
+
+
+def _strikes_again_and_again(job: potluck.Job) -> bool:
+    """Such a script may leave no time for a batch (all restart every 80 ms, or losses pile up): the run must say so."""
+    return any(fault.every is not None for fault in job.fleet.faults)
 
 
 def _check_rollbacks(job: potluck.Job, story: Story) -> None:
@@ -125,6 +133,7 @@ def sweep(folder: Path, seeds: range) -> None:
         except Exception as error:
             pytest.fail(f"{error!r}; replay with: python -m tests.simulation.test_pipeline_sweep {seed}")
     assert endings.count("done") > len(endings) / 2
+    assert endings.count("gave up") <= len(endings) / 500
 
 
 def _random_device(rng: np.random.Generator, place: int) -> dict[str, Any]:
