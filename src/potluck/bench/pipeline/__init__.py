@@ -36,7 +36,7 @@ def _learning_pieces(context: Context) -> Iterator[Piece]:
     workload, seeds = (DIGITS, 1) if context.quick else (CIFAR, 2)
     for repeat in range(seeds):
         for name, way in WAYS.items():
-            parameters = {"workload": list(workload), "way": list(way), "repeat": repeat}
+            parameters = {"workload": list(workload), "way": [*way[:3], dict(way.schedule)], "repeat": repeat}
             work = partial(measure, workload, name, context.seed + repeat, context.data)
             yield Piece(f"learning/{name}/{repeat}", parameters, work, workload.batches / 50, beside=True)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import msgspec
@@ -30,11 +31,12 @@ class Workload(NamedTuple):
 
 
 class Way(NamedTuple):
-    """Devices by capacity (2 is half as fast), and whether they die."""
+    """Devices by capacity (2 is half as fast), whether they die, and how the recipe's schedule is changed."""
 
     recipe: str
     capacities: tuple[float, ...]
     deaths: bool = False
+    schedule: Mapping[str, Any] = MappingProxyType({})
 
 
 CIFAR = Workload("CIFAR-10", "potluck.bench.networks:thin_vgg", "cifar10", 3_900)
@@ -43,6 +45,9 @@ WAYS: Mapping[str, Way] = {
     "one device": Way("single", (1,)),
     "ours": Way("ftpipehd", (1, 1, 2)),
     "ours, with deaths": Way("ftpipehd", (1, 1, 2), deaths=True),
+    "ours, 3 in flight": Way("ftpipehd", (1, 1, 2), schedule={"most": 3}),
+    "ours, 3 in flight, with deaths": Way("ftpipehd", (1, 1, 2), deaths=True, schedule={"most": 3}),
+    "weights not predicted": Way("ftpipehd", (1, 1, 2), schedule={"predict": False}),
     "PipeDream": Way("pipedream", (1, 1, 2)),
 }
 
@@ -62,12 +67,15 @@ def learning_job(workload: Workload, way: Way, seed: int, last_s: float | None =
         ]
     schedule = {"kind": "cosine", "rounds": workload.batches, "warmup": workload.batches // 10}
     optimizer = {"kind": "sgd", "lr": workload.lr, "momentum": 0.9, "weight_decay": 5e-4}
+    pipeline: dict[str, Any] = {"batch": workload.batch, "optimizer": optimizer, "lr_schedule": schedule}
+    if way.schedule:
+        pipeline["schedule"] = dict(way.schedule)
     return make(
         {
             "task": {"model": workload.model, "data": workload.data},
             "fleet": fleet,
             "recipe": way.recipe,
-            "pipeline": {"batch": workload.batch, "optimizer": optimizer, "lr_schedule": schedule},
+            "pipeline": pipeline,
             "stop": {"rounds": workload.batches},
             "evaluate": workload.batches // 10,
             "checkpoint": 0,
