@@ -102,6 +102,17 @@ def test_a_frozen_trunk_stays_and_an_averaged_one_moves() -> None:
         assert (moved > 0) == (trunk == "averaged")
 
 
+def test_a_trunk_is_trained_for_a_while_and_frozen_then() -> None:
+    brief = potluck.simulate(job("whole", 2, stop={"rounds": 2}), task=task(), threads=0)
+    assert brief.module is not None
+    pretrained = brief.module.state_dict()["0.weight"].clone()
+    assert not torch.equal(pretrained, small(norm=False).state_dict()["0.weight"])
+    frozen = job({**HALVES, "trunk": "frozen"}, 2)
+    result = potluck.simulate(frozen, task=potluck.Task(brief.module, data()), threads=0)
+    assert isinstance(result.module, Grouped)
+    assert torch.equal(result.module.state_dict()["trunk.0.weight"], pretrained)
+
+
 # --- who trains what --------------------------------------------------------------------------------------------------
 
 
