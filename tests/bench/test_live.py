@@ -41,8 +41,9 @@ def test_flowers_side_is_taken_from_the_comparison_with_peers(tmp_path: Path, mo
     monkeypatch.chdir(tmp_path)
     rows = [{"name": "round: Potluck against Flower", "measured": 90.0}, {"name": "round: Flower", "measured": 2.7}]
     (tmp_path / "bench/results").mkdir(parents=True)
-    (tmp_path / "bench/results/peers-live.json").write_text(json.dumps({"figures": rows}))
+    (tmp_path / "bench/results/peers-live.json").write_text(json.dumps({"figures": rows, "mode": "quick"}))
     figures = LIVE.figures(RESULTS)
+    assert "a quick run" in _named(figures, "less than Flower")[0].note
     published = _named(figures, "a round of 10")[0].published
     assert published is not None
     assert published.value == pytest.approx(2700.0)

@@ -6,7 +6,7 @@ import json
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from potluck.bench.chart import Chart, Series
 from potluck.bench.experiment import Benchmark, Context, Piece, Results
@@ -52,24 +52,37 @@ def figures(results: Results) -> list[Figure]:
 def _empty_figures(results: Results) -> list[Figure]:
     ours = [1e3 * seconds for seconds in _of(results, "empty", "measured_s")]
     name = f"a round of {_DEVICES} devices, 1 MiB model, hardly any training"
-    flower, ratio = _peers("round: Flower"), _peers("round: Potluck against Flower")
-    if flower is None or ratio is None:
+    peers = _peers()
+    if peers is None:
         return [of_repeats(name, "ms", ours, note=f"beside Flower: {_COMPARE}")]
     return [
-        of_repeats(name, "ms", ours, published=Published(1e3 * flower, _FLOWER)),
+        of_repeats(name, "ms", ours, published=Published(1e3 * peers.flower_s, _FLOWER)),
         Figure(
-            name="  less than Flower's, side by side", unit="x", measured=ratio, goal=Goal("≥", 10.0), note=_COMPARE
+            name="  less than Flower's, side by side",
+            unit="x",
+            measured=peers.ratio,
+            goal=Goal("≥", 10.0),
+            note=f"{_COMPARE}{', a quick run' if peers.quick else ''}",
         ),
     ]
 
 
-def _peers(name: str) -> float | None:
-    """A figure of the comparison with peers, if that was run here."""
+class _Peers(NamedTuple):
+    """What the comparison with peers has found."""
+
+    flower_s: float
+    ratio: float
+    quick: bool
+
+
+def _peers() -> _Peers | None:
+    """None where that was not run here."""
     try:
-        found = json.loads(_PEERS.read_text())["figures"]
+        document = json.loads(_PEERS.read_text())
+        found = {figure["name"]: float(figure["measured"]) for figure in document["figures"]}
+        return _Peers(found["round: Flower"], found["round: Potluck against Flower"], document["mode"] == "quick")
     except (OSError, ValueError, KeyError):
         return None
-    return next((float(figure["measured"]) for figure in found if figure["name"] == name), None)
 
 
 def _lab_figures(results: Results) -> list[Figure]:
