@@ -37,7 +37,7 @@ def pieces(context: Context) -> Sequence[Piece]:
 
 def _parameters(case: Case, way: str) -> dict[str, Any]:
     """All that a result depends on, beside the seed."""
-    kept = case._replace(ms=0.0, federated=0, others=(), calibrated="")
+    kept = case._replace(ms=0.0, federated=0, others=(), unaided=False, calibrated="")
     return {**kept._asdict(), "way": way}
 
 
@@ -54,7 +54,8 @@ def _full() -> Iterator[tuple[Case, str, int]]:
         for seed in range(case.federated):
             yield case, "fedavg", seed
         yield case, "alone", 0
-        yield case, "unaided", 0
+        if case.unaided:
+            yield case, "unaided", 0
         for cut in case.others:
             yield case._replace(cut=cut), "decoupled", 0
 
@@ -174,7 +175,7 @@ BENCHMARK = Benchmark(
     needs=needs,
     notes=(
         "One device for each group. It holds all samples of its own classes and as many of all others (which other"
-        " devices hold too). In a round it passes over them twice (see `samples on a device`), FedAvg's"
+        " devices hold too). In a round it passes over them two or three times (see `samples on a device`), FedAvg's"
         " devices once, and central training once over all samples.",
         "MACs are counted layer by layer and equal the FLOP counter's. Training step: forward, gradient of the weights,"
         " gradient of the inputs (not of the first layer's). Whole training: times the samples that a device goes"
