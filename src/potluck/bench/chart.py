@@ -12,7 +12,8 @@ __all__ = ["Chart", "Series", "draw"]
 
 _WIDTH, _HEIGHT = 520, 330
 _LEFT, _RIGHT, _TOP, _BOTTOM = 58, 12, 34, 76
-_LABELS = 10  # along the x axis, at most
+_APART = 34.0  # labels along the x axis, at least
+_LETTER = 0.58  # width of one, in font sizes
 _INK, _GRID = "#222222", "#dddddd"
 _COLOURS = ("#1b6ca8", "#d1495b", "#3b8b4a", "#e09f3e", "#6d4c9f", "#5c6770", "#17a2a2")
 
@@ -64,7 +65,7 @@ def _axes(chart: Chart) -> Iterator[str]:
     yield _text(
         0, 0, chart.y_label, "middle", f'transform="translate(14,{(_TOP + _HEIGHT - _BOTTOM) / 2}) rotate(-90)"'
     )
-    yield _text((_LEFT + _WIDTH) / 2, _HEIGHT - 40, chart.x_label, "middle")
+    yield _text((_LEFT + _WIDTH) / 2, _HEIGHT - 38, chart.x_label, "middle")
     yield from _bars(chart, low, high) if chart.groups else _lines(chart, low, high)
     for name, value in chart.marks:
         y = _y(value, low, high)
@@ -78,8 +79,11 @@ def _lines(chart: Chart, low: float, high: float) -> Iterator[str]:
     place = (lambda x: math.log(x)) if chart.x_scale == "log" else float
     first, last = place(xs[0]), place(xs[-1])
     at = {x: _LEFT + (_WIDTH - _LEFT - _RIGHT) * (place(x) - first) / ((last - first) or 1.0) for x in xs}
-    for x in xs[:: -(-len(xs) // _LABELS)]:
-        yield _text(at[x], _HEIGHT - _BOTTOM + 16, f"{x:.2g}" if x < 100 else f"{x:.0f}", "middle")
+    labelled = -math.inf
+    for x in xs:
+        if at[x] - labelled >= _APART:
+            labelled = at[x]
+            yield _text(at[x], _HEIGHT - _BOTTOM + 16, f"{x:.2g}" if x < 100 else f"{x:.0f}", "middle")
     for colour, series in zip(_colours(chart), chart.series, strict=True):
         points = [(at[x], _y(y, low, high)) for x, y in zip(series.xs, series.ys, strict=True)]
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
@@ -92,20 +96,38 @@ def _bars(chart: Chart, low: float, high: float) -> Iterator[str]:
     bar = 0.8 * group / len(chart.series)
     for number, name in enumerate(chart.groups):
         left = _LEFT + group * (number + 0.1)
-        yield _text(left + 0.4 * group, _HEIGHT - _BOTTOM + 16, name, "middle")
+        yield from _name(name, left + 0.4 * group, group)
         for place, (colour, series) in enumerate(zip(_colours(chart), chart.series, strict=True)):
             zero, y = _y(0.0, low, high), _y(series.ys[number], low, high)
             x, top = left + place * bar, min(zero, y)
             yield _box(x, top, 0.9 * bar, abs(y - zero), colour)
-            yield _text(x + bar * 0.45, top - 4, f"{series.ys[number]:.3g}", "middle", 'font-size="10"')
+            value = f"{series.ys[number]:.3g}" if bar > 30 else f"{series.ys[number]:.2g}"
+            yield _text(x + bar * 0.45, top - 4, value, "middle", f'font-size="{_fitting(value, bar):.1f}"')
+
+
+def _name(name: str, x: float, width: float) -> Iterator[str]:
+    """Below a group of bars, word under word where it would not fit otherwise."""
+    lines = [name] if _fitting(name, width) > 9 else name.rsplit(" ", 1)
+    size = min(_fitting(line, width) for line in lines)
+    for number, line in enumerate(lines):
+        yield _text(x, _HEIGHT - _BOTTOM + 14 + 11 * number, line, "middle", f'font-size="{size:.1f}"')
+
+
+def _fitting(words: str, width: float) -> float:
+    """The font size in which these words are no wider."""
+    return min(11.0, width / (_LETTER * len(words)))
 
 
 def _legend(chart: Chart) -> Iterator[str]:
-    x = float(_LEFT)
+    """In as many rows as it takes."""
+    x, y = float(_LEFT), _HEIGHT - 22.0
     for colour, series in zip(_colours(chart), chart.series, strict=True):
-        yield _box(x, _HEIGHT - 25, 10, 10, colour)
-        yield _text(x + 14, _HEIGHT - 16, series.name, "start")
-        x += 28 + 6.2 * len(series.name)
+        width = 28 + 6.2 * len(series.name)
+        if x > _LEFT and x + width > _WIDTH:
+            x, y = float(_LEFT), y + 15
+        yield _box(x, y - 9, 10, 10, colour)
+        yield _text(x + 14, y, series.name, "start")
+        x += width
 
 
 def _range(chart: Chart) -> tuple[float, float, list[float]]:
