@@ -101,7 +101,7 @@ def _bars(chart: Chart, low: float, high: float) -> Iterator[str]:
             zero, y = _y(0.0, low, high), _y(series.ys[number], low, high)
             x, top = left + place * bar, min(zero, y)
             yield _box(x, top, 0.9 * bar, abs(y - zero), colour)
-            value = f"{series.ys[number]:.3g}" if bar > 30 else f"{series.ys[number]:.2g}"
+            value = f"{series.ys[number]:.3g}" if bar > 24 else f"{series.ys[number]:.2g}"
             yield _text(x + bar * 0.45, top - 4, value, "middle", f'font-size="{_fitting(value, bar):.1f}"')
 
 
