@@ -71,12 +71,12 @@ def check(seed: int, folder: Path) -> str:
     assert len(committed) == result.summary["rounds"]
     story.check_gates()
     _check_rollbacks(job, story)
-    if result.status == "failed" and _strikes_again_and_again(job):
-        assert "holds the data and is gone" in result.reason or "nothing moved for 60 s" in result.reason, result.reason
-        return "gave up" if "nothing moved" in result.reason else "failed"
     if result.status == "failed":
-        assert "holds the data and is gone" in result.reason, result.reason
-        return "failed"
+        if "holds the data and is gone" in result.reason:
+            return "failed"
+        assert _strikes_again_and_again(job), result.reason
+        assert "nothing moved for 1 min" in result.reason, result.reason
+        return "gave up"
     assert result.status == "done"
     assert len(committed) == BATCHES
     theirs = expected(

@@ -141,7 +141,7 @@ class Leader:
         """Why the run cannot go on, in one sentence."""
         waited = f"nothing moved for {self._settings.patience}"
         if not self._candidates():
-            gone = " or ".join(self._holders())
+            gone = " or ".join(dict.fromkeys(self._holders()))
             return f"{waited}: {gone} holds the data and is gone; the run can be resumed from batch {self.books.round}"
         missing = [name for name in self._candidates() if self._answers is not None and name not in self._answers]
         whom = f"still waiting for {', '.join(missing[:5])}" if missing else f"at batch {self.books.round}"
