@@ -1,6 +1,6 @@
 """What all tests share: no deadline for a single example, and another try where the machine's own hiccups count.
 
-A test that goes by the real clock (on real processes, in folders called `live…`, or marked `wall_clock`) can fail
+A test marked `wall_clock` asserts how long something took (or how often something that is timed happened), and can fail
 because somebody else had the processor; it has to hold once in three tries, and the summary says how many were tried
 again. Nothing else is ever tried again.
 """
@@ -16,5 +16,5 @@ settings.load_profile("potluck")
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if any(part.startswith("live") for part in item.path.parts) or item.get_closest_marker("wall_clock"):
+        if item.get_closest_marker("wall_clock"):
             item.add_marker(pytest.mark.flaky(reruns=2))

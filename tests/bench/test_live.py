@@ -65,7 +65,6 @@ def test_every_piece_is_a_job() -> None:
     assert len(model.fleet.members) == 10
 
 
-@pytest.mark.wall_clock
 def test_a_pull_is_measured_beside_two_plain_ways() -> None:
     found = measure(2_000_000, 2)
     assert [len(seconds) for seconds in found[:3]] == [2, 2, 2]

@@ -13,8 +13,6 @@ import pytest
 
 from tests.cli.calling import Shell, start
 
-pytestmark = pytest.mark.wall_clock
-
 LONG = ("run", "job.toml", "--out", "kept", "--set", "stop.rounds=100000", "--set", "checkpoint=5")
 
 

@@ -44,7 +44,6 @@ def test_a_comparison_goes_where_it_is_told(tmp_path: Path) -> None:
     assert (told["report"], told["bytes"] > 50_000) == (str(tmp_path / "both.html"), True)
 
 
-@pytest.mark.wall_clock
 @pytest.mark.skipif(find_browser() is None, reason="no Chromium or Chrome was found")
 def test_figures_are_saved_as_pictures(tmp_path: Path) -> None:
     told = json.loads(_call("report", keep(tmp_path / "run", rounds(3)), "--png", tmp_path / "png", "--json"))
@@ -80,7 +79,6 @@ def test_a_taken_port_is_refused_in_one_line(tmp_path: Path) -> None:
             _call("ui", tmp_path, "--port", str(taken.getsockname()[1]))
 
 
-@pytest.mark.wall_clock
 def test_the_page_is_served_until_it_is_stopped(tmp_path: Path) -> None:
     import httpx
 

@@ -79,7 +79,7 @@ def test_a_walking_availability_alternates(seed: int) -> None:
     ],
 )
 def test_an_availability_that_never_crosses_one_half_does_not_hold_up_the_run(trace: dict[str, Any]) -> None:
-    with within(5):
+    with within(0.5):
         changes, _ = script(_fleet({"available": trace}), _rng())
         assert {change.what for change in itertools.islice(changes, 100)} == {""}
 

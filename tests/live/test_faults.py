@@ -75,6 +75,7 @@ def test_all_are_killed_at_once_and_come_back(tmp_path: Path) -> None:
     _check_kills(tmp_path / "run", seed=101, many=4, least=1)
 
 
+@pytest.mark.wall_clock
 def test_a_frozen_device_is_given_up_at_its_lease_and_comes_back_when_it_thaws(tmp_path: Path) -> None:
     folder, frozen = tmp_path / "run", list[float]()
 

@@ -23,10 +23,7 @@ from potluck.run.setup import Setup
 from tests.data.streams.brokers import MOSQUITTO, Mosquitto
 from tests.time_limits import within
 
-pytestmark = [
-    pytest.mark.wall_clock,
-    pytest.mark.skipif(MOSQUITTO is None, reason="needs mosquitto: apt-get install mosquitto"),
-]
+pytestmark = pytest.mark.skipif(MOSQUITTO is None, reason="needs mosquitto: apt-get install mosquitto")
 
 DEVICES = 4
 

@@ -18,12 +18,9 @@ from potluck.report.browser import Browser, find_browser
 from potluck.report.server import app
 from tests.report.runs import every_kind, keep, one_round, rounds
 
-pytestmark = [
-    pytest.mark.wall_clock,
-    pytest.mark.skipif(
-        find_browser() is None, reason="no Chromium or Chrome was found (on Debian: apt-get install chromium)"
-    ),
-]
+pytestmark = pytest.mark.skipif(
+    find_browser() is None, reason="no Chromium or Chrome was found (on Debian: apt-get install chromium)"
+)
 
 CANVAS = "document.querySelector('canvas[data-chart]')"
 PLACE = f"(() => {{ {CANVAS}.scrollIntoView({{block: 'center'}}); const box = {CANVAS}.getBoundingClientRect();"

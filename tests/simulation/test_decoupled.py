@@ -198,9 +198,6 @@ def test_batches_are_half_own_classes_and_half_others(tmp_path: Path, monkeypatc
     assert len(set(others)) == 3  # drawn anew
 
 
-# --- runs that are disturbed ------------------------------------------------------------------------------------------
-
-
 def test_without_any_sample_of_others_negatives_are_made_up(tmp_path: Path) -> None:
     """Each device has its own classes only; it is refused unless it may make up what to tell them from."""
     only = {"kind": "class-groups", "groups": 3, "rest": 0.0}
@@ -211,6 +208,9 @@ def test_without_any_sample_of_others_negatives_are_made_up(tmp_path: Path) -> N
     assert summary["untrained_groups"] == []
     assert summary["samples"] == 30 * 2 * 120  # each with one that is made of it
     assert summary["accuracy"] > 0.6  # of six classes
+
+
+# --- runs that are disturbed ------------------------------------------------------------------------------------------
 
 
 def test_a_stopped_run_goes_on_bit_for_bit(tmp_path: Path) -> None:

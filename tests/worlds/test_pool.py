@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from potluck.worlds.simulated.pool import Pool, Ticket
 from tests.time_limits import within
 
-LONG = 20.0
+LONG = 5.0
 
 
 @contextmanager

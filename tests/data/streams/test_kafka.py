@@ -8,7 +8,6 @@ from collections.abc import Callable
 
 import confluent_kafka
 import numpy as np
-import pytest
 
 from potluck.data.buffers import Persistence
 from potluck.data.streams import Expected, Inlet, LiveFeed, Sample, Store, pack, pour
@@ -38,7 +37,6 @@ def _record(value: int) -> bytes:
     return pack(Sample(np.full(4, value, np.uint8), value % 10))
 
 
-@pytest.mark.wall_clock
 def test_records_come_in_and_bad_ones_are_counted_and_a_cluster_that_is_gone_does_not_hold_us_up() -> None:
     """A close that commits its place waits for a vanished cluster for up to a minute."""
     cluster = _Cluster()

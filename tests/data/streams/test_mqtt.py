@@ -24,10 +24,7 @@ from potluck.units import Seconds
 from tests.data.streams.brokers import MOSQUITTO, Mosquitto
 from tests.time_limits import within
 
-pytestmark = [
-    pytest.mark.wall_clock,
-    pytest.mark.skipif(MOSQUITTO is None, reason="needs mosquitto: apt-get install mosquitto"),
-]
+pytestmark = pytest.mark.skipif(MOSQUITTO is None, reason="needs mosquitto: apt-get install mosquitto")
 _EXPECTED = Expected((4,), "u1", 10)
 
 

@@ -74,12 +74,14 @@ def _half(now: Callable[[], float]) -> Effort:
     [(_natural, 0.04), (_throttled, 0.16), (_half, 0.4)],
     ids=["natural", "throttled", "as modelled"],
 )
+@pytest.mark.wall_clock
 def test_the_same_work_takes_longer_where_the_device_is_slower(effort: Any, least: float) -> None:
     found, seconds = _compute(Work([Step(0.1), Step(0.1)], _steps(0.02)), effort=effort)
     assert found == ["done"]
     assert least <= seconds < least + 0.15
 
 
+@pytest.mark.wall_clock
 def test_steps_that_the_function_does_not_mention_take_their_time_too() -> None:
     found, seconds = _compute(Work([Step(0.1), Step(0.1)], lambda pace: "done"), effort=_full)
     assert found == ["done"]
@@ -93,6 +95,7 @@ def test_work_without_a_function_takes_the_time_of_its_steps() -> None:
         assert least <= seconds < least + 0.15
 
 
+@pytest.mark.wall_clock
 def test_a_cost_is_chosen_in_the_thread_when_the_step_begins() -> None:
     chosen: list[str] = []
 
@@ -106,6 +109,7 @@ def test_a_cost_is_chosen_in_the_thread_when_the_step_begins() -> None:
     assert 0.2 <= seconds < 0.35
 
 
+@pytest.mark.wall_clock
 def test_work_that_is_given_up_gets_out_at_its_next_step() -> None:
     entered: list[int] = []
 
@@ -156,6 +160,7 @@ def test_a_device_knows_how_fast_it_is_now() -> None:
     assert modelled.level() == 0.25
 
 
+@pytest.mark.wall_clock
 def test_a_clock_that_is_off_is_set_by_the_quickest_answer() -> None:
     pauses = iter([0.05, 0.001, 0.02, 0.05, 0.0])
 
@@ -169,6 +174,7 @@ def test_a_clock_that_is_off_is_set_by_the_quickest_answer() -> None:
     assert abs(offset_to(ask) - 1000.0) < 0.005
 
 
+@pytest.mark.wall_clock
 def test_the_run_s_clock_stands_still_until_the_run_begins() -> None:
     clock = RunClock(began_s=5.0)
     time.sleep(0.02)

@@ -49,6 +49,7 @@ def _host(address: str, coordinate: Callable[[Node], object], journal: Kept | No
     return asyncio.run(lead())
 
 
+@pytest.mark.wall_clock
 def test_the_killed_are_noticed_at_once_the_frozen_at_the_lease_and_both_come_back_as_new_ones() -> None:
     address, journal = free_address(), Kept()
     devices = {"a": start(be_device, address, "a", LEASE)}

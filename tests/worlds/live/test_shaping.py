@@ -114,6 +114,7 @@ def _push(array: Any, loss: float) -> Push:
 
 
 @pytest.mark.parametrize("nbytes", [8_000, 600_000])
+@pytest.mark.wall_clock
 def test_a_transfer_takes_its_time_each_way(nbytes: int) -> None:
     async def coordinate(node: Node) -> list[float]:
         await _next(node, Joined)
@@ -139,6 +140,7 @@ async def _push_once(node: Node) -> None:
     await asyncio.sleep(10)
 
 
+@pytest.mark.wall_clock
 def test_those_who_send_at_once_share_the_coordinator_s_link() -> None:
     async def coordinate(node: Node) -> list[float]:
         for _ in range(3):
