@@ -46,6 +46,7 @@ def test_only_what_got_lost_is_sent_again(kib: int, lost_once: set[int], lost_tw
     while not out.is_there:
         index = out.due()
         if index is None:  # silence: the receiver is asked
+            out.asked()
             out.confirm(incoming.count)
             out.repeat(incoming.missing())
             continue
@@ -87,3 +88,18 @@ def test_a_peer_cannot_ask_for_what_was_never_sent() -> None:
     out.confirm(99)
     assert out.got == 1
     assert not out.is_there
+
+
+def test_an_answer_that_does_not_know_of_what_went_again_counts_once() -> None:
+    """Asked, told of a gap meanwhile, and answered then: all three speak of the same loss."""
+    out, _ = _open(10)
+    while out.due() is not None:
+        pass
+    out.asked()
+    out.repeat([2, 3])  # the gap, seen by the receiver itself
+    assert [out.due(), out.due(), out.due()] == [2, 3, None]
+    out.repeat([2, 3])  # the answer
+    assert out.due() is None
+    out.asked()
+    out.repeat([3])  # lost again
+    assert out.due() == 3

@@ -32,6 +32,7 @@ class Outgoing:
         self.sent_again = 0
         self.got = 0  # chunks that are there
         self._again: deque[int] = deque()
+        self._since_asked: set[int] = set()  # sent again behind the last question, so that no answer knows of them yet
 
     @property
     def is_taken(self) -> bool:
@@ -45,7 +46,9 @@ class Outgoing:
         """The chunk to send next: what got lost first, then what fits into the window."""
         if self._again:
             self.sent_again += 1
-            return self._again.popleft()
+            index = self._again.popleft()
+            self._since_asked.add(index)
+            return index
         if self.sent < self.layout.chunks and self.sent - self.got < WINDOW:
             self.sent += 1
             return self.sent - 1
@@ -61,10 +64,14 @@ class Outgoing:
         """So many chunks are there."""
         self.got = max(self.got, min(count, self.sent))
 
+    def asked(self) -> None:
+        """The receiver is asked, behind all that was sent so far."""
+        self._since_asked.clear()
+
     def repeat(self, indices: Sequence[int]) -> None:
         """These did not come."""
-        waiting = set(self._again)
-        self._again.extend(index for index in indices if index < self.sent and index not in waiting)
+        known = self._since_asked.union(self._again)
+        self._again.extend(index for index in indices if index < self.sent and index not in known)
 
     def read(self, index: int) -> bytes:
         return self.layout.read(index, self._views)

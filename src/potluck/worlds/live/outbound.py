@@ -174,6 +174,7 @@ class Outbound:
 
     async def _ask(self, transfer: _Transfer) -> None:
         """Behind the chunks that are on their way, so that whatever is missing then is lost."""
+        transfer.outgoing.asked()
         head = wire.encode_chunk(self._life, transfer.outgoing.number, ASK, b"")
         if not self._conditions.is_cut(transfer.to):
             await self._post.put(transfer.to, lambda: (b"", head))
