@@ -23,6 +23,7 @@ import msgspec
 
 from potluck.cli import main
 from potluck.job import dumps, make
+from tests import held
 from tests.cli.calling import POTLUCK
 from tests.live.running import LIMIT_S, SMALL
 
@@ -82,7 +83,7 @@ class Command:
 
     def held_in_shared_memory(self) -> set[Path]:
         """Files under /dev/shm that its processes have open or mapped."""
-        return {path for pid in self.group() for path in _shared(pid)}
+        return {path for pid in self.group() for path in held.shared_memory(pid)}
 
 
 class Shells:
@@ -172,10 +173,3 @@ def _session(pid: int) -> int:
     except OSError:
         return 0
     return int(fields[3]) if fields[0] != "Z" else 0
-
-
-def _shared(pid: int) -> Iterator[Path]:
-    with contextlib.suppress(OSError):
-        for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
-            if "/dev/shm/" in line and not line.endswith("(deleted)"):
-                yield Path(line[line.index("/dev/shm/") :])

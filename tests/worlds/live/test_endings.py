@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 import threading
 from collections.abc import Callable, Coroutine, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +18,7 @@ from potluck.worlds.live.greeting import Hello, RunCard, Welcome
 from potluck.worlds.live.host import host
 from potluck.worlds.live.session import Place, PlaceError, open_session
 from potluck.worlds.live.visitor import visit
+from tests import held
 from tests.time_limits import within
 from tests.worlds.live.town import Kept, free_address, wait_until
 
@@ -29,23 +28,13 @@ TakePart = Callable[[Node, Welcome], Coroutine[Any, Any, None]]
 LONG = Payload(30 << 20, (np.zeros(30 << 20, np.uint8),))
 
 
-def _sockets() -> set[str]:
-    links = set()
-    for entry in os.listdir("/proc/self/fd"):
-        try:
-            links.add(os.readlink(f"/proc/self/fd/{entry}"))
-        except OSError:
-            continue
-    return {link for link in links if link.startswith("socket")}
-
-
 @pytest.fixture(autouse=True)
 def _nothing_is_left() -> Iterator[None]:
-    threads, sockets, shared = set(threading.enumerate()), _sockets(), set(Path("/dev/shm").iterdir())
+    threads, sockets, shared = set(threading.enumerate()), held.sockets(), held.shared_memory()
     yield
     wait_until(lambda: set(threading.enumerate()) <= threads, 3)
-    wait_until(lambda: _sockets() <= sockets, 3)
-    assert set(Path("/dev/shm").iterdir()) <= shared
+    wait_until(lambda: held.sockets() <= sockets, 3)
+    assert held.shared_memory() <= shared
 
 
 def _run(coordinate: Coordinate, take_part: TakePart, address: str | None = None) -> list[Any]:
