@@ -16,7 +16,7 @@ _MOST_PIECES = 4  # into which a side of a sample is cut
 class MadeUp:
     """A device's own samples by index, and by −1 − index what is made of one; that has a label beyond all classes."""
 
-    augmentation = "scrambling"  # so that whoever asks for a batch brings a generator
+    draws = True
 
     def __init__(self, own: Samples, label: int) -> None:
         self._own = own

@@ -81,6 +81,11 @@ class Samples:
         return tuple(self.x.shape[1:])
 
     @property
+    def draws(self) -> bool:
+        """Whether batches can be drawn at random, by a generator."""
+        return self.augmentation is not None
+
+    @property
     def labels(self) -> npt.NDArray[np.int64]:
         """The labels as an array, for splits; float targets have none."""
         if self.y.dtype != torch.int64 or self.y.ndim != 1:

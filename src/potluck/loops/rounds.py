@@ -13,12 +13,12 @@ time in the order in which the devices are forecast to answer, so the result doe
 
 from __future__ import annotations
 
-import bisect
 import math
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from potluck.journal import Instant, Scalar, Span
+from potluck.journal import Span
+from potluck.loops.chronicle import Chronicle
 from potluck.loops.forerun import Forerun
 from potluck.loops.lineup import Lineup
 from potluck.loops.mathematics import ServerMathematics, Whom
@@ -27,6 +27,8 @@ from potluck.loops.node import Envelope, Node, Step, Work
 from potluck.loops.parts.barrier import Progress
 from potluck.loops.patience import Patience
 from potluck.loops.progress import Books, Ending, Turn
+from potluck.loops.reminders import Reminders
+from potluck.loops.roll import Roll
 from potluck.loops.rules import Rules
 from potluck.loops.settings import Rounds
 from potluck.loops.sharing import Sharing
@@ -58,9 +60,9 @@ class Coordinator:
         self._forecast = forecast
         self._rules = rules
         self.books = books
+        self._chronicle = Chronicle(node, books)
         self._sharing = sharing
-        self._here: dict[str, int] = {}  # device -> incarnation
-        self._roster: list[str] = []  # the same, in order of name
+        self._here = Roll()
         self._working: dict[str, Turn] = {}
         self._late: dict[str, Turn] = {}  # released, and not yet heard to have dropped its work
         self._lineup = Lineup(self._merge)
@@ -71,7 +73,7 @@ class Coordinator:
         self._refusals: list[str] = []
         self.retry_s = float(settings.retry)
         self._patience = Patience(settings.patience)
-        self._nudge_at = math.inf  # when the next silent device is asked again
+        self._reminders = Reminders(self.retry_s)
         self._draining = False
         self._begun = False
 
@@ -129,7 +131,7 @@ class Coordinator:
         wanted = (self._settings.devices or len(self._here)) - len(self._working) - len(served - self._working.keys())
         if self._draining or wanted <= 0:
             return
-        idle = [device for device in self._roster if device not in self._working and device not in served]
+        idle = [device for device in self._here if device not in self._working and device not in served]
         if wanted < len(idle):
             chosen = self.node.rng("invite", self.books.turn).choice(len(idle), wanted, replace=False)
             idle = [idle[place] for place in sorted(chosen)]
@@ -154,21 +156,21 @@ class Coordinator:
     def _put_to_work(self, turn: Turn) -> None:
         self._late.pop(turn.device, None)
         self._working[turn.device] = turn
-        self._watch_for_silence(turn)
+        self._reminders.watch(turn, self.node.now())
         if not self._settings.barrier.carries:
             self._lineup.expect(turn.number)
 
     def make_turn(self, device: str, gifts: Sequence[Gift] = (), ahead: bool = False) -> Turn | None:
         """Invite a device, if it is here; `ahead` is for the round after this one."""
-        books = self.books
-        if device not in self._here:
+        books, incarnation = self.books, self._here.incarnation(device)
+        if incarnation is None:
             return None
         round, count = books.round + ahead, books.counts.get(device, 0)
         gives = tuple((gift.receiver, gift.samples) for gift in gifts if gift.donor == device)
         gets = sum(gift.samples for gift in gifts if gift.receiver == device)
         invite = Invite(books.turn, round, count, gives, gets, ahead)
         state, part = self.mathematics.state, self.mathematics.select(Whom(device, round, count))
-        turn = Turn(invite, device, self._here[device], books.version, self.node.now(), state, part)
+        turn = Turn(invite, device, incarnation, books.version, self.node.now(), state, part)
         books.turn += 1
         books.counts[device] = count + 1
         self.node.send(device, turn.invite)
@@ -200,30 +202,21 @@ class Coordinator:
     async def _step(self, until: float) -> Ending | None:
         """Handle the next thing that happens, nudge who stays silent, and give up when nothing moves for too long."""
         until = until if until > self.node.now() else math.inf
-        envelope = await self.node.receive(min(until, self._patience.ends_at, self._nudge_at))
+        envelope = await self.node.receive(min(until, self._patience.ends_at, self._reminders.next_at))
         if envelope is not None:
             self._handle(envelope)
         now = self.node.now()
-        if now >= self._nudge_at:
-            self._nudge(now)
+        if now >= self._reminders.next_at:
+            self._remind(now)
         if now >= self._patience.ends_at:
             return Ending("failed", self._shortfall())
         return self._rules.interruption()
 
-    def _watch_for_silence(self, turn: Turn) -> None:
-        turn.pause = float(self._settings.retry)
-        turn.nudge_at = self.node.now() + turn.pause
-        self._nudge_at = min(self._nudge_at, turn.nudge_at)
-
-    def _nudge(self, now: float) -> None:
+    def _remind(self, now: float) -> None:
         """Say again what was not answered: an invitation, or a release."""
         silent = [turn for turn in self._working.values() if not turn.heard]
-        for turn in [*silent, *self._late.values()]:
-            if now >= turn.nudge_at:
-                turn.pause = min(2 * turn.pause, 60.0)
-                turn.nudge_at = now + turn.pause
-                self.node.send(turn.device, Release(turn.number) if turn.device in self._late else turn.invite)
-        self._nudge_at = min((turn.nudge_at for turn in [*silent, *self._late.values()]), default=math.inf)
+        for turn in self._reminders.due([*silent, *self._late.values()], now):
+            self.node.send(turn.device, Release(turn.number) if turn.device in self._late else turn.invite)
 
     def _handle(self, envelope: Envelope) -> None:
         match envelope.message:
@@ -300,7 +293,7 @@ class Coordinator:
     def _take_update(self, turn: Turn) -> None:
         refusal = self.mathematics.refusal(turn.pieces, turn.part)
         if refusal is not None:
-            self._note("refused", turn.device, reason=refusal)
+            self._chronicle.note(turn.device, "refused", reason=refusal)
             self._refusals.append(f"{turn.device}: {refusal}")
             self.books.refused += 1
             self._lineup.skip(turn.number)
@@ -321,27 +314,20 @@ class Coordinator:
 
     def _join(self, device: str, incarnation: int) -> None:
         self._patience.stir(device, self.node.now())
-        if device not in self._here:
-            bisect.insort(self._roster, device)
-        self._here[device] = incarnation
+        self._here.enter(device, incarnation)
         if self._begun:
-            self._note("joined", device, incarnation=incarnation)
+            self._chronicle.note(device, "joined", incarnation=incarnation)
 
     def _lose(self, device: str, incarnation: int, reason: str) -> None:
-        if self._here.get(device) != incarnation:
+        if not self._here.strike(device, incarnation):
             return
-        del self._here[device]
-        self._roster.pop(bisect.bisect_left(self._roster, device))
         self._late.pop(device, None)
-        self._note("lost", device, incarnation=incarnation, reason=reason)
+        self._chronicle.note(device, "lost", incarnation=incarnation, reason=reason)
         turn = self._working.pop(device, None)
         if turn is not None:
             turn.cancel()
             self._lineup.skip(turn.number)
         self._forerun.lose(device, unfinished=turn is not None)
-
-    def _note(self, name: str, device: str, **fields: Any) -> None:
-        self.node.record(Instant(device, name, self.node.now(), {"round": self.books.round, **fields}))
 
     def _shortfall(self) -> str:
         """Why the run cannot go on, in one sentence."""
@@ -365,7 +351,7 @@ class Coordinator:
         merged = [[device, number] for device, number in books.merged]
         fields = {"round": books.round, "devices": merged, "samples": books.samples_now}
         self.node.record(Span(self.node.name, "round", self._opened, now, fields))
-        self._scalar("loss", books.loss_now)
+        self._chronicle.scalar("loss", books.loss_now)
         books.commit()
         self._arrived = 0
         self._take_over()
@@ -385,23 +371,15 @@ class Coordinator:
         self._lineup.skip(turn.number)
         turn.cancel()
         self._late[turn.device] = turn
-        self._watch_for_silence(turn)
+        self._reminders.watch(turn, self.node.now())
         self.books.late += 1
-        self._note("late", turn.device)
+        self._chronicle.note(turn.device, "late")
         self.node.send(turn.device, Release(turn.number))
 
     async def _measure(self) -> None:
         """Score the newest version on held-out data; the coordinator's own time is not modelled."""
         score = await self.node.compute(Work([Step(0.0)], lambda pace: self.mathematics.evaluate()))
-        self.books.score = {name: value for name, value in score.items() if math.isfinite(value)}
-        for name, value in self.books.score.items():
-            self._scalar(f"test_{name}", value)
-
-    def _scalar(self, name: str, value: float) -> None:
-        if not math.isfinite(value):
-            return  # JSON has no such number
-        fields = {"round": self.books.round, "bytes": self.books.traffic, "samples": self.books.samples}
-        self.node.record(Scalar(self.node.name, name, self.node.now(), value, fields))
+        self._chronicle.scored(score)
 
     # --- settle ----------------------------------------------------------------------------------------------------
 

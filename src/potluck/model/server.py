@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from potluck.model.batches import Batches
 from potluck.model.carving import Carver, Part, Turn
 from potluck.model.codecs import Codec
 from potluck.model.codecs.checks import FLOATS, array_refusal
@@ -17,7 +18,7 @@ from potluck.model.merge import Merge, Sum
 from potluck.model.optimizers import Optimizer
 from potluck.model.replica import Loss, Replica
 from potluck.model.state import Layout, State
-from potluck.model.trainer import Batches, Piece
+from potluck.model.trainer import Piece
 from potluck.payload import Payload
 
 __all__ = ["Server"]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
 from potluck import seeds
+from potluck.model.batches import Batches, Indices
 from potluck.model.feed import Feed
 from potluck.model.optimizers import Optimizer
 from potluck.model.replica import Loss
@@ -19,21 +19,9 @@ from potluck.model.sections import Passed, Sections
 from potluck.model.state import State
 from potluck.payload import Payload
 
-__all__ = ["Batches", "Numbers", "Stages"]
+__all__ = ["Numbers", "Stages"]
 
-Indices = npt.NDArray[np.int64]
 _EXAM = 256  # samples
-
-
-class Batches(Protocol):
-    """Samples that can be asked for by index."""
-
-    @property
-    def augmentation(self) -> object | None: ...
-
-    def __len__(self) -> int: ...
-
-    def batch(self, indices: Indices, rng: np.random.Generator | None = None) -> tuple[Tensor, Tensor]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +272,7 @@ class Stages:
         return params, buffers
 
     def _batch(self, part: int) -> tuple[Tensor, Tensor]:
-        rng = seeds.generator(self._seed, "augment", part) if self._train.augmentation is not None else None
+        rng = seeds.generator(self._seed, "augment", part) if self._train.draws else None
         return self._train.batch(self._feed.indices(part), rng)
 
 

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
 from potluck.errors import ModelError
+from potluck.model.batches import Batches, Indices
 from potluck.model.carving import Carver, Choice, Part, Turn
 from potluck.model.codecs import Codec
 from potluck.model.local import Local, Walk
@@ -20,21 +20,7 @@ from potluck.model.replica import Draws, Loss, Replica
 from potluck.model.state import Layout
 from potluck.payload import Payload
 
-__all__ = ["Batches", "Piece", "Session", "Share", "Trainer"]
-
-Indices = npt.NDArray[np.int64]
-
-
-class Batches(Protocol):
-    """Samples that can be asked for by index."""
-
-    @property
-    def augmentation(self) -> object | None:
-        """What needs a generator; None where batches are plain."""
-
-    def __len__(self) -> int: ...
-
-    def batch(self, indices: Indices, rng: np.random.Generator | None = None) -> tuple[Tensor, Tensor]: ...
+__all__ = ["Piece", "Session", "Share", "Trainer"]
 
 
 class Share(Protocol):
@@ -325,7 +311,7 @@ class Session:
 
     def _rng(self) -> np.random.Generator | None:
         samples = self._share.samples or self._trainer.samples
-        return self._share.rng() if self._trainer.draws or samples.augmentation is not None else None
+        return self._share.rng() if self._trainer.draws or samples.draws else None
 
     def _load(self, replica: Replica, layers: Sequence[int]) -> None:
         """Take over the pieces that begin at these layers."""

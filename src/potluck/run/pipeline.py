@@ -25,11 +25,12 @@ from potluck.loops.pipeline.shelf import Shelf
 from potluck.loops.pipeline.stage import Workshop
 from potluck.loops.progress import Books
 from potluck.loops.rules import Rules
+from potluck.model.batches import Batches
 from potluck.model.chain import Chain, trace
 from potluck.model.feed import Feed
 from potluck.model.profile import BACKWARD_PER_FORWARD
 from potluck.model.sections import Sections
-from potluck.model.stages import Batches, Stages
+from potluck.model.stages import Stages
 from potluck.model.state import Layout
 from potluck.task import Task, TaskSettings, build
 

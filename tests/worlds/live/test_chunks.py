@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 from potluck.loops.messages import Push
 from potluck.payload import Payload
 from potluck.worlds.live import wire
-from potluck.worlds.live.chunks import WINDOW, Incoming, Outgoing
+from potluck.worlds.live.chunks import Incoming, Outgoing
 from potluck.worlds.live.layout import Layout
+
+WINDOW = 8
 
 
 @settings(max_examples=40)
@@ -32,7 +34,7 @@ def _message(kib: int) -> Push:
 
 
 def _open(kib: int) -> tuple[Outgoing, Incoming]:
-    out = Outgoing(1, _message(kib), 1 << 10)
+    out = Outgoing(1, _message(kib), 1 << 10, WINDOW)
     offer = wire.encode_offer(1, 1, 1, out.message, out.arrays, out.chunk_bytes)
     return out, Incoming(wire.decode_offer(offer, 1 << 20))
 

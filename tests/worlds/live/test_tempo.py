@@ -29,6 +29,16 @@ def test_a_chunk_takes_a_tenth_of_a_second_within_bounds(rate: float, chunk_byte
     assert _after(int(rate), 1.0).chunk_bytes() == chunk_bytes
 
 
+@pytest.mark.parametrize(
+    ("rate", "chunks"),
+    [(1e9, 16), (12e6, 8), (10.5e6 * 12, 12), (125e3, 8)],
+    ids=["fast", "lan", "mid", "slow"],
+)
+def test_more_chunks_are_on_their_way_where_they_are_soon_through(rate: float, chunks: int) -> None:
+    assert _after(int(rate), 1.0).window(1 << 20) == chunks
+    assert Tempo().window(1 << 20) == 8
+
+
 def test_patience_follows_the_longest_pause_and_grows_while_nothing_is_heard() -> None:
     slow = _after(1 << 20, 2.0)
     assert slow.patience(0.0) == 8.0

@@ -65,7 +65,7 @@ def test_arrays_of_any_kind_come_out_bit_for_bit(kinds: list[tuple[str, list[int
         else np.frombuffer(rng.bytes(np.dtype(dtype).itemsize * int(np.prod(shape))), dtype).reshape(shape)
         for dtype, shape in kinds
     )
-    out = Outgoing(7, _push(*arrays), 1 << 10)
+    out = Outgoing(7, _push(*arrays), 1 << 10, window=8)
     incoming = Incoming(wire.decode_offer(_offer_of(out), LIMIT))
     for index in range(out.layout.chunks):
         data = out.read(index)
@@ -82,7 +82,7 @@ def _offer_of(out: Outgoing) -> bytes:
 
 
 def test_a_payload_of_sizes_alone_takes_its_bytes_and_comes_out_empty() -> None:
-    out = Outgoing(7, Segment(Payload(5000), turn=0, first=0, last=0), 1 << 10)
+    out = Outgoing(7, Segment(Payload(5000), turn=0, first=0, last=0), 1 << 10, window=8)
     assert out.layout.chunks == 5
     offer = wire.decode_offer(_offer_of(out), LIMIT)
     assert wire.nbytes_to_come(offer) == 5000

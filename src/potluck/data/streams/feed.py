@@ -31,7 +31,8 @@ class Tensors(Protocol):
     """Samples that can be asked for by id."""
 
     @property
-    def augmentation(self) -> object | None: ...
+    def draws(self) -> bool:
+        """Whether a batch is drawn at random, and so needs a generator."""
 
     def __len__(self) -> int: ...
 

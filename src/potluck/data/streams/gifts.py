@@ -43,7 +43,7 @@ class Mixed:
 
     def __init__(self, own: Tensors, gifts: Sequence[tuple[Any, Any]]) -> None:
         self._own = own
-        self.augmentation = own.augmentation
+        self.draws = own.draws
         x = torch.from_numpy(np.concatenate([gift[0] for gift in gifts]))
         y = torch.from_numpy(np.concatenate([gift[1] for gift in gifts]))
         assert isinstance(own, Samples | Store)

@@ -30,6 +30,10 @@ class Store:
         self.augmentation = augmentation
         self._found: dict[int, Sample] = {}
 
+    @property
+    def draws(self) -> bool:
+        return self.augmentation is not None
+
     def __len__(self) -> int:
         return len(self._found)
 

@@ -122,7 +122,7 @@ class Conductor(Terms):
         longest = _STALL * max(float(self._settings.retry), self._mean_s, period)
         if self._node.now() - self._moved_at > longest and not self._disturbed:
             self._disturbed = True
-            self._note(self._node.name, "stalled", term=self._term)
+            self._chronicle.note(self._node.name, "stalled", term=self._term)
 
     def _nudge(self) -> None:
         """Say what the stages must know of the stretch, for the first time or because nothing was heard for a while."""
@@ -176,12 +176,7 @@ class Conductor(Terms):
         """Score the archive's version on held-out data; the coordinator's own time is not modelled."""
         numbers = self._archive.numbers
         score = await self._node.compute(Work([Step(0.0)], lambda pace: self._rules.evaluate(numbers)))
-        self._note_score(score)
-
-    def _note_score(self, score: dict[str, float]) -> None:
-        self.books.score = {name: value for name, value in score.items() if math.isfinite(value)}
-        for name, value in self.books.score.items():
-            self._scalar(f"test_{name}", value)
+        self._chronicle.scored(score)
 
     async def _examine(self, ledger: Ledger) -> None:
         """Let held-out batches flow through the stages; what gets lost on the way makes a new attempt."""
@@ -197,7 +192,7 @@ class Conductor(Terms):
             if isinstance(found, Scored):
                 score = {"loss": found.loss / found.count}
                 accuracy = {"accuracy": found.right / found.count} if found.right >= 0 else {}
-                self._note_score(score | accuracy)
+                self._chronicle.scored(score | accuracy)
                 return
 
     # --- what comes in ---------------------------------------------------------------------------------------------
@@ -257,10 +252,10 @@ class Conductor(Terms):
         self._mean_s = took if not self._mean_s else 0.9 * self._mean_s + 0.1 * took
         self._stand_at(batch + 1)
         self.books.updates += 1
-        self._note(self._node.name, "committed", batch=batch, term=self._term)
+        self._chronicle.note(self._node.name, "committed", batch=batch, term=self._term)
         loss = ledger.loss(batch)
         if loss is not None:
-            self._scalar("loss", loss)
+            self._chronicle.scalar("loss", loss)
         self._rules.watch(self.books, now)
         adaptation = self._settings.adaptation
         if adaptation.every and (batch + 1 == adaptation.first or (batch + 1) % adaptation.every == 0):

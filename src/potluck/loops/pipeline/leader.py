@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from potluck.journal import Instant, Scalar
+from potluck.loops.chronicle import Chronicle
 from potluck.loops.messages import Joined, Lost, Message
 from potluck.loops.node import Envelope, Node
 from potluck.loops.patience import Patience
@@ -18,6 +18,7 @@ from potluck.loops.pipeline.planner import Planner
 from potluck.loops.pipeline.rules import PipelineRules
 from potluck.loops.pipeline.settings import Pipeline
 from potluck.loops.progress import Books, Ending
+from potluck.loops.roll import Roll
 
 __all__ = ["Leader", "Orders"]
 
@@ -42,8 +43,9 @@ class Leader:
         self._settings = orders.settings
         self._fleet = orders.fleet
         self.books = orders.books
+        self._chronicle = Chronicle(node, orders.books)
         self._term = orders.books.turn
-        self._here: dict[str, int] = {}  # device -> incarnation
+        self._here = Roll()
         self._answers: dict[str, Message] | None = None  # to the question that is open
         self._disturbed = False  # someone is lost, and a new term must begin
         self._begun = False
@@ -73,22 +75,21 @@ class Leader:
             self._join(message.device, message.incarnation)
         elif isinstance(message, Lost):
             self._lose(message)
-        elif self._here.get(sender) == envelope.incarnation and getattr(message, "term", None) == self._term:
+        elif self._here.incarnation(sender) == envelope.incarnation and getattr(message, "term", None) == self._term:
             self._patience.stir(sender, self._node.now())
             self._hear(sender, message)
 
     def _join(self, device: str, incarnation: int) -> None:
         self._patience.stir(device, self._node.now())
-        self._here[device] = incarnation
+        self._here.enter(device, incarnation)
         if self._begun:
-            self._note(device, "joined", incarnation=incarnation)
+            self._chronicle.note(device, "joined", incarnation=incarnation)
             self._has_joined(device)
 
     def _lose(self, lost: Lost) -> None:
-        if self._here.get(lost.device) != lost.incarnation:
+        if not self._here.strike(lost.device, lost.incarnation):
             return
-        del self._here[lost.device]
-        self._note(lost.device, "lost", incarnation=lost.incarnation, reason=lost.reason)
+        self._chronicle.note(lost.device, "lost", incarnation=lost.incarnation, reason=lost.reason)
         if self._answers is not None:
             self._disturbed = True
         self._has_left(lost.device)
@@ -146,12 +147,3 @@ class Leader:
         missing = [name for name in self._candidates() if self._answers is not None and name not in self._answers]
         whom = f"still waiting for {', '.join(missing[:5])}" if missing else f"at batch {self.books.round}"
         return f"{waited}: {whom}"
-
-    def _note(self, device: str, name: str, **fields: Any) -> None:
-        self._node.record(Instant(device, name, self._node.now(), {"round": self.books.round, **fields}))
-
-    def _scalar(self, name: str, value: float) -> None:
-        if not math.isfinite(value):
-            return  # JSON has no such number
-        fields = {"round": self.books.round, "bytes": self.books.traffic, "samples": self.books.samples}
-        self._node.record(Scalar(self._node.name, name, self._node.now(), value, fields))

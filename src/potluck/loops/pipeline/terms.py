@@ -108,9 +108,9 @@ class Terms(Leader):
     def _restart_from(self, version: int) -> None:
         """From here on, this version is where the run stands."""
         if version < self.books.round:
-            self._note(self._node.name, "rolled back", term=self._term, before=self.books.round, to=version)
+            self._chronicle.note(self._node.name, "rolled back", term=self._term, before=self.books.round, to=version)
         for batch in range(self.books.round, version):  # the reports of it were still on their way
-            self._note(self._node.name, "committed", batch=batch, term=self._history.made(batch + 1))
+            self._chronicle.note(self._node.name, "committed", batch=batch, term=self._history.made(batch + 1))
         self._history.begin(self._term, version)
         self.books.turn = self._term
         self._stand_at(version)
@@ -131,7 +131,7 @@ class Terms(Leader):
             "stride": plan.stride,
             "keepers": list(plan.keepers),
         }
-        self._note(self._node.name, "partition", **fields, **more)
+        self._chronicle.note(self._node.name, "partition", **fields, **more)
 
     def _foresee(self, candidates: list[str]) -> None:
         """Have plans ready for each single death."""

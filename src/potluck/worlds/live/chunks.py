@@ -13,18 +13,20 @@ from potluck.worlds.live import wire
 from potluck.worlds.live.layout import Layout, bytes_of
 from potluck.worlds.live.wire import ChunkHead, Offer, WireError
 
-__all__ = ["WINDOW", "Incoming", "Outgoing"]
+__all__ = ["CONFIRMED", "Incoming", "Outgoing"]
 
-WINDOW = 8  # chunks that may be on their way unconfirmed
+CONFIRMED = 2  # chunks, after so many of which a receiver says what it has
+_ASKED_FOR = 16  # missing chunks that are named in one answer
 
 
 class Outgoing:
     """The sender's end."""
 
-    def __init__(self, number: int, message: Bulky, chunk_bytes: int) -> None:
+    def __init__(self, number: int, message: Bulky, chunk_bytes: int, window: int) -> None:
         self.number = number
         self.message = message
         self.chunk_bytes = chunk_bytes
+        self._window = window  # chunks that may be on their way unconfirmed
         self.arrays = wire.arrays_to_send(message.payload)
         self._views = [bytes_of(array) for array in self.arrays]
         self.layout = Layout([view.nbytes for view in self._views], chunk_bytes)
@@ -49,14 +51,14 @@ class Outgoing:
             index = self._again.popleft()
             self._since_asked.add(index)
             return index
-        if self.sent < self.layout.chunks and self.sent - self.got < WINDOW:
+        if self.sent < self.layout.chunks and self.sent - self.got < self._window:
             self.sent += 1
             return self.sent - 1
         return None
 
     def more(self, most: int) -> list[int]:
         """Chunks that may go along with the one that was due, none of them the last of all."""
-        room = min(most, WINDOW - (self.sent - self.got), self.layout.chunks - 1 - self.sent)
+        room = min(most, self._window - (self.sent - self.got), self.layout.chunks - 1 - self.sent)
         first, self.sent = self.sent, self.sent + max(0, room)
         return list(range(first, self.sent))
 
@@ -112,8 +114,8 @@ class Incoming:
         return skipped
 
     def missing(self) -> list[int]:
-        """Whatever is not here, up to what fits into one window."""
-        return [index for index, here in enumerate(self._here) if not here][:WINDOW]
+        """Whatever is not here, up to what a sender can soon send again."""
+        return [index for index, here in enumerate(self._here) if not here][:_ASKED_FOR]
 
     def message(self) -> Bulky:
         return wire.whole(self.offer, self._arrays)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from potluck.loops.node import Envelope
 from potluck.worlds.live import wire
-from potluck.worlds.live.chunks import WINDOW, Incoming
+from potluck.worlds.live.chunks import CONFIRMED, Incoming
 from potluck.worlds.live.neighbours import Neighbours
 from potluck.worlds.live.notes import Decline, Got, Missing, Note
 from potluck.worlds.live.shaping import Conditions
@@ -99,7 +99,7 @@ class Inbound:
             self._say(sender, Missing(chunk.number, skipped), chunk.life)
         if incoming.is_whole:
             self._complete(sender, chunk.number, incoming)
-        if incoming.is_whole or incoming.count % (WINDOW // 4) == 0:
+        if incoming.is_whole or incoming.count % CONFIRMED == 0:
             self._confirm(sender, chunk.number, incoming.count, chunk.life, drained - self._now())
 
     def _confirm(self, sender: str, number: int, there: int, life: int, wait: float) -> None:

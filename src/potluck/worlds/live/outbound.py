@@ -96,7 +96,7 @@ class Outbound:
             return None
         tempo = self._tempos.setdefault(to, Tempo())
         chunk_bytes = min(tempo.chunk_bytes(), self._conditions.chunk_bytes(to))
-        outgoing = Outgoing(next(self._numbers), message, chunk_bytes)
+        outgoing = Outgoing(next(self._numbers), message, chunk_bytes, tempo.window(chunk_bytes))
         transfer = _Transfer(to, life, outgoing, self._now(), tempo)
         self._out[outgoing.number] = transfer
         transfer.sending.give_up = lambda: self._give_up(transfer)

@@ -1,4 +1,5 @@
-"""How fast a peer takes what it is sent, and what follows from it: how long a chunk should be, when silence is odd.
+"""How fast a peer takes what it is sent, and what follows from it: how long chunks are, how many are on their way at
+once, when silence is odd.
 
 On a slow link a long chunk would hold up everything behind it, heartbeats included, so chunks are as long as the link
 carries in a tenth of a second. Deadlines follow what was observed: a pause is odd when it is several times as long as
@@ -15,6 +16,8 @@ __all__ = ["Tempo"]
 _FIRST_CHUNK = 64 << 10  # while nothing is known of the link
 _LEAST_CHUNK, _LONGEST_CHUNK = 16 << 10, 1 << 20
 _CHUNK_SECONDS = 0.1
+_LEAST_WINDOW, _LARGEST_WINDOW = 8, 16  # chunks
+_WINDOW_SECONDS = 0.1
 _LEAST_PATIENCE_S, _MOST_PATIENCE_S = 0.5, 60.0
 _ODD = 4.0  # times the longest pause
 _WEIGHT = 0.2  # of the newest observation
@@ -48,6 +51,11 @@ class Tempo:
         if self._rate is None:
             return _FIRST_CHUNK
         return int(min(max(self._rate * _CHUNK_SECONDS, _LEAST_CHUNK), _LONGEST_CHUNK))
+
+    def window(self, chunk_bytes: int) -> int:
+        """How many chunks of that length may be on their way unconfirmed: more only where they are through at once."""
+        carried = (self._rate or 0.0) * _WINDOW_SECONDS / chunk_bytes
+        return int(min(max(carried, _LEAST_WINDOW), _LARGEST_WINDOW))
 
     def patience(self, silent: float) -> float:
         """How long to wait for a word, having waited for `silent` in vain: longer and longer."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import struct
 import sys
-import zlib
 from collections.abc import Sequence
 from functools import reduce
 from operator import or_
@@ -18,6 +17,7 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 import numpy as np
 import numpy.typing as npt
+from xxhash import xxh3_64_intdigest
 
 from potluck.errors import PotluckError
 from potluck.loops import messages
@@ -86,7 +86,7 @@ _SMALL: list[Any] = [
 _BULKY: list[Any] = [messages.Segment, messages.Push]
 _DECODERS: dict[type[Frame] | type[Offer], msgspec.msgpack.Decoder[Any]] = {}
 _ENCODE = msgspec.msgpack.Encoder().encode
-_CHUNK = struct.Struct("<IQIIdd")
+_CHUNK = struct.Struct("<IQIQdd")
 
 
 def register(*kinds: type[Message]) -> None:
@@ -216,7 +216,7 @@ def is_finite(payload: Payload) -> bool:
 
 def encode_chunk(life: int, number: int, index: int, data: bytes, begun: float = 0.0, taken: float = 0.0) -> bytes:
     """What goes with a chunk's bytes."""
-    return _CHUNK.pack(life, number, index, zlib.crc32(data), begun, taken)
+    return _CHUNK.pack(life, number, index, xxh3_64_intdigest(data), begun, taken)
 
 
 def decode_chunk(head: bytes, data: bytes) -> ChunkHead:
@@ -224,6 +224,6 @@ def decode_chunk(head: bytes, data: bytes) -> ChunkHead:
         found = ChunkHead(*_CHUNK.unpack(head))
     except struct.error:
         raise WireError(f"the head of a chunk has {len(head)} bytes, not {_CHUNK.size}") from None
-    if zlib.crc32(data) != found.checksum:
+    if xxh3_64_intdigest(data) != found.checksum:
         raise WireError(f"chunk {found.place} of {found.number} is damaged")
     return found
