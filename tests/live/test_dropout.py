@@ -6,32 +6,58 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from potluck.journal import Scalar, read
 from tests.live.running import check_books, run_live
+
+Device = dict[str, Any]
 
 ROUNDS = 4
 
 
-def test_a_device_trains_less_of_the_network_while_it_is_slow(tmp_path: Path) -> None:
-    devices = [
-        {"name": "free", "flops": "300 MFLOP/s"},
-        {"name": "busy", "flops": "300 MFLOP/s", "speed": {"kind": "constant", "level": 0.4}},
-    ]
+def _shares(folder: Path, devices: list[Device], *, act_out: bool, **rounds: Any) -> dict[str, list[Scalar]]:
+    """What each device trained of the network, round by round."""
     job: dict[str, Any] = {
         "recipe": "distreal",
         "task": {"model": "lenet", "data": {"kind": "synthetic", "shape": [1, 28, 28], "train": 96, "test": 10}},
-        "rounds": {"batching": {"size": 8}, "local": {"steps": 4, "lr": 0.05}},
+        "rounds": {"batching": {"size": 8}, "local": {"steps": 4, "lr": 0.05}, **rounds},
         "fleet": {"devices": devices, "lease": 5.0},
         "stop": {"rounds": ROUNDS},
         "checkpoint": 0,
     }
-    result = run_live(tmp_path / "live", act_out=True, **job)
-    check_books(tmp_path / "live", result, ROUNDS)
-    shares: dict[str, list[Scalar]] = {"free": [], "busy": []}
-    for record in read(tmp_path / "live/journal.jsonl"):
+    result = run_live(folder, act_out=act_out, **job)
+    check_books(folder, result, ROUNDS)
+    shares: dict[str, list[Scalar]] = {device["name"]: [] for device in devices}
+    for record in read(folder / "journal.jsonl"):
         if isinstance(record, Scalar) and record.name == "share":
             shares[record.node].append(record)
     assert all(len(found) == ROUNDS for found in shares.values())
+    return shares
+
+
+def test_a_device_trains_less_of_the_network_while_it_is_slow(tmp_path: Path) -> None:
+    devices: list[Device] = [
+        {"name": "free", "flops": "300 MFLOP/s"},
+        {"name": "busy", "flops": "300 MFLOP/s", "speed": {"kind": "constant", "level": 0.4}},
+    ]
+    shares = _shares(tmp_path / "live", devices, act_out=True)
     assert statistics.mean(record.value for record in shares["free"]) > 0.9
     assert all(record.fields["most"] <= 0.4 for record in shares["busy"])
     assert all(record.fields["least"] > 0.1 for record in shares["busy"])
+
+
+@pytest.mark.parametrize(
+    ("flops", "slot", "begins", "ends"),
+    [("1 MFLOP/s", "1 s", "least", "whole"), ("1000 TFLOP/s", "10 us", "whole", "least")],
+    ids=["faster than it is thought to be", "slower"],
+)
+def test_a_device_goes_by_what_its_own_steps_took(
+    tmp_path: Path, flops: str, slot: str, begins: str, ends: str
+) -> None:
+    """Nobody acts anything out: the fleet file is wrong by a factor of thousands, and the device finds out."""
+    shares = _shares(tmp_path / "live", [{"name": "a", "flops": flops}], act_out=False, slot=slot)["a"]
+    extremes = {"least": min(share.fields["least"] for share in shares), "whole": 1.0}
+    assert extremes["least"] < 0.1
+    assert extremes[begins] in (shares[0].fields["least"], shares[0].fields["most"])
+    assert shares[-1].value == extremes[ends]

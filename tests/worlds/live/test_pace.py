@@ -13,8 +13,8 @@ import pytest
 
 from potluck.loops.node import Latch, Pace, Step, Work
 from potluck.worlds.live.clock import RunClock, offset_to
+from potluck.worlds.live.effort import AsModelled, Effort, Natural
 from potluck.worlds.live.node import LiveNode
-from potluck.worlds.live.pace import AsModelled, Effort, Natural, Throttled
 from potluck.worlds.simulated.speed import Curve
 from tests.time_limits import within
 
@@ -58,7 +58,7 @@ def _natural(now: Callable[[], float]) -> Effort:
 
 
 def _throttled(now: Callable[[], float]) -> Effort:
-    return Throttled(0.25)
+    return Natural(0.25)
 
 
 def _full(now: Callable[[], float]) -> Effort:
@@ -154,7 +154,7 @@ def test_a_signal_is_fired_on_the_loop_while_the_work_goes_on() -> None:
 def test_a_device_knows_how_fast_it_is_now() -> None:
     moment = [0.0]
     modelled = AsModelled(Curve(iter([(5.0, 0.5), (math.inf, 0.25)])), lambda: moment[0])
-    assert [Natural().level(), Throttled(0.3).level(), modelled.level()] == [1.0, 0.3, 0.5]
+    assert [Natural().level(), Natural(0.3).level(), modelled.level()] == [1.0, 0.3, 0.5]
     assert modelled.takes(4.0, 1.0) == 3.0
     moment[0] = 6.0
     assert modelled.level() == 0.25

@@ -25,11 +25,11 @@ from potluck.loops.node import COORDINATOR, Envelope, Node
 from potluck.worlds.live import keys, membership
 from potluck.worlds.live.clock import RunClock
 from potluck.worlds.live.door import Door, Doorkeeper, tell_time
+from potluck.worlds.live.effort import Natural
 from potluck.worlds.live.greeting import Refusal, RunCard, Welcome
 from potluck.worlds.live.membership import Event, Greeted, Heard, Left, Offended, Ready, Rules, State, Tick, Vanished
 from potluck.worlds.live.neighbours import Neighbours
 from potluck.worlds.live.notes import Beat, Begin, Decline, Expelled, Goodbye, Note, Over, Pulse, Roster, Shipment
-from potluck.worlds.live.pace import Natural
 from potluck.worlds.live.session import Place, open_session_aside
 from potluck.worlds.live.shaping import Conditions, Shaped
 from potluck.worlds.live.shipping import is_honest

@@ -15,7 +15,8 @@ from potluck.journal import Record
 from potluck.loops.messages import Message
 from potluck.loops.node import Envelope, Work
 from potluck.worlds.live.clock import RunClock
-from potluck.worlds.live.pace import Effort, GivenUp, LivePace
+from potluck.worlds.live.effort import Effort
+from potluck.worlds.live.pace import GivenUp, LivePace
 
 __all__ = ["LiveNode"]
 

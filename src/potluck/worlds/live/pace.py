@@ -11,86 +11,16 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from potluck.loops.node import Step, Work
-from potluck.worlds.simulated.speed import Curve
+from potluck.worlds.live.effort import Effort
 
-__all__ = ["AsModelled", "Effort", "GivenUp", "LivePace", "Natural", "Throttled"]
+__all__ = ["GivenUp", "LivePace"]
 
 
 class GivenUp(BaseException):
     """Nobody waits for this work any more; not an Exception, so that no model's code swallows it."""
-
-
-class Effort(Protocol):
-    """How long a stretch of work takes here."""
-
-    def level(self) -> float:
-        """The share of its nominal speed that the device has now."""
-
-    def takes(self, began: float, seconds: float) -> float:
-        """How long `seconds` on paper take that begin at `began` (run time)."""
-
-    def stretched(self, began: float, spent: float, seconds: float) -> float:
-        """How long a step takes that was done within `spent` really."""
-
-
-class Natural:
-    """As fast as the machine is."""
-
-    def level(self) -> float:
-        return 1.0
-
-    def takes(self, began: float, seconds: float) -> float:
-        return seconds
-
-    def stretched(self, began: float, spent: float, seconds: float) -> float:
-        return spent
-
-
-class Throttled:
-    """A share of what the machine can do."""
-
-    def __init__(self, share: float) -> None:
-        assert 0 < share <= 1
-        self._share = share
-
-    def level(self) -> float:
-        return self._share
-
-    def takes(self, began: float, seconds: float) -> float:
-        return seconds / self._share
-
-    def stretched(self, began: float, spent: float, seconds: float) -> float:
-        return spent / self._share
-
-
-class AsModelled:
-    """As slow as the fleet file says the device is (never faster than the machine)."""
-
-    def __init__(self, curve: Curve, now: Callable[[], float]) -> None:
-        self._curve = curve
-        self._now = now
-        self._lock = threading.Lock()
-        self._latest = 0.0
-
-    def level(self) -> float:
-        with self._lock:
-            return self._curve.level(self._asked_at(self._now()))
-
-    def takes(self, began: float, seconds: float) -> float:
-        with self._lock:
-            start = self._asked_at(began)
-            return self._curve.finish(start, seconds) - start
-
-    def stretched(self, began: float, spent: float, seconds: float) -> float:
-        return max(self.takes(began, seconds), spent)
-
-    def _asked_at(self, moment: float) -> float:
-        """A curve is asked with times that never go back."""
-        self._latest = max(self._latest, moment)
-        return self._latest
 
 
 class LivePace:

@@ -15,11 +15,11 @@ from potluck.loops.node import Envelope
 from potluck.worlds.live import wire
 from potluck.worlds.live.carrier import Carrier
 from potluck.worlds.live.clock import RunClock
+from potluck.worlds.live.effort import Effort
 from potluck.worlds.live.heart import Heart
 from potluck.worlds.live.neighbours import Neighbours
 from potluck.worlds.live.node import LiveNode
 from potluck.worlds.live.notes import Note
-from potluck.worlds.live.pace import Effort
 from potluck.worlds.live.post import Post
 from potluck.worlds.live.session import close_session
 from potluck.worlds.live.shaping import Conditions

@@ -22,11 +22,12 @@ from potluck.fleet import Fleet, speed
 from potluck.loops.node import COORDINATOR, Node
 from potluck.worlds.live import keys
 from potluck.worlds.live.clock import RunClock, offset_to
+from potluck.worlds.live.effort import AsModelled, Effort, Natural
 from potluck.worlds.live.entrance import RefusedError, ask_time, come_in
 from potluck.worlds.live.greeting import Hello, Welcome
 from potluck.worlds.live.neighbours import Neighbours
 from potluck.worlds.live.notes import Beat, Begin, Expelled, Goodbye, Note, Over, Roster
-from potluck.worlds.live.pace import AsModelled, Effort, Natural, Throttled
+from potluck.worlds.live.processor import Allowance
 from potluck.worlds.live.session import Place, close_session
 from potluck.worlds.live.shaping import Conditions, Shaped
 from potluck.worlds.live.shipping import Shipping
@@ -69,9 +70,10 @@ async def visit(
     `fleet_of` finds the fleet in the welcome where the host acts out links and speeds.
     """
     hello = msgspec.structs.replace(hello, body=secrets.token_hex(8))
+    effort = Natural(throttle, Allowance(hello.threads).share)
     while True:
         session, welcome = await come_in(place, hello, patience_s if once else None)
-        stay = await _Stay.begin(session, welcome, throttle, fleet_of)
+        stay = await _Stay.begin(session, welcome, effort, fleet_of)
         end = await stay.last(take_part)
         _log.info("%s: %s", welcome.name, end.reason)
         if end.over and once:
@@ -85,7 +87,7 @@ class _Stay(Neighbours):
     """One life, from coming in to leaving."""
 
     def __init__(
-        self, session: zenoh.Session, welcome: Welcome, offset: float, throttle: float, fleet_of: FleetOf | None
+        self, session: zenoh.Session, welcome: Welcome, offset: float, effort: Effort, fleet_of: FleetOf | None
     ) -> None:
         self._session = session
         self._welcome = welcome
@@ -106,7 +108,7 @@ class _Stay(Neighbours):
             session,
             who,
             self._clock,
-            self._effort(fleet, throttle),
+            effort if fleet is None else self._as_modelled(fleet),
             Conditions() if fleet is None else Shaped(fleet, welcome.seed, welcome.name, self._clock.now),
             self,
             record=self._shipping.add,
@@ -117,10 +119,10 @@ class _Stay(Neighbours):
         )
 
     @classmethod
-    async def begin(cls, session: zenoh.Session, welcome: Welcome, throttle: float, fleet_of: FleetOf | None) -> _Stay:
+    async def begin(cls, session: zenoh.Session, welcome: Welcome, effort: Effort, fleet_of: FleetOf | None) -> _Stay:
         try:
             offset = await asyncio.to_thread(offset_to, lambda: ask_time(session, welcome))
-            stay = cls(session, welcome, offset, throttle, fleet_of)
+            stay = cls(session, welcome, offset, effort, fleet_of)
         except BaseException:
             await close_session(session)
             raise
@@ -225,9 +227,7 @@ class _Stay(Neighbours):
             with contextlib.suppress(RuntimeError):  # the loop is closed, and so are we
                 self._loop.call_soon_threadsafe(self._end, False, "the connection to the coordinator broke")
 
-    def _effort(self, fleet: Fleet | None, throttle: float) -> Effort:
-        if fleet is None:
-            return Natural() if throttle == 1.0 else Throttled(throttle)
+    def _as_modelled(self, fleet: Fleet) -> Effort:
         device = next(device for device in fleet.members if device.name == self._welcome.name)
         seed = self._welcome.seed
         pieces = speed(fleet, device, lambda name: seeds.generator(seed, "fleet", name))
