@@ -5,6 +5,7 @@ runs/<id>/  job.toml · journal.jsonl · checkpoints/00000010.safetensors · sum
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -26,6 +27,7 @@ __all__ = ["Keeper", "Watch"]
 
 Watch = Callable[["Keeper", float], None]
 _SPILL_EVERY_S = 0.5
+_SAVING = 0.1  # the most of the time that is spent on saving more often than asked
 
 
 class Mark(msgspec.Struct):
@@ -63,6 +65,8 @@ class Keeper:
         self._mark: bytes | None = None
         self._marked = -1  # the version that the mark is of
         self._saved = -1  # the version of the newest checkpoint
+        self._often = False
+        self._saved_at, self._saving_s = -math.inf, 0.0  # when that was, and how long it took
         self._tensors_now: Callable[[], dict[str, Tensor]] = dict
         self._spilled = 0.0  # when others were last shown the journal
         self._kept_tensors: dict[str, Tensor] = {}  # of the devices, as they were at the mark
@@ -130,8 +134,15 @@ class Keeper:
         self._mark = msgspec.json.encode(Mark(now, self.journal.position(), books, self.belongings.kept()))
         self._kept_tensors = self.belongings.tensors()
         self._marked = books.version
-        if books.round == 0 or self.save_due(books.round):
+        if books.round == 0 or self.save_due(books.round) or self._is_cheap_now():
             self._write_checkpoint()
+
+    def save_often(self) -> None:
+        """For a run whose coordinator may die at any moment: save every round, as long as that costs little."""
+        self._often = self.job.checkpoint > 0
+
+    def _is_cheap_now(self) -> bool:
+        return self._often and self._saving_s <= _SAVING * (time.monotonic() - self._saved_at)
 
     def watch(self, books: Books, now: float) -> None:
         self.now = now
@@ -189,6 +200,7 @@ class Keeper:
     def _write_checkpoint(self) -> None:
         assert self.folder is not None
         assert self._mark is not None
+        began = time.monotonic()
         self.journal.flush()
         checkpoint.write(
             self.folder / "checkpoints",
@@ -197,6 +209,8 @@ class Keeper:
             self._mark.decode(),
         )
         self._saved = self._marked
+        self._saved_at = time.monotonic()
+        self._saving_s = self._saved_at - began
 
 
 def _write(path: Path, content: bytes) -> None:

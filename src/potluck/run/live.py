@@ -90,6 +90,7 @@ def serve(setup: Setup | PipelineSetup, keeper: Keeper, door: Door) -> Result:
     if keeper.tensors is not None:
         setup.server.restore(keeper.tensors)
     keeper.attach(setup.server.tensors)
+    keeper.save_often()
     torch.set_num_threads(1)  # so that scores do not depend on the machine
     try:
         ending = asyncio.run(_lead(setup, keeper, door))

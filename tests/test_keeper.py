@@ -1,0 +1,73 @@
+"""How often a run is saved."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from potluck.job import make
+from potluck.loops.progress import Books
+from potluck.model import checkpoint
+from potluck.run import keeper as keeper_module
+from potluck.run.keeper import Keeper
+
+JOB: dict[str, Any] = {
+    "task": {"model": "mlp", "data": "synthetic"},
+    "fleet": {"devices": [{"name": "a", "flops": "1 GFLOP/s"}]},
+    "stop": {"rounds": 100},
+}
+
+
+class _Clock:
+    """Goes on by itself while a checkpoint is written, and by hand."""
+
+    def __init__(self, saving_s: float) -> None:
+        self.now = 1000.0
+        self._saving_s = saving_s
+        self.saved: list[int] = []
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def write(self, folder: Path, number: int, *_: object) -> None:
+        self.saved.append(number)
+        self.now += self._saving_s
+
+
+def _saved(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, *, often: bool, every: int, saving_s: float, round_s: float
+) -> list[int]:
+    """Which of forty rounds are saved."""
+    clock = _Clock(saving_s)
+    monkeypatch.setattr(keeper_module, "time", clock)
+    monkeypatch.setattr(checkpoint, "write", clock.write)
+    keeper = Keeper.fresh(make({**JOB, "checkpoint": every}), folder, None, lambda: False)
+    if often:
+        keeper.save_often()
+    for number in range(1, 41):
+        clock.now += round_s
+        keeper.save(Books(round=number, version=number), clock.now)
+    return clock.saved
+
+
+def test_as_often_as_the_job_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved = _saved(tmp_path / "run", monkeypatch, often=False, every=10, saving_s=0.01, round_s=1.0)
+    assert saved == [10, 20, 30, 40]
+
+
+def test_live_every_round_where_that_costs_little(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved = _saved(tmp_path / "run", monkeypatch, often=True, every=10, saving_s=0.09, round_s=1.0)
+    assert saved == list(range(1, 41))
+
+
+def test_live_a_large_model_is_saved_for_a_tenth_of_the_time_beside_what_the_job_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved = _saved(tmp_path / "run", monkeypatch, often=True, every=10, saving_s=0.5, round_s=1.0)
+    assert saved == [1, 6, 10, 15, 20, 25, 30, 35, 40]
+
+
+def test_a_job_that_wants_no_checkpoints_gets_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _saved(tmp_path / "run", monkeypatch, often=True, every=0, saving_s=0.01, round_s=1.0) == []
