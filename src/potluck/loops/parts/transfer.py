@@ -116,7 +116,7 @@ def _duplex_cuts(
     latency: float,
 ) -> tuple[int, ...] | None:
     """Where a group of devices like this one cuts both ways; None where running ahead does not pay."""
-    found = duplex([Worker(forward, backward, pull, push)], overhead, latency, trials=60)
+    found = duplex([Worker(forward, backward, pull, push)], overhead, latency, climbs=6, trials=60)
     return found.cuts[0].push if found.overlaps else None
 
 

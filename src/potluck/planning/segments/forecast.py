@@ -53,23 +53,22 @@ def duplex(
     latency: float = 0.0,
     merge: float = 0.0,
     server: float | None = None,
+    climbs: int = 8,
     trials: int = 200,
 ) -> DuplexForecast:
     """Without a barrier: the best cuts found for the policy in `rehearsal`, and the seconds of a steady iteration.
 
     Workers may differ. `server`, if given, is how long the server's own link takes to carry the whole model in one
-    direction; the workers share it fairly. `trials` bounds the rehearsals spent on improving the best start.
+    direction; the workers share it fairly. `climbs` starting points are improved, by at most `trials` rehearsals each.
     """
     crew = _checked(workers, server)
     check_seconds(overhead=overhead, latency=latency, merge=merge)
     planned = [_planned(worker, overhead, "optimal", latency) for worker in crew]
     barrier = _slowest(planned) + merge
-    search = Search(crew, Timing(overhead, latency, merge))
-    for cuts in starting_points(crew, (cuts for each, _ in planned for cuts in (each.pull, each.push))):
-        search.consider(cuts)
-    search.improve(trials)
-    if search.seconds < barrier:
-        return DuplexForecast(search.seconds, barrier, (Cuts(search.cuts, search.cuts),) * len(crew), True)
+    starts = starting_points(crew, (cuts for each, _ in planned for cuts in (each.pull, each.push)))
+    found = Search(crew, Timing(overhead, latency, merge)).best(starts, climbs, trials)
+    if found.seconds < barrier:
+        return DuplexForecast(found.seconds, barrier, (Cuts(found.cuts, found.cuts),) * len(crew), True)
     return DuplexForecast(barrier, barrier, tuple(each for each, _ in planned), False)
 
 

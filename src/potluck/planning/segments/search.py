@@ -6,10 +6,11 @@ All workers use the same cuts in both directions, so that a layer comes back in 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from potluck.planning.segments.rehearsal import Cuts, Timing, Worker, rehearse
 
-__all__ = ["Search", "period", "starting_points"]
+__all__ = ["Found", "Search", "period", "starting_points"]
 
 _COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 _GROWTHS = (1.0, 1.5, 2.0)
@@ -18,33 +19,44 @@ _ITERATIONS = 12
 _NOTICEABLE = 1e-6
 
 
+class Found(NamedTuple):
+    """Cuts, and the seconds of a steady iteration with them."""
+
+    seconds: float
+    cuts: tuple[int, ...]
+
+
 class Search:
-    """Keeps the best cuts so far. Workers that are alike act alike, so one of each kind is rehearsed."""
+    """Climbs from the best of the starting points: a good start may lie at the foot of a low hill, so from several.
+
+    Workers that are alike act alike, so one of each kind is rehearsed.
+    """
 
     def __init__(self, workers: Sequence[Worker], timing: Timing) -> None:
-        self.kinds = [worker for i, worker in enumerate(workers) if worker not in workers[:i]]
-        self.timing = timing
-        self.cuts: tuple[int, ...] = ()
-        self.seconds = float("inf")
+        self._kinds = [worker for i, worker in enumerate(workers) if worker not in workers[:i]]
+        self._timing = timing
 
-    def consider(self, cuts: tuple[int, ...]) -> bool:
-        """Rehearse these cuts and keep them if they are noticeably better."""
-        ends = rehearse(self.kinds, [Cuts(cuts, cuts)] * len(self.kinds), self.timing, _ITERATIONS)
-        seconds = period(ends)
-        if seconds >= self.seconds * (1 - _NOTICEABLE):
-            return False
-        self.cuts, self.seconds = cuts, seconds
-        return True
+    def best(self, starts: Iterable[tuple[int, ...]], climbs: int, trials: int) -> Found:
+        """The best of what is found by climbing from that many of the starts, each within so many trials."""
+        ranked = sorted(map(self.rehearsed, starts))
+        return min(self.improved(start, trials) for start in ranked[:climbs])
 
-    def improve(self, trials: int) -> None:
-        """Take one change after the other as long as some change helps and trials are left."""
-        changes = _changes(self.cuts, len(self.kinds[0].forward))
+    def improved(self, found: Found, trials: int) -> Found:
+        """Take one change after the other as long as some change helps noticeably and trials are left."""
+        changes = _changes(found.cuts, len(self._kinds[0].forward))
         for _ in range(trials):
             change = next(changes, None)
             if change is None:
-                return
-            if self.consider(change):
-                changes = _changes(self.cuts, len(self.kinds[0].forward))
+                break
+            other = self.rehearsed(change)
+            if other.seconds < found.seconds * (1 - _NOTICEABLE):
+                found = other
+                changes = _changes(found.cuts, len(self._kinds[0].forward))
+        return found
+
+    def rehearsed(self, cuts: tuple[int, ...]) -> Found:
+        ends = rehearse(self._kinds, [Cuts(cuts, cuts)] * len(self._kinds), self._timing, _ITERATIONS)
+        return Found(period(ends), cuts)
 
 
 def period(ends: Sequence[float]) -> float:
