@@ -16,6 +16,7 @@ import msgspec
 import zenoh
 
 from potluck.errors import UserError
+from potluck.worlds.live.leftovers import cleared_at_exit
 from potluck.worlds.live.security.certs import Tls
 
 __all__ = ["Place", "PlaceError", "close_session", "open_session", "open_session_aside"]
@@ -45,6 +46,8 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
 def open_session(place: Place, mode: str, longest_bytes: int = _LONGEST_MESSAGE) -> zenoh.Session:
     """Open a session as "router" (the coordinator), "peer" or "client"; PlaceError says what is wrong."""
+    if place.shared_memory:
+        cleared_at_exit()
     config = zenoh.Config()
     for key, value in _settings(place, mode, longest_bytes).items():
         try:

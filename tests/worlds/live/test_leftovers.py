@@ -1,0 +1,73 @@
+"""Processes that exchanged messages through shared memory leave no file there."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import held
+from tests.worlds.live.town import free_address
+
+_HEAR = """
+import sys
+from potluck.worlds.live.session import Place, open_session
+
+with open_session(Place(listen=(sys.argv[1],), shared_memory=True), "router") as session:
+    heard = session.declare_subscriber("potluck/test")
+    print("listening", flush=True)
+    assert all(len(heard.recv().payload.to_bytes()) == 1 << 20 for _ in range(40))
+    print("heard", flush=True)
+    sys.stdin.readline()
+sys.exit(sys.stdin.readline().strip() or None)
+"""
+_SAY = """
+import sys, time
+from potluck.worlds.live.session import Place, open_session
+
+with open_session(Place(connect=(sys.argv[1],), shared_memory=True), "client") as session:
+    time.sleep(0.3)
+    for _ in range(40):
+        session.put("potluck/test", bytes(1 << 20))
+    print("said", flush=True)
+    sys.stdin.readline()
+sys.exit(sys.stdin.readline().strip() or None)
+"""
+
+
+class _Process(subprocess.Popen[str]):
+    def __init__(self, script: str, address: str) -> None:
+        super().__init__(
+            [sys.executable, "-c", script, address],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        )  # fmt: skip
+
+    def says(self) -> str:
+        assert self.stdout is not None
+        return self.stdout.readline().strip()
+
+    def end(self, error: str) -> int:
+        """Let it close its session and end, with an error if there is one."""
+        self.communicate(f"\n{error}\n", 20)
+        return self.returncode
+
+
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="needs /dev/shm")
+@pytest.mark.parametrize("error", ["", "burnt"], ids=["in order", "by an error"])
+def test_the_last_one_to_go_turns_off_the_light(error: str) -> None:
+    address = free_address()
+    hearer = _Process(_HEAR, address)
+    assert hearer.says() == "listening"
+    sayer = _Process(_SAY, address)
+    try:
+        assert (sayer.says(), hearer.says()) == ("said", "heard")
+        files = held.shared_memory(hearer.pid) | held.shared_memory(sayer.pid)
+        assert files, "nothing went through shared memory"
+        assert [process.end(error) for process in (hearer, sayer)] == [int(bool(error))] * 2
+        assert not [path for path in files if path.exists()]
+    finally:
+        for process in (hearer, sayer):
+            process.kill()
+            process.wait()
