@@ -17,11 +17,11 @@ from potluck.job import load as load_job
 from potluck.job import make
 from potluck.journal import Span, read
 from potluck.loops.mathematics import Whom
-from potluck.model.decoupled import Grouped, GroupLoss, counts_of, fit, load
+from potluck.model.decoupled import Grouped, GroupLoss, costs, counts_of, fit, load, straighten
 from potluck.model.decoupled.carving import GroupCarver
-from potluck.planning.groups import cost
+from potluck.planning.groups import Budget, choose, cost, whole
 from potluck.run.setup import Setup
-from tests.model.decoupled.networks import samples, small
+from tests.model.decoupled.networks import SHAPE, samples, small
 from tests.simulation.runs import journal, rounds
 
 HALVES = {"kind": "class-groups", "groups": 2, "depth": 1}
@@ -210,6 +210,40 @@ def test_without_any_sample_of_others_negatives_are_made_up(tmp_path: Path) -> N
     assert summary["accuracy"] > 0.6  # of six classes
 
 
+# --- how the network is cut -------------------------------------------------------------------------------------------
+
+UNEVEN: list[dict[str, Any]] = [
+    {"name": "fast", "flops": "400 MFLOP/s"},
+    {"name": "slow", "flops": "40 MFLOP/s", "count": 5},
+]
+
+
+def auto(**more: Any) -> dict[str, Any]:
+    return {"kind": "class-groups", "groups": "auto", "depth": "auto", **more}
+
+
+def test_auto_is_the_best_cut_that_the_slowest_device_affords(tmp_path: Path) -> None:
+    module, _ = run(job(auto(), UNEVEN, split="everything"), tmp_path / "run")
+    steps = straighten(small(norm=False), SHAPE)
+    everything = whole(costs(steps)).training_macs(frozen=False)
+    best = choose(costs(steps), 6, Budget(macs=everything / 10))
+    assert (module.plan.depth, len(module.plan.groups)) == (best.depth, best.groups)
+    kept = load_job(tmp_path / "run" / "job.toml").rounds.submodel
+    assert (kept.depth, kept.groups) == (best.depth, best.groups)  # type: ignore[attr-defined]
+
+
+def test_auto_leaves_alone_what_is_said() -> None:
+    patient = {"rounds": {"slot": "1 s"}}
+    assert grouped(job(auto(groups=3), UNEVEN, **patient)).plan.depth == 4  # all that can be shared
+    assert len(grouped(job(auto(depth=0), UNEVEN, **patient)).plan.groups) == 1
+    assert grouped(job(auto(groups=[[0], [1, 2, 3, 4, 5]]), UNEVEN, **patient)).plan.groups == ((0,), (1, 2, 3, 4, 5))
+
+
+def test_auto_says_which_slot_would_do() -> None:
+    with pytest.raises(SettingError, match=r"fits slow-0: a mini-batch takes it .*set `rounds.slot`"):
+        grouped(job(auto(), UNEVEN, rounds={"slot": "1 us"}))
+
+
 # --- runs that are disturbed ------------------------------------------------------------------------------------------
 
 
@@ -257,6 +291,7 @@ def test_a_codec_that_holds_back_follows_a_devices_own_part() -> None:
     [
         ({**THIRDS, "held": {"nobody": [0]}}, {}, "rounds.submodel.held.nobody"),
         ({**THIRDS, "held": {"pi-0": [3]}}, {}, "there is no group 3"),
+        (auto(held={"pi-0": [0]}), {}, "give `groups` too"),
         ({**THIRDS, "groups": 7}, {}, "6 classes cannot form 7 groups"),
         ({**THIRDS, "groups": [[0, 1], [2, 3, 4]]}, {}, "class 5 is in no group"),
         (THIRDS, {"split": {"kind": "class-groups", "groups": 3, "rest": 0}}, "nothing to tell them from"),

@@ -34,6 +34,7 @@ from potluck.model.hollow import Hollow
 from potluck.model.server import Server
 from potluck.model.state import Layout, State
 from potluck.run.belongings import Belongings
+from potluck.run.cutting import cut
 from potluck.run.grouping import held
 from potluck.run.heavy import server_kind, trainer_kind, weight_of
 from potluck.run.sizing import Sizing, carver_of, narrowed
@@ -47,7 +48,7 @@ Shards = Mapping[str, npt.NDArray[np.int64]]
 
 @dataclass
 class Setup:
-    """All that is worked out before the run begins."""
+    """All that is worked out before the run begins; `job` leaves nothing open."""
 
     job: Job
     layout: Layout
@@ -148,7 +149,9 @@ class Setup:
 
 def _real(job: Job, task: Task) -> Setup:
     module = task.module(job.seed)
-    chain = narrowed(job, trace(module, task.data.shape), task.data.train)
+    chain = trace(module, task.data.shape)
+    job = cut(job, chain)
+    chain = narrowed(job, chain, task.data.train)
     module, layout, rounds = chain.module, _layout(chain, job), job.rounds
     shards, costs, data = _shards(job, task), _costs(chain, layout, job), task.data
     carver = carver_of(job, chain, layout, Sizing(job, costs, None).affordable, data.train, shards)
@@ -172,6 +175,7 @@ def _timing_only(job: Job, task: Task | None) -> Setup:
         chain = trace(module, info.shape)
     else:
         raise SettingError("timing_only", "needs a [task] table or a task given in Python")
+    job = cut(job, chain)
     chain = narrowed(job, chain)
     layout = _layout(chain, job)
     costs = _costs(chain, layout, job)

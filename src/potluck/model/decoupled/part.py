@@ -45,9 +45,9 @@ class Labelled(Protocol):
 class ClassGroups(Submodel, frozen=True, kw_only=True, tag="class-groups"):
     """Chen and Qin 2020: layers beyond the first `depth` fall into groups, each with classes of its own."""
 
-    groups: Count | tuple[tuple[int, ...], ...] = 2  # how many, in the order of the classes; or which
+    groups: Literal["auto"] | Count | tuple[tuple[int, ...], ...] = 2  # how many, in the order of the classes; or which
     alike: bool = False  # put classes together that look alike, instead of neighbours
-    depth: Depth = 1  # how many layers all devices share
+    depth: Literal["auto"] | Depth = 1  # how many layers all devices share; "auto": what the slowest one affords
     held: dict[str, tuple[int, ...]] = msgspec.field(default_factory=dict)  # by device; others: dealt round in turn
     variant: Variant = "structural"
     trunk: Literal["averaged", "frozen"] = "averaged"
@@ -55,11 +55,29 @@ class ClassGroups(Submodel, frozen=True, kw_only=True, tag="class-groups"):
     calibration: Annotated[int, msgspec.Meta(ge=0)] = 0  # so many samples make the groups' logits comparable
 
     def __post_init__(self) -> None:
-        if self.alike and not isinstance(self.groups, int):
+        if self.alike and isinstance(self.groups, tuple):
             raise ValueError("`alike` finds the groups itself: give their number only")
+        if self.held and self.groups == "auto":
+            raise ValueError("`held` names groups by their numbers: give `groups` too")
+
+    @property
+    def settled(self) -> bool:
+        """Is it known how the network is cut?"""
+        return self.groups != "auto" and self.depth != "auto"
+
+    def counts(self) -> tuple[int, ...]:
+        """The numbers of groups to choose from; empty: any."""
+        if self.groups == "auto":
+            return ()
+        return (self.groups if isinstance(self.groups, int) else len(self.groups),)
+
+    def cut(self, depth: int, groups: int) -> ClassGroups:
+        """The same where what was left open is this."""
+        return msgspec.structs.replace(self, depth=depth, groups=groups if self.groups == "auto" else self.groups)
 
     def grouped(self, chain: Chain, samples: Labelled | None, seed: int) -> Grouped:
         """The network taken apart; without samples (only sizes matter) classes and channels go in order."""
+        assert self.depth != "auto", "a cut is settled before the network is taken apart"
         groups = self._groups(straighten(chain.module, chain.shape)[-1].outputs, samples, seed)
         hollow = samples is None or any(param.is_meta for param in chain.module.parameters())
         return decouple(
@@ -78,6 +96,7 @@ class ClassGroups(Submodel, frozen=True, kw_only=True, tag="class-groups"):
         return holders(devices, groups, self.held, f"{PATH}.held")
 
     def _groups(self, classes: int, samples: Labelled | None, seed: int) -> Groups:
+        assert self.groups != "auto", "a cut is settled before the network is taken apart"
         if not isinstance(self.groups, int):
             return check_groups(self.groups, classes, f"{PATH}.groups")
         if self.groups > classes:
