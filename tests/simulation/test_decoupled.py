@@ -157,6 +157,50 @@ def test_uneven_devices_with_overlapping_groups_learn(tmp_path: Path) -> None:
     assert torch.equal(again(inputs), module.eval()(inputs))
 
 
+@pytest.mark.parametrize(
+    "submodel",
+    [
+        {**THIRDS, "held": {"pi-0": [0, 2]}},
+        {**THIRDS, "held": {"pi-1": [1, 0], "pi-3": [0]}},
+        {**THIRDS, "groups": [[5], [0, 2, 4], [1, 3]], "held": {"pi-2": [0, 1, 2]}},
+        {**THIRDS, "alike": True},
+        {**HALVES, "alike": True, "held": {"pi-3": [1]}},
+    ],
+)
+def test_a_device_has_the_samples_of_the_groups_that_it_trains(submodel: Any) -> None:
+    split = {"kind": "class-groups", "rest": 0.5}
+    setup = Setup.of(job(submodel, 4, split=split), potluck.Task(small(norm=False), paired()), None)
+    carver, labels = setup.carver, paired().train.labels
+    assert isinstance(carver, GroupCarver)
+    said = submodel.get("held", {})
+    for device, shard in setup.shards.items():
+        assert carver.held[device] == tuple(sorted(said.get(device, carver.held[device])))
+        own = np.isin(labels[shard], carver.own(device))
+        assert set(labels[shard][own]) == set(carver.own(device))
+        assert (~own).sum() == min(round(0.5 * own.sum()), (~np.isin(labels, carver.own(device))).sum())
+    trained = [shard[np.isin(labels[shard], carver.own(device))] for device, shard in setup.shards.items()]
+    assert len(np.unique(np.concatenate(trained))) == len(labels)  # all groups are held, and all of their samples
+    if submodel.get("alike"):
+        assert any(own[:1] + own[-1:] == (0, 5) for own in carver.grouped.plan.groups)
+
+
+def paired() -> Dataset:
+    """Classes 0 and 5 look alike, 1 and 4, 2 and 3."""
+    inputs, labels = samples(240, seed=1)
+    base = torch.randn(3, *SHAPE, generator=torch.Generator().manual_seed(5))
+    inputs = 0.1 * inputs + base[torch.minimum(labels, 5 - labels)]
+    return from_tensors(inputs, labels, inputs[:6], labels[:6], name="pairs", classes=tuple("abcdef"))
+
+
+def test_whole_networks_can_have_the_same_samples() -> None:
+    """So that FedAvg is compared on what the devices of `decoupled` hold."""
+    held = {"pi-0": [0, 2], "pi-2": [1]}
+    parts = Setup.of(job({**THIRDS, "held": held}, 3, split={"kind": "class-groups"}), task(), None)
+    split = {"kind": "class-groups", "groups": 3, "held": held}
+    wholes = Setup.of(job("whole", 3, split=split), task(), None)
+    assert all(np.array_equal(parts.shards[name], shard) for name, shard in wholes.shards.items())
+
+
 def test_a_group_weighs_by_the_samples_of_its_own_classes() -> None:
     held = {"pi-0": [0, 1], "pi-1": [1]}
     setup = Setup.of(job({**HALVES, "held": held}, 2, split={"kind": "power-law"}), task(), None)
@@ -295,6 +339,7 @@ def test_a_codec_that_holds_back_follows_a_devices_own_part() -> None:
         ({**THIRDS, "groups": 7}, {}, "6 classes cannot form 7 groups"),
         ({**THIRDS, "groups": [[0, 1], [2, 3, 4]]}, {}, "class 5 is in no group"),
         (THIRDS, {"split": {"kind": "class-groups", "groups": 3, "rest": 0}}, "nothing to tell them from"),
+        (THIRDS, {"split": {"kind": "class-groups", "groups": 2}}, "split.groups: devices train 3 groups"),
         (THIRDS, {"rounds": {"transfer": "duplex"}}, "duplex transfers are for whole models"),
         (THIRDS, {"stream": {}}, "stream"),
     ],

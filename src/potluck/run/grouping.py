@@ -10,6 +10,8 @@ import numpy.typing as npt
 
 from potluck.data import Dataset
 from potluck.data.made_up import MadeUp
+from potluck.data.shared import OwnGroups
+from potluck.data.splits import Split
 from potluck.errors import SettingError
 from potluck.job import Job
 from potluck.loops.mathematics import Share
@@ -27,7 +29,7 @@ from potluck.model.state import Layout
 from potluck.model.submodels.carving import training_batches
 from potluck.task import TaskSettings
 
-__all__ = ["AgainstMadeUp", "Balanced", "Shards", "group_carver", "grouped_chain", "held"]
+__all__ = ["AgainstMadeUp", "Balanced", "Shards", "fitting_split", "group_carver", "grouped_chain", "held"]
 
 Indices = npt.NDArray[np.int64]
 Shards = Mapping[str, Indices]
@@ -40,6 +42,18 @@ def grouped_chain(job: Job, part: ClassGroups, chain: Chain, samples: Labelled |
     if job.stream is not None:
         raise SettingError("stream", "class groups need data that is there from the start; leave this table out")
     return trace(part.grouped(chain, samples, job.seed), chain.shape, dtype=chain.dtype)
+
+
+def fitting_split(job: Job, chain: Chain) -> Split:
+    """The job's split, which gives each device the samples of the groups that it trains."""
+    split, names = job.split, [device.name for device in job.fleet.members]
+    if not isinstance(split, OwnGroups):
+        return split
+    if not isinstance(chain.module, Grouped):
+        return split.among(names)
+    assert isinstance(job.rounds.submodel, ClassGroups)
+    groups = chain.module.plan.groups
+    return split.as_trained(groups, job.rounds.submodel.holders(names, len(groups)))
 
 
 def group_carver(

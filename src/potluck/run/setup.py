@@ -35,7 +35,7 @@ from potluck.model.server import Server
 from potluck.model.state import Layout, State
 from potluck.run.belongings import Belongings
 from potluck.run.cutting import cut
-from potluck.run.grouping import held
+from potluck.run.grouping import fitting_split, held
 from potluck.run.heavy import server_kind, trainer_kind, weight_of
 from potluck.run.sizing import Sizing, carver_of, narrowed
 from potluck.run.streams import replayed
@@ -153,7 +153,7 @@ def _real(job: Job, task: Task) -> Setup:
     job = cut(job, chain)
     chain = narrowed(job, chain, task.data.train)
     module, layout, rounds = chain.module, _layout(chain, job), job.rounds
-    shards, costs, data = _shards(job, task), _costs(chain, layout, job), task.data
+    shards, costs, data = _shards(job, task, chain), _costs(chain, layout, job), task.data
     carver = carver_of(job, chain, layout, Sizing(job, costs, None).affordable, data.train, shards)
     weight, codec = weight_of(job, chain), rounds.codec
     trainer = trainer_kind(weight)(module, layout, task.loss, data.train, rounds.local, codec, carver)
@@ -217,7 +217,7 @@ def _costs(chain: Chain, layout: Layout, job: Job) -> Costs:
     return weight_of(job, chain).on(Costs(forward, [2 * flop for flop in forward], pull, push))
 
 
-def _shards(job: Job, task: Task) -> Shards:
+def _shards(job: Job, task: Task, chain: Chain) -> Shards:
     names = [device.name for device in job.fleet.members]
     train = task.data.train
     if len(names) > len(train):
@@ -225,7 +225,7 @@ def _shards(job: Job, task: Task) -> Shards:
             f"{len(names)} devices share {len(train)} samples of {task.data.name!r}; each needs at least one"
         )
     labels = train.labels if train.y.dtype == torch.int64 else np.zeros(len(train), dtype=np.int64)
-    dealt = job.split.assign(labels, len(names), seeds.generator(job.seed, "split"), train.owner)
+    dealt = fitting_split(job, chain).assign(labels, len(names), seeds.generator(job.seed, "split"), train.owner)
     return dict(zip(names, dealt, strict=True))
 
 
