@@ -5,6 +5,7 @@ defaults ◀ recipe ◀ job.toml ◀ --set a.b=c          what stands further ri
 
 from __future__ import annotations
 
+import os
 import tomllib
 from collections.abc import Mapping, Sequence
 from importlib import resources
@@ -58,6 +59,7 @@ class Job(Settings, frozen=True, kw_only=True):
     split: Split = Iid()
     stream: Stream | None = None  # where data streams in; without it a device has all of its data from the start
     seed: Count = 0
+    start: str | None = None  # the numbers to begin with: a run's folder or a .safetensors file; None: fresh ones
     name: str = ""
     evaluate: Count = 1  # score the model every so many rounds (0: only at the end)
     checkpoint: Count = 10  # save every so many rounds (0: only where the run ends)
@@ -83,8 +85,10 @@ def make(tables: Mapping[str, Any], overrides: Sequence[str] = (), folder: Path 
     raw: dict[str, Any] = dict(tables)
     if isinstance(raw.get("fleet"), str):
         raw["fleet"] = _fleet_tables(raw["fleet"], folder)
+    raw = _with_start(raw, folder or Path())
     for assignment in overrides:
         raw = override(raw, assignment)
+    raw = _with_start(raw, Path())  # one that was set on the command line lies where the user is
     if isinstance(raw.get("fleet"), str):
         raw["fleet"] = _fleet_tables(raw["fleet"], folder)
     name = raw.get("recipe", "fedavg")
@@ -142,6 +146,12 @@ def _read(path: Path, where: str = "") -> dict[str, Any]:
         raise SettingError(where, f"cannot read {path}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingError(where, f"{path} is not TOML: {error}") from None
+
+
+def _with_start(raw: dict[str, Any], folder: Path) -> dict[str, Any]:
+    if not isinstance(raw.get("start"), str):
+        return raw
+    return {**raw, "start": os.path.abspath(folder / raw["start"])}  # links unfollowed: the same on every device
 
 
 def _with_paths(raw: Any, folder: Path) -> Any:

@@ -98,7 +98,7 @@ def lab_run(keeper: Keeper, data: Path | None, wait: float) -> Result:
     job, address = keeper.job, free_address()
     gate = _gate(keeper, None)
     with _noted(keeper, address, None, lab=True) as told:
-        setup = set_up(job, None, data)
+        setup = set_up(job, None, data, elsewhere=keeper.tensors is not None)
         with Crew(job, address, gate, data) as crew:
             place = Place(listen=(address,), lease=float(job.fleet.lease), direct=talks(job))
             door = Door(place, gate, wait, act_out=True, here=told, begun=crew.follow)
@@ -138,7 +138,7 @@ def _led(
         listen=(locator,), tls=tls, access=gate.access(), lease=lease, direct=talks(job), shared_memory=shared_memory
     )
     with _noted(keeper, locator, certs) as told:
-        setup = set_up(job, None, data)
+        setup = set_up(job, None, data, elsewhere=keeper.tensors is not None)
         listening = partial(_say_how_to_join, gate, locator, certs, hours)
         door: Door = Door(place, gate, wait, here=told, listening=listening)
         return serve(setup, keeper, door)

@@ -80,7 +80,7 @@ def resume(
     if not (folder / "job.toml").exists():
         raise RunError(f"{folder} is not the folder of a run: it has no job.toml")
     job = load(folder / "job.toml", overrides)
-    setup = set_up(job, task, data)
+    setup = set_up(job, task, data, elsewhere=True)
     return _run(setup, Keeper.again(job, folder, watch, stopping), threads)
 
 
@@ -90,8 +90,10 @@ def _job(job: Job | Mapping[str, Any] | str | Path) -> Job:
     return make(job) if isinstance(job, Mapping) else load(Path(job))
 
 
-def set_up(job: Job, task: Task | None, data: Path | None) -> Setup | PipelineSetup:
-    return Setup.of(job, task, data) if job.pipeline is None else PipelineSetup.of(job, task, data)
+def set_up(job: Job, task: Task | None, data: Path | None, elsewhere: bool = False) -> Setup | PipelineSetup:
+    """All that a run needs; `elsewhere`: its numbers come from a checkpoint or from the coordinator."""
+    kind = Setup if job.pipeline is None else PipelineSetup
+    return kind.of(job, task, data, elsewhere)
 
 
 def settled(job: Job, data: Path | None) -> Job:

@@ -16,11 +16,11 @@ from potluck.fleet import Device
 from potluck.job import Job
 from potluck.model.chain import Chain
 from potluck.model.decoupled.line import costs, straighten
-from potluck.model.decoupled.part import PATH, ClassGroups
+from potluck.model.decoupled.part import PATH, ClassGroups, Labelled
 from potluck.planning.groups import Budget, Choice, Layer, choose, dealt, table, whole
 from potluck.units import Seconds
 
-__all__ = ["Affordable", "affordable", "cut", "is_open", "slot"]
+__all__ = ["Affordable", "affordable", "is_open", "settled", "slot"]
 
 
 class Affordable(NamedTuple):
@@ -57,16 +57,33 @@ def affordable(job: Job, part: ClassGroups, layers: Sequence[Layer], classes: in
 
 
 def is_open(job: Job) -> bool:
-    """Does the job leave it to us how the network is cut?"""
-    return isinstance(job.rounds.submodel, ClassGroups) and not job.rounds.submodel.settled
+    """Does the job leave it to us how the network is cut, or which classes are alike to the one it starts from?"""
+    part = job.rounds.submodel
+    return isinstance(part, ClassGroups) and (not part.settled or _by_features(job, part))
 
 
-def cut(job: Job, chain: Chain) -> Job:
+def _by_features(job: Job, part: ClassGroups) -> bool:
+    return part.alike and job.start is not None
+
+
+def settled(job: Job, chain: Chain, samples: Labelled | None) -> Job:
+    """The job with nothing left open, for whoever has the network to begin with and the samples."""
+    job = _cut(job, chain)
+    part = job.rounds.submodel
+    if samples is None or not isinstance(part, ClassGroups) or not _by_features(job, part):
+        return job
+    return _with(job, part.by_features(chain, samples, job.seed))
+
+
+def _with(job: Job, part: ClassGroups) -> Job:
+    return replace(job, rounds=replace(job.rounds, submodel=part))
+
+
+def _cut(job: Job, chain: Chain) -> Job:
     """The job with `auto` replaced by what its slowest device affords; all else stays as it is."""
     part = job.rounds.submodel
-    if not is_open(job):
+    if not isinstance(part, ClassGroups) or part.settled:
         return job
-    assert isinstance(part, ClassGroups)
     steps = straighten(chain.module, chain.shape)
     layers, classes = costs(steps), steps[-1].outputs
     slowest = min(job.fleet.members, key=lambda device: device.flops)
@@ -80,7 +97,7 @@ def cut(job: Job, chain: Chain) -> Job:
     if smallest is not None and not budget.allows(smallest.cost):
         raise SettingError(PATH, _too_slow(job, layers, slowest, smallest, budget.frozen))
     choice = choose(layers, classes, budget, *open_to)
-    return replace(job, rounds=replace(job.rounds, submodel=part.cut(choice.depth, choice.groups)))
+    return _with(job, part.cut(choice.depth, choice.groups))
 
 
 def _budget(job: Job, part: ClassGroups, layers: Sequence[Layer], device: Device) -> Budget:

@@ -33,8 +33,9 @@ from potluck.model.chain import Chain, trace
 from potluck.model.hollow import Hollow
 from potluck.model.server import Server
 from potluck.model.state import Layout, State
+from potluck.run.beginning import begun_with
 from potluck.run.belongings import Belongings
-from potluck.run.cutting import cut
+from potluck.run.cutting import settled
 from potluck.run.grouping import fitting_split, held
 from potluck.run.heavy import server_kind, trainer_kind, weight_of
 from potluck.run.sizing import Sizing, carver_of, narrowed
@@ -67,8 +68,9 @@ class Setup:
         self.sizing = Sizing(self.job, self.costs, self.carver)
 
     @staticmethod
-    def of(job: Job, task: Task | None, data: Path | None) -> Setup:
-        return _timing_only(job, task) if job.timing_only else _real(job, task or build(job.task, data))
+    def of(job: Job, task: Task | None, data: Path | None, elsewhere: bool = False) -> Setup:
+        """`elsewhere`: the network's numbers come from a checkpoint or from the coordinator, not from `start`."""
+        return _timing_only(job, task) if job.timing_only else _real(job, task or build(job.task, data), elsewhere)
 
     @property
     def limit_bytes(self) -> int:
@@ -147,10 +149,10 @@ class Setup:
         return self.module
 
 
-def _real(job: Job, task: Task) -> Setup:
-    module = task.module(job.seed)
+def _real(job: Job, task: Task, elsewhere: bool) -> Setup:
+    module = begun_with(job, task, elsewhere)
     chain = trace(module, task.data.shape)
-    job = cut(job, chain)
+    job = settled(job, chain, task.data.train)
     chain = narrowed(job, chain, task.data.train)
     module, layout, rounds = chain.module, _layout(chain, job), job.rounds
     shards, costs, data = _shards(job, task, chain), _costs(chain, layout, job), task.data
@@ -175,7 +177,7 @@ def _timing_only(job: Job, task: Task | None) -> Setup:
         chain = trace(module, info.shape)
     else:
         raise SettingError("timing_only", "needs a [task] table or a task given in Python")
-    job = cut(job, chain)
+    job = settled(job, chain, None)
     chain = narrowed(job, chain)
     layout = _layout(chain, job)
     costs = _costs(chain, layout, job)

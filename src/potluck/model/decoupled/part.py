@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Literal, Protocol
 
 import msgspec
@@ -14,9 +14,10 @@ from torch import Tensor
 from potluck import seeds
 from potluck.errors import SettingError
 from potluck.model.chain import Chain
+from potluck.model.decoupled.attribution import pooled
 from potluck.model.decoupled.decouple import Variant, decouple
 from potluck.model.decoupled.grouped import Grouped
-from potluck.model.decoupled.line import straighten
+from potluck.model.decoupled.line import straighten, trunk_steps
 from potluck.model.submodels.parts import Submodel
 from potluck.planning.groups import Groups, alike, check_groups, even_groups, holders
 
@@ -28,6 +29,7 @@ _BATCH = 256
 
 Negatives = Literal["own", "generated"]  # samples of other classes that the device has, or made of its own ones
 Count = Annotated[int, msgspec.Meta(ge=1)]
+Seen = Callable[[Tensor], Tensor]
 Depth = Annotated[int, msgspec.Meta(ge=0)]
 
 
@@ -46,7 +48,7 @@ class ClassGroups(Submodel, frozen=True, kw_only=True, tag="class-groups"):
     """Chen and Qin 2020: layers beyond the first `depth` fall into groups, each with classes of its own."""
 
     groups: Literal["auto"] | Count | tuple[tuple[int, ...], ...] = 2  # how many, in the order of the classes; or which
-    alike: bool = False  # put classes together that look alike, instead of neighbours
+    alike: bool = False  # put classes together that look alike (to the trunk, if the job has a `start`), not neighbours
     depth: Literal["auto"] | Depth = 1  # how many layers all devices share; "auto": what the slowest one affords
     held: dict[str, tuple[int, ...]] = msgspec.field(default_factory=dict)  # by device; others: dealt round in turn
     variant: Variant = "structural"
@@ -91,18 +93,27 @@ class ClassGroups(Submodel, frozen=True, kw_only=True, tag="class-groups"):
             seed=seeds.child(seed, "decouple"),
         )
 
+    def by_features(self, chain: Chain, samples: Labelled, seed: int) -> ClassGroups:
+        """The same with its groups found: classes together of which a trained network's trunk makes much the same."""
+        assert self.alike, "groups that are given need not be found"
+        assert self.depth != "auto", "the cut says what the trunk is"
+        steps = straighten(chain.module, chain.shape)
+        trunk = steps[: trunk_steps(steps, self.depth)]
+        found = self._groups(steps[-1].outputs, samples, seed, lambda inputs: pooled(trunk, inputs))
+        return msgspec.structs.replace(self, groups=found, alike=False)
+
     def holders(self, devices: Sequence[str], groups: int) -> Mapping[str, tuple[int, ...]]:
         """The groups of each device of a fleet."""
         return holders(devices, groups, self.held, f"{PATH}.held")
 
-    def _groups(self, classes: int, samples: Labelled | None, seed: int) -> Groups:
+    def _groups(self, classes: int, samples: Labelled | None, seed: int, seen: Seen = Tensor.double) -> Groups:
         assert self.groups != "auto", "a cut is settled before the network is taken apart"
         if not isinstance(self.groups, int):
             return check_groups(self.groups, classes, f"{PATH}.groups")
         if self.groups > classes:
             raise SettingError(f"{PATH}.groups", f"{classes} classes cannot form {self.groups} groups; use fewer")
         if self.alike and samples is not None:
-            return alike(_class_means(samples, classes), self.groups, seeds.child(seed, "alike"))
+            return alike(_class_means(samples, classes, seen), self.groups, seeds.child(seed, "alike"))
         return even_groups(classes, self.groups)
 
 
@@ -112,10 +123,10 @@ def _spread(samples: Labelled) -> list[tuple[Tensor, Tensor]]:
     return [samples.batch(chosen[start : start + _BATCH]) for start in range(0, len(chosen), _BATCH)]
 
 
-def _class_means(samples: Labelled, classes: int) -> npt.NDArray[np.float64]:
-    """What a class looks like on average."""
+def _class_means(samples: Labelled, classes: int, seen: Seen) -> npt.NDArray[np.float64]:
+    """What a class looks like on average, to whoever has `seen` its samples."""
     batches = _spread(samples)
-    inputs = torch.cat([given.flatten(1) for given, _ in batches]).double()
+    inputs = torch.cat([seen(given).flatten(1).double() for given, _ in batches])
     labels = torch.cat([targets for _, targets in batches])
     missing = sorted(set(range(classes)) - set(labels.tolist()))
     if missing:
