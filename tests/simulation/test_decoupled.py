@@ -242,6 +242,43 @@ def test_batches_are_half_own_classes_and_half_others(tmp_path: Path, monkeypatc
     assert len(set(others)) == 3  # drawn anew
 
 
+def test_nobody_trains_on_what_calibrates(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[np.ndarray[Any, np.dtype[np.int64]]] = []
+    plain = Samples.batch
+
+    def seen(self: Samples, indices: Any, rng: Any = None) -> Any:
+        drawn.append(np.asarray(indices))
+        return plain(self, indices, rng)
+
+    monkeypatch.setattr(Samples, "batch", seen)
+    for held_out in (True, False):
+        drawn.clear()
+        submodel = {**THIRDS, "held": {"pi-0": [0, 1, 2]}, "calibration": 37, "held_out": held_out}
+        fixed = job(submodel, 2, split="everything", evaluate=0, stop={"rounds": 2})
+        potluck.simulate(fixed, task=task(), threads=0)
+        (calibrating,) = {tuple(batch.tolist()) for batch in drawn if len(batch) == 37}
+        trained = np.concatenate([batch for batch in drawn if len(batch) <= 20])
+        assert np.isin(calibrating, trained).any() != held_out
+        if held_out:
+            assert len(np.unique(trained)) == 120 - 37
+
+
+def test_calibration_may_go_as_far_as_the_last_layers() -> None:
+    """Its samples may be as few as it takes; what lies before the last layers is left alone."""
+    plain, _ = run(job({**THIRDS, "held_out": False}, 3))
+    found = {extent: run(job(_calibrated(extent), 3)) for extent in ("readout", "heads")}
+    for name in plain.state_dict():
+        last = name.startswith("groups.") and ".stages.11." in name
+        for extent, (module, _) in found.items():
+            if "readout." not in name:
+                assert (differs(module, plain, name) > 0) == (last and extent == "heads"), name
+    assert found["heads"][1]["loss"] != found["readout"][1]["loss"]
+
+
+def _calibrated(extent: str) -> dict[str, Any]:
+    return {**THIRDS, "calibration": 60, "held_out": False, "extent": extent}
+
+
 def test_without_any_sample_of_others_negatives_are_made_up(tmp_path: Path) -> None:
     """Each device has its own classes only; it is refused unless it may make up what to tell them from."""
     only = {"kind": "class-groups", "groups": 3, "rest": 0.0}
@@ -339,6 +376,7 @@ def test_a_codec_that_holds_back_follows_a_devices_own_part() -> None:
         ({**THIRDS, "groups": 7}, {}, "6 classes cannot form 7 groups"),
         ({**THIRDS, "groups": [[0, 1], [2, 3, 4]]}, {}, "class 5 is in no group"),
         (THIRDS, {"split": {"kind": "class-groups", "groups": 3, "rest": 0}}, "nothing to tell them from"),
+        ({**THIRDS, "calibration": 61}, {}, "61 of 120 samples are too many to hold out"),
         (THIRDS, {"split": {"kind": "class-groups", "groups": 2}}, "split.groups: devices train 3 groups"),
         (THIRDS, {"rounds": {"transfer": "duplex"}}, "duplex transfers are for whole models"),
         (THIRDS, {"stream": {}}, "stream"),

@@ -36,7 +36,7 @@ from potluck.model.state import Layout, State
 from potluck.run.beginning import begun_with
 from potluck.run.belongings import Belongings
 from potluck.run.cutting import settled
-from potluck.run.grouping import fitting_split, held
+from potluck.run.grouping import fitting_split, held, held_out
 from potluck.run.heavy import server_kind, trainer_kind, weight_of
 from potluck.run.sizing import Sizing, carver_of, narrowed
 from potluck.run.streams import replayed
@@ -228,7 +228,8 @@ def _shards(job: Job, task: Task, chain: Chain) -> Shards:
         )
     labels = train.labels if train.y.dtype == torch.int64 else np.zeros(len(train), dtype=np.int64)
     dealt = fitting_split(job, chain).assign(labels, len(names), seeds.generator(job.seed, "split"), train.owner)
-    return dict(zip(names, dealt, strict=True))
+    withheld = held_out(job, len(train))
+    return {name: shard[~np.isin(shard, withheld)] for name, shard in zip(names, dealt, strict=True)}
 
 
 def _load(module: nn.Module, state: State, layout: Layout) -> None:

@@ -15,6 +15,7 @@ from potluck import seeds
 from potluck.errors import SettingError
 from potluck.model.chain import Chain
 from potluck.model.decoupled.attribution import pooled
+from potluck.model.decoupled.calibration import Extent
 from potluck.model.decoupled.decouple import Variant, decouple
 from potluck.model.decoupled.grouped import Grouped
 from potluck.model.decoupled.line import straighten, trunk_steps
@@ -55,6 +56,8 @@ class ClassGroups(Submodel, frozen=True, kw_only=True, tag="class-groups"):
     trunk: Literal["averaged", "frozen"] = "averaged"
     negatives: Negatives = "own"  # what a group tells its classes from
     calibration: Annotated[int, msgspec.Meta(ge=0)] = 0  # so many samples make the groups' logits comparable
+    held_out: bool = True  # nobody trains on these samples
+    extent: Extent = "readout"  # what they fit: three numbers of each group, or its last layer ("heads") too
 
     def __post_init__(self) -> None:
         if self.alike and isinstance(self.groups, tuple):
