@@ -7,6 +7,7 @@ A resolved job stands alone: traces are named by their whole path, an explored t
 
 from __future__ import annotations
 
+import os
 import tomllib
 from collections.abc import Mapping, Sequence
 from importlib import resources
@@ -61,6 +62,7 @@ class Job(Settings, frozen=True, kw_only=True):
     split: Split = Iid()
     stream: Stream | None = None  # where data streams in; without it a device has all of its data from the start
     seed: Count = 0
+    start: str | None = None  # the numbers to begin with: a run's folder or a .safetensors file; None: fresh ones
     name: str = ""
     evaluate: Count = 1  # score the model every so many rounds (0: only at the end)
     checkpoint: Count = 10  # save every so many rounds (0: only where the run ends)
@@ -179,6 +181,8 @@ def _with_files(raw: Any, folder: Path, where: str = "") -> Any:
         found["file"] = str(_place(raw["file"], folder).resolve())
     if found.get("kind") == "filter-dropout" and isinstance(raw.get("table"), str):
         found["table"] = _explored(_place(raw["table"], folder), f"{where}.table") if raw["table"] else None
+    if not where and isinstance(raw.get("start"), str):
+        found["start"] = os.path.abspath(_place(raw["start"], folder))  # links unfollowed: the same on every device
     return found
 
 

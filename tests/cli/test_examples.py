@@ -4,6 +4,7 @@ import runpy
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file
 
 from tests.cli.calling import ROOT, Shell
 
@@ -21,3 +22,13 @@ def test_digits_with_faults(potluck: Shell, tmp_path: Path) -> None:
     assert found.code == 0
     assert found.json["accuracy"] >= 0.93
     assert any(device.get("lost") for device in found.json["devices"].values())
+
+
+def test_class_groups_start_from_a_network_that_was_trained_briefly(potluck: Shell, folder: Path) -> None:
+    assert potluck("run", ROOT / "examples/decoupled/pretrain.toml", "--out", "runs/brief").code == 0
+    changes = ("--set", "start=runs/brief", "--set", "rounds.submodel.trunk=frozen", "--set", "stop.rounds=1")
+    assert potluck("run", ROOT / "examples/decoupled", *changes, "--out", "runs/parts").code == 0
+    brief = load_file(folder / "runs/brief/model.safetensors")
+    parts = load_file(folder / "runs/parts/assembled.safetensors")
+    trunk = [value for name, value in parts.items() if name.startswith("trunk.") and value.dim() == 2]
+    assert [any(value.equal(kept) for kept in brief.values()) for value in trunk] == [True]

@@ -7,7 +7,7 @@ import pytest
 
 from potluck.data.shared import Everything, OwnGroups
 from potluck.data.splits import Split
-from potluck.errors import DataError
+from potluck.errors import DataError, SettingError
 from potluck.planning.groups import dealt
 from potluck.settings import decode, encode
 
@@ -40,6 +40,32 @@ def test_groups_may_be_given() -> None:
     first, second = OwnGroups(groups=((0, 5), (1, 2, 3, 4)), rest=0).assign(LABELS, 2, rng())
     assert set(LABELS[first]) == {0, 5}
     assert set(LABELS[second]) == {1, 2, 3, 4}
+
+
+def test_devices_may_be_named_with_many_groups_or_few_and_share_some() -> None:
+    split = OwnGroups(groups=3, rest=0, held={"b": (0, 2), "c": (2,)}).among(["a", "b", "c"])
+    first, second, third = split.assign(LABELS, 3, rng())
+    assert set(LABELS[first]) == {0, 1, 2, 3, 4, 5}  # the only one of which nothing is said is dealt all
+    assert set(LABELS[second]) == {0, 1, 4, 5}
+    assert set(LABELS[third]) == {4, 5}
+    assert np.array_equal(np.sort(np.concatenate([first, second, third])), np.arange(120))
+
+
+def test_the_samples_of_a_group_that_nobody_has_are_rest_for_the_others() -> None:
+    split = OwnGroups(groups=3, rest=10.0).as_trained(((0, 1), (2, 3), (4, 5)), {"a": (0,), "b": (2,)})
+    for part in split.assign(LABELS, 2, rng()):
+        assert {2, 3} <= set(LABELS[part])
+
+
+def test_nothing_is_said_twice() -> None:
+    groups = ((0, 5), (1, 2, 3, 4))
+    for given in (None, 2, groups):
+        assert OwnGroups(groups=given).as_trained(groups, {"a": (0,)}).groups == groups
+    for given in (3, ((0, 1), (2, 3, 4, 5))):
+        with pytest.raises(SettingError, match=r"split.groups: devices train 2 groups"):
+            OwnGroups(groups=given).as_trained(groups, {"a": (0,)})
+    with pytest.raises(SettingError, match=r"split.held: the split follows"):
+        OwnGroups(held={"a": (0,)}).as_trained(groups, {"a": (0,)})
 
 
 def test_a_group_without_samples_is_refused() -> None:

@@ -26,6 +26,23 @@ def test_four_processes_do_what_the_simulated_devices_do(tmp_path: Path, recipe:
         assert live.summary[key] == simulated.summary[key], key
 
 
+def test_devices_need_not_have_what_a_run_starts_from(tmp_path: Path) -> None:
+    """The coordinator reads it; they are sent the numbers, and told which classes are alike to that network."""
+    potluck.simulate(SMALL, folder=tmp_path / "before")
+    job: dict[str, Any] = {
+        "recipe": "decoupled",
+        "start": str(tmp_path / "before"),
+        "split": "class-groups",
+        "rounds": {"submodel": {"groups": 4, "alike": True, "trunk": "frozen"}},
+        "checkpoint": 0,
+    }
+    live = run_live(tmp_path / "live", **job)
+    assert live.status == "done", live.reason
+    simulated = potluck.simulate({**SMALL, **job}, folder=tmp_path / "simulated")
+    assert differing(tmp_path / "live", tmp_path / "simulated") == []
+    assert live.summary["loss"] == simulated.summary["loss"]
+
+
 @pytest.mark.parametrize("transfer", ["layer-by-layer", "optimal"])
 def test_segments_that_travel_while_layers_compute_change_no_bit(tmp_path: Path, transfer: str) -> None:
     """A convolutional network, its pull and push cut in two and more, behind hooks of a real forward and backward."""

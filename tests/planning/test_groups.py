@@ -174,6 +174,19 @@ def test_a_rich_device_gets_the_whole_network_and_bytes_count_too() -> None:
     assert chosen.cost.weights <= 2000
 
 
+def test_a_device_that_holds_more_groups_affords_smaller_ones() -> None:
+    few = Budget(macs=0.2 * whole(LAYERS).training_macs(frozen=False))
+    one, two = choose(LAYERS, 10, few), choose(LAYERS, 10, few, held=lambda count: min(2, count))
+    assert one.kept > two.kept
+    assert two.cost == cost(LAYERS, even_sizes(10, two.groups), two.depth, range(2))
+
+
+def test_what_is_said_already_is_not_chosen() -> None:
+    budget = Budget(macs=0.5 * whole(LAYERS).training_macs(frozen=False))
+    assert choose(LAYERS, 10, budget, depths=(1,)).depth == 1
+    assert choose(LAYERS, 10, budget, counts=(7,)).groups == 7
+
+
 def test_too_many_groups_for_the_channels_are_refused_by_name() -> None:
     with pytest.raises(ModelError, match="'one' has 20 channels, too few for 30 groups"):
         cost(LAYERS, [1] * 30, 0)

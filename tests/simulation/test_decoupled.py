@@ -18,9 +18,9 @@ from potluck.job import make
 from potluck.journal import Scalar, Span, read
 from potluck.loops.mathematics import Whom
 from potluck.model.chain import trace
-from potluck.model.decoupled import Grouped, GroupLoss, counts_of, fit, load
+from potluck.model.decoupled import Grouped, GroupLoss, costs, counts_of, fit, load, straighten
 from potluck.model.decoupled.carving import GroupCarver
-from potluck.planning.groups import cost
+from potluck.planning.groups import Budget, choose, cost, whole
 from potluck.run.setup import Setup
 from tests.model.decoupled.networks import SHAPE, samples, small
 from tests.simulation.runs import journal, rounds
@@ -174,6 +174,50 @@ def test_uneven_devices_with_overlapping_groups_learn(tmp_path: Path) -> None:
     assert torch.equal(again(inputs), module.eval()(inputs))
 
 
+@pytest.mark.parametrize(
+    "submodel",
+    [
+        {**THIRDS, "held": {"pi-0": [0, 2]}},
+        {**THIRDS, "held": {"pi-1": [1, 0], "pi-3": [0]}},
+        {**THIRDS, "groups": [[5], [0, 2, 4], [1, 3]], "held": {"pi-2": [0, 1, 2]}},
+        {**THIRDS, "alike": True},
+        {**HALVES, "alike": True, "held": {"pi-3": [1]}},
+    ],
+)
+def test_a_device_has_the_samples_of_the_groups_that_it_trains(submodel: Any) -> None:
+    split = {"kind": "class-groups", "rest": 0.5}
+    setup = Setup.of(job(submodel, 4, split=split), potluck.Task(small(norm=False), paired()), None)
+    carver, labels = setup.carver, paired().train.labels
+    assert isinstance(carver, GroupCarver)
+    said = submodel.get("held", {})
+    for device, shard in setup.shards.items():
+        assert carver.held[device] == tuple(sorted(said.get(device, carver.held[device])))
+        own = np.isin(labels[shard], carver.own(device))
+        assert set(labels[shard][own]) == set(carver.own(device))
+        assert (~own).sum() == min(round(0.5 * own.sum()), (~np.isin(labels, carver.own(device))).sum())
+    trained = [shard[np.isin(labels[shard], carver.own(device))] for device, shard in setup.shards.items()]
+    assert len(np.unique(np.concatenate(trained))) == len(labels)  # all groups are held, and all of their samples
+    if submodel.get("alike"):
+        assert any(own[:1] + own[-1:] == (0, 5) for own in carver.grouped.plan.groups)
+
+
+def paired() -> Dataset:
+    """Classes 0 and 5 look alike, 1 and 4, 2 and 3."""
+    inputs, labels = samples(240, seed=1)
+    base = torch.randn(3, *SHAPE, generator=torch.Generator().manual_seed(5))
+    inputs = 0.1 * inputs + base[torch.minimum(labels, 5 - labels)]
+    return from_tensors(inputs, labels, inputs[:6], labels[:6], name="pairs", classes=tuple("abcdef"))
+
+
+def test_whole_networks_can_have_the_same_samples() -> None:
+    """So that FedAvg is compared on what the devices of `decoupled` hold."""
+    held = {"pi-0": [0, 2], "pi-2": [1]}
+    parts = Setup.of(job({**THIRDS, "held": held}, 3, split={"kind": "class-groups"}), task(), None)
+    split = {"kind": "class-groups", "groups": 3, "held": held}
+    wholes = Setup.of(job("whole", 3, split=split), task(), None)
+    assert all(np.array_equal(parts.shards[name], shard) for name, shard in wholes.shards.items())
+
+
 def test_a_group_weighs_by_the_samples_of_its_own_classes() -> None:
     held = {"pi-0": [0, 1], "pi-1": [1]}
     setup = Setup.of(job({**HALVES, "held": held}, 2, split={"kind": "power-law"}), task(), None)
@@ -215,6 +259,43 @@ def test_batches_are_half_own_classes_and_half_others(tmp_path: Path, monkeypatc
     assert len(set(others)) == 3  # drawn anew
 
 
+def test_nobody_trains_on_what_calibrates(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[np.ndarray[Any, np.dtype[np.int64]]] = []
+    plain = Samples.batch
+
+    def seen(self: Samples, indices: Any, rng: Any = None) -> Any:
+        drawn.append(np.asarray(indices))
+        return plain(self, indices, rng)
+
+    monkeypatch.setattr(Samples, "batch", seen)
+    for held_out in (True, False):
+        drawn.clear()
+        submodel = {**THIRDS, "held": {"pi-0": [0, 1, 2]}, "calibration": 37, "held_out": held_out}
+        fixed = job(submodel, 2, split="everything", evaluate=0, stop={"rounds": 2})
+        potluck.simulate(fixed, task=task(), threads=0)
+        (calibrating,) = {tuple(batch.tolist()) for batch in drawn if len(batch) == 37}
+        trained = np.concatenate([batch for batch in drawn if len(batch) <= 20])
+        assert np.isin(calibrating, trained).any() != held_out
+        if held_out:
+            assert len(np.unique(trained)) == 120 - 37
+
+
+def test_calibration_may_go_as_far_as_the_last_layers() -> None:
+    """Its samples may be as few as it takes; what lies before the last layers is left alone."""
+    plain, _ = run(job({**THIRDS, "held_out": False}, 3))
+    found = {extent: run(job(_calibrated(extent), 3)) for extent in ("readout", "heads")}
+    for name in plain.state_dict():
+        last = name.startswith("groups.") and ".stages.11." in name
+        for extent, (module, _) in found.items():
+            if "readout." not in name:
+                assert (differs(module, plain, name) > 0) == (last and extent == "heads"), name
+    assert found["heads"][1]["loss"] != found["readout"][1]["loss"]
+
+
+def _calibrated(extent: str) -> dict[str, Any]:
+    return {**THIRDS, "calibration": 60, "held_out": False, "extent": extent}
+
+
 def test_without_any_sample_of_others_negatives_are_made_up(tmp_path: Path) -> None:
     """Each device has its own classes only; it is refused unless it may make up what to tell them from."""
     only = {"kind": "class-groups", "groups": 3, "rest": 0.0}
@@ -225,6 +306,40 @@ def test_without_any_sample_of_others_negatives_are_made_up(tmp_path: Path) -> N
     assert summary["untrained_groups"] == []
     assert summary["samples"] == 30 * 2 * 120  # each with one that is made of it
     assert summary["accuracy"] > 0.6  # of six classes
+
+
+# --- how the network is cut -------------------------------------------------------------------------------------------
+
+UNEVEN: list[dict[str, Any]] = [
+    {"name": "fast", "flops": "400 MFLOP/s"},
+    {"name": "slow", "flops": "40 MFLOP/s", "count": 5},
+]
+
+
+def auto(**more: Any) -> dict[str, Any]:
+    return {"kind": "class-groups", "groups": "auto", "depth": "auto", **more}
+
+
+def test_auto_is_the_best_cut_that_the_slowest_device_affords(tmp_path: Path) -> None:
+    module, _ = run(job(auto(), UNEVEN, split="everything"), tmp_path / "run")
+    steps = straighten(small(norm=False), SHAPE)
+    everything = whole(costs(steps)).training_macs(frozen=False)
+    best = choose(costs(steps), 6, Budget(macs=everything / 10))
+    assert (module.plan.depth, len(module.plan.groups)) == (best.depth, best.groups)
+    kept = load_job(tmp_path / "run" / "job.toml").rounds.submodel
+    assert (kept.depth, kept.groups) == (best.depth, best.groups)  # type: ignore[attr-defined]
+
+
+def test_auto_leaves_alone_what_is_said() -> None:
+    patient = {"rounds": {"slot": "1 s"}}
+    assert grouped(job(auto(groups=3), UNEVEN, **patient)).plan.depth == 4  # all that can be shared
+    assert len(grouped(job(auto(depth=0), UNEVEN, **patient)).plan.groups) == 1
+    assert grouped(job(auto(groups=[[0], [1, 2, 3, 4, 5]]), UNEVEN, **patient)).plan.groups == ((0,), (1, 2, 3, 4, 5))
+
+
+def test_auto_says_which_slot_would_do() -> None:
+    with pytest.raises(SettingError, match=r"fits slow-0: a mini-batch takes it .*set `rounds.slot`"):
+        grouped(job(auto(), UNEVEN, rounds={"slot": "1 us"}))
 
 
 # --- runs that are disturbed ------------------------------------------------------------------------------------------
@@ -274,9 +389,12 @@ def test_a_codec_that_holds_back_follows_a_devices_own_part() -> None:
     [
         ({**THIRDS, "held": {"nobody": [0]}}, {}, "rounds.submodel.held.nobody"),
         ({**THIRDS, "held": {"pi-0": [3]}}, {}, "there is no group 3"),
+        (auto(held={"pi-0": [0]}), {}, "give `groups` too"),
         ({**THIRDS, "groups": 7}, {}, "6 classes cannot form 7 groups"),
         ({**THIRDS, "groups": [[0, 1], [2, 3, 4]]}, {}, "class 5 is in no group"),
         (THIRDS, {"split": {"kind": "class-groups", "groups": 3, "rest": 0}}, "nothing to tell them from"),
+        ({**THIRDS, "calibration": 61}, {}, "61 of 120 samples are too many to hold out"),
+        (THIRDS, {"split": {"kind": "class-groups", "groups": 2}}, "split.groups: devices train 3 groups"),
         (THIRDS, {"rounds": {"transfer": "duplex"}}, "duplex transfers are for whole models"),
         (THIRDS, {"stream": {}}, "stream"),
     ],

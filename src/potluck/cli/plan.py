@@ -73,10 +73,12 @@ def plan(
     drawn = _chosen(found, device)
     if as_json:
         devices = [_as_json(outlook) for outlook in found]
-        typer.echo(json.dumps({"job": wanted.title, "devices": devices, **plan_groups.as_json(setup.carver)}))
+        typer.echo(
+            json.dumps({"job": wanted.title, "devices": devices, **plan_groups.as_json(setup.job, setup.carver)})
+        )
         return
     _say(wanted, found)
-    plan_groups.show(setup.carver)
+    plan_groups.show(setup.job, setup.carver)
     _draw(drawn, width)
 
 

@@ -1,4 +1,4 @@
-"""`potluck plan` for a job with class groups: what each cut of the network costs a device, and who holds what."""
+"""`potluck plan` for a job with class groups: what each cut costs a device, what each affords, who holds what."""
 
 from __future__ import annotations
 
@@ -8,30 +8,36 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from potluck.cli.console import open_console, plain_table
+from potluck.cli.figures import percent, seconds
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
+    from potluck.job import Job
     from potluck.model.carving import Carver
     from potluck.model.decoupled.carving import GroupCarver
     from potluck.planning.groups import Choice
+    from potluck.run.cutting import Affordable
 
 __all__ = ["as_json", "show"]
 
 _COLUMNS = 10  # numbers of groups, at most
 
 
-def show(carver: Carver | None) -> None:
+def show(job: Job, carver: Carver | None) -> None:
     """The table of depths and numbers of groups, then the devices; nothing where there are no groups."""
     found = _groups(carver)
     if found is None:
         return
-    plan, counts = found.grouped.plan, _counts(found)
-    drawn = plain_table("shared layers", *(f"{count} groups" for count in counts))
-    for depth, row in enumerate(_rows(found, counts)):
-        mark = " (this job)" if depth == plan.depth else ""
-        drawn.add_row(f"{depth}{mark}", *("-" if choice is None else f"{_times(found, choice):.3g}x" for choice in row))
     console = open_console()
     typer.echo("\ntimes fewer MACs of a training step for a device with one group, by how the network is cut")
-    console.print(drawn)
+    console.print(_drawn_cuts(found))
+    whose = "the fastest one's whole step, or set `rounds.slot`" if job.rounds.slot is None else "rounds.slot"
+    typer.echo(
+        "\nthe cut that keeps most of the network within what a device computes in a mini-batch's slot of"
+        f" {seconds(_slot(job, found))} ({whose})"
+    )
+    console.print(_drawn_picks(job, found))
     for groups, devices in _held(found).items():
         macs = _paid(found, groups)
         console.print(
@@ -40,20 +46,75 @@ def show(carver: Carver | None) -> None:
         )  # fmt: skip
 
 
-def as_json(carver: Carver | None) -> dict[str, Any]:
+def as_json(job: Job, carver: Carver | None) -> dict[str, Any]:
     """The same as data, under one key; nothing where there are no groups."""
     found = _groups(carver)
     if found is None:
         return {}
     counts = _counts(found)
-    cuts = [
-        {"depth": choice.depth, "groups": choice.groups, "times": _times(found, choice), "kept": choice.kept}
-        for row in _rows(found, counts)
-        for choice in row
-        if choice is not None
-    ]
+    cuts = [_as_json(found, choice) for row in _rows(found, counts) for choice in row if choice is not None]
     held = [{"groups": groups, "devices": devices, **_paid(found, groups)} for groups, devices in _held(found).items()]
-    return {"class_groups": {"cuts": cuts, "held": held}}
+    picks = [
+        {
+            "devices": pick.devices,
+            "budget": pick.share,
+            "cut": None if pick.choice is None else _as_json(found, pick.choice),
+        }
+        for pick in _picks(job, found)
+    ]
+    plan = found.grouped.plan
+    own = {"depth": plan.depth, "groups": len(plan.groups)}
+    return {"class_groups": {"cuts": cuts, "picks": picks, "slot_s": _slot(job, found), "job": own, "held": held}}
+
+
+def _as_json(carver: GroupCarver, choice: Choice) -> dict[str, Any]:
+    return {"depth": choice.depth, "groups": choice.groups, "times": _times(carver, choice), "kept": choice.kept}
+
+
+def _drawn_cuts(carver: GroupCarver) -> Table:
+    counts = _counts(carver)
+    drawn = plain_table("shared layers", *(f"{count} groups" for count in counts))
+    for depth, row in enumerate(_rows(carver, counts)):
+        drawn.add_row(str(depth), *("-" if choice is None else _cell(carver, choice) for choice in row))
+    return drawn
+
+
+def _cell(carver: GroupCarver, choice: Choice) -> str:
+    return f"{_times(carver, choice):.3g}x{_mark(carver, choice)}"
+
+
+def _mark(carver: GroupCarver, choice: Choice) -> str:
+    plan = carver.grouped.plan
+    return " (this job)" if (choice.depth, choice.groups) == (plan.depth, len(plan.groups)) else ""
+
+
+def _drawn_picks(job: Job, carver: GroupCarver) -> Table:
+    drawn = plain_table("device", "affords", "shared layers", "groups", "fewer MACs", "network kept")
+    for pick in _picks(job, carver):
+        first, *others = pick.devices
+        label = f"{first} and {len(others)} alike" if others else first
+        drawn.add_row(label, f"{100 * pick.share:.3g} %", *_words(carver, pick.choice))
+    return drawn
+
+
+def _words(carver: GroupCarver, choice: Choice | None) -> tuple[str, ...]:
+    if choice is None:
+        return ("none fits", "-", "-", "-")
+    return str(choice.depth), str(choice.groups), _cell(carver, choice), percent(choice.kept)
+
+
+def _picks(job: Job, carver: GroupCarver) -> list[Affordable]:
+    from potluck.model.decoupled.part import ClassGroups
+    from potluck.run.cutting import affordable
+
+    assert isinstance(job.rounds.submodel, ClassGroups)
+    return affordable(job, job.rounds.submodel, carver.grouped.layers, carver.grouped.plan.classes)
+
+
+def _slot(job: Job, carver: GroupCarver) -> float:
+    from potluck.run.cutting import slot
+
+    return slot(job, carver.grouped.layers)
 
 
 def _groups(carver: Carver | None) -> GroupCarver | None:

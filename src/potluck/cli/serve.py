@@ -59,7 +59,7 @@ def serve(
     with Stopping() as stopping, progress(quiet or as_json, stopping) as shown:
         from potluck.run.keeper import Keeper
 
-        wanted, folder = _wanted(job, settings, seed, out)
+        wanted, folder = _wanted(job, settings, seed, out, data)
         locator = _locator(listen, certs, insecure)
         watch = Remembering(shown)
         keeper = Keeper.fresh(wanted, folder, watch, stopping)
@@ -81,7 +81,7 @@ def lab(
     with Stopping() as stopping, progress(quiet or as_json, stopping) as shown:
         from potluck.run.keeper import Keeper
 
-        wanted, folder = _wanted(job, settings, seed, out)
+        wanted, folder = _wanted(job, settings, seed, out, data)
         watch = Remembering(shown)
         keeper = Keeper.fresh(wanted, folder, watch, stopping)
         result = lab_run(keeper, data, wait)
@@ -98,7 +98,7 @@ def lab_run(keeper: Keeper, data: Path | None, wait: float) -> Result:
     job, address = keeper.job, free_address()
     gate = _gate(keeper, None)
     with _noted(keeper, address, None, lab=True) as told:
-        setup = set_up(job, None, data)
+        setup = set_up(job, None, data, elsewhere=keeper.tensors is not None)
         with Crew(job, address, gate, data) as crew:
             place = Place(listen=(address,), lease=float(job.fleet.lease), direct=talks(job))
             door = Door(place, gate, wait, act_out=True, here=told, begun=crew.follow)
@@ -138,20 +138,23 @@ def _led(
         listen=(locator,), tls=tls, access=gate.access(), lease=lease, direct=talks(job), shared_memory=shared_memory
     )
     with _noted(keeper, locator, certs) as told:
-        setup = set_up(job, None, data)
+        setup = set_up(job, None, data, elsewhere=keeper.tensors is not None)
         listening = partial(_say_how_to_join, gate, locator, certs, hours)
         door: Door = Door(place, gate, wait, here=told, listening=listening)
         return serve(setup, keeper, door)
 
 
-def _wanted(job: Path, settings: list[str] | None, seed: int | None, out: Path | None) -> tuple[Job, Path]:
+def _wanted(
+    job: Path, settings: list[str] | None, seed: int | None, out: Path | None, data: Path | None
+) -> tuple[Job, Path]:
     from potluck.job import load
+    from potluck.run import settled
 
     find_own_code()
     wanted = load(job_path(job), [*(settings or []), *([f"seed={seed}"] if seed is not None else [])])
     if wanted.timing_only:
         raise UserError("a live run does the mathematics; `timing_only` is for `potluck run`")
-    return wanted, claimed(out or Path("runs") / fresh_name(wanted.recipe))
+    return settled(wanted, data), claimed(out or Path("runs") / fresh_name(wanted.recipe))
 
 
 def _gate(keeper: Keeper, certs: Path | None) -> Gate:

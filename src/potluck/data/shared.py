@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 import numpy as np
-from msgspec import Meta
+from msgspec import Meta, field
+from msgspec.structs import replace
 
 from potluck.data.samples import Indices
 from potluck.data.splits import Labels, Owners, Split
-from potluck.errors import DataError
-from potluck.planning.groups import check_groups, dealt, even_groups
+from potluck.errors import DataError, SettingError
+from potluck.planning.groups import Groups, check_groups, dealt, even_groups, holders
 
 __all__ = ["Everything", "OwnGroups"]
+
+_GROUPS = 2  # where nobody says how many
 
 
 class Everything(Split, frozen=True, kw_only=True, tag="everything"):
@@ -25,25 +29,47 @@ class Everything(Split, frozen=True, kw_only=True, tag="everything"):
 class OwnGroups(Split, frozen=True, kw_only=True, tag="class-groups"):
     """The samples of a device's own classes, and for each of them `rest` of all other classes, which others have too.
 
-    Groups are dealt round in turn; several devices with one group share its samples evenly.
+    `groups` and `held` are those that the devices train, where they train class groups; else as said here. Devices of
+    which nothing is said are dealt groups round in turn; several devices with one group share its samples evenly.
     """
 
-    groups: Annotated[int, Meta(ge=1)] | tuple[tuple[int, ...], ...] = 2
+    groups: Annotated[int, Meta(ge=1)] | tuple[tuple[int, ...], ...] | None = None  # None: those trained, else 2
     rest: Annotated[float, Meta(ge=0)] = 1.0
+    held: dict[str, tuple[int, ...]] = field(default_factory=dict)
+
+    def among(self, devices: Sequence[str]) -> OwnGroups:
+        """The same for a fleet, whose devices have names."""
+        count = len(self.groups) if isinstance(self.groups, tuple) else self.groups or _GROUPS
+        return replace(self, held=holders(devices, count, self.held, "split.held"))
+
+    def as_trained(self, groups: Groups, held: Mapping[str, tuple[int, ...]]) -> OwnGroups:
+        """The same for devices that train these groups; SettingError where other groups or holders were asked for."""
+        if self.held:
+            raise SettingError("split.held", "the split follows `rounds.submodel.held`; leave this key out")
+        if self.groups not in (None, len(groups), groups):
+            raise SettingError("split.groups", f"devices train {len(groups)} groups, not these; leave this key out")
+        return replace(self, groups=groups, held=dict(held))
 
     def deal(self, labels: Labels, devices: int, rng: np.random.Generator, owner: Owners) -> list[Indices]:
-        classes = int(labels.max()) + 1
-        given = self.groups
-        groups = even_groups(classes, given) if isinstance(given, int) else check_groups(given, classes)
-        held = dealt(devices, len(groups))
+        groups = self._groups(int(labels.max()) + 1)
+        held = list(self.held.values()) or dealt(devices, len(groups))
+        if len(held) != devices:
+            raise DataError(f"groups are held by {len(held)} devices, but there are {devices}")
         members = [rng.permutation(np.flatnonzero(np.isin(labels, own))) for own in groups]
         mine: list[list[Indices]] = [[] for _ in range(devices)]
         for group, samples in enumerate(members):
             having = [device for device in range(devices) if group in held[device]]
-            for device, piece in zip(having, np.array_split(samples, len(having)), strict=True):
+            pieces = np.array_split(samples, len(having)) if having else []  # a group that nobody has
+            for device, piece in zip(having, pieces, strict=True):
                 mine[device].append(piece)
         own = [[label for group in numbers for label in groups[group]] for numbers in held]
         return [self._with_rest(np.concatenate(part), labels, own[device], rng) for device, part in enumerate(mine)]
+
+    def _groups(self, classes: int) -> Groups:
+        if not isinstance(self.groups, tuple):
+            return even_groups(classes, self.groups or _GROUPS)
+        known = max((label + 1 for own in self.groups for label in own), default=0)  # some may be in no sample
+        return check_groups(self.groups, max(classes, known), "split.groups")
 
     def _with_rest(self, own: Indices, labels: Labels, classes: list[int], rng: np.random.Generator) -> Indices:
         if not len(own):

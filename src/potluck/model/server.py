@@ -146,8 +146,9 @@ class Server:
         return _score(self._settled().outputs(_in_batches(self._test)), self._replica.loss)
 
     def finished(self) -> State:
-        """The newest version as one uses it: norms whose training kept no statistics have some."""
-        return State(self.state.params, self._settled().state_buffers())
+        """The newest version as one uses it: calibrated, and norms whose training kept no statistics have some."""
+        settled = self._settled()
+        return State(settled.numbers.params.clone(), settled.state_buffers())
 
     def _settled(self) -> Replica:
         replica = self._replica

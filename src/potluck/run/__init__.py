@@ -17,6 +17,7 @@ from potluck.errors import RunError
 from potluck.job import Job, load, make
 from potluck.loops.node import Node
 from potluck.loops.progress import Ending
+from potluck.run.cutting import is_open
 from potluck.run.gathering import gathered
 from potluck.run.keeper import Keeper, Watch
 from potluck.run.pipeline import PipelineSetup
@@ -26,7 +27,7 @@ from potluck.worlds.simulated import clock
 from potluck.worlds.simulated.pool import Pool
 from potluck.worlds.simulated.world import DeviceError, World
 
-__all__ = ["Result", "resume", "set_up", "simulate"]
+__all__ = ["Result", "resume", "set_up", "settled", "simulate"]
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ def simulate(
     """
     job = _job(job)
     setup = set_up(job, task, data)
-    return _run(setup, Keeper.fresh(job, Path(folder) if folder is not None else None, watch, stopping), threads)
+    return _run(setup, Keeper.fresh(setup.job, Path(folder) if folder is not None else None, watch, stopping), threads)
 
 
 def resume(
@@ -79,7 +80,7 @@ def resume(
     if not (folder / "job.toml").exists():
         raise RunError(f"{folder} is not the folder of a run: it has no job.toml")
     job = load(folder / "job.toml", overrides)
-    setup = set_up(job, task, data)
+    setup = set_up(job, task, data, elsewhere=True)
     return _run(setup, Keeper.again(job, folder, watch, stopping), threads)
 
 
@@ -89,8 +90,15 @@ def _job(job: Job | Mapping[str, Any] | str | Path) -> Job:
     return make(job) if isinstance(job, Mapping) else load(Path(job))
 
 
-def set_up(job: Job, task: Task | None, data: Path | None) -> Setup | PipelineSetup:
-    return Setup.of(job, task, data) if job.pipeline is None else PipelineSetup.of(job, task, data)
+def set_up(job: Job, task: Task | None, data: Path | None, elsewhere: bool = False) -> Setup | PipelineSetup:
+    """All that a run needs; `elsewhere`: its numbers come from a checkpoint or from the coordinator."""
+    kind = Setup if job.pipeline is None else PipelineSetup
+    return kind.of(job, task, data, elsewhere)
+
+
+def settled(job: Job, data: Path | None) -> Job:
+    """The job with nothing left open, as all who take part in it must have it."""
+    return set_up(job, None, data).job if is_open(job) else job
 
 
 def _run(setup: Setup | PipelineSetup, keeper: Keeper, threads: int | None) -> Result:

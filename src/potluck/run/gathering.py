@@ -1,4 +1,4 @@
-"""What a run of class groups leaves behind: one ordinary network in one file, and the groups that nobody trained."""
+"""The network that a run leaves behind, in one file; of class groups an ordinary one, and which nobody trained."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import nn
 
+from potluck.model import weights
 from potluck.model.carving import Carver
 from potluck.model.decoupled.carving import GroupCarver
 from potluck.model.decoupled.files import save
@@ -18,8 +19,10 @@ FILE = "assembled.safetensors"
 
 
 def gathered(module: nn.Module | None, carver: Carver | None, folder: Path | None) -> dict[str, Any]:
-    """Put the network together, keep it, and say what is missing; nothing for networks of another kind."""
+    """Keep the network, put together where it was taken apart; says what is missing of it."""
     if not isinstance(module, Grouped):
+        if module is not None and folder is not None:
+            weights.save(module, folder / weights.FILE)
         return {}
     if isinstance(carver, GroupCarver):
         carver.calibrate(module)

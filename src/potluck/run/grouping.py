@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from potluck import seeds
 from potluck.data import Dataset
 from potluck.data.made_up import MadeUp
+from potluck.data.shared import OwnGroups
+from potluck.data.splits import Split
 from potluck.errors import SettingError
 from potluck.job import Job
 from potluck.loops.mathematics import Share
@@ -22,12 +25,12 @@ from potluck.model.chain import Chain, trace
 from potluck.model.decoupled.batches import counts_of
 from potluck.model.decoupled.carving import Batches, Counts, GroupCarver
 from potluck.model.decoupled.grouped import Grouped
-from potluck.model.decoupled.part import ClassGroups, Labelled
+from potluck.model.decoupled.part import PATH, ClassGroups, Labelled
 from potluck.model.state import Layout
 from potluck.model.submodels.carving import training_batches
 from potluck.task import TaskSettings
 
-__all__ = ["AgainstMadeUp", "Balanced", "Shards", "group_carver", "grouped_chain", "held"]
+__all__ = ["AgainstMadeUp", "Balanced", "Shards", "fitting_split", "group_carver", "grouped_chain", "held", "held_out"]
 
 Indices = npt.NDArray[np.int64]
 Shards = Mapping[str, Indices]
@@ -40,6 +43,18 @@ def grouped_chain(job: Job, part: ClassGroups, chain: Chain, samples: Labelled |
     if job.stream is not None:
         raise SettingError("stream", "class groups need data that is there from the start; leave this table out")
     return trace(part.grouped(chain, samples, job.seed), chain.shape, dtype=chain.dtype)
+
+
+def fitting_split(job: Job, chain: Chain) -> Split:
+    """The job's split, which gives each device the samples of the groups that it trains."""
+    split, names = job.split, [device.name for device in job.fleet.members]
+    if not isinstance(split, OwnGroups):
+        return split
+    if not isinstance(chain.module, Grouped):
+        return split.among(names)
+    assert isinstance(job.rounds.submodel, ClassGroups)
+    groups = chain.module.plan.groups
+    return split.as_trained(groups, job.rounds.submodel.holders(names, len(groups)))
 
 
 def group_carver(
@@ -68,7 +83,7 @@ def group_carver(
         counts[device] = counts_of(labels, own, shards[device])
         if alone:
             counts[device] = _against_made_up(counts[device], own, chain.module.plan.classes)
-    return GroupCarver(chain, layout, fitting, counts, _held_out(samples, part.calibration))
+    return GroupCarver(chain, layout, fitting, counts, _calibrating(job, part, samples), part.extent)
 
 
 def _against_made_up(counts: Counts, own: list[int], classes: int) -> Counts:
@@ -93,15 +108,28 @@ def _why(device: str, wanted: tuple[int, ...], grouped: Grouped, present: set[in
     )
 
 
-def _held_out(samples: Any, count: int) -> Any:
+def held_out(job: Job, total: int) -> Indices:
+    """The samples, of so many, that calibrate and that nobody trains on; drawn by lot, none where nobody asked."""
+    part = job.rounds.submodel
+    if not isinstance(part, ClassGroups) or not part.held_out:
+        return np.zeros(0, np.int64)
+    if 2 * part.calibration > total:
+        raise SettingError(
+            f"{PATH}.calibration",
+            f"{part.calibration} of {total} samples are too many to hold out of training; take at most half of them,"
+            " or train on them too: held_out = false",
+        )
+    return np.sort(seeds.generator(job.seed, "calibration").permutation(total)[: part.calibration])
+
+
+def _calibrating(job: Job, part: ClassGroups, samples: Any) -> Callable[[], Batches] | None:
     """The samples to calibrate with, none where nobody asked."""
-    if not count:
+    if not part.calibration:
         return None
-
-    def batches() -> Batches:
-        return training_batches(samples, 1, count)
-
-    return batches
+    chosen = held_out(job, len(samples))
+    if not len(chosen):
+        return lambda: training_batches(samples, 1, part.calibration)
+    return lambda: [samples.batch(chosen)]
 
 
 def held(node: Node, rounds: Rounds, shard: Indices, data: Dataset | None, carver: Carver | None) -> Held:

@@ -1,6 +1,7 @@
 """Keeps a run: its folder, journal and checkpoints, the rules that end it, and the summary.
 
 runs/<id>/  job.toml · journal.jsonl · checkpoints/00000010.safetensors · summary.json · error.txt (if any)
+            and the network itself, see `gathering`
 """
 
 from __future__ import annotations

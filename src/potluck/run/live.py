@@ -191,7 +191,7 @@ class _Guest:
                 raise RunError("the job that came does not match its digest; is the same version of potluck here?")
             if self._setup is not None:
                 await asyncio.wait([self._setup])  # tracing two models at once would mix them up
-            self._setup = asyncio.ensure_future(asyncio.to_thread(set_up, job, None, self._seat.data))
+            self._setup = asyncio.ensure_future(asyncio.to_thread(set_up, job, None, self._seat.data, elsewhere=True))
             self._digest = welcome.digest
         return await asyncio.shield(self._setup)
 

@@ -32,6 +32,7 @@ from potluck.model.profile import BACKWARD_PER_FORWARD
 from potluck.model.sections import Sections
 from potluck.model.stages import Stages
 from potluck.model.state import Layout
+from potluck.run.beginning import begun_with
 from potluck.task import Task, TaskSettings, build
 
 __all__ = ["PipelineSetup"]
@@ -99,8 +100,8 @@ class PipelineSetup:
         _check_names(self.settings, self._devices.keys())
 
     @staticmethod
-    def of(job: Job, task: Task | None, data: Path | None) -> PipelineSetup:
-        return _timing_only(job, task) if job.timing_only else _real(job, task or build(job.task, data))
+    def of(job: Job, task: Task | None, data: Path | None, elsewhere: bool = False) -> PipelineSetup:
+        return _timing_only(job, task) if job.timing_only else _real(job, task or build(job.task, data), elsewhere)
 
     @property
     def settings(self) -> Pipeline:
@@ -148,7 +149,7 @@ class PipelineSetup:
         return mathematics.module(self.server.numbers) if isinstance(mathematics, Stages) else None
 
 
-def _real(job: Job, task: Task) -> PipelineSetup:
+def _real(job: Job, task: Task, elsewhere: bool) -> PipelineSetup:
     assert job.pipeline is not None
     train, parts = task.data.train, job.pipeline.schedule.parts
     if not len(train):
@@ -158,7 +159,7 @@ def _real(job: Job, task: Task) -> PipelineSetup:
         raise SettingError(
             "pipeline.schedule.micro_batches", f"a batch of {feed.size} cannot be cut into {parts} parts"
         )
-    chain = trace(task.module(job.seed), task.data.shape)
+    chain = trace(begun_with(job, task, elsewhere), task.data.shape)
     sections = Sections(chain, train.batch(np.arange(min(2, len(train))))[0])
     mathematics = Stages(sections, task.loss, job.pipeline.optimizer, train, feed, job.seed, task.data.test)
     costs = chain_costs(chain, sections.layout, sum(mathematics.moments.values()), job.pipeline.between)

@@ -33,8 +33,10 @@ from potluck.model.chain import Chain, trace
 from potluck.model.hollow import Hollow
 from potluck.model.server import Server
 from potluck.model.state import Layout, State
+from potluck.run.beginning import begun_with
 from potluck.run.belongings import Belongings
-from potluck.run.grouping import held
+from potluck.run.cutting import settled
+from potluck.run.grouping import fitting_split, held, held_out
 from potluck.run.heavy import server_kind, trainer_kind, weight_of
 from potluck.run.sizing import Sizing, carver_of, narrowed, small_share
 from potluck.run.streams import replayed
@@ -47,7 +49,7 @@ Shards = Mapping[str, npt.NDArray[np.int64]]
 
 @dataclass
 class Setup:
-    """All that is worked out before the run begins."""
+    """All that is worked out before the run begins; `job` leaves nothing open."""
 
     job: Job
     layout: Layout
@@ -67,8 +69,9 @@ class Setup:
         self.sizing = Sizing(self.job, self.costs, self.carver, self.small)
 
     @staticmethod
-    def of(job: Job, task: Task | None, data: Path | None) -> Setup:
-        return _timing_only(job, task) if job.timing_only else _real(job, task or build(job.task, data))
+    def of(job: Job, task: Task | None, data: Path | None, elsewhere: bool = False) -> Setup:
+        """`elsewhere`: the network's numbers come from a checkpoint or from the coordinator, not from `start`."""
+        return _timing_only(job, task) if job.timing_only else _real(job, task or build(job.task, data), elsewhere)
 
     @property
     def limit_bytes(self) -> int:
@@ -147,12 +150,13 @@ class Setup:
         return self.module
 
 
-def _real(job: Job, task: Task) -> Setup:
-    module = task.module(job.seed)
+def _real(job: Job, task: Task, elsewhere: bool) -> Setup:
+    module = begun_with(job, task, elsewhere)
     whole = trace(module, task.data.shape)
+    job = settled(job, whole, task.data.train)
     chain = narrowed(job, whole, task.data.train)
     module, layout, rounds = chain.module, _layout(chain, job), job.rounds
-    shards, costs, data = _shards(job, task), _costs(chain, layout, job), task.data
+    shards, costs, data = _shards(job, task, chain), _costs(chain, layout, job), task.data
     carver = carver_of(job, chain, layout, Sizing(job, costs, None).affordable, data.train, shards)
     weight, codec = weight_of(job, chain), rounds.codec
     trainer = trainer_kind(weight)(module, layout, task.loss, data.train, rounds.local, codec, carver)
@@ -174,6 +178,7 @@ def _timing_only(job: Job, task: Task | None) -> Setup:
         whole = trace(module, info.shape)
     else:
         raise SettingError("timing_only", "needs a [task] table or a task given in Python")
+    job = settled(job, whole, None)
     chain = narrowed(job, whole)
     layout = _layout(chain, job)
     costs = _costs(chain, layout, job)
@@ -216,7 +221,7 @@ def _costs(chain: Chain, layout: Layout, job: Job) -> Costs:
     return weight_of(job, chain).on(Costs(forward, [2 * flop for flop in forward], pull, push))
 
 
-def _shards(job: Job, task: Task) -> Shards:
+def _shards(job: Job, task: Task, chain: Chain) -> Shards:
     names = [device.name for device in job.fleet.members]
     train = task.data.train
     if len(names) > len(train):
@@ -224,8 +229,9 @@ def _shards(job: Job, task: Task) -> Shards:
             f"{len(names)} devices share {len(train)} samples of {task.data.name!r}; each needs at least one"
         )
     labels = train.labels if train.y.dtype == torch.int64 else np.zeros(len(train), dtype=np.int64)
-    dealt = job.split.assign(labels, len(names), seeds.generator(job.seed, "split"), train.owner)
-    return dict(zip(names, dealt, strict=True))
+    dealt = fitting_split(job, chain).assign(labels, len(names), seeds.generator(job.seed, "split"), train.owner)
+    withheld = held_out(job, len(train))
+    return {name: shard[~np.isin(shard, withheld)] for name, shard in zip(names, dealt, strict=True)}
 
 
 def _load(module: nn.Module, state: State, layout: Layout) -> None:

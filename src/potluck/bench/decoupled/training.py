@@ -21,7 +21,7 @@ from potluck.run.setup import Setup
 
 __all__ = ["alone", "central", "decoupled", "federated", "load_of", "unaided"]
 
-_HELD_OUT = 500  # samples to calibrate with
+_CALIBRATING = 500  # of the training samples
 _BATCH = 256
 
 
@@ -32,11 +32,11 @@ def decoupled(case: Case, root: Path | None, seed: int) -> dict[str, Any]:
     assert result.status == "done", result.reason
     assert isinstance(result.module, Grouped)
     found: dict[str, Any] = {"accuracy": _accuracy(result.module, given.data.test)}
-    held_out = np.linspace(0, len(given.data.train) - 1, _HELD_OUT).astype(np.int64)
+    chosen = np.linspace(0, len(given.data.train) - 1, _CALIBRATING).astype(np.int64)
     extents: tuple[Extent, ...] = ("readout", "heads")
     for extent in extents:
         assembled = result.module.assemble()
-        calibrate(assembled, [given.data.train.batch(held_out)], extent=extent)
+        calibrate(assembled, [given.data.train.batch(chosen)], extent=extent)
         found[f"calibrated {extent}"] = _accuracy(assembled, given.data.test)
     load = load_of(result.module, cut)
     return {**found, **load, "samples": result.summary["samples"] / cut.groups, "wall_s": result.summary["wall_s"]}
@@ -45,7 +45,7 @@ def decoupled(case: Case, root: Path | None, seed: int) -> dict[str, Any]:
 def unaided(case: Case, root: Path | None, seed: int) -> dict[str, Any]:
     """As `decoupled`, but no device has a sample of a class beyond its own: what it tells them from is made up."""
     given = task(case, root, seed)
-    submodel = {**_submodel(case), "negatives": "generated", "calibration": _HELD_OUT}
+    submodel = {**_submodel(case), "negatives": "generated", "calibration": _CALIBRATING, "held_out": False}
     split = {"kind": "class-groups", "groups": case.cut.groups, "rest": 0.0}
     wanted = job(case, "decoupled", case.cut.groups, seed, split=split, rounds={"submodel": submodel})
     result = potluck.simulate(wanted, task=given, threads=0)

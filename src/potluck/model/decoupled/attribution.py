@@ -12,7 +12,7 @@ from potluck.errors import ModelError
 from potluck.model.decoupled.line import Step, costs, is_mixing
 from potluck.planning.groups import Groups, assign_evenly, sizes_of
 
-__all__ = ["Measure", "Owners", "attributed", "in_order", "scores"]
+__all__ = ["Measure", "Owners", "attributed", "in_order", "pooled", "scores"]
 
 Measure = Literal["gradient", "activation"]
 Owners = dict[str, Tensor]  # the group of each output channel, by the step's name
@@ -54,6 +54,15 @@ def scores(
     if missing:
         raise ModelError(f"no sample of class {missing[0]} to attribute channels with; give samples of every class")
     return {name: total / counts for name, total in sums.items()}
+
+
+@torch.no_grad()
+def pooled(steps: Sequence[Step], inputs: Tensor) -> Tensor:
+    """What these layers make of inputs, a number for each channel; the inputs themselves where there is no layer."""
+    values = inputs
+    for step in steps:
+        values = _evaluated(step.layer, values)
+    return values.flatten(2).mean(dim=2) if steps and values.dim() > 2 else values
 
 
 def _effects(steps: Sequence[Step], end: int, inputs: Tensor, targets: Tensor, measure: Measure) -> dict[str, Tensor]:

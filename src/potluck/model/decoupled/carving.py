@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from potluck.model.carving import Choice, Loan, Part, Turn
 from potluck.model.chain import Chain
-from potluck.model.decoupled.calibration import calibrate
+from potluck.model.decoupled.calibration import Extent, calibrate
 from potluck.model.decoupled.grouped import Grouped, Submodel
 from potluck.model.decoupled.losses import GroupLoss
 from potluck.model.decoupled.places import places
@@ -68,6 +68,7 @@ class GroupCarver:
         held: Mapping[str, tuple[int, ...]],
         counts: Mapping[str, Counts] | None = None,
         fitting: Callable[[], Batches] | None = None,
+        extent: Extent = "readout",
     ) -> None:
         assert isinstance(chain.module, Grouped)
         self.grouped = chain.module
@@ -76,6 +77,7 @@ class GroupCarver:
         self._layout = layout
         self._counts = counts or {}
         self._fitting = fitting
+        self._extent = extent
         self._selected = lru_cache(maxsize=1024)(self._select)
         self._losses = lru_cache(maxsize=1024)(self._loss)
         self._shape = lru_cache(maxsize=64)(self._shaped)
@@ -110,7 +112,7 @@ class GroupCarver:
         """Make the logits of the whole network's groups comparable, where that was asked for."""
         assert isinstance(module, Grouped)
         if self._fitting is not None and len(module.untrained()) < len(module.plan.groups):
-            calibrate(module, self._fitting())
+            calibrate(module, self._fitting(), extent=self._extent)
 
     def _loss(self, device: str) -> Loss:
         own = [self.grouped.plan.groups[group] for group in self.held[device]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Literal, Protocol
 
 import msgspec
@@ -14,9 +14,11 @@ from torch import Tensor
 from potluck import seeds
 from potluck.errors import SettingError
 from potluck.model.chain import Chain
+from potluck.model.decoupled.attribution import pooled
+from potluck.model.decoupled.calibration import Extent
 from potluck.model.decoupled.decouple import Variant, decouple
 from potluck.model.decoupled.grouped import Grouped
-from potluck.model.decoupled.line import straighten
+from potluck.model.decoupled.line import straighten, trunk_steps
 from potluck.model.submodels.parts import Submodel
 from potluck.planning.groups import Groups, alike, check_groups, even_groups, holders
 
@@ -28,6 +30,7 @@ _BATCH = 256
 
 Negatives = Literal["own", "generated"]  # samples of other classes that the device has, or made of its own ones
 Count = Annotated[int, msgspec.Meta(ge=1)]
+Seen = Callable[[Tensor], Tensor]
 Depth = Annotated[int, msgspec.Meta(ge=0)]
 
 
@@ -45,21 +48,41 @@ class Labelled(Protocol):
 class ClassGroups(Submodel, frozen=True, kw_only=True, tag="class-groups"):
     """Chen and Qin 2020: layers beyond the first `depth` fall into groups, each with classes of its own."""
 
-    groups: Count | tuple[tuple[int, ...], ...] = 2  # how many, in the order of the classes; or which
-    alike: bool = False  # put classes together that look alike, instead of neighbours
-    depth: Depth = 1  # how many layers all devices share
+    groups: Literal["auto"] | Count | tuple[tuple[int, ...], ...] = 2  # how many, in the order of the classes; or which
+    alike: bool = False  # put classes together that look alike (to the trunk, if the job has a `start`), not neighbours
+    depth: Literal["auto"] | Depth = 1  # how many layers all devices share; "auto": what the slowest one affords
     held: dict[str, tuple[int, ...]] = msgspec.field(default_factory=dict)  # by device; others: dealt round in turn
     variant: Variant = "structural"
     trunk: Literal["averaged", "frozen"] = "averaged"
     negatives: Negatives = "own"  # what a group tells its classes from
     calibration: Annotated[int, msgspec.Meta(ge=0)] = 0  # so many samples make the groups' logits comparable
+    held_out: bool = True  # nobody trains on these samples
+    extent: Extent = "readout"  # what they fit: three numbers of each group, or its last layer ("heads") too
 
     def __post_init__(self) -> None:
-        if self.alike and not isinstance(self.groups, int):
+        if self.alike and isinstance(self.groups, tuple):
             raise ValueError("`alike` finds the groups itself: give their number only")
+        if self.held and self.groups == "auto":
+            raise ValueError("`held` names groups by their numbers: give `groups` too")
+
+    @property
+    def settled(self) -> bool:
+        """Is it known how the network is cut?"""
+        return self.groups != "auto" and self.depth != "auto"
+
+    def counts(self) -> tuple[int, ...]:
+        """The numbers of groups to choose from; empty: any."""
+        if self.groups == "auto":
+            return ()
+        return (self.groups if isinstance(self.groups, int) else len(self.groups),)
+
+    def cut(self, depth: int, groups: int) -> ClassGroups:
+        """The same where what was left open is this."""
+        return msgspec.structs.replace(self, depth=depth, groups=groups if self.groups == "auto" else self.groups)
 
     def grouped(self, chain: Chain, samples: Labelled | None, seed: int) -> Grouped:
         """The network taken apart; without samples (only sizes matter) classes and channels go in order."""
+        assert self.depth != "auto", "a cut is settled before the network is taken apart"
         groups = self._groups(straighten(chain.module, chain.shape)[-1].outputs, samples, seed)
         hollow = samples is None or any(param.is_meta for param in chain.module.parameters())
         return decouple(
@@ -73,17 +96,27 @@ class ClassGroups(Submodel, frozen=True, kw_only=True, tag="class-groups"):
             seed=seeds.child(seed, "decouple"),
         )
 
+    def by_features(self, chain: Chain, samples: Labelled, seed: int) -> ClassGroups:
+        """The same with its groups found: classes together of which a trained network's trunk makes much the same."""
+        assert self.alike, "groups that are given need not be found"
+        assert self.depth != "auto", "the cut says what the trunk is"
+        steps = straighten(chain.module, chain.shape)
+        trunk = steps[: trunk_steps(steps, self.depth)]
+        found = self._groups(steps[-1].outputs, samples, seed, lambda inputs: pooled(trunk, inputs))
+        return msgspec.structs.replace(self, groups=found, alike=False)
+
     def holders(self, devices: Sequence[str], groups: int) -> Mapping[str, tuple[int, ...]]:
         """The groups of each device of a fleet."""
         return holders(devices, groups, self.held, f"{PATH}.held")
 
-    def _groups(self, classes: int, samples: Labelled | None, seed: int) -> Groups:
+    def _groups(self, classes: int, samples: Labelled | None, seed: int, seen: Seen = Tensor.double) -> Groups:
+        assert self.groups != "auto", "a cut is settled before the network is taken apart"
         if not isinstance(self.groups, int):
             return check_groups(self.groups, classes, f"{PATH}.groups")
         if self.groups > classes:
             raise SettingError(f"{PATH}.groups", f"{classes} classes cannot form {self.groups} groups; use fewer")
         if self.alike and samples is not None:
-            return alike(_class_means(samples, classes), self.groups, seeds.child(seed, "alike"))
+            return alike(_class_means(samples, classes, seen), self.groups, seeds.child(seed, "alike"))
         return even_groups(classes, self.groups)
 
 
@@ -93,10 +126,10 @@ def _spread(samples: Labelled) -> list[tuple[Tensor, Tensor]]:
     return [samples.batch(chosen[start : start + _BATCH]) for start in range(0, len(chosen), _BATCH)]
 
 
-def _class_means(samples: Labelled, classes: int) -> npt.NDArray[np.float64]:
-    """What a class looks like on average."""
+def _class_means(samples: Labelled, classes: int, seen: Seen) -> npt.NDArray[np.float64]:
+    """What a class looks like on average, to whoever has `seen` its samples."""
     batches = _spread(samples)
-    inputs = torch.cat([given.flatten(1) for given, _ in batches]).double()
+    inputs = torch.cat([seen(given).flatten(1).double() for given, _ in batches])
     labels = torch.cat([targets for _, targets in batches])
     missing = sorted(set(range(classes)) - set(labels.tolist()))
     if missing:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from potluck.errors import ModelError
@@ -13,6 +13,8 @@ from potluck.planning.groups.shares import even_sizes
 __all__ = ["Budget", "Choice", "choose", "table"]
 
 _NUMBER_BYTES = 4
+
+Held = Callable[[int], int]  # how many groups a device trains where there are so many
 
 
 @dataclass(frozen=True)
@@ -38,19 +40,32 @@ class Choice:
     kept: float
 
 
-def table(layers: Sequence[Layer], classes: int, counts: Sequence[int] = (), held: int = 1) -> Iterator[Choice]:
-    """All cuts, for devices that train `held` groups; `counts` are the numbers of groups to look at."""
-    for depth in range(deepest(layers) + 1):
+def _one(count: int) -> int:
+    return 1
+
+
+def table(
+    layers: Sequence[Layer], classes: int, counts: Sequence[int] = (), depths: Sequence[int] = (), held: Held = _one
+) -> Iterator[Choice]:
+    """All cuts, or those of some depths and numbers of groups; `held` says how many of them a device trains."""
+    for depth in depths or range(deepest(layers) + 1):
         for count in counts or range(1, classes + 1):
-            if held <= count <= _narrowest(layers, depth):
-                yield _choice(layers, classes, depth, count, held)
+            if held(count) <= count <= _narrowest(layers, depth):
+                yield _choice(layers, classes, depth, count, held(count))
 
 
-def choose(layers: Sequence[Layer], classes: int, budget: Budget, counts: Sequence[int] = (), held: int = 1) -> Choice:
+def choose(
+    layers: Sequence[Layer],
+    classes: int,
+    budget: Budget,
+    counts: Sequence[int] = (),
+    depths: Sequence[int] = (),
+    held: Held = _one,
+) -> Choice:
     """The cut within the budget whose assembled network keeps most of the whole one; ModelError if none fits."""
-    found = list(table(layers, classes, counts, held))
+    found = list(table(layers, classes, counts, depths, held))
     if not found:
-        raise ModelError(f"no cut gives a device {held} of {tuple(counts) or classes} groups; ask for fewer")
+        raise ModelError(f"the network cannot be cut into {tuple(counts) or classes} groups; ask for fewer")
     fitting = [choice for choice in found if budget.allows(choice.cost)]
     if not fitting:
         least = min(found, key=lambda choice: choice.cost.training_macs(frozen=budget.frozen))

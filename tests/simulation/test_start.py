@@ -1,0 +1,147 @@
+"""A run that begins with the numbers of another, under any recipe, stopped or not."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import potluck
+from potluck.errors import SettingError
+from potluck.job import dumps, load, make
+from potluck.model.decoupled import Grouped
+from potluck.model.decoupled.part import ClassGroups
+from potluck.run import set_up
+from potluck.run.setup import Setup
+from tests.simulation.runs import journal
+
+JOB: dict[str, Any] = {
+    "recipe": "fedavg",
+    "task": {
+        "model": "mlp", "data": {"kind": "synthetic", "train": 400, "test": 50}, "options": {"hidden": [20, 20]},
+    },
+    "fleet": {"devices": [{"name": "d", "count": 2, "flops": "20 MFLOP/s"}]},
+    "stop": {"rounds": 3},
+}  # fmt: skip
+
+
+@pytest.fixture
+def trained(tmp_path: Path) -> Path:
+    potluck.simulate(JOB, folder=tmp_path / "before", threads=0)
+    return tmp_path / "before"
+
+
+def test_a_run_leaves_its_network_behind(trained: Path) -> None:
+    result = potluck.simulate(JOB, threads=0)
+    assert result.module is not None
+    kept = load_file(trained / "model.safetensors")
+    assert kept.keys() == result.module.state_dict().keys()
+    assert all(torch.equal(value, kept[name]) for name, value in result.module.state_dict().items())
+
+
+@pytest.mark.parametrize("recipe", ["fedavg", "sync-sgd", "heterofl", "ftpipehd"])
+def test_every_recipe_begins_with_it(trained: Path, tmp_path: Path, recipe: str) -> None:
+    numbers = torch.cat([value.flatten() for value in load_file(trained / "model.safetensors").values()])
+    for start, equal in ((trained, True), (trained / "model.safetensors", True), (None, False)):
+        tables = {**JOB, "recipe": recipe, "stop": {"rounds": 1}, **({"start": str(start)} if start else {})}
+        setup = set_up(make(tables), None, None)
+        held = setup.server.tensors()
+        begun = torch.cat([held["params"], held["buffers"]])
+        assert torch.equal(begun.sort().values, numbers.sort().values) == equal
+    assert potluck.simulate(tables, threads=0).status == "done"
+
+
+def test_class_groups_keep_what_was_trained(trained: Path) -> None:
+    submodel = {"groups": 2, "trunk": "frozen"}
+    tables = {**JOB, "recipe": "decoupled", "start": str(trained), "rounds": {"submodel": submodel}}
+    result = potluck.simulate(tables, threads=0)
+    assert isinstance(result.module, Grouped)
+    kept, first = load_file(trained / "model.safetensors"), next(iter(result.module.trunk.parameters()))
+    assert any(torch.equal(first, value) for value in kept.values())
+
+
+def test_classes_whose_features_are_alike_go_together(trained: Path, tmp_path: Path) -> None:
+    """By what the trained trunk makes of them, not by their looks; whoever takes part is told the groups."""
+    submodel = {"groups": 5, "alike": True, "depth": 2}
+    tables = {**JOB, "recipe": "decoupled", "rounds": {"submodel": submodel}, "split": "class-groups"}
+    looks = Setup.of(make(tables), None, None)
+    setup = Setup.of(make({**tables, "start": str(trained)}), None, None)
+    part = setup.job.rounds.submodel
+    assert isinstance(part, ClassGroups)
+    assert isinstance(looks.module, Grouped)
+    assert isinstance(setup.module, Grouped)
+    assert part.groups == setup.module.plan.groups != looks.module.plan.groups
+    assert setup.data is not None
+    with torch.no_grad():
+        features = setup.module.trunk(setup.data.train.batch(np.arange(400))[0])
+    labels = torch.from_numpy(setup.data.train.labels)
+    means = torch.stack([features[labels == label].mean(dim=0) for label in range(10)])
+    assert _spread(means, setup.module.plan.groups) < _spread(means, looks.module.plan.groups)
+    again = Setup.of(setup.job, None, None, elsewhere=True)
+    assert all(np.array_equal(again.shards[name], shard) for name, shard in setup.shards.items())
+
+
+def _spread(means: torch.Tensor, groups: Any) -> float:
+    return float(sum((means[list(own)] - means[list(own)].mean(dim=0)).square().sum() for own in groups))
+
+
+def test_a_stopped_run_goes_on_without_it(trained: Path, tmp_path: Path) -> None:
+    tables = {**JOB, "start": str(trained), "checkpoint": 1}
+    whole = potluck.simulate(tables, folder=tmp_path / "whole", threads=0)
+    seen: list[float] = []
+    potluck.simulate(
+        tables, folder=tmp_path / "cut", threads=0,
+        watch=lambda keeper, now: seen.append(now), stopping=lambda: len(seen) >= 2,
+    )  # fmt: skip
+    (trained / "model.safetensors").unlink()
+    again = potluck.resume(tmp_path / "cut", threads=0)
+    assert journal(tmp_path / "whole") == journal(tmp_path / "cut")
+    assert again.summary["loss"] == whole.summary["loss"]
+
+
+def test_the_place_is_the_jobs_or_the_users(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job names it from where the job lies, the command line from where the user is."""
+    text = dumps(make(JOB))
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "jobs" / "job.toml").write_text(f'start = "../before"\n{text}')
+    monkeypatch.chdir(tmp_path)
+    assert load(tmp_path / "jobs" / "job.toml").start == str(trained)
+    (tmp_path / "jobs" / "job.toml").write_text(text)
+    assert load(tmp_path / "jobs" / "job.toml", ["start=before"]).start == str(trained)
+
+
+def test_what_does_not_fit_is_said_before_the_run(trained: Path, tmp_path: Path) -> None:
+    wider = {**JOB["task"], "options": {"hidden": [30, 20]}}
+    with pytest.raises(SettingError, match=r"^start: the numbers in .* has the shape \(20, .*not \(30, "):
+        Setup.of(make({**JOB, "task": wider, "start": str(trained)}), None, None)
+    with pytest.raises(SettingError, match=r"^start: .*nowhere"):
+        Setup.of(make({**JOB, "start": str(tmp_path / "nowhere")}), None, None)
+    Setup.of(make({**JOB, "start": str(tmp_path / "nowhere")}), None, None, elsewhere=True)  # as on a device
+
+
+@pytest.mark.parametrize("submodel", [{"trunk": "frozen"}, {"variant": "attributed"}])
+def test_fresh_numbers_are_warned_of_where_trained_ones_are_meant(
+    trained: Path, caplog: pytest.LogCaptureFixture, submodel: dict[str, Any]
+) -> None:
+    tables = {**JOB, "recipe": "decoupled", "rounds": {"submodel": submodel}}
+    (key,) = submodel
+    with caplog.at_level(logging.WARNING, "potluck"):
+        Setup.of(make(tables), None, None)
+    (said,) = caplog.messages
+    assert said.startswith(f"rounds.submodel.{key}: ")
+    assert "`start`" in said
+    caplog.clear()
+    with caplog.at_level(logging.WARNING, "potluck"):
+        Setup.of(make({**tables, "start": str(trained)}), None, None)
+        Setup.of(make(tables), None, None, elsewhere=True)  # a device, or a run that goes on
+        Setup.of(make({**tables, "rounds": {}}), None, None)
+        setup = Setup.of(make(JOB), None, None)
+        assert setup.data is not None
+        assert setup.module is not None
+        Setup.of(make(tables), potluck.Task(setup.module, setup.data), None)
+    assert caplog.messages == []
