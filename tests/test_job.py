@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -26,8 +27,10 @@ from potluck.model.codecs import Codec
 from potluck.model.local import Local
 from potluck.model.merge import Merge
 from potluck.model.optimizers import Optimizer, Schedule
-from potluck.model.submodels.parts import Submodel
+from potluck.model.submodels.parts import FilterDropout, Submodel
+from potluck.planning.pareto import ParetoTable
 from potluck.settings import Part, kinds
+from potluck.worlds.live import greeting
 
 PLAIN: dict[str, Any] = {
     "task": {"model": "mlp", "data": "digits"},
@@ -206,7 +209,6 @@ def test_files_are_looked_for_beside_the_file_that_names_them(tmp_path: Path, mo
     inner = tmp_path / "fleets"
     inner.mkdir()
     (inner / "slow.csv").write_text("0,0.5\n")
-    (tmp_path / "own.csv").write_text("0,0.25\n")
     (inner / "mine.toml").write_text('[[devices]]\npreset = "pi4"\nspeed = {kind = "csv", file = "slow.csv"}\n')
     (tmp_path / "job.toml").write_text(
         'fleet = "fleets/mine.toml"\n[task]\nmodel = "mlp"\ndata = "digits"\n[stop]\nrounds = 1\n'
@@ -215,11 +217,76 @@ def test_files_are_looked_for_beside_the_file_that_names_them(tmp_path: Path, mo
     job = load(tmp_path / "job.toml")
     assert job.fleet.devices[0].speed.file == str(inner / "slow.csv")  # type: ignore[attr-defined]
     assert _again(job) == job
-    speed = ['fleet.devices=[{preset="pi4", speed={kind="csv", file="own.csv"}}]']
-    over = load(tmp_path / "job.toml", speed)
-    assert over.fleet.devices[0].speed.file == str(tmp_path / "own.csv")  # type: ignore[attr-defined]
-    explored = load(tmp_path / "job.toml", ["recipe=distreal", "rounds.submodel.table=front.json"])
-    assert explored.rounds.submodel.table == str(tmp_path / "front.json")  # type: ignore[attr-defined]
+
+
+def test_files_of_overrides_are_looked_for_in_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user who stands elsewhere names files as the shell completes them."""
+    beside, here = tmp_path / "job", tmp_path / "here"
+    for place, macs in ((beside, 10), (here, 20)):
+        place.mkdir()
+        ParetoTable.of("net", ["conv1"], 50, [(macs, 1.0, [0.5])]).save(place / "table.json")
+        (place / "levels.csv").write_text("0,1\n")
+        trace = '{kind = "csv", file = "levels.csv"}'
+        (place / "fleet.toml").write_text(f'[[devices]]\npreset = "pi4"\ncount = {macs}\nspeed = {trace}\n')
+    (beside / "job.toml").write_text(
+        'fleet = "fleet.toml"\nrecipe = "distreal"\nrounds.submodel.table = "table.json"\n'
+        'task = {model = "mlp", data = "digits"}\nstop = {rounds = 1}\n'
+    )
+    monkeypatch.chdir(here)
+    job = load(beside / "job.toml")
+    assert (_cheapest(job), len(job.fleet.members)) == (10, 10)
+    assert job.fleet.devices[0].speed.file == str(beside / "levels.csv")  # type: ignore[attr-defined]
+    job = load(beside / "job.toml", ["rounds.submodel.table=table.json", "fleet=fleet.toml"])
+    assert (_cheapest(job), len(job.fleet.members)) == (20, 20)
+    assert job.fleet.devices[0].speed.file == str(here / "levels.csv")  # type: ignore[attr-defined]
+    traced = load(beside / "job.toml", ['fleet.devices=[{preset="pi4", speed={kind="csv", file="levels.csv"}}]'])
+    assert traced.fleet.devices[0].speed.file == str(here / "levels.csv")  # type: ignore[attr-defined]
+    without = load(beside / "job.toml", ["rounds.submodel.table="])
+    assert without.rounds.submodel.table is None  # type: ignore[attr-defined]
+
+
+def _cheapest(job: Job) -> int:
+    assert isinstance(job.rounds.submodel, FilterDropout)
+    assert job.rounds.submodel.table is not None
+    return job.rounds.submodel.table.entries[0].macs
+
+
+def test_an_explored_table_travels_with_the_job(tmp_path: Path) -> None:
+    """A device elsewhere has the job's text and nothing else; here a table of the largest kind, with its file gone."""
+    rates = np.random.default_rng(0).random((60, 150))
+    seen = [(place + 1, float(place) / 7, [float(rate) for rate in row]) for place, row in enumerate(rates)]
+    table = ParetoTable.of("net", [f"features.{place}.conv" for place in range(150)], 100, seen)
+    table.save(tmp_path / "table.json")
+    job = make({**PLAIN, "recipe": "distreal"}, [f"rounds.submodel.table={tmp_path / 'table.json'}"])
+    (tmp_path / "table.json").unlink()
+    welcome = greeting.Welcome(
+        run="r", era="e", name="n", incarnation=0, job=dumps(job), digest="", seed=0, lease=5.0, limit_bytes=1
+    )
+    came = greeting.decode_answer(greeting.encode(welcome))
+    assert isinstance(came, greeting.Welcome)
+    there = make(tomllib.loads(came.job))
+    assert there == job
+    assert there.rounds.submodel.table == table  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (None, "cannot read the table .*none.json: No such file or directory; make it with `potluck explore`"),
+        ('{"model": 3}', "is no table of `potluck explore`"),
+        ('{"model": "m", "sets": ["a"], "baseline_macs": 1, "entries": []}', "at least one entry"),
+    ],
+)
+def test_a_table_that_cannot_be_read_is_named_by_its_key(content: str | None, says: str, tmp_path: Path) -> None:
+    if content is not None:
+        (tmp_path / "none.json").write_text(content)
+    submodel = {"kind": "filter-dropout", "table": "none.json"}
+    with pytest.raises(SettingError, match=says) as caught:
+        make({**PLAIN, "rounds": {"submodel": submodel}}, folder=tmp_path)
+    assert caught.value.path == "rounds.submodel.table"
+    assert "\n" not in str(caught.value)
 
 
 def test_a_resolved_job_stands_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,8 @@
 """The frozen settings of one run: read from TOML, written back to TOML, nothing left implicit.
 
 defaults ◀ recipe ◀ job.toml ◀ --set a.b=c          what stands further right wins
+
+A resolved job stands alone: traces are named by their whole path, an explored table is put in the place of its name.
 """
 
 from __future__ import annotations
@@ -18,10 +20,11 @@ from potluck import recipes
 from potluck.data import Source, parse
 from potluck.data.splits import Iid, Split
 from potluck.data.streams.settings import Stream
-from potluck.errors import SettingError
+from potluck.errors import RunError, SettingError
 from potluck.fleet import Fleet
 from potluck.loops.pipeline.settings import Pipeline
 from potluck.loops.settings import Rounds
+from potluck.planning.pareto import ParetoTable
 from potluck.settings import Settings, decode, encode, kinds, merge, override
 from potluck.task import TaskSettings
 from potluck.units import Bytes, Seconds
@@ -79,19 +82,22 @@ class Job(Settings, frozen=True, kw_only=True):
 
 
 def make(tables: Mapping[str, Any], overrides: Sequence[str] = (), folder: Path | None = None) -> Job:
-    """A job from plain tables: its recipe goes below, the overrides on top; files are looked for in `folder`."""
+    """A job from plain tables: its recipe goes below, the overrides on top.
+
+    Files that the tables name are looked for in `folder`, those that an override names in the current folder.
+    """
     raw: dict[str, Any] = dict(tables)
     if isinstance(raw.get("fleet"), str):
         raw["fleet"] = _fleet_tables(raw["fleet"], folder)
     for assignment in overrides:
-        raw = override(raw, assignment)
+        raw = merge(raw, _given(override({}, assignment)))
     if isinstance(raw.get("fleet"), str):
         raw["fleet"] = _fleet_tables(raw["fleet"], folder)
     name = raw.get("recipe", "fedavg")
     if not isinstance(name, str):
         raise SettingError("recipe", f"expected a name, got {name!r}")
     raw = _with_data(merge(recipes.find(name).settings, raw))
-    return decode(_with_paths(raw, folder or Path()), Job)
+    return decode(_with_files(raw, folder or Path()), Job)
 
 
 def load(path: Path, overrides: Sequence[str] = ()) -> Job:
@@ -115,8 +121,8 @@ def fleets() -> dict[str, str]:
 
 def _fleet_tables(name: str, folder: Path | None) -> dict[str, Any]:
     if name.endswith(".toml"):
-        path = (folder or Path()) / name
-        return dict(_with_paths(_read(path, "fleet"), path.parent))
+        path = _place(name, folder or Path())
+        return dict(_with_files(_read(path, "fleet"), path.parent, "fleet"))
     if name not in fleets():
         raise SettingError("fleet", f"{name!r} is neither a .toml file nor one of {', '.join(fleets())}")
     return tomllib.loads(resources.files("potluck.fleet").joinpath("fleets", f"{name}.toml").read_text())
@@ -144,15 +150,41 @@ def _read(path: Path, where: str = "") -> dict[str, Any]:
         raise SettingError(where, f"{path} is not TOML: {error}") from None
 
 
-def _with_paths(raw: Any, folder: Path) -> Any:
-    """The same tables with the files that they name made absolute, so that the resolved job stands alone."""
+class _Given(str):
+    """Text of an override: where it names a file, that is relative to the current folder."""
+
+
+def _given(raw: Any) -> Any:
     if isinstance(raw, list):
-        return [_with_paths(item, folder) for item in raw]
+        return [_given(item) for item in raw]
+    if isinstance(raw, dict):
+        return {key: _given(value) for key, value in raw.items()}
+    return _Given(raw) if isinstance(raw, str) else raw
+
+
+def _place(name: str, folder: Path) -> Path:
+    return Path(name) if isinstance(name, _Given) else folder / name
+
+
+def _with_files(raw: Any, folder: Path, where: str = "") -> Any:
+    """The same tables, with what they name in files made absolute or read, so that the resolved job stands alone."""
+    if isinstance(raw, list):
+        return [_with_files(item, folder, f"{where}[{index}]") for index, item in enumerate(raw)]
+    if isinstance(raw, _Given):
+        return str(raw)
     if not isinstance(raw, dict):
         return raw
-    found = {key: _with_paths(value, folder) for key, value in raw.items()}
-    if found.get("kind") == "csv" and isinstance(found.get("file"), str):
-        found["file"] = str((folder / found["file"]).resolve())
-    if found.get("kind") == "filter-dropout" and found.get("table"):
-        found["table"] = str((folder / found["table"]).resolve())
+    found = {key: _with_files(value, folder, f"{where}.{key}" if where else key) for key, value in raw.items()}
+    if found.get("kind") == "csv" and isinstance(raw.get("file"), str):
+        found["file"] = str(_place(raw["file"], folder).resolve())
+    if found.get("kind") == "filter-dropout" and isinstance(raw.get("table"), str):
+        found["table"] = _explored(_place(raw["table"], folder), f"{where}.table") if raw["table"] else None
     return found
+
+
+def _explored(path: Path, where: str) -> dict[str, Any]:
+    """What `potluck explore` wrote, as plain tables."""
+    try:
+        return dict(encode(ParetoTable.load(path)))
+    except RunError as error:
+        raise SettingError(where, str(error)) from None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -11,8 +13,10 @@ from typer.testing import CliRunner
 
 from potluck.cli.explore import explore
 from potluck.errors import SettingError
+from potluck.job import load
+from potluck.model.submodels.parts import FilterDropout
 from potluck.planning.pareto import ParetoTable
-from tests.cli.calling import FLEET, JOB
+from tests.cli.calling import FLEET, JOB, Shell
 
 QUICK = [
     "population=6", "generations=2", "uniform=3", "batches=2", "warmup=2", "repeats=1", "held_out=50", "processes=0",
@@ -46,6 +50,23 @@ def test_json_is_one_object_and_the_second_call_finds_the_same(job: Path) -> Non
     first, again = (json.loads(call(job, "--out", job / "table.json", "--json")) for _ in range(2))
     assert first == again
     assert first["hypervolume"] >= first["uniform_hypervolume"]
+
+
+def test_the_table_is_used_as_it_is_said(
+    job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, potluck: Shell
+) -> None:
+    """Called from elsewhere, by the very words that were printed: on the command line and in the job."""
+    (tmp_path / "home").mkdir()
+    monkeypatch.chdir(tmp_path / "home")
+    last = call(job, "--out", "my table.json").splitlines()[-1]
+    table = ParetoTable.load(Path("my table.json"))
+    words = shlex.split(re.findall(r"use it with (.*) or in job.toml", last)[0])
+    assert words[::2] == ["--set", "--set"]
+    assert potluck("run", job, "--quiet", "--out", "run", *words).code == 0
+    assert load(Path("run/job.toml")).rounds.submodel == FilterDropout(table=table)
+    with (job / "job.toml").open("a") as file:
+        file.write("[rounds]\n" + re.findall(r"submodel = .*", last)[0])
+    assert load(job / "job.toml").rounds.submodel == FilterDropout(table=table)
 
 
 def test_an_unknown_way_is_named(job: Path) -> None:

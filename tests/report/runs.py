@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 
+from potluck.job import dumps, make
 from potluck.journal import Instant, Journal, Record, Scalar, Span
+from potluck.planning.pareto import ParetoTable
+from potluck.settings import encode
 
 FLEET = """
 [[fleet.devices]]
@@ -25,6 +29,14 @@ rounds = 20
 {FLEET}
 """
 DEVICES = ("pi4-0", "pi4-1", "phone")
+
+
+def explored() -> str:
+    """The job as a run of filter dropout keeps it, with a table of two entries."""
+    entries = [(10, 0.1, [0.5]), (20, 0.3, [0.0])]
+    table = ParetoTable.of("mlp on digits", ["linear1"], 20, entries)
+    submodel = {"kind": "filter-dropout", "table": encode(table)}
+    return dumps(make({**tomllib.loads(JOB), "rounds": {"submodel": submodel}}))
 
 
 def keep(folder: Path, records: Iterable[Record], job: str = JOB, over: bool = True) -> Path:

@@ -16,7 +16,7 @@ from potluck.journal import Journal
 from potluck.report import html
 from potluck.report.browser import Browser, find_browser
 from potluck.report.server import app
-from tests.report.runs import every_kind, keep, one_round, rounds
+from tests.report.runs import every_kind, explored, keep, one_round, rounds
 
 pytestmark = pytest.mark.skipif(
     find_browser() is None, reason="no Chromium or Chrome was found (on Debian: apt-get install chromium)"
@@ -57,9 +57,7 @@ def _open(browser: Browser, folder: Path, *runs: Path) -> None:
 
 @pytest.fixture
 def whole(tmp_path: Path) -> Path:
-    folder = keep(tmp_path / "whole", every_kind())
-    (folder / "pareto.json").write_text('[{"macs": 10, "gain": 0.1}, {"macs": 20, "gain": 0.3, "rates": [0.5]}]')
-    return folder
+    return keep(tmp_path / "whole", every_kind(), job=explored())
 
 
 def test_every_part_is_there_and_has_data(browser: Browser, whole: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 from potluck.errors import RunError
 from potluck.report import look
 from potluck.report.folder import RunFolder, find, open_run
-from tests.report.runs import DEVICES, JOB, every_kind, faults, keep, rounds
+from tests.report.runs import DEVICES, JOB, every_kind, explored, faults, keep, rounds
 
 
 def test_the_figures_of_a_run(tmp_path: Path) -> None:
@@ -36,21 +36,16 @@ def test_what_is_not_recorded_is_left_out(tmp_path: Path) -> None:
 
 def test_every_kind_of_record_has_its_place(tmp_path: Path) -> None:
     folder = keep(tmp_path, every_kind())
-    (folder / "pareto.json").write_text('[{"macs": 10, "gain": 0.1}, {"macs": 20, "gain": 0.3}, {"other": 1}]')
     seen = look(open_run(folder))
     assert set(seen["signals"]) == {"buffer", "rate", "dropped", "share"}
     assert [(one["cuts"], one["layers"]) for one in seen["partitions"]] == [([2], 6), ([3], 6)]
-    assert len(seen["pareto"]) == 2
 
 
-def test_the_table_that_the_job_names_is_shown(tmp_path: Path) -> None:
-    table = tmp_path / "table.json"
-    table.write_text(
-        '{"model": "mlp", "entries": [{"macs": 10, "gain": 0.1, "rates": [0.5]}, {"macs": 20, "gain": 1}]}'
-    )
-    job = JOB + f'[rounds.submodel]\nkind = "filter-dropout"\ntable = "{table}"\n'
-    seen = look(open_run(keep(tmp_path / "run", rounds(2), job=job)))
-    assert [row["macs"] for row in seen["pareto"]] == [10, 20]
+def test_the_table_that_the_job_holds_is_shown(tmp_path: Path) -> None:
+    seen = look(open_run(keep(tmp_path, rounds(2), job=explored())))
+    assert [(row["macs"], row["gain"]) for row in seen["pareto"]] == [(10, 0.1), (20, 0.3)]
+    named = JOB + '[rounds.submodel]\nkind = "filter-dropout"\ntable = "table.json"\n'
+    assert look(open_run(keep(tmp_path / "named", rounds(2), job=named)))["pareto"] == []
 
 
 def test_a_live_run_is_known_by_its_note(tmp_path: Path) -> None:

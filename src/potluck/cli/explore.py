@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -59,6 +61,7 @@ def explore(
         typer.echo(json.dumps(_plain(found, out)))
     else:
         _say(found, out, quiet)
+        typer.echo(_how_to_use(out, job_path(job).parent))
 
 
 def _drawn(found: Findings) -> str:
@@ -145,4 +148,13 @@ def _say(found: Findings, out: Path, quiet: bool) -> None:
     if found.correlation is not None:
         typer.echo(f"rank correlation of the proxy with training: {found.correlation:.2f}")
     typer.echo(f"the front is drawn in {out.with_suffix('.svg')}")
-    typer.echo(f'written to {out}; use it as submodel = {{kind = "filter-dropout", table = "{out}"}}')
+
+
+def _how_to_use(out: Path, beside: Path) -> str:
+    """From where the user stands, and from the job's own folder."""
+    there = os.path.relpath(out, beside)
+    return (
+        f"written to {out}; use it with --set rounds.submodel.kind=filter-dropout"
+        f" --set rounds.submodel.table={shlex.quote(str(out))}"
+        f' or in job.toml as submodel = {{kind = "filter-dropout", table = "{there}"}}'
+    )

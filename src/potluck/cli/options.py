@@ -12,7 +12,11 @@ __all__ = ["AsJson", "Data", "JobFile", "Quiet", "Sets", "SharedMemory", "Thread
 JobFile = Annotated[Path, typer.Argument(metavar="JOB", help="A job.toml, or the folder that holds one.")]
 Sets = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, as in rounds.local.lr=0.1; may be repeated."),
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Change a setting, as in rounds.local.lr=0.1; may be repeated. Files are those of the current folder.",
+    ),
 ]
 Data = Annotated[Path | None, typer.Option("--data", help="Look for data here first, then in $POTLUCK_DATA.")]
 Threads = Annotated[

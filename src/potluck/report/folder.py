@@ -61,14 +61,9 @@ class RunFolder:
             return None
 
     def pareto(self) -> list[dict[str, Any]]:
-        """The table of affordable sub-models: the run's own, or the one that its job names."""
-        own = self.path / "pareto.json"
-        named = self.job().get("rounds", {}).get("submodel", {}).get("table")
-        try:
-            found = msgspec.json.decode(_text(own if own.exists() or not named else Path(named)) or "[]")
-        except msgspec.DecodeError:
-            return []
-        rows: list[Any] = found.get("entries", []) if isinstance(found, dict) else found
+        """The entries of the explored table that the job holds, if it holds one."""
+        table = self.job().get("rounds", {}).get("submodel", {}).get("table")
+        rows: list[Any] = table.get("entries", []) if isinstance(table, dict) else []
         return [row for row in rows if isinstance(row, dict) and "macs" in row and "gain" in row]
 
     def world(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from potluck.errors import RunError, SettingError
+from potluck.errors import SettingError
+from potluck.job import dumps, make
 from potluck.model.replica import Replica
 from potluck.model.submodels.parts import Carver, Submodel
 from potluck.planning.pareto import ParetoTable
@@ -114,14 +116,13 @@ def test_mini_batches_differ_with_dropout_and_not_with_slices() -> None:
         assert np.array_equal(one[0], other[0]) is not differ  # type: ignore[arg-type]
 
 
-def test_filter_dropout_takes_its_sizes_from_a_table(tmp_path: Path) -> None:
+def test_filter_dropout_takes_its_sizes_from_a_table() -> None:
     found, shape = traced("mlp")
-    file = tmp_path / "table.json"
     sets = [part.name for part in found.sets]
     rates = [[0.5, 0.0], [0.0, 0.0]]
     seen = [(found.macs(found.counts(rate)), float(gain), rate) for gain, rate in enumerate(rates)]
-    ParetoTable.of("mlp", sets, found.full_macs, seen).save(file)
-    carved = carver({"kind": "filter-dropout", "table": str(file)}, "mlp")
+    table = ParetoTable.of("mlp", sets, found.full_macs, seen)
+    carved = carver({"kind": "filter-dropout", "table": encode(table)}, "mlp")
     counts = [step.counts for step in carved.steps]
     assert counts[0] == (10, 12)
     assert counts[-1] == (20, 12)
@@ -136,26 +137,36 @@ def test_filter_dropout_takes_its_sizes_from_a_table(tmp_path: Path) -> None:
     assert 0 < int((before != replica.numbers.params).sum()) < len(before)
 
 
-def test_a_table_without_the_whole_model_leads_to_it_all_the_same(tmp_path: Path) -> None:
+def test_a_table_without_the_whole_model_leads_to_it_all_the_same() -> None:
     found, _ = traced("mlp")
-    file = tmp_path / "table.json"
     rates = [0.8, 0.6]
     seen = [(found.macs(found.counts(rates)), 0.5, rates)]
-    ParetoTable.of("mlp", [part.name for part in found.sets], found.full_macs, seen).save(file)
-    carved = carver({"kind": "filter-dropout", "table": str(file), "units": "leading"}, "mlp")
+    table = ParetoTable.of("mlp", [part.name for part in found.sets], found.full_macs, seen)
+    carved = carver({"kind": "filter-dropout", "table": encode(table), "units": "leading"}, "mlp")
     assert carved.steps[-1].counts == found.full
     assert len(carved.steps) > 5
     kept = carved.subsets(carved.steps[0], rng())
     assert [units.tolist() for units in kept if units is not None] == [[0, 1, 2, 3], [0, 1, 2, 3, 4]]
 
 
-def test_a_table_for_another_model_is_refused(tmp_path: Path) -> None:
-    file = tmp_path / "table.json"
-    ParetoTable.of("lenet", ["conv1"], 100, [(50, 1.0, [0.5])]).save(file)
-    with pytest.raises(SettingError, match="another model"):
-        carver({"kind": "filter-dropout", "table": str(file)}, "mlp")
-    with pytest.raises(RunError, match="potluck explore"):
-        carver({"kind": "filter-dropout", "table": str(tmp_path / "none.json")}, "mlp")
+def test_a_device_elsewhere_has_the_same_sizes_to_choose_from(tmp_path: Path) -> None:
+    """The job's text is all that travels: the table's file is here only, and may be gone by then."""
+    found, _ = traced("mlp")
+    rates = [[0.7, 0.3], [1 / 3, 0.1]]
+    seen = [(found.macs(found.counts(rate)), float(gain), rate) for gain, rate in enumerate(rates)]
+    ParetoTable.of("mlp", [part.name for part in found.sets], found.full_macs, seen).save(tmp_path / "table.json")
+    tables = {"task": "pkg.mod:task", "fleet": "pi-shelf", "stop": {"rounds": 1}}
+    job = make({**tables, "rounds": {"submodel": {"kind": "filter-dropout", "table": "table.json"}}}, folder=tmp_path)
+    (tmp_path / "table.json").unlink()
+    here, there = (one.rounds.submodel.begin(found, 5).steps for one in (job, make(tomllib.loads(dumps(job)))))
+    assert here == there
+    assert here[0].counts == (6, 8)
+
+
+def test_a_table_for_another_model_is_refused() -> None:
+    table = ParetoTable.of("lenet", ["conv1"], 100, [(50, 1.0, [0.5])])
+    with pytest.raises(SettingError, match=r"table: is for another model \(lenet\); .* `potluck explore`"):
+        carver({"kind": "filter-dropout", "table": encode(table)}, "mlp")
 
 
 def test_the_small_network_costs_no_more_than_it_may() -> None:

@@ -21,7 +21,6 @@ import math
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from pathlib import Path
 from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import msgspec
@@ -108,7 +107,7 @@ class Whole(Submodel, frozen=True, kw_only=True, tag="whole"):
 class FilterDropout(Submodel, frozen=True, kw_only=True, tag="filter-dropout"):
     """DISTREAL: before each mini-batch the entry of an explored table that the device can afford."""
 
-    table: str = ""  # the file that `potluck explore` wrote; without one, the same rate for all sets
+    table: ParetoTable | None = None  # in a job, the file that `potluck explore` wrote; without, one rate for all sets
     units: Literal["random", "leading"] = "random"  # leading: smaller ones lie inside larger ones, as in HeteroFL
     mean: Literal["all", "trained"] = "all"  # of a number: over all updates, or over those that changed it
     scaled: bool = True
@@ -118,13 +117,14 @@ class FilterDropout(Submodel, frozen=True, kw_only=True, tag="filter-dropout"):
         return self.mean == "trained"
 
     def ladder(self, width: Width) -> Sequence[Counts]:
-        if not self.table:
+        if self.table is None:
             return [uniform_counts(width, kept) for kept in STEPS]
-        table = ParetoTable.load(Path(self.table))
         names = tuple(part.name for part in width.sets)
-        if table.sets != names:
-            raise SettingError("table", f"{self.table} is for another model ({table.model}); explore this one")
-        rates = [entry.rates for entry in table.entries]
+        if self.table.sets != names:
+            raise SettingError(
+                "rounds.submodel.table", f"is for another model ({self.table.model}); make one with `potluck explore`"
+            )
+        rates = [entry.rates for entry in self.table.entries]
         return [width.counts(vector) for vector in _without_gaps(width, [*rates, (0.0,) * len(names)])]
 
     def chooser(self, round: int, rng: np.random.Generator) -> Chooser:
