@@ -110,6 +110,7 @@ def test_what_a_vector_costs_can_be_measured(tmp_path: Path) -> None:
     timed = {progress.question.counts: progress.answer for progress in told if progress.question.judge == "seconds"}
     assert all(seconds > 0 for seconds in timed.values())
     assert all(entry.macs <= found.table.baseline_macs for entry in found.table.entries)
+    assert (found.table.cost, found.uniform.cost, run(generations=1)[0].table.cost) == ("seconds", "seconds", "macs")
     again, nothing = run(cache, cost="seconds", repeats=1, generations=1)
     assert again == found
     assert not nothing, "what was measured is kept"

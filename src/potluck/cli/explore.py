@@ -73,7 +73,7 @@ def _drawn(found: Findings) -> str:
         Series(
             name,
             [entry.gain for entry in table.entries],
-            [100 * entry.macs / table.baseline_macs for entry in table.entries],
+            [100 * share for share in table.shares],
         )
         for name, table in tables.items()
     ]
@@ -134,11 +134,11 @@ def _plain(found: Findings, out: Path) -> dict[str, object]:
 
 def _say(found: Findings, out: Path, quiet: bool) -> None:
     if not quiet:
-        table = plain_table("entry", "MACs", "share", "gain", "lowest rate", "highest rate")
-        for place, entry in enumerate(found.table.entries):
-            share = percent(entry.macs / found.table.baseline_macs)
+        cost = "of the MACs" if found.table.cost == "macs" else "of the time"
+        table = plain_table("entry", cost, "gain", "lowest rate", "highest rate")
+        for place, (entry, share) in enumerate(zip(found.table.entries, found.table.shares, strict=True)):
             rates = (f"{min(entry.rates):.2f}", f"{max(entry.rates):.2f}")
-            table.add_row(str(place), f"{entry.macs / 1e6:.3g} M", share, f"{entry.gain:.4f}", *rates)
+            table.add_row(str(place), percent(share), f"{entry.gain:.4f}", *rates)
         open_console().print(table)
     more = found.hypervolume / found.uniform_hypervolume - 1 if found.uniform_hypervolume else 0.0
     typer.echo(

@@ -93,7 +93,8 @@ class Expedition:
             (max(1, round(share * self._width.full_macs)), gain, self._rates(one))
             for one, share, gain in zip(counts, self._costs(counts), self._trained(counts), strict=True)
         ]
-        return ParetoTable.of(self._name, [part.name for part in self._width.sets], self._width.full_macs, rows)
+        sets = [part.name for part in self._width.sets]
+        return ParetoTable.of(self._name, sets, self._width.full_macs, rows, self._settings.cost)
 
     def _trained(self, counts: Sequence[Counts]) -> list[float]:
         """The mean gain of several short trainings."""
@@ -105,8 +106,7 @@ class Expedition:
         return [1 - kept / part.size for kept, part in zip(counts, self._width.sets, strict=True)]
 
     def _area(self, table: ParetoTable, worst: float) -> float:
-        shares = [entry.macs / table.baseline_macs for entry in table.entries]
-        return hypervolume(shares, [entry.gain for entry in table.entries], BEYOND_FULL, worst)
+        return hypervolume(table.shares, [entry.gain for entry in table.entries], BEYOND_FULL, worst)
 
     def _correlation(self, counts: Sequence[Counts]) -> float | None:
         if self._settings.proxy == "none" or len(counts) < 3:

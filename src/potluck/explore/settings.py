@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from potluck.planning.pareto import Cost
 from potluck.settings import Settings
 
 __all__ = ["Exploration"]
@@ -24,7 +25,7 @@ class Exploration(Settings, frozen=True, kw_only=True):
     warmup: Annotated[int, msgspec.Meta(ge=0)] = 128  # mini-batches of the whole model, to the common weights
     held_out: Annotated[int, msgspec.Meta(ge=10)] = 2000  # training samples that only judge
     measure: Literal["accuracy", "loss"] = "accuracy"
-    cost: Literal["macs", "seconds"] = "macs"  # what a vector costs: counted, or the time of a step on this machine
+    cost: Cost = "macs"  # what a vector costs: counted, or the time of a step on this machine
     units: Literal["random", "leading"] = "random"  # as the job's submodel has it
     static: bool = False  # norms without running statistics, as the job's submodel has it
     repeats: Count = 3  # of everything that ends up in the table; the search itself looks once

@@ -10,15 +10,16 @@ import json
 from bisect import bisect_right
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
 from potluck.errors import RunError
 from potluck.settings import Settings
 
-__all__ = ["Entry", "ParetoTable", "front", "hypervolume"]
+__all__ = ["Cost", "Entry", "ParetoTable", "front", "hypervolume"]
 
+Cost = Literal["macs", "seconds"]
 Rate = Annotated[float, msgspec.Meta(ge=0.0, lt=1.0)]
 
 
@@ -31,12 +32,16 @@ class Entry(Settings, frozen=True, kw_only=True):
 
 
 class ParetoTable(Settings, frozen=True, kw_only=True, dict=True):
-    """Trade-offs of one model, sorted by cost."""
+    """Trade-offs of one model, sorted by cost.
+
+    Where seconds were measured, `macs` are as large a share of `baseline_macs` as the seconds are of a whole step's.
+    """
 
     model: str
     sets: tuple[str, ...]
     baseline_macs: Annotated[int, msgspec.Meta(gt=0)]
     entries: tuple[Entry, ...]
+    cost: Cost = "macs"  # what was weighed: counted MACs, or the measured time of a step
 
     def __post_init__(self) -> None:
         if not self.entries:
@@ -52,17 +57,28 @@ class ParetoTable(Settings, frozen=True, kw_only=True, dict=True):
         """The dearest entry within the budget, else the cheapest; a bisection that allocates nothing."""
         return max(bisect_right(self.__dict__["_costs"], budget_macs) - 1, 0)
 
+    @property
+    def shares(self) -> list[float]:
+        """What the entries cost of the whole model."""
+        return [entry.macs / self.baseline_macs for entry in self.entries]
+
     def dumps(self) -> str:
         return json.dumps(msgspec.to_builtins(self), indent=1)
 
     @staticmethod
     def of(
-        model: str, sets: Sequence[str], baseline_macs: int, seen: Sequence[tuple[int, float, Sequence[float]]]
+        model: str,
+        sets: Sequence[str],
+        baseline_macs: int,
+        seen: Sequence[tuple[int, float, Sequence[float]]],
+        cost: Cost = "macs",
     ) -> ParetoTable:
         """The table of those (macs, gain, rates) that no other dominates."""
         kept = front([macs for macs, _, _ in seen], [gain for _, gain, _ in seen])
         entries = [Entry(macs=seen[i][0], gain=seen[i][1], rates=tuple(seen[i][2])) for i in kept]
-        return ParetoTable(model=model, sets=tuple(sets), baseline_macs=baseline_macs, entries=tuple(entries))
+        return ParetoTable(
+            model=model, sets=tuple(sets), baseline_macs=baseline_macs, entries=tuple(entries), cost=cost
+        )
 
     @staticmethod
     def load(path: Path) -> ParetoTable:

@@ -17,7 +17,7 @@ from potluck.errors import SettingError
 from potluck.job import dumps, make
 from potluck.model.replica import Replica
 from potluck.model.submodels.parts import Carver, Submodel
-from potluck.planning.pareto import ParetoTable
+from potluck.planning.pareto import Cost, ParetoTable
 from potluck.settings import decode, encode, kinds
 from tests.model.submodels.networks import traced
 
@@ -147,6 +147,49 @@ def test_a_table_without_the_whole_model_leads_to_it_all_the_same() -> None:
     assert len(carved.steps) > 5
     kept = carved.subsets(carved.steps[0], rng())
     assert [units.tolist() for units in kept if units is not None] == [[0, 1, 2, 3], [0, 1, 2, 3, 4]]
+
+
+def test_a_table_of_seconds_is_chosen_from_by_seconds() -> None:
+    """Half of the units may take most of the time: what was measured counts, not the MACs."""
+    found, _ = traced("mlp")
+    rates, costs = [[0.8, 0.6], [0.5, 0.0]], [0.5, 0.8]
+    seen = [(round(cost * found.full_macs), cost, rate) for cost, rate in zip(costs, rates, strict=True)]
+    sets = [part.name for part in found.sets]
+    timed = ParetoTable.of("mlp", sets, found.full_macs, seen, "seconds")
+    carved = carver({"kind": "filter-dropout", "table": encode(timed)}, "mlp")
+    few, half = (found.counts(rate) for rate in rates)
+    shares = {step.counts: step.share for step in carved.steps}
+    assert [shares[few], shares[half], shares[found.full]] == [*timed.shares, 1.0]
+    between = [step for step in carved.steps if shares[few] < step.share < shares[half]]
+    assert len(between) > 1
+    for step in between:
+        place = max((now - one) / (other - one) for now, one, other in zip(step.counts, few, half, strict=True))
+        assert step.share == pytest.approx(0.5 + 0.3 * place, abs=1e-3)
+    for budget in np.linspace(0, 1.1, 111):
+        choice = carved.choose(budget, rng())
+        assert shares[choice.counts] <= budget or choice == carved.steps[0]
+    assert carved.choose(0.6, rng()).counts < half
+    by_macs = carver({"kind": "filter-dropout", "table": {**encode(timed), "cost": "macs"}}, "mlp")
+    assert by_macs.choose(0.6, rng()).counts >= half
+
+
+@pytest.mark.parametrize("cost", ["macs", "seconds"])
+def test_filter_dropout_keeps_multiples_where_that_is_asked(cost: Cost) -> None:
+    found, _ = traced("resnet20")
+    rates = [[0.7] * len(found.sets), [0.2] * len(found.sets)]
+    seen = [(found.macs(found.counts(rate, 8)), float(gain), rate) for gain, rate in enumerate(rates)]
+    table = ParetoTable.of("resnet20", [part.name for part in found.sets], found.full_macs, seen, cost)
+    for part in ({}, {"table": encode(table)}):
+        on_grid = carver({"kind": "filter-dropout", "grid": 8, **part}).steps
+        assert all(kept % 8 == 0 or kept < 8 for step in on_grid for kept in step.counts)
+        assert on_grid[-1] == (found.full, 1.0)
+        anywhere = carver({"kind": "filter-dropout", **part}).steps
+        assert any(kept % 8 for step in anywhere for kept in step.counts if kept > 8)
+    dearest = found.counts(rates[1], 8)
+    sizes = {step.counts: step.share for step in on_grid}
+    assert sizes[dearest] == pytest.approx(found.share(dearest))
+    contained = [one for one in sizes if all(a >= b for a, b in zip(one, dearest, strict=True))]
+    assert all(sizes[one] >= sizes[dearest] for one in contained), "rounding up does not make it cheaper"
 
 
 def test_a_device_elsewhere_has_the_same_sizes_to_choose_from(tmp_path: Path) -> None:

@@ -190,8 +190,9 @@ BENCHMARK = Benchmark(
     charts=charts,
     needs=_needs,
     notes=(
-        "Step times: processor time of one thread, batch 32, channels last, counts in multiples of 8 channels; drawing,"
-        " gathering and scattering are part of the step.",
+        "Step times: processor time of one thread, batch 32, channels last, drawing, gathering and scattering included."
+        " Counts are multiples of 8 channels, as with `submodel.grid = 8`; the recipes keep the default of 1, where a"
+        " count between two multiples takes about as long as the next one.",
         "Federated: 100 devices in groups of speed 1.0, 0.66 and 0.33, 10 per round, 10 mini-batches of 32 each; a"
         " device's speed is uniform in 0.3 to 1.0 of its own and drawn anew every 10 slots (between rounds) or 2 slots"
         " (within rounds). A slot is a whole step of the fastest device.",

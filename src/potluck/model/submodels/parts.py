@@ -10,16 +10,17 @@
     fjord               what fits         any level up to it             leading          fixed levels
     small               everything        everything (the model itself was made small)    one share
 
-A budget is a share of the whole model's MACs. Choosing how much is numbers only and may happen at any moment;
-choosing which units is left to whoever has the tensors. What fits into a round has to be known before it begins:
-`capacity` says by which speed of the device, the nominal one or what its trace has on average or at least.
+A budget is a share of what the whole model costs: of its MACs, or of a step's seconds where a table was made of them.
+Choosing how much is numbers only and may happen at any moment; which units is left to whoever has the tensors. What
+fits into a round has to be known before it begins: `capacity` says by which speed of the device, the nominal one or
+what its trace has on average or at least.
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Annotated, ClassVar, Literal, NamedTuple
 
@@ -47,7 +48,7 @@ Capacity = Literal["nominal", "mean", "least"]
 
 
 class Choice(NamedTuple):
-    """How much of the model: units of every set, and the MACs as a share of the whole model's."""
+    """How much of the model: units of every set, and the cost (see above) as a share of the whole model's."""
 
     counts: Counts
     share: float
@@ -73,6 +74,10 @@ class Submodel(Part, frozen=True, kw_only=True):
         """The sizes to choose from."""
         return [width.full]
 
+    def steps(self, width: Width) -> Iterable[Choice]:
+        """The same with what they cost: their MACs, unless the part knows better."""
+        return (Choice(counts, width.share(counts)) for counts in self.ladder(width))
+
     @property
     def per_round(self) -> bool:
         """Is the choice made once, before the model is pulled?"""
@@ -89,7 +94,7 @@ class Submodel(Part, frozen=True, kw_only=True):
         return False
 
     def choose(self, carver: Carver, budget: float, rng: np.random.Generator) -> Choice:
-        """How much to train in the next mini-batch, `budget` being a share of the whole model's MACs."""
+        """How much to train in the next mini-batch, `budget` being a share of what the whole model costs."""
         return carver.within(budget)
 
     def chooser(self, round: int, rng: np.random.Generator) -> Chooser:
@@ -111,6 +116,7 @@ class FilterDropout(Submodel, frozen=True, kw_only=True, tag="filter-dropout"):
     units: Literal["random", "leading"] = "random"  # leading: smaller ones lie inside larger ones, as in HeteroFL
     mean: Literal["all", "trained"] = "all"  # of a number: over all updates, or over those that changed it
     scaled: bool = True
+    grid: Annotated[int, msgspec.Meta(ge=1)] = 1  # keep multiples of so many units
 
     @property
     def unmoved_is_untrained(self) -> bool:
@@ -118,30 +124,60 @@ class FilterDropout(Submodel, frozen=True, kw_only=True, tag="filter-dropout"):
 
     def ladder(self, width: Width) -> Sequence[Counts]:
         if self.table is None:
-            return [uniform_counts(width, kept) for kept in STEPS]
-        names = tuple(part.name for part in width.sets)
-        if self.table.sets != names:
-            raise SettingError(
-                "rounds.submodel.table", f"is for another model ({self.table.model}); make one with `potluck explore`"
-            )
-        rates = [entry.rates for entry in self.table.entries]
-        return [width.counts(vector) for vector in _without_gaps(width, [*rates, (0.0,) * len(names)])]
+            return [uniform_counts(width, kept, self.grid) for kept in STEPS]
+        rates = _rates(self.table, width)
+        counted = [width.share(width.counts(vector, self.grid)) for vector in rates]
+        return [width.counts(vector, self.grid) for _, vector in _without_gaps(rates, counted)]
+
+    def steps(self, width: Width) -> Iterable[Choice]:
+        if self.table is None or self.table.cost == "macs":
+            return super().steps(width)
+        return self._timed(self.table, width)
+
+    def _timed(self, table: ParetoTable, width: Width) -> list[Choice]:
+        """By seconds: as measured, and in between at the place of the set that is nearest to the dearer entry."""
+        rates, costs = _rates(table, width), [*table.shares, 1.0]
+        sizes = [width.counts(vector, self.grid) for vector in rates]
+        found: dict[Counts, float] = {}
+        for place, vector in _without_gaps(rates, costs):
+            counts, after = width.counts(vector, self.grid), min(place + 1, len(sizes) - 1)
+            reached = _reached(counts, sizes[place], sizes[after])
+            cost = costs[place] + (costs[after] - costs[place]) * reached
+            found[counts] = max(cost, found.get(counts, 0.0))
+        found.update(zip(sizes, costs, strict=True))
+        return [Choice(counts, cost) for counts, cost in found.items()]
 
     def chooser(self, round: int, rng: np.random.Generator) -> Chooser:
         return leading if self.units == "leading" else random(rng)
 
 
-def _without_gaps(width: Width, rates: Sequence[Rates]) -> Iterator[Rates]:
+def _rates(table: ParetoTable, width: Width) -> list[Rates]:
+    """The table's vectors and the whole model, which a search that judges by noisy trainings may have left out."""
+    names = tuple(part.name for part in width.sets)
+    if table.sets != names:
+        raise SettingError(
+            "rounds.submodel.table", f"is for another model ({table.model}); make one with `potluck explore`"
+        )
+    return [*(entry.rates for entry in table.entries), (0.0,) * len(names)]
+
+
+def _without_gaps(rates: Sequence[Rates], costs: Sequence[float]) -> Iterator[tuple[int, Rates]]:
     """The vectors and, where the next costs far more, mixtures of both: a table is short, and no budget should be lost.
 
-    It ends with the whole model, which a search that judges by noisy trainings may have left out.
+    Each with the place of the vector that it is or comes after.
     """
-    costs = [width.share(width.counts(vector)) for vector in rates]
-    for (low, cheap), (high, dear) in pairwise(zip(rates, costs, strict=True)):
+    pairs = pairwise(zip(rates, costs, strict=True))
+    for place, ((low, cheap), (high, dear)) in enumerate(pairs):
         parts = max(1, math.ceil(math.log(dear / cheap) / math.log(WIDEST_GAP)))
         for part in range(parts):
-            yield tuple(one + (other - one) * part / parts for one, other in zip(low, high, strict=True))
-    yield rates[-1]
+            yield place, tuple(one + (other - one) * part / parts for one, other in zip(low, high, strict=True))
+    yield len(rates) - 1, rates[-1]
+
+
+def _reached(counts: Counts, low: Counts, high: Counts) -> float:
+    """How far a mixture is from one size to the other, by the set that is furthest; rounding may have moved it."""
+    far = ((now - one) / (other - one) for now, one, other in zip(counts, low, high, strict=True) if one != other)
+    return min(1.0, max(far, default=0.0))
 
 
 class UniformDropout(Submodel, frozen=True, kw_only=True, tag="uniform-dropout"):
@@ -226,12 +262,11 @@ class Carver:
         self.part = part
         self.width = width
         self._seed = seed
-        ladder = {counts: width.share(counts) for counts in part.ladder(width)}
-        self.steps = [Choice(counts, share) for counts, share in sorted(ladder.items(), key=lambda step: step[1])]
+        self.steps = sorted(dict.fromkeys(part.steps(width)), key=lambda step: step.share)
         self._shares = [step.share for step in self.steps]
 
     def rank(self, budget: float) -> int:
-        """The largest step within a budget (a share of the whole model's MACs), else the smallest."""
+        """The largest step within a budget (a share of what the whole model costs), else the smallest."""
         return max(bisect_right(self._shares, budget) - 1, 0)
 
     def within(self, budget: float) -> Choice:
