@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from potluck.cli.explore import explore
 from potluck.errors import SettingError
+from potluck.explore import Exploration
 from potluck.job import load
 from potluck.model.submodels.parts import FilterDropout
 from potluck.planning.pareto import ParetoTable
@@ -67,6 +68,31 @@ def test_the_table_is_used_as_it_is_said(
     with (job / "job.toml").open("a") as file:
         file.write("[rounds]\n" + re.findall(r"submodel = .*", last)[0])
     assert load(job / "job.toml").rounds.submodel == FilterDropout(table=table)
+
+
+def test_it_trains_as_the_job_does_unless_it_is_said_otherwise(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Exploration] = []
+
+    def search(task: object, settings: Exploration, **_: object) -> None:
+        asked.append(settings)
+        raise SettingError("", "seen enough")
+
+    monkeypatch.setattr("potluck.explore.explore", search)
+    sets = [
+        "recipe=distreal-ordered",
+        "rounds.batching.size=5",
+        "rounds.local.lr=0.3",
+        "rounds.submodel.grid=4",
+        "seed=7",
+    ]
+    words = [word for one in sets for word in ("--set", one)]
+    for more in ([], ["--with", "lr=0.1", "--with", "units=random", "--with", "momentum=0.5"]):
+        with pytest.raises(SettingError, match="seen enough"):
+            call(job, *words, *more)
+    plain, changed = asked
+    assert (plain.batch, plain.lr, plain.momentum, plain.seed) == (5, 0.3, 0.0, 7)
+    assert (plain.units, plain.scaled, plain.static, plain.grid) == ("leading", False, False, 4)
+    assert (changed.batch, changed.lr, changed.momentum, changed.units) == (5, 0.1, 0.5, "random")
 
 
 def test_an_unknown_way_is_named(job: Path) -> None:

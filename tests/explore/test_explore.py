@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from potluck.errors import SettingError
-from potluck.explore import Exploration, Findings, Progress, explore
+from potluck.explore import Exploration, Findings, Progress, as_in, explore
 from potluck.explore.expedition import spearman
 from potluck.explore.shelf import Shelf
 from potluck.explore.trial import Question, Trial
+from potluck.job import make
 from potluck.settings import decode
 from potluck.task import TaskSettings, build
 
@@ -92,6 +93,43 @@ def test_rank_correlation() -> None:
     assert spearman([1, 2, 3, 4], [10, 20, 30, 40]) == pytest.approx(1)
     assert spearman([1, 2, 3, 4], [4, 3, 2, 1]) == pytest.approx(-1)
     assert spearman([1, 2, 2, 4], [1, 3, 2, 4]) == pytest.approx(0.9486833)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "rounds", "taken"),
+    [
+        ("fedavg", {}, {"batch": 32, "lr": 0.05, "momentum": 0.0}),
+        ("sync-sgd", {"server": {"lr": 0.2, "momentum": 0.8}}, {"batch": 32, "lr": 0.2, "momentum": 0.8}),
+        ("sync-sgd", {"server": "adam", "batching": {"size": 1}}, {}),
+        (
+            "uniform-dropout",
+            {"submodel": {"grid": 8, "static": True}},
+            {"batch": 32, "lr": 0.05, "momentum": 0.0, "scaled": True, "static": True, "grid": 8},
+        ),
+        (
+            "distreal",
+            {"submodel": {"units": "leading"}},
+            {
+                "batch": 32, "lr": 0.05, "momentum": 0.0,
+                "units": "leading", "scaled": True, "static": False, "grid": 1,
+            },
+        ),
+    ],
+)  # fmt: skip
+def test_what_a_job_decides(recipe: str, rounds: dict[str, object], taken: dict[str, object]) -> None:
+    tables = {"task": "pkg.mod:task", "fleet": "pi-shelf", "stop": {"rounds": 1}, "seed": 3}
+    found = as_in(make({**tables, "recipe": recipe, "rounds": rounds}))
+    assert found == {"seed": 3, **taken}
+    assert decode(found, Exploration).seed == 3
+
+
+def test_scaling_follows_the_units_unless_it_is_said() -> None:
+    assert [Exploration(units=units).scales for units in ("random", "leading")] == [True, False]
+    half = Question("training", (12, 8), 0)
+    ways = [decode({**_plain(SETTINGS), "scaled": scaled}, Exploration) for scaled in (None, True, False)]
+    default, scaled, unscaled = (Trial(build(TASK, None), way).answer(half) for way in ways)
+    assert default == scaled != unscaled
+    assert ways[0].judged_by == ways[1].judged_by != ways[2].judged_by
 
 
 def test_unknown_ways_are_refused() -> None:

@@ -18,6 +18,7 @@ from potluck.cli.options import AsJson, Data, JobFile, Quiet, Sets, job_path
 
 if TYPE_CHECKING:
     from potluck.explore import Exploration, Findings, Progress
+    from potluck.job import Job
 
 __all__ = ["explore"]
 
@@ -48,7 +49,7 @@ def explore(
 
     find_own_code()
     wanted = load(job_path(job), settings or [])
-    chosen = _settings(wanted.seed, minutes, proxy, ways or [])
+    chosen = _settings(wanted, minutes, proxy, ways or [])
     shown = None if quiet or as_json else _Shown(chosen)
     cache = out.with_name(out.name + ".evaluations.jsonl")
     found = search(wanted.task, chosen, root=data, cache=cache, progress=shown or (lambda _: None))
@@ -81,11 +82,12 @@ def _drawn(found: Findings) -> str:
     return draw([chart])
 
 
-def _settings(seed: int, minutes: float | None, proxy: str, ways: list[str]) -> Exploration:
-    from potluck.explore import Exploration
+def _settings(job: Job, minutes: float | None, proxy: str, ways: list[str]) -> Exploration:
+    """As the job trains, unless it is said otherwise."""
+    from potluck.explore import Exploration, as_in
     from potluck.settings import decode, override
 
-    raw: dict[str, object] = {"seed": seed, "proxy": proxy}
+    raw: dict[str, object] = {**as_in(job), "proxy": proxy}
     if minutes is not None:
         raw["minutes"] = minutes
     for way in ways:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from potluck.explore.expedition import Expedition, Findings, Progress
+from potluck.explore.likeness import as_in
 from potluck.explore.settings import Exploration
 from potluck.explore.shelf import Shelf, digest
 from potluck.explore.trial import Trial
@@ -17,7 +18,7 @@ from potluck.explore.workers import Asker, here, processes
 from potluck.settings import encode
 from potluck.task import Task, TaskSettings, build
 
-__all__ = ["Exploration", "Findings", "Progress", "explore"]
+__all__ = ["Exploration", "Findings", "Progress", "as_in", "explore"]
 
 
 def explore(

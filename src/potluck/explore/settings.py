@@ -27,6 +27,7 @@ class Exploration(Settings, frozen=True, kw_only=True):
     measure: Literal["accuracy", "loss"] = "accuracy"
     cost: Cost = "macs"  # what a vector costs: counted, or the time of a step on this machine
     units: Literal["random", "leading"] = "random"  # as the job's submodel has it
+    scaled: bool | None = None  # by 1/(share kept), as the job's submodel has it (default: where units are random)
     static: bool = False  # norms without running statistics, as the job's submodel has it
     repeats: Count = 3  # of everything that ends up in the table; the search itself looks once
     highest_rate: Annotated[float, msgspec.Meta(gt=0.0, lt=1.0)] = 0.8
@@ -40,7 +41,14 @@ class Exploration(Settings, frozen=True, kw_only=True):
     seed: Annotated[int, msgspec.Meta(ge=0)] = 0
 
     @property
+    def scales(self) -> bool:
+        return self.units == "random" if self.scaled is None else self.scaled
+
+    @property
     def judged_by(self) -> dict[str, object]:
         """The settings that an evaluation's result depends on."""
-        names = ("batches", "batch", "lr", "momentum", "warmup", "held_out", "measure", "units", "static", "seed")
+        names = (
+            "batches", "batch", "lr", "momentum", "warmup", "held_out", "measure", "units", "scales", "static",
+            "seed",
+        )  # fmt: skip
         return {name: getattr(self, name) for name in names}

@@ -46,8 +46,8 @@ class Trial:
         module = task.module(settings.seed)
         self.width = Width(trace(module, task.data.shape))
         self._replica = Replica(module, self.width.layout, task.loss)
-        scaled = settings.units == "random"
-        self._workshop = Workshop(self.width, self._replica, scaled=scaled, static=settings.static, most=1)
+        ways = {"scaled": settings.scales, "static": settings.static}
+        self._workshop = Workshop(self.width, self._replica, **ways, most=1)
         order = seeds.generator(settings.seed, "held out").permutation(len(task.data.train))
         aside = min(settings.held_out, len(order) // 4)
         self._aside, self._train = order[:aside], order[aside:]
