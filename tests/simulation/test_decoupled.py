@@ -15,13 +15,14 @@ from potluck.data import Dataset, Samples, from_tensors
 from potluck.errors import SettingError
 from potluck.job import load as load_job
 from potluck.job import make
-from potluck.journal import Span, read
+from potluck.journal import Scalar, Span, read
 from potluck.loops.mathematics import Whom
+from potluck.model.chain import trace
 from potluck.model.decoupled import Grouped, GroupLoss, counts_of, fit, load
 from potluck.model.decoupled.carving import GroupCarver
 from potluck.planning.groups import cost
 from potluck.run.setup import Setup
-from tests.model.decoupled.networks import samples, small
+from tests.model.decoupled.networks import SHAPE, samples, small
 from tests.simulation.runs import journal, rounds
 
 HALVES = {"kind": "class-groups", "groups": 2, "depth": 1}
@@ -66,6 +67,22 @@ def grouped(wanted: potluck.Job, norm: bool = False) -> Grouped:
 
 def differs(one: Grouped, two: Grouped, name: str) -> float:
     return float((one.state_dict()[name] - two.state_dict()[name]).abs().max())
+
+
+def test_the_share_of_the_network_that_each_device_trains_is_recorded(tmp_path: Path) -> None:
+    wanted = job(HALVES, 2)
+    run(wanted, tmp_path / "run")
+    carver = Setup.of(wanted, task(), None).carver
+    assert isinstance(carver, GroupCarver)
+    whole = sum(layer.macs for layer in trace(grouped(wanted), SHAPE).layers)
+    recorded = [
+        one for one in read(tmp_path / "run" / "journal.jsonl") if isinstance(one, Scalar) and one.name == "share"
+    ]
+    assert len(recorded) == 4 * 2
+    for scalar in recorded:
+        part = trace(grouped(wanted).submodel(carver.held[scalar.node]), SHAPE)
+        assert scalar.value == pytest.approx(sum(layer.macs for layer in part.layers) / whole)
+        assert 0.3 < scalar.value < 1
 
 
 # --- the same as in one place -----------------------------------------------------------------------------------------

@@ -19,8 +19,10 @@ from potluck.job import load, make
 from potluck.journal import Scalar, Span, read
 from potluck.model.carving import Choice
 from potluck.model.submodels.carving import WidthCarver
+from potluck.model.submodels.parts import Submodel
 from potluck.model.submodels.width import width
 from potluck.run.sizing import expected
+from potluck.settings import decode
 from potluck.units import Seconds
 from tests.simulation.runs import journal, rounds
 from tests.simulation.test_sweep import random_job
@@ -116,6 +118,41 @@ def test_no_mini_batch_costs_more_than_the_device_affords_at_that_moment(
     recorded = shares(tmp_path / "run")
     assert len(recorded) == 5 * 3
     assert np.mean([scalar.value for scalar in recorded]) == pytest.approx(np.mean([share for _, share in asked]))
+
+
+@pytest.mark.parametrize("kind", ["federated-dropout", "heterofl", "fedrolex"])
+def test_what_is_fixed_for_a_round_is_recorded_too(tmp_path: Path, kind: str) -> None:
+    run(job(kind, uneven()), tmp_path / "run")
+    recorded = shares(tmp_path / "run")
+    assert len(recorded) == 5 * 3
+    found = {scalar.node: scalar for scalar in recorded}
+    assert found["fast"].value == found["fast"].fields["least"] == 1.0
+    net = width(small_net(), (1, 6, 6))
+    sizes = {step.share for step in decode(kind, Submodel).begin(net, 0).steps}
+    assert found["slow-0"].fields["least"] == found["slow-0"].fields["most"]
+    assert found["slow-0"].fields["most"] in {size for size in sizes if size <= 0.5 * 0.6}
+    assert found["slow-0"].value == pytest.approx(found["slow-0"].fields["most"])
+
+
+@pytest.mark.parametrize("timing_only", [False, True])
+@pytest.mark.parametrize("static", [False, True])
+def test_a_small_network_is_recorded_as_a_share_of_the_whole_one(
+    tmp_path: Path, static: bool, timing_only: bool
+) -> None:
+    wanted = job({"kind": "small", "share": 0.4, "static": static}, alike(), timing_only=timing_only)
+    potluck.simulate(wanted, task=potluck.Task(small_net(), small_data()), folder=tmp_path / "run", threads=0)
+    net = width(small_net(), (1, 6, 6))
+    part = decode({"kind": "small", "share": 0.4}, Submodel)
+    expected = net.share(part.size(net))  # type: ignore[attr-defined]
+    recorded = shares(tmp_path / "run")
+    assert len(recorded) == 5 * 3
+    assert [scalar.value for scalar in recorded] == pytest.approx([expected] * 15)
+    assert expected <= 0.4
+
+
+def test_nothing_is_recorded_where_everyone_trains_the_whole(tmp_path: Path) -> None:
+    run(job("whole", uneven()), tmp_path / "run")
+    assert shares(tmp_path / "run") == []
 
 
 def test_time_follows_what_was_chosen(tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ class DeviceLoop:
         seen: Estimates,
         memory: Any = None,
         affordable: float = 1.0,
+        share: Callable[[Whom], float | None] = lambda whom: None,
     ) -> None:
         self.node = node
         self.settings = settings
@@ -45,6 +46,7 @@ class DeviceLoop:
         self.seen = seen
         self.memory = memory  # of the mathematics, from turn to turn
         self.affordable = affordable  # of a whole step in a mini-batch's slot of time, at nominal speed
+        self.share = share  # of the whole model, that a turn trains or its mini-batches choose from; None is all
         self._turns: dict[int, Turn] = {}  # under way, or just over: one, or two where the next begins ahead
         self._parts: dict[int, asyncio.Task[None]] = {}
         self._newest = -1

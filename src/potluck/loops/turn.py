@@ -136,8 +136,7 @@ class Turn:
         if len(steps) == 1 and not callable(steps[0].seconds):  # gates on the way would count as slowness
             self._device.seen.computed(steps[0].seconds, self._node.now() - start)
         self._record("compute", start, samples=sum(share.sizes))
-        if self._shares:
-            self._record_shares(share)
+        self._record_share(share)
 
     def _begin_session(self, share: Share) -> Session:
         device, count = self._device, self._invite.count
@@ -258,9 +257,13 @@ class Turn:
     async def _answered(self, request: Pull | Push, reply: Latch, sent: bool = False) -> None:
         await answered(self._node, COORDINATOR, request, reply, self._device.settings.retry, sent)
 
-    def _record_shares(self, share: Share) -> None:
-        """How much of the model was trained, of a whole step's cost on average over the samples."""
-        shares = [self._shares[place] for place in range(len(share.sizes))]
+    def _record_share(self, share: Share) -> None:
+        """How much was trained, of a whole step's cost on average over the samples; nothing where all always is."""
+        part, places = self._device.share(self._whom), range(len(share.sizes))
+        if part is None and not self._shares:
+            return
+        chosen = [self._shares[place] for place in places] if self._shares else [1.0] * len(places)
+        shares = chosen if part is None else [part * one for one in chosen]
         mean = sum(map(operator.mul, shares, share.sizes)) / sum(share.sizes)
         fields = {"round": self._round, "least": min(shares), "most": max(shares)}
         self._node.record(Scalar(self._node.name, "share", self._node.now(), mean, fields))

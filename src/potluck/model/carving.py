@@ -81,6 +81,9 @@ class Carver(Protocol):
     def select(self, turn: Turn) -> Part | None:
         """What a device is sent and sends back; None for the whole model. Both sides come to the same."""
 
+    def share(self, turn: Turn) -> float | None:
+        """What all mini-batches of a turn train of the whole model's MACs; None where each chooses."""
+
     def choose(self, turn: Turn, affordable: float, draws: np.random.Generator) -> Choice:
         """How much the next mini-batch trains, for at most `affordable` of a whole step's cost."""
 

@@ -36,7 +36,7 @@ from potluck.model.state import Layout, State
 from potluck.run.belongings import Belongings
 from potluck.run.grouping import held
 from potluck.run.heavy import server_kind, trainer_kind, weight_of
-from potluck.run.sizing import Sizing, carver_of, narrowed
+from potluck.run.sizing import Sizing, carver_of, narrowed, small_share
 from potluck.run.streams import replayed
 from potluck.task import Task, TaskSettings, build
 
@@ -59,11 +59,12 @@ class Setup:
     feeds: Callable[[str], Feed] | None = None  # where data streams in
     data: Dataset | None = None
     carver: Carver | None = None
+    small: float | None = None  # the share of the whole model's MACs, where everyone trains a smaller one
 
     def __post_init__(self) -> None:
         self._devices = {device.name: device for device in self.job.fleet.members}
         self._forecasts: dict[str, float] = {}
-        self.sizing = Sizing(self.job, self.costs, self.carver)
+        self.sizing = Sizing(self.job, self.costs, self.carver, self.small)
 
     @staticmethod
     def of(job: Job, task: Task | None, data: Path | None) -> Setup:
@@ -87,8 +88,8 @@ class Setup:
         seen = belongings.seen(name, life, self.link_prior(name))
         memory = belongings.memory(name, life, self.trainer.memory)
         supply = self._supply(node, belongings, self.costs_on(name))
-        affordable = self.sizing.affordable(name)
-        return DeviceLoop(node, self.job.rounds, self.trainer, self.turn_costs, supply, seen, memory, affordable)
+        affordable, share = self.sizing.affordable(name), self.sizing.share
+        return DeviceLoop(node, self.job.rounds, self.trainer, self.turn_costs, supply, seen, memory, affordable, share)
 
     def _supply(self, node: Node, belongings: Belongings, costs: Costs) -> Supply:
         rounds, feeds = self.job.rounds, self.feeds
@@ -148,7 +149,8 @@ class Setup:
 
 def _real(job: Job, task: Task) -> Setup:
     module = task.module(job.seed)
-    chain = narrowed(job, trace(module, task.data.shape), task.data.train)
+    whole = trace(module, task.data.shape)
+    chain = narrowed(job, whole, task.data.train)
     module, layout, rounds = chain.module, _layout(chain, job), job.rounds
     shards, costs, data = _shards(job, task), _costs(chain, layout, job), task.data
     carver = carver_of(job, chain, layout, Sizing(job, costs, None).affordable, data.train, shards)
@@ -157,28 +159,29 @@ def _real(job: Job, task: Task) -> Setup:
     server = server_kind(weight)(
         module, layout, task.loss, data.test, rounds.merge, rounds.server, rounds.codec, carver
     )
-    feeds = replayed(job, shards, data.train)
-    return Setup(job, layout, costs, shards, server, trainer, module, feeds, data, carver)
+    feeds, small = replayed(job, shards, data.train), small_share(job, chain, whole)
+    return Setup(job, layout, costs, shards, server, trainer, module, feeds, data, carver, small)
 
 
 def _timing_only(job: Job, task: Task | None) -> Setup:
     """The model is built of hollow tensors and the data is not read at all."""
     if task is not None:
-        chain = trace(task.module(job.seed), task.data.shape)
+        whole = trace(task.module(job.seed), task.data.shape)
     elif isinstance(job.task, TaskSettings):
         info = job.task.data.info(None)
         with Hollow():
             module = job.task.factory(info.shape, len(info.classes))()
-        chain = trace(module, info.shape)
+        whole = trace(module, info.shape)
     else:
         raise SettingError("timing_only", "needs a [task] table or a task given in Python")
-    chain = narrowed(job, chain)
+    chain = narrowed(job, whole)
     layout = _layout(chain, job)
     costs = _costs(chain, layout, job)
     carver = carver_of(job, chain, layout, Sizing(job, costs, None).affordable, None)
     shards, sizing = _Alike(np.arange(job.samples)), Sizing(job, costs, carver)
     server, trainer = GhostServer(sizing.costs), GhostTrainer(sizing.costs, carver)
-    return Setup(job, layout, costs, shards, server, trainer, None, replayed(job, shards, None), None, carver)
+    feeds, small = replayed(job, shards, None), small_share(job, chain, whole)
+    return Setup(job, layout, costs, shards, server, trainer, None, feeds, None, carver, small)
 
 
 class _Alike(dict[str, npt.NDArray[np.int64]]):

@@ -26,7 +26,7 @@ from potluck.model.submodels.narrowing import narrow, pattern
 from potluck.model.submodels.parts import Capacity, SmallModel, Whole
 from potluck.run.grouping import Shards, group_carver, grouped_chain
 
-__all__ = ["Sizing", "carver_of", "expected", "narrowed"]
+__all__ = ["Sizing", "carver_of", "expected", "narrowed", "small_share"]
 
 PIECES = 2000  # of a trace that goes on for ever, to know its mean by
 
@@ -34,10 +34,11 @@ PIECES = 2000  # of a trace that goes on for ever, to know its mean by
 class Sizing:
     """What devices afford of a whole step, and the costs of what they are sent."""
 
-    def __init__(self, job: Job, whole: Costs, carver: Carver | None) -> None:
+    def __init__(self, job: Job, whole: Costs, carver: Carver | None, small: float | None = None) -> None:
         self._job = job
         self._whole = whole
         self._carver = carver
+        self._small = small  # what a model that was made small has of the whole one's MACs
         self._flops = {device.name: float(device.flops) for device in job.fleet.members}
         self._on = lru_cache(maxsize=4096)(whole.on)
 
@@ -54,6 +55,12 @@ class Sizing:
         if part is None:
             return self._on(flops)
         return self._of(part).on(flops)
+
+    def share(self, whom: Whom) -> float | None:
+        """The share of the whole model's MACs that a turn trains or its mini-batches choose from; None is all."""
+        if self._small is not None or self._carver is None:
+            return self._small
+        return self._carver.share(whom)
 
     def _of(self, part: Part) -> Costs:
         forward = [2.0 * macs for macs in part.macs]
@@ -81,6 +88,13 @@ def narrowed(job: Job, chain: Chain, train: Samples | None = None) -> Chain:
     hollow = any(param.is_meta for param in chain.module.parameters())
     module = narrow(width, pattern(width), counts) if hollow else small_model(width, counts)
     return trace(module, chain.shape, dtype=chain.dtype)
+
+
+def small_share(job: Job, chain: Chain, whole: Chain) -> float | None:
+    """What a model that was made small for everyone costs of the whole one's MACs."""
+    if not isinstance(job.rounds.submodel, SmallModel):
+        return None
+    return sum(layer.macs for layer in chain.layers) / sum(layer.macs for layer in whole.layers)
 
 
 def carver_of(

@@ -26,7 +26,7 @@ TESTED = 3000  # of the test samples, always the same
 def measure(setting: str, variation: str, method: str, rounds: int, seed: int, data: Path | None) -> dict[str, Any]:
     """The accuracies of the whole model (of the small one, where that is what is trained) and when it had them.
 
-    `share` is the mean MAC share of mini-batches, where each chooses.
+    `share` is the mean MAC share of turns, where parts of the model are trained.
     """
     job = dropout_job(SETTINGS[setting], variation, method, rounds, seed)
     with tempfile.TemporaryDirectory() as place:

@@ -87,6 +87,10 @@ class GroupCarver:
     def select(self, turn: Turn) -> GroupPart:
         return self._selected(turn.device)
 
+    def share(self, turn: Turn) -> float:
+        """Of the trunk and all groups."""
+        return sum(self.select(turn).macs) / sum(layer.macs for layer in self._chain.layers)
+
     def choose(self, turn: Turn, affordable: float, draws: np.random.Generator) -> Choice:
         raise AssertionError("a device's groups are always the same")
 

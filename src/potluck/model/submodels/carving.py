@@ -50,6 +50,9 @@ class WidthCarver:
         pulled = self._pulled(turn.device, turn.round)
         return None if pulled is None else self._part(pulled)
 
+    def share(self, turn: Turn) -> float | None:
+        return None if self.chooses else self._carver.within(self._capacity(turn.device)).share
+
     def choose(self, turn: Turn, affordable: float, draws: np.random.Generator) -> Choice:
         return self._carver.choose(affordable, draws, self._capacity(turn.device))
 
