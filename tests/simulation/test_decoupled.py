@@ -18,7 +18,17 @@ from potluck.job import make
 from potluck.journal import Scalar, Span, read
 from potluck.loops.mathematics import Whom
 from potluck.model.chain import trace
-from potluck.model.decoupled import Grouped, GroupLoss, costs, counts_of, fit, load, straighten
+from potluck.model.decoupled import (
+    Contribution,
+    Grouped,
+    GroupLoss,
+    costs,
+    counts_of,
+    fit,
+    harvest,
+    load,
+    straighten,
+)
 from potluck.model.decoupled.carving import GroupCarver
 from potluck.planning.groups import Budget, choose, cost, whole
 from potluck.run.setup import Setup
@@ -128,6 +138,25 @@ def test_a_trunk_is_trained_for_a_while_and_frozen_then() -> None:
     result = potluck.simulate(frozen, task=potluck.Task(brief.module, data()), threads=0)
     assert isinstance(result.module, Grouped)
     assert torch.equal(result.module.state_dict()["trunk.0.weight"], pretrained)
+
+
+def test_one_long_round_is_one_harvest_at_the_end() -> None:
+    """Each device trains its part for several epochs; what comes together is what `harvest` makes of them."""
+    held = {"pi-0": [0], "pi-1": [1], "pi-2": [2], "pi-3": [0]}
+    local = {"local": {"kind": "sgd", "lr": 0.05, "epochs": 4}}
+    once: dict[str, Any] = {"split": "everything", "stop": {"rounds": 1}, "rounds": local}
+    wanted = job({**THIRDS, "held": held}, 4, **once)
+    module, summary = run(wanted)
+    assert summary["samples"] == 4 * 4 * 80  # own classes and as many others, four times over
+    given = []
+    for device, (group,) in held.items():
+        alone, _ = run(job({**THIRDS, "held": {device: [group]}}, [{"name": device, "flops": "40 MFLOP/s"}], **once))
+        given.append(Contribution(device, alone.state_dict(), {group: 40}))
+    state, account = harvest(grouped(wanted), given)
+    assert account.trained == {0: {"pi-0": 40, "pi-3": 40}, 1: {"pi-1": 40}, 2: {"pi-2": 40}}
+    for name, tensor in module.state_dict().items():
+        torch.testing.assert_close(state[name], tensor, rtol=1e-5, atol=1e-6)
+    assert differs(module, grouped(wanted), "trunk.0.weight") > 1e-3
 
 
 # --- who trains what --------------------------------------------------------------------------------------------------
