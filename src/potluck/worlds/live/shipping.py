@@ -62,7 +62,7 @@ class Shipping:
 
 
 def is_honest(record: Record, sender: str) -> bool:
-    """Whether a record is about who sent it, not one of the coordinator's own, and has numbers where they are counted."""
+    """Whether a record is about its sender, none of the coordinator's own, with numbers where they are counted."""
     if not isinstance(record, Span | Instant | Scalar) or record.node != sender or record.name in _COORDINATORS:
         return False
     fields = record.fields
