@@ -7,9 +7,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import potluck
+from potluck.bench.decoupled.training import load_of
+from potluck.bench.decoupled.workload import CASES, Cut
+from potluck.bench.dropout.workload import SETTINGS, dropout_job
 from potluck.bench.experiment import Context
 from potluck.bench.overlap import BENCHMARK
 from potluck.bench.overlap.cases import cut, gains, largest
@@ -20,8 +24,15 @@ from potluck.bench.pipeline.experiments import bound
 from potluck.bench.pipeline.trial import run
 from potluck.bench.simulation.scale import measure
 from potluck.bench.simulation.workload import fleet_job, peers_job
+from potluck.bench.streaming import buffers, testbed
+from potluck.data import parse
 from potluck.job import make
+from potluck.journal import Scalar, read
+from potluck.model.decoupled import decouple
+from potluck.planning.groups import even_groups
 from potluck.run.setup import Setup
+from potluck.settings import decode
+from potluck.task import TaskSettings
 
 
 @pytest.fixture(scope="module")
@@ -124,6 +135,80 @@ def test_the_pipeline_gains_what_it_gained() -> None:
     assert bound((1, 1, 10)) == pytest.approx(kept["bound_s"], rel=1e-9)
     for name, recipe in (("PipeDream", "pipedream"), ("ours, order searched", "ftpipehd")):
         assert run(recipe, (1, 1, 10), 120).period(40, 110) == pytest.approx(kept[name]["period_s"], rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "time_s", "nbytes", "samples"),
+    [
+        ("ddl", 8.63256002586064, 37_469_140_960, 5_120),
+        ("scadles", 38.053942960107996, 21_025_479_680, 23_605),
+        ("scadles-plus", 6.089037779114833, 37_469_166_560, 5_440),
+    ],
+)
+def test_rounds_on_streams_take_what_they_took(recipe: str, time_s: float, nbytes: int, samples: int) -> None:
+    tables = {
+        "task": testbed.task(), "fleet": testbed.fleet(), "recipe": recipe, "stream": testbed.stream("S2"),
+        "stop": {"rounds": 5}, "timing_only": True, "evaluate": 0,
+    }  # fmt: skip
+    summary = potluck.simulate(tables).summary
+    assert summary["time_s"] == pytest.approx(time_s, rel=1e-9)
+    assert (summary["bytes"], summary["samples"]) == (nbytes, samples)
+
+
+@pytest.mark.parametrize(("policy", "dropped", "peak"), [("persistence", 0, 7_795), ("truncation", 7_191, 611)])
+def test_buffers_account_for_every_sample_that_streamed_in(policy: str, dropped: int, peak: int) -> None:
+    summary = potluck.simulate(buffers.buffer_job("S1", policy, 20, 0)).summary
+    streams = summary["streams"]
+    assert summary["time_s"] == pytest.approx(32.98935793791374, rel=1e-9)
+    assert (streams["streamed"], streams["trained"]) == (19_271, 12_080)
+    assert (streams["dropped"], streams["peak"]) == (dropped, peak)
+    assert streams["streamed"] == streams["trained"] + streams["dropped"] + streams["buffered"]
+
+
+@pytest.mark.parametrize(
+    ("method", "time_s", "rounds", "nbytes"),
+    [
+        ("distreal-ordered", 39.86879394211803, 4, 636_160),
+        ("distreal", 39.86879394211803, 4, 636_160),
+        ("heterofl", 30.32554179271954, 4, 196_960),
+        ("fjord", 30.54131644005952, 3, 203_472),
+        ("fedavg", 46.20013250275776, 1, 159_040),
+    ],
+)
+def test_rounds_with_dropout_take_what_they_took(method: str, time_s: float, rounds: int, nbytes: int) -> None:
+    summary = potluck.simulate(_dropout_job(method)).summary
+    assert summary["time_s"] == pytest.approx(time_s, rel=1e-9)
+    assert (summary["rounds"], summary["bytes"]) == (rounds, nbytes)
+
+
+def test_mini_batches_train_the_shares_that_they_trained(tmp_path: Path) -> None:
+    potluck.simulate(_dropout_job("distreal"), folder=tmp_path / "run")
+    records = read(tmp_path / "run" / "journal.jsonl")
+    shares = [record.value for record in records if isinstance(record, Scalar) and record.name == "share"]
+    assert len(shares) == 40
+    assert shares[:3] == pytest.approx([0.18527027027027027, 0.4852702702702702, 0.2703378378378378], rel=1e-9)
+    assert sum(shares) / len(shares) == pytest.approx(0.4434222972972973, rel=1e-9)
+
+
+def _dropout_job(method: str) -> potluck.Job:
+    return msgspec.structs.replace(dropout_job(SETTINGS["digits"], "within", method, 3, 0), timing_only=True)
+
+
+_CUTS = [(case.name, cut) for case in CASES for cut in (case.cut, *case.others)]
+
+
+@pytest.mark.parametrize(("name", "cut"), _CUTS, ids=str)
+def test_a_device_with_one_group_computes_what_it_computed(name: str, cut: Cut) -> None:
+    kept = _kept("decoupled")[f"{name}/decoupled {cut.depth},{cut.groups},{cut.trunk}/0"]
+    case = next(case for case in CASES if case.name == name)
+    task = decode({"model": case.model, "data": case.data}, TaskSettings)
+    info = parse(case.data).info(None)
+    classes = len(info.classes)
+    module = task.factory(info.shape, classes)()
+    found = load_of(decouple(module, info.shape, even_groups(classes, cut.groups), cut.depth), cut)
+    assert list(found["forward_macs"]) == kept["forward_macs"]
+    assert list(found["training_macs"]) == kept["training_macs"]
+    assert found["weights"] == pytest.approx(kept["weights"], rel=1e-9)
 
 
 def test_eight_workers_share_the_servers(vgg: Mapping[str, Any]) -> None:

@@ -101,6 +101,17 @@ def test_everything_that_is_compared_exists_and_is_pinned(load: Load, tmp_path: 
                         _assert_pinned(side.environment)
 
 
+@pytest.mark.parametrize("quick", [True, False])
+@pytest.mark.parametrize(("name", "ours_at", "theirs_at"), [("live", 2, 2), ("simulation", 3, 2), ("ddp", 2, 4)])
+def test_all_sides_do_the_same_number_of_rounds(
+    load: Load, tmp_path: Path, name: str, ours_at: int, theirs_at: int, quick: bool
+) -> None:
+    for case in load("catalogue").COMPARISONS[name].cases(quick, tmp_path):
+        ours, theirs = case.ours.command[ours_at], [peer.command[theirs_at] for peer in case.peers]
+        assert ours.isdigit()
+        assert theirs == [ours] * len(theirs)
+
+
 def _assert_pinned(environment: str) -> None:
     for kind in ("txt", "constraints.txt"):
         lines = (_PEERS / "requirements" / f"{environment}.{kind}").read_text().splitlines()

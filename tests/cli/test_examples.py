@@ -8,6 +8,12 @@ from safetensors.torch import load_file
 
 from tests.cli.calling import ROOT, Shell
 
+# rounds of a shortened run, and the accuracy that it reaches at least
+SHORT = {
+    "decoupled": (2, 0.7), "digits": (8, 0.85), "distreal": (3, 0.25), "dynacomm": (8, 0.55), "ftpipehd": (20, 0.45),
+    "scadles": (12, 0.7), "streams": (10, 0.8),
+}  # fmt: skip
+
 
 def test_own_model(capsys: pytest.CaptureFixture[str]) -> None:
     names = runpy.run_path(str(ROOT / "examples/own_model.py"))
@@ -32,3 +38,21 @@ def test_class_groups_start_from_a_network_that_was_trained_briefly(potluck: She
     parts = load_file(folder / "runs/parts/assembled.safetensors")
     trunk = [value for name, value in parts.items() if name.startswith("trunk.") and value.dim() == 2]
     assert [any(value.equal(kept) for kept in brief.values()) for value in trunk] == [True]
+
+
+def test_every_example_of_a_job_is_run() -> None:
+    assert {path.parent.name for path in (ROOT / "examples").glob("*/job.toml")} == SHORT.keys()
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_an_example_runs_and_learns(potluck: Shell, tmp_path: Path, name: str) -> None:
+    rounds, accuracy = SHORT[name]
+    short = (f"stop.rounds={rounds}", f"evaluate={rounds}")
+    found = potluck("run", ROOT / "examples" / name, "--json", "--out", tmp_path / "run", *_sets(short))
+    assert (found.code, found.json["status"]) == (0, "done")
+    assert found.json["rounds"] == rounds
+    assert found.json["accuracy"] >= accuracy
+
+
+def _sets(settings: tuple[str, ...]) -> list[str]:
+    return [word for setting in settings for word in ("--set", setting)]

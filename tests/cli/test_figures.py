@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from potluck.cli.figures import amount, percent, seconds, share
+from potluck.cli.figures import amount, percent, rate, seconds, share
 from potluck.cli.sparkline import Trail, sparkline
 
 
@@ -32,6 +32,13 @@ def test_seconds(value: float, text: str) -> None:
 )
 def test_amount(value: float, text: str) -> None:
     assert amount(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0, "0 bit/s"), (124.99, "1 kbit/s"), (2_500_000, "20 Mbit/s"), (150e6, "1.2 Gbit/s")]
+)
+def test_rate(value: float, text: str) -> None:
+    assert rate(value) == text
 
 
 def test_percent_and_share() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import math
 import re
 import time
 from typing import Any
@@ -10,9 +11,9 @@ from rich.console import Console
 
 from potluck.cli.live import Lines, Picture, Silent, progress
 from potluck.cli.pace import Pace
-from potluck.cli.rows import rows, table
+from potluck.cli.rows import groups, rows, table
 from potluck.job import make
-from potluck.journal import Instant, Span, Tally
+from potluck.journal import Instant, Record, Scalar, Span, Tally
 from potluck.run import simulate
 from potluck.run.keeper import Keeper
 
@@ -68,7 +69,7 @@ _keeper_once = _keeper()
 
 def test_lines_come_at_a_modest_rate() -> None:
     console, written = _console()
-    with Lines(console, least_s=0.0) as lines:
+    with Lines(console, least_s=0.0, most_s=math.inf) as lines:
         simulate(JOB, watch=lines, threads=0)
     shown = [int(number) for number in re.findall(r"round (\d+)/40", written.getvalue())]
     assert shown == [4, 8, 12, 16, 20, 24, 28, 32, 36, 40]
@@ -122,3 +123,82 @@ def test_large_fleets_are_shown_by_group() -> None:
     console, written = _console()
     console.print(table(found, tally, 2.0))
     assert re.search(r"pi4 ×300 .* 50 %.* 600 ", written.getvalue())
+
+
+def _drawn(records: list[Record], now: float, width: int = 200, **more: Any) -> list[str]:
+    """The lines of the live table, without colours."""
+    job, tally = make({**JOB, **more}), Tally()
+    for record in records:
+        tally.add(record)
+    written = io.StringIO()
+    console = Console(file=written, width=width, highlight=False)
+    console.print(table(rows(job.fleet), tally, now, doing=True, width=width, parts=groups(job)))
+    return written.getvalue().splitlines()
+
+
+ROUNDS: list[Record] = [
+    Span("pi5", "pull", 0.0, 1.0, {"round": 0, "bytes": 1_000_000}),
+    Span("pi5", "compute", 1.0, 2.0, {"round": 0, "samples": 32}),
+    Span("pi5", "push", 2.0, 4.0, {"round": 0, "bytes": 500_000}),
+    Span("coordinator", "round", 0.0, 4.0, {"round": 0, "devices": [["pi5", 0]]}),
+    Span("coordinator", "round", 4.0, 8.0, {"round": 1, "devices": [["laptop", 1]]}),
+]
+
+
+def _words(line: str) -> list[str]:
+    return re.split(r" {2,}", line.strip())
+
+
+def test_the_table_says_how_a_device_stands() -> None:
+    head, *lines = _drawn(ROUNDS, 8.0)
+    assert _words(head)[:6] == ["device", "now", "compute", "pull", "push", "wait"]
+    found = dict(zip(_words(head), _words(next(line for line in lines if line.startswith("pi5"))), strict=False))
+    assert found["samples/s"] == "4"
+    assert found["link"] == "↓ 8 Mbit/s ↑ 2 Mbit/s"
+    assert (found["staleness"], found["last seen"]) == ("1", "4 s ago")
+
+
+def test_what_no_record_tells_has_no_column() -> None:
+    head = _words(_drawn([Span("pi5", "compute", 0.0, 1.0)], 2.0)[0])
+    assert not {"part", "samples", "samples/s", "link", "staleness"} & set(head)
+    assert "last seen" in head
+
+
+def test_the_part_of_a_device_is_its_stage_its_share_or_its_groups() -> None:
+    staged: list[Record] = [Instant("coordinator", "partition", 0.0, {"order": ["pi5", "laptop"], "cuts": [3]})]
+    assert any(re.match(r"pi5 +waiting +stage 1/2 ", line) for line in _drawn(staged, 1.0))
+    assert any(re.match(r"pi5 +waiting +45 % ", line) for line in _drawn([Scalar("pi5", "share", 0.5, 0.45)], 1.0))
+    parts = {"submodel": {"kind": "class-groups", "groups": 5, "held": {"pi5": [1, 4]}}}
+    assert any(re.match(r"pi5 +waiting +groups 1, 4 ", line) for line in _drawn([], 1.0, rounds=parts))
+
+
+def test_a_stage_is_as_stale_as_its_gradient_was() -> None:
+    records: list[Record] = [
+        Span("pi5", "backward", 0.0, 1.0, {"batch": 3, "version": 1}),
+        Span("pi5", "step", 1.0, 1.0, {"batch": 3, "version": 4}),
+    ]
+    head, *lines = _drawn(records, 1.0)
+    place = head.index("staleness") + len("staleness")
+    assert next(line for line in lines if line.startswith("pi5"))[:place].endswith(" 2")
+
+
+@pytest.mark.parametrize("width", [200, 120, 100, 80, 60, 40, 20])
+def test_a_narrow_terminal_drops_the_least_important_columns_first(width: int) -> None:
+    lines = _drawn(ROUNDS, 8.0, width)
+    assert all(len(line.rstrip()) <= width for line in lines)
+    assert not any("…" in line for line in lines)
+    wanted = ["bytes", "compute", "staleness", "last seen", "samples/s", "now"]
+    kept = [name for name in wanted if name in lines[0]]
+    assert kept == wanted[len(wanted) - len(kept) :]
+    assert ("samples/s" in lines[0]) is (width >= 40)
+
+
+def test_a_run_in_each_kind_of_loop_fills_the_table() -> None:
+    pipeline = {"recipe": "ftpipehd", "stop": {"rounds": 4}, "task": {**JOB["task"], "options": {"hidden": [8, 8, 8]}}}
+    for more, part in ((pipeline, "stage 1/"), ({"stop": {"rounds": 3}}, None)):
+        seen: list[Keeper] = []
+        simulate({**JOB, **more}, watch=lambda keeper, now, seen=seen: seen.append(keeper), threads=0)  # type: ignore[misc]
+        standing, names = seen[-1].tally.standing, [device.name for device in seen[-1].job.fleet.members]
+        assert any(standing.staleness(name) is not None for name in names)
+        assert any(standing.seen(name) for name in names)
+        assert any(standing.part(name).startswith(part or "stage") for name in names) is (part is not None)

@@ -44,7 +44,9 @@ def test_seconds_bytes_and_events_of_a_device() -> None:
         "pull_s": 3.0, "compute_s": 3.0, "push_s": 1.0, "wait_s": 3.0,
         "bytes": 250, "samples": 8, "updates": 1, "crash": 2,
     }  # fmt: skip
-    assert tally.load(["a", "nobody"]) == Load(3.0, 3.0, 1.0, 250, samples=8, updates=1)
+    assert tally.load(["a", "nobody"]) == Load(
+        3.0, 3.0, 1.0, 250, samples=8, updates=1, pulled_bytes=200, pushed_bytes=50
+    )  # fmt: skip
     assert tally.load([]) == Load()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -16,6 +17,9 @@ from potluck.journal import Journal
 from potluck.report import html
 from potluck.report.browser import Browser, find_browser
 from potluck.report.server import app
+from tests.cli.calling import FLEET as SMALL_FLEET
+from tests.cli.calling import JOB as SMALL_JOB
+from tests.cli.calling import start
 from tests.report.runs import every_kind, explored, keep, one_round, rounds
 
 pytestmark = pytest.mark.skipif(
@@ -201,6 +205,34 @@ def test_the_numbers_of_a_running_run_move(browser: Browser, tmp_path: Path) -> 
         (folder / "summary.json").write_text('{"status": "done", "reason": "12 rounds"}')
         browser.wait_for("document.querySelector('[data-status=done]')")
         browser.evaluate("location.replace('about:blank')")
+
+
+def test_a_process_that_trains_is_followed_to_its_end(browser: Browser, tmp_path: Path) -> None:
+    (tmp_path / "job.toml").write_text(SMALL_JOB.replace("rounds = 3", "rounds = 1_000_000"))
+    (tmp_path / "fleet.toml").write_text(SMALL_FLEET)
+    process = start(["run", "job.toml", "--quiet", "--out", "runs/going"], tmp_path)
+    rounds_shown = "parseInt(document.querySelector('[data-tile=Rounds] .value').textContent.replace(/\\D/g, ''))"
+    try:
+        _await_file(tmp_path / "runs/going/journal.jsonl")
+        with _served(tmp_path / "runs") as address:
+            browser.open(f"{address}run/going/")
+            first = browser.evaluate(rounds_shown)
+            browser.wait_for(f"{rounds_shown} > {first}")
+            browser.wait_for(f"{rounds_shown} > {browser.evaluate(rounds_shown)}")
+            process.send_signal(signal.SIGINT)
+            browser.wait_for("document.querySelector('[data-status=interrupted]')")
+            browser.evaluate("location.replace('about:blank')")
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def _await_file(path: Path) -> None:
+    for _ in range(600):
+        if path.exists() and path.stat().st_size > 0:
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"{path.name} is still empty after a minute")
 
 
 def test_the_list_answers_to_the_keys(browser: Browser, tmp_path: Path) -> None:

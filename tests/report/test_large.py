@@ -25,19 +25,33 @@ ZOOM = """(async () => {
 })()"""
 
 
+def _kept(folder: Path, rounds: int) -> Path:
+    """A run of a hundred devices: about 50 kB a round."""
+    job = JOB.split("[[fleet", 1)[0] + '[[fleet.devices]]\nname = "device"\npreset = "pi4"\ncount = 100\n'
+    records: list[Record] = [record for number in range(rounds) for record in one_round(number, DEVICES)]
+    keep(folder, records, job=job)
+    assert (folder / "journal.jsonl").stat().st_size > 45e3 * rounds
+    return folder
+
+
+def _made(folder: Path, path: Path) -> float:
+    """Write the page; processor seconds, so that what others do on this machine does not count."""
+    began = time.process_time()
+    path.write_text(html([folder]), encoding="utf-8")
+    return time.process_time() - began
+
+
+@pytest.mark.wall_clock
+def test_five_megabytes_in_a_second(tmp_path: Path) -> None:
+    assert _made(_kept(tmp_path / "large", 100), tmp_path / "report.html") < 1
+
+
 @pytest.mark.long
 @pytest.mark.wall_clock
 def test_fifty_megabytes_in_ten_seconds(tmp_path: Path) -> None:
-    job = JOB.split("[[fleet", 1)[0] + '[[fleet.devices]]\nname = "device"\npreset = "pi4"\ncount = 100\n'
-    records: list[Record] = [record for number in range(1000) for record in one_round(number, DEVICES)]
-    folder = keep(tmp_path / "large", records, job=job)
-    assert (folder / "journal.jsonl").stat().st_size > 45e6
-    began = time.process_time()  # what others do on this machine does not count
-    page = html([folder])
     path = tmp_path / "report.html"
-    path.write_text(page, encoding="utf-8")
-    made_s = time.process_time() - began
-    assert len(page) < 8e6
+    made_s = _made(_kept(tmp_path / "large", 1000), path)
+    assert path.stat().st_size < 8e6
     assert made_s < 6
     if find_browser() is None:
         return

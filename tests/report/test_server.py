@@ -4,12 +4,14 @@ import asyncio
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
+from potluck.journal import Journal
 from potluck.report.server import app
-from tests.report.runs import faults, keep, rounds
+from tests.report.runs import faults, keep, one_round, rounds
 
 prometheus = pytest.importorskip("prometheus_client.parser")
 
@@ -75,3 +77,61 @@ def test_metrics_are_what_prometheus_reads(client: Client) -> None:
     labels = families["potluck_device_seconds"].samples[0].labels
     assert labels["run"] in ("first", 'sec"ond')
     assert labels["device"] == "pi4-0"
+
+
+class _Reading:
+    """Counts the files that are opened."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.files: list[str] = []
+        for name in ("open", "read_text", "read_bytes"):
+            monkeypatch.setattr(Path, name, self._counted(getattr(Path, name)))
+
+    def _counted(self, read: Any) -> Any:
+        def counted(path: Path, *args: Any, **options: Any) -> Any:
+            self.files.append(path.name)
+            return read(path, *args, **options)
+
+        return counted
+
+
+@pytest.mark.parametrize("address", ["/metrics", "/runs.json"])
+def test_who_asks_again_before_anything_is_written_makes_nothing_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str
+) -> None:
+    """A scraper that comes every second must not slow the run down that it watches."""
+    folder = keep(tmp_path / "going", rounds(3), over=False)
+    client, reading = Client(tmp_path), _Reading(monkeypatch)
+    monkeypatch.setattr("potluck.report.server._SHARE_OF_TIME", float("inf"))
+    first = client.get(address).text
+    assert "journal.jsonl" in reading.files
+    reading.files.clear()
+    assert client.get(address).text == first
+    assert reading.files == []
+    with Journal(folder / "journal.jsonl", (folder / "journal.jsonl").stat().st_size) as journal:
+        for record in one_round(3):
+            journal.write(record)
+    reading.files.clear()
+    assert client.get(address).text != first
+    assert set(reading.files) == {"journal.jsonl"}
+
+
+def test_metrics_of_a_run_that_writes_all_the_time_are_reckoned_seldom(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = keep(tmp_path / "going", rounds(3), over=False)
+    client = Client(tmp_path)
+    monkeypatch.setattr("potluck.report.server._SHARE_OF_TIME", 1e-9)
+    first = client.get("/metrics").text
+    with Journal(folder / "journal.jsonl", (folder / "journal.jsonl").stat().st_size) as journal:
+        for record in one_round(3):
+            journal.write(record)
+    assert client.get("/metrics").text == first
+
+
+def test_metrics_say_when_a_run_is_over(tmp_path: Path) -> None:
+    folder = keep(tmp_path / "going", rounds(3), over=False)
+    client = Client(tmp_path)
+    assert 'potluck_running{run="going"} 1' in client.get("/metrics").text
+    (folder / "summary.json").write_text('{"status": "done"}')
+    assert 'potluck_running{run="going"} 0' in client.get("/metrics").text

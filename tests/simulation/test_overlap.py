@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 
 import potluck
 from potluck.job import make
+from potluck.journal import Span, read
 from potluck.planning.segments import Strategy, plan
 from potluck.run.setup import Setup
 
@@ -65,6 +67,30 @@ def test_a_round_takes_what_the_planner_predicts(kind: Strategy) -> None:
     )
     measured = potluck.simulate(one).summary["time_s"] / 20
     assert measured == pytest.approx(pull.makespan + push.makespan, rel=0.02)
+
+
+@pytest.mark.parametrize(("kind", "recipe"), [("layer-by-layer", "sync-sgd"), ("optimal", "fedavg")])
+def test_every_segment_of_layers_has_its_own_span_of_computing(kind: str, recipe: str, tmp_path: Path) -> None:
+    """Forward from the first layer on as its segment is there, backward from the last; nothing twice, no wait in it."""
+    one = job(kind, 3, recipe=recipe, stop={"rounds": 2}, rounds={"batching": {"size": 8}, "transfer": {"kind": kind}})
+    potluck.simulate(one, folder=tmp_path / "run")
+    records = list(read(tmp_path / "run" / "journal.jsonl"))
+    spans = [record for record in records if isinstance(record, Span) and record.fields.get("round") == 1]
+    mine = {name: [span for span in spans if (span.node, span.name) == ("d-0", name)] for name in ("pull", "compute")}
+    computed = mine["compute"]
+    forward, backward = ([s for s in computed if s.fields.get("pass") == way] for way in ("forward", "backward"))
+    assert [span.fields["layers"] for span in forward] == sorted(span.fields["layers"] for span in mine["pull"])
+    assert len(forward) > 1
+    assert backward[-1].fields["layers"][0] == 0
+    assert [span.fields["layers"] for span in backward] == sorted((s.fields["layers"] for s in backward), reverse=True)
+    assert all(before.end <= after.start for before, after in pairwise(computed))
+    came = {tuple(span.fields["layers"]): span.end for span in mine["pull"]}
+    assert all(span.start >= came[tuple(span.fields["layers"])] for span in forward)
+    assert [span.fields["samples"] for span in computed if "samples" in span.fields] == [
+        32 if recipe != "sync-sgd" else 8
+    ]
+    costs, sizes = Setup.of(one, None, None).costs_on("d-0"), [8] * (4 if recipe == "fedavg" else 1)
+    assert sum(span.end - span.start for span in computed) == pytest.approx(sum(map(costs.step, sizes)))
 
 
 def test_optimal_cuts_follow_a_link_that_becomes_slow() -> None:

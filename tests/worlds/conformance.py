@@ -435,6 +435,25 @@ class NodeConformance:
         assert names.index("gate 1") < names.index("signal 2") < names.index("done")
         assert diary.time("done") <= diary.time("gate 1") + tick / 2 + self.slack
 
+    def test_a_step_says_when_it_ended_where_it_is_asked(self, make_world: MakeWorld) -> None:
+        """Whether or not anything waits for it: between two gates, and after the last."""
+        tick = self.tick
+
+        async def coordinate(node: Node) -> tuple[list[float], list[float]]:
+            gates = [Latch(), Latch()]
+            steps = [Step(0.0, gate=gates[0]), Step(0.0, timed=True), Step(0.0, gate=gates[1]), Step(0.0, timed=True)]
+            work, opened = asyncio.ensure_future(node.compute(Work(steps, _steps_done(4)))), []
+            for gate in gates:
+                await node.sleep(tick)
+                opened.append(node.now())
+                gate.open()
+            await work
+            return opened, [steps[1].ended, steps[3].ended, node.now()]
+
+        opened, (first, second, done) = make_world(fleet_of("a"), coordinate, _idle).result
+        assert opened[0] <= first <= opened[0] + tick / 2 + self.slack
+        assert opened[1] <= second <= done
+
     def test_work_that_is_given_up_makes_room_for_the_next(self, make_world: MakeWorld) -> None:
         tick = self.tick
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["amount", "percent", "seconds", "share"]
+__all__ = ["amount", "percent", "rate", "seconds", "share"]
 
 
 def seconds(value: float) -> str:
@@ -26,6 +26,15 @@ def amount(nbytes: float) -> str:
         if nbytes >= 0.9995 * scale:
             return f"{_three(nbytes / scale)} {unit}"
     return f"{nbytes:.0f} B"
+
+
+def rate(bytes_per_s: float) -> str:
+    """`640 bit/s`, `20 Mbit/s`, `1.2 Gbit/s`: as links are sold."""
+    bits = 8 * bytes_per_s
+    for unit, scale in (("Gbit/s", 1e9), ("Mbit/s", 1e6), ("kbit/s", 1e3)):
+        if bits >= 0.9995 * scale:
+            return f"{_three(bits / scale)} {unit}"
+    return f"{bits:.0f} bit/s"
 
 
 def percent(value: float | None) -> str:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Protocol, Self
 
 from potluck.cli.console import open_console
 from potluck.cli.figures import seconds
 from potluck.cli.pace import Pace
-from potluck.cli.rows import Row, rows, table
+from potluck.cli.rows import Row, groups, rows, table
 from potluck.cli.sparkline import Trail, sparkline
 
 if TYPE_CHECKING:
@@ -91,8 +91,11 @@ class Picture(Silent):
         self._began = time.perf_counter()
         self._pace = Pace()
         self._trail = Trail()
+        self._console = console
         self._rows: list[Row] = []
+        self._groups: Mapping[str, str] = {}
         self._last: tuple[Keeper, float] | None = None
+        self._told_at = self._began
         self._over = threading.Event()
         self._artist = threading.Thread(target=self._draw_on, name="potluck-picture", daemon=True)
         self._live = Live(console=console, auto_refresh=False, transient=True, get_renderable=self._draw)
@@ -111,6 +114,7 @@ class Picture(Silent):
         self._pace.see(keeper, now)
         if "accuracy" in keeper.books.score:
             self._trail.add(now, keeper.books.score["accuracy"])
+        self._told_at = time.perf_counter()
         self._last = keeper, now
 
     def _draw_on(self) -> None:
@@ -128,9 +132,19 @@ class Picture(Silent):
         if self._last is None:
             return Text(f"reading the data and building the model, {here}", style="dim")
         keeper, now = self._last
-        self._rows = self._rows or rows(keeper.job.fleet)
+        if not self._rows:
+            self._rows, self._groups = rows(keeper.job.fleet), groups(keeper.job)
         head = Text(self._pace.line(keeper, now), style="bold", no_wrap=True, overflow="ellipsis")
         curve = Text(sparkline(self._trail.points, 60, now), style="green", no_wrap=True)
         hint = "stopping at a safe point …" if self._stopping() else "Ctrl-C stops it where it can be resumed"
         foot = Text(f"{here} here; {hint}", style="dim")
-        return Group(head, curve, table(self._rows, keeper.tally, now, doing=True), foot)
+        return Group(head, curve, self._table(keeper, now), foot)
+
+    def _table(self, keeper: Keeper, now: float) -> RenderableType:
+        """In a live run time goes on while a round is open."""
+        from potluck.run.ticket import is_live
+
+        if is_live(keeper.folder):
+            now += time.perf_counter() - self._told_at
+        width = self._console.width
+        return table(self._rows, keeper.tally, now, doing=True, width=width, parts=self._groups)

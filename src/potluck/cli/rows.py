@@ -1,23 +1,42 @@
-"""Where the time of each device went: the rows of the live table and of the summary."""
+"""How each device stands and where its time went: the rows of the live table and of the summary."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from potluck.cli.console import plain_table
-from potluck.cli.figures import amount, share
+from potluck.cli.figures import amount, rate, seconds, share
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from potluck.fleet import Fleet
+    from potluck.job import Job
     from potluck.journal.tally import Load, Tally
 
-__all__ = ["Row", "rows", "table"]
+__all__ = ["Row", "groups", "rows", "table"]
 
 MOST = 20
 _PARTS = {"compute": "green", "pull": "cyan", "push": "magenta", "wait": "dim"}
+_LEFT = ("device", "now", "part")  # the other columns are figures
+_LEAVING = (
+    "bytes",
+    "updates",
+    "wait",
+    "late",
+    "push",
+    "pull",
+    "compute",
+    "lost",
+    "samples",
+    "staleness",
+    "link",
+    "last seen",
+    "part",
+    "samples/s",
+    "now",
+)  # where there is no room for all, from the least important on
 _STATES = {"computing": "green", "pushing": "magenta", "waiting": "dim", "lost": "red"}
 
 
@@ -42,32 +61,110 @@ def rows(fleet: Fleet) -> list[Row]:
     return found
 
 
-def table(found: Sequence[Row], tally: Tally, now: float, *, doing: bool = False) -> Table:
-    """Shares of the time so far, and counts; `doing` adds what each device is at."""
-    loads = [tally.load(row.devices) for row in found[:MOST]]
-    counted = any(load.samples for load in loads)
-    columns = [*(["now"] if doing else []), *_PARTS, "updates", *(["samples"] if counted else [])]
-    drawn = plain_table("device", *columns, "bytes", "lost", "late")
+def groups(job: Job) -> Mapping[str, str]:
+    """What each device holds where a job's devices train by class groups."""
+    from potluck.model.decoupled.part import ClassGroups
+
+    part = job.rounds.submodel
+    if job.pipeline is not None or not isinstance(part, ClassGroups):
+        return {}
+    many = part.groups if isinstance(part.groups, int) else len(part.groups)
+    held = part.holders([device.name for device in job.fleet.members], many)
+    return {name: f"group{'s' * (len(own) > 1)} {', '.join(map(str, own))}" for name, own in held.items()}
+
+
+def table(
+    found: Sequence[Row],
+    tally: Tally,
+    now: float,
+    *,
+    doing: bool = False,
+    width: int | None = None,
+    parts: Mapping[str, str] | None = None,
+) -> Table:
+    """Shares of the time so far, and counts; `doing` adds how each device stands, and `parts` what it was given.
+
+    A column of which nothing is known is left out; in less than `width` so are the least important ones.
+    """
+    shown = found[:MOST]
+    columns = {"device": [row.label for row in shown], **_columns(shown, tally, now, doing, parts or {})}
+    for name in _LEAVING:
+        if width is not None and _width(columns) > width:
+            columns.pop(name, None)
+    drawn = plain_table(*columns)
     for column in drawn.columns:
         column.style = _PARTS.get(str(column.header), "")
-        column.justify = "left" if column.header in ("device", "now") else "right"
-    for row, load in zip(found, loads, strict=False):
-        state = [_doing(row, tally)] if doing else []
-        drawn.add_row(row.label, *state, *_cells(load, now * len(row.devices), counted))
+        column.justify = "left" if column.header in _LEFT else "right"
+    for cells in zip(*columns.values(), strict=True):
+        drawn.add_row(*(_coloured(cell) for cell in cells))
     if len(found) > MOST:
         drawn.add_row(f"… {len(found) - MOST} more")
     return drawn
 
 
-def _cells(load: Load, whole_s: float, counted: bool) -> list[str]:
+def _columns(
+    found: Sequence[Row], tally: Tally, now: float, doing: bool, parts: Mapping[str, str]
+) -> dict[str, list[str]]:
+    loads = [tally.load(row.devices) for row in found]
+    cells = [
+        {**(_standing(row, load, tally, now, parts) if doing else {}), **_spent(load, now * len(row.devices), doing)}
+        for row, load in zip(found, loads, strict=True)
+    ]
+    order = ("now", "part", *_PARTS, "updates", "samples", "samples/s", "link", "staleness", "last seen", "bytes")
+    found_of = {name: [one.get(name, "") for one in cells] for name in order}
+    known = {name: column for name, column in found_of.items() if name in (*_PARTS, "updates", "bytes") or any(column)}
+    return {**known, **{name: [one[name] for one in cells] for name in ("lost", "late")}}
+
+
+def _standing(row: Row, load: Load, tally: Tally, now: float, parts: Mapping[str, str]) -> dict[str, str]:
+    """How a device stands; of a group, what can be said of all of them."""
+    alone = row.devices[0] if len(row.devices) == 1 else None
+    standing = tally.standing
+    seen = [at for name in row.devices if (at := standing.seen(name)) is not None]
+    stale = [behind for name in row.devices if (behind := standing.staleness(name)) is not None]
+    return {
+        "now": tally.state(alone) if alone is not None else "",
+        "part": (standing.part(alone) or parts.get(alone, "")) if alone is not None else "",
+        "samples/s": _pace(load.samples / now) if load.samples and now > 0 else "",
+        "link": " ".join(_rates(load)),
+        "staleness": str(max(stale)) if stale else "",
+        "last seen": _ago(now - max(seen)) if seen else "",
+    }
+
+
+def _rates(load: Load) -> Iterator[str]:
+    """How fast its transfers were, down and up."""
+    for sign, nbytes, spent in (("↓", load.pulled_bytes, load.pull_s), ("↑", load.pushed_bytes, load.push_s)):
+        if nbytes > 0 and spent > 0:
+            yield f"{sign} {rate(nbytes / spent)}"
+
+
+def _pace(per_s: float) -> str:
+    return f"{per_s:,.0f}" if per_s >= 99.95 else f"{per_s:.3g}"
+
+
+def _ago(passed: float) -> str:
+    return f"{seconds(round(passed, 1))} ago" if passed >= 0.05 else "just now"
+
+
+def _spent(load: Load, whole_s: float, doing: bool) -> dict[str, str]:
     waiting = max(whole_s - load.compute_s - load.pull_s - load.push_s, 0.0)
-    shares = [share(part, whole_s) for part in (load.compute_s, load.pull_s, load.push_s, waiting)]
-    counts = [f"{load.updates:,}", *([f"{load.samples:,}"] if counted else [])]
-    return [*shares, *counts, amount(load.bytes), str(load.lost or ""), str(load.late or "")]
+    spent = zip(_PARTS, (load.compute_s, load.pull_s, load.push_s, waiting), strict=True)
+    return {
+        **{name: share(part, whole_s) for name, part in spent},
+        "updates": f"{load.updates:,}",
+        "samples": f"{load.samples:,}" if load.samples and not doing else "",
+        "bytes": amount(load.bytes),
+        "lost": str(load.lost or ""),
+        "late": str(load.late or ""),
+    }
 
 
-def _doing(row: Row, tally: Tally) -> str:
-    if len(row.devices) > 1:
-        return ""
-    state = tally.state(row.devices[0])
-    return f"[{_STATES[state]}]{state}[/]"
+def _width(columns: Mapping[str, Sequence[str]]) -> int:
+    from rich.cells import cell_len
+
+    return sum(max(map(cell_len, (name, *cells))) + 2 for name, cells in columns.items()) - 2
+
+
+def _coloured(cell: str) -> str:
+    return f"[{_STATES[cell]}]{cell}[/]" if cell in _STATES else cell

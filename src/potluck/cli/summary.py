@@ -49,7 +49,7 @@ def _say_devices(result: Result, keeper: Keeper | None) -> None:
         return  # not one round was closed
     console = open_console()
     console.print()
-    console.print(table(rows(keeper.job.fleet), keeper.tally, result.summary["time_s"]))
+    console.print(table(rows(keeper.job.fleet), keeper.tally, result.summary["time_s"], width=console.width))
     console.print(f"\nwhat limited it: {result.summary['limit']}", markup=False, soft_wrap=True)
 
 

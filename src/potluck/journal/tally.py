@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from potluck.journal.limits import Blame
 from potluck.journal.records import Instant, Record, Span
+from potluck.journal.standing import Standing
 
 __all__ = ["Load", "Tally"]
 
@@ -30,6 +31,8 @@ class Load(NamedTuple):
     updates: int = 0
     lost: int = 0
     late: int = 0
+    pulled_bytes: float = 0.0
+    pushed_bytes: float = 0.0
 
 
 class Tally:
@@ -37,14 +40,16 @@ class Tally:
 
     def __init__(self) -> None:
         self._seconds: dict[str, dict[str, float]] = {}
-        self._bytes: dict[str, float] = {}
+        self._bytes: dict[str, dict[str, float]] = {}
         self._samples: dict[str, int] = {}
         self._events: dict[str, dict[str, int]] = {}
         self._state: dict[str, str] = {}
         self._starved: dict[str, float] = {}  # seconds without data, where it streams in
         self._blame = Blame()
+        self.standing = Standing()
 
     def add(self, record: Record) -> None:
+        self.standing.add(record)
         if isinstance(record, Span) and record.name in _PART_OF:
             self._add_part(record, _PART_OF[record.name])
             self._blame.add_part(record)
@@ -59,9 +64,10 @@ class Tally:
     def _add_part(self, span: Span, part: str) -> None:
         seconds = self._seconds.get(span.node)
         if seconds is None:
+            self._bytes[span.node] = dict.fromkeys(_PARTS, 0.0)
             seconds = self._seconds[span.node] = dict.fromkeys(_PARTS, 0.0)
         seconds[part] += span.end - span.start
-        self._bytes[span.node] = self._bytes.get(span.node, 0.0) + span.fields.get("bytes", 0)
+        self._bytes[span.node][part] += span.fields.get("bytes", 0)
         self._samples[span.node] = self._samples.get(span.node, 0) + span.fields.get("samples", 0)
         self._state[span.node] = _AFTERWARDS[part]
         if span.name == "push" and span.fields.get("layers", (0,))[0] == 0:  # of an update in segments this is the last
@@ -86,17 +92,19 @@ class Tally:
 
     def load(self, devices: Iterable[str]) -> Load:
         """What these devices did, added up."""
-        pull = compute = push = nbytes = 0.0
+        pull = compute = push = nbytes = pulled = pushed = 0.0
         samples = updates = lost = late = 0
         for name in devices:
             seconds, events = self._seconds.get(name), self._events.get(name)
             if seconds is not None:
                 pull, compute, push = pull + seconds["pull"], compute + seconds["compute"], push + seconds["push"]
-                nbytes, samples = nbytes + self._bytes[name], samples + self._samples[name]
+                moved = self._bytes[name]
+                pulled, pushed = pulled + moved["pull"], pushed + moved["push"]
+                nbytes, samples = nbytes + sum(moved.values()), samples + self._samples.get(name, 0)
             if events is not None:
                 updates, lost = updates + events.get("updates", 0), lost + events.get("lost", 0)
                 late += events.get("late", 0)
-        return Load(pull, compute, push, nbytes, samples, updates, lost, late)
+        return Load(pull, compute, push, nbytes, samples, updates, lost, late, pulled, pushed)
 
     def devices(self, now: float) -> dict[str, dict[str, Any]]:
         """Each device's seconds by part, the rest of the time being waiting, its bytes and events."""
@@ -104,7 +112,7 @@ class Tally:
             name: {
                 **{f"{part}_s": value for part, value in seconds.items()},
                 "wait_s": max(now - sum(seconds.values()), 0.0),
-                "bytes": self._bytes.get(name, 0.0),
+                "bytes": sum(self._bytes[name].values()),
                 "samples": self._samples.get(name, 0),
                 **self._events.get(name, {}),
             }

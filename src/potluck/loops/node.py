@@ -116,7 +116,7 @@ class Step:
     Where the cost is chosen only when the step begins, `seconds` is the function that chooses it.
     """
 
-    __slots__ = ("gate", "label", "seconds", "signal")
+    __slots__ = ("ended", "gate", "label", "seconds", "signal", "timed")
 
     def __init__(
         self,
@@ -124,11 +124,14 @@ class Step:
         gate: Latch | None = None,
         signal: Latch | None = None,
         label: str = "",
+        timed: bool = False,
     ) -> None:
         self.seconds = seconds
         self.gate = gate  # waited for before the step begins
         self.signal = signal  # opened when the step is done
         self.label = label
+        self.timed = timed  # whether the world says when it ended
+        self.ended = 0.0
 
 
 class Pace(Protocol):

@@ -42,11 +42,13 @@ class Turn:
         self._pieces: dict[int, tuple[int, int, Payload]] = {}
         self._arrived: dict[int, Latch] = {}
         self._begun: dict[int, float] = {}  # when each segment began to be sent
+        self._came: dict[int, float] = {}  # and when it was here
         self.accepted: dict[int, Latch] = {}
         self._ready: dict[int, Latch] = {}  # gradients of push segments, by first layer
         self._session: Session | None = None
         self._updates: dict[int, Push] = {}
         self._last_arrival = 0.0
+        self._cuts = Cuts((), ())
         self._size = 0  # of the last mini-batch
         self._shares: dict[int, float] = {}  # of a whole step's cost, by mini-batch, where each chooses its part
         self._learns = device.settings.transfer.learns
@@ -56,6 +58,7 @@ class Turn:
         if segment.first in self._arrived and segment.first not in self._pieces:
             self._pieces[segment.first] = (segment.first, segment.last, segment.payload)
             self._begun[segment.first] = segment.begun
+            self._came[segment.first] = self._node.now()
             self._arrived[segment.first].open()
 
     async def take_part(self) -> None:
@@ -82,7 +85,7 @@ class Turn:
         cuts = device.settings.transfer.cuts(self._costs, device.seen, device.supply.size())
         if self._invite.ahead and device.last_push:
             cuts = Cuts(device.last_push, cuts.push)  # layers come back as they went
-        device.last_push = cuts.push
+        self._cuts, device.last_push = cuts, cuts.push
         self._arrived = {first: Latch() for first, _ in cuts.pull}
         self.accepted = {first: Latch() for first, _ in cuts.push}
         if len(cuts.pull) == len(cuts.push) == 1:
@@ -135,7 +138,7 @@ class Turn:
         await self._node.compute(Work(steps, lambda pace: self._train(pace, steps)))
         if len(steps) == 1 and not callable(steps[0].seconds):  # gates on the way would count as slowness
             self._device.seen.computed(steps[0].seconds, self._node.now() - start)
-        self._record("compute", start, samples=sum(share.sizes))
+        self._record_work(start, steps, sum(share.sizes))
         self._record_share(share)
 
     def _begin_session(self, share: Share) -> Session:
@@ -176,12 +179,18 @@ class Turn:
     def _layer_steps(self, share: Share) -> list[Step]:
         """Layer by layer forward through the first mini-batch and backward through the last; the rest in one."""
         costs, sizes = self._costs, share.sizes
-        layers = range(costs.layers)
-        forward = [Step(costs.forward(layer, sizes[0]), gate=self._arrived.get(layer)) for layer in layers]
+        layers, lasts = range(costs.layers), {last for _, last in self._cuts.pull}
+        forward = [
+            Step(costs.forward(layer, sizes[0]), gate=self._arrived.get(layer), timed=layer in lasts)
+            for layer in layers
+        ]
         between = sum(map(costs.step, sizes)) - sum(costs.forward(layer, sizes[0]) for layer in layers)
         between -= sum(costs.backward(layer, sizes[-1]) for layer in layers)
-        backward = [Step(costs.backward(layer, sizes[-1]), signal=self._ready.get(layer)) for layer in reversed(layers)]
-        steps = [*forward, *([Step(between)] if len(sizes) > 1 else []), *backward]
+        backward = [
+            Step(costs.backward(layer, sizes[-1]), signal=self._ready.get(layer), timed=layer in self._ready)
+            for layer in reversed(layers)
+        ]
+        steps = [*forward, *([Step(between, timed=True)] if len(sizes) > 1 else []), *backward]
         return self._scaled(steps, share) if self._device.mathematics.chooses else steps
 
     def _scaled(self, steps: list[Step], share: Share) -> list[Step]:
@@ -257,6 +266,21 @@ class Turn:
     async def _answered(self, request: Pull | Push, reply: Latch, sent: bool = False) -> None:
         await answered(self._node, COORDINATOR, request, reply, self._device.settings.retry, sent)
 
+    def _record_work(self, start: float, steps: list[Step], samples: int) -> None:
+        """One span; where transfers are cut, one for each segment of the first forward and the last backward pass."""
+        if not self._ready:
+            self._record("compute", start, samples=samples)
+            return
+        layers = self._costs.layers
+        for first, last in sorted(self._cuts.pull):
+            begun = max(start, self._came[first])
+            start = self._record("compute", begun, layers=(first, last), end=steps[last].ended, way="forward")
+        if len(steps) > 2 * layers:
+            start = self._record("compute", start, end=steps[layers].ended)
+        for first, last in sorted(self._cuts.push, reverse=True):
+            count, end = samples if first == 0 else 0, steps[-1 - first].ended
+            start = self._record("compute", start, layers=(first, last), samples=count, end=end, way="backward")
+
     def _record_share(self, share: Share) -> None:
         """How much was trained, of a whole step's cost on average over the samples; nothing where all always is."""
         part, places = self._device.share(self._whom), range(len(share.sizes))
@@ -268,7 +292,17 @@ class Turn:
         fields = {"round": self._round, "least": min(shares), "most": max(shares)}
         self._node.record(Scalar(self._node.name, "share", self._node.now(), mean, fields))
 
-    def _record(self, name: str, start: float, nbytes: int = 0, layers: Range | None = None, samples: int = 0) -> None:
+    def _record(
+        self,
+        name: str,
+        start: float,
+        nbytes: int = 0,
+        layers: Range | None = None,
+        samples: int = 0,
+        end: float | None = None,
+        way: str = "",
+    ) -> float:
+        """Something that lasted until now, or until `end`, which it gives back."""
         fields: dict[str, Any] = {"round": self._round}
         if samples:
             fields["samples"] = samples
@@ -276,4 +310,8 @@ class Turn:
             fields["bytes"] = nbytes
         if layers is not None and len(self._arrived) + len(self.accepted) > 2:
             fields["layers"] = layers
-        self._node.record(Span(self._node.name, name, start, self._node.now(), fields))
+        if way:
+            fields["pass"] = way
+        end = self._node.now() if end is None else end
+        self._node.record(Span(self._node.name, name, start, end, fields))
+        return end

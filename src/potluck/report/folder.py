@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import tomllib
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ from potluck.errors import RunError, UserError
 from potluck.fleet import Fleet
 from potluck.settings import decode
 
-__all__ = ["RunFolder", "find", "open_run"]
+__all__ = ["RunFolder", "Stamp", "find", "open_run"]
+
+Stamp = tuple[int, int]  # of a file: when it was changed and how long it is
 
 _SILENT_S = 60.0  # after which a run that writes nothing is taken to have been killed
 JOURNAL = "journal.jsonl"
@@ -38,11 +41,8 @@ class RunFolder:
         return _text(self.path / "job.toml")
 
     def job(self) -> dict[str, Any]:
-        """The job as plain data; nothing if it cannot be read."""
-        try:
-            return tomllib.loads(self.job_text())
-        except tomllib.TOMLDecodeError:
-            return {}
+        """The job as plain data, not to be changed; nothing if it cannot be read."""
+        return _parsed(self.job_text())
 
     def summary(self) -> dict[str, Any]:
         """What the run said at its end; nothing while it goes (again)."""
@@ -55,10 +55,11 @@ class RunFolder:
         return found if isinstance(found, dict) else {}
 
     def fleet(self) -> Fleet | None:
-        try:
-            return decode(self.job().get("fleet"), Fleet, "fleet")
-        except UserError:
-            return None
+        return _fleet(self.job_text())
+
+    def stamps(self) -> tuple[Stamp, ...]:
+        """As long as they stay the same, so does all that its files say."""
+        return tuple(_stamp(self.path / name) for name in (JOURNAL, "summary.json", "job.toml", "live.json"))
 
     def pareto(self) -> list[dict[str, Any]]:
         """The entries of the explored table that the job holds, if it holds one."""
@@ -102,7 +103,37 @@ def find(root: Path) -> list[RunFolder]:
 
 
 def _text(path: Path) -> str:
+    """What is in a file, read again only where it was changed."""
+    return _read(path, _stamp(path))
+
+
+@lru_cache(maxsize=512)
+def _read(path: Path, stamp: Stamp) -> str:
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
+
+
+def _stamp(path: Path) -> Stamp:
+    try:
+        found = path.stat()
+    except OSError:
+        return 0, -1
+    return found.st_mtime_ns, found.st_size
+
+
+@lru_cache(maxsize=128)
+def _parsed(job: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(job)
+    except tomllib.TOMLDecodeError:
+        return {}
+
+
+@lru_cache(maxsize=32)
+def _fleet(job: str) -> Fleet | None:
+    try:
+        return decode(_parsed(job).get("fleet"), Fleet, "fleet")
+    except UserError:
+        return None

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from potluck.journal import Instant, Scalar, Span
-from potluck.report.folder import RunFolder
+from potluck.report.folder import RunFolder, Stamp
 from potluck.report.story import Story
 from potluck.report.thinning import thin
 from potluck.report.view import positions, title_of, view
@@ -27,14 +27,18 @@ class Follower:
         self.life = 0  # another one begins where the journal was cut (a resumed run)
         self.story = Story()
         self._read = 0
+        self._looked: Stamp = (0, -1)  # as the journal was
         self._lock = threading.Lock()
         self._decode = msgspec.json.Decoder(Span | Instant | Scalar).decode
 
     def look(self) -> bool:
         """Read what is new; whether there was anything."""
         with self._lock:
-            size = self.run.journal.stat().st_size
-            if size < self._read:
+            stamp = self.run.stamps()[0]
+            if stamp == self._looked:
+                return False
+            self._looked = stamp
+            if stamp[1] < self._read:
                 self.life, self.story, self._read = self.life + 1, Story(), 0
             before = self._read
             while self._take_piece():
@@ -69,6 +73,7 @@ class Glance:
     def __init__(self, run: RunFolder) -> None:
         self.run = run
         self._read = 0
+        self._looked: Stamp = (0, -1)
         self._accuracy: list[float] = []
         self._rounds = 0
         self._time_s = 0.0
@@ -90,7 +95,11 @@ class Glance:
         }
 
     def _catch_up(self) -> None:
-        if self.run.journal.stat().st_size < self._read:
+        stamp = self.run.stamps()[0]
+        if stamp == self._looked:
+            return
+        self._looked = stamp
+        if stamp[1] < self._read:
             self._read, self._accuracy = 0, []
         with self.run.journal.open("rb") as file:
             file.seek(self._read)

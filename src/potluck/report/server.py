@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -21,7 +22,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from potluck.report.folder import RunFolder, find
+from potluck.report.folder import RunFolder, Stamp, find
 from potluck.report.following import Follower, Glance
 from potluck.report.metrics import metrics
 from potluck.report.page import page
@@ -42,6 +43,7 @@ class Runs:
         self.root = root
         self._followers: dict[Path, Follower] = {}
         self._glances: dict[Path, Glance] = {}
+        self._figures: dict[Path, Figures] = {}
 
     def listed(self) -> list[dict[str, Any]]:
         return [self._glances.setdefault(run.path, Glance(run)).entry() for run in find(self.root)]
@@ -60,12 +62,37 @@ class Runs:
         """The running ones, and the newest of the others."""
         found = find(self.root)
         wanted = [run for place, run in enumerate(found) if place == 0 or run.status() == "running"]
-        views = []
-        for run in wanted:
-            follower = self.follower(run.name)
-            follower.look()
-            views.append(follower.view()[0])
-        return metrics(views)
+        return metrics([self._figures_of(run).now() for run in wanted])
+
+    def _figures_of(self, run: RunFolder) -> Figures:
+        follower = self._followers.setdefault(run.path, Follower(run))
+        return self._figures.setdefault(run.path, Figures(follower))
+
+
+class Figures:
+    """What is measured of a run: reckoned anew when its files have changed, and no oftener than may cost its share."""
+
+    def __init__(self, follower: Follower) -> None:
+        self._follower = follower
+        self._lock = threading.Lock()
+        self._stamps: tuple[Stamp, ...] = ()
+        self._known: dict[str, Any] = {}
+        self._due = 0.0
+
+    def now(self) -> dict[str, Any]:
+        with self._lock:
+            stamps = self._follower.run.stamps()
+            if stamps != self._stamps and time.monotonic() >= self._due:
+                self._reckon(stamps)
+            return {**self._known, "status": self._follower.run.status()}
+
+    def _reckon(self, stamps: tuple[Stamp, ...]) -> None:
+        began = time.thread_time()
+        self._follower.look()
+        seen = self._follower.view()[0]
+        self._known = {name: seen[name] for name in ("id", "recipe", "figures", "devices")}
+        self._stamps = stamps
+        self._due = time.monotonic() + min((time.thread_time() - began) / _SHARE_OF_TIME, _LONGEST_S)
 
 
 def is_loopback(host: str) -> bool:

@@ -108,7 +108,7 @@ class Timeline {
   prepare() {
     const inks = getComputedStyle(document.documentElement);
     this.ink = Object.fromEntries([...PAINTS, "card", "track", "line", "soft", "ink", "dead", "cut", "accent", "warn", "sans"].map((name) => [name, inks.getPropertyValue(`--${name}`).trim()]));
-    const names = this.run.details.map((detail) => detail.name);
+    const names = this.run.details.map((detail) => detail.pass || detail.name);
     this.paints = Uint8Array.from(names, (name, place) => {
       const found = PAINTS.indexOf(name);
       return found >= 0 ? found : { compute: 0, receive: 3, send: 4, recover: 6, stream: 7, other: 8, round: 9 }[LANES[this.run.lanes[place]]];

@@ -95,6 +95,7 @@ class LivePace:
             self._fire(step)
 
     def _fire(self, step: Step) -> None:
+        step.ended = self._now()
         if step.signal is not None:
             self._loop.call_soon_threadsafe(step.signal.open)
 

@@ -16,6 +16,8 @@ __all__ = ["Shipping", "is_honest"]
 
 _SHIP_AFTER_S = 0.1
 _BATCH_BYTES = 32 << 10
+_COORDINATORS = {"round", "partition", "committed"}  # records that count for the whole run
+_FIGURES = ("round", "batch", "version", "bytes", "samples")  # fields that are added up or compared
 _MOST = 10_000  # records that may wait; the oldest are dropped
 
 _log = logging.getLogger("potluck")
@@ -60,5 +62,10 @@ class Shipping:
 
 
 def is_honest(record: Record, sender: str) -> bool:
-    """Whether a record is about who sent it."""
-    return isinstance(record, Span | Instant | Scalar) and record.node == sender
+    """Whether a record is about its sender, none of the coordinator's own, with numbers where they are counted."""
+    if not isinstance(record, Span | Instant | Scalar) or record.node != sender or record.name in _COORDINATORS:
+        return False
+    fields = record.fields
+    layers = fields.get("layers", (0,))
+    whole = isinstance(layers, list | tuple) and len(layers) > 0
+    return whole and all(type(fields.get(name, 0)) in (int, float) for name in _FIGURES)

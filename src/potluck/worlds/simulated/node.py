@@ -12,7 +12,7 @@ import numpy as np
 
 from potluck.journal import Record
 from potluck.loops.messages import Message
-from potluck.loops.node import Envelope, Work
+from potluck.loops.node import Envelope, Step, Work
 from potluck.worlds.simulated.pool import Ticket
 
 if TYPE_CHECKING:
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from potluck.worlds.simulated.world import World
 
 __all__ = ["SimulatedNode"]
+
+Timed = list[tuple[Step, float]]  # steps that are asked when they ended, and the work until then
 
 
 class SimulatedNode:
@@ -111,24 +113,27 @@ class SimulatedNode:
         begun = False
         result: Any = None
         unspent = 0.0
+        timed: Timed = []
         for place, step in enumerate(work.steps):
             if step.gate is not None:
                 unsettled -= 1
                 if not step.gate.is_open:
-                    await self._spend(unspent)
+                    await self._spend(unspent, timed)
                     unspent = 0.0
                     await step.gate.wait()
             seconds = step.seconds
             if callable(seconds):
                 unsettled -= 1
-                await self._spend(unspent)
+                await self._spend(unspent, timed)
                 unspent, seconds = 0.0, seconds()
             if unsettled == 0 and not begun:
                 begun = True
                 self._begin(work, place, unspent + seconds)
             unspent += seconds
+            if step.timed:
+                timed.append((step, unspent))
             if step.signal is not None or place == len(work.steps) - 1:
-                await self._spend(unspent)
+                await self._spend(unspent, timed)
                 unspent = 0.0
                 if begun:
                     result = self._collect(result)
@@ -150,8 +155,11 @@ class SimulatedNode:
         ticket, self._ticket = self._ticket, None
         return result if ticket is None else ticket.result()
 
-    async def _spend(self, seconds: float) -> None:
-        """Let the time pass that this much work takes at the speed of these moments."""
+    async def _spend(self, seconds: float, timed: Timed) -> None:
+        """Let the time pass that this much work takes at the speed of these moments; steps end on the way."""
+        for step, spent in timed:
+            step.ended = self.site.curve.finish(self.now(), spent) if spent > 0 else self.now()
+        timed.clear()
         if seconds <= 0:
             return
         end = self.site.curve.finish(self.now(), seconds)

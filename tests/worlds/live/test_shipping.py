@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+import pytest
+
+from potluck.journal import Instant, Record, Scalar, Span, Tally
+from potluck.worlds.live.shipping import is_honest
+
+HONEST: list[Record] = [
+    Span("a", "pull", 0.0, 1.0, {"round": 3, "bytes": 100, "layers": [0, 2]}),
+    Span("a", "push", 0.0, 1.0, {"round": 3, "bytes": 100}),
+    Span("a", "step", 0.0, 0.0, {"batch": 3, "version": 4, "stage": 0, "term": 1}),
+    Scalar("a", "share", 1.0, 0.5, {"round": 3, "least": 0.1}),
+    Instant("a", "joined", 1.0),
+]
+DISHONEST: list[Record] = [
+    Span("b", "pull", 0.0, 1.0),
+    Span("a", "pull", 0.0, 1.0, {"bytes": "many"}),
+    Span("a", "compute", 0.0, 1.0, {"samples": True}),
+    Span("a", "push", 0.0, 1.0, {"round": None}),
+    Span("a", "push", 0.0, 1.0, {"layers": 3}),
+    Span("a", "push", 0.0, 1.0, {"layers": []}),
+    Span("a", "round", 0.0, 1.0, {"round": 10**6}),
+    Instant("a", "partition", 1.0, {"order": 5}),
+    Record(),
+]
+
+
+@pytest.mark.parametrize("record", HONEST)
+def test_what_a_device_says_of_itself_is_taken(record: Record) -> None:
+    assert is_honest(record, "a")
+    Tally().add(record)
+
+
+@pytest.mark.parametrize("record", DISHONEST)
+def test_what_is_about_others_or_cannot_be_counted_is_not(record: Record) -> None:
+    """A device whose record said `bytes = "many"` would have ended the run of everybody."""
+    assert not is_honest(record, "a")
