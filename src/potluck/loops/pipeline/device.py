@@ -24,6 +24,7 @@ from potluck.loops.pipeline.messages import (
     Finish,
     Gradient,
     Halt,
+    Inquire,
     Inventory,
     Kept,
     Labels,
@@ -104,6 +105,8 @@ class StageDevice:
                     self._node.send(COORDINATOR, Closed(self._term, closed))
             case Finish():
                 stage.finish()
+            case Inquire():
+                self._node.send(COORDINATOR, stage.doing())
             case Activation() | Labels() | Gradient() as message:
                 stage.take(message)
             case Examine() as examine:

@@ -14,6 +14,7 @@ from potluck.loops.messages import Joined, Lost, Message
 from potluck.loops.node import Envelope, Node
 from potluck.loops.patience import Patience
 from potluck.loops.pipeline.archive import Archive
+from potluck.loops.pipeline.aside import Aside
 from potluck.loops.pipeline.planner import Planner
 from potluck.loops.pipeline.rules import PipelineRules
 from potluck.loops.pipeline.settings import Pipeline
@@ -46,6 +47,7 @@ class Leader:
         self._chronicle = Chronicle(node, orders.books)
         self._term = orders.books.turn
         self._here = Roll()
+        self._aside = Aside()  # who is here and was left out
         self._answers: dict[str, Message] | None = None  # to the question that is open
         self._disturbed = False  # someone is lost, and a new term must begin
         self._begun = False
@@ -60,7 +62,7 @@ class Leader:
 
     def _candidates(self, among: Collection[str] | None = None) -> list[str]:
         """Who is here, in the fleet's order, one who holds the data first; nobody if none of them does."""
-        here = self._here if among is None else among
+        here = [name for name in (self._here if among is None else among) if name not in self._aside]
         central = next((holder for holder in self._holders() if holder in here), None)
         if central is None:
             return []
@@ -82,6 +84,7 @@ class Leader:
     def _join(self, device: str, incarnation: int) -> None:
         self._patience.stir(device, self._node.now())
         self._here.enter(device, incarnation)
+        self._aside.forget(device)
         if self._begun:
             self._chronicle.note(device, "joined", incarnation=incarnation)
             self._has_joined(device)
@@ -89,6 +92,7 @@ class Leader:
     def _lose(self, lost: Lost) -> None:
         if not self._here.strike(lost.device, lost.incarnation):
             return
+        self._aside.forget(lost.device)
         self._chronicle.note(lost.device, "lost", incarnation=lost.incarnation, reason=lost.reason)
         if self._answers is not None:
             self._disturbed = True

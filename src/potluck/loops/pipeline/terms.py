@@ -78,7 +78,8 @@ class Terms(Leader):
         self._giving.clear()
         self._term += 1
         self._archive.begin_term()
-        halts = {device: Halt(self._term, self._history.terms) for device in self._here}
+        halt = Halt(self._term, self._history.terms)
+        halts: dict[str, Message] = {device: halt for device in self._here if device not in self._aside}
         answers = await self._ask(halts, _SILENCE * float(self._settings.retry))
         self._present = {device for device in answers if device in self._here}
         stock = [answer.held for device, answer in answers.items() if isinstance(answer, Inventory)]
