@@ -25,6 +25,7 @@ def some_layers(rng: random.Random, count: int) -> Layers:
         outputs=[rng.choice([0, 1, 2, 4, 8, math.inf]) for _ in range(count)],
         weights=[rng.randrange(4) for _ in range(count)],
         activations=[rng.randrange(4) for _ in range(count)],
+        in_flight=rng.choice([lambda to_end: to_end, lambda to_end: to_end, lambda to_end: 1]),
     )
 
 
@@ -152,6 +153,13 @@ def test_an_earlier_stage_holds_more_versions() -> None:
     found = partition(layers, Devices(capacities=[1, 1, 1], memory=[30, 40, 100]))
     assert found.cuts == (1, 3)
     assert found.memory_bytes == (30, 40, 10)
+
+
+def test_a_stage_holds_what_it_is_sent_as_well() -> None:
+    layers = Layers(times=[1] * 4, outputs=[5, 1, 3, 0], weights=[8] * 4, activations=[2] * 4)
+    assert evaluate((1, 3), (0, 1, 2), layers, Devices(capacities=[1, 1, 1])).memory_bytes == (30, 2 * 25, 13)
+    at_once = replace(layers, in_flight=lambda to_end: 1)
+    assert evaluate((1, 3), (0, 1, 2), at_once, Devices(capacities=[1, 1, 1])).memory_bytes == (10, 25, 13)
 
 
 def test_short_memory_says_who_and_by_how_much() -> None:
