@@ -72,6 +72,16 @@ def test_plans_for_each_single_death_are_ready() -> None:
     assert planner.plan(["d0", "d2"]).order == ("d0", "d2")
 
 
+def test_the_death_of_the_first_is_foreseen_where_another_holds_the_data() -> None:
+    planner = planner_of([1, 2, 3])
+    planner.foresee(["d0", "d1", "d2"], ["d2", "d1"])
+    assert len(planner._ahead) == 3
+    assert planner.plan(["d2", "d1"]) is planner._ahead[frozenset(("d1", "d2"))]
+    assert planner.plan(["d2", "d1"]).order[0] == "d2"
+    planner.foresee(["d0"])
+    assert planner._ahead == {}
+
+
 def test_a_device_that_has_slowed_down_is_worth_moving_away_from() -> None:
     planner = planner_of([1, 1, 1])
     old = planner.plan(["d0", "d1", "d2"])
@@ -162,6 +172,14 @@ def test_a_neighbour_without_room_does_not_take_over() -> None:
     plan = Neighbour().layout(planner, old, ["d0", "d1"])
     assert plan.order[0] == "d0"
     assert all(taken(plan, place) <= 12e3 for place, name in enumerate(plan.order) if name == "d1")
+
+
+def test_a_death_that_leaves_too_little_memory_does_not_hide_the_others() -> None:
+    planner = remembering([12e3, 1e9, 12e3])
+    with pytest.raises(ShortMemoryError):
+        planner.plan(["d0", "d2"])
+    planner.foresee(["d0", "d1", "d2"])
+    assert set(planner._ahead) == {frozenset(("d0", "d1"))}
 
 
 def test_what_fits_no_memory_is_said() -> None:

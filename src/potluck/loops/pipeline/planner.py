@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -78,20 +79,24 @@ class Planner:
         """ShortMemoryError if the devices cannot hold the model in any layout; other troubles are told later."""
         try:
             self.plan(candidates)
-        except ShortMemoryError:
-            raise
-        except UserError:
-            pass
+        except UserError as error:
+            if isinstance(error, ShortMemoryError):
+                raise
 
-    def foresee(self, candidates: Sequence[str]) -> None:
-        """Work out the plan for each single death, so that it is there when it is needed."""
+    def foresee(self, candidates: Sequence[str], without_first: Sequence[str] = ()) -> None:
+        """Work out the plan for each single death, so that it is there when it is needed.
+
+        Should the first die, those who are left are led by another who holds the data, if there is one. Where too few
+        would be left to hold the model, there is nothing to foresee.
+        """
         self._ahead = {}
-        if len(candidates) <= 1:
-            return
+        lefts = [[name for name in candidates if name != lost] for lost in candidates[1:]]
+        if without_first:
+            lefts.append(list(without_first))
         ahead = {}
-        for lost in candidates[1:]:
-            left = [name for name in candidates if name != lost]
-            ahead[frozenset(left)] = self.plan(left)
+        for left in lefts:
+            with suppress(UserError):
+                ahead[frozenset(left)] = self.plan(left)
         self._ahead = ahead
 
     def forget(self) -> None:

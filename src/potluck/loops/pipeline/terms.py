@@ -136,10 +136,7 @@ class Terms(Leader):
 
     def _foresee(self, candidates: list[str]) -> None:
         """Have plans ready for each single death."""
-        try:
-            self._planner.foresee(candidates)
-        except UserError:
-            self._planner.forget()
+        self._planner.foresee(candidates, self._candidates(candidates[1:]))
 
     async def _finish(self) -> Ending | None:
         """Let those before the dead apply what had passed it: then it need not be done again."""
