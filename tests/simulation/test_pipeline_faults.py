@@ -80,6 +80,24 @@ def test_neighbours_that_die_together_cost_what_was_not_saved(tmp_path: Path, de
     assert sum(note.fields["before"] - note.fields["to"] for note in story.instants("rolled back")) <= 6
 
 
+@pytest.mark.parametrize("kind", ["incremental", "periodic"])
+@pytest.mark.parametrize("dead", [("d1", "d2"), ("d1", "d2", "d3")])
+def test_a_copy_at_the_coordinator_saves_neighbours_that_die_together(
+    tmp_path: Path, kind: str, dead: tuple[str, ...]
+) -> None:
+    """Without it and without checkpoints they would take the run back to where it began."""
+    lost = {}
+    for central in (0, 4):
+        replication = {"kind": kind, "central": central}
+        result, story = run(
+            tmp_path / f"{central}", [crash(device, 0.45) for device in dead], pipeline={"replication": replication}
+        )
+        check(result, story)
+        assert {note.node for note in story.instants("lost")} == set(dead)
+        lost[central] = sum(note.fields["before"] - note.fields["to"] for note in story.instants("rolled back"))
+    assert lost[4] <= 4 + 2 < lost[0]
+
+
 def test_two_who_are_no_neighbours_may_die_together(tmp_path: Path) -> None:
     result, story = run(tmp_path / "run", [crash("d1"), crash("d3")])
     check(result, story)
