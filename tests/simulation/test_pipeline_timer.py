@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
+from potluck.loops.messages import Message
+from potluck.loops.pipeline.messages import Assign, Fetch
 from potluck.loops.pipeline.watch import Watch
 from potluck.worlds.simulated.world import World
-from tests.simulation.pipelines import Story
-from tests.simulation.test_pipeline_faults import check, run
+from tests.simulation.pipelines import Story, job_of
+from tests.simulation.test_pipeline_faults import bench, check, run
 
 RETRY_S, STRUCK_S = 0.2, 0.5
 STALL_S = 20 * RETRY_S  # without the timer, that long goes by before a new term begins
@@ -96,6 +98,41 @@ def test_who_is_merely_slow_keeps_its_place(tmp_path: Path) -> None:
     longest = max(late - early for early, late in pairwise(committed))
     assert longest > 13 * RETRY_S, "as slow as one who is given up"
     assert len(story.instants("overdue")) > 0
+    assert left_out(story) == []
+    assert len(story.instants("partition")) == 1
+
+
+@pytest.mark.parametrize("last_heard", [Fetch, Assign])
+def test_who_falls_silent_while_nothing_flows_is_left_out_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last_heard: type[Message]
+) -> None:
+    """When layers are handed out, or brought together for a checkpoint."""
+    arrive, struck = World._arrive, list[float]()
+
+    def swallow(self: World, origin: Any, target: Any, incarnation: int, envelope: Any) -> None:
+        if target.name == "d2" and isinstance(envelope.message, last_heard):
+            struck.append(self.loop.time())
+        if not struck or "d2" not in (origin.name, target.name):
+            arrive(self, origin, target, incarnation, envelope)
+
+    monkeypatch.setattr(World, "_arrive", swallow)
+    result, story = run(tmp_path / "run", [], checkpoint=6)
+    check(result, story)
+    assert left_out(story) == ["d2"]
+    assert story.instants("left out")[0].at < struck[0] + 16 * RETRY_S
+
+
+def test_layers_that_take_long_to_travel_are_waited_for(tmp_path: Path) -> None:
+    """Longer than one who is silent: who is asked again for what is on its way says so."""
+    retry_s, narrow = 0.02, {"up": "20 kbit/s", "down": "20 kbit/s"}
+    members = [{"name": f"d{place}", "flops": "100 kFLOP/s", "link": narrow} for place in range(3)]
+    cuts = {"kind": "cuts", "after": [3, 4]}
+    pipeline = {"batch": 8, "partition": cuts, "retry": f"{retry_s} s", "replication": "none"}
+    job = job_of(members, pipeline=pipeline, stop={"rounds": 3}, evaluate=0, checkpoint=1)
+    result = bench().simulate(job, tmp_path / "run")
+    story = Story(tmp_path / "run")
+    assert result.status == "done", result.reason
+    assert max(span.end - span.start for span in story.spans("fetch")) > 13 * retry_s
     assert left_out(story) == []
     assert len(story.instants("partition")) == 1
 

@@ -47,7 +47,7 @@ from potluck.loops.progress import Ending
 __all__ = ["Conductor"]
 
 _STALL = 20  # times `retry` (or a batch's time) until held-out batches are sent anew
-_RECALL, _APART = 4, 20  # times `retry`, after which one who was silent, or cut off from a neighbour, is asked back
+_APART = 20  # times `retry`, after which one who was cut off from a neighbour is asked back
 
 
 class Conductor(Terms):
@@ -134,7 +134,7 @@ class Conductor(Terms):
             return
         silent, apart = (watch.silent(self._here), watch.apart()) if watch.asking else ([], None)
         for device in silent:
-            self._leave_out(device, "does not answer", _RECALL)
+            self._leave_out(device, "does not answer")
         if not silent and apart is not None:
             self._leave_out(apart[0], f"is cut off from {apart[1]}", _APART)
         if not self._disturbed and watch.has_stalled(now):
@@ -144,15 +144,6 @@ class Conductor(Terms):
             watch.ask(now)
             self._chronicle.note(self._node.name, "overdue", term=self._term, usual=watch.usual_s)
             self._nudge()
-
-    def _leave_out(self, device: str, reason: str, pause: int) -> None:
-        """Go on without a device that is connected, as if it were lost, until it answers again."""
-        assert self._ledger is not None
-        self._chronicle.note(device, "left out", term=self._term, reason=reason)
-        self._aside.put(device, self._node.now(), pause * float(self._settings.retry))
-        self._speeds.forget(device)
-        self._ledger.lose(device)
-        self._disturbed = True
 
     def _take_back(self, device: str) -> None:
         if self._aside.take_back(device):

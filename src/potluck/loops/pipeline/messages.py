@@ -120,7 +120,10 @@ class Inquire(Word, frozen=True):
 
 
 class Doing(Word, frozen=True):
-    """What a stage waits for (from whom, the message, the part), and what it has sent and could send again."""
+    """What a stage waits for (from whom, the message, the part), and what it has sent and could send again.
+
+    Also said by who is asked again for what it is still at.
+    """
 
     term: int
     awaits: tuple[tuple[str, str, int], ...] = ()
