@@ -8,12 +8,16 @@ from typing import Any
 import pytest
 
 from potluck.cli.plan_pipeline import as_json, show
+from potluck.errors import UserError
 from potluck.job import Job, make
 from potluck.run.pipeline import PipelineSetup
 
 
-def planned(recipe: str, **pipeline: Any) -> tuple[Job, PipelineSetup]:
-    devices = [{"name": name, "flops": f"{speed} GFLOP/s"} for name, speed in (("a", 20), ("b", 2), ("c", 10))]
+def planned(recipe: str, memory: str = "4 GB", small: str = "", **pipeline: Any) -> tuple[Job, PipelineSetup]:
+    devices = [
+        {"name": name, "flops": f"{speed} GFLOP/s", "memory": small if small and name == "c" else memory}
+        for name, speed in (("a", 20), ("b", 2), ("c", 10))
+    ]
     job = make(
         {
             "task": {"model": "vgg9", "data": "cifar10"},
@@ -39,6 +43,24 @@ def test_every_stage_is_in_the_table_and_in_the_drawing(recipe: str, capsys: pyt
         assert f"{place} {stage['device']} " in said
     assert [stage["layers"][0] for stage in stages[1:]] == [stage["layers"][1] + 1 for stage in stages[:-1]]
     assert ("left out" in said) == (len(stages) < 3)
+
+
+@pytest.mark.parametrize("recipe", ["ftpipehd", "ftpipehd-as-published", "gpipe", "single"])
+def test_what_cannot_fit_is_said_in_one_line_before_anything_begins(recipe: str) -> None:
+    short = r"^[abc] is [\d.]+ MB short of memory: as stage \d it needs .*smaller batch"
+    with pytest.raises(UserError, match=short) as said:
+        planned(recipe, memory="20 MB")
+    assert "\n" not in str(said.value)
+
+
+def test_a_small_device_gets_what_fits() -> None:
+    """By its weights alone it would keep its four layers, which take 23.6 MB."""
+
+    def share(memory: str) -> int:
+        stages = json.loads(as_json(*planned("ftpipehd", small=memory)))["stages"]
+        return sum(stage["layers"][1] - stage["layers"][0] + 1 for stage in stages if stage["device"] == "c")
+
+    assert (share("60 MB"), share("30 MB")) == (4, 0)
 
 
 def test_windows_that_are_too_narrow_are_told() -> None:

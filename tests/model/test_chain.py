@@ -59,6 +59,28 @@ def test_layers_are_counted_as_people_count_them() -> None:
     assert counts == {"vgg19": 19, "resnet152": 151 + 4 + 1, "mobilenet-v2": 53, "densenet121": 121}
 
 
+@pytest.mark.parametrize("name", ["resnet20", "mobilenet-v2-cifar", "vgg9"])
+def test_activations_are_what_the_way_back_needs(name: str) -> None:
+    """What autograd keeps of a batch, weights aside, fits into what the layers are said to hold, and not much less."""
+    chain, batch = of_zoo(name), 4
+    module = zoo.build(name, classes=10)
+    own = {tensor.untyped_storage().data_ptr() for tensor in (*module.parameters(), *module.buffers())}
+    kept: dict[int, int] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        memory = tensor.untyped_storage()
+        if memory.data_ptr() not in own and tensor.is_floating_point():
+            kept[memory.data_ptr()] = memory.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        output = module(torch.randn(batch, *chain.shape))
+    said = batch * sum(layer.activation_bytes for layer in chain.layers)
+    assert output.requires_grad
+    assert sum(kept.values()) <= said <= 2 * sum(kept.values())
+    assert all(layer.activation_bytes >= layer.output_bytes for layer in chain.layers)
+
+
 def test_layers_follow_execution_not_definition() -> None:
     chain = trace(styles.Residual(), (3, 6, 6))
     block = ["block1.conv1", "block1.conv2", "block1.down"]

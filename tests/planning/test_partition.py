@@ -6,6 +6,7 @@ import math
 import random
 import time
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -25,6 +26,7 @@ def some_layers(rng: random.Random, count: int) -> Layers:
         outputs=[rng.choice([0, 1, 2, 4, 8, math.inf]) for _ in range(count)],
         weights=[rng.randrange(4) for _ in range(count)],
         activations=[rng.randrange(4) for _ in range(count)],
+        in_flight=rng.choice([lambda to_end: to_end, lambda to_end: to_end, lambda to_end: 1]),
     )
 
 
@@ -154,6 +156,13 @@ def test_an_earlier_stage_holds_more_versions() -> None:
     assert found.memory_bytes == (30, 40, 10)
 
 
+def test_a_stage_holds_what_it_is_sent_as_well() -> None:
+    layers = Layers(times=[1] * 4, outputs=[5, 1, 3, 0], weights=[8] * 4, activations=[2] * 4)
+    assert evaluate((1, 3), (0, 1, 2), layers, Devices(capacities=[1, 1, 1])).memory_bytes == (30, 2 * 25, 13)
+    at_once = replace(layers, in_flight=lambda to_end: 1)
+    assert evaluate((1, 3), (0, 1, 2), at_once, Devices(capacities=[1, 1, 1])).memory_bytes == (10, 25, 13)
+
+
 def test_short_memory_says_who_and_by_how_much() -> None:
     layers = Layers(times=[1] * 4, outputs=[0] * 4, weights=[8e6] * 4)
     with pytest.raises(ShortMemoryError, match=r"device 0 is 1 MB short .* needs 16 MB and has 15 MB") as caught:
@@ -199,8 +208,8 @@ def test_bad_questions_are_refused() -> None:
         partition(layers, devices, order="sideways")  # type: ignore[arg-type]
     with pytest.raises(UserError, match="one less"):
         published([1, 1], [1, 1], [1, 1], [])
-    right: dict[str, list[float]] = {"times": [1, 1], "outputs": [1, 1]}
-    wrongs: list[dict[str, list[float]]] = [
+    right: dict[str, Any] = {"times": [1, 1], "outputs": [1, 1]}
+    wrongs: list[dict[str, Any]] = [
         {"times": []},
         {"times": [math.nan, 1]},
         {"outputs": [1]},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 import potluck
+from potluck.loops.pipeline.planner import Plan, Planner
 from tests.simulation.pipelines import Bench, Story, data_of, deep_net, expected, job_of, same
 
 BATCHES, BATCH = 24, 8
@@ -78,6 +80,24 @@ def test_neighbours_that_die_together_cost_what_was_not_saved(tmp_path: Path, de
     assert sum(note.fields["before"] - note.fields["to"] for note in story.instants("rolled back")) <= 6
 
 
+@pytest.mark.parametrize("kind", ["incremental", "periodic"])
+@pytest.mark.parametrize("dead", [("d1", "d2"), ("d1", "d2", "d3")])
+def test_a_copy_at_the_coordinator_saves_neighbours_that_die_together(
+    tmp_path: Path, kind: str, dead: tuple[str, ...]
+) -> None:
+    """Without it and without checkpoints they would take the run back to where it began."""
+    lost = {}
+    for central in (0, 4):
+        replication = {"kind": kind, "central": central}
+        result, story = run(
+            tmp_path / f"{central}", [crash(device, 0.45) for device in dead], pipeline={"replication": replication}
+        )
+        check(result, story)
+        assert {note.node for note in story.instants("lost")} == set(dead)
+        lost[central] = sum(note.fields["before"] - note.fields["to"] for note in story.instants("rolled back"))
+    assert lost[4] <= 4 + 2 < lost[0]
+
+
 def test_two_who_are_no_neighbours_may_die_together(tmp_path: Path) -> None:
     result, story = run(tmp_path / "run", [crash("d1"), crash("d3")])
     check(result, story)
@@ -89,6 +109,28 @@ def test_the_central_device_gives_way_to_another_that_holds_the_data(tmp_path: P
     check(result, story)
     assert story.instants("partition")[-1].fields["order"][0] == "d2"
     assert sum(note.fields["before"] - note.fields["to"] for note in story.instants("rolled back")) <= 1
+
+
+@pytest.mark.parametrize("dead", ["d0", "d1", "d2", "d3"])
+def test_the_layout_after_any_single_death_was_worked_out_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dead: str
+) -> None:
+    asked: list[tuple[tuple[str, ...], bool]] = []
+    plan = Planner.plan
+
+    def spied(self: Planner, candidates: Sequence[str]) -> Plan:
+        found = plan(self, candidates)
+        asked.append((tuple(candidates), found in self._ahead.values()))
+        return found
+
+    monkeypatch.setattr(Planner, "plan", spied)
+    result, story = run(tmp_path / "run", [crash(dead)], pipeline={"sources": ["d2"]})
+    check(result, story)
+    left = [name for name in ("d0", "d2", "d1", "d3") if name != dead]
+    first = left[0]
+    wanted = (first, *(name for name in ("d0", "d1", "d2", "d3") if name in left and name != first))
+    assert dead not in story.instants("partition")[-1].fields["order"]
+    assert (wanted, True) in asked
 
 
 def test_without_the_data_the_run_stops_and_can_be_resumed(tmp_path: Path) -> None:

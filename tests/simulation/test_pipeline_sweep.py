@@ -105,7 +105,7 @@ def _check_rollbacks(job: potluck.Job, story: Story) -> None:
     lost: set[str] = set()
     for record in story.records:
         name = getattr(record, "name", "")
-        if name == "lost":
+        if name in ("lost", "left out"):
             lost.add(record.node)  # type: ignore[attr-defined]
         elif name == "partition":
             layout, lost = record.fields, set()  # type: ignore[attr-defined]

@@ -34,6 +34,7 @@ class Layer:
     output_bytes: int
     macs: int
     opener: str | None = None
+    activation_bytes: int = 0  # of all that is made in the layer, which the way back needs
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,7 @@ class _Draft:
     tensors: list[str] = field(default_factory=list)
     flops: int = 0
     output_bytes: int = 0
+    activation_bytes: int = 0
 
 
 class Ledger:
@@ -107,6 +109,10 @@ class Ledger:
         """What a layer hands on, for the whole batch."""
         self._drafts[layer].output_bytes = output_bytes
 
+    def activations(self, layer: int, activation_bytes: int) -> None:
+        """All that a layer makes, for the whole batch."""
+        self._drafts[layer].activation_bytes = activation_bytes
+
     def unused(self) -> tuple[str, ...]:
         """Parameters that no layer has used."""
         return tuple(name for name in self._parameters if name not in self._owner)
@@ -134,6 +140,7 @@ class Ledger:
             output_bytes=-(-draft.output_bytes // BATCHES[0]),
             macs=per_sample(draft.flops, BATCHES[0]),
             opener=draft.opener,
+            activation_bytes=-(-max(draft.activation_bytes, draft.output_bytes) // BATCHES[0]),
         )
 
 
@@ -150,6 +157,8 @@ def divide(recording: Recording) -> tuple[Ledger, dict[fx.Node, int]]:
             layer_of[node] = min(layer_of[user] for user in node.users)
     for layer, output_bytes in enumerate(_outputs(recording, layer_of)):
         ledger.output(layer, output_bytes)
+    for layer, activation_bytes in enumerate(_activations(recording, layer_of)):
+        ledger.activations(layer, activation_bytes)
     return ledger, layer_of
 
 
@@ -186,6 +195,15 @@ def _outputs(recording: Recording, layer_of: dict[fx.Node, int]) -> list[int]:
     for node, layer in layer_of.items():
         leaves = any(user.op == "output" or layer_of[user] > layer for user in node.users)
         if leaves and node.op not in ("get_attr", "placeholder"):
+            made[layer] |= _storages(recording.facts[node])
+    return [sum(sizes.values()) for sizes in made]
+
+
+def _activations(recording: Recording, layer_of: dict[fx.Node, int]) -> list[int]:
+    """Bytes of all that is made in each layer, the network's input in the first; what is done in place adds nothing."""
+    made: list[dict[int, int]] = [{} for _ in range(max(layer_of.values()) + 1)]
+    for node, layer in layer_of.items():
+        if node.op not in ("get_attr", "output"):
             made[layer] |= _storages(recording.facts[node])
     return [sum(sizes.values()) for sizes in made]
 

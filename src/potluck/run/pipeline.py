@@ -101,7 +101,9 @@ class PipelineSetup:
 
     @staticmethod
     def of(job: Job, task: Task | None, data: Path | None, elsewhere: bool = False) -> PipelineSetup:
-        return _timing_only(job, task) if job.timing_only else _real(job, task or build(job.task, data), elsewhere)
+        found = _timing_only(job, task) if job.timing_only else _real(job, task or build(job.task, data), elsewhere)
+        found.planner().check_memory(found.candidates())
+        return found
 
     @property
     def settings(self) -> Pipeline:
@@ -196,6 +198,7 @@ def chain_costs(chain: Chain, layout: Layout, moments: int, between: str = "laye
         param_bytes=[_span(layout.param_bounds, layer) * layout.itemsize for layer in range(layout.layers)],
         buffer_bytes=[_span(layout.buffer_bounds, layer) * layout.itemsize for layer in range(layout.layers)],
         moments=moments,
+        activation_bytes=[float(layer.activation_bytes) for layer in chain.layers],
     )
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,8 +12,11 @@ import pytest
 from potluck.errors import UserError
 from potluck.fleet import Fleet
 from potluck.loops.pipeline.costs import ChainCosts
-from potluck.loops.pipeline.planner import Planner
+from potluck.loops.pipeline.planner import Plan, Planner
+from potluck.loops.pipeline.recovery import Neighbour
 from potluck.loops.pipeline.settings import Pipeline
+from potluck.planning.partition import ShortMemoryError, evaluate
+from potluck.planning.partition.brute import least_period
 from potluck.settings import decode
 
 COSTS = ChainCosts([1.0] * 8, [2.0] * 8, [10.0] * 7 + [math.inf], [1000] * 8, [0] * 8)
@@ -67,6 +72,16 @@ def test_plans_for_each_single_death_are_ready() -> None:
     assert planner.plan(["d0", "d2"]).order == ("d0", "d2")
 
 
+def test_the_death_of_the_first_is_foreseen_where_another_holds_the_data() -> None:
+    planner = planner_of([1, 2, 3])
+    planner.foresee(["d0", "d1", "d2"], ["d2", "d1"])
+    assert len(planner._ahead) == 3
+    assert planner.plan(["d2", "d1"]) is planner._ahead[frozenset(("d1", "d2"))]
+    assert planner.plan(["d2", "d1"]).order[0] == "d2"
+    planner.foresee(["d0"])
+    assert planner._ahead == {}
+
+
 def test_a_device_that_has_slowed_down_is_worth_moving_away_from() -> None:
     planner = planner_of([1, 1, 1])
     old = planner.plan(["d0", "d1", "d2"])
@@ -76,6 +91,95 @@ def test_a_device_that_has_slowed_down_is_worth_moving_away_from() -> None:
     assert planner.period(old) == pytest.approx(4 * before, rel=0.2)
     assert new.period < planner.period(old) / 1.5
     assert planner.migration(old, new) > 0
+
+
+HEAVY = replace(COSTS, activation_bytes=[50.0, 400.0, 200.0, 100.0, 100.0, 100.0, 50.0, 50.0])
+SAMPLES = 10
+
+
+def remembering(memory: list[float], **settings: Any) -> Planner:
+    """Uneven links, so that windows that fill are wider than the number of stages."""
+    devices = [
+        {"name": f"d{place}", "flops": 1000.0, "memory": room, "link": {"up": 5e3, "down": 5e3, "latency": "20 ms"}}
+        for place, room in enumerate(memory)
+    ]
+    return Planner(decode({"devices": devices}, Fleet).members, HEAVY, SAMPLES, decode(settings, Pipeline))
+
+
+def taken(plan: Plan, place: int) -> float:
+    """Bytes of a stage: as many versions of its layers and batches between forward and backward as it lets in."""
+    layers = plan.stages[place]
+    arriving = HEAVY.crossing_bytes[layers[0] - 1] * SAMPLES if layers[0] else 0.0
+    inside = sum(HEAVY.activation_bytes[layers[0] : layers[-1] + 1]) * SAMPLES
+    return plan.windows[place] * (HEAVY.state_bytes(layers[0], layers[-1]) + inside + arriving)
+
+
+@pytest.mark.parametrize("fill", ["published", "filling"])
+@pytest.mark.parametrize("order", ["given", "search"])
+def test_a_small_device_gets_a_part_that_fits(fill: str, order: str) -> None:
+    """Against every layout there is, in the same costs."""
+    rng, names, refused = random.Random(0), ["d0", "d1", "d2"], 0
+    for _ in range(60):
+        memory = [rng.choice([5e3, 9e3, 15e3, 30e3, 1e9]) for _ in names]
+        planner = remembering(
+            memory, schedule={"kind": "1f1b", "fill": fill}, partition={"kind": "optimal", "order": order}
+        )
+        best = least_period(
+            planner._layers(names), planner._facts(names), search=order == "search", subset=True, pinned=0
+        )
+        if math.isinf(best):
+            refused += 1
+            with pytest.raises(ShortMemoryError, match=r"^d[012] is .* short of memory"):
+                planner.plan(names)
+            continue
+        plan = planner.plan(names)
+        places = [names.index(name) for name in plan.order]
+        assert evaluate(plan.cuts, places, planner._layers(names), planner._facts(names)).period == best
+        for place, name in enumerate(plan.order):
+            assert taken(plan, place) <= memory[names.index(name)]
+        assert list(plan.windows) == sorted(plan.windows, reverse=True)
+    assert 0 < refused < 50
+
+
+def test_what_is_between_forward_and_backward_counts() -> None:
+    """Weights alone would leave the small device half of the layers."""
+    wide, narrow = remembering([1e9, 1e9]).plan(["d0", "d1"]), remembering([1e9, 9e3]).plan(["d0", "d1"])
+    assert [len(stage) for stage in wide.stages] == [4, 4]
+    assert HEAVY.state_bytes(4, 7) < 9e3 < taken(wide, 1)
+    assert 0 < len(narrow.stages[1]) < 4
+
+
+def test_windows_stay_within_memory() -> None:
+    filling = {"schedule": {"kind": "1f1b", "fill": "filling"}, "partition": {"kind": "cuts", "after": [2, 5]}}
+    names = ["d0", "d1", "d2"]
+    wide = remembering([1e9] * 3, **filling).plan(names)
+    tight = remembering([1e9, 25e3, 1e9], **filling).plan(names)
+    assert wide.windows[1] > tight.windows[1] == 2
+    assert tight.windows[2] <= tight.windows[1] <= tight.windows[0]
+    assert tight.period > wide.period, "it is known what that costs"
+
+
+def test_gpipe_holds_one_batch_whatever_the_stages() -> None:
+    gpipe = {"schedule": {"kind": "gpipe", "micro_batches": 5}, "partition": {"kind": "cuts", "after": [3]}}
+    assert remembering([16e3, 1e9], **gpipe).plan(["d0", "d1"]).cuts == (4,)
+    with pytest.raises(ShortMemoryError, match="d0 is"):
+        remembering([16e3, 1e9], **{**gpipe, "schedule": "1f1b"}).plan(["d0", "d1"])
+
+
+def test_a_neighbour_without_room_does_not_take_over() -> None:
+    planner = remembering([1e9, 12e3, 1e9])
+    old = planner.fixed((5, 6), ("d0", "d2", "d1"))
+    plan = Neighbour().layout(planner, old, ["d0", "d1"])
+    assert plan.order[0] == "d0"
+    assert all(taken(plan, place) <= 12e3 for place, name in enumerate(plan.order) if name == "d1")
+
+
+def test_a_death_that_leaves_too_little_memory_does_not_hide_the_others() -> None:
+    planner = remembering([12e3, 1e9, 12e3])
+    with pytest.raises(ShortMemoryError):
+        planner.plan(["d0", "d2"])
+    planner.foresee(["d0", "d1", "d2"])
+    assert set(planner._ahead) == {frozenset(("d0", "d1"))}
 
 
 def test_what_fits_no_memory_is_said() -> None:

@@ -40,4 +40,5 @@ def costs() -> ChainCosts:
         param_bytes=derived.param_bytes,
         buffer_bytes=derived.buffer_bytes,
         moments=1,
+        activation_bytes=derived.activation_bytes,
     )

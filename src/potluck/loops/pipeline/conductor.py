@@ -23,8 +23,11 @@ from potluck.loops.pipeline.messages import (
     Begin,
     Close,
     Closed,
+    Doing,
     Examine,
     Fetch,
+    Halt,
+    Inquire,
     Inventory,
     Kept,
     Missing,
@@ -38,11 +41,13 @@ from potluck.loops.pipeline.messages import (
 from potluck.loops.pipeline.planner import Plan
 from potluck.loops.pipeline.speeds import Speeds
 from potluck.loops.pipeline.terms import Terms
+from potluck.loops.pipeline.watch import Watch
 from potluck.loops.progress import Ending
 
 __all__ = ["Conductor"]
 
-_STALL = 20  # times `retry` (or a batch's time) without any news from a stage, after which a new term begins
+_STALL = 20  # times `retry` (or a batch's time) until held-out batches are sent anew
+_APART = 20  # times `retry`, after which one who was cut off from a neighbour is asked back
 
 
 class Conductor(Terms):
@@ -54,8 +59,8 @@ class Conductor(Terms):
         self._start = self._end = 0  # of the stretch
         self._closing = self._closed = False
         self._wish: Ending | None = None  # what ends the run once nothing is in flight
-        self._mean_s = 0.0  # between two batches
-        self._heard_at = self._moved_at = 0.0
+        self._watch = Watch(float(orders.settings.retry))
+        self._heard_at = 0.0
         self._exams = orders.archive.exams
         self._attempt = 0  # at measuring
 
@@ -103,26 +108,47 @@ class Conductor(Terms):
         """Let batches flow until none is in flight; only a failure ends the run here."""
         self._start, self._end = self.books.round, max(self._rules.next_stop(self.books.round), self.books.round + 1)
         self._closing = self._closed = False
-        self._moved_at = self._node.now()
+        assert self._ledger is not None
+        self._watch.begin(self._ledger.plan, self._node.now())
         self._nudge()
         while self.books.round < self._end and not self._disturbed:
-            ending = await self._next(self._heard_at + max(float(self._settings.retry), 3 * self._mean_s))
+            ending = await self._next(self._heard_at + self._pace(), self._watch.next_at)
             if ending is not None and ending.status == "failed":
                 return ending
-            self._watch_for_stall()
+            self._watch_batches()
             self._wish = self._wish or ending
             if (self._wish is not None or self._changed) and not self._closing:
                 self._closing = True
                 self._nudge()
         return None
 
-    def _watch_for_stall(self) -> None:
-        """Messages get lost and are asked for again; where even that leads nowhere, a new term may."""
-        period = self._ledger.plan.period if self._ledger is not None else 0.0
-        longest = _STALL * max(float(self._settings.retry), self._mean_s, period)
-        if self._node.now() - self._moved_at > longest and not self._disturbed:
+    def _pace(self) -> float:
+        """How long nothing is heard before what the stages must know is said again."""
+        retry = float(self._settings.retry)
+        return retry if self._watch.asking else max(retry, 3 * self._watch.mean_s)
+
+    def _watch_batches(self) -> None:
+        """Where no batch comes, ask the stages; who does not answer, or cannot reach a neighbour, is left out."""
+        now, watch = self._node.now(), self._watch
+        if self._disturbed or now < watch.next_at:
+            return
+        silent, apart = (watch.silent(self._here), watch.apart()) if watch.asking else ([], None)
+        for device in silent:
+            self._leave_out(device, "does not answer")
+        if not silent and apart is not None:
+            self._leave_out(apart[0], f"is cut off from {apart[1]}", _APART)
+        if not self._disturbed and watch.has_stalled(now):
             self._disturbed = True
             self._chronicle.note(self._node.name, "stalled", term=self._term)
+        if not self._disturbed:
+            watch.ask(now)
+            self._chronicle.note(self._node.name, "overdue", term=self._term, usual=watch.usual_s)
+            self._nudge()
+
+    def _take_back(self, device: str) -> None:
+        if self._aside.take_back(device):
+            self._chronicle.note(device, "answers again", term=self._term)
+            self._has_joined(device)
 
     def _nudge(self) -> None:
         """Say what the stages must know of the stretch, for the first time or because nothing was heard for a while."""
@@ -135,11 +161,16 @@ class Conductor(Terms):
                 self._node.send(device, Close(self._term, self._end))
         if self._closing and not self._closed:
             self._node.send(order[0], Close(self._term))
+        for device in self._watch.unanswered(self._here) if self._watch.asking else ():
+            self._node.send(device, Inquire(self._term))
 
-    async def _next(self, until: float) -> Ending | None:
+    async def _next(self, until: float, look_at: float = math.inf) -> Ending | None:
         """Handle the next thing that happens, and give up when nothing moves for too long."""
-        envelope = await self._node.receive(min(until, self._patience.ends_at, self._broken_at))
+        wakes_at = min(look_at, self._aside.next_at, self._broken_at)
+        envelope = await self._node.receive(min(until, wakes_at, self._patience.ends_at))
         now = self._node.now()
+        for device in self._aside.due(now):
+            self._node.send(device, Halt(self._term, self._history.terms))
         if envelope is not None:
             self._handle(envelope)
         elif now >= self._patience.ends_at:
@@ -198,9 +229,13 @@ class Conductor(Terms):
     # --- what comes in ---------------------------------------------------------------------------------------------
 
     def _hear(self, sender: str, message: Message) -> None:
+        self._watch.hear(sender)
         match message:
             case Inventory() | Ready():
                 self._answer(sender, message)
+                self._take_back(sender)
+            case Doing() as doing:
+                self._watch.told(sender, doing)
             case Missing():
                 self._disturbed = True
             case Stuck():
@@ -233,8 +268,8 @@ class Conductor(Terms):
         self._heard_at = self._node.now()
         self.books.bytes_received += report.sent
         if ledger.report(sender, report):
-            self._moved_at = self._node.now()
-            self._patience.reach(report.applied, self._moved_at)
+            self._watch.moved(self._node.now())
+            self._patience.reach(report.applied, self._node.now())
             self._watch_speed(ledger.plan, sender, report.seconds)
         while self.books.round < ledger.committed:
             self._commit(ledger)
@@ -248,8 +283,7 @@ class Conductor(Terms):
     def _commit(self, ledger: Ledger) -> None:
         """Every stage has applied the next batch."""
         now, batch = self._node.now(), self.books.round
-        took = now - self._committed_at
-        self._mean_s = took if not self._mean_s else 0.9 * self._mean_s + 0.1 * took
+        self._watch.observe(now - self._committed_at)
         self._stand_at(batch + 1)
         self.books.updates += 1
         self._chronicle.note(self._node.name, "committed", batch=batch, term=self._term)
@@ -303,4 +337,4 @@ class Conductor(Terms):
         A batch takes as many periods as there are batches in flight, and all but one of them are over.
         """
         in_flight = plan.windows[0]
-        return self._committed_at + (self._settings.recovery.factor * in_flight - (in_flight - 1)) * self._mean_s
+        return self._committed_at + (self._settings.recovery.factor * in_flight - (in_flight - 1)) * self._watch.mean_s

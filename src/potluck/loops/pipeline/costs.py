@@ -22,6 +22,7 @@ class ChainCosts:
     buffer_bytes: Sequence[int]
     label_bytes: int = 8  # of a sample
     moments: int = 1  # vectors beside the weights that the optimizer holds
+    activation_bytes: Sequence[float] = ()  # of a sample, held between its forward and its backward; none given: 0
 
     @property
     def layers(self) -> int:

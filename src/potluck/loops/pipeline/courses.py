@@ -121,6 +121,10 @@ class Timetable(Part, frozen=True, kw_only=True):
         """Into how many parts a batch is cut."""
         return 1
 
+    def in_flight(self, to_end: int) -> int:
+        """Batches that a stage must be able to hold, of so many stages from it to the end."""
+        return to_end
+
     def windows(self, durations: Durations, least: float = 0.0) -> tuple[int, ...]:
         """How many parts each stage has in flight at most; the period cannot be shorter than `least`."""
         return published_windows(durations.stages)
@@ -161,6 +165,9 @@ class GPipe(Timetable, frozen=True, kw_only=True, tag="gpipe"):
     @property
     def parts(self) -> int:
         return self.micro_batches
+
+    def in_flight(self, to_end: int) -> int:
+        return 1
 
     def period(self, durations: Durations, windows: Sequence[int]) -> float:
         each = (durations.forward, durations.backward, durations.down, durations.up)

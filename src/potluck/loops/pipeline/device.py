@@ -17,6 +17,7 @@ from potluck.loops.pipeline.messages import (
     Begin,
     Close,
     Closed,
+    Doing,
     Exam,
     Examine,
     ExamLabels,
@@ -24,6 +25,7 @@ from potluck.loops.pipeline.messages import (
     Finish,
     Gradient,
     Halt,
+    Inquire,
     Inventory,
     Kept,
     Labels,
@@ -104,6 +106,8 @@ class StageDevice:
                     self._node.send(COORDINATOR, Closed(self._term, closed))
             case Finish():
                 stage.finish()
+            case Inquire():
+                self._node.send(COORDINATOR, stage.doing())
             case Activation() | Labels() | Gradient() as message:
                 stage.take(message)
             case Examine() as examine:
@@ -136,6 +140,8 @@ class StageDevice:
                 self._crew.start(self._assemble(self._assembly, assign))
             else:
                 self._node.send(COORDINATOR, Missing(self._term))
+        else:
+            self._node.send(COORDINATOR, Doing(self._term))
 
     async def _assemble(self, assembly: Assembly, assign: Assign) -> None:
         """Fetch what others have, all at once, then take up the work."""
@@ -164,6 +170,7 @@ class StageDevice:
         key = (receiver, fetch.first, fetch.version)
         giving = self._giving.get(key)
         if giving is not None and not giving.done():
+            self._node.send(COORDINATOR, Doing(self._term))
             return
         numbers = self._shelf.find(fetch.version, fetch.first, fetch.last)
         if numbers is None:

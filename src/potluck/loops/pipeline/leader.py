@@ -14,6 +14,7 @@ from potluck.loops.messages import Joined, Lost, Message
 from potluck.loops.node import Envelope, Node
 from potluck.loops.patience import Patience
 from potluck.loops.pipeline.archive import Archive
+from potluck.loops.pipeline.aside import Aside
 from potluck.loops.pipeline.planner import Planner
 from potluck.loops.pipeline.rules import PipelineRules
 from potluck.loops.pipeline.settings import Pipeline
@@ -21,6 +22,9 @@ from potluck.loops.progress import Books, Ending
 from potluck.loops.roll import Roll
 
 __all__ = ["Leader", "Orders"]
+
+_MUTE = 12  # times `retry` without a word from one who was asked again and again, after which it is left out
+_RECALL = 4  # times `retry`, after which it is asked back
 
 
 class Orders(NamedTuple):
@@ -46,6 +50,8 @@ class Leader:
         self._chronicle = Chronicle(node, orders.books)
         self._term = orders.books.turn
         self._here = Roll()
+        self._aside = Aside()  # who is here and was left out
+        self._signs: dict[str, float] = {}  # when each was last heard
         self._answers: dict[str, Message] | None = None  # to the question that is open
         self._disturbed = False  # someone is lost, and a new term must begin
         self._begun = False
@@ -60,7 +66,7 @@ class Leader:
 
     def _candidates(self, among: Collection[str] | None = None) -> list[str]:
         """Who is here, in the fleet's order, one who holds the data first; nobody if none of them does."""
-        here = self._here if among is None else among
+        here = [name for name in (self._here if among is None else among) if name not in self._aside]
         central = next((holder for holder in self._holders() if holder in here), None)
         if central is None:
             return []
@@ -76,12 +82,14 @@ class Leader:
         elif isinstance(message, Lost):
             self._lose(message)
         elif self._here.incarnation(sender) == envelope.incarnation and getattr(message, "term", None) == self._term:
+            self._signs[sender] = self._node.now()
             self._patience.stir(sender, self._node.now())
             self._hear(sender, message)
 
     def _join(self, device: str, incarnation: int) -> None:
         self._patience.stir(device, self._node.now())
         self._here.enter(device, incarnation)
+        self._aside.forget(device)
         if self._begun:
             self._chronicle.note(device, "joined", incarnation=incarnation)
             self._has_joined(device)
@@ -89,10 +97,18 @@ class Leader:
     def _lose(self, lost: Lost) -> None:
         if not self._here.strike(lost.device, lost.incarnation):
             return
+        self._aside.forget(lost.device)
         self._chronicle.note(lost.device, "lost", incarnation=lost.incarnation, reason=lost.reason)
         if self._answers is not None:
             self._disturbed = True
         self._has_left(lost.device)
+
+    def _leave_out(self, device: str, reason: str, pause: int = _RECALL) -> None:
+        """Go on without a device that is connected, as if it were lost, until it answers again."""
+        self._chronicle.note(device, "left out", term=self._term, reason=reason)
+        self._aside.put(device, self._node.now(), pause * float(self._settings.retry))
+        self._has_left(device)
+        self._disturbed = True
 
     def _has_joined(self, device: str) -> None:
         raise NotImplementedError
@@ -107,10 +123,14 @@ class Leader:
     # --- asking ----------------------------------------------------------------------------------------------------
 
     async def _ask(self, requests: Mapping[str, Message], most_s: float = math.inf) -> dict[str, Message]:
-        """Ask devices until all have answered, or for at most so long; the loss of one of them disturbs."""
+        """Ask devices until all have answered, or for at most so long; the loss of one of them disturbs.
+
+        Who is at it says so when it is asked again. One of several that says nothing at all is left out.
+        """
         answers: dict[str, Message] = {}
         self._answers = answers
-        pause, again_at, ends_at = float(self._settings.retry), -math.inf, self._node.now() + most_s
+        began = self._node.now()
+        pause, again_at, ends_at = float(self._settings.retry), -math.inf, began + most_s
         while not self._disturbed and any(device not in answers for device in requests):
             now = self._node.now()
             if now >= self._patience.ends_at:
@@ -118,6 +138,7 @@ class Leader:
             elif now >= ends_at:
                 break
             elif now >= again_at:
+                self._leave_out_mute(requests, answers, began)
                 for device, request in requests.items():
                     if device not in answers:
                         self._node.send(device, request)
@@ -128,6 +149,14 @@ class Leader:
                     self._handle(envelope)
         self._answers = None
         return answers
+
+    def _leave_out_mute(self, asked: Collection[str], answers: Collection[str], began: float) -> None:
+        """Not, where all are mute: then it is our own link."""
+        longest, now = _MUTE * float(self._settings.retry), self._node.now()
+        waiting = [device for device in asked if device not in answers]
+        mute = [device for device in waiting if now - max(began, self._signs.get(device, began)) >= longest]
+        for device in mute if len(mute) < len(asked) else ():
+            self._leave_out(device, "does not answer")
 
     def _answer(self, sender: str, message: Message) -> None:
         if self._answers is not None:

@@ -12,6 +12,7 @@
                                          Replica ──────────────────────▶ Kept ──▶ both
          ◀───────────────────────────── Report
     Close ─────────────────────────────▶ Closed                                     the stretch ends earlier
+    Inquire ───────────────────────────▶ Doing                                      no batch came for too long
     Finish ────────────────────────────▶ Stuck                                      after a death: what can be completed
     Examine ───────────────────────────▶ Exam, ExamLabels ─────────────▶ Scored     measure the model
     Secure ────────────────────────────▶                                            older versions can go
@@ -27,9 +28,9 @@ from potluck.loops.pipeline.sourcing import Held, Origin
 
 __all__ = [
     "KINDS",
-    "Activation", "Assign", "Begin", "Close", "Closed", "Exam", "ExamLabels", "Examine", "Fetch", "Finish", "Gradient",
-    "Halt", "Inventory", "Kept", "Labels", "Missing", "Piece", "Ready", "Replica", "Report", "Resend", "Scored",
-    "Secure", "Stuck",
+    "Activation", "Assign", "Begin", "Close", "Closed", "Doing", "Exam", "ExamLabels", "Examine", "Fetch", "Finish",
+    "Gradient", "Halt", "Inquire", "Inventory", "Kept", "Labels", "Missing", "Piece", "Ready", "Replica", "Report",
+    "Resend", "Scored", "Secure", "Stuck",
 ]  # fmt: skip
 
 
@@ -110,6 +111,23 @@ class Closed(Word, frozen=True):
 
     term: int
     end: int
+
+
+class Inquire(Word, frozen=True):
+    """No batch came for longer than usual: what are you doing?"""
+
+    term: int
+
+
+class Doing(Word, frozen=True):
+    """What a stage waits for (from whom, the message, the part), and what it has sent and could send again.
+
+    Also said by who is asked again for what it is still at.
+    """
+
+    term: int
+    awaits: tuple[tuple[str, str, int], ...] = ()
+    sent: tuple[tuple[str, int], ...] = ()
 
 
 class Finish(Word, frozen=True):

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from potluck.errors import UserError
 from potluck.fleet import Device
 from potluck.loops.pipeline.costs import ChainCosts
-from potluck.planning.partition import Devices, Layers, Partition, evaluate
+from potluck.planning.partition import Devices, Layers, Partition, ShortMemoryError, evaluate
 from potluck.planning.redistribution import Layout, sources
 from potluck.planning.schedule import Durations
 
@@ -62,7 +64,10 @@ class Planner:
         ready = self._ahead.get(frozenset(names))
         if ready is not None and ready.order[0] == names[0]:
             return ready
-        found = self._settings.partition.plan(self._layers(names), self._facts(names))
+        try:
+            found = self._settings.partition.plan(self._layers(names), self._facts(names))
+        except ShortMemoryError as short:
+            raise short.among(names) from None
         return self._of(found, names)
 
     def fixed(self, cuts: Sequence[int], order: Sequence[str]) -> Plan:
@@ -70,15 +75,28 @@ class Planner:
         found = evaluate(cuts, range(len(order)), self._layers(order), self._facts(order))
         return self._of(found, order)
 
-    def foresee(self, candidates: Sequence[str]) -> None:
-        """Work out the plan for each single death, so that it is there when it is needed."""
+    def check_memory(self, candidates: Sequence[str]) -> None:
+        """ShortMemoryError if the devices cannot hold the model in any layout; other troubles are told later."""
+        try:
+            self.plan(candidates)
+        except UserError as error:
+            if isinstance(error, ShortMemoryError):
+                raise
+
+    def foresee(self, candidates: Sequence[str], without_first: Sequence[str] = ()) -> None:
+        """Work out the plan for each single death, so that it is there when it is needed.
+
+        Should the first die, those who are left are led by another who holds the data, if there is one. Where too few
+        would be left to hold the model, there is nothing to foresee.
+        """
         self._ahead = {}
-        if len(candidates) <= 1:
-            return
+        lefts = [[name for name in candidates if name != lost] for lost in candidates[1:]]
+        if without_first:
+            lefts.append(list(without_first))
         ahead = {}
-        for lost in candidates[1:]:
-            left = [name for name in candidates if name != lost]
-            ahead[frozenset(left)] = self.plan(left)
+        for left in lefts:
+            with suppress(UserError):
+                ahead[frozenset(left)] = self.plan(left)
         self._ahead = ahead
 
     def forget(self) -> None:
@@ -89,10 +107,23 @@ class Planner:
         order = tuple(names[place] for place in found.order)
         durations = self.durations(found.cuts, order)
         access = self._access(durations)
-        windows = self._settings.schedule.windows(durations, max(access))
+        windows = self._within_memory(found, names, self._settings.schedule.windows(durations, max(access)))
         period = max(self._settings.schedule.period(durations, windows), *access)
         plan = Plan(found.cuts, order, found.layers, windows, period, 0)
         return self._kept_by(plan, (*order[1:], order[0]) if len(order) > 1 else ())
+
+    def _within_memory(self, found: Partition, names: Sequence[str], windows: Sequence[int]) -> tuple[int, ...]:
+        """Windows that let in no more batches than each device can hold; none is wider than the one before it.
+
+        The layout has room for those that the schedule needs at least; a window that fills idle time may ask for more.
+        """
+        layers, schedule, fitting = self._layers(names), self._settings.schedule, list[int]()
+        for place, (window, stage, device) in enumerate(zip(windows, found.stages, found.order, strict=True)):
+            to_end = len(windows) - place
+            each = layers.memory(stage.start, stage.stop, to_end) / schedule.in_flight(to_end)
+            room = self._devices[names[device]].memory // each if each else window
+            fitting.append(int(min(window, max(room, 1), fitting[-1] if fitting else window)))
+        return tuple(fitting)
 
     def place_copies(self, plan: Plan, candidates: Sequence[str]) -> Plan:
         """The same layout, copies being kept by who would take over, wherever that does not make them rarer."""
@@ -194,6 +225,8 @@ class Planner:
             times=[costs.both(layer, layer, self._samples) / speed for layer in range(costs.layers)],
             outputs=[size * self._samples for size in costs.crossing_bytes],
             weights=[costs.state_bytes(layer, layer) for layer in range(costs.layers)],
+            activations=[size * self._samples for size in costs.activation_bytes],
+            in_flight=self._settings.schedule.in_flight,
         )
 
     def _facts(self, names: Sequence[str]) -> Devices:

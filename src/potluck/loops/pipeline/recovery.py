@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from potluck.loops.pipeline.planner import Plan, Planner
+from potluck.planning.partition import ShortMemoryError
 from potluck.settings import Part
 
 __all__ = ["Neighbour", "Recovery", "Repartition", "Restart"]
@@ -39,12 +40,15 @@ class Repartition(Recovery, frozen=True, kw_only=True, tag="repartition"):
 
 
 class Neighbour(Recovery, frozen=True, kw_only=True, tag="neighbour"):
-    """The next stage takes over the layers of the dead one, as in ResPipe."""
+    """The next stage takes over the layers of the dead one, as in ResPipe; all is laid out anew where it lacks room."""
 
     def layout(self, planner: Planner, old: Plan | None, candidates: Sequence[str]) -> Plan:
         if old is None or old.order[0] not in candidates:
             return planner.plan(candidates)
-        return planner.fixed(*without(old.cuts, old.order, candidates))
+        try:
+            return planner.fixed(*without(old.cuts, old.order, candidates))
+        except ShortMemoryError:
+            return planner.plan(candidates)
 
 
 class Restart(Recovery, frozen=True, kw_only=True, tag="restart"):

@@ -24,6 +24,7 @@ from potluck.loops.pipeline.mathematics import Sizes, StageMathematics
 from potluck.loops.pipeline.messages import (
     Activation,
     Assign,
+    Doing,
     Exam,
     Examine,
     ExamLabels,
@@ -89,6 +90,7 @@ class Stage:
         self._finishing = False
         self._entering = self._latest = -1  # the newest batch and part whose forward was begun
         self._inbox: dict[tuple[str, int], Bulky] = {}
+        self._awaited: list[tuple[str, int]] = []  # what its work waits for now
         self._log: dict[tuple[str, int], tuple[str, Bulky, asyncio.Task[None]]] = {}
         self._flights: dict[int, Flight] = {}
         self._examiner: Examiner | None = None
@@ -152,6 +154,11 @@ class Stage:
     def report(self, seconds: float = 0.0, loss: float | None = None) -> None:
         self.node.send(COORDINATOR, Report(self.term, self.applied, seconds, loss, self.line.read_meter()))
 
+    def doing(self) -> Doing:
+        """What it waits for, and what it has sent: for who wonders why no batch comes."""
+        awaits = tuple((self._giver(what), what, part) for what, part in self._awaited)
+        return Doing(self.term, awaits, tuple(key for key, sent in self._log.items() if sent[2].done()))
+
     def examine(self, examine: Examine) -> None:
         """Take part in measuring the model; said again, it changes nothing."""
         examiner = self._examiner_of(examine.attempt)
@@ -202,7 +209,7 @@ class Stage:
         pause = float(self.settings.retry)
         while True:
             task = self._course.due() if self._course is not None else None
-            missing = [] if task is None else self._missing(*task)
+            self._awaited = missing = [] if task is None else self._missing(*task)
             if task is None or missing:
                 if missing and self._finishing:
                     self.node.send(COORDINATOR, Stuck(self.term))
@@ -227,8 +234,10 @@ class Stage:
 
     def _ask(self, missing: list[tuple[str, int]]) -> None:
         for what, part in missing:
-            place = 0 if what == "Labels" else self.place + (1 if what == "Gradient" else -1)
-            self.node.send(self._order[place], Resend(self.term, what, part))
+            self.node.send(self._giver(what), Resend(self.term, what, part))
+
+    def _giver(self, what: str) -> str:
+        return self._order[0 if what == "Labels" else self.place + (1 if what == "Gradient" else -1)]
 
     async def _forward(self, part: int) -> None:
         self._entering, self._latest = part // self.settings.schedule.parts, part

@@ -78,7 +78,8 @@ class Terms(Leader):
         self._giving.clear()
         self._term += 1
         self._archive.begin_term()
-        halts = {device: Halt(self._term, self._history.terms) for device in self._here}
+        halt = Halt(self._term, self._history.terms)
+        halts: dict[str, Message] = {device: halt for device in self._here if device not in self._aside}
         answers = await self._ask(halts, _SILENCE * float(self._settings.retry))
         self._present = {device for device in answers if device in self._here}
         stock = [answer.held for device, answer in answers.items() if isinstance(answer, Inventory)]
@@ -135,10 +136,7 @@ class Terms(Leader):
 
     def _foresee(self, candidates: list[str]) -> None:
         """Have plans ready for each single death."""
-        try:
-            self._planner.foresee(candidates)
-        except UserError:
-            self._planner.forget()
+        self._planner.foresee(candidates, self._candidates(candidates[1:]))
 
     async def _finish(self) -> Ending | None:
         """Let those before the dead apply what had passed it: then it need not be done again."""

@@ -48,8 +48,9 @@ def shortage(layers: Layers, devices: Devices, runs: Runs, order: tuple[int, ...
         return math.inf
     lacks = [0.0]
     for place, (device, run) in enumerate(zip(order, runs, strict=True)):
-        versions = len(order) - place
-        each = sum(layers.weights[slice(*run)]) + sum(layers.activations[slice(*run)])
+        versions = layers.in_flight(len(order) - place)
+        arriving = layers.outputs[run[0] - 1] if layers.activations and run[0] else 0.0
+        each = sum(layers.weights[slice(*run)]) + sum(layers.activations[slice(*run)]) + arriving
         lacks.append(versions * each - (devices.memory[device] if devices.memory else math.inf))
     return max(lacks)
 

@@ -23,14 +23,24 @@ Bandwidth = float | Sequence[Sequence[float]] | Callable[[int, int], float]
 class ShortMemoryError(UserError):
     """No split fits the devices' memory; `device` lacks `short_bytes` in the split that lacks least."""
 
-    def __init__(self, device: int, stage: int, need_bytes: float, room_bytes: float) -> None:
+    def __init__(self, device: int, stage: int, need_bytes: float, room_bytes: float, name: str = "") -> None:
         self.device = device
         self.short_bytes = need_bytes - room_bytes
+        self._facts = device, stage, need_bytes, room_bytes
+        who = name or f"device {device}"
         super().__init__(
-            f"device {device} is {_megabytes(self.short_bytes)} short of memory: as stage {stage} it needs "
+            f"{who} is {_megabytes(self.short_bytes)} short of memory: as stage {stage} it needs "
             f"{_megabytes(need_bytes)} and has {_megabytes(room_bytes)}; "
             "use a smaller batch, add a device, or leave out the ones with little memory"
         )
+
+    def among(self, names: Sequence[str]) -> ShortMemoryError:
+        """The same, with the device's name."""
+        return ShortMemoryError(*self._facts, names[self.device])
+
+
+def _stages_to_the_end(to_end: int) -> int:
+    return to_end
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +50,8 @@ class Layers:
     times: Sequence[float]
     outputs: Sequence[float]  # bytes that cross a cut after the layer; infinite where no cut is allowed
     weights: Sequence[float] = ()  # bytes held once for each weight version
-    activations: Sequence[float] = ()  # bytes held once for each batch in flight
+    activations: Sequence[float] = ()  # bytes that are made in the layer and held once for each batch in flight
+    in_flight: Callable[[int], int] = _stages_to_the_end  # versions held by a stage with so many from it to the end
 
     def __post_init__(self) -> None:
         if not self.times:
@@ -70,6 +81,17 @@ class Layers:
         blank = [0.0] * len(self)
         each = zip(self.weights or blank, self.activations or blank, strict=True)
         return list(accumulate((weights + activations for weights, activations in each), initial=0.0))
+
+    @cached_property
+    def arriving(self) -> list[float]:
+        """Bytes that a stage which begins with the layer is sent, and holds with what it makes of them."""
+        if not self.activations:
+            return [0.0] * len(self)
+        return [0.0, *(0.0 if math.isinf(size) else size for size in self.outputs[:-1])]
+
+    def memory(self, begin: int, end: int, to_end: int) -> float:
+        """Bytes that a run of layers takes on a stage with so many stages from it to the end."""
+        return self.in_flight(to_end) * (self.held[end] - self.held[begin] + self.arriving[begin])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,9 +183,7 @@ def evaluate(cuts: Sequence[int], order: Sequence[int], layers: Layers, devices:
         transfer_times=tuple(
             devices.transfer(*link, layers.outputs[cut - 1]) for link, cut in zip(pairwise(order), cuts, strict=True)
         ),
-        memory_bytes=tuple(
-            (len(order) - stage) * (layers.held[end] - layers.held[begin]) for stage, (begin, end) in enumerate(runs)
-        ),
+        memory_bytes=tuple(layers.memory(begin, end, len(order) - stage) for stage, (begin, end) in enumerate(runs)),
         ideal=layers.elapsed[-1] / sum(1 / devices.capacities[device] for device in order),
     )
     _check_runs(found, devices)

@@ -84,8 +84,9 @@ def _members(subset: int) -> list[int]:
 def _runs(costs: Costs, device: int, versions: int) -> Array:
     """The cost of the run [begin, end) on a device; infinite where it is empty or does not fit."""
     load, bulk = np.array(costs.load), np.array(costs.bulk)
-    price = costs.slope(device, versions) * (load - load[:-1, None]) - costs.credit(device)
-    fits = versions * (bulk - bulk[:-1, None]) <= costs.room(device)
+    entry, inflow = np.array(costs.entry)[:, None], np.array(costs.inflow)[:, None]
+    price = costs.slope(device, versions) * (load - load[:-1, None] + entry) - costs.credit(device)
+    fits = costs.copies(versions) * (bulk - bulk[:-1, None] + inflow) <= costs.room(device)
     ends = np.arange(len(load))
     runs: Array = np.where(fits & (ends > ends[:-1, None]), price, math.inf)
     return runs
