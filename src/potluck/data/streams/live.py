@@ -18,6 +18,7 @@ from potluck.data.samples import PLAIN, Indices, Samples, Scaling
 from potluck.data.streams.feed import FeedState
 from potluck.data.streams.pace import Pace
 from potluck.data.streams.records import Sample
+from potluck.errors import DataError
 
 __all__ = ["LiveFeed", "Store", "pour"]
 
@@ -67,6 +68,7 @@ class LiveFeed:
         self._pace = Pace()
         self._held = Held(policy, store.labels, limit)
         self._streamed = 0
+        self._over = False
         self._using: list[int] = []
         self._waiting: list[tuple[int, Callable[[], object]]] = []
 
@@ -84,11 +86,23 @@ class LiveFeed:
         self._tidy()
         self._wake()
 
+    def end(self) -> None:
+        """No sample will stream in any more: whoever waits for one is told when he asks."""
+        self._over = True
+        waiting, self._waiting = self._waiting, []
+        for _, call in waiting:
+            call()
+
     def rate(self, now: float) -> float:
         return self._pace.rate(now)
 
     def ready_at(self, want: int, now: float) -> float:
-        return now if len(self._held) >= self._held.wish(want, self.rate(now)) else math.inf
+        want = self._held.wish(want, self.rate(now))
+        if len(self._held) >= want:
+            return now
+        if self._over:
+            raise DataError(f"the stream has ended; {len(self._held)} samples are left of the {want} for a batch")
+        return math.inf
 
     def notify(self, want: int, call: Callable[[], object]) -> None:
         self._waiting.append((self._held.wish(want, self.rate(self._now())), call))
@@ -141,6 +155,7 @@ async def pour(samples: AsyncIterator[Sample], feed: LiveFeed) -> None:
     try:
         async for sample in samples:
             feed.put(sample)
+        feed.end()
     finally:
         if isinstance(samples, AsyncGenerator):
             await samples.aclose()

@@ -59,6 +59,11 @@ class Inlet:
             return None
         return None if self._is_late(sample) else sample
 
+    def broke(self, waits: Iterator[float]) -> float:
+        """The connection was lost; how long to wait before it is tried again."""
+        self.breaks += 1
+        return next(waits)
+
     def _is_late(self, sample: Sample) -> bool:
         late = sample.time is not None and not self.wall() - sample.time <= self.late_s
         self.refusals.late += late

@@ -1,0 +1,59 @@
+"""Sources of live devices, each a process of its own, as they fail, end and send what is no sample."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from potluck.journal import Instant, read
+from tests.live.running import run_live
+from tests.live_streams.sensors import SHAPE
+
+
+def _job(source: dict[str, Any], **settings: Any) -> dict[str, Any]:
+    data = {"kind": "synthetic", "shape": SHAPE, "train": 400, "test": 50}
+    return {
+        "recipe": "scadles-weighted",
+        "task": {"model": "mlp", "data": data, "options": {"hidden": [16]}},
+        "fleet": {"devices": [{"name": "d", "count": 2, "flops": "2 GFLOP/s"}], "lease": 2.0},
+        "stream": {"source": source, "buffer": "truncation"},
+        "rounds": {"batching": {"kind": "stream", "low": 8, "high": 16}, "patience": "30 s", "retry": "500 ms"},
+        "stop": {"rounds": 20},
+        "checkpoint": 0,
+        "evaluate": 0,
+        **settings,
+    }
+
+
+def _own(name: str) -> dict[str, str]:
+    return {"kind": "python", "generator": f"tests.live_streams.sensors:{name}"}
+
+
+def _lost(folder: Path) -> dict[str, str]:
+    """Who was lost, and why."""
+    records = read(folder / "journal.jsonl")
+    return {one.node: one.fields["reason"] for one in records if isinstance(one, Instant) and one.name == "lost"}
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("failing", "OSError: sensor unplugged"), ("ending", "the stream has ended")]
+)
+def test_a_source_that_is_over_ends_the_devices_part_in_words_and_the_others_go_on(
+    tmp_path: Path, name: str, words: str
+) -> None:
+    result = run_live(tmp_path / "run", **_job(_own(name)))
+    assert result.status == "done", result.reason
+    lost = _lost(tmp_path / "run")
+    assert list(lost) == ["d-0"]
+    assert lost["d-0"].startswith("failed: DataError: ")
+    assert words in lost["d-0"]
+
+
+def test_a_password_file_that_is_not_there_is_said_to_the_coordinator(tmp_path: Path) -> None:
+    source = {"kind": "mqtt", "host": "127.0.0.1", "password_file": str(tmp_path / "nowhere")}
+    result = run_live(tmp_path / "run", **_job(source, rounds={"patience": "2 s"}))
+    assert result.status == "failed"
+    assert set(_lost(tmp_path / "run")) == {"d-0", "d-1"}
+    assert all("password_file" in reason for reason in _lost(tmp_path / "run").values())
