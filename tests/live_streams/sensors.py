@@ -34,6 +34,14 @@ async def failing(device: str) -> AsyncIterator[tuple[Any, int]]:
             raise OSError("sensor unplugged")
 
 
+async def dirty(device: str) -> AsyncIterator[Any]:
+    """Every fourth of what d-0 says is no sample."""
+    number = 0
+    async for given in steady(device):
+        number += 1
+        yield "rubbish" if device == "d-0" and number % 4 == 0 else given
+
+
 async def ending(device: str) -> AsyncIterator[tuple[Any, int]]:
     """That of d-0 has no more to say."""
     seen = 0

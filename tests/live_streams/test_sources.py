@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from potluck.cli.summary import say
+from potluck.data.buffers import Account
 from potluck.journal import Instant, read
 from tests.live.running import run_live
 from tests.live_streams.sensors import SHAPE
@@ -57,3 +59,35 @@ def test_a_password_file_that_is_not_there_is_said_to_the_coordinator(tmp_path: 
     assert result.status == "failed"
     assert set(_lost(tmp_path / "run")) == {"d-0", "d-1"}
     assert all("password_file" in reason for reason in _lost(tmp_path / "run").values())
+
+
+def _accounts(folder: Path) -> dict[str, dict[str, Any]]:
+    """What each device said last of its stream."""
+    records = read(folder / "journal.jsonl")
+    return {one.node: one.fields for one in records if isinstance(one, Instant) and one.name == "account"}
+
+
+def _account(counts: dict[str, Any]) -> Account:
+    return Account(**{name: counts[name] for name in Account.__struct_fields__})
+
+
+def test_every_sample_of_a_live_run_is_accounted_for_and_what_was_refused_is_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = run_live(tmp_path / "run", **_job(_own("dirty")))
+    assert result.status == "done", result.reason
+    found = _accounts(tmp_path / "run")
+    assert set(found) == {"d-0", "d-1"}
+    for account in found.values():
+        _account(account).check()
+    streamed, malformed = found["d-0"]["streamed"], found["d-0"]["malformed"]
+    assert malformed == (streamed + malformed) // 4
+    assert found["d-1"]["malformed"] == 0
+    total = result.summary["streams"]
+    _account(total).check()
+    assert total["streamed"] == sum(account["streamed"] for account in found.values())
+    assert (total["malformed"], total["oversized"], total["late"], total["breaks"]) == (malformed, 0, 0, 0)
+    assert total["trained"] >= result.summary["samples"] > 0, "a turn that was dropped at the end was taken, not merged"
+    say(result, None, as_json=False, quiet=False)
+    assert f"{total['streamed']:,} samples streamed in: " in (said := capsys.readouterr().out)
+    assert f"; records refused: {malformed:,} malformed\n" in said

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from potluck.data.streams.feed import Feed
 from potluck.data.streams.gifts import Mixed, refusal, wrapped
-from potluck.journal import Scalar, Span
+from potluck.journal import ACCOUNT, Instant, Scalar, Span
 from potluck.loops.mathematics import Share
 from potluck.loops.messages import Gift, Invite
 from potluck.loops.node import Latch, Node
@@ -183,3 +183,5 @@ class Streamed:
             ("rate", self.feed.rate(node.now())), ("buffer", account.buffered), ("dropped", account.dropped),
         ):  # fmt: skip
             node.record(Scalar(node.name, name, node.now(), float(value), fields))
+        if told := self.feed.told():
+            node.record(Instant(node.name, ACCOUNT, node.now(), {**fields, **told}))

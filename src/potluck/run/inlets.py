@@ -10,6 +10,7 @@ from typing import Any
 from potluck.data.streams import pour
 from potluck.data.streams.opening import stream_in
 from potluck.job import Job
+from potluck.journal import ACCOUNT, Instant
 from potluck.loops.node import Node
 from potluck.run.setup import Setup
 
@@ -30,7 +31,10 @@ async def live_stream(setup: Setup, node: Node) -> AsyncIterator[None]:
     replayed, setup.feeds = setup.feeds, lambda device: live.feed
     try:
         async with _alongside(pour(live.samples, live.feed)):
-            yield
+            try:
+                yield
+            finally:
+                node.record(Instant(name, ACCOUNT, node.now(), dict(live.feed.told())))
     finally:
         setup.feeds = replayed
 

@@ -69,6 +69,9 @@ class Feed(Protocol):
     def learned(self, losses: Mapping[int, float]) -> None:
         """The mean loss of each class in the last batch, for policies that go by it."""
 
+    def told(self) -> Mapping[str, int | str]:
+        """What the journal must say of it since nobody else sees it; nothing where the account is kept elsewhere."""
+
     def forget(self, now: float) -> None:
         """The device lost its memory, and whatever streamed in until now."""
 

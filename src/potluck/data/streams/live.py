@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -18,6 +20,7 @@ from potluck.data.samples import PLAIN, Indices, Samples, Scaling
 from potluck.data.streams.feed import FeedState
 from potluck.data.streams.pace import Pace
 from potluck.data.streams.records import Sample
+from potluck.data.streams.sources.base import Inlet
 from potluck.errors import DataError
 
 __all__ = ["LiveFeed", "Store", "pour"]
@@ -60,10 +63,17 @@ class Store:
 
 
 class LiveFeed:
-    """One device's stream; `now` is the device's clock and `limit` the most samples that its memory takes."""
+    """One device's stream; `now` is the device's clock and `limit` the most samples that its memory takes.
 
-    def __init__(self, policy: Buffer, store: Store, now: Callable[[], float], limit: int) -> None:
+    `inlet` is where its records come in, and knows of those that do not.
+    """
+
+    def __init__(
+        self, policy: Buffer, store: Store, now: Callable[[], float], limit: int, inlet: Inlet | None = None
+    ) -> None:
         self.samples = store
+        self._inlet = inlet
+        self._name = secrets.token_hex(4)  # tells this stream's account from that of another life
         self._now = now
         self._pace = Pace()
         self._held = Held(policy, store.labels, limit)
@@ -123,6 +133,11 @@ class LiveFeed:
 
     def learned(self, losses: Mapping[int, float]) -> None:
         self._held.learned(losses)
+
+    def told(self) -> Mapping[str, int | str]:
+        inlet = self._inlet
+        refused = {} if inlet is None else {**msgspec.structs.asdict(inlet.refusals), "breaks": inlet.breaks}
+        return {"stream": self._name, **msgspec.structs.asdict(self.account), **refused}
 
     def forget(self, now: float) -> None:
         self._held.forget()

@@ -91,6 +91,9 @@ class ReplayFeed:
     def learned(self, losses: Mapping[int, float]) -> None:
         self._held.learned(losses)
 
+    def told(self) -> Mapping[str, int | str]:
+        return {}
+
     def forget(self, now: float) -> None:
         self._advance(now)
         self._held.forget()
