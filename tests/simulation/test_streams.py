@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from torch import nn
 
 import potluck
+from potluck.data import Dataset, from_tensors
 from potluck.data.buffers import Account
 from potluck.job import make
 from potluck.journal import Span, read
@@ -162,6 +164,49 @@ def test_timing_only_takes_as_long_as_the_real_run(tmp_path: Path) -> None:
     hollow = simulate(tmp_path / "hollow", timing_only=True, **job)
     assert hollow.summary["time_s"] == pytest.approx(real.summary["time_s"])
     assert hollow.summary["streams"] == real.summary["streams"]
+
+
+_EASY, _HARD = (0, 1), (2, 3)
+
+
+def _two_easy_and_two_hard() -> Dataset:
+    """Classes 0 and 1 can be told from their inputs; 2 and 3 look alike, so that their loss stays high."""
+    y = torch.arange(400) % 4
+    x = nn.functional.one_hot(y.clamp_max(2), 3).float()
+    return from_tensors(x, y, x, y)
+
+
+def _trained_on(buffer: str) -> Counter[int]:
+    """How often each class was trained on in the second half; a turn takes a second, the time of four batches."""
+    used: list[list[int]] = []
+
+    def loss(scores: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        if scores.requires_grad:
+            used.append(targets.tolist())
+        return nn.functional.cross_entropy(scores, targets)
+
+    tables: dict[str, Any] = {
+        "task": "own",
+        "fleet": {"devices": [{"name": "d", "preset": "laptop", "link": {"latency": "250 ms"}}]},
+        "recipe": "ddl",
+        "stream": {"rate": {"kind": "constant", "per_second": 64}, "buffer": buffer},
+        "rounds": {"batching": {"kind": "fixed", "size": 16}, "server": {"kind": "sgd", "lr": 0.5}},
+        "stop": {"rounds": 200},
+        "evaluate": 0,
+    }
+    task = potluck.Task(lambda: nn.Linear(3, 4), _two_easy_and_two_hard(), loss)
+    assert potluck.simulate(tables, task=task, threads=0).status == "done"
+    return Counter(label for batch in used[len(used) // 2 :] for label in batch)
+
+
+def test_what_is_learned_badly_is_kept_and_trained_on_more() -> None:
+    """Truncation takes classes as they come; by value the hard ones get the room, as their losses say."""
+    blind, valued = _trained_on("truncation"), _trained_on("value")
+    assert sum(blind.values()) == sum(valued.values()), "at the same memory and batch"
+    for counts, least, most in ((blind, 0.9, 1.1), (valued, 1.5, 5.0)):
+        share = sum(counts[one] for one in _HARD) / sum(counts[one] for one in _EASY)
+        assert least < share < most, counts
+    assert valued == _trained_on("value"), "and the same every time"
 
 
 def test_the_example_learns_though_a_device_loses_its_buffer() -> None:

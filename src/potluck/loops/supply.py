@@ -102,7 +102,8 @@ class Streamed:
         ids, samples = self._mix(ids)
         self._tell(began, invite.round)
         sizes, rng, count = cut(self._settings.batching, len(ids)), self._node.rng, invite.count
-        return Share(sizes, lambda: pieces(ids, sizes), lambda: rng("train", count), samples)
+        learned = self.feed.learned if self.feed.learns else None
+        return Share(sizes, lambda: pieces(ids, sizes), lambda: rng("train", count), samples, learned)
 
     async def _wait_for(self, want: int) -> None:
         """Until so many samples are there; where a stream has dried up, it is the coordinator's patience that ends."""

@@ -15,6 +15,7 @@ from potluck.model.batches import Batches, Indices
 from potluck.model.carving import Carver, Choice, Part, Turn
 from potluck.model.codecs import Codec
 from potluck.model.local import Local, Walk
+from potluck.model.noted import Noted
 from potluck.model.paced import Paced
 from potluck.model.replica import Draws, Loss, Replica
 from potluck.model.state import Layout
@@ -37,6 +38,9 @@ class Share(Protocol):
 
     @property
     def samples(self) -> Any: ...
+
+    @property
+    def learned(self) -> Callable[[Mapping[int, float]], None] | None: ...
 
 
 class Beat(Protocol):
@@ -183,6 +187,11 @@ class Session:
         self._buffers: Tensor | None = None
         self.samples = sum(share.sizes)
         self.loss = 0.0
+        self._noted: Noted | None = None
+
+    @property
+    def losses(self) -> Mapping[int, float]:
+        return {} if self._noted is None else self._noted.losses
 
     # --- before ----------------------------------------------------------------------------------------------------
 
@@ -198,6 +207,8 @@ class Session:
 
     def train(self, beat: Beat) -> None:
         replica = self._trainer.replica(self._whom, self._part)
+        if self._share.learned is not None:
+            replica.loss = self._noted = Noted(replica.loss)
         walk = self._trainer.local.begin(replica, self._lr)
         if beat.holds and beat.overlapped and not self._lends:
             self._train_paced(replica, walk, beat)
@@ -238,6 +249,7 @@ class Session:
         if units is not None:
             assert self._trainer.carver is not None
             loan = self._trainer.carver.lend(replica, self._whom, self._choices.get(place), units)
+            loan.replica.loss = replica.loss
             gradient, loss = loan.replica.gradient(*batch, draws)
             walk.step_on(loan, gradient, share)
             loan.close()

@@ -48,6 +48,10 @@ class Feed(Protocol):
     @property
     def samples(self) -> Tensors: ...
 
+    @property
+    def learns(self) -> bool:
+        """Whether its policy goes by losses."""
+
     def rate(self, now: float) -> float:
         """Samples per second at this moment."""
 

@@ -86,6 +86,10 @@ class LiveFeed:
     def account(self) -> Account:
         return self._held.account
 
+    @property
+    def learns(self) -> bool:
+        return self._held.learns
+
     def put(self, sample: Sample) -> None:
         """A sample has streamed in."""
         now, number = self._now(), self._streamed

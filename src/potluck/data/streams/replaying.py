@@ -66,6 +66,10 @@ class ReplayFeed:
     def account(self) -> Account:
         return self._held.account
 
+    @property
+    def learns(self) -> bool:
+        return self._held.learns
+
     def rate(self, now: float) -> float:
         return self._arrivals.rate(now)
 
