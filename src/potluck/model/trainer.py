@@ -18,6 +18,7 @@ from potluck.model.local import Local, Walk
 from potluck.model.noted import Noted
 from potluck.model.paced import Paced
 from potluck.model.replica import Draws, Loss, Replica
+from potluck.model.skew import Remedy
 from potluck.model.state import Layout
 from potluck.payload import Payload
 
@@ -83,6 +84,7 @@ class Trainer:
         local: Local,
         codec: Codec,
         carver: Carver | None = None,
+        remedy: Remedy | None = None,
     ) -> None:
         self._module = module
         self.layout = layout
@@ -91,6 +93,7 @@ class Trainer:
         self.local = local
         self.codec = codec
         self.carver = carver
+        self.remedy = remedy
         self._threads = threading.local()
         self.draws = self._rehearse()
 
@@ -207,13 +210,19 @@ class Session:
 
     def train(self, beat: Beat) -> None:
         replica = self._trainer.replica(self._whom, self._part)
-        if self._share.learned is not None:
-            replica.loss = self._noted = Noted(replica.loss)
+        replica.loss = self._loss(replica.loss)
         walk = self._trainer.local.begin(replica, self._lr)
         if beat.holds and beat.overlapped and not self._lends:
             self._train_paced(replica, walk, beat)
         else:
             self._train_plainly(replica, walk, beat)
+
+    def _loss(self, loss: Loss) -> Loss:
+        """As this turn uses it: noted by class where that is wanted, and with the job's remedy against skew."""
+        if self._share.learned is not None:
+            loss = self._noted = Noted(loss)
+        remedy = self._trainer.remedy
+        return loss if remedy is None else remedy.loss(self._whom.device, loss)
 
     def _train_plainly(self, replica: Replica, walk: Walk, beat: Beat) -> None:
         if beat.holds and beat.overlapped:

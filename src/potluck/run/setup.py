@@ -37,6 +37,7 @@ from potluck.run.belongings import Belongings
 from potluck.run.grouping import held
 from potluck.run.heavy import server_kind, trainer_kind, weight_of
 from potluck.run.sizing import Sizing, carver_of, narrowed
+from potluck.run.skewing import remedy_of
 from potluck.run.streams import replayed
 from potluck.task import Task, TaskSettings, build
 
@@ -153,7 +154,8 @@ def _real(job: Job, task: Task) -> Setup:
     shards, costs, data = _shards(job, task), _costs(chain, layout, job), task.data
     carver = carver_of(job, chain, layout, Sizing(job, costs, None).affordable, data.train, shards)
     weight, codec = weight_of(job, chain), rounds.codec
-    trainer = trainer_kind(weight)(module, layout, task.loss, data.train, rounds.local, codec, carver)
+    remedy = remedy_of(job, data, shards, carver)
+    trainer = trainer_kind(weight)(module, layout, task.loss, data.train, rounds.local, codec, carver, remedy)
     server = server_kind(weight)(
         module, layout, task.loss, data.test, rounds.merge, rounds.server, rounds.codec, carver
     )
