@@ -39,7 +39,7 @@ def _one_step(setup: Setup, skew: Skew, batches: list[Indices], lr: float) -> nn
     for ids in batches:
         x, y = train.batch(ids)
         loss = skew.loss(cross_entropy, frequencies(train.labels[ids], 10))
-        (loss(module(x), y) * len(ids) / total).backward()
+        (loss(module(x), y) * len(ids) / total).backward()  # type: ignore[no-untyped-call]
     optimizer.step()
     return module
 

@@ -34,6 +34,7 @@ JOBS: dict[str, dict[str, Any]] = {
     "scadles": {"recipe": "scadles"},
     "ddl": {"recipe": "ddl"},
     "plus": {"recipe": "scadles-plus"},
+    "turns": {"recipe": "scadles-plus", "rounds": {"batching": {"kind": "line-rate", "turns": True}}},
     "feedback": {"recipe": "scadles", "rounds": FEEDBACK},
     "injection": {
         "recipe": "scadles-injection",
@@ -164,6 +165,26 @@ def test_timing_only_takes_as_long_as_the_real_run(tmp_path: Path) -> None:
     hollow = simulate(tmp_path / "hollow", timing_only=True, **job)
     assert hollow.summary["time_s"] == pytest.approx(real.summary["time_s"])
     assert hollow.summary["streams"] == real.summary["streams"]
+
+
+def _dropped(turns: bool) -> float:
+    """The share of a stream that is dropped by a device whose turns take four seconds."""
+    tables: dict[str, Any] = {
+        **SMALL,
+        "recipe": "scadles-plus",
+        "fleet": {"devices": [{"name": "d", "preset": "laptop", "link": {"latency": "1 s"}}]},
+        "stream": {"rate": {"kind": "constant", "per_second": 40}},
+        "rounds": {"transfer": "sequential", "batching": {"kind": "line-rate", "turns": turns}},
+        "stop": {"rounds": 30},
+        "evaluate": 0,
+    }
+    streams = potluck.simulate(tables).summary["streams"]
+    return float(streams["dropped"] / streams["streamed"])
+
+
+def test_a_device_that_follows_its_own_turns_trains_at_line_rate() -> None:
+    assert _dropped(turns=False) > 0.7
+    assert _dropped(turns=True) < 0.05
 
 
 _EASY, _HARD = (0, 1), (2, 3)

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from potluck.data.streams.feed import Feed
 from potluck.data.streams.gifts import Mixed, refusal, wrapped
 from potluck.journal import ACCOUNT, Instant, Scalar, Span
+from potluck.loops.estimates import Estimates
 from potluck.loops.mathematics import Share
 from potluck.loops.messages import Gift, Invite
 from potluck.loops.node import Latch, Node
@@ -76,27 +77,34 @@ class Held:
 class Streamed:
     """A device whose data streams in."""
 
-    def __init__(self, node: Node, settings: Rounds, feed: Feed, trains: float, shape: tuple[int, ...]) -> None:
+    def __init__(
+        self, node: Node, settings: Rounds, feed: Feed, trains: float, shape: tuple[int, ...], seen: Estimates
+    ) -> None:
         self._node = node
         self._settings = settings
         self.feed = feed
         self._trains = trains  # samples per second that it can work off
         self._shape = shape
+        self._seen = seen
         self._round = -1
         self._gifts: dict[str, Gift] = {}
         self._expected = 0
         self._complete = Latch()
 
     def size(self) -> int:
-        return wanted(self._settings.batching, Flow(self.feed.rate(self._node.now()), self._trains))
+        flow = Flow(self.feed.rate(self._node.now()), self._trains, self._seen.turn_s)
+        return wanted(self._settings.batching, flow)
 
     def at_hand(self, invite: Invite) -> None:
         return None
 
     async def gather(self, invite: Invite) -> Share:
-        want, began = self.size(), self._node.now()
+        began = self._node.now()
+        self._seen.turned(began)
+        want = self.size()
         self._expect(invite)
         await self._wait_for(want)
+        self._seen.waited_s = self._node.now() - began
         ids = self._give(invite, self.feed.take(want, self._node.now()))
         await self._wait_for_gifts(len(ids))
         ids, samples = self._mix(ids)

@@ -19,7 +19,7 @@ from potluck.errors import DataError, SettingError
 from potluck.job import Job
 from potluck.loops.costs import Costs
 from potluck.loops.device import DeviceLoop
-from potluck.loops.estimates import LinkPrior
+from potluck.loops.estimates import Estimates, LinkPrior
 from potluck.loops.mathematics import DeviceMathematics, GhostServer, GhostTrainer, ServerMathematics, Whom
 from potluck.loops.node import Node
 from potluck.loops.parts.streaming import Flow, wanted
@@ -87,16 +87,17 @@ class Setup:
         name, life = node.name, node.incarnation
         seen = belongings.seen(name, life, self.link_prior(name))
         memory = belongings.memory(name, life, self.trainer.memory)
-        supply = self._supply(node, belongings, self.costs_on(name))
+        supply = self._supply(node, belongings, self.costs_on(name), seen)
         affordable = self.sizing.affordable(name)
         return DeviceLoop(node, self.job.rounds, self.trainer, self.turn_costs, supply, seen, memory, affordable)
 
-    def _supply(self, node: Node, belongings: Belongings, costs: Costs) -> Supply:
+    def _supply(self, node: Node, belongings: Belongings, costs: Costs, seen: Estimates) -> Supply:
         rounds, feeds = self.job.rounds, self.feeds
         if feeds is None:
             return held(node, rounds, self.shards[node.name], self.data, self.carver)
         feed = belongings.feed(node.name, node.incarnation, lambda: feeds(node.name), node.now())
-        return Streamed(node, rounds, feed, 1 / costs.step(1), self.data.shape if self.data is not None else ())
+        shape = self.data.shape if self.data is not None else ()
+        return Streamed(node, rounds, feed, 1 / costs.step(1), shape, seen)
 
     def _sharing(self) -> Sharing | None:
         stream = self.job.stream
