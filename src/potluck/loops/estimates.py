@@ -21,7 +21,7 @@ class LinkPrior:
 
 @dataclass
 class Estimates:
-    """Running estimates: seconds of a segment in each direction and of a turn, and how much slower than nominal it is."""
+    """Running estimates: seconds of a segment in each direction and of a turn, and how much slower than nominal."""
 
     down: LinkEstimate
     up: LinkEstimate
