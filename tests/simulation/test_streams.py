@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from potluck.job import make
 from potluck.journal import Span, read
 from potluck.run.keeper import Keeper
 from potluck.run.setup import Setup
+from potluck.task import build
 from tests.simulation.runs import SMALL, journal, simulate
 
 FAULTY = {
@@ -95,6 +97,33 @@ def test_one_device_is_plain_sgd() -> None:
     assert trained is not None
     for mine, theirs in zip(trained.parameters(), setup.module.parameters(), strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("transfer", ["sequential", "layer-by-layer"])
+def test_a_capped_batch_that_is_accumulated_is_the_whole_batch(transfer: str) -> None:
+    """In as many mini-batches as it takes, the same step to rounding, in the same time."""
+    trained, largest = [], []
+    for cap in (None, 512, 16):
+        sizes: list[int] = []
+
+        def loss(scores: torch.Tensor, targets: torch.Tensor, sizes: list[int] = sizes) -> torch.Tensor:
+            sizes.extend([len(targets)] if scores.requires_grad else [])
+            return nn.functional.cross_entropy(scores, targets)
+
+        batching = {"kind": "stream", "low": 8, "high": 1024, **({} if cap is None else {"cap": cap})}
+        tables = {**_three((50, 38, 12), 4, evaluate=0), "rounds": {"batching": batching, "transfer": transfer}}
+        task = build(make(tables).task, None)
+        trained.append(potluck.simulate(tables, task=replace(task, loss=loss), threads=0))
+        largest.append(max(sizes))
+    whole, roomy, capped = trained
+    assert largest == [50, 50, 13], "four even ones of 50 samples"
+    assert _weights(roomy) == _weights(whole), "nothing changes where no batch is above the cap"
+    assert _weights(capped) != _weights(whole)
+    for mine, theirs in zip(capped.module.parameters(), whole.module.parameters(), strict=True):  # type: ignore[union-attr]
+        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6)
+    assert capped.summary["samples"] == whole.summary["samples"]
+    if transfer == "sequential":
+        assert capped.summary["time_s"] == pytest.approx(whole.summary["time_s"])
 
 
 @pytest.mark.parametrize("seed", range(2))
