@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +11,10 @@ import pytest
 
 from potluck.cli.summary import say
 from potluck.data.buffers import Account
-from potluck.journal import Instant, read
-from tests.live.running import run_live
-from tests.live_streams.sensors import SHAPE
+from potluck.journal import Instant, Span, read
+from tests.data.streams.brokers import MOSQUITTO, Mosquitto
+from tests.live.running import Scene, run_live
+from tests.live_streams.sensors import SHAPE, Publishing
 
 
 def _job(source: dict[str, Any], **settings: Any) -> dict[str, Any]:
@@ -91,3 +94,50 @@ def test_every_sample_of_a_live_run_is_accounted_for_and_what_was_refused_is_cou
     say(result, None, as_json=False, quiet=False)
     assert f"{total['streamed']:,} samples streamed in: " in (said := capsys.readouterr().out)
     assert f"; records refused: {malformed:,} malformed\n" in said
+
+
+def test_samples_move_between_processes_and_each_is_accounted_for(tmp_path: Path) -> None:
+    """Half of the devices give half of their batch, straight to the others."""
+    stream = {"source": _own("steady"), "buffer": "value", "injection": {"alpha": 0.5, "beta": 0.5}}
+    fleet = {"devices": [{"name": "d", "count": 3, "flops": "2 GFLOP/s"}], "lease": 2.0}
+    result = run_live(tmp_path / "run", **_job({}, stream=stream, fleet=fleet))
+    assert result.status == "done", result.reason
+    found = _accounts(tmp_path / "run")
+    for account in found.values():
+        _account(account).check()
+    total = _account(result.summary["streams"])
+    total.check()
+    assert 0 < total.received <= total.shared
+    assert total.shared > 20 * 2 * 2, "two of three give at least two samples in every round"
+    records = [one for one in read(tmp_path / "run/journal.jsonl") if isinstance(one, Span)]
+    given = [one.fields["bytes"] for one in records if one.name == "give"]
+    assert sum(given) == total.shared * (math.prod(SHAPE) + 8), "a picture and its label each"
+    assert sum(one.fields["samples"] for one in records if one.name == "compute") <= total.trained
+
+
+@pytest.mark.skipif(MOSQUITTO is None, reason="needs mosquitto: apt-get install mosquitto")
+def test_fed_by_a_broker_that_dies_and_returns_the_devices_go_on(tmp_path: Path) -> None:
+    broker = Mosquitto(tmp_path)
+    source = {"kind": "mqtt", "host": "127.0.0.1", "port": broker.port, "retry": "50 ms"}
+    job = _job(source, stop={"rounds": 60})  # more than what is held lasts for
+    broker.start()
+    publishers = [Publishing(broker.port, f"d-{place}", f"potluck/d-{place}") for place in range(2)]
+
+    async def outage(scene: Scene) -> None:
+        await asyncio.sleep(0.3)
+        await asyncio.to_thread(broker.kill)
+        await asyncio.sleep(0.3)
+        await asyncio.to_thread(broker.start)
+
+    try:
+        result = run_live(tmp_path / "run", outage, **job)
+    finally:
+        for publisher in publishers:
+            publisher.end()
+        broker.kill()
+    assert result.status == "done", result.reason
+    total = result.summary["streams"]
+    _account(total).check()
+    assert total["trained"] >= result.summary["samples"] >= 60 * 2 * 8
+    assert total["malformed"] > 0, "the sensors send rubbish now and then"
+    assert total["breaks"] >= 2, "both felt the outage"
