@@ -27,6 +27,7 @@ from potluck.model.codecs import Codec
 from potluck.model.local import Local
 from potluck.model.merge import Merge
 from potluck.model.optimizers import Optimizer, Schedule
+from potluck.model.skew import Skew
 from potluck.model.submodels.parts import FilterDropout, Submodel
 from potluck.planning.pareto import ParetoTable
 from potluck.settings import Part, kinds
@@ -53,6 +54,7 @@ PLACES: list[tuple[type[Part], tuple[str, ...]]] = [
     (Local, ("rounds", "local")),
     (Merge, ("rounds", "merge")),
     (Scaling, ("rounds", "scaling")),
+    (Skew, ("rounds", "skew")),
     (Submodel, ("rounds", "submodel")),
     (Optimizer, ("rounds", "server")),
     (Schedule, ("rounds", "schedule")),

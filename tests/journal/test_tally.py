@@ -28,6 +28,18 @@ def _tally(*records: Record) -> Tally:
     return tally
 
 
+def test_the_newest_account_of_every_stream_counts() -> None:
+    tally = _tally(
+        Instant("a", "account", 1.0, {"round": 7, "stream": "x", "streamed": 5, "late": 1}),
+        Instant("a", "account", 2.0, {"round": 8, "stream": "x", "streamed": 9, "late": 1}),
+        Instant("a", "account", 3.0, {"stream": "y", "streamed": 2, "late": 0, "trained": "lots"}),
+        Instant("b", "account", 3.0, {"stream": "x", "streamed": 4, "late": 2}),
+    )
+    assert tally.streams() == {"streamed": 9 + 2 + 4, "late": 3}
+    assert _tally(Instant("a", "crash", 1.0)).streams() is None
+    assert tally.devices(3.0) == {}, "it is nothing that happened to a device"
+
+
 def test_seconds_bytes_and_events_of_a_device() -> None:
     tally = _tally(
         Span("a", "pull", 0.0, 2.0, {"bytes": 100}),

@@ -19,7 +19,7 @@ from potluck.loops.node import Node
 from potluck.model import checkpoint
 from potluck.run import Result
 from potluck.run.keeper import Keeper
-from potluck.run.lab import Crew, free_address
+from potluck.run.lab import Crew, free_address, talks
 from potluck.run.live import Door, digest, serve
 from potluck.run.setup import Setup
 from potluck.worlds.live.security.gate import Gate
@@ -84,7 +84,7 @@ def run_live(folder: Path, story: Story = _nothing, *, act_out: bool = False, **
         def begun(node: Node) -> None:
             told.append(asyncio.ensure_future(story(Scene(job, folder, node, crew, gate, address))))
 
-        place = Place(listen=(address,), lease=float(job.fleet.lease))
+        place = Place(listen=(address,), lease=float(job.fleet.lease), direct=talks(job))
         door = Door(place, gate, LIMIT_S, act_out=act_out, begun=begun)
         result = serve(Setup.of(job, None, None), keeper, door)
     assert told, result.reason

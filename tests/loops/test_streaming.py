@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from potluck.loops.estimates import Estimates, LinkPrior
 from potluck.loops.parts.batching import Batching, Fixed
 from potluck.loops.parts.scaling import Capped, Linear, Scaling, SquareRoot, Unscaled
 from potluck.loops.parts.streaming import Flow, LineRate, StreamBatching, cut, pieces, wanted
@@ -32,13 +33,46 @@ def test_a_fixed_batch_stays_what_it_is_on_any_stream() -> None:
     [
         (Flow(100.0, 400.0), 100),
         (Flow(100.0, 40.0), 40),
-        (Flow(100.0, 40.0, 2.0), 80),
-        (Flow(100.0, 400.0, 0.1), 100),
-        (Flow(900.0, 800.0, 9.0), 1024),
+        (Flow(100.0, 40.0, 2.0), 40),
+        (Flow(9000.0, 8000.0), 1024),
     ],
 )
 def test_a_slow_processor_takes_what_it_can_work_off(flow: Flow, samples: int) -> None:
     assert wanted(LineRate(), flow) == samples
+
+
+@pytest.mark.parametrize(
+    ("flow", "samples"),
+    [
+        (Flow(100.0, 400.0), 100),
+        (Flow(100.0, 400.0, 0.1), 100),
+        (Flow(100.0, 400.0, 3.0), 300),
+        (Flow(100.0, 40.0, 2.0), 40),
+        (Flow(100.0, 40.0, 5.0), 100),
+        (Flow(900.0, 1800.0, 9.0), 1024),
+    ],
+)
+def test_in_a_long_turn_it_takes_all_that_streams_in_or_half_of_what_it_can_work_off(flow: Flow, samples: int) -> None:
+    assert wanted(LineRate(turns=True), flow) == samples
+
+
+@pytest.mark.parametrize("rate", [3.0, 30.0, 300.0, 3000.0])
+def test_turns_that_follow_turns_settle(rate: float) -> None:
+    """Also where a stream outruns its device; transfers take 2 s here, and a sample 10 ms."""
+    seen, now = Estimates.of(LinkPrior(1.0, 1.0)), 0.0
+    for _ in range(60):
+        seen.turned(now)
+        now += 2.0 + 0.01 * wanted(LineRate(turns=True, low=1, high=10**6), Flow(rate, 100.0, seen.turn_s))
+    assert seen.turn_s == pytest.approx(min(2 / (1 - min(rate / 100, 0.5)), 4.0), rel=0.05)
+
+
+def test_waiting_for_data_is_no_part_of_a_turn() -> None:
+    seen = Estimates.of(LinkPrior(1.0, 1.0))
+    seen.turned(5.0)
+    assert seen.turn_s == 0.0
+    seen.waited_s = 3.0
+    seen.turned(10.0)
+    assert seen.turn_s == 2.0
 
 
 @given(samples=st.integers(1, 5000), cap=st.integers(1, 300))

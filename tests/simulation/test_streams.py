@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +13,13 @@ import torch
 from torch import nn
 
 import potluck
+from potluck.data import Dataset, from_tensors
 from potluck.data.buffers import Account
 from potluck.job import make
 from potluck.journal import Span, read
 from potluck.run.keeper import Keeper
 from potluck.run.setup import Setup
+from potluck.task import build
 from tests.simulation.runs import SMALL, journal, simulate
 
 FAULTY = {
@@ -32,6 +36,7 @@ JOBS: dict[str, dict[str, Any]] = {
     "scadles": {"recipe": "scadles"},
     "ddl": {"recipe": "ddl"},
     "plus": {"recipe": "scadles-plus"},
+    "turns": {"recipe": "scadles-plus", "rounds": {"batching": {"kind": "line-rate", "turns": True}}},
     "feedback": {"recipe": "scadles", "rounds": FEEDBACK},
     "injection": {
         "recipe": "scadles-injection",
@@ -92,6 +97,33 @@ def test_one_device_is_plain_sgd() -> None:
     assert trained is not None
     for mine, theirs in zip(trained.parameters(), setup.module.parameters(), strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("transfer", ["sequential", "layer-by-layer"])
+def test_a_capped_batch_that_is_accumulated_is_the_whole_batch(transfer: str) -> None:
+    """In as many mini-batches as it takes, the same step to rounding, in the same time."""
+    trained, largest = [], []
+    for cap in (None, 512, 16):
+        sizes: list[int] = []
+
+        def loss(scores: torch.Tensor, targets: torch.Tensor, sizes: list[int] = sizes) -> torch.Tensor:
+            sizes.extend([len(targets)] if scores.requires_grad else [])
+            return nn.functional.cross_entropy(scores, targets)
+
+        batching = {"kind": "stream", "low": 8, "high": 1024, **({} if cap is None else {"cap": cap})}
+        tables = {**_three((50, 38, 12), 4, evaluate=0), "rounds": {"batching": batching, "transfer": transfer}}
+        task = build(make(tables).task, None)
+        trained.append(potluck.simulate(tables, task=replace(task, loss=loss), threads=0))
+        largest.append(max(sizes))
+    whole, roomy, capped = trained
+    assert largest == [50, 50, 13], "four even ones of 50 samples"
+    assert _weights(roomy) == _weights(whole), "nothing changes where no batch is above the cap"
+    assert _weights(capped) != _weights(whole)
+    for mine, theirs in zip(capped.module.parameters(), whole.module.parameters(), strict=True):  # type: ignore[union-attr]
+        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6)
+    assert capped.summary["samples"] == whole.summary["samples"]
+    if transfer == "sequential":
+        assert capped.summary["time_s"] == pytest.approx(whole.summary["time_s"])
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -162,6 +194,69 @@ def test_timing_only_takes_as_long_as_the_real_run(tmp_path: Path) -> None:
     hollow = simulate(tmp_path / "hollow", timing_only=True, **job)
     assert hollow.summary["time_s"] == pytest.approx(real.summary["time_s"])
     assert hollow.summary["streams"] == real.summary["streams"]
+
+
+def _dropped(turns: bool) -> float:
+    """The share of a stream that is dropped by a device whose turns take four seconds."""
+    tables: dict[str, Any] = {
+        **SMALL,
+        "recipe": "scadles-plus",
+        "fleet": {"devices": [{"name": "d", "preset": "laptop", "link": {"latency": "1 s"}}]},
+        "stream": {"rate": {"kind": "constant", "per_second": 40}},
+        "rounds": {"transfer": "sequential", "batching": {"kind": "line-rate", "turns": turns}},
+        "stop": {"rounds": 30},
+        "evaluate": 0,
+    }
+    streams = potluck.simulate(tables).summary["streams"]
+    return float(streams["dropped"] / streams["streamed"])
+
+
+def test_a_device_that_follows_its_own_turns_trains_at_line_rate() -> None:
+    assert _dropped(turns=False) > 0.7
+    assert _dropped(turns=True) < 0.05
+
+
+_EASY, _HARD = (0, 1), (2, 3)
+
+
+def _two_easy_and_two_hard() -> Dataset:
+    """Classes 0 and 1 can be told from their inputs; 2 and 3 look alike, so that their loss stays high."""
+    y = torch.arange(400) % 4
+    x = nn.functional.one_hot(y.clamp_max(2), 3).float()
+    return from_tensors(x, y, x, y)
+
+
+def _trained_on(buffer: str) -> Counter[int]:
+    """How often each class was trained on in the second half; a turn takes a second, the time of four batches."""
+    used: list[list[int]] = []
+
+    def loss(scores: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        if scores.requires_grad:
+            used.append(targets.tolist())
+        return nn.functional.cross_entropy(scores, targets)
+
+    tables: dict[str, Any] = {
+        "task": "own",
+        "fleet": {"devices": [{"name": "d", "preset": "laptop", "link": {"latency": "250 ms"}}]},
+        "recipe": "ddl",
+        "stream": {"rate": {"kind": "constant", "per_second": 64}, "buffer": buffer},
+        "rounds": {"batching": {"kind": "fixed", "size": 16}, "server": {"kind": "sgd", "lr": 0.5}},
+        "stop": {"rounds": 200},
+        "evaluate": 0,
+    }
+    task = potluck.Task(lambda: nn.Linear(3, 4), _two_easy_and_two_hard(), loss)
+    assert potluck.simulate(tables, task=task, threads=0).status == "done"
+    return Counter(label for batch in used[len(used) // 2 :] for label in batch)
+
+
+def test_what_is_learned_badly_is_kept_and_trained_on_more() -> None:
+    """Truncation takes classes as they come; by value the hard ones get the room, as their losses say."""
+    blind, valued = _trained_on("truncation"), _trained_on("value")
+    assert sum(blind.values()) == sum(valued.values()), "at the same memory and batch"
+    for counts, least, most in ((blind, 0.9, 1.1), (valued, 1.5, 5.0)):
+        share = sum(counts[one] for one in _HARD) / sum(counts[one] for one in _EASY)
+        assert least < share < most, counts
+    assert valued == _trained_on("value"), "and the same every time"
 
 
 def test_the_example_learns_though_a_device_loses_its_buffer() -> None:

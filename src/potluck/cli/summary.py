@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import typer
@@ -26,6 +27,8 @@ def say(result: Result, keeper: Keeper | None, *, as_json: bool, quiet: bool) ->
     typer.echo(f"{result.status}: {result.reason}")
     if not quiet:
         typer.echo(_figures(result))
+        if "streams" in result.summary:
+            typer.echo(_streams(result.summary["streams"]))
         _say_devices(result, keeper)
     typer.echo(_next(result))
 
@@ -42,6 +45,15 @@ def _figures(result: Result) -> str:
     elif figures["loss"] is not None:
         parts.append(f"loss {figures['loss']:.4g}")
     return ", ".join([*parts, f"{amount(figures['bytes'])} sent"])
+
+
+def _streams(counts: Mapping[str, int]) -> str:
+    """Where the samples went that streamed in, and what was refused before it was one."""
+    parts = [f"{counts[name]:,} {name}" for name in ("trained", "shared", "dropped", "buffered") if counts[name]]
+    line = f"{counts['streamed']:,} samples streamed in: {', '.join(parts) or 'none was used'}"
+    refused = [f"{counts[name]:,} {name}" for name in ("malformed", "oversized", "late") if counts.get(name)]
+    line += f"; records refused: {', '.join(refused)}" if refused else ""
+    return line + (f"; connection lost {counts['breaks']:,} times" if counts.get("breaks") else "")
 
 
 def _say_devices(result: Result, keeper: Keeper | None) -> None:

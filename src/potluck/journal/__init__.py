@@ -13,9 +13,9 @@ import msgspec
 
 from potluck.errors import RunError
 from potluck.journal.records import Instant, Record, Scalar, Span
-from potluck.journal.tally import Tally
+from potluck.journal.tally import ACCOUNT, Tally
 
-__all__ = ["Instant", "Journal", "Record", "Scalar", "Span", "Tally", "read", "tail"]
+__all__ = ["ACCOUNT", "Instant", "Journal", "Record", "Scalar", "Span", "Tally", "read", "tail"]
 
 
 class Journal:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,7 +10,9 @@ from potluck.journal.limits import Blame
 from potluck.journal.records import Instant, Record, Span
 from potluck.journal.standing import Standing
 
-__all__ = ["Load", "Tally"]
+__all__ = ["ACCOUNT", "Load", "Tally"]
+
+ACCOUNT = "account"  # an instant in which a device says where the samples of its stream went
 
 _PARTS = ("pull", "compute", "push")
 _PART_OF = {
@@ -45,6 +47,7 @@ class Tally:
         self._events: dict[str, dict[str, int]] = {}
         self._state: dict[str, str] = {}
         self._starved: dict[str, float] = {}  # seconds without data, where it streams in
+        self._accounts: dict[tuple[str, str], dict[str, int]] = {}  # the newest of each stream
         self._blame = Blame()
         self.standing = Standing()
 
@@ -58,6 +61,8 @@ class Tally:
             self._blame.add_part(record)
         elif isinstance(record, Span) and record.name == "round":
             self._blame.close_round(record)
+        elif isinstance(record, Instant) and record.name == ACCOUNT:
+            self._accounts[record.node, str(record.fields.get("stream"))] = _counts(record.fields)
         elif isinstance(record, Instant):
             self._count(record.node, record.name)
 
@@ -119,6 +124,16 @@ class Tally:
             for name, seconds in sorted(self._seconds.items())
         }
 
+    def streams(self) -> dict[str, int] | None:
+        """The accounts that devices gave of their streams, added up over all of their lives; None without any."""
+        if not self._accounts:
+            return None
+        total: dict[str, int] = {}
+        for account in self._accounts.values():
+            for name, count in account.items():
+                total[name] = total.get(name, 0) + count
+        return total
+
     def limit(self, now: float) -> str:
         """What held the run up, in one sentence: who was waited for, or else who was busiest, and with what."""
         if not self._seconds or now <= 0:
@@ -140,3 +155,8 @@ class Tally:
         doing = {"pull": "its downlink (receiving)", "push": "its uplink (sending)"}
         what = doing.get(part, "its processor (computing)")
         return f"{name} was busy {share:.0%} of the time, above all with {what}, {min(spent / now, 1.0):.0%}"
+
+
+def _counts(fields: Mapping[str, Any]) -> dict[str, int]:
+    """The numbers of an account; whatever else a device says of it counts for nothing."""
+    return {name: value for name, value in fields.items() if isinstance(value, int) and name != "round"}

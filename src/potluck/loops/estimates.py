@@ -21,13 +21,16 @@ class LinkPrior:
 
 @dataclass
 class Estimates:
-    """Running estimates: seconds a segment takes in each direction, and how much slower than nominal it computes."""
+    """Running estimates: seconds of a segment in each direction and of a turn, and how much slower than nominal."""
 
     down: LinkEstimate
     up: LinkEstimate
     round_trip: float
     slowness: float = 1.0
     memory: float = field(default=0.5)
+    turn_s: float = 0.0  # from one turn's beginning to the next, without waiting for data; 0 before the second
+    turn_began: float | None = None
+    waited_s: float = 0.0  # for data, in the present turn
 
     @staticmethod
     def of(prior: LinkPrior) -> Estimates:
@@ -44,3 +47,10 @@ class Estimates:
     def computed(self, nominal_s: float, seconds: float) -> None:
         if nominal_s > 0 and seconds > 0:
             self.slowness += (1 - self.memory) * (seconds / nominal_s - self.slowness)
+
+    def turned(self, now: float) -> None:
+        """A turn begins, and so the one before is over."""
+        if self.turn_began is not None:
+            seconds = max(now - self.turn_began - self.waited_s, 0.0)
+            self.turn_s += (1 - self.memory if self.turn_s else 1.0) * (seconds - self.turn_s)
+        self.turn_began, self.waited_s = now, 0.0

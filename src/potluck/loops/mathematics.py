@@ -26,6 +26,7 @@ class Share(NamedTuple):
     batches: Callable[[], Sequence[Indices]]
     rng: Callable[[], np.random.Generator]  # for augmentation, and for what the model draws
     samples: Any = None  # who has them by index, where that is not the task's own data
+    learned: Callable[[Mapping[int, float]], None] | None = None  # to be told `Session.losses`, where they matter
 
 
 class Whom(NamedTuple):
@@ -63,6 +64,10 @@ class Session(Protocol):
 
     samples: int
     loss: float
+
+    @property
+    def losses(self) -> Mapping[int, float]:
+        """The mean loss of each class, where the share wants to know."""
 
     def choose(self, batch: int, affordable: float) -> float:
         """Fix what a mini-batch trains of the model, for at most `affordable` of a whole step; its share of one."""
@@ -127,6 +132,7 @@ class _Nothing:
     """A turn of sizes only."""
 
     loss = 0.0
+    losses: Mapping[int, float] = {}
 
     def __init__(self, costs: Costs, samples: int, choose: Callable[[float], float]) -> None:
         self.samples = samples

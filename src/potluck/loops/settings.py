@@ -14,6 +14,7 @@ from potluck.model.codecs import Codec, Dense
 from potluck.model.local import Gradient, Local
 from potluck.model.merge import Merge, Samples
 from potluck.model.optimizers import Constant, Optimizer, Schedule, Sgd
+from potluck.model.skew import Plain, Skew
 from potluck.model.submodels.parts import Submodel, Whole
 from potluck.settings import Settings
 from potluck.units import Seconds
@@ -29,6 +30,7 @@ class Rounds(Settings, frozen=True, kw_only=True):
     batching: Batching = Fixed()
     local: Local = Gradient()
     local_schedule: Schedule = Constant()
+    skew: Skew = Plain()  # what a device's loss does about its own class frequencies
     transfer: Transfer = Sequential()
     submodel: Submodel = Whole()
     slot: Seconds | None = None  # of a mini-batch: a device trains what fits (default: the fastest one's whole step)

@@ -15,7 +15,8 @@ import numpy.typing as npt
 
 from potluck.data.streams.feed import Feed
 from potluck.data.streams.gifts import Mixed, refusal, wrapped
-from potluck.journal import Scalar, Span
+from potluck.journal import ACCOUNT, Instant, Scalar, Span
+from potluck.loops.estimates import Estimates
 from potluck.loops.mathematics import Share
 from potluck.loops.messages import Gift, Invite
 from potluck.loops.node import Latch, Node
@@ -76,33 +77,41 @@ class Held:
 class Streamed:
     """A device whose data streams in."""
 
-    def __init__(self, node: Node, settings: Rounds, feed: Feed, trains: float, shape: tuple[int, ...]) -> None:
+    def __init__(
+        self, node: Node, settings: Rounds, feed: Feed, trains: float, shape: tuple[int, ...], seen: Estimates
+    ) -> None:
         self._node = node
         self._settings = settings
         self.feed = feed
         self._trains = trains  # samples per second that it can work off
         self._shape = shape
+        self._seen = seen
         self._round = -1
         self._gifts: dict[str, Gift] = {}
         self._expected = 0
         self._complete = Latch()
 
     def size(self) -> int:
-        return wanted(self._settings.batching, Flow(self.feed.rate(self._node.now()), self._trains))
+        flow = Flow(self.feed.rate(self._node.now()), self._trains, self._seen.turn_s)
+        return wanted(self._settings.batching, flow)
 
     def at_hand(self, invite: Invite) -> None:
         return None
 
     async def gather(self, invite: Invite) -> Share:
-        want, began = self.size(), self._node.now()
+        began = self._node.now()
+        self._seen.turned(began)
+        want = self.size()
         self._expect(invite)
         await self._wait_for(want)
+        self._seen.waited_s = self._node.now() - began
         ids = self._give(invite, self.feed.take(want, self._node.now()))
         await self._wait_for_gifts(len(ids))
         ids, samples = self._mix(ids)
         self._tell(began, invite.round)
         sizes, rng, count = cut(self._settings.batching, len(ids)), self._node.rng, invite.count
-        return Share(sizes, lambda: pieces(ids, sizes), lambda: rng("train", count), samples)
+        learned = self.feed.learned if self.feed.learns else None
+        return Share(sizes, lambda: pieces(ids, sizes), lambda: rng("train", count), samples, learned)
 
     async def _wait_for(self, want: int) -> None:
         """Until so many samples are there; where a stream has dried up, it is the coordinator's patience that ends."""
@@ -183,3 +192,5 @@ class Streamed:
             ("rate", self.feed.rate(node.now())), ("buffer", account.buffered), ("dropped", account.dropped),
         ):  # fmt: skip
             node.record(Scalar(node.name, name, node.now(), float(value), fields))
+        if told := self.feed.told():
+            node.record(Instant(node.name, ACCOUNT, node.now(), {**fields, **told}))

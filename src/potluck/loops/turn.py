@@ -136,6 +136,8 @@ class Turn:
         await self._arrived[0].wait()
         start = self._node.now()
         await self._node.compute(Work(steps, lambda pace: self._train(pace, steps)))
+        if share.learned is not None:
+            share.learned(self._session.losses)
         if len(steps) == 1 and not callable(steps[0].seconds):  # gates on the way would count as slowness
             self._device.seen.computed(steps[0].seconds, self._node.now() - start)
         self._record_work(start, steps, sum(share.sizes))

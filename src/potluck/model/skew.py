@@ -2,13 +2,14 @@
 
 A device that trains for a while on few classes learns to answer with those whatever it sees. Adding the logarithm of
 each class's frequency on this device to the scores takes that reward away (logit adjustment, Menon et al. 2021;
-FedLC, Zhang et al. 2022). It is for local steps on classes that are rare: where a class is missing altogether it also
+FedLC, Zhang et al. 2022). A device that holds its data knows how often it has each class; one whose data streams in
+goes by each mini-batch. It is for local steps on classes that are rare: where a class is missing altogether it also
 takes away what tells it apart. A single gradient per round needs none of this, see `norms`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated
 
 import msgspec
@@ -19,7 +20,7 @@ from torch import Tensor
 
 from potluck.settings import Part
 
-__all__ = ["Adjusted", "Plain", "Restricted", "Skew", "frequencies"]
+__all__ = ["Adjusted", "Plain", "Remedy", "Restricted", "Skew", "frequencies"]
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 Share = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
@@ -65,3 +66,19 @@ def frequencies(labels: npt.NDArray[np.int64], classes: int) -> Tensor:
     """How often each class occurs, as shares of one."""
     counts = torch.from_numpy(np.bincount(labels, minlength=classes)).to(torch.float32)
     return counts / counts.sum().clamp_min(1)
+
+
+class Remedy:
+    """A job's choice, and what each of its devices knows of its own data; None where that streams in."""
+
+    def __init__(self, skew: Skew, shares: Mapping[str, Tensor] | None) -> None:
+        self._skew = skew
+        self._shares = shares
+
+    def loss(self, device: str, loss: Loss) -> Loss:
+        if self._shares is not None:
+            return self._skew.loss(loss, self._shares[device])
+        return lambda scores, targets: self._by_batch(loss, scores, targets)
+
+    def _by_batch(self, loss: Loss, scores: Tensor, targets: Tensor) -> Tensor:
+        return self._skew.loss(loss, frequencies(targets.numpy(), scores.shape[1]))(scores, targets)

@@ -15,8 +15,10 @@ from potluck.model.batches import Batches, Indices
 from potluck.model.carving import Carver, Choice, Part, Turn
 from potluck.model.codecs import Codec
 from potluck.model.local import Local, Walk
+from potluck.model.noted import Noted
 from potluck.model.paced import Paced
 from potluck.model.replica import Draws, Loss, Replica
+from potluck.model.skew import Remedy
 from potluck.model.state import Layout
 from potluck.payload import Payload
 
@@ -37,6 +39,9 @@ class Share(Protocol):
 
     @property
     def samples(self) -> Any: ...
+
+    @property
+    def learned(self) -> Callable[[Mapping[int, float]], None] | None: ...
 
 
 class Beat(Protocol):
@@ -79,6 +84,7 @@ class Trainer:
         local: Local,
         codec: Codec,
         carver: Carver | None = None,
+        remedy: Remedy | None = None,
     ) -> None:
         self._module = module
         self.layout = layout
@@ -87,6 +93,7 @@ class Trainer:
         self.local = local
         self.codec = codec
         self.carver = carver
+        self.remedy = remedy
         self._threads = threading.local()
         self.draws = self._rehearse()
 
@@ -183,6 +190,11 @@ class Session:
         self._buffers: Tensor | None = None
         self.samples = sum(share.sizes)
         self.loss = 0.0
+        self._noted: Noted | None = None
+
+    @property
+    def losses(self) -> Mapping[int, float]:
+        return {} if self._noted is None else self._noted.losses
 
     # --- before ----------------------------------------------------------------------------------------------------
 
@@ -198,11 +210,19 @@ class Session:
 
     def train(self, beat: Beat) -> None:
         replica = self._trainer.replica(self._whom, self._part)
+        replica.loss = self._loss(replica.loss)
         walk = self._trainer.local.begin(replica, self._lr)
         if beat.holds and beat.overlapped and not self._lends:
             self._train_paced(replica, walk, beat)
         else:
             self._train_plainly(replica, walk, beat)
+
+    def _loss(self, loss: Loss) -> Loss:
+        """As this turn uses it: noted by class where that is wanted, and with the job's remedy against skew."""
+        if self._share.learned is not None:
+            loss = self._noted = Noted(loss)
+        remedy = self._trainer.remedy
+        return loss if remedy is None else remedy.loss(self._whom.device, loss)
 
     def _train_plainly(self, replica: Replica, walk: Walk, beat: Beat) -> None:
         if beat.holds and beat.overlapped:
@@ -238,6 +258,7 @@ class Session:
         if units is not None:
             assert self._trainer.carver is not None
             loan = self._trainer.carver.lend(replica, self._whom, self._choices.get(place), units)
+            loan.replica.loss = replica.loss
             gradient, loss = loan.replica.gradient(*batch, draws)
             walk.step_on(loan, gradient, share)
             loan.close()

@@ -28,7 +28,9 @@ INJECTION = _recipe({**_FOLLOWING, "codec": _ADAPTIVE}, "truncation", injection=
 PLUS = _recipe(
     {
         **_FOLLOWING,
-        "batching": "line-rate",  # no more than a device works off, so that fast streams do not make slow rounds
+        # No more than a device works off, so that fast streams do not make slow rounds; a batch that is larger than
+        # 512 all the same is accumulated, so that it takes no more memory.
+        "batching": {"kind": "line-rate", "cap": 512},
         "scaling": {"kind": "capped", "most": 2.0, "warmup": 50},
         "transfer": "optimal",
     },

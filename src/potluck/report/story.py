@@ -16,7 +16,12 @@ _MOST_DETAILS = 20_000  # different descriptions of spans; after that a span is 
 _LONGEST_LIST = 8
 _OTHER = LANES.index("other")
 _MOST_EVENTS = 50_000
-_NOISE = {"bandwidth", "lose", "committed"}  # there are many of them, and their effect is in the spans and curves
+_NOISE = {
+    "bandwidth",
+    "lose",
+    "committed",
+    "account",
+}  # there are many of them, and their effect is in the spans and curves
 _NUMBERS = ("round", "batch", "part", "version")  # say which one of many alike; the first one found is kept
 
 

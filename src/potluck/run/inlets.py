@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
-from functools import partial
+from collections.abc import AsyncIterator, Coroutine
+from typing import Any
 
-from potluck import seeds
-from potluck.data import Dataset
-from potluck.data.streams import Expected, Inlet, LiveFeed, Order, Stock, Store, pour
+from potluck.data.streams import pour
+from potluck.data.streams.opening import stream_in
 from potluck.job import Job
+from potluck.journal import ACCOUNT, Instant
 from potluck.loops.node import Node
 from potluck.run.setup import Setup
 
@@ -19,30 +19,38 @@ __all__ = ["live_stream"]
 
 @contextlib.asynccontextmanager
 async def live_stream(setup: Setup, node: Node) -> AsyncIterator[None]:
-    """Within this, the device's data comes from the job's source; without a stream it has it all."""
-    stream, data = setup.job.stream, setup.data
+    """Within this, the device's data comes from the job's source; without a stream it has it all.
+
+    A source that fails for good ends the device's part with its error, so that the coordinator hears of it.
+    """
+    job, stream, data, name = setup.job, setup.job.stream, setup.data, node.name
     if stream is None or data is None:
         yield
         return
-    store = Store(data.train.scaling, data.train.augmentation)
-    feed = LiveFeed(stream.buffer, store, node.now, stream.samples_in_memory(data.sample_bytes))
-    pouring = asyncio.create_task(pour(stream.source.samples(_inlet(setup, data, node)), feed))
-    replayed, setup.feeds = setup.feeds, lambda device: feed
+    live = stream_in(stream, data, setup.shards[name], name, _place(job, name), job.seed, node)
+    replayed, setup.feeds = setup.feeds, lambda device: live.feed
     try:
-        yield
+        async with _alongside(pour(live.samples, live.feed)):
+            try:
+                yield
+            finally:
+                node.record(Instant(name, ACCOUNT, node.now(), dict(live.feed.told())))
     finally:
         setup.feeds = replayed
-        pouring.cancel()
-        await asyncio.gather(pouring, return_exceptions=True)
 
 
-def _inlet(setup: Setup, data: Dataset, node: Node) -> Inlet:
-    job = setup.job
-    assert job.stream is not None
-    expected = Expected.of(data)
-    order = Order(setup.shards[node.name], partial(seeds.generator, job.seed, node.name, "stream"))
-    stock = Stock(data.train, order, job.stream.rate.arrivals(_place(job, node.name), job.seed))
-    return Inlet(node.name, expected, node, float(job.stream.late), stock)
+@contextlib.asynccontextmanager
+async def _alongside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Within this the work goes on; if it fails, what is done meanwhile is broken off and the error raised."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(work)
+            try:
+                yield
+            finally:
+                task.cancel()
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from None
 
 
 def _place(job: Job, device: str) -> int:

@@ -194,9 +194,10 @@ class Keeper:
         }
 
     def _streams(self) -> dict[str, Any]:
-        """Where the samples went that streamed in, as far as their buffers are here."""
+        """Where the samples went that streamed in: by the buffers that are here, else by what devices told."""
         account = self.belongings.account
-        return {} if account is None else {"streams": msgspec.to_builtins(account)}
+        streams = self.tally.streams() if account is None else msgspec.to_builtins(account)
+        return {} if streams is None else {"streams": streams}
 
     def _write_checkpoint(self) -> None:
         assert self.folder is not None

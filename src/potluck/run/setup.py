@@ -19,7 +19,7 @@ from potluck.errors import DataError, SettingError
 from potluck.job import Job
 from potluck.loops.costs import Costs
 from potluck.loops.device import DeviceLoop
-from potluck.loops.estimates import LinkPrior
+from potluck.loops.estimates import Estimates, LinkPrior
 from potluck.loops.mathematics import DeviceMathematics, GhostServer, GhostTrainer, ServerMathematics, Whom
 from potluck.loops.node import Node
 from potluck.loops.parts.streaming import Flow, wanted
@@ -39,6 +39,7 @@ from potluck.run.cutting import settled
 from potluck.run.grouping import fitting_split, held, held_out
 from potluck.run.heavy import server_kind, trainer_kind, weight_of
 from potluck.run.sizing import Sizing, carver_of, narrowed, small_share
+from potluck.run.skewing import remedy_of
 from potluck.run.streams import replayed
 from potluck.task import Task, TaskSettings, build
 
@@ -90,16 +91,17 @@ class Setup:
         name, life = node.name, node.incarnation
         seen = belongings.seen(name, life, self.link_prior(name))
         memory = belongings.memory(name, life, self.trainer.memory)
-        supply = self._supply(node, belongings, self.costs_on(name))
+        supply = self._supply(node, belongings, self.costs_on(name), seen)
         affordable, share = self.sizing.affordable(name), self.sizing.share
         return DeviceLoop(node, self.job.rounds, self.trainer, self.turn_costs, supply, seen, memory, affordable, share)
 
-    def _supply(self, node: Node, belongings: Belongings, costs: Costs) -> Supply:
+    def _supply(self, node: Node, belongings: Belongings, costs: Costs, seen: Estimates) -> Supply:
         rounds, feeds = self.job.rounds, self.feeds
         if feeds is None:
             return held(node, rounds, self.shards[node.name], self.data, self.carver)
         feed = belongings.feed(node.name, node.incarnation, lambda: feeds(node.name), node.now())
-        return Streamed(node, rounds, feed, 1 / costs.step(1), self.data.shape if self.data is not None else ())
+        shape = self.data.shape if self.data is not None else ()
+        return Streamed(node, rounds, feed, 1 / costs.step(1), shape, seen)
 
     def _sharing(self) -> Sharing | None:
         stream = self.job.stream
@@ -159,7 +161,8 @@ def _real(job: Job, task: Task, elsewhere: bool) -> Setup:
     shards, costs, data = _shards(job, task, chain), _costs(chain, layout, job), task.data
     carver = carver_of(job, chain, layout, Sizing(job, costs, None).affordable, data.train, shards)
     weight, codec = weight_of(job, chain), rounds.codec
-    trainer = trainer_kind(weight)(module, layout, task.loss, data.train, rounds.local, codec, carver)
+    remedy = remedy_of(job, data, shards, carver)
+    trainer = trainer_kind(weight)(module, layout, task.loss, data.train, rounds.local, codec, carver, remedy)
     server = server_kind(weight)(
         module, layout, task.loss, data.test, rounds.merge, rounds.server, rounds.codec, carver
     )

@@ -163,6 +163,22 @@ def test_value_keeps_more_of_what_is_learned_badly() -> None:
     assert (held.numbers() % 2).sum() == 30
 
 
+def test_value_keeps_looking_at_what_is_learned_well() -> None:
+    """Else its loss would stay what it was last, however much of it is forgotten meanwhile."""
+    held = Held(Value(), lambda numbers: numbers % 2)
+    held.learned({0: 1e-9, 1: 1.0})
+    held.arrive(0, 1000, 40.0)
+    assert (held.numbers() % 2 == 0).sum() == 8
+    assert (held.take(10, 40.0) % 2 == 0).sum() == 2
+
+
+def test_value_takes_a_class_that_it_knows_nothing_of_for_as_hard_as_any() -> None:
+    held = Held(Value(), lambda numbers: numbers % 3)
+    held.learned({0: 2.0, 1: 4.0})
+    held.arrive(0, 1000, 50.0)
+    assert [int((held.numbers() % 3 == one).sum()) for one in range(3)] == [10, 20, 20]
+
+
 def test_a_loss_that_is_no_number_is_not_believed() -> None:
     held = Held(Value(), lambda numbers: numbers % 2)
     held.learned({0: math.nan, 1: math.inf})

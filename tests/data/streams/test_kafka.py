@@ -8,11 +8,13 @@ from collections.abc import Callable
 
 import confluent_kafka
 import numpy as np
+import pytest
 
 from potluck.data.buffers import Persistence
 from potluck.data.streams import Expected, Inlet, LiveFeed, Sample, Store, pack, pour
 from potluck.data.streams.publish import RealClock
 from potluck.data.streams.sources import Kafka
+from potluck.errors import SettingError
 from tests.time_limits import within
 
 
@@ -69,3 +71,10 @@ async def _until(true: Callable[[], bool]) -> None:
     async with asyncio.timeout(15):
         while not true():
             await asyncio.sleep(0.05)
+
+
+def test_options_that_kafka_does_not_know_are_refused_in_its_words() -> None:
+    inlet = Inlet("pi-0", Expected((4,), "u1", 10), RealClock())
+    source = Kafka(servers="127.0.0.1:1", options={"no.such.option": 1})
+    with pytest.raises(SettingError, match=r'stream\.source\.options: .*"no\.such\.option"'):
+        asyncio.run(pour(source.samples(inlet), LiveFeed(Persistence(), Store(), inlet.clock.now, 10)))

@@ -154,6 +154,21 @@ def test_a_source_runs_into_a_feed() -> None:
     assert feed.account.streamed == 4
 
 
+def test_what_a_stream_that_has_ended_left_is_used_and_then_it_is_said() -> None:
+    async def some() -> AsyncIterator[Sample]:
+        for value in range(5):
+            yield _sample(value)
+
+    feed, woken = _feed(Persistence()), []
+    feed.notify(9, lambda: woken.append(True))
+    asyncio.run(pour(some(), feed))
+    assert woken == [True], "nobody waits for what will not come"
+    assert feed.ready_at(4, 0.0) == 0.0
+    feed.take(4, 0.0)
+    with pytest.raises(DataError, match="the stream has ended; 1 samples are left of the 4 for a batch"):
+        feed.ready_at(4, 0.0)
+
+
 async def thermometer(device: str) -> AsyncIterator[object]:
     """A user's own stream, not all of it fit to use."""
     assert device == "pi-0"
@@ -168,11 +183,23 @@ def no_stream(device: str) -> int:
     return 3
 
 
+async def broken(device: str) -> AsyncIterator[object]:
+    yield np.array([1, 2], np.uint8), 1
+    raise OSError("unplugged")
+
+
 def test_a_generator_of_ones_own_is_a_source() -> None:
     inlet = _inlet(_Clock())
     found = asyncio.run(_first(Own(generator=f"{__name__}:thermometer").samples(inlet), 99))
     assert [(sample.x.tolist(), sample.y) for sample in found] == [([1, 2], 1), ([3, 4], 2)]
     assert inlet.refusals.malformed == 3
+
+
+def test_a_generator_that_fails_is_named_with_its_own_words() -> None:
+    feed, source = _feed(Persistence()), Own(generator=f"{__name__}:broken")
+    with pytest.raises(DataError, match=r"test_live_feed:broken' failed: OSError: unplugged"):
+        asyncio.run(pour(source.samples(_inlet(_Clock())), feed))
+    assert feed.account.streamed == 1, "what came before it is there"
 
 
 @pytest.mark.parametrize(("name", "error"), [("no_stream", DataError), ("nowhere", SettingError)])

@@ -40,6 +40,10 @@ class Held:
     def __len__(self) -> int:
         return len(self._runs)
 
+    @property
+    def learns(self) -> bool:
+        return self._policy.learns
+
     def bound(self, rate: float) -> float:
         """The most that is kept at this rate."""
         bound = self._policy.bound(rate, self._want)

@@ -10,7 +10,7 @@ A policy is applied whenever the device looks at its buffer: when something arri
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated
 
 import msgspec
@@ -24,12 +24,17 @@ from potluck.units import Seconds
 __all__ = ["Buffer", "Labels", "Persistence", "Truncation", "Value", "Worth", "allot"]
 
 Labels = Callable[[Numbers], npt.NDArray[np.int64]]
-Worth = Mapping[int, float]  # of a class; 1 where nothing is known
+Worth = Mapping[int, float]  # of a class; one that is not known is worth as much as any
 Counts = npt.NDArray[np.int64]
 
 
 class Buffer(Part, frozen=True, kw_only=True):
     """A policy: it splits what is held into what is used and what is kept; everything else is dropped."""
+
+    @property
+    def learns(self) -> bool:
+        """Whether it goes by what classes are worth, and so has to be told."""
+        return False
 
     def bound(self, rate: float, want: int) -> float:
         """The most that may be held at this rate by a device that wants so many samples next."""
@@ -73,9 +78,14 @@ class Truncation(Buffer, frozen=True, kw_only=True, tag="truncation"):
 class Value(Truncation, frozen=True, kw_only=True, tag="value"):
     """Keeps no more than truncation does, but what is left of a batch stays, and classes share the room by worth.
 
-    A class's worth is its recent loss where the device says so, else all are worth the same: a common class cannot
-    crowd out a rare one. Within a class the newest stay and the oldest are used first.
+    A class's worth is its recent loss in the device's own turns; before the first all are worth the same, so that a
+    common class cannot crowd out a rare one. What is learned well is still looked at now and then. Within a class the
+    newest stay and the oldest are used first.
     """
+
+    @property
+    def learns(self) -> bool:
+        return True
 
     def trim(self, held: Runs, bound: int, labels: Labels, worth: Worth) -> Runs:
         numbers = held.numbers()
@@ -115,8 +125,15 @@ def _rounded(shares: npt.NDArray[np.float64], total: int) -> Counts:
 def _chosen(numbers: Numbers, labels: Labels, worth: Worth, count: int) -> npt.NDArray[np.bool_]:
     """Which `count` of the numbers to choose: by class as `allot` says, and within a class the first."""
     classes, member, available = np.unique(labels(numbers), return_inverse=True, return_counts=True)
-    weights = np.array([max(worth.get(int(one), 1.0), 1e-6) for one in classes])
+    weights = _weights([int(one) for one in classes], worth)
     chosen = np.zeros(len(numbers), np.bool_)
     for one, places in enumerate(allot(available, weights, count)):
         chosen[np.flatnonzero(member == one)[:places]] = True
     return chosen
+
+
+def _weights(classes: Sequence[int], worth: Worth) -> npt.NDArray[np.float64]:
+    """What these classes are worth, none less than half of the mean: else nobody would notice that it is forgotten."""
+    unknown = max(worth.values(), default=1.0)
+    found = np.array([max(worth.get(one, unknown), 1e-6) for one in classes])
+    return np.maximum(found, found.mean() / 2) if len(found) else found

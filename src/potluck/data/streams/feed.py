@@ -48,6 +48,10 @@ class Feed(Protocol):
     @property
     def samples(self) -> Tensors: ...
 
+    @property
+    def learns(self) -> bool:
+        """Whether its policy goes by losses."""
+
     def rate(self, now: float) -> float:
         """Samples per second at this moment."""
 
@@ -68,6 +72,9 @@ class Feed(Protocol):
 
     def learned(self, losses: Mapping[int, float]) -> None:
         """The mean loss of each class in the last batch, for policies that go by it."""
+
+    def told(self) -> Mapping[str, int | str]:
+        """What the journal must say of it since nobody else sees it; nothing where the account is kept elsewhere."""
 
     def forget(self, now: float) -> None:
         """The device lost its memory, and whatever streamed in until now."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -18,6 +20,8 @@ from potluck.data.samples import PLAIN, Indices, Samples, Scaling
 from potluck.data.streams.feed import FeedState
 from potluck.data.streams.pace import Pace
 from potluck.data.streams.records import Sample
+from potluck.data.streams.sources.base import Inlet
+from potluck.errors import DataError
 
 __all__ = ["LiveFeed", "Store", "pour"]
 
@@ -59,20 +63,32 @@ class Store:
 
 
 class LiveFeed:
-    """One device's stream; `now` is the device's clock and `limit` the most samples that its memory takes."""
+    """One device's stream; `now` is the device's clock and `limit` the most samples that its memory takes.
 
-    def __init__(self, policy: Buffer, store: Store, now: Callable[[], float], limit: int) -> None:
+    `inlet` is where its records come in, and knows of those that do not.
+    """
+
+    def __init__(
+        self, policy: Buffer, store: Store, now: Callable[[], float], limit: int, inlet: Inlet | None = None
+    ) -> None:
         self.samples = store
+        self._inlet = inlet
+        self._name = secrets.token_hex(4)  # tells this stream's account from that of another life
         self._now = now
         self._pace = Pace()
         self._held = Held(policy, store.labels, limit)
         self._streamed = 0
+        self._over = False
         self._using: list[int] = []
         self._waiting: list[tuple[int, Callable[[], object]]] = []
 
     @property
     def account(self) -> Account:
         return self._held.account
+
+    @property
+    def learns(self) -> bool:
+        return self._held.learns
 
     def put(self, sample: Sample) -> None:
         """A sample has streamed in."""
@@ -84,11 +100,23 @@ class LiveFeed:
         self._tidy()
         self._wake()
 
+    def end(self) -> None:
+        """No sample will stream in any more: whoever waits for one is told when he asks."""
+        self._over = True
+        waiting, self._waiting = self._waiting, []
+        for _, call in waiting:
+            call()
+
     def rate(self, now: float) -> float:
         return self._pace.rate(now)
 
     def ready_at(self, want: int, now: float) -> float:
-        return now if len(self._held) >= self._held.wish(want, self.rate(now)) else math.inf
+        want = self._held.wish(want, self.rate(now))
+        if len(self._held) >= want:
+            return now
+        if self._over:
+            raise DataError(f"the stream has ended; {len(self._held)} samples are left of the {want} for a batch")
+        return math.inf
 
     def notify(self, want: int, call: Callable[[], object]) -> None:
         self._waiting.append((self._held.wish(want, self.rate(self._now())), call))
@@ -109,6 +137,11 @@ class LiveFeed:
 
     def learned(self, losses: Mapping[int, float]) -> None:
         self._held.learned(losses)
+
+    def told(self) -> Mapping[str, int | str]:
+        inlet = self._inlet
+        refused = {} if inlet is None else {**msgspec.structs.asdict(inlet.refusals), "breaks": inlet.breaks}
+        return {"stream": self._name, **msgspec.structs.asdict(self.account), **refused}
 
     def forget(self, now: float) -> None:
         self._held.forget()
@@ -141,6 +174,7 @@ async def pour(samples: AsyncIterator[Sample], feed: LiveFeed) -> None:
     try:
         async for sample in samples:
             feed.put(sample)
+        feed.end()
     finally:
         if isinstance(samples, AsyncGenerator):
             await samples.aclose()

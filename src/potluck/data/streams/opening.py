@@ -36,4 +36,4 @@ def stream_in(stream: Stream, data: Dataset, shard: Indices, device: str, place:
     inlet = Inlet(device, Expected.of(data), clock, float(stream.late), stock)
     store = Store(data.train.scaling, data.train.augmentation)
     limit = stream.samples_in_memory(data.sample_bytes)
-    return Live(LiveFeed(stream.buffer, store, clock.now, limit), stream.source.samples(inlet), inlet)
+    return Live(LiveFeed(stream.buffer, store, clock.now, limit, inlet), stream.source.samples(inlet), inlet)

@@ -73,6 +73,11 @@ class Expected:
         """The largest record that can be right."""
         return self.nbytes + _ROOM
 
+    @property
+    def words(self) -> str:
+        """For people."""
+        return f"{self.dtype} values of shape {list(self.shape)} with labels from 0 to {self.classes - 1}"
+
     def fits(self, sample: Sample) -> bool:
         right_kind = sample.x.shape == self.shape and sample.x.dtype == _TYPES[self.dtype]
         return right_kind and 0 <= sample.y < self.classes and bool(np.isfinite(sample.x).all())

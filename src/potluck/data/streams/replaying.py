@@ -66,6 +66,10 @@ class ReplayFeed:
     def account(self) -> Account:
         return self._held.account
 
+    @property
+    def learns(self) -> bool:
+        return self._held.learns
+
     def rate(self, now: float) -> float:
         return self._arrivals.rate(now)
 
@@ -90,6 +94,9 @@ class ReplayFeed:
 
     def learned(self, losses: Mapping[int, float]) -> None:
         self._held.learned(losses)
+
+    def told(self) -> Mapping[str, int | str]:
+        return {}
 
     def forget(self, now: float) -> None:
         self._advance(now)

@@ -28,7 +28,7 @@ class Flow(NamedTuple):
 
     rate: float  # samples per second that stream in
     speed: float = math.inf  # samples per second that it can train on
-    turn_s: float = 0.0  # how long its last turn took, 0 at first
+    turn_s: float = 0.0  # how long its turns take without waiting for data, by its own estimate; 0 at first
 
 
 class Streaming(Batching, frozen=True, kw_only=True):
@@ -64,13 +64,19 @@ class StreamBatching(Streaming, frozen=True, kw_only=True, tag="stream"):
 
 
 class LineRate(Streaming, frozen=True, kw_only=True, tag="line-rate"):
-    """As many as stream in within the time of a turn, but no more than the device works off in that time."""
+    """As many as stream in within `window`, but no more than the device works off in that time.
 
-    window: Seconds = Seconds(1)  # the first turn is taken to last so long, and none less
+    With `turns` the window is as long as the device's own turns, where these are longer: nothing that streams in
+    meanwhile has to be dropped. No more is then taken than it works off in half a turn, the other half being for
+    transfers: a device whose stream outruns it would else make its turns longer and longer.
+    """
+
+    window: Seconds = Seconds(1)
+    turns: bool = False
 
     def follow(self, flow: Flow) -> float:
-        seconds = max(flow.turn_s, self.window)
-        return seconds * min(flow.rate, flow.speed)
+        least = self.window * min(flow.rate, flow.speed)
+        return max(least, flow.turn_s * min(flow.rate, flow.speed / 2)) if self.turns else least
 
 
 def wanted(batching: Batching, flow: Flow) -> int:

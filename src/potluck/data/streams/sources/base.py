@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
+
+import msgspec
 
 from potluck.data.samples import Samples
 from potluck.data.streams.arrivals import Arrivals
@@ -15,6 +18,8 @@ from potluck.data.streams.replaying import Order
 from potluck.settings import Part
 
 __all__ = ["Clock", "Inlet", "Stock", "StreamSource", "named", "pauses"]
+
+_log = logging.getLogger("potluck")
 
 
 class Clock(Protocol):
@@ -50,14 +55,26 @@ class Inlet:
     def read(self, record: bytes | None) -> Sample | None:
         """The sample in a record, unless something is wrong with it."""
         sample = unpack(record or b"", self.expected, self.refusals)
-        return sample if sample is None or not self._is_late(sample) else None
+        return self._checked(None if sample is None or self._is_late(sample) else sample)
 
     def admit(self, sample: Sample) -> Sample | None:
         """A sample that came in no record, unless something is wrong with it."""
         if not self.expected.fits(sample):
             self.refusals.malformed += 1
-            return None
-        return None if self._is_late(sample) else sample
+            return self._checked(None)
+        return self._checked(None if self._is_late(sample) else sample)
+
+    def _checked(self, sample: Sample | None) -> Sample | None:
+        """As it is; the first that is refused is said at once, since a device that gets no other would only wait."""
+        if sample is None and self.refusals.total == 1:
+            kinds = ", ".join(kind for kind, count in msgspec.structs.asdict(self.refusals).items() if count)
+            _log.warning("%s: a record is %s and was dropped; wanted are %s", self.device, kinds, self.expected.words)
+        return sample
+
+    def broke(self, waits: Iterator[float]) -> float:
+        """The connection was lost; how long to wait before it is tried again."""
+        self.breaks += 1
+        return next(waits)
 
     def _is_late(self, sample: Sample) -> bool:
         late = sample.time is not None and not self.wall() - sample.time <= self.late_s

@@ -13,13 +13,15 @@ import msgspec
 
 from potluck.data.streams.records import Sample
 from potluck.data.streams.sources.base import Inlet, StreamSource, named, pauses
-from potluck.errors import DataError
+from potluck.errors import DataError, SettingError
 from potluck.units import Seconds
 
 __all__ = ["Kafka"]
 
 _AT_ONCE = 256  # records
 _WAIT_S = 0.2  # for the first of them; as long may it take until the source is closed
+
+_log = logging.getLogger("potluck")
 
 
 class Kafka(StreamSource, frozen=True, kw_only=True, tag="kafka"):
@@ -40,8 +42,9 @@ class Kafka(StreamSource, frozen=True, kw_only=True, tag="kafka"):
                     sample = inlet.read(record)
                     if sample is not None:
                         yield sample
-            inlet.breaks += 1
-            await inlet.clock.sleep(next(waits))
+            wait = inlet.broke(waits)
+            _log.warning("the consumer of %s failed for good; a new one is made in %g s", self.servers, wait)
+            await inlet.clock.sleep(wait)
 
     async def _records(self, inlet: Inlet) -> AsyncGenerator[bytes | None, None]:
         """What one consumer gets until it fails for good; it lives in a thread of its own, which also closes it."""
@@ -65,20 +68,20 @@ class Kafka(StreamSource, frozen=True, kw_only=True, tag="kafka"):
 
     def _consumer(self, inlet: Inlet) -> Any:
         most = 64 * inlet.expected.most_bytes
-        log = logging.getLogger("potluck")
-        return _library().Consumer(
-            {
-                "bootstrap.servers": self.servers,
-                "group.id": named(self.group, inlet.device),
-                "auto.offset.reset": "earliest",
-                "fetch.message.max.bytes": max(most, 1_000_000),
-                "queued.max.messages.kbytes": max(most // 250, 4_096),
-                # Committed as we go: a close that commits would wait for a cluster that is gone.
-                "enable.auto.commit": False,
-                **self.options,
-            },
-            logger=log,
-        )
+        library, options = _library(), {
+            "bootstrap.servers": self.servers,
+            "group.id": named(self.group, inlet.device),
+            "auto.offset.reset": "earliest",
+            "fetch.message.max.bytes": max(most, 1_000_000),
+            "queued.max.messages.kbytes": max(most // 250, 4_096),
+            # Committed as we go: a close that commits would wait for a cluster that is gone.
+            "enable.auto.commit": False,
+            **self.options,
+        }  # fmt: skip
+        try:
+            return library.Consumer(options, logger=_log)
+        except library.KafkaException as error:
+            raise SettingError("stream.source.options", f"Kafka refuses them: {error.args[0].str()}") from None
 
 
 def _library() -> Any:

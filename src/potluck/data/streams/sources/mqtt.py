@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager, suppress
 from pathlib import Path
@@ -23,6 +24,8 @@ __all__ = ["Broker", "Mqtt", "heed_cancellation"]
 _SESSION_S = 3600  # how long the broker keeps records for a device that is away
 _GOODBYE_S = 1.0  # for a broker to take note that we leave
 _QUEUED = 10_000  # records that may wait here for the loop, which takes them at once
+
+_log = logging.getLogger("potluck")
 
 
 class Broker(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,8 +67,9 @@ class Broker(msgspec.Struct, frozen=True, kw_only=True):
             return None
         try:
             return Path(self.password_file).read_text(encoding="utf-8").strip()
-        except OSError as error:
-            raise SettingError("stream.source.password_file", f"cannot read it: {error.strerror}") from None
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is no text"
+            raise SettingError("stream.source.password_file", f"cannot read it: {reason}") from None
 
 
 class Mqtt(StreamSource, frozen=True, kw_only=True, tag="mqtt"):
@@ -87,6 +91,7 @@ class Mqtt(StreamSource, frozen=True, kw_only=True, tag="mqtt"):
     async def samples(self, inlet: Inlet) -> AsyncIterator[Sample]:
         aiomqtt, waits = _library(), pauses(self.retry)
         while True:
+            reason = "it ended the connection"
             try:
                 async with aclosing(self._records(inlet)) as records:
                     async for record in records:
@@ -94,9 +99,11 @@ class Mqtt(StreamSource, frozen=True, kw_only=True, tag="mqtt"):
                         sample = inlet.read(record)
                         if sample is not None:
                             yield sample
-            except aiomqtt.MqttError:
-                inlet.breaks += 1
-            await inlet.clock.sleep(next(waits))
+            except aiomqtt.MqttError as error:
+                reason = str(error)
+            wait = inlet.broke(waits)
+            _log.warning("no stream from %s:%d: %s; trying again in %g s", self.host, self.port, reason, wait)
+            await inlet.clock.sleep(wait)
 
     async def _records(self, inlet: Inlet) -> AsyncGenerator[bytes, None]:
         """What comes over one connection."""

@@ -21,14 +21,21 @@ class Own(StreamSource, frozen=True, kw_only=True, tag="python"):
     generator: str
 
     async def samples(self, inlet: Inlet) -> AsyncIterator[Sample]:
-        made = load_object(self.generator, "stream.source.generator")(inlet.device)
-        if not hasattr(made, "__aiter__"):
-            raise DataError(f"stream.source.generator: {self.generator!r} must be an `async def` that yields")
+        function = load_object(self.generator, "stream.source.generator")
+        made: Any = None
         try:
+            made = function(inlet.device)
+            if not hasattr(made, "__aiter__"):
+                raise DataError(f"stream.source.generator: {self.generator!r} must be an `async def` that yields")
             async for given in made:
                 sample = inlet.admit(_sample(given))
                 if sample is not None:
                     yield sample
+        except DataError:
+            raise
+        except Exception as error:
+            words = f"{type(error).__name__}: {error}"
+            raise DataError(f"stream.source.generator: {self.generator!r} failed: {words}") from error
         finally:
             if hasattr(made, "aclose"):
                 await made.aclose()

@@ -1,0 +1,89 @@
+"""Streams of a user's own, for devices that are processes: samples of the small job's kind, of classes 0 to 9."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from typing import Any
+
+import aiomqtt
+import numpy as np
+
+from potluck.data.streams import Sample, pack
+
+SHAPE = (1, 8, 8)
+
+
+def sample(number: int) -> tuple[Any, int]:
+    return np.full(SHAPE, number % 7, np.uint8), number % 10
+
+
+async def steady(device: str, per_second: float = 400.0) -> AsyncIterator[tuple[Any, int]]:
+    """For ever."""
+    number = 0
+    while True:
+        await asyncio.sleep(1 / per_second)
+        yield sample(number)
+        number += 1
+
+
+async def failing(device: str) -> AsyncIterator[tuple[Any, int]]:
+    """The sensor of d-0 breaks after a while."""
+    seen = 0
+    async for given in steady(device):
+        yield given
+        seen += 1
+        if device == "d-0" and seen == 60:
+            raise OSError("sensor unplugged")
+
+
+async def dirty(device: str) -> AsyncIterator[Any]:
+    """Every fourth of what d-0 says is no sample."""
+    number = 0
+    async for given in steady(device):
+        number += 1
+        yield "rubbish" if device == "d-0" and number % 4 == 0 else given
+
+
+async def ending(device: str) -> AsyncIterator[tuple[Any, int]]:
+    """That of d-0 has no more to say."""
+    seen = 0
+    async for given in steady(device):
+        yield given
+        seen += 1
+        if device == "d-0" and seen == 60:
+            return
+
+
+class Publishing(threading.Thread):
+    """Sends a device's samples to a broker for as long as it is let, every tenth of them rubbish."""
+
+    def __init__(self, port: int, device: str, topic: str) -> None:
+        super().__init__(name=f"sensor-{device}", daemon=True)
+        self._port, self._device, self._topic = port, device, topic
+        self._over = threading.Event()
+        self.start()
+
+    def run(self) -> None:
+        asyncio.run(self._publish())
+
+    async def _publish(self) -> None:
+        while not self._over.is_set():
+            try:
+                async with aiomqtt.Client("127.0.0.1", self._port, timeout=2.0) as client:
+                    await self._send(client)
+            except aiomqtt.MqttError:
+                await asyncio.sleep(0.05)
+
+    async def _send(self, client: aiomqtt.Client) -> None:
+        number = 0
+        async for x, y in steady(self._device):
+            if self._over.is_set():
+                return
+            number += 1
+            await client.publish(self._topic, b"rubbish" if number % 10 == 0 else pack(Sample(x, y)), qos=1)
+
+    def end(self) -> None:
+        self._over.set()
+        self.join(10)

@@ -1,0 +1,143 @@
+"""Sources of live devices, each a process of its own, as they fail, end and send what is no sample."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from potluck.cli.summary import say
+from potluck.data.buffers import Account
+from potluck.journal import Instant, Span, read
+from tests.data.streams.brokers import MOSQUITTO, Mosquitto
+from tests.live.running import Scene, run_live
+from tests.live_streams.sensors import SHAPE, Publishing
+
+
+def _job(source: dict[str, Any], **settings: Any) -> dict[str, Any]:
+    data = {"kind": "synthetic", "shape": SHAPE, "train": 400, "test": 50}
+    return {
+        "recipe": "scadles-weighted",
+        "task": {"model": "mlp", "data": data, "options": {"hidden": [16]}},
+        "fleet": {"devices": [{"name": "d", "count": 2, "flops": "2 GFLOP/s"}], "lease": 2.0},
+        "stream": {"source": source, "buffer": "truncation"},
+        "rounds": {"batching": {"kind": "stream", "low": 8, "high": 16}, "patience": "30 s", "retry": "500 ms"},
+        "stop": {"rounds": 20},
+        "checkpoint": 0,
+        "evaluate": 0,
+        **settings,
+    }
+
+
+def _own(name: str) -> dict[str, str]:
+    return {"kind": "python", "generator": f"tests.live_streams.sensors:{name}"}
+
+
+def _lost(folder: Path) -> dict[str, str]:
+    """Who was lost, and why."""
+    records = read(folder / "journal.jsonl")
+    return {one.node: one.fields["reason"] for one in records if isinstance(one, Instant) and one.name == "lost"}
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("failing", "OSError: sensor unplugged"), ("ending", "the stream has ended")]
+)
+def test_a_source_that_is_over_ends_the_devices_part_in_words_and_the_others_go_on(
+    tmp_path: Path, name: str, words: str
+) -> None:
+    result = run_live(tmp_path / "run", **_job(_own(name)))
+    assert result.status == "done", result.reason
+    lost = _lost(tmp_path / "run")
+    assert list(lost) == ["d-0"]
+    assert lost["d-0"].startswith("failed: DataError: ")
+    assert words in lost["d-0"]
+
+
+def test_a_password_file_that_is_not_there_is_said_to_the_coordinator(tmp_path: Path) -> None:
+    source = {"kind": "mqtt", "host": "127.0.0.1", "password_file": str(tmp_path / "nowhere")}
+    result = run_live(tmp_path / "run", **_job(source, rounds={"patience": "2 s"}))
+    assert result.status == "failed"
+    assert set(_lost(tmp_path / "run")) == {"d-0", "d-1"}
+    assert all("password_file" in reason for reason in _lost(tmp_path / "run").values())
+
+
+def _accounts(folder: Path) -> dict[str, dict[str, Any]]:
+    """What each device said last of its stream."""
+    records = read(folder / "journal.jsonl")
+    return {one.node: one.fields for one in records if isinstance(one, Instant) and one.name == "account"}
+
+
+def _account(counts: dict[str, Any]) -> Account:
+    return Account(**{name: counts[name] for name in Account.__struct_fields__})
+
+
+def test_every_sample_of_a_live_run_is_accounted_for_and_what_was_refused_is_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = run_live(tmp_path / "run", **_job(_own("dirty")))
+    assert result.status == "done", result.reason
+    found = _accounts(tmp_path / "run")
+    assert set(found) == {"d-0", "d-1"}
+    for account in found.values():
+        _account(account).check()
+    streamed, malformed = found["d-0"]["streamed"], found["d-0"]["malformed"]
+    assert malformed == (streamed + malformed) // 4
+    assert found["d-1"]["malformed"] == 0
+    total = result.summary["streams"]
+    _account(total).check()
+    assert total["streamed"] == sum(account["streamed"] for account in found.values())
+    assert (total["malformed"], total["oversized"], total["late"], total["breaks"]) == (malformed, 0, 0, 0)
+    assert total["trained"] >= result.summary["samples"] > 0, "a turn that was dropped at the end was taken, not merged"
+    say(result, None, as_json=False, quiet=False)
+    assert f"{total['streamed']:,} samples streamed in: " in (said := capsys.readouterr().out)
+    assert f"; records refused: {malformed:,} malformed\n" in said
+
+
+def test_samples_move_between_processes_and_each_is_accounted_for(tmp_path: Path) -> None:
+    """Half of the devices give half of their batch, straight to the others."""
+    stream = {"source": _own("steady"), "buffer": "value", "injection": {"alpha": 0.5, "beta": 0.5}}
+    fleet = {"devices": [{"name": "d", "count": 3, "flops": "2 GFLOP/s"}], "lease": 2.0}
+    result = run_live(tmp_path / "run", **_job({}, stream=stream, fleet=fleet))
+    assert result.status == "done", result.reason
+    found = _accounts(tmp_path / "run")
+    for account in found.values():
+        _account(account).check()
+    total = _account(result.summary["streams"])
+    total.check()
+    assert 0 < total.received <= total.shared
+    assert total.shared > 20 * 2 * 2, "two of three give at least two samples in every round"
+    records = [one for one in read(tmp_path / "run/journal.jsonl") if isinstance(one, Span)]
+    given = [one.fields["bytes"] for one in records if one.name == "give"]
+    assert sum(given) == total.shared * (math.prod(SHAPE) + 8), "a picture and its label each"
+    assert sum(one.fields["samples"] for one in records if one.name == "compute") <= total.trained
+
+
+@pytest.mark.skipif(MOSQUITTO is None, reason="needs mosquitto: apt-get install mosquitto")
+def test_fed_by_a_broker_that_dies_and_returns_the_devices_go_on(tmp_path: Path) -> None:
+    broker = Mosquitto(tmp_path)
+    source = {"kind": "mqtt", "host": "127.0.0.1", "port": broker.port, "retry": "50 ms"}
+    job = _job(source, stop={"rounds": 60})  # more than what is held lasts for
+    broker.start()
+    publishers = [Publishing(broker.port, f"d-{place}", f"potluck/d-{place}") for place in range(2)]
+
+    async def outage(scene: Scene) -> None:
+        await asyncio.sleep(0.3)
+        await asyncio.to_thread(broker.kill)
+        await asyncio.sleep(0.3)
+        await asyncio.to_thread(broker.start)
+
+    try:
+        result = run_live(tmp_path / "run", outage, **job)
+    finally:
+        for publisher in publishers:
+            publisher.end()
+        broker.kill()
+    assert result.status == "done", result.reason
+    total = result.summary["streams"]
+    _account(total).check()
+    assert total["trained"] >= result.summary["samples"] >= 60 * 2 * 8
+    assert total["malformed"] > 0, "the sensors send rubbish now and then"
+    assert total["breaks"] >= 2, "both felt the outage"
