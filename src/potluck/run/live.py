@@ -117,15 +117,15 @@ async def _lead(setup: Setup | PipelineSetup, keeper: Keeper, door: Door) -> End
         return setup.coordinator(_Attentive(node), keeper, keeper.books).main()
 
     def welcome(hello: Hello) -> str | Refusal:
-        reason = door.gate.reason(hello.name, hello.token, datetime.now(UTC))
+        reason = door.gate.reason(hello.name, hello.token, datetime.now(UTC), hello.body)
         if reason is None and hello.digest not in ("", card.digest):
             reason = f"{hello.name} has another job than this run's; start it without one"
         return hello.name if reason is None else Refusal(reason=reason)
 
     return await host(
         door.place, run=card, seed=job.seed, journal=keeper.journal, coordinate=coordinate, welcome=welcome,
-        watch=door.here, began_s=keeper.start, fleet=job.fleet if door.act_out else None,
-        muster=names, muster_s=door.wait_s, opened=partial(_opened, door),
+        admitted=lambda hello: door.gate.let_in.keep(hello.name, hello.body), watch=door.here, began_s=keeper.start,
+        fleet=job.fleet if door.act_out else None, muster=names, muster_s=door.wait_s, opened=partial(_opened, door),
     )  # fmt: skip
 
 

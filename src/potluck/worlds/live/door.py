@@ -24,17 +24,19 @@ _log = logging.getLogger("potluck")
 
 
 class Door:
-    """Asks the doorkeeper first, and then whether there is room (`admit`, by name and body)."""
+    """Asks the doorkeeper first, and then whether there is room (`admit`, by name and body); tells who came in."""
 
     def __init__(
         self,
         welcome: Doorkeeper,
         admit: Callable[[str, str], Welcome | Refusal],
         is_cut: Callable[[str], bool],
+        admitted: Callable[[Hello], None] = lambda hello: None,
     ) -> None:
         self._welcome = welcome
         self._admit = admit
         self._is_cut = is_cut
+        self._admitted = admitted
         self._loop = asyncio.get_running_loop()
 
     def open(self, session: zenoh.Session) -> None:
@@ -46,6 +48,8 @@ class Door:
         answer = self._admit(found, hello.body) if isinstance(found, str) else found
         if isinstance(answer, Refusal):
             _log.warning("refused %s: %s", hello.name, answer.reason)
+        else:
+            self._admitted(hello)
         return answer
 
     def _knock(self, query: zenoh.Query) -> None:

@@ -21,7 +21,9 @@ from potluck.worlds.live.wire import WireError
 __all__ = ["RefusedError", "ask_time", "come_in"]
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 10.0
+_LONGEST_REFUSED_S = 60.0
 _ANSWER_S = 3.0
+_TO_RESTART = "; it goes on asking. For a run that is not the one it was in: start it again, with that run's token"
 
 _log = logging.getLogger("potluck")
 
@@ -30,22 +32,24 @@ class RefusedError(UserError):
     """The coordinator does not let this device in; the message is its reason."""
 
 
-async def come_in(place: Place, hello: Hello, patience_s: float | None) -> tuple[zenoh.Session, Welcome]:
-    """Connect and knock until we are let in."""
+async def come_in(
+    place: Place, hello: Hello, patience_s: float | None, *, persist: bool = False
+) -> tuple[zenoh.Session, Welcome]:
+    """Connect and knock until we are let in; to `persist` is to ask again, now and then, even where we are refused."""
     since, pause, reason = time.monotonic(), _FIRST_PAUSE_S, ""
     while True:
         answer = await _knock(place, hello)
         if not isinstance(answer, Refusal):
             return answer
-        if answer.retry_s is None:
+        if answer.retry_s is None and not persist:
             raise RefusedError(f"{hello.name} was refused: {answer.reason}")
         if patience_s is not None and time.monotonic() - since > patience_s:
             raise PlaceError(f"{answer.reason}, for {patience_s:g} s; is `potluck serve` running there?")
         if answer.reason != reason:
             reason = answer.reason
-            _log.info("%s waits: %s", hello.name, reason)
-        await asyncio.sleep(max(answer.retry_s, pause * random.uniform(0.5, 1.0)))
-        pause = min(1.6 * pause, _LONGEST_PAUSE_S)
+            _log.info("%s waits: %s%s", hello.name, reason, _TO_RESTART if answer.retry_s is None else "")
+        await asyncio.sleep(max(answer.retry_s or 0.0, pause * random.uniform(0.5, 1.0)))
+        pause = min(1.6 * pause, _LONGEST_PAUSE_S if answer.retry_s is not None else _LONGEST_REFUSED_S)
 
 
 async def _knock(place: Place, hello: Hello) -> tuple[zenoh.Session, Welcome] | Refusal:

@@ -26,7 +26,7 @@ from potluck.worlds.live import keys, membership
 from potluck.worlds.live.clock import RunClock
 from potluck.worlds.live.door import Door, Doorkeeper, tell_time
 from potluck.worlds.live.effort import Natural
-from potluck.worlds.live.greeting import Refusal, RunCard, Welcome
+from potluck.worlds.live.greeting import Hello, Refusal, RunCard, Welcome
 from potluck.worlds.live.membership import Event, Greeted, Heard, Left, Offended, Ready, Rules, State, Tick, Vanished
 from potluck.worlds.live.neighbours import Neighbours
 from potluck.worlds.live.notes import Beat, Begin, Decline, Expelled, Goodbye, Note, Over, Pulse, Roster, Shipment
@@ -54,6 +54,7 @@ async def host(
     journal: Journal,
     coordinate: Callable[[Node], Coroutine[Any, Any, T]],
     welcome: Doorkeeper,
+    admitted: Callable[[Hello], None] = lambda hello: None,
     watch: Watch = lambda here: None,
     began_s: float = 0.0,
     fleet: Fleet | None = None,
@@ -63,13 +64,13 @@ async def host(
 ) -> T:
     """Lead a run at `place` until `coordinate` returns, and give back what it returns.
 
-    `welcome` says what a device that knocks is to be called, or refuses it; `watch` is told whenever someone comes or
-    goes (name → incarnation). The run's clock starts at `began_s`, once all of `muster` are here or `muster_s` seconds
-    are over. Where `fleet` is given, its links and faults are acted out. `opened` may add to the session what concerns
-    no run, such as answers to those who are kept out.
+    `welcome` says what a device that knocks is to be called, or refuses it; `admitted` is told whom the door was opened
+    to, `watch` whenever someone comes or goes (name → incarnation). The run's clock starts at `began_s`, once all of
+    `muster` are here or `muster_s` seconds are over. Where `fleet` is given, its links and faults are acted out.
+    `opened` may add to the session what concerns no run, such as answers to those who are kept out.
     """
     session = await open_session_aside(place, "router")
-    hosting = _Host(session, place, run, seed, journal, welcome, watch, began_s, fleet)
+    hosting = _Host(session, place, run, seed, journal, welcome, admitted, watch, began_s, fleet)
     reason = "the run was broken off"
     try:
         await asyncio.to_thread(opened, session)
@@ -92,6 +93,7 @@ class _Host(Neighbours):
         seed: int,
         journal: Journal,
         welcome: Doorkeeper,
+        admitted: Callable[[Hello], None],
         watch: Watch,
         began_s: float,
         fleet: Fleet | None,
@@ -100,7 +102,7 @@ class _Host(Neighbours):
         self._card = card
         self._seed = seed
         self._journal = journal
-        self._door = Door(welcome, self._admit, lambda name: self._conditions.is_cut(name))
+        self._door = Door(welcome, self._admit, lambda name: self._conditions.is_cut(name), admitted)
         self._watch = watch
         self._shaped = fleet is not None
         self._direct = place.direct
