@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from potluck.cli.logs import log_to_stderr
 from potluck.cli.options import Data, SharedMemory
 from potluck.cli.run import find_own_code
 from potluck.errors import UserError
@@ -28,6 +29,15 @@ Name = Annotated[str, typer.Option("--name", help="This device's name in the fle
 Certs = Annotated[
     Path | None, typer.Option("--certs", help="This device's folder from `potluck certs issue`, for tls/ addresses.")
 ]
+Listen = Annotated[
+    str,
+    typer.Option(
+        "--listen",
+        metavar="HOST[:PORT]",
+        help="This device's own address, by which others of the run reach it directly (port 7448); else all goes"
+        " through the coordinator.",
+    ),
+]
 Once = Annotated[bool, typer.Option("--once", help="End with the run instead of waiting for the next.")]
 Cores = Annotated[int, typer.Option("--threads", min=0, help="Processor cores to compute on (0: all).")]
 Memory = Annotated[str, typer.Option("--memory", help="The most memory this process may take, such as 2GB.")]
@@ -36,7 +46,7 @@ Throttle = Annotated[
 ]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Say more.")]
 
-PORT = 7447
+PORT, OWN_PORT = 7447, 7448
 _ADDRESS = re.compile(r"(?:(?P<protocol>\w+)/)?(?P<host>\[[0-9a-fA-F:.%\w]+\]|[\w.-]+)(?::(?P<port>\d{1,5}))?")
 
 
@@ -45,6 +55,7 @@ def join(
     token: Token = "",
     name: Name = "",
     certs: Certs = None,
+    listen: Listen = "",
     once: Once = False,
     threads: Cores = 0,
     memory: Memory = "",
@@ -54,7 +65,7 @@ def join(
     verbose: Verbose = False,
 ) -> None:
     """Take part in the run of a coordinator; comes back by itself when the connection breaks."""
-    _log_to_stderr(verbose)
+    log_to_stderr(logging.DEBUG if verbose else logging.INFO)
     find_own_code()
     memory_bytes = _limit_memory(memory)
     from potluck.run.live import Seat
@@ -62,7 +73,9 @@ def join(
     from potluck.worlds.live.session import Place
 
     protocol, tls, name = _identity(address, certs, name)
-    place = Place(connect=(_locator(address, protocol),), tls=tls, shared_memory=shared_memory)
+    own = (_own_locator(listen, protocol),) if listen else ()
+    connect = (_locator(address, protocol),)
+    place = Place(connect=connect, listen=own, direct=bool(own), tls=tls, shared_memory=shared_memory)
     seat = Seat(
         place, name, token, once=once, threads=threads or os.cpu_count() or 1, throttle=throttle,
         memory_bytes=memory_bytes, data=data,
@@ -78,6 +91,35 @@ def _locator(address: str, protocol: str) -> str:
     if found is None or found["protocol"] not in (None, protocol) or int(found["port"] or 1) > 65535:
         raise UserError(f"{address!r} is no address to join; it looks like {protocol}/192.168.1.5:7447")
     return f"{protocol}/{found['host']}:{found['port'] or PORT}"
+
+
+def _own_locator(listen: str, protocol: str) -> str:
+    """Where others may call this device: an address of its own, beyond this machine only with a certificate."""
+    from potluck.worlds.live.security.certs import needs_tls
+
+    found = _ADDRESS.fullmatch(listen)
+    if found is None or found["protocol"] not in (None, protocol) or int(found["port"] or 1) > 65535:
+        raise UserError(f"--listen {listen}: no address to listen on; it looks like 192.168.1.11:{OWN_PORT}")
+    host, port = found["host"], int(found["port"] or OWN_PORT)
+    locator = f"{protocol}/{host}:{port}"
+    if protocol == "tcp" and needs_tls(locator):
+        raise UserError(f"--listen {listen} is open to other machines, which needs a certificate: give --certs FOLDER")
+    _try_to_listen(listen, host, port)
+    return locator
+
+
+def _try_to_listen(listen: str, host: str, port: int) -> None:
+    """Now, since Zenoh would only say so when the run lets us in."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except OSError as error:
+        raise UserError(
+            f"--listen {listen}: this machine cannot listen there ({error.strerror}); give an address of its own"
+            " and a free port"
+        ) from None
 
 
 def _identity(address: str, certs: Path | None, name: str) -> tuple[str, Tls | None, str]:
@@ -111,11 +153,3 @@ def _limit_memory(words: str) -> int:
     except (ImportError, ValueError, OSError) as error:
         raise UserError(f"--memory {words}: this system does not take the limit ({error})") from None
     return limit
-
-
-def _log_to_stderr(verbose: bool) -> None:
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
-    logger = logging.getLogger("potluck")
-    logger.addHandler(handler)
-    logger.setLevel(logging.DEBUG if verbose else logging.INFO)

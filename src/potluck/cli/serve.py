@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from potluck.cli.live import progress
+from potluck.cli.logs import log_to_stderr
 from potluck.cli.options import AsJson, Data, JobFile, Quiet, Sets, SharedMemory, job_path
 from potluck.cli.run import Out, Remembering, Seed, claimed, end, find_own_code, fresh_name
 from potluck.cli.stopping import Stopping
@@ -97,6 +99,7 @@ def lab_run(keeper: Keeper, data: Path | None, wait: float) -> Result:
 
     job, address = keeper.job, free_address()
     gate = _gate(keeper, None)
+    log_to_stderr(logging.WARNING)
     with _noted(keeper, address, None, lab=True) as told:
         setup = set_up(job, None, data)
         with Crew(job, address, gate, data) as crew:
@@ -137,6 +140,7 @@ def _led(
     place = Place(
         listen=(locator,), tls=tls, access=gate.access(), lease=lease, direct=talks(job), shared_memory=shared_memory
     )
+    log_to_stderr(logging.WARNING)
     with _noted(keeper, locator, certs) as told:
         setup = set_up(job, None, data)
         listening = partial(_say_how_to_join, gate, locator, certs, hours)

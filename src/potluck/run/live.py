@@ -39,6 +39,7 @@ from potluck.run.setup import Setup
 from potluck.worlds.live import wire
 from potluck.worlds.live.greeting import Hello, Refusal, RunCard, Welcome
 from potluck.worlds.live.host import host
+from potluck.worlds.live.refusals import Refused
 from potluck.worlds.live.security.gate import Gate
 from potluck.worlds.live.security.lobby import explain, note_strangers
 from potluck.worlds.live.session import Place
@@ -109,6 +110,7 @@ async def _lead(setup: Setup | PipelineSetup, keeper: Keeper, door: Door) -> End
     card = RunCard(
         run=keeper.folder.name if keeper.folder else "run", job=dumps(job), digest=digest(job),
         lease=float(job.fleet.lease), limit_bytes=setup.limit_bytes,
+        bears=door.gate.admitted if door.gate.certs is not None else {},
     )  # fmt: skip
     names = [device.name for device in job.fleet.members]
 
@@ -129,11 +131,11 @@ async def _lead(setup: Setup | PipelineSetup, keeper: Keeper, door: Door) -> End
     )  # fmt: skip
 
 
-def _opened(door: Door, session: zenoh.Session) -> None:
+def _opened(door: Door, session: zenoh.Session, refused: Refused) -> None:
     """Whom certificates keep from the door learns why in the lobby, and the log learns who it was."""
     if door.gate.certs is not None:
         explain(session, door.gate.stays_out)
-        note_strangers(session, door.gate.admitted)
+        note_strangers(session, door.gate.admitted, refused)
     door.listening()
 
 

@@ -8,11 +8,13 @@ import random
 import struct
 import time
 
+import msgspec
 import zenoh
 
 from potluck.errors import UserError
 from potluck.worlds.live import greeting, keys
 from potluck.worlds.live.greeting import Hello, Refusal, Welcome
+from potluck.worlds.live.security.access import device_config
 from potluck.worlds.live.security.lobby import ask_why
 from potluck.worlds.live.security.probe import why_not
 from potluck.worlds.live.session import Place, PlaceError, close_session, open_session_aside
@@ -55,7 +57,7 @@ async def come_in(
 async def _knock(place: Place, hello: Hello) -> tuple[zenoh.Session, Welcome] | Refusal:
     """One attempt; a session is left open only if we were let in."""
     try:
-        session = await open_session_aside(place, "peer" if place.direct else "client")
+        session = await open_session_aside(msgspec.structs.replace(place, listen=(), direct=False), "client")
     except PlaceError as error:
         why = await asyncio.to_thread(why_not, place.connect[0], place.tls) if place.connect else None
         return Refusal(reason=f"{error}; {why}" if why else str(error), retry_s=0.0)
@@ -64,10 +66,19 @@ async def _knock(place: Place, hello: Hello) -> tuple[zenoh.Session, Welcome] | 
     except BaseException:
         await close_session(session)
         raise
-    if isinstance(answer, Welcome):
+    if isinstance(answer, Welcome) and not (place.direct and answer.direct):
         return session, answer
     await close_session(session)
-    return answer
+    return await _as_peer(place, answer) if isinstance(answer, Welcome) else answer
+
+
+async def _as_peer(place: Place, welcome: Welcome) -> tuple[zenoh.Session, Welcome] | Refusal:
+    """Stay as one that others may call: only now we know whom of them to listen to, and on which certificate."""
+    rules = device_config(welcome.name, welcome.bears, welcome.era) if place.tls is not None else None
+    try:
+        return await open_session_aside(msgspec.structs.replace(place, access=rules), "peer"), welcome
+    except PlaceError as error:
+        return Refusal(reason=str(error), retry_s=1.0)
 
 
 def _ask(session: zenoh.Session, hello: Hello, seconds: float, shut: bool) -> Welcome | Refusal:
@@ -85,9 +96,10 @@ def _ask(session: zenoh.Session, hello: Hello, seconds: float, shut: bool) -> We
 def _query(session: zenoh.Session, key: str, payload: bytes, seconds: float) -> bytes | None:
     """The first answer, if there is one in time."""
     try:
-        for reply in session.get(key, payload=payload, timeout=seconds):
-            if reply.ok is not None:
-                return bytes(reply.ok.payload.to_bytes())
+        with session.declare_querier(key, timeout=seconds) as asking:
+            for reply in asking.get(payload=payload, source_info=zenoh.SourceInfo(asking.id, 0)):
+                if reply.ok is not None:
+                    return bytes(reply.ok.payload.to_bytes())
     except zenoh.ZError as error:
         _log.debug("no answer at %s: %s", key, error)
     return None

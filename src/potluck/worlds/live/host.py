@@ -30,6 +30,7 @@ from potluck.worlds.live.greeting import Hello, Refusal, RunCard, Welcome
 from potluck.worlds.live.membership import Event, Greeted, Heard, Left, Offended, Ready, Rules, State, Tick, Vanished
 from potluck.worlds.live.neighbours import Neighbours
 from potluck.worlds.live.notes import Beat, Begin, Decline, Expelled, Goodbye, Note, Over, Pulse, Roster, Shipment
+from potluck.worlds.live.refusals import Refusals, Refused
 from potluck.worlds.live.session import Place, open_session_aside
 from potluck.worlds.live.shaping import Conditions, Shaped
 from potluck.worlds.live.shipping import is_honest
@@ -60,20 +61,21 @@ async def host(
     fleet: Fleet | None = None,
     muster: Collection[str] = (),
     muster_s: float = 60.0,
-    opened: Callable[[zenoh.Session], None] = lambda session: None,
+    opened: Callable[[zenoh.Session, Refused], None] = lambda session, refused: None,
 ) -> T:
     """Lead a run at `place` until `coordinate` returns, and give back what it returns.
 
     `welcome` says what a device that knocks is to be called, or refuses it; `admitted` is told whom the door was opened
     to, `watch` whenever someone comes or goes (name → incarnation). The run's clock starts at `began_s`, once all of
     `muster` are here or `muster_s` seconds are over. Where `fleet` is given, its links and faults are acted out.
-    `opened` may add to the session what concerns no run, such as answers to those who are kept out.
+    `opened` may add to the session what concerns no run, such as answers to those who are kept out, and say whom it
+    refused; all refusals are logged and in the journal.
     """
     session = await open_session_aside(place, "router")
     hosting = _Host(session, place, run, seed, journal, welcome, admitted, watch, began_s, fleet)
     reason = "the run was broken off"
     try:
-        await asyncio.to_thread(opened, session)
+        await asyncio.to_thread(opened, session, hosting.refused)
         await hosting.open()
         await hosting.muster(set(muster), muster_s)
         hosting.begin()
@@ -102,13 +104,14 @@ class _Host(Neighbours):
         self._card = card
         self._seed = seed
         self._journal = journal
-        self._door = Door(welcome, self._admit, lambda name: self._conditions.is_cut(name), admitted)
+        self._door = Door(welcome, self._admit, lambda name: self._conditions.is_cut(name), admitted, self.refused)
         self._watch = watch
         self._shaped = fleet is not None
         self._direct = place.direct
         self._era = f"{card.run}.{secrets.token_hex(4)}"
         self._clock = RunClock(began_s)
         self._conditions = Conditions() if fleet is None else Shaped(fleet, seed, COORDINATOR, self._clock.now)
+        self._refusals = Refusals(journal.write, self._clock.now)
         self._state = State()
         self._rules = Rules(lease=card.lease)
         self._changed = asyncio.Event()
@@ -194,8 +197,13 @@ class _Host(Neighbours):
         return Welcome(
             run=card.run, era=self._era, name=name, incarnation=self._state.life(name), job=card.job,
             digest=card.digest, seed=self._seed, lease=card.lease, limit_bytes=card.limit_bytes, shaped=self._shaped,
-            zero=self._clock.zero,
+            direct=self._direct, bears=card.bears if self._direct else {}, zero=self._clock.zero,
         )  # fmt: skip
+
+    def refused(self, who: str, where: str, why: str) -> None:
+        """Somebody was turned away; from any thread."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and so are we
+            self._loop.call_soon_threadsafe(self._refusals, who, where, why)
 
     # --- who is here -----------------------------------------------------------------------------------------------
 
@@ -252,7 +260,8 @@ class _Host(Neighbours):
 
     def _announce(self, notice: Joined | Lost) -> None:
         if isinstance(notice, Lost):
-            _log.info("lost %s (life %d): %s", notice.device, notice.incarnation, notice.reason)
+            level = logging.WARNING if notice.reason.startswith("failed: ") else logging.INFO
+            _log.log(level, "lost %s (life %d): %s", notice.device, notice.incarnation, notice.reason)
             self.station.carrier.forget(notice.device)
         else:
             _log.info("%s is here (life %d)", notice.device, notice.incarnation)

@@ -56,6 +56,8 @@ def open_session(place: Place, mode: str, longest_bytes: int = _LONGEST_MESSAGE)
     except zenoh.ZError as error:
         where = ", ".join(place.connect or place.listen)
         what = "cannot be reached" if place.connect else "cannot be listened on"
+        if place.connect and place.listen:
+            what += f", or {', '.join(place.listen)} cannot be listened on"
         raise PlaceError(f"{where} {what}: {_first_words(error)}") from None
 
 
