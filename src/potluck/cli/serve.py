@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -39,7 +39,21 @@ Certs = Annotated[
 ]
 Insecure = Annotated[bool, typer.Option("--insecure", help="Listen beyond this machine without TLS.")]
 Wait = Annotated[float, typer.Option("--wait", min=0.0, help="Seconds to wait for the fleet before beginning without.")]
+Discover = Annotated[
+    bool, typer.Option("--discover", help="Let devices of the local network find this coordinator by multicast.")
+]
+Each = Annotated[bool, typer.Option("--token-each", help="A token of its own for each device, good for no other.")]
 Hours = Annotated[float, typer.Option("--token-hours", min=0.01, help="How long the join token holds.")]
+
+
+class _Tokens(NamedTuple):
+    """What kind of tokens devices get."""
+
+    hours: float
+    each: bool = False
+
+    def of(self, gate: Gate, name: str) -> str:
+        return gate.token(datetime.now(UTC) + timedelta(hours=self.hours), [name] if self.each else None)
 
 
 def serve(
@@ -50,6 +64,8 @@ def serve(
     insecure: Insecure = False,
     wait: Wait = 600.0,
     token_hours: Hours = 24.0,
+    token_each: Each = False,
+    discover: Discover = False,
     shared_memory: SharedMemory = False,
     out: Out = None,
     data: Data = None,
@@ -65,7 +81,8 @@ def serve(
         locator = _locator(listen, certs, insecure)
         watch = Remembering(shown)
         keeper = Keeper.fresh(wanted, folder, watch, stopping)
-        result = _led(wanted, keeper, locator, certs, data, wait, token_hours, shared_memory)
+        tokens = _Tokens(token_hours, token_each)
+        result = _led(wanted, keeper, locator, certs, data, wait, tokens, discover, shared_memory)
     end(result, watch, as_json, quiet)
 
 
@@ -113,7 +130,7 @@ def resume_live(keeper: Keeper, ticket: Ticket, data: Path | None) -> Result:
     if ticket.lab:
         return lab_run(keeper, data, 60.0)
     certs = Path(ticket.certs) if ticket.certs else None
-    return _led(keeper.job, keeper, ticket.listen, certs, data, 60.0, 24.0)
+    return _led(keeper.job, keeper, ticket.listen, certs, data, 60.0, _Tokens(24.0))
 
 
 def _led(
@@ -123,7 +140,8 @@ def _led(
     certs: Path | None,
     data: Path | None,
     wait: float,
-    hours: float,
+    tokens: _Tokens,
+    discover: bool = False,
     shared_memory: bool = False,
 ) -> Result:
     from potluck.run import set_up
@@ -138,12 +156,13 @@ def _led(
         tls.check()
     lease = float(job.fleet.lease)
     place = Place(
-        listen=(locator,), tls=tls, access=gate.access(), lease=lease, direct=talks(job), shared_memory=shared_memory
-    )
+        listen=(locator,), tls=tls, access=gate.access(), lease=lease, direct=talks(job), discover=discover,
+        shared_memory=shared_memory,
+    )  # fmt: skip
     log_to_stderr(logging.WARNING)
     with _noted(keeper, locator, certs) as told:
         setup = set_up(job, None, data)
-        listening = partial(_say_how_to_join, gate, locator, certs, hours)
+        listening = partial(_say_how_to_join, gate, locator, certs, tokens)
         door: Door = Door(place, gate, wait, here=told, listening=listening)
         return serve(setup, keeper, door)
 
@@ -183,19 +202,22 @@ def _locator(listen: str, certs: Path | None, insecure: bool) -> str:
     return locator
 
 
-def _say_how_to_join(gate: Gate, locator: str, certs: Path | None, hours: float) -> None:
+def _say_how_to_join(gate: Gate, locator: str, certs: Path | None, tokens: _Tokens) -> None:
     from potluck.worlds.live.security.here import address
 
-    token = gate.token(datetime.now(UTC) + timedelta(hours=hours))
     protocol, _, where = locator.partition("/")
     host, _, port = where.rpartition(":")
     host = (address() or "127.0.0.1") if host in ("0.0.0.0", "[::]") else host
-    typer.echo(f"listening on {locator}; on each device, within {hours:g} h:", err=True)
+    typer.echo(f"listening on {locator}; on each device, within {tokens.hours:g} h:", err=True)
     for name in sorted(gate.admitted):
         who = f"--certs {name}" if certs is not None else f"--name {name}"
-        typer.echo(f"  potluck join {protocol}/{host}:{port} {who} --token {token}", err=True)
+        typer.echo(f"  potluck join {protocol}/{host}:{port} {who} --token {tokens.of(gate, name)}", err=True)
     if protocol == "tcp" and host == "127.0.0.1":
-        typer.echo("only processes of this machine can join; for others see `potluck certs --help`", err=True)
+        typer.echo(
+            "only processes of this machine can join; for other machines make certificates (`potluck certs init`) and"
+            " give --certs FOLDER, or --insecure if you trust everyone on this network",
+            err=True,
+        )
 
 
 @contextlib.contextmanager
