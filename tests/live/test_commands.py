@@ -65,6 +65,14 @@ def test_a_run_is_looked_at_stopped_and_taken_up_again(shells: Shells, potluck: 
     assert [device.end() for device in again] == [0, 0]
 
 
+def test_ctrl_c_ends_a_run_that_waits_for_its_fleet(shells: Shells) -> None:
+    serving = _serve(shells, shells.folder / "run", rounds=3)
+    until("the invitations", serving.invitations)
+    until("who is missing", lambda: "0 of 2 devices; waiting for d-0, d-1" in serving.err)
+    os.kill(serving.pid, signal.SIGINT)
+    assert serving.end(30.0) == 130
+
+
 def test_ctrl_c_ends_a_device_and_the_run_goes_on_without_it(shells: Shells) -> None:
     run = shells.folder / "run"
     serving = _serve(shells, run, rounds=100_000)

@@ -14,6 +14,7 @@ import typer
 
 from potluck.cli.live import progress
 from potluck.cli.logs import log_to_stderr
+from potluck.cli.muster import Muster
 from potluck.cli.options import AsJson, Data, JobFile, Quiet, Sets, SharedMemory, job_path
 from potluck.cli.run import Out, Remembering, Seed, claimed, end, find_own_code, fresh_name
 from potluck.cli.stopping import Stopping
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from potluck.worlds.live.security.gate import Gate
 
 __all__ = ["lab", "resume_live", "serve"]
+
+Gather = Callable[[Muster], None]  # shows who is here
 
 Listen = Annotated[
     str,
@@ -82,7 +85,7 @@ def serve(
         watch = Remembering(shown)
         keeper = Keeper.fresh(wanted, folder, watch, stopping)
         tokens = _Tokens(token_hours, token_each)
-        result = _led(wanted, keeper, locator, certs, data, wait, tokens, discover, shared_memory)
+        result = _led(wanted, keeper, locator, certs, data, wait, tokens, watch.gather, discover, shared_memory)
     end(result, watch, as_json, quiet)
 
 
@@ -103,11 +106,11 @@ def lab(
         wanted, folder = _wanted(job, settings, seed, out)
         watch = Remembering(shown)
         keeper = Keeper.fresh(wanted, folder, watch, stopping)
-        result = lab_run(keeper, data, wait)
+        result = lab_run(keeper, data, wait, watch.gather)
     end(result, watch, as_json, quiet)
 
 
-def lab_run(keeper: Keeper, data: Path | None, wait: float) -> Result:
+def lab_run(keeper: Keeper, data: Path | None, wait: float, gather: Gather = lambda muster: None) -> Result:
     """Serve, with every device of the fleet as a process here."""
     from potluck.run import set_up
     from potluck.run.lab import Crew, free_address, talks
@@ -117,20 +120,20 @@ def lab_run(keeper: Keeper, data: Path | None, wait: float) -> Result:
     job, address = keeper.job, free_address()
     gate = _gate(keeper, None)
     log_to_stderr(logging.WARNING)
-    with _noted(keeper, address, None, lab=True) as told:
+    with _noted(keeper, address, None, gather, lab=True) as told:
         setup = set_up(job, None, data)
         with Crew(job, address, gate, data) as crew:
             place = Place(listen=(address,), lease=float(job.fleet.lease), direct=talks(job))
-            door = Door(place, gate, wait, act_out=True, here=told, begun=crew.follow)
+            door = Door(place, gate, wait, act_out=True, here=told, listening=partial(told, {}), begun=crew.follow)
             return serve(setup, keeper, door)
 
 
-def resume_live(keeper: Keeper, ticket: Ticket, data: Path | None) -> Result:
+def resume_live(keeper: Keeper, ticket: Ticket, data: Path | None, gather: Gather) -> Result:
     """Take a live run up at the address where its devices look for it; a lab starts its devices anew."""
     if ticket.lab:
-        return lab_run(keeper, data, 60.0)
+        return lab_run(keeper, data, 60.0, gather)
     certs = Path(ticket.certs) if ticket.certs else None
-    return _led(keeper.job, keeper, ticket.listen, certs, data, 60.0, _Tokens(24.0))
+    return _led(keeper.job, keeper, ticket.listen, certs, data, 60.0, _Tokens(24.0), gather)
 
 
 def _led(
@@ -141,6 +144,7 @@ def _led(
     data: Path | None,
     wait: float,
     tokens: _Tokens,
+    gather: Gather,
     discover: bool = False,
     shared_memory: bool = False,
 ) -> Result:
@@ -160,9 +164,14 @@ def _led(
         shared_memory=shared_memory,
     )  # fmt: skip
     log_to_stderr(logging.WARNING)
-    with _noted(keeper, locator, certs) as told:
+    how = _how_to_join(gate, locator, certs)
+    with _noted(keeper, locator, certs, gather, how) as told:
         setup = set_up(job, None, data)
-        listening = partial(_say_how_to_join, gate, locator, certs, tokens)
+
+        def listening() -> None:
+            _say_how_to_join(gate, locator, how, tokens)
+            told({})
+
         door: Door = Door(place, gate, wait, here=told, listening=listening)
         return serve(setup, keeper, door)
 
@@ -202,17 +211,22 @@ def _locator(listen: str, certs: Path | None, insecure: bool) -> str:
     return locator
 
 
-def _say_how_to_join(gate: Gate, locator: str, certs: Path | None, tokens: _Tokens) -> None:
+def _how_to_join(gate: Gate, locator: str, certs: Path | None) -> dict[str, str]:
+    """The command for each device, without its token."""
     from potluck.worlds.live.security.here import address
 
     protocol, _, where = locator.partition("/")
     host, _, port = where.rpartition(":")
     host = (address() or "127.0.0.1") if host in ("0.0.0.0", "[::]") else host
+    option = "--certs" if certs is not None else "--name"
+    return {name: f"potluck join {protocol}/{host}:{port} {option} {name}" for name in sorted(gate.admitted)}
+
+
+def _say_how_to_join(gate: Gate, locator: str, how: Mapping[str, str], tokens: _Tokens) -> None:
     typer.echo(f"listening on {locator}; on each device, within {tokens.hours:g} h:", err=True)
-    for name in sorted(gate.admitted):
-        who = f"--certs {name}" if certs is not None else f"--name {name}"
-        typer.echo(f"  potluck join {protocol}/{host}:{port} {who} --token {tokens.of(gate, name)}", err=True)
-    if protocol == "tcp" and host == "127.0.0.1":
+    for name, command in how.items():
+        typer.echo(f"  {command} --token {tokens.of(gate, name)}", err=True)
+    if locator.startswith("tcp/127.0.0.1:"):
         typer.echo(
             "only processes of this machine can join; for other machines make certificates (`potluck certs init`) and"
             " give --certs FOLDER, or --insecure if you trust everyone on this network",
@@ -222,7 +236,7 @@ def _say_how_to_join(gate: Gate, locator: str, certs: Path | None, tokens: _Toke
 
 @contextlib.contextmanager
 def _noted(
-    keeper: Keeper, locator: str, certs: Path | None, lab: bool = False
+    keeper: Keeper, locator: str, certs: Path | None, gather: Gather, how: Mapping[str, str] = {}, *, lab: bool = False
 ) -> Iterator[Callable[[Mapping[str, int]], None]]:
     """Keep the note in the run's folder up to date, and say who is missing until all have come."""
     from potluck.run import ticket as tickets
@@ -239,8 +253,7 @@ def _noted(
         tickets.write(folder, ticket)
         if not met >= names:
             met.update(here)
-            waiting = f"; waiting for {', '.join(ticket.missing)}" if ticket.missing else "; all are here"
-            typer.echo(f"{len(here)} of {len(names)} devices{waiting}", err=True)
+            gather(Muster(keeper.job.fleet, dict(here), how))
 
     tickets.write(folder, ticket)
     try:

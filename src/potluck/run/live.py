@@ -127,7 +127,8 @@ async def _lead(setup: Setup | PipelineSetup, keeper: Keeper, door: Door) -> End
     return await host(
         door.place, run=card, seed=job.seed, journal=keeper.journal, coordinate=coordinate, welcome=welcome,
         admitted=lambda hello: door.gate.let_in.keep(hello.name, hello.body), watch=door.here, began_s=keeper.start,
-        fleet=job.fleet if door.act_out else None, muster=names, muster_s=door.wait_s, opened=partial(_opened, door),
+        fleet=job.fleet if door.act_out else None, muster=names, muster_s=door.wait_s,
+        hurry=lambda: keeper.interruption() is not None, opened=partial(_opened, door),
     )  # fmt: skip
 
 

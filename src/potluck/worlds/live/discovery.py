@@ -38,15 +38,13 @@ def _look(protocol: str) -> set[str]:
     config = zenoh.Config()
     config.insert_json5("scouting/multicast/enabled", "true")
     found: dict[str, str] = {}
-
-    def take(hello: zenoh.Hello) -> None:
+    scouting = zenoh.scout(what="router", config=config)
+    time.sleep(_LOOK_S)
+    while (hello := scouting.try_recv()) is not None:
         fit = sorted((locator for locator in hello.locators if locator.startswith(f"{protocol}/")), key=_is_version_6)
         if fit:
             found[str(hello.zid)] = fit[0].partition("?")[0]
-
-    scouting = zenoh.scout(take, what="router", config=config)
-    time.sleep(_LOOK_S)
-    scouting.stop()
+    scouting.stop()  # type: ignore[no-untyped-call]
     return set(found.values())
 
 

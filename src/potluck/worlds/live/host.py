@@ -43,6 +43,7 @@ Watch = Callable[[Mapping[str, int]], None]
 
 _FAREWELL_S = 1.0
 _ROSTER_EVERY_S = 1.0
+_LOOK_EVERY_S = 0.25  # whether to hurry
 
 _log = logging.getLogger("potluck")
 
@@ -61,15 +62,16 @@ async def host(
     fleet: Fleet | None = None,
     muster: Collection[str] = (),
     muster_s: float = 60.0,
+    hurry: Callable[[], bool] = lambda: False,
     opened: Callable[[zenoh.Session, Refused], None] = lambda session, refused: None,
 ) -> T:
     """Lead a run at `place` until `coordinate` returns, and give back what it returns.
 
     `welcome` says what a device that knocks is to be called, or refuses it; `admitted` is told whom the door was opened
     to, `watch` whenever someone comes or goes (name → incarnation). The run's clock starts at `began_s`, once all of
-    `muster` are here or `muster_s` seconds are over. Where `fleet` is given, its links and faults are acted out.
-    `opened` may add to the session what concerns no run, such as answers to those who are kept out, and say whom it
-    refused; all refusals are logged and in the journal.
+    `muster` are here, `muster_s` seconds are over or `hurry` says so. Where `fleet` is given, its links and faults are
+    acted out. `opened` may add to the session what concerns no run, such as answers to those who are kept out, and say
+    whom it refused; all refusals are logged and in the journal.
     """
     session = await open_session_aside(place, "router")
     hosting = _Host(session, place, run, seed, journal, welcome, admitted, watch, began_s, fleet)
@@ -77,7 +79,7 @@ async def host(
     try:
         await asyncio.to_thread(opened, session, hosting.refused)
         await hosting.open()
-        await hosting.muster(set(muster), muster_s)
+        await hosting.muster(set(muster), muster_s, hurry)
         hosting.begin()
         result = await coordinate(hosting.station.node)
         reason = "the run is over"
@@ -147,15 +149,15 @@ class _Host(Neighbours):
         liveliness.declare_subscriber(keys.alive(era, keys.ANY, keys.ANY), Callback(self._token, indirect=False))
         self._token_of_life = liveliness.declare_token(keys.alive(era, COORDINATOR, 0))
 
-    async def muster(self, wanted: set[str], seconds: float) -> None:
+    async def muster(self, wanted: set[str], seconds: float, hurry: Callable[[], bool]) -> None:
         """Wait for the fleet."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                while not wanted <= self._state.here().keys():
-                    self._changed.clear()
-                    await self._changed.wait()
+        until = time.monotonic() + seconds
+        while not (wanted <= self._state.here().keys() or hurry() or time.monotonic() >= until):
+            self._changed.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), min(_LOOK_EVERY_S, max(until - time.monotonic(), 0.0)))
         missing = wanted - self._state.here().keys()
-        if missing:
+        if missing and not hurry():
             _log.warning("the run begins without %s: not here after %g s", ", ".join(sorted(missing)), seconds)
 
     def begin(self) -> None:
