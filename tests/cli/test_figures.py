@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from potluck.cli.figures import amount, percent, rate, seconds, share
+from potluck.cli.figures import amount, percent, rate, seconds, share, speed
 from potluck.cli.sparkline import Trail, sparkline
 
 
@@ -75,3 +75,10 @@ def test_a_trail_is_bounded_and_spans_the_whole_way() -> None:
     assert len(trail.points) < 64
     assert trail.points[0][0] == 0
     assert trail.points[-1][0] > 9000
+
+
+@pytest.mark.parametrize(
+    ("flops", "text"), [(20.0, "20 FLOP/s"), (2e7, "20 MFLOP/s"), (1.2345e9, "1.23 GFLOP/s"), (9.999e11, "1 TFLOP/s")]
+)
+def test_speed(flops: float, text: str) -> None:
+    assert speed(flops) == text

@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 
 from potluck.cli.live import Lines, Picture, Silent, progress
+from potluck.cli.muster import Muster
 from potluck.cli.pace import Pace
 from potluck.cli.rows import groups, rows, table
 from potluck.job import make
@@ -49,6 +50,46 @@ def test_the_picture_shows_every_device_and_the_way() -> None:
     assert re.search(r"pi5 +computing +0 % +25 % +0 % +75 %", text)
     assert re.search(r"phone +lost .* 1 +$", text, re.MULTILINE)
     assert "Ctrl-C" in text
+
+
+def _words(written: io.StringIO) -> str:
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", written.getvalue())
+
+
+@pytest.mark.wall_clock
+def test_the_picture_shows_who_is_missing_until_the_first_round() -> None:
+    console, written = _console()
+    keeper = _keeper()
+    names = [device.name for device in keeper.job.fleet.members]
+    how = {name: f"potluck join tls/192.168.1.5:7447 --certs {name}" for name in names}
+    with Picture(console, lambda: False) as picture:
+        picture.gather(Muster(keeper.job.fleet, {names[0]: 1}, how))
+        time.sleep(0.4)
+        text = _words(written)
+        picture(keeper, 4.0)
+        time.sleep(0.4)
+    assert f"1 of {len(names)} devices; waiting for" in text
+    assert re.search(rf"^{names[0]} +\S+ \S*FLOP/s +here *$", text, re.MULTILINE)
+    for name in names[1:]:
+        assert re.search(rf"^{name} +\S+ \S*FLOP/s +missing +{re.escape(how[name])} *$", text, re.MULTILINE)
+    assert "round 0/40" in _words(written)
+
+
+def test_elsewhere_a_line_says_who_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
+    fleet = make({**JOB, "fleet": {"devices": [{"name": "d", "count": 3, "flops": "1 GFLOP/s"}]}}).fleet
+    for shown in (Silent(), Lines(_console()[0])):
+        shown.gather(Muster(fleet, {"d-1": 1}))
+        assert capsys.readouterr().err == "1 of 3 devices; waiting for d-0, d-2\n"
+
+
+def test_a_large_fleet_is_not_shown_whole_and_the_missing_come_first() -> None:
+    fleet = make({**JOB, "fleet": {"devices": [{"name": "d", "count": 50, "flops": "1 GFLOP/s"}]}}).fleet
+    muster = Muster(fleet, {f"d-{place}": 1 for place in range(45)})
+    console, written = _console()
+    console.print(muster.table())
+    lines = _words(written).splitlines()
+    assert [line.split()[0] for line in lines[1:7]] == ["d-45", "d-46", "d-47", "d-48", "d-49", "d-0"]
+    assert lines[-1].strip() == "… 30 more"
 
 
 @pytest.mark.wall_clock

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from potluck.run.lab import free_address
 from tests.cli.calling import Shell
 from tests.live.running import SMALL
 from tests.live.shells import Command, Shells, until, write_job
+from tests.worlds.live.fleet_folder import NOW, make_authority
 
 TWO = {**SMALL["fleet"], "devices": [{"name": "d", "count": 2, "flops": "20 MFLOP/s"}]}
 
@@ -63,6 +65,14 @@ def test_a_run_is_looked_at_stopped_and_taken_up_again(shells: Shells, potluck: 
     assert [device.end() for device in again] == [0, 0]
 
 
+def test_ctrl_c_ends_a_run_that_waits_for_its_fleet(shells: Shells) -> None:
+    serving = _serve(shells, shells.folder / "run", rounds=3)
+    until("the invitations", serving.invitations)
+    until("who is missing", lambda: "0 of 2 devices; waiting for d-0, d-1" in serving.err)
+    os.kill(serving.pid, signal.SIGINT)
+    assert serving.end(30.0) == 130
+
+
 def test_ctrl_c_ends_a_device_and_the_run_goes_on_without_it(shells: Shells) -> None:
     run = shells.folder / "run"
     serving = _serve(shells, run, rounds=100_000)
@@ -97,6 +107,15 @@ def _newest(run: Path) -> int:
         (("join", "tls/127.0.0.1:1", "--once"), "needs a certificate"),
         (("join", "127.0.0.1:1", "--memory", "lots", "--once"), "--memory"),
         (("join", "not an address", "--once"), "not an address"),
+        (("join",), "say where the coordinator is"),
+        (("join", "127.0.0.1:1", "--discover"), "say where the coordinator is"),
+        (("join", "127.0.0.1:1", "--listen", "192.168.1.11"), "needs a certificate"),
+        (("join", "127.0.0.1:1", "--listen", "[::1]:99999"), "no address to listen on"),
+        (
+            ("join", "127.0.0.1:1", "--certs", "certs/pi-1", "--listen", "127.0.0.3"),
+            "certs issue pi-1 --host 127.0.0.3",
+        ),
+        (("join", "127.0.0.1:1", "--certs", "certs/pi-1", "--listen", "127.0.0.2:{taken}"), "cannot listen there"),
         (("join", "127.0.0.1:1", "--certs", "nowhere"), "nowhere"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
@@ -106,7 +125,11 @@ def test_wrong_input_is_one_line_and_exit_code_2(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write_job(tmp_path)
-    found = potluck(*words)
+    make_authority(tmp_path / "certs").issue("pi-1", ["127.0.0.2"], 30, NOW)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.2", 0))
+        taken.listen()
+        found = potluck(*(word.format(taken=taken.getsockname()[1]) for word in words))
     assert (found.code, found.out) == (2, ""), found.err
     assert reason in found.err
     assert found.err.count("\n") == 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["amount", "percent", "rate", "seconds", "share"]
+__all__ = ["amount", "percent", "rate", "seconds", "share", "speed"]
 
 
 def seconds(value: float) -> str:
@@ -35,6 +35,14 @@ def rate(bytes_per_s: float) -> str:
         if bits >= 0.9995 * scale:
             return f"{_three(bits / scale)} {unit}"
     return f"{bits:.0f} bit/s"
+
+
+def speed(flops: float) -> str:
+    """`20 MFLOP/s`, `1.23 GFLOP/s`."""
+    for unit, scale in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if flops >= 0.9995 * scale:
+            return f"{_three(flops / scale)} {unit}FLOP/s"
+    return f"{flops:.0f} FLOP/s"
 
 
 def percent(value: float | None) -> str:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from potluck.cli.logs import log_to_stderr
 from potluck.cli.options import Data, SharedMemory
 from potluck.cli.run import find_own_code
 from potluck.errors import UserError
@@ -22,29 +23,48 @@ if TYPE_CHECKING:
 
 __all__ = ["join"]
 
-Address = Annotated[str, typer.Argument(metavar="ADDRESS", help="As `potluck serve` printed it: tls/192.168.1.5:7447")]
+Address = Annotated[
+    str, typer.Argument(metavar="[ADDRESS]", help="As `potluck serve` printed it: tls/192.168.1.5:7447")
+]
+Discover = Annotated[
+    bool, typer.Option("--discover", help="Find the coordinator (`potluck serve --discover`) on the local network.")
+]
 Token = Annotated[str, typer.Option("--token", envvar="POTLUCK_TOKEN", help="What `potluck serve` printed.")]
 Name = Annotated[str, typer.Option("--name", help="This device's name in the fleet (default: the certificate's).")]
 Certs = Annotated[
     Path | None, typer.Option("--certs", help="This device's folder from `potluck certs issue`, for tls/ addresses.")
 ]
+Listen = Annotated[
+    str,
+    typer.Option(
+        "--listen",
+        metavar="HOST[:PORT]",
+        help="This device's own address, by which others of the run reach it directly (port 7448); else all goes"
+        " through the coordinator.",
+    ),
+]
 Once = Annotated[bool, typer.Option("--once", help="End with the run instead of waiting for the next.")]
-Cores = Annotated[int, typer.Option("--threads", min=0, help="Processor cores to compute on (0: all).")]
+Cores = Annotated[
+    int, typer.Option("--threads", min=0, help="Processor cores to compute on (0: $OMP_NUM_THREADS, else all).")
+]
 Memory = Annotated[str, typer.Option("--memory", help="The most memory this process may take, such as 2GB.")]
 Throttle = Annotated[
     float, typer.Option("--throttle", min=0.001, max=1.0, help="Act slower: the share of this machine's speed to use.")
 ]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Say more.")]
 
-PORT = 7447
+PORT, OWN_PORT = 7447, 7448
+_PATIENCE_S = 60.0  # to look for a coordinator, with --once
 _ADDRESS = re.compile(r"(?:(?P<protocol>\w+)/)?(?P<host>\[[0-9a-fA-F:.%\w]+\]|[\w.-]+)(?::(?P<port>\d{1,5}))?")
 
 
 def join(
-    address: Address,
+    address: Address = "",
     token: Token = "",
     name: Name = "",
     certs: Certs = None,
+    discover: Discover = False,
+    listen: Listen = "",
     once: Once = False,
     threads: Cores = 0,
     memory: Memory = "",
@@ -54,7 +74,11 @@ def join(
     verbose: Verbose = False,
 ) -> None:
     """Take part in the run of a coordinator; comes back by itself when the connection breaks."""
-    _log_to_stderr(verbose)
+    log_to_stderr(logging.DEBUG if verbose else logging.INFO)
+    if bool(address) == discover:
+        raise UserError(
+            "say where the coordinator is: either its ADDRESS, as `potluck serve` printed it, or --discover"
+        )
     find_own_code()
     memory_bytes = _limit_memory(memory)
     from potluck.run.live import Seat
@@ -62,9 +86,11 @@ def join(
     from potluck.worlds.live.session import Place
 
     protocol, tls, name = _identity(address, certs, name)
-    place = Place(connect=(_locator(address, protocol),), tls=tls, shared_memory=shared_memory)
+    own = (_own_locator(listen, tls),) if listen else ()
+    connect = (_found(protocol, once) if discover else _locator(address, protocol),)
+    place = Place(connect=connect, listen=own, direct=bool(own), tls=tls, shared_memory=shared_memory)
     seat = Seat(
-        place, name, token, once=once, threads=threads or os.cpu_count() or 1, throttle=throttle,
+        place, name, token, once=once, threads=_cores(threads), throttle=throttle,
         memory_bytes=memory_bytes, data=data,
     )  # fmt: skip
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
@@ -78,6 +104,53 @@ def _locator(address: str, protocol: str) -> str:
     if found is None or found["protocol"] not in (None, protocol) or int(found["port"] or 1) > 65535:
         raise UserError(f"{address!r} is no address to join; it looks like {protocol}/192.168.1.5:7447")
     return f"{protocol}/{found['host']}:{found['port'] or PORT}"
+
+
+def _found(protocol: str, once: bool) -> str:
+    from potluck.worlds.live.discovery import find_coordinator
+
+    return find_coordinator(protocol, _PATIENCE_S if once else None)
+
+
+def _cores(wanted: int) -> int:
+    """What was asked for, what the environment says as PyTorch reads it, or all."""
+    said = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    return wanted or (int(said) if said.isdecimal() else 0) or os.cpu_count() or 1
+
+
+def _own_locator(listen: str, tls: Tls | None) -> str:
+    """Where others may call this device: an address of its own, beyond this machine only with a certificate for it."""
+    from potluck.worlds.live.security.certs import needs_tls
+
+    protocol = "tcp" if tls is None else "tls"
+    found = _ADDRESS.fullmatch(listen)
+    if found is None or found["protocol"] not in (None, protocol) or int(found["port"] or 1) > 65535:
+        raise UserError(f"--listen {listen}: no address to listen on; it looks like 192.168.1.11:{OWN_PORT}")
+    host, port = found["host"], int(found["port"] or OWN_PORT)
+    locator = f"{protocol}/{host}:{port}"
+    if tls is None and needs_tls(locator):
+        raise UserError(f"--listen {listen} is open to other machines, which needs a certificate: give --certs FOLDER")
+    if tls is not None and host.strip("[]") not in (*tls.hosts(), "0.0.0.0", "::"):
+        raise UserError(
+            f"the certificate is not for {host}, so nobody would call it there; issue one with"
+            f" `potluck certs issue {tls.check()} --host {host}` and copy the bundle"
+        )
+    _try_to_listen(listen, host, port)
+    return locator
+
+
+def _try_to_listen(listen: str, host: str, port: int) -> None:
+    """Now, since Zenoh would only say so when the run lets us in."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except OSError as error:
+        raise UserError(
+            f"--listen {listen}: this machine cannot listen there ({error.strerror}); give an address of its own"
+            " and a free port"
+        ) from None
 
 
 def _identity(address: str, certs: Path | None, name: str) -> tuple[str, Tls | None, str]:
@@ -111,11 +184,3 @@ def _limit_memory(words: str) -> int:
     except (ImportError, ValueError, OSError) as error:
         raise UserError(f"--memory {words}: this system does not take the limit ({error})") from None
     return limit
-
-
-def _log_to_stderr(verbose: bool) -> None:
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
-    logger = logging.getLogger("potluck")
-    logger.addHandler(handler)
-    logger.setLevel(logging.DEBUG if verbose else logging.INFO)

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Protocol, Self
 
+import typer
+
 from potluck.cli.console import open_console
 from potluck.cli.figures import seconds
 from potluck.cli.pace import Pace
@@ -16,6 +18,7 @@ from potluck.cli.sparkline import Trail, sparkline
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
+    from potluck.cli.muster import Muster
     from potluck.run.keeper import Keeper
 
 __all__ = ["Lines", "Picture", "Progress", "Silent", "progress"]
@@ -31,6 +34,9 @@ class Progress(Protocol):
     def __exit__(self, *error: object) -> None: ...
 
     def __call__(self, keeper: Keeper, now: float) -> None: ...
+
+    def gather(self, muster: Muster) -> None:
+        """Who is here, before the first round."""
 
 
 def progress(quiet: bool, stopping: Callable[[], bool] = lambda: False) -> Progress:
@@ -52,6 +58,10 @@ class Silent:
 
     def __call__(self, keeper: Keeper, now: float) -> None:
         pass
+
+    def gather(self, muster: Muster) -> None:
+        """Not even in silence does a run wait for somebody without saying so."""
+        typer.echo(muster.line(), err=True)
 
 
 class Lines(Silent):
@@ -96,6 +106,7 @@ class Picture(Silent):
         self._groups: Mapping[str, str] = {}
         self._last: tuple[Keeper, float] | None = None
         self._told_at = self._began
+        self._muster: Muster | None = None
         self._over = threading.Event()
         self._artist = threading.Thread(target=self._draw_on, name="potluck-picture", daemon=True)
         self._live = Live(console=console, auto_refresh=False, transient=True, get_renderable=self._draw)
@@ -117,6 +128,9 @@ class Picture(Silent):
         self._told_at = time.perf_counter()
         self._last = keeper, now
 
+    def gather(self, muster: Muster) -> None:
+        self._muster = muster
+
     def _draw_on(self) -> None:
         pause = 0.25
         while not self._over.wait(pause):
@@ -129,6 +143,9 @@ class Picture(Silent):
         from rich.text import Text
 
         here = seconds(time.perf_counter() - self._began)
+        if self._last is None and self._muster is not None:
+            head = Text(self._muster.line(), style="bold", no_wrap=True, overflow="ellipsis")
+            return Group(head, self._muster.table(), Text(f"{here} here; Ctrl-C stops it", style="dim"))
         if self._last is None:
             return Text(f"reading the data and building the model, {here}", style="dim")
         keeper, now = self._last

@@ -17,6 +17,7 @@ from potluck.cli.stopping import Stopping
 from potluck.errors import RunError
 
 if TYPE_CHECKING:
+    from potluck.cli.muster import Muster
     from potluck.run import Result
     from potluck.run.keeper import Keeper
     from potluck.run.ticket import Ticket
@@ -86,7 +87,7 @@ def _resume_live(
 
     if ticket.alive:
         raise RunError(f"process {ticket.pid} still leads {run}; stop it first with `potluck stop {run}`")
-    return resume_live(Keeper.again(load(run / "job.toml", settings), run, watch, stopping), ticket, data)
+    return resume_live(Keeper.again(load(run / "job.toml", settings), run, watch, stopping), ticket, data, watch.gather)
 
 
 class Remembering:
@@ -99,6 +100,9 @@ class Remembering:
     def __call__(self, keeper: Keeper, now: float) -> None:
         self.keeper = keeper
         self._shown(keeper, now)
+
+    def gather(self, muster: Muster) -> None:
+        self._shown.gather(muster)
 
 
 def find_own_code() -> None:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
 from potluck.cli.live import progress
+from potluck.cli.logs import log_to_stderr
+from potluck.cli.muster import Muster
 from potluck.cli.options import AsJson, Data, JobFile, Quiet, Sets, SharedMemory, job_path
 from potluck.cli.run import Out, Remembering, Seed, claimed, end, find_own_code, fresh_name
 from potluck.cli.stopping import Stopping
@@ -27,6 +30,8 @@ if TYPE_CHECKING:
 
 __all__ = ["lab", "resume_live", "serve"]
 
+Gather = Callable[[Muster], None]  # shows who is here
+
 Listen = Annotated[
     str,
     typer.Option("--listen", metavar="HOST:PORT", help="Where to listen (127.0.0.1, with --certs 0.0.0.0)."),
@@ -37,7 +42,21 @@ Certs = Annotated[
 ]
 Insecure = Annotated[bool, typer.Option("--insecure", help="Listen beyond this machine without TLS.")]
 Wait = Annotated[float, typer.Option("--wait", min=0.0, help="Seconds to wait for the fleet before beginning without.")]
+Discover = Annotated[
+    bool, typer.Option("--discover", help="Let devices of the local network find this coordinator by multicast.")
+]
+Each = Annotated[bool, typer.Option("--token-each", help="A token of its own for each device, good for no other.")]
 Hours = Annotated[float, typer.Option("--token-hours", min=0.01, help="How long the join token holds.")]
+
+
+class _Tokens(NamedTuple):
+    """What kind of tokens devices get."""
+
+    hours: float
+    each: bool = False
+
+    def of(self, gate: Gate, name: str) -> str:
+        return gate.token(datetime.now(UTC) + timedelta(hours=self.hours), [name] if self.each else None)
 
 
 def serve(
@@ -48,6 +67,8 @@ def serve(
     insecure: Insecure = False,
     wait: Wait = 600.0,
     token_hours: Hours = 24.0,
+    token_each: Each = False,
+    discover: Discover = False,
     shared_memory: SharedMemory = False,
     out: Out = None,
     data: Data = None,
@@ -63,7 +84,8 @@ def serve(
         locator = _locator(listen, certs, insecure)
         watch = Remembering(shown)
         keeper = Keeper.fresh(wanted, folder, watch, stopping)
-        result = _led(wanted, keeper, locator, certs, data, wait, token_hours, shared_memory)
+        tokens = _Tokens(token_hours, token_each)
+        result = _led(wanted, keeper, locator, certs, data, wait, tokens, watch.gather, discover, shared_memory)
     end(result, watch, as_json, quiet)
 
 
@@ -84,11 +106,11 @@ def lab(
         wanted, folder = _wanted(job, settings, seed, out, data)
         watch = Remembering(shown)
         keeper = Keeper.fresh(wanted, folder, watch, stopping)
-        result = lab_run(keeper, data, wait)
+        result = lab_run(keeper, data, wait, watch.gather)
     end(result, watch, as_json, quiet)
 
 
-def lab_run(keeper: Keeper, data: Path | None, wait: float) -> Result:
+def lab_run(keeper: Keeper, data: Path | None, wait: float, gather: Gather = lambda muster: None) -> Result:
     """Serve, with every device of the fleet as a process here."""
     from potluck.run import set_up
     from potluck.run.lab import Crew, free_address, talks
@@ -97,20 +119,21 @@ def lab_run(keeper: Keeper, data: Path | None, wait: float) -> Result:
 
     job, address = keeper.job, free_address()
     gate = _gate(keeper, None)
-    with _noted(keeper, address, None, lab=True) as told:
+    log_to_stderr(logging.WARNING)
+    with _noted(keeper, address, None, gather, lab=True) as told:
         setup = set_up(job, None, data, elsewhere=keeper.tensors is not None)
         with Crew(job, address, gate, data) as crew:
             place = Place(listen=(address,), lease=float(job.fleet.lease), direct=talks(job))
-            door = Door(place, gate, wait, act_out=True, here=told, begun=crew.follow)
+            door = Door(place, gate, wait, act_out=True, here=told, listening=partial(told, {}), begun=crew.follow)
             return serve(setup, keeper, door)
 
 
-def resume_live(keeper: Keeper, ticket: Ticket, data: Path | None) -> Result:
+def resume_live(keeper: Keeper, ticket: Ticket, data: Path | None, gather: Gather) -> Result:
     """Take a live run up at the address where its devices look for it; a lab starts its devices anew."""
     if ticket.lab:
-        return lab_run(keeper, data, 60.0)
+        return lab_run(keeper, data, 60.0, gather)
     certs = Path(ticket.certs) if ticket.certs else None
-    return _led(keeper.job, keeper, ticket.listen, certs, data, 60.0, 24.0)
+    return _led(keeper.job, keeper, ticket.listen, certs, data, 60.0, _Tokens(24.0), gather)
 
 
 def _led(
@@ -120,7 +143,9 @@ def _led(
     certs: Path | None,
     data: Path | None,
     wait: float,
-    hours: float,
+    tokens: _Tokens,
+    gather: Gather,
+    discover: bool = False,
     shared_memory: bool = False,
 ) -> Result:
     from potluck.run import set_up
@@ -135,11 +160,18 @@ def _led(
         tls.check()
     lease = float(job.fleet.lease)
     place = Place(
-        listen=(locator,), tls=tls, access=gate.access(), lease=lease, direct=talks(job), shared_memory=shared_memory
-    )
-    with _noted(keeper, locator, certs) as told:
+        listen=(locator,), tls=tls, access=gate.access(), lease=lease, direct=talks(job), discover=discover,
+        shared_memory=shared_memory,
+    )  # fmt: skip
+    log_to_stderr(logging.WARNING)
+    how = _how_to_join(gate, locator, certs)
+    with _noted(keeper, locator, certs, gather, how) as told:
         setup = set_up(job, None, data, elsewhere=keeper.tensors is not None)
-        listening = partial(_say_how_to_join, gate, locator, certs, hours)
+
+        def listening() -> None:
+            _say_how_to_join(gate, locator, how, tokens)
+            told({})
+
         door: Door = Door(place, gate, wait, here=told, listening=listening)
         return serve(setup, keeper, door)
 
@@ -182,24 +214,32 @@ def _locator(listen: str, certs: Path | None, insecure: bool) -> str:
     return locator
 
 
-def _say_how_to_join(gate: Gate, locator: str, certs: Path | None, hours: float) -> None:
+def _how_to_join(gate: Gate, locator: str, certs: Path | None) -> dict[str, str]:
+    """The command for each device, without its token."""
     from potluck.worlds.live.security.here import address
 
-    token = gate.token(datetime.now(UTC) + timedelta(hours=hours))
     protocol, _, where = locator.partition("/")
     host, _, port = where.rpartition(":")
     host = (address() or "127.0.0.1") if host in ("0.0.0.0", "[::]") else host
-    typer.echo(f"listening on {locator}; on each device, within {hours:g} h:", err=True)
-    for name in sorted(gate.admitted):
-        who = f"--certs {name}" if certs is not None else f"--name {name}"
-        typer.echo(f"  potluck join {protocol}/{host}:{port} {who} --token {token}", err=True)
-    if protocol == "tcp" and host == "127.0.0.1":
-        typer.echo("only processes of this machine can join; for others see `potluck certs --help`", err=True)
+    option = "--certs" if certs is not None else "--name"
+    return {name: f"potluck join {protocol}/{host}:{port} {option} {name}" for name in sorted(gate.admitted)}
+
+
+def _say_how_to_join(gate: Gate, locator: str, how: Mapping[str, str], tokens: _Tokens) -> None:
+    typer.echo(f"listening on {locator}; on each device, within {tokens.hours:g} h:", err=True)
+    for name, command in how.items():
+        typer.echo(f"  {command} --token {tokens.of(gate, name)}", err=True)
+    if locator.startswith("tcp/127.0.0.1:"):
+        typer.echo(
+            "only processes of this machine can join; for other machines make certificates (`potluck certs init`) and"
+            " give --certs FOLDER, or --insecure if you trust everyone on this network",
+            err=True,
+        )
 
 
 @contextlib.contextmanager
 def _noted(
-    keeper: Keeper, locator: str, certs: Path | None, lab: bool = False
+    keeper: Keeper, locator: str, certs: Path | None, gather: Gather, how: Mapping[str, str] = {}, *, lab: bool = False
 ) -> Iterator[Callable[[Mapping[str, int]], None]]:
     """Keep the note in the run's folder up to date, and say who is missing until all have come."""
     from potluck.run import ticket as tickets
@@ -216,8 +256,7 @@ def _noted(
         tickets.write(folder, ticket)
         if not met >= names:
             met.update(here)
-            waiting = f"; waiting for {', '.join(ticket.missing)}" if ticket.missing else "; all are here"
-            typer.echo(f"{len(here)} of {len(names)} devices{waiting}", err=True)
+            gather(Muster(keeper.job.fleet, dict(here), how))
 
     tickets.write(folder, ticket)
     try:

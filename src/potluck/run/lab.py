@@ -48,7 +48,7 @@ class Crew:
         self._crashes = crashes
         token = gate.token(datetime.now(UTC) + timedelta(days=7))
         connect = (address,)
-        self._seats = {
+        self.seats = {
             device.name: Seat(
                 Place(connect=connect, direct=talks(job), listen=("tcp/127.0.0.1:0",) if talks(job) else ()),
                 device.name, token, once=True, patience_s=_PATIENCE_S, data=data,
@@ -64,7 +64,7 @@ class Crew:
 
     def __enter__(self) -> Crew:
         _, absent = self._script() if self._crashes else (iter(()), set())
-        for name in self._seats:
+        for name in self.seats:
             if name not in absent:
                 self.start(name)
         return self
@@ -82,7 +82,7 @@ class Crew:
         before = self.processes.get(name)
         if before is not None and before.is_alive():
             return
-        process = self._context.Process(target=_device, args=(self._seats[name], list(sys.path)), name=name)
+        process = self._context.Process(target=_device, args=(self.seats[name], list(sys.path)), name=name)
         process.start()
         self.processes[name] = process
 

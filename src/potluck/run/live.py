@@ -39,6 +39,7 @@ from potluck.run.setup import Setup
 from potluck.worlds.live import wire
 from potluck.worlds.live.greeting import Hello, Refusal, RunCard, Welcome
 from potluck.worlds.live.host import host
+from potluck.worlds.live.refusals import Refused
 from potluck.worlds.live.security.gate import Gate
 from potluck.worlds.live.security.lobby import explain, note_strangers
 from potluck.worlds.live.session import Place
@@ -110,6 +111,7 @@ async def _lead(setup: Setup | PipelineSetup, keeper: Keeper, door: Door) -> End
     card = RunCard(
         run=keeper.folder.name if keeper.folder else "run", job=dumps(job), digest=digest(job),
         lease=float(job.fleet.lease), limit_bytes=setup.limit_bytes,
+        bears=door.gate.admitted if door.gate.certs is not None else {},
     )  # fmt: skip
     names = [device.name for device in job.fleet.members]
 
@@ -118,23 +120,24 @@ async def _lead(setup: Setup | PipelineSetup, keeper: Keeper, door: Door) -> End
         return setup.coordinator(_Attentive(node), keeper, keeper.books).main()
 
     def welcome(hello: Hello) -> str | Refusal:
-        reason = door.gate.reason(hello.name, hello.token, datetime.now(UTC))
+        reason = door.gate.reason(hello.name, hello.token, datetime.now(UTC), hello.body)
         if reason is None and hello.digest not in ("", card.digest):
             reason = f"{hello.name} has another job than this run's; start it without one"
         return hello.name if reason is None else Refusal(reason=reason)
 
     return await host(
         door.place, run=card, seed=job.seed, journal=keeper.journal, coordinate=coordinate, welcome=welcome,
-        watch=door.here, began_s=keeper.start, fleet=job.fleet if door.act_out else None,
-        muster=names, muster_s=door.wait_s, opened=partial(_opened, door),
+        admitted=lambda hello: door.gate.let_in.keep(hello.name, hello.body), watch=door.here, began_s=keeper.start,
+        fleet=job.fleet if door.act_out else None, muster=names, muster_s=door.wait_s,
+        hurry=lambda: keeper.interruption() is not None, opened=partial(_opened, door),
     )  # fmt: skip
 
 
-def _opened(door: Door, session: zenoh.Session) -> None:
+def _opened(door: Door, session: zenoh.Session, refused: Refused) -> None:
     """Whom certificates keep from the door learns why in the lobby, and the log learns who it was."""
     if door.gate.certs is not None:
         explain(session, door.gate.stays_out)
-        note_strangers(session, door.gate.admitted)
+        note_strangers(session, door.gate.admitted, refused)
     door.listening()
 
 

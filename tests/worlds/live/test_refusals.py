@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -11,12 +12,14 @@ import numpy as np
 import pytest
 import zenoh
 
+from potluck.journal import Instant
 from potluck.loops.messages import Invite, Joined, Lost, Message, Pull, Push
 from potluck.loops.node import Node
 from potluck.payload import Payload
 from potluck.worlds.live import greeting, keys, wire
 from potluck.worlds.live.greeting import PROTOCOL, Hello, Refusal, Welcome
 from potluck.worlds.live.host import host
+from potluck.worlds.live.refusals import Refusals
 from potluck.worlds.live.session import Place, open_session
 from potluck.worlds.live.visitor import RefusedError, visit
 from tests.time_limits import within
@@ -42,7 +45,7 @@ async def _next(node: Node, kind: type[Message]) -> Message:
     raise TimeoutError(f"no {kind.__name__}")
 
 
-def _undisturbed(story: Story) -> None:
+def _undisturbed(story: Story, journal: Kept | None = None) -> None:
     """Let the story happen to a run with an honest device, which must not notice anything."""
     address, eras = free_address(), list[str]()
     place = Place(connect=(address,))
@@ -65,8 +68,9 @@ def _undisturbed(story: Story) -> None:
             visit(place, hello=Hello(name="honest", token="t"), take_part=take_part, once=True)
         )
         await host(
-            Place(listen=(address,)), run=card(2.0), seed=0, journal=Kept(), coordinate=coordinate, welcome=_doorkeeper
-        )
+            Place(listen=(address,)), run=card(2.0), seed=0, journal=journal or Kept(), coordinate=coordinate,
+            welcome=_doorkeeper,
+        )  # fmt: skip
         await visiting
 
     with within(20):
@@ -88,6 +92,35 @@ def test_who_may_not_come_in_is_told_why(hello: Hello, reason: str) -> None:
             await visit(place, hello=hello, take_part=echo)
 
     _undisturbed(story)
+
+
+def test_who_was_refused_from_where_and_why_is_logged_and_in_the_journal(caplog: pytest.LogCaptureFixture) -> None:
+    journal = Kept()
+
+    async def story(place: Place, era: str, node: Node) -> None:
+        for _ in range(3):
+            with pytest.raises(RefusedError):
+                await visit(place, hello=Hello(name="thief", token="guess"), take_part=echo)
+
+    with caplog.at_level("WARNING", "potluck"):
+        _undisturbed(story, journal)
+    said = [message for message in caplog.messages if "thief" in message]
+    assert len(said) == 1, "once, not with every knock"
+    assert re.fullmatch(r"refused thief at 127\.0\.0\.1:\d+: the token is wrong; ask for a new one", said[0])
+    noted = [one for one in journal.records if isinstance(one, Instant) and one.name == "turned away"]
+    assert [(one.node, one.fields["device"], one.fields["reason"]) for one in noted] == [
+        ("coordinator", "thief", "the token is wrong; ask for a new one")
+    ]
+    assert noted[0].fields["from"] in said[0]
+
+
+def test_what_is_kept_in_mind_of_the_refused_has_a_bound() -> None:
+    journal = Kept()
+    refusals = Refusals(journal.write, lambda: 0.0)
+    for number in range(2000):
+        refusals(f"stranger-{number}", "", "not in the fleet")
+    assert len(journal.records) == 2000
+    assert len(refusals._said) < 300
 
 
 def test_rubbish_at_the_door_is_answered() -> None:

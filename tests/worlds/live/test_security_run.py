@@ -88,7 +88,7 @@ async def _run(gate: Gate, certs: Path) -> tuple[list[str], dict[str, str]]:
     }
     await host(
         place, run=RunCard(run="run", job=""), seed=0, journal=Journal(), coordinate=coordinate,
-        welcome=lambda hello: _welcome(gate, hello), opened=lambda session: explain(session, gate.stays_out),
+        welcome=lambda hello: _welcome(gate, hello), opened=lambda session, refused: explain(session, gate.stays_out),
     )  # fmt: skip
     return joined, {name: await task for name, task in visits.items()}
 

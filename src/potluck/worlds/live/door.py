@@ -8,12 +8,14 @@ import logging
 import struct
 import time
 from collections.abc import Callable
+from urllib.parse import unquote
 
 import zenoh
 from zenoh.handlers import Callback
 
 from potluck.worlds.live import greeting, keys
 from potluck.worlds.live.greeting import PROTOCOL, Hello, Refusal, Welcome
+from potluck.worlds.live.refusals import Refused
 from potluck.worlds.live.wire import WireError
 
 __all__ = ["Door", "Doorkeeper", "tell_time"]
@@ -24,29 +26,34 @@ _log = logging.getLogger("potluck")
 
 
 class Door:
-    """Asks the doorkeeper first, and then whether there is room (`admit`, by name and body)."""
+    """Asks the doorkeeper first, and then whether there is room (`admit`, by name and body).
+
+    Tells who was `admitted`, and who was `refused`.
+    """
 
     def __init__(
         self,
         welcome: Doorkeeper,
         admit: Callable[[str, str], Welcome | Refusal],
         is_cut: Callable[[str], bool],
+        admitted: Callable[[Hello], None],
+        refused: Refused,
     ) -> None:
         self._welcome = welcome
         self._admit = admit
         self._is_cut = is_cut
+        self._admitted = admitted
+        self._refused = refused
         self._loop = asyncio.get_running_loop()
 
     def open(self, session: zenoh.Session) -> None:
+        self._session = session
         session.declare_queryable(keys.door(keys.ANY), Callback(self._knock, indirect=False))
 
     def answer(self, hello: Hello, asked_as: str) -> Welcome | Refusal:
         """Whether who asks under the key of `asked_as` is let in."""
         found = _refusal(hello, asked_as) or self._welcome(hello)
-        answer = self._admit(found, hello.body) if isinstance(found, str) else found
-        if isinstance(answer, Refusal):
-            _log.warning("refused %s: %s", hello.name, answer.reason)
-        return answer
+        return self._admit(found, hello.body) if isinstance(found, str) else found
 
     def _knock(self, query: zenoh.Query) -> None:
         """On one of Zenoh's threads."""
@@ -55,17 +62,28 @@ class Door:
 
     def _open_to(self, query: zenoh.Query) -> None:
         asked_as = str(query.key_expr).rpartition("/")[2]
+        hello: Hello | None
+        answer: Welcome | Refusal
         try:
             hello = greeting.decode_hello(query.payload.to_bytes() if query.payload is not None else b"")
         except WireError as error:
-            _log.warning("refused somebody at the door: %s", error)
-            answer: Welcome | Refusal = Refusal(reason=str(error))
+            hello, answer = None, Refusal(reason=str(error))
         else:
             if self._is_cut(hello.name):
                 query.drop()  # type: ignore[no-untyped-call]
                 return
             answer = self.answer(hello, asked_as)
+        if isinstance(answer, Refusal):
+            self._refused(unquote(asked_as) if hello is None else hello.name, self._where(query), answer.reason)
+        elif hello is not None:
+            self._admitted(hello)
         self._loop.run_in_executor(None, _reply, query, greeting.encode(answer))
+
+    def _where(self, query: zenoh.Query) -> str:
+        """The address that a question came from, as far as whoever asks lets us know."""
+        said = query.source_info
+        links = [link for link in self._session.info.links() if said is not None and link.zid == said.source_id.zid]
+        return links[0].dst.partition("/")[2] if links else ""
 
 
 def _refusal(hello: Hello, asked_as: str) -> Refusal | None:

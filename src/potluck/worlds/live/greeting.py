@@ -13,7 +13,7 @@ from potluck.worlds.live.wire import WireError
 
 __all__ = ["PROTOCOL", "Hello", "Refusal", "RunCard", "Welcome", "decode_answer", "decode_hello", "encode"]
 
-PROTOCOL = 2  # raised with every change to what is said on the wire
+PROTOCOL = 3  # raised with every change to what is said on the wire
 
 _HELLO_BYTES = 16 << 10
 _WELCOME_BYTES = 4 << 20
@@ -48,6 +48,8 @@ class Welcome(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     lease: float
     limit_bytes: int
     shaped: bool = False  # the fleet's links and speeds are acted out
+    direct: bool = False  # devices speak to each other
+    bears: dict[str, str] = {}  # whom they may then expect: device → common name of its certificate, if there are any
     zero: float | None = None  # when the run began, by the coordinator's monotonic clock; None if it has not yet
 
 
@@ -66,6 +68,7 @@ class RunCard(msgspec.Struct, frozen=True, kw_only=True):
     digest: str = ""
     lease: float = 5.0  # how long a device may be silent
     limit_bytes: int = 1 << 30  # no message is longer; about twice the model
+    bears: dict[str, str] = {}  # device → common name of its certificate, if there are any
 
 
 def encode(said: Hello | Welcome | Refusal) -> bytes:

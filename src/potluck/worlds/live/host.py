@@ -26,10 +26,11 @@ from potluck.worlds.live import keys, membership
 from potluck.worlds.live.clock import RunClock
 from potluck.worlds.live.door import Door, Doorkeeper, tell_time
 from potluck.worlds.live.effort import Natural
-from potluck.worlds.live.greeting import Refusal, RunCard, Welcome
+from potluck.worlds.live.greeting import Hello, Refusal, RunCard, Welcome
 from potluck.worlds.live.membership import Event, Greeted, Heard, Left, Offended, Ready, Rules, State, Tick, Vanished
 from potluck.worlds.live.neighbours import Neighbours
 from potluck.worlds.live.notes import Beat, Begin, Decline, Expelled, Goodbye, Note, Over, Pulse, Roster, Shipment
+from potluck.worlds.live.refusals import Refusals, Refused
 from potluck.worlds.live.session import Place, open_session_aside
 from potluck.worlds.live.shaping import Conditions, Shaped
 from potluck.worlds.live.shipping import is_honest
@@ -42,6 +43,7 @@ Watch = Callable[[Mapping[str, int]], None]
 
 _FAREWELL_S = 1.0
 _ROSTER_EVERY_S = 1.0
+_LOOK_EVERY_S = 0.25  # whether to hurry
 
 _log = logging.getLogger("potluck")
 
@@ -54,27 +56,30 @@ async def host(
     journal: Journal,
     coordinate: Callable[[Node], Coroutine[Any, Any, T]],
     welcome: Doorkeeper,
+    admitted: Callable[[Hello], None] = lambda hello: None,
     watch: Watch = lambda here: None,
     began_s: float = 0.0,
     fleet: Fleet | None = None,
     muster: Collection[str] = (),
     muster_s: float = 60.0,
-    opened: Callable[[zenoh.Session], None] = lambda session: None,
+    hurry: Callable[[], bool] = lambda: False,
+    opened: Callable[[zenoh.Session, Refused], None] = lambda session, refused: None,
 ) -> T:
     """Lead a run at `place` until `coordinate` returns, and give back what it returns.
 
-    `welcome` says what a device that knocks is to be called, or refuses it; `watch` is told whenever someone comes or
-    goes (name → incarnation). The run's clock starts at `began_s`, once all of `muster` are here or `muster_s` seconds
-    are over. Where `fleet` is given, its links and faults are acted out. `opened` may add to the session what concerns
-    no run, such as answers to those who are kept out.
+    `welcome` says what a device that knocks is to be called, or refuses it; `admitted` is told whom the door was opened
+    to, `watch` whenever someone comes or goes (name → incarnation). The run's clock starts at `began_s`, once all of
+    `muster` are here, `muster_s` seconds are over or `hurry` says so. Where `fleet` is given, its links and faults are
+    acted out. `opened` may add to the session what concerns no run, such as answers to those who are kept out, and say
+    whom it refused; all refusals are logged and in the journal.
     """
     session = await open_session_aside(place, "router")
-    hosting = _Host(session, place, run, seed, journal, welcome, watch, began_s, fleet)
+    hosting = _Host(session, place, run, seed, journal, welcome, admitted, watch, began_s, fleet)
     reason = "the run was broken off"
     try:
-        await asyncio.to_thread(opened, session)
+        await asyncio.to_thread(opened, session, hosting.refused)
         await hosting.open()
-        await hosting.muster(set(muster), muster_s)
+        await hosting.muster(set(muster), muster_s, hurry)
         hosting.begin()
         result = await coordinate(hosting.station.node)
         reason = "the run is over"
@@ -92,6 +97,7 @@ class _Host(Neighbours):
         seed: int,
         journal: Journal,
         welcome: Doorkeeper,
+        admitted: Callable[[Hello], None],
         watch: Watch,
         began_s: float,
         fleet: Fleet | None,
@@ -100,13 +106,14 @@ class _Host(Neighbours):
         self._card = card
         self._seed = seed
         self._journal = journal
-        self._door = Door(welcome, self._admit, lambda name: self._conditions.is_cut(name))
+        self._door = Door(welcome, self._admit, lambda name: self._conditions.is_cut(name), admitted, self.refused)
         self._watch = watch
         self._shaped = fleet is not None
         self._direct = place.direct
         self._era = f"{card.run}.{secrets.token_hex(4)}"
         self._clock = RunClock(began_s)
         self._conditions = Conditions() if fleet is None else Shaped(fleet, seed, COORDINATOR, self._clock.now)
+        self._refusals = Refusals(journal.write, self._clock.now)
         self._state = State()
         self._rules = Rules(lease=card.lease)
         self._changed = asyncio.Event()
@@ -142,15 +149,15 @@ class _Host(Neighbours):
         liveliness.declare_subscriber(keys.alive(era, keys.ANY, keys.ANY), Callback(self._token, indirect=False))
         self._token_of_life = liveliness.declare_token(keys.alive(era, COORDINATOR, 0))
 
-    async def muster(self, wanted: set[str], seconds: float) -> None:
+    async def muster(self, wanted: set[str], seconds: float, hurry: Callable[[], bool]) -> None:
         """Wait for the fleet."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                while not wanted <= self._state.here().keys():
-                    self._changed.clear()
-                    await self._changed.wait()
+        until = time.monotonic() + seconds
+        while not (wanted <= self._state.here().keys() or hurry() or time.monotonic() >= until):
+            self._changed.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), min(_LOOK_EVERY_S, max(until - time.monotonic(), 0.0)))
         missing = wanted - self._state.here().keys()
-        if missing:
+        if missing and not hurry():
             _log.warning("the run begins without %s: not here after %g s", ", ".join(sorted(missing)), seconds)
 
     def begin(self) -> None:
@@ -192,8 +199,13 @@ class _Host(Neighbours):
         return Welcome(
             run=card.run, era=self._era, name=name, incarnation=self._state.life(name), job=card.job,
             digest=card.digest, seed=self._seed, lease=card.lease, limit_bytes=card.limit_bytes, shaped=self._shaped,
-            zero=self._clock.zero,
+            direct=self._direct, bears=card.bears if self._direct else {}, zero=self._clock.zero,
         )  # fmt: skip
+
+    def refused(self, who: str, where: str, why: str) -> None:
+        """Somebody was turned away; from any thread."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and so are we
+            self._loop.call_soon_threadsafe(self._refusals, who, where, why)
 
     # --- who is here -----------------------------------------------------------------------------------------------
 
@@ -250,7 +262,8 @@ class _Host(Neighbours):
 
     def _announce(self, notice: Joined | Lost) -> None:
         if isinstance(notice, Lost):
-            _log.info("lost %s (life %d): %s", notice.device, notice.incarnation, notice.reason)
+            level = logging.WARNING if notice.reason.startswith("failed: ") else logging.INFO
+            _log.log(level, "lost %s (life %d): %s", notice.device, notice.incarnation, notice.reason)
             self.station.carrier.forget(notice.device)
         else:
             _log.info("%s is here (life %d)", notice.device, notice.incarnation)

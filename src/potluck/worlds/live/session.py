@@ -39,7 +39,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     access: dict[str, Any] | None = None  # Zenoh's `access_control`
     lease: float = 5.0  # until a silent connection is given up
     direct: bool = False  # a device that others may call, and that calls them
-    discover: bool = False  # find others by multicast
+    discover: bool = False  # a coordinator that can be found by multicast
     shared_memory: bool = False  # between processes of one host; never where a link is shaped or timed
     patience: float = 3.0  # how long one attempt to connect may take
 
@@ -59,6 +59,8 @@ def open_session(place: Place, mode: str, longest_bytes: int = _LONGEST_MESSAGE)
     except zenoh.ZError as error:
         where = ", ".join(place.connect or place.listen)
         what = "cannot be reached" if place.connect else "cannot be listened on"
+        if place.connect and place.listen:
+            what += f", or {', '.join(place.listen)} cannot be listened on"
         raise PlaceError(f"{where} {what}: {_first_words(error)}") from None
 
 

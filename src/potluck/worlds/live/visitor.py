@@ -66,13 +66,16 @@ async def visit(
     `take_part` is run for every life and cancelled when the coordinator is lost; the others are told that the device
     is here once it first listens, so it may take its time to get ready. With `once` it ends with the run,
     and PlaceError is raised where no coordinator is found for `patience_s`; else it waits for the next run for ever.
-    RefusedError is raised where asking again would not help. `throttle` makes the device act slower than it is;
-    `fleet_of` finds the fleet in the welcome where the host acts out links and speeds.
+    RefusedError is raised where asking again would not help, unless it waits for the next run and was in one before.
+    `throttle` makes the device act slower than it is; `fleet_of` finds the fleet in the welcome where the host acts
+    out links and speeds.
     """
-    hello = msgspec.structs.replace(hello, body=secrets.token_hex(8))
+    hello = msgspec.structs.replace(hello, body=secrets.token_hex(16))
     effort = Natural(throttle, Allowance(hello.threads).share)
+    was_in = False
     while True:
-        session, welcome = await come_in(place, hello, patience_s if once else None)
+        session, welcome = await come_in(place, hello, patience_s if once else None, persist=was_in and not once)
+        was_in = True
         stay = await _Stay.begin(session, welcome, effort, fleet_of)
         end = await stay.last(take_part)
         _log.info("%s: %s", welcome.name, end.reason)

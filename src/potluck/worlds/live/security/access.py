@@ -58,8 +58,8 @@ def stranger(common_name: str, admitted: Mapping[str, str]) -> str | None:
     if common_name in (*admitted.values(), _COORDINATOR):
         return None
     if device_of(common_name) in admitted:
-        return f"a device called with a revoked certificate of {device_of(common_name)}; it is not heard"
-    return f"a device called with the certificate of {common_name!r}, which is not in this run's fleet; it is not heard"
+        return f"its certificate ({common_name}) was revoked; nothing that it says is heard"
+    return f"its certificate ({common_name}) is of no device of this run's fleet; nothing that it says is heard"
 
 
 def _own_rules(name: str, era: str) -> Iterator[dict[str, Any]]:

@@ -52,6 +52,16 @@ class Tls(msgspec.Struct, frozen=True, kw_only=True):
         _check_key(certificate, name, self.key)
         return name
 
+    def hosts(self) -> set[str]:
+        """The names and addresses that the certificate is for."""
+        from cryptography import x509
+
+        try:
+            names = _read(self.certificate).extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        except x509.ExtensionNotFound:
+            return set()
+        return {*names.get_values_for_type(x509.DNSName), *map(str, names.get_values_for_type(x509.IPAddress))}
+
     def zenoh(self) -> dict[str, object]:
         """Zenoh's `transport/link/tls`: both sides show a certificate, and who is called must have the right name."""
         own, key = str(self.certificate.absolute()), str(self.key.absolute())

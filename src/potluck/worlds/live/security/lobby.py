@@ -6,7 +6,6 @@ ask in the lobby. What it says about its name there is only a claim, and the ans
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from urllib.parse import unquote
 
@@ -14,14 +13,14 @@ import zenoh
 from zenoh.handlers import Callback
 
 from potluck.worlds.live.keys import ANY
+from potluck.worlds.live.refusals import Refused
 from potluck.worlds.live.security.access import lobby, stranger
+from potluck.worlds.live.security.certs import device_of
 
 __all__ = ["ask_why", "explain", "note_strangers"]
 
 _LONGEST = 1000  # letters of a reason
 _NO_REASON = "the coordinator knows this name, but not with this certificate; see its log"
-
-_log = logging.getLogger("potluck")
 
 
 def explain(session: zenoh.Session, stays_out: Callable[[str], str | None]) -> None:
@@ -34,13 +33,13 @@ def explain(session: zenoh.Session, stays_out: Callable[[str], str | None]) -> N
     session.declare_queryable(lobby(ANY), Callback(answer, indirect=True))
 
 
-def note_strangers(session: zenoh.Session, admitted: Mapping[str, str]) -> None:
-    """Log every link whose certificate the run does not admit, for as long as the session is open."""
+def note_strangers(session: zenoh.Session, admitted: Mapping[str, str], refused: Refused) -> None:
+    """Tell of every link whose certificate the run does not admit, for as long as the session is open."""
 
     def note(event: zenoh.LinkEvent) -> None:
         name = event.link.auth_identifier
         if event.kind == zenoh.SampleKind.PUT and name and (problem := stranger(name, admitted)) is not None:
-            _log.warning("%s (%s)", problem, event.link.dst)
+            refused(device_of(name), event.link.dst.partition("/")[2], problem)
 
     session.info.declare_link_events_listener(Callback(note, indirect=True), history=True)
 

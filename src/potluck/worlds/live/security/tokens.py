@@ -57,12 +57,12 @@ def issue(secret: bytes, job_digest: str, expires_at: datetime, names: Iterable[
     return f"{_written(invitation)}.{_written(_seal(secret, invitation))}"
 
 
-def check(token: str, secret: bytes, job_digest: str, name: str, now: datetime) -> str | None:
-    """Why this token does not let `name` in, or None where it does."""
+def check(token: str, secret: bytes, job_digest: str, name: str, now: datetime, *, again: bool = False) -> str | None:
+    """Why this token does not let `name` in, or None where it does; whoever comes in `again` may do so for ever."""
     invitation = _opened(token, secret)
     if invitation is None:
         return f"the token is damaged or of another run; copy all of it, or {_AGAIN}"
-    if now.timestamp() >= invitation.expires_at:
+    if not again and now.timestamp() >= invitation.expires_at:
         return f"the token has expired ({day(datetime.fromtimestamp(invitation.expires_at, UTC))}); {_AGAIN}"
     if invitation.job != _short(job_digest):
         return f"the token is for another job; {_AGAIN}"

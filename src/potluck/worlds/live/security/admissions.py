@@ -1,0 +1,67 @@
+"""Who was let into a run: an invitation ends, but not for the device that has come in with it.
+
+With certificates a device is who it says it is, so its name is enough. Without, it is known by its `body`: a secret
+that its process made up and tells to the coordinator alone. Kept in the run's folder, so it outlives the coordinator.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+from pathlib import Path
+
+import msgspec
+
+from potluck.errors import UserError
+
+__all__ = ["Admissions"]
+
+_FILE = "admitted.json"
+
+_log = logging.getLogger("potluck")
+
+
+class Admissions:
+    """The devices of one run, each with a fingerprint of the process that came in last."""
+
+    def __init__(self, run: Path, certified: bool) -> None:
+        self._path = run / _FILE
+        self._certified = certified
+        self._bodies = _read(self._path)
+
+    def knows(self, name: str, body: str) -> bool:
+        """Whether this very device was let in before."""
+        return name in self._bodies if self._certified else bool(body) and self._bodies.get(name) == _print_of(body)
+
+    def keep(self, name: str, body: str) -> None:
+        """It is let in now."""
+        if self._bodies.get(name) == _print_of(body):
+            return
+        self._bodies[name] = _print_of(body)
+        try:
+            _write(self._path, self._bodies)
+        except OSError as error:
+            _log.warning("%s cannot be written (%s): after a resume %s needs a new token", self._path, error, name)
+
+
+def _print_of(body: str) -> str:
+    return hashlib.sha256(body.encode()).hexdigest()
+
+
+def _read(path: Path) -> dict[str, str]:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, str])
+    except FileNotFoundError:
+        return {}
+    except (OSError, msgspec.DecodeError) as error:
+        raise UserError(f"{path} cannot be read ({error}); remove it, and give the devices new tokens") from None
+
+
+def _write(path: Path, bodies: dict[str, str]) -> None:
+    """Aside, and renamed; for this user's eyes only."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    handle = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(handle, "wb") as file:
+        file.write(msgspec.json.encode(bodies))
+    aside.replace(path)

@@ -1,0 +1,29 @@
+"""How many cores a device computes on."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from potluck.cli.join import _cores
+
+
+@pytest.mark.parametrize(
+    ("wanted", "said", "found"),
+    [
+        (0, None, os.cpu_count()),
+        (0, "3", 3),
+        (0, "3,2", 3),
+        (2, "3", 2),
+        (0, "", os.cpu_count()),
+        (0, "0", os.cpu_count()),
+    ],
+)
+def test_the_option_goes_before_the_environment(
+    wanted: int, said: str | None, found: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if said is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", said)
+    assert _cores(wanted) == found

@@ -1,0 +1,80 @@
+"""Once it has been in a run, a device goes on asking where it is refused; before that it ends and says why."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+from potluck.loops.messages import Joined
+from potluck.loops.node import Node
+from potluck.worlds.live.door import Doorkeeper
+from potluck.worlds.live.greeting import Hello, Refusal, Welcome
+from potluck.worlds.live.host import host
+from potluck.worlds.live.session import Place
+from potluck.worlds.live.visitor import RefusedError, visit
+from tests.time_limits import within
+from tests.worlds.live.processes import card
+from tests.worlds.live.town import Kept, free_address
+
+REASON = "the token is of another run"
+
+
+async def _idle(node: Node, welcome: Welcome) -> None:
+    await node.receive(node.now() + 60)
+
+
+async def _lead(address: str, welcome: Doorkeeper) -> None:
+    """A run that is over as soon as somebody has joined it."""
+
+    async def until_joined(node: Node) -> None:
+        while (envelope := await node.receive()) is None or not isinstance(envelope.message, Joined):
+            pass
+
+    await host(
+        Place(listen=(address,)), run=card(2.0), seed=0, journal=Kept(), coordinate=until_joined, welcome=welcome
+    )
+
+
+async def _two_runs(knocks: list[str]) -> str:
+    """The second run does not want the device at first; the reason, if it gave up."""
+    address = free_address()
+
+    def reluctant(hello: Hello) -> str | Refusal:
+        knocks.append(hello.body)
+        return hello.name if len(knocks) > 2 else Refusal(reason=REASON)
+
+    visiting = asyncio.create_task(visit(Place(connect=(address,)), hello=Hello(name="a"), take_part=_idle))
+    try:
+        await _lead(address, lambda hello: hello.name)
+        await _lead(address, reluctant)
+    finally:
+        visiting.cancel()
+        (end,) = await asyncio.gather(visiting, return_exceptions=True)
+    return str(end)
+
+
+def test_who_was_in_a_run_asks_again_until_the_next_lets_it_in(caplog: pytest.LogCaptureFixture) -> None:
+    knocks: list[str] = []
+    with within(30), caplog.at_level(logging.INFO, "potluck"):
+        asyncio.run(_two_runs(knocks))
+    assert len(knocks) == 3
+    assert len(set(knocks)) == 1, "it is the same process each time"
+    said = [record.message for record in caplog.records if REASON in record.message and "waits" in record.message]
+    assert len(said) == 1, "once, not with every knock"
+    assert "it goes on asking" in said[0]
+    assert "start it again, with that run's token" in said[0]
+
+
+def test_who_was_in_no_run_yet_ends_and_says_why() -> None:
+    async def story() -> None:
+        address = free_address()
+        leading = asyncio.create_task(_lead(address, lambda hello: Refusal(reason=REASON)))
+        with pytest.raises(RefusedError, match=REASON):
+            await visit(Place(connect=(address,)), hello=Hello(name="a"), take_part=_idle)
+        leading.cancel()
+        await asyncio.gather(leading, return_exceptions=True)
+
+    with within(30):
+        asyncio.run(story())

@@ -1,0 +1,199 @@
+"""Devices that can be called speak to each other without the coordinator in between, also behind certificates."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import Callable, Coroutine
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zenoh
+
+from potluck.loops.messages import Joined, Pull
+from potluck.loops.node import Node
+from potluck.worlds.live import entrance, visitor
+from potluck.worlds.live.greeting import Hello, RunCard, Welcome
+from potluck.worlds.live.host import host
+from potluck.worlds.live.keys import BULK, CONTROL, inbox, lane_between
+from potluck.worlds.live.security.certs import Tls
+from potluck.worlds.live.security.gate import Gate
+from potluck.worlds.live.session import Place, open_session
+from potluck.worlds.live.visitor import visit
+from tests.time_limits import within
+from tests.worlds.live.fleet_folder import NOW, free_port, make_authority
+from tests.worlds.live.town import Kept, wait_until
+
+FLEET = {"a": "127.0.0.2", "b": "127.0.0.3"}
+OTHER = {"a": "b", "b": "a"}
+Look = Callable[[Node], Coroutine[Any, Any, None]]
+
+
+class Meeting:
+    """Two devices in a run; each says a word to the other when its `look` around is over."""
+
+    def __init__(self, folder: Path, certs: Path | None, *, listen: bool, direct: bool) -> None:
+        self._gate = Gate.open(folder, "digest", FLEET, certs)
+        self._certs, self._listen, self.direct = certs, listen, direct
+        self._hub = f"{self._protocol}/127.0.0.1:{free_port()}"
+        self.sessions: dict[str, zenoh.Session] = {}
+        self.heard: dict[str, str] = {}
+        self.listens: dict[str, str] = {}
+        self.era = ""
+
+    @property
+    def _protocol(self) -> str:
+        return "tcp" if self._certs is None else "tls"
+
+    def linked(self) -> bool:
+        """Whether each device's own session has a link to the other's."""
+        ids = {name: str(session.zid()) for name, session in self.sessions.items()}
+        peers = {name: set(map(str, session.info.peers_zid())) for name, session in self.sessions.items()}
+        return len(ids) == 2 and all(ids[OTHER[name]] in peers[name] for name in ids)
+
+    async def are_linked(self, node: Node) -> None:
+        while not self.linked():
+            await node.sleep(0.02)
+
+    async def last(self, look: Look) -> None:
+        async def coordinate(node: Node) -> None:
+            joined = 0
+            while joined < len(FLEET):
+                envelope = await node.receive()
+                joined += envelope is not None and isinstance(envelope.message, Joined)
+            async with asyncio.timeout(20):
+                while len(self.heard) < len(FLEET) and not any(one.done() for one in visits):
+                    await node.sleep(0.02)
+
+        async def take_part(node: Node, welcome: Welcome) -> None:
+            await node.receive(node.now())
+            await look(node)
+            if not self.direct:
+                return
+            while True:
+                await node.send(OTHER[node.name], Pull(0, 0, 0))
+                envelope = await node.receive(node.now() + 0.2)
+                if envelope is not None and isinstance(envelope.message, Pull):
+                    self.heard[node.name] = envelope.sender
+
+        visits = [
+            asyncio.create_task(visit(self._seat(name), hello=Hello(name=name), take_part=take_part, once=True))
+            for name in FLEET
+        ]
+        tls = Tls.of(self._certs / "coordinator") if self._certs is not None else None
+        await host(
+            Place(listen=(self._hub,), tls=tls, access=self._gate.access(), direct=self.direct),
+            run=RunCard(run="run", job="", bears=self._gate.admitted if tls is not None else {}),
+            seed=0, journal=Kept(), coordinate=coordinate, welcome=lambda hello: hello.name,
+        )  # fmt: skip
+        await asyncio.gather(*visits)
+
+    def _seat(self, name: str) -> Place:
+        self.listens[name] = f"{self._protocol}/{FLEET[name]}:{free_port()}"
+        listen = (self.listens[name],) if self._listen else ()
+        tls = Tls.of(self._certs / name) if self._certs is not None else None
+        return Place(connect=(self._hub,), listen=listen, direct=self._listen, tls=tls, patience=10.0)
+
+
+def _let(meeting: Meeting, look: Look, monkeypatch: pytest.MonkeyPatch) -> None:
+    come_in = entrance.come_in
+
+    async def noted(*arguments: Any, **options: Any) -> tuple[zenoh.Session, Welcome]:
+        session, welcome = await come_in(*arguments, **options)
+        meeting.sessions[welcome.name], meeting.era = session, welcome.era
+        return session, welcome
+
+    monkeypatch.setattr(visitor, "come_in", noted)
+    with within(40):
+        asyncio.run(meeting.last(look))
+    assert meeting.heard == (OTHER if meeting.direct else {})
+
+
+def _certified(folder: Path) -> Path:
+    authority = make_authority(folder, "c")
+    for name, address in FLEET.items():
+        authority.issue(name, [address], 30, NOW - timedelta(hours=1))
+    return folder
+
+
+@pytest.mark.parametrize("certified", [False, True], ids=["tcp", "tls"])
+def test_devices_that_listen_are_linked_and_heard(
+    certified: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    certs = _certified(tmp_path / "certs") if certified else None
+    meeting = Meeting(tmp_path, certs, listen=True, direct=True)
+    _let(meeting, meeting.are_linked, monkeypatch)
+
+
+@pytest.mark.parametrize("certified", [False, True], ids=["tcp", "tls"])
+def test_devices_that_do_not_listen_are_heard_through_the_coordinator(
+    certified: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    certs = _certified(tmp_path / "certs") if certified else None
+    meeting = Meeting(tmp_path, certs, listen=False, direct=True)
+
+    async def look(node: Node) -> None:
+        assert not meeting.linked()
+
+    _let(meeting, look, monkeypatch)
+    assert not meeting.linked()
+
+
+def test_nobody_opens_a_port_where_devices_have_nothing_to_say_to_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers: list[bool] = []
+    meeting = Meeting(tmp_path, None, listen=True, direct=False)
+
+    async def look(node: Node) -> None:
+        while len(meeting.sessions) < len(FLEET):
+            await node.sleep(0.02)
+        answers.extend(_answers(address) for address in meeting.listens.values())
+
+    _let(meeting, look, monkeypatch)
+    assert answers
+    assert not any(answers)
+
+
+def test_a_device_that_listens_hears_nobody_who_is_not_of_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither as itself, nor as one of the fleet, nor as the coordinator; the certificate is of the same authority."""
+    certs = _certified(tmp_path / "certs")
+    meeting = Meeting(tmp_path, certs, listen=True, direct=True)
+    heard: list[bytes] = []
+
+    def intrude() -> None:
+        keys = [lane_between(meeting.era, name, "a", CONTROL) for name in ("c", "b", "coordinator")]
+        own = lane_between(meeting.era, "b", "a", BULK)
+        place = Place(connect=(meeting.listens["a"],), tls=Tls.of(certs / "c"), direct=True, patience=10.0)
+        with (
+            meeting.sessions["a"].declare_subscriber(
+                inbox(meeting.era, "a"), lambda sample: heard.append(sample.payload.to_bytes())
+            ),
+            open_session(place, "peer") as intruder,
+        ):
+            time.sleep(0.3)
+            for key in keys:
+                intruder.put(key, b"lies")
+            meeting.sessions["b"].put(own, b"truth")
+            wait_until(lambda: b"truth" in heard)
+            time.sleep(0.3)
+        assert b"lies" not in heard
+
+    async def look(node: Node) -> None:
+        await meeting.are_linked(node)
+        if node.name == "b":
+            await asyncio.to_thread(intrude)
+
+    _let(meeting, look, monkeypatch)
+    assert heard
+
+
+def _answers(locator: str) -> bool:
+    host, _, port = locator.partition("/")[2].rpartition(":")
+    with socket.socket() as probe:
+        return probe.connect_ex((host, int(port))) == 0

@@ -1,0 +1,51 @@
+"""A coordinator that wants to be found is, on a network that carries multicast."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+
+import pytest
+
+from potluck.errors import UserError
+from potluck.worlds.live import discovery
+from potluck.worlds.live.session import Place, open_session
+from tests.worlds.live.fleet_folder import free_port
+
+
+def _carries_multicast() -> bool:
+    group = socket.inet_aton("224.0.0.224")
+    with (
+        contextlib.suppress(OSError),
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as heard,
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as said,
+    ):
+        heard.settimeout(1.0)
+        heard.bind(("", 0))
+        heard.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, group + socket.inet_aton("0.0.0.0"))
+        said.sendto(b"?", ("224.0.0.224", heard.getsockname()[1]))
+        return heard.recv(1) == b"?"
+    return False
+
+
+@pytest.mark.skipif(not _carries_multicast(), reason="this network carries no multicast")
+def test_who_wants_to_be_found_is_found_and_nobody_else() -> None:
+    port = free_port()
+    with open_session(Place(listen=(f"tcp/0.0.0.0:{port}",), discover=True), "router"):
+        assert discovery.find_coordinator("tcp", 10.0).endswith(f":{port}")
+        with open_session(Place(listen=(f"tcp/0.0.0.0:{free_port()}",)), "router"):
+            assert discovery.find_coordinator("tcp", 10.0).endswith(f":{port}")
+        with pytest.raises(UserError, match=r"no coordinator was found for 0\.1 s"):
+            discovery.find_coordinator("tls", 0.1)
+
+
+@pytest.mark.skipif(not _carries_multicast(), reason="this network carries no multicast")
+def test_of_several_nobody_is_guessed() -> None:
+    ports = [free_port(), free_port()]
+    places = [Place(listen=(f"tcp/0.0.0.0:{port}",), discover=True) for port in ports]
+    with (
+        open_session(places[0], "router"),
+        open_session(places[1], "router"),
+        pytest.raises(UserError, match=rf"several coordinators.*(:{ports[0]}.*:{ports[1]}|:{ports[1]}.*:{ports[0]})"),
+    ):
+        discovery.find_coordinator("tcp", 10.0)
