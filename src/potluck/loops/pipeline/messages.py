@@ -15,6 +15,8 @@
     Finish ────────────────────────────▶ Stuck                                      after a death: what can be completed
     Examine ───────────────────────────▶ Exam, ExamLabels ─────────────▶ Scored     measure the model
     Secure ────────────────────────────▶                                            older versions can go
+         ◀───────────────────────────── Refused                                     what somebody sent cannot be used
+    Refused ───────────────────────────▶                                            you are out, and why
 
 Everything names its term; what belongs to another one is dropped. Requests are asked again until they are answered,
 and what flows between stages is asked for again (Resend) by whoever misses it.
@@ -28,8 +30,8 @@ from potluck.loops.pipeline.sourcing import Held, Origin
 __all__ = [
     "KINDS",
     "Activation", "Assign", "Begin", "Close", "Closed", "Exam", "ExamLabels", "Examine", "Fetch", "Finish", "Gradient",
-    "Halt", "Inventory", "Kept", "Labels", "Missing", "Piece", "Ready", "Replica", "Report", "Resend", "Scored",
-    "Secure", "Stuck",
+    "Halt", "Inventory", "Kept", "Labels", "Missing", "Piece", "Ready", "Refused", "Replica", "Report", "Resend",
+    "Scored", "Secure", "Stuck",
 ]  # fmt: skip
 
 
@@ -207,6 +209,14 @@ class Secure(Word, frozen=True):
 
     term: int
     version: int
+
+
+class Refused(Word, frozen=True):
+    """What a device sent cannot be used, and why; said by who got it to the coordinator, and by that to the device."""
+
+    term: int
+    device: str
+    reason: str
 
 
 class Examine(Word, frozen=True):

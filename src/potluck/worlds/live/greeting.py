@@ -13,7 +13,7 @@ from potluck.worlds.live.wire import WireError
 
 __all__ = ["PROTOCOL", "Hello", "Refusal", "RunCard", "Welcome", "decode_answer", "decode_hello", "encode"]
 
-PROTOCOL = 2  # raised with every change to what is said on the wire
+PROTOCOL = 3  # raised with every change to what is said on the wire
 
 _HELLO_BYTES = 16 << 10
 _WELCOME_BYTES = 4 << 20
