@@ -13,7 +13,9 @@ import pytest
 
 from potluck.journal import Scalar, read
 from potluck.loops.device import DeviceLoop
-from potluck.loops.messages import Invite, Message, Push, Stop
+from potluck.loops.messages import Gift, Invite, Message, Push, Stop
+from potluck.loops.supply import Streamed
+from potluck.payload import Payload
 from tests.simulation.liars import Twist, bend, with_arrays
 from tests.simulation.runs import instants, rounds, simulate
 
@@ -149,3 +151,66 @@ def test_devices_follow_nobody_but_the_coordinator(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(DeviceLoop, "main", main)
     _run(tmp_path / "run")
     assert sorted(device for device, _ in _merged(tmp_path / "run")) == sorted(["d-0", "d-1", "d-2"] * ROUNDS)
+
+
+# --- gifts ----------------------------------------------------------------------------------------------------------
+
+INJECTION: dict[str, Any] = {
+    "recipe": "scadles-injection",
+    "stream": {"injection": {"alpha": 1.0, "beta": 0.5}},
+    "split": {"kind": "classes", "per_device": 4},
+}
+
+
+def _on_gift(change: Callable[[Gift], Message]) -> Twist:
+    return lambda to, message: [change(message)] if isinstance(message, Gift) else [message]
+
+
+def _labels(change: Callable[[Any], Any]) -> Twist:
+    def twist(gift: Gift) -> Message:
+        x, y = gift.payload.arrays
+        return msgspec.structs.replace(gift, payload=Payload(gift.payload.nbytes, (x, change(y))))
+
+    return _on_gift(twist)
+
+
+@pytest.mark.parametrize(
+    ("twist", "reason"),
+    [
+        (_labels(lambda y: np.full_like(y, 10**6)), "its labels go from 1000000 to 1000000, of 10 classes"),
+        (_labels(lambda y: y - 100), "its labels go from -"),
+        (_labels(lambda y: np.array(3)), "do not fit"),
+        (_labels(lambda y: y[:, None]), "do not fit"),
+    ],
+)
+def test_samples_that_are_none_are_not_trained_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, twist: Twist, reason: str
+) -> None:
+    bend(monkeypatch, LIAR, twist)
+    summary = _run(tmp_path / "run", **INJECTION)
+    refused = instants(tmp_path / "run", "gift refused")
+    assert {note.fields["from"] for note in refused} == {LIAR}
+    assert all(reason in note.fields["reason"] for note in refused)
+    assert summary["refused"] == 0
+
+
+def test_a_gift_is_no_more_than_was_promised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a device would train on what nobody meant it to, and its own update would count for too much."""
+    bend(monkeypatch, LIAR, _on_gift(lambda gift: with_arrays(gift, lambda array: np.repeat(array, 1000, axis=0))))
+    summary = _run(tmp_path / "run", **INJECTION)
+    assert summary["refused"] == 0
+    assert sorted(device for device, _ in _merged(tmp_path / "run")) == sorted(["d-0", "d-1", "d-2"] * ROUNDS)
+
+
+def test_a_gift_is_by_who_sends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    donors: set[str] = set()
+    straight = Streamed.receive
+
+    def receive(self: Streamed, gift: Gift) -> None:
+        donors.add(gift.donor)
+        straight(self, gift)
+
+    monkeypatch.setattr(Streamed, "receive", receive)
+    bend(monkeypatch, LIAR, _on_gift(lambda gift: msgspec.structs.replace(gift, donor="somebody")))
+    _run(tmp_path / "run", **INJECTION)
+    assert donors == {"d-0", "d-2"}

@@ -79,7 +79,7 @@ class DeviceLoop:
             case Segment() as segment:
                 if (turn := self._turns.get(segment.turn)) is not None:
                     turn.take(segment)
-            case Gift() as gift:
+            case Gift() as gift if gift.donor == envelope.sender:
                 self.supply.receive(gift)
             case Accept() as accept:
                 if (turn := self._turns.get(accept.turn)) is not None and accept.first in turn.accepted:

@@ -97,7 +97,8 @@ class Setup:
         if feeds is None:
             return held(node, rounds, self.shards[node.name], self.data, self.carver)
         feed = belongings.feed(node.name, node.incarnation, lambda: feeds(node.name), node.now())
-        return Streamed(node, rounds, feed, 1 / costs.step(1), self.data.shape if self.data is not None else ())
+        shape, classes = (self.data.shape, len(self.data.classes)) if self.data is not None else ((), 0)
+        return Streamed(node, rounds, feed, 1 / costs.step(1), shape, classes)
 
     def _sharing(self) -> Sharing | None:
         stream = self.job.stream
