@@ -186,21 +186,21 @@ ROUNDS: list[Record] = [
 ]
 
 
-def _words(line: str) -> list[str]:
+def _cells(line: str) -> list[str]:
     return re.split(r" {2,}", line.strip())
 
 
 def test_the_table_says_how_a_device_stands() -> None:
     head, *lines = _drawn(ROUNDS, 8.0)
-    assert _words(head)[:6] == ["device", "now", "compute", "pull", "push", "wait"]
-    found = dict(zip(_words(head), _words(next(line for line in lines if line.startswith("pi5"))), strict=False))
+    assert _cells(head)[:6] == ["device", "now", "compute", "pull", "push", "wait"]
+    found = dict(zip(_cells(head), _cells(next(line for line in lines if line.startswith("pi5"))), strict=False))
     assert found["samples/s"] == "4"
     assert found["link"] == "↓ 8 Mbit/s ↑ 2 Mbit/s"
     assert (found["staleness"], found["last seen"]) == ("1", "4 s ago")
 
 
 def test_what_no_record_tells_has_no_column() -> None:
-    head = _words(_drawn([Span("pi5", "compute", 0.0, 1.0)], 2.0)[0])
+    head = _cells(_drawn([Span("pi5", "compute", 0.0, 1.0)], 2.0)[0])
     assert not {"part", "samples", "samples/s", "link", "staleness"} & set(head)
     assert "last seen" in head
 

@@ -80,7 +80,10 @@ class Bench:
         chain, train = self._sections.chain, self.data.train
         chain.module.load_state_dict(self._start)
         feed = Feed(len(train), job.pipeline.batch, job.pipeline.schedule.parts, job.seed)
-        stages = Stages(self._sections, nn.functional.cross_entropy, job.pipeline.optimizer, train, feed, job.seed)
+        stages = Stages(
+            self._sections, nn.functional.cross_entropy, job.pipeline.optimizer, train, feed, job.seed,
+            self.data.test if job.pipeline.evaluation == "pipeline" else None, len(self.data.classes),
+        )  # fmt: skip
         costs = chain_costs(chain, self._sections.layout, sum(stages.moments.values()))
         setup = PipelineSetup(job, costs, stages, feed, self.data.test)
         return _run(setup, Keeper.fresh(job, folder, None, lambda: False), threads=0)

@@ -7,6 +7,7 @@ Invite ──▶ pull ─▶ compute ─▶ push ──▶ idle          in segm
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,6 +22,8 @@ from potluck.loops.supply import Supply
 from potluck.loops.turn import Turn
 
 __all__ = ["DeviceLoop"]
+
+_log = logging.getLogger("potluck")
 
 
 class DeviceLoop:
@@ -70,18 +73,22 @@ class DeviceLoop:
     async def _serve(self, this: asyncio.Task[Any]) -> bool:
         envelope = await self.node.receive()
         assert envelope is not None
+        if envelope.sender != COORDINATOR and not isinstance(envelope.message, Gift):
+            return True  # only the coordinator leads
         match envelope.message:
             case Invite() as invite:
                 self._begin(invite, this)
             case Segment() as segment:
                 if (turn := self._turns.get(segment.turn)) is not None:
                     turn.take(segment)
-            case Gift() as gift:
+            case Gift() as gift if gift.donor == envelope.sender:
                 self.supply.receive(gift)
             case Accept() as accept:
                 if (turn := self._turns.get(accept.turn)) is not None and accept.first in turn.accepted:
                     turn.accepted[accept.first].open()
-            case Release(turn=number, only=only):
+            case Release(turn=number, only=only, refused=refused):
+                if refused:
+                    _log.info("%s: the update of turn %d was refused: %s", self.node.name, number, refused)
                 self._drop([turn for turn in self._parts if turn == number or (turn < number and not only)])
                 self.node.send(COORDINATOR, Released(number))
             case Lost(device=device) if device == COORDINATOR:

@@ -121,10 +121,12 @@ class Accept(Message, frozen=True):
 
 
 class Release(Message, frozen=True):
-    """The round went on without you; drop the turn's work and say so. `only` that turn, if an earlier one goes on."""
+    """The round goes on without you; drop the turn's work and say so. `only` that turn, if an earlier one goes on;
+    `refused` says why, where the work could not be used."""
 
     turn: int
     only: bool = False
+    refused: str = ""
 
 
 class Released(Message, frozen=True):

@@ -66,6 +66,16 @@ class Turn:
         self._pieces.setdefault(push.first, Piece(push.first, push.last, push.payload))
         self.samples, self.loss = push.samples, push.loss
 
+    def misplaced(self, push: Push, layers: int) -> str | None:
+        """Why a segment has no place in the update: there are no such layers, or some of them came in another one."""
+        first, last = push.first, push.last
+        if not 0 <= first <= last < layers:
+            return f"it sent layers {first} to {last} of a model with {layers}"
+        for piece in self._pieces.values():
+            if first <= piece.last and piece.first <= last and (first, last) != (piece.first, piece.last):
+                return f"it sent layers {first} to {last} after {piece.first} to {piece.last}, which overlap"
+        return None
+
     def covers(self, layer: int) -> bool:
         """Whether the update of a layer has come."""
         return any(piece.first <= layer <= piece.last for piece in self._pieces.values())
@@ -122,8 +132,9 @@ class Books(msgspec.Struct):
         """An update was merged."""
         self.merged.append((turn.device, turn.number))
         self.samples_now += turn.samples
-        if math.isfinite(turn.loss):
-            self.loss_sum += turn.loss * turn.samples
+        loss_sum = self.loss_sum + turn.loss * turn.samples
+        if math.isfinite(loss_sum):
+            self.loss_sum = loss_sum
             self.loss_samples += turn.samples
 
     def commit(self) -> None:

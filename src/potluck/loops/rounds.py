@@ -49,6 +49,7 @@ class Coordinator:
         mathematics: ServerMathematics,
         layers: int,
         forecast: Callable[[str], float],
+        most_samples: Callable[[str], int],
         rules: Rules,
         books: Books,
         sharing: Sharing | None = None,
@@ -58,6 +59,7 @@ class Coordinator:
         self.mathematics = mathematics
         self._layers = layers
         self._forecast = forecast
+        self._most_samples = most_samples
         self._rules = rules
         self.books = books
         self._chronicle = Chronicle(node, books)
@@ -70,7 +72,7 @@ class Coordinator:
         self._arrived = 0
         self._served: set[str] = set()  # whose update for this round has come
         self._opened = 0.0
-        self._refusals: list[str] = []
+        self._refused: dict[str, str] = {}  # whose update for this round could not be used, and why
         self.retry_s = float(settings.retry)
         self._patience = Patience(settings.patience)
         self._reminders = Reminders(self.retry_s)
@@ -94,7 +96,6 @@ class Coordinator:
 
     async def _round(self) -> Ending | None:
         self._opened = self.node.now()
-        self._refusals = []
         self._invite()
         if self._settings.transfer.ahead and self._working and not self._rules.save_due(self.books.round + 1):
             self._forerun.open(list(self._working.values()), self._layers)
@@ -102,8 +103,9 @@ class Coordinator:
         if ending is None and self._arrived > 0:
             await self._commit()
             ending = await self._settle()
-        elif ending is None and self._refusals:
-            ending = Ending("failed", f"no update of round {self.books.round} could be used: {self._refusals[0]}")
+        elif ending is None and self._refused and self._here and self._here <= self._refused.keys():
+            device, reason = next(iter(self._refused.items()))
+            ending = Ending("failed", f"no update of round {self.books.round} could be used: {device}: {reason}")
         self._draining = self._draining and bool(self._working)
         return ending
 
@@ -126,12 +128,14 @@ class Coordinator:
     # --- invite ----------------------------------------------------------------------------------------------------
 
     def _invite(self) -> None:
-        """Choose who takes part; where work is carried over, fill up to the number wanted."""
+        """Choose who takes part; where work is carried over, fill up to the number wanted. Who was refused in this
+        round has to wait for the next."""
         served = set() if self._settings.barrier.carries else self._served
         wanted = (self._settings.devices or len(self._here)) - len(self._working) - len(served - self._working.keys())
         if self._draining or wanted <= 0:
             return
-        idle = [device for device in self._here if device not in self._working and device not in served]
+        out = self._working.keys() | self._refused.keys() | served
+        idle = [device for device in self._here if device not in out]
         if wanted < len(idle):
             chosen = self.node.rng("invite", self.books.turn).choice(len(idle), wanted, replace=False)
             idle = [idle[place] for place in sorted(chosen)]
@@ -273,13 +277,37 @@ class Coordinator:
         if turn is None:
             return
         self.books.bytes_received += push.nbytes
+        reason = self._push_refusal(turn, push)
+        if reason is not None:
+            self._refuse(turn, reason)
+            return
         turn.take(push)
         self._patience.begin(self.node.now())
         self.node.send(envelope.sender, Accept(push.turn, push.first))
         self._run_ahead(turn, push)
         if turn.is_whole(self._layers):
-            del self._working[envelope.sender]
             self._take_update(turn)
+
+    def _push_refusal(self, turn: Turn, push: Push) -> str | None:
+        """Why a segment of an update cannot be taken, told by its header."""
+        if turn is not self._working.get(turn.device):
+            return "it sent an update before it can have had the model"
+        most = self._most_samples(turn.device) + turn.invite.gets
+        if not 1 <= push.samples <= most:
+            return f"it says that it trained on {push.samples} samples; in a turn it has 1 to {most}"
+        return turn.misplaced(push, self._layers)
+
+    def _refuse(self, turn: Turn, reason: str) -> None:
+        """The round goes on without this update; its device is told why."""
+        self._chronicle.note(turn.device, "refused", reason=reason)
+        self.books.refused += 1
+        self.node.send(turn.device, Release(turn.number, only=True, refused=reason))
+        self._forerun.break_off()
+        turn.cancel()
+        if self._working.get(turn.device) is turn:
+            del self._working[turn.device]
+            self._refused[turn.device] = reason
+            self._lineup.skip(turn.number)
 
     def _run_ahead(self, turn: Turn, push: Push) -> None:
         """With duplex transfers, pass on what everyone has sent; what cannot be merged is not."""
@@ -293,11 +321,9 @@ class Coordinator:
     def _take_update(self, turn: Turn) -> None:
         refusal = self.mathematics.refusal(turn.pieces, turn.part)
         if refusal is not None:
-            self._chronicle.note(turn.device, "refused", reason=refusal)
-            self._refusals.append(f"{turn.device}: {refusal}")
-            self.books.refused += 1
-            self._lineup.skip(turn.number)
+            self._refuse(turn, refusal)
             return
+        del self._working[turn.device]
         self._arrived += 1
         self._served.add(turn.device)
         self.books.durations = (*self.books.durations, self.node.now() - turn.began)[-_REMEMBERED:]
@@ -346,6 +372,7 @@ class Coordinator:
             self._release(turn)
         self._lineup.close()
         self._served.clear()
+        self._refused.clear()
         if not self._forerun.close():
             self.mathematics.step(self.step_factor(books.samples_now, len(books.merged)))
         merged = [[device, number] for device, number in books.merged]

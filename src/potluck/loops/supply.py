@@ -78,7 +78,14 @@ class Streamed:
     """A device whose data streams in."""
 
     def __init__(
-        self, node: Node, settings: Rounds, feed: Feed, trains: float, shape: tuple[int, ...], seen: Estimates
+        self,
+        node: Node,
+        settings: Rounds,
+        feed: Feed,
+        trains: float,
+        shape: tuple[int, ...],
+        classes: int,
+        seen: Estimates,
     ) -> None:
         self._node = node
         self._settings = settings
@@ -86,6 +93,7 @@ class Streamed:
         self._trains = trains  # samples per second that it can work off
         self._shape = shape
         self._seen = seen
+        self._classes = classes
         self._round = -1
         self._gifts: dict[str, Gift] = {}
         self._expected = 0
@@ -136,7 +144,12 @@ class Streamed:
     # --- injection -------------------------------------------------------------------------------------------------
 
     def receive(self, gift: Gift) -> None:
-        count = len(gift.payload.arrays[1]) if refusal(gift.payload.arrays, self._shape) is None else 0
+        reason = refusal(gift.payload.arrays, self._shape, self._classes)
+        if reason is not None:
+            fields = {"round": gift.round, "from": gift.donor, "reason": reason}
+            self._node.record(Instant(self._node.name, "gift refused", self._node.now(), fields))
+            return
+        count = len(gift.payload.arrays[1])
         if not count:
             return
         if gift.round < self._round or gift.donor in self._gifts:
@@ -175,13 +188,28 @@ class Streamed:
         return ids
 
     def _mix(self, ids: Indices) -> tuple[Indices, object]:
-        gifts = [self._gifts.pop(donor) for donor in sorted(self._gifts) if self._gifts[donor].round == self._round]
+        gifts = self._due()
         self._round += 1  # from now on gifts of this round are late
         if not gifts:
             return ids, self.feed.samples
         mixed = Mixed(self.feed.samples, [gift.payload.arrays for gift in gifts])
         self.feed.got(len(mixed.ids))
         return np.concatenate([ids, mixed.ids]), mixed
+
+    def _due(self) -> list[Gift]:
+        """The gifts of this round, no more samples of them than were promised."""
+        due: list[Gift] = []
+        room = self._expected
+        for donor in sorted(donor for donor, gift in self._gifts.items() if gift.round == self._round):
+            gift = self._gifts.pop(donor)
+            count = len(gift.payload.arrays[1])
+            if count <= room:
+                due.append(gift)
+                room -= count
+            else:
+                self.feed.account.received += count
+                self.feed.account.dropped += count
+        return due
 
     def _tell(self, began: float, round: int) -> None:
         node, account = self._node, self.feed.account

@@ -99,6 +99,6 @@ class Sum:
             ]
             return means[0].to(self._dtype), means[1].to(self._dtype)
         if self._only is not None:
-            return self._only
+            return self._only[0].to(self._dtype), self._only[1].to(self._dtype)
         params, buffers = self._params.div_(self._weight), self._buffers.div_(self._weight)
         return params.to(self._dtype), buffers.to(self._dtype)

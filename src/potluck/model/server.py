@@ -73,6 +73,7 @@ class Server:
                 return "its payload is not made of arrays"
             reason = self._codec.refusal(Payload(0, tuple(coded)), params.stop - params.start)
             reason = reason or array_refusal(kept, "buffers", FLOATS, buffers.stop - buffers.start)
+            reason = reason or _width_refusal(piece.payload, layout)
             if reason is not None:
                 return f"{reason} (layers {piece.first} to {piece.last})"
         return None
@@ -187,6 +188,12 @@ class Server:
         *coded, kept = piece.payload.arrays
         vector = self._codec.decode(Payload(0, tuple(coded)), params.stop - params.start)
         return vector, torch.from_numpy(kept)
+
+
+def _width_refusal(payload: Payload, layout: Layout) -> str | None:
+    """Numbers that are wider than the model's may be finite, and no longer so in the model."""
+    wide = [array.dtype for array in payload.arrays if array.dtype.kind == "f" and array.itemsize > layout.itemsize]
+    return f"its numbers are {wide[0]}, wider than the model's own" if wide else None
 
 
 def _in_batches(samples: Batches, size: int = 512) -> Iterable[tuple[Tensor, Tensor]]:

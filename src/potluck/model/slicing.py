@@ -19,7 +19,7 @@ from potluck.model.cuts import Batch, Device, Untold, ambient, crossing, has_bat
 from potluck.model.rehearsal import storage
 from potluck.model.tracing import Recording
 
-__all__ = ["announced", "section", "stages"]
+__all__ = ["announced", "section", "sent", "stages"]
 
 
 def stages(chain: Chain, cuts: Sequence[int]) -> tuple[nn.Module, ...]:
@@ -138,12 +138,13 @@ class _Copy:
 
 
 def _stage(chain: Chain, first: int, last: int) -> nn.Module:
-    entries = _sent(chain, first - 1) if first else []
-    exits = _sent(chain, last) if last + 1 < len(chain.layers) else None
+    entries = sent(chain, first - 1) if first else []
+    exits = sent(chain, last) if last + 1 < len(chain.layers) else None
     return section(chain, first, last, entries=entries, exits=exits)
 
 
-def _sent(chain: Chain, after: int) -> list[fx.Node]:
+def sent(chain: Chain, after: int) -> list[fx.Node]:
+    """The tensors that cross after a layer."""
     facts = _recording(chain).facts
     return [node for node in crossing(chain.layer_of, after) if isinstance(facts[node].value, torch.Tensor)]
 

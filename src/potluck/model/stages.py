@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from potluck import seeds
+from potluck.model import arrivals
+from potluck.model.arrivals import Form
 from potluck.model.batches import Batches, Indices
 from potluck.model.feed import Feed
 from potluck.model.optimizers import Optimizer
@@ -63,6 +66,7 @@ class Stages:
         feed: Feed,
         seed: int,
         test: Batches | None = None,
+        classes: int = 0,
     ) -> None:
         self.chain = sections.chain
         self.layout = sections.layout
@@ -73,6 +77,8 @@ class Stages:
         self._feed = feed
         self._seed = seed
         self._test = test
+        self._classes = classes  # that labels are counted in; 0 where that is not known
+        self._crossing = lru_cache(maxsize=64)(partial(arrivals.crossing, sections.chain))
         self.moments = _moments(optimizer)  # name -> whether it is a vector beside the weights (else a number)
 
     # --- a batch ---------------------------------------------------------------------------------------------------
@@ -173,6 +179,36 @@ class Stages:
         """The version that such a step leads to."""
         gradient, buffers = _tensors(payload)
         return self.step(numbers, gradient, buffers, lr)
+
+    # --- what others send ------------------------------------------------------------------------------------------
+
+    def crossing_refusal(self, first: int, samples: int, payload: Payload) -> str | None:
+        """Why this cannot be what arrives before a layer with so many samples."""
+        return arrivals.refusal(payload.arrays, self._crossing(first - 1, samples), "activations")
+
+    def labels_refusal(self, samples: int, payload: Payload) -> str | None:
+        """Why these cannot be the targets of so many samples."""
+        one = self._train.batch(np.arange(1))[1]
+        reason = arrivals.refusal(payload.arrays, [Form((samples, *one.shape[1:]), one.dtype)], "labels")
+        if reason is None and self._classes and not one.is_floating_point():
+            (labels,) = payload.arrays
+            if labels.min() < 0 or labels.max() >= self._classes:
+                return f"its labels go from {labels.min()} to {labels.max()}, of {self._classes} classes"
+        return reason
+
+    def gradient_refusal(self, forwarded: Forwarded, payload: Payload) -> str | None:
+        """Why this cannot be the gradient of what a stage had sent on."""
+        forms = [arrivals.form_of(tensor) for tensor in forwarded.passed.sent if tensor.is_floating_point()]
+        return arrivals.refusal(payload.arrays, forms, "gradients")
+
+    def numbers_refusal(self, first: int, last: int, payload: Payload, step: bool = False) -> str | None:
+        """Why these cannot be a version of some layers, or a step to one."""
+        params, buffers = self.layout.slices(first, last)
+        sizes = [params.stop - params.start, buffers.stop - buffers.start]
+        forms = [Form((size,), self.layout.dtype) for size in sizes]
+        if not step and len(payload.arrays) != len(forms):
+            forms += [forms[0] if vector else Form((1,), torch.float32) for vector in self.moments.values()]
+        return arrivals.refusal(payload.arrays, forms, "numbers")
 
     # --- held-out batches ------------------------------------------------------------------------------------------
 

@@ -163,7 +163,9 @@ def _real(job: Job, task: Task, elsewhere: bool) -> PipelineSetup:
         )
     chain = trace(begun_with(job, task, elsewhere), task.data.shape)
     sections = Sections(chain, train.batch(np.arange(min(2, len(train))))[0])
-    mathematics = Stages(sections, task.loss, job.pipeline.optimizer, train, feed, job.seed, task.data.test)
+    mathematics = Stages(
+        sections, task.loss, job.pipeline.optimizer, train, feed, job.seed, task.data.test, len(task.data.classes)
+    )
     costs = chain_costs(chain, sections.layout, sum(mathematics.moments.values()), job.pipeline.between)
     return PipelineSetup(job, costs, mathematics, feed, task.data.test)
 

@@ -22,7 +22,7 @@ from potluck.loops.device import DeviceLoop
 from potluck.loops.estimates import Estimates, LinkPrior
 from potluck.loops.mathematics import DeviceMathematics, GhostServer, GhostTrainer, ServerMathematics, Whom
 from potluck.loops.node import Node
-from potluck.loops.parts.streaming import Flow, wanted
+from potluck.loops.parts.streaming import Flow, most_wanted, wanted
 from potluck.loops.progress import Books
 from potluck.loops.rounds import Coordinator
 from potluck.loops.rules import Rules
@@ -84,7 +84,9 @@ class Setup:
     def coordinator(self, node: Node, rules: Rules, books: Books) -> Coordinator:
         """The coordinator's loop."""
         rounds, layers = self.job.rounds, self.costs.layers
-        return Coordinator(node, rounds, self.server, layers, self.forecast, rules, books, self._sharing())
+        return Coordinator(
+            node, rounds, self.server, layers, self.forecast, self.most_samples, rules, books, self._sharing()
+        )
 
     def device_loop(self, node: Node, belongings: Belongings) -> DeviceLoop:
         """A device's loop, for one life."""
@@ -100,8 +102,8 @@ class Setup:
         if feeds is None:
             return held(node, rounds, self.shards[node.name], self.data, self.carver)
         feed = belongings.feed(node.name, node.incarnation, lambda: feeds(node.name), node.now())
-        shape = self.data.shape if self.data is not None else ()
-        return Streamed(node, rounds, feed, 1 / costs.step(1), shape, seen)
+        shape, classes = (self.data.shape, len(self.data.classes)) if self.data is not None else ((), 0)
+        return Streamed(node, rounds, feed, 1 / costs.step(1), shape, classes, seen)
 
     def _sharing(self) -> Sharing | None:
         stream = self.job.stream
@@ -144,6 +146,15 @@ class Setup:
             samples = wanted(rounds.batching, Flow(self.feeds(device).rate(0.0)))
         bytes_s = sum(self.costs.pull_bytes) / found.link.down + sum(self.costs.push_bytes) / found.link.up
         return float(self.costs.on(found.flops).step(samples) + bytes_s + 4 * found.link.latency)
+
+    def most_samples(self, device: str) -> int:
+        """How many samples a device can train on in a turn, beside what others give it: no update counts for more."""
+        batching = self.job.rounds.batching
+        if self.feeds is not None:
+            return most_wanted(batching)
+        held = 2 * len(self.shards[device])  # some make up one more for each that they have
+        passes = self.job.rounds.local.passes(batching.per_epoch(held)) or 1
+        return passes * (batching.size_for(held) + 1)  # one that is left over joins the mini-batch before
 
     def finished(self) -> nn.Module | None:
         """The trained model."""

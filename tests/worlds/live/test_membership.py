@@ -30,7 +30,7 @@ _events: st.SearchStrategy[Event] = st.one_of(
     st.builds(Ready, _names, _lives),
     st.builds(Heard, _names, _lives),
     st.builds(Vanished, _names, _lives),
-    st.builds(Left, _names, _lives, st.just("bye")),
+    st.builds(Left, _names, _lives, st.just("bye"), st.booleans()),
     st.builds(Offended, _names, _lives, st.just("rubbish")),
     st.just(Tick()),
 )
@@ -153,6 +153,27 @@ def test_who_says_goodbye_may_come_again_at_once() -> None:
     for life in range(1, 10):
         events += [(life, Greeted("a", "x")), (life, Ready("a", life)), (life + 0.5, Left("a", life, "bye"))]
     assert greet(10.0, _story(*events)[0], "a", "x", RULES) is None
+
+
+def test_who_fails_again_and_again_has_to_wait() -> None:
+    """It says goodbye in good form each time; but it is an error that ends it, and its next life ends the same way."""
+    events: list[tuple[float, Event]] = []
+    for life in range(1, RULES.losses + 1):
+        failed = Left("a", life, "failed: IndexError", failed=True)
+        events += [(life, Greeted("a", "x")), (life, Ready("a", life)), (life + 0.5, failed)]
+    assert greet(4.0, _story(*events[:-1])[0], "b", "x", RULES) is None
+    state, told = _story(*events)
+    assert _short(told)[-1] == ("Lost", "a", RULES.losses)
+    turned = greet(4.0, state, "a", "x", RULES)
+    assert turned is not None
+    assert "lost too often" in turned.reason
+
+
+def test_failing_before_it_is_ready_counts_too() -> None:
+    events: list[tuple[float, Event]] = []
+    for life in range(1, RULES.losses + 1):
+        events += [(life, Greeted("a", "x")), (life + 0.5, Left("a", life, "failed: DataError", failed=True))]
+    assert greet(4.0, _story(*events)[0], "a", "x", RULES) is not None
 
 
 def test_who_sends_rubbish_is_sent_away_after_a_few() -> None:

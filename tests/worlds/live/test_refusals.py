@@ -19,8 +19,9 @@ from potluck.payload import Payload
 from potluck.worlds.live import greeting, keys, wire
 from potluck.worlds.live.greeting import PROTOCOL, Hello, Refusal, Welcome
 from potluck.worlds.live.host import host
+from potluck.worlds.live.membership import Rules
 from potluck.worlds.live.refusals import Refusals
-from potluck.worlds.live.session import Place, open_session
+from potluck.worlds.live.session import Place, PlaceError, open_session
 from potluck.worlds.live.visitor import RefusedError, visit
 from tests.time_limits import within
 from tests.worlds.live.processes import card, echo
@@ -168,6 +169,21 @@ def test_a_member_that_sends_rubbish_is_sent_away(lane: str) -> None:
         assert "3 messages that are none" in lost.reason
         visiting.cancel()
         await asyncio.gather(visiting, return_exceptions=True)
+
+    _undisturbed(story)
+
+
+def test_a_device_that_fails_again_and_again_has_to_wait() -> None:
+    async def story(place: Place, era: str, node: Node) -> None:
+        async def fail(bad: Node, welcome: Welcome) -> None:
+            raise IndexError("layer 1000")
+
+        hello = Hello(name="bad", token="t")
+        for _ in range(Rules(lease=1.0).losses):
+            with pytest.raises(IndexError):
+                await visit(place, hello=hello, take_part=fail, once=True)
+        with pytest.raises(PlaceError, match="bad was lost too often; it may come again in"):
+            await visit(place, hello=hello, take_part=fail, once=True, patience_s=0.0)
 
     _undisturbed(story)
 

@@ -169,14 +169,6 @@ def test_truth_is_0_or_1() -> None:
         wire.whole(offer, [np.array([0, 1, 2, 1], np.uint8).view(bool)])
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_numbers_that_are_none_are_found(bad: float) -> None:
-    numbers = np.zeros((3, 100_000), np.float32)
-    assert wire.is_finite(Payload(0, (np.arange(3), numbers)))
-    numbers[2, 99_999] = bad
-    assert not wire.is_finite(Payload(0, (np.arange(3), numbers)))
-
-
 # --- fuzz -------------------------------------------------------------------------------------------------------------
 
 

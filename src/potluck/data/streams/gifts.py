@@ -26,15 +26,18 @@ def wrapped(samples: Tensors, ids: Indices) -> tuple[Any, Any]:
     return samples.x.index_select(0, chosen).numpy(), samples.y.index_select(0, chosen).numpy()
 
 
-def refusal(arrays: Sequence[Any], shape: tuple[int, ...]) -> str | None:
-    """Why these cannot be samples of this shape."""
+def refusal(arrays: Sequence[Any], shape: tuple[int, ...], classes: int) -> str | None:
+    """Why these cannot be samples of this shape, with labels of so many classes (0: not known)."""
     if len(arrays) != 2 or not all(isinstance(array, np.ndarray) for array in arrays):
         return "it is not made of inputs and labels"
     x, y = arrays
-    if x.shape[1:] != shape or len(x) != len(y) or y.dtype != np.int64 or x.dtype not in (np.uint8, np.float32):
+    fits = x.ndim > 0 and x.shape[1:] == shape and y.shape == x.shape[:1]
+    if not fits or y.dtype != np.int64 or x.dtype not in (np.uint8, np.float32):
         return f"inputs {x.dtype} {x.shape} and labels {y.dtype} {y.shape} do not fit samples of shape {shape}"
     if x.dtype == np.float32 and not np.isfinite(x).all():
         return "its inputs are not all finite"
+    if classes and len(y) and not 0 <= y.min() <= y.max() < classes:
+        return f"its labels go from {y.min()} to {y.max()}, of {classes} classes"
     return None
 
 

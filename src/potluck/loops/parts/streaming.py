@@ -17,7 +17,7 @@ import numpy as np
 from potluck.loops.parts.batching import Batching, Indices
 from potluck.units import Seconds
 
-__all__ = ["Flow", "LineRate", "StreamBatching", "Streaming", "cut", "pieces", "wanted"]
+__all__ = ["Flow", "LineRate", "StreamBatching", "Streaming", "cut", "most_wanted", "pieces", "wanted"]
 
 Size = Annotated[int, msgspec.Meta(ge=1)]
 _ENDLESS = 2**40  # samples: a stream never runs out
@@ -82,6 +82,11 @@ class LineRate(Streaming, frozen=True, kw_only=True, tag="line-rate"):
 def wanted(batching: Batching, flow: Flow) -> int:
     """How many samples a turn takes from its feed; batching that knows no streams wants its usual mini-batch."""
     return batching.wanted(flow) if isinstance(batching, Streaming) else batching.size_for(_ENDLESS)
+
+
+def most_wanted(batching: Batching) -> int:
+    """How many samples a turn takes at most, whatever streams in."""
+    return batching.high if isinstance(batching, Streaming) else batching.size_for(_ENDLESS)
 
 
 def cut(batching: Batching, samples: int) -> tuple[int, ...]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from potluck.loops.pipeline.mathematics import StageMathematics, join_chunks
+from potluck.loops.pipeline.checks import joined
+from potluck.loops.pipeline.mathematics import StageMathematics
 from potluck.loops.pipeline.messages import Replica
 from potluck.loops.pipeline.shelf import Shelf
 from potluck.payload import Payload
@@ -30,24 +31,36 @@ class Archive:
             return False
         pieces = self._pieces.setdefault(version, {})
         pieces[first] = (first, last, payload)
-        if sum(end - begin + 1 for begin, end, _ in pieces.values()) < self._layers:
+        if not _is_whole([(begin, end) for begin, end, _ in pieces.values()], self._layers):
             return False
         self.numbers = self._mathematics.join(0, self._layers - 1, list(pieces.values()))
         self.version, self.made = version, made
         self._pieces = {later: kept for later, kept in self._pieces.items() if later > version}
         return True
 
-    def take(self, sender: str, replica: Replica) -> bool | None:
-        """Take in a piece of a copy; None until the copy is whole, then whether the model is."""
+    def take(self, sender: str, replica: Replica) -> bool | str | None:
+        """Take in a piece of a copy; None until the copy is whole, then whether the model is, or why it is no copy."""
         pieces = self._arriving.take(sender, replica)
         if pieces is None:
             return None
-        return self.add(replica.version, replica.made, replica.first, replica.last, join_chunks(pieces))
+        payload = joined(self._mathematics, replica, pieces)
+        if isinstance(payload, str):
+            return payload
+        return self.add(replica.version, replica.made, replica.first, replica.last, payload)
+
+    def refusal(self, first: int, last: int, payload: Payload) -> str | None:
+        """Why these cannot be the numbers of some layers."""
+        return self._mathematics.numbers_refusal(first, last, payload)
 
     @property
     def exams(self) -> int:
         """Held-out batches that the stages can be measured on."""
         return self._mathematics.exams
+
+    @property
+    def exam_samples(self) -> int:
+        """How many samples they have together."""
+        return sum(self._mathematics.exam_size(number) for number in range(self.exams))
 
     def piece(self, first: int, last: int) -> Payload:
         return self._mathematics.pack(self.numbers, first, last)
@@ -56,3 +69,10 @@ class Archive:
         """Pieces of different terms do not fit together."""
         self._pieces.clear()
         self._arriving.drop_arriving()
+
+
+def _is_whole(pieces: list[tuple[int, int]], layers: int) -> bool:
+    """Whether these stretches of layers, side by side, are all layers."""
+    pieces.sort()
+    begins, ends = [begin for begin, _ in pieces], [end + 1 for _, end in pieces]
+    return [*begins, layers] == [0, *ends]

@@ -28,11 +28,18 @@ class Assembly:
         """What must come from others."""
         return [origin for origin in self._assign.origins if origin.device != self._shop.node.name]
 
-    def take(self, piece: Piece) -> None:
-        latch = self._latches.get(piece.first)
-        if latch is not None and not latch.is_open:
+    def take(self, sender: str, piece: Piece) -> str | None:
+        """Take a piece that was asked for, once; gives back why it cannot be used, if so."""
+        origin = next((origin for origin in self.wanting if origin.first == piece.first), None)
+        if origin is None or origin.device != sender or self._latches[piece.first].is_open:
+            return None
+        if (piece.last, piece.version) != (origin.last, origin.version):
+            return f"asked for layers {origin.first} to {origin.last}, it sent {piece.first} to {piece.last}"
+        reason = self._shop.mathematics.numbers_refusal(piece.first, piece.last, piece.payload)
+        if reason is None:
             self._pieces[piece.first] = (piece.first, piece.last, piece.payload)
-            latch.open()
+            self._latches[piece.first].open()
+        return reason
 
     def from_shelf(self) -> bool:
         """Take what is here already; whether all of it is."""

@@ -33,6 +33,7 @@ from potluck.loops.pipeline.messages import (
     Missing,
     Piece,
     Ready,
+    Refused,
     Replica,
     Report,
     Scored,
@@ -56,12 +57,12 @@ class Conductor(Terms):
     def __init__(self, node: Node, orders: Orders) -> None:
         super().__init__(node, orders)
         self._speeds = Speeds(self._planner.slowness)
-        self._start = self._end = 0  # of the stretch
+        self._start = 0  # of the stretch
         self._closing = self._closed = False
         self._wish: Ending | None = None  # what ends the run once nothing is in flight
         self._watch = Watch(float(orders.settings.retry))
         self._heard_at = 0.0
-        self._exams = orders.archive.exams
+        self._exams, self._exam_samples = orders.archive.exams, orders.archive.exam_samples
         self._attempt = 0  # at measuring
 
     async def main(self) -> Ending:
@@ -84,7 +85,7 @@ class Conductor(Terms):
         if not self._candidates() and self._last_plan is not None and self._here:
             await self._rescue()
         while not self._candidates():
-            ending = await self._next(math.inf)
+            ending = self._unfit() or await self._next(math.inf)
             if ending is not None:
                 return ending
         return None
@@ -231,7 +232,12 @@ class Conductor(Terms):
     def _hear(self, sender: str, message: Message) -> None:
         self._watch.hear(sender)
         match message:
-            case Inventory() | Ready():
+            case Refused() as refused:
+                self._accused(sender, refused)
+            case Inventory() as inventory:
+                self._stock(sender, inventory)
+                self._take_back(sender)
+            case Ready():
                 self._answer(sender, message)
                 self._take_back(sender)
             case Doing() as doing:
@@ -242,8 +248,7 @@ class Conductor(Terms):
                 if self._ledger is not None:
                     self._ledger.stuck(sender)
             case Piece() as piece:
-                self._answer(sender, piece)
-                self._take(piece)
+                self._take(sender, piece)
             case Fetch() as fetch:
                 self._give(sender, fetch)
             case Replica() as replica:
@@ -251,26 +256,53 @@ class Conductor(Terms):
             case Report() as report:
                 self._report(sender, report)
             case Kept() as kept:
-                if self._ledger is not None and self._ledger.kept(kept):
-                    self._say_secure(self._ledger.secure)
+                self._note_copy(sender, kept)
             case Scored(attempt=attempt) as scored:
                 if attempt == self._attempt:
-                    self._answer(sender, scored)
+                    self._score(sender, scored)
             case Closed(end=end):
-                if self._closing and not self._closed:
-                    self._closed, self._end = True, end
-                    self._nudge()
+                self._close(sender, end)
+
+    def _note_copy(self, sender: str, kept: Kept) -> None:
+        """Someone has a copy; only the word of the stage's keeper counts."""
+        ledger = self._ledger
+        if ledger is None or not ledger.start <= kept.version <= self._furthest:
+            return
+        keepers = zip(ledger.plan.stages, ledger.plan.keepers, strict=False)
+        if (range(kept.first, kept.last + 1), sender) in keepers and ledger.kept(kept):
+            self._say_secure(ledger.secure)
+
+    def _score(self, sender: str, scored: Scored) -> None:
+        if scored.count != self._exam_samples or scored.right > scored.count:
+            self._refuse(sender, f"it measured {scored.right} right of {scored.count}, not of {self._exam_samples}")
+            return
+        self._answer(sender, scored)
+
+    def _close(self, sender: str, end: int) -> None:
+        """The first stage says where the stretch ends."""
+        if self._ledger is None or sender != self._ledger.plan.order[0] or not self._closing or self._closed:
+            return
+        if not self._start <= end <= self._end:
+            self._refuse(sender, f"it ends batches {self._start} to {self._end} before {end}")
+            return
+        self._closed, self._end = True, end
+        self._nudge()
 
     def _report(self, sender: str, report: Report) -> None:
         ledger = self._ledger
         if ledger is None or sender not in ledger.applied:
             return
+        sane = math.isfinite(report.seconds) and report.seconds >= 0 and report.sent >= 0
+        if not (sane and ledger.start <= report.applied <= self._furthest):
+            self._refuse(sender, f"it reports batch {report.applied} after {report.seconds} s and {report.sent} bytes")
+            return
         self._heard_at = self._node.now()
         self.books.bytes_received += report.sent
         if ledger.report(sender, report):
-            self._watch.moved(self._node.now())
-            self._patience.reach(report.applied, self._node.now())
-            self._watch_speed(ledger.plan, sender, report.seconds)
+            now = self._node.now()
+            self._watch.moved(now)
+            self._patience.reach(report.applied, now)
+            self._watch_speed(ledger.plan, sender, min(report.seconds, now))
         while self.books.round < ledger.committed:
             self._commit(ledger)
 

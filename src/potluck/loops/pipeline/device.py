@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Any
 
 from potluck.loops.messages import Stop
 from potluck.loops.node import COORDINATOR, Envelope
 from potluck.loops.pipeline.assembly import Assembly
+from potluck.loops.pipeline.checks import joined, layers_refusal, replica_refusal
 from potluck.loops.pipeline.history import History
 from potluck.loops.pipeline.line import Crew
-from potluck.loops.pipeline.mathematics import join_chunks
 from potluck.loops.pipeline.messages import (
     Activation,
     Assign,
@@ -32,6 +33,7 @@ from potluck.loops.pipeline.messages import (
     Missing,
     Piece,
     Ready,
+    Refused,
     Replica,
     Resend,
     Secure,
@@ -39,6 +41,10 @@ from potluck.loops.pipeline.messages import (
 from potluck.loops.pipeline.stage import Stage, Workshop
 
 __all__ = ["StageDevice"]
+
+_ORDERS = (Stop, Halt, Assign, Begin, Close, Finish, Secure, Examine, Refused)  # what only the coordinator may say
+
+_log = logging.getLogger("potluck")
 
 
 class StageDevice:
@@ -63,6 +69,8 @@ class StageDevice:
             while True:
                 envelope = await self._node.receive()
                 assert envelope is not None
+                if isinstance(envelope.message, _ORDERS) and envelope.sender != COORDINATOR:
+                    continue
                 if isinstance(envelope.message, Stop):
                     return
                 self._handle(envelope)
@@ -84,10 +92,13 @@ class StageDevice:
         elif isinstance(message, Fetch):
             self._give(envelope.sender, message)
         elif isinstance(message, Piece):
-            if self._assembly is not None:
-                self._assembly.take(message)
+            if self._assembly is not None and (reason := self._assembly.take(envelope.sender, message)) is not None:
+                self._refuse(envelope.sender, reason)
         elif isinstance(message, Replica):
             self._keep(envelope.sender, message)
+        elif isinstance(message, Refused):
+            _log.info("%s was refused: %s", self._node.name, message.reason)
+            self._drop()
         elif isinstance(message, Secure):
             self._shelf.keep(lambda version, first, last: version >= message.version)
             if self._stage is not None:
@@ -109,11 +120,11 @@ class StageDevice:
             case Inquire():
                 self._node.send(COORDINATOR, stage.doing())
             case Activation() | Labels() | Gradient() as message:
-                stage.take(message)
+                stage.take(envelope.sender, message)
             case Examine() as examine:
                 stage.examine(examine)
             case Exam() | ExamLabels() as exam:
-                stage.take_exam(exam)
+                stage.take_exam(envelope.sender, exam)
             case Resend() as asked:
                 stage.resend(envelope.sender, asked)
             case Kept() as kept:
@@ -167,6 +178,9 @@ class StageDevice:
 
     def _give(self, receiver: str, fetch: Fetch) -> None:
         """Send some layers to who asks, unless they are on their way to it."""
+        if (reason := layers_refusal(fetch.first, fetch.last, self._shop.costs.layers)) is not None:
+            self._refuse(receiver, reason)
+            return
         key = (receiver, fetch.first, fetch.version)
         giving = self._giving.get(key)
         if giving is not None and not giving.done():
@@ -185,12 +199,18 @@ class StageDevice:
 
     def _keep(self, sender: str, replica: Replica) -> None:
         """Take in a piece of a copy, and tell both who care when it is whole."""
+        if (reason := replica_refusal(replica, self._shop.costs.layers)) is not None:
+            self._refuse(sender, reason)
+            return
         kept = Kept(self._term, replica.first, replica.last, replica.version)
         if not self._shelf.has(replica.version, replica.made, replica.first, replica.last):
             pieces = self._shelf.take(sender, replica)
             if pieces is None:
                 return
-            payload = join_chunks(pieces)
+            payload = joined(self._shop.mathematics, replica, pieces)
+            if isinstance(payload, str):
+                self._refuse(sender, payload)
+                return
             numbers = self._from_step(replica, payload) if replica.step else self._whole(replica, payload)
             if numbers is None:
                 self._node.send(sender, Kept(self._term, replica.first, replica.last, replica.version, whole=False))
@@ -208,6 +228,10 @@ class StageDevice:
             return None
         lr = self._shop.settings.lr_schedule.factor(replica.version - 1)
         return self._shop.mathematics.redo(before, payload, lr)
+
+    def _refuse(self, sender: str, reason: str) -> None:
+        """What somebody sent cannot be used."""
+        self._node.send(COORDINATOR, Refused(self._term, sender, reason))
 
     def _fail(self, error: BaseException) -> None:
         """An error in any of its tasks is the device's error."""

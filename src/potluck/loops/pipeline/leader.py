@@ -11,10 +11,12 @@ from typing import NamedTuple
 
 from potluck.loops.chronicle import Chronicle
 from potluck.loops.messages import Joined, Lost, Message
-from potluck.loops.node import Envelope, Node
+from potluck.loops.node import COORDINATOR, Envelope, Node
 from potluck.loops.patience import Patience
 from potluck.loops.pipeline.archive import Archive
 from potluck.loops.pipeline.aside import Aside
+from potluck.loops.pipeline.checks import LONGEST
+from potluck.loops.pipeline.messages import Assign, Examine, Fetch, Halt, Inventory, Piece, Ready, Refused, Scored
 from potluck.loops.pipeline.planner import Planner
 from potluck.loops.pipeline.rules import PipelineRules
 from potluck.loops.pipeline.settings import Pipeline
@@ -25,6 +27,7 @@ __all__ = ["Leader", "Orders"]
 
 _MUTE = 12  # times `retry` without a word from one who was asked again and again, after which it is left out
 _RECALL = 4  # times `retry`, after which it is asked back
+_ANSWERS: dict[type[Message], type[Message]] = {Halt: Inventory, Assign: Ready, Fetch: Piece, Examine: Scored}
 
 
 class Orders(NamedTuple):
@@ -52,7 +55,9 @@ class Leader:
         self._here = Roll()
         self._aside = Aside()  # who is here and was left out
         self._signs: dict[str, float] = {}  # when each was last heard
+        self._asked: Mapping[str, Message] = {}  # whom what, lately
         self._answers: dict[str, Message] | None = None  # to the question that is open
+        self._refused: dict[str, str] = {}  # who sent what cannot be used, and why: out until the run is over
         self._disturbed = False  # someone is lost, and a new term must begin
         self._begun = False
         self._patience = Patience(orders.settings.patience)
@@ -87,6 +92,9 @@ class Leader:
             self._hear(sender, message)
 
     def _join(self, device: str, incarnation: int) -> None:
+        if device in self._refused:
+            self._node.send(device, Refused(self._term, device, self._refused[device]))
+            return
         self._patience.stir(device, self._node.now())
         self._here.enter(device, incarnation)
         self._aside.forget(device)
@@ -110,6 +118,31 @@ class Leader:
         self._has_left(device)
         self._disturbed = True
 
+    def _refuse(self, device: str, reason: str) -> None:
+        """What a device sent cannot be used: it is told why, and the run goes on without it."""
+        incarnation = self._here.incarnation(device)
+        if incarnation is None:
+            return
+        self._here.strike(device, incarnation)
+        self._aside.forget(device)
+        self._refused[device] = reason
+        self.books.refused += 1
+        self._chronicle.note(device, "refused", incarnation=incarnation, reason=reason)
+        self._node.send(device, Refused(self._term, device, reason))
+        if self._answers is not None:
+            self._disturbed = True
+        self._has_left(device)
+
+    def _accused(self, sender: str, refused: Refused) -> None:
+        """One cannot use what another sends. The other goes; but if nobody else holds the data, or if it is the
+        coordinator, the one who cannot does."""
+        device, reason = refused.device, refused.reason[:LONGEST]
+        holders = {holder for holder in self._holders() if holder in self._here}
+        if device == COORDINATOR or (device in self._here and holders == {device}):
+            self._refuse(sender, f"it cannot use what {device} sends: {reason}")
+        else:
+            self._refuse(device, f"{reason} (found by {sender})")
+
     def _has_joined(self, device: str) -> None:
         raise NotImplementedError
 
@@ -128,7 +161,7 @@ class Leader:
         Who is at it says so when it is asked again. One of several that says nothing at all is left out.
         """
         answers: dict[str, Message] = {}
-        self._answers = answers
+        self._asked, self._answers = requests, answers
         began = self._node.now()
         pause, again_at, ends_at = float(self._settings.retry), -math.inf, began + most_s
         while not self._disturbed and any(device not in answers for device in requests):
@@ -159,13 +192,23 @@ class Leader:
             self._leave_out(device, "does not answer")
 
     def _answer(self, sender: str, message: Message) -> None:
-        if self._answers is not None:
+        asked = self._asked.get(sender)
+        if self._answers is not None and asked is not None and isinstance(message, _ANSWERS[type(asked)]):
             self._answers[sender] = message
 
     def _gave_up(self) -> Ending | None:
         return Ending("failed", self._shortfall()) if self._node.now() >= self._patience.ends_at else None
 
     # --- words -----------------------------------------------------------------------------------------------------
+
+    def _unfit(self) -> Ending | None:
+        """The run is over where everybody who holds the data was refused."""
+        holders = dict.fromkeys(self._holders())
+        if any(name not in self._refused for name in holders):
+            return None
+        return Ending(
+            "failed", "; ".join(f"{name} holds the data and was refused: {self._refused[name]}" for name in holders)
+        )
 
     def _shortfall(self) -> str:
         """Why the run cannot go on, in one sentence."""

@@ -54,6 +54,15 @@ class StageMathematics(Protocol):
 
     def redo(self, numbers: Any, payload: Payload, lr: float) -> Any: ...
 
+    def crossing_refusal(self, first: int, samples: int, payload: Payload) -> str | None:
+        """Why this cannot be what arrives before a layer with so many samples; so are the next three."""
+
+    def labels_refusal(self, samples: int, payload: Payload) -> str | None: ...
+
+    def gradient_refusal(self, forwarded: Any, payload: Payload) -> str | None: ...
+
+    def numbers_refusal(self, first: int, last: int, payload: Payload, step: bool = False) -> str | None: ...
+
     @property
     def exams(self) -> int:
         """Held-out batches that can be measured stage by stage; 0 where the model must be measured as a whole."""
@@ -139,6 +148,18 @@ class GhostStages:
 
     def redo(self, numbers: _Ghost, payload: Payload, lr: float) -> _Ghost:
         return numbers
+
+    def crossing_refusal(self, first: int, samples: int, payload: Payload) -> str | None:
+        return None
+
+    def labels_refusal(self, samples: int, payload: Payload) -> str | None:
+        return None
+
+    def gradient_refusal(self, forwarded: _Passed, payload: Payload) -> str | None:
+        return None
+
+    def numbers_refusal(self, first: int, last: int, payload: Payload, step: bool = False) -> str | None:
+        return None
 
     exams = 0
 

@@ -16,6 +16,8 @@
     Finish ────────────────────────────▶ Stuck                                      after a death: what can be completed
     Examine ───────────────────────────▶ Exam, ExamLabels ─────────────▶ Scored     measure the model
     Secure ────────────────────────────▶                                            older versions can go
+         ◀───────────────────────────── Refused                                     what somebody sent cannot be used
+    Refused ───────────────────────────▶                                            you are out, and why
 
 Everything names its term; what belongs to another one is dropped. Requests are asked again until they are answered,
 and what flows between stages is asked for again (Resend) by whoever misses it.
@@ -29,8 +31,8 @@ from potluck.loops.pipeline.sourcing import Held, Origin
 __all__ = [
     "KINDS",
     "Activation", "Assign", "Begin", "Close", "Closed", "Doing", "Exam", "ExamLabels", "Examine", "Fetch", "Finish",
-    "Gradient", "Halt", "Inquire", "Inventory", "Kept", "Labels", "Missing", "Piece", "Ready", "Replica", "Report",
-    "Resend", "Scored", "Secure", "Stuck",
+    "Gradient", "Halt", "Inquire", "Inventory", "Kept", "Labels", "Missing", "Piece", "Ready", "Refused", "Replica",
+    "Report", "Resend", "Scored", "Secure", "Stuck",
 ]  # fmt: skip
 
 
@@ -225,6 +227,14 @@ class Secure(Word, frozen=True):
 
     term: int
     version: int
+
+
+class Refused(Word, frozen=True):
+    """What a device sent cannot be used, and why; said by who got it to the coordinator, and by that to the device."""
+
+    term: int
+    device: str
+    reason: str
 
 
 class Examine(Word, frozen=True):

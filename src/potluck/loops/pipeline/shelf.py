@@ -11,6 +11,8 @@ from potluck.payload import Payload
 
 __all__ = ["Shelf"]
 
+_MOST_ARRIVING = 64  # copies of one sender that are not whole
+
 
 class _Place(NamedTuple):
     version: int
@@ -71,10 +73,17 @@ class Shelf:
         place = _Place(replica.version, replica.first, replica.last)
         pieces = self._arriving.setdefault((sender, place), {})
         pieces[replica.place] = replica.payload
+        self._bound(sender)
         if len(pieces) < replica.count:
             return None
         self._arriving = {key: kept for key, kept in self._arriving.items() if not _is_older(key, sender, place)}
         return [pieces[number] for number in range(replica.count)]
+
+    def _bound(self, sender: str) -> None:
+        """Whoever begins copies without end loses the oldest."""
+        begun = [key for key in self._arriving if key[0] == sender]
+        for key in sorted(begun, key=lambda key: key[1])[:-_MOST_ARRIVING]:
+            del self._arriving[key]
 
     def drop_arriving(self) -> None:
         self._arriving.clear()

@@ -31,6 +31,7 @@ from potluck.loops.pipeline.messages import (
     Gradient,
     Kept,
     Labels,
+    Refused,
     Report,
     Resend,
     Stuck,
@@ -74,6 +75,7 @@ class Stage:
         self.term, self.start, self._made = assign.term, assign.version, assign.made
         self.place, self._stages = assign.order.index(shop.node.name), len(assign.order)
         self._order, self.window = assign.order, assign.windows[self.place]
+        self._in_flight = max(1, *assign.windows) * self.settings.schedule.parts  # parts, at most
         ends = (0, *assign.cuts, self._costs.layers)
         self.first, self.last = ends[self.place], ends[self.place + 1] - 1
         self._stride = assign.stride
@@ -128,13 +130,41 @@ class Stage:
         self.close(None)
         self._bell.ring()
 
-    def take(self, message: Activation | Labels | Gradient) -> None:
+    def take(self, sender: str, message: Activation | Labels | Gradient) -> None:
         """What comes twice, since it was asked for again, is taken once."""
-        awaited = message.part in self._flights if isinstance(message, Gradient) else message.part > self._latest
-        if not awaited:
+        if sender != self._giver(type(message).__name__) or not self._awaits(message):
+            return
+        reason = self._refusal(message)
+        if reason is not None:
+            self.refuse(sender, reason)
             return
         self._inbox[type(message).__name__, message.part] = message
         self._bell.ring()
+
+    def refuse(self, sender: str, reason: str) -> None:
+        """What a device sent cannot be used."""
+        self.node.send(COORDINATOR, Refused(self.term, sender, reason))
+
+    def _giver(self, what: str) -> str | None:
+        """Who sends it to this stage."""
+        place = 0 if what.endswith("Labels") else self.place + (1 if what == "Gradient" else -1)
+        needless = self.is_first if what != "Gradient" else self.is_last
+        return None if needless or (what.endswith("Labels") and not self.is_last) else self._order[place]
+
+    def _awaits(self, message: Activation | Labels | Gradient) -> bool:
+        if isinstance(message, Gradient):
+            return message.part in self._flights
+        next_part = max(self._latest + 1, self.start * self.settings.schedule.parts)
+        return self._latest < message.part < next_part + 2 * self._in_flight
+
+    def _refusal(self, message: Activation | Labels | Gradient) -> str | None:
+        """Why what arrived cannot be computed with."""
+        if isinstance(message, Gradient):
+            return self.mathematics.gradient_refusal(self._flights[message.part].forwarded, message.payload)
+        samples = self._sizes.count(message.part)
+        if isinstance(message, Labels):
+            return self.mathematics.labels_refusal(samples, message.payload)
+        return self.mathematics.crossing_refusal(self.first, samples, message.payload)
 
     def resend(self, sender: str, asked: Resend) -> None:
         """Send again what someone misses, unless it is still on its way or not yet made."""
@@ -156,7 +186,7 @@ class Stage:
 
     def doing(self) -> Doing:
         """What it waits for, and what it has sent: for who wonders why no batch comes."""
-        awaits = tuple((self._giver(what), what, part) for what, part in self._awaited)
+        awaits = tuple((giver, what, part) for what, part in self._awaited if (giver := self._giver(what)) is not None)
         return Doing(self.term, awaits, tuple(key for key, sent in self._log.items() if sent[2].done()))
 
     def examine(self, examine: Examine) -> None:
@@ -166,7 +196,17 @@ class Stage:
             examiner.begun = True
             self._crew.start(examiner.run(examine))
 
-    def take_exam(self, message: Exam | ExamLabels) -> None:
+    def take_exam(self, sender: str, message: Exam | ExamLabels) -> None:
+        if sender != self._giver(type(message).__name__) or not 0 <= message.number < self.mathematics.exams:
+            return
+        samples = self.mathematics.exam_size(message.number)
+        if isinstance(message, Exam):
+            reason = self.mathematics.crossing_refusal(self.first, samples, message.payload)
+        else:
+            reason = self.mathematics.labels_refusal(samples, message.payload)
+        if reason is not None:
+            self.refuse(sender, reason)
+            return
         examiner = self._examiner_of(message.attempt)
         if examiner is not None:
             examiner.take(message)
@@ -230,14 +270,24 @@ class Stage:
             needed = ["Gradient"]
         elif kind == "forward" and not self.is_first:
             needed = ["Activation", "Labels"] if self.is_last else ["Activation"]
+        if kind == "forward":
+            self._check_version(part)
         return [(what, part) for what in needed if (what, part) not in self._inbox]
+
+    def _check_version(self, part: int) -> None:
+        """A part that says it met a version which is not here, nor can be, is not let in."""
+        message = self._inbox.get(("Activation", part))
+        if not isinstance(message, Activation) or not self.settings.schedule.vertical_sync:
+            return
+        if message.version not in self.versions:
+            del self._inbox["Activation", part]
+            self.refuse(self._order[self.place - 1], f"it sent a part that met version {message.version}")
 
     def _ask(self, missing: list[tuple[str, int]]) -> None:
         for what, part in missing:
-            self.node.send(self._giver(what), Resend(self.term, what, part))
-
-    def _giver(self, what: str) -> str:
-        return self._order[0 if what == "Labels" else self.place + (1 if what == "Gradient" else -1)]
+            giver = self._giver(what)
+            assert giver is not None
+            self.node.send(giver, Resend(self.term, what, part))
 
     async def _forward(self, part: int) -> None:
         self._entering, self._latest = part // self.settings.schedule.parts, part

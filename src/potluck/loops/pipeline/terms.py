@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 
 from potluck.errors import UserError
 from potluck.journal import Span
 from potluck.loops.messages import Message
 from potluck.loops.node import COORDINATOR, Node
+from potluck.loops.pipeline.checks import layers_refusal, replica_refusal
 from potluck.loops.pipeline.history import History
 from potluck.loops.pipeline.leader import Leader, Orders
 from potluck.loops.pipeline.ledger import Ledger
@@ -36,6 +37,9 @@ class Terms(Leader):
         self._rules = orders.rules
         self._samples = orders.samples
         self._history = History()
+        self._end = 0  # of the stretch: no batch beyond it was ever let in
+        self._fetched: set[tuple[str, Fetch]] = set()  # what this term asked for, of whom
+        self._layout: Plan | None = None  # of the term, from when it is handed out
         self._present: set[str] = set()  # who has entered the term
         self._ledger: Ledger | None = None  # of the term that runs
         self._last_plan: Plan | None = None
@@ -59,7 +63,7 @@ class Terms(Leader):
         except UserError as error:
             return Ending("failed", f"no layout for {', '.join(there)}: {error}")
         self._foresee(there)
-        plan = self._planner.place_copies(plan, there)
+        self._layout = plan = self._planner.place_copies(plan, there)
         version, mixed = self._choose(held, after_death)
         await self._ask(self._assigns(plan, held, version, mixed))
         if self._disturbed:
@@ -74,7 +78,8 @@ class Terms(Leader):
         """Begin a new term: everybody stops, and tells what it has."""
         self._secure = self._ledger.secure if self._ledger is not None else 0
         self._disturbed, self._broken_at, self._changed = False, math.inf, False
-        self._ledger = None
+        self._ledger = self._layout = None
+        self._fetched.clear()
         self._giving.clear()
         self._term += 1
         self._archive.begin_term()
@@ -170,7 +175,7 @@ class Terms(Leader):
             request = Fetch(self._term, origin.first, origin.last, version)
             givers.setdefault(origin.device, []).append(request)
         while givers and not self._disturbed:
-            await self._ask({device: requests.pop() for device, requests in givers.items()})
+            await self._fetch({device: requests.pop() for device, requests in givers.items()})
             givers = {device: requests for device, requests in givers.items() if requests}
         if self._archive.version == version:
             self._rules.keep(self._archive.numbers, self.books, self._node.now())
@@ -181,14 +186,31 @@ class Terms(Leader):
         if self._archive.version == version and self._archive.made == self._history.made(version):
             return
         stages = zip(ledger.plan.order, ledger.plan.stages, strict=True)
-        await self._ask({name: Fetch(self._term, layers[0], layers[-1], version) for name, layers in stages})
+        await self._fetch({name: Fetch(self._term, layers[0], layers[-1], version) for name, layers in stages})
 
-    def _take(self, piece: Piece) -> None:
+    async def _fetch(self, requests: Mapping[str, Fetch]) -> None:
+        self._fetched.update(requests.items())
+        await self._ask(requests)
+
+    def _take(self, sender: str, piece: Piece) -> None:
+        """Layers that were asked for, if they can be used."""
+        request = Fetch(self._term, piece.first, piece.last, piece.version)
+        if (sender, request) not in self._fetched:
+            return
+        reason = self._archive.refusal(piece.first, piece.last, piece.payload)
+        if reason is not None:
+            self._refuse(sender, reason)
+            return
+        if self._asked.get(sender) == request:
+            self._answer(sender, piece)
         made = self._history.made(piece.version)
         self._secured(self._archive.add(piece.version, made, piece.first, piece.last, piece.payload))
 
     def _give(self, sender: str, fetch: Fetch) -> None:
         """Send layers of the archive, unless they are on their way."""
+        if (reason := layers_refusal(fetch.first, fetch.last, self._planner.layers)) is not None:
+            self._refuse(sender, reason)
+            return
         sending = self._giving.get((sender, fetch.first))
         if isinstance(sending, asyncio.Future) and not sending.done():
             return
@@ -201,10 +223,44 @@ class Terms(Leader):
         self._giving[sender, fetch.first] = self._node.send(sender, piece)
 
     def _archive_copy(self, sender: str, replica: Replica) -> None:
-        whole = self._archive.take(sender, replica)
-        if whole is not None:
+        reason = self._copy_refusal(sender, replica)
+        whole = self._archive.take(sender, replica) if reason is None else reason
+        if isinstance(whole, str):
+            self._refuse(sender, whole)
+        elif whole is not None:
             self._node.send(sender, Kept(self._term, replica.first, replica.last, replica.version))
             self._secured(whole)
+
+    def _copy_refusal(self, sender: str, replica: Replica) -> str | None:
+        """Why a piece of a copy has no place in the archive."""
+        reason = replica_refusal(replica, self._planner.layers)
+        if reason is not None:
+            return reason
+        stages = dict(zip(self._layout.order, self._layout.stages, strict=True)) if self._layout is not None else {}
+        if stages.get(sender) != range(replica.first, replica.last + 1) or replica.step:
+            return f"it sent a copy of layers {replica.first} to {replica.last}, which are not its own"
+        if replica.version > self._furthest or replica.made != self._history.made(replica.version):
+            return f"it sent a copy of version {replica.version}, which term {replica.made} cannot have made"
+        return None
+
+    @property
+    def _furthest(self) -> int:
+        """The newest version that anyone can have."""
+        return max(self._end, self.books.round, self._archive.version)
+
+    def _stock(self, sender: str, inventory: Inventory) -> None:
+        """What a device says that it has, if it can have that."""
+        if self._answers is None or not isinstance(self._asked.get(sender), Halt):
+            return  # said twice
+        for held in inventory.held:
+            reason = layers_refusal(held.first, held.last, self._planner.layers)
+            honest = held.device == sender and 0 <= held.version <= self._furthest
+            if reason is None and not (honest and held.made == self._history.made(held.version)):
+                reason = f"it says that {held.device} has version {held.version} of term {held.made}"
+            if reason is not None:
+                self._refuse(sender, reason)
+                return
+        self._answer(sender, inventory)
 
     def _secured(self, whole: bool) -> None:
         if whole and self._ledger is not None and self._ledger.secured(self._archive.version):

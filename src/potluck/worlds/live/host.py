@@ -229,8 +229,8 @@ class _Host(Neighbours):
         match note:
             case Beat(ready=True):
                 self._step(Ready(sender, life))
-            case Goodbye(reason=reason):
-                self._step(Left(sender, life, reason))
+            case Goodbye(reason=reason, failed=failed):
+                self._step(Left(sender, life, reason, failed))
             case Shipment(records=records):
                 for record in records:
                     if is_honest(record, sender):

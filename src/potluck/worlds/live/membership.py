@@ -99,11 +99,12 @@ class Vanished(NamedTuple):
 
 
 class Left(NamedTuple):
-    """It said goodbye."""
+    """It said goodbye; `failed` if an error ended it."""
 
     name: str
     incarnation: int
     reason: str
+    failed: bool = False
 
 
 class Offended(NamedTuple):
@@ -155,8 +156,8 @@ def step(now: float, state: State, event: Event, rules: Rules) -> tuple[State, l
             return _ready(now, state, name, member)
         case Heard(name=name):
             return _with(state, name, msgspec.structs.replace(member, heard_at=now)), []
-        case Left(name=name, reason=reason):
-            return _lose(state, name, reason)
+        case Left(name=name, reason=reason, failed=failed):
+            return _lose(_strike(now, state, name, rules) if failed else state, name, reason)
         case Vanished(name=name):
             return _lose(_strike(now, state, name, rules), name, "its connection broke")
         case Offended(name=name, reason=reason):
@@ -218,7 +219,7 @@ def _lose(state: State, name: str, reason: str) -> tuple[State, list[Notice]]:
 
 
 def _strike(now: float, state: State, name: str, rules: Rules) -> State:
-    """Lost without a word: remember it, and send away whom it happens to all the time."""
+    """Lost out of order: remember it, and send away whom it happens to all the time."""
     record = state.records.get(name, Record())
     lost_at = (*(at for at in record.lost_at if now - at < rules.window), now)
     record = msgspec.structs.replace(record, lost_at=lost_at)

@@ -95,6 +95,7 @@ class Shipment(Note, frozen=True):
 
 class Goodbye(Note, frozen=True):
     reason: str
+    failed: bool = False  # an error ended it, not an order
 
 
 class Expelled(Note, frozen=True):

@@ -150,20 +150,20 @@ class _Stay(Neighbours):
         """Take part until the run is over or the coordinator is lost; then leave nothing behind."""
         part = asyncio.create_task(take_part(self.station.node, self._welcome))
         watch = asyncio.create_task(self._watch())
-        goodbye = "broken off"
+        goodbye, failed = "broken off", False
         try:
             end = await self._first_end(part)
             goodbye = end.reason
             return end
         except Exception as error:
-            goodbye = f"failed: {type(error).__name__}: {error}"
+            goodbye, failed = f"failed: {type(error).__name__}: {error}", True
             raise
         finally:
             watch.cancel()
             part.cancel()
             await asyncio.gather(watch, part, return_exceptions=True)
             self._shipping.flush()
-            self.station.carrier.say(COORDINATOR, Goodbye(goodbye[:1000]))
+            self.station.carrier.say(COORDINATOR, Goodbye(goodbye[:1000], failed))
             await self.station.close()
 
     async def _first_end(self, part: asyncio.Task[None]) -> _End:

@@ -29,7 +29,7 @@ from potluck.worlds.live.notes import Note
 
 __all__ = [
     "ASK", "HEADER_LIMIT", "ChunkHead", "Frame", "Offer", "WireError", "allocate", "arrays_to_send", "check_offer",
-    "decode_chunk", "decode_frame", "decode_offer", "encode_chunk", "encode_frame", "encode_offer", "is_finite",
+    "decode_chunk", "decode_frame", "decode_offer", "encode_chunk", "encode_frame", "encode_offer",
     "nbytes_to_come", "register", "whole",
 ]  # fmt: skip
 
@@ -199,16 +199,6 @@ def arrays_to_send(payload: Payload) -> list[npt.NDArray[Any]]:
 def _plain(array: Any) -> npt.NDArray[Any]:
     order = array.dtype.newbyteorder("<") if sys.byteorder == "big" else array.dtype
     return np.asarray(array, dtype=order, order="C")
-
-
-def is_finite(payload: Payload) -> bool:
-    """Whether every number is one; looks at a stretch at a time, so that it needs next to no memory."""
-    for array in payload.arrays:
-        if array.dtype.kind == "f":
-            flat = array.reshape(-1)
-            if not all(np.isfinite(flat[start : start + 65536]).all() for start in range(0, flat.size, 65536)):
-                return False
-    return True
 
 
 # --- chunks ---------------------------------------------------------------------------------------------------------
