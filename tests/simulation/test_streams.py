@@ -226,7 +226,7 @@ def _two_easy_and_two_hard() -> Dataset:
     return from_tensors(x, y, x, y)
 
 
-def _trained_on(buffer: str) -> Counter[int]:
+def _trained_on(buffer: str | dict[str, str]) -> Counter[int]:
     """How often each class was trained on in the second half; a turn takes a second, the time of four batches."""
     used: list[list[int]] = []
 
@@ -252,8 +252,9 @@ def _trained_on(buffer: str) -> Counter[int]:
 def test_what_is_learned_badly_is_kept_and_trained_on_more() -> None:
     """Truncation takes classes as they come; by value the hard ones get the room, as their losses say."""
     blind, valued = _trained_on("truncation"), _trained_on("value")
+    even = _trained_on({"kind": "value", "worth": "same"})
     assert sum(blind.values()) == sum(valued.values()), "at the same memory and batch"
-    for counts, least, most in ((blind, 0.9, 1.1), (valued, 1.5, 5.0)):
+    for counts, least, most in ((blind, 0.9, 1.1), (even, 0.9, 1.1), (valued, 1.5, 5.0)):
         share = sum(counts[one] for one in _HARD) / sum(counts[one] for one in _EASY)
         assert least < share < most, counts
     assert valued == _trained_on("value"), "and the same every time"

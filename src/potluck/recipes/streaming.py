@@ -15,7 +15,7 @@ _FOLLOWING = {"local": "gradient", "server": _SERVER, "batching": "stream", "sca
 _ADAPTIVE = {"kind": "adaptive", "ratio": 0.1, "delta": 0.3}
 
 
-def _recipe(rounds: Mapping[str, Any], buffer: str, **stream: Any) -> Mapping[str, Any]:
+def _recipe(rounds: Mapping[str, Any], buffer: str | Mapping[str, str], **stream: Any) -> Mapping[str, Any]:
     return {"rounds": rounds, "stream": {"buffer": buffer, **stream}}
 
 
@@ -34,5 +34,5 @@ PLUS = _recipe(
         "scaling": {"kind": "capped", "most": 2.0, "warmup": 50},
         "transfer": "optimal",
     },
-    "value",
+    {"kind": "value", "worth": "same"},
 )

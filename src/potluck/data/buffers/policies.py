@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 import numpy as np
@@ -78,14 +78,16 @@ class Truncation(Buffer, frozen=True, kw_only=True, tag="truncation"):
 class Value(Truncation, frozen=True, kw_only=True, tag="value"):
     """Keeps no more than truncation does, but what is left of a batch stays, and classes share the room by worth.
 
-    A class's worth is its recent loss in the device's own turns; before the first all are worth the same, so that a
-    common class cannot crowd out a rare one. What is learned well is still looked at now and then. Within a class the
-    newest stay and the oldest are used first.
+    A class's worth is its recent loss in the device's own turns; before the first, and where `worth` says so, all are
+    worth the same, so that a common class cannot crowd out a rare one. What is learned well is still looked at now and
+    then. Within a class the newest stay and the oldest are used first.
     """
+
+    worth: Literal["loss", "same"] = "loss"
 
     @property
     def learns(self) -> bool:
-        return True
+        return self.worth == "loss"
 
     def trim(self, held: Runs, bound: int, labels: Labels, worth: Worth) -> Runs:
         numbers = held.numbers()
