@@ -103,19 +103,23 @@ class RandomWalk(Trace, frozen=True, kw_only=True, tag="random-walk"):
 
 
 class FromCsv(Trace, frozen=True, kw_only=True, tag="csv"):
-    """Levels read from a CSV file with two columns, seconds and level; a header line is allowed."""
+    """Levels read from a CSV file with two columns, seconds and level; a header line is allowed.
+
+    What was read stays with the trace, so that it can be sent to where the file is not.
+    """
 
     file: str
+    rows: tuple[tuple[float, ...], ...] = ()
 
     def __post_init__(self) -> None:
-        self._rows()
+        pairs = self._checked([(row[0], row[-1]) for row in self.rows]) if self.rows else self._read()
+        msgspec.structs.force_setattr(self, "rows", tuple(pairs))
 
     def pieces(self, rng: np.random.Generator) -> Iterator[Piece]:
-        rows = self._rows()
-        ends = [at for at, _ in rows[1:]] + [math.inf]
-        yield from zip(ends, (level for _, level in rows), strict=True)
+        ends = [at for at, _ in self.rows[1:]] + [math.inf]
+        yield from zip(ends, (level for _, level in self.rows), strict=True)
 
-    def _rows(self) -> list[Piece]:
+    def _read(self) -> list[Piece]:
         try:
             with Path(self.file).open(newline="") as lines:
                 rows = [row for row in csv.reader(lines) if row]
@@ -127,7 +131,9 @@ class FromCsv(Trace, frozen=True, kw_only=True, tag="csv"):
             rows = rows[1:]
         if not rows or not all(len(row) == 2 and _is_number(row[0]) and _is_number(row[1]) for row in rows):
             raise ValueError(f"trace file {self.file!r} needs two columns of numbers: seconds, level")
-        pairs = [(float(at), float(level)) for at, level in rows]
+        return self._checked([(float(at), float(level)) for at, level in rows])
+
+    def _checked(self, pairs: list[Piece]) -> list[Piece]:
         if pairs[0][0] < 0 or any(b[0] <= a[0] for a, b in pairwise(pairs)) or min(level for _, level in pairs) < 0:
             raise ValueError(
                 f"trace file {self.file!r}: seconds must rise from 0 or later and levels must not be negative"
