@@ -191,8 +191,8 @@ class _Host(Neighbours):
         card = self._card
         return Welcome(
             run=card.run, era=self._era, name=name, incarnation=self._state.life(name), job=card.job,
-            digest=card.digest, seed=self._seed, lease=card.lease, limit_bytes=card.limit_bytes, shaped=self._shaped,
-            zero=self._clock.zero,
+            digest=card.digest, model=card.model, seed=self._seed, lease=card.lease, limit_bytes=card.limit_bytes,
+            shaped=self._shaped, zero=self._clock.zero,
         )  # fmt: skip
 
     # --- who is here -----------------------------------------------------------------------------------------------
@@ -218,6 +218,8 @@ class _Host(Neighbours):
             case Beat(ready=True):
                 self._step(Ready(sender, life))
             case Goodbye(reason=reason, failed=failed):
+                if failed:
+                    _log.warning("%s %s", sender, reason)
                 self._step(Left(sender, life, reason, failed))
             case Shipment(records=records):
                 for record in records:

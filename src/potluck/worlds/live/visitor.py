@@ -60,6 +60,7 @@ async def visit(
     patience_s: float = 60.0,
     throttle: float = 1.0,
     fleet_of: FleetOf | None = None,
+    knows: Callable[[], str] = lambda: "",
 ) -> str:
     """Take part in the run of the coordinator at `place.connect`, and say how it ended.
 
@@ -67,12 +68,14 @@ async def visit(
     is here once it first listens, so it may take its time to get ready. With `once` it ends with the run,
     and PlaceError is raised where no coordinator is found for `patience_s`; else it waits for the next run for ever.
     RefusedError is raised where asking again would not help. `throttle` makes the device act slower than it is;
-    `fleet_of` finds the fleet in the welcome where the host acts out links and speeds.
+    `fleet_of` finds the fleet in the welcome where the host acts out links and speeds. `knows` is asked at every
+    knock for the digest of the job that the device holds to: the coordinator of another job refuses it.
     """
     hello = msgspec.structs.replace(hello, body=secrets.token_hex(8))
     effort = Natural(throttle, Allowance(hello.threads).share)
     while True:
-        session, welcome = await come_in(place, hello, patience_s if once else None)
+        asking = msgspec.structs.replace(hello, digest=knows() or hello.digest)
+        session, welcome = await come_in(place, asking, patience_s if once else None)
         stay = await _Stay.begin(session, welcome, effort, fleet_of)
         end = await stay.last(take_part)
         _log.info("%s: %s", welcome.name, end.reason)
