@@ -265,8 +265,9 @@ def test_an_explored_table_travels_with_the_job(tmp_path: Path) -> None:
     job = make({**PLAIN, "recipe": "distreal"}, [f"rounds.submodel.table={tmp_path / 'table.json'}"])
     (tmp_path / "table.json").unlink()
     welcome = greeting.Welcome(
-        run="r", era="e", name="n", incarnation=0, job=dumps(job), digest="", seed=0, lease=5.0, limit_bytes=1
-    )
+        run="r", era="e", name="n", incarnation=0, job=dumps(job), digest="", model="", seed=0, lease=5.0,
+        limit_bytes=1,
+    )  # fmt: skip
     came = greeting.decode_answer(greeting.encode(welcome))
     assert isinstance(came, greeting.Welcome)
     there = make(tomllib.loads(came.job))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,16 @@ import msgspec
 import numpy as np
 import pytest
 
+from potluck.errors import RunError
+from potluck.job import Job
 from potluck.loops.messages import Message, Push
 from potluck.loops.node import Node
 from potluck.payload import Payload
+from potluck.run import live
 from potluck.run.belongings import Belongings, Kept
+from potluck.run.live import Seat, _Guest
 from potluck.run.setup import Setup
+from potluck.task import Task
 from potluck.worlds.live import keys, wire
 from potluck.worlds.live.greeting import PROTOCOL, Hello, Refusal, Welcome, decode_answer
 from potluck.worlds.live.session import open_session
@@ -72,6 +78,33 @@ def _unwelcome(scene: Scene) -> list[tuple[Hello, str]]:
         (msgspec.structs.replace(good, digest="0" * 64), "another job"),
         (msgspec.structs.replace(good, protocol=PROTOCOL + 1), f"speaks protocol {PROTOCOL + 1}"),
     ]
+
+
+def test_another_job_or_another_model_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `potluck join` meets it: at the address that it knows another job is led by now, or its code is another."""
+
+    async def story(scene: Scene) -> None:
+        scene.kill("d-2")
+        seat = Seat(scene.place, "d-2", scene.token(), once=True)
+        guest = _Guest(seat)
+        guest._digest = "0" * 64
+        with pytest.raises(RefusedError, match="d-2 was refused: d-2 takes part in another job than this run's"):
+            await guest.stay()
+        with monkeypatch.context() as patch:
+            patch.setattr(live, "set_up", _other_code)
+            with pytest.raises(RunError, match="d-2 builds another model than the coordinator"):
+                await _Guest(seat).stay()
+        scene.crew.start("d-2")
+
+    _undisturbed(tmp_path / "run", story)
+    assert [note.node for note in instants(tmp_path / "run", "joined")] == ["d-2"]
+
+
+def _other_code(job: Job, task: Task | None, data: Path | None) -> Setup:
+    """The same job, of which other code makes another model of the same size."""
+    straight = Setup.of(job, None, None)
+    params = tuple(replace(entry, name=f"{entry.name}s") for entry in straight.layout.params)
+    return replace(straight, layout=replace(straight.layout, params=params))
 
 
 async def _never(node: Node, welcome: Welcome) -> None:

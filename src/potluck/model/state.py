@@ -6,6 +6,7 @@ call. What is trained goes into `params`; batch-norm statistics, counters and fr
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -72,6 +73,11 @@ class Layout:
     @property
     def nbytes(self) -> int:
         return (self.param_bounds[-1] + self.buffer_bounds[-1]) * self.itemsize
+
+    def digest(self) -> str:
+        """Tells models apart whose layers have other names, shapes or bounds, whatever their numbers are."""
+        said = (self.params, self.buffers, self.param_bounds, self.buffer_bounds, str(self.dtype))
+        return hashlib.sha256(repr(said).encode()).hexdigest()
 
     def slices(self, first: int, last: int) -> tuple[slice, slice]:
         """Where the layers `first` to `last` (included) lie in the two vectors."""

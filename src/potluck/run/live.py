@@ -110,7 +110,7 @@ async def _lead(setup: Setup | PipelineSetup, keeper: Keeper, door: Door) -> End
     job = setup.job
     card = RunCard(
         run=keeper.folder.name if keeper.folder else "run", job=dumps(job), digest=digest(job),
-        lease=float(job.fleet.lease), limit_bytes=setup.limit_bytes,
+        model=setup.model_digest, lease=float(job.fleet.lease), limit_bytes=setup.limit_bytes,
         bears=door.gate.admitted if door.gate.certs is not None else {},
     )  # fmt: skip
     names = [device.name for device in job.fleet.members]
@@ -122,7 +122,7 @@ async def _lead(setup: Setup | PipelineSetup, keeper: Keeper, door: Door) -> End
     def welcome(hello: Hello) -> str | Refusal:
         reason = door.gate.reason(hello.name, hello.token, datetime.now(UTC), hello.body)
         if reason is None and hello.digest not in ("", card.digest):
-            reason = f"{hello.name} has another job than this run's; start it without one"
+            reason = f"{hello.name} takes part in another job than this run's; start it anew to join this one"
         return hello.name if reason is None else Refusal(reason=reason)
 
     return await host(
@@ -176,10 +176,16 @@ class _Guest:
         return await visit(
             seat.place, hello=hello, take_part=self._take_part, once=seat.once, patience_s=seat.patience_s,
             throttle=seat.throttle, fleet_of=lambda welcome: _job(welcome).fleet,
+            knows=lambda: self._digest if seat.once else "",
         )  # fmt: skip
 
     async def _take_part(self, node: Node, welcome: Welcome) -> None:
         setup = await self._set_up(welcome)
+        if setup.model_digest != welcome.model:
+            raise RunError(
+                f"{welcome.name} builds another model than the coordinator: its layers have other names or shapes;"
+                " install the same task code and the same version of potluck on both"
+            )
         if isinstance(setup, PipelineSetup):
             await setup.device_loop(node, None).main()
             return

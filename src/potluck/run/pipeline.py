@@ -123,6 +123,12 @@ class PipelineSetup:
         crossing = max((size for size in self.costs.crossing_bytes if size != float("inf")), default=0)
         return int(8 * weights + 4 * crossing * self.batch) + (4 << 20)
 
+    @property
+    def model_digest(self) -> str:
+        """Tells the model that is built here from others; nothing where only time is modelled."""
+        mathematics = self.server.mathematics
+        return mathematics.layout.digest() if isinstance(mathematics, Stages) else ""
+
     def candidates(self) -> list[str]:
         """All devices, the one that holds the data first."""
         central = self.settings.central or next(iter(self._devices))

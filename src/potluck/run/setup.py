@@ -79,6 +79,11 @@ class Setup:
         """The most that one message of this job can take."""
         return 2 * self.layout.nbytes + (1 << 20)
 
+    @property
+    def model_digest(self) -> str:
+        """Tells the model that is built here from others."""
+        return self.layout.digest()
+
     # --- the two sides ---------------------------------------------------------------------------------------------
 
     def coordinator(self, node: Node, rules: Rules, books: Books) -> Coordinator:

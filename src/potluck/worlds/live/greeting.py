@@ -44,6 +44,7 @@ class Welcome(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     incarnation: int
     job: str  # the resolved job as TOML
     digest: str
+    model: str  # a digest of the model that the coordinator builds of the job
     seed: int
     lease: float
     limit_bytes: int
@@ -66,6 +67,7 @@ class RunCard(msgspec.Struct, frozen=True, kw_only=True):
     run: str  # the run's name
     job: str  # the resolved job as TOML
     digest: str = ""
+    model: str = ""
     lease: float = 5.0  # how long a device may be silent
     limit_bytes: int = 1 << 30  # no message is longer; about twice the model
     bears: dict[str, str] = {}  # device → common name of its certificate, if there are any

@@ -198,8 +198,8 @@ class _Host(Neighbours):
         card = self._card
         return Welcome(
             run=card.run, era=self._era, name=name, incarnation=self._state.life(name), job=card.job,
-            digest=card.digest, seed=self._seed, lease=card.lease, limit_bytes=card.limit_bytes, shaped=self._shaped,
-            direct=self._direct, bears=card.bears if self._direct else {}, zero=self._clock.zero,
+            digest=card.digest, model=card.model, seed=self._seed, lease=card.lease, limit_bytes=card.limit_bytes,
+            shaped=self._shaped, direct=self._direct, bears=card.bears if self._direct else {}, zero=self._clock.zero,
         )  # fmt: skip
 
     def refused(self, who: str, where: str, why: str) -> None:

@@ -60,6 +60,7 @@ async def visit(
     patience_s: float = 60.0,
     throttle: float = 1.0,
     fleet_of: FleetOf | None = None,
+    knows: Callable[[], str] = lambda: "",
 ) -> str:
     """Take part in the run of the coordinator at `place.connect`, and say how it ended.
 
@@ -68,13 +69,15 @@ async def visit(
     and PlaceError is raised where no coordinator is found for `patience_s`; else it waits for the next run for ever.
     RefusedError is raised where asking again would not help, unless it waits for the next run and was in one before.
     `throttle` makes the device act slower than it is; `fleet_of` finds the fleet in the welcome where the host acts
-    out links and speeds.
+    out links and speeds. `knows` is asked at every knock for the digest of the job that the device holds to: the
+    coordinator of another job refuses it.
     """
     hello = msgspec.structs.replace(hello, body=secrets.token_hex(16))
     effort = Natural(throttle, Allowance(hello.threads).share)
     was_in = False
     while True:
-        session, welcome = await come_in(place, hello, patience_s if once else None, persist=was_in and not once)
+        asking = msgspec.structs.replace(hello, digest=knows() or hello.digest)
+        session, welcome = await come_in(place, asking, patience_s if once else None, persist=was_in and not once)
         was_in = True
         stay = await _Stay.begin(session, welcome, effort, fleet_of)
         end = await stay.last(take_part)
