@@ -69,6 +69,7 @@ def check(seed: int, folder: Path) -> str:
     story = Story(folder)
     committed = story.committed()
     assert len(committed) == result.summary["rounds"]
+    assert not story.instants("refused"), "they are all honest"
     story.check_gates()
     _check_rollbacks(job, story)
     if result.status == "failed":

@@ -55,6 +55,7 @@ def check(recipe: str, seed: int, folder: Path) -> str:
     assert len(turns) == len(set(turns)), "an update was merged twice"
     assert all(span.fields["devices"] for span in committed), "a round without an update was committed"
     assert len(committed) == result.summary["rounds"]
+    assert result.summary["refused"] == 0, "they are all honest"
     if result.status == "done":
         assert len(committed) == ROUNDS
     else:
