@@ -45,6 +45,8 @@ from potluck.task import Task, TaskSettings, build
 
 __all__ = ["Setup"]
 
+_OWN = 1_000_000  # samples that a device may have of its own, beside what the coordinator knows of
+
 Shards = Mapping[str, npt.NDArray[np.int64]]
 
 
@@ -157,7 +159,7 @@ class Setup:
         batching = self.job.rounds.batching
         if self.feeds is not None:
             return most_wanted(batching)
-        held = 2 * len(self.shards[device])  # some make up one more for each that they have
+        held = max(2 * len(self.shards[device]), _OWN)  # some make up one more for each that they have
         passes = self.job.rounds.local.passes(batching.per_epoch(held)) or 1
         return passes * (batching.size_for(held) + 1)  # one that is left over joins the mini-batch before
 
