@@ -15,6 +15,7 @@ from potluck.journal import Instant, Span, read
 from tests.data.streams.brokers import MOSQUITTO, Mosquitto
 from tests.live.running import Scene, run_live
 from tests.live_streams.sensors import SHAPE, Publishing
+from tests.worlds.live.town import free_address
 
 
 def _job(source: dict[str, Any], **settings: Any) -> dict[str, Any]:
@@ -56,9 +57,17 @@ def test_a_source_that_is_over_ends_the_devices_part_in_words_and_the_others_go_
     assert words in lost["d-0"]
 
 
-def test_a_password_file_that_is_not_there_is_said_to_the_coordinator(tmp_path: Path) -> None:
-    source = {"kind": "mqtt", "host": "127.0.0.1", "password_file": str(tmp_path / "nowhere")}
-    result = run_live(tmp_path / "run", **_job(source, rounds={"patience": "2 s"}))
+def test_a_password_file_that_cannot_be_read_any_more_is_said_to_the_coordinator(tmp_path: Path) -> None:
+    """Nobody listens where the broker should be, so that it is tried again and again, with the password read anew."""
+    password = tmp_path / "password"
+    password.write_text("secret")
+
+    async def story(scene: Scene) -> None:
+        password.unlink()
+
+    port = int(free_address().rpartition(":")[2])
+    source = {"kind": "mqtt", "host": "127.0.0.1", "port": port, "password_file": str(password), "retry": "100 ms"}
+    result = run_live(tmp_path / "run", story, **_job(source, rounds={"patience": "5 s"}))
     assert result.status == "failed"
     assert set(_lost(tmp_path / "run")) == {"d-0", "d-1"}
     assert all("password_file" in reason for reason in _lost(tmp_path / "run").values())
