@@ -14,7 +14,7 @@ from potluck.data.buffers import Account
 from potluck.journal import Instant, Span, read
 from tests.data.streams.brokers import MOSQUITTO, Mosquitto
 from tests.live.running import Scene, run_live
-from tests.live_streams.sensors import SHAPE, Publishing
+from tests.live_streams.sensors import OVER, SHAPE, Publishing
 from tests.worlds.live.town import free_address
 
 
@@ -47,9 +47,14 @@ def _lost(folder: Path) -> dict[str, str]:
     ("name", "words"), [("failing", "OSError: sensor unplugged"), ("ending", "the stream has ended")]
 )
 def test_a_source_that_is_over_ends_the_devices_part_in_words_and_the_others_go_on(
-    tmp_path: Path, name: str, words: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, words: str
 ) -> None:
-    result = run_live(tmp_path / "run", **_job(_own(name)))
+    monkeypatch.setenv(OVER, str(tmp_path / "over"))
+
+    async def story(scene: Scene) -> None:
+        (tmp_path / "over").touch()
+
+    result = run_live(tmp_path / "run", story, **_job(_own(name)))
     assert result.status == "done", result.reason
     lost = _lost(tmp_path / "run")
     assert list(lost) == ["d-0"]
