@@ -100,9 +100,9 @@ def test_another_job_or_another_model_is_refused(tmp_path: Path, monkeypatch: py
     assert [note.node for note in instants(tmp_path / "run", "joined")] == ["d-2"]
 
 
-def _other_code(job: Job, task: Task | None, data: Path | None) -> Setup:
+def _other_code(job: Job, task: Task | None, data: Path | None, elsewhere: bool) -> Setup:
     """The same job, of which other code makes another model of the same size."""
-    straight = Setup.of(job, None, None)
+    straight = Setup.of(job, None, None, elsewhere)
     params = tuple(replace(entry, name=f"{entry.name}s") for entry in straight.layout.params)
     return replace(straight, layout=replace(straight.layout, params=params))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
+import tempfile
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -15,7 +15,6 @@ import numpy as np
 from potluck.data.streams import Sample, pack
 
 SHAPE = (1, 8, 8)
-OVER = "POTLUCK_TEST_SENSOR_IS_OVER"  # the name of a file
 
 
 def sample(number: int) -> tuple[Any, int]:
@@ -31,15 +30,15 @@ async def steady(device: str, per_second: float = 400.0) -> AsyncIterator[tuple[
         number += 1
 
 
-def _is_over(device: str) -> bool:
-    """The sensor of d-0 breaks or ends once the file is there that the environment names."""
-    return device == "d-0" and Path(os.environ[OVER]).exists()
+def over(device: str) -> Path:
+    """Once this file is there, the sensor of the device breaks or has no more to say."""
+    return Path(tempfile.gettempdir()) / f"potluck-test-{device}.over"
 
 
 async def failing(device: str) -> AsyncIterator[tuple[Any, int]]:
     async for given in steady(device):
         yield given
-        if _is_over(device):
+        if over(device).exists():
             raise OSError("sensor unplugged")
 
 
@@ -54,7 +53,7 @@ async def dirty(device: str) -> AsyncIterator[Any]:
 async def ending(device: str) -> AsyncIterator[tuple[Any, int]]:
     async for given in steady(device):
         yield given
-        if _is_over(device):
+        if over(device).exists():
             return
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from potluck.data.buffers import Account
 from potluck.journal import Instant, Span, read
 from tests.data.streams.brokers import MOSQUITTO, Mosquitto
 from tests.live.running import Scene, run_live
-from tests.live_streams.sensors import OVER, SHAPE, Publishing
+from tests.live_streams.sensors import SHAPE, Publishing, over
 from tests.worlds.live.town import free_address
 
 
@@ -47,19 +48,24 @@ def _lost(folder: Path) -> dict[str, str]:
     ("name", "words"), [("failing", "OSError: sensor unplugged"), ("ending", "the stream has ended")]
 )
 def test_a_source_that_is_over_ends_the_devices_part_in_words_and_the_others_go_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, words: str
+    tmp_path: Path, name: str, words: str
 ) -> None:
-    monkeypatch.setenv(OVER, str(tmp_path / "over"))
+    group = f"d{os.getpid()}"  # the sensors' processes know nothing but their device's name
+    broken = f"{group}-0"
 
     async def story(scene: Scene) -> None:
-        (tmp_path / "over").touch()
+        over(broken).touch()
 
-    result = run_live(tmp_path / "run", story, **_job(_own(name)))
+    fleet = {"devices": [{"name": group, "count": 2, "flops": "2 GFLOP/s"}], "lease": 2.0}
+    try:
+        result = run_live(tmp_path / "run", story, **_job(_own(name), fleet=fleet))
+    finally:
+        over(broken).unlink(missing_ok=True)
     assert result.status == "done", result.reason
     lost = _lost(tmp_path / "run")
-    assert list(lost) == ["d-0"]
-    assert lost["d-0"].startswith("failed: DataError: ")
-    assert words in lost["d-0"]
+    assert list(lost) == [broken]
+    assert lost[broken].startswith("failed: DataError: ")
+    assert words in lost[broken]
 
 
 def test_a_password_file_that_cannot_be_read_any_more_is_said_to_the_coordinator(tmp_path: Path) -> None:
