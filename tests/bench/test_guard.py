@@ -15,9 +15,9 @@ from potluck.bench.decoupled.training import load_of
 from potluck.bench.decoupled.workload import CASES, Cut
 from potluck.bench.dropout.workload import SETTINGS, dropout_job
 from potluck.bench.experiment import Context
-from potluck.bench.overlap import BENCHMARK
+from potluck.bench.overlap import BENCHMARK, forecast
 from potluck.bench.overlap.cases import cut, gains, largest
-from potluck.bench.overlap.forecast import forecast_case, planning_time, sensitivity
+from potluck.bench.overlap.forecast import planning_time, sensitivity
 from potluck.bench.overlap.lived import Setting, live_through
 from potluck.bench.overlap.workload import BANDWIDTHS, NETWORKS, admissible_flops, device_flops, workload
 from potluck.bench.pipeline.experiments import bound
@@ -34,15 +34,23 @@ from potluck.run.setup import Setup
 from potluck.settings import decode
 from potluck.task import TaskSettings
 
+ROWS = (1, 5, 7, 9)  # bandwidths, of ten: those where the gains of both networks peak, and one to either side
+
+
+def _forecast(network: str, batch: int) -> Mapping[str, Any]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(forecast, "BANDWIDTHS", [BANDWIDTHS[row] for row in ROWS])
+        return forecast.forecast_case(network, batch)
+
 
 @pytest.fixture(scope="module")
 def vgg() -> Mapping[str, Any]:
-    return forecast_case("vgg19", 16)
+    return _forecast("vgg19", 16)
 
 
 @pytest.fixture(scope="module")
 def googlenet() -> Mapping[str, Any]:
-    return forecast_case("googlenet", 32)
+    return _forecast("googlenet", 32)
 
 
 def test_virtual_time_of_the_large_fleet_is_the_same_each_time() -> None:
@@ -93,7 +101,7 @@ def test_duplex_is_forecast_where_communication_dominates_and_never_loses(
 ) -> None:
     for row in (*vgg["rows"], *googlenet["rows"]):
         assert ("duplex_s" in row) == (row["communication"] >= 1)
-    assert min(gains([googlenet])) >= 0.14
+    assert min(gains([googlenet])) >= 0.16
     assert min(gains([vgg])) >= 0.23  # its first dense layer holds 72 % of the bytes and is cut inside
 
 
@@ -118,7 +126,8 @@ def test_a_finer_workload_is_the_same_work_in_the_pieces_of_a_run() -> None:
 def test_forecasts_are_those_that_were_kept(vgg: Mapping[str, Any], googlenet: Mapping[str, Any]) -> None:
     kept = _kept("overlap")
     for name, found in (("vgg19/16", vgg), ("googlenet/32", googlenet)):
-        assert dict(_numbers(found)) == pytest.approx(dict(_numbers(kept[name])), rel=1e-9)
+        rows = [kept[name]["rows"][row] for row in ROWS]
+        assert dict(_numbers(found)) == pytest.approx(dict(_numbers({**kept[name], "rows": rows})), rel=1e-9)
 
 
 @pytest.mark.parametrize("recipe", ["dynacomm", "duplex"])

@@ -89,8 +89,11 @@ def check(seed: int, folder: Path) -> str:
 
 
 def _strikes_again_and_again(job: potluck.Job) -> bool:
-    """Such a script may leave no time for a batch (all restart every 80 ms, say): the run must say so."""
-    return any(fault.every is not None and fault.device == "*" for fault in job.fleet.faults)
+    """A script that strikes all devices, or the only one that holds the data, again and again may leave no time for a
+    batch (all restart every 80 ms, say): the run must say so."""
+    assert job.pipeline is not None
+    holders = {job.pipeline.central or job.fleet.members[0].name, *job.pipeline.sources}
+    return any(fault.every is not None and ({fault.device} in ({"*"}, holders)) for fault in job.fleet.faults)
 
 
 def _check_rollbacks(job: potluck.Job, story: Story) -> None:
