@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import typer
-import uvicorn
 
 import potluck
 from potluck.errors import UserError
@@ -24,7 +23,7 @@ from potluck.job import load
 from potluck.recipes import CATALOGUE
 from potluck.report import html
 from potluck.report.browser import Browser, find_browser
-from potluck.report.server import app
+from potluck.report.server import server as serving
 
 ROOT = Path(__file__).parents[1]
 PICTURES, EXAMPLES = ROOT / "docs" / "pictures", ROOT / "examples"
@@ -131,7 +130,7 @@ def _await(*either: Path, patience_s: float = 60.0) -> None:
 
 @contextmanager
 def _served(root: Path) -> Iterator[str]:
-    server = uvicorn.Server(uvicorn.Config(app(root), port=0, log_level="warning", timeout_graceful_shutdown=1))
+    server = serving(root)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     while not server.started:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -79,20 +78,27 @@ def test_a_taken_port_is_refused_in_one_line(tmp_path: Path) -> None:
             _call("ui", tmp_path, "--port", str(taken.getsockname()[1]))
 
 
-def test_the_page_is_served_until_it_is_stopped(tmp_path: Path) -> None:
+def test_the_page_is_served_until_it_is_stopped_also_while_somebody_follows_a_run(tmp_path: Path) -> None:
     import httpx
 
-    keep(tmp_path / "run", rounds(2))
+    keep(tmp_path / "run", rounds(2), over=False)
     program = "from pathlib import Path; from potluck.cli.ui import ui; ui(Path('.'), port=0)"
     with subprocess.Popen(
-        [sys.executable, "-u", "-c", program], cwd=tmp_path, stdout=subprocess.PIPE, text=True, env=os.environ
+        [sys.executable, "-u", "-c", program], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as server:
         assert server.stdout is not None
+        assert server.stderr is not None
         address = server.stdout.readline().split(" at ")[1].split()[0]
         assert address.startswith("http://127.0.0.1:")
-        try:
-            listed = httpx.get(f"{address}runs.json", trust_env=False, timeout=20).json()
-            assert [run["id"] for run in listed] == ["run"]
-        finally:
-            server.send_signal(signal.SIGINT)
-        assert server.wait(10) == 0
+        with httpx.Client(trust_env=False, timeout=20) as client:
+            try:
+                assert [run["id"] for run in client.get(f"{address}runs.json").json()] == ["run"]
+                with client.stream("GET", f"{address}run/run/events") as following:
+                    lines = following.iter_lines()
+                    assert next(lines) == "event: whole"
+                    server.send_signal(signal.SIGINT)
+                    assert "event: over" not in list(lines), "it does not say that the run is over"
+                assert server.wait(10) == 0
+            finally:
+                server.kill()
+        assert server.stderr.read() == ""

@@ -11,12 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-import uvicorn
 
 from potluck.journal import Journal
 from potluck.report import html
 from potluck.report.browser import Browser, find_browser
-from potluck.report.server import app
+from potluck.report.server import server as serving
 from tests.cli.calling import FLEET as SMALL_FLEET
 from tests.cli.calling import JOB as SMALL_JOB
 from tests.cli.calling import start
@@ -174,7 +173,7 @@ def test_every_figure_becomes_a_picture(browser: Browser, whole: Path) -> None:
 
 @contextmanager
 def _served(root: Path) -> Iterator[str]:
-    server = uvicorn.Server(uvicorn.Config(app(root), port=0, log_level="warning", timeout_graceful_shutdown=1))
+    server = serving(root)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     while not server.started:

@@ -23,9 +23,7 @@ Open = Annotated[bool, typer.Option("--open", help="Show it in the web browser."
 def ui(runs: Root = Path("runs"), port: Port = 8765, host: Host = "127.0.0.1", show: Open = False) -> None:
     """Follow runs in the web browser. Ctrl-C ends it; the runs do not notice."""
     try:
-        import uvicorn
-
-        from potluck.report.server import app, is_loopback
+        from potluck.report.server import is_loopback, server
     except ImportError as error:
         raise UserError(f"the page needs {error.name}; install it with: pip install 'potluck[ui]'") from None
     if not runs.is_dir():
@@ -38,9 +36,8 @@ def ui(runs: Root = Path("runs"), port: Port = 8765, host: Host = "127.0.0.1", s
     if show:
         typer.launch(address)
     _be_modest()
-    server = uvicorn.Server(uvicorn.Config(app(runs, host), log_level="warning", timeout_graceful_shutdown=1))
     with contextlib.suppress(KeyboardInterrupt):  # the usual way to end it
-        server.run(sockets=[listening])
+        server(runs, host).run(sockets=[listening])
 
 
 def _socket(host: str, port: int) -> socket.socket:

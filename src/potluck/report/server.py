@@ -8,11 +8,12 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import uvicorn
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -27,12 +28,13 @@ from potluck.report.following import Follower, Glance
 from potluck.report.metrics import metrics
 from potluck.report.page import page
 
-__all__ = ["app", "is_loopback"]
+__all__ = ["app", "is_loopback", "server"]
 
 _LOOPBACK = ("localhost", "127.0.0.1", "[::1]", "::1")
 _SHARE_OF_TIME = 0.02  # of one core that following may take
 _PATIENCE_S = 0.5
 _LONGEST_S = 20.0
+_SOON_S = 0.2
 _FRESH = {"Cache-Control": "no-store"}
 
 
@@ -102,8 +104,9 @@ def is_loopback(host: str) -> bool:
 class Pages:
     """What is answered at each address."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, closing: Callable[[], bool]) -> None:
         self._runs = Runs(root)
+        self._closing = closing
 
     def routes(self) -> list[Route]:
         return [
@@ -131,7 +134,8 @@ class Pages:
         return HTMLResponse(page("live", f"Potluck: {self._asked(request).run.name}", served=True))
 
     async def events(self, request: Request) -> Response:
-        return StreamingResponse(_feed(self._asked(request)), media_type="text/event-stream", headers=_FRESH)
+        feed = _feed(self._asked(request), self._closing)
+        return StreamingResponse(feed, media_type="text/event-stream", headers=_FRESH)
 
     async def report(self, request: Request) -> Response:
         return HTMLResponse(await run_in_threadpool(_report, [self._asked(request)]))
@@ -150,14 +154,25 @@ class Pages:
         return self._runs.follower(request.path_params["name"])
 
 
-def app(root: Path, host: str = "127.0.0.1") -> Starlette:
+def server(root: Path, host: str = "127.0.0.1", port: int = 0) -> uvicorn.Server:
+    """A server for the runs in a folder; told to end, it first ends what it tells those who follow a run."""
+
+    def closing() -> bool:
+        return found.should_exit
+
+    application = app(root, host, closing)
+    found = uvicorn.Server(uvicorn.Config(application, port=port, log_level="warning", timeout_graceful_shutdown=2))
+    return found
+
+
+def app(root: Path, host: str = "127.0.0.1", closing: Callable[[], bool] = lambda: False) -> Starlette:
     """The application; on loopback it answers only to loopback's own names, whatever a web page elsewhere tries."""
     hosts = ["localhost", "127.0.0.1", "[::1]"] if is_loopback(host) else ["*"]
     guard = Middleware(TrustedHostMiddleware, allowed_hosts=hosts)
-    return Starlette(routes=Pages(root).routes(), middleware=[guard])
+    return Starlette(routes=Pages(root, closing).routes(), middleware=[guard])
 
 
-async def _feed(follower: Follower) -> AsyncIterator[bytes]:
+async def _feed(follower: Follower, closing: Callable[[], bool]) -> AsyncIterator[bytes]:
     """The whole run once, then what is new; it ends when the run has ended and all of it was told."""
     await run_in_threadpool(follower.look)
     life = follower.life
@@ -165,7 +180,8 @@ async def _feed(follower: Follower) -> AsyncIterator[bytes]:
     yield _event("whole", shown)
     pause, status = _PATIENCE_S, shown["status"]
     while status in ("running", "silent"):
-        await asyncio.sleep(pause)
+        if await _closed_within(pause, closing):
+            return
         began = time.process_time()
         if await run_in_threadpool(follower.look) or follower.run.status() != status:
             since = seen if follower.life == life else {}
@@ -176,6 +192,14 @@ async def _feed(follower: Follower) -> AsyncIterator[bytes]:
             yield b": nothing new\n\n"
         pause = min(max(_PATIENCE_S, (time.process_time() - began) / _SHARE_OF_TIME), _LONGEST_S)
     yield _event("over", {"status": status})
+
+
+async def _closed_within(seconds: float, closing: Callable[[], bool]) -> bool:
+    """Wait, but not on when the server is to end; whether it is."""
+    until = time.monotonic() + seconds
+    while not closing() and (left := until - time.monotonic()) > 0:
+        await asyncio.sleep(min(left, _SOON_S))
+    return closing()
 
 
 def _report(followers: list[Follower]) -> str:
