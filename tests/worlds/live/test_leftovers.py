@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests import held
+from tests.time_limits import within
 from tests.worlds.live.town import free_address
 
 _HEAR = """
@@ -24,13 +25,15 @@ with open_session(Place(listen=(sys.argv[1],), shared_memory=True), "router") as
 sys.exit(sys.stdin.readline().strip() or None)
 """
 _SAY = """
-import sys, time
+import sys, time, zenoh
 from potluck.worlds.live.session import Place, open_session
 
 with open_session(Place(connect=(sys.argv[1],), shared_memory=True), "client") as session:
-    time.sleep(0.3)
+    saying = session.declare_publisher("potluck/test", congestion_control=zenoh.CongestionControl.BLOCK)
+    while not saying.matching_status.matching:
+        time.sleep(0.01)
     for _ in range(40):
-        session.put("potluck/test", bytes(1 << 20))
+        saying.put(bytes(1 << 20))
     print("said", flush=True)
     sys.stdin.readline()
 sys.exit(sys.stdin.readline().strip() or None)
@@ -57,17 +60,18 @@ class _Process(subprocess.Popen[str]):
 @pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="needs /dev/shm")
 @pytest.mark.parametrize("error", ["", "burnt"], ids=["in order", "by an error"])
 def test_the_last_one_to_go_turns_off_the_light(error: str) -> None:
-    address = free_address()
-    hearer = _Process(_HEAR, address)
-    assert hearer.says() == "listening"
-    sayer = _Process(_SAY, address)
+    address, processes = free_address(), list[_Process]()
     try:
-        assert (sayer.says(), hearer.says()) == ("said", "heard")
+        with within(60):
+            processes.append(hearer := _Process(_HEAR, address))
+            assert hearer.says() == "listening"
+            processes.append(sayer := _Process(_SAY, address))
+            assert (sayer.says(), hearer.says()) == ("said", "heard")
         files = held.shared_memory(hearer.pid) | held.shared_memory(sayer.pid)
         assert files, "nothing went through shared memory"
-        assert [process.end(error) for process in (hearer, sayer)] == [int(bool(error))] * 2
+        assert [process.end(error) for process in processes] == [int(bool(error))] * 2
         assert not [path for path in files if path.exists()]
     finally:
-        for process in (hearer, sayer):
+        for process in processes:
             process.kill()
             process.wait()
