@@ -180,3 +180,9 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as place:
         print(check(int(sys.argv[1]), Path(place) / "run"))  # noqa: T201
+
+
+def test_a_worker_that_comes_and_goes_all_the_time_does_not_hold_up_the_others(tmp_path: Path) -> None:
+    """This script restarts a worker every fifty milliseconds or so, for as long as the run lasts."""
+    assert check(9056, tmp_path / "run") == "done"
+    assert any(record.fields["reason"] == "comes and goes" for record in Story(tmp_path / "run").instants("left out"))

@@ -6,6 +6,7 @@ One coroutine reads one mailbox, so there are no locks; every wait has an end.
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
@@ -26,6 +27,7 @@ from potluck.loops.roll import Roll
 __all__ = ["Leader", "Orders"]
 
 _MUTE = 12  # times `retry` without a word from one who was asked again and again, after which it is left out
+_OFTEN, _OF_LATE_S = 5, 60.0  # losses within this time, after which a device that returns is left out for a while
 _RECALL = 4  # times `retry`, after which it is asked back
 _ANSWERS: dict[type[Message], type[Message]] = {Halt: Inventory, Assign: Ready, Fetch: Piece, Examine: Scored}
 
@@ -54,6 +56,7 @@ class Leader:
         self._term = orders.books.turn
         self._here = Roll()
         self._aside = Aside()  # who is here and was left out
+        self._losses: dict[str, deque[float]] = {}  # when each was lost lately
         self._signs: dict[str, float] = {}  # when each was last heard
         self._asked: Mapping[str, Message] = {}  # whom what, lately
         self._answers: dict[str, Message] | None = None  # to the question that is open
@@ -97,16 +100,31 @@ class Leader:
             return
         self._patience.stir(device, self._node.now())
         self._here.enter(device, incarnation)
-        self._aside.forget(device)
         if self._begun:
             self._chronicle.note(device, "joined", incarnation=incarnation)
+        if self._flaps(device):
+            self._chronicle.note(device, "left out", term=self._term, reason="comes and goes")
+            self._aside.put(device, self._node.now(), _RECALL * float(self._settings.retry))
+            return
+        self._aside.forget(device)
+        if self._begun:
             self._has_joined(device)
+
+    def _flaps(self, device: str) -> bool:
+        """Whether it was lost so often of late that its return would only disturb; who holds the data is needed."""
+        losses = self._losses.get(device)
+        if losses is None or len(losses) < _OFTEN or device in self._holders():
+            return False
+        return self._node.now() - losses[0] < _OF_LATE_S
 
     def _lose(self, lost: Lost) -> None:
         if not self._here.strike(lost.device, lost.incarnation):
             return
-        self._aside.forget(lost.device)
+        was_aside = self._aside.take_back(lost.device)
+        self._losses.setdefault(lost.device, deque(maxlen=_OFTEN)).append(self._node.now())
         self._chronicle.note(lost.device, "lost", incarnation=lost.incarnation, reason=lost.reason)
+        if was_aside:
+            return
         if self._answers is not None:
             self._disturbed = True
         self._has_left(lost.device)
