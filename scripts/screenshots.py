@@ -19,11 +19,11 @@ import typer
 
 import potluck
 from potluck.errors import UserError
-from potluck.job import load
+from potluck.job import load_job
 from potluck.recipes import CATALOGUE
-from potluck.report import html
-from potluck.report.browser import Browser, find_browser
-from potluck.report.server import server as serving
+from potluck.report import render_report
+from potluck.report.headless_browser import HeadlessBrowser, find_browser
+from potluck.report.report_server import create_server as serving
 
 ROOT = Path(__file__).parents[1]
 PICTURES, EXAMPLES = ROOT / "docs" / "pictures", ROOT / "examples"
@@ -72,7 +72,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         runs = Path(folder)
         made = [name for name, job in JOBS.items() if _run(name, job, runs / name)]
-        with Browser(1280, 900) as browser:
+        with HeadlessBrowser(1280, 900) as browser:
             for name in made:
                 _report(browser, [runs / name], f"report-{name}.png")
             if {"fedavg", "fedbuff"} <= set(made):
@@ -85,21 +85,23 @@ def _run(name: str, job: Mapping[str, Any] | Path, folder: Path) -> bool:
         typer.echo(f"skipped {name}: the catalogue has no such recipe")
         return False
     try:
-        potluck.simulate(load(job / "job.toml") if isinstance(job, Path) else {"recipe": name, **job}, folder=folder)
+        potluck.simulate(
+            load_job(job / "job.toml") if isinstance(job, Path) else {"recipe": name, **job}, folder=folder
+        )
     except UserError as error:
         typer.echo(f"skipped {name}: {error}")
         return False
     return True
 
 
-def _report(browser: Browser, runs: list[Path], name: str) -> None:
+def _report(browser: HeadlessBrowser, runs: list[Path], name: str) -> None:
     page = runs[0] / "report.html"
-    page.write_text(html(runs), encoding="utf-8")
+    page.write_text(render_report(runs), encoding="utf-8")
     browser.open_file(page)
     _save(browser, name)
 
 
-def _pages(browser: Browser, runs: Path) -> None:
+def _pages(browser: HeadlessBrowser, runs: Path) -> None:
     """The list of runs, and a run while it goes."""
     going = runs / "going"
     program = (
@@ -142,7 +144,7 @@ def _served(root: Path) -> Iterator[str]:
         thread.join(5)
 
 
-def _save(browser: Browser, name: str) -> None:
+def _save(browser: HeadlessBrowser, name: str) -> None:
     if browser.errors:
         raise SystemExit(f"{name}: the page raised {browser.errors}")
     (PICTURES / name).write_bytes(browser.screenshot(whole=True))

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from potluck.job import make
-from potluck.loops.progress import Books
-from potluck.model import checkpoint
-from potluck.run import keeper as keeper_module
-from potluck.run.keeper import Keeper
+from potluck.loops.run_progress import RunProgress
+from potluck.model import checkpoint_files
+from potluck.run import run_store as keeper_module
+from potluck.run.run_store import RunStore
 
 JOB: dict[str, Any] = {
     "task": {"model": "mlp", "data": "synthetic"},
@@ -42,13 +42,13 @@ def _saved(
     """Which of forty rounds are saved."""
     clock = _Clock(saving_s)
     monkeypatch.setattr(keeper_module, "time", clock)
-    monkeypatch.setattr(checkpoint, "write", clock.write)
-    keeper = Keeper.fresh(make({**JOB, "checkpoint": every}), folder, None, lambda: False)
+    monkeypatch.setattr(checkpoint_files, "write", clock.write)
+    keeper = RunStore.create_run(make({**JOB, "checkpoint": every}), folder, None, lambda: False)
     if often:
-        keeper.save_often()
+        keeper.save_every_round()
     for number in range(1, 41):
         clock.now += round_s
-        keeper.save(Books(round=number, version=number), clock.now)
+        keeper.save_checkpoint(RunProgress(round=number, version=number), clock.now)
     return clock.saved
 
 

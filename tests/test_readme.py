@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from potluck import recipes
-from potluck.job import load, make
-from potluck.run.setup import Setup
+from potluck.job import load_job, make
+from potluck.run.rounds_setup import RoundsSetup
 from tests.cli.calling import ROOT, Shell
 
 README = (ROOT / "README.md").read_text()
@@ -88,12 +88,12 @@ def test_links_lead_somewhere(page: Path) -> None:
 @pytest.mark.parametrize("name", ["dynacomm", "ftpipehd", "scadles"])
 def test_an_example_plans_and_names_its_rivals(name: str) -> None:
     place = ROOT / "examples" / name / "job.toml"
-    job = load(place)
+    job = load_job(place)
     assert job.recipe == name
     for rival in re.findall(r"--set recipe=([\w-]+)", place.read_text()):
         assert rival in recipes.CATALOGUE
     if job.pipeline is None:
-        assert Setup.of(job, None, None).costs.layers > 1
+        assert RoundsSetup.from_job(job, None, None).costs.layer_count > 1
 
 
 @pytest.mark.long

@@ -11,7 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from potluck.errors import SettingError
-from potluck.settings import Part, Settings, decode, encode, kinds, load_object, merge, override
+from potluck.settings import (
+    Part,
+    Settings,
+    apply_override,
+    decode_settings,
+    encode_settings,
+    load_object,
+    merge_tables,
+    part_kinds,
+)
 from potluck.units import Bytes, Seconds
 
 
@@ -80,7 +89,7 @@ TABLES = st.builds(
 @settings(deadline=None)
 @given(table=TABLES)
 def test_plain_data_reads_back_to_an_equal_object(table: Table) -> None:
-    assert decode(encode(table), Table) == table
+    assert decode_settings(encode_settings(table), Table) == table
 
 
 def _innermost(table: Any) -> set[type]:
@@ -94,7 +103,7 @@ def _innermost(table: Any) -> set[type]:
 @settings(deadline=None)
 @given(table=TABLES)
 def test_what_is_encoded_is_plain(table: Table) -> None:
-    assert _innermost(encode(table)) <= {str, int, float, bool}
+    assert _innermost(encode_settings(table)) <= {str, int, float, bool}
 
 
 @pytest.mark.parametrize(
@@ -127,7 +136,7 @@ def test_what_is_encoded_is_plain(table: Table) -> None:
 )
 def test_what_is_wrong_is_named_by_its_path(raw: object, path: str, says: str) -> None:
     with pytest.raises(SettingError) as caught:
-        decode(raw, Table)
+        decode_settings(raw, Table)
     assert caught.value.path == path
     assert says in caught.value.problem
     assert "\n" not in str(caught.value)
@@ -135,36 +144,36 @@ def test_what_is_wrong_is_named_by_its_path(raw: object, path: str, says: str) -
 
 def test_a_path_above_is_put_in_front() -> None:
     with pytest.raises(SettingError) as caught:
-        decode({"guests": [{"dish": "soup"}]}, Table, "house.table")
+        decode_settings({"guests": [{"dish": "soup"}]}, Table, "house.table")
     assert caught.value.path == "house.table.guests[0].name"
 
 
 def test_a_part_is_its_kind_alone_or_a_table() -> None:
-    assert decode({"name": "Ann", "dish": "bread"}, Guest).dish == Bread()
-    assert decode({"name": "Ann", "dish": {"kind": "bread", "slices": [3]}}, Guest).dish == Bread(slices=(3,))
-    assert decode({"name": "Ann", "dish": {"spoons": 4}}, Guest).dish == Soup(spoons=4)
-    assert decode({"name": "Ann", "dish": Sourdough()}, Guest).dish == Sourdough()
+    assert decode_settings({"name": "Ann", "dish": "bread"}, Guest).dish == Bread()
+    assert decode_settings({"name": "Ann", "dish": {"kind": "bread", "slices": [3]}}, Guest).dish == Bread(slices=(3,))
+    assert decode_settings({"name": "Ann", "dish": {"spoons": 4}}, Guest).dish == Soup(spoons=4)
+    assert decode_settings({"name": "Ann", "dish": Sourdough()}, Guest).dish == Sourdough()
 
 
 def test_kinds_are_listed_in_order_without_those_that_have_no_name() -> None:
-    assert kinds(Dish) == {"soup": Soup, "bread": Bread, "sourdough": Sourdough}
+    assert part_kinds(Dish) == {"soup": Soup, "bread": Bread, "sourdough": Sourdough}
 
 
 def test_a_part_of_ones_own_is_named_by_its_module() -> None:
-    guest = decode({"name": "Ann", "dish": f"{__name__}:Homemade"}, Guest)
+    guest = decode_settings({"name": "Ann", "dish": f"{__name__}:Homemade"}, Guest)
     assert type(guest.dish).__name__ == "Homemade"
 
 
 def test_a_part_of_ones_own_reads_back() -> None:
-    guest = decode({"name": "Ann", "dish": {"kind": f"{__name__}:Homemade", "by": "me"}}, Guest)
-    assert decode(encode(guest), Guest) == guest
+    guest = decode_settings({"name": "Ann", "dish": {"kind": f"{__name__}:Homemade", "by": "me"}}, Guest)
+    assert decode_settings(encode_settings(guest), Guest) == guest
 
 
 def test_a_part_of_ones_own_reads_back_where_its_module_was_not_imported(tmp_path: Path) -> None:
     """A run is resumed by another process, which knows the part only by what job.toml says."""
     (tmp_path / "kitchen.py").write_text(
-        "from potluck.loops.parts.barrier import All\n"
-        "class Slowest(All, frozen=True, kw_only=True, tag='slowest'): pass\n"
+        "from potluck.loops.parts.barrier import AllBarrier\n"
+        "class Slowest(AllBarrier, frozen=True, kw_only=True, tag='slowest'): pass\n"
     )
     barrier = "import sys, json; from potluck.loops.parts.barrier import Barrier; from potluck.settings import *; "
     write = barrier + "print(json.dumps(encode(decode('kitchen:Slowest', Barrier))))"
@@ -200,7 +209,7 @@ def test_an_object_is_loaded_by_its_dotted_name() -> None:
 
 def test_a_part_of_another_family_is_refused() -> None:
     with pytest.raises(SettingError, match="is not a Dish"):
-        decode({"name": "Ann", "dish": "json:JSONDecoder"}, Guest)
+        decode_settings({"name": "Ann", "dish": "json:JSONDecoder"}, Guest)
 
 
 @pytest.mark.parametrize(
@@ -221,7 +230,7 @@ def test_a_part_of_another_family_is_refused() -> None:
 )
 def test_tables_are_merged_key_by_key(base: dict[str, Any], over: dict[str, Any], merged: dict[str, Any]) -> None:
     before = str(base), str(over)
-    assert merge(base, over) == merged
+    assert merge_tables(base, over) == merged
     assert (str(base), str(over)) == before
 
 
@@ -242,13 +251,13 @@ def test_tables_are_merged_key_by_key(base: dict[str, Any], over: dict[str, Any]
     ],
 )
 def test_an_assignment_sets_one_key(assignment: str, value: dict[str, Any]) -> None:
-    assert override({}, assignment) == value
+    assert apply_override({}, assignment) == value
 
 
 @pytest.mark.parametrize("assignment", ["", "a", "=3", "a.=3", ".a=3", "a..b=3"])
 def test_an_assignment_without_key_is_refused(assignment: str) -> None:
     with pytest.raises(SettingError, match=r"--set: .* does not have the form a\.b=value"):
-        override({}, assignment)
+        apply_override({}, assignment)
 
 
 def test_settings_are_frozen() -> None:

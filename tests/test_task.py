@@ -4,16 +4,16 @@ import pytest
 from torch import nn
 
 from potluck.errors import SettingError
-from potluck.settings import decode
+from potluck.settings import decode_settings
 from potluck.task import TaskSettings
 
 
 def _task(**more: object) -> TaskSettings:
-    return decode({"model": "resnet20", "data": "cifar10", **more}, TaskSettings, "task")
+    return decode_settings({"model": "resnet20", "data": "cifar10", **more}, TaskSettings, "task")
 
 
 def test_group_norms_take_the_place_of_batch_norms() -> None:
-    plain, grouped = (_task(norm=norm).factory((3, 32, 32), 10)() for norm in ("batch", "group"))
+    plain, grouped = (_task(norm=norm).model_factory((3, 32, 32), 10)() for norm in ("batch", "group"))
     assert not any(isinstance(layer, nn.BatchNorm2d) for layer in grouped.modules())
     batch, group = (
         sum(isinstance(layer, kind) for layer in module.modules())

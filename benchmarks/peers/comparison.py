@@ -11,7 +11,7 @@ from typing import Any
 
 from environments import interpreter
 
-from potluck.bench.figures import Figure, Goal, of_repeats
+from potluck.bench.benchmark_figures import Figure, Goal, figure_of_repeats
 
 __all__ = ["Case", "Comparison", "Side", "figures", "measure", "ratio"]
 
@@ -92,10 +92,10 @@ def figures(case: Case, turns: Sequence[Mapping[str, Answer]]) -> list[Figure]:
     for peer in case.peers:
         ratios = [ratio(case, turn[case.ours.name], turn[peer.name]) for turn in turns]
         name = f"{case.title}: {case.ours.name} against {peer.name}"
-        found.append(of_repeats(name, "x", ratios, goal=case.goal, note=peer.remark))
+        found.append(figure_of_repeats(name, "x", ratios, goal=case.goal, note=peer.remark))
     for side in [case.ours, *case.peers]:
         values = [float(turn[side.name]["figures"][case.key]) for turn in turns]
-        found.append(of_repeats(f"{case.title}: {side.name}", case.unit, values))
+        found.append(figure_of_repeats(f"{case.title}: {side.name}", case.unit, values))
     return found
 
 

@@ -15,10 +15,10 @@ import potluck_simulation
 from catalogue import COMPARISONS
 from comparison import Comparison, figures, measure
 
-from potluck.bench.figures import Figure
-from potluck.bench.machine import machine
-from potluck.bench.report import Report, table
-from potluck.bench.simulation.workload import MODELS
+from potluck.bench.benchmark_figures import Figure
+from potluck.bench.benchmark_report import BenchmarkReport, figures_table
+from potluck.bench.machine_info import describe_machine
+from potluck.bench.simulation.simulation_workload import MODELS
 
 _RESULTS = Path(__file__).resolve().parents[2] / "bench" / "results"
 
@@ -27,14 +27,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     asked = _asked(argv)
     os.environ["OMP_NUM_THREADS"] = "1"  # every process of every side: the sides spread over cores by themselves
     report = compare(COMPARISONS[asked.name], asked.quick, asked.repeats)
-    print(table(report))
-    for place in report.write(asked.out):
+    print(figures_table(report))
+    for place in report.write_files(asked.out):
         print(f"written: {place}")
 
 
-def compare(comparison: Comparison, quick: bool, repeats: int | None) -> Report:
+def compare(comparison: Comparison, quick: bool, repeats: int | None) -> BenchmarkReport:
     """Measure every case, the sides taking turns."""
-    began = machine()
+    began = describe_machine()
     found: list[Figure] = []
     pieces: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as name:
@@ -44,7 +44,7 @@ def compare(comparison: Comparison, quick: bool, repeats: int | None) -> Report:
             turns = measure(case, repeats or (1 if quick else comparison.repeats), _progress)
             found += figures(case, turns)
             pieces[case.title] = turns
-    return Report(_document(comparison, quick, began, found, pieces), found, ())
+    return BenchmarkReport(_document(comparison, quick, began, found, pieces), found, ())
 
 
 def _document(
@@ -66,7 +66,7 @@ def _document(
         "seed": 0,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": versions,
-        "machine": {**began, "load_at_end": machine()["load"]},
+        "machine": {**began, "load_at_end": describe_machine()["load"]},
         "notes": [*comparison.notes, f"Versions: {_written(answers)}."],
         "figures": [figure.as_table() for figure in found],
         "pieces": pieces,

@@ -4,23 +4,23 @@ import asyncio
 import sys
 from pathlib import Path
 
-from potluck.data.streams.opening import ordered
-from potluck.data.streams.publish import Publisher, RealClock
-from potluck.data.streams.sources import Mqtt, Stock
-from potluck.job import load
-from potluck.run.setup import Setup
+from potluck.data.streams.mqtt_publisher import MqttPublisher, WallClock
+from potluck.data.streams.open_stream import stream_order
+from potluck.data.streams.sources import MqttSource, ReplayData
+from potluck.job import load_job
+from potluck.run.rounds_setup import RoundsSetup
 
 
 async def main(port: int, seconds: float) -> None:
-    job = load(Path(__file__).parent / "job.toml")
-    setup, broker, clock = Setup.of(job, None, None), Mqtt(port=port).broker(), RealClock()
+    job = load_job(Path(__file__).parent / "job.toml")
+    setup, broker, clock = RoundsSetup.from_job(job, None, None), MqttSource(port=port).broker_address(), WallClock()
     assert job.stream is not None
     assert setup.data is not None
     publishers = []
     for place, device in enumerate(job.fleet.members):
-        order = ordered(setup.shards[device.name], device.name, job.seed)
-        stock = Stock(setup.data.train, order, job.stream.rate.arrivals(place, job.seed))
-        publishers.append(Publisher(broker, f"potluck/{device.name}", stock, clock))
+        order = stream_order(setup.shards[device.name], device.name, job.seed)
+        stock = ReplayData(setup.data.train, order, job.stream.rate.arrivals_of(place, job.seed))
+        publishers.append(MqttPublisher(broker, f"potluck/{device.name}", stock, clock))
     try:
         async with asyncio.timeout(seconds), asyncio.TaskGroup() as group:
             for publisher in publishers:

@@ -19,18 +19,18 @@ import tomli_w
 
 from potluck import recipes
 from potluck.data import Source, parse
-from potluck.data.splits import Iid, Split
-from potluck.data.streams.settings import Stream
+from potluck.data.data_splits import IidSplit, Split
+from potluck.data.streams.settings import StreamSettings
 from potluck.errors import RunError, SettingError
 from potluck.fleet import Fleet
 from potluck.loops.pipeline.settings import Pipeline
 from potluck.loops.settings import Rounds
-from potluck.planning.pareto import ParetoTable
-from potluck.settings import Settings, decode, encode, kinds, merge, override
+from potluck.planning.pareto_table import ParetoTable
+from potluck.settings import Settings, apply_override, decode_settings, encode_settings, merge_tables, part_kinds
 from potluck.task import TaskSettings
 from potluck.units import Bytes, Seconds
 
-__all__ = ["Job", "StopRules", "dumps", "fleets", "load", "make"]
+__all__ = ["Job", "StopRules", "built_in_fleets", "dump_job", "load_job", "make"]
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
 
@@ -59,8 +59,10 @@ class Job(Settings, frozen=True, kw_only=True):
     recipe: str = "fedavg"
     rounds: Rounds = Rounds()
     pipeline: Pipeline | None = None  # the layers are laid out over the devices; one round is one batch
-    split: Split = Iid()
-    stream: Stream | None = None  # where data streams in; without it a device has all of its data from the start
+    split: Split = IidSplit()
+    stream: StreamSettings | None = (
+        None  # where data streams in; without it a device has all of its data from the start
+    )
     seed: Count = 0
     start: str | None = None  # the numbers to begin with: a run's folder or a .safetensors file; None: fresh ones
     name: str = ""
@@ -90,29 +92,29 @@ def make(tables: Mapping[str, Any], overrides: Sequence[str] = (), folder: Path 
     """
     raw: dict[str, Any] = dict(tables)
     if isinstance(raw.get("fleet"), str):
-        raw["fleet"] = _fleet_tables(raw["fleet"], folder)
+        raw["fleet"] = _load_fleet_tables(raw["fleet"], folder)
     for assignment in overrides:
-        raw = merge(raw, _given(override({}, assignment)))
+        raw = merge_tables(raw, _mark_override_text(apply_override({}, assignment)))
     if isinstance(raw.get("fleet"), str):
-        raw["fleet"] = _fleet_tables(raw["fleet"], folder)
+        raw["fleet"] = _load_fleet_tables(raw["fleet"], folder)
     name = raw.get("recipe", "fedavg")
     if not isinstance(name, str):
         raise SettingError("recipe", f"expected a name, got {name!r}")
-    raw = _with_data(merge(recipes.find(name).settings, raw))
-    return decode(_with_files(raw, folder or Path()), Job)
+    raw = _expand_data_source(merge_tables(recipes.find_recipe(name).settings, raw))
+    return decode_settings(_resolve_files(raw, folder or Path()), Job)
 
 
-def load(path: Path, overrides: Sequence[str] = ()) -> Job:
+def load_job(path: Path, overrides: Sequence[str] = ()) -> Job:
     """The job that a file describes."""
-    return make(_read(path), overrides, path.parent)
+    return make(_read_toml(path), overrides, path.parent)
 
 
-def dumps(job: Job) -> str:
+def dump_job(job: Job) -> str:
     """The whole job as TOML; reading it gives an equal job."""
-    return tomli_w.dumps(encode(job))
+    return tomli_w.dumps(encode_settings(job))
 
 
-def fleets() -> dict[str, str]:
+def built_in_fleets() -> dict[str, str]:
     """The fleets that come with Potluck, by name, with what they are."""
     found = {}
     for entry in sorted(resources.files("potluck.fleet").joinpath("fleets").iterdir(), key=lambda entry: entry.name):
@@ -121,21 +123,21 @@ def fleets() -> dict[str, str]:
     return found
 
 
-def _fleet_tables(name: str, folder: Path | None) -> dict[str, Any]:
+def _load_fleet_tables(name: str, folder: Path | None) -> dict[str, Any]:
     if name.endswith(".toml"):
-        path = _place(name, folder or Path())
-        return dict(_with_files(_read(path, "fleet"), path.parent, "fleet"))
-    if name not in fleets():
-        raise SettingError("fleet", f"{name!r} is neither a .toml file nor one of {', '.join(fleets())}")
+        path = _resolve_path(name, folder or Path())
+        return dict(_resolve_files(_read_toml(path, "fleet"), path.parent, "fleet"))
+    if name not in built_in_fleets():
+        raise SettingError("fleet", f"{name!r} is neither a .toml file nor one of {', '.join(built_in_fleets())}")
     return tomllib.loads(resources.files("potluck.fleet").joinpath("fleets", f"{name}.toml").read_text())
 
 
-def _with_data(raw: dict[str, Any]) -> dict[str, Any]:
+def _expand_data_source(raw: dict[str, Any]) -> dict[str, Any]:
     """The same tables, where data that is named with its options (`synthetic:classes=4`) is taken apart."""
     task = raw.get("task")
     if not isinstance(task, Mapping) or not isinstance(task.get("data"), str):
         return raw
-    if task["data"].partition(":")[0] not in kinds(Source):
+    if task["data"].partition(":")[0] not in part_kinds(Source):
         return raw
     try:
         return {**raw, "task": {**task, "data": parse(task["data"])}}
@@ -143,7 +145,7 @@ def _with_data(raw: dict[str, Any]) -> dict[str, Any]:
         raise SettingError(f"task.{error.path}", error.problem) from None
 
 
-def _read(path: Path, where: str = "") -> dict[str, Any]:
+def _read_toml(path: Path, where: str = "") -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -152,43 +154,47 @@ def _read(path: Path, where: str = "") -> dict[str, Any]:
         raise SettingError(where, f"{path} is not TOML: {error}") from None
 
 
-class _Given(str):
+class _OverrideText(str):
     """Text of an override: where it names a file, that is relative to the current folder."""
 
 
-def _given(raw: Any) -> Any:
+def _mark_override_text(raw: Any) -> Any:
     if isinstance(raw, list):
-        return [_given(item) for item in raw]
+        return [_mark_override_text(item) for item in raw]
     if isinstance(raw, dict):
-        return {key: _given(value) for key, value in raw.items()}
-    return _Given(raw) if isinstance(raw, str) else raw
+        return {key: _mark_override_text(value) for key, value in raw.items()}
+    return _OverrideText(raw) if isinstance(raw, str) else raw
 
 
-def _place(name: str, folder: Path) -> Path:
-    return Path(name) if isinstance(name, _Given) else folder / name
+def _resolve_path(name: str, folder: Path) -> Path:
+    return Path(name) if isinstance(name, _OverrideText) else folder / name
 
 
-def _with_files(raw: Any, folder: Path, where: str = "") -> Any:
+def _resolve_files(raw: Any, folder: Path, where: str = "") -> Any:
     """The same tables, with what they name in files made absolute or read, so that the resolved job stands alone."""
     if isinstance(raw, list):
-        return [_with_files(item, folder, f"{where}[{index}]") for index, item in enumerate(raw)]
-    if isinstance(raw, _Given):
+        return [_resolve_files(item, folder, f"{where}[{index}]") for index, item in enumerate(raw)]
+    if isinstance(raw, _OverrideText):
         return str(raw)
     if not isinstance(raw, dict):
         return raw
-    found = {key: _with_files(value, folder, f"{where}.{key}" if where else key) for key, value in raw.items()}
+    found = {key: _resolve_files(value, folder, f"{where}.{key}" if where else key) for key, value in raw.items()}
     if found.get("kind") == "csv" and isinstance(raw.get("file"), str):
-        found["file"] = str(_place(raw["file"], folder).resolve())
+        found["file"] = str(_resolve_path(raw["file"], folder).resolve())
     if found.get("kind") == "filter-dropout" and isinstance(raw.get("table"), str):
-        found["table"] = _explored(_place(raw["table"], folder), f"{where}.table") if raw["table"] else None
+        found["table"] = (
+            _load_pareto_tables(_resolve_path(raw["table"], folder), f"{where}.table") if raw["table"] else None
+        )
     if not where and isinstance(raw.get("start"), str):
-        found["start"] = os.path.abspath(_place(raw["start"], folder))  # links unfollowed: the same on every device
+        found["start"] = os.path.abspath(
+            _resolve_path(raw["start"], folder)
+        )  # links unfollowed: the same on every device
     return found
 
 
-def _explored(path: Path, where: str) -> dict[str, Any]:
+def _load_pareto_tables(path: Path, where: str) -> dict[str, Any]:
     """What `potluck explore` wrote, as plain tables."""
     try:
-        return dict(encode(ParetoTable.load(path)))
+        return dict(encode_settings(ParetoTable.load(path)))
     except RunError as error:
         raise SettingError(where, str(error)) from None

@@ -19,7 +19,16 @@ import msgspec
 from potluck.errors import SettingError
 from potluck.units import Quantity
 
-__all__ = ["Part", "Settings", "decode", "encode", "kinds", "load_object", "merge", "override"]
+__all__ = [
+    "Part",
+    "Settings",
+    "apply_override",
+    "decode_settings",
+    "encode_settings",
+    "load_object",
+    "merge_tables",
+    "part_kinds",
+]
 
 T = TypeVar("T")
 
@@ -32,27 +41,29 @@ class Part(Settings, frozen=True, kw_only=True, tag_field="kind"):
     """A settings class that comes in several kinds, each a subclass with `tag=` its name."""
 
 
-def decode(raw: object, wanted: type[T], path: str = "") -> T:
+def decode_settings(raw: object, wanted: type[T], path: str = "") -> T:
     """Build a `wanted` from plain data; SettingError names the first key that is wrong."""
-    return typing.cast(T, _decode(raw, wanted, path))
+    return typing.cast(T, _decode_value(raw, wanted, path))
 
 
-def encode(settings: object) -> Any:
+def encode_settings(settings: object) -> Any:
     """Plain data that `decode` reads back to an equal object; keys that are None are left out."""
     if isinstance(settings, msgspec.Struct):
-        found = {field.name: encode(getattr(settings, field.name)) for field in msgspec.structs.fields(settings)}
+        found = {
+            field.name: encode_settings(getattr(settings, field.name)) for field in msgspec.structs.fields(settings)
+        }
         kind = {"kind": _kind_name(type(settings))} if isinstance(settings, Part) else {}
         return {**kind, **{key: value for key, value in found.items() if value is not None}}
     if isinstance(settings, Mapping):
-        return {str(key): encode(value) for key, value in settings.items() if value is not None}
+        return {str(key): encode_settings(value) for key, value in settings.items() if value is not None}
     if isinstance(settings, list | tuple):
-        return [encode(value) for value in settings]
+        return [encode_settings(value) for value in settings]
     return str(settings) if isinstance(settings, Quantity) else settings
 
 
-def kinds(family: type[Part]) -> dict[str, type[Part]]:
+def part_kinds(family: type[Part]) -> dict[str, type[Part]]:
     """The kinds of a part by name, in the order in which they were defined."""
-    return {str(kind.__struct_config__.tag): kind for kind in _subclasses(family) if not _is_abstract(kind)}
+    return {str(kind.__struct_config__.tag): kind for kind in _iter_subclasses(family) if not _is_abstract(kind)}
 
 
 def load_object(name: str, path: str) -> Any:
@@ -71,18 +82,18 @@ def load_object(name: str, path: str) -> Any:
     return found
 
 
-def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+def merge_tables(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """`base` with the keys of `over` put on top, table by table; a part of another kind replaces the whole part."""
     merged = dict(base)
     for key, value in over.items():
         old = merged.get(key)
         if isinstance(old, str) and isinstance(value, Mapping):
             old = {"kind": old}  # a part written by its kind alone
-        merged[key] = merge(old, value) if old is not None and _same_table(old, value) else value
+        merged[key] = merge_tables(old, value) if old is not None and _same_table(old, value) else value
     return merged
 
 
-def override(raw: Mapping[str, Any], assignment: str) -> dict[str, Any]:
+def apply_override(raw: Mapping[str, Any], assignment: str) -> dict[str, Any]:
     """`raw` with one dotted key set, as in `rounds.batch=32`; the value is read as TOML, else as text."""
     key, equals, written = assignment.partition("=")
     steps = [step.strip() for step in key.split(".")]
@@ -91,23 +102,23 @@ def override(raw: Mapping[str, Any], assignment: str) -> dict[str, Any]:
     nested: Any = _toml_value(written.strip())
     for step in reversed(steps):
         nested = {step: nested}
-    return merge(raw, nested)
+    return merge_tables(raw, nested)
 
 
-def _decode(raw: object, wanted: Any, path: str) -> Any:
+def _decode_value(raw: object, wanted: Any, path: str) -> Any:
     origin = typing.get_origin(wanted)
     if origin in (typing.Union, types.UnionType):
         return _decode_union(raw, typing.get_args(wanted), path)
     if origin is tuple:
         return _decode_tuple(raw, typing.get_args(wanted)[0], path)
     if origin is dict:
-        table = _table(raw, path)
+        table = _require_table(raw, path)
         inner = typing.get_args(wanted)[1]
-        return {str(key): _decode(value, inner, _join(path, str(key))) for key, value in table.items()}
+        return {str(key): _decode_value(value, inner, _join_path(path, str(key))) for key, value in table.items()}
     if isinstance(wanted, type) and issubclass(wanted, Part):
         return _decode_part(raw, wanted, path)
     if isinstance(wanted, type) and issubclass(wanted, msgspec.Struct):
-        return _decode_struct(_table(raw, path), wanted, path)
+        return _decode_struct(_require_table(raw, path), wanted, path)
     return _decode_leaf(raw, wanted, path)
 
 
@@ -117,37 +128,37 @@ def _decode_union(raw: object, choices: tuple[Any, ...], path: str) -> Any:
     choices = tuple(choice for choice in choices if choice is not types.NoneType)
     tables = [choice for choice in choices if isinstance(choice, type) and issubclass(choice, msgspec.Struct)]
     if isinstance(raw, Mapping) and tables:
-        return _decode(raw, tables[0], path)
+        return _decode_value(raw, tables[0], path)
     plain = [choice for choice in choices if choice not in tables] or tables
     for choice in plain[:-1]:
         try:
-            return _decode(raw, choice, path)
+            return _decode_value(raw, choice, path)
         except SettingError:
             continue
-    return _decode(raw, plain[-1], path)
+    return _decode_value(raw, plain[-1], path)
 
 
 def _decode_tuple(raw: object, inner: Any, path: str) -> tuple[Any, ...]:
     if not isinstance(raw, list | tuple):
         raise SettingError(path, f"expected a list, got {raw!r}")
-    return tuple(_decode(item, inner, f"{path}[{index}]") for index, item in enumerate(raw))
+    return tuple(_decode_value(item, inner, f"{path}[{index}]") for index, item in enumerate(raw))
 
 
 def _decode_part(raw: object, family: type[Part], path: str) -> Part:
     if isinstance(raw, family):
         return raw
-    table = {"kind": raw} if isinstance(raw, str) else dict(_table(raw, path))
-    known = kinds(family)
+    table = {"kind": raw} if isinstance(raw, str) else dict(_require_table(raw, path))
+    known = part_kinds(family)
     name = table.pop("kind", None)
     if not isinstance(name, str):
-        raise SettingError(_join(path, "kind"), f"say which kind: one of {', '.join(known)}")
+        raise SettingError(_join_path(path, "kind"), f"say which kind: one of {', '.join(known)}")
     kind = known.get(name)
     if kind is None and ":" in name:
         kind = load_object(name, path)
         if not (isinstance(kind, type) and issubclass(kind, family)):
             raise SettingError(path, f"{name!r} is not a {family.__name__}")
     if kind is None:
-        raise SettingError(path, f"{name!r} is not known; choose from {', '.join(known)}{_hint(name, known)}")
+        raise SettingError(path, f"{name!r} is not known; choose from {', '.join(known)}{_spelling_hint(name, known)}")
     return typing.cast(Part, _decode_struct(table, kind, path))
 
 
@@ -155,25 +166,25 @@ def _decode_struct(table: Mapping[str, object], wanted: type[msgspec.Struct], pa
     fields = {field.name: field for field in msgspec.structs.fields(wanted)}
     for key in table:
         if key not in fields:
-            raise SettingError(_join(path, key), f"unknown key; {_known(wanted, fields, key)}")
+            raise SettingError(_join_path(path, key), f"unknown key; {_known_keys(wanted, fields, key)}")
     values = {
-        key: _decode(_with_kind(value, fields[key].default), fields[key].type, _join(path, key))
+        key: _decode_value(_with_kind(value, fields[key].default), fields[key].type, _join_path(path, key))
         for key, value in table.items()
     }
     for field in fields.values():
         if field.required and field.name not in values:
-            raise SettingError(_join(path, field.name), "this key is missing")
+            raise SettingError(_join_path(path, field.name), "this key is missing")
     try:
         return wanted(**values)
     except SettingError as error:
-        raise SettingError(_join(path, error.path), error.problem) from None
+        raise SettingError(_join_path(path, error.path), error.problem) from None
     except ValueError as error:
         raise SettingError(path, str(error)) from None
 
 
-def _known(wanted: type[msgspec.Struct], fields: Mapping[str, object], key: str) -> str:
+def _known_keys(wanted: type[msgspec.Struct], fields: Mapping[str, object], key: str) -> str:
     if fields:
-        return f"known here: {', '.join(fields)}{_hint(key, fields)}"
+        return f"known here: {', '.join(fields)}{_spelling_hint(key, fields)}"
     return f"{wanted.__struct_config__.tag!r} has no keys; if another kind is meant, say `kind`"
 
 
@@ -193,7 +204,7 @@ def _decode_leaf(raw: object, wanted: Any, path: str) -> Any:
     try:
         return msgspec.convert(raw, wanted)
     except msgspec.ValidationError as error:
-        raise SettingError(path, _plain(str(error), raw)) from None
+        raise SettingError(path, _plain_message(str(error), raw)) from None
 
 
 def _decode_quantity(raw: object, wanted: type[Quantity], path: str) -> Quantity:
@@ -203,23 +214,23 @@ def _decode_quantity(raw: object, wanted: type[Quantity], path: str) -> Quantity
         raise SettingError(path, str(error)) from None
 
 
-def _plain(problem: str, raw: object) -> str:
+def _plain_message(problem: str, raw: object) -> str:
     """msgspec's sentence without its own path, and with what it was given."""
     problem = problem.split(" - at `$")[0]
     problem += f" ({raw!r})" if ", got " in problem else f", got {raw!r}"
     return problem[:1].lower() + problem[1:]
 
 
-def _table(raw: object, path: str) -> Mapping[str, object]:
+def _require_table(raw: object, path: str) -> Mapping[str, object]:
     if not isinstance(raw, Mapping):
         raise SettingError(path, f"expected a table, got {raw!r}")
     return raw
 
 
-def _subclasses(family: type[Part]) -> Iterator[type[Part]]:
+def _iter_subclasses(family: type[Part]) -> Iterator[type[Part]]:
     for kind in family.__subclasses__():
         yield kind
-        yield from _subclasses(kind)
+        yield from _iter_subclasses(kind)
 
 
 def _kind_name(kind: type[Part]) -> str:
@@ -239,11 +250,11 @@ def _same_table(old: object, new: object) -> bool:
     return "kind" not in new or new["kind"] == old.get("kind")
 
 
-def _join(path: str, key: str) -> str:
+def _join_path(path: str, key: str) -> str:
     return f"{path}.{key}" if path and key and not key.startswith("[") else path + key
 
 
-def _hint(name: str, known: Mapping[str, object]) -> str:
+def _spelling_hint(name: str, known: Mapping[str, object]) -> str:
     close = difflib.get_close_matches(name, list(known), n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""
 

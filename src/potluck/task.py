@@ -15,11 +15,11 @@ from potluck import seeds
 from potluck.data import Dataset, Source, load
 from potluck.errors import DataError, ModelError, SettingError
 from potluck.model import zoo
-from potluck.model.norms import group_norms
-from potluck.model.replica import Loss
+from potluck.model.group_norm import replace_batch_norms
+from potluck.model.model_replica import Loss
 from potluck.settings import Settings, load_object
 
-__all__ = ["Task", "TaskSettings", "build"]
+__all__ = ["Task", "TaskSettings", "build_task"]
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,11 @@ class Task:
     loss: Loss = nn.functional.cross_entropy
     name: str = "own"
 
-    def module(self, seed: int) -> nn.Module:
+    def build_module(self, seed: int) -> nn.Module:
         """The model to begin with; a factory draws its weights from the run's seed."""
         if isinstance(self.model, nn.Module):
             return self.model
-        return _seeded(self.model, seed, f"the model of task {self.name!r}")
+        return _build_seeded(self.model, seed, f"the model of task {self.name!r}")
 
 
 class TaskSettings(Settings, frozen=True, kw_only=True):
@@ -51,37 +51,37 @@ class TaskSettings(Settings, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if ":" not in self.model:
-            _check_known("model", self.model)
+            _check_zoo_name("model", self.model)
         if self.costs is not None:
-            _check_known("costs", self.costs)
+            _check_zoo_name("costs", self.costs)
 
     @property
     def name(self) -> str:
         return f"{self.model} on {self.data.name}"
 
-    def shape(self) -> tuple[int, ...]:
+    def sample_shape(self) -> tuple[int, ...]:
         """One sample's shape, known without the data where the model belongs to the zoo."""
         return self.data.info(None).shape
 
-    def factory(self, shape: tuple[int, ...], classes: int) -> Callable[[], nn.Module]:
-        made = self._factory(shape, classes)
-        return made if self.norm == "batch" else lambda: group_norms(made())
+    def model_factory(self, shape: tuple[int, ...], classes: int) -> Callable[[], nn.Module]:
+        made = self._base_factory(shape, classes)
+        return made if self.norm == "batch" else lambda: replace_batch_norms(made())
 
-    def _factory(self, shape: tuple[int, ...], classes: int) -> Callable[[], nn.Module]:
+    def _base_factory(self, shape: tuple[int, ...], classes: int) -> Callable[[], nn.Module]:
         if ":" in self.model:
             made = load_object(self.model, "task.model")
-            return lambda: _module(made(**self.options), self.model)
+            return lambda: _require_module(made(**self.options), self.model)
         fitting: dict[str, Any] = {"classes": classes} if classes else {}
-        known = zoo.options(self.model)
+        known = zoo.model_options(self.model)
         if "side" in known and len(shape) == 3:
             fitting["side"] = shape[-1]
         if "channels" in known and len(shape) == 3:
             fitting["channels"] = shape[0]
         options = {**fitting, **self.options}
-        return lambda: zoo.build(self.model, **options)
+        return lambda: zoo.build_model(self.model, **options)
 
 
-def build(settings: TaskSettings | str, root: Path | None) -> Task:
+def build_task(settings: TaskSettings | str, root: Path | None) -> Task:
     """The task that a job names."""
     if isinstance(settings, str):
         made = load_object(settings, "task")
@@ -95,26 +95,26 @@ def build(settings: TaskSettings | str, root: Path | None) -> Task:
         raise DataError(f"data set {data.name!r} has no training samples")
     if settings.loss == "mse" and not data.train.y.is_floating_point():
         raise SettingError("task.loss", f"'mse' needs targets that are numbers; {data.name!r} has classes")
-    return Task(settings.factory(data.shape, len(data.classes)), data, loss, settings.name)
+    return Task(settings.model_factory(data.shape, len(data.classes)), data, loss, settings.name)
 
 
-def _check_known(key: str, name: str) -> None:
+def _check_zoo_name(key: str, name: str) -> None:
     try:
-        zoo.entry(name)
+        zoo.model_entry(name)
     except ModelError as error:
         raise SettingError(key, str(error)) from None
 
 
-def _seeded(factory: Callable[[], nn.Module], seed: int, what: str) -> nn.Module:
+def _build_seeded(factory: Callable[[], nn.Module], seed: int, what: str) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seeds.child(seed, "model"))
+        torch.manual_seed(seeds.child_seed(seed, "model"))
         try:
-            return _module(factory(), what)
+            return _require_module(factory(), what)
         except TypeError as error:
             raise ModelError(f"{what} cannot be built: {error}") from error
 
 
-def _module(made: Any, what: str) -> nn.Module:
+def _require_module(made: Any, what: str) -> nn.Module:
     if not isinstance(made, nn.Module):
         raise ModelError(f"{what} gives a {type(made).__name__}; it must give a torch.nn.Module")
     return made

@@ -27,7 +27,7 @@ class Quantity(float):
         """Read `20 Mbit/s` or a number in the base unit; ValueError says what is allowed."""
         if isinstance(written, bool) or not isinstance(written, int | float | str):
             raise ValueError(f"{written!r} is not a quantity such as {cls.example!r}")
-        number, unit = (written, cls.unit) if isinstance(written, int | float) else cls._take_apart(written)
+        number, unit = (written, cls.unit) if isinstance(written, int | float) else cls._split_unit(written)
         scale = cls.units.get(unit)
         if scale is None:
             raise ValueError(f"{unit!r} is not a unit here; use one of {', '.join(cls.units)}, as in {cls.example!r}")
@@ -40,7 +40,7 @@ class Quantity(float):
         return cls(value)
 
     @classmethod
-    def _take_apart(cls, written: str) -> tuple[float, str]:
+    def _split_unit(cls, written: str) -> tuple[float, str]:
         match = _WRITTEN.fullmatch(written)
         if match is None:
             if written.strip() == "unlimited":

@@ -4,18 +4,18 @@ from typing import Any
 
 import pytest
 
+from potluck.bench.benchmark import BenchmarkContext, Results
 from potluck.bench.decoupled import BENCHMARK
-from potluck.bench.decoupled.training import alone, central, decoupled, federated
-from potluck.bench.decoupled.workload import CASES, QUICK, Cut, task
-from potluck.bench.experiment import Context, Results
+from potluck.bench.decoupled.decoupled_training import train_alone, train_central, train_decoupled, train_federated
+from potluck.bench.decoupled.decoupled_workload import CASES, QUICK, DecoupledCut, decoupled_task
 
 TINY = QUICK._replace(rounds=2, samples=400)
 
 
 def test_every_way_trains_on_the_same_data_and_says_what_it_took() -> None:
-    ours, whole = decoupled(TINY, None, 0), central(TINY, None, 0)
-    others = [federated(TINY, None, 0), alone(TINY, None, 0)]
-    samples = len(task(TINY, None, 0).data.train)
+    ours, whole = train_decoupled(TINY, None, 0), train_central(TINY, None, 0)
+    others = [train_federated(TINY, None, 0), train_alone(TINY, None, 0)]
+    samples = len(decoupled_task(TINY, None, 0).data.train)
     assert whole["samples"] == 2 * samples
     assert ours["samples"] == pytest.approx(2 * 2 * samples / TINY.cut.groups)  # own classes and as many others
     assert ours["training"] > 1
@@ -24,7 +24,7 @@ def test_every_way_trains_on_the_same_data_and_says_what_it_took() -> None:
 
 
 def test_the_samples_of_a_case_are_spread_over_its_classes() -> None:
-    labels = task(QUICK._replace(samples=200), None, 3).data.train.labels.tolist()
+    labels = decoupled_task(QUICK._replace(samples=200), None, 3).data.train.labels.tolist()
     assert len(labels) == 200
     assert {labels.count(label) for label in range(10)} <= {18, 19, 20, 21, 22}
 
@@ -48,18 +48,18 @@ def _results(ours: float, samples: float) -> Results:
 )
 def test_goals_are_held_against_central_training(ours: float, samples: float, verdicts: list[bool]) -> None:
     found = BENCHMARK.figures(_results(ours, samples))
-    assert [figure.held for figure in found if figure.goal is not None] == verdicts
+    assert [figure.meets_goal for figure in found if figure.goal is not None] == verdicts
     (chart,) = BENCHMARK.charts(_results(ours, samples))
     assert chart.marks == [("central", 80.0)]
 
 
 def test_pieces_have_their_own_names() -> None:
     for quick in (True, False):
-        names = [piece.name for piece in BENCHMARK.pieces(Context(quick=quick))]
+        names = [piece.name for piece in BENCHMARK.pieces(BenchmarkContext(quick=quick))]
         assert len(set(names)) == len(names)
 
 
 def test_cuts_of_a_case_are_tried_once() -> None:
     for case in CASES:
         assert len({case.cut, *case.others}) == 1 + len(case.others)
-        assert all(isinstance(cut, Cut) for cut in case.others)
+        assert all(isinstance(cut, DecoupledCut) for cut in case.others)

@@ -8,33 +8,33 @@ import msgspec
 import pytest
 
 import potluck
-from potluck.bench.chart import draw
-from potluck.bench.dropout import BENCHMARK, exploring, federated, figures, steps
-from potluck.bench.dropout import pieces as declared
-from potluck.bench.dropout.methods import BOUND, EXPLORED, METHODS, OURS, PUBLISHED, RIVALS
-from potluck.bench.dropout.standings import Run, standings
-from potluck.bench.dropout.workload import SETTINGS, STEPS, VARIATIONS, dropout_job, table_of
-from potluck.bench.experiment import Context, Results
+from potluck.bench.benchmark import BenchmarkContext, Results
+from potluck.bench.dropout import BENCHMARK, compute_figures, dropout_exploration, dropout_steps, dropout_training
+from potluck.bench.dropout import declare_pieces as declared
+from potluck.bench.dropout.dropout_methods import BOUND, EXPLORED, METHODS, OURS, PUBLISHED, RIVALS
+from potluck.bench.dropout.dropout_standings import DropoutRun, setting_standings
+from potluck.bench.dropout.dropout_workload import SETTINGS, STEPS, VARIATIONS, dropout_job, rate_table_path
+from potluck.bench.svg_chart import draw_charts
 from potluck.explore import Exploration
-from potluck.fleet.traces import RandomWalk
-from potluck.model.submodels import width
-from potluck.planning.pareto import ParetoTable
-from potluck.settings import decode
+from potluck.fleet.traces import RandomWalkTrace
+from potluck.model.submodels import trace_slimmable
+from potluck.planning.pareto_table import ParetoTable
+from potluck.settings import decode_settings
 from potluck.task import TaskSettings
 
 
 def test_the_networks_cost_what_the_fleet_is_made_for() -> None:
     for setting in SETTINGS.values():
-        task = decode({"model": setting.model, "data": setting.data}, TaskSettings)
+        task = decode_settings({"model": setting.model, "data": setting.data}, TaskSettings)
         info = task.data.info(None)
-        found = width(task.factory(info.shape, len(info.classes))(), info.shape)
+        found = trace_slimmable(task.model_factory(info.shape, len(info.classes))(), info.shape)
         assert found.full_macs == setting.macs, setting.title
 
 
 def test_explored_tables_fit_their_networks() -> None:
     for setting in SETTINGS.values():
         for method in EXPLORED if setting.table else ():
-            table = ParetoTable.load(Path(table_of(setting, method)))
+            table = ParetoTable.load(Path(rate_table_path(setting, method)))
             assert table.baseline_macs == setting.macs
             assert table.entries[0].macs < 0.15 * setting.macs, "the weakest moment of the weakest device needs less"
 
@@ -48,7 +48,7 @@ def test_everyone_meets_the_same_fleet(variation: str) -> None:
     members = fleets[OURS].members
     assert len(members) == 100
     speed = members[0].speed
-    assert isinstance(speed, RandomWalk)
+    assert isinstance(speed, RandomWalkTrace)
     assert speed.step == pytest.approx(speed.high - speed.low), (
         "each level is uniform and independent of the one before"
     )
@@ -69,7 +69,7 @@ def test_nobody_is_waited_for_where_each_mini_batch_chooses() -> None:
 
 
 def test_a_training_has_a_curve() -> None:
-    found = federated.measure("digits", "within", OURS, 5, 0, None)
+    found = dropout_training.measure_training("digits", "within", OURS, 5, 0, None)
     assert found["times_s"] == sorted(found["times_s"])
     assert len(found["times_s"]) == len(found["accuracies"]) >= 1
     assert found["rounds"] >= 5
@@ -90,31 +90,31 @@ def test_an_exploration_says_how_it_compares() -> None:
         units="leading",
         static=True,
     )
-    found = exploring.measure(SETTINGS["digits"], settings, None)
+    found = dropout_exploration.measure_exploration(SETTINGS["digits"], settings, None)
     assert found["behind"] <= 0.0
     assert found["hypervolume"] >= found["uniform_hypervolume"]
     assert len(found["uniform"]) >= 1
 
 
 def test_pieces_are_declared_once_and_resources_that_do_not_vary_are_trained_once() -> None:
-    full = [piece.name for piece in declared(Context(quick=False))]
+    full = [piece.name for piece in declared(BenchmarkContext(quick=False))]
     assert len(full) == len(set(full))
     trained = [name for name in full if name.count("/") == 3]
     for method, times in ((OURS, 18), (PUBLISHED, 18), (RIVALS[0], 18), ("heterofl", 6), (BOUND, 3)):
         assert sum(f"/{method}/" in name for name in trained) == times
-    for quick in declared(Context(quick=True)):
+    for quick in declared(BenchmarkContext(quick=True)):
         assert quick.name in full
 
 
 def test_a_changed_table_is_another_piece(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def of(method: str) -> Any:
-        found = {piece.name: piece.parameters for piece in declared(Context(quick=True))}
+        found = {piece.name: piece.parameters for piece in declared(BenchmarkContext(quick=True))}
         return found[f"cifar10-iid/between/{method}/0"]
 
     before = of(OURS), of("small")
     other = tmp_path / "other.json"
     other.write_text("{}")
-    monkeypatch.setattr("potluck.bench.dropout.table_of", lambda setting, method: str(other) if method == OURS else "")
+    monkeypatch.setattr("potluck.bench.dropout.rate_table_path", lambda setting, method: str(other) if method == OURS else "")
     assert of(OURS) != before[0]
     assert of("small") == before[1]
 
@@ -135,7 +135,9 @@ def _result(slope: float) -> dict[str, Any]:
 
 def _results() -> Results:
     row = {"macs": 0.3, "time": 0.33, "whole_s": 0.1, "small_s": 0.033}
-    found: dict[str, Any] = {f"step/{name}": {str(rate): row for rate in steps.RATES} for name in steps.NETWORKS}
+    found: dict[str, Any] = {
+        f"step/{name}": {str(rate): row for rate in dropout_steps.RATES} for name in dropout_steps.NETWORKS
+    }
     found["exploration"] = {
         "minutes": 9.0, "hypervolume": 0.3, "uniform_hypervolume": 0.2, "evaluations": 7, "behind": 0.0,
         "correlation": None, "front": [(0.2, 0.1), (1.0, 0.4)], "uniform": [(0.3, 0.1), (1.0, 0.3)],
@@ -149,31 +151,31 @@ def _results() -> Results:
 
 
 def test_figures_say_who_is_ahead_and_by_how_much() -> None:
-    (standing,) = standings(_results())
-    assert standing.best() == "small"
-    assert standing.speed_up("heterofl") == pytest.approx([2.0, 2.0], rel=0.2)
+    (standing,) = setting_standings(_results())
+    assert standing.best_rival() == "small"
+    assert standing.speed_ups("heterofl") == pytest.approx([2.0, 2.0], rel=0.2)
     assert [*standing.runs] == [OURS, "small", "heterofl", BOUND]
-    by_name = {figure.name.strip(): figure for figure in figures(_results())}
+    by_name = {figure.name.strip(): figure for figure in compute_figures(_results())}
     assert by_name["ahead of the best baseline"].measured == pytest.approx(9.0)
-    assert by_name["behind FedAvg with full resources"].held is False
+    assert by_name["behind FedAvg with full resources"].meets_goal is False
     assert by_name["VGG-11, rate 0.5: step time against MACs"].measured == pytest.approx(1.1)
-    assert draw(BENCHMARK.charts(_results())).count("<polyline") == 6
+    assert draw_charts(BENCHMARK.charts(_results())).count("<polyline") == 6
 
 
 def test_an_accuracy_that_is_never_reached_is_no_speed() -> None:
-    run = Run([1.0, 2.0], [0.1, 0.2], 2.0)
-    assert run.reached(0.2) == 2.0
-    assert run.reached(0.3) == math.inf
+    run = DropoutRun([1.0, 2.0], [0.1, 0.2], 2.0)
+    assert run.time_to_accuracy(0.2) == 2.0
+    assert run.time_to_accuracy(0.3) == math.inf
     results = {**_results(), "cifar10-iid/between/small/0": _result(0.9)}
-    assert standings(results)[0].speed_up("small") == [0.0, 0.0]
+    assert setting_standings(results)[0].speed_ups("small") == [0.0, 0.0]
 
 
 def test_few_scores_do_not_make_a_final_accuracy_worse() -> None:
     """Once it was the mean of the last three, and a method that waits had the untrained model among them."""
-    often = Run([0.0, 20.0, 40.0, 60.0, 80.0, 100.0], [0.1, 0.3, 0.4, 0.45, 0.5, 0.5], 100.0)
-    seldom = Run([0.0, 50.0, 95.0], [0.1, 0.4, 0.5], 100.0)
-    assert often.final == seldom.final == 0.5
-    assert Run([0.0, 30.0], [0.1, 0.4], 100.0).final == 0.4
+    often = DropoutRun([0.0, 20.0, 40.0, 60.0, 80.0, 100.0], [0.1, 0.3, 0.4, 0.45, 0.5, 0.5], 100.0)
+    seldom = DropoutRun([0.0, 50.0, 95.0], [0.1, 0.4, 0.5], 100.0)
+    assert often.final_accuracy == seldom.final_accuracy == 0.5
+    assert DropoutRun([0.0, 30.0], [0.1, 0.4], 100.0).final_accuracy == 0.4
 
 
 def test_the_length_of_a_run_is_that_of_its_rounds() -> None:

@@ -11,27 +11,33 @@ import msgspec
 import pytest
 
 import potluck
-from potluck.bench.decoupled.training import load_of
-from potluck.bench.decoupled.workload import CASES, Cut
-from potluck.bench.dropout.workload import SETTINGS, dropout_job
-from potluck.bench.experiment import Context
-from potluck.bench.overlap import BENCHMARK, forecast
-from potluck.bench.overlap.cases import cut, gains, largest
-from potluck.bench.overlap.forecast import planning_time, sensitivity
-from potluck.bench.overlap.lived import Setting, live_through
-from potluck.bench.overlap.workload import BANDWIDTHS, NETWORKS, admissible_flops, device_flops, workload
-from potluck.bench.pipeline.experiments import bound
-from potluck.bench.pipeline.trial import run
-from potluck.bench.simulation.scale import measure
-from potluck.bench.simulation.workload import fleet_job, peers_job
-from potluck.bench.streaming import buffers, testbed
+from potluck.bench.benchmark import BenchmarkContext
+from potluck.bench.decoupled.decoupled_training import device_cost_ratios
+from potluck.bench.decoupled.decoupled_workload import CASES, DecoupledCut
+from potluck.bench.dropout.dropout_workload import SETTINGS, dropout_job
+from potluck.bench.overlap import BENCHMARK, overlap_forecast
+from potluck.bench.overlap.overlap_cases import duplex_gains, largest_reduction, time_reduction
+from potluck.bench.overlap.overlap_forecast import measure_planning, speed_sensitivity
+from potluck.bench.overlap.overlap_simulation import OverlapSetting, simulate_setting
+from potluck.bench.overlap.overlap_workload import (
+    BANDWIDTHS,
+    NETWORKS,
+    admissible_flops,
+    middle_flops,
+    overlap_workload,
+)
+from potluck.bench.pipeline.pipeline_experiments import least_period_s
+from potluck.bench.pipeline.pipeline_trial import run_pipeline_trial
+from potluck.bench.simulation.fleet_scale import measure_fleet
+from potluck.bench.simulation.simulation_workload import fleet_job, peers_job
+from potluck.bench.streaming import buffer_peaks, scadles_testbed
 from potluck.data import parse
 from potluck.job import make
-from potluck.journal import Scalar, read
+from potluck.journal import Scalar, read_journal
 from potluck.model.decoupled import decouple
 from potluck.planning.groups import even_groups
-from potluck.run.setup import Setup
-from potluck.settings import decode
+from potluck.run.rounds_setup import RoundsSetup
+from potluck.settings import decode_settings
 from potluck.task import TaskSettings
 
 ROWS = (1, 5, 7, 9)  # bandwidths, of ten: those where the gains of both networks peak, and one to either side
@@ -39,8 +45,8 @@ ROWS = (1, 5, 7, 9)  # bandwidths, of ten: those where the gains of both network
 
 def _forecast(network: str, batch: int) -> Mapping[str, Any]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(forecast, "BANDWIDTHS", [BANDWIDTHS[row] for row in ROWS])
-        return forecast.forecast_case(network, batch)
+        patch.setattr(overlap_forecast, "BANDWIDTHS", [BANDWIDTHS[row] for row in ROWS])
+        return overlap_forecast.forecast_case(network, batch)
 
 
 @pytest.fixture(scope="module")
@@ -54,9 +60,9 @@ def googlenet() -> Mapping[str, Any]:
 
 
 def test_virtual_time_of_the_large_fleet_is_the_same_each_time() -> None:
-    first, again = (measure(1000, 5, seed)["virtual_s"] for seed in (0, 0))
+    first, again = (measure_fleet(1000, 5, seed)["virtual_s"] for seed in (0, 0))
     assert first == again
-    assert measure(1000, 5, 1)["virtual_s"] != first
+    assert measure_fleet(1000, 5, 1)["virtual_s"] != first
 
 
 def test_a_round_of_the_large_fleet_costs_what_it_should() -> None:
@@ -76,24 +82,27 @@ def test_the_peers_workload_is_one_batch_per_device_and_round() -> None:
     [("resnet152", 156, 60_192_808), ("vgg19", 19, 143_667_240), ("googlenet", 58, 6_624_904)],
 )
 def test_the_networks_are_the_published_ones(network: str, layers: int, parameters: int) -> None:
-    load = workload(network, 16)
+    load = overlap_workload(network, 16)
     assert (len(load.param_bytes), sum(load.param_bytes)) == (layers, 4 * parameters)
 
 
 def test_the_device_balances_all_workloads_where_the_published_gains_peak() -> None:
-    assert device_flops() == pytest.approx(939.6e9, rel=1e-3)
-    balances = [workload(network, batch).balance for network in NETWORKS for batch in (16, 32)]
+    assert middle_flops() == pytest.approx(939.6e9, rel=1e-3)
+    balances = [overlap_workload(network, batch).balance_bandwidth for network in NETWORKS for batch in (16, 32)]
     assert min(balances) >= 1e9
     assert max(balances) <= 5e9
     assert min(balances) * max(balances) == pytest.approx(5e18)
 
 
 def test_cuts_against_sequential(vgg: Mapping[str, Any], googlenet: Mapping[str, Any]) -> None:
-    assert 100 * largest([vgg], "optimal") == pytest.approx(42.17, abs=0.01)
-    assert 100 * largest([googlenet], "optimal") == pytest.approx(37.76, abs=0.01)
+    assert 100 * largest_reduction([vgg], "optimal") == pytest.approx(42.17, abs=0.01)
+    assert 100 * largest_reduction([googlenet], "optimal") == pytest.approx(37.76, abs=0.01)
     for row in (*vgg["rows"], *googlenet["rows"]):
-        assert cut(row, "optimal") >= max(cut(row, rule) for rule in ("layer-by-layer", "ibatch", "mg-wfbp")) - 1e-12
-        assert 0 <= cut(row, "optimal") < 0.5
+        assert (
+            time_reduction(row, "optimal")
+            >= max(time_reduction(row, rule) for rule in ("layer-by-layer", "ibatch", "mg-wfbp")) - 1e-12
+        )
+        assert 0 <= time_reduction(row, "optimal") < 0.5
 
 
 def test_duplex_is_forecast_where_communication_dominates_and_never_loses(
@@ -101,14 +110,14 @@ def test_duplex_is_forecast_where_communication_dominates_and_never_loses(
 ) -> None:
     for row in (*vgg["rows"], *googlenet["rows"]):
         assert ("duplex_s" in row) == (row["communication"] >= 1)
-    assert min(gains([googlenet])) >= 0.16
-    assert min(gains([vgg])) >= 0.23  # its first dense layer holds 72 % of the bytes and is cut inside
+    assert min(duplex_gains([googlenet])) >= 0.16
+    assert min(duplex_gains([vgg])) >= 0.23  # its first dense layer holds 72 % of the bytes and is cut inside
 
 
 def test_a_finer_workload_is_the_same_work_in_the_pieces_of_a_run() -> None:
     """As `Layout.split` cuts it; computation is with a layer's last piece."""
-    load = workload("vgg19", 16)
-    finer = load.finer(0.05)
+    load = overlap_workload("vgg19", 16)
+    finer = load.split_large_layers(0.05)
     assert sum(finer.param_bytes) == sum(load.param_bytes)
     assert finer.compute_s == pytest.approx(load.compute_s, rel=1e-12)
     assert max(finer.param_bytes) <= 0.05 * sum(load.param_bytes) + 1
@@ -118,7 +127,7 @@ def test_a_finer_workload_is_the_same_work_in_the_pieces_of_a_run() -> None:
             "recipe": "duplex", "fleet": "kitchen-table", "stop": {"rounds": 1}, "timing_only": True,
         }
     )  # fmt: skip
-    costs = Setup.of(job, None, None).costs
+    costs = RoundsSetup.from_job(job, None, None).costs
     assert [flop > 0 for flop in costs.forward_flop] == [seconds > 0 for seconds in finer.forward]
     assert costs.pull_bytes == pytest.approx(finer.param_bytes, abs=4)
 
@@ -135,15 +144,17 @@ def test_rounds_in_the_simulated_world_take_what_they_took(recipe: str) -> None:
     balanced = BANDWIDTHS[5]
     rows = _kept("overlap")["vgg19, lived"]["rows"]
     kept = next(row for row in rows if (row["recipe"], row["gbit_s"], row["workers"]) == (recipe, balanced / 1e9, 1))
-    found = live_through(Setting("vgg19", balanced), recipe, kept["forecast_s"])
+    found = simulate_setting(OverlapSetting("vgg19", balanced), recipe, kept["forecast_s"])
     assert found["lived_s"] == pytest.approx(kept["lived_s"], rel=1e-9)
 
 
 def test_the_pipeline_gains_what_it_gained() -> None:
     kept = _kept("pipeline")["1:1:10"]
-    assert bound((1, 1, 10)) == pytest.approx(kept["bound_s"], rel=1e-9)
+    assert least_period_s((1, 1, 10)) == pytest.approx(kept["bound_s"], rel=1e-9)
     for name, recipe in (("PipeDream", "pipedream"), ("ours, order searched", "ftpipehd")):
-        assert run(recipe, (1, 1, 10), 120).period(40, 110) == pytest.approx(kept[name]["period_s"], rel=1e-9)
+        assert run_pipeline_trial(recipe, (1, 1, 10), 120).mean_period_s(40, 110) == pytest.approx(
+            kept[name]["period_s"], rel=1e-9
+        )
 
 
 @pytest.mark.parametrize(
@@ -156,7 +167,7 @@ def test_the_pipeline_gains_what_it_gained() -> None:
 )
 def test_rounds_on_streams_take_what_they_took(recipe: str, time_s: float, nbytes: int, samples: int) -> None:
     tables = {
-        "task": testbed.task(), "fleet": testbed.fleet(), "recipe": recipe, "stream": testbed.stream("S2"),
+        "task": scadles_testbed.task_table(), "fleet": scadles_testbed.fleet_table(), "recipe": recipe, "stream": scadles_testbed.stream_table("S2"),
         "stop": {"rounds": 5}, "timing_only": True, "evaluate": 0,
     }  # fmt: skip
     summary = potluck.simulate(tables).summary
@@ -166,7 +177,7 @@ def test_rounds_on_streams_take_what_they_took(recipe: str, time_s: float, nbyte
 
 @pytest.mark.parametrize(("policy", "dropped", "peak"), [("persistence", 0, 7_795), ("truncation", 7_191, 611)])
 def test_buffers_account_for_every_sample_that_streamed_in(policy: str, dropped: int, peak: int) -> None:
-    summary = potluck.simulate(buffers.buffer_job("S1", policy, 20, 0)).summary
+    summary = potluck.simulate(buffer_peaks.buffer_job("S1", policy, 20, 0)).summary
     streams = summary["streams"]
     assert summary["time_s"] == pytest.approx(32.98935793791374, rel=1e-9)
     assert (streams["streamed"], streams["trained"]) == (19_271, 12_080)
@@ -192,7 +203,7 @@ def test_rounds_with_dropout_take_what_they_took(method: str, time_s: float, rou
 
 def test_mini_batches_train_the_shares_that_they_trained(tmp_path: Path) -> None:
     potluck.simulate(_dropout_job("distreal"), folder=tmp_path / "run")
-    records = read(tmp_path / "run" / "journal.jsonl")
+    records = read_journal(tmp_path / "run" / "journal.jsonl")
     shares = [record.value for record in records if isinstance(record, Scalar) and record.name == "share"]
     assert len(shares) == 40
     assert shares[:3] == pytest.approx([0.18527027027027027, 0.4852702702702702, 0.2703378378378378], rel=1e-9)
@@ -207,14 +218,14 @@ _CUTS = [(case.name, cut) for case in CASES for cut in (case.cut, *case.others)]
 
 
 @pytest.mark.parametrize(("name", "cut"), _CUTS, ids=str)
-def test_a_device_with_one_group_computes_what_it_computed(name: str, cut: Cut) -> None:
+def test_a_device_with_one_group_computes_what_it_computed(name: str, cut: DecoupledCut) -> None:
     kept = _kept("decoupled")[f"{name}/decoupled {cut.depth},{cut.groups},{cut.trunk}/0"]
     case = next(case for case in CASES if case.name == name)
-    task = decode({"model": case.model, "data": case.data}, TaskSettings)
+    task = decode_settings({"model": case.model, "data": case.data}, TaskSettings)
     info = parse(case.data).info(None)
     classes = len(info.classes)
-    module = task.factory(info.shape, classes)()
-    found = load_of(decouple(module, info.shape, even_groups(classes, cut.groups), cut.depth), cut)
+    module = task.model_factory(info.shape, classes)()
+    found = device_cost_ratios(decouple(module, info.shape, even_groups(classes, cut.groups), cut.depth), cut)
     assert list(found["forward_macs"]) == kept["forward_macs"]
     assert list(found["training_macs"]) == kept["training_macs"]
     assert found["weights"] == pytest.approx(kept["weights"], rel=1e-9)
@@ -227,13 +238,13 @@ def test_eight_workers_share_the_servers(vgg: Mapping[str, Any]) -> None:
 
 
 def test_the_planner_is_timed_at_the_published_depth() -> None:
-    found = planning_time(3, 0)
+    found = measure_planning(3, 0)
     assert found["layers"] == 152
     assert all(0 < milliseconds < 5 for milliseconds in found["milliseconds"])
 
 
 def test_quick_and_full_overlap_forecast_the_same() -> None:
-    quick, full = (BENCHMARK.pieces(Context(quick)) for quick in (True, False))
+    quick, full = (BENCHMARK.pieces(BenchmarkContext(quick)) for quick in (True, False))
     forecasts = [{p.name: p.parameters for p in pieces[1:] if "lived" not in p.name} for pieces in (quick, full)]
     assert forecasts[0] == forecasts[1]
     assert {p.name: p.parameters for p in quick[1:]}.items() <= {p.name: p.parameters for p in full[1:]}.items()
@@ -243,8 +254,8 @@ def test_quick_and_full_overlap_forecast_the_same() -> None:
 
 def test_the_largest_cut_hardly_depends_on_the_choice_of_the_device() -> None:
     slowest, fastest = admissible_flops()
-    assert slowest < device_flops() < fastest < 1.25 * slowest
-    found = sensitivity()
+    assert slowest < middle_flops() < fastest < 1.25 * slowest
+    found = speed_sensitivity()
     assert 100 * found["slowest"] == pytest.approx(42.07, abs=0.01)
     assert 100 * found["fastest"] == pytest.approx(41.96, abs=0.01)
 

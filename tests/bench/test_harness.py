@@ -14,13 +14,13 @@ import typer
 from typer.testing import CliRunner
 
 from potluck import bench
-from potluck.bench.chart import Chart, Series, draw
-from potluck.bench.experiment import Benchmark, Context, Piece, Results
-from potluck.bench.figures import Figure, Goal, Published, of_repeats, written
-from potluck.bench.progress import Forecast, Lines
-from potluck.bench.report import Report, table
-from potluck.bench.runner import run
-from potluck.cli.bench import bench_command
+from potluck.bench.benchmark import Benchmark, BenchmarkContext, BenchmarkPiece, Results
+from potluck.bench.benchmark_figures import Figure, Goal, PublishedValue, figure_of_repeats, format_value
+from potluck.bench.benchmark_progress import PlainProgress, RemainingTime
+from potluck.bench.benchmark_report import BenchmarkReport, figures_table
+from potluck.bench.benchmark_runner import run_benchmark
+from potluck.bench.svg_chart import Chart, ChartSeries, draw_charts
+from potluck.cli.bench_command import bench_command
 from potluck.errors import UserError
 
 
@@ -32,9 +32,9 @@ class Counting:
         self.broken = False
         self.BENCHMARK = Benchmark("counting", "counts", self.pieces, self.figures, self.charts, ("a note",))
 
-    def pieces(self, context: Context) -> list[Piece]:
+    def pieces(self, context: BenchmarkContext) -> list[BenchmarkPiece]:
         size = 1 if context.quick else 10
-        return [Piece(f"p{n}", {"n": n, "size": size}, lambda n=n: self.measure(n, size)) for n in range(3)]  # type: ignore[misc]
+        return [BenchmarkPiece(f"p{n}", {"n": n, "size": size}, lambda n=n: self.measure(n, size)) for n in range(3)]  # type: ignore[misc]
 
     def measure(self, n: int, size: int) -> dict[str, int]:
         if self.broken and n == 2:
@@ -44,11 +44,13 @@ class Counting:
 
     def figures(self, results: Results) -> list[Figure]:
         values = [result["value"] for result in results.values()]
-        good = Figure(name="sum", unit="s", measured=sum(values), published=Published(7, "somebody"), goal=Goal("≥", 3))
-        return [good, of_repeats("each", "x", values, goal=Goal("≤", 0.5))]
+        good = Figure(
+            name="sum", unit="s", measured=sum(values), published=PublishedValue(7, "somebody"), goal=Goal("≥", 3)
+        )
+        return [good, figure_of_repeats("each", "x", values, goal=Goal("≤", 0.5))]
 
     def charts(self, results: Results) -> list[Chart]:
-        return [Chart("values", [Series("v", [1.0, 2.0], [1, 10])], "y", "x", x_scale="log")]
+        return [Chart("values", [ChartSeries("v", [1.0, 2.0], [1, 10])], "y", "x", x_scale="log")]
 
 
 @pytest.fixture
@@ -56,13 +58,15 @@ def counting() -> Counting:
     return Counting()
 
 
-def _run(counting: Counting, folder: Path, *, quick: bool = True, resume: bool = False, seed: int = 0) -> Report:
-    return run(counting.BENCHMARK, Context(quick, seed), folder, Lines(StringIO()), resume)
+def _run(
+    counting: Counting, folder: Path, *, quick: bool = True, resume: bool = False, seed: int = 0
+) -> BenchmarkReport:
+    return run_benchmark(counting.BENCHMARK, BenchmarkContext(quick, seed), folder, PlainProgress(StringIO()), resume)
 
 
 @pytest.fixture
 def command(counting: Counting, monkeypatch: pytest.MonkeyPatch) -> typer.Typer:
-    monkeypatch.setattr(bench, "CATALOGUE", {"counting": bench.Entry("a_counting_bench", "counts")})
+    monkeypatch.setattr(bench, "CATALOGUE", {"counting": bench.BenchmarkEntry("a_counting_bench", "counts")})
     monkeypatch.setitem(sys.modules, "a_counting_bench", cast(ModuleType, counting))
     app = typer.Typer()
     app.command("bench")(bench_command)
@@ -70,25 +74,25 @@ def command(counting: Counting, monkeypatch: pytest.MonkeyPatch) -> typer.Typer:
 
 
 def test_a_goal_is_judged_in_its_own_direction() -> None:
-    assert Goal("≥", 2.0).holds(2.0)
-    assert not Goal("≥", 2.0).holds(1.99)
-    assert Goal("≤", 2.0).holds(2.0)
-    assert not Goal("≤", 2.0).holds(2.01)
-    assert Figure(name="f", unit="s", measured=1.0).held is None
+    assert Goal("≥", 2.0).is_met_by(2.0)
+    assert not Goal("≥", 2.0).is_met_by(1.99)
+    assert Goal("≤", 2.0).is_met_by(2.0)
+    assert not Goal("≤", 2.0).is_met_by(2.01)
+    assert Figure(name="f", unit="s", measured=1.0).meets_goal is None
 
 
 def test_repeats_give_their_median_and_spread() -> None:
-    figure = of_repeats("f", "s", [5.0, 1.0, 2.0], goal=Goal("≤", 2.0))
+    figure = figure_of_repeats("f", "s", [5.0, 1.0, 2.0], goal=Goal("≤", 2.0))
     assert (figure.measured, figure.spread.low, figure.spread.high) == (2.0, 1.0, 5.0) if figure.spread else False
     assert figure.as_table()["held"] is True
 
 
 def test_numbers_are_written_as_people_write_them() -> None:
-    assert [written(value) for value in (0.0, 0.06068, 41.9, 939_600.0)] == ["0", "0.06068", "41.9", "939,600"]
+    assert [format_value(value) for value in (0.0, 0.06068, 41.9, 939_600.0)] == ["0", "0.06068", "41.9", "939,600"]
 
 
 def test_results_say_how_they_came_about(counting: Counting, tmp_path: Path) -> None:
-    places = _run(counting, tmp_path).write(tmp_path)
+    places = _run(counting, tmp_path).write_files(tmp_path)
     document = json.loads((tmp_path / "counting.json").read_text())
     assert [place.name for place in places] == ["counting.json", "counting.svg"]
     assert document["mode"] == "quick"
@@ -102,7 +106,7 @@ def test_results_say_how_they_came_about(counting: Counting, tmp_path: Path) -> 
 
 
 def test_the_table_has_all_columns_and_says_that_it_was_quick(counting: Counting, tmp_path: Path) -> None:
-    quick, full = (table(_run(counting, tmp_path, quick=quick)) for quick in (True, False))
+    quick, full = (figures_table(_run(counting, tmp_path, quick=quick)) for quick in (True, False))
     assert quick.count("QUICK") == 2
     assert "QUICK" not in full
     header, _, first, second = quick.splitlines()[3:7]
@@ -143,18 +147,18 @@ def test_a_damaged_piece_is_measured_anew(counting: Counting, tmp_path: Path) ->
 
 
 def test_the_time_left_follows_the_pace_and_the_weights() -> None:
-    pieces = [Piece(str(n), {}, dict, weight) for n, weight in enumerate((1.0, 2.0, 4.0))]
-    forecast = Forecast(pieces)
+    pieces = [BenchmarkPiece(str(n), {}, dict, weight) for n, weight in enumerate((1.0, 2.0, 4.0))]
+    forecast = RemainingTime(pieces)
     assert forecast.seconds_left == 7.0
-    forecast.measured(pieces[0], 3.0)
+    forecast.count_measured(pieces[0], 3.0)
     assert forecast.seconds_left == 18.0
-    forecast.reused(pieces[1])
+    forecast.count_reused(pieces[1])
     assert forecast.seconds_left == 12.0
 
 
 def test_progress_is_told_with_the_time_left(counting: Counting, tmp_path: Path) -> None:
     stream = StringIO()
-    run(counting.BENCHMARK, Context(True), tmp_path, Lines(stream))
+    run_benchmark(counting.BENCHMARK, BenchmarkContext(True), tmp_path, PlainProgress(stream))
     lines = stream.getvalue().splitlines()
     assert lines[0] == "[1/3] counting: p0, about 3 s left"
     assert lines[-1].startswith("done in")
@@ -163,15 +167,21 @@ def test_progress_is_told_with_the_time_left(counting: Counting, tmp_path: Path)
 @pytest.mark.parametrize(
     "chart",
     [
-        Chart("lines <&>", [Series("a", [0.0, -3.0], [0.1, 10]), Series("b", [2.0], [1.0])], "y", x_scale="log"),
         Chart(
-            "bars", [Series("a", [1.0, 0.0]), Series("b", [0.5, 7.0])], "y", groups=["g", "h"], marks=[("goal", 9.0)]
+            "lines <&>", [ChartSeries("a", [0.0, -3.0], [0.1, 10]), ChartSeries("b", [2.0], [1.0])], "y", x_scale="log"
         ),
-        Chart("flat", [Series("a", [0.0], [1.0])], "y"),
+        Chart(
+            "bars",
+            [ChartSeries("a", [1.0, 0.0]), ChartSeries("b", [0.5, 7.0])],
+            "y",
+            groups=["g", "h"],
+            marks=[("goal", 9.0)],
+        ),
+        Chart("flat", [ChartSeries("a", [0.0], [1.0])], "y"),
     ],
 )
 def test_a_chart_is_whole_and_stays_inside_its_frame(chart: Chart) -> None:
-    root = ElementTree.fromstring(draw([chart, chart, chart]))
+    root = ElementTree.fromstring(draw_charts([chart, chart, chart]))
     words = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
     assert words.count(chart.title) == 3
     for series in chart.series:
@@ -213,8 +223,8 @@ def test_bad_input_is_named_in_one_line(command: typer.Typer, wrong: list[str]) 
 
 def test_every_benchmark_of_the_catalogue_loads_under_its_name() -> None:
     for name, entry in bench.CATALOGUE.items():
-        benchmark = bench.find(name)
+        benchmark = bench.find_benchmark(name)
         assert (benchmark.name, benchmark.summary) == (name, entry.summary)
         for quick in (True, False):
-            names = [piece.name for piece in benchmark.pieces(Context(quick))]
+            names = [piece.name for piece in benchmark.pieces(BenchmarkContext(quick))]
             assert len(names) == len(set(names)) > 1

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from potluck.bench.experiment import Context
-from potluck.bench.figures import Figure
+from potluck.bench.benchmark import BenchmarkContext
+from potluck.bench.benchmark_figures import Figure
 from potluck.bench.live import BENCHMARK as LIVE
-from potluck.bench.live import jobs, trial
+from potluck.bench.live import live_jobs, live_trial
 from potluck.bench.transport import BENCHMARK as TRANSPORT
-from potluck.bench.transport.pull import measure
+from potluck.bench.transport.pull_speed import measure_pulls
 from potluck.job import make
 
 RESULTS = {
@@ -31,7 +31,7 @@ def test_the_figures_of_live_are_what_the_goals_are_about(tmp_path: Path, monkey
     monkeypatch.chdir(tmp_path)
     figures = LIVE.figures(RESULTS)
     assert [round(figure.measured, 6) for figure in _named(figures, "off by")] == [5.0, 20.0, 0.0, 0.0]
-    assert [figure.held for figure in _named(figures, "off by")] == [True, False, True, True]
+    assert [figure.meets_goal for figure in _named(figures, "off by")] == [True, False, True, True]
     assert _named(figures, "dynacomm below sequential")[0].measured == pytest.approx(40.0)
     assert "benchmarks/peers/run.py live" in _named(figures, "a round of 10")[0].note
     assert LIVE.charts(RESULTS)
@@ -47,29 +47,31 @@ def test_flowers_side_is_taken_from_the_comparison_with_peers(tmp_path: Path, mo
     published = _named(figures, "a round of 10")[0].published
     assert published is not None
     assert published.value == pytest.approx(2700.0)
-    assert (_named(figures, "less than Flower")[0].measured, _named(figures, "less than Flower")[0].held) == (
+    assert (_named(figures, "less than Flower")[0].measured, _named(figures, "less than Flower")[0].meets_goal) == (
         90.0,
         True,
     )
 
 
 def test_communication_and_computation_of_the_overlapped_job_are_about_equal() -> None:
-    predicted = {recipe: trial.predict(jobs.overlapped(recipe, 2))[0] for recipe in ("sync-sgd", "dynacomm")}
+    predicted = {
+        recipe: live_trial.predict_rounds(live_jobs.overlapped_job(recipe, 2))[0] for recipe in ("sync-sgd", "dynacomm")
+    }
     assert 0.35 < 1 - predicted["dynacomm"] / predicted["sync-sgd"] < 0.5
 
 
 def test_every_piece_is_a_job() -> None:
     for quick in (True, False):
-        assert len(LIVE.pieces(Context(quick=quick))) % 5 == 0
-    model = make(jobs.empty(10, 1))
+        assert len(LIVE.pieces(BenchmarkContext(quick=quick))) % 5 == 0
+    model = make(live_jobs.empty_job(10, 1))
     assert len(model.fleet.members) == 10
 
 
 def test_a_pull_is_measured_beside_two_plain_ways() -> None:
-    found = measure(2_000_000, 2)
+    found = measure_pulls(2_000_000, 2)
     assert [len(seconds) for seconds in found[:3]] == [2, 2, 2]
     assert min(min(found.node), min(found.single), min(found.chunked)) > 0
     results = {"pull/0": {"node": 80.0, "single": 50.0, "chunked": 100.0, "beyond_bytes": 3 << 20}}
     figures = TRANSPORT.figures(results)
-    assert [figure.held for figure in figures if figure.goal] == [True, False]
+    assert [figure.meets_goal for figure in figures if figure.goal] == [True, False]
     assert figures[0].measured == pytest.approx(80.0)

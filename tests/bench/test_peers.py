@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import torch
 
-from potluck.bench.simulation.bare import clients_of
-from potluck.bench.simulation.workload import MODELS, peers_job
+from potluck.bench.simulation.bare_fedavg import clients_of
+from potluck.bench.simulation.simulation_workload import MODELS, peers_job
 
 _PEERS = Path(__file__).parents[2] / "benchmarks" / "peers"
 

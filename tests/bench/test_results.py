@@ -13,11 +13,11 @@ import typer
 from typer.testing import CliRunner
 
 from potluck import bench
-from potluck.bench import results
-from potluck.bench.experiment import Benchmark, Piece
-from potluck.bench.figures import Figure, Goal, Published
-from potluck.bench.results import page, read, verdict
-from potluck.cli.bench import bench_command
+from potluck.bench import results_page
+from potluck.bench.benchmark import Benchmark, BenchmarkPiece
+from potluck.bench.benchmark_figures import Figure, Goal, PublishedValue
+from potluck.bench.results_page import published_verdict, read_results, render_results_page
+from potluck.cli.bench_command import bench_command
 from potluck.errors import UserError
 from tests.cli.calling import ROOT
 
@@ -25,7 +25,7 @@ RESULTS = ROOT / "bench" / "results"
 
 
 def figure(name: str, measured: float, published: float | None = None, goal: Goal | None = None) -> Figure:
-    source = None if published is None else Published(published, "Somebody 2020")
+    source = None if published is None else PublishedValue(published, "Somebody 2020")
     return Figure(name=name, unit="x", measured=measured, published=source, goal=goal)
 
 
@@ -44,7 +44,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def written(folder: Path) -> str:
-    return page(folder, folder.parent / "docs" / "results.md")
+    return render_results_page(folder, folder.parent / "docs" / "results.md")
 
 
 @pytest.mark.parametrize(
@@ -59,9 +59,9 @@ def written(folder: Path) -> str:
     ],
 )
 def test_the_goal_says_which_way_is_better(comparison: Any, measured: float, expected: str) -> None:
-    assert verdict(figure("f", measured, 10.0, Goal(comparison, 1.0))) == expected
-    assert verdict(figure("f", measured, 10.0)) is None
-    assert verdict(figure("f", measured, goal=Goal(comparison, 1.0))) is None
+    assert published_verdict(figure("f", measured, 10.0, Goal(comparison, 1.0))) == expected
+    assert published_verdict(figure("f", measured, 10.0)) is None
+    assert published_verdict(figure("f", measured, goal=Goal(comparison, 1.0))) is None
 
 
 def test_the_page_says_what_is_beaten_reproduced_and_short(folder: Path) -> None:
@@ -90,7 +90,7 @@ def test_nothing_is_claimed_from_quick_runs(folder: Path) -> None:
 def test_a_reason_is_given_while_the_goal_is_missed_and_only_then(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(results, "_reasons", lambda: {"own": {"f": "Because."}})
+    monkeypatch.setattr(results_page, "_load_reasons", lambda: {"own": {"f": "Because."}})
     write(folder, "own", figure("f", 1.0, goal=Goal("≥", 2.0)), figure("g", 1.0, goal=Goal("≥", 2.0)))
     assert re.search(r"own` f: .* Because\.", written(folder))
     assert re.search(r"own` g: .* Not explained yet\.", written(folder))
@@ -102,7 +102,7 @@ def test_benchmarks_without_results_are_listed_with_their_command(folder: Path) 
     write(folder, "peers-own", figure("f", 1.0))
     found = written(folder)
     assert "## peers-own" in found
-    for name in bench.names():
+    for name in bench.benchmark_names():
         assert f"`potluck bench {name} --full`" in found.split("## Not measured yet")[1]
 
 
@@ -114,9 +114,9 @@ def test_a_picture_is_linked_from_where_the_page_is(folder: Path) -> None:
 
 
 def test_the_catalogue_gives_the_order_and_infinity_is_read(folder: Path) -> None:
-    for name in reversed(("anything", *bench.names()[:2])):
+    for name in reversed(("anything", *bench.benchmark_names()[:2])):
         write(folder, name, figure("f", float("inf")))
-    assert list(read(folder)) == [*bench.names()[:2], "anything"]
+    assert list(read_results(folder)) == [*bench.benchmark_names()[:2], "anything"]
     assert "| f |  |  | inf x |  |" in written(folder)
 
 
@@ -129,14 +129,18 @@ def test_a_damaged_result_is_named(folder: Path, content: str) -> None:
 
 def test_the_page_of_this_repository_is_that_of_its_results() -> None:
     place = ROOT / "docs" / "results.md"
-    assert place.read_text() == page(RESULTS, place), "run `make results`"
+    assert place.read_text() == render_results_page(RESULTS, place), "run `make results`"
 
 
 def test_reasons_are_about_figures_that_exist() -> None:
     reasons = tomllib.loads((ROOT / "src/potluck/bench/reasons.toml").read_text())
-    found = read(RESULTS)
+    found = read_results(RESULTS)
     for name in reasons.keys() & found.keys():
-        known = {each for named in results._named(found[name]) for each in (named.name, named.figure.name.strip())}
+        known = {
+            each
+            for named in results_page._named_figures(found[name])
+            for each in (named.name, named.figure.name.strip())
+        }
         assert reasons[name].keys() <= known
 
 
@@ -160,10 +164,10 @@ def test_missing_data_is_told_at_once(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def _declare(monkeypatch: pytest.MonkeyPatch, **needs: tuple[str, ...]) -> None:
     """Benchmarks of one piece that need these data sets."""
-    monkeypatch.setattr(bench, "CATALOGUE", {name: bench.Entry(f"bench_{name}", name) for name in needs})
+    monkeypatch.setattr(bench, "CATALOGUE", {name: bench.BenchmarkEntry(f"bench_{name}", name) for name in needs})
     for name, sets in needs.items():
         made = Benchmark(
-            name, name, lambda context: [Piece("p", {}, dict)], lambda found: [figure("f", 1.0)],
-            needs=lambda context, sets=sets: sets,  # type: ignore[misc]
+            name, name, lambda context: [BenchmarkPiece("p", {}, dict)], lambda found: [figure("f", 1.0)],
+            datasets=lambda context, sets=sets: sets,  # type: ignore[misc]
         )  # fmt: skip
         monkeypatch.setitem(sys.modules, f"bench_{name}", cast(Any, SimpleNamespace(BENCHMARK=made)))

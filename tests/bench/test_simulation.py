@@ -6,16 +6,16 @@ import pytest
 import torch
 
 import potluck
-from potluck.bench.experiment import Results
-from potluck.bench.simulation import BENCHMARK, memory, scale
-from potluck.bench.simulation.bare import bare_loop, clients_of
-from potluck.bench.simulation.workload import MODELS, fleet_job, peers_job
+from potluck.bench.benchmark import Results
+from potluck.bench.simulation import BENCHMARK, fleet_scale, memory_over_rounds
+from potluck.bench.simulation.bare_fedavg import clients_of, run_bare_fedavg
+from potluck.bench.simulation.simulation_workload import MODELS, fleet_job, peers_job
 from potluck.model import zoo
 
 
 @pytest.mark.parametrize(("model", "parameters"), [("mlp", 25_450), ("cnn", 1_199_882)])
 def test_the_models_have_the_promised_size(model: str, parameters: int) -> None:
-    module = zoo.build(MODELS[model].name, **MODELS[model].options)
+    module = zoo.build_model(MODELS[model].name, **MODELS[model].options)
     assert sum(parameter.numel() for parameter in module.parameters()) == parameters
 
 
@@ -24,7 +24,7 @@ def test_both_sides_of_the_comparison_compute_the_same() -> None:
     model, clients, lr = clients_of(job)
     assert [tuple(inputs.shape) for inputs, _ in clients] == [(32, 1, 28, 28)] * 7
     before = [parameter.clone() for parameter in model.parameters()]
-    list(islice(bare_loop(model, clients, lr), 3))
+    list(islice(run_bare_fedavg(model, clients, lr), 3))
     ours = potluck.simulate(job).module
     assert ours is not None
     for start, plain, mine in zip(before, model.parameters(), ours.parameters(), strict=True):
@@ -40,10 +40,10 @@ def test_the_large_fleet_is_uneven_and_complete() -> None:
 
 
 def test_scale_counts_rounds_after_the_first() -> None:
-    found = scale.measure(200, 3, 0)
+    found = fleet_scale.measure_fleet(200, 3, 0)
     assert found["start_s"] > 0
     assert found["rounds_per_s"] > 0
-    assert "rounds_per_s" not in scale.measure(200, 1, 0)
+    assert "rounds_per_s" not in fleet_scale.measure_fleet(200, 1, 0)
 
 
 def test_figures_come_from_the_results() -> None:
@@ -57,13 +57,13 @@ def test_figures_come_from_the_results() -> None:
         "series": [[1, 90.0], [2, 100.0]],
     }
     results: Results = {"mlp/0": pace, "cnn/0": pace, "10000/0": fleet, "100000/0": fleet, "memory": held}
-    verdicts = [figure.held for figure in BENCHMARK.figures(results) if figure.goal is not None]
+    verdicts = [figure.meets_goal for figure in BENCHMARK.figures(results) if figure.goal is not None]
     assert verdicts == [True, False, False, True, False]
     assert len(BENCHMARK.charts(results)) == 2
 
 
 @pytest.mark.long
 def test_memory_is_measured_in_a_child() -> None:
-    found = memory.measure_in_child(20, 0)
+    found = memory_over_rounds.measure_in_child(20, 0)
     assert found["end_bytes"] > 50 * 2**20
     assert len(found["series"]) >= 20

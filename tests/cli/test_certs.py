@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from potluck.cli.certs import app
+from potluck.cli.certs_command import app
 from potluck.errors import UserError
-from potluck.worlds.live.security.certs import Tls
+from potluck.worlds.live.security.tls_credentials import TlsCredentials
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +36,7 @@ def test_from_nothing_to_a_bundle(folder: Path) -> None:
     assert "called as 10.0.0.1, desk.local, localhost" in said
     assert "keep certs/ca.key to yourself" in said
     assert "copy the folder certs/pi-3 to it" in _call("issue", "pi-3", "pi-4")
-    assert [Tls.of(folder / "certs" / name).check() for name in ("coordinator", "pi-3", "pi-4")] == [
+    assert [TlsCredentials.from_bundle(folder / "certs" / name).check_files() for name in ("coordinator", "pi-3", "pi-4")] == [
         "coordinator", "pi-3", "pi-4",
     ]  # fmt: skip
 

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from potluck.cli import demo
-from potluck.cli.demo import Attempt, verdict
+from potluck.cli import demo_command
+from potluck.cli.demo_command import DemoRun, explain_winner
 from potluck.run import Result
 from tests.cli.calling import Shell
 
 
-def _attempt(recipe: str, time_s: float, sent: int, accuracy: float = 0.96) -> Attempt:
+def _attempt(recipe: str, time_s: float, sent: int, accuracy: float = 0.96) -> DemoRun:
     devices = {
         "desktop": {"wait_s": 0.9 * time_s, "updates": 40},
         "phone": {"wait_s": 0.1 * time_s, "updates": 2},
@@ -19,11 +19,11 @@ def _attempt(recipe: str, time_s: float, sent: int, accuracy: float = 0.96) -> A
     summary: dict[str, Any] = {
         "time_s": time_s, "bytes": sent, "accuracy": accuracy, "devices": devices, "limit": "phone was busy",
     }  # fmt: skip
-    return Attempt(recipe, Result("done", "", summary, None, None), [(time_s, accuracy)])
+    return DemoRun(recipe, Result("done", "", summary, None, None), [(time_s, accuracy)])
 
 
 def test_the_verdict_names_winner_margin_and_reason() -> None:
-    lines = verdict([_attempt("slow", 10.0, 5_000_000), _attempt("fast", 2.0, 9_000_000)])
+    lines = explain_winner([_attempt("slow", 10.0, 5_000_000), _attempt("fast", 2.0, 9_000_000)])
     assert lines[0] == "fast won: there after 2 s of virtual time, 5.0 times as fast as slow."
     assert "slow 5 MB, fast 9 MB" in lines[1]
     assert "50% under fast, 50% under slow" in lines[2]
@@ -32,22 +32,22 @@ def test_the_verdict_names_winner_margin_and_reason() -> None:
 
 
 def test_whoever_did_not_get_there_has_not_won() -> None:
-    lines = verdict([_attempt("soon", 1.0, 1, accuracy=0.5), _attempt("later", 5.0, 1)])
+    lines = explain_winner([_attempt("soon", 1.0, 1, accuracy=0.5), _attempt("later", 5.0, 1)])
     assert lines[0].startswith("later won")
-    assert verdict([_attempt("soon", 1.0, 1, accuracy=0.5)]) == ["Nobody reached 95.0 % within the budget."]
+    assert explain_winner([_attempt("soon", 1.0, 1, accuracy=0.5)]) == ["Nobody reached 95.0 % within the budget."]
 
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same race with a smaller model."""
-    whole = demo.job
+    whole = demo_command.demo_job
 
     def job(recipe: str, seed: int) -> dict[str, Any]:
         task = {"model": "mlp", "data": "digits", "options": {"hidden": [32]}}
         return {**whole(recipe, seed), "task": task, "stop": {"rounds": 40, "accuracy": 0.9}}
 
-    monkeypatch.setattr(demo, "job", job)
-    monkeypatch.setattr(demo, "TARGET", 0.9)
+    monkeypatch.setattr(demo_command, "job", job)
+    monkeypatch.setattr(demo_command, "TARGET", 0.9)
 
 
 @pytest.mark.usefixtures("small")
@@ -55,7 +55,7 @@ def test_it_prints_the_race_and_writes_nothing(potluck: Shell, folder: Any) -> N
     before = sorted(folder.iterdir())
     found = potluck("demo")
     assert found.code == 0
-    assert all(f"\n{recipe} " in found.out for recipe in demo.RECIPES)
+    assert all(f"\n{recipe} " in found.out for recipe in demo_command.RECIPES)
     assert "won: there after" in found.out
     assert "█" in found.out
     assert sorted(folder.iterdir()) == before

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from potluck.cli import doctor
+from potluck.cli import doctor_command
 from tests.cli.calling import Shell
 
 
@@ -52,6 +52,6 @@ def test_a_place_that_cannot_be_written_is_not_ready(potluck: Shell, tmp_path: P
 
 def test_without_torch_it_still_says_what_to_do(potluck: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
-    (_, torch) = doctor._python()
-    assert torch.state == doctor.BAD
+    (_, torch) = doctor_command._check_python()
+    assert torch.state == doctor_command.BAD
     assert "pip install torch" in torch.found

@@ -11,12 +11,12 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from potluck.cli.explore import explore
+from potluck.cli.explore_command import explore_command
 from potluck.errors import SettingError
 from potluck.explore import Exploration
-from potluck.job import load
-from potluck.model.submodels.parts import FilterDropout
-from potluck.planning.pareto import ParetoTable
+from potluck.job import load_job
+from potluck.model.submodels.submodel_parts import FilterDropout
+from potluck.planning.pareto_table import ParetoTable
 from tests.cli.calling import FLEET, JOB, Shell
 
 QUICK = [
@@ -33,7 +33,7 @@ def job(tmp_path: Path) -> Path:
 
 def call(*arguments: object) -> str:
     app = typer.Typer()
-    app.command()(explore)
+    app.command()(explore_command)
     ways = [word for way in QUICK for word in ("--with", way)]
     return CliRunner().invoke(app, [*map(str, arguments), *ways], catch_exceptions=False).stdout
 
@@ -64,10 +64,10 @@ def test_the_table_is_used_as_it_is_said(
     words = shlex.split(re.findall(r"use it with (.*) or in job.toml", last)[0])
     assert words[::2] == ["--set", "--set"]
     assert potluck("run", job, "--quiet", "--out", "run", *words).code == 0
-    assert load(Path("run/job.toml")).rounds.submodel == FilterDropout(table=table)
+    assert load_job(Path("run/job.toml")).rounds.submodel == FilterDropout(table=table)
     with (job / "job.toml").open("a") as file:
         file.write("[rounds]\n" + re.findall(r"submodel = .*", last)[0])
-    assert load(job / "job.toml").rounds.submodel == FilterDropout(table=table)
+    assert load_job(job / "job.toml").rounds.submodel == FilterDropout(table=table)
 
 
 def test_it_trains_as_the_job_does_unless_it_is_said_otherwise(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:

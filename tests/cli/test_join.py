@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from potluck.cli.join import _cores
+from potluck.cli.join_command import _thread_count
 
 
 @pytest.mark.parametrize(
@@ -26,4 +26,4 @@ def test_the_option_goes_before_the_environment(
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     if said is not None:
         monkeypatch.setenv("OMP_NUM_THREADS", said)
-    assert _cores(wanted) == found
+    assert _thread_count(wanted) == found

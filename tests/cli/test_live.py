@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from potluck.cli.live import Lines, Picture, Silent, progress
-from potluck.cli.muster import Muster
-from potluck.cli.pace import Pace
-from potluck.cli.rows import groups, rows, table
+from potluck.cli.device_table import class_group_labels, device_rows, device_table
+from potluck.cli.joining_devices import JoiningDevices
+from potluck.cli.progress_estimate import ProgressEstimate
+from potluck.cli.progress_table import LineDisplay, SilentDisplay, TableDisplay, choose_display
 from potluck.job import make
-from potluck.journal import Instant, Record, Scalar, Span, Tally
+from potluck.journal import Instant, JournalRecord, JournalTotals, Scalar, Span
 from potluck.run import simulate
-from potluck.run.keeper import Keeper
+from potluck.run.run_store import RunStore
 
 JOB: dict[str, Any] = {
     "task": {"model": "mlp", "data": "synthetic", "options": {"hidden": [8]}},
@@ -30,18 +30,18 @@ def _console(width: int = 110) -> tuple[Console, io.StringIO]:
     return Console(file=written, force_terminal=True, width=width, highlight=False), written
 
 
-def _keeper(**more: Any) -> Keeper:
-    return Keeper.fresh(make({**JOB, **more}), None, None, lambda: False)
+def _keeper(**more: Any) -> RunStore:
+    return RunStore.create_run(make({**JOB, **more}), None, None, lambda: False)
 
 
 @pytest.mark.wall_clock
 def test_the_picture_shows_every_device_and_the_way() -> None:
     console, written = _console()
     keeper = _keeper()
-    keeper.books.round, keeper.books.score = 10, {"accuracy": 0.5}
-    keeper.journal.write(Span("pi5", "pull", 0.0, 1.0, {"bytes": 1000}))
-    keeper.journal.write(Instant("phone", "lost", 1.5))
-    with Picture(console, lambda: False) as picture:
+    keeper.progress.round, keeper.progress.score = 10, {"accuracy": 0.5}
+    keeper.journal.write_record(Span("pi5", "pull", 0.0, 1.0, {"bytes": 1000}))
+    keeper.journal.write_record(Instant("phone", "lost", 1.5))
+    with TableDisplay(console, lambda: False) as picture:
         picture(keeper, 4.0)
         time.sleep(0.4)
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", written.getvalue())
@@ -62,8 +62,8 @@ def test_the_picture_shows_who_is_missing_until_the_first_round() -> None:
     keeper = _keeper()
     names = [device.name for device in keeper.job.fleet.members]
     how = {name: f"potluck join tls/192.168.1.5:7447 --certs {name}" for name in names}
-    with Picture(console, lambda: False) as picture:
-        picture.gather(Muster(keeper.job.fleet, {names[0]: 1}, how))
+    with TableDisplay(console, lambda: False) as picture:
+        picture.show_joining(JoiningDevices(keeper.job.fleet, {names[0]: 1}, how))
         time.sleep(0.4)
         text = _words(written)
         picture(keeper, 4.0)
@@ -77,16 +77,16 @@ def test_the_picture_shows_who_is_missing_until_the_first_round() -> None:
 
 def test_elsewhere_a_line_says_who_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
     fleet = make({**JOB, "fleet": {"devices": [{"name": "d", "count": 3, "flops": "1 GFLOP/s"}]}}).fleet
-    for shown in (Silent(), Lines(_console()[0])):
-        shown.gather(Muster(fleet, {"d-1": 1}))
+    for shown in (SilentDisplay(), LineDisplay(_console()[0])):
+        shown.show_joining(JoiningDevices(fleet, {"d-1": 1}))
         assert capsys.readouterr().err == "1 of 3 devices; waiting for d-0, d-2\n"
 
 
 def test_a_large_fleet_is_not_shown_whole_and_the_missing_come_first() -> None:
     fleet = make({**JOB, "fleet": {"devices": [{"name": "d", "count": 50, "flops": "1 GFLOP/s"}]}}).fleet
-    muster = Muster(fleet, {f"d-{place}": 1 for place in range(45)})
+    muster = JoiningDevices(fleet, {f"d-{place}": 1 for place in range(45)})
     console, written = _console()
-    console.print(muster.table())
+    console.print(muster.status_table())
     lines = _words(written).splitlines()
     assert [line.split()[0] for line in lines[1:7]] == ["d-45", "d-46", "d-47", "d-48", "d-49", "d-0"]
     assert lines[-1].strip() == "… 30 more"
@@ -95,7 +95,7 @@ def test_a_large_fleet_is_not_shown_whole_and_the_missing_come_first() -> None:
 @pytest.mark.wall_clock
 def test_the_picture_hardly_costs_the_run_anything() -> None:
     console, written = _console()
-    with Picture(console, lambda: True) as picture:
+    with TableDisplay(console, lambda: True) as picture:
         picture(_keeper(), 1.0)
         time.sleep(1.2)
         began = time.perf_counter()
@@ -110,7 +110,7 @@ _keeper_once = _keeper()
 
 def test_lines_come_at_a_modest_rate() -> None:
     console, written = _console()
-    with Lines(console, least_s=0.0, most_s=math.inf) as lines:
+    with LineDisplay(console, least_s=0.0, most_s=math.inf) as lines:
         simulate(JOB, watch=lines, threads=0)
     shown = [int(number) for number in re.findall(r"round (\d+)/40", written.getvalue())]
     assert shown == [4, 8, 12, 16, 20, 24, 28, 32, 36, 40]
@@ -121,7 +121,7 @@ class _Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 100.0
-        for module in ("live", "pace"):
+        for module in ("progress_table", "progress_estimate"):
             monkeypatch.setattr(f"potluck.cli.{module}.time.perf_counter", lambda: self.now)
 
 
@@ -129,55 +129,57 @@ def test_lines_come_now_and_then_where_the_way_is_long(monkeypatch: pytest.Monke
     clock = _Clock(monkeypatch)
     console, written = _console()
     keeper = _keeper(stop={"rounds": 10**6})
-    with Lines(console, least_s=0.0, most_s=0.1) as lines:
+    with LineDisplay(console, least_s=0.0, most_s=0.1) as lines:
         for number in range(30):
-            keeper.books.round = number
+            keeper.progress.round = number
             lines(keeper, float(number))
             clock.now += 0.01
     assert re.findall(r"round (\d+)/", written.getvalue()) == ["10", "20"]
 
 
 def test_quiet_is_silent_and_no_terminal_gets_lines() -> None:
-    assert type(progress(quiet=True)) is Silent
-    assert isinstance(progress(quiet=False), Lines | Picture)
+    assert type(choose_display(quiet=True)) is SilentDisplay
+    assert isinstance(choose_display(quiet=False), LineDisplay | TableDisplay)
 
 
 def test_the_pace_of_a_resumed_run_counts_from_where_it_was_resumed(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = _Clock(monkeypatch)
-    pace, keeper = Pace(), _keeper()
-    keeper.books.round = 20
-    pace.see(keeper, 1.0)
-    assert pace.left_s() is None
+    pace, keeper = ProgressEstimate(), _keeper()
+    keeper.progress.round = 20
+    pace.observe_round(keeper, 1.0)
+    assert pace.remaining_s() is None
     clock.now += 0.5
-    keeper.books.round = 30
-    pace.see(keeper, 2.0)
-    assert pace.left_s() == pytest.approx(0.5)  # half of the rest took as long
+    keeper.progress.round = 30
+    pace.observe_round(keeper, 2.0)
+    assert pace.remaining_s() == pytest.approx(0.5)  # half of the rest took as long
 
 
 def test_large_fleets_are_shown_by_group() -> None:
     fleet = make({**JOB, "fleet": {"devices": [{"preset": "pi4", "count": 300}, {"preset": "phone"}]}}).fleet
-    found = rows(fleet)
+    found = device_rows(fleet)
     assert [(row.label, len(row.devices)) for row in found] == [("pi4 ×300", 300), ("phone", 1)]
-    tally = Tally()
+    tally = JournalTotals()
     for number in range(300):
-        tally.add(Span(f"pi4-{number}", "compute", 0.0, 1.0, {"samples": 2}))
+        tally.add_record(Span(f"pi4-{number}", "compute", 0.0, 1.0, {"samples": 2}))
     console, written = _console()
-    console.print(table(found, tally, 2.0))
+    console.print(device_table(found, tally, 2.0))
     assert re.search(r"pi4 ×300 .* 50 %.* 600 ", written.getvalue())
 
 
-def _drawn(records: list[Record], now: float, width: int = 200, **more: Any) -> list[str]:
+def _drawn(records: list[JournalRecord], now: float, width: int = 200, **more: Any) -> list[str]:
     """The lines of the live table, without colours."""
-    job, tally = make({**JOB, **more}), Tally()
+    job, tally = make({**JOB, **more}), JournalTotals()
     for record in records:
-        tally.add(record)
+        tally.add_record(record)
     written = io.StringIO()
     console = Console(file=written, width=width, highlight=False)
-    console.print(table(rows(job.fleet), tally, now, doing=True, width=width, parts=groups(job)))
+    console.print(
+        device_table(device_rows(job.fleet), tally, now, doing=True, width=width, parts=class_group_labels(job))
+    )
     return written.getvalue().splitlines()
 
 
-ROUNDS: list[Record] = [
+ROUNDS: list[JournalRecord] = [
     Span("pi5", "pull", 0.0, 1.0, {"round": 0, "bytes": 1_000_000}),
     Span("pi5", "compute", 1.0, 2.0, {"round": 0, "samples": 32}),
     Span("pi5", "push", 2.0, 4.0, {"round": 0, "bytes": 500_000}),
@@ -206,7 +208,7 @@ def test_what_no_record_tells_has_no_column() -> None:
 
 
 def test_the_part_of_a_device_is_its_stage_its_share_or_its_groups() -> None:
-    staged: list[Record] = [Instant("coordinator", "partition", 0.0, {"order": ["pi5", "laptop"], "cuts": [3]})]
+    staged: list[JournalRecord] = [Instant("coordinator", "partition", 0.0, {"order": ["pi5", "laptop"], "cuts": [3]})]
     assert any(re.match(r"pi5 +waiting +stage 1/2 ", line) for line in _drawn(staged, 1.0))
     assert any(re.match(r"pi5 +waiting +45 % ", line) for line in _drawn([Scalar("pi5", "share", 0.5, 0.45)], 1.0))
     parts = {"submodel": {"kind": "class-groups", "groups": 5, "held": {"pi5": [1, 4]}}}
@@ -214,7 +216,7 @@ def test_the_part_of_a_device_is_its_stage_its_share_or_its_groups() -> None:
 
 
 def test_a_stage_is_as_stale_as_its_gradient_was() -> None:
-    records: list[Record] = [
+    records: list[JournalRecord] = [
         Span("pi5", "backward", 0.0, 1.0, {"batch": 3, "version": 1}),
         Span("pi5", "step", 1.0, 1.0, {"batch": 3, "version": 4}),
     ]
@@ -237,9 +239,9 @@ def test_a_narrow_terminal_drops_the_least_important_columns_first(width: int) -
 def test_a_run_in_each_kind_of_loop_fills_the_table() -> None:
     pipeline = {"recipe": "ftpipehd", "stop": {"rounds": 4}, "task": {**JOB["task"], "options": {"hidden": [8, 8, 8]}}}
     for more, part in ((pipeline, "stage 1/"), ({"stop": {"rounds": 3}}, None)):
-        seen: list[Keeper] = []
+        seen: list[RunStore] = []
         simulate({**JOB, **more}, watch=lambda keeper, now, seen=seen: seen.append(keeper), threads=0)  # type: ignore[misc]
-        standing, names = seen[-1].tally.standing, [device.name for device in seen[-1].job.fleet.members]
-        assert any(standing.staleness(name) is not None for name in names)
-        assert any(standing.seen(name) for name in names)
-        assert any(standing.part(name).startswith(part or "stage") for name in names) is (part is not None)
+        standing, names = seen[-1].tally.device_status, [device.name for device in seen[-1].job.fleet.members]
+        assert any(standing.update_staleness(name) is not None for name in names)
+        assert any(standing.last_seen(name) for name in names)
+        assert any(standing.assigned_work(name).startswith(part or "stage") for name in names) is (part is not None)

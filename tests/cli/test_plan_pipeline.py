@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from potluck.cli.plan_pipeline import as_json, show
+from potluck.cli.plan_pipeline import pipeline_to_json, show_pipeline
 from potluck.errors import UserError
 from potluck.job import Job, make
-from potluck.run.pipeline import PipelineSetup
+from potluck.run.pipeline_setup import PipelineSetup
 
 
 def planned(recipe: str, memory: str = "4 GB", small: str = "", **pipeline: Any) -> tuple[Job, PipelineSetup]:
@@ -28,15 +28,15 @@ def planned(recipe: str, memory: str = "4 GB", small: str = "", **pipeline: Any)
             "pipeline": {"batch": 64, **pipeline},
         }
     )
-    return job, PipelineSetup.of(job, None, None)
+    return job, PipelineSetup.from_job(job, None, None)
 
 
 @pytest.mark.parametrize("recipe", ["ftpipehd", "pipedream", "gpipe", "single"])
 def test_every_stage_is_in_the_table_and_in_the_drawing(recipe: str, capsys: pytest.CaptureFixture[str]) -> None:
     job, setup = planned(recipe)
-    show(job, setup, 90)
+    show_pipeline(job, setup, 90)
     said = capsys.readouterr().out
-    stages = json.loads(as_json(job, setup))["stages"]
+    stages = json.loads(pipeline_to_json(job, setup))["stages"]
     assert "is the slowest" in said
     for place, stage in enumerate(stages):
         assert f"{stage['layers'][0]}-{stage['layers'][1]}" in said
@@ -57,7 +57,7 @@ def test_a_small_device_gets_what_fits() -> None:
     """By its weights alone it would keep its four layers, which take 23.6 MB."""
 
     def share(memory: str) -> int:
-        stages = json.loads(as_json(*planned("ftpipehd", small=memory)))["stages"]
+        stages = json.loads(pipeline_to_json(*planned("ftpipehd", small=memory)))["stages"]
         return sum(stage["layers"][1] - stage["layers"][0] + 1 for stage in stages if stage["device"] == "c")
 
     assert (share("60 MB"), share("30 MB")) == (4, 0)
@@ -66,4 +66,4 @@ def test_a_small_device_gets_what_fits() -> None:
 def test_windows_that_are_too_narrow_are_told() -> None:
     job, setup = planned("ftpipehd", schedule={"kind": "1f1b", "fill": "published"}, partition="equal")
     wide = planned("ftpipehd", partition="equal")
-    assert json.loads(as_json(job, setup))["period_s"] >= json.loads(as_json(*wide))["period_s"]
+    assert json.loads(pipeline_to_json(job, setup))["period_s"] >= json.loads(pipeline_to_json(*wide))["period_s"]

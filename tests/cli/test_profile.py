@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from potluck.model.profile import load
+from potluck.model.model_profile import load_profile
 from tests.cli.calling import Shell
 
 
@@ -12,7 +12,7 @@ def test_a_preset_gives_derived_seconds(potluck: Shell, tmp_path: Path) -> None:
     found = potluck("profile", "lenet", "--device", "pi4", "--batch", "8", "--out", tmp_path / "lenet.json")
     assert "lenet, batch of 8, derived for pi4" in found.out
     assert "conv1" in found.out
-    saved = load(tmp_path / "lenet.json")
+    saved = load_profile(tmp_path / "lenet.json")
     assert saved.totals.forward_s == pytest.approx(2 * saved.totals.macs * 8 / 12e9)
 
 

@@ -12,17 +12,17 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from potluck.cli.export import export
-from potluck.cli.report import report
-from potluck.cli.ui import ui
+from potluck.cli.export_command import export_command
+from potluck.cli.report_command import report_command
+from potluck.cli.ui_command import ui_command
 from potluck.errors import UserError
-from potluck.report.browser import find_browser
+from potluck.report.headless_browser import find_browser
 from tests.report.runs import keep, rounds
 
 APP = typer.Typer()
-APP.command("report")(report)
-APP.command("export")(export)
-APP.command("ui")(ui)
+APP.command("report")(report_command)
+APP.command("export")(export_command)
+APP.command("ui")(ui_command)
 
 
 def _call(*words: str | Path) -> str:
@@ -82,7 +82,7 @@ def test_the_page_is_served_until_it_is_stopped_also_while_somebody_follows_a_ru
     import httpx
 
     keep(tmp_path / "run", rounds(2), over=False)
-    program = "from pathlib import Path; from potluck.cli.ui import ui; ui(Path('.'), port=0)"
+    program = "from pathlib import Path; from potluck.cli.ui_command import ui_command; ui_command(Path('.'), port=0)"
     with subprocess.Popen(
         [sys.executable, "-u", "-c", program], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as server:

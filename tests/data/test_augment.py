@@ -17,7 +17,7 @@ def _images(count: int = 64) -> torch.Tensor:
 
 def test_every_image_is_a_crop_of_its_padded_self_perhaps_mirrored() -> None:
     images = _images()
-    varied = CropFlip(rows=2, columns=3, background=7).apply(images, np.random.default_rng(0))
+    varied = CropFlip(rows=2, columns=3, background=7).augment_images(images, np.random.default_rng(0))
     seen = set()
     for image, result in zip(images, varied, strict=True):
         padded = torch.full((3, 20, 18), 7, dtype=torch.uint8)
@@ -43,7 +43,7 @@ def _crop(padded: torch.Tensor, top: int, left: int, mirrored: bool) -> torch.Te
 
 def test_without_padding_and_flip_nothing_changes() -> None:
     images = _images()
-    assert torch.equal(CropFlip(rows=0, columns=0, flip=False).apply(images, np.random.default_rng(0)), images)
+    assert torch.equal(CropFlip(rows=0, columns=0, flip=False).augment_images(images, np.random.default_rng(0)), images)
 
 
 def test_the_generator_alone_decides() -> None:
@@ -57,7 +57,7 @@ def test_the_generator_alone_decides() -> None:
 
 def test_float_images_can_be_augmented() -> None:
     images = torch.rand(8, 1, 6, 6)
-    varied = CropFlip(rows=1, columns=1, background=0.5).apply(images, np.random.default_rng(0))
+    varied = CropFlip(rows=1, columns=1, background=0.5).augment_images(images, np.random.default_rng(0))
     assert varied.dtype == torch.float32
     assert not torch.equal(varied, images)
 

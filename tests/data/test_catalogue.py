@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from potluck.data import Dataset, Info, Source, check, from_tensors, info, load, names, parse
-from potluck.data.folder import Folder
-from potluck.data.synthetic import Synthetic
+from potluck.data.image_folder import ImageFolderSource
+from potluck.data.synthetic import SyntheticSource
 from potluck.errors import DataError, SettingError
 
 
@@ -34,11 +34,11 @@ def test_the_known_sets_are_listed_and_described() -> None:
 
 
 def test_options_are_written_after_the_name() -> None:
-    wanted = Synthetic(classes=4, shape=(3, 16, 16), noise=0.5)
+    wanted = SyntheticSource(classes=4, shape=(3, 16, 16), noise=0.5)
     assert parse("synthetic:classes=4,shape=3x16x16,noise=0.5") == wanted
     assert parse({"kind": "synthetic", "classes": 4, "shape": [3, 16, 16], "noise": 0.5}) == wanted
     assert parse(wanted) is wanted
-    assert parse("folder:/a,b/c=d,size=8x9,channels=1") == Folder(path="/a,b/c=d", size=(8, 9), channels=1)
+    assert parse("folder:/a,b/c=d,size=8x9,channels=1") == ImageFolderSource(path="/a,b/c=d", size=(8, 9), channels=1)
 
 
 @pytest.mark.parametrize(

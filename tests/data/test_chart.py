@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 
 from potluck.data import chart
-from potluck.data.splits import Iid
+from potluck.data.data_splits import IidSplit
 
 
 def test_each_device_is_a_row_and_each_class_a_column() -> None:
@@ -22,7 +22,7 @@ def test_little_still_shows() -> None:
 
 def test_many_devices_and_classes_are_summarised() -> None:
     labels = np.arange(1000) % 100
-    drawn = chart(Iid().assign(labels, 200, np.random.default_rng(0)), labels, 100).splitlines()
+    drawn = chart(IidSplit().assign_samples(labels, 200, np.random.default_rng(0)), labels, 100).splitlines()
     assert len(drawn) == 33
     assert "30 of 200 devices" in drawn[31]
     assert max(len(line) for line in drawn) <= 80

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from potluck.cli.data import app
+from potluck.cli.data_command import app
 from potluck.errors import DataError
 
 
@@ -40,6 +40,8 @@ def test_what_is_wrong_reaches_the_caller(tmp_path: Path) -> None:
 
 
 def test_importing_the_commands_loads_neither_torch_nor_numpy() -> None:
-    program = "import sys, potluck.cli.data; print([name for name in ('torch', 'numpy') if name in sys.modules])"
+    program = (
+        "import sys, potluck.cli.data_command; print([name for name in ('torch', 'numpy') if name in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -8,19 +8,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from potluck.data import files
-from potluck.data.files import Column, File, read_file, read_idx, read_npz
+from potluck.data import dataset_files
+from potluck.data.dataset_files import ColumnSpec, PublishedFile, read_idx, read_npz, read_published_file
 from potluck.errors import DataError
 
 CONTENT = bytes(range(200))
-FILE = File("some.bin", 200, "sha256:" + hashlib.sha256(CONTENT).hexdigest())
+FILE = PublishedFile("some.bin", 200, "sha256:" + hashlib.sha256(CONTENT).hexdigest())
 
 
 def test_a_file_is_read_plain_or_gzipped(tmp_path: Path) -> None:
     (tmp_path / "some.bin.gz").write_bytes(gzip.compress(CONTENT))
-    assert read_file(tmp_path, FILE).tobytes() == CONTENT
+    assert read_published_file(tmp_path, FILE).tobytes() == CONTENT
     (tmp_path / "some.bin").write_bytes(CONTENT)
-    assert read_file(tmp_path, FILE).tobytes() == CONTENT
+    assert read_published_file(tmp_path, FILE).tobytes() == CONTENT
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_a_file_is_read_plain_or_gzipped(tmp_path: Path) -> None:
 def test_a_truncated_or_wrong_file_is_refused(tmp_path: Path, content: bytes, problem: str) -> None:
     (tmp_path / "some.bin").write_bytes(content)
     with pytest.raises(DataError, match=problem):
-        read_file(tmp_path, FILE)
+        read_published_file(tmp_path, FILE)
 
 
 @pytest.mark.parametrize(
@@ -51,25 +51,25 @@ def test_a_truncated_or_wrong_file_is_refused(tmp_path: Path, content: bytes, pr
 def test_a_damaged_archive_is_refused(tmp_path: Path, content: bytes, problem: str) -> None:
     (tmp_path / "some.bin.gz").write_bytes(content)
     with pytest.raises(DataError, match=problem):
-        read_file(tmp_path, FILE)
+        read_published_file(tmp_path, FILE)
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"some\.bin is missing"):
-        read_file(tmp_path, FILE)
+        read_published_file(tmp_path, FILE)
 
 
 def test_an_idx_file_must_say_the_shape_that_is_expected(tmp_path: Path) -> None:
     values = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)
     content = bytes([0, 0, 8, 3, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0, 4]) + values.tobytes()
     (tmp_path / "some").write_bytes(content)
-    file = File("some", len(content), "md5:" + hashlib.md5(content).hexdigest())
+    file = PublishedFile("some", len(content), "md5:" + hashlib.md5(content).hexdigest())
     assert np.array_equal(read_idx(tmp_path, file, (2, 3, 4)), values)
     with pytest.raises(DataError, match="not an idx file of 2 x 4 x 3"):
         read_idx(tmp_path, file, (2, 4, 3))
 
 
-COLUMNS = {"x": Column("u", (2,)), "y": Column("iu"), "names": Column("U", aligned=False)}
+COLUMNS = {"x": ColumnSpec("u", (2,)), "y": ColumnSpec("iu"), "names": ColumnSpec("U", per_sample=False)}
 
 
 def _npz(path: Path, **changes: object) -> Path:
@@ -107,7 +107,7 @@ def test_a_damaged_npz_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_npz_that_claims_too_much_is_refused_unread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "LARGEST_BYTES", 1_000_000)
+    monkeypatch.setattr(dataset_files, "LARGEST_BYTES", 1_000_000)
     path = tmp_path / "bomb.npz"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("x.npy", bytes(2_000_000))

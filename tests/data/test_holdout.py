@@ -4,14 +4,14 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from potluck.data.holdout import holdout
+from potluck.data.holdout_split import split_holdout
 
 
 @given(labels=st.lists(st.integers(0, 6), min_size=2, max_size=200), share=st.floats(0, 0.5), seed=st.integers(0, 9))
 def test_a_holdout_is_disjoint_exhaustive_and_in_proportion(labels: list[int], share: float, seed: int) -> None:
     values = np.array(labels)
     count = round(share * len(values))
-    train, test = holdout(values, count, seed)
+    train, test = split_holdout(values, count, seed)
     assert sorted([*train, *test]) == list(range(len(values)))
     assert len(test) <= count
     assert set(values) == set(values[train])

@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 import torch
 
-from potluck.data.made_up import MadeUp, scramble
 from potluck.data.samples import Samples
+from potluck.data.scrambled_samples import ScrambledSamples, scramble_inputs
 
 
 @pytest.mark.parametrize("shape", [(3, 8, 8), (1, 5, 1), (12,)], ids=str)
 def test_what_is_scrambled_is_made_of_the_same_values_and_no_sample_any_more(shape: tuple[int, ...]) -> None:
     inputs = torch.randn(6, *shape, generator=torch.Generator().manual_seed(1))
-    made = scramble(inputs, np.random.default_rng(0))
+    made = scramble_inputs(inputs, np.random.default_rng(0))
     assert made.shape == inputs.shape
     assert set(made.flatten().tolist()) <= set(inputs.flatten().tolist())
     assert not any(torch.equal(one, other) for one in made for other in inputs)
@@ -21,9 +21,9 @@ def test_a_batch_has_own_samples_as_they_are_and_made_up_ones_beyond_all_classes
     x = torch.randn(10, 2, 4, 4, generator=torch.Generator().manual_seed(2))
     own = Samples(x, torch.arange(10) % 3)
     indices = np.array([4, -1, 2, -8])
-    inputs, labels = MadeUp(own, 3).batch(indices, np.random.default_rng(1))
+    inputs, labels = ScrambledSamples(own, 3).batch(indices, np.random.default_rng(1))
     assert labels.tolist() == [1, 3, 2, 3]
     assert torch.equal(inputs[[0, 2]], x[[4, 2]])
     assert not torch.equal(inputs[1], x[0])
-    again, _ = MadeUp(own, 3).batch(indices, np.random.default_rng(1))
+    again, _ = ScrambledSamples(own, 3).batch(indices, np.random.default_rng(1))
     assert torch.equal(again, inputs)

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from potluck.data import check, info, load
-from potluck.data.cifar import Cifar10, Cifar100
-from potluck.data.files import File
-from potluck.data.mnist import FashionMnist, Mnist
+from potluck.data.cifar import Cifar10Source, Cifar100Source
+from potluck.data.dataset_files import PublishedFile
+from potluck.data.mnist import FashionMnistSource, MnistSource
 from potluck.errors import DataError
 
 
@@ -24,11 +24,11 @@ def _no_other_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
-def _put(folder: Path, name: str, content: bytes, *, packed: bool = False) -> File:
+def _put(folder: Path, name: str, content: bytes, *, packed: bool = False) -> PublishedFile:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / (f"{name}.gz" if packed else name)
     path.write_bytes(gzip.compress(content) if packed else content)
-    return File(name, len(content), "sha256:" + hashlib.sha256(content).hexdigest())
+    return PublishedFile(name, len(content), "sha256:" + hashlib.sha256(content).hexdigest())
 
 
 def _cifar_rows(count: int, label_bytes: int, seed: int) -> np.ndarray:
@@ -43,7 +43,7 @@ def test_cifar10_is_read_as_published(tmp_path: Path, monkeypatch: pytest.Monkey
     names = ["data_batch_1.bin", "data_batch_2.bin", "test_batch.bin"]
     rows = [_cifar_rows(20, 1, seed) for seed in range(3)]
     files = [_put(folder, name, part.tobytes()) for name, part in zip(names, rows, strict=True)]
-    monkeypatch.setattr(Cifar10, "files", tuple(files))
+    monkeypatch.setattr(Cifar10Source, "files", tuple(files))
     data = load("cifar10", tmp_path)
     assert (len(data.train), len(data.test), data.shape, len(data.classes)) == (40, 20, (3, 32, 32), 10)
     assert data.train.x.dtype == torch.uint8
@@ -58,7 +58,7 @@ def test_cifar100_offers_fine_and_coarse_labels(tmp_path: Path, monkeypatch: pyt
     rows[:, 0], rows[:, 1] = np.arange(20), np.arange(20) * 5
     folder = tmp_path / "cifar-100-binary"
     files = tuple(_put(folder, name, rows.tobytes()) for name in ("train.bin", "test.bin"))
-    monkeypatch.setattr(Cifar100, "files", files)
+    monkeypatch.setattr(Cifar100Source, "files", files)
     fine, coarse = load("cifar100", tmp_path), load("cifar100:labels=coarse", tmp_path)
     assert fine.train.y.tolist() == list(range(0, 100, 5))
     assert coarse.train.y.tolist() == list(range(20))
@@ -71,7 +71,7 @@ def test_a_wrong_label_with_the_right_checksum_is_refused(tmp_path: Path, monkey
     rows[5, 0] = 10
     folder = tmp_path / "cifar-10-batches-bin"
     files = tuple(_put(folder, name, rows.tobytes()) for name in ("data_batch_1.bin", "test_batch.bin"))
-    monkeypatch.setattr(Cifar10, "files", files)
+    monkeypatch.setattr(Cifar10Source, "files", files)
     with pytest.raises(DataError, match="labels go from 0 to 10"):
         load("cifar10", tmp_path)
 
@@ -82,9 +82,11 @@ def test_a_truncated_cifar_file_is_refused_by_its_published_size(tmp_path: Path)
         check("cifar10", tmp_path)
 
 
-@pytest.mark.parametrize(("name", "kind", "packed"), [("mnist", Mnist, False), ("fashion-mnist", FashionMnist, True)])
+@pytest.mark.parametrize(
+    ("name", "kind", "packed"), [("mnist", MnistSource, False), ("fashion-mnist", FashionMnistSource, True)]
+)
 def test_idx_sets_are_read_plain_and_gzipped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, kind: type[Mnist], packed: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, kind: type[MnistSource], packed: bool
 ) -> None:
     rng = np.random.default_rng(0)
     files = []
@@ -235,6 +237,6 @@ def test_a_missing_set_says_where_it_looked_and_how_to_get_it(tmp_path: Path, mo
 
 def test_an_incomplete_set_names_the_missing_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = _put(tmp_path / "cifar-10-batches-bin", "data_batch_1.bin", _cifar_rows(5, 1, 0).tobytes())
-    monkeypatch.setattr(Cifar10, "files", (file, File("test_batch.bin", 1, "md5:")))
+    monkeypatch.setattr(Cifar10Source, "files", (file, PublishedFile("test_batch.bin", 1, "md5:")))
     with pytest.raises(DataError, match=r"test_batch\.bin is missing"):
         load("cifar10", tmp_path)

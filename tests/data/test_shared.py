@@ -5,11 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from potluck.data.shared import Everything, OwnGroups
-from potluck.data.splits import Split
+from potluck.data.data_splits import Split
+from potluck.data.overlapping_splits import ClassGroupSplit, ReplicatedSplit
 from potluck.errors import DataError, SettingError
-from potluck.planning.groups import dealt
-from potluck.settings import decode, encode
+from potluck.planning.groups import assign_round_robin
+from potluck.settings import decode_settings, encode_settings
 
 LABELS = np.repeat(np.arange(6), 20)
 
@@ -19,16 +19,16 @@ def rng() -> np.random.Generator:
 
 
 def test_everyone_may_hold_everything() -> None:
-    held = Everything().assign(LABELS, 3, rng())
+    held = ReplicatedSplit().assign_samples(LABELS, 3, rng())
     assert all(np.array_equal(part, np.arange(120)) for part in held)
 
 
 @pytest.mark.parametrize("devices", [1, 2, 3, 5, 7])
 def test_own_classes_are_shared_out_once_and_the_rest_comes_on_top(devices: int) -> None:
-    split = OwnGroups(groups=3, rest=0.5)
-    held = split.assign(LABELS, devices, rng())
+    split = ClassGroupSplit(groups=3, rest=0.5)
+    held = split.assign_samples(LABELS, devices, rng())
     mine = []
-    for numbers, part in zip(dealt(devices, 3), held, strict=True):
+    for numbers, part in zip(assign_round_robin(devices, 3), held, strict=True):
         own = np.isin(LABELS[part] // 2, numbers)
         mine.append(part[own])
         assert (~own).sum() == min(round(0.5 * own.sum()), (~np.isin(LABELS // 2, numbers)).sum())
@@ -37,14 +37,14 @@ def test_own_classes_are_shared_out_once_and_the_rest_comes_on_top(devices: int)
 
 
 def test_groups_may_be_given() -> None:
-    first, second = OwnGroups(groups=((0, 5), (1, 2, 3, 4)), rest=0).assign(LABELS, 2, rng())
+    first, second = ClassGroupSplit(groups=((0, 5), (1, 2, 3, 4)), rest=0).assign_samples(LABELS, 2, rng())
     assert set(LABELS[first]) == {0, 5}
     assert set(LABELS[second]) == {1, 2, 3, 4}
 
 
 def test_devices_may_be_named_with_many_groups_or_few_and_share_some() -> None:
-    split = OwnGroups(groups=3, rest=0, held={"b": (0, 2), "c": (2,)}).among(["a", "b", "c"])
-    first, second, third = split.assign(LABELS, 3, rng())
+    split = ClassGroupSplit(groups=3, rest=0, held={"b": (0, 2), "c": (2,)}).for_devices(["a", "b", "c"])
+    first, second, third = split.assign_samples(LABELS, 3, rng())
     assert set(LABELS[first]) == {0, 1, 2, 3, 4, 5}  # the only one of which nothing is said is dealt all
     assert set(LABELS[second]) == {0, 1, 4, 5}
     assert set(LABELS[third]) == {4, 5}
@@ -52,28 +52,28 @@ def test_devices_may_be_named_with_many_groups_or_few_and_share_some() -> None:
 
 
 def test_the_samples_of_a_group_that_nobody_has_are_rest_for_the_others() -> None:
-    split = OwnGroups(groups=3, rest=10.0).as_trained(((0, 1), (2, 3), (4, 5)), {"a": (0,), "b": (2,)})
-    for part in split.assign(LABELS, 2, rng()):
+    split = ClassGroupSplit(groups=3, rest=10.0).for_trained_groups(((0, 1), (2, 3), (4, 5)), {"a": (0,), "b": (2,)})
+    for part in split.assign_samples(LABELS, 2, rng()):
         assert {2, 3} <= set(LABELS[part])
 
 
 def test_nothing_is_said_twice() -> None:
     groups = ((0, 5), (1, 2, 3, 4))
     for given in (None, 2, groups):
-        assert OwnGroups(groups=given).as_trained(groups, {"a": (0,)}).groups == groups
+        assert ClassGroupSplit(groups=given).for_trained_groups(groups, {"a": (0,)}).groups == groups
     for given in (3, ((0, 1), (2, 3, 4, 5))):
         with pytest.raises(SettingError, match=r"split.groups: devices train 2 groups"):
-            OwnGroups(groups=given).as_trained(groups, {"a": (0,)})
+            ClassGroupSplit(groups=given).for_trained_groups(groups, {"a": (0,)})
     with pytest.raises(SettingError, match=r"split.held: the split follows"):
-        OwnGroups(held={"a": (0,)}).as_trained(groups, {"a": (0,)})
+        ClassGroupSplit(held={"a": (0,)}).for_trained_groups(groups, {"a": (0,)})
 
 
 def test_a_group_without_samples_is_refused() -> None:
     with pytest.raises(DataError, match="no sample of the classes"):
-        OwnGroups(groups=((0, 1), (2,), (3, 4, 5))).assign(LABELS[LABELS != 2], 3, rng())
+        ClassGroupSplit(groups=((0, 1), (2,), (3, 4, 5))).assign_samples(LABELS[LABELS != 2], 3, rng())
 
 
 @pytest.mark.parametrize("table", ["everything", {"kind": "class-groups", "groups": [[0, 1], [2]], "rest": 2.0}])
 def test_they_can_be_written_down(table: Any) -> None:
-    split = decode(table, Split)
-    assert decode(encode(split), Split) == split
+    split = decode_settings(table, Split)
+    assert decode_settings(encode_settings(split), Split) == split

@@ -5,17 +5,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from potluck.data.splits import ByOwner, Classes, Dirichlet, Iid, PowerLaw, Shards, Split
+from potluck.data.data_splits import ClassSplit, DirichletSplit, IidSplit, OwnerSplit, PowerLawSplit, ShardSplit, Split
 from potluck.errors import DataError, SettingError
-from potluck.settings import decode, encode, kinds
+from potluck.settings import decode_settings, encode_settings, part_kinds
 
 SPLITS = st.one_of(
-    st.just(Iid()),
-    st.builds(Dirichlet, alpha=st.floats(0.001, 100), min_samples=st.integers(1, 4)),
-    st.builds(Shards, per_device=st.integers(1, 4)),
-    st.builds(Classes, per_device=st.integers(1, 4)),
-    st.just(ByOwner()),
-    st.builds(PowerLaw, exponent=st.floats(0, 20)),
+    st.just(IidSplit()),
+    st.builds(DirichletSplit, alpha=st.floats(0.001, 100), min_samples=st.integers(1, 4)),
+    st.builds(ShardSplit, per_device=st.integers(1, 4)),
+    st.builds(ClassSplit, per_device=st.integers(1, 4)),
+    st.just(OwnerSplit()),
+    st.builds(PowerLawSplit, exponent=st.floats(0, 20)),
 )
 
 
@@ -23,14 +23,14 @@ def _too_much_asked(split: Split, labels: np.ndarray, devices: int, owners: int)
     """Whether a split that refused had a reason to."""
     _, sizes = np.unique(labels, return_counts=True)
     match split:
-        case Dirichlet(min_samples=least):
+        case DirichletSplit(min_samples=least):
             return len(labels) < devices * least
-        case Shards(per_device=shards):
+        case ShardSplit(per_device=shards):
             return len(labels) < devices * shards
-        case Classes(per_device=few):
+        case ClassSplit(per_device=few):
             scarce = bool(sizes.min() < -(-devices * few // len(sizes)))
             return few > len(sizes) or devices * few < len(sizes) or scarce
-        case ByOwner():
+        case OwnerSplit():
             return owners < devices
     return False
 
@@ -51,23 +51,23 @@ def test_a_split_deals_out_everything_once_leaves_nobody_empty_or_says_why(
 ) -> None:
     values, owner = np.array(labels), np.arange(len(labels)) % owners
     try:
-        held = split.assign(values, devices, np.random.default_rng(seed), owner)
+        held = split.assign_samples(values, devices, np.random.default_rng(seed), owner)
     except DataError:
         assert len(labels) < devices or _too_much_asked(split, values, devices, len(np.unique(owner)))
         return
     assert len(held) == devices
     assert sorted(np.concatenate(held)) == list(range(len(labels)))
     assert all(len(part) and part.dtype == np.int64 for part in held)
-    again = split.assign(values, devices, np.random.default_rng(seed), owner)
+    again = split.assign_samples(values, devices, np.random.default_rng(seed), owner)
     assert all(np.array_equal(one, other) for one, other in zip(held, again, strict=True))
 
 
 @given(split=SPLITS, devices=st.integers(3, 40), seed=st.integers(0, 2**32))
 def test_with_plenty_of_samples_every_split_succeeds(split: Split, devices: int, seed: int) -> None:
     labels = _balanced(classes=4, each=200)
-    if isinstance(split, Classes) and split.per_device * devices < 4:
+    if isinstance(split, ClassSplit) and split.per_device * devices < 4:
         return
-    held = split.assign(labels, devices, np.random.default_rng(seed), np.arange(len(labels)) % 40)
+    held = split.assign_samples(labels, devices, np.random.default_rng(seed), np.arange(len(labels)) % 40)
     assert min(len(part) for part in held) >= 1
 
 
@@ -77,7 +77,7 @@ def test_with_plenty_of_samples_every_split_succeeds(split: Split, devices: int,
 def test_nobody_holds_more_classes_than_allowed(per_device: int, labels: list[int], seed: int) -> None:
     values = np.array(labels)
     try:
-        held = Classes(per_device=per_device).assign(values, 5, np.random.default_rng(seed))
+        held = ClassSplit(per_device=per_device).assign_samples(values, 5, np.random.default_rng(seed))
     except DataError:
         return
     assert max(len(np.unique(values[part])) for part in held) <= per_device
@@ -85,20 +85,20 @@ def test_nobody_holds_more_classes_than_allowed(per_device: int, labels: list[in
 
 def test_ten_devices_of_one_class_each_hold_the_ten_classes() -> None:
     labels = _balanced()
-    held = Classes(per_device=1).assign(labels, 10, np.random.default_rng(0))
+    held = ClassSplit(per_device=1).assign_samples(labels, 10, np.random.default_rng(0))
     assert sorted(int(np.unique(labels[part]).item()) for part in held) == list(range(10))
     assert [len(part) for part in held] == [100] * 10
 
 
 def test_classes_are_shared_evenly_by_their_holders() -> None:
     labels = _balanced()
-    held = Classes(per_device=2).assign(labels, 20, np.random.default_rng(0))
+    held = ClassSplit(per_device=2).assign_samples(labels, 20, np.random.default_rng(0))
     assert [len(part) for part in held] == [50] * 20
     assert all(len(np.unique(labels[part])) == 2 for part in held)
 
 
 def test_iid_parts_differ_by_one_at_most() -> None:
-    sizes = [len(part) for part in Iid().assign(np.zeros(103), 10, np.random.default_rng(0))]
+    sizes = [len(part) for part in IidSplit().assign_samples(np.zeros(103), 10, np.random.default_rng(0))]
     assert set(sizes) == {10, 11}
 
 
@@ -106,7 +106,7 @@ def test_a_smaller_alpha_means_fewer_classes_per_device() -> None:
     labels = _balanced()
 
     def classes_held(alpha: float) -> float:
-        held = Dirichlet(alpha=alpha).assign(labels, 10, np.random.default_rng(0))
+        held = DirichletSplit(alpha=alpha).assign_samples(labels, 10, np.random.default_rng(0))
         return float(np.mean([len(np.unique(labels[part])) for part in held]))
 
     assert classes_held(0.05) < 4 < 8 < classes_held(10)
@@ -114,20 +114,20 @@ def test_a_smaller_alpha_means_fewer_classes_per_device() -> None:
 
 @given(alpha=st.floats(0.001, 1), least=st.integers(1, 50), seed=st.integers(0, 99))
 def test_dirichlet_keeps_its_minimum(alpha: float, least: int, seed: int) -> None:
-    held = Dirichlet(alpha=alpha, min_samples=least).assign(_balanced(), 20, np.random.default_rng(seed))
+    held = DirichletSplit(alpha=alpha, min_samples=least).assign_samples(_balanced(), 20, np.random.default_rng(seed))
     assert min(len(part) for part in held) >= least
 
 
 def test_two_shards_hold_few_classes() -> None:
     labels = _balanced()
-    held = Shards(per_device=2).assign(labels, 50, np.random.default_rng(0))
+    held = ShardSplit(per_device=2).assign_samples(labels, 50, np.random.default_rng(0))
     assert {len(part) for part in held} == {20}
     assert max(len(np.unique(labels[part])) for part in held) == 2
 
 
 def test_an_owner_is_never_divided() -> None:
     owner = np.random.default_rng(1).integers(0, 30, 500)
-    held = ByOwner().assign(np.zeros(500, np.int64), 7, np.random.default_rng(0), owner)
+    held = OwnerSplit().assign_samples(np.zeros(500, np.int64), 7, np.random.default_rng(0), owner)
     owners = [set(owner[part]) for part in held]
     assert sum(len(one) for one in owners) == len(set().union(*owners)) == 30
     assert {len(one) for one in owners} == {4, 5}
@@ -136,48 +136,48 @@ def test_an_owner_is_never_divided() -> None:
 def test_more_devices_than_owners_or_no_owners_at_all_is_refused() -> None:
     labels = np.zeros(20, np.int64)
     with pytest.raises(DataError, match="2 owners cannot be split over 3 devices"):
-        ByOwner().assign(labels, 3, np.random.default_rng(0), np.arange(20) % 2)
+        OwnerSplit().assign_samples(labels, 3, np.random.default_rng(0), np.arange(20) % 2)
     with pytest.raises(DataError, match="does not say whose"):
-        ByOwner().assign(labels, 3, np.random.default_rng(0))
+        OwnerSplit().assign_samples(labels, 3, np.random.default_rng(0))
 
 
 def test_power_law_sizes_fall_as_their_exponent_says() -> None:
-    held = PowerLaw(exponent=1.0).assign(np.zeros(10_000), 10, np.random.default_rng(0))
+    held = PowerLawSplit(exponent=1.0).assign_samples(np.zeros(10_000), 10, np.random.default_rng(0))
     sizes = np.array(sorted((len(part) for part in held), reverse=True))
     np.testing.assert_allclose(sizes[0] / sizes, np.arange(1, 11), rtol=0.02)
-    even = PowerLaw(exponent=0).assign(np.zeros(100), 10, np.random.default_rng(0))
+    even = PowerLawSplit(exponent=0).assign_samples(np.zeros(100), 10, np.random.default_rng(0))
     assert {len(part) for part in even} == {10}
 
 
 @pytest.mark.parametrize(
     ("split", "devices", "problem"),
     [
-        (Iid(), 31, "30 samples cannot be split over 31 devices"),
-        (Iid(), 0, "at least one device"),
-        (Shards(per_device=4), 10, "40 shards"),
-        (Dirichlet(min_samples=4), 10, "too few for 10 devices"),
-        (Classes(per_device=4), 5, "only 3"),
-        (Classes(per_device=1), 2, "give each at least 2"),
+        (IidSplit(), 31, "30 samples cannot be split over 31 devices"),
+        (IidSplit(), 0, "at least one device"),
+        (ShardSplit(per_device=4), 10, "40 shards"),
+        (DirichletSplit(min_samples=4), 10, "too few for 10 devices"),
+        (ClassSplit(per_device=4), 5, "only 3"),
+        (ClassSplit(per_device=1), 2, "give each at least 2"),
     ],
 )
 def test_what_cannot_be_done_is_refused_with_the_reason(split: Split, devices: int, problem: str) -> None:
     with pytest.raises(DataError, match=problem):
-        split.assign(np.arange(30) % 3, devices, np.random.default_rng(0))
+        split.assign_samples(np.arange(30) % 3, devices, np.random.default_rng(0))
 
 
 def test_float_targets_can_be_split_evenly_but_not_by_class() -> None:
     targets = np.linspace(0, 1, 50)
-    assert len(PowerLaw().assign(targets, 5, np.random.default_rng(0))) == 5
+    assert len(PowerLawSplit().assign_samples(targets, 5, np.random.default_rng(0))) == 5
     with pytest.raises(DataError, match="integer labels"):
-        Dirichlet().assign(targets, 5, np.random.default_rng(0))
+        DirichletSplit().assign_samples(targets, 5, np.random.default_rng(0))
 
 
 def test_splits_are_parts_with_checked_settings() -> None:
-    assert set(kinds(Split)) >= {"iid", "dirichlet", "shards", "classes", "owner", "power-law"}
-    split = decode({"kind": "dirichlet", "alpha": 0.1}, Split, "split")
-    assert split == Dirichlet(alpha=0.1)
-    assert decode(encode(split), Split) == split
+    assert set(part_kinds(Split)) >= {"iid", "dirichlet", "shards", "classes", "owner", "power-law"}
+    split = decode_settings({"kind": "dirichlet", "alpha": 0.1}, Split, "split")
+    assert split == DirichletSplit(alpha=0.1)
+    assert decode_settings(encode_settings(split), Split) == split
     with pytest.raises(SettingError, match=r"split\.alpha"):
-        decode({"kind": "dirichlet", "alpha": 0}, Split, "split")
+        decode_settings({"kind": "dirichlet", "alpha": 0}, Split, "split")
     with pytest.raises(SettingError, match=r"split\.per_device"):
-        decode({"kind": "shards", "per_device": 0}, Split, "split")
+        decode_settings({"kind": "shards", "per_device": 0}, Split, "split")

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from potluck.errors import SettingError
-from potluck.explore import Exploration, Findings, Progress, as_in, explore
-from potluck.explore.expedition import spearman
-from potluck.explore.shelf import Shelf
-from potluck.explore.trial import Question, Trial
+from potluck.explore import Exploration, ExplorationProgress, ExplorationResult, explore, settings_from_job
+from potluck.explore.candidate_evaluator import CandidateEvaluator, EvaluationRequest
+from potluck.explore.evaluation_cache import EvaluationCache
+from potluck.explore.exploration_run import rank_correlation
 from potluck.job import make
-from potluck.settings import decode
-from potluck.task import TaskSettings, build
+from potluck.settings import decode_settings
+from potluck.task import TaskSettings, build_task
 
-TASK = decode(
+TASK = decode_settings(
     {"model": "mlp", "data": {"kind": "synthetic", "train": 800, "noise": 2.0}, "options": {"hidden": [24, 16]}},
     TaskSettings,
 )
@@ -25,9 +25,9 @@ SETTINGS = Exploration(
 )  # fmt: skip
 
 
-def run(cache: Path | None = None, **changes: object) -> tuple[Findings, list[Progress]]:
-    told: list[Progress] = []
-    settings = decode({**_plain(SETTINGS), **changes}, Exploration)
+def run(cache: Path | None = None, **changes: object) -> tuple[ExplorationResult, list[ExplorationProgress]]:
+    told: list[ExplorationProgress] = []
+    settings = decode_settings({**_plain(SETTINGS), **changes}, Exploration)
     return explore(TASK, settings, cache=cache, progress=told.append), told
 
 
@@ -61,10 +61,10 @@ def test_the_same_seed_finds_the_same_and_a_kept_evaluation_is_not_made_again(tm
 
 
 def test_another_experiment_does_not_find_these_answers(tmp_path: Path) -> None:
-    question = Question("training", (3, 4), 0)
-    Shelf(tmp_path / "kept.jsonl", "one").put(question, 0.5)
-    assert Shelf(tmp_path / "kept.jsonl", "one").find(question) == 0.5
-    assert Shelf(tmp_path / "kept.jsonl", "other").find(question) is None
+    question = EvaluationRequest("training", (3, 4), 0)
+    EvaluationCache(tmp_path / "kept.jsonl", "one").store_score(question, 0.5)
+    assert EvaluationCache(tmp_path / "kept.jsonl", "one").find_score(question) == 0.5
+    assert EvaluationCache(tmp_path / "kept.jsonl", "other").find_score(question) is None
 
 
 @pytest.mark.parametrize("proxy", ["alignment", "brief"])
@@ -72,15 +72,15 @@ def test_a_proxy_searches_and_says_how_well_it_ranks(proxy: str) -> None:
     found, told = run(proxy=proxy)
     assert found.correlation is not None
     assert -1 <= found.correlation <= 1
-    assert {progress.question.judge for progress in told} == {proxy, "training"}
+    assert {progress.request.judge for progress in told} == {proxy, "training"}
 
 
 def test_a_trial_answers_the_same_whatever_was_asked_before() -> None:
-    trial = Trial(build(TASK, None), SETTINGS)
-    whole, half = Question("training", (24, 16), 0), Question("training", (12, 8), 0)
-    first = trial.answer(half)
-    assert trial.answer(whole) > 0
-    assert trial.answer(half) == first
+    trial = CandidateEvaluator(build_task(TASK, None), SETTINGS)
+    whole, half = EvaluationRequest("training", (24, 16), 0), EvaluationRequest("training", (12, 8), 0)
+    first = trial.evaluate_candidate(half)
+    assert trial.evaluate_candidate(whole) > 0
+    assert trial.evaluate_candidate(half) == first
 
 
 def test_time_ends_the_search() -> None:
@@ -90,9 +90,9 @@ def test_time_ends_the_search() -> None:
 
 
 def test_rank_correlation() -> None:
-    assert spearman([1, 2, 3, 4], [10, 20, 30, 40]) == pytest.approx(1)
-    assert spearman([1, 2, 3, 4], [4, 3, 2, 1]) == pytest.approx(-1)
-    assert spearman([1, 2, 2, 4], [1, 3, 2, 4]) == pytest.approx(0.9486833)
+    assert rank_correlation([1, 2, 3, 4], [10, 20, 30, 40]) == pytest.approx(1)
+    assert rank_correlation([1, 2, 3, 4], [4, 3, 2, 1]) == pytest.approx(-1)
+    assert rank_correlation([1, 2, 2, 4], [1, 3, 2, 4]) == pytest.approx(0.9486833)
 
 
 @pytest.mark.parametrize(
@@ -118,23 +118,25 @@ def test_rank_correlation() -> None:
 )  # fmt: skip
 def test_what_a_job_decides(recipe: str, rounds: dict[str, object], taken: dict[str, object]) -> None:
     tables = {"task": "pkg.mod:task", "fleet": "pi-shelf", "stop": {"rounds": 1}, "seed": 3}
-    found = as_in(make({**tables, "recipe": recipe, "rounds": rounds}))
+    found = settings_from_job(make({**tables, "recipe": recipe, "rounds": rounds}))
     assert found == {"seed": 3, **taken}
-    assert decode(found, Exploration).seed == 3
+    assert decode_settings(found, Exploration).seed == 3
 
 
 def test_scaling_follows_the_units_unless_it_is_said() -> None:
     assert [Exploration(units=units).scales for units in ("random", "leading")] == [True, False]
-    half = Question("training", (12, 8), 0)
-    ways = [decode({**_plain(SETTINGS), "scaled": scaled}, Exploration) for scaled in (None, True, False)]
-    default, scaled, unscaled = (Trial(build(TASK, None), way).answer(half) for way in ways)
+    half = EvaluationRequest("training", (12, 8), 0)
+    ways = [decode_settings({**_plain(SETTINGS), "scaled": scaled}, Exploration) for scaled in (None, True, False)]
+    default, scaled, unscaled = (
+        CandidateEvaluator(build_task(TASK, None), way).evaluate_candidate(half) for way in ways
+    )
     assert default == scaled != unscaled
-    assert ways[0].judged_by == ways[1].judged_by != ways[2].judged_by
+    assert ways[0].evaluation_settings == ways[1].evaluation_settings != ways[2].evaluation_settings
 
 
 def test_unknown_ways_are_refused() -> None:
     with pytest.raises(SettingError, match="population"):
-        decode({"populaton": 3}, Exploration)
+        decode_settings({"populaton": 3}, Exploration)
 
 
 @pytest.mark.long
@@ -145,7 +147,7 @@ def test_processes_answer_as_this_one_does() -> None:
 def test_what_a_vector_costs_can_be_measured(tmp_path: Path) -> None:
     cache = tmp_path / "evaluations.jsonl"
     found, told = run(cache, cost="seconds", repeats=1, generations=1)
-    timed = {progress.question.counts: progress.answer for progress in told if progress.question.judge == "seconds"}
+    timed = {progress.request.counts: progress.score for progress in told if progress.request.judge == "seconds"}
     assert all(seconds > 0 for seconds in timed.values())
     assert all(entry.macs <= found.table.baseline_macs for entry in found.table.entries)
     assert (found.table.cost, found.uniform.cost, run(generations=1)[0].table.cost) == ("seconds", "seconds", "macs")

@@ -6,13 +6,13 @@ import pytest
 
 from potluck.errors import SettingError
 from potluck.fleet import LINKS, PRESETS, Fleet
-from potluck.fleet.devices import Group, Link, expand
-from potluck.settings import decode
+from potluck.fleet.fleet_devices import DeviceGroup, Link, expand_group
+from potluck.settings import decode_settings
 from potluck.units import Bytes, BytesPerSecond, FlopsPerSecond
 
 
 def _fleet(*groups: dict[str, Any], **more: Any) -> Fleet:
-    return decode({"devices": list(groups), **more}, Fleet)
+    return decode_settings({"devices": list(groups), **more}, Fleet)
 
 
 def test_the_presets_are_those_that_people_own_with_their_sources() -> None:
@@ -33,25 +33,25 @@ def test_a_pi_is_slower_than_a_jetson_and_a_laptop_slower_than_a_desktop() -> No
 
 
 def test_a_group_is_so_many_devices_alike() -> None:
-    names = [device.name for device in expand(Group(preset="pi4", count=3))]
+    names = [device.name for device in expand_group(DeviceGroup(preset="pi4", count=3))]
     assert names == ["pi4-0", "pi4-1", "pi4-2"]
-    (alone,) = expand(Group(preset="pi4", name="shelf"))
+    (alone,) = expand_group(DeviceGroup(preset="pi4", name="shelf"))
     assert alone.name == "shelf"
     assert alone.flops == PRESETS["pi4"].flops
     assert alone.link == LINKS["wifi"]
 
 
 def test_what_a_group_says_goes_above_its_preset() -> None:
-    group = Group(
+    group = DeviceGroup(
         preset="pi4", flops=FlopsPerSecond(5), memory=Bytes(7), link=Link(up=BytesPerSecond(3), down=BytesPerSecond(4))
     )
-    (device,) = expand(group)
+    (device,) = expand_group(group)
     assert (device.flops, device.memory, device.link.up, device.link.down) == (5.0, 7.0, 3.0, 4.0)
-    assert expand(Group(preset="pi4", link="lan"))[0].link == LINKS["lan"]
+    assert expand_group(DeviceGroup(preset="pi4", link="lan"))[0].link == LINKS["lan"]
 
 
 def test_a_device_without_preset_needs_a_name_and_a_speed() -> None:
-    (device,) = expand(Group(name="mine", flops=FlopsPerSecond(1e9)))
+    (device,) = expand_group(DeviceGroup(name="mine", flops=FlopsPerSecond(1e9)))
     assert device.link == LINKS["wifi"]
     assert device.memory == Bytes.parse("4 GiB")
 
@@ -99,8 +99,8 @@ def test_a_fault_must_name_a_device_that_is_there() -> None:
 
 
 def test_the_coordinator_has_a_link_too() -> None:
-    assert _fleet({"preset": "pi4"}).coordinator.access == LINKS["server"]
+    assert _fleet({"preset": "pi4"}).coordinator.resolved_link == LINKS["server"]
     own = _fleet({"preset": "pi4"}, coordinator={"link": {"up": "1 Mbit/s"}})
-    assert own.coordinator.access.up == 125e3
+    assert own.coordinator.resolved_link.up == 125e3
     with pytest.raises(SettingError, match=r"coordinator.*'fibre' is not known"):
         _fleet({"preset": "pi4"}, coordinator={"link": "fibre"})

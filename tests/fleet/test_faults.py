@@ -11,19 +11,19 @@ from hypothesis import strategies as st
 from potluck import seeds
 from potluck.errors import SettingError
 from potluck.fleet.faults import (
-    Change,
-    Crash,
+    CrashFault,
     Fault,
-    Join,
-    Leave,
-    Lose,
-    Partition,
-    Restart,
-    Slow,
-    in_order,
-    streams,
+    FleetChange,
+    JoinFault,
+    LeaveFault,
+    MessageLossFault,
+    PartitionFault,
+    RestartFault,
+    SlowdownFault,
+    fault_streams,
+    merge_by_time,
 )  # fmt: skip
-from potluck.settings import decode
+from potluck.settings import decode_settings
 from potluck.units import Seconds
 
 LASTING = st.floats(0, 100).map(Seconds)
@@ -33,56 +33,70 @@ TIMES: st.SearchStrategy[dict[str, Any]] = st.one_of(
 )
 FAULTS = TIMES.flatmap(
     lambda when: st.one_of(
-        st.builds(lambda restart: Crash(restart=restart, **when), st.one_of(st.none(), LASTING)),
-        st.just(Restart(**when)),
-        st.builds(lambda back: Leave(back=back, **when), st.one_of(st.none(), LASTING)),
-        st.just(Join(**when)),
-        st.builds(lambda lasting: Partition(lasting=lasting, **when), LASTING),
-        st.builds(lambda lasting: Slow(lasting=lasting, **when), LASTING),
-        st.builds(lambda lasting: Lose(lasting=lasting, **when), LASTING),
+        st.builds(lambda restart: CrashFault(restart=restart, **when), st.one_of(st.none(), LASTING)),
+        st.just(RestartFault(**when)),
+        st.builds(lambda back: LeaveFault(back=back, **when), st.one_of(st.none(), LASTING)),
+        st.just(JoinFault(**when)),
+        st.builds(lambda lasting: PartitionFault(lasting=lasting, **when), LASTING),
+        st.builds(lambda lasting: SlowdownFault(lasting=lasting, **when), LASTING),
+        st.builds(lambda lasting: MessageLossFault(lasting=lasting, **when), LASTING),
     )
 )
 
 
 def _rng(name: str) -> np.random.Generator:
-    return seeds.generator(1, name)
+    return seeds.child_generator(1, name)
 
 
 @given(fault=FAULTS)
 def test_a_rule_yields_changes_of_its_device_in_order_of_time(fault: Fault) -> None:
-    changes = list(itertools.islice(fault.stream("pi", _rng("x")), 60))
+    changes = list(itertools.islice(fault.change_stream("pi", _rng("x")), 60))
     assert changes
     assert all(change.device == "pi" and change.at >= 0 for change in changes)
     assert all(a.at <= b.at for a, b in itertools.pairwise(changes))
-    assert changes == list(itertools.islice(fault.stream("pi", _rng("x")), 60))
+    assert changes == list(itertools.islice(fault.change_stream("pi", _rng("x")), 60))
 
 
 @pytest.mark.parametrize(
     ("fault", "changes"),
     [
-        (Crash(at=Seconds(3)), [Change(3.0, "pi", "crash")]),
-        (Crash(at=Seconds(3), restart=Seconds(2)), [Change(3.0, "pi", "crash"), Change(5.0, "pi", "start")]),
-        (Restart(at=Seconds(3)), [Change(3.0, "pi", "crash"), Change(3.0, "pi", "start")]),
-        (Leave(at=Seconds(3)), [Change(3.0, "pi", "leave")]),
-        (Leave(at=Seconds(3), back=Seconds(1)), [Change(3.0, "pi", "leave"), Change(4.0, "pi", "start")]),
-        (Join(at=Seconds(3)), [Change(3.0, "pi", "start")]),
-        (Partition(at=Seconds(3)), [Change(3.0, "pi", "link", 0.0), Change(13.0, "pi", "link", 1.0)]),
-        (Slow(at=Seconds(3), factor=0.5), [Change(3.0, "pi", "slow", 0.5), Change(63.0, "pi", "slow", 1.0)]),
-        (Lose(at=Seconds(3), share=1.0), [Change(3.0, "pi", "lose", 1.0), Change(63.0, "pi", "lose", -1.0)]),
+        (CrashFault(at=Seconds(3)), [FleetChange(3.0, "pi", "crash")]),
+        (
+            CrashFault(at=Seconds(3), restart=Seconds(2)),
+            [FleetChange(3.0, "pi", "crash"), FleetChange(5.0, "pi", "start")],
+        ),
+        (RestartFault(at=Seconds(3)), [FleetChange(3.0, "pi", "crash"), FleetChange(3.0, "pi", "start")]),
+        (LeaveFault(at=Seconds(3)), [FleetChange(3.0, "pi", "leave")]),
+        (
+            LeaveFault(at=Seconds(3), back=Seconds(1)),
+            [FleetChange(3.0, "pi", "leave"), FleetChange(4.0, "pi", "start")],
+        ),
+        (JoinFault(at=Seconds(3)), [FleetChange(3.0, "pi", "start")]),
+        (PartitionFault(at=Seconds(3)), [FleetChange(3.0, "pi", "link", 0.0), FleetChange(13.0, "pi", "link", 1.0)]),
+        (
+            SlowdownFault(at=Seconds(3), factor=0.5),
+            [FleetChange(3.0, "pi", "slow", 0.5), FleetChange(63.0, "pi", "slow", 1.0)],
+        ),
+        (
+            MessageLossFault(at=Seconds(3), share=1.0),
+            [FleetChange(3.0, "pi", "lose", 1.0), FleetChange(63.0, "pi", "lose", -1.0)],
+        ),
     ],
 )
-def test_a_rule_at_a_time_happens_once(fault: Fault, changes: list[Change]) -> None:
-    assert list(fault.stream("pi", _rng("x"))) == changes
+def test_a_rule_at_a_time_happens_once(fault: Fault, changes: list[FleetChange]) -> None:
+    assert list(fault.change_stream("pi", _rng("x"))) == changes
 
 
 def test_a_rate_is_kept_on_average() -> None:
-    crashes = Restart(every=Seconds(20)).stream("pi", _rng("x"))
+    crashes = RestartFault(every=Seconds(20)).change_stream("pi", _rng("x"))
     ends = [change.at for change in itertools.islice(crashes, 4000) if change.what == "crash"]
     assert np.mean(np.diff(ends)) == pytest.approx(20, rel=0.1)
 
 
 def test_the_next_of_a_rate_waits_for_the_end_of_the_last() -> None:
-    changes = list(itertools.islice(Partition(every=Seconds(1), lasting=Seconds(50)).stream("pi", _rng("x")), 40))
+    changes = list(
+        itertools.islice(PartitionFault(every=Seconds(1), lasting=Seconds(50)).change_stream("pi", _rng("x")), 40)
+    )
     assert [change.value for change in changes] == [0.0, 1.0] * 20
 
 
@@ -91,22 +105,26 @@ def test_the_next_of_a_rate_waits_for_the_end_of_the_last() -> None:
     [("*", ["pi-0", "pi-1", "Pi-2"]), ("pi-*", ["pi-0", "pi-1"]), ("pi-1", ["pi-1"]), ("pi", []), ("?i-2", ["Pi-2"])],
 )
 def test_a_rule_names_devices_by_pattern(pattern: str, named: list[str]) -> None:
-    rule = Crash(device=pattern, at=Seconds(1))
-    assert [name for name in ("pi-0", "pi-1", "Pi-2") if rule.names(name)] == named
+    rule = CrashFault(device=pattern, at=Seconds(1))
+    assert [name for name in ("pi-0", "pi-1", "Pi-2") if rule.matches_device(name)] == named
 
 
 def test_who_joins_later_is_absent_at_first() -> None:
-    rules = [Join(device="a", at=Seconds(5)), Join(device="b", at=Seconds(0)), Crash(device="c", at=Seconds(1))]
-    _, absent = streams(rules, ["a", "b", "c"], _rng)
+    rules = [
+        JoinFault(device="a", at=Seconds(5)),
+        JoinFault(device="b", at=Seconds(0)),
+        CrashFault(device="c", at=Seconds(1)),
+    ]
+    _, absent = fault_streams(rules, ["a", "b", "c"], _rng)
     assert absent == {"a"}
-    assert not Join(every=Seconds(3)).starts_absent()
+    assert not JoinFault(every=Seconds(3)).starts_absent()
 
 
 def test_devices_draw_apart_and_do_not_disturb_each_other() -> None:
-    rule = Crash(every=Seconds(10))
-    (alone,), _ = streams([rule], ["b"], _rng)
-    (_, beside), _ = streams([rule], ["a", "b"], _rng)
-    (first, _), _ = streams([rule], ["a", "b"], _rng)
+    rule = CrashFault(every=Seconds(10))
+    (alone,), _ = fault_streams([rule], ["b"], _rng)
+    (_, beside), _ = fault_streams([rule], ["a", "b"], _rng)
+    (first, _), _ = fault_streams([rule], ["a", "b"], _rng)
     ours = [change.at for change in itertools.islice(alone, 9)]
     assert ours == [change.at for change in itertools.islice(beside, 9)]
     assert ours != [change.at for change in itertools.islice(first, 9)]
@@ -115,18 +133,18 @@ def test_devices_draw_apart_and_do_not_disturb_each_other() -> None:
 @given(found=st.lists(st.lists(st.integers(0, 5).map(float), max_size=6).map(sorted), max_size=5))
 def test_many_streams_become_one_in_order_with_ties_by_stream(found: list[list[float]]) -> None:
     named = [
-        [Change(at, f"{stream}", "crash", float(place)) for place, at in enumerate(times)]
+        [FleetChange(at, f"{stream}", "crash", float(place)) for place, at in enumerate(times)]
         for stream, times in enumerate(found)
     ]
-    merged = list(in_order([iter(changes) for changes in named]))
+    merged = list(merge_by_time([iter(changes) for changes in named]))
     assert merged == sorted(itertools.chain(*named), key=lambda change: (change.at, int(change.device), change.value))
 
 
 def test_an_endless_stream_does_not_hold_up_the_others() -> None:
-    endless = Restart(every=Seconds(1)).stream("a", _rng("a"))
-    once = Crash(at=Seconds(7)).stream("b", _rng("b"))
-    seen = list(itertools.takewhile(lambda change: change.at < 10, in_order([endless, once])))
-    assert Change(7.0, "b", "crash") in seen
+    endless = RestartFault(every=Seconds(1)).change_stream("a", _rng("a"))
+    once = CrashFault(at=Seconds(7)).change_stream("b", _rng("b"))
+    seen = list(itertools.takewhile(lambda change: change.at < 10, merge_by_time([endless, once])))
+    assert FleetChange(7.0, "b", "crash") in seen
     assert len(seen) > 5
 
 
@@ -145,5 +163,5 @@ def test_an_endless_stream_does_not_hold_up_the_others() -> None:
 )
 def test_a_rule_that_makes_no_sense_is_refused(raw: dict[str, object], path: str, says: str) -> None:
     with pytest.raises(SettingError, match=says) as caught:
-        decode(raw, Fault)
+        decode_settings(raw, Fault)
     assert caught.value.path == path

@@ -11,30 +11,30 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from potluck import seeds
-from potluck.fleet import Fleet, script, speed
-from potluck.fleet.faults import Change
-from potluck.settings import decode
+from potluck.fleet import Fleet, device_speed, fleet_changes
+from potluck.fleet.faults import FleetChange
+from potluck.settings import decode_settings
 from tests.time_limits import within
 
 Rng = Callable[[str], np.random.Generator]
 
 
 def _rng(seed: int = 0) -> Rng:
-    return lambda name: seeds.generator(seed, name)
+    return lambda name: seeds.child_generator(seed, name)
 
 
 def _fleet(*groups: dict[str, Any], faults: list[dict[str, Any]] | None = None) -> Fleet:
-    return decode({"devices": [{"preset": "pi4", **group} for group in groups], "faults": faults or []}, Fleet)
+    return decode_settings({"devices": [{"preset": "pi4", **group} for group in groups], "faults": faults or []}, Fleet)
 
 
-def _until(fleet: Fleet, end: float, seed: int = 0) -> tuple[list[Change], set[str]]:
+def _until(fleet: Fleet, end: float, seed: int = 0) -> tuple[list[FleetChange], set[str]]:
     """What happens before then, and who is absent at first; changes of nothing are left out."""
-    changes, absent = script(fleet, _rng(seed))
+    changes, absent = fleet_changes(fleet, _rng(seed))
     return [change for change in itertools.takewhile(lambda change: change.at < end, changes) if change.what], absent
 
 
 def _speed(fleet: Fleet, count: int = 50, seed: int = 0) -> list[tuple[float, float]]:
-    return list(itertools.islice(speed(fleet, fleet.members[0], _rng(seed)), count))
+    return list(itertools.islice(device_speed(fleet, fleet.members[0], _rng(seed)), count))
 
 
 def _levels(*pairs: tuple[float, float], **more: Any) -> dict[str, Any]:
@@ -54,7 +54,7 @@ def test_a_device_leaves_and_comes_back_as_its_availability_says() -> None:
 
 def test_a_device_that_is_not_available_at_first_is_absent() -> None:
     later = _fleet({"available": _levels((0, 0.2), (10, 1))})
-    assert _until(later, math.inf) == ([Change(10.0, "pi4", "start")], {"pi4"})
+    assert _until(later, math.inf) == ([FleetChange(10.0, "pi4", "start")], {"pi4"})
     never = _fleet({"name": "a", "available": {"kind": "constant", "level": 0}}, {"name": "b"})
     assert _until(never, math.inf) == ([], {"a"})
 
@@ -80,7 +80,7 @@ def test_a_walking_availability_alternates(seed: int) -> None:
 )
 def test_an_availability_that_never_crosses_one_half_does_not_hold_up_the_run(trace: dict[str, Any]) -> None:
     with within(0.5):
-        changes, _ = script(_fleet({"available": trace}), _rng())
+        changes, _ = fleet_changes(_fleet({"available": trace}), _rng())
         assert {change.what for change in itertools.islice(changes, 100)} == {""}
 
 

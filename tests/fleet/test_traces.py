@@ -10,33 +10,33 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from potluck.errors import SettingError
-from potluck.fleet.traces import Constant, FromCsv, Piecewise, RandomWalk, Trace
-from potluck.settings import decode
+from potluck.fleet.traces import ConstantTrace, CsvTrace, PiecewiseTrace, RandomWalkTrace, Trace
+from potluck.settings import decode_settings
 from potluck.units import Seconds
 
 
 def _pieces(trace: Trace, count: int = 200, seed: int = 0) -> list[tuple[float, float]]:
-    return list(itertools.islice(trace.pieces(np.random.default_rng(seed)), count))
+    return list(itertools.islice(trace.level_intervals(np.random.default_rng(seed)), count))
 
 
 @st.composite
-def piecewise(draw: st.DrawFn) -> Piecewise:
+def piecewise(draw: st.DrawFn) -> PiecewiseTrace:
     gaps = draw(st.lists(st.floats(0.001, 1e4), max_size=5))
     at = tuple(Seconds(end) for end in itertools.accumulate(gaps, initial=0.0))
     levels = tuple(draw(st.lists(st.floats(0, 4), min_size=len(at), max_size=len(at))))
     later = st.floats(0.001, 1e4).map(lambda more: Seconds(at[-1] + more))
     repeat = draw(st.one_of(st.none(), later) if any(levels) else st.none())
-    return Piecewise(at=at, levels=levels, repeat=repeat)
+    return PiecewiseTrace(at=at, levels=levels, repeat=repeat)
 
 
 @st.composite
-def walks(draw: st.DrawFn) -> RandomWalk:
+def walks(draw: st.DrawFn) -> RandomWalkTrace:
     low = draw(st.floats(0, 2))
     high = low + draw(st.floats(0.001, 2))
-    return RandomWalk(low=low, high=high, step=draw(st.floats(0, 9)), every=Seconds(draw(st.floats(0.01, 1e3))))
+    return RandomWalkTrace(low=low, high=high, step=draw(st.floats(0, 9)), every=Seconds(draw(st.floats(0.01, 1e3))))
 
 
-TRACES = st.one_of(st.builds(Constant, level=st.floats(0, 4)), piecewise(), walks())
+TRACES = st.one_of(st.builds(ConstantTrace, level=st.floats(0, 4)), piecewise(), walks())
 
 
 @given(trace=TRACES, seed=st.integers(0, 9))
@@ -51,29 +51,29 @@ def test_pieces_follow_each_other_and_repeat_with_the_generator(trace: Trace, se
 
 
 @given(walk=walks(), seed=st.integers(0, 9))
-def test_a_walk_stays_between_its_walls_and_moves_by_one_step_at_most(walk: RandomWalk, seed: int) -> None:
+def test_a_walk_stays_between_its_walls_and_moves_by_one_step_at_most(walk: RandomWalkTrace, seed: int) -> None:
     levels = [level for _, level in _pieces(walk, seed=seed)]
     assert all(walk.low <= level <= walk.high for level in levels)
     assert all(abs(b - a) <= walk.step + 1e-12 for a, b in itertools.pairwise(levels))
 
 
 def test_a_walk_visits_all_of_its_range() -> None:
-    levels = np.array([level for _, level in _pieces(RandomWalk(low=0.2, high=0.8, step=0.3), 4000)])
+    levels = np.array([level for _, level in _pieces(RandomWalkTrace(low=0.2, high=0.8, step=0.3), 4000)])
     seen, _ = np.histogram(levels, bins=6, range=(0.2, 0.8))
     assert seen.min() > 300
 
 
 def test_a_constant_says_that_it_never_changes() -> None:
-    assert Constant(level=0.25).steady == 0.25
-    assert RandomWalk().steady is None
-    assert Piecewise(at=(Seconds(0),), levels=(1.0,)).steady is None
-    assert _pieces(Constant(level=0.25)) == [(math.inf, 0.25)]
+    assert ConstantTrace(level=0.25).constant_level == 0.25
+    assert RandomWalkTrace().constant_level is None
+    assert PiecewiseTrace(at=(Seconds(0),), levels=(1.0,)).constant_level is None
+    assert _pieces(ConstantTrace(level=0.25)) == [(math.inf, 0.25)]
 
 
 def test_levels_change_at_the_times_given_and_start_over() -> None:
-    once = Piecewise(at=(Seconds(0), Seconds(30)), levels=(1.0, 0.4))
+    once = PiecewiseTrace(at=(Seconds(0), Seconds(30)), levels=(1.0, 0.4))
     assert _pieces(once) == [(30.0, 1.0), (math.inf, 0.4)]
-    again = Piecewise(at=(Seconds(0), Seconds(30)), levels=(1.0, 0.4), repeat=Seconds(40))
+    again = PiecewiseTrace(at=(Seconds(0), Seconds(30)), levels=(1.0, 0.4), repeat=Seconds(40))
     assert _pieces(again, 4) == [(30.0, 1.0), (40.0, 0.4), (70.0, 1.0), (80.0, 0.4)]
 
 
@@ -81,7 +81,7 @@ def test_a_csv_file_has_two_columns_and_maybe_a_header(tmp_path: Path) -> None:
     path = tmp_path / "levels.csv"
     for header in ("", "seconds,level\n"):
         path.write_text(f"{header}0,1\n10,0.5\n\n25.5,0\n")
-        assert _pieces(FromCsv(file=str(path))) == [(10.0, 1.0), (25.5, 0.5), (math.inf, 0.0)]
+        assert _pieces(CsvTrace(file=str(path))) == [(10.0, 1.0), (25.5, 0.5), (math.inf, 0.0)]
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_a_csv_file_that_is_no_trace_is_refused(content: str, says: str, tmp_pat
     path = tmp_path / "levels.csv"
     path.write_text(content)
     with pytest.raises(SettingError, match=says) as caught:
-        decode({"kind": "csv", "file": str(path)}, Trace, "speed")
+        decode_settings({"kind": "csv", "file": str(path)}, Trace, "speed")
     assert caught.value.path == "speed"
     assert "levels.csv" in str(caught.value)
 
@@ -112,7 +112,7 @@ def test_a_csv_file_that_is_not_there_or_no_text_is_refused(tmp_path: Path) -> N
     (tmp_path / "picture.csv").write_bytes(b"\xff\xd8\xff\x00")
     for name in ("none.csv", "picture.csv", "."):
         with pytest.raises(SettingError):
-            decode({"kind": "csv", "file": str(tmp_path / name)}, Trace)
+            decode_settings({"kind": "csv", "file": str(tmp_path / name)}, Trace)
 
 
 @pytest.mark.parametrize(
@@ -133,4 +133,4 @@ def test_a_csv_file_that_is_not_there_or_no_text_is_refused(tmp_path: Path) -> N
 )
 def test_a_trace_that_makes_no_sense_is_refused(raw: dict[str, object], says: str) -> None:
     with pytest.raises(SettingError, match=says):
-        decode(raw, Trace)
+        decode_settings(raw, Trace)

@@ -7,36 +7,36 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from potluck.errors import RunError
-from potluck.journal import Instant, Journal, Record, Scalar, Span, Tally, read
+from potluck.journal import Instant, Journal, JournalRecord, JournalTotals, Scalar, Span, read_journal
 
 NAMES = st.text(max_size=8)
 TIMES = st.floats(0, 1e12)
 FIELDS = st.dictionaries(NAMES, st.one_of(st.integers(-(2**53), 2**53), st.floats(-1e9, 1e9), NAMES, st.booleans()))
-RECORDS: st.SearchStrategy[Record] = st.one_of(
+RECORDS: st.SearchStrategy[JournalRecord] = st.one_of(
     st.builds(Span, NAMES, NAMES, TIMES, TIMES, FIELDS),
     st.builds(Instant, NAMES, NAMES, TIMES, FIELDS),
     st.builds(Scalar, NAMES, NAMES, TIMES, st.floats(allow_nan=False, allow_infinity=False), FIELDS),
 )
-SOME: list[Record] = [
+SOME: list[JournalRecord] = [
     Span("pi4-0", "pull", 0.0, 1.5, {"round": 0, "bytes": 10}),
     Instant("pi4-0", "crash", 2.0),
     Scalar("coordinator", "loss", 3.0, 0.1 + 0.2, {"round": 1}),
 ]
 
 
-def _written(path: Path, records: list[Record], position: int = 0) -> int:
+def _written(path: Path, records: list[JournalRecord], position: int = 0) -> int:
     with Journal(path, position) as journal:
         for record in records:
-            journal.write(record)
-        return journal.flush()
+            journal.write_record(record)
+        return journal.sync_to_disk()
 
 
 @settings(max_examples=40, deadline=None)
 @given(records=st.lists(RECORDS, max_size=8))
-def test_what_is_written_is_read(records: list[Record], tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_what_is_written_is_read(records: list[JournalRecord], tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.mktemp("journal") / "journal.jsonl"
     assert _written(path, records) == path.stat().st_size
-    assert list(read(path)) == records
+    assert list(read_journal(path)) == records
     assert path.read_bytes().count(b"\n") == len(records)
 
 
@@ -52,17 +52,17 @@ def test_a_journal_is_cut_where_a_checkpoint_says(tmp_path: Path) -> None:
     _written(path, [SOME[2]] * 50, position)
     with Journal(path, position) as journal:
         assert journal.position() == position
-        journal.write(SOME[2])
-    assert list(read(path)) == SOME
+        journal.write_record(SOME[2])
+    assert list(read_journal(path)) == SOME
 
 
 def test_the_position_counts_what_is_not_on_the_disk_yet(tmp_path: Path) -> None:
     path = tmp_path / "journal"
     with Journal(path) as journal:
-        journal.write(SOME[0])
+        journal.write_record(SOME[0])
         before = journal.position()
         assert path.stat().st_size < before
-        assert journal.flush() == before
+        assert journal.sync_to_disk() == before
         assert path.stat().st_size == before
 
 
@@ -70,7 +70,7 @@ def test_a_new_journal_forgets_what_was_there(tmp_path: Path) -> None:
     path = tmp_path / "journal"
     _written(path, SOME)
     _written(path, SOME[:1])
-    assert list(read(path)) == SOME[:1]
+    assert list(read_journal(path)) == SOME[:1]
 
 
 def test_a_journal_shorter_than_its_checkpoint_says_is_refused(tmp_path: Path) -> None:
@@ -82,12 +82,12 @@ def test_a_journal_shorter_than_its_checkpoint_says_is_refused(tmp_path: Path) -
 
 
 def test_a_journal_to_nowhere_still_counts() -> None:
-    tally = Tally()
+    tally = JournalTotals()
     with Journal(None, tally=tally) as journal:
         for record in SOME:
-            journal.write(record)
-        assert journal.position() == journal.flush() == 0
-    assert tally.devices(10.0)["pi4-0"]["pull_s"] == 1.5
+            journal.write_record(record)
+        assert journal.position() == journal.sync_to_disk() == 0
+    assert tally.device_summary(10.0)["pi4-0"]["pull_s"] == 1.5
 
 
 def test_a_torn_last_line_is_left_out(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_a_torn_last_line_is_left_out(tmp_path: Path) -> None:
     last = whole.rstrip(b"\n").rindex(b"\n") + 1
     for end in range(last, len(whole)):
         path.write_bytes(whole[:end])
-        assert list(read(path)) == SOME[:2]
+        assert list(read_journal(path)) == SOME[:2]
 
 
 def test_a_damaged_line_is_named(tmp_path: Path) -> None:
@@ -106,17 +106,17 @@ def test_a_damaged_line_is_named(tmp_path: Path) -> None:
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(lines[0] + b'{"kind":"wedding"}\n' + lines[2])
     with pytest.raises(RunError, match="line 2, is not a record"):
-        list(read(path))
+        list(read_journal(path))
 
 
 def test_a_missing_journal_is_named(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="cannot read journal"):
-        list(read(tmp_path / "none"))
+        list(read_journal(tmp_path / "none"))
 
 
 def test_closing_twice_is_closing(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal")
-    journal.write(SOME[0])
+    journal.write_record(SOME[0])
     journal.close()
     journal.close()
-    assert list(read(tmp_path / "journal")) == SOME[:1]
+    assert list(read_journal(tmp_path / "journal")) == SOME[:1]

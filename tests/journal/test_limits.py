@@ -1,9 +1,9 @@
 from __future__ import annotations
 
-from potluck.journal import Record, Span, Tally
+from potluck.journal import JournalRecord, JournalTotals, Span
 
 
-def _round(number: int, slow: str, part: str, *, by: float = 5.0) -> list[Record]:
+def _round(number: int, slow: str, part: str, *, by: float = 5.0) -> list[JournalRecord]:
     """A round of ten seconds in which one device takes longer for one part than the other."""
     start, records = 10.0 * number, []
     for name in ("a", "b"):
@@ -16,12 +16,12 @@ def _round(number: int, slow: str, part: str, *, by: float = 5.0) -> list[Record
     return [*records, Span("coordinator", "round", start, start + 10.0, fields)]
 
 
-def _limit(*rounds: list[Record]) -> str:
-    tally = Tally()
+def _limit(*rounds: list[JournalRecord]) -> str:
+    tally = JournalTotals()
     for records in rounds:
         for record in records:
-            tally.add(record)
-    return tally.limit(10.0 * len(rounds))
+            tally.add_record(record)
+    return tally.bottleneck_sentence(10.0 * len(rounds))
 
 
 def test_whoever_is_waited_for_is_named_with_its_reason() -> None:
@@ -48,25 +48,25 @@ def test_where_nobody_waits_the_busiest_is_named() -> None:
 
 
 def test_the_stages_of_a_pipeline_are_counted_as_computing() -> None:
-    tally = Tally()
-    tally.add(Span("a", "forward", 0.0, 4.0))
-    tally.add(Span("a", "backward", 4.0, 9.0))
-    assert "a was busy 90% of the time, above all with its processor" in tally.limit(10.0)
+    tally = JournalTotals()
+    tally.add_record(Span("a", "forward", 0.0, 4.0))
+    tally.add_record(Span("a", "backward", 4.0, 9.0))
+    assert "a was busy 90% of the time, above all with its processor" in tally.bottleneck_sentence(10.0)
 
 
 def test_transfers_at_the_same_time_do_not_make_more_than_all_of_it() -> None:
-    tally = Tally()
+    tally = JournalTotals()
     for _ in range(3):
-        tally.add(Span("a", "send", 0.0, 9.0))
-    assert "busy 100% of the time" in tally.limit(10.0)
+        tally.add_record(Span("a", "send", 0.0, 9.0))
+    assert "busy 100% of the time" in tally.bottleneck_sentence(10.0)
 
 
 def test_an_update_in_segments_is_one_update() -> None:
-    tally = Tally()
+    tally = JournalTotals()
     for layers in ([3, 5], [1, 2], [0, 0]):
-        tally.add(Span("a", "push", 0.0, 1.0, {"round": 0, "layers": layers}))
-    tally.add(Span("a", "push", 1.0, 2.0, {"round": 1}))
-    assert tally.load(["a"]).updates == 2
+        tally.add_record(Span("a", "push", 0.0, 1.0, {"round": 0, "layers": layers}))
+    tally.add_record(Span("a", "push", 1.0, 2.0, {"round": 1}))
+    assert tally.sum_devices(["a"]).updates == 2
 
 
 def test_where_streams_are_equally_slow_the_lack_of_data_is_said() -> None:

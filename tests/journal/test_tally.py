@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from potluck.journal import Instant, Journal, Record, Scalar, Span, Tally
-from potluck.journal.tally import Load
+from potluck.journal import Instant, Journal, JournalRecord, JournalTotals, Scalar, Span
+from potluck.journal.journal_totals import DeviceTotals
 
 SPANS = st.builds(
     lambda node, name, start, long, size: Span(node, name, float(start), float(start + long), {"bytes": size}),
@@ -18,13 +18,13 @@ SPANS = st.builds(
     st.integers(0, 1000),
 )
 INSTANTS = st.builds(Instant, st.sampled_from(["a", "b"]), st.sampled_from(["crash", "late"]), st.just(1.0))
-RECORDS: st.SearchStrategy[Record] = st.one_of(SPANS, INSTANTS)
+RECORDS: st.SearchStrategy[JournalRecord] = st.one_of(SPANS, INSTANTS)
 
 
-def _tally(*records: Record) -> Tally:
-    tally = Tally()
+def _tally(*records: JournalRecord) -> JournalTotals:
+    tally = JournalTotals()
     for record in records:
-        tally.add(record)
+        tally.add_record(record)
     return tally
 
 
@@ -35,9 +35,9 @@ def test_the_newest_account_of_every_stream_counts() -> None:
         Instant("a", "account", 3.0, {"stream": "y", "streamed": 2, "late": 0, "trained": "lots"}),
         Instant("b", "account", 3.0, {"stream": "x", "streamed": 4, "late": 2}),
     )
-    assert tally.streams() == {"streamed": 9 + 2 + 4, "late": 3}
-    assert _tally(Instant("a", "crash", 1.0)).streams() is None
-    assert tally.devices(3.0) == {}, "it is nothing that happened to a device"
+    assert tally.stream_summary() == {"streamed": 9 + 2 + 4, "late": 3}
+    assert _tally(Instant("a", "crash", 1.0)).stream_summary() is None
+    assert tally.device_summary(3.0) == {}, "it is nothing that happened to a device"
 
 
 def test_seconds_bytes_and_events_of_a_device() -> None:
@@ -51,39 +51,39 @@ def test_seconds_bytes_and_events_of_a_device() -> None:
         Instant("a", "crash", 8.5),
         Instant("a", "crash", 9.5),
     )
-    (device,) = tally.devices(10.0).values()
+    (device,) = tally.device_summary(10.0).values()
     assert device == {
         "pull_s": 3.0, "compute_s": 3.0, "push_s": 1.0, "wait_s": 3.0,
         "bytes": 250, "samples": 8, "updates": 1, "crash": 2,
     }  # fmt: skip
-    assert tally.load(["a", "nobody"]) == Load(
+    assert tally.sum_devices(["a", "nobody"]) == DeviceTotals(
         3.0, 3.0, 1.0, 250, samples=8, updates=1, pulled_bytes=200, pushed_bytes=50
     )  # fmt: skip
-    assert tally.load([]) == Load()
+    assert tally.sum_devices([]) == DeviceTotals()
 
 
 @settings(deadline=None)
 @given(records=st.lists(RECORDS, max_size=20))
-def test_sums_do_not_depend_on_the_order(records: list[Record]) -> None:
+def test_sums_do_not_depend_on_the_order(records: list[JournalRecord]) -> None:
     forth, back = _tally(*records), _tally(*reversed(records))
-    assert forth.devices(500.0) == back.devices(500.0)
-    assert forth.limit(500.0) == back.limit(500.0)
+    assert forth.device_summary(500.0) == back.device_summary(500.0)
+    assert forth.bottleneck_sentence(500.0) == back.bottleneck_sentence(500.0)
 
 
 @settings(max_examples=40, deadline=None)
 @given(records=st.lists(RECORDS, max_size=20), cut=st.integers(0, 20))
 def test_a_tally_that_reads_what_was_written_goes_on_as_if_never_stopped(
-    records: list[Record], cut: int, tmp_path_factory: pytest.TempPathFactory
+    records: list[JournalRecord], cut: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     path: Path = tmp_path_factory.mktemp("tally") / "journal"
     with Journal(path) as journal:
         for record in records[:cut]:
-            journal.write(record)
-    again = Tally()
-    again.read(path)
+            journal.write_record(record)
+    again = JournalTotals()
+    again.add_journal(path)
     for record in records[cut:]:
-        again.add(record)
-    assert again.devices(500.0) == _tally(*records).devices(500.0)
+        again.add_record(record)
+    assert again.device_summary(500.0) == _tally(*records).device_summary(500.0)
 
 
 @pytest.mark.parametrize(
@@ -97,26 +97,26 @@ def test_a_tally_that_reads_what_was_written_goes_on_as_if_never_stopped(
         ([Span("a", "compute", 0.0, 2.0)], "no device was busy for more than 20%"),
     ],
 )
-def test_what_held_the_run_up_is_one_sentence(records: list[Record], says: str) -> None:
-    assert says in _tally(*records).limit(10.0)
+def test_what_held_the_run_up_is_one_sentence(records: list[JournalRecord], says: str) -> None:
+    assert says in _tally(*records).bottleneck_sentence(10.0)
 
 
 def test_at_the_very_start_nothing_was_measured() -> None:
-    assert _tally(Span("a", "pull", 0.0, 0.0)).limit(0.0) == "nothing was measured"
+    assert _tally(Span("a", "pull", 0.0, 0.0)).bottleneck_sentence(0.0) == "nothing was measured"
 
 
 def test_waiting_is_never_negative() -> None:
     """Spans of one device may overlap where transfers hide behind computation."""
     tally = _tally(Span("a", "pull", 0.0, 9.0), Span("a", "compute", 0.0, 9.0))
-    assert tally.devices(10.0)["a"]["wait_s"] == 0.0
+    assert tally.device_summary(10.0)["a"]["wait_s"] == 0.0
 
 
 def test_what_a_device_is_at_is_told_from_its_last_record() -> None:
     tally = _tally()
-    seen = [tally.state("a")]
+    seen = [tally.current_activity("a")]
     for record in (Span("a", "pull", 0.0, 1.0), Span("a", "compute", 1.0, 2.0), Instant("a", "late", 2.0)):
-        tally.add(record)
-        seen.append(tally.state("a"))
+        tally.add_record(record)
+        seen.append(tally.current_activity("a"))
     assert seen == ["waiting", "computing", "pushing", "pushing"]
-    tally.add(Instant("a", "lost", 3.0))
-    assert (tally.state("a"), tally.state("b")) == ("lost", "waiting")
+    tally.add_record(Instant("a", "lost", 3.0))
+    assert (tally.current_activity("a"), tally.current_activity("b")) == ("lost", "waiting")

@@ -14,16 +14,16 @@ import torch
 from torch import Tensor
 
 from potluck.job import Job, make
-from potluck.journal import Span, read
+from potluck.journal import Span, read_journal
 from potluck.loops.node import Node
-from potluck.model import checkpoint
+from potluck.model import checkpoint_files
 from potluck.run import Result
-from potluck.run.keeper import Keeper
-from potluck.run.lab import Crew, free_address, talks
-from potluck.run.live import Door, digest, serve
-from potluck.run.setup import Setup
-from potluck.worlds.live.security.gate import Gate
-from potluck.worlds.live.session import Place
+from potluck.run.lab import LabDevices, free_loopback_address, uses_direct_links
+from potluck.run.live_run import ServeOptions, job_digest, serve_run
+from potluck.run.rounds_setup import RoundsSetup
+from potluck.run.run_store import RunStore
+from potluck.worlds.live.security.admission_policy import AdmissionPolicy
+from potluck.worlds.live.zenoh_session import Endpoint
 from tests.simulation.runs import rounds
 from tests.time_limits import within
 
@@ -43,15 +43,17 @@ SMALL: dict[str, Any] = {
 class Scene:
     """A live run under way, as its story sees it."""
 
-    def __init__(self, job: Job, folder: Path, node: Node, crew: Crew, gate: Gate, address: str) -> None:
+    def __init__(
+        self, job: Job, folder: Path, node: Node, crew: LabDevices, gate: AdmissionPolicy, address: str
+    ) -> None:
         self.job, self.folder, self.node, self.crew, self.gate, self.address = job, folder, node, crew, gate, address
 
     @property
-    def place(self) -> Place:
-        return Place(connect=(self.address,), lease=LEASE)
+    def place(self) -> Endpoint:
+        return Endpoint(connect=(self.address,), lease=LEASE)
 
     def token(self, hours: float = 1.0) -> str:
-        return self.gate.token(datetime.now(UTC) + timedelta(hours=hours))
+        return self.gate.issue_token(datetime.now(UTC) + timedelta(hours=hours))
 
     def signal(self, name: str, number: int) -> float:
         """Send a device's process a signal; when that was, in the run's time."""
@@ -62,7 +64,7 @@ class Scene:
     def kill(self, *names: str) -> float:
         at = min(self.signal(name, signal.SIGKILL) for name in names)
         for name in names:
-            self.crew.kill(name)  # and bury it
+            self.crew.kill_device(name)  # and bury it
         return at
 
 
@@ -76,17 +78,17 @@ async def _nothing(scene: Scene) -> None:
 def run_live(folder: Path, story: Story = _nothing, *, act_out: bool = False, **settings: Any) -> Result:
     """Lead the small job with some settings changed; the story begins with the run and must be over at its end."""
     job = make({**SMALL, **settings})
-    keeper = Keeper.fresh(job, folder, None, lambda: False)
-    gate = Gate.open(folder, digest(job), [device.name for device in job.fleet.members], None)
-    address, told = free_address(), list[asyncio.Task[None]]()
-    with within(LIMIT_S), Crew(job, address, gate, None, crashes=False) as crew:
+    keeper = RunStore.create_run(job, folder, None, lambda: False)
+    gate = AdmissionPolicy.for_run(folder, job_digest(job), [device.name for device in job.fleet.members], None)
+    address, told = free_loopback_address(), list[asyncio.Task[None]]()
+    with within(LIMIT_S), LabDevices(job, address, gate, None, crashes=False) as crew:
 
         def begun(node: Node) -> None:
             told.append(asyncio.ensure_future(story(Scene(job, folder, node, crew, gate, address))))
 
-        place = Place(listen=(address,), lease=float(job.fleet.lease), direct=talks(job))
-        door = Door(place, gate, LIMIT_S, act_out=act_out, begun=begun)
-        result = serve(Setup.of(job, None, None), keeper, door)
+        place = Endpoint(listen=(address,), lease=float(job.fleet.lease), direct=uses_direct_links(job))
+        door = ServeOptions(place, gate, LIMIT_S, emulate_fleet=act_out, on_begin=begun)
+        result = serve_run(RoundsSetup.from_job(job, None, None), keeper, door)
     assert told, result.reason
     assert not told[0].cancelled(), "the run was over before its story was; give it more rounds"
     told[0].result()
@@ -95,7 +97,7 @@ def run_live(folder: Path, story: Story = _nothing, *, act_out: bool = False, **
 
 def tensors(folder: Path) -> dict[str, Tensor]:
     """What the newest checkpoint of a run holds."""
-    found, _ = checkpoint.read(checkpoint.latest(folder / "checkpoints"))
+    found, _ = checkpoint_files.read_checkpoint(checkpoint_files.latest_checkpoint(folder / "checkpoints"))
     return found
 
 
@@ -122,4 +124,4 @@ def check_books(folder: Path, result: Result, wanted: int) -> None:
 
 
 def _spans(folder: Path) -> list[Span]:
-    return [record for record in read(folder / "journal.jsonl") if isinstance(record, Span)]
+    return [record for record in read_journal(folder / "journal.jsonl") if isinstance(record, Span)]

@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 
 from potluck.cli import main
-from potluck.job import dumps, make
+from potluck.job import dump_job, make
 from tests import held
 from tests.cli.calling import POTLUCK
 from tests.live.running import LIMIT_S, SMALL
@@ -44,7 +44,7 @@ def until(what: str, holds: Callable[[], Any], seconds: float = LIMIT_S) -> Any:
 
 def write_job(folder: Path, **settings: Any) -> Path:
     path = folder / "job.toml"
-    path.write_text(dumps(make({**SMALL, **settings})))
+    path.write_text(dump_job(make({**SMALL, **settings})))
     return path
 
 

@@ -11,8 +11,8 @@ from statistics import median
 
 import pytest
 
-from potluck.job import dumps, make
-from potluck.journal import Span, read
+from potluck.job import dump_job, make
+from potluck.journal import Span, read_journal
 from tests.live.running import LEASE
 from tests.live.shells import Command, Shells, until, write_job
 from tests.simulation.pipelines import SGD
@@ -56,7 +56,7 @@ def test_a_pipeline_behind_certificates_whose_devices_are_linked_directly(shells
     task = {"model": "mlp", "data": data, "options": {"hidden": [16] * 3}}
     tables = {"recipe": "ftpipehd", "task": task, "fleet": FLEET, "stop": {"rounds": 100_000}, "evaluate": 0}
     job = shells.folder / "job.toml"
-    job.write_text(dumps(make({**tables, "pipeline": pipeline, "checkpoint": 1})))
+    job.write_text(dump_job(make({**tables, "pipeline": pipeline, "checkpoint": 1})))
     serving = _serve(shells, job, "--token-each")
     invited = _invitations(serving)
     ports = {name: free_port() for name in HOSTS}
@@ -113,7 +113,7 @@ def test_a_throttled_device_takes_longer(shells: Shells, certs: Path) -> None:
 
 def _computing(run: Path, name: str) -> float:
     """How long a device computes for a round."""
-    spans = [one for one in read(run / "journal.jsonl") if isinstance(one, Span)]
+    spans = [one for one in read_journal(run / "journal.jsonl") if isinstance(one, Span)]
     return median(one.end - one.start for one in spans if (one.node, one.name) == (name, "compute"))
 
 

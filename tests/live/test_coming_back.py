@@ -19,11 +19,11 @@ def test_a_device_is_taken_back_although_its_token_has_expired_meanwhile(tmp_pat
 
     async def story(scene: Scene) -> None:
         scene.kill("d-3")
-        seat = replace(scene.crew.seats["d-3"], token=scene.token(hours=4 / 3600))
-        scene.crew.seats["d-3"] = seat
-        scene.crew.start("d-3")
+        seat = replace(scene.crew.join_options["d-3"], token=scene.token(hours=4 / 3600))
+        scene.crew.join_options["d-3"] = seat
+        scene.crew.start_device("d-3")
         await _times(scene, "joined", 1)
-        while scene.gate.reason("d-3", seat.token, datetime.now(UTC), "another process") is None:
+        while scene.gate.refusal_reason("d-3", seat.token, datetime.now(UTC), "another process") is None:
             await asyncio.sleep(0.1)
         scene.signal("d-3", signal.SIGSTOP)
         await _times(scene, "lost", 2)

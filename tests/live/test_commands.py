@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from potluck.run.lab import free_address
+from potluck.run.lab import free_loopback_address
 from tests.cli.calling import Shell
 from tests.live.running import SMALL
 from tests.live.shells import Command, Shells, until, write_job
@@ -26,7 +26,7 @@ def potluck(capsys: pytest.CaptureFixture[str]) -> Shell:
 
 def _serve(shells: Shells, run: Path, rounds: int) -> Command:
     job = write_job(shells.folder, fleet=TWO, stop={"rounds": rounds})
-    return shells("serve", job, "--listen", free_address().removeprefix("tcp/"), "--out", run)
+    return shells("serve", job, "--listen", free_loopback_address().removeprefix("tcp/"), "--out", run)
 
 
 def _join(shells: Shells, serving: Command) -> list[Command]:
@@ -125,7 +125,7 @@ def test_wrong_input_is_one_line_and_exit_code_2(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write_job(tmp_path)
-    make_authority(tmp_path / "certs").issue("pi-1", ["127.0.0.2"], 30, NOW)
+    make_authority(tmp_path / "certs").issue_certificate("pi-1", ["127.0.0.2"], 30, NOW)
     with socket.socket() as taken:
         taken.bind(("127.0.0.2", 0))
         taken.listen()

@@ -15,9 +15,9 @@ import pytest
 
 import potluck
 from potluck.run import Result
-from potluck.run.lab import free_address
-from potluck.run.live import Seat, join
-from potluck.worlds.live.session import Place
+from potluck.run.lab import free_loopback_address
+from potluck.run.live_run import JoinOptions, join_run
+from potluck.worlds.live.zenoh_session import Endpoint
 from tests.live.running import LIMIT_S, SMALL, check_books, differing
 from tests.live.shells import Command, Shells, until, write_job
 
@@ -30,10 +30,10 @@ def joined(serving: Command) -> Iterator[None]:
     context = multiprocessing.get_context("forkserver")
     invited = until("the invitations", serving.invitations)
     seats = [
-        Seat(Place(connect=(address,)), name, token, once=True, throttle=0.2, patience_s=LIMIT_S)
+        JoinOptions(Endpoint(connect=(address,)), name, token, once=True, throttle=0.2, patience_s=LIMIT_S)
         for name, (address, token) in invited.items()
     ]
-    devices = [context.Process(target=join, args=(seat,), name=seat.name) for seat in seats]
+    devices = [context.Process(target=join_run, args=(seat,), name=seat.name) for seat in seats]
     for device in devices:
         device.start()
     try:
@@ -61,7 +61,7 @@ def _kill_and_resume(shells: Shells, versions: list[int]) -> None:
     folder = shells.folder
     settings = {"recipe": "sync-sgd", "stop": {"rounds": ROUNDS}}
     job, run = write_job(folder, **settings), folder / "run"
-    address = free_address().removeprefix("tcp/")
+    address = free_loopback_address().removeprefix("tcp/")
     leading = shells("serve", job, "--listen", address, "--out", run, "--json")
     with joined(leading):
         for version in versions:

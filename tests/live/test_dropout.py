@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from potluck.journal import Scalar, read
+from potluck.journal import Scalar, read_journal
 from tests.live.running import check_books, run_live
 
 Device = dict[str, Any]
@@ -29,7 +29,7 @@ def _shares(folder: Path, devices: list[Device], *, act_out: bool, **rounds: Any
     result = run_live(folder, act_out=act_out, **job)
     check_books(folder, result, ROUNDS)
     shares: dict[str, list[Scalar]] = {device["name"]: [] for device in devices}
-    for record in read(folder / "journal.jsonl"):
+    for record in read_journal(folder / "journal.jsonl"):
         if isinstance(record, Scalar) and record.name == "share":
             shares[record.node].append(record)
     assert all(len(found) == ROUNDS for found in shares.values())

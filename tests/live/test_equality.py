@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import potluck
-from potluck.journal import Span, read
+from potluck.journal import Span, read_journal
 from tests.live.running import SMALL, check_books, differing, run_live
 
 ROUNDS = 6
@@ -62,7 +62,7 @@ def test_segments_that_travel_while_layers_compute_change_no_bit(tmp_path: Path,
 
 def _overlaps(journal: Path, name: str) -> bool:
     """Whether a transfer of this name went on while the same device computed."""
-    spans = [record for record in read(journal) if isinstance(record, Span)]
+    spans = [record for record in read_journal(journal) if isinstance(record, Span)]
     computing = [(span.node, span.fields["round"], span) for span in spans if span.name == "compute"]
     moving = [(span.node, span.fields["round"], span) for span in spans if span.name == name]
     return any(

@@ -45,7 +45,7 @@ def _check_kills(folder: Path, seed: int, many: int, least: int) -> None:
         if least > 4 - many:
             await scene.node.sleep(0.3)
             for name in names:
-                scene.crew.start(name)
+                scene.crew.start_device(name)
 
     settings = {"recipe": ["fedavg", "sync-sgd", "dynacomm"][seed % 3], "rounds": {"least": least, "patience": "90 s"}}
     result = run_live(folder, story, act_out=True, **{**STEADY, **settings})

@@ -14,17 +14,17 @@ from typing import Any
 import pytest
 
 import potluck
-from potluck.job import Job, dumps, make
+from potluck.job import Job, dump_job, make
 from potluck.loops.node import Node
-from potluck.loops.progress import Books
-from potluck.model.chain import trace
-from potluck.run import Result, set_up
-from potluck.run.keeper import Keeper
-from potluck.run.lab import Crew, free_address
-from potluck.run.live import Door, digest, serve
-from potluck.task import Task, TaskSettings, build
-from potluck.worlds.live.security.gate import Gate
-from potluck.worlds.live.session import Place
+from potluck.loops.run_progress import RunProgress
+from potluck.model.layer_chain import trace_layers
+from potluck.run import Result, build_setup
+from potluck.run.lab import LabDevices, free_loopback_address
+from potluck.run.live_run import ServeOptions, job_digest, serve_run
+from potluck.run.run_store import RunStore
+from potluck.task import Task, TaskSettings, build_task
+from potluck.worlds.live.security.admission_policy import AdmissionPolicy
+from potluck.worlds.live.zenoh_session import Endpoint
 from tests.live.running import LEASE, LIMIT_S, Scene, differing
 from tests.live.shells import Shells, until
 from tests.simulation.pipelines import SGD, Story, expected, same
@@ -61,7 +61,7 @@ def job_of(**settings: Any) -> Job:
 class Stage(Scene):
     """A live pipeline under way, as its plot sees it."""
 
-    books: Books
+    books: RunProgress
 
     async def reach(self, batches: int) -> None:
         """Wait until so many batches are committed."""
@@ -78,26 +78,28 @@ async def _nothing(stage: Stage) -> None:
 
 def run_live(folder: Path, plot: Plot = _nothing, **settings: Any) -> tuple[Result, Story]:
     """Lead a pipeline whose devices are processes; the plot begins with the run and must be over at its end."""
-    return lead(Keeper.fresh(job_of(**settings), folder, None, lambda: False), plot)
+    return lead(RunStore.create_run(job_of(**settings), folder, None, lambda: False), plot)
 
 
 def resume_live(folder: Path, **settings: Any) -> tuple[Result, Story]:
-    return lead(Keeper.again(job_of(**settings), folder, None, lambda: False), _nothing)
+    return lead(RunStore.reopen_run(job_of(**settings), folder, None, lambda: False), _nothing)
 
 
-def lead(keeper: Keeper, plot: Plot) -> tuple[Result, Story]:
-    job, folder, address, told = keeper.job, keeper.folder, free_address(), list[asyncio.Task[None]]()
+def lead(keeper: RunStore, plot: Plot) -> tuple[Result, Story]:
+    job, folder, address, told = keeper.job, keeper.folder, free_loopback_address(), list[asyncio.Task[None]]()
     assert folder is not None
-    gate = Gate.open(folder, digest(job), [device.name for device in job.fleet.members], None)
-    with within(LIMIT_S), Crew(job, address, gate, None, crashes=False) as crew:
+    gate = AdmissionPolicy.for_run(folder, job_digest(job), [device.name for device in job.fleet.members], None)
+    with within(LIMIT_S), LabDevices(job, address, gate, None, crashes=False) as crew:
 
         def begun(node: Node) -> None:
             stage = Stage(job, folder, node, crew, gate, address)
-            stage.books = keeper.books
+            stage.books = keeper.progress
             told.append(asyncio.ensure_future(plot(stage)))
 
-        place = Place(listen=(address,), lease=float(job.fleet.lease), direct=True)
-        result = serve(set_up(job, None, None), keeper, Door(place, gate, LIMIT_S, act_out=True, begun=begun))
+        place = Endpoint(listen=(address,), lease=float(job.fleet.lease), direct=True)
+        result = serve_run(
+            build_setup(job, None, None), keeper, ServeOptions(place, gate, LIMIT_S, emulate_fleet=True, on_begin=begun)
+        )
     assert told, result.reason
     assert not told[0].cancelled(), "the run was over before its plot was; give it more batches"
     told[0].result()
@@ -109,7 +111,9 @@ def check(result: Result, story: Story) -> None:
     assert result.status == "done", result.reason
     assert len(story.committed()) == BATCHES
     task, met = _task(), versions(story)
-    theirs = expected(task.module(0), task.data, BATCHES, BATCH, lambda batch, layer: met[batch], layer_of=_layer_of())
+    theirs = expected(
+        task.build_module(0), task.data, BATCHES, BATCH, lambda batch, layer: met[batch], layer_of=_layer_of()
+    )
     same(result.module, theirs)
 
 
@@ -127,12 +131,12 @@ def versions(story: Story) -> list[int]:
 def _task() -> Task:
     settings = job_of().task
     assert isinstance(settings, TaskSettings)
-    return build(settings, None)
+    return build_task(settings, None)
 
 
 @cache
 def _layer_of() -> dict[str, int]:
-    layers = trace(_task().module(0), tuple(_task().data.shape)).layers
+    layers = trace_layers(_task().build_module(0), tuple(_task().data.shape)).layers
     return {name: number for number, layer in enumerate(layers) for name in layer.parameters}
 
 
@@ -224,7 +228,7 @@ def test_a_lab_without_the_data_stops_and_says_so(shells: Shells) -> None:
     """As a user sees it, who then resumes it."""
     crash = {"kind": "crash", "device": "d-0", "at": "900 ms"}
     path, run = shells.folder / "job.toml", shells.folder / "run"
-    path.write_text(dumps(job_of(fleet=fleet(faults=[crash]), pipeline={"patience": "2 s"})))
+    path.write_text(dump_job(job_of(fleet=fleet(faults=[crash]), pipeline={"patience": "2 s"})))
     lab = shells("lab", path, "--out", run, "--json")
     assert lab.end() == 1, lab.err
     check_stopped(json.loads(lab.out), Story(run))
@@ -236,7 +240,7 @@ def test_a_lab_without_the_data_stops_and_says_so(shells: Shells) -> None:
 @pytest.mark.long
 def test_a_killed_lab_is_resumed_from_its_checkpoint(shells: Shells) -> None:
     path, run = shells.folder / "job.toml", shells.folder / "run"
-    path.write_text(dumps(job_of(checkpoint=10)))
+    path.write_text(dump_job(job_of(checkpoint=10)))
     lab = shells("lab", path, "--out", run, "--json")
     until("a checkpoint", lambda: any(int(found.stem) >= 10 for found in run.glob("checkpoints/*.safetensors")))
     os.kill(lab.pid, signal.SIGKILL)

@@ -18,15 +18,15 @@ from potluck.job import Job
 from potluck.loops.messages import Message, Push
 from potluck.loops.node import Node
 from potluck.payload import Payload
-from potluck.run import live
-from potluck.run.belongings import Belongings, Kept
-from potluck.run.live import Seat, _Guest
-from potluck.run.setup import Setup
+from potluck.run import live_run
+from potluck.run.device_state import DeviceStates, SavedDeviceStates
+from potluck.run.live_run import JoinOptions, _JoinedDevice
+from potluck.run.rounds_setup import RoundsSetup
 from potluck.task import Task
-from potluck.worlds.live import keys, wire
-from potluck.worlds.live.greeting import PROTOCOL, Hello, Refusal, Welcome, decode_answer
-from potluck.worlds.live.session import open_session
-from potluck.worlds.live.visitor import RefusedError, visit
+from potluck.worlds.live import key_expressions, wire_format
+from potluck.worlds.live.device_runtime import JoinRefusedError, run_device
+from potluck.worlds.live.handshake_messages import PROTOCOL, JoinAccepted, JoinRefused, JoinRequest, decode_join_answer
+from potluck.worlds.live.zenoh_session import open_session
 from tests.live.running import LEASE, Scene, Story, check_books, run_live
 from tests.simulation.runs import instants
 
@@ -36,7 +36,7 @@ STEADY: dict[str, Any] = {
     "rounds": {"least": 3, "patience": "90 s"},
 }
 HONEST = {"d-0", "d-1"}
-TakePart = Callable[[Node, Welcome], Coroutine[Any, Any, None]]
+TakePart = Callable[[Node, JoinAccepted], Coroutine[Any, Any, None]]
 
 
 def _undisturbed(folder: Path, story: Story, rounds: int = ROUNDS) -> dict[str, Any]:
@@ -58,19 +58,19 @@ def test_who_may_not_come_in_is_told_why(tmp_path: Path) -> None:
 
     async def story(scene: Scene) -> None:
         for hello, reason in _unwelcome(scene):
-            with pytest.raises(RefusedError, match=f"{hello.name} was refused: .*{re.escape(reason)}"):
-                await visit(scene.place, hello=hello, take_part=_never, once=True)
+            with pytest.raises(JoinRefusedError, match=f"{hello.name} was refused: .*{re.escape(reason)}"):
+                await run_device(scene.place, hello=hello, take_part=_never, once=True)
         for length in (0, 7, 1000, 100_000):
-            answer = decode_answer(await asyncio.to_thread(_knock, scene, rng.bytes(length)))
-            assert isinstance(answer, Refusal)
+            answer = decode_join_answer(await asyncio.to_thread(_knock, scene, rng.bytes(length)))
+            assert isinstance(answer, JoinRefused)
             assert "greeting" in answer.reason
 
     _undisturbed(tmp_path / "run", story, rounds=60)
     assert not instants(tmp_path / "run", "joined")
 
 
-def _unwelcome(scene: Scene) -> list[tuple[Hello, str]]:
-    good = Hello(name="d-2", token=scene.token())
+def _unwelcome(scene: Scene) -> list[tuple[JoinRequest, str]]:
+    good = JoinRequest(name="d-2", token=scene.token())
     return [
         (msgspec.structs.replace(good, token="guessed"), "token"),
         (msgspec.structs.replace(good, token=scene.token(hours=-1.0)), "has expired"),
@@ -85,35 +85,35 @@ def test_another_job_or_another_model_is_refused(tmp_path: Path, monkeypatch: py
 
     async def story(scene: Scene) -> None:
         scene.kill("d-2")
-        seat = Seat(scene.place, "d-2", scene.token(), once=True)
-        guest = _Guest(seat)
+        seat = JoinOptions(scene.place, "d-2", scene.token(), once=True)
+        guest = _JoinedDevice(seat)
         guest._digest = "0" * 64
-        with pytest.raises(RefusedError, match="d-2 was refused: d-2 takes part in another job than this run's"):
-            await guest.stay()
+        with pytest.raises(JoinRefusedError, match="d-2 was refused: d-2 takes part in another job than this run's"):
+            await guest.join_and_train()
         with monkeypatch.context() as patch:
-            patch.setattr(live, "set_up", _other_code)
+            patch.setattr(live_run, "set_up", _other_code)
             with pytest.raises(RunError, match="d-2 builds another model than the coordinator"):
-                await _Guest(seat).stay()
-        scene.crew.start("d-2")
+                await _JoinedDevice(seat).join_and_train()
+        scene.crew.start_device("d-2")
 
     _undisturbed(tmp_path / "run", story)
     assert [note.node for note in instants(tmp_path / "run", "joined")] == ["d-2"]
 
 
-def _other_code(job: Job, task: Task | None, data: Path | None, elsewhere: bool) -> Setup:
+def _other_code(job: Job, task: Task | None, data: Path | None, elsewhere: bool) -> RoundsSetup:
     """The same job, of which other code makes another model of the same size."""
-    straight = Setup.of(job, None, None, elsewhere)
+    straight = RoundsSetup.from_job(job, None, None, elsewhere)
     params = tuple(replace(entry, name=f"{entry.name}s") for entry in straight.layout.params)
     return replace(straight, layout=replace(straight.layout, params=params))
 
 
-async def _never(node: Node, welcome: Welcome) -> None:
+async def _never(node: Node, welcome: JoinAccepted) -> None:
     raise AssertionError("it was let in")
 
 
 def _knock(scene: Scene, noise: bytes) -> bytes:
     with open_session(scene.place, "client") as session:
-        found = [reply.ok for reply in session.get(keys.door("d-2"), payload=noise, timeout=10)]
+        found = [reply.ok for reply in session.get(key_expressions.admission_key("d-2"), payload=noise, timeout=10)]
     assert found[0] is not None
     return bytes(found[0].payload.to_bytes())
 
@@ -125,14 +125,14 @@ async def _replace(scene: Scene, take_part: TakePart, done: Callable[[], bool]) 
     """Take the place of d-2 with a device of our own, until it has done its mischief; then let d-2 come again."""
     scene.kill("d-2")
     visiting = asyncio.ensure_future(
-        visit(scene.place, hello=Hello(name="d-2", token=scene.token()), take_part=take_part, once=True)
+        run_device(scene.place, hello=JoinRequest(name="d-2", token=scene.token()), take_part=take_part, once=True)
     )
     while not done():
         assert not visiting.done(), visiting.result()
         await asyncio.sleep(0.02)
     visiting.cancel()
     await asyncio.gather(visiting, return_exceptions=True)
-    scene.crew.start("d-2")
+    scene.crew.start_device("d-2")
 
 
 class _Poisoned:
@@ -155,10 +155,10 @@ class _Poisoned:
 def test_weights_that_are_no_numbers_are_not_merged(tmp_path: Path) -> None:
     async def story(scene: Scene) -> None:
         sent: list[Message] = []
-        setup = Setup.of(scene.job, None, None)
+        setup = RoundsSetup.from_job(scene.job, None, None)
 
-        async def take_part(node: Node, welcome: Welcome) -> None:
-            await setup.device_loop(_Poisoned(node, sent), Belongings(Kept(), {})).main()
+        async def take_part(node: Node, welcome: JoinAccepted) -> None:
+            await setup.build_device_loop(_Poisoned(node, sent), DeviceStates(SavedDeviceStates(), {})).main()
 
         await _replace(scene, take_part, lambda: len(sent) > 2)
 
@@ -175,9 +175,9 @@ def test_ten_gigabytes_that_are_only_claimed_and_noise_send_a_device_away(tmp_pa
     lost: list[Any] = []
 
     async def story(scene: Scene) -> None:
-        async def take_part(node: Node, welcome: Welcome) -> None:
+        async def take_part(node: Node, welcome: JoinAccepted) -> None:
             await node.receive(node.now() + 0.2)
-            lane = keys.lane_between(welcome.era, "d-2", "coordinator", keys.BULK)
+            lane = key_expressions.lane_key(welcome.era, "d-2", "coordinator", key_expressions.BULK)
             with open_session(scene.place, "client") as session:
                 for data in (_claim(), rng.bytes(50), rng.bytes(70_000)):
                     await asyncio.to_thread(session.put, lane, data)
@@ -196,4 +196,4 @@ def test_ten_gigabytes_that_are_only_claimed_and_noise_send_a_device_away(tmp_pa
 def _claim() -> bytes:
     numbers = np.zeros(4)
     push = Push(Payload(10 * 2**30, (numbers,)), turn=0, first=0, last=0, samples=0, loss=0.0)
-    return wire.encode_offer(2, 0, 1, push, [numbers], 1 << 20)
+    return wire_format.encode_offer(2, 0, 1, push, [numbers], 1 << 20)

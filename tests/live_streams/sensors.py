@@ -12,7 +12,7 @@ from typing import Any
 import aiomqtt
 import numpy as np
 
-from potluck.data.streams import Sample, pack
+from potluck.data.streams import StreamSample, pack_record
 
 SHAPE = (1, 8, 8)
 
@@ -83,7 +83,9 @@ class Publishing(threading.Thread):
             if self._over.is_set():
                 return
             number += 1
-            await client.publish(self._topic, b"rubbish" if number % 10 == 0 else pack(Sample(x, y)), qos=1)
+            await client.publish(
+                self._topic, b"rubbish" if number % 10 == 0 else pack_record(StreamSample(x, y)), qos=1
+            )
 
     def end(self) -> None:
         self._over.set()

@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 import potluck
-from potluck.cli.serve import lab_run
-from potluck.data.streams.opening import ordered
-from potluck.data.streams.publish import Publisher, RealClock
-from potluck.data.streams.sources import Mqtt, Stock
+from potluck.cli.serve_command import run_lab
+from potluck.data.streams.mqtt_publisher import MqttPublisher, WallClock
+from potluck.data.streams.open_stream import stream_order
+from potluck.data.streams.sources import MqttSource, ReplayData
 from potluck.job import Job, make
-from potluck.journal import Scalar, Span, read
-from potluck.run.keeper import Keeper
-from potluck.run.setup import Setup
+from potluck.journal import Scalar, Span, read_journal
+from potluck.run.rounds_setup import RoundsSetup
+from potluck.run.run_store import RunStore
 from tests.data.streams.brokers import MOSQUITTO, Mosquitto
 from tests.time_limits import within
 
@@ -57,10 +57,10 @@ class Sensors(threading.Thread):
     def __init__(self, job: Job) -> None:
         super().__init__(name="sensors", daemon=True)
         self._job = job
-        self._setup = Setup.of(job, None, None)
+        self._setup = RoundsSetup.from_job(job, None, None)
         self._loop = asyncio.new_event_loop()
         self._over = asyncio.Event()
-        self.publishers: list[Publisher] = []
+        self.publishers: list[MqttPublisher] = []
 
     def run(self) -> None:
         self._loop.run_until_complete(self._publish())
@@ -73,15 +73,15 @@ class Sensors(threading.Thread):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _publisher(self, place: int) -> Publisher:
+    def _publisher(self, place: int) -> MqttPublisher:
         job, data = self._job, self._setup.data
         assert job.stream is not None
         assert data is not None
-        assert isinstance(job.stream.source, Mqtt)
+        assert isinstance(job.stream.source, MqttSource)
         name = f"sensor-{place}"
-        order = ordered(self._setup.shards[name], name, job.seed)
-        stock = Stock(data.train, order, job.stream.rate.arrivals(place, job.seed))
-        return Publisher(job.stream.source.broker(), f"potluck/{name}", stock, RealClock())
+        order = stream_order(self._setup.shards[name], name, job.seed)
+        stock = ReplayData(data.train, order, job.stream.rate.arrivals_of(place, job.seed))
+        return MqttPublisher(job.stream.source.broker_address(), f"potluck/{name}", stock, WallClock())
 
     def end(self) -> None:
         self._loop.call_soon_threadsafe(self._over.set)
@@ -104,14 +104,14 @@ def _live(folder: Path, broker: Mosquitto, job: Job, outage_s: float) -> tuple[p
     """The broker is killed in the middle of the run and comes back a little later."""
     back = threading.Timer(outage_s, broker.start)
 
-    def watch(keeper: Keeper, now: float) -> None:
-        if keeper.books.round == job.stop.rounds // 2:  # type: ignore[operator]
+    def watch(keeper: RunStore, now: float) -> None:
+        if keeper.progress.round == job.stop.rounds // 2:  # type: ignore[operator]
             broker.kill()
             back.start()
 
-    keeper = Keeper.fresh(job, folder, watch, lambda: False)
+    keeper = RunStore.create_run(job, folder, watch, lambda: False)
     with _fed(job, broker) as sensors:
-        result = lab_run(keeper, None, 60.0)
+        result = run_lab(keeper, None, 60.0)
         back.join()
     return result, sensors
 
@@ -130,7 +130,7 @@ def test_fed_by_a_broker_that_dies_it_learns_what_the_simulated_run_learns(
     simulated = potluck.simulate(job)
     assert live.status == "done", live.reason
     assert live.summary["rounds"] == rounds
-    assert all(publisher.breaks > 0 for publisher in sensors.publishers), "the outage was felt"
+    assert all(publisher.disconnects > 0 for publisher in sensors.publishers), "the outage was felt"
     assert 100 * abs(live.summary["accuracy"] - simulated.summary["accuracy"]) <= points
     _check_batches(tmp_path / "run", job)
 
@@ -138,9 +138,9 @@ def test_fed_by_a_broker_that_dies_it_learns_what_the_simulated_run_learns(
 def _check_batches(folder: Path, job: Job) -> None:
     """Devices saw their own rates, and a faster stream made larger batches."""
     assert job.stream is not None
-    rates = {f"sensor-{place}": job.stream.rate.of(place, job.seed) for place in range(DEVICES)}
+    rates = {f"sensor-{place}": job.stream.rate.nominal_rate(place, job.seed) for place in range(DEVICES)}
     sizes: dict[str, list[int]] = {name: [] for name in rates}
-    for record in read(folder / "journal.jsonl"):
+    for record in read_journal(folder / "journal.jsonl"):
         if isinstance(record, Span) and record.name == "compute":
             sizes[record.node].append(record.fields["samples"])
         assert not isinstance(record, Scalar) or record.name != "dropped" or record.value >= 0

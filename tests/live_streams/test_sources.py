@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from potluck.cli.summary import say
-from potluck.data.buffers import Account
-from potluck.journal import Instant, Span, read
+from potluck.cli.summary_text import print_summary
+from potluck.data.buffers import SampleAccount
+from potluck.journal import Instant, Span, read_journal
 from tests.data.streams.brokers import MOSQUITTO, Mosquitto
 from tests.live.running import Scene, run_live
 from tests.live_streams.sensors import SHAPE, Publishing, over
@@ -40,7 +40,7 @@ def _own(name: str) -> dict[str, str]:
 
 def _lost(folder: Path) -> dict[str, str]:
     """Who was lost, and why."""
-    records = read(folder / "journal.jsonl")
+    records = read_journal(folder / "journal.jsonl")
     return {one.node: one.fields["reason"] for one in records if isinstance(one, Instant) and one.name == "lost"}
 
 
@@ -86,12 +86,12 @@ def test_a_password_file_that_cannot_be_read_any_more_is_said_to_the_coordinator
 
 def _accounts(folder: Path) -> dict[str, dict[str, Any]]:
     """What each device said last of its stream."""
-    records = read(folder / "journal.jsonl")
+    records = read_journal(folder / "journal.jsonl")
     return {one.node: one.fields for one in records if isinstance(one, Instant) and one.name == "account"}
 
 
-def _account(counts: dict[str, Any]) -> Account:
-    return Account(**{name: counts[name] for name in Account.__struct_fields__})
+def _account(counts: dict[str, Any]) -> SampleAccount:
+    return SampleAccount(**{name: counts[name] for name in SampleAccount.__struct_fields__})
 
 
 def test_every_sample_of_a_live_run_is_accounted_for_and_what_was_refused_is_counted(
@@ -102,16 +102,16 @@ def test_every_sample_of_a_live_run_is_accounted_for_and_what_was_refused_is_cou
     found = _accounts(tmp_path / "run")
     assert set(found) == {"d-0", "d-1"}
     for account in found.values():
-        _account(account).check()
+        _account(account).check_balance()
     streamed, malformed = found["d-0"]["streamed"], found["d-0"]["malformed"]
     assert malformed == (streamed + malformed) // 4
     assert found["d-1"]["malformed"] == 0
     total = result.summary["streams"]
-    _account(total).check()
+    _account(total).check_balance()
     assert total["streamed"] == sum(account["streamed"] for account in found.values())
     assert (total["malformed"], total["oversized"], total["late"], total["breaks"]) == (malformed, 0, 0, 0)
     assert total["trained"] >= result.summary["samples"] > 0, "a turn that was dropped at the end was taken, not merged"
-    say(result, None, as_json=False, quiet=False)
+    print_summary(result, None, as_json=False, quiet=False)
     assert f"{total['streamed']:,} samples streamed in: " in (said := capsys.readouterr().out)
     assert f"; records refused: {malformed:,} malformed\n" in said
 
@@ -124,12 +124,12 @@ def test_samples_move_between_processes_and_each_is_accounted_for(tmp_path: Path
     assert result.status == "done", result.reason
     found = _accounts(tmp_path / "run")
     for account in found.values():
-        _account(account).check()
+        _account(account).check_balance()
     total = _account(result.summary["streams"])
-    total.check()
+    total.check_balance()
     assert 0 < total.received <= total.shared
     assert total.shared > 20 * 2 * 2, "two of three give at least two samples in every round"
-    records = [one for one in read(tmp_path / "run/journal.jsonl") if isinstance(one, Span)]
+    records = [one for one in read_journal(tmp_path / "run/journal.jsonl") if isinstance(one, Span)]
     given = [one.fields["bytes"] for one in records if one.name == "give"]
     assert sum(given) == total.shared * (math.prod(SHAPE) + 8), "a picture and its label each"
     assert sum(one.fields["samples"] for one in records if one.name == "compute") <= total.trained
@@ -157,7 +157,7 @@ def test_fed_by_a_broker_that_dies_and_returns_the_devices_go_on(tmp_path: Path)
         broker.kill()
     assert result.status == "done", result.reason
     total = result.summary["streams"]
-    _account(total).check()
+    _account(total).check_balance()
     assert total["trained"] >= result.summary["samples"] >= 60 * 2 * 8
     assert total["malformed"] > 0, "the sensors send rubbish now and then"
     assert total["breaks"] >= 2, "both felt the outage"

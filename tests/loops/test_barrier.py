@@ -7,62 +7,62 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from potluck.loops.parts.barrier import All, Barrier, Buffered, Progress, Quorum, deadline
+from potluck.loops.parts.barrier import AllBarrier, Barrier, BufferedBarrier, QuorumBarrier, RoundStatus, late_after_s
 
 BARRIERS: st.SearchStrategy[Barrier] = st.one_of(
-    st.just(All()),
-    st.builds(Quorum, share=st.floats(0.01, 1.0), tolerance=st.floats(0, 9)),
-    st.builds(Buffered, size=st.integers(1, 9)),
+    st.just(AllBarrier()),
+    st.builds(QuorumBarrier, share=st.floats(0.01, 1.0), tolerance=st.floats(0, 9)),
+    st.builds(BufferedBarrier, size=st.integers(1, 9)),
 )
 DURATIONS = st.lists(st.floats(0.1, 100), max_size=9)
 
 
 def _progress(
     arrived: int, working: int, now: float = 0.0, started: float = 0.0, durations: tuple[float, ...] = ()
-) -> Progress:
-    return Progress(now, started, arrived, working, durations)
+) -> RoundStatus:
+    return RoundStatus(now, started, arrived, working, durations)
 
 
 @given(barrier=BARRIERS, arrived=st.integers(1, 99), now=st.floats(0, 1e6), durations=DURATIONS)
 def test_when_nobody_is_awaited_any_more_it_opens(
     barrier: Barrier, arrived: int, now: float, durations: list[float]
 ) -> None:
-    assert barrier.opens(Progress(now, 0.0, arrived, 0, durations))
+    assert barrier.should_close(RoundStatus(now, 0.0, arrived, 0, durations))
 
 
 @given(barrier=BARRIERS, working=st.integers(0, 99), now=st.floats(0, 1e6), durations=DURATIONS)
 def test_with_nothing_in_it_it_stays_shut(barrier: Barrier, working: int, now: float, durations: list[float]) -> None:
-    assert not barrier.opens(Progress(now, 0.0, 0, working, durations))
+    assert not barrier.should_close(RoundStatus(now, 0.0, 0, working, durations))
 
 
 @given(barrier=BARRIERS, arrived=st.integers(1, 20), working=st.integers(1, 20), durations=DURATIONS)
 def test_one_more_update_never_shuts_it(barrier: Barrier, arrived: int, working: int, durations: list[float]) -> None:
-    before = Progress(50.0, 0.0, arrived, working, durations)
-    after = Progress(50.0, 0.0, arrived + 1, working - 1, durations)
-    assert barrier.opens(after) or not barrier.opens(before)
+    before = RoundStatus(50.0, 0.0, arrived, working, durations)
+    after = RoundStatus(50.0, 0.0, arrived + 1, working - 1, durations)
+    assert barrier.should_close(after) or not barrier.should_close(before)
 
 
 @given(barrier=BARRIERS, arrived=st.integers(1, 20), working=st.integers(1, 20), durations=DURATIONS)
 def test_it_says_when_to_look_again(barrier: Barrier, arrived: int, working: int, durations: list[float]) -> None:
     """If time alone opens it, then at the time it names, and not before."""
-    shut = Progress(0.0, 0.0, arrived, working, durations)
-    again = barrier.look_again(shut)
-    if not barrier.opens(shut) and barrier.opens(Progress(1e9, 0.0, arrived, working, durations)):
-        assert barrier.opens(Progress(again, 0.0, arrived, working, durations))
-        assert not barrier.opens(Progress(math.nextafter(again, 0.0), 0.0, arrived, working, durations))
+    shut = RoundStatus(0.0, 0.0, arrived, working, durations)
+    again = barrier.next_check_at(shut)
+    if not barrier.should_close(shut) and barrier.should_close(RoundStatus(1e9, 0.0, arrived, working, durations)):
+        assert barrier.should_close(RoundStatus(again, 0.0, arrived, working, durations))
+        assert not barrier.should_close(RoundStatus(math.nextafter(again, 0.0), 0.0, arrived, working, durations))
 
 
 def test_all_waits_for_the_last() -> None:
-    assert not All().opens(_progress(9, 1, now=1e9))
-    assert not All.carries
+    assert not AllBarrier().should_close(_progress(9, 1, now=1e9))
+    assert not AllBarrier.carries_over
 
 
 def test_a_quorum_opens_when_a_share_is_there_and_the_rest_is_late() -> None:
     durations = (10.0, 10.0, 12.0)  # median 10, spread 0.5 at least: late after 10 + 3 · 0.5
-    quorum = Quorum(share=0.8, tolerance=3.0)
-    assert not quorum.opens(_progress(4, 1, now=111.4, started=100.0, durations=durations))
-    assert quorum.opens(_progress(4, 1, now=111.5, started=100.0, durations=durations))
-    assert not quorum.opens(_progress(3, 2, now=1e6, started=100.0, durations=durations))
+    quorum = QuorumBarrier(share=0.8, tolerance=3.0)
+    assert not quorum.should_close(_progress(4, 1, now=111.4, started=100.0, durations=durations))
+    assert quorum.should_close(_progress(4, 1, now=111.5, started=100.0, durations=durations))
+    assert not quorum.should_close(_progress(3, 2, now=1e6, started=100.0, durations=durations))
 
 
 @pytest.mark.parametrize("devices", [10, 20, 25, 50, 100])
@@ -70,32 +70,34 @@ def test_a_quorum_opens_when_a_share_is_there_and_the_rest_is_late() -> None:
 def test_a_quorum_needs_exactly_its_share(devices: int, percent: int) -> None:
     """0.55 · 100 is 55.000000000000007, yet 55 of 100 are enough."""
     needed = -(-percent * devices // 100)
-    quorum = Quorum(share=percent / 100)
-    opened = [quorum.opens(_progress(n, devices - n, 1e6, durations=(1.0, 1.0, 1.0))) for n in range(devices + 1)]
+    quorum = QuorumBarrier(share=percent / 100)
+    opened = [
+        quorum.should_close(_progress(n, devices - n, 1e6, durations=(1.0, 1.0, 1.0))) for n in range(devices + 1)
+    ]
     assert opened == [n >= needed for n in range(devices + 1)]
 
 
 def test_nobody_is_late_before_three_updates_are_known() -> None:
-    assert not Quorum().opens(_progress(99, 1, now=1e9, durations=(1.0, 1.0)))
-    assert math.isinf(Quorum().look_again(_progress(99, 1, durations=(1.0, 1.0))))
+    assert not QuorumBarrier().should_close(_progress(99, 1, now=1e9, durations=(1.0, 1.0)))
+    assert math.isinf(QuorumBarrier().next_check_at(_progress(99, 1, durations=(1.0, 1.0))))
 
 
 def test_a_buffer_opens_when_it_is_full() -> None:
-    assert not Buffered(size=4).opens(_progress(3, 90))
-    assert Buffered(size=4).opens(_progress(4, 90))
-    assert Buffered.carries
+    assert not BufferedBarrier(size=4).should_close(_progress(3, 90))
+    assert BufferedBarrier(size=4).should_close(_progress(4, 90))
+    assert BufferedBarrier.carries_over
 
 
 @given(durations=st.lists(st.floats(0.1, 1e4), min_size=3, max_size=30), tolerance=st.floats(0, 9))
 def test_a_deadline_is_past_the_median_and_does_not_care_for_the_order(
     durations: list[float], tolerance: float
 ) -> None:
-    late = deadline(durations, tolerance)
+    late = late_after_s(durations, tolerance)
     assert late >= statistics.median(durations)
-    assert late == deadline(sorted(durations), tolerance)
-    assert deadline([2 * duration for duration in durations], tolerance) == pytest.approx(2 * late)
+    assert late == late_after_s(sorted(durations), tolerance)
+    assert late_after_s([2 * duration for duration in durations], tolerance) == pytest.approx(2 * late)
 
 
 def test_one_straggler_does_not_move_the_deadline() -> None:
     usual = [10.0, 11.0, 9.0, 10.5, 9.5, 10.2, 9.8]
-    assert deadline([*usual, 1e6], 3.0) < 15.0
+    assert late_after_s([*usual, 1e6], 3.0) < 15.0

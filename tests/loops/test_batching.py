@@ -8,12 +8,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from potluck import seeds
-from potluck.loops.parts.batching import Fixed
-from potluck.model.local import LocalSgd
+from potluck.loops.parts.batching import FixedBatching
+from potluck.model.local_training import LocalSgd
 
 
 def _rng(*name: object) -> np.random.Generator:
-    return seeds.generator(0, "device", *name)
+    return seeds.child_generator(0, "device", *name)
 
 
 def _shard(samples: int) -> np.ndarray:
@@ -24,7 +24,7 @@ def _shard(samples: int) -> np.ndarray:
 @given(samples=st.integers(1, 200), size=st.integers(1, 70), passes=st.integers(1, 20))
 def test_so_many_batches_as_asked_of_samples_that_the_device_holds(samples: int, size: int, passes: int) -> None:
     shard = _shard(samples)
-    batches = Fixed(size=size).choose(shard, 0, passes, _rng)
+    batches = FixedBatching(size=size).choose_batches(shard, 0, passes, _rng)
     assert len(batches) == passes
     assert all(np.isin(batch, shard).all() for batch in batches)
     assert all(len(set(batch.tolist())) == len(batch) for batch in batches)
@@ -36,7 +36,7 @@ def test_so_many_batches_as_asked_of_samples_that_the_device_holds(samples: int,
 @given(samples=st.integers(2, 200), size=st.integers(2, 70))
 def test_no_batch_of_one_where_there_are_more(samples: int, size: int) -> None:
     """Batch-norm cannot train on one sample."""
-    batches = Fixed(size=size).choose(_shard(samples), 0, 9, _rng)
+    batches = FixedBatching(size=size).choose_batches(_shard(samples), 0, 9, _rng)
     assert min(len(batch) for batch in batches) >= 2
 
 
@@ -45,17 +45,17 @@ def test_no_batch_of_one_where_there_are_more(samples: int, size: int) -> None:
 @example(samples=64, size=32, epochs=2)
 @example(samples=33, size=32, epochs=2)
 def test_an_epoch_takes_every_sample_once(samples: int, size: int, epochs: int) -> None:
-    batching = Fixed(size=size)
-    passes = LocalSgd(epochs=epochs).passes(batching.per_epoch(samples))
-    used = Counter(np.concatenate(batching.choose(_shard(samples), 0, passes, _rng)).tolist())
+    batching = FixedBatching(size=size)
+    passes = LocalSgd(epochs=epochs).batches_per_turn(batching.batches_per_epoch(samples))
+    used = Counter(np.concatenate(batching.choose_batches(_shard(samples), 0, passes, _rng)).tolist())
     assert used == Counter(dict.fromkeys(_shard(samples).tolist(), epochs))
 
 
 def test_an_epoch_takes_every_sample_once_where_one_is_left_over() -> None:
     """33 samples in batches of 32 are one batch of 33; a second batch would be a second epoch."""
-    batching = Fixed(size=32)
-    passes = LocalSgd(epochs=1).passes(batching.per_epoch(33))
-    (used,) = batching.choose(_shard(33), 0, passes, _rng)
+    batching = FixedBatching(size=32)
+    passes = LocalSgd(epochs=1).batches_per_turn(batching.batches_per_epoch(33))
+    (used,) = batching.choose_batches(_shard(33), 0, passes, _rng)
     assert sorted(used.tolist()) == _shard(33).tolist()
 
 
@@ -75,20 +75,20 @@ def test_an_epoch_takes_every_sample_once_where_one_is_left_over() -> None:
     ],
 )
 def test_how_many_batches_an_epoch_has(samples: int, size: int, batches: int) -> None:
-    assert Fixed(size=size).per_epoch(samples) == batches
-    assert len(Fixed(size=size).sizes(samples, batches)) == batches
-    assert sum(Fixed(size=size).sizes(samples, batches)) == samples
+    assert FixedBatching(size=size).batches_per_epoch(samples) == batches
+    assert len(FixedBatching(size=size).turn_batch_sizes(samples, batches)) == batches
+    assert sum(FixedBatching(size=size).turn_batch_sizes(samples, batches)) == samples
 
 
 @settings(deadline=None)
 @given(samples=st.integers(1, 200), size=st.integers(1, 70))
 def test_single_batches_run_through_the_data_in_a_new_order_each_time(samples: int, size: int) -> None:
-    batching, shard = Fixed(size=size), _shard(samples)
+    batching, shard = FixedBatching(size=size), _shard(samples)
     per_epoch = max(1, samples // min(size, samples))
     epochs = []
     for epoch in range(2):
         turns = range(epoch * per_epoch, (epoch + 1) * per_epoch)
-        batches = [batching.choose(shard, turn, None, _rng) for turn in turns]
+        batches = [batching.choose_batches(shard, turn, None, _rng) for turn in turns]
         assert all(len(batch) == 1 and len(batch[0]) == min(size, samples) for batch in batches)
         epochs.append(np.concatenate([batch[0] for batch in batches]))
     for used in epochs:
@@ -101,18 +101,18 @@ def test_single_batches_run_through_the_data_in_a_new_order_each_time(samples: i
 @given(samples=st.integers(1, 99), size=st.integers(1, 40), count=st.integers(0, 9))
 def test_a_turn_can_be_taken_again(samples: int, size: int, count: int) -> None:
     """What a turn uses depends on its number only, so a resumed or repeated turn is the same."""
-    batching, shard = Fixed(size=size), _shard(samples)
+    batching, shard = FixedBatching(size=size), _shard(samples)
     for passes in (None, 3):
-        once, again = (batching.choose(shard, count, passes, _rng) for _ in range(2))
+        once, again = (batching.choose_batches(shard, count, passes, _rng) for _ in range(2))
         assert all(np.array_equal(a, b) for a, b in zip(once, again, strict=True))
 
 
 def test_turns_differ() -> None:
-    first, second = (Fixed(size=8).choose(_shard(64), count, 4, _rng) for count in (0, 1))
+    first, second = (FixedBatching(size=8).choose_batches(_shard(64), count, 4, _rng) for count in (0, 1))
     assert not np.array_equal(np.concatenate(first), np.concatenate(second))
 
 
 def test_a_device_with_less_uses_all_it_has() -> None:
-    assert Fixed(size=32).size_for(5) == 5
-    (batch,) = Fixed(size=32).choose(_shard(5), 0, None, _rng)
+    assert FixedBatching(size=32).batch_size_for(5) == 5
+    (batch,) = FixedBatching(size=32).choose_batches(_shard(5), 0, None, _rng)
     assert sorted(batch.tolist()) == _shard(5).tolist()

@@ -4,7 +4,7 @@ import asyncio
 
 from potluck.loops.messages import Message, Stop
 from potluck.loops.node import Latch, Node, answered
-from potluck.worlds.simulated import clock
+from potluck.worlds.simulated import virtual_clock
 
 
 def test_callbacks_are_called_once_in_order() -> None:
@@ -51,7 +51,7 @@ def test_all_who_wait_go_on_and_those_who_gave_up_do_no_harm() -> None:
         await latch.wait()
         return went_on
 
-    assert clock.run(story()) == [2.0, 2.0]
+    assert virtual_clock.run_virtual_time(story()) == [2.0, 2.0]
 
 
 class _Deaf:
@@ -79,7 +79,7 @@ def _asked(opens: float, retry: float, sent: bool) -> tuple[list[float], float]:
         await answered(whole, "x", Stop(), reply, retry, sent)
         return node.sent, loop.time()
 
-    return clock.run(story())
+    return virtual_clock.run_virtual_time(story())
 
 
 def test_a_question_is_asked_again_with_growing_pauses_until_it_is_answered() -> None:
@@ -103,4 +103,4 @@ def test_an_answer_that_is_there_already_needs_no_question() -> None:
         await answered(whole, "x", Stop(), reply, 1.0)
         return node.sent
 
-    assert clock.run(story()) == []
+    assert virtual_clock.run_virtual_time(story()) == []

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from potluck.model import zoo
-from potluck.model.chain import Chain, trace
+from potluck.model.layer_chain import LayerChain, trace_layers
 
 __all__ = ["ZOO", "loss_of", "of_zoo", "pipelined", "whole"]
 
@@ -232,15 +232,15 @@ TWINS = (
     "resnet18-cifar",
     "mobilenet-v2",
 )
-ZOO = [pytest.param(name, marks=[pytest.mark.long] if name in TWINS else []) for name in zoo.names()]
+ZOO = [pytest.param(name, marks=[pytest.mark.long] if name in TWINS else []) for name in zoo.model_names()]
 
 
 @cache
-def of_zoo(name: str) -> Chain:
+def of_zoo(name: str) -> LayerChain:
     """A zoo model's chain on meta tensors, traced once for all tests."""
     with torch.device("meta"):
-        module = zoo.build(name)
-    return trace(module, zoo.entry(name).shape)
+        module = zoo.build_model(name)
+    return trace_layers(module, zoo.model_entry(name).shape)
 
 
 def loss_of(made: object) -> Tensor:
@@ -258,7 +258,7 @@ def whole(module: nn.Module, data: Tensor) -> tuple[object, list[Tensor | None],
     return made, [_copy(p.grad) for p in module.parameters()], _state(module)
 
 
-def pipelined(chain: Chain, parts: tuple[nn.Module, ...], data: Tensor) -> tuple[object, list[Tensor | None]]:
+def pipelined(chain: LayerChain, parts: tuple[nn.Module, ...], data: Tensor) -> tuple[object, list[Tensor | None]]:
     """Output and gradients as a pipeline gets them: every stage on detached inputs, gradients handed back."""
     torch.manual_seed(7)
     chain.module.zero_grad(set_to_none=True)

@@ -8,15 +8,15 @@ from torch import nn
 
 from potluck.errors import ModelError
 from potluck.model import zoo
-from potluck.model.chain import Chain, trace
-from potluck.model.costs import macs
-from potluck.model.cuts import MOST_CROSSING
-from potluck.model.skeleton import skeleton
+from potluck.model.cut_points import MOST_CROSSING
+from potluck.model.flop_counter import count_macs
+from potluck.model.layer_chain import LayerChain, trace_layers
+from potluck.model.meta_copy import copy_to_meta
 from tests.model import styles
 from tests.model.styles import ZOO, of_zoo
 
 
-def names(chain: Chain) -> list[str]:
+def names(chain: LayerChain) -> list[str]:
     return [layer.name for layer in chain.layers]
 
 
@@ -29,18 +29,18 @@ def test_every_zoo_model_is_an_exact_chain(name: str) -> None:
     assert sorted(held) == sorted(name for name, _ in chain.module.named_parameters())
     buffers = [name for layer in chain.layers for name in layer.buffers]
     assert sorted(buffers) == sorted(name for name, _ in chain.module.named_buffers())
-    assert sum(layer.param_bytes for layer in chain.layers) == 4 * zoo.entry(name).parameters
+    assert sum(layer.param_bytes for layer in chain.layers) == 4 * zoo.model_entry(name).parameters
     assert all(layer.output_bytes > 0 and layer.macs > 0 for layer in chain.layers)
 
 
 @pytest.mark.parametrize("name", ZOO)
 def test_macs_are_those_of_the_counter(name: str) -> None:
     chain = of_zoo(name)
-    bare = skeleton(chain.module)
+    bare = copy_to_meta(chain.module)
     for path, part in list(bare.named_modules()):
         if isinstance(part, nn.BatchNorm2d):  # counts nothing, and is slow on meta tensors
             bare.set_submodule(path, nn.Identity())
-    assert sum(layer.macs for layer in chain.layers) == pytest.approx(macs(bare, chain.shape), rel=0.01)
+    assert sum(layer.macs for layer in chain.layers) == pytest.approx(count_macs(bare, chain.shape), rel=0.01)
 
 
 @pytest.mark.parametrize("name", ZOO)
@@ -63,7 +63,7 @@ def test_layers_are_counted_as_people_count_them() -> None:
 def test_activations_are_what_the_way_back_needs(name: str) -> None:
     """What autograd keeps of a batch, weights aside, fits into what the layers are said to hold, and not much less."""
     chain, batch = of_zoo(name), 4
-    module = zoo.build(name, classes=10)
+    module = zoo.build_model(name, classes=10)
     own = {tensor.untyped_storage().data_ptr() for tensor in (*module.parameters(), *module.buffers())}
     kept: dict[int, int] = {}
 
@@ -82,7 +82,7 @@ def test_activations_are_what_the_way_back_needs(name: str) -> None:
 
 
 def test_layers_follow_execution_not_definition() -> None:
-    chain = trace(styles.Residual(), (3, 6, 6))
+    chain = trace_layers(styles.Residual(), (3, 6, 6))
     block = ["block1.conv1", "block1.conv2", "block1.down"]
     assert names(chain)[:4] == ["stem", *block]
     assert chain.layers[1].parameters == ("block1.conv1.weight", "block1.bn1.weight", "block1.bn1.bias")
@@ -90,7 +90,7 @@ def test_layers_follow_execution_not_definition() -> None:
 
 
 def test_macs_of_grouped_depthwise_and_transposed_convolutions_by_hand() -> None:
-    chain = trace(styles.Residual(), (3, 6, 6))
+    chain = trace_layers(styles.Residual(), (3, 6, 6))
     by_name = {layer.name: layer.macs for layer in chain.layers}
     assert by_name["stem"] == 36 * 4 * 3 * 9
     assert by_name["block1.conv1"] == 36 * 8 * (4 // 2) * 9
@@ -100,7 +100,7 @@ def test_macs_of_grouped_depthwise_and_transposed_convolutions_by_hand() -> None
 
 
 def test_what_crosses_a_residual_block() -> None:
-    chain = trace(styles.Residual(), (3, 6, 6))
+    chain = trace_layers(styles.Residual(), (3, 6, 6))
     shapes = {cut.after: [tensor.shape for tensor in cut.crossing] for cut in chain.cuts}
     assert shapes[0] == [(4, 6, 6)]
     assert shapes[1] == [(4, 6, 6), (8, 6, 6)]
@@ -108,70 +108,70 @@ def test_what_crosses_a_residual_block() -> None:
 
 
 def test_sequential() -> None:
-    chain = trace(nn.Sequential(nn.Flatten(), nn.Linear(12, 8), nn.ReLU(inplace=True), nn.Linear(8, 3)), (3, 4))
+    chain = trace_layers(nn.Sequential(nn.Flatten(), nn.Linear(12, 8), nn.ReLU(inplace=True), nn.Linear(8, 3)), (3, 4))
     assert chain.exact
     assert names(chain) == ["1", "3"]
     assert [layer.output_bytes for layer in chain.layers] == [32, 12]
-    assert chain.module_of(1) is chain.module.get_submodule("3")
+    assert chain.opening_module(1) is chain.module.get_submodule("3")
 
 
 def test_bare_parameters_open_layers_where_they_are_used() -> None:
-    chain = trace(styles.Functional(), (12,))
+    chain = trace_layers(styles.Functional(), (12,))
     assert chain.exact
     assert [layer.parameters for layer in chain.layers] == [("w1", "b1"), ("w2",)]
     assert chain.layers[0].buffers == ("scale",)
-    assert chain.module_of(0) is None
+    assert chain.opening_module(0) is None
 
 
 def test_tied_weights_have_one_owner_and_forbid_cuts_between_their_users() -> None:
-    chain = trace(styles.Tied(), (5,), dtype=torch.long)
+    chain = trace_layers(styles.Tied(), (5,), dtype=torch.long)
     assert [layer.parameters for layer in chain.layers] == [("embed.weight",), ("body.weight", "body.bias"), ()]
-    assert [(tie.parameter, tie.owner, tie.user) for tie in chain.reuse] == [("embed.weight", 0, 2)]
+    assert [(tie.parameter, tie.owner, tie.user) for tie in chain.tied_parameters] == [("embed.weight", 0, 2)]
     assert chain.cuts == ()
     assert [layer.macs for layer in chain.layers] == [0, 5 * 36, 5 * 66]
 
 
 def test_a_module_called_again_is_another_layer_without_parameters_of_its_own() -> None:
-    chain = trace(styles.Unrolled(), (3, 4))
+    chain = trace_layers(styles.Unrolled(), (3, 4))
     assert names(chain) == ["cell", "cell@2", "cell@3", "head"]
     assert [len(layer.parameters) for layer in chain.layers] == [2, 0, 0, 2]
     assert [cut.after for cut in chain.cuts] == [2]
 
 
 def test_dict_outputs() -> None:
-    chain = trace(styles.Named(), (6,))
+    chain = trace_layers(styles.Named(), (6,))
     assert chain.exact
     assert chain.layers[-1].output_bytes == 4 * 3
 
 
 def test_a_transformer_encoder_is_taken_apart() -> None:
-    chain = trace(styles.Encoder(), (6, 4))
+    chain = trace_layers(styles.Encoder(), (6, 4))
     assert chain.exact
     inner = [f"encoder.layers.{n}.{part}" for n in (0, 1) for part in ("self_attn", "linear1", "linear2")]
     assert names(chain) == ["embed", "token", "position", *inner, "head"]
     assert len(chain.cuts) == len(chain.layers) - 1
-    assert macs(chain.module, (6, 4)) == sum(layer.macs for layer in chain.layers)
+    assert count_macs(chain.module, (6, 4)) == sum(layer.macs for layer in chain.layers)
 
 
 def test_a_norm_with_a_matrix_of_weights_opens_no_layer() -> None:
-    chain = trace(styles.Halves(), (8,))
+    chain = trace_layers(styles.Halves(), (8,))
     assert names(chain) == ["left", "middle", "right", "weight"]
     assert "norm.weight" in chain.layers[2].parameters
     assert chain.layers[3].parameters == ("weight", "bias")
 
 
 def test_a_tuple_crosses_a_cut_as_the_tensors_in_it() -> None:
-    chain = trace(styles.Halves(), (8,))
+    chain = trace_layers(styles.Halves(), (8,))
     assert [[tensor.shape for tensor in cut.crossing] for cut in chain.cuts] == [[(4,), (4,)], [(4,), (4,)], [(2, 4)]]
 
 
 def test_no_cut_where_copies_of_one_memory_would_drift_apart() -> None:
-    chain = trace(styles.Aliased(), (6,))
+    chain = trace_layers(styles.Aliased(), (6,))
     assert [cut.after for cut in chain.cuts] == [1]
 
 
 def test_order_is_observed_where_it_cannot_be_traced() -> None:
-    chain = trace(styles.Counting(), (6,))
+    chain = trace_layers(styles.Counting(), (6,))
     assert not chain.exact
     assert "assigns to its own attribute 'count'" in chain.note
     assert names(chain) == ["early", "late"]
@@ -181,7 +181,7 @@ def test_order_is_observed_where_it_cannot_be_traced() -> None:
 
 
 def test_the_modules_order_is_the_last_resort() -> None:
-    chain = trace(styles.Branching(), (6,))
+    chain = trace_layers(styles.Branching(), (6,))
     assert not chain.exact
     assert "depends on the values of a tensor" in chain.note
     assert names(chain) == ["late", "early"]
@@ -189,7 +189,7 @@ def test_the_modules_order_is_the_last_resort() -> None:
 
 
 def test_parameters_that_are_never_used_are_noted() -> None:
-    chain = trace(styles.Auxiliary(), (6,))
+    chain = trace_layers(styles.Auxiliary(), (6,))
     assert "forgotten.weight" in chain.layers[-1].parameters
     assert "2 parameters are never used" in chain.note
     assert "differs in evaluation" in chain.note
@@ -199,7 +199,7 @@ def test_tracing_leaves_the_model_as_it_was() -> None:
     module = styles.Residual().eval()
     before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
     attributes = set(vars(module))
-    trace(module, (3, 6, 6))
+    trace_layers(module, (3, 6, 6))
     assert not any(part.training for part in module.modules())
     assert set(vars(module)) == attributes
     assert all(torch.equal(tensor, module.state_dict()[name]) for name, tensor in before.items())
@@ -208,22 +208,22 @@ def test_tracing_leaves_the_model_as_it_was() -> None:
 def test_a_model_on_meta_tensors_gives_the_same_layers() -> None:
     with torch.device("meta"):
         light = styles.Residual()
-    assert trace(light, (3, 6, 6)).layers == trace(styles.Residual(), (3, 6, 6)).layers
+    assert trace_layers(light, (3, 6, 6)).layers == trace_layers(styles.Residual(), (3, 6, 6)).layers
 
 
 def test_different_dtypes_are_refused() -> None:
     module = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3).double())
     with pytest.raises(ModelError, match=r"different dtypes: float32 \(0.bias\), float64 \(1.bias\)"):
-        trace(module, (3,))
+        trace_layers(module, (3,))
 
 
 def test_models_without_parameters_or_shapes_are_refused() -> None:
     with pytest.raises(ModelError, match="nothing to train"):
-        trace(nn.Sequential(nn.ReLU()), (3,))
+        trace_layers(nn.Sequential(nn.ReLU()), (3,))
     with pytest.raises(ModelError, match="run the lazy model once"):
-        trace(nn.Sequential(nn.LazyLinear(3)), (3,))
+        trace_layers(nn.Sequential(nn.LazyLinear(3)), (3,))
 
 
 def test_a_sample_that_does_not_fit_is_refused() -> None:
     with pytest.raises(ModelError, match=r"a sample of shape \(7,\) does not fit the model"):
-        trace(nn.Sequential(nn.Linear(3, 3)), (7,))
+        trace_layers(nn.Sequential(nn.Linear(3, 3)), (7,))

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from potluck.model.local import Gradient, Local, LocalSgd
-from potluck.model.replica import Replica
-from potluck.model.state import Layout, State
+from potluck.model.local_training import GradientTraining, LocalSgd, LocalTraining
+from potluck.model.model_replica import ModelReplica
+from potluck.model.model_state import ModelState, WeightLayout
 from potluck.recipes.fedprox import Proximal
 
 
@@ -25,21 +25,21 @@ class Trained(NamedTuple):
 
 
 def train(
-    local: Local,
-    replica: Replica,
+    local: LocalTraining,
+    replica: ModelReplica,
     batches: list[tuple[Tensor, Tensor]],
     draws: np.random.Generator | None = None,
     lr: float = 1.0,
 ) -> Trained:
     """A walk through the mini-batches, as a device takes it."""
-    before, walk = replica.state_buffers(), local.begin(replica, lr)
+    before, walk = replica.copy_buffers(), local.new_solver(replica, lr)
     walk.start()
     samples, loss = sum(len(targets) for _, targets in batches), 0.0
     for inputs, targets in batches:
         gradient, now = replica.gradient(inputs, targets, draws)
         walk.step(gradient, len(targets) / samples)
         loss += now * len(targets) / samples
-    return Trained(walk.update().clone(), replica.buffers_since(before), samples, loss)
+    return Trained(walk.update().clone(), replica.buffer_change(before), samples, loss)
 
 
 def _net(dtype: torch.dtype = torch.float32) -> nn.Module:
@@ -49,9 +49,9 @@ def _net(dtype: torch.dtype = torch.float32) -> nn.Module:
     return net.to(dtype)
 
 
-def _layout(module: nn.Module) -> Layout:
+def _layout(module: nn.Module) -> WeightLayout:
     params, buffers = [[*dict(named)] for named in (module.named_parameters(), module.named_buffers())]
-    return Layout.of(module, [(params, buffers)])
+    return WeightLayout.of_module(module, [(params, buffers)])
 
 
 def _batches(count: int, size: int = 10, dtype: torch.dtype = torch.float32) -> list[tuple[Tensor, Tensor]]:
@@ -74,8 +74,8 @@ def _plain(module: nn.Module, batches: list[tuple[Tensor, Tensor]], lr: float, *
     return module
 
 
-def _trained(local: LocalSgd, module: nn.Module, batches: list[tuple[Tensor, Tensor]], lr: float = 1.0) -> Replica:
-    replica = Replica(module, _layout(module), F.cross_entropy)
+def _trained(local: LocalSgd, module: nn.Module, batches: list[tuple[Tensor, Tensor]], lr: float = 1.0) -> ModelReplica:
+    replica = ModelReplica(module, _layout(module), F.cross_entropy)
     train(local, replica, batches, None, lr)
     return replica
 
@@ -95,18 +95,18 @@ def test_a_schedule_scales_the_learning_rate() -> None:
     module, batches = _net(), _batches(4)
     replica = _trained(LocalSgd(lr=0.1, momentum=0.9), module, batches, lr=0.25)
     plain = _plain(module, batches, 0.1 * 0.25, momentum=0.9)
-    assert torch.equal(replica.numbers.params, State.of(plain, _layout(plain)).params)
+    assert torch.equal(replica.state.params, ModelState.of_module(plain, _layout(plain)).params)
 
 
-def _difference(module: nn.Module, batches: list[tuple[Tensor, Tensor]], local: LocalSgd | Gradient) -> Trained:
-    return train(local, Replica(module, _layout(module), F.cross_entropy), batches)
+def _difference(module: nn.Module, batches: list[tuple[Tensor, Tensor]], local: LocalSgd | GradientTraining) -> Trained:
+    return train(local, ModelReplica(module, _layout(module), F.cross_entropy), batches)
 
 
 def test_the_update_leads_from_the_model_that_was_pulled_to_the_trained_one() -> None:
     module, batches = _net(), _batches(5)
     update = _difference(module, batches, LocalSgd(lr=0.1))
     layout = _layout(module)
-    before, after = State.of(module, layout), State.of(_plain(module, batches, 0.1), layout)
+    before, after = ModelState.of_module(module, layout), ModelState.of_module(_plain(module, batches, 0.1), layout)
     assert torch.equal(update.params, before.params - after.params)
     assert torch.equal(update.buffers, after.buffers - before.buffers)
     assert update.samples == 50
@@ -116,14 +116,14 @@ def test_the_loss_is_the_mean_over_all_samples() -> None:
     module = _net()
     batches = [*_batches(2, size=9), *_batches(1, size=3)]
     update = _difference(module, batches, LocalSgd(lr=1e-30))
-    replica = Replica(module, _layout(module), F.cross_entropy)
+    replica = ModelReplica(module, _layout(module), F.cross_entropy)
     wanted = sum(replica.gradient(*batch)[1] * len(batch[1]) for batch in batches) / 21
     assert update.loss == pytest.approx(wanted, rel=1e-6)
 
 
 def test_one_gradient_is_torchs_gradient() -> None:
     module, (batch,) = _net(), _batches(1)
-    update = _difference(module, [batch], Gradient())
+    update = _difference(module, [batch], GradientTraining())
     plain = copy.deepcopy(module)
     loss = F.cross_entropy(plain(batch[0]), batch[1])
     loss.backward()  # type: ignore[no-untyped-call]
@@ -131,14 +131,16 @@ def test_one_gradient_is_torchs_gradient() -> None:
     assert torch.equal(update.params, torch.cat([grad.reshape(-1) for grad in grads if grad is not None]))
     assert (update.samples, update.loss) == (10, float(loss.detach()))
     layout = _layout(module)
-    assert torch.equal(update.buffers, State.of(plain, layout).buffers - State.of(module, layout).buffers)
+    assert torch.equal(
+        update.buffers, ModelState.of_module(plain, layout).buffers - ModelState.of_module(module, layout).buffers
+    )
 
 
 def test_gradients_of_several_batches_add_up_to_that_of_one_large_batch() -> None:
     module = nn.Sequential(nn.Linear(7, 13), nn.Tanh(), nn.Linear(13, 3)).double()
     batches = [*_batches(2, size=10, dtype=torch.float64), *_batches(1, size=4, dtype=torch.float64)]
     large = [(torch.cat([inputs for inputs, _ in batches]), torch.cat([targets for _, targets in batches]))]
-    several, one = _difference(module, batches, Gradient()), _difference(module, large, Gradient())
+    several, one = _difference(module, batches, GradientTraining()), _difference(module, large, GradientTraining())
     assert several.samples == one.samples == 24
     assert torch.allclose(several.params, one.params, rtol=1e-12, atol=1e-14)
 
@@ -154,14 +156,14 @@ def test_gradients_of_several_batches_add_up_to_that_of_one_large_batch() -> Non
     ],
 )
 def test_how_many_batches_it_takes(local: LocalSgd, per_epoch: int, passes: int) -> None:
-    assert local.passes(per_epoch) == passes
+    assert local.batches_per_turn(per_epoch) == passes
 
 
 def test_a_proximal_pull_of_nothing_changes_nothing() -> None:
     module, batches = _net(), _batches(6)
     plain = _trained(LocalSgd(lr=0.1, momentum=0.9), module, batches)
     proximal = _trained(Proximal(lr=0.1, momentum=0.9, mu=0.0), module, batches)
-    assert torch.equal(plain.numbers.params, proximal.numbers.params)
+    assert torch.equal(plain.state.params, proximal.state.params)
 
 
 def test_a_proximal_pull_is_the_gradient_of_half_mu_times_the_squared_distance() -> None:
@@ -176,7 +178,9 @@ def test_a_proximal_pull_is_the_gradient_of_half_mu_times_the_squared_distance()
         loss = F.cross_entropy(plain(inputs), targets) + 0.35 * torch.stack(squares).sum()
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
-    torch.testing.assert_close(replica.numbers.params, State.of(plain, _layout(plain)).params, rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(
+        replica.state.params, ModelState.of_module(plain, _layout(plain)).params, rtol=1e-12, atol=1e-14
+    )
 
 
 def test_a_strong_pull_keeps_the_model_near() -> None:
@@ -189,12 +193,12 @@ def test_a_strong_pull_keeps_the_model_near() -> None:
 def test_a_replica_can_be_used_again(local: LocalSgd) -> None:
     """Nothing of one device's training is left for the next who uses the replica."""
     module, batches = _net(), _batches(4)
-    state = State.of(module, _layout(module))
-    replica = Replica(module, _layout(module), F.cross_entropy)
+    state = ModelState.of_module(module, _layout(module))
+    replica = ModelReplica(module, _layout(module), F.cross_entropy)
     updates = []
     for _ in range(2):
-        replica.load(0, 0, state.params, state.buffers)
-        replica.settle()
+        replica.load_layers(0, 0, state.params, state.buffers)
+        replica.sync_counters()
         updates.append(train(local, replica, batches))
     assert torch.equal(updates[0].params, updates[1].params)
     assert torch.equal(updates[0].buffers, updates[1].buffers)
@@ -203,19 +207,21 @@ def test_a_replica_can_be_used_again(local: LocalSgd) -> None:
 def test_a_counter_that_was_averaged_moves_on_by_the_steps_that_were_taken() -> None:
     """Two devices with 1 and 2 batches leave the counter at 1.5; the next batch is one more, not one and a half."""
     module, batches = _net(), _batches(1)
-    replica = Replica(module, _layout(module), F.cross_entropy)
+    replica = ModelReplica(module, _layout(module), F.cross_entropy)
     place = next(entry for entry in replica.layout.buffers if entry.name.endswith("num_batches_tracked"))
-    buffers = State.of(module, replica.layout).buffers
+    buffers = ModelState.of_module(module, replica.layout).buffers
     buffers[place.start] = 1.5
-    replica.load(0, 0, State.of(module, replica.layout).params, buffers)
-    replica.settle()
+    replica.load_layers(0, 0, ModelState.of_module(module, replica.layout).params, buffers)
+    replica.sync_counters()
     assert float(train(LocalSgd(), replica, batches).buffers[place.start]) == 1.0
 
 
 def test_what_the_model_draws_is_seeded_by_the_device() -> None:
     module = nn.Sequential(nn.Linear(7, 40), nn.Dropout(0.5), nn.Linear(40, 3))
     draws = [
-        train(LocalSgd(), Replica(module, _layout(module), F.cross_entropy), _batches(3), np.random.default_rng(seed))
+        train(
+            LocalSgd(), ModelReplica(module, _layout(module), F.cross_entropy), _batches(3), np.random.default_rng(seed)
+        )
         for seed in (1, 1, 2)
     ]
     assert torch.equal(draws[0].params, draws[1].params)

@@ -9,26 +9,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from potluck.model.carving import Part
-from potluck.model.codecs import Dense
-from potluck.model.merge import Mean, Merge, Samples, Stale, Sum
+from potluck.model.codecs import DenseCodec
+from potluck.model.model_state import WeightLayout
 from potluck.model.optimizers import Adam, Optimizer, Sgd
-from potluck.model.server import Server
-from potluck.model.state import Layout
-from potluck.model.submodels.selection import Selection
-from potluck.model.submodels.subsets import random, subsets
-from potluck.model.submodels.width import Width, width
-from potluck.model.trainer import Piece
+from potluck.model.submodel_interface import SubmodelSpec
+from potluck.model.submodels.slimmable_model import SlimmableModel, trace_slimmable
+from potluck.model.submodels.submodel_selection import SubmodelSelection
+from potluck.model.submodels.unit_subsets import choose_subsets, random_units
+from potluck.model.torch_server import TorchServer
+from potluck.model.torch_trainer import ReceivedSegment
+from potluck.model.update_merging import EquallyWeighted, MergeRule, SampleWeighted, StalenessWeighted, UpdateSum
 from potluck.payload import Payload
-from potluck.settings import kinds
+from potluck.settings import part_kinds
 
 
-def _layout(params: int, buffers: int = 0, dtype: torch.dtype = torch.float32) -> Layout:
-    return Layout((), (), (0, params), (0, buffers), dtype)
+def _layout(params: int, buffers: int = 0, dtype: torch.dtype = torch.float32) -> WeightLayout:
+    return WeightLayout((), (), (0, params), (0, buffers), dtype)
 
 
 def _merged(updates: list[torch.Tensor], weights: list[float], dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    total = Sum(_layout(len(updates[0]), dtype=dtype))
+    total = UpdateSum(_layout(len(updates[0]), dtype=dtype))
     for update, weight in zip(updates, weights, strict=True):
         total.add(update, torch.zeros(0, dtype=dtype), weight)
     return total.mean()[0]
@@ -86,7 +86,7 @@ def test_the_order_of_samples_weighted_updates_does_not_matter(data: st.DataObje
 
 
 def test_parameters_and_buffers_are_merged_alike() -> None:
-    total = Sum(_layout(2, 1))
+    total = UpdateSum(_layout(2, 1))
     total.add(torch.tensor([1.0, 2.0]), torch.tensor([10.0]), 1.0)
     total.add(torch.tensor([3.0, 6.0]), torch.tensor([20.0]), 3.0)
     params, buffers = total.mean()
@@ -103,47 +103,51 @@ def test_an_update_is_not_changed_by_adding_it() -> None:
 
 def test_a_sum_of_nothing_has_no_mean() -> None:
     with pytest.raises(AssertionError, match="nothing was added"):
-        Sum(_layout(2)).mean()
+        UpdateSum(_layout(2)).mean()
 
 
 def test_what_an_update_weighs() -> None:
-    assert Samples().weight(37, 5) == 37.0
-    assert Mean().weight(37, 5) == 1.0
-    assert Stale().weight(37, 0) == 1.0
-    assert Stale().weight(37, 3) == 0.5
-    assert Stale(power=1.0).weight(37, 3) == 0.25
+    assert SampleWeighted().update_weight(37, 5) == 37.0
+    assert EquallyWeighted().update_weight(37, 5) == 1.0
+    assert StalenessWeighted().update_weight(37, 0) == 1.0
+    assert StalenessWeighted().update_weight(37, 3) == 0.5
+    assert StalenessWeighted(power=1.0).update_weight(37, 3) == 0.25
 
 
 @settings(deadline=None)
 @given(samples=st.integers(1, 10**9), staleness=st.integers(0, 10**6))
 def test_every_weight_is_above_zero(samples: int, staleness: int) -> None:
-    shipped = [kind for kind in kinds(Merge).values() if kind.__module__ == "potluck.model.merge"]
+    shipped = [kind for kind in part_kinds(MergeRule).values() if kind.__module__ == "potluck.model.update_merging"]
     assert len(shipped) >= 3
     for kind in shipped:
         merge = kind()
-        assert isinstance(merge, Merge)
-        assert merge.weight(samples, staleness) > 0
+        assert isinstance(merge, MergeRule)
+        assert merge.update_weight(samples, staleness) > 0
 
 
 # --- updates of which each covers only some entries -------------------------------------------------------------------
 
-NETWORK: Width = width(nn.Sequential(nn.Linear(3, 7), nn.ReLU(), nn.BatchNorm1d(7), nn.Linear(7, 2)), (3,))
+NETWORK: SlimmableModel = trace_slimmable(
+    nn.Sequential(nn.Linear(3, 7), nn.ReLU(), nn.BatchNorm1d(7), nn.Linear(7, 2)), (3,)
+)
 
 
-def _add_part(total: Sum, selection: Selection, update: torch.Tensor, weight: float, change: float = 0.0) -> None:
+def _add_part(
+    total: UpdateSum, selection: SubmodelSelection, update: torch.Tensor, weight: float, change: float = 0.0
+) -> None:
     buffers = torch.full((selection.buffers.size,), change)
-    total.add_part(update, buffers, weight, selection.params.index, selection.buffers.index)
+    total.add_submodel(update, buffers, weight, selection.params.index, selection.buffers.index)
 
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 500), st.floats(0, 0.9)), min_size=1, max_size=5), st.integers(0, 99))
 def test_the_mean_of_overlapping_sub_models_is_exact(updates: list[tuple[int, float]], seed: int) -> None:
     rng = np.random.default_rng(seed)
-    total = Sum(NETWORK.layout)
+    total = UpdateSum(NETWORK.layout)
     size = NETWORK.layout.param_bounds[-1]
     sums, weights = [Fraction(0)] * size, [0] * size
     for weight, rate in updates:
-        selection = NETWORK.select(subsets(NETWORK, NETWORK.counts([rate]), random(rng)))
+        selection = NETWORK.select_units(choose_subsets(NETWORK, NETWORK.kept_counts([rate]), random_units(rng)))
         update = torch.from_numpy(rng.integers(-1000, 1000, selection.params.size).astype(np.float32) / 64)
         _add_part(total, selection, update, weight)
         for place, value in zip(selection.params.index.tolist(), update.tolist(), strict=True):
@@ -153,15 +157,15 @@ def test_the_mean_of_overlapping_sub_models_is_exact(updates: list[tuple[int, fl
     for place in range(size):
         wanted = float(sums[place] / weights[place]) if weights[place] else 0.0
         assert direction[place].item() == np.float32(wanted)
-    trained = total.trained()
+    trained = total.trained_mask()
     assert (torch.ones(size) > 0 if trained is None else trained).tolist() == [weight > 0 for weight in weights]
     assert float(change.abs().sum()) == 0.0
 
 
 @pytest.mark.parametrize("whole_first", [True, False])
 def test_whole_updates_count_for_every_entry_of_sub_models_too(whole_first: bool) -> None:
-    selection, size = NETWORK.select([np.array([0, 5])]), NETWORK.layout.param_bounds[-1]
-    total, everything = Sum(NETWORK.layout), torch.zeros(NETWORK.layout.buffer_bounds[-1])
+    selection, size = NETWORK.select_units([np.array([0, 5])]), NETWORK.layout.param_bounds[-1]
+    total, everything = UpdateSum(NETWORK.layout), torch.zeros(NETWORK.layout.buffer_bounds[-1])
     if whole_first:
         total.add(torch.full((size,), 4.0), everything, 3.0)
     _add_part(total, selection, torch.zeros(selection.params.size), 1.0)
@@ -170,14 +174,14 @@ def test_whole_updates_count_for_every_entry_of_sub_models_too(whole_first: bool
     inside = torch.zeros(size, dtype=torch.bool)
     inside[selection.params.index] = True
     direction, _ = total.mean()
-    assert total.trained() is None
+    assert total.trained_mask() is None
     assert torch.equal(direction, torch.where(inside, 3.0, 4.0))
 
 
 def test_the_update_of_one_sub_model_comes_back_bit_for_bit_whatever_it_weighs() -> None:
-    selection = NETWORK.select([np.array([1, 4])])
+    selection = NETWORK.select_units([np.array([1, 4])])
     update = torch.randn(selection.params.size, generator=torch.Generator().manual_seed(0))
-    total = Sum(NETWORK.layout)
+    total = UpdateSum(NETWORK.layout)
     _add_part(total, selection, update, 0.3, change=1.0)
     direction, change = total.mean()
     assert torch.equal(direction[selection.params.index], update)
@@ -186,15 +190,21 @@ def test_the_update_of_one_sub_model_comes_back_bit_for_bit_whatever_it_weighs()
 
 @pytest.mark.parametrize("optimizer", [Sgd(lr=0.1, momentum=0.9, weight_decay=0.1), Adam()])
 def test_nobody_trained_it_so_neither_weight_nor_memory_moves(optimizer: Optimizer) -> None:
-    server = Server(
-        NETWORK.chain.module, NETWORK.layout, nn.functional.cross_entropy, None, Samples(), optimizer, Dense()
+    server = TorchServer(
+        NETWORK.chain.module,
+        NETWORK.layout,
+        nn.functional.cross_entropy,
+        None,
+        SampleWeighted(),
+        optimizer,
+        DenseCodec(),
     )
     history = []
     for kept in (np.arange(7), np.array([2, 3, 6])):
-        selection = NETWORK.select([kept])
+        selection = NETWORK.select_units([kept])
         part = _part(selection)
         numbers = torch.ones(selection.params.size).numpy(), torch.zeros(selection.buffers.size).numpy()
-        server.add([Piece(0, NETWORK.layout.layers - 1, Payload(0, numbers))], part, 5, 0)
+        server.add_update([ReceivedSegment(0, NETWORK.layout.layer_count - 1, Payload(0, numbers))], part, 5, 0)
         server.step(1.0)
         history.append({name: value.clone() for name, value in server.tensors().items()})
     inside = torch.zeros(NETWORK.layout.param_bounds[-1], dtype=torch.bool)
@@ -205,9 +215,9 @@ def test_nobody_trained_it_so_neither_weight_nor_memory_moves(optimizer: Optimiz
         assert torch.equal(history[0][name] != history[1][name], inside), name
 
 
-def _part(selection: Selection) -> Part:
+def _part(selection: SubmodelSelection) -> SubmodelSpec:
     """A part whose layers all begin and end with the whole model's first: enough to be merged in one piece."""
-    layers = NETWORK.layout.layers
+    layers = NETWORK.layout.layer_count
     params, buffers = ((0, *(size,) * layers) for size in (selection.params.size, selection.buffers.size))
-    layout = Layout((), (), params, buffers, NETWORK.layout.dtype)
-    return Part(selection.counts, selection.params.index, selection.buffers.index, layout, [1.0] * layers)
+    layout = WeightLayout((), (), params, buffers, NETWORK.layout.dtype)
+    return SubmodelSpec(selection.counts, selection.params.index, selection.buffers.index, layout, [1.0] * layers)

@@ -11,14 +11,22 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from potluck.errors import SettingError
-from potluck.model.codecs import Dense
-from potluck.model.merge import Samples
-from potluck.model.optimizers import Adam, Constant, Cosine, Optimizer, Schedule, Sgd, Steps
-from potluck.model.server import Server
-from potluck.model.state import Layout, State
-from potluck.model.trainer import Piece
+from potluck.model.codecs import DenseCodec
+from potluck.model.model_state import ModelState, WeightLayout
+from potluck.model.optimizers import (
+    Adam,
+    ConstantSchedule,
+    CosineSchedule,
+    LearningRateSchedule,
+    Optimizer,
+    Sgd,
+    StepSchedule,
+)
+from potluck.model.torch_server import TorchServer
+from potluck.model.torch_trainer import ReceivedSegment
+from potluck.model.update_merging import SampleWeighted
 from potluck.payload import Payload
-from potluck.settings import decode
+from potluck.settings import decode_settings
 
 
 def _net() -> nn.Module:
@@ -26,20 +34,20 @@ def _net() -> nn.Module:
     return nn.Sequential(nn.Linear(7, 13), nn.ReLU(), nn.Linear(13, 11, bias=False), nn.Linear(11, 3))
 
 
-def _layout(module: nn.Module) -> Layout:
-    return Layout.of(module, [([name for name, _ in module.named_parameters()], [])])
+def _layout(module: nn.Module) -> WeightLayout:
+    return WeightLayout.of_module(module, [([name for name, _ in module.named_parameters()], [])])
 
 
-def _server(module: nn.Module, optimizer: Optimizer) -> Server:
-    return Server(module, _layout(module), F.cross_entropy, None, Samples(), optimizer, Dense())
+def _server(module: nn.Module, optimizer: Optimizer) -> TorchServer:
+    return TorchServer(module, _layout(module), F.cross_entropy, None, SampleWeighted(), optimizer, DenseCodec())
 
 
 def _gradient(size: int, round: int) -> Tensor:
     return torch.randn(size, generator=torch.Generator().manual_seed(round))
 
 
-def _piece(vector: Tensor) -> Piece:
-    return Piece(0, 0, Payload(vector.nbytes, (vector.numpy(), torch.zeros(0).numpy())))
+def _piece(vector: Tensor) -> ReceivedSegment:
+    return ReceivedSegment(0, 0, Payload(vector.nbytes, (vector.numpy(), torch.zeros(0).numpy())))
 
 
 def _plain_steps(module: nn.Module, optimizer: torch.optim.Optimizer, lrs: list[float]) -> None:
@@ -54,9 +62,9 @@ def _plain_steps(module: nn.Module, optimizer: torch.optim.Optimizer, lrs: list[
         optimizer.step()
 
 
-def _server_steps(server: Server, factors: list[float], first: int = 0) -> None:
+def _server_steps(server: TorchServer, factors: list[float], first: int = 0) -> None:
     for round, factor in enumerate(factors, first):
-        server.add([_piece(_gradient(server.state.params.numel(), round))], None, samples=32, staleness=0)
+        server.add_update([_piece(_gradient(server.state.params.numel(), round))], None, samples=32, staleness=0)
         server.step(factor)
 
 
@@ -79,7 +87,7 @@ def test_a_step_of_sgd_on_the_flat_vector_is_torchs_on_each_tensor(settings: Sgd
         lr=0.1, momentum=settings.momentum, weight_decay=settings.weight_decay, nesterov=settings.nesterov,
     )  # fmt: skip
     _plain_steps(module, plain, [0.1 * factor for factor in factors])
-    assert torch.equal(server.state.params, State.of(module, _layout(module)).params)
+    assert torch.equal(server.state.params, ModelState.of_module(module, _layout(module)).params)
 
 
 @pytest.mark.parametrize("settings", ADAMS)
@@ -93,7 +101,7 @@ def test_a_step_of_adam_on_the_flat_vector_is_torchs_on_each_tensor(settings: Ad
         weight_decay=settings.weight_decay,
     )  # fmt: skip
     _plain_steps(module, plain, [settings.lr * factor for factor in factors])
-    assert torch.equal(server.state.params, State.of(module, _layout(module)).params)
+    assert torch.equal(server.state.params, ModelState.of_module(module, _layout(module)).params)
 
 
 @pytest.mark.parametrize("settings", [*SGDS, *ADAMS])
@@ -101,12 +109,14 @@ def test_a_version_stays_as_it_was_when_the_next_is_made(settings: Optimizer) ->
     """Devices that are late still pull it."""
     module = _net()
     server = _server(module, settings)
-    versions: list[tuple[State, Tensor]] = []
+    versions: list[tuple[ModelState, Tensor]] = []
     for round in range(3):
         versions.append((server.state, server.state.params.clone()))
         _server_steps(server, [1.0], first=round)
     assert all(torch.equal(state.params, kept) for state, kept in versions)
-    assert torch.equal(State.of(module, _layout(module)).params, versions[0][1]), "the user's module is left alone"
+    assert torch.equal(ModelState.of_module(module, _layout(module)).params, versions[0][1]), (
+        "the user's module is left alone"
+    )
 
 
 @pytest.mark.parametrize("settings", [*SGDS, *ADAMS])
@@ -140,41 +150,41 @@ def test_a_server_can_be_restored_before_its_first_step() -> None:
     assert torch.equal(server.state.params, again.state.params)
 
 
-SCHEDULES: st.SearchStrategy[Schedule] = st.one_of(
-    st.builds(Constant, warmup=st.integers(0, 9)),
+SCHEDULES: st.SearchStrategy[LearningRateSchedule] = st.one_of(
+    st.builds(ConstantSchedule, warmup=st.integers(0, 9)),
     st.builds(
-        Steps,
+        StepSchedule,
         warmup=st.integers(0, 9),
         at=st.lists(st.integers(0, 50), max_size=4).map(tuple),
         by=st.floats(0.01, 1),
     ),
-    st.builds(Cosine, warmup=st.integers(0, 9), rounds=st.integers(1, 50), floor=st.floats(0, 1)),
+    st.builds(CosineSchedule, warmup=st.integers(0, 9), rounds=st.integers(1, 50), floor=st.floats(0, 1)),
 )
 
 
 @settings(deadline=None)
 @given(schedule=SCHEDULES, round=st.integers(0, 100))
-def test_a_factor_lies_between_nothing_and_one(schedule: Schedule, round: int) -> None:
-    assert 0.0 <= schedule.factor(round) <= 1.0 + 1e-12
+def test_a_factor_lies_between_nothing_and_one(schedule: LearningRateSchedule, round: int) -> None:
+    assert 0.0 <= schedule.lr_factor(round) <= 1.0 + 1e-12
     if round < schedule.warmup:
-        assert schedule.factor(round) > 0
+        assert schedule.lr_factor(round) > 0
 
 
 def test_a_warm_up_rises_to_one() -> None:
-    assert [Constant(warmup=4).factor(round) for round in range(6)] == [0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
+    assert [ConstantSchedule(warmup=4).lr_factor(round) for round in range(6)] == [0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
 
 
 def test_steps_down_at_the_rounds_given() -> None:
-    factors = [Steps(at=(2, 4), by=0.5).factor(round) for round in range(6)]
+    factors = [StepSchedule(at=(2, 4), by=0.5).lr_factor(round) for round in range(6)]
     assert factors == [1.0, 1.0, 0.5, 0.5, 0.25, 0.25]
 
 
 def test_a_cosine_goes_down_to_its_floor_and_stays_there() -> None:
-    cosine = Cosine(rounds=10, floor=0.2)
-    assert cosine.factor(0) == 1.0
-    assert cosine.factor(5) == pytest.approx(0.6)
-    assert cosine.factor(10) == cosine.factor(99) == pytest.approx(0.2)
-    assert cosine.factor(1) == pytest.approx(0.2 + 0.8 * 0.5 * (1 + math.cos(math.pi / 10)))
+    cosine = CosineSchedule(rounds=10, floor=0.2)
+    assert cosine.lr_factor(0) == 1.0
+    assert cosine.lr_factor(5) == pytest.approx(0.6)
+    assert cosine.lr_factor(10) == cosine.lr_factor(99) == pytest.approx(0.2)
+    assert cosine.lr_factor(1) == pytest.approx(0.2 + 0.8 * 0.5 * (1 + math.cos(math.pi / 10)))
 
 
 @pytest.mark.parametrize(
@@ -190,17 +200,17 @@ def test_a_cosine_goes_down_to_its_floor_and_stays_there() -> None:
 )
 def test_an_optimizer_that_makes_no_sense_is_refused(raw: dict[str, object], says: str) -> None:
     with pytest.raises(SettingError, match=says):
-        decode(raw, Optimizer)
+        decode_settings(raw, Optimizer)
 
 
 @pytest.mark.parametrize("optimizer", [Sgd(lr=0.1, momentum=0.9), Adam(lr=0.01)])
 def test_with_the_same_gradient_for_ever_the_next_step_is_the_heading(optimizer: Optimizer) -> None:
-    built, gradient = optimizer.build(torch.zeros(3)), torch.tensor([1.0, -2.0, 0.5])
+    built, gradient = optimizer.build_optimizer(torch.zeros(3)), torch.tensor([1.0, -2.0, 0.5])
     (param,) = built.param_groups[0]["params"]
     for _ in range(200):
         param.grad = gradient.clone()
         built.step()
-    before, heading = param.detach().clone(), optimizer.heading(built.state[param])
+    before, heading = param.detach().clone(), optimizer.predicted_step(built.state[param])
     param.grad = gradient.clone()
     built.step()
     assert heading is not None
@@ -208,5 +218,5 @@ def test_with_the_same_gradient_for_ever_the_next_step_is_the_heading(optimizer:
 
 
 def test_nobody_knows_where_plain_sgd_is_heading() -> None:
-    assert Sgd(lr=0.1).heading({}) is None
-    assert Adam().heading({"step": torch.zeros(())}) is None
+    assert Sgd(lr=0.1).predicted_step({}) is None
+    assert Adam().predicted_step({"step": torch.zeros(())}) is None

@@ -8,18 +8,18 @@ import torch
 from torch.nn import functional as F
 
 from potluck.model import zoo
-from potluck.model.chain import trace
-from potluck.model.paced import Paced
-from potluck.model.replica import Replica
-from potluck.model.state import Layout
+from potluck.model.layer_chain import trace_layers
+from potluck.model.layerwise_replica import LayerwiseReplica
+from potluck.model.model_replica import ModelReplica
+from potluck.model.model_state import WeightLayout
 
 
-def _replica(name: str, shape: tuple[int, ...], finest: float | None) -> Replica:
+def _replica(name: str, shape: tuple[int, ...], finest: float | None) -> ModelReplica:
     torch.manual_seed(0)
-    module = zoo.build(name)
-    chain = trace(module, shape)
-    layout = Layout.of(module, [(layer.parameters, layer.buffers) for layer in chain.layers])
-    return Replica(module, layout if finest is None else layout.split(finest), F.cross_entropy)
+    module = zoo.build_model(name)
+    chain = trace_layers(module, shape)
+    layout = WeightLayout.of_module(module, [(layer.parameters, layer.buffers) for layer in chain.layers])
+    return ModelReplica(module, layout if finest is None else layout.split_layers(finest), F.cross_entropy)
 
 
 @pytest.mark.parametrize("finest", [None, 0.05])
@@ -29,16 +29,16 @@ def _replica(name: str, shape: tuple[int, ...], finest: float | None) -> Replica
 def test_gradient_and_order(name: str, shape: tuple[int, ...], finest: float | None) -> None:
     replica = _replica(name, shape, finest)
     inputs, targets = torch.randn(4, *shape), torch.randint(10, (4,))
-    buffers = replica.state_buffers().clone()
+    buffers = replica.copy_buffers().clone()
     expected, loss = replica.gradient(inputs, targets, np.random.default_rng(1))
     expected = expected.clone()
-    replica.numbers.buffers.copy_(buffers)
-    replica.settle()
+    replica.state.buffers.copy_(buffers)
+    replica.sync_counters()
     begun: list[int] = []
     ready: list[int] = []
     halfway: list[float] = []
-    layers = list(range(replica.layout.layers))
-    found, again = Paced(replica, shape).gradient(
+    layers = list(range(replica.layout.layer_count))
+    found, again = LayerwiseReplica(replica, shape).gradient(
         inputs, targets, np.random.default_rng(1), before=begun.append, between=halfway.append, ready=ready.append
     )
     assert torch.equal(found, expected)
@@ -50,26 +50,26 @@ def test_gradient_and_order(name: str, shape: tuple[int, ...], finest: float | N
 def test_what_is_ready_is_final() -> None:
     """When a layer is said to be ready, its part of the gradient does not change any more."""
     replica = _replica("resnet20", (3, 32, 32), None)
-    paced = Paced(replica, (3, 32, 32))
+    paced = LayerwiseReplica(replica, (3, 32, 32))
     seen: dict[int, torch.Tensor] = {}
 
     def keep(layer: int) -> None:
-        params, _ = replica.layout.slices(layer, layer)
-        seen[layer] = paced.flat[params].clone()
+        params, _ = replica.layout.layer_slices(layer, layer)
+        seen[layer] = paced.flat_gradient[params].clone()
 
     gradient, _ = paced.gradient(torch.randn(4, 3, 32, 32), torch.randint(10, (4,)), None, ready=keep)
     for layer, early in seen.items():
-        params, _ = replica.layout.slices(layer, layer)
+        params, _ = replica.layout.layer_slices(layer, layer)
         assert torch.equal(early, gradient[params])
 
 
 def test_split_layouts_hold_the_same_numbers() -> None:
     whole = _replica("lenet", (1, 28, 28), None).layout
-    fine = whole.split(0.05)
+    fine = whole.split_layers(0.05)
     assert fine.params == whole.params
     assert fine.param_bounds[-1] == whole.param_bounds[-1]
     assert set(whole.param_bounds) <= set(fine.param_bounds)
     assert set(whole.buffer_bounds) <= set(fine.buffer_bounds)
     most = max(end - start for start, end in zip(fine.param_bounds, fine.param_bounds[1:], strict=False))
     assert most <= 0.05 * whole.param_bounds[-1] + 1
-    assert [unit for units in fine.units() for unit in units] == list(range(fine.layers))
+    assert [unit for units in fine.split_ranges() for unit in units] == list(range(fine.layer_count))

@@ -12,14 +12,14 @@ from torch import nn
 
 from potluck.errors import DataError, ModelError
 from potluck.model import zoo
-from potluck.model.chain import trace
-from potluck.model.profile import Profile, derive, load, measure
+from potluck.model.layer_chain import trace_layers
+from potluck.model.model_profile import ModelProfile, derive_profile, load_profile, measure_profile
 from tests.model import styles
 from tests.model.styles import ZOO, of_zoo
 
 
-def derived(batch: int = 8) -> Profile:
-    return derive(trace(styles.Residual(), (3, 6, 6)), batch, 1e9, model="residual")
+def derived(batch: int = 8) -> ModelProfile:
+    return derive_profile(trace_layers(styles.Residual(), (3, 6, 6)), batch, 1e9, model="residual")
 
 
 def test_derived_seconds_follow_from_macs_and_rate() -> None:
@@ -33,13 +33,13 @@ def test_derived_seconds_follow_from_macs_and_rate() -> None:
 
 
 def test_a_layer_without_macs_costs_memory_traffic_or_nothing() -> None:
-    chain = trace(styles.Tied(), (5,), dtype=torch.long)
-    assert derive(chain, 2, 1e9).layers[0].forward_s == 0
-    assert derive(chain, 2, 1e9, bytes_per_s=1e6).layers[0].forward_s == 2 * (5 * 6 * 4) / 1e6
+    chain = trace_layers(styles.Tied(), (5,), dtype=torch.long)
+    assert derive_profile(chain, 2, 1e9).layers[0].forward_s == 0
+    assert derive_profile(chain, 2, 1e9, bytes_per_s=1e6).layers[0].forward_s == 2 * (5 * 6 * 4) / 1e6
 
 
 def test_scaling_a_derived_profile_is_deriving_it() -> None:
-    scaled, direct = derived(8).scaled(24), derived(24)
+    scaled, direct = derived(8).scaled_to_batch(24), derived(24)
     assert scaled.batch == 24
     for ours, theirs in zip(scaled.layers, direct.layers, strict=True):
         assert ours.forward_s == pytest.approx(theirs.forward_s)
@@ -49,29 +49,29 @@ def test_scaling_a_derived_profile_is_deriving_it() -> None:
 def test_a_large_model_is_derived_in_seconds() -> None:
     start = time.process_time()
     with torch.device("meta"):
-        module = zoo.build("resnet152")
-    derive(trace(module, (3, 224, 224)), 32, 1e12)
+        module = zoo.build_model("resnet152")
+    derive_profile(trace_layers(module, (3, 224, 224)), 32, 1e12)
     assert time.process_time() - start < 10
 
 
 @pytest.mark.parametrize("name", ZOO)
 def test_profiles_of_the_zoo_are_complete(name: str) -> None:
-    profile = derive(of_zoo(name), 32, 1e12, model=name)
-    assert profile.totals.param_bytes == 4 * zoo.entry(name).parameters
+    profile = derive_profile(of_zoo(name), 32, 1e12, model=name)
+    assert profile.totals.param_bytes == 4 * zoo.model_entry(name).parameters
     assert all(layer.forward_s > 0 and layer.backward_s > 0 for layer in profile.layers)
     assert profile.cuts
 
 
 @pytest.mark.parametrize(("name", "gmacs"), [("resnet152", 11.514), ("vgg19", 19.632), ("resnet50", 4.089)])
 def test_macs_are_the_published_ones(name: str, gmacs: float) -> None:
-    assert derive(of_zoo(name), 1, 1.0).totals.macs == pytest.approx(gmacs * 1e9, rel=0.01)
+    assert derive_profile(of_zoo(name), 1, 1.0).totals.macs == pytest.approx(gmacs * 1e9, rel=0.01)
 
 
 @pytest.mark.wall_clock
 def test_measured_layers_add_up_to_the_step() -> None:
-    chain = trace(zoo.build("cnn"), zoo.entry("cnn").shape)
+    chain = trace_layers(zoo.build_model("cnn"), zoo.model_entry("cnn").shape)
     seen: list[tuple[int, int]] = []
-    profile = measure(chain, 16, repeats=5, warmup=1, progress=lambda done, of: seen.append((done, of)))
+    profile = measure_profile(chain, 16, repeats=5, warmup=1, progress=lambda done, of: seen.append((done, of)))
     assert 0.75 < profile.agreement < 1.25
     assert seen == [(n, 6) for n in range(1, 7)]
     assert profile.source == "measured"
@@ -80,12 +80,12 @@ def test_measured_layers_add_up_to_the_step() -> None:
 
 
 def test_measuring_leaves_model_and_random_state_alone() -> None:
-    chain = trace(styles.Residual().eval(), (3, 6, 6))
+    chain = trace_layers(styles.Residual().eval(), (3, 6, 6))
     before = {name: tensor.clone() for name, tensor in chain.module.state_dict().items()}
     torch.manual_seed(11)
     expected = torch.rand(3)
     torch.manual_seed(11)
-    measure(chain, 4, repeats=1, warmup=0)
+    measure_profile(chain, 4, repeats=1, warmup=0)
     assert torch.equal(torch.rand(3), expected)
     assert not chain.module.training
     assert all(parameter.grad is None for parameter in chain.module.parameters())
@@ -104,8 +104,8 @@ STYLES: dict[str, tuple[type[nn.Module], tuple[int, ...], torch.dtype]] = {
 @pytest.mark.parametrize("name", STYLES)
 def test_other_styles_are_measured_too(name: str) -> None:
     style, shape, dtype = STYLES[name]
-    chain = trace(style(), shape, dtype=dtype)
-    profile = measure(chain, 3, repeats=2, warmup=1)
+    chain = trace_layers(style(), shape, dtype=dtype)
+    profile = measure_profile(chain, 3, repeats=2, warmup=1)
     assert len(profile.layers) == len(chain.layers)
     assert profile.totals.forward_s > 0
     assert profile.note == chain.note
@@ -113,20 +113,20 @@ def test_other_styles_are_measured_too(name: str) -> None:
 
 def test_meta_models_and_empty_batches_are_refused() -> None:
     with torch.device("meta"):
-        chain = trace(styles.Residual(), (3, 6, 6))
+        chain = trace_layers(styles.Residual(), (3, 6, 6))
     with pytest.raises(ModelError, match="cannot be measured: derive"):
-        measure(chain, 4, repeats=1, warmup=0)
+        measure_profile(chain, 4, repeats=1, warmup=0)
     with pytest.raises(ModelError, match="at least 1"):
-        derive(chain, 0, 1e9)
+        derive_profile(chain, 0, 1e9)
     with pytest.raises(ModelError, match="above zero"):
-        derive(chain, 1, 0.0)
+        derive_profile(chain, 1, 0.0)
 
 
 def test_a_saved_profile_reads_back_equal(tmp_path: Path) -> None:
     path = tmp_path / "residual.json"
     profile = derived()
     profile.save(path)
-    assert load(path) == profile
+    assert load_profile(path) == profile
     assert path.stat().st_size < 4000
     assert list(tmp_path.iterdir()) == [path]
 
@@ -148,6 +148,6 @@ def test_what_is_not_a_profile_is_refused_in_one_line(tmp_path: Path) -> None:
         path = tmp_path / f"{name}.json"
         path.write_bytes(msgspec.json.encode(content if content is not None else good)[: None if content else 50])
         with pytest.raises(DataError, match=r"is not a profile: [^\n]+$"):
-            load(path)
+            load_profile(path)
     with pytest.raises(DataError, match=r"cannot read the profile .*No such file"):
-        load(tmp_path / "absent.json")
+        load_profile(tmp_path / "absent.json")

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from potluck.errors import ModelError
-from potluck.model.replica import Draws, Replica
-from potluck.model.state import Layout, State
+from potluck.model.model_replica import ModelReplica, SeededRandomMode
+from potluck.model.model_state import ModelState, WeightLayout
 
 
 class _Net(nn.Module):
@@ -30,15 +30,15 @@ class _Net(nn.Module):
         return self.last(self.drop(torch.relu(self.norm(self.first(inputs)))))  # type: ignore[no-any-return]
 
 
-def _layout(module: nn.Module) -> Layout:
+def _layout(module: nn.Module) -> WeightLayout:
     params, buffers = [[*dict(named)] for named in (module.named_parameters(), module.named_buffers())]
-    return Layout.of(module, [(params, buffers)])
+    return WeightLayout.of_module(module, [(params, buffers)])
 
 
-def _replica(module: nn.Module | None = None) -> Replica:
+def _replica(module: nn.Module | None = None) -> ModelReplica:
     torch.manual_seed(5)
     module = module if module is not None else _Net()
-    return Replica(module, _layout(module), F.cross_entropy)
+    return ModelReplica(module, _layout(module), F.cross_entropy)
 
 
 def _batch(seed: int = 0, size: int = 12) -> tuple[Tensor, Tensor]:
@@ -50,7 +50,7 @@ def test_the_original_is_left_alone() -> None:
     module = _Net()
     before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
     replica = _replica(module)
-    replica.numbers.params.zero_()
+    replica.state.params.zero_()
     replica.gradient(*_batch())
     assert all(torch.equal(module.state_dict()[name], tensor) for name, tensor in before.items())
 
@@ -62,7 +62,9 @@ def test_the_gradient_is_that_of_the_plain_model() -> None:
     plain = F.cross_entropy(module(_batch()[0]), _batch()[1])
     plain.backward()  # type: ignore[no-untyped-call]
     assert loss == float(plain.detach())
-    named = State(gradient, torch.zeros(0)).named(Layout(replica.layout.params, (), (0, 0), (0, 0), torch.float32))
+    named = ModelState(gradient, torch.zeros(0)).named_tensors(
+        WeightLayout(replica.layout.params, (), (0, 0), (0, 0), torch.float32)
+    )
     for name, param in module.named_parameters():
         if param.requires_grad:
             wanted = torch.zeros_like(param) if param.grad is None else param.grad
@@ -79,11 +81,11 @@ def test_a_gradient_does_not_grow_on_the_last_one() -> None:
 
 def test_what_is_loaded_is_what_computes() -> None:
     one, other = _replica(), _replica()
-    one.numbers.params.normal_()
-    one.numbers.buffers.uniform_(1, 2)
-    other.load(0, 0, one.numbers.params, one.numbers.buffers)
-    other.settle()
-    one.settle()
+    one.state.params.normal_()
+    one.state.buffers.uniform_(1, 2)
+    other.load_layers(0, 0, one.state.params, one.state.buffers)
+    other.sync_counters()
+    one.sync_counters()
     (out,) = [output for output, _ in one.outputs([_batch()])]
     (same,) = [output for output, _ in other.outputs([_batch()])]
     assert torch.equal(out, same)
@@ -93,11 +95,11 @@ def test_counters_go_to_and_fro() -> None:
     replica = _replica()
     counter = replica.module.get_buffer("norm.num_batches_tracked")
     place = next(entry for entry in replica.layout.buffers if entry.name == "norm.num_batches_tracked")
-    replica.numbers.buffers[place.start] = 41.0
-    replica.settle()
+    replica.state.buffers[place.start] = 41.0
+    replica.sync_counters()
     replica.gradient(*_batch())
     assert int(counter) == 42
-    assert float(replica.state_buffers()[place.start]) == 42.0
+    assert float(replica.copy_buffers()[place.start]) == 42.0
     assert counter.dtype == torch.int64
 
 
@@ -126,9 +128,9 @@ class _WithBuffer(nn.Module):
 def test_a_buffer_of_any_type_survives_a_round(kept: Tensor) -> None:
     module = _WithBuffer(kept.clone())
     replica = _replica(module)
-    state = State.of(module, replica.layout)
-    replica.load(0, 0, state.params, state.buffers)
-    replica.settle()
+    state = ModelState.of_module(module, replica.layout)
+    replica.load_layers(0, 0, state.params, state.buffers)
+    replica.sync_counters()
     assert torch.equal(replica.module.kept, kept)  # type: ignore[arg-type]
 
 
@@ -137,18 +139,18 @@ def test_a_buffer_of_any_type_survives_a_round(kept: Tensor) -> None:
 def test_a_whole_number_that_would_not_survive_is_refused(numbers: list[int], dtype: torch.dtype) -> None:
     module = _WithBuffer(torch.tensor(numbers, dtype=dtype))
     with pytest.raises(ModelError, match=r"buffer 'kept' holds whole numbers too large"):
-        State.of(module, _layout(module))
+        ModelState.of_module(module, _layout(module))
     with pytest.raises(ModelError, match=r"buffer 'kept' holds whole numbers too large"):
         _replica(module)
 
 
 def test_evaluation_changes_nothing() -> None:
     replica = _replica()
-    before = replica.state_buffers()
+    before = replica.copy_buffers()
     first = [output for output, _ in replica.outputs([_batch(), _batch(1)])]
     second = [output for output, _ in replica.outputs([_batch(), _batch(1)])]
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
-    assert torch.equal(replica.state_buffers(), before)
+    assert torch.equal(replica.copy_buffers(), before)
     assert not first[0].requires_grad
 
 
@@ -156,7 +158,7 @@ def test_evaluation_changes_nothing() -> None:
 
 
 def _drawn(seed: int, operation: Callable[[], Tensor]) -> Tensor:
-    with Draws(seed):
+    with SeededRandomMode(seed):
         return operation()
 
 
@@ -190,16 +192,16 @@ def test_draws_depend_on_the_seed_alone(operation: Callable[[], Tensor]) -> None
 
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_drawing_is_noticed(operation: Callable[[], Tensor]) -> None:
-    with Draws(0) as draws:
+    with SeededRandomMode(0) as draws:
         operation()
-    assert draws.drew
+    assert draws.used_random
 
 
 def test_not_drawing_is_noticed_too() -> None:
     line = nn.Linear(3, 3)
-    with Draws(0) as draws:
+    with SeededRandomMode(0) as draws:
         F.dropout(line(torch.ones(2, 3)), training=False).sum().backward()  # type: ignore[no-untyped-call]
-    assert not draws.drew
+    assert not draws.used_random
 
 
 def test_torchs_own_generator_is_not_touched() -> None:
@@ -216,7 +218,7 @@ def test_a_generator_that_was_given_stays() -> None:
     assert torch.equal(first, second)
 
 
-def _with_draws(replica: Replica, seed: int) -> Tensor:
+def _with_draws(replica: ModelReplica, seed: int) -> Tensor:
     return replica.gradient(*_batch(), np.random.default_rng(seed))[0].clone()
 
 

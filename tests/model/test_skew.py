@@ -5,47 +5,53 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from potluck.model.norms import group_norms, has_batch_norm
-from potluck.model.skew import Adjusted, Plain, Restricted, Skew, frequencies
-from potluck.settings import decode
+from potluck.model.class_skew import (
+    LogitAdjustment,
+    NoSkewCorrection,
+    RestrictedSoftmax,
+    SkewCorrection,
+    class_frequencies,
+)
+from potluck.model.group_norm import has_batch_norm, replace_batch_norms
+from potluck.settings import decode_settings
 
 _LABELS = np.array([0, 0, 0, 1, 2, 2])
 
 
-def _gradient(skew: Skew, labels: np.ndarray[tuple[int], np.dtype[np.int64]]) -> torch.Tensor:
+def _gradient(skew: SkewCorrection, labels: np.ndarray[tuple[int], np.dtype[np.int64]]) -> torch.Tensor:
     """Of the mean loss of scores that say nothing yet."""
     scores = torch.zeros(len(labels), 4, requires_grad=True)
-    loss = skew.loss(cross_entropy, frequencies(labels, 4))
+    loss = skew.corrected_loss(cross_entropy, class_frequencies(labels, 4))
     (gradient,) = torch.autograd.grad(loss(scores, torch.from_numpy(labels)), scores)
     return gradient.sum(0)
 
 
 def test_frequencies_are_shares_of_one() -> None:
-    assert frequencies(_LABELS, 4).tolist() == torch.tensor([3 / 6, 1 / 6, 2 / 6, 0]).tolist()
-    assert frequencies(np.zeros(0, np.int64), 3).tolist() == [0, 0, 0]
+    assert class_frequencies(_LABELS, 4).tolist() == torch.tensor([3 / 6, 1 / 6, 2 / 6, 0]).tolist()
+    assert class_frequencies(np.zeros(0, np.int64), 3).tolist() == [0, 0, 0]
 
 
 def test_how_often_a_class_occurs_here_is_no_longer_rewarded() -> None:
     """With plain cross-entropy the first thing learned is the class frequencies; adjusted, nearly nothing is."""
-    plain, adjusted = _gradient(Plain(), _LABELS), _gradient(Adjusted(strength=1.0), _LABELS)
+    plain, adjusted = _gradient(NoSkewCorrection(), _LABELS), _gradient(LogitAdjustment(strength=1.0), _LABELS)
     assert plain.abs().max() > 0.2
     assert adjusted.abs().max() < 0.01
 
 
 def test_a_balanced_device_learns_as_before() -> None:
     labels = np.arange(40) % 4
-    torch.testing.assert_close(_gradient(Adjusted(), labels), _gradient(Plain(), labels))
-    torch.testing.assert_close(_gradient(Restricted(), labels), _gradient(Plain(), labels))
+    torch.testing.assert_close(_gradient(LogitAdjustment(), labels), _gradient(NoSkewCorrection(), labels))
+    torch.testing.assert_close(_gradient(RestrictedSoftmax(), labels), _gradient(NoSkewCorrection(), labels))
 
 
 def test_a_class_that_is_not_here_is_pushed_down_less() -> None:
-    plain, restricted = _gradient(Plain(), _LABELS), _gradient(Restricted(factor=0.25), _LABELS)
+    plain, restricted = _gradient(NoSkewCorrection(), _LABELS), _gradient(RestrictedSoftmax(factor=0.25), _LABELS)
     assert 0 < restricted[3] < 0.5 * plain[3]
 
 
 def test_the_remedy_is_a_part() -> None:
-    assert decode({"kind": "adjusted", "strength": 2}, Skew) == Adjusted(strength=2.0)
-    assert decode("none", Skew) == Plain()
+    assert decode_settings({"kind": "adjusted", "strength": 2}, SkewCorrection) == LogitAdjustment(strength=2.0)
+    assert decode_settings("none", SkewCorrection) == NoSkewCorrection()
 
 
 def _network() -> nn.Module:
@@ -56,7 +62,7 @@ def _network() -> nn.Module:
 def test_every_batch_norm_is_replaced_in_a_copy() -> None:
     module = _network()
     module(torch.zeros(2, 3, 8, 8))
-    changed = group_norms(module)
+    changed = replace_batch_norms(module)
     assert has_batch_norm(module)
     assert not has_batch_norm(changed)
     groups = [layer.num_groups for layer in changed.modules() if isinstance(layer, nn.GroupNorm)]
@@ -68,7 +74,7 @@ def test_every_batch_norm_is_replaced_in_a_copy() -> None:
 def test_scale_and_shift_are_taken_over() -> None:
     norm = nn.BatchNorm2d(16)
     nn.init.uniform_(norm.weight)
-    changed = group_norms(norm)
+    changed = replace_batch_norms(norm)
     assert isinstance(changed, nn.GroupNorm)
     assert changed.weight.tolist() == norm.weight.tolist()
 
@@ -83,7 +89,7 @@ def test_skewed_batches_add_up_to_a_balanced_one() -> None:
     def mean_of_devices(network: nn.Module) -> torch.Tensor:
         return (_flat(network, inputs[:16], targets[:16]) + _flat(network, inputs[16:], targets[16:])) / 2
 
-    grouped = group_norms(module)
+    grouped = replace_batch_norms(module)
     torch.testing.assert_close(mean_of_devices(grouped), _flat(grouped, inputs, targets), rtol=1e-4, atol=1e-6)
     whole = _flat(module, inputs, targets)
     assert (mean_of_devices(module) - whole).norm() > 0.3 * whole.norm()

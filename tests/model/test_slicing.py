@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from potluck.errors import ModelError
 from potluck.model import zoo
-from potluck.model.chain import Chain, trace
-from potluck.model.slicing import announced, stages
+from potluck.model.layer_chain import LayerChain, trace_layers
+from potluck.model.stage_modules import announce_layers, build_stages
 from tests.model import styles
 
 # The shape is the smallest that the network takes; the deep ones are for the long run.
@@ -44,12 +44,12 @@ LARGE = {
 }
 
 
-def assert_same(chain: Chain, cuts: Sequence[int], data: Tensor) -> None:
+def assert_same(chain: LayerChain, cuts: Sequence[int], data: Tensor) -> None:
     """One step of the pipeline is one step of the model."""
     before = copy.deepcopy(chain.module.state_dict())
     made, gradients, state = styles.whole(chain.module, data)
     chain.module.load_state_dict(before)
-    parts = stages(chain, cuts)
+    parts = build_stages(chain, cuts)
     piped, handed = styles.pipelined(chain, parts, data)
     torch.testing.assert_close(piped, made, rtol=0, atol=0, msg="output")
     torch.testing.assert_close(handed, gradients, rtol=0, atol=0, msg="gradients")
@@ -57,10 +57,10 @@ def assert_same(chain: Chain, cuts: Sequence[int], data: Tensor) -> None:
     assert set().union(*(stage.state_dict() for stage in parts)) == set(state)
 
 
-def zoo_chain(name: str, shape: tuple[int, ...]) -> tuple[Chain, Tensor]:
+def zoo_chain(name: str, shape: tuple[int, ...]) -> tuple[LayerChain, Tensor]:
     torch.manual_seed(3)
-    module = zoo.build(name, classes=10).double()
-    return trace(module, shape, dtype=torch.float64), torch.randn(2, *shape, dtype=torch.float64)
+    module = zoo.build_model(name, classes=10).double()
+    return trace_layers(module, shape, dtype=torch.float64), torch.randn(2, *shape, dtype=torch.float64)
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -91,7 +91,7 @@ STYLES: list[tuple[type[nn.Module], tuple[int, ...]]] = [
 @pytest.mark.parametrize(("style", "shape"), STYLES)
 def test_other_styles_at_each_cut_and_at_all(style: type[nn.Module], shape: tuple[int, ...]) -> None:
     torch.manual_seed(5)
-    chain = trace(style().double(), shape, dtype=torch.float64)
+    chain = trace_layers(style().double(), shape, dtype=torch.float64)
     data = torch.randn(4, *shape, dtype=torch.float64)
     places = [cut.after for cut in chain.cuts]
     assert places
@@ -101,8 +101,8 @@ def test_other_styles_at_each_cut_and_at_all(style: type[nn.Module], shape: tupl
 
 def test_in_process_composition_needs_no_detaching() -> None:
     torch.manual_seed(5)
-    chain = trace(styles.Residual().double(), (3, 6, 6), dtype=torch.float64)
-    composed = nn.Sequential(*stages(chain, [1, 2, 5]))
+    chain = trace_layers(styles.Residual().double(), (3, 6, 6), dtype=torch.float64)
+    composed = nn.Sequential(*build_stages(chain, [1, 2, 5]))
     data = torch.randn(4, 3, 6, 6, dtype=torch.float64)
     before = copy.deepcopy(chain.module.state_dict())
     expected = styles.whole(chain.module, data)
@@ -116,10 +116,10 @@ def test_in_process_composition_needs_no_detaching() -> None:
 
 
 def test_stages_hold_the_very_same_tensors_under_the_same_names() -> None:
-    chain = trace(styles.Residual(), (3, 6, 6))
+    chain = trace_layers(styles.Residual(), (3, 6, 6))
     parameters = dict(chain.module.named_parameters())
     seen: list[str] = []
-    for stage in stages(chain, [0, 3, 6]):
+    for stage in build_stages(chain, [0, 3, 6]):
         for name, parameter in stage.named_parameters():
             assert parameter is parameters[name]
             seen.append(name)
@@ -127,8 +127,8 @@ def test_stages_hold_the_very_same_tensors_under_the_same_names() -> None:
 
 
 def test_what_the_model_does_not_save_a_stage_does_not_save() -> None:
-    chain = trace(styles.Functional(), (12,))
-    first, second = stages(chain, [0])
+    chain = trace_layers(styles.Functional(), (12,))
+    first, second = build_stages(chain, [0])
     assert set(first.state_dict()) == {"w1", "b1"}
     assert set(second.state_dict()) == {"w2"}
 
@@ -136,8 +136,8 @@ def test_what_the_model_does_not_save_a_stage_does_not_save() -> None:
 @pytest.mark.parametrize("style", [styles.Functional, styles.Residual, styles.Encoder])
 def test_stages_also_evaluate(style: type[nn.Module]) -> None:
     shape = {styles.Functional: (12,), styles.Residual: (3, 6, 6), styles.Encoder: (6, 4)}[style]
-    chain = trace(style(), shape)
-    parts = stages(chain, [0])
+    chain = trace_layers(style(), shape)
+    parts = build_stages(chain, [0])
     for part in (*parts, chain.module):
         part.eval()
     data = torch.randn(3, *shape)
@@ -145,8 +145,8 @@ def test_stages_also_evaluate(style: type[nn.Module]) -> None:
 
 
 def test_a_forward_that_differs_in_evaluation_refuses_to_evaluate_in_stages() -> None:
-    chain = trace(styles.Auxiliary(), (6,))
-    first, _ = stages(chain, [0])
+    chain = trace_layers(styles.Auxiliary(), (6,))
+    first, _ = build_stages(chain, [0])
     first.eval()
     with pytest.raises(ModelError, match="differs in evaluation"):
         first(torch.randn(2, 6))
@@ -154,42 +154,42 @@ def test_a_forward_that_differs_in_evaluation_refuses_to_evaluate_in_stages() ->
 
 @pytest.mark.parametrize("batch", [1, 2, 5])
 def test_any_batch_size_goes_through(batch: int) -> None:
-    chain = trace(styles.Unrolled(), (3, 4))
-    first, second = stages(chain, [2])
+    chain = trace_layers(styles.Unrolled(), (3, 4))
+    first, second = build_stages(chain, [2])
     data = torch.randn(batch, 3, 4)
     assert torch.equal(second(first(data)), chain.module(data))
 
 
 def test_illegal_cuts_say_where_cuts_are_allowed() -> None:
-    chain = trace(styles.Unrolled(), (3, 4))
+    chain = trace_layers(styles.Unrolled(), (3, 4))
     with pytest.raises(ModelError, match="cannot cut after layer 1 of 4: a cut is allowed after 2"):
-        stages(chain, [1])
+        build_stages(chain, [1])
     with pytest.raises(ModelError, match="must rise"):
-        stages(chain, [2, 2])
+        build_stages(chain, [2, 2])
     with pytest.raises(ModelError, match=r"no place to cut.*could not be traced"):
-        stages(trace(styles.Counting(), (6,)), [0])
-    residual = trace(styles.Residual(), (3, 6, 6))
+        build_stages(trace_layers(styles.Counting(), (6,)), [0])
+    residual = trace_layers(styles.Residual(), (3, 6, 6))
     with pytest.raises(ModelError, match="allowed after 0-7"):
-        stages(residual, [8])
+        build_stages(residual, [8])
 
 
 def test_no_cut_is_the_model() -> None:
-    chain = trace(styles.Tied(), (5,), dtype=torch.long)
-    assert stages(chain, []) == (chain.module,)
+    chain = trace_layers(styles.Tied(), (5,), dtype=torch.long)
+    assert build_stages(chain, []) == (chain.module,)
 
 
 def test_layers_announce_themselves_in_order() -> None:
-    chain = trace(styles.Encoder().eval(), (6, 4))
+    chain = trace_layers(styles.Encoder().eval(), (6, 4))
     heard: list[int] = []
-    module = announced(chain, heard.append).eval()
+    module = announce_layers(chain, heard.append).eval()
     data = torch.randn(2, 6, 4)
     assert torch.equal(module(data), chain.module(data))
     assert heard == list(range(len(chain.layers)))
 
 
 def test_a_stage_can_be_copied_and_trained_on_its_own() -> None:
-    chain = trace(styles.Residual(), (3, 6, 6))
-    stage = copy.deepcopy(stages(chain, [3])[0])
+    chain = trace_layers(styles.Residual(), (3, 6, 6))
+    stage = copy.deepcopy(build_stages(chain, [3])[0])
     stage(torch.randn(2, 3, 6, 6)).sum().backward()
     assert all(parameter.grad is not None for parameter in stage.parameters())
     assert all(parameter.grad is None for parameter in chain.module.parameters())

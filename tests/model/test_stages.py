@@ -11,11 +11,11 @@ from torch import nn
 
 from potluck.data import Dataset, from_tensors
 from potluck.errors import ModelError
-from potluck.model.chain import trace
-from potluck.model.feed import Feed
+from potluck.model.layer_chain import trace_layers
+from potluck.model.micro_batches import MicroBatches
 from potluck.model.optimizers import Adam, Optimizer, Sgd
-from potluck.model.sections import Sections
-from potluck.model.stages import Numbers, Stages
+from potluck.model.stage_function import StageFunctions
+from potluck.model.torch_stages import StageState, TorchStages
 
 BATCH = 6
 
@@ -34,24 +34,24 @@ def data() -> Dataset:
     return from_tensors(x, y, x[:8], y[:8], name="small", classes=("a", "b", "c"))
 
 
-def stages_of(module: nn.Module, optimizer: Optimizer, parts: int = 1) -> Stages:
-    chain, samples = trace(module, (1, 4, 4)), data()
-    sections = Sections(chain, samples.train.x[:2])
-    feed = Feed(24, BATCH, parts)
-    return Stages(sections, nn.functional.cross_entropy, optimizer, samples.train, feed, 0)
+def stages_of(module: nn.Module, optimizer: Optimizer, parts: int = 1) -> TorchStages:
+    chain, samples = trace_layers(module, (1, 4, 4)), data()
+    sections = StageFunctions(chain, samples.train.x[:2])
+    feed = MicroBatches(24, BATCH, parts)
+    return TorchStages(sections, nn.functional.cross_entropy, optimizer, samples.train, feed, 0)
 
 
-def cut(stages: Stages, whole: Numbers, after: int) -> tuple[Numbers, Numbers]:
+def cut(stages: TorchStages, whole: StageState, after: int) -> tuple[StageState, StageState]:
     last = whole.last
-    front = stages.join(0, after, [(0, after, stages.pack(whole, 0, after))])
-    back = stages.join(after + 1, last, [(after + 1, last, stages.pack(whole, after + 1, last))])
+    front = stages.join_layers(0, after, [(0, after, stages.pack_layers(whole, 0, after))])
+    back = stages.join_layers(after + 1, last, [(after + 1, last, stages.pack_layers(whole, after + 1, last))])
     return front, back
 
 
-def train(stages: Stages, front: Numbers, back: Numbers, part: int) -> tuple[Numbers, Numbers, Any]:
-    there = stages.forward(front, front.buffers, part, stages.inputs(part), None)
+def train(stages: TorchStages, front: StageState, back: StageState, part: int) -> tuple[StageState, StageState, Any]:
+    there = stages.forward(front, front.buffers, part, stages.load_inputs(part), None)
     assert there.payload is not None
-    turned = stages.forward(back, back.buffers, part, there.payload, stages.labels(part))
+    turned = stages.forward(back, back.buffers, part, there.payload, stages.load_labels(part))
     own, onward = stages.backward(turned, None)
     ahead, _ = stages.backward(there, onward)
     return (
@@ -74,26 +74,26 @@ def test_any_cut_trains_the_same_model(optimizer: Optimizer, after: int) -> None
     module[7] = nn.Identity()
     stages = stages_of(module, optimizer)
     reference = copy.deepcopy(module).train()
-    plain = optimizer.build(torch.zeros(1))
+    plain = optimizer.build_optimizer(torch.zeros(1))
     theirs = type(plain)(reference.parameters(), **plain.defaults)
-    front, back = cut(stages, stages.initial(), after)
+    front, back = cut(stages, stages.initial_weights(), after)
     for part in range(5):
         front, back, loss = train(stages, front, back, part)
-        inputs, targets = data().train.batch(Feed(24, BATCH).indices(part))
+        inputs, targets = data().train.batch(MicroBatches(24, BATCH).sample_indices(part))
         theirs.zero_grad()
         expected = nn.functional.cross_entropy(reference(inputs), targets)
         expected.backward()  # type: ignore[no-untyped-call]
         theirs.step()
         assert loss == float(expected.detach())
-    pieces = [(0, after, stages.pack(front, 0, after)), (after + 1, 3, stages.pack(back, after + 1, 3))]
-    mine = stages.module(stages.join(0, 3, pieces))
+    pieces = [(0, after, stages.pack_layers(front, 0, after)), (after + 1, 3, stages.pack_layers(back, after + 1, 3))]
+    mine = stages.load_module(stages.join_layers(0, 3, pieces))
     for name, tensor in reference.state_dict().items():
         assert torch.equal(tensor, mine.state_dict()[name]), name
 
 
 def test_versions_are_never_changed() -> None:
     stages = stages_of(net(), Sgd(lr=0.1, momentum=0.9))
-    front, back = cut(stages, stages.initial(), 1)
+    front, back = cut(stages, stages.initial_weights(), 1)
     before = [tensor.clone() for tensor in (front.params, front.buffers, *front.moments.values())]
     for part in range(3):
         train(stages, front, back, part)
@@ -103,10 +103,10 @@ def test_versions_are_never_changed() -> None:
 
 def test_what_is_drawn_depends_on_the_part_alone() -> None:
     stages = stages_of(net(), Sgd(lr=0.1))
-    whole = stages.initial()
+    whole = stages.initial_weights()
 
     def loss(part: int) -> float | None:
-        return stages.forward(whole, whole.buffers, part, stages.inputs(0), stages.labels(0)).loss_now
+        return stages.forward(whole, whole.buffers, part, stages.load_inputs(0), stages.load_labels(0)).loss_now
 
     assert loss(1) == loss(1)
     assert loss(1) != loss(2)
@@ -114,24 +114,24 @@ def test_what_is_drawn_depends_on_the_part_alone() -> None:
 
 def test_a_step_that_travels_leads_to_the_same_version() -> None:
     stages = stages_of(net(), Sgd(lr=0.1, momentum=0.9))
-    whole = stages.initial()
-    passed = stages.forward(whole, whole.buffers, 0, stages.inputs(0), stages.labels(0))
+    whole = stages.initial_weights()
+    passed = stages.forward(whole, whole.buffers, 0, stages.load_inputs(0), stages.load_labels(0))
     gradient, _ = stages.backward(passed, None)
     stepped = stages.step(whole, gradient, passed.buffers, 0.5)
-    redone = stages.redo(whole, stages.pack_step(gradient, passed.buffers), 0.5)
+    redone = stages.apply_step(whole, stages.pack_step(gradient, passed.buffers), 0.5)
     assert torch.equal(stepped.params, redone.params)
     assert torch.equal(stepped.buffers, redone.buffers)
     assert torch.equal(stepped.moments["momentum_buffer"], redone.moments["momentum_buffer"])
-    assert stages.pack_step(gradient, passed.buffers).nbytes < stages.pack(stepped, 0, 3).nbytes
+    assert stages.pack_step(gradient, passed.buffers).nbytes < stages.pack_layers(stepped, 0, 3).nbytes
 
 
 def test_moments_that_do_not_travel_begin_at_zero() -> None:
     stages = stages_of(net(), Adam(lr=0.1))
-    whole = stages.initial()
-    passed = stages.forward(whole, whole.buffers, 0, stages.inputs(0), stages.labels(0))
+    whole = stages.initial_weights()
+    passed = stages.forward(whole, whole.buffers, 0, stages.load_inputs(0), stages.load_labels(0))
     stepped = stages.step(whole, stages.backward(passed, None)[0], passed.buffers, 1.0)
     assert stages.moments == {"exp_avg": True, "exp_avg_sq": True, "step": False}
-    bare = stages.join(0, 3, [(0, 3, stages.pack(stepped, 0, 3, moments=False))])
+    bare = stages.join_layers(0, 3, [(0, 3, stages.pack_layers(stepped, 0, 3, moments=False))])
     assert torch.equal(bare.params, stepped.params)
     assert not bare.moments["exp_avg"].any()
     saved = stages.restore(stages.tensors(stepped))
@@ -142,21 +142,23 @@ def test_moments_that_do_not_travel_begin_at_zero() -> None:
 def test_parts_add_up_to_their_batch() -> None:
     module = nn.Sequential(nn.Flatten(), nn.Linear(16, 4), nn.Tanh(), nn.Linear(4, 3))
     whole, parts = stages_of(module, Sgd(lr=0.1)), stages_of(module, Sgd(lr=0.1), parts=4)
-    start = whole.initial()
-    expected, _ = whole.backward(whole.forward(start, start.buffers, 0, whole.inputs(0), whole.labels(0)), None)
+    start = whole.initial_weights()
+    expected, _ = whole.backward(
+        whole.forward(start, start.buffers, 0, whole.load_inputs(0), whole.load_labels(0)), None
+    )
     total = None
     for part in reversed(range(4)):
-        passed = parts.forward(start, start.buffers, part, parts.inputs(part), parts.labels(part))
-        total = parts.mix(total, parts.backward(passed, None)[0], parts.share(part))
+        passed = parts.forward(start, start.buffers, part, parts.load_inputs(part), parts.load_labels(part))
+        total = parts.accumulate_gradient(total, parts.backward(passed, None)[0], parts.micro_batch_weight(part))
     assert total is not None
     torch.testing.assert_close(total, expected)
 
 
 def test_the_average_is_of_weights_only() -> None:
     stages = stages_of(net(), Sgd(lr=0.1, momentum=0.9))
-    first = stages.initial()
-    second = Numbers(0, 3, first.params + 2, first.buffers + 1, first.moments)
-    mean = stages.average([first, second])
+    first = stages.initial_weights()
+    second = StageState(0, 3, first.params + 2, first.buffers + 1, first.moments)
+    mean = stages.average_versions([first, second])
     torch.testing.assert_close(mean.params, first.params + 1)
     assert torch.equal(mean.buffers, second.buffers)
 
@@ -164,7 +166,7 @@ def test_the_average_is_of_weights_only() -> None:
 def test_evaluation_is_the_modules_own() -> None:
     module, samples = net(), data()
     stages = stages_of(module, Sgd(lr=0.1))
-    score = stages.evaluate(stages.initial(), samples.test, size=3)
+    score = stages.evaluate_model(stages.initial_weights(), samples.test, size=3)
     with torch.no_grad():
         outputs = copy.deepcopy(module).eval()(samples.test.x)
     assert score["loss"] == pytest.approx(float(nn.functional.cross_entropy(outputs, samples.test.y)), rel=1e-5)
@@ -172,15 +174,15 @@ def test_evaluation_is_the_modules_own() -> None:
 
 
 def test_a_model_that_does_not_fit_the_data_is_refused() -> None:
-    chain = trace(nn.Sequential(nn.Flatten(), nn.Linear(9, 3)), (3, 3))
+    chain = trace_layers(nn.Sequential(nn.Flatten(), nn.Linear(9, 3)), (3, 3))
     with pytest.raises(ModelError, match="does not fit the data"):
-        Sections(chain, torch.zeros(2, 4, 4))
+        StageFunctions(chain, torch.zeros(2, 4, 4))
 
 
 def test_an_epoch_is_every_sample_once() -> None:
-    feed = Feed(24, 6, parts=3, seed=5)
-    seen = [int(index) for part in range(12) for index in feed.indices(part)]
+    feed = MicroBatches(24, 6, per_batch=3, seed=5)
+    seen = [int(index) for part in range(12) for index in feed.sample_indices(part)]
     assert sorted(seen) == list(range(24))
-    assert [int(index) for index in feed.indices(12)] != seen[:2]
-    assert sum(feed.share(part) for part in range(3)) == pytest.approx(1.0)
-    assert Feed(4, 100).size == 4
+    assert [int(index) for index in feed.sample_indices(12)] != seen[:2]
+    assert sum(feed.batch_fraction(part) for part in range(3)) == pytest.approx(1.0)
+    assert MicroBatches(4, 100).size == 4

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from potluck.errors import ModelError
-from potluck.model.state import Layout, State, bind
+from potluck.model.model_state import ModelState, WeightLayout, bind_views
 
 
 def _norm_net() -> nn.Module:
@@ -28,14 +28,14 @@ def _layers(module: nn.Module) -> list[tuple[list[str], list[str]]]:
     return found
 
 
-def _layout(module: nn.Module) -> Layout:
-    return Layout.of(module, _layers(module))
+def _layout(module: nn.Module) -> WeightLayout:
+    return WeightLayout.of_module(module, _layers(module))
 
 
 def test_a_state_holds_every_number_by_name() -> None:
     module = _norm_net()
     layout = _layout(module)
-    named = State.of(module, layout).named(layout)
+    named = ModelState.of_module(module, layout).named_tensors(layout)
     assert named.keys() == module.state_dict().keys()
     for name, tensor in module.state_dict().items():
         assert torch.equal(named[name], tensor.to(torch.float32))
@@ -45,7 +45,7 @@ def test_a_state_holds_every_number_by_name() -> None:
 def test_a_state_is_a_copy() -> None:
     module = _norm_net()
     layout = _layout(module)
-    state = State.of(module, layout)
+    state = ModelState.of_module(module, layout)
     before = state.params.clone()
     with torch.no_grad():
         for param in module.parameters():
@@ -58,10 +58,10 @@ def test_a_state_is_a_copy() -> None:
 def test_segments_are_slices_that_cover_the_model_once(data: st.DataObject) -> None:
     module = _norm_net()
     layout = _layout(module)
-    state = State.of(module, layout)
-    cuts = sorted(data.draw(st.sets(st.integers(1, layout.layers - 1))))
-    bounds = [0, *cuts, layout.layers]
-    pieces = [layout.slices(first, after - 1) for first, after in itertools.pairwise(bounds)]
+    state = ModelState.of_module(module, layout)
+    cuts = sorted(data.draw(st.sets(st.integers(1, layout.layer_count - 1))))
+    bounds = [0, *cuts, layout.layer_count]
+    pieces = [layout.layer_slices(first, after - 1) for first, after in itertools.pairwise(bounds)]
     assert torch.equal(torch.cat([state.params[params] for params, _ in pieces]), state.params)
     assert torch.equal(torch.cat([state.buffers[buffers] for _, buffers in pieces]), state.buffers)
     total = sum(layout.segment_bytes(first, after - 1) for first, after in itertools.pairwise(bounds))
@@ -70,8 +70,8 @@ def test_segments_are_slices_that_cover_the_model_once(data: st.DataObject) -> N
 
 def test_a_layer_without_numbers_is_an_empty_slice() -> None:
     module = nn.Sequential(nn.Linear(2, 3))
-    layout = Layout.of(module, [([], []), (["0.weight", "0.bias"], []), ([], [])])
-    assert layout.layers == 3
+    layout = WeightLayout.of_module(module, [([], []), (["0.weight", "0.bias"], []), ([], [])])
+    assert layout.layer_count == 3
     assert layout.segment_bytes(0, 0) == layout.segment_bytes(2, 2) == 0
     assert layout.segment_bytes(1, 1) == layout.segment_bytes(0, 2) == layout.nbytes == 36
 
@@ -79,7 +79,7 @@ def test_a_layer_without_numbers_is_an_empty_slice() -> None:
 def test_writing_to_the_bound_vectors_is_loading_the_model() -> None:
     module = _norm_net()
     layout = _layout(module)
-    state = bind(module, layout)
+    state = bind_views(module, layout)
     state.params.fill_(0.5)
     state.buffers.fill_(2.0)
     assert all(bool((param == 0.5).all()) for param in module.parameters())
@@ -93,12 +93,12 @@ def test_a_bound_model_computes_and_trains_as_before() -> None:
     torch.manual_seed(0)
     inputs, targets = torch.randn(8, 1, 8, 8), torch.randint(0, 5, (8,))
     bound, plain = _norm_net(), _norm_net()
-    state = bind(bound, _layout(bound))
+    state = bind_views(bound, _layout(bound))
     for module in (bound, plain):
         loss = nn.functional.cross_entropy(module(inputs), targets)
         loss.backward()  # type: ignore[no-untyped-call]
         torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9).step()
-    assert torch.equal(state.params, State.of(plain, _layout(plain)).params)
+    assert torch.equal(state.params, ModelState.of_module(plain, _layout(plain)).params)
     for name, tensor in plain.state_dict().items():
         assert torch.equal(bound.state_dict()[name], tensor), name
 
@@ -106,7 +106,7 @@ def test_a_bound_model_computes_and_trains_as_before() -> None:
 def test_integer_counters_keep_their_type() -> None:
     module = _norm_net()
     layout = _layout(module)
-    bind(module, layout)
+    bind_views(module, layout)
     counter = module[1].num_batches_tracked  # type: ignore[index]
     assert counter.dtype == torch.int64
     module(torch.randn(4, 1, 8, 8))
@@ -119,8 +119,8 @@ def test_what_is_frozen_is_kept_and_not_trained() -> None:
     layout = _layout(module)
     assert "0.weight" not in [entry.name for entry in layout.params]
     assert "0.weight" in [entry.name for entry in layout.buffers]
-    assert torch.equal(State.of(module, layout).named(layout)["0.weight"], module[0].weight)  # type: ignore[index]
-    state = bind(module, layout)
+    assert torch.equal(ModelState.of_module(module, layout).named_tensors(layout)["0.weight"], module[0].weight)  # type: ignore[index]
+    state = bind_views(module, layout)
     state.buffers.zero_()
     assert not module[0].weight.any()  # type: ignore[index]
     assert not module[0].weight.requires_grad  # type: ignore[index]
@@ -135,8 +135,8 @@ def test_tied_weights_are_kept_once() -> None:
             self.two.weight = self.one.weight
 
     module = Tied()
-    layout = Layout.of(module, [(["one.weight"], [])])
-    state = bind(module, layout)
+    layout = WeightLayout.of_module(module, [(["one.weight"], [])])
+    state = bind_views(module, layout)
     state.params.fill_(3.0)
     assert state.params.numel() == 16
     assert bool((module.two.weight == 3.0).all())
@@ -147,8 +147,8 @@ def test_parameters_of_any_shape(shape: tuple[int, ...]) -> None:
     module = nn.Module()
     module.scale = nn.Parameter(torch.ones(shape))
     module.more = nn.Parameter(torch.ones(2))
-    layout = Layout.of(module, [(["scale", "more"], [])])
-    state = bind(module, layout)
+    layout = WeightLayout.of_module(module, [(["scale", "more"], [])])
+    state = bind_views(module, layout)
     state.params.fill_(7.0)
     assert module.scale.shape == shape
     assert bool((module.scale == 7.0).all())
@@ -159,7 +159,9 @@ def test_memory_order_does_not_matter() -> None:
     spread = nn.Sequential(nn.Conv2d(2, 3, 3))
     spread.load_state_dict(module.state_dict())
     spread = spread.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    assert torch.equal(State.of(module, _layout(module)).params, State.of(spread, _layout(spread)).params)
+    assert torch.equal(
+        ModelState.of_module(module, _layout(module)).params, ModelState.of_module(spread, _layout(spread)).params
+    )
 
 
 def test_mixed_types_are_refused() -> None:
@@ -186,6 +188,6 @@ def test_bfloat16_is_refused_since_it_cannot_be_sent() -> None:
 def test_other_types_are_kept(dtype: torch.dtype) -> None:
     module = _norm_net().to(dtype)
     layout = _layout(module)
-    state = State.of(module, layout)
+    state = ModelState.of_module(module, layout)
     assert layout.dtype == state.params.dtype == state.buffers.dtype == dtype
     assert layout.itemsize == dtype.itemsize

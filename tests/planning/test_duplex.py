@@ -10,23 +10,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from potluck.errors import UserError
-from potluck.planning.segments import Cuts, Worker, duplex, iteration
-from potluck.planning.segments.rehearsal import Timing, rehearse
-from potluck.planning.segments.search import period
-from potluck.planning.segments.sharing import fair_share, shared
+from potluck.planning.segments import WorkerCosts, WorkerCuts, barrier_iteration_s, forecast_duplex
+from potluck.planning.segments.cut_search import steady_iteration_s
+from potluck.planning.segments.duplex_simulation import TransferTiming, simulate_duplex
+from potluck.planning.segments.max_min_sharing import max_min_rates, share_server_link
 
 seconds = st.floats(0.0, 10.0, allow_subnormal=False)
 
 
-def crews(most: int = 3) -> st.SearchStrategy[list[Worker]]:
-    def crew(layers: int) -> st.SearchStrategy[list[Worker]]:
+def crews(most: int = 3) -> st.SearchStrategy[list[WorkerCosts]]:
+    def crew(layers: int) -> st.SearchStrategy[list[WorkerCosts]]:
         row = st.lists(seconds, min_size=layers, max_size=layers)
-        return st.lists(st.builds(Worker, row, row, row, row), min_size=1, max_size=most)
+        return st.lists(st.builds(WorkerCosts, row, row, row, row), min_size=1, max_size=most)
 
     return st.integers(1, 8).flatmap(crew)
 
 
-def synthetic(layers: int, ratio: float, seed: int) -> Worker:
+def synthetic(layers: int, ratio: float, seed: int) -> WorkerCosts:
     """Three seconds of computation, one forward and two backward; `ratio` times that of communication.
 
     As in real networks most parameters are near the output.
@@ -36,47 +36,47 @@ def synthetic(layers: int, ratio: float, seed: int) -> Worker:
     parameters = [(i + 1) * rng.lognormvariate(0.0, 0.7) for i in range(layers)]
     forward = [c / sum(compute) for c in compute]
     moving = [1.5 * ratio * p / sum(parameters) for p in parameters]
-    return Worker(forward, [2 * f for f in forward], moving, moving)
+    return WorkerCosts(forward, [2 * f for f in forward], moving, moving)
 
 
 @settings(max_examples=60, deadline=None)
 @given(crews(), seconds, st.floats(0.0, 1.0), st.floats(0.0, 1.0))
-def test_bounds_hold(workers: list[Worker], overhead: float, latency: float, merge: float) -> None:
-    forecast = duplex(workers, overhead, latency, merge, trials=10)
+def test_bounds_hold(workers: list[WorkerCosts], overhead: float, latency: float, merge: float) -> None:
+    forecast = forecast_duplex(workers, overhead, latency, merge, trials=10)
     bound = max(max(sum(w.forward) + sum(w.backward), sum(w.pull) + overhead, sum(w.push) + overhead) for w in workers)
     loop = max(sum(w.forward) + sum(w.backward) + w.pull[0] + w.push[0] for w in workers)
     assert forecast.iteration >= bound * (1 - 1e-9)
     assert forecast.iteration >= (loop + 2 * overhead + 2 * latency + merge) * (1 - 1e-9)
     assert forecast.iteration <= forecast.barrier
-    assert math.isclose(forecast.barrier, iteration(workers, overhead, "optimal", latency, merge))
+    assert math.isclose(forecast.barrier, barrier_iteration_s(workers, overhead, "optimal", latency, merge))
 
 
 @settings(max_examples=40, deadline=None)
 @given(crews(), seconds)
-def test_a_forecast_is_the_period_of_its_own_cuts(workers: list[Worker], overhead: float) -> None:
-    forecast = duplex(workers, overhead, trials=10)
+def test_a_forecast_is_the_period_of_its_own_cuts(workers: list[WorkerCosts], overhead: float) -> None:
+    forecast = forecast_duplex(workers, overhead, trials=10)
     if forecast.overlaps:
-        ends = rehearse(workers, forecast.cuts, Timing(overhead), 12)
-        assert math.isclose(period(ends), forecast.iteration, rel_tol=1e-6)
+        ends = simulate_duplex(workers, forecast.cuts, TransferTiming(overhead), 12)
+        assert math.isclose(steady_iteration_s(ends), forecast.iteration, rel_tol=1e-6)
 
 
 @pytest.mark.parametrize(("ratio", "gain"), [(1.0, 0.15), (1.5, 0.30), (2.0, 0.36), (4.0, 0.38)])
 def test_gain_over_the_exact_plan(ratio: float, gain: float) -> None:
-    gains = [duplex([synthetic(30, ratio, seed)], 0.02).gain for seed in range(4)]
+    gains = [forecast_duplex([synthetic(30, ratio, seed)], 0.02).gain for seed in range(4)]
     assert sum(gains) / len(gains) >= gain
 
 
 def test_one_segment_is_everything_in_a_row() -> None:
-    worker = Worker([1.0, 1.0], [2.0, 2.0], [3.0, 1.0], [2.0, 1.0])
-    ends = rehearse([worker], [Cuts((), ())], Timing(0.5, 0.25, 0.125), 5)
-    assert period(ends) == 6.0 + 4.5 + 3.5 + 2 * 0.25 + 0.125
+    worker = WorkerCosts([1.0, 1.0], [2.0, 2.0], [3.0, 1.0], [2.0, 1.0])
+    ends = simulate_duplex([worker], [WorkerCuts((), ())], TransferTiming(0.5, 0.25, 0.125), 5)
+    assert steady_iteration_s(ends) == 6.0 + 4.5 + 3.5 + 2 * 0.25 + 0.125
 
 
 def test_a_layer_comes_back_while_another_still_leaves() -> None:
     """Backward ends at 1 (layer 1) and 2 (layer 0), pushes at 2 and 3, pulls at 3 and 4: then forward, 6 in all."""
-    worker = Worker([1.0, 1.0], [1.0, 1.0], [1.0, 1.0], [1.0, 1.0])
-    assert period(rehearse([worker], [Cuts((0,), (0,))], Timing(0.0), 6)) == 6.0
-    assert period(rehearse([worker], [Cuts((), ())], Timing(0.0), 6)) == 8.0
+    worker = WorkerCosts([1.0, 1.0], [1.0, 1.0], [1.0, 1.0], [1.0, 1.0])
+    assert steady_iteration_s(simulate_duplex([worker], [WorkerCuts((0,), (0,))], TransferTiming(0.0), 6)) == 6.0
+    assert steady_iteration_s(simulate_duplex([worker], [WorkerCuts((), ())], TransferTiming(0.0), 6)) == 8.0
 
 
 def test_the_input_side_goes_first() -> None:
@@ -84,22 +84,25 @@ def test_the_input_side_goes_first() -> None:
 
     From there 12 s of forward pass hide what is left to travel.
     """
-    worker = Worker([4.0, 4.0, 4.0], [0.0, 0.0, 0.0], [1.0, 1.0, 1.0], [1.0, 1.0, 1.0])
-    assert period(rehearse([worker], [Cuts((0, 1), (0, 1))], Timing(0.0), 6)) == 3.0 + 12.0
+    worker = WorkerCosts([4.0, 4.0, 4.0], [0.0, 0.0, 0.0], [1.0, 1.0, 1.0], [1.0, 1.0, 1.0])
+    assert (
+        steady_iteration_s(simulate_duplex([worker], [WorkerCuts((0, 1), (0, 1))], TransferTiming(0.0), 6))
+        == 3.0 + 12.0
+    )
 
 
 def test_everyone_waits_for_the_slowest_gradient() -> None:
-    fast = Worker([0.1] * 6, [0.1] * 6, [0.1] * 6, [0.1] * 6)
-    slow = Worker([1.0] * 6, [2.0] * 6, [0.5] * 6, [0.5] * 6)
-    together = duplex([fast, slow, fast], 0.05)
-    alone = duplex([slow], 0.05)
+    fast = WorkerCosts([0.1] * 6, [0.1] * 6, [0.1] * 6, [0.1] * 6)
+    slow = WorkerCosts([1.0] * 6, [2.0] * 6, [0.5] * 6, [0.5] * 6)
+    together = forecast_duplex([fast, slow, fast], 0.05)
+    alone = forecast_duplex([slow], 0.05)
     assert math.isclose(together.iteration, alone.iteration, rel_tol=0.02)
     assert len(together.cuts) == 3
 
 
 def test_workers_that_are_alike_change_nothing() -> None:
     worker = synthetic(12, 1.5, 3)
-    one, eight = duplex([worker], 0.02, trials=20), duplex([worker] * 8, 0.02, trials=20)
+    one, eight = forecast_duplex([worker], 0.02, trials=20), forecast_duplex([worker] * 8, 0.02, trials=20)
     assert eight.iteration == one.iteration
     assert len(eight.cuts) == 8
 
@@ -107,17 +110,20 @@ def test_workers_that_are_alike_change_nothing() -> None:
 def test_a_shared_server_link_slows_only_those_it_must() -> None:
     quick, lame = synthetic(10, 1.0, 1), synthetic(10, 8.0, 1)
     server = sum(quick.pull) / 2
-    alone = shared([quick], server)[0]
+    alone = share_server_link([quick], server)[0]
     assert alone == quick
-    both = shared([quick, quick, quick, lame], server)
+    both = share_server_link([quick, quick, quick, lame], server)
     assert math.isclose(sum(both[0].pull), (server * 3) / (1 - server / sum(lame.pull)))
     assert both[3] == lame
-    assert duplex([quick] * 4, 0.02, server=server, trials=0).iteration > duplex([quick] * 4, 0.02, trials=0).iteration
+    assert (
+        forecast_duplex([quick] * 4, 0.02, server=server, trials=0).iteration
+        > forecast_duplex([quick] * 4, 0.02, trials=0).iteration
+    )
 
 
 @given(st.lists(st.floats(0.0, 5.0), min_size=1, max_size=6), st.floats(0.1, 5.0))
 def test_fair_shares(demands: list[float], capacity: float) -> None:
-    shares = fair_share(demands, capacity)
+    shares = max_min_rates(demands, capacity)
     assert all(share <= demand for share, demand in zip(shares, demands, strict=True))
     assert math.isclose(sum(shares), min(capacity, sum(demands)), rel_tol=1e-9, abs_tol=1e-9)
     denied = [share for share, demand in zip(shares, demands, strict=True) if share < demand]
@@ -126,8 +132,8 @@ def test_fair_shares(demands: list[float], capacity: float) -> None:
 
 def test_bad_workers_are_refused() -> None:
     with pytest.raises(UserError, match="at least one"):
-        duplex([], 0.1)
+        forecast_duplex([], 0.1)
     with pytest.raises(UserError, match=r"\[1, 2\] layers"):
-        duplex([Worker([1.0], [1.0], [1.0], [1.0, 2.0])], 0.1)
+        forecast_duplex([WorkerCosts([1.0], [1.0], [1.0], [1.0, 2.0])], 0.1)
     with pytest.raises(UserError, match=r"workers\[0\].push\[0\] is -1.0"):
-        duplex([Worker([1.0], [1.0], [1.0], [-1.0])], 0.1)
+        forecast_duplex([WorkerCosts([1.0], [1.0], [1.0], [-1.0])], 0.1)

@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from potluck.errors import UserError
-from potluck.planning.estimate import LayerTimes, LinkEstimate, Surprise
+from potluck.planning.online_estimates import ChangeDetector, LayerTimeEstimate, LinkEstimate
 
 OVERHEAD, PER_BYTE = 0.01, 1e-8
 SIZES = (1e6, 2.5e6, 6e6)
@@ -29,7 +29,7 @@ def train(
     rng = random.Random(seed)
     for _ in range(iterations):
         for size in SIZES:
-            link.observe(size, (overhead + per_byte * size) * (1 + rng.gauss(0.0, noise)))
+            link.observe_segment(size, (overhead + per_byte * size) * (1 + rng.gauss(0.0, noise)))
 
 
 def off(estimate: float, truth: float) -> float:
@@ -52,7 +52,7 @@ def test_link_follows_a_step_of_bandwidth_in_five_iterations(factor: float, nois
         train(link, 30, noise=noise, seed=seed)
         train(link, 5, per_byte=PER_BYTE * factor, noise=noise, seed=seed + 100)
         for size in SIZES:
-            assert off(link.predict(size), OVERHEAD + PER_BYTE * factor * size) < 0.1 + noise
+            assert off(link.predicted_s(size), OVERHEAD + PER_BYTE * factor * size) < 0.1 + noise
 
 
 @pytest.mark.parametrize("factor", [0.5, 3.0])
@@ -61,7 +61,7 @@ def test_link_follows_a_step_of_overhead(factor: float) -> None:
     train(link, 30, overhead=0.1)
     train(link, 5, overhead=0.1 * factor)
     for size in SIZES:
-        assert off(link.predict(size), 0.1 * factor + PER_BYTE * size) < 0.1
+        assert off(link.predicted_s(size), 0.1 * factor + PER_BYTE * size) < 0.1
 
 
 def test_link_holds_still_under_noise() -> None:
@@ -81,22 +81,22 @@ def test_link_holds_still_under_noise() -> None:
 def test_equal_sizes_keep_the_overhead() -> None:
     link = LinkEstimate(overhead=OVERHEAD)
     for _ in range(500):
-        link.observe(1e6, 0.06)
+        link.observe_segment(1e6, 0.06)
     assert math.isclose(link.overhead, OVERHEAD, rel_tol=1e-6)
     assert math.isclose(link.seconds_per_byte or 0.0, 5e-8, rel_tol=1e-6)
     link = LinkEstimate(overhead=1.0)  # more than a segment takes altogether
     for _ in range(50):
-        link.observe(1e6, 0.06)
-    assert math.isclose(link.predict(1e6), 0.06, rel_tol=0.05)
+        link.observe_segment(1e6, 0.06)
+    assert math.isclose(link.predicted_s(1e6), 0.06, rel_tol=0.05)
 
 
 def test_one_outlier_does_not_empty_the_memory() -> None:
     link = LinkEstimate()
     train(link, 30)
-    link.observe(1e6, 5.0)
+    link.observe_segment(1e6, 5.0)
     train(link, 1)
     for size in SIZES:
-        assert off(link.predict(size), OVERHEAD + PER_BYTE * size) < 0.05
+        assert off(link.predicted_s(size), OVERHEAD + PER_BYTE * size) < 0.05
 
 
 @given(st.lists(st.tuples(st.floats(0, 1e15), st.floats(0, 1e300)), max_size=40))
@@ -105,14 +105,14 @@ def test_one_outlier_does_not_empty_the_memory() -> None:
 def test_link_is_never_negative_or_mad(segments: list[tuple[float, float]]) -> None:
     link = LinkEstimate()
     for size, seconds in segments:
-        link.observe(size, seconds)
+        link.observe_segment(size, seconds)
     assert 0.0 <= link.overhead < math.inf
     assert link.seconds_per_byte is None or 0.0 <= link.seconds_per_byte < math.inf
 
 
 def test_empty_segments_show_the_overhead_alone() -> None:
     link = LinkEstimate(0.5, 1e-6)
-    link.observe(0, 0.02)
+    link.observe_segment(0, 0.02)
     assert (link.overhead, link.seconds_per_byte) == (0.02, 1e-6)
 
 
@@ -120,43 +120,43 @@ def test_empty_segments_show_the_overhead_alone() -> None:
 def test_layers_follow_a_step_of_speed_in_five_iterations(factor: float) -> None:
     for seed in range(20):
         rng = random.Random(seed)
-        times = LayerTimes()
+        times = LayerTimeEstimate()
         for iteration in range(25):
             scale = factor if iteration >= 20 else 1.0
             sample = [scale * i * (1 + rng.gauss(0.0, 0.02)) for i in (1.0, 2.0, 3.0)]
-            times.observe(sample, [2 * s for s in sample])
+            times.observe_iteration(sample, [2 * s for s in sample])
         assert off(sum(times.forward), 6.0 * factor) < 0.1
         assert off(sum(times.backward), 12.0 * factor) < 0.1
 
 
 def test_layers_hold_still_under_noise() -> None:
     rng = random.Random(2)
-    times = LayerTimes()
+    times = LayerTimeEstimate()
     seen = []
     for _ in range(300):
-        times.observe([1 + rng.gauss(0.0, 0.05)], [1.0])
+        times.observe_iteration([1 + rng.gauss(0.0, 0.05)], [1.0])
         seen.append(times.forward[0])
     assert statistics.stdev(seen[20:]) < 0.025
 
 
 def test_surprise_needs_more_than_one_and_a_side() -> None:
-    surprise = Surprise()
-    assert not surprise.changed(1.0, 100.0)
-    assert surprise.changed(1.0, 100.0)
-    assert not any(surprise.changed(1.0, observed) for observed in (1.3, 0.75) * 20)
-    assert not any(surprise.changed(1.0, 1.09) for _ in range(100))
+    surprise = ChangeDetector()
+    assert not surprise.detect_change(1.0, 100.0)
+    assert surprise.detect_change(1.0, 100.0)
+    assert not any(surprise.detect_change(1.0, observed) for observed in (1.3, 0.75) * 20)
+    assert not any(surprise.detect_change(1.0, 1.09) for _ in range(100))
 
 
 def test_bad_observations_are_refused() -> None:
     with pytest.raises(UserError, match="seconds is nan"):
-        LinkEstimate().observe(1, math.nan)
+        LinkEstimate().observe_segment(1, math.nan)
     with pytest.raises(UserError, match="overhead is -1"):
         LinkEstimate(overhead=-1)
     with pytest.raises(UserError, match="memory"):
         LinkEstimate(memory=1.0)
     with pytest.raises(UserError, match="memory"):
-        LayerTimes(memory=1.0)
-    times = LayerTimes()
-    times.observe([1, 2], [3, 4])
+        LayerTimeEstimate(memory=1.0)
+    times = LayerTimeEstimate()
+    times.observe_iteration([1, 2], [3, 4])
     with pytest.raises(UserError, match="give 2 of both"):
-        times.observe([1], [1])
+        times.observe_iteration([1], [1])

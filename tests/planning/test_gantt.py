@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from potluck.errors import UserError
-from potluck.planning.gantt import Bar, bars, draw
-from potluck.planning.segments import STRATEGIES, Direction, Strategy, plan
+from potluck.planning.gantt_chart import GanttBar, draw_gantt, segment_bars
+from potluck.planning.segments import STRATEGIES, Direction, Strategy, plan_segments
 
 seconds = st.floats(0.0, 100.0, allow_subnormal=False)
 pairs = st.lists(st.tuples(seconds, seconds), min_size=1, max_size=12)
@@ -22,8 +22,8 @@ def test_bars_are_the_plan(
     layers: list[tuple[float, float]], overhead: float, direction: Direction, strategy: Strategy, latency: float
 ) -> None:
     compute, transfer = [c for c, _ in layers], [t for _, t in layers]
-    found = plan(compute, transfer, overhead, direction, strategy, latency)
-    drawn = bars(found, compute, transfer, overhead, latency)
+    found = plan_segments(compute, transfer, overhead, direction, strategy, latency)
+    drawn = segment_bars(found, compute, transfer, overhead, latency)
     end = max(bar.end for bar in drawn) + (latency if direction == "push" else 0.0)
     assert math.isclose(end, found.makespan, rel_tol=1e-9, abs_tol=1e-9)
     for row in {bar.row for bar in drawn}:
@@ -33,20 +33,25 @@ def test_bars_are_the_plan(
 
 
 def test_a_layer_runs_only_once_its_segment_is_there() -> None:
-    found = plan([1, 1], [1, 1], 0.5, "pull")
-    assert bars(found, [1, 1], [1, 1], 0.5) == [
-        Bar("pull", 0.0, 1.5, "0"),
-        Bar("forward", 1.5, 2.5, "0"),
-        Bar("pull", 1.5, 3.0, "1"),
-        Bar("forward", 3.0, 4.0, "1"),
+    found = plan_segments([1, 1], [1, 1], 0.5, "pull")
+    assert segment_bars(found, [1, 1], [1, 1], 0.5) == [
+        GanttBar("pull", 0.0, 1.5, "0"),
+        GanttBar("forward", 1.5, 2.5, "0"),
+        GanttBar("pull", 1.5, 3.0, "1"),
+        GanttBar("forward", 3.0, 4.0, "1"),
     ]
-    pushed = bars(plan([1, 1], [1, 1], 9.0, "push"), [1, 1], [1, 1], 9.0)
-    assert pushed == [Bar("backward", 0, 1, "1"), Bar("backward", 1, 2, "0"), Bar("push", 2, 13, "0-1")]
+    pushed = segment_bars(plan_segments([1, 1], [1, 1], 9.0, "push"), [1, 1], [1, 1], 9.0)
+    assert pushed == [GanttBar("backward", 0, 1, "1"), GanttBar("backward", 1, 2, "0"), GanttBar("push", 2, 13, "0-1")]
 
 
 def test_the_drawing() -> None:
-    drawn = [Bar("stage 1", 0, 1, "F0"), Bar("stage 1", 1, 2, "F1"), Bar("stage 2", 1, 2, "F0"), Bar("link", 1, 1, "x")]
-    assert draw(drawn, 28).splitlines() == [
+    drawn = [
+        GanttBar("stage 1", 0, 1, "F0"),
+        GanttBar("stage 1", 1, 2, "F1"),
+        GanttBar("stage 2", 1, 2, "F0"),
+        GanttBar("link", 1, 1, "x"),
+    ]
+    assert draw_gantt(drawn, 28).splitlines() == [
         "stage 1 ████F0████▒▒▒▒F1▒▒▒▒",
         "stage 2           ████F0████",
         "link    ",
@@ -59,15 +64,15 @@ def test_a_drawing_is_never_wider_than_asked_and_shows_every_busy_row(
     layers: list[tuple[float, float]], width: int
 ) -> None:
     compute, transfer = [c for c, _ in layers], [t for _, t in layers]
-    drawn = bars(plan(compute, transfer, 0.1), compute, transfer, 0.1)
-    lines = draw(drawn, width).splitlines()
+    drawn = segment_bars(plan_segments(compute, transfer, 0.1), compute, transfer, 0.1)
+    lines = draw_gantt(drawn, width).splitlines()
     assert len(lines) == 3
     assert all(len(line) <= max(width, len("forward ") + 10) for line in lines)
     assert any(shade in lines[0] for shade in "█▒")
 
 
 def test_nothing_to_draw_and_times_of_another_plan() -> None:
-    assert draw([]) == ""
-    assert draw([Bar("idle", 1.0, 1.0)], 20).startswith("idle")
+    assert draw_gantt([]) == ""
+    assert draw_gantt([GanttBar("idle", 1.0, 1.0)], 20).startswith("idle")
     with pytest.raises(UserError, match="the plan has 2 layers"):
-        bars(plan([1, 1], [1, 1], 0.5), [1], [1], 0.5)
+        segment_bars(plan_segments([1, 1], [1, 1], 0.5), [1], [1], 0.5)

@@ -11,28 +11,28 @@ from hypothesis import strategies as st
 
 from potluck.errors import ModelError, SettingError
 from potluck.planning.groups import (
-    Budget,
-    Layer,
-    alike,
+    ChannelLayer,
+    DeviceBudget,
     assign_evenly,
     check_groups,
-    choose,
-    cost,
-    deepest,
+    choose_groups,
     even_groups,
     even_sizes,
-    table,
-    whole,
+    full_model_cost,
+    group_choices,
+    group_cost,
+    max_trunk_depth,
+    similar_groups,
 )
 
 # Three convolutions and a head: one input channel, 10 classes.
 LAYERS = (
-    Layer("one", 1, 20, macs=900, weights=9, extras=1),
-    Layer("two", 20, 40, macs=225, weights=9, extras=3),
-    Layer("three", 40, 60, macs=25, weights=1, extras=1),
-    Layer("head", 60, 10, macs=4, weights=4, extras=1),
+    ChannelLayer("one", 1, 20, macs=900, weights=9, extras=1),
+    ChannelLayer("two", 20, 40, macs=225, weights=9, extras=3),
+    ChannelLayer("three", 40, 60, macs=25, weights=1, extras=1),
+    ChannelLayer("head", 60, 10, macs=4, weights=4, extras=1),
 )
-SEPARABLE = (LAYERS[0], Layer("deep", 20, 20, macs=81, weights=9, depthwise=True), *LAYERS[1:])
+SEPARABLE = (LAYERS[0], ChannelLayer("deep", 20, 20, macs=81, weights=9, depthwise=True), *LAYERS[1:])
 
 
 def worth(gains: np.ndarray, owners: np.ndarray) -> float:
@@ -72,19 +72,19 @@ def test_alike_classes_go_together_whatever_their_order() -> None:
     rng = np.random.default_rng(0)
     kind = np.array([0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1, 2])
     features = np.eye(3)[kind] * 10 + rng.normal(size=(12, 3))
-    assert alike(features, 3) == ((0, 3, 6, 9), (1, 4, 7, 10), (2, 5, 8, 11))
+    assert similar_groups(features, 3) == ((0, 3, 6, 9), (1, 4, 7, 10), (2, 5, 8, 11))
 
 
 def test_alike_groups_are_even_and_the_same_for_a_seed() -> None:
     features = np.random.default_rng(1).normal(size=(11, 2, 4))
-    groups = alike(features, 3, seed=5)
+    groups = similar_groups(features, 3, seed=5)
     assert sorted(map(len, groups)) == [3, 4, 4]
     assert check_groups(groups, 11) == groups
-    assert alike(features, 3, seed=5) == groups
+    assert similar_groups(features, 3, seed=5) == groups
 
 
 def test_alike_takes_classes_that_are_all_the_same() -> None:
-    assert sorted(map(len, alike(np.zeros((6, 3)), 3))) == [2, 2, 2]
+    assert sorted(map(len, similar_groups(np.zeros((6, 3)), 3))) == [2, 2, 2]
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_more_groups_than_classes_are_refused() -> None:
 
 
 def test_cost_follows_the_formula_where_widths_divide_evenly() -> None:
-    paid = cost(LAYERS, [1] * 10, depth=1)
+    paid = group_cost(LAYERS, [1] * 10, depth=1)
     assert paid.trunk_macs == 900 * 20
     head = 4 * 6 * 2  # one class and "other"
     assert paid.group_macs == 225 * 20 * 40 // 10 + 25 * 40 * 60 // 100 + head
@@ -116,36 +116,36 @@ def test_cost_follows_the_formula_where_widths_divide_evenly() -> None:
 
 def test_groups_cost_what_each_of_them_costs() -> None:
     sizes = even_sizes(10, 3)
-    alone = [cost(LAYERS, sizes, 1, [group]) for group in range(3)]
-    together = cost(LAYERS, sizes, 1, range(3))
+    alone = [group_cost(LAYERS, sizes, 1, [group]) for group in range(3)]
+    together = group_cost(LAYERS, sizes, 1, range(3))
     assert together.group_macs == sum(paid.group_macs for paid in alone)
     assert together.group_weights == sum(paid.group_weights for paid in alone)
     assert together.trunk_weights == alone[0].trunk_weights == 9 * 20 + 20
 
 
 def test_one_group_with_everything_shared_costs_one_logit_more_than_the_whole() -> None:
-    paid = cost(LAYERS, [10], deepest(LAYERS))
-    assert paid.macs == whole(LAYERS).macs + 4 * 60
+    paid = group_cost(LAYERS, [10], max_trunk_depth(LAYERS))
+    assert paid.macs == full_model_cost(LAYERS).macs + 4 * 60
 
 
 def test_depthwise_layers_stay_with_the_trunk_and_shrink_once() -> None:
-    shared, divided = cost(SEPARABLE, [5, 5], 1), cost(SEPARABLE, [5, 5], 0)
+    shared, divided = group_cost(SEPARABLE, [5, 5], 1), group_cost(SEPARABLE, [5, 5], 0)
     assert shared.trunk_macs == 900 * 20 + 81 * 20
     assert divided.trunk_macs == 0
     assert divided.group_macs == 900 * 10 + 81 * 10 + 225 * 10 * 20 + 25 * 20 * 30 + 4 * 30 * 6
-    assert deepest(SEPARABLE) == deepest(LAYERS) == 3
+    assert max_trunk_depth(SEPARABLE) == max_trunk_depth(LAYERS) == 3
 
 
 def test_a_frozen_trunk_runs_forward_only() -> None:
-    paid = cost(LAYERS, [5, 5], 1)
+    paid = group_cost(LAYERS, [5, 5], 1)
     assert paid.training_macs(frozen=True) == paid.trunk_macs + 3 * paid.group_macs - paid.group_entry
     assert paid.training_macs(frozen=False) == 3 * paid.macs - paid.trunk_entry
     assert paid.cached_macs(100, 1000) == 100 * paid.trunk_macs + 1000 * (3 * paid.group_macs - paid.group_entry)
-    assert whole(LAYERS).training_macs(frozen=False) == 3 * whole(LAYERS).macs - 900 * 20
+    assert full_model_cost(LAYERS).training_macs(frozen=False) == 3 * full_model_cost(LAYERS).macs - 900 * 20
 
 
 def test_more_groups_and_less_trunk_cost_less() -> None:
-    found = {(choice.depth, choice.groups): choice for choice in table(LAYERS, 10)}
+    found = {(choice.depth, choice.groups): choice for choice in group_choices(LAYERS, 10)}
     assert set(found) == {(depth, count) for depth in range(4) for count in range(1, 11)}
     for depth in range(4):
         costs = [found[depth, count].cost.macs for count in range(1, 11)]
@@ -157,42 +157,42 @@ def test_more_groups_and_less_trunk_cost_less() -> None:
 @given(st.floats(1e3, 1e6), st.booleans())
 @settings(max_examples=50, deadline=None)
 def test_the_choice_fits_and_nothing_that_fits_keeps_more(macs: float, frozen: bool) -> None:
-    budget = Budget(macs=macs, frozen=frozen)
-    fitting = [choice for choice in table(LAYERS, 10) if choice.cost.training_macs(frozen=frozen) <= macs]
+    budget = DeviceBudget(macs=macs, frozen=frozen)
+    fitting = [choice for choice in group_choices(LAYERS, 10) if choice.cost.training_macs(frozen=frozen) <= macs]
     if not fitting:
         with pytest.raises(ModelError, match="no cut fits the budget"):
-            choose(LAYERS, 10, budget)
+            choose_groups(LAYERS, 10, budget)
         return
-    chosen = choose(LAYERS, 10, budget)
-    assert budget.allows(chosen.cost)
-    assert chosen.kept == max(choice.kept for choice in fitting)
+    chosen = choose_groups(LAYERS, 10, budget)
+    assert budget.fits_budget(chosen.cost)
+    assert chosen.kept_fraction == max(choice.kept_fraction for choice in fitting)
 
 
 def test_a_rich_device_gets_the_whole_network_and_bytes_count_too() -> None:
-    assert choose(LAYERS, 10, Budget()).kept == 1.0
-    chosen = choose(LAYERS, 10, Budget(weight_bytes=4 * 2000))
+    assert choose_groups(LAYERS, 10, DeviceBudget()).kept_fraction == 1.0
+    chosen = choose_groups(LAYERS, 10, DeviceBudget(weight_bytes=4 * 2000))
     assert chosen.cost.weights <= 2000
 
 
 def test_a_device_that_holds_more_groups_affords_smaller_ones() -> None:
-    few = Budget(macs=0.2 * whole(LAYERS).training_macs(frozen=False))
-    one, two = choose(LAYERS, 10, few), choose(LAYERS, 10, few, held=lambda count: min(2, count))
-    assert one.kept > two.kept
-    assert two.cost == cost(LAYERS, even_sizes(10, two.groups), two.depth, range(2))
+    few = DeviceBudget(macs=0.2 * full_model_cost(LAYERS).training_macs(frozen=False))
+    one, two = choose_groups(LAYERS, 10, few), choose_groups(LAYERS, 10, few, held=lambda count: min(2, count))
+    assert one.kept_fraction > two.kept_fraction
+    assert two.cost == group_cost(LAYERS, even_sizes(10, two.groups), two.depth, range(2))
 
 
 def test_what_is_said_already_is_not_chosen() -> None:
-    budget = Budget(macs=0.5 * whole(LAYERS).training_macs(frozen=False))
-    assert choose(LAYERS, 10, budget, depths=(1,)).depth == 1
-    assert choose(LAYERS, 10, budget, counts=(7,)).groups == 7
+    budget = DeviceBudget(macs=0.5 * full_model_cost(LAYERS).training_macs(frozen=False))
+    assert choose_groups(LAYERS, 10, budget, depths=(1,)).depth == 1
+    assert choose_groups(LAYERS, 10, budget, counts=(7,)).groups == 7
 
 
 def test_too_many_groups_for_the_channels_are_refused_by_name() -> None:
     with pytest.raises(ModelError, match="'one' has 20 channels, too few for 30 groups"):
-        cost(LAYERS, [1] * 30, 0)
-    assert max(choice.groups for choice in table(LAYERS, 30) if choice.depth == 0) == 20
+        group_cost(LAYERS, [1] * 30, 0)
+    assert max(choice.groups for choice in group_choices(LAYERS, 30) if choice.depth == 0) == 20
 
 
 def test_a_trunk_of_everything_leaves_nothing_to_divide() -> None:
     with pytest.raises(ModelError, match="depth 4 leaves no layer"):
-        cost(LAYERS, [5, 5], 4)
+        group_cost(LAYERS, [5, 5], 4)

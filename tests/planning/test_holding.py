@@ -5,14 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from potluck.errors import SettingError
-from potluck.planning.groups import dealt, holders
+from potluck.planning.groups import assign_groups, assign_round_robin
 
 Sizes = st.integers(1, 30)
 
 
 @given(Sizes, Sizes)
 def test_no_group_is_left_out_and_no_device_goes_empty(devices: int, groups: int) -> None:
-    held = dealt(devices, groups)
+    held = assign_round_robin(devices, groups)
     assert len(held) == devices
     assert all(held)
     assert {group for own in held for group in own} == set(range(groups))
@@ -20,7 +20,7 @@ def test_no_group_is_left_out_and_no_device_goes_empty(devices: int, groups: int
 
 
 def test_what_was_said_holds_and_the_others_are_dealt() -> None:
-    found = holders(["a", "b", "c"], 2, {"b": [1, 0, 1]}, "held")
+    found = assign_groups(["a", "b", "c"], 2, {"b": [1, 0, 1]}, "held")
     assert found == {"a": (0,), "b": (0, 1), "c": (1,)}
 
 
@@ -29,4 +29,4 @@ def test_what_was_said_holds_and_the_others_are_dealt() -> None:
 )
 def test_what_cannot_be_is_named(said: dict[str, list[int]], words: str) -> None:
     with pytest.raises(SettingError, match=words):
-        holders(["a"], 2, said, "held")
+        assign_groups(["a"], 2, said, "held")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from potluck.planning.injection import Injection, after, share_out, traffic_bytes
+from potluck.planning.data_injection import Injection, injected_batch_sizes, injection_bytes, plan_injection
 
 _batches = st.dictionaries(st.text("abcdefgh", min_size=1, max_size=3), st.integers(1, 1024), min_size=1, max_size=30)
 _shares = st.floats(0.01, 0.99)
@@ -16,8 +16,8 @@ _shares = st.floats(0.01, 0.99)
 def test_samples_move_and_none_is_lost_or_made(
     batches: dict[str, int], alpha: float, beta: float, seed: int, round: int
 ) -> None:
-    gifts = share_out(Injection(alpha=alpha, beta=beta), batches, seed, round)
-    moved = after(batches, gifts)
+    gifts = plan_injection(Injection(alpha=alpha, beta=beta), batches, seed, round)
+    moved = injected_batch_sizes(batches, gifts)
     assert sum(moved.values()) == sum(batches.values())
     assert moved.keys() == batches.keys()
     assert min(moved.values()) >= 1
@@ -27,7 +27,7 @@ def test_samples_move_and_none_is_lost_or_made(
 
 @given(batches=_batches, alpha=_shares, beta=_shares, seed=st.integers(0, 99))
 def test_so_many_devices_give_such_a_share(batches: dict[str, int], alpha: float, beta: float, seed: int) -> None:
-    gifts = share_out(Injection(alpha=alpha, beta=beta), batches, seed, 0)
+    gifts = plan_injection(Injection(alpha=alpha, beta=beta), batches, seed, 0)
     donors = {gift.donor for gift in gifts}
     assert len(donors) <= math.ceil(alpha * len(batches))
     for donor in donors:
@@ -39,16 +39,16 @@ def test_so_many_devices_give_such_a_share(batches: dict[str, int], alpha: float
 @given(batches=_batches, seed=st.integers(0, 99), round=st.integers(0, 9))
 def test_everyone_who_asks_gets_the_same_plan(batches: dict[str, int], seed: int, round: int) -> None:
     backwards = dict(reversed(batches.items()))
-    assert share_out(Injection(), batches, seed, round) == share_out(Injection(), backwards, seed, round)
+    assert plan_injection(Injection(), batches, seed, round) == plan_injection(Injection(), backwards, seed, round)
 
 
 def test_a_device_alone_keeps_its_samples() -> None:
-    assert share_out(Injection(alpha=1.0, beta=0.9), {"only": 64}, 0, 0) == ()
+    assert plan_injection(Injection(alpha=1.0, beta=0.9), {"only": 64}, 0, 0) == ()
 
 
 def test_donors_change_from_round_to_round() -> None:
     batches = {f"pi-{number}": 64 for number in range(10)}
-    donors = {share_out(Injection(alpha=0.1), batches, 0, round)[0].donor for round in range(200)}
+    donors = {plan_injection(Injection(alpha=0.1), batches, 0, round)[0].donor for round in range(200)}
     assert donors == set(batches)
 
 
@@ -56,7 +56,7 @@ def test_donors_change_from_round_to_round() -> None:
 def test_the_traffic_is_what_the_paper_says(alpha: float, beta: float) -> None:
     """⌈αD⌉ · β · mean batch · bytes per sample, to within half a sample for each donor."""
     devices, batch, sample_bytes = 16, 62, 3072
-    gifts = share_out(Injection(alpha=alpha, beta=beta), dict.fromkeys(map(str, range(devices)), batch), 3, 7)
+    gifts = plan_injection(Injection(alpha=alpha, beta=beta), dict.fromkeys(map(str, range(devices)), batch), 3, 7)
     donors = math.ceil(alpha * devices)
     expected = donors * beta * batch * sample_bytes
-    assert traffic_bytes(gifts, sample_bytes) == pytest.approx(expected, abs=0.5 * donors * sample_bytes)
+    assert injection_bytes(gifts, sample_bytes) == pytest.approx(expected, abs=0.5 * donors * sample_bytes)

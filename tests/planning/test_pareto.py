@@ -9,18 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from potluck.errors import RunError
-from potluck.planning.pareto import Entry, ParetoTable, front, hypervolume
+from potluck.planning.pareto_table import ParetoEntry, ParetoTable, hypervolume, pareto_front
 
 POINTS = st.lists(st.tuples(st.integers(1, 50), st.integers(0, 20)), min_size=1, max_size=30)
 
 
 def table(points: list[tuple[int, int]]) -> ParetoTable:
-    return ParetoTable.of("net", ["conv1"], 50, [(macs, float(gain), [0.5]) for macs, gain in points])
+    return ParetoTable.from_trials("net", ["conv1"], 50, [(macs, float(gain), [0.5]) for macs, gain in points])
 
 
 @given(POINTS)
 def test_the_front_is_what_nothing_else_dominates(points: list[tuple[int, int]]) -> None:
-    kept = {points[index] for index in front(*zip(*points, strict=True))}
+    kept = {points[index] for index in pareto_front(*zip(*points, strict=True))}
     for macs, gain in points:
         beaten = any(m <= macs and g >= gain and (m, g) != (macs, gain) for m, g in points)
         assert ((macs, gain) in kept) is not beaten
@@ -29,7 +29,7 @@ def test_the_front_is_what_nothing_else_dominates(points: list[tuple[int, int]])
 @given(POINTS, st.floats(0, 60))
 def test_pick_is_the_dearest_within_the_budget(points: list[tuple[int, int]], budget: float) -> None:
     found = table(points)
-    picked, costs = found.pick(budget), [entry.macs for entry in found.entries]
+    picked, costs = found.best_within(budget), [entry.macs for entry in found.entries]
     affordable = [index for index, cost in enumerate(costs) if cost <= budget]
     assert picked == (affordable[-1] if affordable else 0)
     gains = [entry.gain for entry in found.entries]
@@ -57,6 +57,6 @@ def test_a_damaged_table_is_refused(tmp_path: Path) -> None:
     (tmp_path / "table.json").write_text('{"model": 3}')
     with pytest.raises(RunError, match="no table"):
         ParetoTable.load(tmp_path / "table.json")
-    entries = (Entry(macs=2, gain=0.0, rates=(0.1,)), Entry(macs=1, gain=0.0, rates=(0.2,)))
+    entries = (ParetoEntry(macs=2, gain=0.0, rates=(0.1,)), ParetoEntry(macs=1, gain=0.0, rates=(0.2,)))
     with pytest.raises(ValueError, match="sorted"):
         ParetoTable(model="net", sets=("conv1",), baseline_macs=2, entries=entries)

@@ -11,17 +11,24 @@ from typing import Any
 import pytest
 
 from potluck.errors import UserError
-from potluck.planning.partition import Devices, Layers, ShortMemoryError, evaluate, partition, published
-from potluck.planning.partition.brute import least_period, least_shortage
-from potluck.planning.partition.layout import Bandwidth
-from potluck.planning.partition.plan import Order
+from potluck.planning.partition import (
+    DeviceSpecs,
+    LayerSpecs,
+    ShortMemoryError,
+    evaluate_partition,
+    ftpipehd_partition,
+    plan_partition,
+)
+from potluck.planning.partition.brute_force_partition import least_period, least_shortage
+from potluck.planning.partition.partition_planner import Order
+from potluck.planning.partition.pipeline_partition import Bandwidth
 
 INSTANCES = 5_000
 
 
-def some_layers(rng: random.Random, count: int) -> Layers:
+def some_layers(rng: random.Random, count: int) -> LayerSpecs:
     """Whole numbers, so that sums are exact; with ties, zeros, and cuts that are not allowed."""
-    return Layers(
+    return LayerSpecs(
         times=[rng.choice([0, 0, 1, 1, 2, 3, 7]) for _ in range(count)],
         outputs=[rng.choice([0, 1, 2, 4, 8, math.inf]) for _ in range(count)],
         weights=[rng.randrange(4) for _ in range(count)],
@@ -30,11 +37,11 @@ def some_layers(rng: random.Random, count: int) -> Layers:
     )
 
 
-def some_devices(rng: random.Random, count: int) -> Devices:
+def some_devices(rng: random.Random, count: int) -> DeviceSpecs:
     rates = [[rng.choice([0.5, 1, 1, 2, 4, math.inf, 0]) for _ in range(count)] for _ in range(count)]
     bandwidths: list[Bandwidth] = [rates, 1.0, math.inf]
     rooms = [rng.choice([4, 12, 24, 100, math.inf]) for _ in range(count)]
-    return Devices(
+    return DeviceSpecs(
         capacities=[rng.choice([0.5, 1, 1, 2, 10]) for _ in range(count)],
         bandwidth=rng.choice(bandwidths),
         memory=rng.choice([rooms, ()]),
@@ -42,11 +49,11 @@ def some_devices(rng: random.Random, count: int) -> Devices:
     )
 
 
-def agree(layers: Layers, devices: Devices, search: bool, subset: bool, pinned: int | None) -> str:
+def agree(layers: LayerSpecs, devices: DeviceSpecs, search: bool, subset: bool, pinned: int | None) -> str:
     """Planner and brute force say the same; returns what they said."""
     order: Order = "search" if search else "given"
     try:
-        found = partition(layers, devices, order=order, subset=subset, pinned=pinned)
+        found = plan_partition(layers, devices, order=order, subset=subset, pinned=pinned)
     except ShortMemoryError as error:
         short_bytes = error.short_bytes
     except UserError:
@@ -79,10 +86,10 @@ def test_the_published_recurrence_is_what_brute_force_finds() -> None:
         layers, count = some_layers(rng, rng.randint(1, 7)), rng.randint(1, 4)
         capacities = [1, *(rng.choice([0.5, 1, 2, 10]) for _ in range(count - 1))]
         rates = [rng.choice([0.5, 1, 2, math.inf, 0]) for _ in range(count - 1)]
-        devices = Devices(capacities=capacities, bandwidth=lambda i, j, rates=rates: rates[min(i, j)])  # type: ignore[misc]
+        devices = DeviceSpecs(capacities=capacities, bandwidth=lambda i, j, rates=rates: rates[min(i, j)])  # type: ignore[misc]
         wanted = least_period(layers, devices, search=False, subset=False, pinned=None)
         try:
-            assert published(layers.times, layers.outputs, capacities, rates).period == wanted
+            assert ftpipehd_partition(layers.times, layers.outputs, capacities, rates).period == wanted
         except UserError:
             assert math.isinf(wanted)
 
@@ -93,88 +100,98 @@ def test_exact_equals_published_on_long_chains_with_real_numbers() -> None:
         times = [rng.choice([0, rng.random(), rng.expovariate(1)]) for _ in range(60)]
         outputs = [rng.choice([0, rng.random(), math.inf]) for _ in range(60)]
         capacities = [1.0, *(rng.uniform(0.2, 10) for _ in range(4))]
-        ours = partition(Layers(times=times, outputs=outputs), Devices(capacities=capacities, bandwidth=0.5))
-        assert ours.period == published(times, outputs, capacities, [0.5] * 4).period
+        ours = plan_partition(
+            LayerSpecs(times=times, outputs=outputs), DeviceSpecs(capacities=capacities, bandwidth=0.5)
+        )
+        assert ours.period == ftpipehd_partition(times, outputs, capacities, [0.5] * 4).period
 
 
 def test_search_in_any_numbering_of_the_devices_finds_the_same_period() -> None:
     rng = random.Random("numbering")
-    layers = Layers(times=[rng.random() for _ in range(12)], outputs=[rng.random() for _ in range(12)])
+    layers = LayerSpecs(times=[rng.random() for _ in range(12)], outputs=[rng.random() for _ in range(12)])
     capacities = [1.0, 2.0, 0.5, 4.0, 1.5]
-    first = partition(layers, Devices(capacities=capacities, bandwidth=3.0), order="search").period
-    again = partition(layers, Devices(capacities=capacities[::-1], bandwidth=3.0), order="search").period
+    first = plan_partition(layers, DeviceSpecs(capacities=capacities, bandwidth=3.0), order="search").period
+    again = plan_partition(layers, DeviceSpecs(capacities=capacities[::-1], bandwidth=3.0), order="search").period
     assert first == again
     for _ in range(50):
         order = rng.sample(range(5), 5)
-        assert partition(layers, Devices(capacities=capacities, bandwidth=3.0), order=order).period >= first
+        assert plan_partition(layers, DeviceSpecs(capacities=capacities, bandwidth=3.0), order=order).period >= first
 
 
 def test_ideal_gain_over_the_equal_split_is_seven_with_one_device_ten_times_slower() -> None:
-    layers = Layers(times=[1] * 2100, outputs=[0] * 2100)
-    devices = Devices(capacities=[1, 1, 10])
-    equal = partition(layers, replace(devices, capacities=[1, 1, 1]))
-    blind = evaluate(equal.cuts, equal.order, layers, devices)
-    aware = partition(layers, devices)
+    layers = LayerSpecs(times=[1] * 2100, outputs=[0] * 2100)
+    devices = DeviceSpecs(capacities=[1, 1, 10])
+    equal = plan_partition(layers, replace(devices, capacities=[1, 1, 1]))
+    blind = evaluate_partition(equal.cuts, equal.order, layers, devices)
+    aware = plan_partition(layers, devices)
     assert aware.cuts == (1000, 2000)
-    assert aware.period == pytest.approx(aware.ideal)
+    assert aware.period == pytest.approx(aware.ideal_period)
     assert blind.period / aware.period == pytest.approx(7.0)
 
 
 def test_order_matters_when_layers_are_coarse() -> None:
-    layers = Layers(times=[4, 1, 4], outputs=[1, 1, 1])
-    devices = Devices(capacities=[1, 1, 4])
-    assert partition(layers, devices).period == 16
-    found = partition(layers, devices, order="search")
+    layers = LayerSpecs(times=[4, 1, 4], outputs=[1, 1, 1])
+    devices = DeviceSpecs(capacities=[1, 1, 4])
+    assert plan_partition(layers, devices).period == 16
+    found = plan_partition(layers, devices, order="search")
     assert (found.period, found.order[1]) == (4, 2)
 
 
 def test_leaving_a_device_out_can_win() -> None:
-    layers, devices = Layers(times=[5, 5], outputs=[0, 0]), Devices(capacities=[1, 10])
-    assert partition(layers, devices).period == 50
-    alone = partition(layers, devices, subset=True)
+    layers, devices = LayerSpecs(times=[5, 5], outputs=[0, 0]), DeviceSpecs(capacities=[1, 10])
+    assert plan_partition(layers, devices).period == 50
+    alone = plan_partition(layers, devices, subset=True)
     assert (alone.period, alone.order, alone.cuts) == (10, (0,), ())
 
 
 def test_fewest_devices_among_equals() -> None:
-    layers, devices = Layers(times=[5, 0], outputs=[0, 0]), Devices(capacities=[1, 1, 1])
-    assert partition(layers, devices, subset=True).order == (0,)
-    assert partition(layers, devices, subset=True, order="search").order == (0,)
+    layers, devices = LayerSpecs(times=[5, 0], outputs=[0, 0]), DeviceSpecs(capacities=[1, 1, 1])
+    assert plan_partition(layers, devices, subset=True).order == (0,)
+    assert plan_partition(layers, devices, subset=True, order="search").order == (0,)
 
 
 def test_links_count_both_ways_one_after_the_other_or_at_once() -> None:
     rates = [[0, 2], [4, 0]]
-    assert Devices(capacities=[1, 1], bandwidth=rates).transfer(0, 1, 8) == 4 + 2
-    assert Devices(capacities=[1, 1], bandwidth=rates, duplex=True).transfer(0, 1, 8) == 4
-    assert Devices(capacities=[1, 1], bandwidth=0.0).transfer(0, 1, 0) == math.inf
-    assert Devices(capacities=[1, 1], bandwidth=math.inf).transfer(0, 1, math.inf) == math.inf
+    assert DeviceSpecs(capacities=[1, 1], bandwidth=rates).transfer_s(0, 1, 8) == 4 + 2
+    assert DeviceSpecs(capacities=[1, 1], bandwidth=rates, duplex=True).transfer_s(0, 1, 8) == 4
+    assert DeviceSpecs(capacities=[1, 1], bandwidth=0.0).transfer_s(0, 1, 0) == math.inf
+    assert DeviceSpecs(capacities=[1, 1], bandwidth=math.inf).transfer_s(0, 1, math.inf) == math.inf
 
 
 def test_an_earlier_stage_holds_more_versions() -> None:
-    layers = Layers(times=[1] * 4, outputs=[0] * 4, weights=[8] * 4, activations=[2] * 4)
-    found = partition(layers, Devices(capacities=[1, 1, 1], memory=[30, 40, 100]))
+    layers = LayerSpecs(times=[1] * 4, outputs=[0] * 4, weights=[8] * 4, activations=[2] * 4)
+    found = plan_partition(layers, DeviceSpecs(capacities=[1, 1, 1], memory=[30, 40, 100]))
     assert found.cuts == (1, 3)
     assert found.memory_bytes == (30, 40, 10)
 
 
 def test_a_stage_holds_what_it_is_sent_as_well() -> None:
-    layers = Layers(times=[1] * 4, outputs=[5, 1, 3, 0], weights=[8] * 4, activations=[2] * 4)
-    assert evaluate((1, 3), (0, 1, 2), layers, Devices(capacities=[1, 1, 1])).memory_bytes == (30, 2 * 25, 13)
+    layers = LayerSpecs(times=[1] * 4, outputs=[5, 1, 3, 0], weights=[8] * 4, activations=[2] * 4)
+    assert evaluate_partition((1, 3), (0, 1, 2), layers, DeviceSpecs(capacities=[1, 1, 1])).memory_bytes == (
+        30,
+        2 * 25,
+        13,
+    )
     at_once = replace(layers, in_flight=lambda to_end: 1)
-    assert evaluate((1, 3), (0, 1, 2), at_once, Devices(capacities=[1, 1, 1])).memory_bytes == (10, 25, 13)
+    assert evaluate_partition((1, 3), (0, 1, 2), at_once, DeviceSpecs(capacities=[1, 1, 1])).memory_bytes == (
+        10,
+        25,
+        13,
+    )
 
 
 def test_short_memory_says_who_and_by_how_much() -> None:
-    layers = Layers(times=[1] * 4, outputs=[0] * 4, weights=[8e6] * 4)
+    layers = LayerSpecs(times=[1] * 4, outputs=[0] * 4, weights=[8e6] * 4)
     with pytest.raises(ShortMemoryError, match=r"device 0 is 1 MB short .* needs 16 MB and has 15 MB") as caught:
-        partition(layers, Devices(capacities=[1, 1], memory=[15e6, 24e6]))
+        plan_partition(layers, DeviceSpecs(capacities=[1, 1], memory=[15e6, 24e6]))
     assert caught.value.device == 0
     assert caught.value.short_bytes == 1e6
 
 
 def test_bottleneck_is_named() -> None:
-    layers = Layers(times=[1, 3], outputs=[8, 0])
-    assert evaluate((1,), (0, 1), layers, Devices(capacities=[1, 1])).bottleneck == "stage 1 on device 1"
-    slow = evaluate((1,), (1, 0), layers, Devices(capacities=[1, 1], bandwidth=2.0))
+    layers = LayerSpecs(times=[1, 3], outputs=[8, 0])
+    assert evaluate_partition((1,), (0, 1), layers, DeviceSpecs(capacities=[1, 1])).bottleneck == "stage 1 on device 1"
+    slow = evaluate_partition((1,), (1, 0), layers, DeviceSpecs(capacities=[1, 1], bandwidth=2.0))
     assert slow.bottleneck == "link from device 1 to device 0"
     assert (slow.period, slow.throughput, slow.stages) == (8, 1 / 8, (range(1), range(1, 2)))
 
@@ -191,23 +208,23 @@ def test_bottleneck_is_named() -> None:
     ],
 )
 def test_cuts_by_hand_are_checked(cuts: tuple[int, ...], order: tuple[int, ...], problem: str) -> None:
-    layers = Layers(times=[1, 1, 1], outputs=[1, math.inf, 1])
+    layers = LayerSpecs(times=[1, 1, 1], outputs=[1, math.inf, 1])
     with pytest.raises(UserError, match=problem):
-        evaluate(cuts, order, layers, Devices(capacities=[1, 1]))
+        evaluate_partition(cuts, order, layers, DeviceSpecs(capacities=[1, 1]))
 
 
 def test_bad_questions_are_refused() -> None:
-    layers, devices = Layers(times=[1, 1], outputs=[1, 1]), Devices(capacities=[1, 1])
+    layers, devices = LayerSpecs(times=[1, 1], outputs=[1, 1]), DeviceSpecs(capacities=[1, 1])
     with pytest.raises(UserError, match="3 devices for 2 layers"):
-        partition(layers, Devices(capacities=[1, 1, 1]))
+        plan_partition(layers, DeviceSpecs(capacities=[1, 1, 1]))
     with pytest.raises(UserError, match="cannot be stage 0"):
-        partition(layers, devices, pinned=1)
+        plan_partition(layers, devices, pinned=1)
     with pytest.raises(UserError, match="too many to search"):
-        partition(layers, Devices(capacities=[1] * 11), order="search", subset=True)
+        plan_partition(layers, DeviceSpecs(capacities=[1] * 11), order="search", subset=True)
     with pytest.raises(UserError, match="is not known"):
-        partition(layers, devices, order="sideways")  # type: ignore[arg-type]
+        plan_partition(layers, devices, order="sideways")  # type: ignore[arg-type]
     with pytest.raises(UserError, match="one less"):
-        published([1, 1], [1, 1], [1, 1], [])
+        ftpipehd_partition([1, 1], [1, 1], [1, 1], [])
     right: dict[str, Any] = {"times": [1, 1], "outputs": [1, 1]}
     wrongs: list[dict[str, Any]] = [
         {"times": []},
@@ -217,21 +234,21 @@ def test_bad_questions_are_refused() -> None:
     ]
     for wrong in wrongs:
         with pytest.raises(UserError, match="layers"):
-            Layers(**{**right, **wrong})
+            LayerSpecs(**{**right, **wrong})
     for odd in ({"capacities": [0, 1]}, {"memory": [1]}, {"memory": [-1, 1]}):
         with pytest.raises(UserError, match="devices"):
-            Devices(**{"capacities": [1, 1], **odd})  # type: ignore[arg-type]
+            DeviceSpecs(**{"capacities": [1, 1], **odd})  # type: ignore[arg-type]
 
 
 @pytest.mark.wall_clock
 def test_ten_devices_fifty_layers_are_searched_in_seconds() -> None:
     rng = random.Random("ten")
-    layers = Layers(
+    layers = LayerSpecs(
         times=[rng.random() for _ in range(50)], outputs=[rng.random() for _ in range(50)], weights=[1.0] * 50
     )
-    devices = Devices(capacities=[rng.uniform(1, 10) for _ in range(10)], bandwidth=20.0, memory=[60.0] * 10)
+    devices = DeviceSpecs(capacities=[rng.uniform(1, 10) for _ in range(10)], bandwidth=20.0, memory=[60.0] * 10)
     begun = time.perf_counter()
-    found = partition(layers, devices, order="search", subset=True, pinned=0)
+    found = plan_partition(layers, devices, order="search", subset=True, pinned=0)
     assert time.perf_counter() - begun < 5
     assert found.order[0] == 0
 
@@ -242,11 +259,11 @@ def test_exact_grows_nearly_in_proportion_to_the_layers() -> None:
 
 
 def priced(count: int) -> int:
-    from potluck.planning.partition import costs, exact
+    from potluck.planning.partition import fixed_order_partition, stage_costs
 
     rng = random.Random("growth")
-    layers = Layers(times=[rng.random() for _ in range(count)], outputs=[rng.random() for _ in range(count)])
-    prices = costs.seconds(layers, Devices(capacities=[1.0, 2.0, 3.0], bandwidth=1.0))
+    layers = LayerSpecs(times=[rng.random() for _ in range(count)], outputs=[rng.random() for _ in range(count)])
+    prices = stage_costs.time_costs(layers, DeviceSpecs(capacities=[1.0, 2.0, 3.0], bandwidth=1.0))
     calls = 0
 
     def slope(device: int, versions: int) -> float:
@@ -254,5 +271,5 @@ def priced(count: int) -> int:
         calls += 1
         return prices.slope(device, versions)
 
-    exact.solve(replace(prices, slope=slope), range(3), subset=False, pinned=None)
+    fixed_order_partition.solve_fixed_order(replace(prices, slope=slope), range(3), subset=False, pinned=None)
     return calls

@@ -8,22 +8,22 @@ from itertools import chain, combinations
 
 import pytest
 
-from potluck.planning.redistribution import Layout, Source, chain_replicas, sources
+from potluck.planning.layer_redistribution import LayerSource, StageLayout, chain_replicas, plan_redistribution
 
 # Identities that are neither places nor in order, so that a mix-up of the two shows.
 NAMES = (7, 3, 9, 0, 5)
 
 
-def layouts(order: tuple[int, ...], layers: int) -> Iterator[Layout]:
+def layouts(order: tuple[int, ...], layers: int) -> Iterator[StageLayout]:
     for cuts in combinations(range(1, layers), len(order) - 1):
-        yield Layout(cuts, order, layers)
+        yield StageLayout(cuts, order, layers)
 
 
 def subsets(names: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
     return chain.from_iterable(combinations(names, size) for size in range(len(names) + 1))
 
 
-def cases(most_devices: int, most_layers: int) -> Iterator[tuple[Layout, tuple[int, ...], Layout]]:
+def cases(most_devices: int, most_layers: int) -> Iterator[tuple[StageLayout, tuple[int, ...], StageLayout]]:
     """Each old layout, dead set and layout of the survivors, in the old order and in reverse."""
     for devices in range(1, most_devices + 1):
         for layers in range(devices, most_layers + 1):
@@ -36,7 +36,7 @@ def cases(most_devices: int, most_layers: int) -> Iterator[tuple[Layout, tuple[i
 
 
 @lru_cache(maxsize=4)
-def inventory(old: Layout, global_copy: bool) -> dict[tuple[int, str], set[int]]:
+def inventory(old: StageLayout, global_copy: bool) -> dict[tuple[int, str], set[int]]:
     """What lies on each device after everyone has sent its replicas, told from the senders' side."""
     shelves: dict[tuple[int, str], set[int]] = {(name, kind): set() for name in old.order for kind in ("own", "chain")}
     for place, (name, layers) in enumerate(zip(old.order, old.stages, strict=True)):
@@ -48,18 +48,18 @@ def inventory(old: Layout, global_copy: bool) -> dict[tuple[int, str], set[int]]
 
 
 def expected(
-    layer: int, receiver: int, old: Layout, dead: tuple[int, ...], shelves: dict[tuple[int, str], set[int]]
-) -> Source | None:
+    layer: int, receiver: int, old: StageLayout, dead: tuple[int, ...], shelves: dict[tuple[int, str], set[int]]
+) -> LayerSource | None:
     """The published order, read off the shelves."""
     live = [name for name in old.order if name not in dead]
     if receiver in live and layer in shelves[receiver, "own"]:
-        return Source(receiver, "own")
+        return LayerSource(receiver, "own")
     if receiver in live and layer in shelves[receiver, "chain"]:
-        return Source(receiver, "own replica")
+        return LayerSource(receiver, "own replica")
     for kind, copy in (("own", "owner"), ("chain", "replica"), ("global", "global")):
         for name in live:
             if layer in shelves.get((name, kind), ()):
-                return Source(name, copy)  # type: ignore[arg-type]
+                return LayerSource(name, copy)  # type: ignore[arg-type]
     return None
 
 
@@ -72,9 +72,9 @@ def check(most_devices: int, most_layers: int) -> int:
     return count
 
 
-def check_case(old: Layout, dead: tuple[int, ...], new: Layout, global_copy: bool) -> None:
+def check_case(old: StageLayout, dead: tuple[int, ...], new: StageLayout, global_copy: bool) -> None:
     shelves = inventory(old, global_copy)
-    found = sources(old, dead, new, global_copy=global_copy)
+    found = plan_redistribution(old, dead, new, global_copy=global_copy)
     for receiver, layers, stage in zip(new.order, new.stages, found.stages, strict=True):
         wanted = {layer: expected(layer, receiver, old, dead, shelves) for layer in layers}
         assert stage == {layer: source for layer, source in wanted.items() if source}
@@ -82,13 +82,13 @@ def check_case(old: Layout, dead: tuple[int, ...], new: Layout, global_copy: boo
 
 
 @lru_cache(maxsize=4)
-def must_be_lost(old: Layout, dead: tuple[int, ...], global_copy: bool) -> tuple[int, ...]:
+def must_be_lost(old: StageLayout, dead: tuple[int, ...], global_copy: bool) -> tuple[int, ...]:
     """Those whose owner and its successor are both dead, unless the centre lives and has a copy."""
     if global_copy and old.order[0] not in dead:
         return ()
     rank = {name: place for place, name in enumerate(old.order)}
     gone = {name for name in dead if old.order[(rank[name] + 1) % len(rank)] in dead}
-    return tuple(layer for layer in range(old.layers) if old.owner(layer) in gone)
+    return tuple(layer for layer in range(old.layers) if old.owner_of(layer) in gone)
 
 
 def test_all_pipelines_of_five_devices_and_six_layers() -> None:
@@ -102,51 +102,51 @@ def test_all_pipelines_of_five_devices_and_eight_layers() -> None:
 
 def test_places_are_resolved_through_the_old_layout() -> None:
     """The first device's death shifts all places; whoever mixes them up asks the wrong neighbour."""
-    old, new = Layout((2, 4), (10, 11, 12), 6), Layout((3,), (11, 12), 6)
-    found = sources(old, {10}, new)
+    old, new = StageLayout((2, 4), (10, 11, 12), 6), StageLayout((3,), (11, 12), 6)
+    found = plan_redistribution(old, {10}, new)
     assert found.stages[0] == {
-        0: Source(11, "own replica"),
-        1: Source(11, "own replica"),
-        2: Source(11, "own"),
+        0: LayerSource(11, "own replica"),
+        1: LayerSource(11, "own replica"),
+        2: LayerSource(11, "own"),
     }
-    assert found.stages[1] == {3: Source(12, "own replica"), 4: Source(12, "own"), 5: Source(12, "own")}
-    assert list(found.fetches()) == []
+    assert found.stages[1] == {3: LayerSource(12, "own replica"), 4: LayerSource(12, "own"), 5: LayerSource(12, "own")}
+    assert list(found.layer_transfers()) == []
 
 
 def test_fresh_prefers_the_live_owner_to_a_replica_at_hand() -> None:
-    old, new = Layout((2,), (0, 1), 4), Layout((1,), (0, 1), 4)
-    assert sources(old, (), new).stages[1][1] == Source(1, "own replica")
-    fresh = sources(old, (), new, prefer="fresh")
-    assert fresh.stages[1][1] == Source(0, "owner")
-    assert list(fresh.fetches()) == [(1, 0, 1)]
+    old, new = StageLayout((2,), (0, 1), 4), StageLayout((1,), (0, 1), 4)
+    assert plan_redistribution(old, (), new).stages[1][1] == LayerSource(1, "own replica")
+    fresh = plan_redistribution(old, (), new, prefer="fresh")
+    assert fresh.stages[1][1] == LayerSource(0, "owner")
+    assert list(fresh.layer_transfers()) == [(1, 0, 1)]
 
 
 def test_fresh_finds_a_source_exactly_where_local_does() -> None:
     for old, dead, new in cases(4, 5):
-        assert sources(old, dead, new).lost == sources(old, dead, new, prefer="fresh").lost
+        assert plan_redistribution(old, dead, new).lost == plan_redistribution(old, dead, new, prefer="fresh").lost
 
 
 def test_newcomers_and_the_reborn_fetch_everything() -> None:
-    old, new = Layout((2,), (0, 1), 4), Layout((1, 2), (0, 1, 8), 4)
-    found = sources(old, {1}, new)
-    assert found.stages[1] == {1: Source(0, "owner")}
-    assert found.stages[2] == {2: Source(0, "replica"), 3: Source(0, "replica")}
-    assert list(found.fetches()) == [(1, 0, 1), (2, 0, 8), (3, 0, 8)]
+    old, new = StageLayout((2,), (0, 1), 4), StageLayout((1, 2), (0, 1, 8), 4)
+    found = plan_redistribution(old, {1}, new)
+    assert found.stages[1] == {1: LayerSource(0, "owner")}
+    assert found.stages[2] == {2: LayerSource(0, "replica"), 3: LayerSource(0, "replica")}
+    assert list(found.layer_transfers()) == [(1, 0, 1), (2, 0, 8), (3, 0, 8)]
 
 
 def test_lost_layers_are_named() -> None:
-    old = Layout((1, 3, 4), (0, 1, 2, 3), 6)
-    found = sources(old, {1, 2}, Layout((3,), (0, 3), 6))
+    old = StageLayout((1, 3, 4), (0, 1, 2, 3), 6)
+    found = plan_redistribution(old, {1, 2}, StageLayout((3,), (0, 3), 6))
     assert found.lost == (1, 2)
-    assert sources(old, {1, 2}, Layout((3,), (0, 3), 6), global_copy=True).lost == ()
+    assert plan_redistribution(old, {1, 2}, StageLayout((3,), (0, 3), 6), global_copy=True).lost == ()
 
 
 def test_a_replica_that_was_never_sent_is_not_asked_for() -> None:
-    old, new = Layout((2,), (0, 1), 4), Layout((), (0,), 4)
-    assert sources(old, {1}, new).lost == ()
-    assert sources(old, {1}, new, replicas={}).lost == (2, 3)
+    old, new = StageLayout((2,), (0, 1), 4), StageLayout((), (0,), 4)
+    assert plan_redistribution(old, {1}, new).lost == ()
+    assert plan_redistribution(old, {1}, new, replicas={}).lost == (2, 3)
 
 
 def test_the_chain_closes_at_the_centre_and_a_single_device_has_none() -> None:
-    assert chain_replicas(Layout((1, 2), (4, 6, 5), 3)) == {4: 6, 6: 5, 5: 4}
-    assert chain_replicas(Layout((), (4,), 3)) == {}
+    assert chain_replicas(StageLayout((1, 2), (4, 6, 5), 3)) == {4: 6, 6: 5, 5: 4}
+    assert chain_replicas(StageLayout((), (4,), 3)) == {}

@@ -8,21 +8,21 @@ from itertools import pairwise
 
 import pytest
 
-from potluck.planning.partition import Devices, Layers, partition
+from potluck.planning.partition import DeviceSpecs, LayerSpecs, plan_partition
 from potluck.planning.schedule import (
-    Durations,
-    Progress,
-    Task,
+    StageDurations,
+    StageProgress,
+    StageTask,
     backward_ready,
-    due,
+    due_task,
     filling_windows,
+    format_schedule,
     forward_ready,
-    gpipe,
-    one_f_one_b,
+    gpipe_schedule,
+    one_f_one_b_schedule,
     published_windows,
     simulate_pipeline,
     steady_period,
-    table,
     version_used,
     versions_held,
 )
@@ -109,23 +109,23 @@ clock  stage 0  stage 1  stage 2
 
 @pytest.mark.parametrize("stages", TABLES)
 def test_one_forward_one_backward_as_a_table(stages: int) -> None:
-    assert table(one_f_one_b(stages, 4)) == TABLES[stages].strip("\n")
+    assert format_schedule(one_f_one_b_schedule(stages, 4)) == TABLES[stages].strip("\n")
 
 
 def test_gpipe_as_a_table() -> None:
-    assert table(gpipe(3, batches=2, micro_batches=2)) == GPIPE.strip("\n")
-    taking_turns = [f"{task.kind[0]}{task.stage}" for task in gpipe(2, batches=2)]
+    assert format_schedule(gpipe_schedule(3, batches=2, micro_batches=2)) == GPIPE.strip("\n")
+    taking_turns = [f"{task.kind[0]}{task.stage}" for task in gpipe_schedule(2, batches=2)]
     assert taking_turns == ["f0", "f1", "b1", "b0"] * 2
 
 
 def test_fewer_batches_than_stages_and_none_at_all() -> None:
-    assert Counter(one_f_one_b(5, 2)) == Counter(gpipe(5, 2))
-    assert list(one_f_one_b(3, 0)) == list(gpipe(3, 0)) == []
-    assert table([]) == "clock"
+    assert Counter(one_f_one_b_schedule(5, 2)) == Counter(gpipe_schedule(5, 2))
+    assert list(one_f_one_b_schedule(3, 0)) == list(gpipe_schedule(3, 0)) == []
+    assert format_schedule([]) == "clock"
 
 
-def trace(stages: int, batches: int, start: int, windows: tuple[int, ...]) -> list[Task]:
-    return list(one_f_one_b(stages, batches, start=start, windows=windows))
+def trace(stages: int, batches: int, start: int, windows: tuple[int, ...]) -> list[StageTask]:
+    return list(one_f_one_b_schedule(stages, batches, start=start, windows=windows))
 
 
 @pytest.mark.parametrize("stages", range(1, 7))
@@ -150,7 +150,7 @@ def test_the_gates_hold_at_every_task_and_each_task_runs_once_after_its_input(
 
 
 def test_the_last_stage_does_both_in_one_go() -> None:
-    last = [(kind, batch) for stage, kind, batch in one_f_one_b(4, 10) if stage == 3]
+    last = [(kind, batch) for stage, kind, batch in one_f_one_b_schedule(4, 10) if stage == 3]
     assert last == [(kind, batch) for batch in range(10) for kind in ("forward", "backward")]
 
 
@@ -167,10 +167,10 @@ def test_never_more_than_one_gate_is_open() -> None:
 
 
 def test_progress_walks_through_what_is_due() -> None:
-    at, seen = Progress.fresh(window=2, start=5, end=8), []
-    while task := due(at):
+    at, seen = StageProgress.at_start(window=2, start=5, end=8), []
+    while task := due_task(at):
         seen.append(task)
-        at = at.after(task[0])
+        at = at.after_task(task[0])
     assert [f"{kind[0]}{batch}" for kind, batch in seen] == ["f5", "f6", "b5", "f7", "b6", "b7"]
 
 
@@ -202,10 +202,10 @@ def test_the_version_that_a_batch_meets_is_the_one_that_the_schedule_has(
     assert most == [versions_held(stage, windows, vertical=vertical) for stage in range(len(windows))]
 
 
-def some_durations(rng: random.Random) -> Durations:
+def some_durations(rng: random.Random) -> StageDurations:
     stages, share = rng.randint(1, 5), rng.choice([0, 0.1, 0.5, 2])
     links = range(stages - 1)
-    return Durations(
+    return StageDurations(
         [rng.uniform(0.1, 1) for _ in range(stages)],
         [rng.uniform(0.1, 2) for _ in range(stages)],
         [rng.uniform(0, share) for _ in links],
@@ -213,7 +213,7 @@ def some_durations(rng: random.Random) -> Durations:
     )
 
 
-def run_of(durations: Durations, windows: tuple[int, ...], batches: int = 200) -> float:
+def run_of(durations: StageDurations, windows: tuple[int, ...], batches: int = 200) -> float:
     down, up = durations.down, durations.up
     return simulate_pipeline(durations.forward, durations.backward, down, up, batches, windows=windows).period
 
@@ -231,10 +231,10 @@ def test_windows_that_fill_the_pipeline_reach_the_bound_and_none_smaller_does() 
     for _ in range(200):
         durations = some_durations(rng)
         windows = filling_windows(durations)
-        assert steady_period(durations, windows) == pytest.approx(durations.floor())
+        assert steady_period(durations, windows) == pytest.approx(durations.min_period())
         if windows[0] > 1 and windows[0] > windows[1]:
             fewer = (windows[0] - 1, *windows[1:])
-            assert steady_period(durations, fewer) > durations.floor() * (1 + 1e-9)
+            assert steady_period(durations, fewer) > durations.min_period() * (1 + 1e-9)
 
 
 def test_windows_with_a_limit_are_the_best_within_it() -> None:
@@ -268,7 +268,7 @@ def test_balanced_stages_reach_the_bound_with_the_published_windows_if_links_are
 @pytest.mark.parametrize("share", [0.3, 1.0])
 def test_slow_links_starve_the_published_windows_and_not_the_filling_ones(stages: int, share: float) -> None:
     links = [share] * (stages - 1)
-    durations = Durations([0.35] * stages, [0.65] * stages, links, links)
+    durations = StageDurations([0.35] * stages, [0.65] * stages, links, links)
     assert run_of(durations, published_windows(stages)) == pytest.approx(
         1 + 2 * share * (stages - 1) / stages, rel=0.02
     )
@@ -276,8 +276,8 @@ def test_slow_links_starve_the_published_windows_and_not_the_filling_ones(stages
 
 
 def test_a_partition_over_uneven_devices_runs_at_its_bound() -> None:
-    layers = Layers(times=[1] * 210, outputs=[1] * 210)
-    plan = partition(layers, Devices(capacities=[1, 1, 10], bandwidth=2.0, duplex=True))
+    layers = LayerSpecs(times=[1] * 210, outputs=[1] * 210)
+    plan = plan_partition(layers, DeviceSpecs(capacities=[1, 1, 10], bandwidth=2.0, duplex=True))
     forward = [seconds / 3 for seconds in plan.stage_times]
     backward = [seconds * 2 / 3 for seconds in plan.stage_times]
     timeline = simulate_pipeline(forward, backward, plan.transfer_times, plan.transfer_times, 200)

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from potluck.errors import UserError
-from potluck.planning.segments import STRATEGIES, Direction, Plan, Strategy, plan, simulate
-from potluck.planning.segments.references import brute_force, published
+from potluck.planning.segments import STRATEGIES, Direction, SegmentPlan, Strategy, plan_segments, simulate_makespan
+from potluck.planning.segments.segment_references import brute_force_plan, published_plan
 
 DIRECTIONS: tuple[Direction, ...] = ("pull", "push")
 Instance = tuple[list[float], list[float], float]
@@ -55,38 +55,38 @@ def test_planner_equals_brute_force(direction: Direction) -> None:
     """21,000 instances in all, small ones more often."""
     for most_layers, count in ((8, 8_000), (12, 2_500)):
         for compute, transfer, overhead in draw_instances(count, most_layers, seed=most_layers):
-            check_against(brute_force(compute, transfer, overhead, direction), compute, transfer, overhead)
+            check_against(brute_force_plan(compute, transfer, overhead, direction), compute, transfer, overhead)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_planner_equals_brute_force_on_many(direction: Direction) -> None:
     for compute, transfer, overhead in draw_instances(50_000, 12, seed=2):
-        check_against(brute_force(compute, transfer, overhead, direction), compute, transfer, overhead)
+        check_against(brute_force_plan(compute, transfer, overhead, direction), compute, transfer, overhead)
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_planner_equals_published_programme(direction: Direction) -> None:
     for compute, transfer, overhead in draw_instances(2_000, 24, seed=3):
-        check_against(published(compute, transfer, overhead, direction), compute, transfer, overhead)
+        check_against(published_plan(compute, transfer, overhead, direction), compute, transfer, overhead)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_planner_equals_published_programme_on_many(direction: Direction) -> None:
     for compute, transfer, overhead in draw_instances(100_000, 32, seed=4):
-        check_against(published(compute, transfer, overhead, direction), compute, transfer, overhead)
+        check_against(published_plan(compute, transfer, overhead, direction), compute, transfer, overhead)
 
 
-def check_against(reference: Plan, compute: list[float], transfer: list[float], overhead: float) -> None:
-    found = plan(compute, transfer, overhead, reference.direction)
+def check_against(reference: SegmentPlan, compute: list[float], transfer: list[float], overhead: float) -> None:
+    found = plan_segments(compute, transfer, overhead, reference.direction)
     assert same(found.makespan, reference.makespan), (compute, transfer, overhead, reference)
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_planner_equals_published_programme_on_a_deep_network(direction: Direction) -> None:
     for compute, transfer, overhead in draw_instances(20, 152, seed=5):
-        check_against(published(compute, transfer, overhead, direction), compute, transfer, overhead)
+        check_against(published_plan(compute, transfer, overhead, direction), compute, transfer, overhead)
 
 
 @given(instances, directions, st.sampled_from(STRATEGIES), seconds)
@@ -94,16 +94,16 @@ def test_cuts_replayed_give_the_stated_makespan(
     instance: Instance, direction: Direction, strategy: Strategy, latency: float
 ) -> None:
     compute, transfer, overhead = instance
-    found = plan(compute, transfer, overhead, direction, strategy, latency)
-    assert same(simulate(compute, transfer, overhead, direction, found.cuts, latency), found.makespan)
+    found = plan_segments(compute, transfer, overhead, direction, strategy, latency)
+    assert same(simulate_makespan(compute, transfer, overhead, direction, found.cuts, latency), found.makespan)
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_cuts_of_the_references_replayed_give_their_makespan(direction: Direction) -> None:
     for compute, transfer, overhead in draw_instances(300, 10, seed=6):
-        for reference in (brute_force, published):
+        for reference in (brute_force_plan, published_plan):
             found = reference(compute, transfer, overhead, direction)
-            assert same(simulate(compute, transfer, overhead, direction, found.cuts), found.makespan)
+            assert same(simulate_makespan(compute, transfer, overhead, direction, found.cuts), found.makespan)
 
 
 @given(instances, directions)
@@ -112,21 +112,21 @@ def test_lower_bounds_hold(instance: Instance, direction: Direction) -> None:
     if not compute:
         return
     bound = max(overhead + transfer[0] + sum(compute), overhead + sum(transfer) + compute[-1])
-    best = plan(compute, transfer, overhead, direction).makespan
+    best = plan_segments(compute, transfer, overhead, direction).makespan
     assert best >= bound * (1 - 1e-12)
     # The two resources can at best run side by side, so no phase is ever cut by half.
-    assert best >= plan(compute, transfer, overhead, direction, "sequential").makespan / 2 * (1 - 1e-12)
+    assert best >= plan_segments(compute, transfer, overhead, direction, "sequential").makespan / 2 * (1 - 1e-12)
 
 
 @given(instances, directions, st.sampled_from(STRATEGIES))
 def test_optimal_is_never_above_a_baseline(instance: Instance, direction: Direction, strategy: Strategy) -> None:
-    best = plan(*instance, direction).makespan
-    assert best <= plan(*instance, direction, strategy).makespan * (1 + 1e-12)
+    best = plan_segments(*instance, direction).makespan
+    assert best <= plan_segments(*instance, direction, strategy).makespan * (1 + 1e-12)
 
 
 @given(instances, directions, st.data())
 def test_more_work_is_never_faster(instance: Instance, direction: Direction, data: st.DataObject) -> None:
-    before = plan(*instance, direction).makespan
+    before = plan_segments(*instance, direction).makespan
     compute, transfer, overhead = list(instance[0]), list(instance[1]), instance[2]
     extra = data.draw(seconds)
     where = data.draw(st.sampled_from(("compute", "transfer", "overhead")))
@@ -135,7 +135,7 @@ def test_more_work_is_never_faster(instance: Instance, direction: Direction, dat
     else:
         index = data.draw(st.integers(0, len(compute) - 1))
         (compute if where == "compute" else transfer)[index] += extra
-    assert plan(compute, transfer, overhead, direction).makespan >= before * (1 - 1e-12)
+    assert plan_segments(compute, transfer, overhead, direction).makespan >= before * (1 - 1e-12)
 
 
 @given(instances, directions, st.sampled_from(STRATEGIES), st.integers(-20, 20))
@@ -143,8 +143,10 @@ def test_scale_does_not_matter(instance: Instance, direction: Direction, strateg
     """A power of two scales without rounding, so even the cuts stay the same."""
     scale = 2.0**power
     compute, transfer, overhead = instance
-    found = plan(compute, transfer, overhead, direction, strategy)
-    scaled = plan([c * scale for c in compute], [t * scale for t in transfer], overhead * scale, direction, strategy)
+    found = plan_segments(compute, transfer, overhead, direction, strategy)
+    scaled = plan_segments(
+        [c * scale for c in compute], [t * scale for t in transfer], overhead * scale, direction, strategy
+    )
     assert scaled.cuts == found.cuts
     assert scaled.makespan == found.makespan * scale
 
@@ -154,14 +156,14 @@ def test_both_directions_are_one_problem(instance: Instance, data: st.DataObject
     """Any cuts take as long in a pull as in a push with the same numbers: time runs the other way."""
     layers = len(instance[0])
     cuts = tuple(i for i in range(layers - 1) if data.draw(st.booleans()))
-    assert same(simulate(*instance, "pull", cuts), simulate(*instance, "push", cuts))
+    assert same(simulate_makespan(*instance, "pull", cuts), simulate_makespan(*instance, "push", cuts))
 
 
 @given(instances, directions, st.sampled_from(STRATEGIES))
 def test_segments_cover_every_layer_once_in_transfer_order(
     instance: Instance, direction: Direction, strategy: Strategy
 ) -> None:
-    found = plan(*instance, direction, strategy)
+    found = plan_segments(*instance, direction, strategy)
     segments = found.segments if direction == "pull" else found.segments[::-1]
     assert [layer for first, last in segments for layer in range(first, last + 1)] == list(range(len(instance[0])))
     assert found.cuts == tuple(last for _, last in segments)[:-1]
@@ -170,7 +172,7 @@ def test_segments_cover_every_layer_once_in_transfer_order(
 @settings(max_examples=60)
 @given(instances, directions, seconds)
 def test_latency_adds_once_and_leaves_the_cuts(instance: Instance, direction: Direction, latency: float) -> None:
-    without, found = plan(*instance, direction), plan(*instance, direction, latency=latency)
+    without, found = plan_segments(*instance, direction), plan_segments(*instance, direction, latency=latency)
     assert found.cuts == without.cuts
     assert same(found.makespan, without.makespan + (latency if instance[0] else 0.0))
 
@@ -183,7 +185,7 @@ def test_latency_is_exact_when_every_segment_is_tracked(direction: Direction) ->
         best = min(
             tracked(compute, transfer, overhead, direction, mask, latency) for mask in range(2 ** (len(compute) - 1))
         )
-        assert same(plan(compute, transfer, overhead, direction, latency=latency).makespan, best)
+        assert same(plan_segments(compute, transfer, overhead, direction, latency=latency).makespan, best)
 
 
 def tracked(
@@ -191,7 +193,7 @@ def tracked(
 ) -> float:
     cuts = tuple(i for i in range(len(compute) - 1) if mask >> i & 1)
     link = device = landed = 0.0
-    for first, last in Plan(cuts, 0.0, "", direction, len(compute)).segments:
+    for first, last in SegmentPlan(cuts, 0.0, "", direction, len(compute)).segments:
         computing, moving = sum(compute[first : last + 1]), overhead + sum(transfer[first : last + 1])
         if direction == "pull":
             link += moving
@@ -206,30 +208,30 @@ def tracked(
 
 def test_a_case_worked_by_hand() -> None:
     """Two equal layers take 1+2+2 = 5 in one piece. Cut, the second arrives at 4 and ends at 5: no gain if Δt = 1."""
-    assert plan([1, 1], [1, 1], 1.0).makespan == 5.0
-    assert plan([1, 1], [1, 1], 0.5) == Plan((0,), 4.0, "optimal", "pull", 2)
-    assert plan([1, 1], [1, 1], 0.5, "push").segments == ((1, 1), (0, 0))
+    assert plan_segments([1, 1], [1, 1], 1.0).makespan == 5.0
+    assert plan_segments([1, 1], [1, 1], 0.5) == SegmentPlan((0,), 4.0, "optimal", "pull", 2)
+    assert plan_segments([1, 1], [1, 1], 0.5, "push").segments == ((1, 1), (0, 0))
 
 
 def test_ibatch_sizes_the_next_batch_to_the_running_one() -> None:
     """Three seconds of the first layer's computation cover Δt and two layers; three of its push cover three layers."""
-    assert plan([3, 1, 1, 1], [1, 1, 1, 1], 1.0, "pull", "ibatch").cuts == (0, 2)
-    assert plan([1, 1, 1, 1], [1, 1, 1, 3], 0.0, "push", "ibatch").cuts == (2,)
+    assert plan_segments([3, 1, 1, 1], [1, 1, 1, 1], 1.0, "pull", "ibatch").cuts == (0, 2)
+    assert plan_segments([1, 1, 1, 1], [1, 1, 1, 3], 0.0, "push", "ibatch").cuts == (2,)
 
 
 def test_mg_wfbp_merges_what_the_start_up_would_delay() -> None:
     """From the output the gradients exist at 2, 3, 4, 7: with Δt = 1.5 only the last is worth a segment of its own."""
-    assert plan([3, 1, 1, 2], [1, 1, 1, 1], 1.5, "push", "mg-wfbp").cuts == (0,)
-    assert plan([3, 1, 1, 2], [1, 1, 1, 1], 1.5, "pull", "mg-wfbp").cuts == (0,)
-    assert plan([1, 1, 1], [1, 1, 1], 0.5, "push", "mg-wfbp").cuts == (0, 1)
+    assert plan_segments([3, 1, 1, 2], [1, 1, 1, 1], 1.5, "push", "mg-wfbp").cuts == (0,)
+    assert plan_segments([3, 1, 1, 2], [1, 1, 1, 1], 1.5, "pull", "mg-wfbp").cuts == (0,)
+    assert plan_segments([1, 1, 1], [1, 1, 1], 0.5, "push", "mg-wfbp").cuts == (0, 1)
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_no_layer_and_one_layer(direction: Direction, strategy: Strategy) -> None:
-    assert plan([], [], 1.0, direction, strategy, latency=2.0) == Plan((), 0.0, strategy, direction, 0)
-    assert plan([], [], 1.0, direction, strategy).segments == ()
-    one = plan([2.0], [3.0], 1.0, direction, strategy, latency=0.5)
+    assert plan_segments([], [], 1.0, direction, strategy, latency=2.0) == SegmentPlan((), 0.0, strategy, direction, 0)
+    assert plan_segments([], [], 1.0, direction, strategy).segments == ()
+    one = plan_segments([2.0], [3.0], 1.0, direction, strategy, latency=0.5)
     assert (one.cuts, one.makespan, one.segments) == ((), 6.5, ((0, 0),))
 
 
@@ -248,24 +250,26 @@ def test_no_layer_and_one_layer(direction: Direction, strategy: Strategy) -> Non
 )
 def test_bad_numbers_are_refused(compute: list[float], transfer: list[float], overhead: float, says: str) -> None:
     with pytest.raises(UserError, match=says):
-        plan(compute, transfer, overhead)
+        plan_segments(compute, transfer, overhead)
 
 
 def test_bad_names_and_cuts_are_refused() -> None:
     with pytest.raises(UserError, match="choose pull or push"):
-        plan([1], [1], 0.0, cast(Direction, "up"))
+        plan_segments([1], [1], 0.0, cast(Direction, "up"))
     with pytest.raises(UserError, match="choose from sequential"):
-        plan([1], [1], 0.0, "pull", cast(Strategy, "best"))
+        plan_segments([1], [1], 0.0, "pull", cast(Strategy, "best"))
     for cuts in ((1,), (0, 0), (-1,)):
         with pytest.raises(UserError, match="do not fit 2 layers"):
-            simulate([1, 1], [1, 1], 0.0, "pull", cuts)
+            simulate_makespan([1, 1], [1, 1], 0.0, "pull", cuts)
     with pytest.raises(UserError, match="at most 20"):
-        brute_force([1.0] * 21, [1.0] * 21, 0.0)
+        brute_force_plan([1.0] * 21, [1.0] * 21, 0.0)
 
 
 def test_planning_a_deep_network_takes_no_visible_time() -> None:
     """Five times the promised 0.1 ms, so that a busy machine does not fail the build."""
     compute, transfer, overhead = next(i for i in draw_instances(100, 152, seed=8) if len(i[0]) > 140)
     calls = 50
-    best = min(timeit.repeat(lambda: plan(compute, transfer, overhead, "push"), number=calls, repeat=5)) / calls
+    best = (
+        min(timeit.repeat(lambda: plan_segments(compute, transfer, overhead, "push"), number=calls, repeat=5)) / calls
+    )
     assert best < 0.5e-3

@@ -7,10 +7,10 @@ import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 
-from potluck.job import dumps, make
-from potluck.journal import Instant, Journal, Record, Scalar, Span
-from potluck.planning.pareto import ParetoTable
-from potluck.settings import encode
+from potluck.job import dump_job, make
+from potluck.journal import Instant, Journal, JournalRecord, Scalar, Span
+from potluck.planning.pareto_table import ParetoTable
+from potluck.settings import encode_settings
 
 FLEET = """
 [[fleet.devices]]
@@ -34,28 +34,28 @@ DEVICES = ("pi4-0", "pi4-1", "phone")
 def explored() -> str:
     """The job as a run of filter dropout keeps it, with a table of two entries."""
     entries = [(10, 0.1, [0.5]), (20, 0.3, [0.0])]
-    table = ParetoTable.of("mlp on digits", ["linear1"], 20, entries)
-    submodel = {"kind": "filter-dropout", "table": encode(table)}
-    return dumps(make({**tomllib.loads(JOB), "rounds": {"submodel": submodel}}))
+    table = ParetoTable.from_trials("mlp on digits", ["linear1"], 20, entries)
+    submodel = {"kind": "filter-dropout", "table": encode_settings(table)}
+    return dump_job(make({**tomllib.loads(JOB), "rounds": {"submodel": submodel}}))
 
 
-def keep(folder: Path, records: Iterable[Record], job: str = JOB, over: bool = True) -> Path:
+def keep(folder: Path, records: Iterable[JournalRecord], job: str = JOB, over: bool = True) -> Path:
     """A run's folder with these records; `over` adds the summary."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "job.toml").write_text(job)
     with Journal(folder / "journal.jsonl") as journal:
         for record in records:
-            journal.write(record)
+            journal.write_record(record)
     if over:
         summary = {"name": "mlp on digits", "recipe": "fedavg", "status": "done", "reason": "20 rounds"}
         (folder / "summary.json").write_text(json.dumps(summary))
     return folder
 
 
-def one_round(number: int, devices: Iterable[str] = DEVICES) -> list[Record]:
+def one_round(number: int, devices: Iterable[str] = DEVICES) -> list[JournalRecord]:
     """A round of two seconds; the later a device is listed, the longer it computes."""
     start = 2.0 * number
-    found: list[Record] = []
+    found: list[JournalRecord] = []
     for place, name in enumerate(devices):
         done = start + 1.0 + 0.2 * place
         found.append(Span(name, "pull", start, start + 0.5, {"round": number, "bytes": 1000}))
@@ -69,11 +69,11 @@ def one_round(number: int, devices: Iterable[str] = DEVICES) -> list[Record]:
     return found
 
 
-def rounds(many: int = 20, devices: Iterable[str] = DEVICES) -> list[Record]:
+def rounds(many: int = 20, devices: Iterable[str] = DEVICES) -> list[JournalRecord]:
     return [record for number in range(many) for record in one_round(number, tuple(devices))]
 
 
-def faults() -> list[Record]:
+def faults() -> list[JournalRecord]:
     return [
         Instant("pi4-1", "crash", 7.0, {"value": 1.0}),
         Instant("pi4-1", "lost", 7.05, {"round": 3, "reason": "crashed"}),
@@ -83,7 +83,7 @@ def faults() -> list[Record]:
     ]
 
 
-def every_kind() -> list[Record]:
+def every_kind() -> list[JournalRecord]:
     """All that a page can draw."""
     signals = [
         Scalar(name, signal, float(at), (at * (place + 1)) % 7 / 7, {"round": at})

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
-from potluck.report.absence import Absence, absences
-from potluck.report.story import Event
+from potluck.report.device_absence import Absence, device_absences
+from potluck.report.run_history import JournalEvent
 
 
 def _gone(*events: tuple[float, str, float]) -> list[Absence]:
-    return absences([Event(at, "a", name, {"value": value}) for at, name, value in events], 10.0).get("a", [])
+    return device_absences([JournalEvent(at, "a", name, {"value": value}) for at, name, value in events], 10.0).get(
+        "a", []
+    )
 
 
 def test_a_crash_lasts_until_the_start() -> None:

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from potluck.journal import Journal
-from potluck.report import html
-from potluck.report.browser import Browser, find_browser
-from potluck.report.server import server as serving
+from potluck.report import render_report
+from potluck.report.headless_browser import HeadlessBrowser, find_browser
+from potluck.report.report_server import create_server as serving
 from tests.cli.calling import FLEET as SMALL_FLEET
 from tests.cli.calling import JOB as SMALL_JOB
 from tests.cli.calling import start
@@ -39,22 +39,22 @@ COLOURS = f"""(() => {{
 
 
 @pytest.fixture(scope="module")
-def chromium() -> Iterator[Browser]:
-    with Browser(1280, 900) as found:
+def chromium() -> Iterator[HeadlessBrowser]:
+    with HeadlessBrowser(1280, 900) as found:
         yield found
 
 
 @pytest.fixture
-def browser(chromium: Browser) -> Iterator[Browser]:
+def browser(chromium: HeadlessBrowser) -> Iterator[HeadlessBrowser]:
     chromium.errors.clear()
-    chromium.resize(1280, 900)
+    chromium.resize_page(1280, 900)
     yield chromium
     assert chromium.errors == []
 
 
-def _open(browser: Browser, folder: Path, *runs: Path) -> None:
+def _open(browser: HeadlessBrowser, folder: Path, *runs: Path) -> None:
     path = folder / "report.html"
-    path.write_text(html(runs), encoding="utf-8")
+    path.write_text(render_report(runs), encoding="utf-8")
     browser.open_file(path)
 
 
@@ -63,7 +63,7 @@ def whole(tmp_path: Path) -> Path:
     return keep(tmp_path / "whole", every_kind(), job=explored())
 
 
-def test_every_part_is_there_and_has_data(browser: Browser, whole: Path) -> None:
+def test_every_part_is_there_and_has_data(browser: HeadlessBrowser, whole: Path) -> None:
     _open(browser, whole, whole)
     parts = browser.evaluate("[...document.querySelectorAll('#parts > section')].map((part) => part.id)")
     assert parts == [
@@ -80,13 +80,13 @@ def test_every_part_is_there_and_has_data(browser: Browser, whole: Path) -> None
     assert browser.evaluate(COLOURS) > 20
 
 
-def test_parts_without_records_are_left_out(browser: Browser, tmp_path: Path) -> None:
+def test_parts_without_records_are_left_out(browser: HeadlessBrowser, tmp_path: Path) -> None:
     _open(browser, tmp_path, keep(tmp_path / "run", rounds(3)))
     parts = browser.evaluate("[...document.querySelectorAll('#parts > section')].map((part) => part.id)")
     assert parts == ["learning", "timeline", "time", "fleet", "devices", "job"]
 
 
-def test_the_timeline_tells_what_is_under_the_pointer(browser: Browser, tmp_path: Path) -> None:
+def test_the_timeline_tells_what_is_under_the_pointer(browser: HeadlessBrowser, tmp_path: Path) -> None:
     _open(browser, tmp_path, keep(tmp_path / "run", rounds(1)))
     left, top, width, _ = browser.evaluate(PLACE)
     across = left + 118 + (width - 118) * 0.3  # at 0.6 s of 2 s the first device computes
@@ -96,22 +96,22 @@ def test_the_timeline_tells_what_is_under_the_pointer(browser: Browser, tmp_path
     assert all(word in said for word in ("pi4-0", "compute, round 0", "500 ms", "samples 32"))
 
 
-def test_the_timeline_zooms_by_drag_wheel_and_keys(browser: Browser, whole: Path) -> None:
+def test_the_timeline_zooms_by_drag_wheel_and_keys(browser: HeadlessBrowser, whole: Path) -> None:
     _open(browser, whole, whole)
     left, top, width, height = browser.evaluate(PLACE)
-    browser.press(left + 400, top + 60, to=(left + 500, top + 60))
+    browser.press_mouse(left + 400, top + 60, to=(left + 500, top + 60))
     browser.wait_for(f"{WINDOW} < 20")
     browser.evaluate(f"{CANVAS}.focus()")
     before = browser.evaluate(WINDOW)
-    browser.wheel(left + width / 2, top + height / 2, -120)
+    browser.scroll_wheel(left + width / 2, top + height / 2, -120)
     browser.wait_for(f"{WINDOW} < {before}")
-    browser.key("0")
+    browser.press_key("0")
     browser.wait_for(f"{WINDOW} === 100")
-    browser.key("+")
+    browser.press_key("+")
     browser.wait_for(f"{WINDOW} < 100")
 
 
-def test_curves_can_be_read_off_and_change_their_axis(browser: Browser, whole: Path) -> None:
+def test_curves_can_be_read_off_and_change_their_axis(browser: HeadlessBrowser, whole: Path) -> None:
     _open(browser, whole, whole)
     for axis in ("round", "bytes", "energy", "time"):
         browser.evaluate(f"document.querySelector('[data-choice={axis}]').click()")
@@ -125,7 +125,7 @@ def test_curves_can_be_read_off_and_change_their_axis(browser: Browser, whole: P
     assert "accuracy, held-out data" in browser.evaluate(TIP)
 
 
-def test_a_device_called_script_shows_as_text(browser: Browser, tmp_path: Path) -> None:
+def test_a_device_called_script_shows_as_text(browser: HeadlessBrowser, tmp_path: Path) -> None:
     name = "<script>document.title='taken'</script><img/src=x>"
     _open(browser, tmp_path, keep(tmp_path / "run", rounds(2, ["pi4-0", name]), over=False))
     assert browser.evaluate("document.title") != "taken"
@@ -133,7 +133,7 @@ def test_a_device_called_script_shows_as_text(browser: Browser, tmp_path: Path) 
     assert browser.evaluate("document.querySelector('#time svg').textContent.includes('<script>')")
 
 
-def test_runs_are_laid_over_each_other(browser: Browser, tmp_path: Path) -> None:
+def test_runs_are_laid_over_each_other(browser: HeadlessBrowser, tmp_path: Path) -> None:
     _open(browser, tmp_path, keep(tmp_path / "a", rounds(9)), keep(tmp_path / "b", rounds(5)))
     lines = "[...document.querySelectorAll('#learning polyline')].map((line) => line.dataset.line)"
     assert browser.evaluate(lines) == ["a", "b", "a, training", "b, training"]
@@ -142,23 +142,23 @@ def test_runs_are_laid_over_each_other(browser: Browser, tmp_path: Path) -> None
     browser.wait_for("document.querySelector('.chooser [data-choice=\"1\"]').getAttribute('aria-pressed') === 'true'")
 
 
-def test_light_and_dark_change_places(browser: Browser, whole: Path) -> None:
+def test_light_and_dark_change_places(browser: HeadlessBrowser, whole: Path) -> None:
     _open(browser, whole, whole)
     ground = "getComputedStyle(document.body).backgroundColor"
     before = browser.evaluate(ground)
     browser.evaluate("document.querySelector('[data-theme-switch]').click()")
     assert browser.evaluate(ground) != before
-    browser.key("t")
+    browser.press_key("t")
     assert browser.evaluate(ground) == before
 
 
-def test_a_narrow_screen_needs_no_sideways_scrolling(browser: Browser, whole: Path) -> None:
-    browser.resize(380, 800)
+def test_a_narrow_screen_needs_no_sideways_scrolling(browser: HeadlessBrowser, whole: Path) -> None:
+    browser.resize_page(380, 800)
     _open(browser, whole, whole)
     assert browser.evaluate("document.documentElement.scrollWidth") <= 380
 
 
-def test_every_figure_becomes_a_picture(browser: Browser, whole: Path) -> None:
+def test_every_figure_becomes_a_picture(browser: HeadlessBrowser, whole: Path) -> None:
     _open(browser, whole, whole)
     figures: dict[str, str] = browser.evaluate("potluckFigures()")
     assert {"learning", "timeline", "time", "fleet", "pareto", "partitions"} <= set(figures)
@@ -186,7 +186,7 @@ def _served(root: Path) -> Iterator[str]:
         thread.join(5)
 
 
-def test_the_numbers_of_a_running_run_move(browser: Browser, tmp_path: Path) -> None:
+def test_the_numbers_of_a_running_run_move(browser: HeadlessBrowser, tmp_path: Path) -> None:
     folder = keep(tmp_path / "going", rounds(2), over=False)
     rounds_shown = "document.querySelector('[data-tile=Rounds] .value').textContent"
     with _served(tmp_path) as address:
@@ -197,7 +197,7 @@ def test_the_numbers_of_a_running_run_move(browser: Browser, tmp_path: Path) -> 
         for number in range(2, 12):
             with Journal(path, path.stat().st_size) as journal:
                 for record in one_round(number):
-                    journal.write(record)
+                    journal.write_record(record)
         browser.wait_for(f"{rounds_shown} === '12'")
         assert browser.evaluate("document.querySelector('#learning polyline').points.length") == 12
         assert browser.evaluate(COLOURS) != before
@@ -206,7 +206,7 @@ def test_the_numbers_of_a_running_run_move(browser: Browser, tmp_path: Path) -> 
         browser.evaluate("location.replace('about:blank')")
 
 
-def test_a_process_that_trains_is_followed_to_its_end(browser: Browser, tmp_path: Path) -> None:
+def test_a_process_that_trains_is_followed_to_its_end(browser: HeadlessBrowser, tmp_path: Path) -> None:
     (tmp_path / "job.toml").write_text(SMALL_JOB.replace("rounds = 3", "rounds = 1_000_000"))
     (tmp_path / "fleet.toml").write_text(SMALL_FLEET)
     process = start(["run", "job.toml", "--quiet", "--out", "runs/going"], tmp_path)
@@ -234,21 +234,21 @@ def _await_file(path: Path) -> None:
     raise AssertionError(f"{path.name} is still empty after a minute")
 
 
-def test_the_list_answers_to_the_keys(browser: Browser, tmp_path: Path) -> None:
+def test_the_list_answers_to_the_keys(browser: HeadlessBrowser, tmp_path: Path) -> None:
     for name in ("one", "two"):
         keep(tmp_path / name, rounds(2))
     with _served(tmp_path) as address:
         browser.open(address)
         browser.wait_for("document.querySelectorAll('tr[data-run]').length === 2")
-        browser.key("j")
+        browser.press_key("j")
         wanted = browser.evaluate("document.querySelector('tr.chosen').dataset.run")
         assert wanted == browser.evaluate("document.querySelectorAll('tr[data-run]')[1].dataset.run")
-        browser.key("/")
+        browser.press_key("/")
         browser.evaluate(
             "document.activeElement.value = 'tw'; document.activeElement.dispatchEvent(new Event('input'))"
         )
         browser.wait_for("document.querySelectorAll('tr[data-run]').length === 1")
-        browser.key("Escape")
-        browser.key("Enter")
+        browser.press_key("Escape")
+        browser.press_key("Enter")
         browser.wait_for("location.pathname === '/run/two/' && document.querySelector('canvas[data-chart]')")
         browser.evaluate("location.replace('about:blank')")

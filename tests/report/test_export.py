@@ -7,8 +7,8 @@ import pytest
 
 from potluck.errors import UserError
 from potluck.journal import Scalar, Span
-from potluck.report.export import export
-from potluck.report.folder import open_run
+from potluck.report.journal_export import export_run
+from potluck.report.run_folder import open_run
 from tests.report.runs import faults, keep, rounds
 
 
@@ -19,7 +19,7 @@ def _rows(path: Path) -> list[dict[str, str]]:
 
 def test_tables_hold_every_record(tmp_path: Path) -> None:
     run = open_run(keep(tmp_path / "run", [*rounds(4), *faults()]))
-    paths = {path.name: path for path in export(run, "csv", tmp_path / "out")}
+    paths = {path.name: path for path in export_run(run, "csv", tmp_path / "out")}
     assert set(paths) == {"spans.csv", "instants.csv", "scalars.csv"}
     spans = _rows(paths["spans.csv"])
     assert len(spans) == 4 * 10
@@ -30,13 +30,13 @@ def test_tables_hold_every_record(tmp_path: Path) -> None:
 
 def test_a_name_cannot_become_a_formula(tmp_path: Path) -> None:
     run = open_run(keep(tmp_path / "run", [Span("=1+1", "pull", 0.0, 1.0)]))
-    (path,) = export(run, "csv", tmp_path / "out")
+    (path,) = export_run(run, "csv", tmp_path / "out")
     assert _rows(path)[0]["node"] == "'=1+1"
 
 
 def test_lines_are_copied(tmp_path: Path) -> None:
     run = open_run(keep(tmp_path / "run", rounds(2)))
-    (path,) = export(run, "jsonl", tmp_path / "out")
+    (path,) = export_run(run, "jsonl", tmp_path / "out")
     assert path.read_bytes() == run.journal.read_bytes()
 
 
@@ -47,7 +47,7 @@ def test_tensorboard_reads_its_files(tmp_path: Path) -> None:
     )
 
     records = [*rounds(3), Scalar("phone", "buffer", 1.0, 5.0, {"round": 2})]
-    export(open_run(keep(tmp_path / "run", records)), "tensorboard", tmp_path / "out")
+    export_run(open_run(keep(tmp_path / "run", records)), "tensorboard", tmp_path / "out")
     found = EventAccumulator(str(tmp_path / "out"))
     found.Reload()
     assert set(found.Tags()["scalars"]) == {"loss", "test_accuracy", "phone/buffer"}
@@ -56,4 +56,4 @@ def test_tensorboard_reads_its_files(tmp_path: Path) -> None:
 
 def test_an_unknown_format_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="choose from csv, jsonl, tensorboard"):
-        export(open_run(keep(tmp_path, [])), "xml", tmp_path)
+        export_run(open_run(keep(tmp_path, [])), "xml", tmp_path)

@@ -3,8 +3,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from potluck.journal import Journal
-from potluck.report.folder import open_run
-from potluck.report.following import Follower, Glance
+from potluck.report.journal_follower import JournalFollower, RunOverview
+from potluck.report.run_folder import open_run
 from tests.report.runs import keep, one_round, rounds
 
 
@@ -12,18 +12,18 @@ def _append(folder: Path, number: int, position: int | None = None) -> None:
     path = folder / "journal.jsonl"
     with Journal(path, path.stat().st_size if position is None else position) as journal:
         for record in one_round(number):
-            journal.write(record)
+            journal.write_record(record)
 
 
 def test_only_what_is_new_is_read_and_told(tmp_path: Path) -> None:
-    follower = Follower(open_run(keep(tmp_path, rounds(2), over=False)))
-    assert follower.look()
-    whole, seen = follower.view()
+    follower = JournalFollower(open_run(keep(tmp_path, rounds(2), over=False)))
+    assert follower.read_new()
+    whole, seen = follower.current_view()
     assert sum(whole["spans"]["counts"]) == 2 * 10
-    assert not follower.look()
+    assert not follower.read_new()
     _append(tmp_path, 2)
-    assert follower.look()
-    more, _ = follower.view(seen)
+    assert follower.read_new()
+    more, _ = follower.current_view(seen)
     assert (sum(more["spans"]["counts"]), more["figures"]["rounds"]) == (10, 3)
 
 
@@ -31,29 +31,29 @@ def test_half_a_line_waits_for_its_other_half(tmp_path: Path) -> None:
     folder = keep(tmp_path, rounds(1), over=False)
     whole = (folder / "journal.jsonl").read_bytes()
     (folder / "journal.jsonl").write_bytes(whole[:-20])
-    follower = Follower(open_run(folder))
-    follower.look()
-    before = follower.view()[0]["figures"]["accuracy"]
+    follower = JournalFollower(open_run(folder))
+    follower.read_new()
+    before = follower.current_view()[0]["figures"]["accuracy"]
     (folder / "journal.jsonl").write_bytes(whole)
-    assert follower.look()
-    assert (before, follower.view()[0]["figures"]["accuracy"] is not None) == (None, True)
+    assert follower.read_new()
+    assert (before, follower.current_view()[0]["figures"]["accuracy"] is not None) == (None, True)
 
 
 def test_a_journal_that_was_cut_is_read_anew(tmp_path: Path) -> None:
     """A resumed run cuts its journal back to the checkpoint."""
     folder = keep(tmp_path, rounds(3), over=False)
-    follower = Follower(open_run(folder))
-    follower.look()
+    follower = JournalFollower(open_run(folder))
+    follower.read_new()
     _append(folder, 0, position=0)
-    follower.look()
-    assert (follower.life, follower.view()[0]["figures"]["rounds"]) == (1, 1)
+    follower.read_new()
+    assert (follower.generation, follower.current_view()[0]["figures"]["rounds"]) == (1, 1)
 
 
 def test_a_glance_keeps_up(tmp_path: Path) -> None:
     folder = keep(tmp_path, rounds(2), over=False)
-    glance = Glance(open_run(folder))
-    assert (glance.entry()["rounds"], glance.entry()["status"]) == (2, "running")
+    glance = RunOverview(open_run(folder))
+    assert (glance.to_entry()["rounds"], glance.to_entry()["status"]) == (2, "running")
     _append(folder, 2)
-    entry = glance.entry()
+    entry = glance.to_entry()
     assert (entry["rounds"], len(entry["curve"])) == (3, 3)
     assert entry["accuracy"] == 1 - 0.9 / 3

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from potluck.journal import Record
-from potluck.report import html
-from potluck.report.browser import Browser, find_browser
+from potluck.journal import JournalRecord
+from potluck.report import render_report
+from potluck.report.headless_browser import HeadlessBrowser, find_browser
 from tests.report.runs import JOB, keep, one_round
 
 DEVICES = [f"device-with-quite-a-long-name-of-its-own-{place:02d}" for place in range(100)]
@@ -28,7 +28,7 @@ ZOOM = """(async () => {
 def _kept(folder: Path, rounds: int) -> Path:
     """A run of a hundred devices: about 50 kB a round."""
     job = JOB.split("[[fleet", 1)[0] + '[[fleet.devices]]\nname = "device"\npreset = "pi4"\ncount = 100\n'
-    records: list[Record] = [record for number in range(rounds) for record in one_round(number, DEVICES)]
+    records: list[JournalRecord] = [record for number in range(rounds) for record in one_round(number, DEVICES)]
     keep(folder, records, job=job)
     assert (folder / "journal.jsonl").stat().st_size > 45e3 * rounds
     return folder
@@ -37,7 +37,7 @@ def _kept(folder: Path, rounds: int) -> Path:
 def _made(folder: Path, path: Path) -> float:
     """Write the page; processor seconds, so that what others do on this machine does not count."""
     began = time.process_time()
-    path.write_text(html([folder]), encoding="utf-8")
+    path.write_text(render_report([folder]), encoding="utf-8")
     return time.process_time() - began
 
 
@@ -55,7 +55,7 @@ def test_fifty_megabytes_in_ten_seconds(tmp_path: Path) -> None:
     assert made_s < 6
     if find_browser() is None:
         return
-    with Browser() as browser:
+    with HeadlessBrowser() as browser:
         began = time.perf_counter()
         browser.open_file(path)
         opened_s = time.perf_counter() - began

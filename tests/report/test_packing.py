@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from potluck.journal import Span
-from potluck.report import packing
-from potluck.report.packing import pack
-from potluck.report.story import Story
+from potluck.report import span_packing
+from potluck.report.run_history import RunHistory
+from potluck.report.span_packing import pack_spans
 
 
 def _unpacked(packed: dict[str, Any]) -> list[list[float]]:
@@ -21,18 +21,18 @@ def _unpacked(packed: dict[str, Any]) -> list[list[float]]:
     return spans
 
 
-def _story() -> Story:
+def _story() -> RunHistory:
     spans = [
         Span("a", "pull", 0.0, 1.5, {"round": 3, "bytes": 7}),
         Span("b", "compute", 1.0, 4.0, {"round": 3}),
         Span("a", "pull", 5.0, 6.0, {"round": 4, "bytes": 7}),
     ]
-    return Story().tell(spans)
+    return RunHistory().add_records(spans)
 
 
 def test_spans_come_out_as_they_went_in() -> None:
     story = _story()
-    packed = pack(story, ["a", "b", "nobody"])
+    packed = pack_spans(story, ["a", "b", "nobody"])
     assert packed["counts"] == [2, 1, 0]
     expected = [[0.0, 1.5, 3, 0], [5.0, 1.0, 4, 0], [1.0, 3.0, 3, 1]]
     for found, wanted in zip(_unpacked(packed), expected, strict=True):
@@ -41,14 +41,14 @@ def test_spans_come_out_as_they_went_in() -> None:
 
 
 def test_only_what_is_new_is_packed() -> None:
-    packed = pack(_story(), ["a", "b"], {"a": 1, "b": 1})
+    packed = pack_spans(_story(), ["a", "b"], {"a": 1, "b": 1})
     assert packed["counts"] == [1, 0]
     assert _unpacked(packed)[0] == pytest.approx([5.0, 1.0, 4, 0], abs=1e-7)
 
 
 def test_too_many_spans_are_merged_and_their_seconds_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packing, "MOST_SPANS", 100)
+    monkeypatch.setattr(span_packing, "MOST_SPANS", 100)
     many = [Span("a", "pull", 0.01 * place, 0.01 * place + 0.004, {"round": place}) for place in range(20_000)]
-    packed = pack(Story().tell(many), ["a"])
+    packed = pack_spans(RunHistory().add_records(many), ["a"])
     assert packed["counts"][0] < 2000
     assert sum(row[1] for row in _unpacked(packed)) == pytest.approx(20_000 * 0.004, rel=1e-3)

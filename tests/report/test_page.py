@@ -6,14 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-from potluck.report import html
+from potluck.report import render_report
 from tests.report.runs import JOB, keep, rounds
 
 NASTY = "<script>alert(1)</script>"
 
 
 def test_a_page_asks_nobody_for_anything(tmp_path: Path) -> None:
-    page = html([keep(tmp_path, rounds())])
+    page = render_report([keep(tmp_path, rounds())])
     assert "default-src 'none'" in page
     assert "connect-src 'none'" in page
     assert not re.search(r"""(src|href)=["']?(https?:|//)""", page)
@@ -22,7 +22,7 @@ def test_a_page_asks_nobody_for_anything(tmp_path: Path) -> None:
 
 def test_names_cannot_become_markup(tmp_path: Path) -> None:
     job = JOB.replace('model = "mlp"', f'model = "{NASTY}"')
-    page = html([keep(tmp_path, rounds(2, ["pi4-0", NASTY]), job=job, over=False)])
+    page = render_report([keep(tmp_path, rounds(2, ["pi4-0", NASTY]), job=job, over=False)])
     assert NASTY not in page
     data = re.search(r'<script id="data" type="application/json">(.*?)</script>', page, re.DOTALL)
     assert data is not None
@@ -31,18 +31,18 @@ def test_names_cannot_become_markup(tmp_path: Path) -> None:
 
 
 def test_several_runs_are_in_one_page(tmp_path: Path) -> None:
-    page = html([keep(tmp_path / "a", rounds(2)), keep(tmp_path / "b", rounds(3))])
+    page = render_report([keep(tmp_path / "a", rounds(2)), keep(tmp_path / "b", rounds(3))])
     data = re.search(r'<script id="data" type="application/json">(.*?)</script>', page, re.DOTALL)
     assert data is not None
     assert [run["id"] for run in json.loads(data[1])["runs"]] == ["a", "b"]
 
 
 def test_the_page_of_a_run_is_small(tmp_path: Path) -> None:
-    assert len(html([keep(tmp_path, rounds(100))])) < 200_000
+    assert len(render_report([keep(tmp_path, rounds(100))])) < 200_000
 
 
 def test_nothing_here_loads_torch() -> None:
     """A report is made where journals are, also on a machine without PyTorch."""
-    program = "import sys, potluck.report, potluck.report.server, potluck.report.export; print('torch' in sys.modules)"
+    program = "import sys, potluck.report, potluck.report.report_server, potluck.report.journal_export; print('torch' in sys.modules)"
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "False"

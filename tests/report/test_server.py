@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from potluck.journal import Journal
-from potluck.report.server import app
+from potluck.report.report_server import create_app
 from tests.report.runs import faults, keep, one_round, rounds
 
 prometheus = pytest.importorskip("prometheus_client.parser")
@@ -20,7 +20,7 @@ class Client:
     """Asks the application without a socket."""
 
     def __init__(self, root: Path) -> None:
-        self._transport = httpx.ASGITransport(app(root))
+        self._transport = httpx.ASGITransport(create_app(root))
 
     def get(self, path: str, headers: Mapping[str, str] | None = None) -> httpx.Response:
         return asyncio.run(self._get(path, headers))
@@ -102,7 +102,7 @@ def test_who_asks_again_before_anything_is_written_makes_nothing_be_read(
     """A scraper that comes every second must not slow the run down that it watches."""
     folder = keep(tmp_path / "going", rounds(3), over=False)
     client, reading = Client(tmp_path), _Reading(monkeypatch)
-    monkeypatch.setattr("potluck.report.server._SHARE_OF_TIME", float("inf"))
+    monkeypatch.setattr("potluck.report.report_server._SHARE_OF_TIME", float("inf"))
     first = client.get(address).text
     assert "journal.jsonl" in reading.files
     reading.files.clear()
@@ -110,7 +110,7 @@ def test_who_asks_again_before_anything_is_written_makes_nothing_be_read(
     assert reading.files == []
     with Journal(folder / "journal.jsonl", (folder / "journal.jsonl").stat().st_size) as journal:
         for record in one_round(3):
-            journal.write(record)
+            journal.write_record(record)
     reading.files.clear()
     assert client.get(address).text != first
     assert set(reading.files) == {"journal.jsonl"}
@@ -121,11 +121,11 @@ def test_metrics_of_a_run_that_writes_all_the_time_are_reckoned_seldom(
 ) -> None:
     folder = keep(tmp_path / "going", rounds(3), over=False)
     client = Client(tmp_path)
-    monkeypatch.setattr("potluck.report.server._SHARE_OF_TIME", 1e-9)
+    monkeypatch.setattr("potluck.report.report_server._SHARE_OF_TIME", 1e-9)
     first = client.get("/metrics").text
     with Journal(folder / "journal.jsonl", (folder / "journal.jsonl").stat().st_size) as journal:
         for record in one_round(3):
-            journal.write(record)
+            journal.write_record(record)
     assert client.get("/metrics").text == first
 
 

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from potluck.journal import Span
-from potluck.report.absence import Absence
-from potluck.report.shares import CLASSES, Busy, shares
-from potluck.report.story import Story
+from potluck.report.device_absence import Absence
+from potluck.report.run_history import RunHistory
+from potluck.report.time_breakdown import CLASSES, BusyTime, seconds_by_class
 
 NAMES = st.sampled_from(["pull", "compute", "push", "forward", "recover", "stream", "whatever"])
 SPANS = st.builds(
@@ -18,8 +18,8 @@ SPANS = st.builds(
 
 
 def _seconds(*spans: Span, gone: tuple[Absence, ...] = (), end: float = 10.0) -> dict[str, float]:
-    story = Story().tell(spans)
-    found = shares(story.tracks["a"], story.lanes, gone, end)
+    story = RunHistory().add_records(spans)
+    found = seconds_by_class(story.tracks["a"], story.lanes, gone, end)
     return {name: value for name, value in found.items() if value}
 
 
@@ -40,16 +40,18 @@ def test_two_transfers_at_once_count_once() -> None:
 
 @given(st.lists(SPANS, min_size=1, max_size=20))
 def test_every_instant_belongs_to_one_class(spans: list[Span]) -> None:
-    story = Story().tell(spans)
+    story = RunHistory().add_records(spans)
     if "a" not in story.tracks or not len(story.tracks["a"]):
         return
-    found = shares(story.tracks["a"], story.lanes, (Absence(30.0, 40.0, "cut"),), 120.0)
+    found = seconds_by_class(story.tracks["a"], story.lanes, (Absence(30.0, 40.0, "cut"),), 120.0)
     assert set(found) == set(CLASSES)
     assert all(value >= 0 for value in found.values())
     assert sum(found.values()) == pytest.approx(120.0)
 
 
 def test_busy_seconds_grow_with_the_spans() -> None:
-    story = Story().tell([Span("a", "pull", 1.0, 3.0), Span("a", "compute", 2.0, 5.0), Span("a", "recover", 6.0, 9.0)])
-    busy = Busy(story.tracks["a"], story.lanes)
-    assert busy.until(np.array([0.0, 2.0, 5.0, 20.0])) == pytest.approx([0.0, 1.0, 4.0, 4.0])
+    story = RunHistory().add_records(
+        [Span("a", "pull", 1.0, 3.0), Span("a", "compute", 2.0, 5.0), Span("a", "recover", 6.0, 9.0)]
+    )
+    busy = BusyTime(story.tracks["a"], story.lanes)
+    assert busy.busy_s_until(np.array([0.0, 2.0, 5.0, 20.0])) == pytest.approx([0.0, 1.0, 4.0, 4.0])

@@ -4,12 +4,12 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from potluck.report.thinning import thin
+from potluck.report.curve_thinning import thinned_indices
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=3000), st.integers(4, 500))
 def test_few_points_stay_and_the_extremes_are_among_them(values: list[float], most: int) -> None:
-    kept = thin(values, most)
+    kept = thinned_indices(values, most)
     assert len(kept) <= max(most + 2, 4)
     assert list(kept) == sorted(set(kept))
     assert {0, len(values) - 1} <= set(kept)
@@ -18,10 +18,10 @@ def test_few_points_stay_and_the_extremes_are_among_them(values: list[float], mo
 
 
 def test_a_short_curve_is_kept_whole() -> None:
-    assert list(thin([3.0, 1.0, 2.0], 10)) == [0, 1, 2]
+    assert list(thinned_indices([3.0, 1.0, 2.0], 10)) == [0, 1, 2]
 
 
 def test_a_single_spike_among_a_million_survives() -> None:
     values = np.zeros(1_000_000)
     values[123_456] = 1.0
-    assert 123_456 in thin(values, 1000)
+    assert 123_456 in thinned_indices(values, 1000)

@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 
 from potluck.errors import RunError
-from potluck.report import look
-from potluck.report.folder import RunFolder, find, open_run
+from potluck.report import load_run_view
+from potluck.report.run_folder import RunFolder, find_runs, open_run
 from tests.report.runs import DEVICES, JOB, every_kind, explored, faults, keep, rounds
 
 
 def test_the_figures_of_a_run(tmp_path: Path) -> None:
-    seen = look(open_run(keep(tmp_path, [*rounds(), *faults()])))
+    seen = load_run_view(open_run(keep(tmp_path, [*rounds(), *faults()])))
     figures = seen["figures"]
     assert (figures["rounds"], figures["time_s"], figures["bytes"]) == (20, 40.0, 20 * 4500)
     assert figures["accuracy"] == pytest.approx(1 - 0.9 / 20)
@@ -22,7 +22,7 @@ def test_the_figures_of_a_run(tmp_path: Path) -> None:
 
 
 def test_curves_have_all_four_axes(tmp_path: Path) -> None:
-    seen = look(open_run(keep(tmp_path, rounds())))
+    seen = load_run_view(open_run(keep(tmp_path, rounds())))
     accuracy = next(curve for curve in seen["curves"] if curve["name"] == "test_accuracy")
     for axis in ("round", "time", "bytes", "energy"):
         assert len(accuracy[axis]) == len(accuracy["values"]) == 20
@@ -30,40 +30,40 @@ def test_curves_have_all_four_axes(tmp_path: Path) -> None:
 
 
 def test_what_is_not_recorded_is_left_out(tmp_path: Path) -> None:
-    seen = look(open_run(keep(tmp_path, rounds())))
+    seen = load_run_view(open_run(keep(tmp_path, rounds())))
     assert (seen["signals"], seen["events"], seen["partitions"], seen["pareto"]) == ({}, [], [], [])
 
 
 def test_every_kind_of_record_has_its_place(tmp_path: Path) -> None:
     folder = keep(tmp_path, every_kind())
-    seen = look(open_run(folder))
+    seen = load_run_view(open_run(folder))
     assert set(seen["signals"]) == {"buffer", "rate", "dropped", "share"}
     assert [(one["cuts"], one["layers"]) for one in seen["partitions"]] == [([2], 6), ([3], 6)]
 
 
 def test_the_table_that_the_job_holds_is_shown(tmp_path: Path) -> None:
-    seen = look(open_run(keep(tmp_path, rounds(2), job=explored())))
+    seen = load_run_view(open_run(keep(tmp_path, rounds(2), job=explored())))
     assert [(row["macs"], row["gain"]) for row in seen["pareto"]] == [(10, 0.1), (20, 0.3)]
     named = JOB + '[rounds.submodel]\nkind = "filter-dropout"\ntable = "table.json"\n'
-    assert look(open_run(keep(tmp_path / "named", rounds(2), job=named)))["pareto"] == []
+    assert load_run_view(open_run(keep(tmp_path / "named", rounds(2), job=named)))["pareto"] == []
 
 
 def test_a_live_run_is_known_by_its_note(tmp_path: Path) -> None:
     folder = keep(tmp_path, rounds(1))
-    assert look(open_run(folder))["world"] == "simulated"
+    assert load_run_view(open_run(folder))["world"] == "simulated"
     (folder / "live.json").write_text("{}")
-    assert look(open_run(folder))["world"] == "live"
+    assert load_run_view(open_run(folder))["world"] == "live"
 
 
 def test_a_journal_alone_is_enough(tmp_path: Path) -> None:
     folder = keep(tmp_path, rounds(), job="this is = not [toml", over=False)
-    seen = look(open_run(folder / "journal.jsonl"))
+    seen = load_run_view(open_run(folder / "journal.jsonl"))
     assert [device["name"] for device in seen["devices"]] == list(DEVICES)
     assert (seen["figures"]["energy_j"], seen["figures"]["rounds"]) == (None, 20)
 
 
 def test_an_empty_journal_is_a_run_that_has_just_begun(tmp_path: Path) -> None:
-    seen = look(open_run(keep(tmp_path, [], over=False)))
+    seen = load_run_view(open_run(keep(tmp_path, [], over=False)))
     assert (seen["status"], seen["figures"]["rounds"], seen["end"]) == ("running", 0, 0.0)
 
 
@@ -75,6 +75,6 @@ def test_a_folder_without_a_journal_is_refused_in_one_line(tmp_path: Path) -> No
 def test_runs_are_found_in_a_folder_of_runs(tmp_path: Path) -> None:
     for name in ("one", "two"):
         keep(tmp_path / name, rounds(1))
-    assert {run.name for run in find(tmp_path)} == {"one", "two"}
-    assert find(tmp_path / "one") == [RunFolder(tmp_path / "one")]
-    assert find(tmp_path / "nowhere") == []
+    assert {run.name for run in find_runs(tmp_path)} == {"one", "two"}
+    assert find_runs(tmp_path / "one") == [RunFolder(tmp_path / "one")]
+    assert find_runs(tmp_path / "nowhere") == []

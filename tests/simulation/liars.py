@@ -11,8 +11,8 @@ import pytest
 from potluck.loops.messages import Bulky, Message
 from potluck.loops.node import Node
 from potluck.payload import Payload
-from potluck.run.pipeline import PipelineSetup
-from potluck.run.setup import Setup
+from potluck.run.pipeline_setup import PipelineSetup
+from potluck.run.rounds_setup import RoundsSetup
 
 __all__ = ["Twist", "bend", "with_arrays"]
 
@@ -38,8 +38,8 @@ class _Bent:
 
 def bend(patch: pytest.MonkeyPatch, device: str, twist: Twist) -> None:
     """Let one device of all runs from here on say something else than it should."""
-    for kind in (Setup, PipelineSetup):
-        patch.setattr(kind, "device_loop", _bent_loop(kind.device_loop, device, twist))
+    for kind in (RoundsSetup, PipelineSetup):
+        patch.setattr(kind, "device_loop", _bent_loop(kind.build_device_loop, device, twist))
 
 
 def _bent_loop(straight: Callable[..., Any], device: str, twist: Twist) -> Callable[..., Any]:

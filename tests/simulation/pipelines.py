@@ -13,15 +13,15 @@ from torch import Tensor, nn
 import potluck
 from potluck.data import Dataset, from_tensors
 from potluck.job import make
-from potluck.journal import Instant, Record, Span, read
-from potluck.model.chain import trace
-from potluck.model.feed import Feed
-from potluck.model.sections import Sections
-from potluck.model.stages import Stages
+from potluck.journal import Instant, JournalRecord, Span, read_journal
+from potluck.model.layer_chain import trace_layers
+from potluck.model.micro_batches import MicroBatches
+from potluck.model.stage_function import StageFunctions
+from potluck.model.torch_stages import TorchStages
 from potluck.planning.schedule import backward_ready, forward_ready
-from potluck.run import _run
-from potluck.run.keeper import Keeper
-from potluck.run.pipeline import PipelineSetup, chain_costs
+from potluck.run import _execute_run
+from potluck.run.pipeline_setup import PipelineSetup, pipeline_chain_costs
+from potluck.run.run_store import RunStore
 
 __all__ = ["Bench", "Story", "data_of", "deep_net", "expected", "job_of", "plain_sgd", "same", "small_net"]
 
@@ -69,8 +69,8 @@ class Bench:
 
     def __init__(self, net: nn.Module, data: Dataset) -> None:
         self.net, self.data = net, data
-        chain = trace(copy.deepcopy(net), tuple(data.shape))
-        self._sections = Sections(chain, data.train.x[:2])
+        chain = trace_layers(copy.deepcopy(net), tuple(data.shape))
+        self._sections = StageFunctions(chain, data.train.x[:2])
         self._start = copy.deepcopy(chain.module.state_dict())
         self.layer_of = {name: number for number, layer in enumerate(chain.layers) for name in layer.parameters}
 
@@ -79,21 +79,21 @@ class Bench:
         assert job.pipeline is not None
         chain, train = self._sections.chain, self.data.train
         chain.module.load_state_dict(self._start)
-        feed = Feed(len(train), job.pipeline.batch, job.pipeline.schedule.parts, job.seed)
-        stages = Stages(
+        feed = MicroBatches(len(train), job.pipeline.batch, job.pipeline.schedule.micro_batch_count, job.seed)
+        stages = TorchStages(
             self._sections, nn.functional.cross_entropy, job.pipeline.optimizer, train, feed, job.seed,
             self.data.test if job.pipeline.evaluation == "pipeline" else None, len(self.data.classes),
         )  # fmt: skip
-        costs = chain_costs(chain, self._sections.layout, sum(stages.moments.values()))
+        costs = pipeline_chain_costs(chain, self._sections.layout, sum(stages.moments.values()))
         setup = PipelineSetup(job, costs, stages, feed, self.data.test)
-        return _run(setup, Keeper.fresh(job, folder, None, lambda: False), threads=0)
+        return _execute_run(setup, RunStore.create_run(job, folder, None, lambda: False), threads=0)
 
 
 class Story:
     """A journal, read as the story of a pipeline."""
 
     def __init__(self, folder: Path) -> None:
-        self.records: list[Record] = list(read(folder / "journal.jsonl"))
+        self.records: list[JournalRecord] = list(read_journal(folder / "journal.jsonl"))
         self.partitions = {note.fields["term"]: note.fields for note in self.instants("partition")}
 
     def instants(self, name: str) -> list[Instant]:
@@ -152,10 +152,10 @@ class Story:
 
 def plain_sgd(net: nn.Module, data: Dataset, batches: int, batch: int, seed: int = 0) -> nn.Module:
     """Ordinary training on the same batches."""
-    net, feed = copy.deepcopy(net).train(), Feed(len(data.train), batch, seed=seed)
+    net, feed = copy.deepcopy(net).train(), MicroBatches(len(data.train), batch, seed=seed)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-3)
     for number in range(batches):
-        inputs, targets = data.train.batch(feed.indices(number))
+        inputs, targets = data.train.batch(feed.sample_indices(number))
         optimizer.zero_grad()
         nn.functional.cross_entropy(net(inputs), targets).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
@@ -178,9 +178,9 @@ def expected(
     `average(v, layer)` is how many of the newest versions are averaged into version v. With `predict` the older version
     goes on along its momentum for as many steps as it is old.
     """
-    net, feed = copy.deepcopy(net).train(), Feed(len(data.train), batch, seed=seed)
+    net, feed = copy.deepcopy(net).train(), MicroBatches(len(data.train), batch, seed=seed)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-3)
-    layers = trace(net, tuple(data.shape)).layers if layer_of is None else ()
+    layers = trace_layers(net, tuple(data.shape)).layers if layer_of is None else ()
     layer_of = layer_of or {name: number for number, layer in enumerate(layers) for name in layer.parameters}
     weights = dict(net.named_parameters())
     history: list[dict[str, Tensor]] = [{name: weight.detach().clone() for name, weight in weights.items()}]
@@ -192,7 +192,7 @@ def expected(
         return old - float(lag) * headings[used][name] if predict and lag and headings[used] else old
 
     for number in range(batches):
-        inputs, targets = data.train.batch(feed.indices(number))
+        inputs, targets = data.train.batch(feed.sample_indices(number))
         _load(weights, {name: met(number, name) for name in weights})
         loss = nn.functional.cross_entropy(net(inputs), targets)
         gradients = torch.autograd.grad(loss, list(weights.values()))

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import potluck
-from potluck.journal import Instant, Span, read
+from potluck.journal import Instant, Span, read_journal
 
 RECIPES = ["sync-sgd", "fedavg", "fedbuff", "fedavg-quorum", "dynacomm", "duplex"]
 
@@ -30,8 +30,16 @@ def journal(folder: Path) -> bytes:
 
 def rounds(folder: Path) -> list[Span]:
     """The committed rounds of a run."""
-    return [record for record in read(folder / "journal.jsonl") if isinstance(record, Span) and record.name == "round"]
+    return [
+        record
+        for record in read_journal(folder / "journal.jsonl")
+        if isinstance(record, Span) and record.name == "round"
+    ]
 
 
 def instants(folder: Path, name: str) -> list[Instant]:
-    return [record for record in read(folder / "journal.jsonl") if isinstance(record, Instant) and record.name == name]
+    return [
+        record
+        for record in read_journal(folder / "journal.jsonl")
+        if isinstance(record, Instant) and record.name == name
+    ]

@@ -13,25 +13,25 @@ import torch
 import potluck
 from potluck.data import Dataset, Samples, from_tensors
 from potluck.errors import SettingError
-from potluck.job import load as load_job
+from potluck.job import load_job as load_job
 from potluck.job import make
-from potluck.journal import Scalar, Span, read
-from potluck.loops.mathematics import Whom
-from potluck.model.chain import trace
+from potluck.journal import Scalar, Span, read_journal
+from potluck.loops.backends import TurnIdentity
 from potluck.model.decoupled import (
     Contribution,
-    Grouped,
+    GroupedNetwork,
     GroupLoss,
-    costs,
-    counts_of,
+    expected_class_counts,
     fit,
-    harvest,
+    layer_costs,
     load,
-    straighten,
+    merge_contributions,
+    trace_sequential,
 )
-from potluck.model.decoupled.carving import GroupCarver
-from potluck.planning.groups import Budget, choose, cost, whole
-from potluck.run.setup import Setup
+from potluck.model.decoupled.group_extractor import GroupExtractor
+from potluck.model.layer_chain import trace_layers
+from potluck.planning.groups import DeviceBudget, choose_groups, full_model_cost, group_cost
+from potluck.run.rounds_setup import RoundsSetup
 from tests.model.decoupled.networks import SHAPE, samples, small
 from tests.simulation.runs import journal, rounds
 
@@ -61,36 +61,38 @@ def task(norm: bool = False) -> potluck.Task:
     return potluck.Task(small(norm=norm), data())
 
 
-def run(wanted: potluck.Job, folder: Path | None = None, norm: bool = False) -> tuple[Grouped, dict[str, Any]]:
+def run(wanted: potluck.Job, folder: Path | None = None, norm: bool = False) -> tuple[GroupedNetwork, dict[str, Any]]:
     result = potluck.simulate(wanted, task=task(norm), folder=folder, threads=0)
     assert result.status == "done", result.reason
-    assert isinstance(result.module, Grouped)
+    assert isinstance(result.module, GroupedNetwork)
     return result.module, result.summary
 
 
-def grouped(wanted: potluck.Job, norm: bool = False) -> Grouped:
+def grouped(wanted: potluck.Job, norm: bool = False) -> GroupedNetwork:
     """The network as it is before training."""
-    module = Setup.of(wanted, task(norm), None).module
-    assert isinstance(module, Grouped)
+    module = RoundsSetup.from_job(wanted, task(norm), None).module
+    assert isinstance(module, GroupedNetwork)
     return module
 
 
-def differs(one: Grouped, two: Grouped, name: str) -> float:
+def differs(one: GroupedNetwork, two: GroupedNetwork, name: str) -> float:
     return float((one.state_dict()[name] - two.state_dict()[name]).abs().max())
 
 
 def test_the_share_of_the_network_that_each_device_trains_is_recorded(tmp_path: Path) -> None:
     wanted = job(HALVES, 2)
     run(wanted, tmp_path / "run")
-    carver = Setup.of(wanted, task(), None).carver
-    assert isinstance(carver, GroupCarver)
-    whole = sum(layer.macs for layer in trace(grouped(wanted), SHAPE).layers)
+    carver = RoundsSetup.from_job(wanted, task(), None).extractor
+    assert isinstance(carver, GroupExtractor)
+    whole = sum(layer.macs for layer in trace_layers(grouped(wanted), SHAPE).layers)
     recorded = [
-        one for one in read(tmp_path / "run" / "journal.jsonl") if isinstance(one, Scalar) and one.name == "share"
+        one
+        for one in read_journal(tmp_path / "run" / "journal.jsonl")
+        if isinstance(one, Scalar) and one.name == "share"
     ]
     assert len(recorded) == 4 * 2
     for scalar in recorded:
-        part = trace(grouped(wanted).submodel(carver.held[scalar.node]), SHAPE)
+        part = trace_layers(grouped(wanted).build_submodel(carver.device_groups[scalar.node]), SHAPE)
         assert scalar.value == pytest.approx(sum(layer.macs for layer in part.layers) / whole)
         assert 0.3 < scalar.value < 1
 
@@ -102,9 +104,9 @@ def test_all_groups_on_one_device_are_the_grouped_network_trained_centrally() ->
     everything = {"batching": {"size": 120}}
     wanted = job({**THIRDS, "held": {"pi": [0, 1, 2]}}, 1, rounds={**everything, "local": {"kind": "sgd", "lr": 0.05}})
     module, summary = run(wanted)
-    central = grouped(wanted).submodel([0, 1, 2])
+    central = grouped(wanted).build_submodel([0, 1, 2])
     train = data().train
-    loss = GroupLoss(central.own, 6, counts_of(train.labels, range(6)))
+    loss = GroupLoss(central.own_classes, 6, expected_class_counts(train.labels, range(6)))
     list(fit(central, loss, [train.batch(np.arange(120))] * 4, lr=lambda step: 0.05, momentum=0.0))
     for name, tensor in central.state_dict().items():
         torch.testing.assert_close(module.state_dict()[name], tensor, rtol=1e-5, atol=1e-6)
@@ -136,7 +138,7 @@ def test_a_trunk_is_trained_for_a_while_and_frozen_then() -> None:
     assert not torch.equal(pretrained, small(norm=False).state_dict()["0.weight"])
     frozen = job({**HALVES, "trunk": "frozen"}, 2)
     result = potluck.simulate(frozen, task=potluck.Task(brief.module, data()), threads=0)
-    assert isinstance(result.module, Grouped)
+    assert isinstance(result.module, GroupedNetwork)
     assert torch.equal(result.module.state_dict()["trunk.0.weight"], pretrained)
 
 
@@ -152,7 +154,7 @@ def test_one_long_round_is_one_harvest_at_the_end() -> None:
     for device, (group,) in held.items():
         alone, _ = run(job({**THIRDS, "held": {device: [group]}}, [{"name": device, "flops": "40 MFLOP/s"}], **once))
         given.append(Contribution(device, alone.state_dict(), {group: 40}))
-    state, account = harvest(grouped(wanted), given)
+    state, account = merge_contributions(grouped(wanted), given)
     assert account.trained == {0: {"pi-0": 40, "pi-3": 40}, 1: {"pi-1": 40}, 2: {"pi-2": 40}}
     for name, tensor in module.state_dict().items():
         torch.testing.assert_close(state[name], tensor, rtol=1e-5, atol=1e-6)
@@ -166,13 +168,13 @@ def test_a_group_that_nobody_holds_is_reported_and_left_alone(tmp_path: Path) ->
     wanted = job({**THIRDS, "held": {"pi-0": [0], "pi-1": [2, 0]}}, 2)
     module, summary = run(wanted, tmp_path / "run")
     assert summary["untrained_groups"] == [1]
-    assert module.untrained() == (1,)
+    assert module.untrained_groups() == (1,)
     before = grouped(wanted).state_dict()
     for name, tensor in module.state_dict().items():
         if name.startswith("groups.1."):
             assert torch.equal(tensor, before[name]), name
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["untrained_groups"] == [1]
-    list(read(tmp_path / "run" / "journal.jsonl"))  # the loss is infinite, the journal is not
+    list(read_journal(tmp_path / "run" / "journal.jsonl"))  # the loss is infinite, the journal is not
 
 
 def test_a_device_that_leaves_loses_only_its_own_group() -> None:
@@ -215,19 +217,19 @@ def test_uneven_devices_with_overlapping_groups_learn(tmp_path: Path) -> None:
 )
 def test_a_device_has_the_samples_of_the_groups_that_it_trains(submodel: Any) -> None:
     split = {"kind": "class-groups", "rest": 0.5}
-    setup = Setup.of(job(submodel, 4, split=split), potluck.Task(small(norm=False), paired()), None)
-    carver, labels = setup.carver, paired().train.labels
-    assert isinstance(carver, GroupCarver)
+    setup = RoundsSetup.from_job(job(submodel, 4, split=split), potluck.Task(small(norm=False), paired()), None)
+    carver, labels = setup.extractor, paired().train.labels
+    assert isinstance(carver, GroupExtractor)
     said = submodel.get("held", {})
     for device, shard in setup.shards.items():
-        assert carver.held[device] == tuple(sorted(said.get(device, carver.held[device])))
-        own = np.isin(labels[shard], carver.own(device))
-        assert set(labels[shard][own]) == set(carver.own(device))
-        assert (~own).sum() == min(round(0.5 * own.sum()), (~np.isin(labels, carver.own(device))).sum())
-    trained = [shard[np.isin(labels[shard], carver.own(device))] for device, shard in setup.shards.items()]
+        assert carver.device_groups[device] == tuple(sorted(said.get(device, carver.device_groups[device])))
+        own = np.isin(labels[shard], carver.device_classes(device))
+        assert set(labels[shard][own]) == set(carver.device_classes(device))
+        assert (~own).sum() == min(round(0.5 * own.sum()), (~np.isin(labels, carver.device_classes(device))).sum())
+    trained = [shard[np.isin(labels[shard], carver.device_classes(device))] for device, shard in setup.shards.items()]
     assert len(np.unique(np.concatenate(trained))) == len(labels)  # all groups are held, and all of their samples
     if submodel.get("alike"):
-        assert any(own[:1] + own[-1:] == (0, 5) for own in carver.grouped.plan.groups)
+        assert any(own[:1] + own[-1:] == (0, 5) for own in carver.grouped.spec.groups)
 
 
 def paired() -> Dataset:
@@ -241,31 +243,31 @@ def paired() -> Dataset:
 def test_whole_networks_can_have_the_same_samples() -> None:
     """So that FedAvg is compared on what the devices of `decoupled` hold."""
     held = {"pi-0": [0, 2], "pi-2": [1]}
-    parts = Setup.of(job({**THIRDS, "held": held}, 3, split={"kind": "class-groups"}), task(), None)
+    parts = RoundsSetup.from_job(job({**THIRDS, "held": held}, 3, split={"kind": "class-groups"}), task(), None)
     split = {"kind": "class-groups", "groups": 3, "held": held}
-    wholes = Setup.of(job("whole", 3, split=split), task(), None)
+    wholes = RoundsSetup.from_job(job("whole", 3, split=split), task(), None)
     assert all(np.array_equal(parts.shards[name], shard) for name, shard in wholes.shards.items())
 
 
 def test_a_group_weighs_by_the_samples_of_its_own_classes() -> None:
     held = {"pi-0": [0, 1], "pi-1": [1]}
-    setup = Setup.of(job({**HALVES, "held": held}, 2, split={"kind": "power-law"}), task(), None)
-    carver, labels = setup.carver, data().train.labels
-    assert isinstance(carver, GroupCarver)
-    both, one = carver.select(Whom("pi-0", 0, 0)), carver.select(Whom("pi-1", 0, 0))
-    own = [int(np.isin(labels[setup.shards["pi-0"]], group).sum()) for group in carver.grouped.plan.groups]
-    assert [weighed.share for weighed in both.weighed] == [1.0, own[0] / sum(own), own[1] / sum(own)]
-    assert [weighed.share for weighed in one.weighed] == [1.0, 1.0]
+    setup = RoundsSetup.from_job(job({**HALVES, "held": held}, 2, split={"kind": "power-law"}), task(), None)
+    carver, labels = setup.extractor, data().train.labels
+    assert isinstance(carver, GroupExtractor)
+    both, one = carver.select_submodel(TurnIdentity("pi-0", 0, 0)), carver.select_submodel(TurnIdentity("pi-1", 0, 0))
+    own = [int(np.isin(labels[setup.shards["pi-0"]], group).sum()) for group in carver.grouped.spec.groups]
+    assert [weighed.weight_fraction for weighed in both.group_weights] == [1.0, own[0] / sum(own), own[1] / sum(own)]
+    assert [weighed.weight_fraction for weighed in one.group_weights] == [1.0, 1.0]
 
 
 def test_a_part_has_the_servers_layers_and_pays_for_its_own_only() -> None:
-    setup = Setup.of(job(THIRDS, 3), task(norm=True), None)
-    assert isinstance(setup.carver, GroupCarver)
-    part = setup.carver.select(Whom("pi-1", 0, 0))
-    paid = cost(setup.carver.grouped.layers, (2, 2, 2), 1, (1,))
-    assert part.layout.layers == setup.layout.layers
+    setup = RoundsSetup.from_job(job(THIRDS, 3), task(norm=True), None)
+    assert isinstance(setup.extractor, GroupExtractor)
+    part = setup.extractor.select_submodel(TurnIdentity("pi-1", 0, 0))
+    paid = group_cost(setup.extractor.grouped.layers, (2, 2, 2), 1, (1,))
+    assert part.layout.layer_count == setup.layout.layer_count
     assert sum(part.macs) == paid.macs
-    assert sum(part.layout.pieces) == setup.layout.layers
+    assert sum(part.layout.splits) == setup.layout.layer_count
     assert len(set(part.params.tolist())) == part.layout.param_bounds[-1]
 
 
@@ -351,19 +353,19 @@ def auto(**more: Any) -> dict[str, Any]:
 
 def test_auto_is_the_best_cut_that_the_slowest_device_affords(tmp_path: Path) -> None:
     module, _ = run(job(auto(), UNEVEN, split="everything"), tmp_path / "run")
-    steps = straighten(small(norm=False), SHAPE)
-    everything = whole(costs(steps)).training_macs(frozen=False)
-    best = choose(costs(steps), 6, Budget(macs=everything / 10))
-    assert (module.plan.depth, len(module.plan.groups)) == (best.depth, best.groups)
+    steps = trace_sequential(small(norm=False), SHAPE)
+    everything = full_model_cost(layer_costs(steps)).training_macs(frozen=False)
+    best = choose_groups(layer_costs(steps), 6, DeviceBudget(macs=everything / 10))
+    assert (module.spec.depth, len(module.spec.groups)) == (best.depth, best.groups)
     kept = load_job(tmp_path / "run" / "job.toml").rounds.submodel
     assert (kept.depth, kept.groups) == (best.depth, best.groups)  # type: ignore[attr-defined]
 
 
 def test_auto_leaves_alone_what_is_said() -> None:
     patient = {"rounds": {"slot": "1 s"}}
-    assert grouped(job(auto(groups=3), UNEVEN, **patient)).plan.depth == 4  # all that can be shared
-    assert len(grouped(job(auto(depth=0), UNEVEN, **patient)).plan.groups) == 1
-    assert grouped(job(auto(groups=[[0], [1, 2, 3, 4, 5]]), UNEVEN, **patient)).plan.groups == ((0,), (1, 2, 3, 4, 5))
+    assert grouped(job(auto(groups=3), UNEVEN, **patient)).spec.depth == 4  # all that can be shared
+    assert len(grouped(job(auto(depth=0), UNEVEN, **patient)).spec.groups) == 1
+    assert grouped(job(auto(groups=[[0], [1, 2, 3, 4, 5]]), UNEVEN, **patient)).spec.groups == ((0,), (1, 2, 3, 4, 5))
 
 
 def test_auto_says_which_slot_would_do() -> None:
@@ -407,7 +409,7 @@ def test_faults_are_survived_and_the_journal_is_whole(tmp_path: Path, recipe: st
 
 def test_a_codec_that_holds_back_follows_a_devices_own_part() -> None:
     module, _ = run(job(THIRDS, 3, rounds={"codec": {"kind": "top-k", "ratio": 0.1}}))
-    assert module.untrained() == ()
+    assert module.untrained_groups() == ()
 
 
 # --- what cannot be ---------------------------------------------------------------------------------------------------
@@ -430,7 +432,7 @@ def test_a_codec_that_holds_back_follows_a_devices_own_part() -> None:
 )
 def test_what_cannot_be_is_said_before_the_run(submodel: Any, more: dict[str, Any], words: str) -> None:
     with pytest.raises(SettingError, match=words.replace("[", r"\[")):
-        Setup.of(job(submodel, 3, **more), task(), None)
+        RoundsSetup.from_job(job(submodel, 3, **more), task(), None)
 
 
 def test_sizes_alone_are_enough_for_timing() -> None:
@@ -449,4 +451,4 @@ def test_the_example_leaves_one_network_behind(tmp_path: Path) -> None:
     example = Path(__file__).parents[2] / "examples/decoupled/job.toml"
     result = potluck.simulate(load_job(example, ["stop.rounds=5"]), folder=tmp_path / "run", threads=0)
     assert result.summary["accuracy"] > 0.8
-    assert load(tmp_path / "run" / "assembled.safetensors").untrained() == ()
+    assert load(tmp_path / "run" / "assembled.safetensors").untrained_groups() == ()

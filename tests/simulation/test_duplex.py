@@ -9,9 +9,9 @@ import torch
 
 import potluck
 from potluck.job import make
-from potluck.loops.estimates import Estimates
-from potluck.planning.segments import Worker, duplex
-from potluck.run.setup import Setup
+from potluck.loops.device_estimates import DeviceEstimates
+from potluck.planning.segments import WorkerCosts, forecast_duplex
+from potluck.run.rounds_setup import RoundsSetup
 
 LINK = {"up": "20 Mbit/s", "down": "20 Mbit/s", "latency": "2 ms", "overhead": "0.2 ms"}
 WIDE = {"link": {"up": "100 Gbit/s", "down": "100 Gbit/s", "latency": "0 ms", "overhead": "0 ms"}}
@@ -52,10 +52,10 @@ def test_batch_norm_goes_along() -> None:
 
 def test_a_steady_round_takes_what_the_planner_foresees() -> None:
     wanted = job("duplex", timing_only=True, stop={"rounds": 40})
-    setup = Setup.of(wanted, None, None)
-    seen = Estimates.of(setup.link_prior("d-0"))
-    seconds = wanted.rounds.transfer.seconds(setup.costs_on("d-0"), seen, 32)
-    forecast = duplex([Worker(*seconds)], seen.down.overhead, seen.round_trip / 2)
+    setup = RoundsSetup.from_job(wanted, None, None)
+    seen = DeviceEstimates.from_prior(setup.link_prior("d-0"))
+    seconds = wanted.rounds.transfer.layer_times_s(setup.whole_model_costs("d-0"), seen, 32)
+    forecast = forecast_duplex([WorkerCosts(*seconds)], seen.down.overhead, seen.round_trip / 2)
     measured = potluck.simulate(wanted).summary["time_s"] / 40
     assert forecast.overlaps
     assert measured == pytest.approx(forecast.iteration, rel=0.10)

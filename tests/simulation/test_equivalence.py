@@ -15,8 +15,8 @@ import potluck
 from potluck import seeds
 from potluck.data import Dataset, from_tensors
 from potluck.job import make
-from potluck.journal import read
-from potluck.loops.parts.batching import Fixed
+from potluck.journal import read_journal
+from potluck.loops.parts.batching import FixedBatching
 
 ROUNDS = 7
 
@@ -71,7 +71,11 @@ def test_one_device_is_a_plain_pytorch_loop_bit_for_bit() -> None:
     expected = copy.deepcopy(net)
     shard = np.arange(len(data.train))
     batches = [
-        data.train.batch(Fixed(size=15).choose(shard, count, None, lambda *name: seeds.generator(0, "pi4", *name))[0])
+        data.train.batch(
+            FixedBatching(size=15).choose_batches(
+                shard, count, None, lambda *name: seeds.child_generator(0, "pi4", *name)
+            )[0]
+        )
         for count in range(ROUNDS)
     ]
     plain_loop(expected, batches)
@@ -136,7 +140,7 @@ def test_a_run_that_diverges_fails_and_says_so(tmp_path: Path) -> None:
     assert result.status == "failed"
     assert "not all finite" in result.reason
     assert result.summary["refused"] > 0
-    assert list(read(tmp_path / "run" / "journal.jsonl"))
+    assert list(read_journal(tmp_path / "run" / "journal.jsonl"))
 
 
 class _DoubleInputs(nn.Module):

@@ -11,9 +11,9 @@ import torch
 
 import potluck
 from potluck.job import make
-from potluck.journal import Span, read
-from potluck.planning.segments import Strategy, plan
-from potluck.run.setup import Setup
+from potluck.journal import Span, read_journal
+from potluck.planning.segments import Strategy, plan_segments
+from potluck.run.rounds_setup import RoundsSetup
 
 KINDS: list[Strategy] = ["sequential", "layer-by-layer", "ibatch", "mg-wfbp", "optimal"]
 LINK = {"up": "200 Mbit/s", "down": "300 Mbit/s", "latency": "5 ms", "overhead": "1 ms"}
@@ -47,19 +47,19 @@ def test_the_weights_do_not_depend_on_the_cuts(recipe: str) -> None:
 def test_a_round_takes_what_the_planner_predicts(kind: Strategy) -> None:
     """One device, one request in flight: round trip of the invitation, pull with forward, push with backward."""
     one = job(kind, timing_only=True, fleet={"devices": [{"name": "d", "flops": "2 GFLOP/s", "link": LINK}]})
-    setup = Setup.of(one, None, None)
-    costs, prior = setup.costs_on("d"), setup.link_prior("d")
+    setup = RoundsSetup.from_job(one, None, None)
+    costs, prior = setup.whole_model_costs("d"), setup.link_prior("d")
     overhead = prior.overhead + prior.round_trip
-    layers = range(costs.layers)
-    pull = plan(
-        [costs.forward(layer, 32) for layer in layers],
+    layers = range(costs.layer_count)
+    pull = plan_segments(
+        [costs.forward_s(layer, 32) for layer in layers],
         [n / prior.down for n in costs.pull_bytes],
         overhead,
         "pull",
         kind,
     )
-    push = plan(
-        [costs.backward(layer, 32) for layer in layers],
+    push = plan_segments(
+        [costs.backward_s(layer, 32) for layer in layers],
         [n / prior.up for n in costs.push_bytes],
         overhead,
         "push",
@@ -74,7 +74,7 @@ def test_every_segment_of_layers_has_its_own_span_of_computing(kind: str, recipe
     """Forward from the first layer on as its segment is there, backward from the last; nothing twice, no wait in it."""
     one = job(kind, 3, recipe=recipe, stop={"rounds": 2}, rounds={"batching": {"size": 8}, "transfer": {"kind": kind}})
     potluck.simulate(one, folder=tmp_path / "run")
-    records = list(read(tmp_path / "run" / "journal.jsonl"))
+    records = list(read_journal(tmp_path / "run" / "journal.jsonl"))
     spans = [record for record in records if isinstance(record, Span) and record.fields.get("round") == 1]
     mine = {name: [span for span in spans if (span.node, span.name) == ("d-0", name)] for name in ("pull", "compute")}
     computed = mine["compute"]
@@ -89,8 +89,11 @@ def test_every_segment_of_layers_has_its_own_span_of_computing(kind: str, recipe
     assert [span.fields["samples"] for span in computed if "samples" in span.fields] == [
         32 if recipe != "sync-sgd" else 8
     ]
-    costs, sizes = Setup.of(one, None, None).costs_on("d-0"), [8] * (4 if recipe == "fedavg" else 1)
-    assert sum(span.end - span.start for span in computed) == pytest.approx(sum(map(costs.step, sizes)))
+    costs, sizes = (
+        RoundsSetup.from_job(one, None, None).whole_model_costs("d-0"),
+        [8] * (4 if recipe == "fedavg" else 1),
+    )
+    assert sum(span.end - span.start for span in computed) == pytest.approx(sum(map(costs.step_s, sizes)))
 
 
 def test_optimal_cuts_follow_a_link_that_becomes_slow() -> None:

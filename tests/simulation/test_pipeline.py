@@ -139,7 +139,7 @@ def test_a_run_is_taken_up_where_it_was_saved(tmp_path: Path) -> None:
     task = potluck.Task(copy.deepcopy(net), data)
     first = potluck.simulate(
         job, task=task, folder=tmp_path / "run", threads=0,
-        watch=lambda keeper, now: seen.append(keeper.books.round), stopping=lambda: len(seen) >= 7,
+        watch=lambda keeper, now: seen.append(keeper.progress.round), stopping=lambda: len(seen) >= 7,
     )  # fmt: skip
     assert first.status == "interrupted"
     assert 7 <= first.summary["rounds"] < BATCHES

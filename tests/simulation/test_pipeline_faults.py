@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import potluck
-from potluck.loops.pipeline.planner import Plan, Planner
+from potluck.loops.pipeline.pipeline_planner import PipelinePlan, PipelinePlanner
 from tests.simulation.pipelines import Bench, Story, data_of, deep_net, expected, job_of, same
 
 BATCHES, BATCH = 24, 8
@@ -116,14 +116,14 @@ def test_the_layout_after_any_single_death_was_worked_out_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dead: str
 ) -> None:
     asked: list[tuple[tuple[str, ...], bool]] = []
-    plan = Planner.plan
+    plan = PipelinePlanner.plan_layout
 
-    def spied(self: Planner, candidates: Sequence[str]) -> Plan:
+    def spied(self: PipelinePlanner, candidates: Sequence[str]) -> PipelinePlan:
         found = plan(self, candidates)
-        asked.append((tuple(candidates), found in self._ahead.values()))
+        asked.append((tuple(candidates), found in self._loss_plans.values()))
         return found
 
-    monkeypatch.setattr(Planner, "plan", spied)
+    monkeypatch.setattr(PipelinePlanner, "plan", spied)
     result, story = run(tmp_path / "run", [crash(dead)], pipeline={"sources": ["d2"]})
     check(result, story)
     left = [name for name in ("d0", "d2", "d1", "d3") if name != dead]

@@ -17,7 +17,7 @@ import potluck
 from potluck.loops.messages import Bulky, Message, Stop
 from potluck.loops.node import COORDINATOR
 from potluck.loops.pipeline import messages as say
-from potluck.loops.pipeline.sourcing import Held
+from potluck.loops.pipeline.layer_sources import HeldLayers
 from potluck.payload import Payload
 from tests.simulation.liars import Twist, bend, with_arrays
 from tests.simulation.pipelines import Bench, Story, data_of, deep_net, job_of
@@ -86,11 +86,11 @@ LIES: dict[str, tuple[Twist, str]] = {
     "a report of what cannot be": (words(say.Report, applied=10**12), "reports batch 1000000000000"),
     "a batch that took no time that there is": (words(say.Report, seconds=math.nan), "after nan s"),
     "a device that has all": (
-        on(say.Inventory, lambda m: say.Inventory(m.term, (Held(LIAR, 0, 5, 10**9, m.term),))),
+        on(say.Inventory, lambda m: say.Inventory(m.term, (HeldLayers(LIAR, 0, 5, 10**9, m.term),))),
         "version 1000000000",
     ),
     "a device that has layers that are none": (
-        on(say.Inventory, lambda m: say.Inventory(m.term, (Held(LIAR, -5, 99, 0, 0),))),
+        on(say.Inventory, lambda m: say.Inventory(m.term, (HeldLayers(LIAR, -5, 99, 0, 0),))),
         "layers -5 to 99",
     ),
 }  # fmt: skip

@@ -101,7 +101,7 @@ def _check_rollbacks(job: potluck.Job, story: Story) -> None:
     assert job.pipeline is not None
     lossless = not any(device.link.loss for device in job.fleet.members)
     faultless = not any(fault.__struct_config__.tag in ("lose", "partition") for fault in job.fleet.faults)
-    incremental = job.pipeline.replication.by_steps and not job.pipeline.recovery.from_archive
+    incremental = job.pipeline.replication.sends_steps and not job.pipeline.recovery.restores_checkpoint
     if not (lossless and faultless and incremental):
         return
     travel_s = 4 * max(device.link.latency + device.link.overhead for device in job.fleet.members)
@@ -179,7 +179,7 @@ def _random_replication(rng: np.random.Generator) -> dict[str, Any]:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as place:
-        print(check(int(sys.argv[1]), Path(place) / "run"))  # noqa: T201
+        print(check(int(sys.argv[1]), Path(place) / "run"))
 
 
 def test_a_worker_that_comes_and_goes_all_the_time_does_not_hold_up_the_others(tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from potluck.loops.messages import Message
+from potluck.loops.pipeline.batch_timer import BatchTimer
 from potluck.loops.pipeline.messages import Assign, Fetch
-from potluck.loops.pipeline.watch import Watch
-from potluck.worlds.simulated.world import World
+from potluck.worlds.simulated.simulated_world import SimulatedWorld
 from tests.simulation.pipelines import Story, job_of
 from tests.simulation.test_pipeline_faults import bench, check, run
 
@@ -42,7 +42,7 @@ def test_who_swallows_batches_is_left_out_within_the_timer(tmp_path: Path, devic
 def test_without_the_timer_it_takes_twice_as_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the timer is worth: the same run with nothing but the rule for stalls."""
     timed, _ = run(tmp_path / "timed", [deaf("d2")])
-    monkeypatch.setattr(Watch, "silent", lambda self, here: [])
+    monkeypatch.setattr(BatchTimer, "silent_stages", lambda self, here: [])
     untimed, story = run(tmp_path / "untimed", [deaf("d2")])
     check(untimed, story)
     assert len(story.instants("stalled")) == 1
@@ -107,15 +107,15 @@ def test_who_falls_silent_while_nothing_flows_is_left_out_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last_heard: type[Message]
 ) -> None:
     """When layers are handed out, or brought together for a checkpoint."""
-    arrive, struck = World._arrive, list[float]()
+    arrive, struck = SimulatedWorld._deliver_message, list[float]()
 
-    def swallow(self: World, origin: Any, target: Any, incarnation: int, envelope: Any) -> None:
+    def swallow(self: SimulatedWorld, origin: Any, target: Any, incarnation: int, envelope: Any) -> None:
         if target.name == "d2" and isinstance(envelope.message, last_heard):
             struck.append(self.loop.time())
         if not struck or "d2" not in (origin.name, target.name):
             arrive(self, origin, target, incarnation, envelope)
 
-    monkeypatch.setattr(World, "_arrive", swallow)
+    monkeypatch.setattr(SimulatedWorld, "_deliver_message", swallow)
     result, story = run(tmp_path / "run", [], checkpoint=6)
     check(result, story)
     assert left_out(story) == ["d2"]
@@ -139,10 +139,10 @@ def test_layers_that_take_long_to_travel_are_waited_for(tmp_path: Path) -> None:
 
 def _cut_between(monkeypatch: pytest.MonkeyPatch, one: str, other: str, until: float = 1000.0) -> None:
     """From some moment on nothing gets from one of two devices to the other."""
-    arrive = World._arrive
+    arrive = SimulatedWorld._deliver_message
 
-    def cut(self: World, origin: Any, target: Any, incarnation: int, envelope: Any) -> None:
+    def cut(self: SimulatedWorld, origin: Any, target: Any, incarnation: int, envelope: Any) -> None:
         if {origin.name, target.name} != {one, other} or not STRUCK_S < self.loop.time() < until:
             arrive(self, origin, target, incarnation, envelope)
 
-    monkeypatch.setattr(World, "_arrive", cut)
+    monkeypatch.setattr(SimulatedWorld, "_deliver_message", cut)

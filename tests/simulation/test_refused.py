@@ -11,10 +11,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from potluck.journal import Scalar, read
-from potluck.loops.device import DeviceLoop
+from potluck.journal import Scalar, read_journal
+from potluck.loops.batch_source import StreamBatchSource
 from potluck.loops.messages import Gift, Invite, Message, Push, Stop
-from potluck.loops.supply import Streamed
+from potluck.loops.rounds_device import RoundsDevice
 from potluck.payload import Payload
 from tests.simulation.liars import Twist, bend, with_arrays
 from tests.simulation.runs import instants, rounds, simulate
@@ -114,7 +114,7 @@ def test_a_loss_that_is_no_number_leaves_that_of_the_others(
     assert summary["refused"] == 0
     losses = [
         each.value
-        for each in read(tmp_path / "run" / "journal.jsonl")
+        for each in read_journal(tmp_path / "run" / "journal.jsonl")
         if isinstance(each, Scalar) and each.name == "loss"
     ]
     assert len(losses) == ROUNDS
@@ -140,15 +140,15 @@ def test_a_run_ends_where_everyone_is_refused(tmp_path: Path, monkeypatch: pytes
 
 def test_devices_follow_nobody_but_the_coordinator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A device that tells another one to stop, or to take part, is not listened to."""
-    straight = DeviceLoop.main
+    straight = RoundsDevice.main
 
-    async def main(self: DeviceLoop) -> None:
+    async def main(self: RoundsDevice) -> None:
         if self.node.name == LIAR:
             for word in (Stop(), Invite(10**6, 0, 0)):
                 self.node.send("d-0", word)
         await straight(self)
 
-    monkeypatch.setattr(DeviceLoop, "main", main)
+    monkeypatch.setattr(RoundsDevice, "main", main)
     _run(tmp_path / "run")
     assert sorted(device for device, _ in _merged(tmp_path / "run")) == sorted(["d-0", "d-1", "d-2"] * ROUNDS)
 
@@ -204,13 +204,13 @@ def test_a_gift_is_no_more_than_was_promised(tmp_path: Path, monkeypatch: pytest
 
 def test_a_gift_is_by_who_sends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     donors: set[str] = set()
-    straight = Streamed.receive
+    straight = StreamBatchSource.receive_gift
 
-    def receive(self: Streamed, gift: Gift) -> None:
+    def receive(self: StreamBatchSource, gift: Gift) -> None:
         donors.add(gift.donor)
         straight(self, gift)
 
-    monkeypatch.setattr(Streamed, "receive", receive)
+    monkeypatch.setattr(StreamBatchSource, "receive_gift", receive)
     bend(monkeypatch, LIAR, _on_gift(lambda gift: msgspec.structs.replace(gift, donor="somebody")))
     _run(tmp_path / "run", **INJECTION)
     assert donors == {"d-0", "d-2"}

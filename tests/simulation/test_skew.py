@@ -15,8 +15,14 @@ import potluck
 from potluck.data.samples import Indices
 from potluck.errors import SettingError
 from potluck.job import make
-from potluck.model.skew import Adjusted, Plain, Restricted, Skew, frequencies
-from potluck.run.setup import Setup
+from potluck.model.class_skew import (
+    LogitAdjustment,
+    NoSkewCorrection,
+    RestrictedSoftmax,
+    SkewCorrection,
+    class_frequencies,
+)
+from potluck.run.rounds_setup import RoundsSetup
 from tests.simulation.runs import SMALL, simulate
 
 _NAMES = ("d0", "d1", "d2")
@@ -27,10 +33,10 @@ _TABLES: dict[str, Any] = {
     "stop": {"rounds": 1},
     "rounds": {"batching": {"kind": "fixed", "size": 10_000}, "server": {"kind": "sgd", "lr": 0.1}},
 }
-_WORDS = {"none": Plain(), "adjusted": Adjusted(), "restricted": Restricted()}
+_WORDS = {"none": NoSkewCorrection(), "adjusted": LogitAdjustment(), "restricted": RestrictedSoftmax()}
 
 
-def _one_step(setup: Setup, skew: Skew, batches: list[Indices], lr: float) -> nn.Module:
+def _one_step(setup: RoundsSetup, skew: SkewCorrection, batches: list[Indices], lr: float) -> nn.Module:
     """A step with the mean, over all samples, of what each device's bent loss says."""
     assert setup.data is not None
     assert setup.module is not None
@@ -38,7 +44,7 @@ def _one_step(setup: Setup, skew: Skew, batches: list[Indices], lr: float) -> nn
     optimizer = torch.optim.SGD(module.parameters(), lr=lr)
     for ids in batches:
         x, y = train.batch(ids)
-        loss = skew.loss(cross_entropy, frequencies(train.labels[ids], 10))
+        loss = skew.corrected_loss(cross_entropy, class_frequencies(train.labels[ids], 10))
         (loss(module(x), y) * len(ids) / total).backward()  # type: ignore[no-untyped-call]
     optimizer.step()
     return module
@@ -54,7 +60,7 @@ def test_a_device_that_holds_its_data_goes_by_all_of_it(kind: str) -> None:
     tables = {**_TABLES, "recipe": "sync-sgd", "rounds": {**_TABLES["rounds"], "skew": kind}}
     trained = potluck.simulate(tables).module
     for skew in _WORDS.values():
-        setup = Setup.of(make(tables), None, None)
+        setup = RoundsSetup.from_job(make(tables), None, None)
         distance = _distance(trained, _one_step(setup, skew, [setup.shards[name] for name in _NAMES], 0.1))
         assert distance < 1e-6 if skew == _WORDS[kind] else distance > 1e-4, skew
 
@@ -63,11 +69,11 @@ def test_a_device_whose_data_streams_in_goes_by_its_batch() -> None:
     rounds = {"server": {"kind": "sgd", "lr": 0.1}, "skew": {"kind": "adjusted", "strength": 1.0}, "scaling": "none"}
     stream = {"rate": {"kind": "scadles", "set": "S1"}}
     tables = {**_TABLES, "recipe": "scadles-weighted", "rounds": rounds, "stream": stream}
-    setup = Setup.of(make(tables), None, None)
+    setup = RoundsSetup.from_job(make(tables), None, None)
     assert setup.feeds is not None
     feeds = [(setup.feeds(name), size) for name, size in zip(_NAMES, (50, 38, 12), strict=True)]
-    taken = [feed.take(size, feed.ready_at(size, 0.0)) for feed, size in feeds]
-    expected = _one_step(setup, Adjusted(strength=1.0), taken, 0.1)
+    taken = [feed.take_samples(size, feed.ready_at(size, 0.0)) for feed, size in feeds]
+    expected = _one_step(setup, LogitAdjustment(strength=1.0), taken, 0.1)
     assert _distance(potluck.simulate(tables).module, expected) < 1e-6
 
 
@@ -84,10 +90,10 @@ def test_it_goes_with_cut_transfers_narrow_models_and_local_steps(tmp_path: Path
 def test_where_it_means_nothing_it_is_refused() -> None:
     groups = {**SMALL, "recipe": "decoupled", "task": {"model": "lenet", "data": "synthetic:shape=1x28x28,train=400"}}
     with pytest.raises(SettingError, match=r"rounds\.skew: class groups"):
-        Setup.of(make({**groups, "rounds": {"skew": "adjusted"}}), None, None)
+        RoundsSetup.from_job(make({**groups, "rounds": {"skew": "adjusted"}}), None, None)
     numbers = potluck.Task(lambda: nn.Linear(3, 1), _numbers(), nn.functional.mse_loss)
     with pytest.raises(SettingError, match=r"rounds\.skew: needs classes"):
-        Setup.of(make({**SMALL, "rounds": {"skew": "adjusted"}}), numbers, None)
+        RoundsSetup.from_job(make({**SMALL, "rounds": {"skew": "adjusted"}}), numbers, None)
 
 
 def _numbers() -> Any:

@@ -13,11 +13,11 @@ from safetensors.torch import load_file
 
 import potluck
 from potluck.errors import SettingError
-from potluck.job import dumps, load, make
-from potluck.model.decoupled import Grouped
-from potluck.model.decoupled.part import ClassGroups
-from potluck.run import set_up
-from potluck.run.setup import Setup
+from potluck.job import dump_job, load_job, make
+from potluck.model.decoupled import GroupedNetwork
+from potluck.model.decoupled.class_groups import ClassGroups
+from potluck.run import build_setup
+from potluck.run.rounds_setup import RoundsSetup
 from tests.simulation.runs import journal
 
 JOB: dict[str, Any] = {
@@ -49,7 +49,7 @@ def test_every_recipe_begins_with_it(trained: Path, tmp_path: Path, recipe: str)
     numbers = torch.cat([value.flatten() for value in load_file(trained / "model.safetensors").values()])
     for start, equal in ((trained, True), (trained / "model.safetensors", True), (None, False)):
         tables = {**JOB, "recipe": recipe, "stop": {"rounds": 1}, **({"start": str(start)} if start else {})}
-        setup = set_up(make(tables), None, None)
+        setup = build_setup(make(tables), None, None)
         held = setup.server.tensors()
         begun = torch.cat([held["params"], held["buffers"]])
         assert torch.equal(begun.sort().values, numbers.sort().values) == equal
@@ -60,7 +60,7 @@ def test_class_groups_keep_what_was_trained(trained: Path) -> None:
     submodel = {"groups": 2, "trunk": "frozen"}
     tables = {**JOB, "recipe": "decoupled", "start": str(trained), "rounds": {"submodel": submodel}}
     result = potluck.simulate(tables, threads=0)
-    assert isinstance(result.module, Grouped)
+    assert isinstance(result.module, GroupedNetwork)
     kept, first = load_file(trained / "model.safetensors"), next(iter(result.module.trunk.parameters()))
     assert any(torch.equal(first, value) for value in kept.values())
 
@@ -69,20 +69,20 @@ def test_classes_whose_features_are_alike_go_together(trained: Path, tmp_path: P
     """By what the trained trunk makes of them, not by their looks; whoever takes part is told the groups."""
     submodel = {"groups": 5, "alike": True, "depth": 2}
     tables = {**JOB, "recipe": "decoupled", "rounds": {"submodel": submodel}, "split": "class-groups"}
-    looks = Setup.of(make(tables), None, None)
-    setup = Setup.of(make({**tables, "start": str(trained)}), None, None)
+    looks = RoundsSetup.from_job(make(tables), None, None)
+    setup = RoundsSetup.from_job(make({**tables, "start": str(trained)}), None, None)
     part = setup.job.rounds.submodel
     assert isinstance(part, ClassGroups)
-    assert isinstance(looks.module, Grouped)
-    assert isinstance(setup.module, Grouped)
-    assert part.groups == setup.module.plan.groups != looks.module.plan.groups
+    assert isinstance(looks.module, GroupedNetwork)
+    assert isinstance(setup.module, GroupedNetwork)
+    assert part.groups == setup.module.spec.groups != looks.module.spec.groups
     assert setup.data is not None
     with torch.no_grad():
         features = setup.module.trunk(setup.data.train.batch(np.arange(400))[0])
     labels = torch.from_numpy(setup.data.train.labels)
     means = torch.stack([features[labels == label].mean(dim=0) for label in range(10)])
-    assert _spread(means, setup.module.plan.groups) < _spread(means, looks.module.plan.groups)
-    again = Setup.of(setup.job, None, None, elsewhere=True)
+    assert _spread(means, setup.module.spec.groups) < _spread(means, looks.module.spec.groups)
+    again = RoundsSetup.from_job(setup.job, None, None, elsewhere=True)
     assert all(np.array_equal(again.shards[name], shard) for name, shard in setup.shards.items())
 
 
@@ -106,22 +106,24 @@ def test_a_stopped_run_goes_on_without_it(trained: Path, tmp_path: Path) -> None
 
 def test_the_place_is_the_jobs_or_the_users(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A job names it from where the job lies, the command line from where the user is."""
-    text = dumps(make(JOB))
+    text = dump_job(make(JOB))
     (tmp_path / "jobs").mkdir()
     (tmp_path / "jobs" / "job.toml").write_text(f'start = "../before"\n{text}')
     monkeypatch.chdir(tmp_path)
-    assert load(tmp_path / "jobs" / "job.toml").start == str(trained)
+    assert load_job(tmp_path / "jobs" / "job.toml").start == str(trained)
     (tmp_path / "jobs" / "job.toml").write_text(text)
-    assert load(tmp_path / "jobs" / "job.toml", ["start=before"]).start == str(trained)
+    assert load_job(tmp_path / "jobs" / "job.toml", ["start=before"]).start == str(trained)
 
 
 def test_what_does_not_fit_is_said_before_the_run(trained: Path, tmp_path: Path) -> None:
     wider = {**JOB["task"], "options": {"hidden": [30, 20]}}
     with pytest.raises(SettingError, match=r"^start: the numbers in .* has the shape \(20, .*not \(30, "):
-        Setup.of(make({**JOB, "task": wider, "start": str(trained)}), None, None)
+        RoundsSetup.from_job(make({**JOB, "task": wider, "start": str(trained)}), None, None)
     with pytest.raises(SettingError, match=r"^start: .*nowhere"):
-        Setup.of(make({**JOB, "start": str(tmp_path / "nowhere")}), None, None)
-    Setup.of(make({**JOB, "start": str(tmp_path / "nowhere")}), None, None, elsewhere=True)  # as on a device
+        RoundsSetup.from_job(make({**JOB, "start": str(tmp_path / "nowhere")}), None, None)
+    RoundsSetup.from_job(
+        make({**JOB, "start": str(tmp_path / "nowhere")}), None, None, elsewhere=True
+    )  # as on a device
 
 
 @pytest.mark.parametrize("submodel", [{"trunk": "frozen"}, {"variant": "attributed"}])
@@ -131,17 +133,17 @@ def test_fresh_numbers_are_warned_of_where_trained_ones_are_meant(
     tables = {**JOB, "recipe": "decoupled", "rounds": {"submodel": submodel}}
     (key,) = submodel
     with caplog.at_level(logging.WARNING, "potluck"):
-        Setup.of(make(tables), None, None)
+        RoundsSetup.from_job(make(tables), None, None)
     (said,) = caplog.messages
     assert said.startswith(f"rounds.submodel.{key}: ")
     assert "`start`" in said
     caplog.clear()
     with caplog.at_level(logging.WARNING, "potluck"):
-        Setup.of(make({**tables, "start": str(trained)}), None, None)
-        Setup.of(make(tables), None, None, elsewhere=True)  # a device, or a run that goes on
-        Setup.of(make({**tables, "rounds": {}}), None, None)
-        setup = Setup.of(make(JOB), None, None)
+        RoundsSetup.from_job(make({**tables, "start": str(trained)}), None, None)
+        RoundsSetup.from_job(make(tables), None, None, elsewhere=True)  # a device, or a run that goes on
+        RoundsSetup.from_job(make({**tables, "rounds": {}}), None, None)
+        setup = RoundsSetup.from_job(make(JOB), None, None)
         assert setup.data is not None
         assert setup.module is not None
-        Setup.of(make(tables), potluck.Task(setup.module, setup.data), None)
+        RoundsSetup.from_job(make(tables), potluck.Task(setup.module, setup.data), None)
     assert caplog.messages == []

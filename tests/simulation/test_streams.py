@@ -14,12 +14,12 @@ from torch import nn
 
 import potluck
 from potluck.data import Dataset, from_tensors
-from potluck.data.buffers import Account
+from potluck.data.buffers import SampleAccount
 from potluck.job import make
-from potluck.journal import Span, read
-from potluck.run.keeper import Keeper
-from potluck.run.setup import Setup
-from potluck.task import build
+from potluck.journal import Span, read_journal
+from potluck.run.rounds_setup import RoundsSetup
+from potluck.run.run_store import RunStore
+from potluck.task import build_task
 from tests.simulation.runs import SMALL, journal, simulate
 
 FAULTY = {
@@ -63,12 +63,12 @@ def _three(rates: tuple[float, ...], rounds: int, **settings: Any) -> dict[str, 
 def test_the_weighted_mean_is_one_large_batch() -> None:
     tables = _three((50, 38, 12), 1)
     job = make(tables)
-    setup = Setup.of(job, None, None)
+    setup = RoundsSetup.from_job(job, None, None)
     assert setup.feeds is not None
     assert setup.data is not None
     assert setup.module is not None
     streams = [(setup.feeds(f"d{place}"), rate) for place, rate in enumerate((50, 38, 12))]
-    taken = [feed.take(rate, feed.ready_at(rate, 0.0)) for feed, rate in streams]
+    taken = [feed.take_samples(rate, feed.ready_at(rate, 0.0)) for feed, rate in streams]
     x, y = setup.data.train.batch(np.concatenate(taken))
     optimizer = torch.optim.SGD(setup.module.parameters(), lr=0.1 * 100 / (64 * 3))
     nn.functional.cross_entropy(setup.module(x), y).backward()  # type: ignore[no-untyped-call]
@@ -81,7 +81,7 @@ def test_the_weighted_mean_is_one_large_batch() -> None:
 
 def test_one_device_is_plain_sgd() -> None:
     tables = _three((50,), 6)
-    setup = Setup.of(make(tables), None, None)
+    setup = RoundsSetup.from_job(make(tables), None, None)
     assert setup.feeds is not None
     assert setup.data is not None
     assert setup.module is not None
@@ -89,7 +89,7 @@ def test_one_device_is_plain_sgd() -> None:
     optimizer = torch.optim.SGD(setup.module.parameters(), lr=0.1 * 50 / 64, momentum=0.9)
     for _ in range(6):
         now = feed.ready_at(50, now)
-        x, y = setup.data.train.batch(feed.take(50, now))
+        x, y = setup.data.train.batch(feed.take_samples(50, now))
         optimizer.zero_grad()
         nn.functional.cross_entropy(setup.module(x), y).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
@@ -112,7 +112,7 @@ def test_a_capped_batch_that_is_accumulated_is_the_whole_batch(transfer: str) ->
 
         batching = {"kind": "stream", "low": 8, "high": 1024, **({} if cap is None else {"cap": cap})}
         tables = {**_three((50, 38, 12), 4, evaluate=0), "rounds": {"batching": batching, "transfer": transfer}}
-        task = build(make(tables).task, None)
+        task = build_task(make(tables).task, None)
         trained.append(potluck.simulate(tables, task=replace(task, loss=loss), threads=0))
         largest.append(max(sizes))
     whole, roomy, capped = trained
@@ -131,16 +131,16 @@ def test_a_capped_batch_that_is_accumulated_is_the_whole_batch(transfer: str) ->
 def test_every_sample_is_accounted_for_at_all_times(tmp_path: Path, name: str, seed: int) -> None:
     looked = 0
 
-    def look(keeper: Keeper, now: float) -> None:
+    def look(keeper: RunStore, now: float) -> None:
         nonlocal looked
         looked += 1
-        for feed in keeper.belongings.feeds.values():
-            feed.account.check()
+        for feed in keeper.device_states.feeds.values():
+            feed.account.check_balance()
 
     stop = {"rounds": 8}
     result = simulate(tmp_path / "run", fleet=FAULTY, seed=seed, stop=stop, _watch=look, **JOBS[name])
-    total = Account(**result.summary["streams"])
-    total.check()
+    total = SampleAccount(**result.summary["streams"])
+    total.check_balance()
     assert looked == 8
     assert total.dropped > 0, "a device that crashes loses what it held"
     assert total.received <= total.shared
@@ -148,7 +148,7 @@ def test_every_sample_is_accounted_for_at_all_times(tmp_path: Path, name: str, s
 
 
 def _worked_on(folder: Path) -> int:
-    spans = [record for record in read(folder / "journal.jsonl") if isinstance(record, Span)]
+    spans = [record for record in read_journal(folder / "journal.jsonl") if isinstance(record, Span)]
     return sum(span.fields.get("samples", 0) for span in spans if span.name == "compute")
 
 

@@ -14,15 +14,15 @@ from torch import nn
 import potluck
 from potluck.data import Dataset, from_tensors
 from potluck.errors import SettingError
-from potluck.fleet.traces import Constant, Piecewise, RandomWalk
-from potluck.job import load, make
-from potluck.journal import Scalar, Span, read
-from potluck.model.carving import Choice
-from potluck.model.submodels.carving import WidthCarver
-from potluck.model.submodels.parts import Submodel
-from potluck.model.submodels.width import width
-from potluck.run.sizing import expected
-from potluck.settings import decode
+from potluck.fleet.traces import ConstantTrace, PiecewiseTrace, RandomWalkTrace
+from potluck.job import load_job, make
+from potluck.journal import Scalar, Span, read_journal
+from potluck.model.submodel_interface import SubmodelChoice
+from potluck.model.submodels.slimmable_model import trace_slimmable
+from potluck.model.submodels.submodel_parts import Submodel
+from potluck.model.submodels.width_extractor import WidthExtractor
+from potluck.run.submodel_sizing import expected_speed_fraction
+from potluck.settings import decode_settings
 from potluck.units import Seconds
 from tests.simulation.runs import journal, rounds
 from tests.simulation.test_sweep import random_job
@@ -77,7 +77,7 @@ def run(wanted: potluck.Job, folder: Path | None = None, net: nn.Module | None =
 
 
 def shares(folder: Path) -> list[Scalar]:
-    found = [record for record in read(folder / "journal.jsonl") if isinstance(record, Scalar)]
+    found = [record for record in read_journal(folder / "journal.jsonl") if isinstance(record, Scalar)]
     return [record for record in found if record.name == "share"]
 
 
@@ -101,14 +101,14 @@ def test_no_mini_batch_costs_more_than_the_device_affords_at_that_moment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     asked: list[tuple[float, float]] = []
-    choose = WidthCarver.choose
+    choose = WidthExtractor.choose_submodel
 
-    def watched(self: WidthCarver, turn: Any, affordable: float, draws: np.random.Generator) -> Choice:
+    def watched(self: WidthExtractor, turn: Any, affordable: float, draws: np.random.Generator) -> SubmodelChoice:
         choice = choose(self, turn, affordable, draws)
-        asked.append((affordable, choice.share))
+        asked.append((affordable, choice.cost_fraction))
         return choice
 
-    monkeypatch.setattr(WidthCarver, "choose", watched)
+    monkeypatch.setattr(WidthExtractor, "choose_submodel", watched)
     part = {"kind": kind, "capacity": "least"} if kind == "fjord" else kind
     run(job(part, uneven()), tmp_path / "run")
     smallest = min(share for _, share in asked)
@@ -127,8 +127,8 @@ def test_what_is_fixed_for_a_round_is_recorded_too(tmp_path: Path, kind: str) ->
     assert len(recorded) == 5 * 3
     found = {scalar.node: scalar for scalar in recorded}
     assert found["fast"].value == found["fast"].fields["least"] == 1.0
-    net = width(small_net(), (1, 6, 6))
-    sizes = {step.share for step in decode(kind, Submodel).begin(net, 0).steps}
+    net = trace_slimmable(small_net(), (1, 6, 6))
+    sizes = {step.cost_fraction for step in decode_settings(kind, Submodel).create_sampler(net, 0).choices}
     assert found["slow-0"].fields["least"] == found["slow-0"].fields["most"]
     assert found["slow-0"].fields["most"] in {size for size in sizes if size <= 0.5 * 0.6}
     assert found["slow-0"].value == pytest.approx(found["slow-0"].fields["most"])
@@ -141,9 +141,9 @@ def test_a_small_network_is_recorded_as_a_share_of_the_whole_one(
 ) -> None:
     wanted = job({"kind": "small", "share": 0.4, "static": static}, alike(), timing_only=timing_only)
     potluck.simulate(wanted, task=potluck.Task(small_net(), small_data()), folder=tmp_path / "run", threads=0)
-    net = width(small_net(), (1, 6, 6))
-    part = decode({"kind": "small", "share": 0.4}, Submodel)
-    expected = net.share(part.size(net))  # type: ignore[attr-defined]
+    net = trace_slimmable(small_net(), (1, 6, 6))
+    part = decode_settings({"kind": "small", "share": 0.4}, Submodel)
+    expected = net.macs_fraction(part.size(net))  # type: ignore[attr-defined]
     recorded = shares(tmp_path / "run")
     assert len(recorded) == 5 * 3
     assert [scalar.value for scalar in recorded] == pytest.approx([expected] * 15)
@@ -159,7 +159,7 @@ def test_time_follows_what_was_chosen(tmp_path: Path) -> None:
     """A device at half the speed takes as long as the fast one, for it trains what half the speed can."""
     devices = [{"name": name, "flops": flops, "link": "lan"} for name, flops in (("a", 4e6), ("b", 2e6))]
     run(job("uniform-dropout", devices), tmp_path / "run")
-    spans = [record for record in read(tmp_path / "run" / "journal.jsonl") if isinstance(record, Span)]
+    spans = [record for record in read_journal(tmp_path / "run" / "journal.jsonl") if isinstance(record, Span)]
     busy = {
         name: sum(span.end - span.start for span in spans if (span.node, span.name) == (name, "compute"))
         for name in ("a", "b")
@@ -171,13 +171,19 @@ def test_time_follows_what_was_chosen(tmp_path: Path) -> None:
 
 
 def test_what_is_expected_of_a_speed_that_changes() -> None:
-    wave = Piecewise(at=(Seconds(0), Seconds(3)), levels=(1.0, 0.2), repeat=Seconds(4))
-    assert expected(wave, "nominal") == 1.0
-    assert expected(wave, "mean") == pytest.approx(0.8)
-    assert expected(wave, "least") == 0.2
-    assert expected(Piecewise(at=(Seconds(0), Seconds(3)), levels=(1.0, 0.2)), "mean") == 0.2
-    assert expected(Constant(level=0.7), "mean") == expected(Constant(level=0.7), "least") == 0.7
-    assert expected(RandomWalk(low=0.3, high=1.0, step=0.7), "mean") == pytest.approx(0.65, abs=0.02)
+    wave = PiecewiseTrace(at=(Seconds(0), Seconds(3)), levels=(1.0, 0.2), repeat=Seconds(4))
+    assert expected_speed_fraction(wave, "nominal") == 1.0
+    assert expected_speed_fraction(wave, "mean") == pytest.approx(0.8)
+    assert expected_speed_fraction(wave, "least") == 0.2
+    assert expected_speed_fraction(PiecewiseTrace(at=(Seconds(0), Seconds(3)), levels=(1.0, 0.2)), "mean") == 0.2
+    assert (
+        expected_speed_fraction(ConstantTrace(level=0.7), "mean")
+        == expected_speed_fraction(ConstantTrace(level=0.7), "least")
+        == 0.7
+    )
+    assert expected_speed_fraction(RandomWalkTrace(low=0.3, high=1.0, step=0.7), "mean") == pytest.approx(
+        0.65, abs=0.02
+    )
 
 
 def test_a_choice_made_ahead_follows_the_capacity_that_is_expected(tmp_path: Path) -> None:
@@ -287,7 +293,7 @@ def test_the_same_seed_gives_the_same_journal(tmp_path: Path, kind: str) -> None
 
 
 def test_the_example_trains_within_its_slots(tmp_path: Path) -> None:
-    wanted = load(Path(__file__).parents[2] / "examples/distreal/job.toml", ["stop.rounds=3", "evaluate=0"])
+    wanted = load_job(Path(__file__).parents[2] / "examples/distreal/job.toml", ["stop.rounds=3", "evaluate=0"])
     result = potluck.simulate(wanted, folder=tmp_path / "run", threads=0)
     assert result.status == "done"
     assert {scalar.fields["most"] <= 1.0 for scalar in shares(tmp_path / "run")} == {True}
@@ -320,6 +326,6 @@ def test_a_model_comes_out_with_statistics_and_scores_as_the_run_says(kind: str)
 def test_the_small_network_is_what_everyone_trains_and_what_comes_out() -> None:
     after = run(job({"kind": "small", "share": 0.4}, alike()))
     kept = after["0.weight"].shape[0]
-    found = width(small_net(), (1, 6, 6))
-    assert found.share((kept, after["3.weight"].shape[0])) <= 0.4
+    found = trace_slimmable(small_net(), (1, 6, 6))
+    assert found.macs_fraction((kept, after["3.weight"].shape[0])) <= 0.4
     assert after["3.weight"].shape[1] == kept == after["1.running_mean"].shape[0]

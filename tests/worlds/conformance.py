@@ -18,11 +18,11 @@ import numpy as np
 import pytest
 
 from potluck.fleet import Fleet
-from potluck.journal import Instant, Record
+from potluck.journal import Instant, JournalRecord
 from potluck.loops.messages import Invite, Joined, Lost, Message, Pull, Push, Release, Segment
 from potluck.loops.node import Envelope, Latch, Node, Pace, Step, Work
 from potluck.payload import Payload
-from potluck.settings import decode
+from potluck.settings import decode_settings
 
 __all__ = ["Ended", "MakeWorld", "NodeConformance", "fleet_of"]
 
@@ -34,7 +34,7 @@ class Ended:
     """What came of a run: what the coordinator's main returned, and the journal."""
 
     result: Any
-    records: list[Record] = field(default_factory=list)
+    records: list[JournalRecord] = field(default_factory=list)
 
 
 class MakeWorld(Protocol):
@@ -46,7 +46,7 @@ class MakeWorld(Protocol):
 def fleet_of(*names: str, link: dict[str, Any] | None = None, **more: Any) -> Fleet:
     """Devices alike with these names."""
     groups = [{"preset": "pi4", "name": name, "link": link or "lan"} for name in names]
-    return decode({"devices": groups, **more}, Fleet)
+    return decode_settings({"devices": groups, **more}, Fleet)
 
 
 # --- what the nodes do ------------------------------------------------------------------------------------------------

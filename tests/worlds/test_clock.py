@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from potluck.worlds.simulated import clock
+from potluck.worlds.simulated import virtual_clock
 from tests.time_limits import within
 
 
@@ -23,7 +23,7 @@ def _fired(delays: list[float], start: float = 0.0) -> list[tuple[float, int]]:
         await asyncio.sleep(max(delays, default=0.0) + 1.0)
         return seen
 
-    return clock.run(story(), start)
+    return virtual_clock.run_virtual_time(story(), start)
 
 
 @settings(deadline=None)
@@ -44,7 +44,7 @@ def test_a_year_passes_at_once() -> None:
         return asyncio.get_running_loop().time()
 
     with within(2):
-        assert clock.run(story()) == 365 * 86400.0
+        assert virtual_clock.run_virtual_time(story()) == 365 * 86400.0
 
 
 def test_time_stands_still_while_anyone_is_ready() -> None:
@@ -53,7 +53,7 @@ def test_time_stands_still_while_anyone_is_ready() -> None:
             await asyncio.sleep(0)
         return asyncio.get_running_loop().time()
 
-    assert clock.run(story(), 5.0) == 5.0
+    assert virtual_clock.run_virtual_time(story(), 5.0) == 5.0
 
 
 def test_a_timer_in_the_past_fires_now_and_time_does_not_go_back() -> None:
@@ -65,7 +65,7 @@ def test_a_timer_in_the_past_fires_now_and_time_does_not_go_back() -> None:
         await asyncio.sleep(1)
         return [*seen, loop.time()]
 
-    assert clock.run(story()) == [10.0, 11.0]
+    assert virtual_clock.run_virtual_time(story()) == [10.0, 11.0]
 
 
 def test_what_is_due_now_goes_before_what_its_doing_sets_for_now() -> None:
@@ -82,7 +82,7 @@ def test_what_is_due_now_goes_before_what_its_doing_sets_for_now() -> None:
         await asyncio.sleep(2)
         return seen
 
-    assert clock.run(story()) == ["first", "second", "soon", "later set"]
+    assert virtual_clock.run_virtual_time(story()) == ["first", "second", "soon", "later set"]
 
 
 def test_a_cancelled_timer_does_not_fire_nor_move_the_clock() -> None:
@@ -98,7 +98,7 @@ def test_a_cancelled_timer_does_not_fire_nor_move_the_clock() -> None:
         await asyncio.sleep(0)
         return seen, loop.time()
 
-    seen, now = clock.run(story())
+    seen, now = virtual_clock.run_virtual_time(story())
     assert seen == ["cancelled at its own instant", "fired"]
     assert now == 4.0
 
@@ -112,7 +112,7 @@ def test_of_two_at_one_instant_the_first_may_cancel_the_second() -> None:
         await asyncio.sleep(2)
         return seen
 
-    assert clock.run(story()) == []
+    assert virtual_clock.run_virtual_time(story()) == []
 
 
 def test_cancelled_timers_do_not_pile_up() -> None:
@@ -120,14 +120,14 @@ def test_cancelled_timers_do_not_pile_up() -> None:
 
     async def story() -> int:
         loop = asyncio.get_running_loop()
-        assert isinstance(loop, clock.VirtualLoop)
+        assert isinstance(loop, virtual_clock.VirtualLoop)
         for _ in range(20_000):
             timer = loop.call_later(1800.0, print)
             await asyncio.sleep(0.001)
             timer.cancel()
         return len(loop._timers)
 
-    assert clock.run(story()) < 1000
+    assert virtual_clock.run_virtual_time(story()) < 1000
 
 
 def test_timeouts_work() -> None:
@@ -139,7 +139,7 @@ def test_timeouts_work() -> None:
         done = await asyncio.wait_for(asyncio.sleep(1, True), 5)
         return loop.time(), done
 
-    assert clock.run(story()) == (4.0, True)
+    assert virtual_clock.run_virtual_time(story()) == (4.0, True)
 
 
 def test_tasks_locks_queues_and_gather_work() -> None:
@@ -155,15 +155,15 @@ def test_tasks_locks_queues_and_gather_work() -> None:
         await asyncio.gather(worker("a", 3), worker("b", 1), worker("c", 2))
         return seen
 
-    assert clock.run(story()) == [("a", 3.0), ("b", 4.0), ("c", 6.0)]
+    assert virtual_clock.run_virtual_time(story()) == [("a", 3.0), ("b", 4.0), ("c", 6.0)]
 
 
 def test_when_everyone_waits_for_ever_it_says_so() -> None:
     async def story() -> None:
         await asyncio.get_running_loop().create_future()
 
-    with pytest.raises(clock.NothingLeftError, match="no timer is set"):
-        clock.run(story())
+    with pytest.raises(virtual_clock.SimulationDeadlockError, match="no timer is set"):
+        virtual_clock.run_virtual_time(story())
 
 
 def test_what_main_raises_comes_out() -> None:
@@ -172,7 +172,7 @@ def test_what_main_raises_comes_out() -> None:
         raise KeyError("salt")
 
     with pytest.raises(KeyError, match="salt"):
-        clock.run(story())
+        virtual_clock.run_virtual_time(story())
 
 
 def test_what_a_timer_raises_ends_the_run() -> None:
@@ -184,7 +184,7 @@ def test_what_a_timer_raises_ends_the_run() -> None:
         await asyncio.sleep(5)
 
     with pytest.raises(RuntimeError, match="burnt"):
-        clock.run(story())
+        virtual_clock.run_virtual_time(story())
 
 
 def test_whoever_is_left_is_cancelled_and_may_clean_up() -> None:
@@ -203,7 +203,7 @@ def test_whoever_is_left_is_cancelled_and_may_clean_up() -> None:
         assert not any(task.done() for task in tasks)
         return "over"
 
-    assert clock.run(story()) == "over"
+    assert virtual_clock.run_virtual_time(story()) == "over"
     assert sorted(cleaned) == ["a", "b"]
 
 
@@ -211,7 +211,7 @@ def test_with_nobody_left_it_ends_too() -> None:
     async def story() -> int:
         return 3
 
-    assert clock.run(story()) == 3
+    assert virtual_clock.run_virtual_time(story()) == 3
 
 
 def test_the_garbage_collector_is_left_as_it_was() -> None:
@@ -219,7 +219,7 @@ def test_the_garbage_collector_is_left_as_it_was() -> None:
         await asyncio.sleep(1)
 
     before = gc.get_freeze_count(), gc.isenabled()
-    clock.run(story())
+    virtual_clock.run_virtual_time(story())
     assert (gc.get_freeze_count(), gc.isenabled()) == before
 
 
@@ -235,4 +235,4 @@ def test_two_runs_are_alike() -> None:
         await asyncio.gather(*(walk(number) for number in range(6)))
         return seen
 
-    assert clock.run(story()) == clock.run(story())
+    assert virtual_clock.run_virtual_time(story()) == virtual_clock.run_virtual_time(story())

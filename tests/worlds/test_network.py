@@ -10,8 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from potluck.worlds.simulated import clock
-from potluck.worlds.simulated.network import Channel, Network, Pipe, Transfer, fair_rates
+from potluck.worlds.simulated import virtual_clock
+from potluck.worlds.simulated.simulated_network import (
+    SimulatedChannel,
+    SimulatedNetwork,
+    SimulatedPipe,
+    SimulatedTransfer,
+    fair_rates,
+)
 
 # --- how links are shared ---------------------------------------------------------------------------------------------
 
@@ -111,16 +117,16 @@ class _Wire:
     """A network, and a note of everything that left it."""
 
     def __init__(self) -> None:
-        self.network = Network()
+        self.network = SimulatedNetwork()
         self.seen: dict[str, tuple[float, bool]] = {}
         self._keys = iter(range(1000))
 
-    def channel(self, up: Pipe, down: Pipe, overhead: float = 0.0) -> Channel:
-        return Channel(self.network, next(self._keys), up, down, overhead)
+    def channel(self, up: SimulatedPipe, down: SimulatedPipe, overhead: float = 0.0) -> SimulatedChannel:
+        return SimulatedChannel(self.network, next(self._keys), up, down, overhead)
 
-    def put(self, channel: Channel, name: str, nbytes: float) -> Transfer:
+    def put(self, channel: SimulatedChannel, name: str, nbytes: float) -> SimulatedTransfer:
         loop = asyncio.get_running_loop()
-        return channel.put(nbytes, lambda whole: self.seen.__setitem__(name, (loop.time(), whole)))
+        return channel.queue_transfer(nbytes, lambda whole: self.seen.__setitem__(name, (loop.time(), whole)))
 
 
 def _play(story: Callable[[_Wire], Coroutine[Any, Any, None]], seconds: float = 1e6) -> dict[str, tuple[float, bool]]:
@@ -130,7 +136,7 @@ def _play(story: Callable[[_Wire], Coroutine[Any, Any, None]], seconds: float = 
         await asyncio.sleep(seconds)
         return wire.seen
 
-    return clock.run(main())
+    return virtual_clock.run_virtual_time(main())
 
 
 def _at(time: float, action: Callable[..., object], *args: Any) -> None:
@@ -139,25 +145,25 @@ def _at(time: float, action: Callable[..., object], *args: Any) -> None:
 
 def test_one_transfer_goes_at_the_speed_of_the_narrower_pipe() -> None:
     async def story(wire: _Wire) -> None:
-        wire.put(wire.channel(Pipe(10.0), Pipe(4.0)), "a", 20.0)
+        wire.put(wire.channel(SimulatedPipe(10.0), SimulatedPipe(4.0)), "a", 20.0)
 
     assert _play(story) == {"a": (5.0, True)}
 
 
 def test_two_transfers_share_a_link_fairly() -> None:
     async def story(wire: _Wire) -> None:
-        up = Pipe(10.0)
-        wire.put(wire.channel(up, Pipe(100.0)), "short", 10.0)  # at 5/s until 2 s
-        wire.put(wire.channel(up, Pipe(100.0)), "long", 40.0)  # 10 by then, the other 30 at 10/s
+        up = SimulatedPipe(10.0)
+        wire.put(wire.channel(up, SimulatedPipe(100.0)), "short", 10.0)  # at 5/s until 2 s
+        wire.put(wire.channel(up, SimulatedPipe(100.0)), "long", 40.0)  # 10 by then, the other 30 at 10/s
 
     assert _play(story) == {"short": (2.0, True), "long": (5.0, True)}
 
 
 def test_who_comes_later_slows_the_first_down() -> None:
     async def story(wire: _Wire) -> None:
-        down = Pipe(10.0)
-        wire.put(wire.channel(Pipe(100.0), down), "first", 40.0)
-        late = wire.channel(Pipe(100.0), down)
+        down = SimulatedPipe(10.0)
+        wire.put(wire.channel(SimulatedPipe(100.0), down), "first", 40.0)
+        late = wire.channel(SimulatedPipe(100.0), down)
         _at(2.0, lambda: wire.put(late, "late", 20.0))  # both at 5/s until 6 s
 
     assert _play(story) == {"first": (6.0, True), "late": (6.0, True)}
@@ -165,15 +171,15 @@ def test_who_comes_later_slows_the_first_down() -> None:
 
 def test_both_directions_do_not_share() -> None:
     async def story(wire: _Wire) -> None:
-        wire.put(wire.channel(Pipe(10.0), Pipe(10.0)), "there", 10.0)
-        wire.put(wire.channel(Pipe(10.0), Pipe(10.0)), "back", 10.0)
+        wire.put(wire.channel(SimulatedPipe(10.0), SimulatedPipe(10.0)), "there", 10.0)
+        wire.put(wire.channel(SimulatedPipe(10.0), SimulatedPipe(10.0)), "back", 10.0)
 
     assert _play(story) == {"there": (1.0, True), "back": (1.0, True)}
 
 
 def test_transfers_of_one_channel_go_one_after_the_other_each_with_its_overhead() -> None:
     async def story(wire: _Wire) -> None:
-        channel = wire.channel(Pipe(10.0), Pipe(10.0), overhead=0.5)
+        channel = wire.channel(SimulatedPipe(10.0), SimulatedPipe(10.0), overhead=0.5)
         for name in "abc":
             wire.put(channel, name, 10.0)
 
@@ -182,9 +188,9 @@ def test_transfers_of_one_channel_go_one_after_the_other_each_with_its_overhead(
 
 def test_an_overhead_takes_time_and_no_bandwidth() -> None:
     async def story(wire: _Wire) -> None:
-        up = Pipe(10.0)
-        wire.put(wire.channel(up, Pipe(100.0)), "plain", 30.0)
-        wire.put(wire.channel(up, Pipe(100.0), overhead=1.0), "later", 20.0)  # from 1 s on both at 5/s
+        up = SimulatedPipe(10.0)
+        wire.put(wire.channel(up, SimulatedPipe(100.0)), "plain", 30.0)
+        wire.put(wire.channel(up, SimulatedPipe(100.0), overhead=1.0), "later", 20.0)  # from 1 s on both at 5/s
 
     assert _play(story) == {"plain": (5.0, True), "later": (5.0, True)}
 
@@ -194,10 +200,10 @@ def test_a_broken_connection_loses_all_that_is_queued_or_under_way(when: float) 
     """During the overhead of the first (up to 0.5 s) and while it is on the way."""
 
     async def story(wire: _Wire) -> None:
-        up = Pipe(10.0)
-        broken = wire.channel(up, Pipe(100.0), overhead=0.5)
-        wire.put(wire.channel(up, Pipe(100.0)), "other", 30.0)
-        _at(when, broken.drop)
+        up = SimulatedPipe(10.0)
+        broken = wire.channel(up, SimulatedPipe(100.0), overhead=0.5)
+        wire.put(wire.channel(up, SimulatedPipe(100.0)), "other", 30.0)
+        _at(when, broken.drop_transfers)
         for name in "ab":
             wire.put(broken, name, 1000.0)
 
@@ -210,9 +216,9 @@ def test_a_broken_connection_loses_all_that_is_queued_or_under_way(when: float) 
 
 def test_a_connection_can_be_used_again_after_it_broke() -> None:
     async def story(wire: _Wire) -> None:
-        channel = wire.channel(Pipe(10.0), Pipe(10.0), overhead=0.5)
+        channel = wire.channel(SimulatedPipe(10.0), SimulatedPipe(10.0), overhead=0.5)
         wire.put(channel, "lost", 10.0)
-        _at(0.25, channel.drop)
+        _at(0.25, channel.drop_transfers)
         _at(0.25, lambda: wire.put(channel, "again", 10.0))
 
     assert _play(story) == {"lost": (0.25, False), "again": (1.75, True)}
@@ -225,9 +231,9 @@ def test_a_transfer_that_is_cancelled_makes_room(name: str, when: float) -> None
     whole = {"a": 1.5, "b": 3.0, "c": 4.5}
 
     async def story(wire: _Wire) -> None:
-        channel = wire.channel(Pipe(10.0), Pipe(10.0), overhead=0.5)
+        channel = wire.channel(SimulatedPipe(10.0), SimulatedPipe(10.0), overhead=0.5)
         transfers = {name: wire.put(channel, name, 10.0) for name in whole}
-        _at(when, channel.cancel, transfers[name])
+        _at(when, channel.cancel_transfer, transfers[name])
 
     seen = _play(story)
     if when > whole[name]:
@@ -241,39 +247,39 @@ def test_a_transfer_that_is_cancelled_makes_room(name: str, when: float) -> None
 
 def test_a_pipe_that_changes_on_the_way() -> None:
     async def story(wire: _Wire) -> None:
-        up = Pipe(10.0)
-        wire.put(wire.channel(up, Pipe(100.0)), "a", 40.0)
-        _at(1.0, wire.network.resize, up, 5.0)  # 30 left
-        _at(3.0, wire.network.resize, up, 40.0)  # 20 left
-        _at(3.0, wire.network.resize, Pipe(1.0), 2.0)  # nobody's
+        up = SimulatedPipe(10.0)
+        wire.put(wire.channel(up, SimulatedPipe(100.0)), "a", 40.0)
+        _at(1.0, wire.network.resize_pipe, up, 5.0)  # 30 left
+        _at(3.0, wire.network.resize_pipe, up, 40.0)  # 20 left
+        _at(3.0, wire.network.resize_pipe, SimulatedPipe(1.0), 2.0)  # nobody's
 
     assert _play(story) == {"a": (3.5, True)}
 
 
 def test_a_pipe_that_changes_at_the_instant_of_the_end() -> None:
     async def story(wire: _Wire) -> None:
-        up = Pipe(10.0)
-        _at(4.0, wire.network.resize, up, 1e-3)
-        wire.put(wire.channel(up, Pipe(100.0)), "a", 40.0)
+        up = SimulatedPipe(10.0)
+        _at(4.0, wire.network.resize_pipe, up, 1e-3)
+        wire.put(wire.channel(up, SimulatedPipe(100.0)), "a", 40.0)
 
     assert _play(story) == {"a": (4.0, True)}
 
 
 def test_a_connection_that_breaks_at_the_instant_of_the_end_does_not_end_the_others() -> None:
     async def story(wire: _Wire) -> None:
-        up = Pipe(10.0)
-        breaking = wire.channel(up, Pipe(100.0))
-        _at(2.0, breaking.drop)  # set first, so it comes first
+        up = SimulatedPipe(10.0)
+        breaking = wire.channel(up, SimulatedPipe(100.0))
+        _at(2.0, breaking.drop_transfers)  # set first, so it comes first
         wire.put(breaking, "short", 10.0)
-        wire.put(wire.channel(up, Pipe(100.0)), "long", 1000.0)
+        wire.put(wire.channel(up, SimulatedPipe(100.0)), "long", 1000.0)
 
     assert _play(story) == {"short": (2.0, False), "long": (101.0, True)}
 
 
 def test_a_connection_that_breaks_at_the_instant_of_the_end_when_it_is_alone() -> None:
     async def story(wire: _Wire) -> None:
-        breaking = wire.channel(Pipe(10.0), Pipe(10.0))
-        _at(2.0, breaking.drop)
+        breaking = wire.channel(SimulatedPipe(10.0), SimulatedPipe(10.0))
+        _at(2.0, breaking.drop_transfers)
         wire.put(breaking, "short", 20.0)
 
     assert _play(story) == {"short": (2.0, False)}
@@ -281,7 +287,7 @@ def test_a_connection_that_breaks_at_the_instant_of_the_end_when_it_is_alone() -
 
 def test_nothing_at_all_takes_no_time() -> None:
     async def story(wire: _Wire) -> None:
-        channel = wire.channel(Pipe(10.0), Pipe(10.0))
+        channel = wire.channel(SimulatedPipe(10.0), SimulatedPipe(10.0))
         wire.put(channel, "empty", 0.0)
         wire.put(channel, "next", 10.0)
 
@@ -291,18 +297,18 @@ def test_nothing_at_all_takes_no_time() -> None:
 @pytest.mark.filterwarnings("error")
 def test_links_without_limit_take_no_time() -> None:
     async def story(wire: _Wire) -> None:
-        up = Pipe(math.inf)
-        wire.put(wire.channel(up, Pipe(math.inf)), "fast", 1e12)
-        wire.put(wire.channel(up, Pipe(10.0)), "slow", 10.0)
+        up = SimulatedPipe(math.inf)
+        wire.put(wire.channel(up, SimulatedPipe(math.inf)), "fast", 1e12)
+        wire.put(wire.channel(up, SimulatedPipe(10.0)), "slow", 10.0)
 
     assert _play(story) == {"fast": (0.0, True), "slow": (1.0, True)}
 
 
 def test_more_transfers_at_once_than_the_tables_first_hold() -> None:
     async def story(wire: _Wire) -> None:
-        up = Pipe(300.0)
+        up = SimulatedPipe(300.0)
         for number in range(300):
-            wire.put(wire.channel(up, Pipe(1000.0)), f"{number}", 10.0)
+            wire.put(wire.channel(up, SimulatedPipe(1000.0)), f"{number}", 10.0)
 
     seen = _play(story)
     assert len(seen) == 300
@@ -324,15 +330,15 @@ def test_every_transfer_ends_once_and_no_byte_is_faster_than_its_links(
 
     async def story(wire: _Wire) -> None:
         loop = asyncio.get_running_loop()
-        pipes = [Pipe(level) for level in capacity]
+        pipes = [SimulatedPipe(level) for level in capacity]
         channels = [wire.channel(pipes[n // 4], pipes[4 + n % 4]) for n in range(16)]
         for number, (up, down, start, nbytes) in enumerate(puts):
             channel = channels[4 * up + down]
             noted = ends[number]
-            tell = lambda whole, noted=noted: noted.append((loop.time(), whole))  # noqa: E731
-            _at(start, channel.put, nbytes, tell)
+            tell = lambda whole, noted=noted: noted.append((loop.time(), whole))
+            _at(start, channel.queue_transfer, nbytes, tell)
         for place, time in breaks:
-            _at(time, channels[place].drop)
+            _at(time, channels[place].drop_transfers)
 
     _play(story)
     for number, (up, down, start, nbytes) in enumerate(puts):

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from potluck.worlds.simulated.pool import Pool, Ticket
+from potluck.worlds.simulated.compute_pool import ComputePool, PendingResult
 from tests.time_limits import within
 
 LONG = 5.0
 
 
 @contextmanager
-def _pool(threads: int, ahead: int = 4, **more: Any) -> Iterator[Pool]:
-    pool = Pool(threads, ahead, **more)
+def _pool(threads: int, ahead: int = 4, **more: Any) -> Iterator[ComputePool]:
+    pool = ComputePool(threads, ahead, **more)
     try:
         with within(LONG):
             yield pool
@@ -61,7 +61,7 @@ ACTS = st.lists(
 @settings(max_examples=60, deadline=None)
 @given(acts=ACTS, threads=st.integers(0, 3), ahead=st.integers(1, 4))
 def test_any_order_of_handing_in_taking_and_dropping(acts: list[tuple[str, float]], threads: int, ahead: int) -> None:
-    watched, tickets, settled = _Watched(), dict[int, Ticket](), set[int]()
+    watched, tickets, settled = _Watched(), dict[int, PendingResult](), set[int]()
     with _pool(threads, ahead) as pool:
         count = 0
         for act, value in acts:
@@ -74,7 +74,7 @@ def test_any_order_of_handing_in_taking_and_dropping(acts: list[tuple[str, float
                 number = sorted(tickets)[int(value) % len(tickets)]
                 ticket = tickets.pop(number)
                 settled.add(number)
-                _take(ticket, number) if act == "take" else ticket.drop()
+                _take(ticket, number) if act == "take" else ticket.discard_result()
             assert len(watched.in_background - settled) <= ahead, "no more results wait than may"
         for number, ticket in sorted(tickets.items()):
             _take(ticket, number)
@@ -83,19 +83,19 @@ def test_any_order_of_handing_in_taking_and_dropping(acts: list[tuple[str, float
         assert not watched.in_background
 
 
-def _take(ticket: Ticket, number: int) -> None:
+def _take(ticket: PendingResult, number: int) -> None:
     if number % 5 == 4:
         with pytest.raises(KeyError, match=str(number)):
-            ticket.result()
+            ticket.take_result()
     else:
-        assert ticket.result() == number * number
+        assert ticket.take_result() == number * number
 
 
 @pytest.mark.parametrize("threads", [0, 1, 2, 3])
 def test_many_results_all_come(threads: int) -> None:
     with _pool(threads, ahead=2) as pool:
         tickets = [pool.submit(lambda n=n: n, float(-n)) for n in range(300)]  # type: ignore[misc]
-        assert [ticket.result() for ticket in tickets] == list(range(300))
+        assert [ticket.take_result() for ticket in tickets] == list(range(300))
 
 
 def test_without_threads_nothing_is_done_before_it_is_asked_for() -> None:
@@ -104,8 +104,8 @@ def test_without_threads_nothing_is_done_before_it_is_asked_for() -> None:
         ticket = pool.submit(lambda: done.append(1), 0.0)
         dropped = pool.submit(lambda: done.append(2), 0.0)
         assert done == []
-        ticket.result()
-        dropped.drop()
+        ticket.take_result()
+        dropped.discard_result()
     assert done == [1]
 
 
@@ -120,7 +120,7 @@ def test_the_earliest_due_is_done_first() -> None:
         gate.set()
         _until(lambda: len(order) == 4)
         for ticket in tickets:
-            ticket.result()
+            ticket.take_result()
     assert order == ["a", "b", "c", "d"]
 
 
@@ -148,12 +148,12 @@ def test_threads_run_ahead_so_far_and_no_further() -> None:
         _until(lambda: len(watched.begun) == 3)
         time.sleep(0.02)
         assert len(watched.begun) == 3
-        assert tickets[0].result() == 0
+        assert tickets[0].take_result() == 0
         _until(lambda: len(watched.begun) == 4)
-        tickets[1].drop()
+        tickets[1].discard_result()
         _until(lambda: len(watched.begun) == 5)
         for ticket in tickets[2:]:
-            ticket.result()
+            ticket.take_result()
 
 
 def test_dropping_what_is_being_done_makes_room_when_it_is_done() -> None:
@@ -162,7 +162,7 @@ def test_dropping_what_is_being_done_makes_room_when_it_is_done() -> None:
         first = pool.submit(_held(begun, gate), 0.0)
         pool.submit(other.set, 1.0)
         assert begun.wait(LONG)
-        first.drop()
+        first.discard_result()
         gate.set()
         assert other.wait(LONG)
 
@@ -172,18 +172,18 @@ def test_whoever_needs_a_result_that_nobody_has_begun_does_it_himself() -> None:
     with _pool(1, ahead=1) as pool:
         slow = pool.submit(_held(begun, gate), 0.0)
         assert begun.wait(LONG)
-        assert pool.submit(threading.current_thread, 1.0).result() is threading.main_thread()
+        assert pool.submit(threading.current_thread, 1.0).take_result() is threading.main_thread()
         gate.set()
-        slow.result()
+        slow.take_result()
 
 
 def test_a_result_is_taken_once() -> None:
     for threads in (0, 2):
         with _pool(threads) as pool:
             ticket = pool.submit(lambda: 1, 0.0)
-            assert ticket.result() == 1
+            assert ticket.take_result() == 1
             with pytest.raises(AssertionError, match="taken once"):
-                ticket.result()
+                ticket.take_result()
 
 
 def test_dropping_twice_and_after_taking_does_no_harm() -> None:
@@ -191,11 +191,11 @@ def test_dropping_twice_and_after_taking_does_no_harm() -> None:
         with _pool(threads, ahead=1) as pool:
             for _ in range(5):
                 taken, dropped = pool.submit(lambda: 1, 0.0), pool.submit(lambda: 2, 0.0)
-                taken.result()
-                taken.drop()
-                dropped.drop()
-                dropped.drop()
-            assert pool.submit(lambda: 3, 0.0).result() == 3
+                taken.take_result()
+                taken.discard_result()
+                dropped.discard_result()
+                dropped.discard_result()
+            assert pool.submit(lambda: 3, 0.0).take_result() == 3
 
 
 def test_what_a_function_raises_is_raised_where_its_result_is_wanted() -> None:
@@ -205,9 +205,9 @@ def test_what_a_function_raises_is_raised_where_its_result_is_wanted() -> None:
     for threads in (0, 1):
         with _pool(threads) as pool:
             with pytest.raises(ZeroDivisionError, match="burnt"):
-                pool.submit(burn, 0.0).result()
-            pool.submit(burn, 0.0).drop()
-            assert pool.submit(lambda: "fine", 0.0).result() == "fine"
+                pool.submit(burn, 0.0).take_result()
+            pool.submit(burn, 0.0).discard_result()
+            assert pool.submit(lambda: "fine", 0.0).take_result() == "fine"
 
 
 def test_every_thread_is_prepared() -> None:
@@ -219,7 +219,7 @@ def test_every_thread_is_prepared() -> None:
             prepared.append(threading.current_thread().name)
 
     with _pool(3, prepare=prepare) as pool:
-        pool.submit(lambda: None, 0.0).result()
+        pool.submit(lambda: None, 0.0).take_result()
         _until(lambda: len(prepared) == 3)
     assert len(set(prepared)) == 3
 
@@ -227,7 +227,7 @@ def test_every_thread_is_prepared() -> None:
 def test_closing_ends_the_threads_and_forgets_the_rest() -> None:
     before = threading.active_count()
     watched = _Watched()
-    pool = Pool(2, ahead=1)
+    pool = ComputePool(2, ahead=1)
     for number in range(0, 100, 5):
         pool.submit(watched.function(number), float(number))
     with within(LONG):
@@ -252,10 +252,10 @@ def test_what_was_taken_or_dropped_is_not_held() -> None:
             return big
 
         tickets = [pool.submit(make, float(n)) for n in range(4)]
-        tickets[0].result()
-        tickets[1].result()
-        tickets[2].drop()
-        tickets[3].result()
+        tickets[0].take_result()
+        tickets[1].take_result()
+        tickets[2].discard_result()
+        tickets[3].take_result()
         _until(lambda: len(made) >= 3)
         del tickets
         _until(lambda: gc.collect() >= 0 and all(ref() is None for ref in made))

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from potluck.fleet.traces import RandomWalk
+from potluck.fleet.traces import RandomWalkTrace
 from potluck.units import Seconds
-from potluck.worlds.simulated.speed import Curve
+from potluck.worlds.simulated.speed_curve import SpeedCurve
 
 Piece = tuple[float, float]
 
@@ -42,7 +42,7 @@ def _done(pieces: list[Piece], start: float, end: float) -> float:
 def test_the_work_is_done_when_the_integral_of_the_speed_says_so(
     pieces: list[Piece], start: float, seconds: float
 ) -> None:
-    end = Curve(iter(pieces)).finish(start, seconds)
+    end = SpeedCurve(iter(pieces)).finish_time(start, seconds)
     possible = _done(pieces, start, 1e12)
     assume(abs(possible - seconds) > 1e-6 * seconds)
     if math.isinf(end):
@@ -55,16 +55,16 @@ def test_the_work_is_done_when_the_integral_of_the_speed_says_so(
 
 @given(pieces=curves(), asked=st.lists(st.tuples(st.floats(0, 300), st.floats(0, 100)), max_size=8))
 def test_asking_in_order_of_time_is_asking_afresh(pieces: list[Piece], asked: list[tuple[float, float]]) -> None:
-    curve = Curve(iter(pieces))
+    curve = SpeedCurve(iter(pieces))
     for start, seconds in sorted(asked):
-        assert curve.finish(start, seconds) == Curve(iter(pieces)).finish(start, seconds)
-        assert curve.level(start) == next(level for until, level in pieces if start < until)
+        assert curve.finish_time(start, seconds) == SpeedCurve(iter(pieces)).finish_time(start, seconds)
+        assert curve.speed_at(start) == next(level for until, level in pieces if start < until)
 
 
 @given(pieces=curves(), start=st.floats(0, 200), one=st.floats(0, 100), more=st.floats(0.001, 100))
 def test_more_work_takes_longer(pieces: list[Piece], start: float, one: float, more: float) -> None:
-    curve = Curve(iter(pieces))
-    assert curve.finish(start, one) <= curve.finish(start, one + more)
+    curve = SpeedCurve(iter(pieces))
+    assert curve.finish_time(start, one) <= curve.finish_time(start, one + more)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_more_work_takes_longer(pieces: list[Piece], start: float, one: float, m
     ],
 )
 def test_ends_that_can_be_worked_out_by_hand(pieces: list[Piece], start: float, seconds: float, end: float) -> None:
-    assert Curve(iter(pieces)).finish(start, seconds) == end
+    assert SpeedCurve(iter(pieces)).finish_time(start, seconds) == end
 
 
 def test_an_endless_trace_is_read_no_further_than_needed() -> None:
@@ -95,15 +95,15 @@ def test_an_endless_trace_is_read_no_further_than_needed() -> None:
             read += 1
             yield float(number), 1.0
 
-    curve = Curve(endless())
-    assert curve.finish(0.0, 2.5) == 2.5
+    curve = SpeedCurve(endless())
+    assert curve.finish_time(0.0, 2.5) == 2.5
     assert read <= 4
-    assert curve.finish(1000.5, 1.0) == 1001.5
-    assert len(curve._ahead) < 5, "what has passed is forgotten"
+    assert curve.finish_time(1000.5, 1.0) == 1001.5
+    assert len(curve._upcoming) < 5, "what has passed is forgotten"
 
 
 def test_a_walking_speed_is_integrated_over_many_pieces() -> None:
-    walk = RandomWalk(low=0.1, high=1.0, step=0.3, every=Seconds(1))
-    pieces = list(itertools.islice(walk.pieces(np.random.default_rng(3)), 3000))
-    end = Curve(walk.pieces(np.random.default_rng(3))).finish(0.5, 1000.0)
+    walk = RandomWalkTrace(low=0.1, high=1.0, step=0.3, every=Seconds(1))
+    pieces = list(itertools.islice(walk.level_intervals(np.random.default_rng(3)), 3000))
+    end = SpeedCurve(walk.level_intervals(np.random.default_rng(3))).finish_time(0.5, 1000.0)
     assert _done(pieces, 0.5, end) == pytest.approx(1000.0, rel=1e-9)

@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 
 from potluck.fleet import Fleet
-from potluck.journal import Journal, Record
+from potluck.journal import Journal, JournalRecord
 from potluck.loops.messages import HEADER_BYTES, Invite, Joined, Lost, Message, Pull, Push, Segment
 from potluck.loops.node import Envelope, Latch, Node, Step, Work
 from potluck.payload import Payload
-from potluck.settings import decode
-from potluck.worlds.simulated import clock
-from potluck.worlds.simulated.pool import Pool
-from potluck.worlds.simulated.world import DeviceError, World
+from potluck.settings import decode_settings
+from potluck.worlds.simulated import virtual_clock
+from potluck.worlds.simulated.compute_pool import ComputePool
+from potluck.worlds.simulated.simulated_world import DeviceError, SimulatedWorld
 from tests.time_limits import within
 from tests.worlds.conformance import Ended, Main, MakeWorld, NodeConformance, fleet_of
 
@@ -33,19 +33,21 @@ class _Kept(Journal):
 
     def __init__(self) -> None:
         super().__init__(None)
-        self.records: list[Record] = []
+        self.records: list[JournalRecord] = []
 
-    def write(self, record: Record) -> None:
+    def write_record(self, record: JournalRecord) -> None:
         self.records.append(record)
 
 
 def _live(
     fleet: Fleet, coordinator: Main, device: Main, *, seed: int = 0, threads: int = 0, start: float = 0.0
 ) -> Ended:
-    journal, pool = _Kept(), Pool(threads)
+    journal, pool = _Kept(), ComputePool(threads)
     try:
         with within(LIMIT):
-            result = clock.run(World(fleet, seed, journal, pool).run(coordinator, device, start))
+            result = virtual_clock.run_virtual_time(
+                SimulatedWorld(fleet, seed, journal, pool).run(coordinator, device, start)
+            )
     finally:
         pool.close()
     return Ended(result, journal.records)
@@ -310,7 +312,7 @@ def _on_a_device(work: Callable[[Node], Any], speed: dict[str, Any]) -> list[Any
         node.send("coordinator", Pull(0, 0, 0))
         await _idle(node)
 
-    fleet = decode({"devices": groups, "coordinator": {"link": link}}, Fleet)
+    fleet = decode_settings({"devices": groups, "coordinator": {"link": link}}, Fleet)
     _live(fleet, coordinate, device)
     return noted
 
@@ -417,7 +419,7 @@ def test_the_real_work_begins_before_it_is_due() -> None:
 
 def test_work_that_is_given_up_does_not_stop_the_threads() -> None:
     """A round that goes on without a late device cancels its work; the pool must not wait for its result."""
-    pool = Pool(1, ahead=1)
+    pool = ComputePool(1, ahead=1)
 
     async def coordinate(node: Node) -> bool:
         done, next_one = threading.Event(), threading.Event()
@@ -433,11 +435,11 @@ def test_work_that_is_given_up_does_not_stop_the_threads() -> None:
         await node.sleep(1)
         ticket = pool.submit(next_one.set, 0.0)
         begun = next_one.wait(1)
-        ticket.result()
+        ticket.take_result()
         return begun
 
     try:
-        assert clock.run(World(fleet_of("a"), 0, _Kept(), pool).run(coordinate, _idle))
+        assert virtual_clock.run_virtual_time(SimulatedWorld(fleet_of("a"), 0, _Kept(), pool).run(coordinate, _idle))
     finally:
         pool.close()
 
@@ -627,7 +629,7 @@ def test_a_journal_on_disk_is_the_same_each_time(tmp_path: Path) -> None:
     for name, seed in (("one", 1), ("two", 1), ("three", 2)):
         with Journal(tmp_path / name) as journal:
             fleet = fleet_of("a", "b", faults=faults)
-            clock.run(World(fleet, seed, journal, Pool()).run(coordinate, _idle))
+            virtual_clock.run_virtual_time(SimulatedWorld(fleet, seed, journal, ComputePool()).run(coordinate, _idle))
         written.append((tmp_path / name).read_bytes())
     assert written[0] == written[1] != written[2]
     assert written[0].count(b"crash") > 20

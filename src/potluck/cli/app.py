@@ -12,29 +12,29 @@ from typer.core import TyperGroup
 
 import potluck
 from potluck.cli import (
-    certs,
-    data,
-    demo,
-    doctor,
-    explore,
-    export,
-    join,
-    new,
-    plan,
-    profile,
-    report,
-    run,
-    serve,
-    show,
-    status,
-    ui,
+    catalogue_command,
+    certs_command,
+    data_command,
+    demo_command,
+    doctor_command,
+    explore_command,
+    export_command,
+    join_command,
+    new_command,
+    plan_command,
+    profile_command,
+    report_command,
+    run_command,
+    serve_command,
+    status_command,
+    ui_command,
 )
 from potluck.errors import UserError
 
 __all__ = ["app", "main"]
 
 
-class Verbs(TyperGroup):
+class CommandGroup(TyperGroup):
     """The commands; what a user did wrong ends them with one line instead of a traceback."""
 
     def invoke(self, ctx: Any) -> Any:
@@ -48,7 +48,7 @@ class Verbs(TyperGroup):
 
 
 app = typer.Typer(
-    cls=Verbs,
+    cls=CommandGroup,
     help="Train one PyTorch model on whatever devices turn up.",
     no_args_is_help=True,
     add_completion=False,
@@ -65,7 +65,7 @@ def _show_version(wanted: bool) -> None:
 
 
 @app.callback()
-def _options(
+def _root_options(
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
     ] = False,
@@ -73,32 +73,32 @@ def _options(
     """Train one PyTorch model on whatever devices turn up."""
 
 
-app.command("demo")(demo.demo)
-app.command("new")(new.new)
-app.command("doctor")(doctor.doctor)
-app.command("run")(run.run)
-app.command("resume")(run.resume)
-app.command("serve")(serve.serve)
-app.command("join")(join.join)
-app.command("lab")(serve.lab)
-app.command("status")(status.status)
-app.command("stop")(status.stop)
-app.command("explore")(explore.explore)
-app.command("report")(report.report)
-app.command("ui")(ui.ui)
-app.command("export")(export.export)
-app.command("plan")(plan.plan)
-app.command("profile")(profile.profile)
-app.command("recipes")(show.recipes)
-app.command("fleets")(show.fleets)
-app.add_typer(data.app, name="data")
-app.add_typer(certs.app, name="certs")
+app.command("demo")(demo_command.demo_command)
+app.command("new")(new_command.new_command)
+app.command("doctor")(doctor_command.doctor_command)
+app.command("run")(run_command.run_command)
+app.command("resume")(run_command.resume_command)
+app.command("serve")(serve_command.serve_command)
+app.command("join")(join_command.join_command)
+app.command("lab")(serve_command.lab_command)
+app.command("status")(status_command.status_command)
+app.command("stop")(status_command.stop_command)
+app.command("explore")(explore_command.explore_command)
+app.command("report")(report_command.report_command)
+app.command("ui")(ui_command.ui_command)
+app.command("export")(export_command.export_command)
+app.command("plan")(plan_command.plan_command)
+app.command("profile")(profile_command.profile_command)
+app.command("recipes")(catalogue_command.recipes_command)
+app.command("fleets")(catalogue_command.fleets_command)
+app.add_typer(data_command.app, name="data")
+app.add_typer(certs_command.app, name="certs")
 
 
 def _mount_bench() -> None:
     """Benchmarks are for a checkout; a device may be without them."""
-    if importlib.util.find_spec("potluck.cli.bench") is not None:
-        bench = importlib.import_module("potluck.cli.bench")
+    if importlib.util.find_spec("potluck.cli.bench_command") is not None:
+        bench = importlib.import_module("potluck.cli.bench_command")
         app.command("bench")(bench.bench_command)
 
 

@@ -8,52 +8,54 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from potluck.cli.console import open_console, plain_table
-from potluck.cli.figures import seconds
+from potluck.cli.number_format import format_seconds
 
 if TYPE_CHECKING:
     from potluck.job import Job
-    from potluck.loops.pipeline.planner import Plan, Planner
-    from potluck.planning.gantt import Bar
-    from potluck.planning.schedule import Durations
-    from potluck.run.pipeline import PipelineSetup
+    from potluck.loops.pipeline.pipeline_planner import PipelinePlan, PipelinePlanner
+    from potluck.planning.gantt_chart import GanttBar
+    from potluck.planning.schedule import StageDurations
+    from potluck.run.pipeline_setup import PipelineSetup
 
-__all__ = ["as_json", "show"]
+__all__ = ["pipeline_to_json", "show_pipeline"]
 
 _DRAWN = 8  # batches
 
 
-def show(job: Job, setup: PipelineSetup, width: int) -> None:
+def show_pipeline(job: Job, setup: PipelineSetup, width: int) -> None:
     """The partition as a table, and the first batches as a drawing."""
-    from potluck.planning.gantt import draw
+    from potluck.planning.gantt_chart import draw_gantt
 
-    planner, plan = _planned(setup)
-    durations = planner.durations(plan.cuts, plan.order)
+    planner, plan = _plan_stages(setup)
+    durations = planner.stage_durations(plan.cuts, plan.order)
     console = open_console()
-    console.print(f"{job.title}, {job.recipe}: one batch of {setup.batch} samples every {seconds(plan.period)}")
-    console.print(_table(plan, durations))
-    console.print(_limit(plan, durations, setup.settings.schedule.parts))
+    console.print(
+        f"{job.title}, {job.recipe}: one batch of {setup.batch_size} samples every {format_seconds(plan.period)}"
+    )
+    console.print(_stage_table(plan, durations))
+    console.print(_bottleneck_text(plan, durations, setup.settings.schedule.micro_batch_count))
     left_out = [device.name for device in job.fleet.members if device.name not in plan.order]
     if left_out:
         console.print(f"left out, since they would only slow it down: {', '.join(left_out)}")
     typer.echo("")
-    typer.echo(draw(_bars(setup, plan, durations), width))
+    typer.echo(draw_gantt(_timeline_bars(setup, plan, durations), width))
 
 
-def as_json(job: Job, setup: PipelineSetup) -> str:
+def pipeline_to_json(job: Job, setup: PipelineSetup) -> str:
     """The same as data."""
-    planner, plan = _planned(setup)
-    durations = planner.durations(plan.cuts, plan.order)
-    stages = [_stage(plan, durations, place) for place in range(len(plan.order))]
+    planner, plan = _plan_stages(setup)
+    durations = planner.stage_durations(plan.cuts, plan.order)
+    stages = [_stage_to_json(plan, durations, place) for place in range(len(plan.order))]
     return json.dumps({"job": job.title, "period_s": plan.period, "stages": stages})
 
 
-def _planned(setup: PipelineSetup) -> tuple[Planner, Plan]:
-    planner = setup.planner()
-    return planner, planner.plan(setup.candidates())
+def _plan_stages(setup: PipelineSetup) -> tuple[PipelinePlanner, PipelinePlan]:
+    planner = setup.build_planner()
+    return planner, planner.plan_layout(setup.candidate_devices())
 
 
-def _stage(plan: Plan, durations: Durations, place: int) -> dict[str, Any]:
-    layers = plan.stages[place]
+def _stage_to_json(plan: PipelinePlan, durations: StageDurations, place: int) -> dict[str, Any]:
+    layers = plan.stage_layers[place]
     return {
         "device": plan.order[place],
         "layers": [layers[0], layers[-1]],
@@ -63,44 +65,51 @@ def _stage(plan: Plan, durations: Durations, place: int) -> dict[str, Any]:
     }
 
 
-def _table(plan: Plan, durations: Durations) -> Any:
+def _stage_table(plan: PipelinePlan, durations: StageDurations) -> Any:
     drawn = plain_table("stage", "device", "layers", "computes", "sends on", "batches in flight")
     for place in range(len(plan.order)):
-        stage = _stage(plan, durations, place)
+        stage = _stage_to_json(plan, durations, place)
         first, last = stage["layers"]
-        sends = seconds(stage["send_s"]) if stage["send_s"] else "-"
-        row = (str(place), stage["device"], f"{first}-{last}", seconds(stage["compute_s"]), sends, str(stage["window"]))
+        sends = format_seconds(stage["send_s"]) if stage["send_s"] else "-"
+        row = (
+            str(place),
+            stage["device"],
+            f"{first}-{last}",
+            format_seconds(stage["compute_s"]),
+            sends,
+            str(stage["window"]),
+        )
         drawn.add_row(*row)
     return drawn
 
 
-def _limit(plan: Plan, durations: Durations, parts: int) -> str:
+def _bottleneck_text(plan: PipelinePlan, durations: StageDurations, parts: int) -> str:
     """What the period comes from, in one sentence."""
     computing = [there + back for there, back in zip(durations.forward, durations.backward, strict=True)]
     busiest = max(range(len(computing)), key=lambda place: computing[place])
-    if computing[busiest] >= durations.floor():
+    if computing[busiest] >= durations.min_period():
         limit = f"stage {busiest} on {plan.order[busiest]} is the slowest"
     else:
         link = max(range(len(durations.down)), key=lambda place: max(durations.down[place], durations.up[place]))
         limit = f"the link from {plan.order[link]} to {plan.order[link + 1]} is the slowest"
-    least = parts * durations.floor()
+    least = parts * durations.min_period()
     if plan.period <= 1.001 * least:
         return limit
     cause = "more batches in flight" if parts == 1 else "a pipeline that does not run dry after every batch"
-    return f"{limit}; {cause} would bring it down to {seconds(least)}"
+    return f"{limit}; {cause} would bring it down to {format_seconds(least)}"
 
 
-def _bars(setup: PipelineSetup, plan: Plan, durations: Durations) -> list[Bar]:
-    from potluck.planning.gantt import Bar
+def _timeline_bars(setup: PipelineSetup, plan: PipelinePlan, durations: StageDurations) -> list[GanttBar]:
+    from potluck.planning.gantt_chart import GanttBar
     from potluck.planning.schedule import simulate_pipeline
 
-    parts = setup.settings.schedule.parts
+    parts = setup.settings.schedule.micro_batch_count
     timeline = simulate_pipeline(
         durations.forward, durations.backward, durations.down, durations.up, max(2, _DRAWN // parts),
         "1f1b" if parts == 1 else "gpipe", windows=plan.windows if parts == 1 else None, micro_batches=parts,
     )  # fmt: skip
     return [
-        Bar(f"{place} {plan.order[place]}", bar.begin, bar.end, f"{bar.kind[0].upper()}{bar.batch}")
+        GanttBar(f"{place} {plan.order[place]}", bar.begin, bar.end, f"{bar.kind[0].upper()}{bar.batch}")
         for place, stage in enumerate(timeline.bars)
         for bar in stage
     ]

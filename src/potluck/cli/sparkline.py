@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-__all__ = ["Trail", "sparkline"]
+__all__ = ["BoundedCurve", "draw_sparkline"]
 
 _LEVELS = "▁▂▃▄▅▆▇█"
 
 Point = tuple[float, float]
 
 
-class Trail:
+class BoundedCurve:
     """A curve that grows without end and is kept by a bounded number of its points."""
 
     def __init__(self, most: int = 1024) -> None:
@@ -21,7 +21,7 @@ class Trail:
         self._every = 1
         self._seen = 0
 
-    def add(self, at: float, value: float) -> None:
+    def add_point(self, at: float, value: float) -> None:
         if self._seen % self._every == 0:
             self.points.append((at, value))
         self._seen += 1
@@ -30,7 +30,7 @@ class Trail:
             self._every *= 2
 
 
-def sparkline(points: Sequence[Point], width: int, until: float, low: float = 0.0, high: float = 1.0) -> str:
+def draw_sparkline(points: Sequence[Point], width: int, until: float, low: float = 0.0, high: float = 1.0) -> str:
     """The curve from 0 to `until` in `width` columns: each shows the newest value by then; it ends with its points."""
     if not points or until <= 0:
         return ""
@@ -39,10 +39,10 @@ def sparkline(points: Sequence[Point], width: int, until: float, low: float = 0.
     for column in range(1, columns + 1):
         while place + 1 < len(points) and points[place + 1][0] <= until * column / width:
             place += 1
-        line += _level(points[place][1], low, high)
+        line += _level_char(points[place][1], low, high)
     return line
 
 
-def _level(value: float, low: float, high: float) -> str:
+def _level_char(value: float, low: float, high: float) -> str:
     place = (value - low) / (high - low) * len(_LEVELS)
     return _LEVELS[min(max(int(place), 0), len(_LEVELS) - 1)]

@@ -1,12 +1,12 @@
 """What is trained on: data sets by name or of one's own, their batches, and who holds which samples."""
 
-from potluck.data.augment import CropFlip
-from potluck.data.catalogue import Check, check, info, load, names, parse
-from potluck.data.chart import chart
-from potluck.data.own import from_tensors, from_torch
+from potluck.data.augmentation import CropFlip
+from potluck.data.data_splits import Split
+from potluck.data.dataset_catalogue import Check, check, info, load, names, parse
+from potluck.data.dataset_source import Info, Source
 from potluck.data.samples import Dataset, Indices, Samples, Scaling
-from potluck.data.source import Info, Source
-from potluck.data.splits import Split
+from potluck.data.split_chart import chart
+from potluck.data.tensor_dataset import from_tensors, from_torch
 
 __all__ = [
     "Check",

@@ -8,18 +8,18 @@ from typing import ClassVar, Literal
 import numpy as np
 import torch
 
-from potluck.data.augment import CropFlip
-from potluck.data.files import File, read_file
+from potluck.data.augmentation import CropFlip
+from potluck.data.dataset_files import PublishedFile, read_published_file
+from potluck.data.dataset_source import PublishedSource
 from potluck.data.samples import Dataset, Samples, Scaling
-from potluck.data.source import Published
 
-__all__ = ["Cifar10", "Cifar100"]
+__all__ = ["Cifar10Source", "Cifar100Source"]
 
 _IMAGE = (3, 32, 32)
 _PIXELS = 3 * 32 * 32
 
 
-class _Cifar(Published, frozen=True, kw_only=True):
+class _CifarSource(PublishedSource, frozen=True, kw_only=True):
     """`files` lists the training files, then one test file."""
 
     shape: ClassVar[tuple[int, ...]] = _IMAGE
@@ -28,30 +28,30 @@ class _Cifar(Published, frozen=True, kw_only=True):
     augmentation: ClassVar[CropFlip | None] = CropFlip()
 
     def read(self, root: Path | None) -> Dataset:
-        folder = self.folder(root)
-        train = self._samples(folder, self.files[:-1])
-        test = self._samples(folder, self.files[-1:])
+        folder = self.find_dataset_folder(root)
+        train = self._read_samples(folder, self.files[:-1])
+        test = self._read_samples(folder, self.files[-1:])
         return Dataset(name=self.name, train=train, test=test, classes=self.class_names())
 
     def _label_columns(self) -> tuple[int, int]:
         """How many label bytes an image has, and which of them counts."""
         return 1, 0
 
-    def _samples(self, folder: Path, files: tuple[File, ...]) -> Samples:
+    def _read_samples(self, folder: Path, files: tuple[PublishedFile, ...]) -> Samples:
         columns, label = self._label_columns()
         row = columns + _PIXELS
         count = sum(file.size for file in files) // row
         x, y = np.empty((count, _PIXELS), np.uint8), np.empty(count, np.int64)
         start = 0
         for file in files:
-            rows = read_file(folder, file).reshape(-1, row)
+            rows = read_published_file(folder, file).reshape(-1, row)
             x[start : start + len(rows)] = rows[:, columns:]
             y[start : start + len(rows)] = rows[:, label]
             start += len(rows)
         return Samples(torch.from_numpy(x).view(-1, *_IMAGE), torch.from_numpy(y), scaling=self.scaling)
 
 
-class Cifar10(_Cifar, frozen=True, kw_only=True, tag="cifar10"):
+class Cifar10Source(_CifarSource, frozen=True, kw_only=True, tag="cifar10"):
     about: ClassVar[str] = "photographs of 10 kinds of animals and vehicles (Krizhevsky 2009)"
     get: ClassVar[str] = (
         "get 'CIFAR-10 binary version' from Alex Krizhevsky's page at the University of Toronto"
@@ -59,13 +59,25 @@ class Cifar10(_Cifar, frozen=True, kw_only=True, tag="cifar10"):
     )
     folders: ClassVar[tuple[str, ...]] = ("cifar-10-batches-bin",)
     marker: ClassVar[str] = "data_batch_1.bin"
-    files: ClassVar[tuple[File, ...]] = (
-        File("data_batch_1.bin", 30_730_000, "sha256:cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5"),
-        File("data_batch_2.bin", 30_730_000, "sha256:a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed"),
-        File("data_batch_3.bin", 30_730_000, "sha256:bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67"),
-        File("data_batch_4.bin", 30_730_000, "sha256:014e562d6e23c72197cc727519169a60359f5eccd8945ad5a09d710285ff4e48"),
-        File("data_batch_5.bin", 30_730_000, "sha256:755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add"),
-        File("test_batch.bin", 30_730_000, "sha256:8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b"),
+    files: ClassVar[tuple[PublishedFile, ...]] = (
+        PublishedFile(
+            "data_batch_1.bin", 30_730_000, "sha256:cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5"
+        ),
+        PublishedFile(
+            "data_batch_2.bin", 30_730_000, "sha256:a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed"
+        ),
+        PublishedFile(
+            "data_batch_3.bin", 30_730_000, "sha256:bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67"
+        ),
+        PublishedFile(
+            "data_batch_4.bin", 30_730_000, "sha256:014e562d6e23c72197cc727519169a60359f5eccd8945ad5a09d710285ff4e48"
+        ),
+        PublishedFile(
+            "data_batch_5.bin", 30_730_000, "sha256:755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add"
+        ),
+        PublishedFile(
+            "test_batch.bin", 30_730_000, "sha256:8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b"
+        ),
     )
     scaling: ClassVar[Scaling] = Scaling((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616), 255.0)
 
@@ -73,7 +85,7 @@ class Cifar10(_Cifar, frozen=True, kw_only=True, tag="cifar10"):
         return ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 
-class Cifar100(_Cifar, frozen=True, kw_only=True, tag="cifar100"):
+class Cifar100Source(_CifarSource, frozen=True, kw_only=True, tag="cifar100"):
     """`labels`: the 100 fine classes, or the 20 coarse ones that they fall into."""
 
     labels: Literal["fine", "coarse"] = "fine"
@@ -85,9 +97,13 @@ class Cifar100(_Cifar, frozen=True, kw_only=True, tag="cifar100"):
     )
     folders: ClassVar[tuple[str, ...]] = ("cifar-100-binary",)
     marker: ClassVar[str] = "train.bin"
-    files: ClassVar[tuple[File, ...]] = (
-        File("train.bin", 153_700_000, "sha256:f31298fc616915fa142368359df1c4ca2ae984d6915ca468b998a5ec6aeebf29"),
-        File("test.bin", 30_740_000, "sha256:d8b1e6b7b3bee4020055f0699b111f60b1af1e262aeb93a0b659061746f8224a"),
+    files: ClassVar[tuple[PublishedFile, ...]] = (
+        PublishedFile(
+            "train.bin", 153_700_000, "sha256:f31298fc616915fa142368359df1c4ca2ae984d6915ca468b998a5ec6aeebf29"
+        ),
+        PublishedFile(
+            "test.bin", 30_740_000, "sha256:d8b1e6b7b3bee4020055f0699b111f60b1af1e262aeb93a0b659061746f8224a"
+        ),
     )
     scaling: ClassVar[Scaling] = Scaling((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762), 255.0)
 

@@ -11,38 +11,38 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from potluck.data.augment import CropFlip
-from potluck.data.holdout import holdout
+from potluck.data.augmentation import CropFlip
+from potluck.data.dataset_source import BUILT_IN, Info, Source
+from potluck.data.holdout_split import split_holdout
 from potluck.data.samples import Dataset, Samples, Scaling
-from potluck.data.source import BUILT_IN, Info, Source
 from potluck.errors import DataError
 
-__all__ = ["Digits"]
+__all__ = ["DigitsSource"]
 
 _TEST = 360
 _SCALING = Scaling((0.3058,), (0.3766,), 16.0)
 _INSTALL = "pip install 'potluck[digits]'"
 
 
-class Digits(Source, frozen=True, kw_only=True, tag="digits"):
+class DigitsSource(Source, frozen=True, kw_only=True, tag="digits"):
     augmentation: ClassVar[CropFlip | None] = CropFlip(rows=1, columns=1, flip=False)
 
     def read(self, root: Path | None) -> Dataset:
-        images, labels = _stored()
+        images, labels = _read_digits()
         x = torch.from_numpy(images.astype(np.uint8)).view(-1, 1, 8, 8)
         y = torch.from_numpy(labels)
-        train, test = (Samples(x[part], y[part], scaling=_SCALING) for part in holdout(labels, _TEST))
+        train, test = (Samples(x[part], y[part], scaling=_SCALING) for part in split_holdout(labels, _TEST))
         return Dataset(name=self.name, train=train, test=test, classes=tuple("0123456789"))
 
     def info(self, root: Path | None) -> Info:
         return Info(
             name=self.name, about="handwritten digits embedded in scikit-learn (Alpaydin, Kaynak 1998)",
             shape=(1, 8, 8), classes=tuple("0123456789"), train=1797 - _TEST, test=_TEST, sample_bytes=64,
-            place=BUILT_IN, get=_INSTALL, options=self.options(),
+            place=BUILT_IN, get=_INSTALL, options=self.option_values(),
         )  # fmt: skip
 
 
-def _stored() -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+def _read_digits() -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
     """The file that scikit-learn carries, read without importing the library, which takes over a second."""
     spec = importlib.util.find_spec("sklearn")
     places = [] if spec is None else [Path(place) for place in spec.submodule_search_locations or ()]

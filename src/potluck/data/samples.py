@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from potluck.data.augment import CropFlip
+from potluck.data.augmentation import CropFlip
 from potluck.errors import DataError
 
 __all__ = ["PLAIN", "Dataset", "Indices", "Samples", "Scaling"]
@@ -31,7 +31,7 @@ class Scaling:
         if len(self.mean) != len(self.std) or min(self.std) <= 0 or self.unit <= 0:
             raise DataError(f"normalisation needs as many means as positive deviations, got {self.mean} and {self.std}")
 
-    def apply(self, stored: Tensor) -> Tensor:
+    def scale_inputs(self, stored: Tensor) -> Tensor:
         """New float32 inputs; one multiplication and one addition, whatever was stored."""
         if self == PLAIN:
             return stored.to(torch.float32, copy=True)
@@ -81,7 +81,7 @@ class Samples:
         return tuple(self.x.shape[1:])
 
     @property
-    def draws(self) -> bool:
+    def needs_rng(self) -> bool:
         """Whether batches can be drawn at random, by a generator."""
         return self.augmentation is not None
 
@@ -98,9 +98,9 @@ class Samples:
         chosen = torch.from_numpy(np.ascontiguousarray(indices, dtype=np.int64))
         inputs = self.x.index_select(0, chosen)
         if rng is not None and self.augmentation is not None:
-            inputs = self.augmentation.apply(inputs, rng)
+            inputs = self.augmentation.augment_images(inputs, rng)
         if self.scaling is not PLAIN or inputs.dtype != torch.float32:  # else they are fresh and fit already
-            inputs = self.scaling.apply(inputs)
+            inputs = self.scaling.scale_inputs(inputs)
         return inputs, self.y.index_select(0, chosen)
 
 
@@ -130,7 +130,7 @@ class Dataset:
         """One input as stored, which is what it costs to keep or to send."""
         return int(np.prod(self.shape)) * self.train.x.element_size()
 
-    def augmented(self, augmentation: CropFlip | None) -> Dataset:
+    def with_augmentation(self, augmentation: CropFlip | None) -> Dataset:
         """The same data with its training samples varied in every batch."""
         return dataclasses.replace(self, train=dataclasses.replace(self.train, augmentation=augmentation))
 

@@ -11,12 +11,12 @@ import numpy.typing as npt
 import torch
 from msgspec import Meta
 
-from potluck.data.augment import CropFlip
-from potluck.data.files import LARGEST_BYTES
+from potluck.data.augmentation import CropFlip
+from potluck.data.dataset_files import LARGEST_BYTES
+from potluck.data.dataset_source import BUILT_IN, Info, Source
 from potluck.data.samples import Dataset, Samples, Scaling
-from potluck.data.source import BUILT_IN, Info, Source
 
-__all__ = ["Synthetic"]
+__all__ = ["SyntheticSource"]
 
 _CHUNK = 1024
 _BLOBS = 3
@@ -26,7 +26,7 @@ _SCALING = Scaling((_GREY / _STEP,), (1.0,), _STEP)
 Floats = npt.NDArray[np.float32]
 
 
-class Synthetic(Source, frozen=True, kw_only=True, tag="synthetic"):
+class SyntheticSource(Source, frozen=True, kw_only=True, tag="synthetic"):
     """Any shape, any number of classes; `noise` is against a signal of about one, `owners` deals samples to owners."""
 
     classes: Annotated[int, Meta(ge=1)] = 10
@@ -48,21 +48,21 @@ class Synthetic(Source, frozen=True, kw_only=True, tag="synthetic"):
 
     def read(self, root: Path | None) -> Dataset:
         rng = np.random.default_rng(self.seed)
-        prototypes = np.stack([_prototype(self.shape, rng) for _ in range(self.classes)])
-        train, test = (self._samples(count, prototypes, rng) for count in (self.train, self.test))
+        prototypes = np.stack([_class_prototype(self.shape, rng) for _ in range(self.classes)])
+        train, test = (self._generate_samples(count, prototypes, rng) for count in (self.train, self.test))
         return Dataset(name=self.name, train=train, test=test, classes=self._class_names())
 
     def info(self, root: Path | None) -> Info:
         return Info(
             name=self.name, about="invented images, one pattern of blobs per class", shape=self.shape,
             classes=self._class_names(), train=self.train, test=self.test, sample_bytes=math.prod(self.shape),
-            place=BUILT_IN, get="nothing to get", options=self.options(),
+            place=BUILT_IN, get="nothing to get", options=self.option_values(),
         )  # fmt: skip
 
     def _class_names(self) -> tuple[str, ...]:
         return tuple(str(number) for number in range(self.classes))
 
-    def _samples(self, count: int, prototypes: Floats, rng: np.random.Generator) -> Samples:
+    def _generate_samples(self, count: int, prototypes: Floats, rng: np.random.Generator) -> Samples:
         y = rng.permutation(np.arange(count) % self.classes)
         x = np.empty((count, *self.shape), np.uint8)
         for start in range(0, count, _CHUNK):
@@ -73,7 +73,7 @@ class Synthetic(Source, frozen=True, kw_only=True, tag="synthetic"):
         return Samples(torch.from_numpy(x), torch.from_numpy(y), owner=owner, scaling=_SCALING)
 
 
-def _prototype(shape: tuple[int, ...], rng: np.random.Generator) -> Floats:
+def _class_prototype(shape: tuple[int, ...], rng: np.random.Generator) -> Floats:
     """A few round blobs of random place, width and sign per channel; plain noise where there is no image."""
     if len(shape) != 3:
         return rng.standard_normal(shape, np.float32)

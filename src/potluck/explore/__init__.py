@@ -9,16 +9,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from potluck.explore.expedition import Expedition, Findings, Progress
-from potluck.explore.likeness import as_in
+from potluck.explore.candidate_evaluator import CandidateEvaluator
+from potluck.explore.evaluation_cache import EvaluationCache, settings_digest
+from potluck.explore.evaluation_workers import Asker, evaluate_in_process, evaluation_processes
+from potluck.explore.exploration_run import ExplorationProgress, ExplorationResult, ExplorationRun
+from potluck.explore.job_exploration import settings_from_job
 from potluck.explore.settings import Exploration
-from potluck.explore.shelf import Shelf, digest
-from potluck.explore.trial import Trial
-from potluck.explore.workers import Asker, here, processes
-from potluck.settings import encode
-from potluck.task import Task, TaskSettings, build
+from potluck.settings import encode_settings
+from potluck.task import Task, TaskSettings, build_task
 
-__all__ = ["Exploration", "Findings", "Progress", "as_in", "explore"]
+__all__ = ["Exploration", "ExplorationProgress", "ExplorationResult", "explore", "settings_from_job"]
 
 
 def explore(
@@ -27,21 +27,23 @@ def explore(
     *,
     root: Path | None = None,
     cache: Path | None = None,
-    progress: Callable[[Progress], None] = lambda _: None,
-) -> Findings:
+    progress: Callable[[ExplorationProgress], None] = lambda _: None,
+) -> ExplorationResult:
     """Search; `cache` is a file that keeps every evaluation, so that the same call goes on after a stop."""
-    built = task if isinstance(task, Task) else build(task, root)
-    trial = Trial(built, settings)
-    named = built.name if isinstance(task, Task) else encode(task)
-    shelf = Shelf(cache, digest(named, settings.judged_by))
-    with _asker(task, root, settings, trial) as ask:
-        return Expedition(built.name, trial.width, settings, ask, shelf, progress).findings()
+    built = task if isinstance(task, Task) else build_task(task, root)
+    trial = CandidateEvaluator(built, settings)
+    named = built.name if isinstance(task, Task) else encode_settings(task)
+    shelf = EvaluationCache(cache, settings_digest(named, settings.evaluation_settings))
+    with _open_evaluator(task, root, settings, trial) as ask:
+        return ExplorationRun(built.name, trial.slimmable, settings, ask, shelf, progress).run_search()
 
 
 @contextmanager
-def _asker(task: TaskSettings | str | Task, root: Path | None, settings: Exploration, trial: Trial) -> Iterator[Asker]:
+def _open_evaluator(
+    task: TaskSettings | str | Task, root: Path | None, settings: Exploration, trial: CandidateEvaluator
+) -> Iterator[Asker]:
     if settings.processes == 0 or isinstance(task, Task):  # a user's own objects may not survive being sent
-        yield here(trial)
+        yield evaluate_in_process(trial)
     else:
-        with processes(settings.processes, task, root, settings, trial.weights) as ask:
+        with evaluation_processes(settings.processes, task, root, settings, trial.weights) as ask:
             yield ask

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from potluck.planning.pareto import Cost
+from potluck.planning.pareto_table import Cost
 from potluck.settings import Settings
 
 __all__ = ["Exploration"]
@@ -45,7 +45,7 @@ class Exploration(Settings, frozen=True, kw_only=True):
         return self.units == "random" if self.scaled is None else self.scaled
 
     @property
-    def judged_by(self) -> dict[str, object]:
+    def evaluation_settings(self) -> dict[str, object]:
         """The settings that an evaluation's result depends on."""
         names = (
             "batches", "batch", "lr", "momentum", "warmup", "held_out", "measure", "units", "scales", "static",

@@ -6,31 +6,31 @@ from collections import Counter
 from functools import cached_property
 
 from potluck.errors import SettingError
-from potluck.fleet.devices import LINKS, PRESETS, Device, Group, Link, expand
-from potluck.fleet.faults import Change, Fault
-from potluck.fleet.script import script, speed
-from potluck.fleet.traces import Constant, Trace
+from potluck.fleet.faults import Fault, FleetChange
+from potluck.fleet.fleet_devices import LINKS, PRESETS, Device, DeviceGroup, Link, expand_group
+from potluck.fleet.fleet_events import device_speed, fleet_changes
+from potluck.fleet.traces import ConstantTrace, Trace
 from potluck.settings import Settings
 from potluck.units import FlopsPerSecond, Seconds
 
 __all__ = [
     "LINKS",
     "PRESETS",
-    "Change",
-    "Constant",
-    "Coordinator",
+    "ConstantTrace",
+    "CoordinatorMachine",
     "Device",
+    "DeviceGroup",
     "Fault",
     "Fleet",
-    "Group",
+    "FleetChange",
     "Link",
     "Trace",
-    "script",
-    "speed",
+    "device_speed",
+    "fleet_changes",
 ]
 
 
-class Coordinator(Settings, frozen=True, kw_only=True):
+class CoordinatorMachine(Settings, frozen=True, kw_only=True):
     """The machine that holds the model; its link is shared by all transfers."""
 
     link: str | Link = "server"
@@ -41,15 +41,15 @@ class Coordinator(Settings, frozen=True, kw_only=True):
             raise ValueError(f"link {self.link!r} is not known; choose from {', '.join(LINKS)} or give a table")
 
     @property
-    def access(self) -> Link:
+    def resolved_link(self) -> Link:
         return LINKS[self.link] if isinstance(self.link, str) else self.link
 
 
 class Fleet(Settings, frozen=True, kw_only=True, dict=True):
     """`fleet.toml`: who may take part, how they are connected, and what goes wrong."""
 
-    devices: tuple[Group, ...]
-    coordinator: Coordinator = Coordinator()
+    devices: tuple[DeviceGroup, ...]
+    coordinator: CoordinatorMachine = CoordinatorMachine()
     faults: tuple[Fault, ...] = ()
     notice: Seconds = Seconds(0.05)  # until a dropped connection is noticed
     lease: Seconds = Seconds(5)  # until a silent device is taken for lost
@@ -61,10 +61,10 @@ class Fleet(Settings, frozen=True, kw_only=True, dict=True):
         if twice:
             raise ValueError(f"device name {twice[0]!r} is used twice; give each group its own `name`")
         for rule, fault in enumerate(self.faults):
-            if not any(fault.names(device.name) for device in self.members):
+            if not any(fault.matches_device(device.name) for device in self.members):
                 raise SettingError(f"faults[{rule}].device", f"no device is called {fault.device!r}")
 
     @cached_property
     def members(self) -> tuple[Device, ...]:
         """Every device, in the file's order."""
-        return tuple(device for group in self.devices for device in expand(group))
+        return tuple(device for group in self.devices for device in expand_group(group))

@@ -19,7 +19,7 @@ import numpy as np
 from potluck.settings import Part
 from potluck.units import Seconds
 
-__all__ = ["Constant", "FromCsv", "Piecewise", "RandomWalk", "Trace"]
+__all__ = ["ConstantTrace", "CsvTrace", "PiecewiseTrace", "RandomWalkTrace", "Trace"]
 
 Level = Annotated[float, msgspec.Meta(ge=0.0)]
 Piece = tuple[float, float]
@@ -28,29 +28,29 @@ Piece = tuple[float, float]
 class Trace(Part, frozen=True, kw_only=True):
     """A level over time, relative to nominal (1.0)."""
 
-    def pieces(self, rng: np.random.Generator) -> Iterator[Piece]:
+    def level_intervals(self, rng: np.random.Generator) -> Iterator[Piece]:
         raise NotImplementedError
 
     @property
-    def steady(self) -> float | None:
+    def constant_level(self) -> float | None:
         """The level if it never changes, else None."""
         return None
 
 
-class Constant(Trace, frozen=True, kw_only=True, tag="constant"):
+class ConstantTrace(Trace, frozen=True, kw_only=True, tag="constant"):
     """Always the same level."""
 
     level: Level = 1.0
 
-    def pieces(self, rng: np.random.Generator) -> Iterator[Piece]:
+    def level_intervals(self, rng: np.random.Generator) -> Iterator[Piece]:
         yield math.inf, self.level
 
     @property
-    def steady(self) -> float | None:
+    def constant_level(self) -> float | None:
         return self.level
 
 
-class Piecewise(Trace, frozen=True, kw_only=True, tag="piecewise"):
+class PiecewiseTrace(Trace, frozen=True, kw_only=True, tag="piecewise"):
     """Levels that change at given times: `at = ["0 s", "30 s"]`, `levels = [1.0, 0.4]`; `repeat` starts over."""
 
     at: tuple[Seconds, ...]
@@ -69,7 +69,7 @@ class Piecewise(Trace, frozen=True, kw_only=True, tag="piecewise"):
         if self.repeat is not None and not any(self.levels):
             raise ValueError("a trace of zeros that repeats never gets anything done; leave `repeat` out")
 
-    def pieces(self, rng: np.random.Generator) -> Iterator[Piece]:
+    def level_intervals(self, rng: np.random.Generator) -> Iterator[Piece]:
         ends = [float(at) for at in self.at[1:]]
         if self.repeat is None:
             yield from zip([*ends, math.inf], self.levels, strict=True)
@@ -80,7 +80,7 @@ class Piecewise(Trace, frozen=True, kw_only=True, tag="piecewise"):
             start += self.repeat
 
 
-class RandomWalk(Trace, frozen=True, kw_only=True, tag="random-walk"):
+class RandomWalkTrace(Trace, frozen=True, kw_only=True, tag="random-walk"):
     """A level that moves by up to `step` every `every`, reflected at `low` and `high`."""
 
     low: Level = 0.3
@@ -94,15 +94,15 @@ class RandomWalk(Trace, frozen=True, kw_only=True, tag="random-walk"):
         if not self.every > 0:
             raise ValueError("`every` must be above 0")
 
-    def pieces(self, rng: np.random.Generator) -> Iterator[Piece]:
+    def level_intervals(self, rng: np.random.Generator) -> Iterator[Piece]:
         level, until = rng.uniform(self.low, self.high), 0.0
         while True:
             until += self.every
             yield until, level
-            level = _reflect(level + rng.uniform(-self.step, self.step), self.low, self.high)
+            level = _reflect_level(level + rng.uniform(-self.step, self.step), self.low, self.high)
 
 
-class FromCsv(Trace, frozen=True, kw_only=True, tag="csv"):
+class CsvTrace(Trace, frozen=True, kw_only=True, tag="csv"):
     """Levels read from a CSV file with two columns, seconds and level; a header line is allowed.
 
     What was read stays with the trace, so that it can be sent to where the file is not.
@@ -112,14 +112,14 @@ class FromCsv(Trace, frozen=True, kw_only=True, tag="csv"):
     rows: tuple[tuple[float, ...], ...] = ()
 
     def __post_init__(self) -> None:
-        pairs = self._checked([(row[0], row[-1]) for row in self.rows]) if self.rows else self._read()
+        pairs = self._check_levels([(row[0], row[-1]) for row in self.rows]) if self.rows else self._read_csv()
         msgspec.structs.force_setattr(self, "rows", tuple(pairs))
 
-    def pieces(self, rng: np.random.Generator) -> Iterator[Piece]:
+    def level_intervals(self, rng: np.random.Generator) -> Iterator[Piece]:
         ends = [at for at, _ in self.rows[1:]] + [math.inf]
         yield from zip(ends, (level for _, level in self.rows), strict=True)
 
-    def _read(self) -> list[Piece]:
+    def _read_csv(self) -> list[Piece]:
         try:
             with Path(self.file).open(newline="") as lines:
                 rows = [row for row in csv.reader(lines) if row]
@@ -131,9 +131,9 @@ class FromCsv(Trace, frozen=True, kw_only=True, tag="csv"):
             rows = rows[1:]
         if not rows or not all(len(row) == 2 and _is_number(row[0]) and _is_number(row[1]) for row in rows):
             raise ValueError(f"trace file {self.file!r} needs two columns of numbers: seconds, level")
-        return self._checked([(float(at), float(level)) for at, level in rows])
+        return self._check_levels([(float(at), float(level)) for at, level in rows])
 
-    def _checked(self, pairs: list[Piece]) -> list[Piece]:
+    def _check_levels(self, pairs: list[Piece]) -> list[Piece]:
         if pairs[0][0] < 0 or any(b[0] <= a[0] for a, b in pairwise(pairs)) or min(level for _, level in pairs) < 0:
             raise ValueError(
                 f"trace file {self.file!r}: seconds must rise from 0 or later and levels must not be negative"
@@ -141,7 +141,7 @@ class FromCsv(Trace, frozen=True, kw_only=True, tag="csv"):
         return pairs
 
 
-def _reflect(level: float, low: float, high: float) -> float:
+def _reflect_level(level: float, low: float, high: float) -> float:
     if level < low:
         return min(2 * low - level, high)
     if level > high:

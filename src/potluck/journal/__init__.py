@@ -12,16 +12,26 @@ from typing import BinaryIO, Self
 import msgspec
 
 from potluck.errors import RunError
-from potluck.journal.records import Instant, Record, Scalar, Span
-from potluck.journal.tally import ACCOUNT, Tally
+from potluck.journal.journal_records import Instant, JournalRecord, Scalar, Span
+from potluck.journal.journal_totals import ACCOUNT, JournalTotals
 
-__all__ = ["ACCOUNT", "Instant", "Journal", "Record", "Scalar", "Span", "Tally", "read", "tail"]
+__all__ = [
+    "ACCOUNT",
+    "Instant",
+    "Journal",
+    "JournalRecord",
+    "JournalTotals",
+    "Scalar",
+    "Span",
+    "read_journal",
+    "read_journal_tail",
+]
 
 
 class Journal:
     """Appends records to a file, or to nothing, and counts them; `position` is where a checkpoint may cut it."""
 
-    def __init__(self, path: Path | None = None, position: int = 0, tally: Tally | None = None) -> None:
+    def __init__(self, path: Path | None = None, position: int = 0, tally: JournalTotals | None = None) -> None:
         self._encode = msgspec.json.Encoder().encode
         self._tally = tally
         self._file: BinaryIO | None = None
@@ -35,9 +45,9 @@ class Journal:
             self._file.truncate(position)
             self._file.seek(position)
 
-    def write(self, record: Record) -> None:
+    def write_record(self, record: JournalRecord) -> None:
         if self._tally is not None:
-            self._tally.add(record)
+            self._tally.add_record(record)
         if self._file is not None:
             self._file.write(self._encode(record) + b"\n")
 
@@ -45,7 +55,7 @@ class Journal:
         """How long the journal is, what is not yet on the disk included."""
         return self._file.tell() if self._file is not None else 0
 
-    def flush(self) -> int:
+    def sync_to_disk(self) -> int:
         """Bring all records to the disk and tell how long the journal is."""
         if self._file is None:
             return 0
@@ -53,7 +63,7 @@ class Journal:
         os.fsync(self._file.fileno())
         return self._file.tell()
 
-    def spill(self) -> None:
+    def flush_buffer(self) -> None:
         """Let others see what was written so far."""
         if self._file is not None:
             self._file.flush()
@@ -72,7 +82,7 @@ class Journal:
         self.close()
 
 
-def read(path: Path) -> Iterator[Span | Instant | Scalar]:
+def read_journal(path: Path) -> Iterator[Span | Instant | Scalar]:
     """The records of a journal, one by one; a torn last line (a crash while writing) is left out."""
     decode = msgspec.json.Decoder(Span | Instant | Scalar).decode
     try:
@@ -89,7 +99,7 @@ def read(path: Path) -> Iterator[Span | Instant | Scalar]:
                 raise RunError(f"{path}, line {number}, is not a record: {error}") from None
 
 
-def tail(path: Path, nbytes: int) -> list[Span | Instant | Scalar]:
+def read_journal_tail(path: Path, nbytes: int) -> list[Span | Instant | Scalar]:
     """The last records of a journal that may still be written to; torn lines are left out."""
     decode = msgspec.json.Decoder(Span | Instant | Scalar).decode
     try:

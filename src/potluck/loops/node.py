@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from potluck.journal.records import Record
+from potluck.journal.journal_records import JournalRecord
 from potluck.loops.messages import Message
 
 __all__ = ["COORDINATOR", "Envelope", "Latch", "Node", "Pace", "Step", "Work", "answered"]
@@ -61,7 +61,7 @@ class Node(Protocol):
     def rng(self, *name: object) -> np.random.Generator:
         """A generator that depends on the run's seed, this node's name and `name` only."""
 
-    def record(self, record: Record) -> None:
+    def record(self, record: JournalRecord) -> None:
         """Write to the run's journal."""
 
 

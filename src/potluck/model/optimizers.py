@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from potluck.settings import Part
 
-__all__ = ["Adam", "Constant", "Cosine", "Optimizer", "Schedule", "Sgd", "Steps"]
+__all__ = ["Adam", "ConstantSchedule", "CosineSchedule", "LearningRateSchedule", "Optimizer", "Sgd", "StepSchedule"]
 
 Positive = Annotated[float, msgspec.Meta(gt=0.0)]
 NonNegative = Annotated[float, msgspec.Meta(ge=0.0)]
@@ -24,10 +24,10 @@ class Optimizer(Part, frozen=True, kw_only=True):
 
     lr: Positive = 1.0
 
-    def build(self, params: Tensor) -> torch.optim.Optimizer:
+    def build_optimizer(self, params: Tensor) -> torch.optim.Optimizer:
         raise NotImplementedError
 
-    def heading(self, moments: Mapping[str, Tensor]) -> Tensor | None:
+    def predicted_step(self, moments: Mapping[str, Tensor]) -> Tensor | None:
         """What the next step would take off the weights if its gradient were as usual; None where nobody can say."""
         raise NotImplementedError
 
@@ -41,13 +41,13 @@ class Sgd(Optimizer, frozen=True, kw_only=True, tag="sgd"):
         if self.nesterov and not self.momentum:
             raise ValueError("`nesterov` needs a `momentum` above 0")
 
-    def build(self, params: Tensor) -> torch.optim.Optimizer:
+    def build_optimizer(self, params: Tensor) -> torch.optim.Optimizer:
         return torch.optim.SGD(
             [nn.Parameter(params)],
             lr=self.lr, momentum=self.momentum, weight_decay=self.weight_decay, nesterov=self.nesterov,
         )  # fmt: skip
 
-    def heading(self, moments: Mapping[str, Tensor]) -> Tensor | None:
+    def predicted_step(self, moments: Mapping[str, Tensor]) -> Tensor | None:
         return self.lr * moments["momentum_buffer"] if self.momentum else None
 
 
@@ -60,13 +60,13 @@ class Adam(Optimizer, frozen=True, kw_only=True, tag="adam"):
     epsilon: Positive = 1e-8
     weight_decay: NonNegative = 0.0
 
-    def build(self, params: Tensor) -> torch.optim.Optimizer:
+    def build_optimizer(self, params: Tensor) -> torch.optim.Optimizer:
         return torch.optim.Adam(
             [nn.Parameter(params)],
             lr=self.lr, betas=(self.beta1, self.beta2), eps=self.epsilon, weight_decay=self.weight_decay,
         )  # fmt: skip
 
-    def heading(self, moments: Mapping[str, Tensor]) -> Tensor | None:
+    def predicted_step(self, moments: Mapping[str, Tensor]) -> Tensor | None:
         steps = float(moments["step"])
         if not steps:
             return None
@@ -75,41 +75,41 @@ class Adam(Optimizer, frozen=True, kw_only=True, tag="adam"):
         return torch.div(self.lr * mean, spread + self.epsilon)
 
 
-class Schedule(Part, frozen=True, kw_only=True):
+class LearningRateSchedule(Part, frozen=True, kw_only=True):
     """A factor on the learning rate, by round."""
 
     warmup: Annotated[int, msgspec.Meta(ge=0)] = 0
 
-    def factor(self, round: int) -> float:
+    def lr_factor(self, round: int) -> float:
         if round < self.warmup:
             return (round + 1) / self.warmup
-        return self.later(round)
+        return self.factor_after_warmup(round)
 
-    def later(self, round: int) -> float:
+    def factor_after_warmup(self, round: int) -> float:
         raise NotImplementedError
 
 
-class Constant(Schedule, frozen=True, kw_only=True, tag="constant"):
-    def later(self, round: int) -> float:
+class ConstantSchedule(LearningRateSchedule, frozen=True, kw_only=True, tag="constant"):
+    def factor_after_warmup(self, round: int) -> float:
         return 1.0
 
 
-class Steps(Schedule, frozen=True, kw_only=True, tag="steps"):
+class StepSchedule(LearningRateSchedule, frozen=True, kw_only=True, tag="steps"):
     """Multiplied by `by` at each of the rounds `at`."""
 
     at: tuple[int, ...]
     by: Positive = 0.1
 
-    def later(self, round: int) -> float:
+    def factor_after_warmup(self, round: int) -> float:
         return float(self.by ** sum(round >= at for at in self.at))
 
 
-class Cosine(Schedule, frozen=True, kw_only=True, tag="cosine"):
+class CosineSchedule(LearningRateSchedule, frozen=True, kw_only=True, tag="cosine"):
     """Down to `floor` over `rounds`."""
 
     rounds: Annotated[int, msgspec.Meta(ge=1)]
     floor: NonNegative = 0.0
 
-    def later(self, round: int) -> float:
+    def factor_after_warmup(self, round: int) -> float:
         share = min(round / self.rounds, 1.0)
         return self.floor + (1 - self.floor) * 0.5 * (1 + math.cos(math.pi * share))

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from potluck.errors import SettingError
-from potluck.recipes import decoupled, pipelines, streaming
+from potluck.recipes import class_group_recipes, pipeline_recipes, streaming_recipes
 from potluck.recipes import fedprox as fedprox  # declares its part
 
-__all__ = ["CATALOGUE", "Recipe", "find"]
+__all__ = ["CATALOGUE", "Recipe", "find_recipe"]
 
 
 class Recipe(NamedTuple):
@@ -126,12 +126,12 @@ CATALOGUE: Mapping[str, Recipe] = {
     "decoupled": Recipe(
         "fedavg in which a device trains the first layers and the groups of channels that its own classes need",
         "Chen and Qin 2020, Exploring decentralized collaboration in heterogeneous edge training",
-        decoupled.DECOUPLED,
+        class_group_recipes.DECOUPLED,
     ),
     "central": Recipe(
         "every round is one device's pass over all of the data: what training in one place comes to",
         "plain stochastic gradient descent",
-        decoupled.CENTRAL,
+        class_group_recipes.CENTRAL,
     ),
     "drop-stragglers": Recipe(
         "fedavg that closes a round when half of the updates are in and does without the others",
@@ -141,72 +141,72 @@ CATALOGUE: Mapping[str, Recipe] = {
     "scadles": Recipe(
         "batches, weights and learning rate follow the streams; old data is dropped, gradients are sent as top-k",
         "Tyagi and Swany 2022, ScaDLES: scalable deep learning over streaming data at the edge",
-        streaming.SCADLES,
+        streaming_recipes.SCADLES,
     ),
     "ddl": Recipe(
         "sync-sgd on streams with one batch size for all: waits for the slowest stream, keeps everything",
         "Tyagi and Swany 2022, ScaDLES: scalable deep learning over streaming data at the edge",
-        streaming.DDL,
+        streaming_recipes.DDL,
     ),
     "scadles-weighted": Recipe(
         "ddl with batches, weights and learning rate that follow the streams",
         "Tyagi and Swany 2022, ScaDLES: scalable deep learning over streaming data at the edge",
-        streaming.WEIGHTED,
+        streaming_recipes.WEIGHTED,
     ),
     "scadles-truncation": Recipe(
         "ddl that keeps only what streamed in since the last batch",
         "Tyagi and Swany 2022, ScaDLES: scalable deep learning over streaming data at the edge",
-        streaming.TRUNCATION,
+        streaming_recipes.TRUNCATION,
     ),
     "scadles-compression": Recipe(
         "ddl that sends the largest tenth of a gradient while that holds most of it",
         "Tyagi and Swany 2022, ScaDLES: scalable deep learning over streaming data at the edge",
-        streaming.COMPRESSION,
+        streaming_recipes.COMPRESSION,
     ),
     "scadles-injection": Recipe(
         "scadles for skewed classes: in every round some devices give some of their raw samples to others",
         "Tyagi and Swany 2022, ScaDLES: scalable deep learning over streaming data at the edge",
-        streaming.INJECTION,
+        streaming_recipes.INJECTION,
     ),
     "scadles-plus": Recipe(
         "scadles whose batches are no more than a device works off, buffers shared by classes, transfers hidden",
         "Potluck; after Tyagi and Swany 2022 and Cai et al. 2022",
-        streaming.PLUS,
+        streaming_recipes.PLUS,
     ),
     "ftpipehd": Recipe(
         "layers over uneven devices, batches flowing through; cuts follow the devices' speeds, deaths cost a batch",
         "Chen et al. 2023, FTPipeHD: a fault-tolerant pipeline-parallel distributed training framework",
-        pipelines.FTPIPEHD,
+        pipeline_recipes.FTPIPEHD,
     ),
     "ftpipehd-as-published": Recipe(
         "ftpipehd with a batch timer, copies every 100 batches, no optimizer state in them, versions mixed",
         "Chen et al. 2023, FTPipeHD: a fault-tolerant pipeline-parallel distributed training framework",
-        pipelines.FTPIPEHD_AS_PUBLISHED,
+        pipeline_recipes.FTPIPEHD_AS_PUBLISHED,
     ),
     "pipedream": Recipe(
         "a pipeline whose layers are cut as if all devices were alike",
         "Narayanan et al. 2019, PipeDream: generalized pipeline parallelism for DNN training",
-        pipelines.PIPEDREAM,
+        pipeline_recipes.PIPEDREAM,
     ),
     "gpipe": Recipe(
         "a pipeline of micro-batches that runs dry after every batch",
         "Huang et al. 2019, GPipe: efficient training of giant neural networks using pipeline parallelism",
-        pipelines.GPIPE,
+        pipeline_recipes.GPIPE,
     ),
     "respipe": Recipe(
         "pipedream whose next stage takes over the layers of a dead one",
         "Li et al. 2021, ResPipe: resilient model-distributed DNN training at edge networks",
-        pipelines.RESPIPE,
+        pipeline_recipes.RESPIPE,
     ),
     "single": Recipe(
         "the whole model on one device",
         "plain stochastic gradient descent",
-        pipelines.SINGLE,
+        pipeline_recipes.SINGLE,
     ),
 }
 
 
-def find(name: str) -> Recipe:
+def find_recipe(name: str) -> Recipe:
     """The recipe of this name."""
     try:
         return CATALOGUE[name]

@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 from torch import Tensor
 
-from potluck.model.local import LocalSgd
+from potluck.model.local_training import LocalSgd
 
 __all__ = ["Proximal"]
 
@@ -17,5 +17,5 @@ class Proximal(LocalSgd, frozen=True, kw_only=True, tag="proximal"):
 
     mu: Annotated[float, msgspec.Meta(ge=0.0)] = 0.01
 
-    def correct(self, gradient: Tensor, weights: Tensor, anchor: Tensor) -> Tensor:
+    def correct_gradient(self, gradient: Tensor, weights: Tensor, anchor: Tensor) -> Tensor:
         return gradient.add(weights - anchor, alpha=self.mu)

@@ -6,22 +6,22 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from potluck.journal import read
-from potluck.report.folder import RunFolder, open_run
-from potluck.report.page import page
-from potluck.report.story import Story
-from potluck.report.view import view
+from potluck.journal import read_journal
+from potluck.report.html_page import render_page
+from potluck.report.run_folder import RunFolder, open_run
+from potluck.report.run_history import RunHistory
+from potluck.report.run_view import build_run_view
 
-__all__ = ["html", "look"]
+__all__ = ["load_run_view", "render_report"]
 
 
-def look(run: RunFolder) -> dict[str, Any]:
+def load_run_view(run: RunFolder) -> dict[str, Any]:
     """What there is to show of one run."""
-    return view(Story().tell(read(run.journal)), run)
+    return build_run_view(RunHistory().add_records(read_journal(run.journal)), run)
 
 
-def html(runs: Sequence[Path]) -> str:
+def render_report(runs: Sequence[Path]) -> str:
     """The report of one run, or of several beside each other."""
-    views = [look(open_run(path)) for path in runs]
+    views = [load_run_view(open_run(path)) for path in runs]
     title = " · ".join(dict.fromkeys(f"{one['title']}, {one['recipe']}" for one in views))
-    return page("report", f"Potluck: {title}", views)
+    return render_page("report", f"Potluck: {title}", views)

@@ -14,20 +14,20 @@ import torch
 from torch import nn
 
 from potluck.errors import RunError
-from potluck.job import Job, load, make
+from potluck.job import Job, load_job, make
 from potluck.loops.node import Node
-from potluck.loops.progress import Ending
-from potluck.run.cutting import is_open
-from potluck.run.gathering import gathered
-from potluck.run.keeper import Keeper, Watch
-from potluck.run.pipeline import PipelineSetup
-from potluck.run.setup import Setup
+from potluck.loops.run_progress import RunOutcome
+from potluck.run.class_group_cut import has_auto_settings
+from potluck.run.final_model import save_final_model
+from potluck.run.pipeline_setup import PipelineSetup
+from potluck.run.rounds_setup import RoundsSetup
+from potluck.run.run_store import RunStore, Watch
 from potluck.task import Task
-from potluck.worlds.simulated import clock
-from potluck.worlds.simulated.pool import Pool
-from potluck.worlds.simulated.world import DeviceError, World
+from potluck.worlds.simulated import virtual_clock
+from potluck.worlds.simulated.compute_pool import ComputePool
+from potluck.worlds.simulated.simulated_world import DeviceError, SimulatedWorld
 
-__all__ = ["Result", "resume", "set_up", "settled", "simulate"]
+__all__ = ["Result", "build_setup", "resolve_auto_settings", "resume", "simulate"]
 
 
 @dataclass(frozen=True)
@@ -60,9 +60,11 @@ def simulate(
     `task` stands in for the job's own; `folder` is where the run is kept (nowhere by default); `threads` are real
     threads beside this one (all cores by default); `watch` is told of every round; `stopping` is asked all the time.
     """
-    job = _job(job)
-    setup = set_up(job, task, data)
-    return _run(setup, Keeper.fresh(setup.job, Path(folder) if folder is not None else None, watch, stopping), threads)
+    job = _load_given_job(job)
+    setup = build_setup(job, task, data)
+    return _execute_run(
+        setup, RunStore.create_run(setup.job, Path(folder) if folder is not None else None, watch, stopping), threads
+    )
 
 
 def resume(
@@ -79,63 +81,65 @@ def resume(
     folder = Path(folder)
     if not (folder / "job.toml").exists():
         raise RunError(f"{folder} is not the folder of a run: it has no job.toml")
-    job = load(folder / "job.toml", overrides)
-    setup = set_up(job, task, data, elsewhere=True)
-    return _run(setup, Keeper.again(job, folder, watch, stopping), threads)
+    job = load_job(folder / "job.toml", overrides)
+    setup = build_setup(job, task, data, elsewhere=True)
+    return _execute_run(setup, RunStore.reopen_run(job, folder, watch, stopping), threads)
 
 
-def _job(job: Job | Mapping[str, Any] | str | Path) -> Job:
+def _load_given_job(job: Job | Mapping[str, Any] | str | Path) -> Job:
     if isinstance(job, Job):
         return job
-    return make(job) if isinstance(job, Mapping) else load(Path(job))
+    return make(job) if isinstance(job, Mapping) else load_job(Path(job))
 
 
-def set_up(job: Job, task: Task | None, data: Path | None, elsewhere: bool = False) -> Setup | PipelineSetup:
+def build_setup(job: Job, task: Task | None, data: Path | None, elsewhere: bool = False) -> RoundsSetup | PipelineSetup:
     """All that a run needs; `elsewhere`: its numbers come from a checkpoint or from the coordinator."""
-    kind = Setup if job.pipeline is None else PipelineSetup
-    return kind.of(job, task, data, elsewhere)
+    kind = RoundsSetup if job.pipeline is None else PipelineSetup
+    return kind.from_job(job, task, data, elsewhere)
 
 
-def settled(job: Job, data: Path | None) -> Job:
+def resolve_auto_settings(job: Job, data: Path | None) -> Job:
     """The job with nothing left open, as all who take part in it must have it."""
-    return set_up(job, None, data).job if is_open(job) else job
+    return build_setup(job, None, data).job if has_auto_settings(job) else job
 
 
-def _run(setup: Setup | PipelineSetup, keeper: Keeper, threads: int | None) -> Result:
+def _execute_run(setup: RoundsSetup | PipelineSetup, keeper: RunStore, threads: int | None) -> Result:
     """Bring everything together and let it run."""
     began = time.perf_counter()
     if keeper.tensors is not None:
         setup.server.restore(keeper.tensors)
-    keeper.attach(setup.server.tensors)
-    with _one_thread_each():
-        ending = _live(setup, keeper, threads)
-    module, carver = setup.finished(), setup.carver if isinstance(setup, Setup) else None
-    summary = keeper.finish(ending, time.perf_counter() - began, gathered(module, carver, keeper.folder))
+    keeper.attach_tensors(setup.server.tensors)
+    with _single_threaded_torch():
+        ending = _simulate_run(setup, keeper, threads)
+    module, carver = setup.trained_module(), setup.extractor if isinstance(setup, RoundsSetup) else None
+    summary = keeper.finish_run(ending, time.perf_counter() - began, save_final_model(module, carver, keeper.folder))
     return Result(ending.status, ending.reason, summary, keeper.folder, module)
 
 
-def _live(setup: Setup | PipelineSetup, keeper: Keeper, threads: int | None) -> Ending:
+def _simulate_run(setup: RoundsSetup | PipelineSetup, keeper: RunStore, threads: int | None) -> RunOutcome:
     job = setup.job
-    pool = Pool(_threads(threads, job), prepare=lambda: torch.set_num_threads(1))
-    world = World(job.fleet, job.seed, keeper.journal, pool)
+    pool = ComputePool(_thread_count(threads, job), prepare=lambda: torch.set_num_threads(1))
+    world = SimulatedWorld(job.fleet, job.seed, keeper.journal, pool)
 
-    def coordinate(node: Node) -> Coroutine[Any, Any, Ending]:
-        return setup.coordinator(node, keeper, keeper.books).main()
+    def start_coordinator(node: Node) -> Coroutine[Any, Any, RunOutcome]:
+        return setup.build_coordinator(node, keeper, keeper.progress).main()
 
-    def take_part(node: Node) -> Coroutine[Any, Any, None]:
-        return setup.device_loop(node, keeper.belongings).main()
+    def start_device_loop(node: Node) -> Coroutine[Any, Any, None]:
+        return setup.build_device_loop(node, keeper.device_states).main()
 
     try:
-        ending: Ending = clock.run(world.run(coordinate, take_part, keeper.start))
+        ending: RunOutcome = virtual_clock.run_virtual_time(
+            world.run(start_coordinator, start_device_loop, keeper.start_s)
+        )
     except DeviceError as error:
-        keeper.keep_error("".join(traceback.format_exception(error)))
-        ending = Ending("failed", str(error))
+        keeper.write_error("".join(traceback.format_exception(error)))
+        ending = RunOutcome("failed", str(error))
     finally:
         pool.close()
     return ending
 
 
-class _one_thread_each:  # noqa: N801 (used like a function)
+class _single_threaded_torch:
     """Each of our threads computes on one core, so that results do not depend on how many there are."""
 
     def __enter__(self) -> None:
@@ -146,7 +150,7 @@ class _one_thread_each:  # noqa: N801 (used like a function)
         torch.set_num_threads(self._before)
 
 
-def _threads(threads: int | None, job: Job) -> int:
+def _thread_count(threads: int | None, job: Job) -> int:
     """Threads beside the main one: by default as many as make use of every core."""
     if job.timing_only:
         return 0

@@ -10,10 +10,10 @@ import confluent_kafka
 import numpy as np
 import pytest
 
-from potluck.data.buffers import Persistence
-from potluck.data.streams import Expected, Inlet, LiveFeed, Sample, Store, pack, pour
-from potluck.data.streams.publish import RealClock
-from potluck.data.streams.sources import Kafka
+from potluck.data.buffers import PersistencePolicy
+from potluck.data.streams import LiveFeed, SampleSpec, SampleStore, StreamIngest, StreamSample, pack_record, run_source
+from potluck.data.streams.mqtt_publisher import WallClock
+from potluck.data.streams.sources import KafkaSource
 from potluck.errors import SettingError
 from tests.time_limits import within
 
@@ -36,7 +36,7 @@ class _Cluster:
 
 
 def _record(value: int) -> bytes:
-    return pack(Sample(np.full(4, value, np.uint8), value % 10))
+    return pack_record(StreamSample(np.full(4, value, np.uint8), value % 10))
 
 
 def test_records_come_in_and_bad_ones_are_counted_and_a_cluster_that_is_gone_does_not_hold_us_up() -> None:
@@ -44,12 +44,12 @@ def test_records_come_in_and_bad_ones_are_counted_and_a_cluster_that_is_gone_doe
     cluster = _Cluster()
     cluster.send("potluck.pi-0", *map(_record, range(20)), b"rubbish", bytes(5000), _record(20))
     cluster.send("potluck.pi-1", _record(99))
-    inlet = Inlet("pi-0", Expected((4,), "u1", 10), RealClock())
-    feed = LiveFeed(Persistence(), Store(), inlet.clock.now, 1000)
+    inlet = StreamIngest("pi-0", SampleSpec((4,), "u1", 10), WallClock())
+    feed = LiveFeed(PersistencePolicy(), SampleStore(), inlet.clock.now, 1000)
 
     async def main() -> None:
-        source = Kafka(servers=cluster.servers)
-        pouring = asyncio.create_task(pour(source.samples(inlet), feed))
+        source = KafkaSource(servers=cluster.servers)
+        pouring = asyncio.create_task(run_source(source.samples(inlet), feed))
         await _until(lambda: feed.account.streamed == 21)
         cluster.send("potluck.pi-0", *map(_record, range(21, 30)))
         await _until(lambda: feed.account.streamed == 30)
@@ -63,7 +63,7 @@ def test_records_come_in_and_bad_ones_are_counted_and_a_cluster_that_is_gone_doe
             if thread.name.startswith("kafka"):
                 thread.join()
     assert (inlet.refusals.malformed, inlet.refusals.oversized) == (1, 1)
-    values = feed.samples.batch(feed.take(30, 0.0))[0][:, 0].tolist()
+    values = feed.samples.batch(feed.take_samples(30, 0.0))[0][:, 0].tolist()
     assert sorted(values) == list(range(30))
 
 
@@ -74,7 +74,9 @@ async def _until(true: Callable[[], bool]) -> None:
 
 
 def test_options_that_kafka_does_not_know_are_refused_in_its_words() -> None:
-    inlet = Inlet("pi-0", Expected((4,), "u1", 10), RealClock())
-    source = Kafka(servers="127.0.0.1:1", options={"no.such.option": 1})
+    inlet = StreamIngest("pi-0", SampleSpec((4,), "u1", 10), WallClock())
+    source = KafkaSource(servers="127.0.0.1:1", options={"no.such.option": 1})
     with pytest.raises(SettingError, match=r'stream\.source\.options: .*"no\.such\.option"'):
-        asyncio.run(pour(source.samples(inlet), LiveFeed(Persistence(), Store(), inlet.clock.now, 10)))
+        asyncio.run(
+            run_source(source.samples(inlet), LiveFeed(PersistencePolicy(), SampleStore(), inlet.clock.now, 10))
+        )

@@ -12,11 +12,20 @@ from hypothesis import strategies as st
 
 from potluck import seeds
 from potluck.data import Samples, Scaling
-from potluck.data.buffers import Buffer, Persistence, Truncation, Value
-from potluck.data.streams import Expected, Inlet, LiveFeed, Order, Sample, Stock, Store, pour
-from potluck.data.streams.pace import Pace
-from potluck.data.streams.rates import Same
-from potluck.data.streams.sources import Own, Replay
+from potluck.data.buffers import BufferPolicy, PersistencePolicy, TruncationPolicy, ValuePolicy
+from potluck.data.streams import (
+    LiveFeed,
+    ReplayData,
+    ReplayOrder,
+    SampleSpec,
+    SampleStore,
+    StreamIngest,
+    StreamSample,
+    run_source,
+)
+from potluck.data.streams.arrival_rate import ArrivalRate
+from potluck.data.streams.sources import PythonSource, ReplaySource
+from potluck.data.streams.stream_rates import ConstantRate
 from potluck.errors import DataError, SettingError
 
 
@@ -33,102 +42,102 @@ class _Clock:
         self.time += seconds
 
 
-def _sample(value: int) -> Sample:
-    return Sample(np.full((2,), value % 256, np.uint8), value % 3)
+def _sample(value: int) -> StreamSample:
+    return StreamSample(np.full((2,), value % 256, np.uint8), value % 3)
 
 
-def _feed(policy: Buffer, clock: _Clock | None = None, limit: int = 50) -> LiveFeed:
-    return LiveFeed(policy, Store(), (clock or _Clock()).now, limit)
+def _feed(policy: BufferPolicy, clock: _Clock | None = None, limit: int = 50) -> LiveFeed:
+    return LiveFeed(policy, SampleStore(), (clock or _Clock()).now, limit)
 
 
-@pytest.mark.parametrize("policy", [Persistence(), Truncation(), Value()])
+@pytest.mark.parametrize("policy", [PersistencePolicy(), TruncationPolicy(), ValuePolicy()])
 @given(steps=st.lists(st.tuples(st.integers(0, 90), st.integers(1, 70)), max_size=8))
 @settings(max_examples=30)
-def test_memory_and_account_hold_whatever_comes(policy: Buffer, steps: list[tuple[int, int]]) -> None:
+def test_memory_and_account_hold_whatever_comes(policy: BufferPolicy, steps: list[tuple[int, int]]) -> None:
     clock, value = _Clock(), 0
     feed = _feed(policy, clock)
     for count, want in steps:
         for _ in range(count):
             clock.time += 0.02
-            feed.put(_sample(value))
+            feed.put_sample(_sample(value))
             value += 1
-            feed.account.check()
+            feed.account.check_balance()
             assert feed.account.buffered <= 50
             assert len(feed.samples) <= 2 * (50 + 70) + 16
         ready = feed.ready_at(want, clock.now())
         assert (ready == clock.now()) == (feed.account.buffered >= min(want, 50))
-        taken = feed.take(want, clock.now())
+        taken = feed.take_samples(want, clock.now())
         x, y = feed.samples.batch(taken) if len(taken) else (torch.zeros(0, 2), torch.zeros(0))
         assert x[:, 0].tolist() == [number % 256 for number in taken.tolist()]
         assert y.tolist() == [number % 3 for number in taken.tolist()]
-        feed.account.check()
+        feed.account.check_balance()
 
 
 def test_a_batch_stays_good_while_new_samples_stream_in() -> None:
-    feed = _feed(Truncation())
+    feed = _feed(TruncationPolicy())
     feed.ready_at(4, 0.0)
     for value in range(10):
-        feed.put(_sample(value))
-    taken = feed.take(4, 0.0)
+        feed.put_sample(_sample(value))
+    taken = feed.take_samples(4, 0.0)
     assert taken.tolist() == [6, 7, 8, 9]
     for value in range(10, 500):
-        feed.put(_sample(value))
+        feed.put_sample(_sample(value))
     assert feed.samples.batch(taken)[0][:, 0].tolist() == taken.tolist()
 
 
 def test_batches_are_scaled_as_the_task_says() -> None:
-    feed = LiveFeed(Persistence(), Store(Scaling((0.5,), (0.5,), 255.0)), _Clock().now, 9)
-    feed.put(Sample(np.array([255, 0], np.uint8), 1))
-    x, _ = feed.samples.batch(feed.take(1, 0.0))
+    feed = LiveFeed(PersistencePolicy(), SampleStore(Scaling((0.5,), (0.5,), 255.0)), _Clock().now, 9)
+    feed.put_sample(StreamSample(np.array([255, 0], np.uint8), 1))
+    x, _ = feed.samples.batch(feed.take_samples(1, 0.0))
     assert x.tolist() == [[1.0, -1.0]]
 
 
 def test_a_waiter_is_woken_once_enough_is_there() -> None:
-    feed, woken = _feed(Persistence()), []
+    feed, woken = _feed(PersistencePolicy()), []
     assert feed.ready_at(3, 0.0) == math.inf
-    feed.notify(3, lambda: woken.append(feed.account.buffered))
+    feed.call_when_ready(3, lambda: woken.append(feed.account.buffered))
     for value in range(5):
-        feed.put(_sample(value))
+        feed.put_sample(_sample(value))
     assert woken == [3]
-    feed.notify(2, lambda: woken.append(-1))
+    feed.call_when_ready(2, lambda: woken.append(-1))
     assert woken == [3, -1], "at once, if it is there already"
 
 
 def test_after_a_restart_the_account_goes_on_and_the_samples_are_gone() -> None:
-    feed = _feed(Persistence())
+    feed = _feed(PersistencePolicy())
     for value in range(5):
-        feed.put(_sample(value))
-    feed.take(2, 0.0)
-    reborn = _feed(Persistence())
-    reborn.restore(feed.state())
-    reborn.put(_sample(5))
-    reborn.account.check()
+        feed.put_sample(_sample(value))
+    feed.take_samples(2, 0.0)
+    reborn = _feed(PersistencePolicy())
+    reborn.restore_state(feed.save_state())
+    reborn.put_sample(_sample(5))
+    reborn.account.check_balance()
     assert (reborn.account.streamed, reborn.account.dropped, reborn.account.buffered) == (6, 3, 1)
-    assert reborn.take(1, 0.0).tolist() == [5]
+    assert reborn.take_samples(1, 0.0).tolist() == [5]
 
 
 @pytest.mark.parametrize("per_second", [3.0, 80.0])
 def test_the_pace_of_a_steady_stream_is_known_after_some_seconds_and_follows_changes(per_second: float) -> None:
-    pace, now = Pace(), 0.0
-    assert pace.rate(0.0) == 0.0
+    pace, now = ArrivalRate(), 0.0
+    assert pace.rate_at(0.0) == 0.0
     for factor in (1.0, 2.5):
         end = now + 25
         while now < end:
             now += 1 / (factor * per_second)
-            pace.arrived(now)
-        assert pace.rate(now) == pytest.approx(factor * per_second, rel=0.15)
-    assert pace.rate(now + 30) < 0.05 * per_second
+            pace.count_arrival(now)
+        assert pace.rate_at(now) == pytest.approx(factor * per_second, rel=0.15)
+    assert pace.rate_at(now + 30) < 0.05 * per_second
 
 
-def _inlet(clock: _Clock) -> Inlet:
+def _inlet(clock: _Clock) -> StreamIngest:
     samples = Samples(torch.arange(20, dtype=torch.uint8).view(10, 2), torch.arange(10) % 3)
-    order = Order(np.arange(10), lambda number: seeds.generator(0, number))
-    stock = Stock(samples, order, Same(per_second=4.0).arrivals(0, 0))
-    return Inlet("pi-0", Expected((2,), "u1", 3), clock, stock=stock)
+    order = ReplayOrder(np.arange(10), lambda number: seeds.child_generator(0, number))
+    stock = ReplayData(samples, order, ConstantRate(per_second=4.0).arrivals_of(0, 0))
+    return StreamIngest("pi-0", SampleSpec((2,), "u1", 3), clock, replay=stock)
 
 
-async def _first(samples: AsyncIterator[Sample], count: int) -> list[Sample]:
-    found: list[Sample] = []
+async def _first(samples: AsyncIterator[StreamSample], count: int) -> list[StreamSample]:
+    found: list[StreamSample] = []
     async for sample in samples:
         found.append(sample)
         if len(found) == count:
@@ -139,32 +148,32 @@ async def _first(samples: AsyncIterator[Sample], count: int) -> list[Sample]:
 def test_a_replay_brings_each_sample_at_its_moment() -> None:
     clock = _Clock()
     inlet = _inlet(clock)
-    found = asyncio.run(_first(Replay().samples(inlet), 10))
+    found = asyncio.run(_first(ReplaySource().samples(inlet), 10))
     assert clock.now() == 2.5
     assert sorted(int(sample.x[0]) for sample in found) == list(range(0, 20, 2))
 
 
 def test_a_source_runs_into_a_feed() -> None:
-    async def some() -> AsyncIterator[Sample]:
+    async def some() -> AsyncIterator[StreamSample]:
         for value in range(4):
             yield _sample(value)
 
-    feed = _feed(Persistence())
-    asyncio.run(pour(some(), feed))
+    feed = _feed(PersistencePolicy())
+    asyncio.run(run_source(some(), feed))
     assert feed.account.streamed == 4
 
 
 def test_what_a_stream_that_has_ended_left_is_used_and_then_it_is_said() -> None:
-    async def some() -> AsyncIterator[Sample]:
+    async def some() -> AsyncIterator[StreamSample]:
         for value in range(5):
             yield _sample(value)
 
-    feed, woken = _feed(Persistence()), []
-    feed.notify(9, lambda: woken.append(True))
-    asyncio.run(pour(some(), feed))
+    feed, woken = _feed(PersistencePolicy()), []
+    feed.call_when_ready(9, lambda: woken.append(True))
+    asyncio.run(run_source(some(), feed))
     assert woken == [True], "nobody waits for what will not come"
     assert feed.ready_at(4, 0.0) == 0.0
-    feed.take(4, 0.0)
+    feed.take_samples(4, 0.0)
     with pytest.raises(DataError, match="the stream has ended; 1 samples are left of the 4 for a batch"):
         feed.ready_at(4, 0.0)
 
@@ -190,19 +199,19 @@ async def broken(device: str) -> AsyncIterator[object]:
 
 def test_a_generator_of_ones_own_is_a_source() -> None:
     inlet = _inlet(_Clock())
-    found = asyncio.run(_first(Own(generator=f"{__name__}:thermometer").samples(inlet), 99))
+    found = asyncio.run(_first(PythonSource(generator=f"{__name__}:thermometer").samples(inlet), 99))
     assert [(sample.x.tolist(), sample.y) for sample in found] == [([1, 2], 1), ([3, 4], 2)]
     assert inlet.refusals.malformed == 3
 
 
 def test_a_generator_that_fails_is_named_with_its_own_words() -> None:
-    feed, source = _feed(Persistence()), Own(generator=f"{__name__}:broken")
+    feed, source = _feed(PersistencePolicy()), PythonSource(generator=f"{__name__}:broken")
     with pytest.raises(DataError, match=r"test_live_feed:broken' failed: OSError: unplugged"):
-        asyncio.run(pour(source.samples(_inlet(_Clock())), feed))
+        asyncio.run(run_source(source.samples(_inlet(_Clock())), feed))
     assert feed.account.streamed == 1, "what came before it is there"
 
 
 @pytest.mark.parametrize(("name", "error"), [("no_stream", DataError), ("nowhere", SettingError)])
 def test_what_is_no_generator_is_refused(name: str, error: type[Exception]) -> None:
     with pytest.raises(error, match=name):
-        asyncio.run(_first(Own(generator=f"{__name__}:{name}").samples(_inlet(_Clock())), 1))
+        asyncio.run(_first(PythonSource(generator=f"{__name__}:{name}").samples(_inlet(_Clock())), 1))

@@ -14,18 +14,28 @@ import torch
 
 from potluck import seeds
 from potluck.data import Samples
-from potluck.data.buffers import Persistence
-from potluck.data.streams import Expected, Inlet, LiveFeed, Order, Sample, Stock, Store, pack, pour
-from potluck.data.streams.publish import Publisher, RealClock
-from potluck.data.streams.rates import Same
-from potluck.data.streams.sources import Mqtt, StreamSource
-from potluck.settings import decode
+from potluck.data.buffers import PersistencePolicy
+from potluck.data.streams import (
+    LiveFeed,
+    ReplayData,
+    ReplayOrder,
+    SampleSpec,
+    SampleStore,
+    StreamIngest,
+    StreamSample,
+    pack_record,
+    run_source,
+)
+from potluck.data.streams.mqtt_publisher import MqttPublisher, WallClock
+from potluck.data.streams.sources import MqttSource, StreamSource
+from potluck.data.streams.stream_rates import ConstantRate
+from potluck.settings import decode_settings
 from potluck.units import Seconds
 from tests.data.streams.brokers import MOSQUITTO, Mosquitto
 from tests.time_limits import within
 
 pytestmark = pytest.mark.skipif(MOSQUITTO is None, reason="needs mosquitto: apt-get install mosquitto")
-_EXPECTED = Expected((4,), "u1", 10)
+_EXPECTED = SampleSpec((4,), "u1", 10)
 
 
 @pytest.fixture
@@ -39,29 +49,29 @@ def broker(tmp_path: Path) -> Iterator[Mosquitto]:
         broker.kill()
 
 
-def _source(broker: Mosquitto) -> Mqtt:
-    return Mqtt(host="127.0.0.1", port=broker.port, retry=Seconds(0.05))
+def _source(broker: Mosquitto) -> MqttSource:
+    return MqttSource(host="127.0.0.1", port=broker.port, retry=Seconds(0.05))
 
 
-def _inlet(device: str = "pi-0") -> Inlet:
-    return Inlet(device, _EXPECTED, RealClock())
+def _inlet(device: str = "pi-0") -> StreamIngest:
+    return StreamIngest(device, _EXPECTED, WallClock())
 
 
-def _stock(per_second: float) -> Stock:
+def _stock(per_second: float) -> ReplayData:
     samples = Samples(torch.arange(40, dtype=torch.uint8).view(10, 4), torch.arange(10))
-    order = Order(np.arange(10), lambda number: seeds.generator(0, number))
-    return Stock(samples, order, Same(per_second=per_second).arrivals(0, 0))
+    order = ReplayOrder(np.arange(10), lambda number: seeds.child_generator(0, number))
+    return ReplayData(samples, order, ConstantRate(per_second=per_second).arrivals_of(0, 0))
 
 
-def _publisher(broker: Mosquitto, per_second: float, device: str = "pi-0") -> Publisher:
-    return Publisher(_source(broker).broker(), f"potluck/{device}", _stock(per_second), RealClock())
+def _publisher(broker: Mosquitto, per_second: float, device: str = "pi-0") -> MqttPublisher:
+    return MqttPublisher(_source(broker).broker_address(), f"potluck/{device}", _stock(per_second), WallClock())
 
 
 @asynccontextmanager
-async def _running(source: Mqtt, inlet: Inlet) -> AsyncIterator[LiveFeed]:
+async def _running(source: MqttSource, inlet: StreamIngest) -> AsyncIterator[LiveFeed]:
     """A feed that a broker fills as long as the context lasts, subscribed before it is entered."""
-    feed = LiveFeed(Persistence(), Store(), inlet.clock.now, 10_000)
-    pouring = asyncio.create_task(pour(source.samples(inlet), feed))
+    feed = LiveFeed(PersistencePolicy(), SampleStore(), inlet.clock.now, 10_000)
+    pouring = asyncio.create_task(run_source(source.samples(inlet), feed))
     await asyncio.sleep(0.3)
     try:
         yield feed
@@ -82,9 +92,9 @@ def test_what_is_published_arrives_in_order_and_nothing_else(broker: Mosquitto) 
             group.create_task(_publisher(broker, 400.0).run(60))
             group.create_task(_publisher(broker, 400.0, "pi-1").run(20))
             await _until(lambda: feed.account.streamed >= 60)
-            taken = feed.take(60, 0.0)
+            taken = feed.take_samples(60, 0.0)
             stock = _stock(400.0)
-            expected = stock.samples.batch(stock.order.ids(np.arange(60)))
+            expected = stock.samples.batch(stock.order.sample_ids(np.arange(60)))
             torch.testing.assert_close(feed.samples.batch(taken), expected)
         assert feed.account.streamed == 60, "another device's topic is not ours"
 
@@ -92,7 +102,7 @@ def test_what_is_published_arrives_in_order_and_nothing_else(broker: Mosquitto) 
 
 
 def test_bad_records_are_counted_and_dropped(broker: Mosquitto) -> None:
-    good = pack(Sample(np.zeros(4, np.uint8), 3))
+    good = pack_record(StreamSample(np.zeros(4, np.uint8), 3))
 
     async def main() -> None:
         inlet = _inlet()
@@ -113,13 +123,13 @@ def test_a_broker_that_is_killed_and_started_again_is_found_again(broker: Mosqui
             publishing = asyncio.create_task((publisher := _publisher(broker, 200.0)).run())
             await _until(lambda: feed.account.streamed > 20)
             broker.kill()
-            await _until(lambda: inlet.breaks > 1 and publisher.breaks > 0)
+            await _until(lambda: inlet.disconnects > 1 and publisher.disconnects > 0)
             before = feed.account.streamed
             broker.start()
             await _until(lambda: feed.account.streamed > before + 50)
             publishing.cancel()
             await asyncio.gather(publishing, return_exceptions=True)
-        feed.account.check()
+        feed.account.check_balance()
 
     asyncio.run(main())
 
@@ -152,5 +162,5 @@ def test_no_broker_at_all_is_waited_for(tmp_path: Path) -> None:
 
 
 def test_a_source_is_a_part() -> None:
-    source = decode({"kind": "mqtt", "host": "broker.local", "topic": "plant/{device}/camera"}, StreamSource)
-    assert source == Mqtt(host="broker.local", topic="plant/{device}/camera")
+    source = decode_settings({"kind": "mqtt", "host": "broker.local", "topic": "plant/{device}/camera"}, StreamSource)
+    assert source == MqttSource(host="broker.local", topic="plant/{device}/camera")

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from potluck.data import Dataset, from_tensors
-from potluck.data.buffers import Persistence
-from potluck.data.streams import ReplayFeed, Stream, pour
-from potluck.data.streams.opening import ordered, stream_in
-from potluck.data.streams.rates import Same
+from potluck.data.buffers import PersistencePolicy
+from potluck.data.streams import ReplayFeed, StreamSettings, run_source
+from potluck.data.streams.open_stream import open_live_stream, stream_order
+from potluck.data.streams.stream_rates import ConstantRate
 from potluck.units import Bytes
 
 _SHARD = np.arange(5, 25)
@@ -38,23 +38,23 @@ def _data() -> Dataset:
 
 
 def test_a_live_replay_brings_the_samples_of_the_simulated_one() -> None:
-    stream, data = Stream(rate=Same(per_second=10), buffer=Persistence()), _data()
-    live = stream_in(stream, data, _SHARD, "pi-0", 0, 7, _Clock(5.0))
+    stream, data = StreamSettings(rate=ConstantRate(per_second=10), buffer=PersistencePolicy()), _data()
+    live = open_live_stream(stream, data, _SHARD, "pi-0", 0, 7, _Clock(5.0))
     with pytest.raises(TimeoutError):
-        asyncio.run(pour(live.samples, live.feed))
-    order = ordered(_SHARD, "pi-0", 7)
-    simulated = ReplayFeed(stream.rate.arrivals(0, 7), order, stream.buffer, data.train, data.train.labels)
+        asyncio.run(run_source(live.samples, live.feed))
+    order = stream_order(_SHARD, "pi-0", 7)
+    simulated = ReplayFeed(stream.rate.arrivals_of(0, 7), order, stream.buffer, data.train, data.train.labels)
     assert simulated.ready_at(1, 5.0) == 5.0
     assert live.feed.account.streamed == simulated.account.streamed == 50
-    ours, theirs = live.feed.take(50, 5.0), simulated.take(50, 5.0)
+    ours, theirs = live.feed.take_samples(50, 5.0), simulated.take_samples(50, 5.0)
     torch.testing.assert_close(live.feed.samples.batch(ours), simulated.samples.batch(theirs))
 
 
 def test_memory_bounds_what_a_live_device_keeps() -> None:
-    stream = Stream(rate=Same(per_second=10), buffer=Persistence(), memory=Bytes(40))
-    live = stream_in(stream, _data(), _SHARD, "pi-0", 0, 7, _Clock(5.0))
+    stream = StreamSettings(rate=ConstantRate(per_second=10), buffer=PersistencePolicy(), memory=Bytes(40))
+    live = open_live_stream(stream, _data(), _SHARD, "pi-0", 0, 7, _Clock(5.0))
     with pytest.raises(TimeoutError):
-        asyncio.run(pour(live.samples, live.feed))
-    live.feed.account.check()
+        asyncio.run(run_source(live.samples, live.feed))
+    live.feed.account.check_balance()
     assert live.feed.account.buffered == 10
     assert live.feed.account.dropped == 40

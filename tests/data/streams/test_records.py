@@ -10,21 +10,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from potluck.data import from_tensors
-from potluck.data.streams import Expected, Inlet, Refusals, Sample, pack, unpack
-from potluck.data.streams.publish import RealClock
+from potluck.data.streams import RecordRefusals, SampleSpec, StreamIngest, StreamSample, pack_record, unpack_record
+from potluck.data.streams.mqtt_publisher import WallClock
 from potluck.errors import DataError
 
-_EXPECTED = Expected((2, 3), "f4", 4)
+_EXPECTED = SampleSpec((2, 3), "f4", 4)
 
 
-def _sample(y: int = 1, time: float | None = None) -> Sample:
-    return Sample(np.arange(6, dtype=np.float32).reshape(2, 3), y, time)
+def _sample(y: int = 1, time: float | None = None) -> StreamSample:
+    return StreamSample(np.arange(6, dtype=np.float32).reshape(2, 3), y, time)
 
 
 @pytest.mark.parametrize("dtype", ["u1", "f4"])
 def test_a_sample_comes_back_as_it_was(dtype: str) -> None:
     x = np.arange(12).reshape(3, 4).astype(dtype)
-    found = unpack(pack(Sample(x, 7, 12.5)), Expected((3, 4), dtype, 10), refusals := Refusals())
+    found = unpack_record(
+        pack_record(StreamSample(x, 7, 12.5)), SampleSpec((3, 4), dtype, 10), refusals := RecordRefusals()
+    )
     assert found is not None
     np.testing.assert_array_equal(found.x, x)
     assert (found.y, found.time, refusals.total) == (7, 12.5, 0)
@@ -32,7 +34,7 @@ def test_a_sample_comes_back_as_it_was(dtype: str) -> None:
 
 
 def test_the_record_is_what_the_documentation_says() -> None:
-    record = pack(Sample(np.array([[1, 2]], np.uint8), 3))
+    record = pack_record(StreamSample(np.array([[1, 2]], np.uint8), 3))
     assert msgspec.msgpack.decode(record) == [1, "u1", [1, 2], 3, b"\x01\x02", None]
 
 
@@ -42,13 +44,13 @@ def test_the_record_is_what_the_documentation_says() -> None:
         b"",
         b"\xc1",
         b"hello",
-        pack(_sample())[:-3],
-        pack(_sample(y=4)),
-        pack(_sample(y=-1)),
-        pack(Sample(np.zeros((3, 2), np.float32), 1)),
-        pack(Sample(np.zeros((2, 3), np.uint8), 1)),
-        pack(Sample(np.full((2, 3), np.nan, np.float32), 1)),
-        pack(Sample(np.full((2, 3), np.inf, np.float32), 1)),
+        pack_record(_sample())[:-3],
+        pack_record(_sample(y=4)),
+        pack_record(_sample(y=-1)),
+        pack_record(StreamSample(np.zeros((3, 2), np.float32), 1)),
+        pack_record(StreamSample(np.zeros((2, 3), np.uint8), 1)),
+        pack_record(StreamSample(np.full((2, 3), np.nan, np.float32), 1)),
+        pack_record(StreamSample(np.full((2, 3), np.inf, np.float32), 1)),
         msgspec.msgpack.encode([1, "f4", [2, 3], 1, b"short", None]),
         msgspec.msgpack.encode([1, "f4", [2, -3], 1, bytes(24), None]),
         msgspec.msgpack.encode([2, "f4", [2, 3], 1, bytes(24), None]),
@@ -58,41 +60,41 @@ def test_the_record_is_what_the_documentation_says() -> None:
     ],
 )
 def test_what_is_no_sample_of_the_task_is_counted_and_dropped(record: bytes) -> None:
-    assert unpack(record, _EXPECTED, refusals := Refusals()) is None
-    assert refusals == Refusals(malformed=1)
+    assert unpack_record(record, _EXPECTED, refusals := RecordRefusals()) is None
+    assert refusals == RecordRefusals(malformed=1)
 
 
 def test_what_is_too_large_is_not_even_looked_at() -> None:
-    assert unpack(bytes(_EXPECTED.most_bytes + 1), _EXPECTED, refusals := Refusals()) is None
-    assert refusals == Refusals(oversized=1)
+    assert unpack_record(bytes(_EXPECTED.max_record_bytes + 1), _EXPECTED, refusals := RecordRefusals()) is None
+    assert refusals == RecordRefusals(oversized=1)
 
 
 @given(record=st.binary(max_size=400))
 def test_no_bytes_do_any_harm(record: bytes) -> None:
-    refusals = Refusals()
-    assert (unpack(record, _EXPECTED, refusals) is None) == (refusals.total == 1)
+    refusals = RecordRefusals()
+    assert (unpack_record(record, _EXPECTED, refusals) is None) == (refusals.total == 1)
 
 
 @given(place=st.integers(0, 60), byte=st.integers(0, 255))
 def test_no_damaged_record_does_any_harm(place: int, byte: int) -> None:
-    record = bytearray(pack(_sample(time=1.0)))
+    record = bytearray(pack_record(_sample(time=1.0)))
     record[place % len(record)] = byte
-    found = unpack(bytes(record), _EXPECTED, Refusals())
-    assert found is None or _EXPECTED.fits(found)
+    found = unpack_record(bytes(record), _EXPECTED, RecordRefusals())
+    assert found is None or _EXPECTED.matches_sample(found)
 
 
 def test_a_record_that_comes_too_late_is_counted_and_dropped() -> None:
-    inlet = Inlet("a", _EXPECTED, RealClock(), late_s=10.0, wall=lambda: 100.0)
-    assert inlet.read(pack(_sample(time=89.9))) is None
-    assert inlet.read(pack(_sample(time=90.1))) is not None
-    assert inlet.read(pack(_sample())) is not None, "without a time nothing is late"
-    assert inlet.read(pack(_sample(time=math.nan))) is None
-    assert inlet.refusals == Refusals(late=2)
+    inlet = StreamIngest("a", _EXPECTED, WallClock(), late_s=10.0, wall_clock=lambda: 100.0)
+    assert inlet.read_record(pack_record(_sample(time=89.9))) is None
+    assert inlet.read_record(pack_record(_sample(time=90.1))) is not None
+    assert inlet.read_record(pack_record(_sample())) is not None, "without a time nothing is late"
+    assert inlet.read_record(pack_record(_sample(time=math.nan))) is None
+    assert inlet.refusals == RecordRefusals(late=2)
 
 
 def test_a_task_says_what_its_samples_look_like() -> None:
     x, y = torch.zeros(4, 1, 8, 8, dtype=torch.uint8), torch.tensor([0, 1, 2, 0])
-    expected = Expected.of(from_tensors(x, y, x, y))
-    assert (expected.shape, expected.dtype, expected.classes, expected.nbytes) == ((1, 8, 8), "u1", 3, 64)
+    expected = SampleSpec.from_dataset(from_tensors(x, y, x, y))
+    assert (expected.shape, expected.dtype, expected.classes, expected.sample_bytes) == ((1, 8, 8), "u1", 3, 64)
     with pytest.raises(DataError, match="only samples with class labels"):
-        Expected.of(from_tensors(x.float(), y.float(), x.float(), y.float()))
+        SampleSpec.from_dataset(from_tensors(x.float(), y.float(), x.float(), y.float()))

@@ -2,18 +2,18 @@ from __future__ import annotations
 
 import pytest
 
-from potluck.data.buffers import Truncation, Value
-from potluck.data.streams import Stream
-from potluck.data.streams.rates import Published
-from potluck.data.streams.sources import Kafka, Mqtt, Replay
+from potluck.data.buffers import TruncationPolicy, ValuePolicy
+from potluck.data.streams import StreamSettings
+from potluck.data.streams.sources import KafkaSource, MqttSource, ReplaySource
+from potluck.data.streams.stream_rates import ScadlesRate
 from potluck.errors import SettingError
-from potluck.planning.injection import Injection
-from potluck.settings import decode, encode
+from potluck.planning.data_injection import Injection
+from potluck.settings import decode_settings, encode_settings
 
 
 def test_a_stream_by_default_is_a_truncated_replay() -> None:
-    stream = decode({}, Stream)
-    assert (stream.source, stream.rate, stream.buffer) == (Replay(), Published(), Truncation())
+    stream = decode_settings({}, StreamSettings)
+    assert (stream.source, stream.rate, stream.buffer) == (ReplaySource(), ScadlesRate(), TruncationPolicy())
 
 
 def test_a_stream_is_written_and_read_back() -> None:
@@ -25,24 +25,24 @@ def test_a_stream_is_written_and_read_back() -> None:
         "late": "10 s",
         "memory": "64 MB",
     }
-    stream = decode(written, Stream)
-    assert isinstance(stream.source, Mqtt)
-    assert isinstance(stream.buffer, Value)
+    stream = decode_settings(written, StreamSettings)
+    assert isinstance(stream.source, MqttSource)
+    assert isinstance(stream.buffer, ValuePolicy)
     assert stream.injection == Injection(alpha=0.05, beta=0.1)
-    assert decode(encode(stream), Stream) == stream
-    assert decode(encode(Stream()), Stream) == Stream()
+    assert decode_settings(encode_settings(stream), StreamSettings) == stream
+    assert decode_settings(encode_settings(StreamSettings()), StreamSettings) == StreamSettings()
 
 
 def test_options_of_the_kafka_library_pass_through() -> None:
-    stream = decode({"source": {"kind": "kafka", "options": {"security.protocol": "ssl"}}}, Stream)
-    assert isinstance(stream.source, Kafka)
+    stream = decode_settings({"source": {"kind": "kafka", "options": {"security.protocol": "ssl"}}}, StreamSettings)
+    assert isinstance(stream.source, KafkaSource)
     assert stream.source.options == {"security.protocol": "ssl"}
 
 
 def test_raw_data_that_must_stay_is_not_shared() -> None:
     with pytest.raises(SettingError, match="raw_data"):
-        decode({"raw_data": False, "injection": {}}, Stream)
-    assert decode({"raw_data": False}, Stream).injection is None
+        decode_settings({"raw_data": False, "injection": {}}, StreamSettings)
+    assert decode_settings({"raw_data": False}, StreamSettings).injection is None
 
 
 @pytest.mark.parametrize(
@@ -57,11 +57,11 @@ def test_raw_data_that_must_stay_is_not_shared() -> None:
 )
 def test_a_wrong_setting_is_named_by_its_path(written: dict[str, object], path: str) -> None:
     with pytest.raises(SettingError) as error:
-        decode(written, Stream)
+        decode_settings(written, StreamSettings)
     assert error.value.path == path
 
 
 def test_memory_is_counted_in_samples() -> None:
-    assert Stream().samples_in_memory(3072) == 83_333
-    assert decode({"memory": "unlimited"}, Stream).samples_in_memory(1) == 2**50
-    assert decode({"memory": "1 B"}, Stream).samples_in_memory(3072) == 1
+    assert StreamSettings().samples_in_memory(3072) == 83_333
+    assert decode_settings({"memory": "unlimited"}, StreamSettings).samples_in_memory(1) == 2**50
+    assert decode_settings({"memory": "1 B"}, StreamSettings).samples_in_memory(3072) == 1

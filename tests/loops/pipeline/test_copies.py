@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from potluck.loops.pipeline.archive import Archive
-from potluck.loops.pipeline.costs import ChainCosts
-from potluck.loops.pipeline.mathematics import GhostStages, join_chunks, split
 from potluck.loops.pipeline.messages import Replica
-from potluck.loops.pipeline.shelf import Shelf
-from potluck.model.feed import Feed
+from potluck.loops.pipeline.model_archive import ModelArchive
+from potluck.loops.pipeline.pipeline_costs import PipelineCosts
+from potluck.loops.pipeline.stage_backend import TimingOnlyStages, join_payload, split_payload
+from potluck.loops.pipeline.version_store import VersionStore
+from potluck.model.micro_batches import MicroBatches
 from potluck.payload import Payload
 
 
@@ -20,9 +20,9 @@ from potluck.payload import Payload
 def test_pieces_make_the_payload(count: int, sizes: list[int]) -> None:
     arrays = tuple(np.arange(size, dtype=np.float32) for size in sizes)
     payload = Payload(sum(array.nbytes for array in arrays), arrays)
-    pieces = split(payload, count)
+    pieces = split_payload(payload, count)
     assert len(pieces) == count
-    joined = join_chunks(pieces)
+    joined = join_payload(pieces)
     assert joined.nbytes == payload.nbytes
     assert all(np.array_equal(mine, theirs) for mine, theirs in zip(joined.arrays, arrays, strict=True))
 
@@ -32,46 +32,46 @@ def replica(version: int, place: int, count: int, first: int = 0, last: int = 1)
 
 
 def test_a_copy_is_whole_when_all_pieces_are_there_in_any_order() -> None:
-    shelf = Shelf("a")
-    assert shelf.take("b", replica(3, 1, 2)) is None
-    assert shelf.take("b", replica(3, 1, 2)) is None
-    assert shelf.take("c", replica(3, 0, 2)) is None, "another sender's"
-    assert shelf.take("b", replica(3, 0, 2)) is not None
+    shelf = VersionStore("a")
+    assert shelf.receive_chunk("b", replica(3, 1, 2)) is None
+    assert shelf.receive_chunk("b", replica(3, 1, 2)) is None
+    assert shelf.receive_chunk("c", replica(3, 0, 2)) is None, "another sender's"
+    assert shelf.receive_chunk("b", replica(3, 0, 2)) is not None
 
 
 def test_a_shelf_finds_layers_inside_what_it_holds() -> None:
-    shelf = Shelf("a")
-    shelf.put(4, 1, 2, 5, "numbers")
-    assert shelf.find(4, 3, 4) == "numbers"
-    assert shelf.exactly(4, 3, 4) is None
-    assert shelf.find(5, 3, 4) is None
-    shelf.purge(lambda version, made: made == 2)
-    assert shelf.listing() == ()
+    shelf = VersionStore("a")
+    shelf.add_version(4, 1, 2, 5, "numbers")
+    assert shelf.find_covering(4, 3, 4) == "numbers"
+    assert shelf.find_exact(4, 3, 4) is None
+    assert shelf.find_covering(5, 3, 4) is None
+    shelf.retain_terms(lambda version, made: made == 2)
+    assert shelf.list_held() == ()
 
 
-def ghosts(layers: int = 4) -> tuple[GhostStages, ChainCosts]:
-    costs = ChainCosts([1.0] * layers, [2.0] * layers, [8.0] * layers, [100] * layers, [4] * layers)
-    return GhostStages(costs, Feed(8, 8)), costs
+def ghosts(layers: int = 4) -> tuple[TimingOnlyStages, PipelineCosts]:
+    costs = PipelineCosts([1.0] * layers, [2.0] * layers, [8.0] * layers, [100] * layers, [4] * layers)
+    return TimingOnlyStages(costs, MicroBatches(8, 8)), costs
 
 
 def test_an_archive_takes_a_version_when_it_is_whole() -> None:
     mathematics, _ = ghosts()
-    archive = Archive(mathematics, 4, 0, mathematics.initial())
-    assert not archive.add(2, 1, 0, 1, Payload(1))
+    archive = ModelArchive(mathematics, 4, 0, mathematics.initial_weights())
+    assert not archive.add_layers(2, 1, 0, 1, Payload(1))
     assert archive.version == 0
-    assert archive.add(2, 1, 2, 3, Payload(1))
-    assert (archive.version, archive.made) == (2, 1)
-    assert not archive.add(1, 1, 0, 3, Payload(1)), "older than what is there"
-    assert archive.take("a", replica(3, 0, 2, last=3)) is None
-    assert archive.take("a", replica(3, 1, 2, last=3)) is True
+    assert archive.add_layers(2, 1, 2, 3, Payload(1))
+    assert (archive.version, archive.made_in_term) == (2, 1)
+    assert not archive.add_layers(1, 1, 0, 3, Payload(1)), "older than what is there"
+    assert archive.receive_copy("a", replica(3, 0, 2, last=3)) is None
+    assert archive.receive_copy("a", replica(3, 1, 2, last=3)) is True
 
 
 @pytest.mark.parametrize("moments", [True, False])
 def test_ghosts_weigh_what_numbers_would(moments: bool) -> None:
     mathematics, costs = ghosts()
-    whole = mathematics.initial()
-    stage = mathematics.join(1, 2, [(1, 2, mathematics.pack(whole, 1, 2))])
-    assert mathematics.pack(stage, 1, 2, moments).nbytes == 200 * (1 + moments) + 8
+    whole = mathematics.initial_weights()
+    stage = mathematics.join_layers(1, 2, [(1, 2, mathematics.pack_layers(whole, 1, 2))])
+    assert mathematics.pack_layers(stage, 1, 2, moments).nbytes == 200 * (1 + moments) + 8
     passed = mathematics.forward(stage, None, 0, Payload(64), None)
     assert passed.payload is not None
     assert passed.payload.nbytes == 64

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from potluck.loops.pipeline.courses import Course, Flow, GPipe, OneFOneB, Single, Waves
-from potluck.planning.schedule import Durations, gpipe, one_f_one_b
+from potluck.loops.pipeline.stage_schedules import (
+    GPipeSchedule,
+    GPipeStageSchedule,
+    OneFOneBSchedule,
+    OneFOneBStageSchedule,
+    SingleDeviceSchedule,
+    StageSchedule,
+)
+from potluck.planning.schedule import StageDurations, gpipe_schedule, one_f_one_b_schedule
 
 
-def walk(course: Course) -> list[tuple[str, int]]:
+def walk(course: StageSchedule) -> list[tuple[str, int]]:
     done = []
-    while (task := course.due()) is not None:
+    while (task := course.next_task()) is not None:
         done.append((str(task[0]), task[1]))
-        course.done(task[0])
+        course.complete_task(task[0])
     return done
 
 
@@ -20,42 +27,44 @@ def walk(course: Course) -> list[tuple[str, int]]:
 @pytest.mark.parametrize("batches", [1, 3, 7])
 def test_flow_is_the_1f1b_schedule_of_its_stage(stages: int, batches: int) -> None:
     for stage in range(stages):
-        schedule = [(task.kind, task.batch) for task in one_f_one_b(stages, batches, start=2) if task.stage == stage]
-        assert walk(Flow(stages - stage, 2, 2 + batches)) == schedule
+        schedule = [
+            (task.kind, task.batch) for task in one_f_one_b_schedule(stages, batches, start=2) if task.stage == stage
+        ]
+        assert walk(OneFOneBStageSchedule(stages - stage, 2, 2 + batches)) == schedule
 
 
 @pytest.mark.parametrize("parts", [1, 3])
 def test_waves_are_the_gpipe_schedule_of_a_stage(parts: int) -> None:
-    schedule = [(task.kind, task.batch) for task in gpipe(2, 3, parts) if task.stage == 1]
-    assert walk(Waves(parts, 0, 3)) == schedule
-    assert [part for kind, part in schedule if Waves(parts, 0, 3).steps(part) and kind == "backward"] == [
-        batch * parts for batch in range(3)
-    ]
+    schedule = [(task.kind, task.batch) for task in gpipe_schedule(2, 3, parts) if task.stage == 1]
+    assert walk(GPipeStageSchedule(parts, 0, 3)) == schedule
+    assert [
+        part for kind, part in schedule if GPipeStageSchedule(parts, 0, 3).updates_after(part) and kind == "backward"
+    ] == [batch * parts for batch in range(3)]
 
 
 def test_closing_lets_what_was_begun_come_back() -> None:
-    course = Flow(3, 0, 100)
+    course = OneFOneBStageSchedule(3, 0, 100)
     for _ in range(5):  # three forwards, a backward, a forward
-        task = course.due()
+        task = course.next_task()
         assert task is not None
-        course.done(task[0])
-    assert course.untouched() == 4
-    course.close(course.untouched())
+        course.complete_task(task[0])
+    assert course.first_unstarted_batch() == 4
+    course.end_before(course.first_unstarted_batch())
     assert walk(course) == [("backward", 1), ("backward", 2), ("backward", 3)]
 
 
 def test_a_wave_under_way_is_finished() -> None:
-    course = Waves(2, 5, 9)
-    assert course.untouched() == 5
-    course.done("forward")
-    assert course.untouched() == 6
-    course.close(6)
+    course = GPipeStageSchedule(2, 5, 9)
+    assert course.first_unstarted_batch() == 5
+    course.complete_task("forward")
+    assert course.first_unstarted_batch() == 6
+    course.end_before(6)
     assert walk(course) == [("forward", 11), ("backward", 11), ("backward", 10)]
 
 
 def test_windows_by_schedule() -> None:
-    slow_links = Durations([1.0, 1.0], [1.0, 1.0], [2.0], [2.0])
-    assert OneFOneB().windows(slow_links) == (2, 1)
-    assert OneFOneB(fill="filling").windows(slow_links) == (4, 1)
-    assert GPipe(micro_batches=3).parts == 3
-    assert Single.most_stages == 1
+    slow_links = StageDurations([1.0, 1.0], [1.0, 1.0], [2.0], [2.0])
+    assert OneFOneBSchedule().stage_windows(slow_links) == (2, 1)
+    assert OneFOneBSchedule(fill="filling").stage_windows(slow_links) == (4, 1)
+    assert GPipeSchedule(micro_batches=3).micro_batch_count == 3
+    assert SingleDeviceSchedule.most_stages == 1

@@ -7,63 +7,73 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from potluck.loops.node import COORDINATOR
-from potluck.loops.pipeline.history import History
-from potluck.loops.pipeline.ledger import Ledger
+from potluck.loops.pipeline.device_speeds import DeviceSpeeds
+from potluck.loops.pipeline.layer_sources import HeldLayers, LayerOrigin, newest_complete_version, plan_layer_sources
 from potluck.loops.pipeline.messages import Kept, Report
-from potluck.loops.pipeline.planner import Plan
-from potluck.loops.pipeline.recovery import without
-from potluck.loops.pipeline.replication import Incremental, NoReplication, Periodic, pick
-from potluck.loops.pipeline.sourcing import Held, Origin, newest_whole, origins
-from potluck.loops.pipeline.speeds import Speeds
+from potluck.loops.pipeline.pipeline_planner import PipelinePlan
+from potluck.loops.pipeline.recovery import layout_without
+from potluck.loops.pipeline.replication import (
+    IncrementalReplication,
+    NoReplication,
+    PeriodicReplication,
+    next_version_to_copy,
+)
+from potluck.loops.pipeline.term_history import TermHistory
+from potluck.loops.pipeline.term_progress import TermProgress
 
 
 def test_a_rollback_makes_later_versions_those_of_another_story() -> None:
-    history = History()
-    history.begin(1, 0)
-    history.begin(2, 10)
-    assert [history.made(version) for version in (0, 1, 10, 11)] == [0, 1, 1, 2]
-    history.begin(3, 8)
-    assert [history.made(version) for version in (8, 9, 11)] == [1, 3, 3]
-    assert History(history.terms).made(9) == 3
+    history = TermHistory()
+    history.begin_term(1, 0)
+    history.begin_term(2, 10)
+    assert [history.term_that_made(version) for version in (0, 1, 10, 11)] == [0, 1, 1, 2]
+    history.begin_term(3, 8)
+    assert [history.term_that_made(version) for version in (8, 9, 11)] == [1, 3, 3]
+    assert TermHistory(history.terms).term_that_made(9) == 3
 
 
 def test_the_newest_version_that_is_whole_is_found() -> None:
-    held = [Held("a", 0, 1, 5, 1), Held("a", 0, 1, 4, 1), Held("b", 2, 3, 4, 1), Held(COORDINATOR, 0, 3, 0, 0)]
-    assert newest_whole(held, 4) == 4
-    assert newest_whole(held[:2] + held[3:], 4) == 0
-    assert newest_whole(held[:2], 4) is None
+    held = [
+        HeldLayers("a", 0, 1, 5, 1),
+        HeldLayers("a", 0, 1, 4, 1),
+        HeldLayers("b", 2, 3, 4, 1),
+        HeldLayers(COORDINATOR, 0, 3, 0, 0),
+    ]
+    assert newest_complete_version(held, 4) == 4
+    assert newest_complete_version(held[:2] + held[3:], 4) == 0
+    assert newest_complete_version(held[:2], 4) is None
 
 
 def test_layers_come_from_the_nearest_copy() -> None:
-    held = [Held("a", 0, 2, 4, 1), Held("b", 1, 3, 4, 1), Held(COORDINATOR, 0, 5, 4, 1)]
-    assert origins(held, "b", range(6), 4) == [
-        Origin("a", 0, 0, 4), Origin("b", 1, 3, 4), Origin(COORDINATOR, 4, 5, 4),
+    held = [HeldLayers("a", 0, 2, 4, 1), HeldLayers("b", 1, 3, 4, 1), HeldLayers(COORDINATOR, 0, 5, 4, 1)]
+    assert plan_layer_sources(held, "b", range(6), 4) == [
+        LayerOrigin("a", 0, 0, 4), LayerOrigin("b", 1, 3, 4), LayerOrigin(COORDINATOR, 4, 5, 4),
     ]  # fmt: skip
 
 
 def test_without_a_version_each_layer_is_the_newest() -> None:
-    held = [Held("a", 0, 1, 4, 1), Held("b", 1, 1, 7, 1)]
-    assert origins(held, "a", range(2), None) == [Origin("a", 0, 0, 4), Origin("b", 1, 1, 7)]
+    held = [HeldLayers("a", 0, 1, 4, 1), HeldLayers("b", 1, 1, 7, 1)]
+    assert plan_layer_sources(held, "a", range(2), None) == [LayerOrigin("a", 0, 0, 4), LayerOrigin("b", 1, 1, 7)]
 
 
 @given(st.integers(1, 7), st.lists(st.integers(0, 60), min_size=1), st.lists(st.integers(0, 60), min_size=1))
 def test_who_lags_behind_picks_a_mark_that_others_have(stride: int, mine: list[int], yours: list[int]) -> None:
     """Two who wait with the same marks pick the same one, whatever else one of them has done before."""
     waiting = range(max(min(mine), min(yours)), max(mine + yours) + 1)
-    first, second = pick(waiting, stride), pick(list(waiting)[::-1], stride)
+    first, second = next_version_to_copy(waiting, stride), next_version_to_copy(list(waiting)[::-1], stride)
     assert first == second
     assert first is None or first % stride == 0
 
 
 def test_copies_are_as_frequent_as_links_allow() -> None:
-    assert Incremental(share=0.5).stride(0.4, 0.8, 1.0) == 1
-    assert Incremental(share=0.5).stride(0.6, 1.2, 1.0) == 3
-    assert Incremental().stride(0.6, 1.2, 0.0) == 100
-    assert Periodic(chain=30).stride(9.0, 9.0, 1.0) == 30
-    assert NoReplication().stride(0.1, 0.1, 1.0) == 0
-    assert pick([3, 4, 5, 6, 7], 1) == 4
-    assert pick([], 1) is None
-    assert pick([0], 0) is None
+    assert IncrementalReplication(share=0.5).copy_stride(0.4, 0.8, 1.0) == 1
+    assert IncrementalReplication(share=0.5).copy_stride(0.6, 1.2, 1.0) == 3
+    assert IncrementalReplication().copy_stride(0.6, 1.2, 0.0) == 100
+    assert PeriodicReplication(chain=30).copy_stride(9.0, 9.0, 1.0) == 30
+    assert NoReplication().copy_stride(0.1, 0.1, 1.0) == 0
+    assert next_version_to_copy([3, 4, 5, 6, 7], 1) == 4
+    assert next_version_to_copy([], 1) is None
+    assert next_version_to_copy([0], 0) is None
 
 
 @pytest.mark.parametrize(
@@ -78,40 +88,40 @@ def test_copies_are_as_frequent_as_links_allow() -> None:
 )
 def test_the_next_stage_takes_over(dead: str, cuts: tuple[int, ...], order: str) -> None:
     alive = [name for name in "abcd" if name not in dead]
-    assert without((2, 4, 6), tuple("abcd"), alive) == (cuts, tuple(order))
+    assert layout_without((2, 4, 6), tuple("abcd"), alive) == (cuts, tuple(order))
 
 
-def plan_of(cuts: tuple[int, ...], order: str, layers: int) -> Plan:
-    return Plan(cuts, tuple(order), layers, tuple(range(len(order), 0, -1)), 1.0, 1)
+def plan_of(cuts: tuple[int, ...], order: str, layers: int) -> PipelinePlan:
+    return PipelinePlan(cuts, tuple(order), layers, tuple(range(len(order), 0, -1)), 1.0, 1)
 
 
 def test_a_batch_is_committed_when_every_stage_has_applied_it() -> None:
-    ledger = Ledger(plan_of((2,), "ab", 4), 10, 0)
-    assert ledger.report("b", Report(1, 12, 0.1, 0.5))
-    assert ledger.committed == 10
-    assert ledger.report("a", Report(1, 11))
-    assert not ledger.report("a", Report(1, 11))
-    assert ledger.committed == 11
-    assert ledger.loss(11) == 0.5
+    ledger = TermProgress(plan_of((2,), "ab", 4), 10, 0)
+    assert ledger.record_report("b", Report(1, 12, 0.1, 0.5))
+    assert ledger.committed_version == 10
+    assert ledger.record_report("a", Report(1, 11))
+    assert not ledger.record_report("a", Report(1, 11))
+    assert ledger.committed_version == 11
+    assert ledger.pop_loss(11) == 0.5
 
 
 def test_a_version_is_safe_when_each_stage_has_a_copy_of_it() -> None:
-    ledger = Ledger(plan_of((2,), "ab", 4), 10, 0)
-    assert not ledger.kept(Kept(1, 0, 1, 11))
-    assert not ledger.kept(Kept(1, 0, 1, 12))
-    assert not ledger.kept(Kept(1, 2, 3, 13))
-    assert ledger.kept(Kept(1, 2, 3, 12))
-    assert ledger.secure == 12
-    assert not ledger.kept(Kept(1, 2, 3, 11))
-    assert not ledger.kept(Kept(1, 9, 9, 99)), "nobody has such layers"
+    ledger = TermProgress(plan_of((2,), "ab", 4), 10, 0)
+    assert not ledger.record_copy(Kept(1, 0, 1, 11))
+    assert not ledger.record_copy(Kept(1, 0, 1, 12))
+    assert not ledger.record_copy(Kept(1, 2, 3, 13))
+    assert ledger.record_copy(Kept(1, 2, 3, 12))
+    assert ledger.secure_version == 12
+    assert not ledger.record_copy(Kept(1, 2, 3, 11))
+    assert not ledger.record_copy(Kept(1, 9, 9, 99)), "nobody has such layers"
 
 
 def test_a_change_of_speed_is_noticed_within_three_batches_and_noise_is_not() -> None:
     slowness: dict[str, float] = {}
-    speeds = Speeds(slowness)
-    assert not any(speeds.observe("a", 1.0, 1.0 + noise) for noise in (0.05, -0.05, 0.02, -0.04))
-    assert [speeds.observe("a", 1.0, 3.0) for _ in range(3)].count(True) == 1
+    speeds = DeviceSpeeds(slowness)
+    assert not any(speeds.observe_batch("a", 1.0, 1.0 + noise) for noise in (0.05, -0.05, 0.02, -0.04))
+    assert [speeds.observe_batch("a", 1.0, 3.0) for _ in range(3)].count(True) == 1
     assert slowness["a"] == pytest.approx(3.0)
-    assert not speeds.observe("a", 0.0, 3.0)
-    speeds.forget("a")
+    assert not speeds.observe_batch("a", 0.0, 3.0)
+    speeds.forget_device("a")
     assert "a" not in slowness

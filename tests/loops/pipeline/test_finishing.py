@@ -8,26 +8,26 @@ from typing import Any
 import pytest
 
 import potluck
-from potluck.loops.pipeline.ledger import Ledger
 from potluck.loops.pipeline.messages import Kept, Report
-from potluck.loops.pipeline.planner import Plan
+from potluck.loops.pipeline.pipeline_planner import PipelinePlan
+from potluck.loops.pipeline.term_progress import TermProgress
 from tests.simulation.pipelines import Story, job_of
 from tests.simulation.test_pipeline_faults import BATCH, BATCHES, CUTS, bench, check, crash
 
 
-def ledger(applied: tuple[int, ...], kept: tuple[int, ...]) -> Ledger:
+def ledger(applied: tuple[int, ...], kept: tuple[int, ...]) -> TermProgress:
     """Four stages of two layers: how far each is, and the newest copy of each."""
-    plan = Plan((2, 4, 6), ("a", "b", "c", "d"), 8, (4, 3, 2, 1), 1.0, 1, ("b", "c", "d", "a"))
-    found = Ledger(plan, 0, 0)
-    for device, version, copy, layers in zip(plan.order, applied, kept, plan.stages, strict=True):
-        found.report(device, Report(1, version))
+    plan = PipelinePlan((2, 4, 6), ("a", "b", "c", "d"), 8, (4, 3, 2, 1), 1.0, 1, ("b", "c", "d", "a"))
+    found = TermProgress(plan, 0, 0)
+    for device, version, copy, layers in zip(plan.order, applied, kept, plan.stage_layers, strict=True):
+        found.record_report(device, Report(1, version))
         for known in range(1, copy + 1):
-            found.kept(Kept(1, layers[0], layers[-1], known))
+            found.record_copy(Kept(1, layers[0], layers[-1], known))
     return found
 
 
 def test_nobody_is_waited_for_while_all_live() -> None:
-    assert ledger((5, 6, 7, 8), (5, 6, 7, 8)).unfinished() == ()
+    assert ledger((5, 6, 7, 8), (5, 6, 7, 8)).unfinished_stages() == ()
 
 
 @pytest.mark.parametrize(
@@ -48,19 +48,19 @@ def test_stages_before_the_dead_go_as_far_as_its_copies_do(
 ) -> None:
     found = ledger((5, 6, 7, 8), kept)
     for device in dead:
-        found.lose(device)
-    assert list(found.unfinished()) == expected
+        found.mark_lost(device)
+    assert list(found.unfinished_stages()) == expected
 
 
 def test_what_does_not_come_any_more_is_not_waited_for() -> None:
     found = ledger((5, 6, 6, 8), (5, 6, 6, 8))
-    found.lose("d")
-    found.stuck("a")
-    assert list(found.unfinished()) == ["a", "b", "c"], "to `a` it comes from `b`, which lives"
-    found.stuck("c")
-    assert list(found.unfinished()) == ["a"], "c has applied 6, b as well"
-    found.report("a", Report(1, 6))
-    assert list(found.unfinished()) == []
+    found.mark_lost("d")
+    found.mark_stuck("a")
+    assert list(found.unfinished_stages()) == ["a", "b", "c"], "to `a` it comes from `b`, which lives"
+    found.mark_stuck("c")
+    assert list(found.unfinished_stages()) == ["a"], "c has applied 6, b as well"
+    found.record_report("a", Report(1, 6))
+    assert list(found.unfinished_stages()) == []
 
 
 def run(folder: Path, faults: list[dict[str, Any]]) -> tuple[potluck.Result, Story]:

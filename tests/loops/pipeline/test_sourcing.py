@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pytest
 
 from potluck.loops.node import COORDINATOR
-from potluck.loops.pipeline.sourcing import Held, newest_whole, origins
+from potluck.loops.pipeline.layer_sources import HeldLayers, newest_complete_version, plan_layer_sources
 
 OLD, COPIED, NEWEST = 3, 6, 7  # versions: of the checkpoint, of the copies, and where the stages stand
 TERM = 1
@@ -37,15 +37,15 @@ def deaths(stages: Sequence[Stage]) -> Iterator[set[str]]:
             yield dead
 
 
-def stock(stages: Sequence[Stage], copies: bool, archive: int) -> list[Held]:
+def stock(stages: Sequence[Stage], copies: bool, archive: int) -> list[HeldLayers]:
     """What a term's devices tell: their own layers, copies of the stage before, and what the coordinator has."""
-    held = [Held(name, run[0], run[-1], version, TERM) for name, run in stages for version in (COPIED, NEWEST)]
+    held = [HeldLayers(name, run[0], run[-1], version, TERM) for name, run in stages for version in (COPIED, NEWEST)]
     if copies and len(stages) > 1:
         keepers = (*stages[1:], stages[0])
         for stage, keeper in zip(stages, keepers, strict=True):
-            held.append(Held(keeper.device, stage.layers[0], stage.layers[-1], COPIED, TERM))
+            held.append(HeldLayers(keeper.device, stage.layers[0], stage.layers[-1], COPIED, TERM))
     everything = stages[-1].layers[-1]
-    return [*held, Held(COORDINATOR, 0, everything, archive, 0)]
+    return [*held, HeldLayers(COORDINATOR, 0, everything, archive, 0)]
 
 
 def whole_elsewhere(stages: Sequence[Stage], dead: set[str], copies: bool) -> bool:
@@ -58,20 +58,22 @@ def whole_elsewhere(stages: Sequence[Stage], dead: set[str], copies: bool) -> bo
 def check(stages: list[Stage], dead: set[str], new: list[Stage], copies: bool, archive: int) -> None:
     layers = stages[-1].layers[-1] + 1
     held = [each for each in stock(stages, copies, archive) if each.device not in dead]
-    version = newest_whole(held, layers)
+    version = newest_complete_version(held, layers)
     among_devices = whole_elsewhere(stages, dead, copies)
     assert version == (COPIED if among_devices else archive)
     for receiver, run in new:
         covered = []
-        for origin in origins(held, receiver, run, version):
+        for origin in plan_layer_sources(held, receiver, run, version):
             assert origin.device not in dead
             assert origin.version == version
             having = [each for each in held if (each.device, each.version) == (origin.device, version)]
             for layer in range(origin.first, origin.last + 1):
-                assert any(each.covers(layer) for each in having), "it really holds that layer in that version"
-                own = any(each.covers(layer) for each in held if (each.device, each.version) == (receiver, version))
+                assert any(each.covers_layer(layer) for each in having), "it really holds that layer in that version"
+                own = any(
+                    each.covers_layer(layer) for each in held if (each.device, each.version) == (receiver, version)
+                )
                 others = any(
-                    each.covers(layer) for each in held if each.device != COORDINATOR and each.version == version
+                    each.covers_layer(layer) for each in held if each.device != COORDINATOR and each.version == version
                 )
                 assert (origin.device == receiver) == own, "what is at hand does not travel"
                 assert (origin.device == COORDINATOR) == (not others), "from the archive what nobody else has"
@@ -83,9 +85,9 @@ def check_mixed(stages: list[Stage], dead: set[str], new: list[Stage], copies: b
     """As published: each layer in the newest version that lives, whichever that is."""
     held = [each for each in stock(stages, copies, archive) if each.device not in dead]
     for receiver, run in new:
-        for origin in origins(held, receiver, run, None):
+        for origin in plan_layer_sources(held, receiver, run, None):
             for layer in range(origin.first, origin.last + 1):
-                living = [each for each in held if each.covers(layer)]
+                living = [each for each in held if each.covers_layer(layer)]
                 assert origin.version == max(each.version for each in living)
                 assert any((each.device, each.version) == (origin.device, origin.version) for each in living)
 

@@ -4,75 +4,75 @@ from __future__ import annotations
 
 import pytest
 
-from potluck.loops.pipeline.aside import Aside
+from potluck.loops.pipeline.batch_timer import BatchTimer
 from potluck.loops.pipeline.messages import Doing
-from potluck.loops.pipeline.planner import Plan
-from potluck.loops.pipeline.watch import Watch
+from potluck.loops.pipeline.pipeline_planner import PipelinePlan
+from potluck.loops.pipeline.quarantine import Quarantine
 
-PLAN = Plan((2, 4), ("a", "b", "c"), 6, (3, 2, 1), 0.5, 1)
+PLAN = PipelinePlan((2, 4), ("a", "b", "c"), 6, (3, 2, 1), 0.5, 1)
 HERE = {"a", "b", "c"}
 
 
-def watch_of(*took: float, retry: float = 1.0) -> Watch:
-    watch = Watch(retry)
+def watch_of(*took: float, retry: float = 1.0) -> BatchTimer:
+    watch = BatchTimer(retry)
     for seconds in took:
-        watch.observe(seconds)
-    watch.begin(PLAN, 0.0)
-    watch.moved(0.0)
+        watch.observe_interval(seconds)
+    watch.begin_range(PLAN, 0.0)
+    watch.record_batch(0.0)
     return watch
 
 
 def test_the_timer_is_never_shorter_than_messages_take_to_be_sent_again() -> None:
-    assert watch_of(0.001, 0.001).next_at == 4.0
-    assert watch_of(0.001, retry=3.0).next_at == 12.0
+    assert watch_of(0.001, 0.001).next_check_at == 4.0
+    assert watch_of(0.001, retry=3.0).next_check_at == 12.0
 
 
 def test_the_timer_follows_mean_and_spread() -> None:
     even, uneven = watch_of(*[10.0] * 50), watch_of(*[5.0, 15.0] * 25)
-    assert even.next_at == pytest.approx(40.0)
-    assert 50.0 < uneven.next_at < 120.0
+    assert even.next_check_at == pytest.approx(40.0)
+    assert 50.0 < uneven.next_check_at < 120.0
 
 
 def test_a_forecast_counts_where_nothing_was_seen_and_the_first_batch_passes_all_stages() -> None:
-    watch = Watch(0.1)
-    watch.begin(PLAN, 10.0)
-    assert watch.next_at == pytest.approx(10.0 + 3 * 0.5 + 4 * 0.5)
+    watch = BatchTimer(0.1)
+    watch.begin_range(PLAN, 10.0)
+    assert watch.next_check_at == pytest.approx(10.0 + 3 * 0.5 + 4 * 0.5)
 
 
 def test_silence_is_told_from_an_answer() -> None:
     watch = watch_of(0.5)
-    watch.ask(4.0)
-    assert watch.next_at == 12.0
-    watch.hear("a")
-    watch.told("a", Doing(1))
-    watch.hear("c")  # any word will do
-    assert watch.silent(HERE) == ["b"]
-    assert watch.unanswered(HERE) == ["b", "c"]
-    assert watch.silent({"a", "c"}) == [], "who is known to be lost is not waited for"
+    watch.begin_inquiry(4.0)
+    assert watch.next_check_at == 12.0
+    watch.record_contact("a")
+    watch.record_answer("a", Doing(1))
+    watch.record_contact("c")  # any word will do
+    assert watch.silent_stages(HERE) == ["b"]
+    assert watch.unanswered_stages(HERE) == ["b", "c"]
+    assert watch.silent_stages({"a", "c"}) == [], "who is known to be lost is not waited for"
 
 
 def test_all_silent_is_nobody_silent() -> None:
     watch = watch_of(0.5)
-    watch.ask(4.0)
-    assert watch.silent(HERE) == []
+    watch.begin_inquiry(4.0)
+    assert watch.silent_stages(HERE) == []
 
 
 def test_a_batch_withdraws_the_question() -> None:
     watch = watch_of(0.5)
-    watch.ask(4.0)
-    watch.moved(5.0)
-    assert not watch.asking
-    assert watch.next_at == 9.0
+    watch.begin_inquiry(4.0)
+    watch.record_batch(5.0)
+    assert not watch.is_inquiring
+    assert watch.next_check_at == 9.0
     assert not watch.has_stalled(24.0)
     assert watch.has_stalled(25.0)
 
 
-def _rounds(*said: dict[str, Doing]) -> Watch:
+def _rounds(*said: dict[str, Doing]) -> BatchTimer:
     watch = watch_of(0.5)
     for number, answers in enumerate(said):
-        watch.ask(4.0 * (number + 1))
+        watch.begin_inquiry(4.0 * (number + 1))
         for device, doing in answers.items():
-            watch.told(device, doing)
+            watch.record_answer(device, doing)
     return watch
 
 
@@ -81,28 +81,28 @@ SENT = Doing(1, sent=(("Activation", 7),))
 
 
 def test_a_link_is_broken_where_what_was_sent_is_waited_for_twice() -> None:
-    assert _rounds({"c": AWAITS, "b": SENT}, {"c": AWAITS, "b": SENT}).apart() == ("c", "b")
+    assert _rounds({"c": AWAITS, "b": SENT}, {"c": AWAITS, "b": SENT}).find_broken_link() == ("c", "b")
     back = {"b": Doing(1, awaits=(("c", "Gradient", 3),)), "c": Doing(1, sent=(("Gradient", 3),))}
-    assert _rounds(back, back).apart() == ("c", "b"), "the later one goes, whoever waits"
+    assert _rounds(back, back).find_broken_link() == ("c", "b"), "the later one goes, whoever waits"
 
 
 def test_a_link_is_not_broken_where_it_only_takes_time() -> None:
-    assert _rounds({"c": AWAITS, "b": SENT}).apart() is None, "asked once"
-    assert _rounds({"c": AWAITS, "b": Doing(1)}, {"c": AWAITS, "b": SENT}).apart() is None, "just sent"
-    assert _rounds({"c": AWAITS, "b": SENT}, {"c": Doing(1), "b": SENT}).apart() is None, "arrived"
-    assert _rounds({"c": AWAITS}, {"c": AWAITS}).apart() is None, "nobody says that it was sent"
+    assert _rounds({"c": AWAITS, "b": SENT}).find_broken_link() is None, "asked once"
+    assert _rounds({"c": AWAITS, "b": Doing(1)}, {"c": AWAITS, "b": SENT}).find_broken_link() is None, "just sent"
+    assert _rounds({"c": AWAITS, "b": SENT}, {"c": Doing(1), "b": SENT}).find_broken_link() is None, "arrived"
+    assert _rounds({"c": AWAITS}, {"c": AWAITS}).find_broken_link() is None, "nobody says that it was sent"
 
 
 def test_who_was_left_out_is_asked_back_later_and_later() -> None:
-    aside = Aside()
-    aside.put("a", 10.0, 4.0)
+    aside = Quarantine()
+    aside.add_device("a", 10.0, 4.0)
     assert "a" in aside
-    assert (aside.due(13.0), aside.due(14.0), aside.next_at) == ([], ["a"], 18.0)
-    assert aside.take_back("a")
-    assert not aside.take_back("a")
-    aside.put("a", 20.0, 4.0)
-    assert aside.next_at == 28.0
-    aside.forget("a")
+    assert (aside.due_devices(13.0), aside.due_devices(14.0), aside.next_retry_at) == ([], ["a"], 18.0)
+    assert aside.release_device("a")
+    assert not aside.release_device("a")
+    aside.add_device("a", 20.0, 4.0)
+    assert aside.next_retry_at == 28.0
+    aside.forget_device("a")
     assert "a" not in aside
-    aside.put("a", 30.0, 4.0)
-    assert aside.next_at == 34.0, "another life begins anew"
+    aside.add_device("a", 30.0, 4.0)
+    assert aside.next_retry_at == 34.0, "another life begins anew"

@@ -5,21 +5,21 @@ import torch
 from safetensors.torch import load, save
 
 from potluck.errors import SettingError
-from potluck.model.codecs import Codec, Graded, Memory, Sparse, TopK
-from potluck.settings import decode, encode
+from potluck.model.codecs import Codec, CodecState, GradedCodec, SparseCodec, TopKCodec
+from potluck.settings import decode_settings, encode_settings
 from tests.model.codecs.vectors import CODECS, SPARSE
 
 
 @pytest.mark.parametrize("codec", SPARSE, ids=str)
-def test_a_device_goes_on_from_its_saved_memory(codec: Sparse) -> None:
+def test_a_device_goes_on_from_its_saved_memory(codec: SparseCodec) -> None:
     rng = torch.Generator().manual_seed(9)
-    memory = codec.begin()
+    memory = codec.new_state()
     if memory is None:
         assert not codec.error_feedback
         return
     for at in (slice(0, 30), slice(30, 50)):
         codec.encode(torch.randn(at.stop - at.start, generator=rng), memory, at)
-    again = Memory.restore(load(save(memory.state())))
+    again = CodecState.from_tensors(load(save(memory.to_tensors())))
     vector = torch.randn(50, generator=rng)
     ours, theirs = (codec.encode(vector, held, slice(0, 50)) for held in (memory, again))
     assert all((mine == other).all() for mine, other in zip(ours.arrays, theirs.arrays, strict=True))
@@ -27,26 +27,26 @@ def test_a_device_goes_on_from_its_saved_memory(codec: Sparse) -> None:
 
 
 def test_what_was_saved_does_not_change() -> None:
-    codec, memory = TopK(ratio=0.5), Memory()
+    codec, memory = TopKCodec(ratio=0.5), CodecState()
     codec.encode(torch.tensor([2.0, 1.0]), memory)
-    saved = memory.state()
+    saved = memory.to_tensors()
     codec.encode(torch.tensor([2.0, 1.0]), memory)
     assert saved["residual"].tolist() == [0, 1]
 
 
 def test_a_new_memory_has_compressed_nothing() -> None:
-    assert Memory().cnc == 0
-    assert Memory.restore(Memory().state()) == Memory()
+    assert CodecState().compressed_fraction == 0
+    assert CodecState.from_tensors(CodecState().to_tensors()) == CodecState()
 
 
 @pytest.mark.parametrize("codec", CODECS, ids=str)
 def test_a_codec_is_written_in_a_job_and_read(codec: Codec) -> None:
-    assert decode(encode(codec), Codec) == codec
+    assert decode_settings(encode_settings(codec), Codec) == codec
 
 
 def test_a_wrong_ratio_is_named() -> None:
     with pytest.raises(SettingError, match=r"rounds\.codec\.ratio"):
-        decode({"kind": "top-k", "ratio": 2}, Codec, "rounds.codec")
+        decode_settings({"kind": "top-k", "ratio": 2}, Codec, "rounds.codec")
     with pytest.raises(SettingError, match=r"rounds\.codec"):
-        decode({"kind": "graded", "ratios": []}, Codec, "rounds.codec")
-    assert decode({"kind": "graded", "ratios": [0.01, 1]}, Codec) == Graded(ratios=(0.01, 1.0))
+        decode_settings({"kind": "graded", "ratios": []}, Codec, "rounds.codec")
+    assert decode_settings({"kind": "graded", "ratios": [0.01, 1]}, Codec) == GradedCodec(ratios=(0.01, 1.0))

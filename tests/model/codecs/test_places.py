@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from potluck.model.codecs.places import pack, packed_bytes, refusal, unpack
+from potluck.model.codecs.index_coding import indices_refusal, pack_indices, packed_index_bytes, unpack_indices
 
 
 @st.composite
@@ -20,21 +20,21 @@ def _places(draw: st.DrawFn) -> tuple[list[int], int]:
 @given(case=_places())
 def test_indices_come_back(case: tuple[list[int], int]) -> None:
     places, size = case
-    packed = pack(np.array(places, dtype=np.int64), size)
+    packed = pack_indices(np.array(places, dtype=np.int64), size)
     assert packed.dtype == np.uint8
-    assert packed.nbytes == packed_bytes(len(places), size)
-    assert unpack(packed, len(places), size).tolist() == places
-    assert refusal(packed, len(places), size) is None
+    assert packed.nbytes == packed_index_bytes(len(places), size)
+    assert unpack_indices(packed, len(places), size).tolist() == places
+    assert indices_refusal(packed, len(places), size) is None
 
 
 @settings(deadline=None, max_examples=300)
 @given(data=st.data(), size=st.integers(1, 300))
 def test_any_bytes_give_good_indices_or_a_refusal(data: st.DataObject, size: int) -> None:
     count = data.draw(st.integers(0, size))
-    length = packed_bytes(count, size)
+    length = packed_index_bytes(count, size)
     packed = np.frombuffer(data.draw(st.binary(min_size=length, max_size=length)), dtype=np.uint8)
-    if refusal(packed, count, size) is None:
-        places = unpack(packed, count, size)
+    if indices_refusal(packed, count, size) is None:
+        places = unpack_indices(packed, count, size)
         assert len(places) == count
         assert all(0 <= place < size for place in places)
         assert len(set(places.tolist())) == count
@@ -46,9 +46,9 @@ def test_repeated_unordered_and_far_indices_are_refused(wrong: list[int]) -> Non
     low = wrong[0] % 16 | (wrong[1] % 16) << 4
     high = 1 << (wrong[0] // 16) | 1 << (wrong[1] // 16 + 1)
     packed = np.array([low, high], dtype=np.uint8)
-    assert len(packed) == packed_bytes(2, 50)
-    assert unpack(packed, 2, 50).tolist() == wrong
-    assert refusal(packed, 2, 50) is not None
+    assert len(packed) == packed_index_bytes(2, 50)
+    assert unpack_indices(packed, 2, 50).tolist() == wrong
+    assert indices_refusal(packed, 2, 50) is not None
 
 
 @pytest.mark.parametrize("ratio", [0.5, 0.2, 0.1, 0.03, 0.01, 0.001])
@@ -56,10 +56,10 @@ def test_it_takes_at_most_seven_tenths_of_a_bit_more_than_must_be(ratio: float) 
     size = 1_000_000
     count = round(ratio * size)
     least = -math.log2(ratio) - (1 - ratio) / ratio * math.log2(1 - ratio)
-    assert least <= 8 * packed_bytes(count, size) / count <= least + 0.7
+    assert least <= 8 * packed_index_bytes(count, size) / count <= least + 0.7
 
 
 @given(count=st.integers(1, 10**6), times=st.integers(1, 1000))
 def test_it_never_takes_more_than_plain_indices_or_a_bitmap(count: int, times: int) -> None:
     size = count * times
-    assert packed_bytes(count, size) <= min(4 * count + 1, -(-size // 8))
+    assert packed_index_bytes(count, size) <= min(4 * count + 1, -(-size // 8))

@@ -6,26 +6,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from potluck.model.codecs import Fp16, Int8
+from potluck.model.codecs import Fp16Codec, Int8Codec
 from tests.model.codecs.vectors import vectors
 
 
 @settings(deadline=None)
 @given(vector=vectors)
 def test_half_precision_is_the_nearest_or_the_largest(vector: Tensor) -> None:
-    decoded = Fp16().decode(Fp16().encode(vector), len(vector))
+    decoded = Fp16Codec().decode(Fp16Codec().encode(vector), len(vector))
     assert decoded.dtype == torch.float32
     torch.testing.assert_close(decoded, vector.clamp(-65504, 65504), rtol=2**-11, atol=3e-8)
 
 
-@pytest.mark.parametrize("codec", [Int8(block=7), Int8(block=7, rounding="stochastic")], ids=str)
+@pytest.mark.parametrize("codec", [Int8Codec(block=7), Int8Codec(block=7, rounding="stochastic")], ids=str)
 @settings(deadline=None)
 @given(vector=vectors)
-def test_a_byte_is_at_most_one_step_off(codec: Int8, vector: Tensor) -> None:
+def test_a_byte_is_at_most_one_step_off(codec: Int8Codec, vector: Tensor) -> None:
     payload = codec.encode(vector)
     decoded = codec.decode(payload, len(vector))
-    assert codec.refusal(payload, len(vector)) is None
-    assert payload.nbytes == codec.nbytes(len(vector), 4)
+    assert codec.payload_refusal(payload, len(vector)) is None
+    assert payload.nbytes == codec.encoded_bytes(len(vector), 4)
     for start in range(0, len(vector), 7):
         block = slice(start, start + 7)
         step = float(vector[block].abs().max()) / 127
@@ -34,7 +34,7 @@ def test_a_byte_is_at_most_one_step_off(codec: Int8, vector: Tensor) -> None:
 
 
 def test_stochastic_rounding_is_right_on_average_and_repeats() -> None:
-    codec = Int8(block=4000, rounding="stochastic")
+    codec = Int8Codec(block=4000, rounding="stochastic")
     vector = torch.full((4000,), 0.3)
     vector[0] = 127.0
     decoded = codec.decode(codec.encode(vector), 4000)
@@ -48,5 +48,5 @@ def test_stochastic_rounding_is_right_on_average_and_repeats() -> None:
 
 @given(size=st.integers(0, 100), block=st.integers(1, 50))
 def test_each_block_has_a_scale(size: int, block: int) -> None:
-    _, scales = Int8(block=block).encode(torch.ones(size)).arrays
+    _, scales = Int8Codec(block=block).encode(torch.ones(size)).arrays
     assert scales.shape == (-(-size // block),)

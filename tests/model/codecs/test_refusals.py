@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from potluck.model.codecs import Codec, Dense, Fp16, Int8, TopK
+from potluck.model.codecs import Codec, DenseCodec, Fp16Codec, Int8Codec, TopKCodec
 from potluck.payload import Payload
 from tests.model.codecs.vectors import CODECS, vectors
 
-DECODERS = [Dense(), Fp16(), Int8(block=7), TopK()]  # the sparse ones share theirs
+DECODERS = [DenseCodec(), Fp16Codec(), Int8Codec(block=7), TopKCodec()]  # the sparse ones share theirs
 ids = [str(codec) for codec in CODECS]
 
 
@@ -29,8 +29,8 @@ def _arrays(codec: Codec, size: int = 40) -> list[Any]:
 @settings(deadline=None, max_examples=25)
 @given(vector=vectors)
 def test_what_we_send_is_taken(codec: Codec, vector: Tensor) -> None:
-    payload = codec.encode(vector, codec.begin())
-    assert codec.refusal(payload, len(vector)) is None
+    payload = codec.encode(vector, codec.new_state())
+    assert codec.payload_refusal(payload, len(vector)) is None
     decoded = codec.decode(payload, len(vector))
     assert decoded.shape == vector.shape
     assert bool(decoded.isfinite().all())
@@ -41,7 +41,7 @@ def test_what_comes_in_a_read_only_buffer_is_taken_in_silence(codec: Codec) -> N
     arrays = tuple(np.frombuffer(array.tobytes(), dtype=array.dtype) for array in _arrays(codec))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert codec.refusal(Payload(0, arrays), 40) is None
+        assert codec.payload_refusal(Payload(0, arrays), 40) is None
         assert torch.equal(codec.decode(Payload(0, arrays), 40), codec.decode(Payload(0, tuple(_arrays(codec))), 40))
 
 
@@ -50,7 +50,7 @@ def test_what_comes_in_a_read_only_buffer_is_taken_in_silence(codec: Codec) -> N
 def test_what_is_not_finite_is_refused(codec: Codec, bad: float) -> None:
     vector = torch.ones(40)
     vector[7] = bad
-    assert "not all finite" in str(codec.refusal(codec.encode(vector, codec.begin()), 40))
+    assert "not all finite" in str(codec.payload_refusal(codec.encode(vector, codec.new_state()), 40))
 
 
 @pytest.mark.parametrize("codec", CODECS, ids=ids)
@@ -71,11 +71,11 @@ def test_what_is_not_finite_is_refused(codec: Codec, bad: float) -> None:
     ],
 )
 def test_what_has_another_form_is_refused(codec: Codec, spoil: Any) -> None:
-    assert codec.refusal(Payload(0, tuple(spoil(_arrays(codec)))), 40)
+    assert codec.payload_refusal(Payload(0, tuple(spoil(_arrays(codec)))), 40)
 
 
 def test_arrays_must_be_a_row() -> None:
-    assert Dense().refusal(Payload(0, np.ones(3)), 3)  # type: ignore[arg-type]
+    assert DenseCodec().payload_refusal(Payload(0, np.ones(3)), 3)  # type: ignore[arg-type]
 
 
 _DTYPES = st.sampled_from([np.float32, np.float16, np.float64, np.uint8, np.int8, np.int32, np.bool_])
@@ -94,7 +94,7 @@ def _any_array(draw: st.DrawFn) -> Any:
 @given(arrays=st.lists(_any_array(), max_size=3), size=st.integers(0, 24))
 def test_any_payload_is_refused_or_decodes_to_finite_numbers(codec: Codec, arrays: list[Any], size: int) -> None:
     payload = Payload(0, tuple(arrays))
-    if codec.refusal(payload, size) is None:
+    if codec.payload_refusal(payload, size) is None:
         decoded = codec.decode(payload, size)
         assert decoded.shape == (size,)
         assert bool(decoded.isfinite().all())
@@ -103,17 +103,17 @@ def test_any_payload_is_refused_or_decodes_to_finite_numbers(codec: Codec, array
 @settings(deadline=None)
 @given(data=st.data())
 def test_any_places_are_refused_or_decode(data: st.DataObject) -> None:
-    codec = TopK(ratio=0.1)
+    codec = TopKCodec(ratio=0.1)
     values, places = codec.encode(torch.arange(1.0, 101.0)).arrays
     spoilt = data.draw(st.binary(min_size=len(places), max_size=len(places)))
     payload = Payload(0, (values, np.frombuffer(spoilt, dtype=np.uint8)))
-    if codec.refusal(payload, 100) is None:
+    if codec.payload_refusal(payload, 100) is None:
         assert int((codec.decode(payload, 100) != 0).sum()) == 10
 
 
 def test_more_values_than_places_are_refused() -> None:
     payload = Payload(0, (np.ones(9, dtype=np.float32), np.full(1, 255, dtype=np.uint8)))
-    assert "9 values for 8 places" in str(TopK().refusal(payload, 8))
+    assert "9 values for 8 places" in str(TopKCodec().payload_refusal(payload, 8))
 
 
 @pytest.mark.parametrize(
@@ -128,19 +128,19 @@ def test_more_values_than_places_are_refused() -> None:
     ],
 )
 def test_bad_signs_are_refused(signs: list[int], why: str) -> None:
-    assert why in str(TopK().refusal(Payload(0, (np.array(signs, dtype=np.uint8),)), 9))
+    assert why in str(TopKCodec().payload_refusal(Payload(0, (np.array(signs, dtype=np.uint8),)), 9))
 
 
 def test_steps_that_run_over_are_refused() -> None:
     payload = Payload(0, (np.full(4, -128, dtype=np.int8), np.full(1, 3e36, dtype=np.float32)))
-    assert "too large" in str(Int8(block=4).refusal(payload, 4))
+    assert "too large" in str(Int8Codec(block=4).payload_refusal(payload, 4))
 
 
 @pytest.mark.parametrize("codec", DECODERS, ids=str)
 def test_a_small_payload_for_a_large_vector_costs_nothing(codec: Codec) -> None:
     tracemalloc.start()
     try:
-        assert codec.refusal(Payload(0, (np.ones(10, dtype=np.float32), np.zeros(10, dtype=np.uint8))), 10**12)
+        assert codec.payload_refusal(Payload(0, (np.ones(10, dtype=np.float32), np.zeros(10, dtype=np.uint8))), 10**12)
         assert tracemalloc.get_traced_memory()[1] < 100_000
     finally:
         tracemalloc.stop()

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from potluck.model.codecs import selection
-from potluck.model.codecs.selection import energy, largest
+from potluck.model.codecs import top_k_selection
+from potluck.model.codecs.top_k_selection import largest_indices, squared_norm
 
 
 def _by_sorting(strengths: Tensor, count: int) -> list[int]:
@@ -18,14 +18,14 @@ def _by_sorting(strengths: Tensor, count: int) -> list[int]:
 
 @pytest.fixture
 def small_sample(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(selection, "_SAMPLE", 8)
+    monkeypatch.setattr(top_k_selection, "_SAMPLE", 8)
 
 
 @settings(deadline=None)
 @given(values=st.lists(st.integers(0, 6), max_size=50), count=st.integers(0, 60))
 def test_it_is_what_sorting_gives(values: list[int], count: int) -> None:
     strengths = torch.tensor(values, dtype=torch.float32)
-    assert largest(strengths, count).tolist() == _by_sorting(strengths, count)
+    assert largest_indices(strengths, count).tolist() == _by_sorting(strengths, count)
 
 
 @pytest.mark.parametrize("levels", [3, 40, 10**6])
@@ -35,16 +35,16 @@ def test_the_way_through_candidates_gives_the_same(levels: int, count: int) -> N
     for seed in range(5):
         rng = torch.Generator().manual_seed(seed)
         strengths = torch.randint(levels, (2000,), generator=rng).float()
-        assert largest(strengths, count).tolist() == _by_sorting(strengths, count)
+        assert largest_indices(strengths, count).tolist() == _by_sorting(strengths, count)
 
 
 @pytest.mark.parametrize("order", [False, True])
 def test_a_sample_that_misleads_costs_time_only(order: bool) -> None:
     strengths = torch.zeros(300_001)
-    step = len(strengths) // selection._SAMPLE | 1
+    step = len(strengths) // top_k_selection._SAMPLE | 1
     strengths[1::step] = 5.0  # just where the sample does not look
     strengths[::step] = 9.0 if order else 1.0  # just where it looks
-    assert largest(strengths, 1000).tolist() == torch.where(strengths == strengths.max())[0][:1000].tolist()
+    assert largest_indices(strengths, 1000).tolist() == torch.where(strengths == strengths.max())[0][:1000].tolist()
 
 
 def test_it_does_not_depend_on_threads() -> None:
@@ -54,7 +54,7 @@ def test_it_does_not_depend_on_threads() -> None:
         found = []
         for threads in (1, 2, 4):
             torch.set_num_threads(threads)
-            found.append((largest(strengths, 5000), energy(strengths / 7)))
+            found.append((largest_indices(strengths, 5000), squared_norm(strengths / 7)))
     finally:
         torch.set_num_threads(before)
     assert all(torch.equal(places, found[0][0]) and power == found[0][1] for places, power in found)
@@ -63,5 +63,5 @@ def test_it_does_not_depend_on_threads() -> None:
 
 
 def test_energy_does_not_run_over() -> None:
-    assert energy(torch.full((3,), 1e30)) == pytest.approx(3e60, rel=1e-6)
-    assert energy(torch.zeros(0)) == 0
+    assert squared_norm(torch.full((3,), 1e30)) == pytest.approx(3e60, rel=1e-6)
+    assert squared_norm(torch.zeros(0)) == 0

@@ -8,14 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from potluck.model.codecs import Adaptive, Graded, Memory, Sparse, TopK
-from potluck.model.codecs.values import Form
+from potluck.model.codecs import AdaptiveCodec, CodecState, GradedCodec, SparseCodec, TopKCodec
+from potluck.model.codecs.value_coding import Form
 from tests.model.codecs.vectors import SPARSE, vectors
 
 
-def _sent(codec: Sparse, vector: Tensor, memory: Memory | None = None, at: slice | None = None) -> Tensor:
+def _sent(codec: SparseCodec, vector: Tensor, memory: CodecState | None = None, at: slice | None = None) -> Tensor:
     payload = codec.encode(vector, memory, at or slice(0, len(vector)))
-    assert codec.refusal(payload, len(vector)) is None
+    assert codec.payload_refusal(payload, len(vector)) is None
     return codec.decode(payload, len(vector))
 
 
@@ -26,8 +26,8 @@ def _bits(vector: Tensor) -> list[int]:
 @pytest.mark.parametrize("codec", SPARSE, ids=str)
 @settings(deadline=None, max_examples=30)
 @given(vector=vectors)
-def test_what_is_sent_is_what_was_there(codec: Sparse, vector: Tensor) -> None:
-    payload = codec.encode(vector, codec.begin())
+def test_what_is_sent_is_what_was_there(codec: SparseCodec, vector: Tensor) -> None:
+    payload = codec.encode(vector, codec.new_state())
     decoded = codec.decode(payload, len(vector))
     kept = decoded != 0
     assert payload.nbytes == sum(array.nbytes for array in payload.arrays)
@@ -43,16 +43,16 @@ def test_what_is_sent_is_what_was_there(codec: Sparse, vector: Tensor) -> None:
 )
 @settings(deadline=None, max_examples=30)
 @given(data=st.data())
-def test_sent_and_left_out_are_the_gradient_bit_for_bit(codec: Sparse, data: st.DataObject) -> None:
+def test_sent_and_left_out_are_the_gradient_bit_for_bit(codec: SparseCodec, data: st.DataObject) -> None:
     size = data.draw(st.integers(0, 40))
     numbers = st.lists(st.floats(-1e6, 1e6, width=32), min_size=size, max_size=size)
-    memory = codec.begin()
+    memory = codec.new_state()
     assert memory is not None
     velocity = torch.zeros(size)
     for _ in range(4):
         before = torch.zeros(size) if memory.residual is None else memory.residual.clone()
         gradient = torch.tensor(data.draw(numbers), dtype=torch.float32)
-        velocity = gradient.add(velocity, alpha=codec.carried_momentum)
+        velocity = gradient.add(velocity, alpha=codec.residual_momentum)
         sent = _sent(codec, gradient, memory)
         assert memory.residual is not None
         assert _bits(sent + memory.residual) == _bits(before + velocity)
@@ -63,7 +63,7 @@ def test_sent_and_left_out_are_the_gradient_bit_for_bit(codec: Sparse, data: st.
 @settings(deadline=None)
 @given(values=st.lists(st.floats(-6e4, 6e4, width=32), max_size=40))
 def test_what_half_precision_rounds_away_is_left_for_later(values: list[float]) -> None:
-    codec, memory = TopK(ratio=0.4, values="f16"), Memory()
+    codec, memory = TopKCodec(ratio=0.4, values="f16"), CodecState()
     vector = torch.tensor(values, dtype=torch.float32)
     sent = _sent(codec, vector, memory)
     assert memory.residual is not None
@@ -71,22 +71,22 @@ def test_what_half_precision_rounds_away_is_left_for_later(values: list[float]) 
 
 
 def test_signs_have_the_mean_size_of_what_is_sent() -> None:
-    codec, memory = TopK(ratio=0.5, values="sign"), Memory()
+    codec, memory = TopKCodec(ratio=0.5, values="sign"), CodecState()
     assert _sent(codec, torch.tensor([4.0, -2.0, 1.0, 0.5]), memory).tolist() == [3, -3, 0, 0]
     assert memory.residual is not None
     assert memory.residual.tolist() == [1, 1, 1, 0.5]
 
 
 def test_signs_of_one_in_25_are_100_times_less() -> None:
-    codec = TopK(ratio=0.04, values="sign")
-    payload = codec.encode(torch.randn(100_000, generator=torch.Generator().manual_seed(0)), Memory())
-    assert payload.nbytes == codec.nbytes(100_000, 4)
+    codec = TopKCodec(ratio=0.04, values="sign")
+    payload = codec.encode(torch.randn(100_000, generator=torch.Generator().manual_seed(0)), CodecState())
+    assert payload.nbytes == codec.encoded_bytes(100_000, 4)
     assert 400_000 / payload.nbytes > 100
 
 
 @pytest.mark.parametrize("form", ["f16", "sign"])
 def test_everything_is_sent_in_the_end(form: Form) -> None:
-    codec, memory = TopK(ratio=0.1, values=form), Memory()
+    codec, memory = TopKCodec(ratio=0.1, values=form), CodecState()
     vector = torch.randn(1000, generator=torch.Generator().manual_seed(1))
     total = _sent(codec, vector, memory)
     for _ in range(150):
@@ -95,7 +95,7 @@ def test_everything_is_sent_in_the_end(form: Form) -> None:
 
 
 def test_a_segment_has_its_own_part_of_the_memory() -> None:
-    codec, memory = TopK(ratio=0.5), Memory()
+    codec, memory = TopKCodec(ratio=0.5), CodecState()
     whole = torch.tensor([4.0, 1.0, 3.0, 2.0, 8.0, 7.0])
     later = slice(2, 6)
     assert _sent(codec, whole[later], memory, later).tolist() == [0, 0, 8, 7]
@@ -106,8 +106,8 @@ def test_a_segment_has_its_own_part_of_the_memory() -> None:
 
 
 @pytest.mark.parametrize("codec", SPARSE, ids=str)
-def test_what_was_sent_in_vain_is_sent_again(codec: Sparse) -> None:
-    memory, at = codec.begin(), slice(0, 30)
+def test_what_was_sent_in_vain_is_sent_again(codec: SparseCodec) -> None:
+    memory, at = codec.new_state(), slice(0, 30)
     vector = torch.randn(30, generator=torch.Generator().manual_seed(2))
     payload = codec.encode(vector, memory, at)
     codec.retract(payload, memory, at)
@@ -121,19 +121,19 @@ def test_what_was_sent_in_vain_is_sent_again(codec: Sparse) -> None:
 
 @pytest.mark.parametrize("codec", SPARSE, ids=str)
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_a_vector_that_is_not_finite_is_refused_and_not_remembered(codec: Sparse, bad: float) -> None:
-    memory = codec.begin()
+def test_a_vector_that_is_not_finite_is_refused_and_not_remembered(codec: SparseCodec, bad: float) -> None:
+    memory = codec.new_state()
     codec.encode(torch.arange(20.0), memory)
-    before = {} if memory is None else memory.state()
+    before = {} if memory is None else memory.to_tensors()
     payload = codec.encode(torch.tensor([1.0] * 19 + [bad]), memory)
-    assert "finite" in str(codec.refusal(payload, 20))
+    assert "finite" in str(codec.payload_refusal(payload, 20))
     codec.retract(payload, memory, slice(0, 20))
-    after = {} if memory is None else memory.state()
+    after = {} if memory is None else memory.to_tensors()
     assert all(torch.equal(before[name], after[name]) for name in ("residual", "velocity") if name in before)
 
 
 def test_a_sum_that_runs_over_loses_nothing() -> None:
-    codec, memory = TopK(ratio=0.5), Memory()
+    codec, memory = TopKCodec(ratio=0.5), CodecState()
     huge = torch.full((2,), 3e38)
     codec.encode(huge, memory)
     assert _sent(codec, huge, memory).tolist() == huge.tolist()
@@ -144,9 +144,9 @@ def test_a_sum_that_runs_over_loses_nothing() -> None:
 @pytest.mark.parametrize("codec", SPARSE, ids=str)
 @settings(deadline=None, max_examples=15)
 @given(vector=vectors)
-def test_the_vector_itself_stays_as_it_was(codec: Sparse, vector: Tensor) -> None:
+def test_the_vector_itself_stays_as_it_was(codec: SparseCodec, vector: Tensor) -> None:
     before = vector.clone()
-    memory = codec.begin()
+    memory = codec.new_state()
     payload = codec.encode(vector, memory)
     again = [array.copy() for array in payload.arrays]
     codec.encode(vector, memory)
@@ -155,38 +155,38 @@ def test_the_vector_itself_stays_as_it_was(codec: Sparse, vector: Tensor) -> Non
 
 
 def test_the_lowest_index_wins_among_equals() -> None:
-    assert _sent(TopK(ratio=0.5), torch.tensor([1.0, -2, 2, 1, 1, -1])).tolist() == [1, -2, 2, 0, 0, 0]
-    assert _sent(Graded(ratios=(0.5,), values="f32"), torch.ones(4)).tolist() == [1, 1, 0, 0]
+    assert _sent(TopKCodec(ratio=0.5), torch.tensor([1.0, -2, 2, 1, 1, -1])).tolist() == [1, -2, 2, 0, 0, 0]
+    assert _sent(GradedCodec(ratios=(0.5,), values="f32"), torch.ones(4)).tolist() == [1, 1, 0, 0]
 
 
 # --- the rule of the paper -------------------------------------------------------------------------------------------
 
 
 def test_adaptive_compresses_while_the_average_loss_is_small() -> None:
-    codec, memory = Adaptive(ratio=0.5, delta=0.25, smoothing=0.5), Memory()
+    codec, memory = AdaptiveCodec(ratio=0.5, delta=0.25, smoothing=0.5), CodecState()
     calm, flat = torch.tensor([3.0, 0.0]), torch.tensor([1.0, 1.0])  # half of it loses 0 and 0.5 of the energy
     lengths = [len(codec.encode(vector, memory).arrays) for vector in (calm, flat, flat, calm, calm)]
     # averages:        0, 0.25, 0.375, 0.1875, 0.094
     assert lengths == [2, 2, 1, 2, 2]
     assert memory.averages == {0: pytest.approx(0.09375)}
-    assert (memory.compressed, memory.whole, memory.cnc) == (4, 1, 0.8)
+    assert (memory.compressed, memory.whole, memory.compressed_fraction) == (4, 1, 0.8)
 
 
 def test_adaptive_averages_each_segment_alone() -> None:
-    codec, memory = Adaptive(ratio=0.5, delta=0.1), Memory()
+    codec, memory = AdaptiveCodec(ratio=0.5, delta=0.1), CodecState()
     codec.encode(torch.tensor([3.0, 0.0]), memory, slice(0, 2))
     codec.encode(torch.tensor([1.0, 1.0]), memory, slice(2, 4))
     assert memory.averages == {0: 0.0, 2: 0.5}
 
 
 def test_adaptive_without_feedback_keeps_no_vector() -> None:
-    memory = Memory()
-    Adaptive().encode(torch.arange(50.0), memory)
+    memory = CodecState()
+    AdaptiveCodec().encode(torch.arange(50.0), memory)
     assert memory.residual is None
 
 
 def test_adaptive_with_feedback_sends_what_was_left_out_once_it_sends_everything() -> None:
-    codec, memory = Adaptive(ratio=0.5, delta=0.3, smoothing=1.0, error_feedback=True), Memory()
+    codec, memory = AdaptiveCodec(ratio=0.5, delta=0.3, smoothing=1.0, error_feedback=True), CodecState()
     codec.encode(torch.tensor([3.0, 1.0]), memory)
     assert _sent(codec, torch.tensor([2.0, 1.0]), memory).tolist() == [2, 2]
     assert memory.residual is not None
@@ -196,14 +196,14 @@ def test_adaptive_with_feedback_sends_what_was_left_out_once_it_sends_everything
 @settings(deadline=None)
 @given(vector=vectors, delta=st.floats(0, 1))
 def test_graded_takes_the_first_rung_that_loses_little_enough(vector: Tensor, delta: float) -> None:
-    codec = Graded(ratios=(0.1, 0.4, 0.8), delta=delta, values="f32")
+    codec = GradedCodec(ratios=(0.1, 0.4, 0.8), delta=delta, values="f32")
     if not len(vector):
         return
-    places = codec.choose(vector.abs(), None, 0)
+    places = codec.choose_indices(vector.abs(), None, 0)
     assert places is not None
     strengths = sorted((float(value) ** 2 for value in vector), reverse=True)
     total = math.fsum(strengths)
-    counts = [codec.count(ratio, len(vector)) for ratio in codec.ratios]
+    counts = [codec.entry_count(ratio, len(vector)) for ratio in codec.ratios]
     enough = [math.fsum(strengths[:count]) >= (1 - delta) * total * (1 + 1e-9) for count in counts]
     nearly = [math.fsum(strengths[:count]) >= (1 - delta) * total * (1 - 1e-9) for count in counts]
     first = next((count for count, will in zip(counts, enough, strict=True) if will), counts[-1])
@@ -214,16 +214,18 @@ def test_graded_takes_the_first_rung_that_loses_little_enough(vector: Tensor, de
 # --- bytes -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("codec", [TopK(ratio=0.01), TopK(ratio=0.3), TopK(ratio=1.0), TopK(ratio=0.001, values="f16")])
+@pytest.mark.parametrize(
+    "codec", [TopKCodec(ratio=0.01), TopKCodec(ratio=0.3), TopKCodec(ratio=1.0), TopKCodec(ratio=0.001, values="f16")]
+)
 @pytest.mark.parametrize("size", [0, 1, 2, 17, 1000, 12345])
-def test_bytes_can_be_told_before(codec: TopK, size: int) -> None:
+def test_bytes_can_be_told_before(codec: TopKCodec, size: int) -> None:
     payload = codec.encode(torch.randn(size, generator=torch.Generator().manual_seed(0)))
-    assert payload.nbytes == codec.nbytes(size, 4)
+    assert payload.nbytes == codec.encoded_bytes(size, 4)
     assert payload.nbytes <= 4 * size
 
 
 def test_one_in_a_hundred_in_half_precision_is_130_times_less() -> None:
-    assert 4_000_000 / TopK(ratio=0.01, values="f16").nbytes(1_000_000, 4) > 130
+    assert 4_000_000 / TopKCodec(ratio=0.01, values="f16").encoded_bytes(1_000_000, 4) > 130
 
 
 # --- settings --------------------------------------------------------------------------------------------------------
@@ -231,14 +233,14 @@ def test_one_in_a_hundred_in_half_precision_is_130_times_less() -> None:
 
 def test_momentum_needs_feedback() -> None:
     with pytest.raises(ValueError, match="error_feedback"):
-        TopK(momentum=0.9, error_feedback=False)
+        TopKCodec(momentum=0.9, error_feedback=False)
 
 
 def test_signs_need_feedback() -> None:
     with pytest.raises(ValueError, match="error_feedback"):
-        Adaptive(values="sign")
+        AdaptiveCodec(values="sign")
 
 
 def test_ratios_must_ascend() -> None:
     with pytest.raises(ValueError, match="ascend"):
-        Graded(ratios=(0.1, 0.01))
+        GradedCodec(ratios=(0.1, 0.01))

@@ -6,23 +6,38 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from potluck.model.codecs import Adaptive, Codec, Dense, Fp16, Graded, Int8, Sparse, TopK
+from potluck.model.codecs import (
+    AdaptiveCodec,
+    Codec,
+    DenseCodec,
+    Fp16Codec,
+    GradedCodec,
+    Int8Codec,
+    SparseCodec,
+    TopKCodec,
+)
 
 __all__ = ["CODECS", "SPARSE", "numbers", "vectors"]
 
-SPARSE: list[Sparse] = [
-    TopK(ratio=0.1),
-    TopK(ratio=0.3, values="f16"),
-    TopK(ratio=0.2, momentum=0.9),
-    TopK(ratio=0.2, error_feedback=False),
-    TopK(ratio=0.3, values="sign"),
-    Adaptive(ratio=0.3, delta=0.3),
-    Adaptive(ratio=0.3, delta=0.3, error_feedback=True, values="f16"),
-    Graded(ratios=(0.1, 0.3, 1.0), delta=0.4, values="f32"),
-    Graded(ratios=(0.05, 0.2), delta=0.2, values="f16"),
-    Graded(ratios=(0.05, 0.2), delta=0.5),
+SPARSE: list[SparseCodec] = [
+    TopKCodec(ratio=0.1),
+    TopKCodec(ratio=0.3, values="f16"),
+    TopKCodec(ratio=0.2, momentum=0.9),
+    TopKCodec(ratio=0.2, error_feedback=False),
+    TopKCodec(ratio=0.3, values="sign"),
+    AdaptiveCodec(ratio=0.3, delta=0.3),
+    AdaptiveCodec(ratio=0.3, delta=0.3, error_feedback=True, values="f16"),
+    GradedCodec(ratios=(0.1, 0.3, 1.0), delta=0.4, values="f32"),
+    GradedCodec(ratios=(0.05, 0.2), delta=0.2, values="f16"),
+    GradedCodec(ratios=(0.05, 0.2), delta=0.5),
 ]
-CODECS: list[Codec] = [Dense(), Fp16(), Int8(block=7), Int8(block=5, rounding="stochastic"), *SPARSE]
+CODECS: list[Codec] = [
+    DenseCodec(),
+    Fp16Codec(),
+    Int8Codec(block=7),
+    Int8Codec(block=5, rounding="stochastic"),
+    *SPARSE,
+]
 
 # Few different numbers make ties; the others are anything that a gradient may hold.
 numbers = st.one_of(

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from potluck.model.decoupled import Contribution, Grouped, GroupLoss, Submodel, decouple, fit
+from potluck.model.decoupled import Contribution, GroupedNetwork, GroupLoss, GroupSubmodel, decouple, fit
 from potluck.planning.groups import even_groups
 
 __all__ = ["SHAPE", "Functional", "contribution", "samples", "small", "small_grouped", "trained", "wake"]
@@ -44,7 +44,7 @@ def small(classes: int = 6, *, norm: bool = True, filters: int = 12, seed: int =
     )  # fmt: skip
 
 
-def small_grouped(count: int = 3, depth: int = 1, **options: object) -> Grouped:
+def small_grouped(count: int = 3, depth: int = 1, **options: object) -> GroupedNetwork:
     return decouple(small(norm=False), SHAPE, even_groups(6, count), depth, **options)  # type: ignore[arg-type]
 
 
@@ -56,18 +56,18 @@ def samples(number: int = 60, classes: int = 6, seed: int = 0) -> tuple[Tensor, 
     return pictures[labels] + 0.7 * torch.randn(number, *SHAPE, generator=draws), labels
 
 
-def trained(submodel: Submodel, steps: int = 40, lr: float = 0.05) -> list[float]:
+def trained(submodel: GroupSubmodel, steps: int = 40, lr: float = 0.05) -> list[float]:
     """Train a sub-model on all samples, own and other weighted alike; the losses on the way."""
     inputs, labels = samples()
-    loss = GroupLoss(submodel.own, 6, dict.fromkeys(range(6), 10))
+    loss = GroupLoss(submodel.own_classes, 6, dict.fromkeys(range(6), 10))
     return list(fit(submodel, loss, [(inputs, labels)] * steps, lr=lambda step: lr))
 
 
-def contribution(device: str, submodel: Submodel, number: int = 10) -> Contribution:
-    return Contribution(device, submodel.state_dict(), dict.fromkeys(submodel.numbers, number))
+def contribution(device: str, submodel: GroupSubmodel, number: int = 10) -> Contribution:
+    return Contribution(device, submodel.state_dict(), dict.fromkeys(submodel.group_indices, number))
 
 
-def wake(grouped: Grouped) -> None:
+def wake(grouped: GroupedNetwork) -> None:
     """Say that every group was trained, so that all take part."""
-    for number in range(len(grouped.plan.groups)):
-        grouped.branch(number).readout.trained.fill_(1.0)
+    for number in range(len(grouped.spec.groups)):
+        grouped.group_branch(number).readout.trained.fill_(1.0)

@@ -8,26 +8,26 @@ import pytest
 import torch
 
 from potluck.errors import DataError
-from potluck.model.decoupled import Assembled, calibrate, decouple
-from potluck.model.decoupled.calibration import Extent
+from potluck.model.decoupled import AssembledNetwork, calibrate_groups, decouple
+from potluck.model.decoupled.group_calibration import Extent
 from potluck.planning.groups import even_groups
 from tests.model.decoupled.networks import SHAPE, samples, small, trained
 
 
 @cache
 def learned() -> dict[str, torch.Tensor]:
-    part = decouple(small(norm=False), SHAPE, even_groups(6, 3), 1).submodel({0, 1, 2})
+    part = decouple(small(norm=False), SHAPE, even_groups(6, 3), 1).build_submodel({0, 1, 2})
     trained(part, steps=25)
     return part.state_dict()
 
 
-def network(normalised: bool = True) -> Assembled:
+def network(normalised: bool = True) -> AssembledNetwork:
     grouped = decouple(small(norm=False), SHAPE, even_groups(6, 3), 1, normalised=normalised)
     grouped.load_state_dict(learned())
     return grouped.assemble()
 
 
-def accuracy(assembled: Assembled) -> float:
+def accuracy(assembled: AssembledNetwork) -> float:
     inputs, labels = samples(600, seed=77)
     with torch.no_grad():
         return float((assembled(inputs).argmax(dim=1) == labels).float().mean())
@@ -38,11 +38,11 @@ def accuracy(assembled: Assembled) -> float:
 def test_a_group_that_shouts_is_brought_back(extent: Extent, normalised: bool) -> None:
     assembled = network(normalised)
     fair = accuracy(assembled)
-    assembled.branch(1).readout.offset.fill_(6.0)
-    assembled.branch(2).readout.scale.fill_(0.3)
+    assembled.group_branch(1).readout.offset.fill_(6.0)
+    assembled.group_branch(2).readout.scale.fill_(0.3)
     spoiled = accuracy(assembled)
     assert spoiled < fair - 0.1
-    found = calibrate(assembled, [samples(120, seed=3)], extent=extent)
+    found = calibrate_groups(assembled, [samples(120, seed=3)], extent=extent)
     assert accuracy(assembled) > fair - 0.02
     assert found.loss[1] < found.loss[0]
     assert found.accuracy[1] > found.accuracy[0]
@@ -51,7 +51,7 @@ def test_a_group_that_shouts_is_brought_back(extent: Extent, normalised: bool) -
 def test_what_it_reports_is_what_the_network_then_does() -> None:
     assembled = network()
     inputs, labels = samples(90, seed=4)
-    found = calibrate(assembled, [(inputs[:50], labels[:50]), (inputs[50:], labels[50:])], extent="heads")
+    found = calibrate_groups(assembled, [(inputs[:50], labels[:50]), (inputs[50:], labels[50:])], extent="heads")
     logits = assembled(inputs)
     assert found.accuracy[1] == pytest.approx(float((logits.argmax(dim=1) == labels).float().mean()))
     assert found.loss[1] == pytest.approx(float(torch.nn.functional.cross_entropy(logits, labels).detach()), rel=1e-4)
@@ -62,26 +62,26 @@ def test_few_samples_move_it_less_than_many() -> None:
     moved = []
     for number in (6, 600):
         assembled = network()
-        assembled.branch(0).readout.offset.fill_(3.0)
-        calibrate(assembled, [samples(number, seed=5)])
-        moved.append(abs(float(assembled.branch(0).readout.offset) - 3.0))
+        assembled.group_branch(0).readout.offset.fill_(3.0)
+        calibrate_groups(assembled, [samples(number, seed=5)])
+        moved.append(abs(float(assembled.group_branch(0).readout.offset) - 3.0))
     assert moved[0] < moved[1]
 
 
 def test_groups_that_nobody_trained_stay_out_of_it() -> None:
     assembled = network()
-    assembled.branch(2).readout.trained.zero_()
+    assembled.group_branch(2).readout.trained.zero_()
     before = {name: value.clone() for name, value in assembled.groups["2"].state_dict().items()}
-    found = calibrate(assembled, [samples(60)])
+    found = calibrate_groups(assembled, [samples(60)])
     assert (found.samples, found.skipped) == (40, 20)
     assert all(torch.equal(value, before[name]) for name, value in assembled.groups["2"].state_dict().items())
-    assert assembled.untrained() == (2,)
+    assert assembled.untrained_groups() == (2,)
 
 
 def test_it_needs_a_sample_that_it_can_use() -> None:
     assembled = network()
     for number in (0, 1):
-        assembled.branch(number).readout.trained.zero_()
+        assembled.group_branch(number).readout.trained.zero_()
     inputs, labels = samples(60)
     with pytest.raises(DataError, match="no held-out sample"):
-        calibrate(assembled, [(inputs[labels < 4], labels[labels < 4])])
+        calibrate_groups(assembled, [(inputs[labels < 4], labels[labels < 4])])

@@ -9,12 +9,12 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from potluck.errors import ModelError
 from potluck.model import zoo
-from potluck.model.costs import macs
-from potluck.model.decoupled import Submodel, costs, decouple, straighten
-from potluck.model.decoupled.attribution import attributed, in_order, scores
-from potluck.model.decoupled.decouple import pieces
-from potluck.model.decoupled.line import trunk_steps
-from potluck.planning.groups import cost, even_groups, whole
+from potluck.model.decoupled import GroupSubmodel, decouple, layer_costs, trace_sequential
+from potluck.model.decoupled.channel_attribution import assign_by_attribution, assign_in_order, channel_scores
+from potluck.model.decoupled.decouple import group_slices
+from potluck.model.decoupled.sequential_layers import trunk_length
+from potluck.model.flop_counter import count_macs
+from potluck.planning.groups import even_groups, full_model_cost, group_cost
 from tests.model.decoupled.networks import SHAPE, Functional, samples, small
 
 # Network, input, classes, groups, depths; widths divide evenly in some and not in others.
@@ -31,10 +31,10 @@ NETWORKS = [
 
 def of_zoo(name: str, classes: int) -> nn.Module:
     torch.manual_seed(0)
-    return zoo.build(name, classes=classes)
+    return zoo.build_model(name, classes=classes)
 
 
-def training_flops(submodel: Submodel, shape: tuple[int, ...]) -> int:
+def training_flops(submodel: GroupSubmodel, shape: tuple[int, ...]) -> int:
     batch = 2
     with FlopCounterMode(display=False) as counter:
         submodel(torch.randn(batch, *shape)).sum().backward()
@@ -46,15 +46,15 @@ def test_costs_are_the_flop_counters(
     name: str, shape: tuple[int, ...], classes: int, count: int, depths: tuple[int, ...]
 ) -> None:
     network = of_zoo(name, classes)
-    layers = costs(straighten(network, shape))
-    assert whole(layers).macs == macs(network, shape)
-    assert whole(layers).weights == sum(parameter.numel() for parameter in network.parameters())
+    layers = layer_costs(trace_sequential(network, shape))
+    assert full_model_cost(layers).macs == count_macs(network, shape)
+    assert full_model_cost(layers).weights == sum(parameter.numel() for parameter in network.parameters())
     groups = even_groups(classes, count)
     sizes = [len(own) for own in groups]
     for depth in depths:
         grouped = decouple(network, shape, groups, depth)
-        part, paid = grouped.submodel({0, count - 1}), cost(layers, sizes, depth, {0, count - 1})
-        assert macs(part, shape) == paid.macs
+        part, paid = grouped.build_submodel({0, count - 1}), group_cost(layers, sizes, depth, {0, count - 1})
+        assert count_macs(part, shape) == paid.macs
         assert sum(parameter.numel() for parameter in part.parameters()) == paid.weights
 
 
@@ -63,20 +63,20 @@ def test_costs_are_the_flop_counters(
 def test_costs_of_training_are_the_flop_counters(frozen: bool, depth: int) -> None:
     """Not for depthwise layers: the counter takes their weight gradient for that of a full convolution."""
     grouped = decouple(small(), SHAPE, even_groups(6, 4), depth, frozen=frozen)
-    paid = cost(grouped.layers, [2, 2, 1, 1], depth, {0, 2})
-    assert training_flops(grouped.submodel({0, 2}), SHAPE) == paid.training_macs(frozen=frozen)
+    paid = group_cost(grouped.layers, [2, 2, 1, 1], depth, {0, 2})
+    assert training_flops(grouped.build_submodel({0, 2}), SHAPE) == paid.training_macs(frozen=frozen)
 
 
 def test_vgg16_saves_what_the_published_table_says() -> None:
-    layers = costs(straighten(of_zoo("vgg16-bn-cifar", 10), (3, 32, 32)))
-    assert whole(layers).macs / cost(layers, [1] * 10, 1).macs > 30
-    assert round(whole(layers).macs / cost(layers, [1] * 10, 2).macs, 1) == 7.1
+    layers = layer_costs(trace_sequential(of_zoo("vgg16-bn-cifar", 10), (3, 32, 32)))
+    assert full_model_cost(layers).macs / group_cost(layers, [1] * 10, 1).macs > 30
+    assert round(full_model_cost(layers).macs / group_cost(layers, [1] * 10, 2).macs, 1) == 7.1
 
 
 def test_a_functional_forward_is_a_line_too() -> None:
     torch.manual_seed(0)
     network = Functional()
-    steps = straighten(network, SHAPE)
+    steps = trace_sequential(network, SHAPE)
     kinds = [type(step.layer).__name__ for step in steps]
     assert kinds == ["Conv2d", "ReLU", "Conv2d", "ReLU", "MaxPool2d", "Flatten", "Linear", "ReLU", "Linear"]
     inputs, _ = samples(5)
@@ -85,7 +85,7 @@ def test_a_functional_forward_is_a_line_too() -> None:
         values = step.layer(values)
     assert torch.equal(values, network(inputs))
     grouped = decouple(network, SHAPE, even_groups(6, 2), 1)
-    assert macs(grouped.submodel({1}), SHAPE) == cost(costs(steps), [3, 3], 1, [1]).macs
+    assert count_macs(grouped.build_submodel({1}), SHAPE) == group_cost(layer_costs(steps), [3, 3], 1, [1]).macs
 
 
 class Branching(nn.Module):
@@ -114,7 +114,7 @@ SHARED = nn.Linear(128, 128)
 )
 def test_what_is_no_line_is_refused_by_name(network: nn.Module, said: str) -> None:
     with pytest.raises(ModelError, match=said):
-        straighten(network, SHAPE)
+        trace_sequential(network, SHAPE)
 
 
 def test_a_convolution_with_groups_may_be_shared_but_not_divided() -> None:
@@ -122,7 +122,7 @@ def test_a_convolution_with_groups_may_be_shared_but_not_divided() -> None:
         nn.Conv2d(2, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3, groups=2), nn.ReLU(), nn.Flatten(), nn.Linear(128, 6)
     )
     grouped = decouple(network, SHAPE, even_groups(6, 2), 2)
-    assert macs(grouped.submodel({0}), SHAPE) == cost(grouped.layers, [3, 3], 2).macs
+    assert count_macs(grouped.build_submodel({0}), SHAPE) == group_cost(grouped.layers, [3, 3], 2).macs
     with pytest.raises(ModelError, match="'2' has groups of its own"):
         decouple(network, SHAPE, even_groups(6, 2), 1)
 
@@ -130,14 +130,14 @@ def test_a_convolution_with_groups_may_be_shared_but_not_divided() -> None:
 @pytest.mark.parametrize("variant", ["structural", "attributed"])
 @pytest.mark.parametrize("count", [2, 4, 5])
 def test_every_channel_belongs_to_exactly_one_group(variant: str, count: int) -> None:
-    steps = straighten(small(), SHAPE)
-    groups, end = even_groups(6, count), trunk_steps(steps, 1)
+    steps = trace_sequential(small(), SHAPE)
+    groups, end = even_groups(6, count), trunk_length(steps, 1)
     owners = (
-        in_order(steps[end:], count)
+        assign_in_order(steps[end:], count)
         if variant == "structural"
-        else attributed(steps, end, groups, [samples()], "gradient")
+        else assign_by_attribution(steps, end, groups, [samples()], "gradient")
     )
-    found = [list(pieces(steps[end:], owners, groups, group)) for group in range(count)]
+    found = [list(group_slices(steps[end:], owners, groups, group)) for group in range(count)]
     for layer in zip(*found, strict=True):
         if isinstance(layer[0].step.layer, nn.Conv2d | nn.Linear):
             together = torch.cat([piece.outputs for piece in layer])
@@ -151,16 +151,16 @@ def test_attributed_groups_keep_the_weights_between_their_channels() -> None:
     for norm in (layer for layer in network if isinstance(layer, nn.BatchNorm2d)):
         assert norm.running_mean is not None
         norm.running_mean.normal_()
-    steps, groups = straighten(network, SHAPE), even_groups(6, 3)
+    steps, groups = trace_sequential(network, SHAPE), even_groups(6, 3)
     grouped = decouple(network, SHAPE, groups, 1, "attributed", samples=[samples()])
-    end = trunk_steps(steps, 1)
-    owners = attributed(steps, end, groups, [samples()], "gradient")
+    end = trunk_length(steps, 1)
+    owners = assign_by_attribution(steps, end, groups, [samples()], "gradient")
     for step in steps[:end]:
         for name, value in step.layer.state_dict().items():
             assert torch.equal(grouped.trunk.get_submodule(step.name).state_dict()[name], value)
     for group in range(3):
-        for piece in pieces(steps[end:], owners, groups, group):
-            mine = grouped.branch(group).stages.get_submodule(piece.step.name).state_dict()
+        for piece in group_slices(steps[end:], owners, groups, group):
+            mine = grouped.group_branch(group).stages.get_submodule(piece.step.name).state_dict()
             for name, value in piece.step.layer.state_dict().items():
                 kept = value[piece.outputs] if value.dim() else value
                 kept = kept[:, piece.inputs] if value.dim() > 1 else kept
@@ -182,20 +182,20 @@ def test_channels_go_to_the_classes_that_they_serve() -> None:
         convolution.weight.mul_((mine[:, None] == mine[None, :])[:, :, None, None])
         linear.weight.mul_(hidden[:, None] == mine.repeat_interleave(4)[None, :])
         head.weight.mul_((torch.arange(6) >= 3)[:, None] == (hidden == 1)[None, :])
-    steps = straighten(network, SHAPE)
-    owners = attributed(steps, trunk_steps(steps, 1), ((0, 1, 2), (3, 4, 5)), [samples(120)], "gradient")
+    steps = trace_sequential(network, SHAPE)
+    owners = assign_by_attribution(steps, trunk_length(steps, 1), ((0, 1, 2), (3, 4, 5)), [samples(120)], "gradient")
     assert torch.equal(owners["2"], mine)
     assert torch.equal(owners["5"], mine)
-    alive = scores(steps, trunk_steps(steps, 1), [samples(120)])["9"].sum(dim=1) > 0
+    alive = channel_scores(steps, trunk_length(steps, 1), [samples(120)])["9"].sum(dim=1) > 0
     assert int(alive.sum()) > 9
     assert torch.equal(owners["9"][alive], hidden[alive])
 
 
 def test_scores_are_gradient_times_activation() -> None:
     network = small(norm=False)
-    steps = straighten(network, SHAPE)
+    steps = trace_sequential(network, SHAPE)
     inputs, labels = samples(12)
-    found = scores(steps, trunk_steps(steps, 1), [(inputs[:6], labels[:6]), (inputs[6:], labels[6:])])
+    found = channel_scores(steps, trunk_length(steps, 1), [(inputs[:6], labels[:6]), (inputs[6:], labels[6:])])
     maps = network[:8](inputs).detach().requires_grad_()  # what the last convolution hands on
     network[8:](maps).gather(1, labels[:, None]).sum().backward()
     assert maps.grad is not None

@@ -26,12 +26,12 @@ def test_a_network_comes_back_the_same(tmp_path: Path, kind: str) -> None:
     again = load(path)
     inputs, _ = samples()
     assert torch.equal(again(inputs), assembled(inputs))
-    assert again.plan == grouped.plan
+    assert again.spec == grouped.spec
     assert [entry.name for entry in tmp_path.iterdir()] == ["net.safetensors"]
 
 
 def test_a_speech_network_with_depthwise_layers_comes_back_too(tmp_path: Path) -> None:
-    grouped = decouple(zoo.build("ds-cnn"), (1, 49, 10), even_groups(12, 5), 0)
+    grouped = decouple(zoo.build_model("ds-cnn"), (1, 49, 10), even_groups(12, 5), 0)
     wake(grouped)
     inputs = torch.randn(3, 1, 49, 10)
     assert torch.equal(load(save(grouped, tmp_path / "net"))(inputs), grouped.eval()(inputs))
@@ -39,8 +39,8 @@ def test_a_speech_network_with_depthwise_layers_comes_back_too(tmp_path: Path) -
 
 def test_groups_that_nobody_trained_are_still_known_to_be(tmp_path: Path) -> None:
     grouped = small_grouped()
-    grouped.branch(1).readout.trained.fill_(1.0)
-    assert load(save(grouped.assemble(), tmp_path / "net")).untrained() == (0, 2)
+    grouped.group_branch(1).readout.trained.fill_(1.0)
+    assert load(save(grouped.assemble(), tmp_path / "net")).untrained_groups() == (0, 2)
 
 
 def test_a_job_can_name_it_as_a_factory(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_strange_files_are_refused(tmp_path: Path) -> None:
 )
 def test_a_description_builds_known_layers_of_the_files_size_only(tmp_path: Path, change: str, said: str) -> None:
     grouped = small_grouped()
-    words = msgspec.json.encode(grouped.plan).decode()
+    words = msgspec.json.encode(grouped.spec).decode()
     assert '"kind":"ReLU","options":{}' in words
     spoiled = words.replace('"kind":"ReLU","options":{}', change + ("" if "options" in change else ',"options":{}'), 1)
     save_file(grouped.state_dict(), tmp_path / "net", metadata={"potluck.decoupled": spoiled})

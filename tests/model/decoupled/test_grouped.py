@@ -11,10 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from potluck.errors import ModelError
-from potluck.model.chain import trace
-from potluck.model.decoupled import Grouped, GroupLoss, decouple, fit, places
-from potluck.model.replica import Replica
-from potluck.model.state import Layout, State
+from potluck.model.decoupled import GroupedNetwork, GroupLoss, decouple, fit, indices_in_whole
+from potluck.model.layer_chain import trace_layers
+from potluck.model.model_replica import ModelReplica
+from potluck.model.model_state import ModelState, WeightLayout
 from potluck.planning.groups import even_groups
 from tests.model.decoupled.networks import SHAPE, samples, small, small_grouped, trained, wake
 
@@ -24,9 +24,9 @@ GROUPS = ((4, 0), (2, 5), (1, 3))
 class Reference(nn.Module):
     """The grouped network written with torch's own group convolutions, for widths that divide evenly."""
 
-    def __init__(self, grouped: Grouped) -> None:
+    def __init__(self, grouped: GroupedNetwork) -> None:
         super().__init__()
-        count = len(grouped.plan.groups)
+        count = len(grouped.spec.groups)
         self.count = count
         self.conv0 = copy.deepcopy(grouped.trunk.get_submodule("0"))
         self.conv2 = nn.Conv2d(8, 12, 3, padding=1)
@@ -35,7 +35,7 @@ class Reference(nn.Module):
         self.head = nn.Conv1d(18, 6 + count, 1, groups=count)
         with torch.no_grad():
             for mine, name in ((self.conv2, "2"), (self.conv5, "5"), (self.hidden, "9"), (self.head, "11")):
-                parts = [grouped.branch(group).stages.get_submodule(name).state_dict() for group in range(count)]
+                parts = [grouped.group_branch(group).stages.get_submodule(name).state_dict() for group in range(count)]
                 mine.weight.copy_(torch.cat([part["weight"] for part in parts]).view_as(mine.weight))
                 assert mine.bias is not None
                 mine.bias.copy_(torch.cat([part["bias"] for part in parts]))
@@ -50,11 +50,11 @@ class Reference(nn.Module):
 
 def test_all_groups_on_one_device_is_the_grouped_network_trained_centrally() -> None:
     grouped = small_grouped()
-    reference, part = Reference(grouped), grouped.submodel({0, 1, 2})
+    reference, part = Reference(grouped), grouped.build_submodel({0, 1, 2})
     inputs, labels = samples()
     torch.testing.assert_close(part(inputs), reference(inputs))
     trained(part, steps=10)
-    loss = GroupLoss(grouped.plan.groups, 6, dict.fromkeys(range(6), 10))
+    loss = GroupLoss(grouped.spec.groups, 6, dict.fromkeys(range(6), 10))
     optimizer = torch.optim.SGD(reference.parameters(), lr=0.05, momentum=0.9)
     for _ in range(10):
         optimizer.zero_grad()
@@ -65,10 +65,10 @@ def test_all_groups_on_one_device_is_the_grouped_network_trained_centrally() -> 
 
 def test_groups_above_a_frozen_trunk_learn_alike_alone_and_in_company() -> None:
     grouped = decouple(small(), SHAPE, GROUPS, 1, frozen=True)
-    together = grouped.submodel({0, 1, 2})
+    together = grouped.build_submodel({0, 1, 2})
     trained(together)
     for number in range(3):
-        alone = grouped.submodel({number})
+        alone = grouped.build_submodel({number})
         trained(alone)
         for name, value in alone.state_dict().items():
             torch.testing.assert_close(together.state_dict()[name], value, rtol=1e-4, atol=1e-5)
@@ -83,9 +83,9 @@ def test_assembled_logits_are_the_sub_models(depth: int, normalised: bool) -> No
     logits = grouped.assemble()(inputs)
     assert torch.equal(logits, grouped.eval()(inputs))
     for chosen in ({0}, {2, 1}, {0, 1, 2}):
-        part = grouped.submodel(chosen).eval()
+        part = grouped.build_submodel(chosen).eval()
         own = [label for number in sorted(chosen) for label in GROUPS[number]]
-        torch.testing.assert_close(part.logits(inputs), logits[:, own])
+        torch.testing.assert_close(part.own_logits(inputs), logits[:, own])
         if not normalised:
             raw = part(inputs)
             kept = [place for place in range(raw.shape[1]) if place % 3 != 2]  # two classes, then "other"
@@ -98,7 +98,7 @@ def test_logits_of_a_group_cannot_win_by_moving_together() -> None:
     wake(grouped)
     inputs, _ = samples()
     before = grouped.assemble()(inputs)
-    head = grouped.branch(1).stages[-1]
+    head = grouped.group_branch(1).stages[-1]
     assert isinstance(head, nn.Linear)
     with torch.no_grad():
         head.bias.add_(50.0)
@@ -117,17 +117,17 @@ def test_the_readout_is_bayes_rule_for_balanced_training() -> None:
         rest = [label for label in range(6) if label not in own]
         mine = likely[:, list(own)] / (2 * len(own))
         other = likely[:, rest].sum(dim=1, keepdim=True) / (2 * len(rest))
-        logits[:, list(own)] = grouped.branch(number).readout(torch.cat([mine, other], dim=1).log())
+        logits[:, list(own)] = grouped.group_branch(number).readout(torch.cat([mine, other], dim=1).log())
     torch.testing.assert_close(logits.exp(), likely / likely.sum(dim=1, keepdim=True))
 
 
 def test_a_group_that_nobody_trained_never_wins_and_is_named() -> None:
     grouped = small_grouped()
-    assert grouped.untrained() == (0, 1, 2)
-    part = grouped.submodel({1})
+    assert grouped.untrained_groups() == (0, 1, 2)
+    part = grouped.build_submodel({1})
     trained(part, steps=1)
     grouped.load_state_dict({**grouped.state_dict(), **part.state_dict()})
-    assert grouped.untrained() == (0, 2)
+    assert grouped.untrained_groups() == (0, 2)
     logits = grouped.assemble()(samples()[0])
     assert bool((logits[:, [0, 1, 4, 5]] == -math.inf).all())
     assert bool(logits[:, [2, 3]].isfinite().all())
@@ -135,7 +135,7 @@ def test_a_group_that_nobody_trained_never_wins_and_is_named() -> None:
 
 def test_looking_at_a_group_does_not_count_as_training() -> None:
     grouped = small_grouped()
-    part = grouped.submodel({0}).eval()
+    part = grouped.build_submodel({0}).eval()
     part(samples()[0])
     assert not part.state_dict()["groups.0.readout.trained"]
 
@@ -143,20 +143,20 @@ def test_looking_at_a_group_does_not_count_as_training() -> None:
 def test_names_are_the_same_in_the_whole_and_in_a_part() -> None:
     grouped = decouple(small(), SHAPE, GROUPS, 1)
     whole = grouped.state_dict()
-    part = grouped.submodel({0, 2})
-    assert set(part.state_dict()) == set(grouped.names({2, 0}))
+    part = grouped.build_submodel({0, 2})
+    assert set(part.state_dict()) == set(grouped.trained_names({2, 0}))
     assert all(torch.equal(value, whole[name]) for name, value in part.state_dict().items())
-    assert any(name.startswith("trunk.") for name in grouped.names({1}))
+    assert any(name.startswith("trunk.") for name in grouped.trained_names({1}))
     grouped.frozen = True
-    assert all(name.startswith("groups.1.") for name in grouped.names({1}))
+    assert all(name.startswith("groups.1.") for name in grouped.trained_names({1}))
 
 
 def test_a_frozen_trunk_stays_as_it_was_norms_included() -> None:
-    part = decouple(small(), SHAPE, GROUPS, 2, frozen=True).submodel({0, 1})
+    part = decouple(small(), SHAPE, GROUPS, 2, frozen=True).build_submodel({0, 1})
     before = {name: value.clone() for name, value in part.trunk.state_dict().items()}
     trained(part)
     assert all(torch.equal(value, before[name]) for name, value in part.trunk.state_dict().items())
-    other = decouple(small(), SHAPE, GROUPS, 2).submodel({0, 1})
+    other = decouple(small(), SHAPE, GROUPS, 2).build_submodel({0, 1})
     trained(other)
     assert not any(
         torch.equal(value, before[name]) for name, value in other.trunk.state_dict().items() if value.dim() > 1
@@ -166,21 +166,21 @@ def test_a_frozen_trunk_stays_as_it_was_norms_included() -> None:
 def test_a_submodel_is_a_copy() -> None:
     grouped = small_grouped()
     before = {name: value.clone() for name, value in grouped.state_dict().items()}
-    trained(grouped.submodel({0}))
+    trained(grouped.build_submodel({0}))
     assert all(torch.equal(value, before[name]) for name, value in grouped.state_dict().items())
 
 
 @pytest.mark.parametrize(("chosen", "said"), [({3}, "there is no group 3"), (set(), "no group was asked for")])
 def test_groups_that_do_not_exist_are_refused(chosen: set[int], said: str) -> None:
     with pytest.raises(ModelError, match=said):
-        small_grouped().submodel(chosen)
+        small_grouped().build_submodel(chosen)
 
 
 def test_the_whole_and_the_parts_can_be_laid_out_in_layers() -> None:
     """A coordinator lays the network out flat, layer by layer; every number must have its place."""
     grouped = decouple(small(), SHAPE, GROUPS, 1)
-    for network in (grouped, grouped.submodel({1}), grouped.assemble()):
-        chain = trace(network, SHAPE)
+    for network in (grouped, grouped.build_submodel({1}), grouped.assemble()):
+        chain = trace_layers(network, SHAPE)
         assert chain.exact, chain.note
         owned = [name for layer in chain.layers for name in (*layer.parameters, *layer.buffers)]
         assert sorted(owned) == sorted(network.state_dict())
@@ -189,10 +189,10 @@ def test_the_whole_and_the_parts_can_be_laid_out_in_layers() -> None:
 @pytest.mark.parametrize("frozen", [False, True])
 def test_a_part_has_its_places_in_the_vectors_of_the_whole(frozen: bool) -> None:
     grouped = decouple(small(), SHAPE, GROUPS, 1, frozen=frozen)
-    part = grouped.submodel({0, 2})
+    part = grouped.build_submodel({0, 2})
     whole_layout, part_layout = (laid_out(network) for network in (grouped, part))
-    params, buffers = places(whole_layout, part_layout)
-    whole, mine = State.of(grouped, whole_layout), State.of(part, part_layout)
+    params, buffers = indices_in_whole(whole_layout, part_layout)
+    whole, mine = ModelState.of_module(grouped, whole_layout), ModelState.of_module(part, part_layout)
     assert torch.equal(whole.params[params], mine.params)
     assert torch.equal(whole.buffers[buffers], mine.buffers)
     assert len(params.unique()) == len(mine.params)  # type: ignore[no-untyped-call]
@@ -200,30 +200,32 @@ def test_a_part_has_its_places_in_the_vectors_of_the_whole(frozen: bool) -> None
 
 def test_a_part_trains_as_a_replica_and_says_that_it_did() -> None:
     grouped = decouple(small(), SHAPE, GROUPS, 1, frozen=True)
-    part = grouped.submodel({1})
+    part = grouped.build_submodel({1})
     layout = laid_out(part)
-    replica = Replica(part, layout, GroupLoss(part.own, 6))
-    before = replica.state_buffers()
+    replica = ModelReplica(part, layout, GroupLoss(part.own_classes, 6))
+    before = replica.copy_buffers()
     gradient, _ = replica.gradient(*samples())
     assert len(gradient) == sum(parameter.numel() for parameter in part.groups.parameters())
     assert bool(gradient.any())
-    change = State(gradient, replica.buffers_since(before)).named(layout)
+    change = ModelState(gradient, replica.buffer_change(before)).named_tensors(layout)
     assert float(change["groups.1.readout.trained"]) == 1.0
     assert not change["trunk.0.weight"].any()
 
 
-def laid_out(network: nn.Module) -> Layout:
-    return Layout.of(network, [(layer.parameters, layer.buffers) for layer in trace(network, SHAPE).layers])
+def laid_out(network: nn.Module) -> WeightLayout:
+    return WeightLayout.of_module(
+        network, [(layer.parameters, layer.buffers) for layer in trace_layers(network, SHAPE).layers]
+    )
 
 
 def test_training_learns_and_from_features_as_from_inputs() -> None:
     grouped = decouple(small(norm=False), SHAPE, even_groups(6, 2), 1, frozen=True)
-    part = grouped.submodel({0})
+    part = grouped.build_submodel({0})
     losses = trained(part, steps=60)
     assert losses[-1] < losses[0] / 3
-    other = grouped.submodel({0})
+    other = grouped.build_submodel({0})
     inputs, labels = samples()
-    loss = GroupLoss(other.own, 6, dict.fromkeys(range(6), 10))
+    loss = GroupLoss(other.own_classes, 6, dict.fromkeys(range(6), 10))
     features = other.trunk(inputs).detach()
     again = list(fit(other, loss, [(features, labels)] * 60, lr=lambda step: 0.05, from_features=True))
     assert again == pytest.approx(losses, rel=1e-4)

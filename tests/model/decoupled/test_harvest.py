@@ -8,14 +8,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from potluck.model.decoupled import Contribution, Grouped, decouple, harvest
+from potluck.model.decoupled import Contribution, GroupedNetwork, decouple, merge_contributions
 from potluck.planning.groups import even_groups
 from tests.model.decoupled.networks import SHAPE, contribution, samples, small, small_grouped, trained
 
 
-def constant(grouped: Grouped, value: float, samples: dict[int, int], device: str = "d") -> Contribution:
+def constant(grouped: GroupedNetwork, value: float, samples: dict[int, int], device: str = "d") -> Contribution:
     """A device whose numbers are all alike."""
-    part = grouped.submodel(samples.keys())
+    part = grouped.build_submodel(samples.keys())
     state = {name: torch.full_like(tensor, value) for name, tensor in part.state_dict().items()}
     return Contribution(device, state, samples)
 
@@ -23,8 +23,10 @@ def constant(grouped: Grouped, value: float, samples: dict[int, int], device: st
 @pytest.mark.parametrize("variant", ["structural", "attributed"])
 def test_a_harvest_of_untouched_parts_changes_nothing(variant: str) -> None:
     grouped = decouple(small(), SHAPE, even_groups(6, 3), 1, variant, samples=[samples()])  # type: ignore[arg-type]
-    parts = [contribution(str(number), grouped.submodel(chosen)) for number, chosen in enumerate([{0}, {1, 2}, {2, 0}])]
-    state, _ = harvest(grouped, parts)
+    parts = [
+        contribution(str(number), grouped.build_submodel(chosen)) for number, chosen in enumerate([{0}, {1, 2}, {2, 0}])
+    ]
+    state, _ = merge_contributions(grouped, parts)
     for name, value in grouped.state_dict().items():
         if not name.endswith("readout.trained"):
             torch.testing.assert_close(state[name], value, rtol=1e-6, atol=0)
@@ -32,7 +34,7 @@ def test_a_harvest_of_untouched_parts_changes_nothing(variant: str) -> None:
 
 def test_each_group_comes_from_those_who_trained_it_by_their_samples() -> None:
     grouped = small_grouped()
-    state, report = harvest(
+    state, report = merge_contributions(
         grouped, [constant(grouped, 1.0, {0: 30}, "a"), constant(grouped, 4.0, {0: 10, 1: 20}, "b")]
     )
     assert set(state["groups.0.stages.2.weight"].flatten().tolist()) == {1.75}
@@ -44,23 +46,23 @@ def test_each_group_comes_from_those_who_trained_it_by_their_samples() -> None:
 
 def test_a_group_that_nobody_trained_is_reported_and_left_alone() -> None:
     grouped = small_grouped()
-    state, report = harvest(grouped, [constant(grouped, 1.0, {0: 5, 1: 5})])
+    state, report = merge_contributions(grouped, [constant(grouped, 1.0, {0: 5, 1: 5})])
     assert report.untrained == report.excluded == (2,)
     assert "excluded, nobody ever trained them: 2" in str(report)
-    for name in [name for name in grouped.names({2}) if name.startswith("groups")]:
+    for name in [name for name in grouped.trained_names({2}) if name.startswith("groups")]:
         assert torch.equal(state[name], grouped.state_dict()[name])
     grouped.load_state_dict(state)
-    _, later = harvest(grouped, [constant(grouped, 1.0, {2: 5})])
+    _, later = merge_contributions(grouped, [constant(grouped, 1.0, {2: 5})])
     assert later.untrained == (0, 1)  # this time
     assert later.excluded == ()  # but they were trained before
 
 
 def test_a_frozen_trunk_is_not_touched_and_need_not_be_sent() -> None:
     grouped = small_grouped(frozen=True)
-    part = grouped.submodel({0})
+    part = grouped.build_submodel({0})
     trained(part, steps=2)
     sent = {name: value for name, value in part.state_dict().items() if not name.startswith("trunk.")}
-    state, report = harvest(grouped, [Contribution("a", sent, {0: 3})])
+    state, report = merge_contributions(grouped, [Contribution("a", sent, {0: 3})])
     assert not report.refused
     assert not report.trunk_from
     assert torch.equal(state["trunk.0.weight"], grouped.state_dict()["trunk.0.weight"])
@@ -69,16 +71,16 @@ def test_a_frozen_trunk_is_not_touched_and_need_not_be_sent() -> None:
 
 def test_one_device_alone_comes_through_bit_for_bit() -> None:
     grouped = decouple(small(), SHAPE, even_groups(6, 3), 1)
-    part = grouped.submodel({0, 1, 2})
+    part = grouped.build_submodel({0, 1, 2})
     trained(part)
-    state, _ = harvest(grouped, [contribution("a", part)])
+    state, _ = merge_contributions(grouped, [contribution("a", part)])
     assert all(torch.equal(state[name], value) for name, value in part.state_dict().items())
 
 
 def test_the_grouped_network_itself_is_not_changed() -> None:
     grouped = small_grouped()
     before = {name: value.clone() for name, value in grouped.state_dict().items()}
-    harvest(grouped, [constant(grouped, 7.0, {0: 1, 1: 1, 2: 1})])
+    merge_contributions(grouped, [constant(grouped, 7.0, {0: 1, 1: 1, 2: 1})])
     assert all(torch.equal(value, before[name]) for name, value in grouped.state_dict().items())
 
 
@@ -105,7 +107,7 @@ NAME = "groups.0.stages.5.weight"
 )
 def test_a_bad_contribution_is_refused_and_the_others_count(bad: Contribution, said: str) -> None:
     grouped = small_grouped()
-    state, report = harvest(grouped, [bad, constant(grouped, 2.0, {0: 5}, "good")])
+    state, report = merge_contributions(grouped, [bad, constant(grouped, 2.0, {0: 5}, "good")])
     assert said in report.refused["bad"]
     assert report.trained == {0: {"good": 5}}
     assert set(state[NAME].flatten().tolist()) == {2.0}
@@ -113,10 +115,10 @@ def test_a_bad_contribution_is_refused_and_the_others_count(bad: Contribution, s
 
 def test_decoupled_devices_together_learn_all_classes() -> None:
     grouped = decouple(small(), SHAPE, even_groups(6, 3), 1, frozen=True)
-    parts = [grouped.submodel({number}) for number in range(3)]
+    parts = [grouped.build_submodel({number}) for number in range(3)]
     for part in parts:
         trained(part, steps=60)
-    state, report = harvest(grouped, [contribution(str(part.numbers), part) for part in parts])
+    state, report = merge_contributions(grouped, [contribution(str(part.group_indices), part) for part in parts])
     grouped.load_state_dict(state)
     inputs, labels = samples(120, seed=5)
     accuracy = (grouped.assemble()(inputs).argmax(dim=1) == labels).float().mean()

@@ -7,10 +7,10 @@ import torch
 
 from potluck.data import Dataset, from_tensors
 from potluck.errors import SettingError
-from potluck.model.chain import trace
-from potluck.model.decoupled.part import ClassGroups
-from potluck.model.submodels.parts import Submodel
-from potluck.settings import decode, encode
+from potluck.model.decoupled.class_groups import ClassGroups
+from potluck.model.layer_chain import trace_layers
+from potluck.model.submodels.submodel_parts import Submodel
+from potluck.settings import decode_settings, encode_settings
 from tests.model.decoupled.networks import SHAPE, samples, small
 
 
@@ -23,7 +23,7 @@ def data() -> Dataset:
 
 
 def part(**settings: Any) -> ClassGroups:
-    found = decode({"kind": "class-groups", **settings}, Submodel)
+    found = decode_settings({"kind": "class-groups", **settings}, Submodel)
     assert isinstance(found, ClassGroups)
     return found
 
@@ -31,17 +31,17 @@ def part(**settings: Any) -> ClassGroups:
 @pytest.mark.parametrize("groups", [3, [[0, 1, 2], [3, 4, 5]]])
 def test_it_can_be_written_down(groups: Any) -> None:
     found = part(groups=groups, depth=2, held={"pi": [0, 1]}, trunk="frozen")
-    assert decode(encode(found), Submodel) == found
+    assert decode_settings(encode_settings(found), Submodel) == found
 
 
 def test_classes_that_look_alike_go_together() -> None:
-    grouped = part(groups=3, alike=True).grouped(trace(small(), SHAPE), data().train, 0)
-    assert grouped.plan.groups == ((0, 5), (1, 4), (2, 3))
+    grouped = part(groups=3, alike=True).build_grouped(trace_layers(small(), SHAPE), data().train, 0)
+    assert grouped.spec.groups == ((0, 5), (1, 4), (2, 3))
 
 
 def test_an_attributed_network_keeps_weights_of_the_one_that_came() -> None:
     module = small(norm=False)
-    grouped = part(groups=2, variant="attributed").grouped(trace(module, SHAPE), data().train, 0)
+    grouped = part(groups=2, variant="attributed").build_grouped(trace_layers(module, SHAPE), data().train, 0)
     rows = {tuple(row.flatten().tolist()) for row in module[2].weight.detach()}  # type: ignore[operator]
     kept = [tuple(row.flatten().tolist()) for row in grouped.state_dict()["groups.0.stages.2.weight"]]
     assert rows.issuperset(kept)
@@ -50,8 +50,8 @@ def test_an_attributed_network_keeps_weights_of_the_one_that_came() -> None:
 def test_a_network_of_sizes_only_is_taken_apart_as_well() -> None:
     with torch.device("meta"):
         hollow = small()
-    sizes = part(groups=3).grouped(trace(hollow, SHAPE), None, 0)
-    real = part(groups=3).grouped(trace(small(), SHAPE), data().train, 0)
+    sizes = part(groups=3).build_grouped(trace_layers(hollow, SHAPE), None, 0)
+    real = part(groups=3).build_grouped(trace_layers(small(), SHAPE), data().train, 0)
     shapes = {name: tensor.shape for name, tensor in real.state_dict().items()}
     assert {name: tensor.shape for name, tensor in sizes.state_dict().items()} == shapes
     assert all(param.is_meta for param in sizes.parameters())

@@ -8,15 +8,23 @@ import torch
 import torch.nn.functional as F
 
 from potluck.errors import DataError
-from potluck.model.decoupled import GroupLoss, balanced, counts_of, describe_classes, draw, features_of, pool
-from potluck.model.decoupled.statistics import ClassStatistics
+from potluck.model.decoupled import (
+    GroupLoss,
+    balanced_batches,
+    describe_classes,
+    draw_features,
+    expected_class_counts,
+    pool_statistics,
+    trunk_features,
+)
+from potluck.model.decoupled.class_statistics import ClassStatistics
 from tests.model.decoupled.networks import samples, small_grouped
 
 LABELS = np.arange(100) % 10
 
 
 def test_an_epoch_has_all_own_samples_and_as_many_others() -> None:
-    batches = list(balanced(LABELS, {2, 3}, 8, np.random.default_rng(0)))
+    batches = list(balanced_batches(LABELS, {2, 3}, 8, np.random.default_rng(0)))
     used = np.concatenate(batches)
     assert len(used) == len(set(used)) == 40
     assert set(np.flatnonzero(np.isin(LABELS, [2, 3]))) <= set(used)
@@ -25,24 +33,24 @@ def test_an_epoch_has_all_own_samples_and_as_many_others() -> None:
 
 def test_the_others_change_from_epoch_to_epoch_and_follow_the_seed() -> None:
     rng, again = np.random.default_rng(0), np.random.default_rng(0)
-    first, second = (np.concatenate(list(balanced(LABELS, {1}, 8, rng))) for _ in range(2))
+    first, second = (np.concatenate(list(balanced_batches(LABELS, {1}, 8, rng))) for _ in range(2))
     assert set(first) != set(second)
-    assert np.array_equal(first, np.concatenate(list(balanced(LABELS, {1}, 8, again))))
+    assert np.array_equal(first, np.concatenate(list(balanced_batches(LABELS, {1}, 8, again))))
 
 
 def test_a_device_uses_only_what_it_holds() -> None:
     held = np.arange(0, 100, 3)
-    used = np.concatenate(list(balanced(LABELS, {0, 1}, 8, np.random.default_rng(0), held)))
+    used = np.concatenate(list(balanced_batches(LABELS, {0, 1}, 8, np.random.default_rng(0), held)))
     assert set(used) <= set(held)
     with pytest.raises(DataError, match=r"no sample of the classes \[5\]"):
-        list(balanced(LABELS, {5}, 8, np.random.default_rng(0), np.array([0, 1])))
+        list(balanced_batches(LABELS, {5}, 8, np.random.default_rng(0), np.array([0, 1])))
 
 
 def test_counts_say_what_an_epoch_has() -> None:
-    assert counts_of(LABELS, {2, 3}) == {label: 10 if label in (2, 3) else 2 for label in range(10)} | {
+    assert expected_class_counts(LABELS, {2, 3}) == {label: 10 if label in (2, 3) else 2 for label in range(10)} | {
         label: round(10 * 20 / 80) for label in range(10) if label not in (2, 3)
     }
-    assert counts_of(LABELS, {0}, np.array([0, 10, 20, 1])) == {0: 3, 1: 1}
+    assert expected_class_counts(LABELS, {0}, np.array([0, 10, 20, 1])) == {0: 3, 1: 1}
 
 
 def test_the_loss_is_a_softmax_over_own_classes_and_other() -> None:
@@ -72,7 +80,7 @@ def test_drawn_features_have_the_statistics_of_the_class() -> None:
     labels = torch.zeros(4000, dtype=torch.int64)
     for rank, tolerance in ((0, 0.0), (12, 0.1)):
         (found,) = describe_classes(features, labels, rank=rank).values()
-        drawn = found.sample(20_000, draws)
+        drawn = found.sample_features(20_000, draws)
         assert drawn.shape[1:] == (3, 2, 2)
         torch.testing.assert_close(drawn.mean(dim=0), features.mean(dim=0), rtol=0.01, atol=0.1)
         torch.testing.assert_close(drawn.var(dim=0), features.var(dim=0), rtol=0.1, atol=0.1)
@@ -97,7 +105,7 @@ def test_only_a_few_numbers_leave_a_device_and_none_for_tiny_classes() -> None:
     found = describe_classes(features, labels, rank=2)
     assert set(found) == {0}
     assert found[0].nbytes == 4 * 5 * (1 + 1 + 2)
-    assert float(found[0].sample(1000, torch.Generator()).min()) >= float(features[:50].min())
+    assert float(found[0].sample_features(1000, torch.Generator()).min()) >= float(features[:50].min())
 
 
 def test_pooled_statistics_are_those_of_all_samples() -> None:
@@ -107,7 +115,7 @@ def test_pooled_statistics_are_those_of_all_samples() -> None:
     for rank in (0, 2):
         parts = [describe_classes(features[:100], labels[:100], rank=rank)]
         parts += [describe_classes(features[100:], labels[100:], rank=rank), {}]
-        together: ClassStatistics = pool(parts)[0]
+        together: ClassStatistics = pool_statistics(parts)[0]
         assert together.count == 300
         torch.testing.assert_close(together.mean, features.mean(dim=0))
         total = together.variance + together.directions.square().sum(dim=0)
@@ -117,18 +125,18 @@ def test_pooled_statistics_are_those_of_all_samples() -> None:
 def test_negatives_are_drawn_evenly_from_the_others() -> None:
     features, labels = torch.rand(90, 4), torch.arange(90) % 3
     statistics = describe_classes(features, labels)
-    drawn, found = draw(statistics, {1}, 11, torch.Generator().manual_seed(0))
+    drawn, found = draw_features(statistics, {1}, 11, torch.Generator().manual_seed(0))
     assert len(drawn) == len(found) == 11
     assert sorted(torch.bincount(found, minlength=3).tolist()) == [0, 5, 6]
-    again, _ = draw(statistics, {1}, 11, torch.Generator().manual_seed(0))
+    again, _ = draw_features(statistics, {1}, 11, torch.Generator().manual_seed(0))
     assert torch.equal(drawn, again)
     with pytest.raises(DataError, match="nobody has described"):
-        draw(statistics, {0, 1, 2}, 5, torch.Generator())
+        draw_features(statistics, {0, 1, 2}, 5, torch.Generator())
 
 
 def test_features_are_what_the_trunk_makes_in_evaluation() -> None:
     grouped = small_grouped(depth=2)
     inputs, labels = samples(20)
-    features, found = features_of(grouped.trunk, [(inputs[:8], labels[:8]), (inputs[8:], labels[8:])])
+    features, found = trunk_features(grouped.trunk, [(inputs[:8], labels[:8]), (inputs[8:], labels[8:])])
     assert torch.equal(features, grouped.trunk.eval()(inputs))
     assert torch.equal(found, labels)

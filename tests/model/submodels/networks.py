@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from potluck.model import zoo
-from potluck.model.submodels.width import Width, width
+from potluck.model.submodels.slimmable_model import SlimmableModel, trace_slimmable
 
 __all__ = ["LARGE", "NETWORKS", "build", "traced"]
 
@@ -75,7 +75,7 @@ class Gated(nn.Module):
 
 
 def _zoo(name: str, shape: Shape, **options: Any) -> tuple[Callable[[], nn.Module], Shape]:
-    return lambda: zoo.build(name, **options), shape
+    return lambda: zoo.build_model(name, **options), shape
 
 
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], Shape]] = {
@@ -108,7 +108,7 @@ def build(name: str, dtype: torch.dtype = torch.float32) -> tuple[nn.Module, Sha
 
 
 @functools.cache
-def traced(name: str, dtype: torch.dtype = torch.float32) -> tuple[Width, Shape]:
+def traced(name: str, dtype: torch.dtype = torch.float32) -> tuple[SlimmableModel, Shape]:
     """The network's width, whose module nobody may change, and its sample's shape."""
     module, shape = build(name, dtype)
-    return width(module, shape, dtype=dtype), shape
+    return trace_slimmable(module, shape, dtype=dtype), shape

@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from potluck.model.replica import Replica
-from potluck.model.state import Layout, State, bind
-from potluck.model.submodels.selection import Kept, Subsets
-from potluck.model.submodels.small import Smalls, small_model
-from potluck.model.submodels.subsets import leading, random, subsets
-from potluck.model.submodels.width import Width, width
-from potluck.model.submodels.workshop import Workshop
+from potluck.model.model_replica import ModelReplica
+from potluck.model.model_state import ModelState, WeightLayout, bind_views
+from potluck.model.submodels.narrow_replica import NarrowReplicaCache, build_small_model
+from potluck.model.submodels.slimmable_model import SlimmableModel, trace_slimmable
+from potluck.model.submodels.submodel_selection import KeptIndices, Subsets
+from potluck.model.submodels.unit_subsets import choose_subsets, leading_units, random_units
+from potluck.model.submodels.width_workspace import WidthWorkspace
 from tests.model.submodels.networks import LARGE, NETWORKS, traced
 
 F64 = torch.float64
@@ -28,18 +28,18 @@ def batch(shape: tuple[int, ...], size: int = 3, dtype: torch.dtype = F64) -> tu
     return inputs, torch.arange(size) % 5
 
 
-def drawn(found: Width, kept: float, seed: int = 0) -> Subsets:
+def drawn(found: SlimmableModel, kept: float, seed: int = 0) -> Subsets:
     rng = np.random.default_rng(seed)
     rates = np.clip(rng.normal(1 - kept, 0.15, len(found.sets)), 0, 0.9)
-    return subsets(found, found.counts([float(rate) for rate in rates]), random(rng))
+    return choose_subsets(found, found.kept_counts([float(rate) for rate in rates]), random_units(rng))
 
 
-def hide(module: nn.Module, found: Width, kept: Subsets, scaled: bool) -> None:
+def hide(module: nn.Module, found: SlimmableModel, kept: Subsets, scaled: bool) -> None:
     """Let every layer that mixes channels see zeros where a channel is left out."""
     for name, axes in found.axes.items():
         if axes.columns is None:
             continue
-        places = Kept(kept).on(axes.columns)
+        places = KeptIndices(kept).axis_indices(axes.columns)
         if places is None:
             continue
         mask = torch.zeros(sum(run.units * run.features for run in axes.columns), dtype=F64)
@@ -65,11 +65,11 @@ def test_gradient_is_that_of_the_whole_network_with_hidden_channels(name: str, s
     kept, (inputs, targets) = drawn(found, 0.5), batch(shape)
     masked = copy.deepcopy(module)
     hide(masked, found, kept, scaled)
-    reference = Replica(masked, found.layout, cross_entropy)
+    reference = ModelReplica(masked, found.layout, cross_entropy)
     wanted, wanted_loss = reference.gradient(inputs, targets)
 
-    whole = Replica(module, found.layout, cross_entropy)
-    loan = Workshop(found, whole, scaled=scaled).lend(kept)
+    whole = ModelReplica(module, found.layout, cross_entropy)
+    loan = WidthWorkspace(found, whole, scaled=scaled).extract_submodel(kept)
     gradient, loss = loan.replica.gradient(inputs, targets)
     loan.close()
     assert loan.selection is not None
@@ -77,7 +77,7 @@ def test_gradient_is_that_of_the_whole_network_with_hidden_channels(name: str, s
     assert loss == pytest.approx(wanted_loss, rel=1e-10)
     assert float((gradient - chosen).abs().max()) <= 1e-10 * max(1.0, float(chosen.abs().max()))
     statistics = loan.selection.buffers.index
-    difference = whole.state_buffers()[statistics] - reference.state_buffers()[statistics]
+    difference = whole.copy_buffers()[statistics] - reference.copy_buffers()[statistics]
     assert len(statistics) == 0 or float(difference.abs().max()) <= 1e-10
     assert len(loan.selection.params.index) < len(wanted)
 
@@ -88,31 +88,31 @@ def test_nothing_dropped_is_plain_training_bit_for_bit(name: str) -> None:
     module = found.chain.module
     everything: Subsets = [np.arange(part.size) for part in found.sets]
     data = batch(shape, dtype=torch.float32)
-    plain, loaned = (Replica(module, found.layout, cross_entropy) for _ in range(2))
-    workshop = Workshop(found, loaned, scaled=True)
+    plain, loaned = (ModelReplica(module, found.layout, cross_entropy) for _ in range(2))
+    workshop = WidthWorkspace(found, loaned, scaled=True)
     losses = []
     for kept in ([None] * len(found.sets), everything, everything):
         gradient, loss = plain.gradient(*data)
-        plain.numbers.params.add_(gradient, alpha=-0.01)
-        update = workshop.step(kept, data, lambda weights, gradient, _: weights.add_(gradient, alpha=-0.01))
+        plain.state.params.add_(gradient, alpha=-0.01)
+        update = workshop.train_step(kept, data, lambda weights, gradient, _: weights.add_(gradient, alpha=-0.01))
         losses.append((loss, update))
     assert all(one == other for one, other in losses)
-    assert torch.equal(plain.numbers.params, loaned.numbers.params)
-    assert torch.equal(plain.state_buffers(), loaned.state_buffers())
+    assert torch.equal(plain.state.params, loaned.state.params)
+    assert torch.equal(plain.copy_buffers(), loaned.copy_buffers())
 
 
 @pytest.mark.parametrize("name", ["resnet20", "mobilenet-v2-cifar", "gated"])
 def test_what_is_left_out_stays_as_it_was_and_so_does_its_momentum(name: str) -> None:
     found, shape = traced(name)
     module = found.chain.module
-    whole = Replica(module, found.layout, cross_entropy)
+    whole = ModelReplica(module, found.layout, cross_entropy)
     kept = drawn(found, 0.4)
-    index = found.select(kept).params.index
-    outside = torch.ones_like(whole.numbers.params, dtype=torch.bool)
+    index = found.select_units(kept).params.index
+    outside = torch.ones_like(whole.state.params, dtype=torch.bool)
     outside[index] = False
-    statistics = torch.ones_like(whole.numbers.buffers, dtype=torch.bool)
-    statistics[found.select(kept).buffers.index] = False
-    weights, buffers = whole.numbers.params.clone(), whole.state_buffers()
+    statistics = torch.ones_like(whole.state.buffers, dtype=torch.bool)
+    statistics[found.select_units(kept).buffers.index] = False
+    weights, buffers = whole.state.params.clone(), whole.copy_buffers()
     velocity = torch.linspace(1, 2, len(weights))
     before = velocity.clone()
 
@@ -121,47 +121,49 @@ def test_what_is_left_out_stays_as_it_was_and_so_does_its_momentum(name: str) ->
         slow.mul_(0.9).add_(gradient.add(weights, alpha=0.1))
         weights.add_(slow, alpha=-0.01)
 
-    Workshop(found, whole, scaled=True).step(kept, batch(shape, dtype=torch.float32), descend, velocity)
-    assert torch.equal(whole.numbers.params[outside], weights[outside])
+    WidthWorkspace(found, whole, scaled=True).train_step(kept, batch(shape, dtype=torch.float32), descend, velocity)
+    assert torch.equal(whole.state.params[outside], weights[outside])
     assert torch.equal(velocity[outside], before[outside])
-    assert torch.equal(whole.state_buffers()[statistics], buffers[statistics])
-    assert bool((whole.numbers.params[index] != weights[index]).all())
+    assert torch.equal(whole.copy_buffers()[statistics], buffers[statistics])
+    assert bool((whole.state.params[index] != weights[index]).all())
     assert bool((velocity[index] != before[index]).all())
 
 
 def test_counters_count_every_step_whatever_was_left_out() -> None:
     found, shape = traced("resnet20")
     module = found.chain.module
-    whole = Replica(module, found.layout, cross_entropy)
-    workshop = Workshop(found, whole, scaled=True)
+    whole = ModelReplica(module, found.layout, cross_entropy)
+    workshop = WidthWorkspace(found, whole, scaled=True)
     for seed in range(3):
-        workshop.step(drawn(found, 0.5, seed), batch(shape, dtype=torch.float32), lambda *_: None)
+        workshop.train_step(drawn(found, 0.5, seed), batch(shape, dtype=torch.float32), lambda *_: None)
     whole.gradient(*batch(shape, dtype=torch.float32))
-    named = State(whole.numbers.params, whole.state_buffers()).named(found.layout)
+    named = ModelState(whole.state.params, whole.copy_buffers()).named_tensors(found.layout)
     assert float(named["bn1.num_batches_tracked"]) == 4.0
 
 
 def test_static_batch_norm_leaves_the_statistics_alone_also_at_full_width() -> None:
     found, shape = traced("resnet20")
     module = found.chain.module
-    whole = Replica(module, found.layout, cross_entropy)
-    before, weights = whole.state_buffers(), whole.numbers.params.clone()
-    workshop = Workshop(found, whole, scaled=False, static=True)
+    whole = ModelReplica(module, found.layout, cross_entropy)
+    before, weights = whole.copy_buffers(), whole.state.params.clone()
+    workshop = WidthWorkspace(found, whole, scaled=False, static=True)
     for kept in ([None] * len(found.sets), drawn(found, 0.5)):
-        workshop.step(kept, batch(shape, dtype=torch.float32), lambda w, g, _: w.add_(g, alpha=-0.1))
-    assert torch.equal(whole.state_buffers(), before)
-    assert not torch.equal(whole.numbers.params, weights)
+        workshop.train_step(kept, batch(shape, dtype=torch.float32), lambda w, g, _: w.add_(g, alpha=-0.1))
+    assert torch.equal(whole.copy_buffers(), before)
+    assert not torch.equal(whole.state.params, weights)
 
 
 def test_narrow_strided_convolutions_survive_inputs_that_are_channels_last() -> None:
     """oneDNN's weight gradient of a strided 1×1 convolution of 4 such channels once aborted the process."""
     found, shape = traced("resnet20")
     module = found.chain.module
-    kept = subsets(found, found.counts([0.75] * len(found.sets)), leading)
+    kept = choose_subsets(found, found.kept_counts([0.75] * len(found.sets)), leading_units)
     inputs, targets = batch(shape, 32, torch.float32)
 
     def gradient(arranged: Tensor) -> Tensor:
-        loan = Workshop(found, Replica(module, found.layout, cross_entropy), scaled=True).lend(kept)
+        loan = WidthWorkspace(found, ModelReplica(module, found.layout, cross_entropy), scaled=True).extract_submodel(
+            kept
+        )
         return loan.replica.gradient(arranged, targets)[0]
 
     last = inputs.contiguous(memory_format=torch.channels_last)
@@ -171,11 +173,11 @@ def test_narrow_strided_convolutions_survive_inputs_that_are_channels_last() -> 
 def test_a_small_model_of_its_own_trains_by_itself() -> None:
     found, shape = traced("vgg9")
     module = found.chain.module
-    counts = found.counts([0.5] * len(found.sets))
-    small = small_model(found, counts)
-    again = width(small, shape)
-    assert again.full == counts
-    assert again.full_macs == found.macs(counts)
+    counts = found.kept_counts([0.5] * len(found.sets))
+    small = build_small_model(found, counts)
+    again = trace_slimmable(small, shape)
+    assert again.full_counts == counts
+    assert again.full_macs == found.forward_macs(counts)
     inputs, _ = batch(shape, 64, torch.float32)
     with torch.no_grad():
         assert 0.3 < float(small(inputs).std() / module(inputs).std()) < 3.0
@@ -185,12 +187,16 @@ def test_dropping_and_scaling_keeps_the_expected_output_of_a_linear_network() ->
     """Inverted dropout: over many subsets the mean output is the whole network's."""
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(6, 40), nn.Linear(40, 3)).double()
-    found = width(module, (6,), dtype=F64)
+    found = trace_slimmable(module, (6,), dtype=F64)
     inputs = torch.randn(4, 6, dtype=F64)
-    whole = Replica(module, found.layout, cross_entropy)
-    workshop, rng, total = Workshop(found, whole, scaled=True), np.random.default_rng(0), torch.zeros(4, 3, dtype=F64)
+    whole = ModelReplica(module, found.layout, cross_entropy)
+    workshop, rng, total = (
+        WidthWorkspace(found, whole, scaled=True),
+        np.random.default_rng(0),
+        torch.zeros(4, 3, dtype=F64),
+    )
     for _ in range(600):
-        loan = workshop.lend(subsets(found, (20,), random(rng)))
+        loan = workshop.extract_submodel(choose_subsets(found, (20,), random_units(rng)))
         (outputs,) = loan.replica.outputs([(inputs, inputs)])
         total += outputs[0]
     assert torch.allclose(total / 600, module(inputs).detach(), atol=0.06)
@@ -198,28 +204,28 @@ def test_dropping_and_scaling_keeps_the_expected_output_of_a_linear_network() ->
 
 def test_binding_a_narrow_layout_keeps_names_and_order() -> None:
     found, _ = traced("densenet40")
-    small = small_model(found, found.counts([0.3] * len(found.sets)))
+    small = build_small_model(found, found.kept_counts([0.3] * len(found.sets)))
     layers = [(layer.parameters, layer.buffers) for layer in found.chain.layers]
-    layout = Layout.of(small, layers)
+    layout = WeightLayout.of_module(small, layers)
     assert [entry.name for entry in layout.params] == [entry.name for entry in found.layout.params]
-    assert len(bind(small, layout).params) == layout.param_bounds[-1]
+    assert len(bind_views(small, layout).params) == layout.param_bounds[-1]
 
 
 def test_networks_not_used_for_longest_make_room() -> None:
     found, _ = traced("mlp")
-    smalls = Smalls(found, cross_entropy, scaled=True, most=2)
-    first = smalls.get((3, 3))
-    smalls.get((4, 4))
-    assert smalls.get((3, 3)) is first
-    smalls.get((5, 5))
-    assert smalls.get((3, 3)) is first
-    assert first.numbers.params.shape == (64 * 3 + 3 + 3 * 3 + 3 + 3 * 10 + 10,)
+    smalls = NarrowReplicaCache(found, cross_entropy, scaled=True, most=2)
+    first = smalls.get_replica((3, 3))
+    smalls.get_replica((4, 4))
+    assert smalls.get_replica((3, 3)) is first
+    smalls.get_replica((5, 5))
+    assert smalls.get_replica((3, 3)) is first
+    assert first.state.params.shape == (64 * 3 + 3 + 3 * 3 + 3 + 3 * 10 + 10,)
 
 
 def test_the_layers_that_a_model_brought_are_never_changed() -> None:
     found, shape = traced("resnet20")
     before = {name: tensor.clone() for name, tensor in found.chain.module.state_dict().items()}
-    Workshop(found, Replica(found.chain.module, found.layout, cross_entropy), scaled=True).step(
+    WidthWorkspace(found, ModelReplica(found.chain.module, found.layout, cross_entropy), scaled=True).train_step(
         drawn(found, 0.5), batch(shape, dtype=torch.float32), lambda weights, gradient, _: weights.sub_(gradient)
     )
     assert all(torch.equal(before[name], tensor) for name, tensor in found.chain.module.state_dict().items())

@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 from potluck.errors import ModelError
 from potluck.model import zoo
-from potluck.model.costs import macs
-from potluck.model.submodels.narrowing import narrow, pattern
-from potluck.model.submodels.subsets import random, subsets
-from potluck.model.submodels.width import width
+from potluck.model.flop_counter import count_macs
+from potluck.model.submodels.narrow_network import build_narrow_network, width_agnostic_graph
+from potluck.model.submodels.slimmable_model import trace_slimmable
+from potluck.model.submodels.unit_subsets import choose_subsets, random_units
 from tests.model.submodels.networks import LARGE, NETWORKS, traced
 
 CASES = [name for name in NETWORKS if name not in LARGE]
@@ -25,8 +25,10 @@ def sets(name: str) -> dict[str, int]:
 @pytest.mark.parametrize("name", CASES)
 def test_macs_are_those_of_the_flop_counter_at_any_width(name: str) -> None:
     found, shape = traced(name)
-    counts = found.counts([0.4] * len(found.sets))
-    assert found.macs(counts) == macs(narrow(found, pattern(found), counts), shape)
+    counts = found.kept_counts([0.4] * len(found.sets))
+    assert found.forward_macs(counts) == count_macs(
+        build_narrow_network(found, width_agnostic_graph(found), counts), shape
+    )
     assert found.full_macs == sum(layer.macs for layer in found.chain.layers)
 
 
@@ -34,8 +36,8 @@ def test_macs_are_those_of_the_flop_counter_at_any_width(name: str) -> None:
 def test_a_small_vector_is_the_whole_one_at_its_index(name: str) -> None:
     found, _ = traced(name)
     rng = np.random.default_rng(3)
-    kept = subsets(found, found.counts(list(rng.uniform(0, 0.9, len(found.sets)))), random(rng))
-    selection = found.select(kept)
+    kept = choose_subsets(found, found.kept_counts(list(rng.uniform(0, 0.9, len(found.sets)))), random_units(rng))
+    selection = found.select_units(kept)
     for half, size in (
         (selection.params, found.layout.param_bounds[-1]),
         (selection.buffers, found.layout.buffer_bounds[-1]),
@@ -54,7 +56,7 @@ def test_input_and_classifier_are_never_dropped() -> None:
     for name in ("vgg9", "resnet20", "mlp", "by hand"):
         assert not {"classifier", "fc2", "sample"} & sets(name).keys()
     found, _ = traced("mlp")
-    narrowest = narrow(found, pattern(found), [1] * len(found.sets))
+    narrowest = build_narrow_network(found, width_agnostic_graph(found), [1] * len(found.sets))
     assert narrowest(torch.zeros(2, 1, 8, 8)).shape == (2, 10)
 
 
@@ -77,18 +79,18 @@ def test_groups_go_whole() -> None:
 
 def test_at_least_one_unit_is_kept() -> None:
     found, shape = traced("lenet")
-    counts = found.counts([0.999] * len(found.sets))
+    counts = found.kept_counts([0.999] * len(found.sets))
     assert counts == (1, 1, 1, 1)
-    small = narrow(found, pattern(found), counts)
+    small = build_narrow_network(found, width_agnostic_graph(found), counts)
     assert small(torch.zeros(2, *shape)).shape == (2, 10)
 
 
 def test_a_grid_keeps_multiples_of_eight_and_what_is_smaller() -> None:
     found, _ = traced("resnet20")
-    sizes = {(part.size, kept) for part, kept in zip(found.sets, found.counts([0.25] * 12, grid=8), strict=True)}
+    sizes = {(part.size, kept) for part, kept in zip(found.sets, found.kept_counts([0.25] * 12, grid=8), strict=True)}
     assert sizes == {(16, 16), (32, 24), (64, 48)}
-    assert set(found.counts([0.9] * 12, grid=8)) == {2, 3, 6}
-    assert found.counts([0.0] * 12, grid=8) == found.full
+    assert set(found.kept_counts([0.9] * 12, grid=8)) == {2, 3, 6}
+    assert found.kept_counts([0.0] * 12, grid=8) == found.full_counts
 
 
 def test_a_sum_of_differently_made_channels_is_kept_whole() -> None:
@@ -102,7 +104,7 @@ def test_a_sum_of_differently_made_channels_is_kept_whole() -> None:
             out: Tensor = self.head(self.d(torch.cat([self.a(x), self.b(x)], 1) + self.c(x)))
             return out
 
-    assert [part.name for part in width(Crossed(), (3, 4, 4)).sets] == ["d"]
+    assert [part.name for part in trace_slimmable(Crossed(), (3, 4, 4)).sets] == ["d"]
 
 
 @pytest.mark.parametrize(
@@ -118,7 +120,7 @@ def test_a_layer_that_is_not_understood_is_refused_by_name(layer: nn.Module, nam
     module = nn.Sequential(nn.Conv2d(3, 6, 3, padding=1), layer, nn.Flatten(), nn.LazyLinear(2))
     module(torch.zeros(1, 3, 8, 8))
     with pytest.raises(ModelError, match=f"'?{name}'? \\(1\\)"):
-        width(module, (3, 8, 8))
+        trace_slimmable(module, (3, 8, 8))
 
 
 def test_an_operation_that_is_not_understood_is_refused_by_name() -> None:
@@ -132,7 +134,7 @@ def test_an_operation_that_is_not_understood_is_refused_by_name() -> None:
             return out
 
     with pytest.raises(ModelError, match="roll"):
-        width(Shuffled(), (3, 4, 4))
+        trace_slimmable(Shuffled(), (3, 4, 4))
 
 
 def test_anything_may_be_done_to_the_input() -> None:
@@ -148,10 +150,10 @@ def test_anything_may_be_done_to_the_input() -> None:
             out: Tensor = self.head(self.first((x - self.mean).roll(1, 1)))
             return out
 
-    assert [part.name for part in width(Normalised(), (3, 4, 4)).sets] == ["first"]
+    assert [part.name for part in trace_slimmable(Normalised(), (3, 4, 4)).sets] == ["first"]
 
 
 def test_every_network_of_the_zoo_for_small_pictures_can_be_narrowed() -> None:
     for name in ("vgg16-bn-cifar", "alexnet-cifar"):
-        found = width(zoo.build(name), zoo.entry(name).shape)
-        assert 0.2 < found.share(found.counts([0.5] * len(found.sets))) < 0.3
+        found = trace_slimmable(zoo.build_model(name), zoo.model_entry(name).shape)
+        assert 0.2 < found.macs_fraction(found.kept_counts([0.5] * len(found.sets))) < 0.3

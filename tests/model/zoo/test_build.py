@@ -16,10 +16,10 @@ def weights(model: nn.Module) -> int:
 
 def on_meta(name: str, **options: object) -> nn.Module:
     with torch.device("meta"):
-        return zoo.build(name, **options)  # type: ignore[arg-type]
+        return zoo.build_model(name, **options)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("ask", [zoo.build, zoo.entry, zoo.options])
+@pytest.mark.parametrize("ask", [zoo.build_model, zoo.model_entry, zoo.model_options])
 def test_unknown_name_lists_the_choices_and_guesses(ask: object) -> None:
     assert callable(ask)
     with pytest.raises(
@@ -31,7 +31,7 @@ def test_unknown_name_lists_the_choices_and_guesses(ask: object) -> None:
 
 def test_unknown_option_lists_the_known_ones_and_guesses() -> None:
     with pytest.raises(ModelError, match=r"model 'mlp' has no option 'hiden'; it has .*did you mean 'hidden'"):
-        zoo.build("mlp", hiden=[10])
+        zoo.build_model("mlp", hiden=[10])
 
 
 @pytest.mark.parametrize(
@@ -66,16 +66,18 @@ def test_what_makes_the_network_what_it_is_cannot_be_set(fixed: str) -> None:
 
 @pytest.mark.parametrize(("name", "least"), [("lenet", 12), ("cnn", 6), ("vgg9", 8), ("mlp", 1)])
 def test_smallest_side_works_and_the_next_smaller_is_refused(name: str, least: int) -> None:
-    model = zoo.build(name, channels=1, side=least)
+    model = zoo.build_model(name, channels=1, side=least)
     assert model(torch.zeros(2, 1, least, least)).shape == (2, 10)
     with pytest.raises(ModelError, match="side"):
-        zoo.build(name, channels=1, side=least - 1)
+        zoo.build_model(name, channels=1, side=least - 1)
 
 
 @pytest.mark.parametrize("side", [8, 33])
 @pytest.mark.parametrize("name", ["cnn", "vgg9", "mlp"])
 def test_side_fits_the_linear_layers_to_the_picture(name: str, side: int) -> None:
-    assert on_meta(name, side=side)(torch.empty(1, zoo.entry(name).shape[0], side, side, device="meta")).shape == (
+    assert on_meta(name, side=side)(
+        torch.empty(1, zoo.model_entry(name).shape[0], side, side, device="meta")
+    ).shape == (
         1,
         10,
     )
@@ -111,17 +113,17 @@ def test_other_published_counts(name: str, options: dict[str, object], published
 
 
 def test_hidden_may_be_empty_or_a_list_as_toml_gives_it() -> None:
-    assert weights(zoo.build("mlp", hidden=[])) == 784 * 10 + 10
-    assert weights(zoo.build("mlp", hidden=[5], side=8)) == (64 * 5 + 5) + (5 * 10 + 10)
+    assert weights(zoo.build_model("mlp", hidden=[])) == 784 * 10 + 10
+    assert weights(zoo.build_model("mlp", hidden=[5], side=8)) == (64 * 5 + 5) + (5 * 10 + 10)
 
 
 def test_options_are_told() -> None:
-    assert zoo.options("mlp") == ("classes", "channels", "side", "hidden")
-    assert zoo.options("resnet18") == ("classes", "channels")
+    assert zoo.model_options("mlp") == ("classes", "channels", "side", "hidden")
+    assert zoo.model_options("resnet18") == ("classes", "channels")
 
 
 def test_no_dropout_means_no_layer() -> None:
-    model = zoo.build("cnn", dropout=[0, 0.5])
+    model = zoo.build_model("cnn", dropout=[0, 0.5])
     assert [layer.p for layer in model.modules() if isinstance(layer, nn.Dropout)] == [0.5]
 
 
@@ -146,7 +148,7 @@ def test_auxiliary_heads_speak_only_while_training() -> None:
     ],
 )
 def test_size_of_the_last_map(name: str, last_layer: str, side: int) -> None:
-    x = torch.empty(1, *zoo.entry(name).shape, device="meta")
+    x = torch.empty(1, *zoo.model_entry(name).shape, device="meta")
     for layer, module in on_meta(name).eval().named_children():
         x = module(x)
         if layer == last_layer:
@@ -170,14 +172,14 @@ def test_the_seed_fixes_the_weights(name: str) -> None:
     built = []
     for seed in (3, 3, 4):
         torch.manual_seed(seed)
-        built.append(nn.utils.parameters_to_vector(zoo.build(name).parameters()))
+        built.append(nn.utils.parameters_to_vector(zoo.build_model(name).parameters()))
     assert torch.equal(built[0], built[1])
     assert not torch.equal(built[0], built[2])
 
 
 def test_convolutions_start_with_hes_spread() -> None:
     torch.manual_seed(0)
-    conv = zoo.build("vgg16-bn-cifar").get_submodule("conv4_2")
+    conv = zoo.build_model("vgg16-bn-cifar").get_submodule("conv4_2")
     assert isinstance(conv, nn.Conv2d)
     assert conv.weight.std().item() == pytest.approx((2 / (512 * 9)) ** 0.5, rel=0.01)
 
@@ -185,7 +187,7 @@ def test_convolutions_start_with_hes_spread() -> None:
 @pytest.mark.parametrize("name", ["vgg9", "resnet20", "alexnet-cifar", "ds-cnn"])
 def test_first_scores_neither_vanish_nor_explode(name: str) -> None:
     torch.manual_seed(0)
-    scores = zoo.build(name)(torch.randn(4, *zoo.entry(name).shape))
+    scores = zoo.build_model(name)(torch.randn(4, *zoo.model_entry(name).shape))
     assert 0.01 < scores.std().item() < 10
 
 
@@ -201,8 +203,8 @@ def test_first_scores_neither_vanish_nor_explode(name: str) -> None:
 )
 def test_one_step_lowers_the_loss(name: str, options: dict[str, object], rate: float) -> None:
     torch.manual_seed(0)
-    entry = zoo.entry(name)
-    model = zoo.build(name, **options)  # type: ignore[arg-type]
+    entry = zoo.model_entry(name)
+    model = zoo.build_model(name, **options)  # type: ignore[arg-type]
     inputs, labels = torch.randn(16, *entry.shape), torch.arange(16) % entry.classes
     before = nn.functional.cross_entropy(model(inputs), labels)
     before.backward()  # type: ignore[no-untyped-call]

@@ -38,13 +38,13 @@ MULTIPLY_ADDS = {
 }
 WEIGHTED = (nn.Conv2d, nn.Linear)
 KEEP_BIAS_BEFORE_NORM = {"vgg11-bn", "vgg16-bn", "vgg19-bn"}
-every_network = pytest.mark.parametrize("name", zoo.names())
+every_network = pytest.mark.parametrize("name", zoo.model_names())
 
 
 @functools.cache
 def traced(name: str) -> fx.GraphModule:
     with torch.device("meta"):
-        return fx.symbolic_trace(zoo.build(name).eval())
+        return fx.symbolic_trace(zoo.build_model(name).eval())
 
 
 def calls(graph: fx.GraphModule, operation: str) -> list[fx.Node]:
@@ -58,24 +58,24 @@ def layer_of(graph: fx.GraphModule, node: object) -> nn.Module | None:
 
 
 def test_the_catalogue_is_complete() -> None:
-    assert set(zoo.names()) == set(WANTED)
+    assert set(zoo.model_names()) == set(WANTED)
 
 
 @every_network
 def test_number_of_weights_is_the_published_one(name: str) -> None:
-    assert sum(weight.numel() for weight in traced(name).parameters()) == zoo.entry(name).parameters
+    assert sum(weight.numel() for weight in traced(name).parameters()) == zoo.model_entry(name).parameters
 
 
-@pytest.mark.parametrize("name", [name for name in zoo.names() if name not in MULTIPLY_ADDS])
+@pytest.mark.parametrize("name", [name for name in zoo.model_names() if name not in MULTIPLY_ADDS])
 def test_natural_input_gives_one_score_per_class(name: str) -> None:
-    entry = zoo.entry(name)
+    entry = zoo.model_entry(name)
     assert traced(name)(torch.empty(2, *entry.shape, device="meta")).shape == (2, entry.classes)
 
 
 @pytest.mark.parametrize("name", MULTIPLY_ADDS)
 def test_scores_cost_the_published_multiply_adds(name: str) -> None:
     """A wrong stride or padding leaves the number of weights as it is, but not this one."""
-    entry = zoo.entry(name)
+    entry = zoo.model_entry(name)
     with FlopCounterMode(display=False) as counter:
         scores = traced(name)(torch.empty(1, *entry.shape, device="meta"))
     assert scores.shape == (1, entry.classes)
@@ -118,7 +118,7 @@ def test_no_bias_before_batch_norm(name: str) -> None:
 
 @every_network
 def test_entry_tells_where_its_count_comes_from(name: str) -> None:
-    entry = zoo.entry(name)
+    entry = zoo.model_entry(name)
     assert entry.name == name
     assert entry.source.strip()
     assert entry.summary.strip()
@@ -127,8 +127,10 @@ def test_entry_tells_where_its_count_comes_from(name: str) -> None:
 
 @every_network
 def test_classes_and_channels_change_the_first_and_last_layer(name: str) -> None:
-    _, height, width = zoo.entry(name).shape
+    _, height, width = zoo.model_entry(name).shape
     with torch.device("meta"):
-        layers = [layer for layer in zoo.build(name, classes=7, channels=2).modules() if isinstance(layer, WEIGHTED)]
+        layers = [
+            layer for layer in zoo.build_model(name, classes=7, channels=2).modules() if isinstance(layer, WEIGHTED)
+        ]
     assert layers[0].weight.shape[1] in (2, 2 * height * width)
     assert layers[-1].weight.shape[0] == 7

@@ -9,18 +9,18 @@ from pathlib import Path
 
 import zenoh
 
-from potluck.worlds.live.security import access
-from potluck.worlds.live.security.authority import Authority
-from potluck.worlds.live.security.certs import Tls
-from potluck.worlds.live.session import Place, open_session
+from potluck.worlds.live.security import access_control
+from potluck.worlds.live.security.certificate_authority import CertificateAuthority
+from potluck.worlds.live.security.tls_credentials import TlsCredentials
+from potluck.worlds.live.zenoh_session import Endpoint, open_session
 
 NOW = datetime.now(UTC)
 
 
-def make_authority(folder: Path, *names: str) -> Authority:
-    authority = Authority.create(folder, ["coordinator.test"], 30, NOW)
+def make_authority(folder: Path, *names: str) -> CertificateAuthority:
+    authority = CertificateAuthority.create(folder, ["coordinator.test"], 30, NOW)
     for name in names:
-        authority.issue(name, None, 30, NOW)
+        authority.issue_certificate(name, None, 30, NOW)
     return authority
 
 
@@ -33,10 +33,10 @@ def free_port() -> int:
 def open_coordinator(folder: Path, admitted: Mapping[str, str] | None) -> tuple[zenoh.Session, str]:
     """Its session, and the locator under which it listens."""
     locator = f"tls/127.0.0.1:{free_port()}"
-    rules = None if admitted is None else access.config(admitted)
-    place = Place(listen=(locator,), tls=Tls.of(folder / "coordinator"), access=rules)
+    rules = None if admitted is None else access_control.coordinator_access(admitted)
+    place = Endpoint(listen=(locator,), tls=TlsCredentials.from_bundle(folder / "coordinator"), access_control=rules)
     return open_session(place, "router"), locator
 
 
-def open_device(tls: Tls | None, locator: str, patience_s: float = 10.0) -> zenoh.Session:
-    return open_session(Place(connect=(locator,), tls=tls, patience=patience_s), "client")
+def open_device(tls: TlsCredentials | None, locator: str, patience_s: float = 10.0) -> zenoh.Session:
+    return open_session(Endpoint(connect=(locator,), tls=tls, connect_timeout_s=patience_s), "client")

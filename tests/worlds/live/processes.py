@@ -9,19 +9,19 @@ from multiprocessing.process import BaseProcess
 from potluck.journal import Instant, Journal
 from potluck.loops.messages import Invite, Pull
 from potluck.loops.node import COORDINATOR, Node
-from potluck.worlds.live.greeting import Hello, RunCard, Welcome
-from potluck.worlds.live.host import host
-from potluck.worlds.live.session import Place
-from potluck.worlds.live.visitor import visit
+from potluck.worlds.live.coordinator_runtime import run_coordinator
+from potluck.worlds.live.device_runtime import run_device
+from potluck.worlds.live.handshake_messages import JoinAccepted, JoinRequest, RunInfo
+from potluck.worlds.live.zenoh_session import Endpoint
 
 LIMIT_BYTES = 1 << 26
 
 
-def card(lease: float) -> RunCard:
-    return RunCard(run="test", job='[task]\nmodel = "mlp"\n', digest="d1", lease=lease, limit_bytes=LIMIT_BYTES)
+def card(lease: float) -> RunInfo:
+    return RunInfo(run="test", job='[task]\nmodel = "mlp"\n', digest="d1", lease=lease, limit_bytes=LIMIT_BYTES)
 
 
-async def echo(node: Node, welcome: Welcome) -> None:
+async def echo(node: Node, welcome: JoinAccepted) -> None:
     """Answers every invitation with a pull of the same numbers, and notes it down."""
     while True:
         envelope = await node.receive()
@@ -33,8 +33,8 @@ async def echo(node: Node, welcome: Welcome) -> None:
 
 
 def be_device(address: str, name: str, lease: float) -> None:
-    place = Place(connect=(address,), lease=lease)
-    asyncio.run(visit(place, hello=Hello(name=name, token="t"), take_part=echo, once=True))
+    place = Endpoint(connect=(address,), lease=lease)
+    asyncio.run(run_device(place, hello=JoinRequest(name=name, token="t"), take_part=echo, once=True))
 
 
 async def _wait(node: Node) -> None:
@@ -44,8 +44,8 @@ async def _wait(node: Node) -> None:
 
 def be_coordinator(address: str, lease: float) -> None:
     async def lead() -> None:
-        await host(
-            Place(listen=(address,), lease=lease),
+        await run_coordinator(
+            Endpoint(listen=(address,), lease=lease),
             run=card(lease),
             seed=0,
             journal=Journal(),

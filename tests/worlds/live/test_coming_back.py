@@ -9,11 +9,11 @@ import pytest
 
 from potluck.loops.messages import Joined
 from potluck.loops.node import Node
-from potluck.worlds.live.door import Doorkeeper
-from potluck.worlds.live.greeting import Hello, Refusal, Welcome
-from potluck.worlds.live.host import host
-from potluck.worlds.live.session import Place
-from potluck.worlds.live.visitor import RefusedError, visit
+from potluck.worlds.live.admission_server import Doorkeeper
+from potluck.worlds.live.coordinator_runtime import run_coordinator
+from potluck.worlds.live.device_runtime import JoinRefusedError, run_device
+from potluck.worlds.live.handshake_messages import JoinAccepted, JoinRefused, JoinRequest
+from potluck.worlds.live.zenoh_session import Endpoint
 from tests.time_limits import within
 from tests.worlds.live.processes import card
 from tests.worlds.live.town import Kept, free_address
@@ -21,7 +21,7 @@ from tests.worlds.live.town import Kept, free_address
 REASON = "the token is of another run"
 
 
-async def _idle(node: Node, welcome: Welcome) -> None:
+async def _idle(node: Node, welcome: JoinAccepted) -> None:
     await node.receive(node.now() + 60)
 
 
@@ -32,8 +32,8 @@ async def _lead(address: str, welcome: Doorkeeper) -> None:
         while (envelope := await node.receive()) is None or not isinstance(envelope.message, Joined):
             pass
 
-    await host(
-        Place(listen=(address,)), run=card(2.0), seed=0, journal=Kept(), coordinate=until_joined, welcome=welcome
+    await run_coordinator(
+        Endpoint(listen=(address,)), run=card(2.0), seed=0, journal=Kept(), coordinate=until_joined, welcome=welcome
     )
 
 
@@ -41,11 +41,13 @@ async def _two_runs(knocks: list[str]) -> str:
     """The second run does not want the device at first; the reason, if it gave up."""
     address = free_address()
 
-    def reluctant(hello: Hello) -> str | Refusal:
+    def reluctant(hello: JoinRequest) -> str | JoinRefused:
         knocks.append(hello.body)
-        return hello.name if len(knocks) > 2 else Refusal(reason=REASON)
+        return hello.name if len(knocks) > 2 else JoinRefused(reason=REASON)
 
-    visiting = asyncio.create_task(visit(Place(connect=(address,)), hello=Hello(name="a"), take_part=_idle))
+    visiting = asyncio.create_task(
+        run_device(Endpoint(connect=(address,)), hello=JoinRequest(name="a"), take_part=_idle)
+    )
     try:
         await _lead(address, lambda hello: hello.name)
         await _lead(address, reluctant)
@@ -70,9 +72,9 @@ def test_who_was_in_a_run_asks_again_until_the_next_lets_it_in(caplog: pytest.Lo
 def test_who_was_in_no_run_yet_ends_and_says_why() -> None:
     async def story() -> None:
         address = free_address()
-        leading = asyncio.create_task(_lead(address, lambda hello: Refusal(reason=REASON)))
-        with pytest.raises(RefusedError, match=REASON):
-            await visit(Place(connect=(address,)), hello=Hello(name="a"), take_part=_idle)
+        leading = asyncio.create_task(_lead(address, lambda hello: JoinRefused(reason=REASON)))
+        with pytest.raises(JoinRefusedError, match=REASON):
+            await run_device(Endpoint(connect=(address,)), hello=JoinRequest(name="a"), take_part=_idle)
         leading.cancel()
         await asyncio.gather(leading, return_exceptions=True)
 

@@ -15,14 +15,14 @@ import zenoh
 
 from potluck.loops.messages import Joined, Pull
 from potluck.loops.node import Node
-from potluck.worlds.live import entrance, visitor
-from potluck.worlds.live.greeting import Hello, RunCard, Welcome
-from potluck.worlds.live.host import host
-from potluck.worlds.live.keys import BULK, CONTROL, inbox, lane_between
-from potluck.worlds.live.security.certs import Tls
-from potluck.worlds.live.security.gate import Gate
-from potluck.worlds.live.session import Place, open_session
-from potluck.worlds.live.visitor import visit
+from potluck.worlds.live import device_runtime, join_handshake
+from potluck.worlds.live.coordinator_runtime import run_coordinator
+from potluck.worlds.live.device_runtime import run_device
+from potluck.worlds.live.handshake_messages import JoinAccepted, JoinRequest, RunInfo
+from potluck.worlds.live.key_expressions import BULK, CONTROL, inbox_key, lane_key
+from potluck.worlds.live.security.admission_policy import AdmissionPolicy
+from potluck.worlds.live.security.tls_credentials import TlsCredentials
+from potluck.worlds.live.zenoh_session import Endpoint, open_session
 from tests.time_limits import within
 from tests.worlds.live.fleet_folder import NOW, free_port, make_authority
 from tests.worlds.live.town import Kept, wait_until
@@ -36,7 +36,7 @@ class Meeting:
     """Two devices in a run; each says a word to the other when its `look` around is over."""
 
     def __init__(self, folder: Path, certs: Path | None, *, listen: bool, direct: bool) -> None:
-        self._gate = Gate.open(folder, "digest", FLEET, certs)
+        self._gate = AdmissionPolicy.for_run(folder, "digest", FLEET, certs)
         self._certs, self._listen, self.direct = certs, listen, direct
         self._hub = f"{self._protocol}/127.0.0.1:{free_port()}"
         self.sessions: dict[str, zenoh.Session] = {}
@@ -68,7 +68,7 @@ class Meeting:
                 while len(self.heard) < len(FLEET) and not any(one.done() for one in visits):
                     await node.sleep(0.02)
 
-        async def take_part(node: Node, welcome: Welcome) -> None:
+        async def take_part(node: Node, welcome: JoinAccepted) -> None:
             await node.receive(node.now())
             await look(node)
             if not self.direct:
@@ -80,33 +80,35 @@ class Meeting:
                     self.heard[node.name] = envelope.sender
 
         visits = [
-            asyncio.create_task(visit(self._seat(name), hello=Hello(name=name), take_part=take_part, once=True))
+            asyncio.create_task(
+                run_device(self._seat(name), hello=JoinRequest(name=name), take_part=take_part, once=True)
+            )
             for name in FLEET
         ]
-        tls = Tls.of(self._certs / "coordinator") if self._certs is not None else None
-        await host(
-            Place(listen=(self._hub,), tls=tls, access=self._gate.access(), direct=self.direct),
-            run=RunCard(run="run", job="", bears=self._gate.admitted if tls is not None else {}),
+        tls = TlsCredentials.from_bundle(self._certs / "coordinator") if self._certs is not None else None
+        await run_coordinator(
+            Endpoint(listen=(self._hub,), tls=tls, access_control=self._gate.access_control(), direct=self.direct),
+            run=RunInfo(run="run", job="", bears=self._gate.common_names if tls is not None else {}),
             seed=0, journal=Kept(), coordinate=coordinate, welcome=lambda hello: hello.name,
         )  # fmt: skip
         await asyncio.gather(*visits)
 
-    def _seat(self, name: str) -> Place:
+    def _seat(self, name: str) -> Endpoint:
         self.listens[name] = f"{self._protocol}/{FLEET[name]}:{free_port()}"
         listen = (self.listens[name],) if self._listen else ()
-        tls = Tls.of(self._certs / name) if self._certs is not None else None
-        return Place(connect=(self._hub,), listen=listen, direct=self._listen, tls=tls, patience=10.0)
+        tls = TlsCredentials.from_bundle(self._certs / name) if self._certs is not None else None
+        return Endpoint(connect=(self._hub,), listen=listen, direct=self._listen, tls=tls, connect_timeout_s=10.0)
 
 
 def _let(meeting: Meeting, look: Look, monkeypatch: pytest.MonkeyPatch) -> None:
-    come_in = entrance.come_in
+    come_in = join_handshake.join_run
 
-    async def noted(*arguments: Any, **options: Any) -> tuple[zenoh.Session, Welcome]:
+    async def noted(*arguments: Any, **options: Any) -> tuple[zenoh.Session, JoinAccepted]:
         session, welcome = await come_in(*arguments, **options)
         meeting.sessions[welcome.name], meeting.era = session, welcome.era
         return session, welcome
 
-    monkeypatch.setattr(visitor, "come_in", noted)
+    monkeypatch.setattr(device_runtime, "join_run", noted)
     with within(40):
         asyncio.run(meeting.last(look))
     assert meeting.heard == (OTHER if meeting.direct else {})
@@ -115,7 +117,7 @@ def _let(meeting: Meeting, look: Look, monkeypatch: pytest.MonkeyPatch) -> None:
 def _certified(folder: Path) -> Path:
     authority = make_authority(folder, "c")
     for name, address in FLEET.items():
-        authority.issue(name, [address], 30, NOW - timedelta(hours=1))
+        authority.issue_certificate(name, [address], 30, NOW - timedelta(hours=1))
     return folder
 
 
@@ -167,12 +169,17 @@ def test_a_device_that_listens_hears_nobody_who_is_not_of_the_run(
     heard: list[bytes] = []
 
     def intrude() -> None:
-        keys = [lane_between(meeting.era, name, "a", CONTROL) for name in ("c", "b", "coordinator")]
-        own = lane_between(meeting.era, "b", "a", BULK)
-        place = Place(connect=(meeting.listens["a"],), tls=Tls.of(certs / "c"), direct=True, patience=10.0)
+        keys = [lane_key(meeting.era, name, "a", CONTROL) for name in ("c", "b", "coordinator")]
+        own = lane_key(meeting.era, "b", "a", BULK)
+        place = Endpoint(
+            connect=(meeting.listens["a"],),
+            tls=TlsCredentials.from_bundle(certs / "c"),
+            direct=True,
+            connect_timeout_s=10.0,
+        )
         with (
             meeting.sessions["a"].declare_subscriber(
-                inbox(meeting.era, "a"), lambda sample: heard.append(sample.payload.to_bytes())
+                inbox_key(meeting.era, "a"), lambda sample: heard.append(sample.payload.to_bytes())
             ),
             open_session(place, "peer") as intruder,
         ):

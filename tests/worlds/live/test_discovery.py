@@ -8,8 +8,8 @@ import socket
 import pytest
 
 from potluck.errors import UserError
-from potluck.worlds.live import discovery
-from potluck.worlds.live.session import Place, open_session
+from potluck.worlds.live import coordinator_discovery
+from potluck.worlds.live.zenoh_session import Endpoint, open_session
 from tests.worlds.live.fleet_folder import free_port
 
 
@@ -31,21 +31,21 @@ def _carries_multicast() -> bool:
 @pytest.mark.skipif(not _carries_multicast(), reason="this network carries no multicast")
 def test_who_wants_to_be_found_is_found_and_nobody_else() -> None:
     port = free_port()
-    with open_session(Place(listen=(f"tcp/0.0.0.0:{port}",), discover=True), "router"):
-        assert discovery.find_coordinator("tcp", 10.0).endswith(f":{port}")
-        with open_session(Place(listen=(f"tcp/0.0.0.0:{free_port()}",)), "router"):
-            assert discovery.find_coordinator("tcp", 10.0).endswith(f":{port}")
+    with open_session(Endpoint(listen=(f"tcp/0.0.0.0:{port}",), discover=True), "router"):
+        assert coordinator_discovery.find_coordinator("tcp", 10.0).endswith(f":{port}")
+        with open_session(Endpoint(listen=(f"tcp/0.0.0.0:{free_port()}",)), "router"):
+            assert coordinator_discovery.find_coordinator("tcp", 10.0).endswith(f":{port}")
         with pytest.raises(UserError, match=r"no coordinator was found for 0\.1 s"):
-            discovery.find_coordinator("tls", 0.1)
+            coordinator_discovery.find_coordinator("tls", 0.1)
 
 
 @pytest.mark.skipif(not _carries_multicast(), reason="this network carries no multicast")
 def test_of_several_nobody_is_guessed() -> None:
     ports = [free_port(), free_port()]
-    places = [Place(listen=(f"tcp/0.0.0.0:{port}",), discover=True) for port in ports]
+    places = [Endpoint(listen=(f"tcp/0.0.0.0:{port}",), discover=True) for port in ports]
     with (
         open_session(places[0], "router"),
         open_session(places[1], "router"),
         pytest.raises(UserError, match=rf"several coordinators.*(:{ports[0]}.*:{ports[1]}|:{ports[1]}.*:{ports[0]})"),
     ):
-        discovery.find_coordinator("tcp", 10.0)
+        coordinator_discovery.find_coordinator("tcp", 10.0)

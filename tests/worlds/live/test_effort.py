@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import pytest
 
-from potluck.worlds.live.effort import Natural
+from potluck.worlds.live.compute_speed import MeasuredSpeed
 
 
-def _measured(natural: Natural, *seconds: float) -> float:
+def _measured(natural: MeasuredSpeed, *seconds: float) -> float:
     """The level after steps of a second on paper that took so long."""
     for spent in seconds:
-        natural.stretched(0.0, spent, 1.0)
-    return natural.level()
+        natural.throttled_duration_s(0.0, spent, 1.0)
+    return natural.current_speed()
 
 
 def test_nominal_until_something_was_measured() -> None:
-    assert Natural().level() == 1.0
-    assert Natural(0.25).level() == 0.25
+    assert MeasuredSpeed().current_speed() == 1.0
+    assert MeasuredSpeed(0.25).current_speed() == 0.25
 
 
 def test_it_follows_what_the_last_steps_took_within_a_few_of_them() -> None:
-    natural = Natural()
+    natural = MeasuredSpeed()
     assert _measured(natural, 1.0, 1.0) == 1.0
     assert _measured(natural, 4.0) < 0.5  # another process came
     assert _measured(natural, *[4.0] * 5) == pytest.approx(0.25, rel=0.02)
@@ -29,31 +29,31 @@ def test_it_follows_what_the_last_steps_took_within_a_few_of_them() -> None:
 
 
 def test_a_long_step_tells_more_than_a_short_one() -> None:
-    natural = Natural()
-    natural.stretched(0.0, 10.0, 5.0)
-    natural.stretched(0.0, 0.01, 0.01)
-    assert natural.level() == pytest.approx(0.5, rel=0.01)
+    natural = MeasuredSpeed()
+    natural.throttled_duration_s(0.0, 10.0, 5.0)
+    natural.throttled_duration_s(0.0, 0.01, 0.01)
+    assert natural.current_speed() == pytest.approx(0.5, rel=0.01)
 
 
 def test_steps_without_a_cost_tell_nothing() -> None:
-    natural = Natural()
-    natural.stretched(0.0, 3.0, 0.0)
-    assert natural.level() == 1.0
+    natural = MeasuredSpeed()
+    natural.throttled_duration_s(0.0, 3.0, 0.0)
+    assert natural.current_speed() == 1.0
 
 
 def test_a_new_limit_counts_at_once_and_only_once() -> None:
     allowed = [1.0]
-    natural = Natural(allowed=lambda: allowed[0])
+    natural = MeasuredSpeed(allowed=lambda: allowed[0])
     assert _measured(natural, 1.0, 1.0) == 1.0
     allowed[0] = 0.25
-    assert natural.level() == 0.25
+    assert natural.current_speed() == 0.25
     assert _measured(natural, 4.0, 4.0) == 0.25  # as the limit makes it, not a quarter of a quarter
     allowed[0] = 1.0
-    assert natural.level() == 1.0
+    assert natural.current_speed() == 1.0
 
 
 def test_who_acts_slower_takes_longer_and_says_so() -> None:
-    natural = Natural(0.5)
-    assert natural.takes(0.0, 3.0) == 6.0
-    assert natural.stretched(0.0, 1.0, 1.0) == 2.0
-    assert natural.level() == 0.5
+    natural = MeasuredSpeed(0.5)
+    assert natural.modelled_duration_s(0.0, 3.0) == 6.0
+    assert natural.throttled_duration_s(0.0, 1.0, 1.0) == 2.0
+    assert natural.current_speed() == 0.5

@@ -14,16 +14,16 @@ import pytest
 from potluck.loops.messages import Joined, Lost, Push, Segment
 from potluck.loops.node import COORDINATOR, Latch, Node, Pace, Step, Work
 from potluck.payload import Payload
-from potluck.worlds.live.greeting import Hello, RunCard, Welcome
-from potluck.worlds.live.host import host
-from potluck.worlds.live.session import Place, PlaceError, open_session
-from potluck.worlds.live.visitor import visit
+from potluck.worlds.live.coordinator_runtime import run_coordinator
+from potluck.worlds.live.device_runtime import run_device
+from potluck.worlds.live.handshake_messages import JoinAccepted, JoinRequest, RunInfo
+from potluck.worlds.live.zenoh_session import Endpoint, EndpointError, open_session
 from tests import held
 from tests.time_limits import within
 from tests.worlds.live.town import Kept, free_address, wait_until
 
 Coordinate = Callable[[Node], Coroutine[Any, Any, Any]]
-TakePart = Callable[[Node, Welcome], Coroutine[Any, Any, None]]
+TakePart = Callable[[Node, JoinAccepted], Coroutine[Any, Any, None]]
 
 LONG = Payload(30 << 20, (np.zeros(30 << 20, np.uint8),))
 
@@ -42,18 +42,18 @@ def _run(coordinate: Coordinate, take_part: TakePart, address: str | None = None
     address = address or free_address()
 
     async def both() -> list[Any]:
-        leading = host(
-            Place(listen=(address,)), run=RunCard(run="test", job="", lease=1.0), seed=0, journal=Kept(),
+        leading = run_coordinator(
+            Endpoint(listen=(address,)), run=RunInfo(run="test", job="", lease=1.0), seed=0, journal=Kept(),
             coordinate=coordinate, welcome=lambda hello: hello.name, muster=["a"],
         )  # fmt: skip
-        visiting = visit(Place(connect=(address,)), hello=Hello(name="a"), take_part=take_part, once=True)
+        visiting = run_device(Endpoint(connect=(address,)), hello=JoinRequest(name="a"), take_part=take_part, once=True)
         return list(await asyncio.gather(asyncio.create_task(leading), visiting, return_exceptions=True))
 
     with within(20):
         return asyncio.run(both())
 
 
-async def _idle(node: Node, welcome: Welcome) -> None:
+async def _idle(node: Node, welcome: JoinAccepted) -> None:
     while True:
         await node.receive()
 
@@ -89,7 +89,7 @@ def test_after_the_coordinator_raised() -> None:
 
 
 def test_after_the_device_raised_and_its_words_are_known() -> None:
-    async def take_part(node: Node, welcome: Welcome) -> None:
+    async def take_part(node: Node, welcome: JoinAccepted) -> None:
         await node.receive(node.now() + 0.1)
         raise ZeroDivisionError("burnt")
 
@@ -125,8 +125,8 @@ def test_after_either_was_cancelled_in_the_middle_of_work_and_transfers() -> Non
 
 def test_after_a_visitor_was_cancelled_while_it_looked_for_the_coordinator() -> None:
     async def story() -> None:
-        place = Place(connect=(free_address(),), patience=0.5)
-        visiting = asyncio.create_task(visit(place, hello=Hello(name="a"), take_part=_idle))
+        place = Endpoint(connect=(free_address(),), connect_timeout_s=0.5)
+        visiting = asyncio.create_task(run_device(place, hello=JoinRequest(name="a"), take_part=_idle))
         await asyncio.sleep(0.3)
         visiting.cancel()
         await asyncio.gather(visiting, return_exceptions=True)
@@ -143,12 +143,12 @@ def test_an_address_that_is_taken_is_said_to_be() -> None:
         pass
 
     with (
-        open_session(Place(listen=(address,)), "router"),
-        pytest.raises(PlaceError, match=f"{address} cannot be listened"),
+        open_session(Endpoint(listen=(address,)), "router"),
+        pytest.raises(EndpointError, match=f"{address} cannot be listened"),
     ):
         asyncio.run(
-            host(
-                Place(listen=(address,)), run=RunCard(run="test", job=""), seed=0, journal=Kept(),
+            run_coordinator(
+                Endpoint(listen=(address,)), run=RunInfo(run="test", job=""), seed=0, journal=Kept(),
                 coordinate=coordinate, welcome=lambda hello: hello.name,
             )
         )  # fmt: skip
@@ -156,9 +156,9 @@ def test_an_address_that_is_taken_is_said_to_be() -> None:
 
 def test_peers_that_can_reach_each_other_do() -> None:
     address = free_address()
-    device = Place(connect=(address,), listen=("tcp/127.0.0.1:0",), direct=True)
+    device = Endpoint(connect=(address,), listen=("tcp/127.0.0.1:0",), direct=True)
     with (
-        open_session(Place(listen=(address,), direct=True), "router"),
+        open_session(Endpoint(listen=(address,), direct=True), "router"),
         open_session(device, "peer") as one,
         open_session(device, "peer") as other,
     ):
@@ -179,18 +179,18 @@ def test_members_are_told_once_and_in_order() -> None:
             events.append(f"{type(envelope.message).__name__} {envelope.message.incarnation}")
         return events
 
-    async def leave(node: Node, welcome: Welcome) -> None:
+    async def leave(node: Node, welcome: JoinAccepted) -> None:
         await node.receive(node.now() + 0.05)
 
     async def story() -> list[str]:
         leading = asyncio.create_task(
-            host(
-                Place(listen=(address,)), run=RunCard(run="test", job=""), seed=0, journal=Kept(),
+            run_coordinator(
+                Endpoint(listen=(address,)), run=RunInfo(run="test", job=""), seed=0, journal=Kept(),
                 coordinate=coordinate, welcome=lambda hello: hello.name, watch=lambda here: seen.append(dict(here)),
             )
         )  # fmt: skip
         for part in (leave, _idle):
-            await visit(Place(connect=(address,)), hello=Hello(name="a"), take_part=part, once=True)
+            await run_device(Endpoint(connect=(address,)), hello=JoinRequest(name="a"), take_part=part, once=True)
         return await leading
 
     with within(20):

@@ -14,9 +14,9 @@ from tests.worlds.live.town import free_address
 
 _HEAR = """
 import sys
-from potluck.worlds.live.session import Place, open_session
+from potluck.worlds.live.zenoh_session import Endpoint, open_session
 
-with open_session(Place(listen=(sys.argv[1],), shared_memory=True), "router") as session:
+with open_session(Endpoint(listen=(sys.argv[1],), shared_memory=True), "router") as session:
     heard = session.declare_subscriber("potluck/test")
     print("listening", flush=True)
     assert all(len(heard.recv().payload.to_bytes()) == 1 << 20 for _ in range(40))
@@ -26,9 +26,9 @@ sys.exit(sys.stdin.readline().strip() or None)
 """
 _SAY = """
 import sys, time, zenoh
-from potluck.worlds.live.session import Place, open_session
+from potluck.worlds.live.zenoh_session import Endpoint, open_session
 
-with open_session(Place(connect=(sys.argv[1],), shared_memory=True), "client") as session:
+with open_session(Endpoint(connect=(sys.argv[1],), shared_memory=True), "client") as session:
     saying = session.declare_publisher("potluck/test", congestion_control=zenoh.CongestionControl.BLOCK)
     while not saying.matching_status.matching:
         time.sleep(0.01)

@@ -7,39 +7,39 @@ from hypothesis import strategies as st
 
 from potluck.loops.messages import Joined, Lost
 from potluck.worlds.live.membership import (
+    ConnectionBroken,
+    DeviceAdmitted,
+    DeviceHeard,
+    DeviceLeft,
+    DeviceReady,
     Event,
-    Greeted,
-    Heard,
-    Left,
-    Offended,
-    Ready,
-    Rules,
-    State,
-    Tick,
-    Vanished,
-    greet,
-    step,
+    LeaseTick,
+    MembershipRules,
+    MembershipState,
+    ProtocolViolated,
+    apply_event,
+    check_join_deferral,
 )
 
-RULES = Rules(lease=2.0, losses=3, window=60.0, back_off=10.0, longest=50.0)
+RULES = MembershipRules(lease=2.0, max_losses=3, loss_window_s=60.0, first_quarantine_s=10.0, longest_quarantine_s=50.0)
 
 _names = st.sampled_from(["a", "b"])
 _lives = st.integers(1, 4)
 _events: st.SearchStrategy[Event] = st.one_of(
-    st.builds(Greeted, _names, st.sampled_from(["x", "y"])),
-    st.builds(Ready, _names, _lives),
-    st.builds(Heard, _names, _lives),
-    st.builds(Vanished, _names, _lives),
-    st.builds(Left, _names, _lives, st.just("bye"), st.booleans()),
-    st.builds(Offended, _names, _lives, st.just("rubbish")),
-    st.just(Tick()),
+    st.builds(DeviceAdmitted, _names, st.sampled_from(["x", "y"])),
+    st.builds(DeviceReady, _names, _lives),
+    st.builds(DeviceHeard, _names, _lives),
+    st.builds(ConnectionBroken, _names, _lives),
+    st.builds(DeviceLeft, _names, _lives, st.just("bye"), st.booleans()),
+    st.builds(ProtocolViolated, _names, _lives, st.just("rubbish")),
+    st.just(LeaseTick()),
 )
 
 
-def _story(*events: tuple[float, Event], rules: Rules = RULES) -> tuple[State, list[Joined | Lost]]:
-    state, told = State(), list[Joined | Lost]()
+def _story(*events: tuple[float, Event], rules: MembershipRules = RULES) -> tuple[MembershipState, list[Joined | Lost]]:
+    state, told = MembershipState(), list[Joined | Lost]()
     for now, event in events:
-        state, notices = step(now, state, event, rules)
+        state, notices = apply_event(now, state, event, rules)
         told += notices
     return state, told
 
@@ -50,13 +50,13 @@ def _short(told: list[Joined | Lost]) -> list[tuple[str, str, int]]:
 
 @given(st.lists(st.tuples(st.floats(0, 1.5), _events), max_size=60))
 def test_every_life_joins_once_and_is_lost_once_and_lives_only_rise(steps: list[tuple[float, Event]]) -> None:
-    now, state = 0.0, State()
+    now, state = 0.0, MembershipState()
     here: dict[str, int] = {}
     highest: dict[str, int] = {}
     for pause, event in steps:
         now += pause
         before = state
-        state, notices = step(now, state, event, RULES)
+        state, notices = apply_event(now, state, event, RULES)
         assert state.epoch == before.epoch + len(notices)
         for notice in notices:
             if isinstance(notice, Joined):
@@ -65,85 +65,92 @@ def test_every_life_joins_once_and_is_lost_once_and_lives_only_rise(steps: list[
                 here[notice.device] = highest[notice.device] = notice.incarnation
             else:
                 assert here.pop(notice.device) == notice.incarnation
-        assert state.here() == here
+        assert state.ready_devices() == here
 
 
 @settings(max_examples=50)
 @given(st.lists(st.tuples(st.floats(0, 1.5), _events), max_size=30), _names)
 def test_what_is_heard_of_another_life_changes_nothing(steps: list[tuple[float, Event]], name: str) -> None:
-    now, state = 0.0, State()
+    now, state = 0.0, MembershipState()
     for pause, event in steps:
         now += pause
-        state, _ = step(now, state, event, RULES)
-    past = state.life(name) - 1
-    for kind in (Ready, Heard, Vanished):
-        assert step(now, state, kind(name, past), RULES) == (state, [])
+        state, _ = apply_event(now, state, event, RULES)
+    past = state.incarnation_of(name) - 1
+    for kind in (DeviceReady, DeviceHeard, ConnectionBroken):
+        assert apply_event(now, state, kind(name, past), RULES) == (state, [])
 
 
 @given(st.floats(0.0, 100.0), st.integers(1, 40))
 def test_who_beats_within_the_lease_is_never_lost(start: float, beats: int) -> None:
-    events: list[tuple[float, Event]] = [(start, Greeted("a", "x")), (start, Ready("a", 1))]
+    events: list[tuple[float, Event]] = [(start, DeviceAdmitted("a", "x")), (start, DeviceReady("a", 1))]
     for beat in range(1, beats):
         moment = start + beat * 0.9
-        events += [(moment, Heard("a", 1)), (moment + 0.1, Tick()), (moment + 0.5, Tick())]
+        events += [(moment, DeviceHeard("a", 1)), (moment + 0.1, LeaseTick()), (moment + 0.5, LeaseTick())]
     assert _short(_story(*events)[1]) == [("Joined", "a", 1)]
 
 
 def test_who_is_silent_for_longer_than_the_lease_is_lost() -> None:
-    ticks: list[tuple[float, Event]] = [(0.5 * tick, Tick()) for tick in range(1, 5)]
-    state, told = _story((0.0, Greeted("a", "x")), (0.0, Ready("a", 1)), *ticks)
+    ticks: list[tuple[float, Event]] = [(0.5 * tick, LeaseTick()) for tick in range(1, 5)]
+    state, told = _story((0.0, DeviceAdmitted("a", "x")), (0.0, DeviceReady("a", 1)), *ticks)
     assert _short(told) == [("Joined", "a", 1)]
-    assert _short(step(2.5, state, Tick(), RULES)[1]) == [("Lost", "a", 1)]
+    assert _short(apply_event(2.5, state, LeaseTick(), RULES)[1]) == [("Lost", "a", 1)]
 
 
 def test_nobody_is_lost_while_we_did_not_look_ourselves() -> None:
     """The coordinator was frozen for a minute: the beats of that minute are not missing, they were not heard."""
-    state, _ = _story((0.0, Greeted("a", "x")), (0.0, Ready("a", 1)), (0.5, Tick()), (1.0, Tick()))
-    state, told = step(61.0, state, Tick(), RULES)
+    state, _ = _story(
+        (0.0, DeviceAdmitted("a", "x")), (0.0, DeviceReady("a", 1)), (0.5, LeaseTick()), (1.0, LeaseTick())
+    )
+    state, told = apply_event(61.0, state, LeaseTick(), RULES)
     assert told == []
-    state, told = step(61.9, state, Tick(), RULES)
+    state, told = apply_event(61.9, state, LeaseTick(), RULES)
     assert told == []
-    assert _short(step(62.8, state, Tick(), RULES)[1]) == [("Lost", "a", 1)]
+    assert _short(apply_event(62.8, state, LeaseTick(), RULES)[1]) == [("Lost", "a", 1)]
 
 
 def test_who_was_let_in_but_never_got_ready_is_forgotten_without_a_word() -> None:
-    ticks: list[tuple[float, Event]] = [(0.5 * tick, Tick()) for tick in range(1, 10)]
-    state, told = _story((0.0, Greeted("a", "x")), *ticks)
+    ticks: list[tuple[float, Event]] = [(0.5 * tick, LeaseTick()) for tick in range(1, 10)]
+    state, told = _story((0.0, DeviceAdmitted("a", "x")), *ticks)
     assert (state.members, told) == ({}, [])
 
 
 def test_who_comes_again_is_lost_first_and_then_a_new_one() -> None:
-    _, told = _story((0.0, Greeted("a", "x")), (0.0, Ready("a", 1)), (1.0, Greeted("a", "x")), (1.1, Ready("a", 2)))
+    _, told = _story(
+        (0.0, DeviceAdmitted("a", "x")),
+        (0.0, DeviceReady("a", 1)),
+        (1.0, DeviceAdmitted("a", "x")),
+        (1.1, DeviceReady("a", 2)),
+    )
     assert _short(told) == [("Joined", "a", 1), ("Lost", "a", 1), ("Joined", "a", 2)]
 
 
 def test_a_name_is_taken_while_its_bearer_is_heard() -> None:
-    state, _ = _story((0.0, Greeted("a", "x")), (0.0, Ready("a", 1)))
-    assert greet(1.0, state, "a", "x", RULES) is None, "the same process has lost us and comes again"
-    turned = greet(1.0, state, "a", "y", RULES)
+    state, _ = _story((0.0, DeviceAdmitted("a", "x")), (0.0, DeviceReady("a", 1)))
+    assert check_join_deferral(1.0, state, "a", "x", RULES) is None, "the same process has lost us and comes again"
+    turned = check_join_deferral(1.0, state, "a", "y", RULES)
     assert turned is not None
     assert "another device called a is here" in turned.reason
-    assert greet(2.5, state, "a", "y", RULES) is None
+    assert check_join_deferral(2.5, state, "a", "y", RULES) is None
 
 
 def _lost_again_and_again(times: int, start: float = 0.0) -> list[tuple[float, Event]]:
     events: list[tuple[float, Event]] = []
     for life in range(1, times + 1):
-        events += [(start + life, Greeted("a", "x")), (start + life, Ready("a", life))]
-        events += [(start + life + 0.5, Vanished("a", life))]
+        events += [(start + life, DeviceAdmitted("a", "x")), (start + life, DeviceReady("a", life))]
+        events += [(start + life + 0.5, ConnectionBroken("a", life))]
     return events
 
 
 def test_who_is_lost_all_the_time_has_to_stay_away_longer_and_longer() -> None:
     state, _ = _story(*_lost_again_and_again(2))
-    assert greet(3.0, state, "a", "x", RULES) is None
+    assert check_join_deferral(3.0, state, "a", "x", RULES) is None
     state, _ = _story(*_lost_again_and_again(3))
-    first = greet(4.0, state, "a", "x", RULES)
+    first = check_join_deferral(4.0, state, "a", "x", RULES)
     assert first is not None
     assert first.retry_s == 9.5
-    assert greet(13.6, state, "a", "x", RULES) is None
+    assert check_join_deferral(13.6, state, "a", "x", RULES) is None
     state, _ = _story(*_lost_again_and_again(6))
-    second = greet(6.5, state, "a", "x", RULES)
+    second = check_join_deferral(6.5, state, "a", "x", RULES)
     assert second is not None
     assert second.retry_s == 20.0
 
@@ -151,36 +158,43 @@ def test_who_is_lost_all_the_time_has_to_stay_away_longer_and_longer() -> None:
 def test_who_says_goodbye_may_come_again_at_once() -> None:
     events: list[tuple[float, Event]] = []
     for life in range(1, 10):
-        events += [(life, Greeted("a", "x")), (life, Ready("a", life)), (life + 0.5, Left("a", life, "bye"))]
-    assert greet(10.0, _story(*events)[0], "a", "x", RULES) is None
+        events += [
+            (life, DeviceAdmitted("a", "x")),
+            (life, DeviceReady("a", life)),
+            (life + 0.5, DeviceLeft("a", life, "bye")),
+        ]
+    assert check_join_deferral(10.0, _story(*events)[0], "a", "x", RULES) is None
 
 
 def test_who_fails_again_and_again_has_to_wait() -> None:
     """It says goodbye in good form each time; but it is an error that ends it, and its next life ends the same way."""
     events: list[tuple[float, Event]] = []
-    for life in range(1, RULES.losses + 1):
-        failed = Left("a", life, "failed: IndexError", failed=True)
-        events += [(life, Greeted("a", "x")), (life, Ready("a", life)), (life + 0.5, failed)]
-    assert greet(4.0, _story(*events[:-1])[0], "b", "x", RULES) is None
+    for life in range(1, RULES.max_losses + 1):
+        failed = DeviceLeft("a", life, "failed: IndexError", failed=True)
+        events += [(life, DeviceAdmitted("a", "x")), (life, DeviceReady("a", life)), (life + 0.5, failed)]
+    assert check_join_deferral(4.0, _story(*events[:-1])[0], "b", "x", RULES) is None
     state, told = _story(*events)
-    assert _short(told)[-1] == ("Lost", "a", RULES.losses)
-    turned = greet(4.0, state, "a", "x", RULES)
+    assert _short(told)[-1] == ("Lost", "a", RULES.max_losses)
+    turned = check_join_deferral(4.0, state, "a", "x", RULES)
     assert turned is not None
     assert "lost too often" in turned.reason
 
 
 def test_failing_before_it_is_ready_counts_too() -> None:
     events: list[tuple[float, Event]] = []
-    for life in range(1, RULES.losses + 1):
-        events += [(life, Greeted("a", "x")), (life + 0.5, Left("a", life, "failed: DataError", failed=True))]
-    assert greet(4.0, _story(*events)[0], "a", "x", RULES) is not None
+    for life in range(1, RULES.max_losses + 1):
+        events += [
+            (life, DeviceAdmitted("a", "x")),
+            (life + 0.5, DeviceLeft("a", life, "failed: DataError", failed=True)),
+        ]
+    assert check_join_deferral(4.0, _story(*events)[0], "a", "x", RULES) is not None
 
 
 def test_who_sends_rubbish_is_sent_away_after_a_few() -> None:
-    rubbish: list[tuple[float, Event]] = [(1.0, Offended("a", 1, "noise"))] * 3
-    state, told = _story((0.0, Greeted("a", "x")), (0.0, Ready("a", 1)), *rubbish[:2])
+    rubbish: list[tuple[float, Event]] = [(1.0, ProtocolViolated("a", 1, "noise"))] * 3
+    state, told = _story((0.0, DeviceAdmitted("a", "x")), (0.0, DeviceReady("a", 1)), *rubbish[:2])
     assert _short(told) == [("Joined", "a", 1)]
-    state, told = step(1.0, state, rubbish[2][1], RULES)
+    state, told = apply_event(1.0, state, rubbish[2][1], RULES)
     assert _short(told) == [("Lost", "a", 1)]
     assert "noise" in str(told)
-    assert greet(2.0, state, "a", "x", RULES) is not None
+    assert check_join_deferral(2.0, state, "a", "x", RULES) is not None

@@ -12,19 +12,19 @@ from typing import Any
 import pytest
 
 from potluck.loops.node import Latch, Pace, Step, Work
-from potluck.worlds.live.clock import RunClock, offset_to
-from potluck.worlds.live.effort import AsModelled, Effort, Natural
-from potluck.worlds.live.node import LiveNode
-from potluck.worlds.simulated.speed import Curve
+from potluck.worlds.live.compute_speed import ComputeSpeed, MeasuredSpeed, ModelledSpeed
+from potluck.worlds.live.live_node import LiveNode
+from potluck.worlds.live.run_clock import RunClock, estimate_clock_offset
+from potluck.worlds.simulated.speed_curve import SpeedCurve
 from tests.time_limits import within
 
 
-def _compute(*works: Work, effort: Callable[[Callable[[], float]], Effort]) -> tuple[list[Any], float]:
+def _compute(*works: Work, effort: Callable[[Callable[[], float]], ComputeSpeed]) -> tuple[list[Any], float]:
     """What came of the works, and how long they took together."""
 
     async def story() -> tuple[list[Any], float]:
         clock = RunClock()
-        clock.begin_now()
+        clock.start_now()
         node = LiveNode("a", 1, 0, clock, effort(clock.now), lambda to, message: None, lambda record: None)
         began = time.monotonic()
         try:
@@ -53,20 +53,20 @@ def _steps(seconds: float) -> Any:
     return run
 
 
-def _natural(now: Callable[[], float]) -> Effort:
-    return Natural()
+def _natural(now: Callable[[], float]) -> ComputeSpeed:
+    return MeasuredSpeed()
 
 
-def _throttled(now: Callable[[], float]) -> Effort:
-    return Natural(0.25)
+def _throttled(now: Callable[[], float]) -> ComputeSpeed:
+    return MeasuredSpeed(0.25)
 
 
-def _full(now: Callable[[], float]) -> Effort:
-    return AsModelled(Curve(iter([(math.inf, 1.0)])), now)
+def _full(now: Callable[[], float]) -> ComputeSpeed:
+    return ModelledSpeed(SpeedCurve(iter([(math.inf, 1.0)])), now)
 
 
-def _half(now: Callable[[], float]) -> Effort:
-    return AsModelled(Curve(iter([(math.inf, 0.5)])), now)
+def _half(now: Callable[[], float]) -> ComputeSpeed:
+    return ModelledSpeed(SpeedCurve(iter([(math.inf, 0.5)])), now)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_work_that_is_given_up_gets_out_at_its_next_step() -> None:
             pace.leave(step)
 
     async def story() -> None:
-        node = LiveNode("a", 1, 0, RunClock(), Natural(), lambda to, message: None, lambda record: None)
+        node = LiveNode("a", 1, 0, RunClock(), MeasuredSpeed(), lambda to, message: None, lambda record: None)
         work = asyncio.create_task(node.compute(Work([Step(0.0)] * 100, run)))
         await asyncio.sleep(0.1)
         work.cancel()
@@ -135,7 +135,7 @@ def test_work_that_is_given_up_gets_out_at_its_next_step() -> None:
 
 def test_a_signal_is_fired_on_the_loop_while_the_work_goes_on() -> None:
     async def story() -> tuple[str, bool]:
-        node = LiveNode("a", 1, 0, RunClock(), Natural(), lambda to, message: None, lambda record: None)
+        node = LiveNode("a", 1, 0, RunClock(), MeasuredSpeed(), lambda to, message: None, lambda record: None)
         gate, signal = Latch(), Latch()
         seen: list[str] = []
         signal.then(lambda: seen.append(threading.current_thread().name))
@@ -153,11 +153,15 @@ def test_a_signal_is_fired_on_the_loop_while_the_work_goes_on() -> None:
 
 def test_a_device_knows_how_fast_it_is_now() -> None:
     moment = [0.0]
-    modelled = AsModelled(Curve(iter([(5.0, 0.5), (math.inf, 0.25)])), lambda: moment[0])
-    assert [Natural().level(), Natural(0.3).level(), modelled.level()] == [1.0, 0.3, 0.5]
-    assert modelled.takes(4.0, 1.0) == 3.0
+    modelled = ModelledSpeed(SpeedCurve(iter([(5.0, 0.5), (math.inf, 0.25)])), lambda: moment[0])
+    assert [MeasuredSpeed().current_speed(), MeasuredSpeed(0.3).current_speed(), modelled.current_speed()] == [
+        1.0,
+        0.3,
+        0.5,
+    ]
+    assert modelled.modelled_duration_s(4.0, 1.0) == 3.0
     moment[0] = 6.0
-    assert modelled.level() == 0.25
+    assert modelled.current_speed() == 0.25
 
 
 @pytest.mark.wall_clock
@@ -171,7 +175,7 @@ def test_a_clock_that_is_off_is_set_by_the_quickest_answer() -> None:
         time.sleep(2 * pause)
         return told if pause else None
 
-    assert abs(offset_to(ask) - 1000.0) < 0.005
+    assert abs(estimate_clock_offset(ask) - 1000.0) < 0.005
 
 
 @pytest.mark.wall_clock
@@ -179,5 +183,5 @@ def test_the_run_s_clock_stands_still_until_the_run_begins() -> None:
     clock = RunClock(began_s=5.0)
     time.sleep(0.02)
     assert clock.now() == 5.0
-    clock.begin_now()
+    clock.start_now()
     assert 5.0 <= clock.now() < 5.02

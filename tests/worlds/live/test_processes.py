@@ -13,10 +13,10 @@ import pytest
 from potluck.journal import Instant
 from potluck.loops.messages import Invite, Joined, Lost, Message, Pull
 from potluck.loops.node import Node
-from potluck.worlds.live.greeting import Hello, Refusal, Welcome
-from potluck.worlds.live.host import host
-from potluck.worlds.live.session import Place, PlaceError
-from potluck.worlds.live.visitor import visit
+from potluck.worlds.live.coordinator_runtime import run_coordinator
+from potluck.worlds.live.device_runtime import run_device
+from potluck.worlds.live.handshake_messages import JoinAccepted, JoinRefused, JoinRequest
+from potluck.worlds.live.zenoh_session import Endpoint, EndpointError
 from tests.time_limits import within
 from tests.worlds.live.processes import be_coordinator, be_device, card, echo, start
 from tests.worlds.live.town import Kept, free_address
@@ -33,12 +33,12 @@ async def _next(node: Node, kind: type[Message], seconds: float = 10.0) -> Messa
 
 
 def _host(address: str, coordinate: Callable[[Node], object], journal: Kept | None = None) -> object:
-    def welcome(hello: Hello) -> str | Refusal:
-        return hello.name if hello.token == "t" else Refusal(reason="the token is wrong; ask for a new one")
+    def welcome(hello: JoinRequest) -> str | JoinRefused:
+        return hello.name if hello.token == "t" else JoinRefused(reason="the token is wrong; ask for a new one")
 
     async def lead() -> object:
-        return await host(
-            Place(listen=(address,), lease=LEASE),
+        return await run_coordinator(
+            Endpoint(listen=(address,), lease=LEASE),
             run=card(LEASE),
             seed=0,
             journal=journal or Kept(),
@@ -103,9 +103,9 @@ def test_the_killed_are_noticed_at_once_the_frozen_at_the_lease_and_both_come_ba
 def test_devices_come_back_to_a_coordinator_that_was_killed() -> None:
     address = free_address()
     first = start(be_coordinator, address, LEASE)
-    lives: list[Welcome] = []
+    lives: list[JoinAccepted] = []
 
-    async def take_part(node: Node, welcome: Welcome) -> None:
+    async def take_part(node: Node, welcome: JoinAccepted) -> None:
         lives.append(welcome)
         await echo(node, welcome)
 
@@ -115,14 +115,14 @@ def test_devices_come_back_to_a_coordinator_that_was_killed() -> None:
         return await _next(node, Pull)
 
     async def story() -> object:
-        place = Place(connect=(address,), lease=LEASE)
-        visiting = asyncio.create_task(visit(place, hello=Hello(name="a"), take_part=take_part, once=True))
+        place = Endpoint(connect=(address,), lease=LEASE)
+        visiting = asyncio.create_task(run_device(place, hello=JoinRequest(name="a"), take_part=take_part, once=True))
         while not lives:
             await asyncio.sleep(0.01)
         first.kill()
         first.join()
-        leading = host(
-            Place(listen=(address,), lease=LEASE), run=card(LEASE), seed=0, journal=Kept(), coordinate=coordinate,
+        leading = run_coordinator(
+            Endpoint(listen=(address,), lease=LEASE), run=card(LEASE), seed=0, journal=Kept(), coordinate=coordinate,
             welcome=lambda hello: hello.name, began_s=100.0,
         )  # fmt: skip
         found = await leading
@@ -139,6 +139,6 @@ def test_devices_come_back_to_a_coordinator_that_was_killed() -> None:
 
 def test_who_finds_no_coordinator_says_so() -> None:
     address = free_address()
-    place = Place(connect=(address,), patience=0.2)
-    with within(20), pytest.raises(PlaceError, match=f"{address} cannot be reached.*is `potluck serve` running"):
-        asyncio.run(visit(place, hello=Hello(name="a"), take_part=echo, once=True, patience_s=0.3))
+    place = Endpoint(connect=(address,), connect_timeout_s=0.2)
+    with within(20), pytest.raises(EndpointError, match=f"{address} cannot be reached.*is `potluck serve` running"):
+        asyncio.run(run_device(place, hello=JoinRequest(name="a"), take_part=echo, once=True, patience_s=0.3))

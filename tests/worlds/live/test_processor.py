@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from potluck.worlds.live.processor import Allowance
+from potluck.worlds.live.cpu_quota import CpuQuota
 
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
 
@@ -27,7 +27,7 @@ def _share(tmp_path: Path, own: str, files: dict[str, str], threads: int = 1) ->
         path = tmp_path / "groups" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    return Allowance(threads, tmp_path / "groups", tmp_path / "self").share()
+    return CpuQuota(threads, tmp_path / "groups", tmp_path / "self").allowed_fraction()
 
 
 @pytest.mark.parametrize(
@@ -59,8 +59,8 @@ def test_a_quota_is_shared_by_the_threads(tmp_path: Path) -> None:
 
 
 def test_without_control_groups_the_chosen_cores_count(tmp_path: Path) -> None:
-    assert Allowance(1, tmp_path, tmp_path).share() == 1.0
-    assert Allowance(4 * CORES, tmp_path, tmp_path).share() == 0.25
+    assert CpuQuota(1, tmp_path, tmp_path).allowed_fraction() == 1.0
+    assert CpuQuota(4 * CORES, tmp_path, tmp_path).allowed_fraction() == 0.25
 
 
 @contextlib.contextmanager
@@ -80,7 +80,7 @@ def _limited(quota_us: int) -> Iterator[Path]:
 
 
 def test_a_real_limit_is_seen_by_the_process_in_it() -> None:
-    script = "from potluck.worlds.live.processor import Allowance; input(); print(Allowance(1).share())"
+    script = "from potluck.worlds.live.cpu_quota import CpuQuota; input(); print(CpuQuota(1).allowed_fraction())"
     with _limited(35_000) as members:
         process = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         members.write_text(str(process.pid))

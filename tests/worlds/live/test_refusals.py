@@ -16,25 +16,25 @@ from potluck.journal import Instant
 from potluck.loops.messages import Invite, Joined, Lost, Message, Pull, Push
 from potluck.loops.node import Node
 from potluck.payload import Payload
-from potluck.worlds.live import greeting, keys, wire
-from potluck.worlds.live.greeting import PROTOCOL, Hello, Refusal, Welcome
-from potluck.worlds.live.host import host
-from potluck.worlds.live.membership import Rules
-from potluck.worlds.live.refusals import Refusals
-from potluck.worlds.live.session import Place, PlaceError, open_session
-from potluck.worlds.live.visitor import RefusedError, visit
+from potluck.worlds.live import handshake_messages, key_expressions, wire_format
+from potluck.worlds.live.coordinator_runtime import run_coordinator
+from potluck.worlds.live.device_runtime import JoinRefusedError, run_device
+from potluck.worlds.live.handshake_messages import PROTOCOL, JoinAccepted, JoinRefused, JoinRequest
+from potluck.worlds.live.membership import MembershipRules
+from potluck.worlds.live.refusal_log import RefusalLog
+from potluck.worlds.live.zenoh_session import Endpoint, EndpointError, open_session
 from tests.time_limits import within
 from tests.worlds.live.processes import card, echo
 from tests.worlds.live.town import Kept, free_address
 
-Story = Callable[[Place, str, Node], Coroutine[Any, Any, None]]
+Story = Callable[[Endpoint, str, Node], Coroutine[Any, Any, None]]
 
 
-def _doorkeeper(hello: Hello) -> str | Refusal:
+def _doorkeeper(hello: JoinRequest) -> str | JoinRefused:
     if hello.token != "t":
-        return Refusal(reason="the token is wrong; ask for a new one")
+        return JoinRefused(reason="the token is wrong; ask for a new one")
     if hello.digest not in ("", "d1"):
-        return Refusal(reason="it has another job's model")
+        return JoinRefused(reason="it has another job's model")
     return hello.name
 
 
@@ -49,9 +49,9 @@ async def _next(node: Node, kind: type[Message]) -> Message:
 def _undisturbed(story: Story, journal: Kept | None = None) -> None:
     """Let the story happen to a run with an honest device, which must not notice anything."""
     address, eras = free_address(), list[str]()
-    place = Place(connect=(address,))
+    place = Endpoint(connect=(address,))
 
-    async def take_part(node: Node, welcome: Welcome) -> None:
+    async def take_part(node: Node, welcome: JoinAccepted) -> None:
         eras.append(welcome.era)
         await echo(node, welcome)
 
@@ -66,10 +66,10 @@ def _undisturbed(story: Story, journal: Kept | None = None) -> None:
 
     async def both() -> None:
         visiting = asyncio.create_task(
-            visit(place, hello=Hello(name="honest", token="t"), take_part=take_part, once=True)
+            run_device(place, hello=JoinRequest(name="honest", token="t"), take_part=take_part, once=True)
         )
-        await host(
-            Place(listen=(address,)), run=card(2.0), seed=0, journal=journal or Kept(), coordinate=coordinate,
+        await run_coordinator(
+            Endpoint(listen=(address,)), run=card(2.0), seed=0, journal=journal or Kept(), coordinate=coordinate,
             welcome=_doorkeeper,
         )  # fmt: skip
         await visiting
@@ -81,16 +81,19 @@ def _undisturbed(story: Story, journal: Kept | None = None) -> None:
 @pytest.mark.parametrize(
     ("hello", "reason"),
     [
-        (Hello(name="thief", token="guess"), "token is wrong"),
-        (Hello(name="early", token="t", protocol=PROTOCOL + 1), f"speaks protocol {PROTOCOL + 1}.*newer.*same version"),
-        (Hello(name="lost", token="t", digest="d2"), "another job's model"),
+        (JoinRequest(name="thief", token="guess"), "token is wrong"),
+        (
+            JoinRequest(name="early", token="t", protocol=PROTOCOL + 1),
+            f"speaks protocol {PROTOCOL + 1}.*newer.*same version",
+        ),
+        (JoinRequest(name="lost", token="t", digest="d2"), "another job's model"),
     ],
     ids=["token", "protocol", "digest"],
 )
-def test_who_may_not_come_in_is_told_why(hello: Hello, reason: str) -> None:
-    async def story(place: Place, era: str, node: Node) -> None:
-        with pytest.raises(RefusedError, match=f"{hello.name} was refused: .*{reason}"):
-            await visit(place, hello=hello, take_part=echo)
+def test_who_may_not_come_in_is_told_why(hello: JoinRequest, reason: str) -> None:
+    async def story(place: Endpoint, era: str, node: Node) -> None:
+        with pytest.raises(JoinRefusedError, match=f"{hello.name} was refused: .*{reason}"):
+            await run_device(place, hello=hello, take_part=echo)
 
     _undisturbed(story)
 
@@ -98,10 +101,10 @@ def test_who_may_not_come_in_is_told_why(hello: Hello, reason: str) -> None:
 def test_who_was_refused_from_where_and_why_is_logged_and_in_the_journal(caplog: pytest.LogCaptureFixture) -> None:
     journal = Kept()
 
-    async def story(place: Place, era: str, node: Node) -> None:
+    async def story(place: Endpoint, era: str, node: Node) -> None:
         for _ in range(3):
-            with pytest.raises(RefusedError):
-                await visit(place, hello=Hello(name="thief", token="guess"), take_part=echo)
+            with pytest.raises(JoinRefusedError):
+                await run_device(place, hello=JoinRequest(name="thief", token="guess"), take_part=echo)
 
     with caplog.at_level("WARNING", "potluck"):
         _undisturbed(story, journal)
@@ -117,35 +120,35 @@ def test_who_was_refused_from_where_and_why_is_logged_and_in_the_journal(caplog:
 
 def test_what_is_kept_in_mind_of_the_refused_has_a_bound() -> None:
     journal = Kept()
-    refusals = Refusals(journal.write, lambda: 0.0)
+    refusals = RefusalLog(journal.write_record, lambda: 0.0)
     for number in range(2000):
         refusals(f"stranger-{number}", "", "not in the fleet")
     assert len(journal.records) == 2000
-    assert len(refusals._said) < 300
+    assert len(refusals._logged_at) < 300
 
 
 def test_who_holds_to_another_job_is_not_let_in_again() -> None:
     """It said nothing of a job when it first came; coming again, it says which one it has taken part in."""
 
-    async def story(place: Place, era: str, node: Node) -> None:
-        async def leave(guest: Node, welcome: Welcome) -> None:
+    async def story(place: Endpoint, era: str, node: Node) -> None:
+        async def leave(guest: Node, welcome: JoinAccepted) -> None:
             await guest.receive(guest.now() + 0.1)
 
-        hello = Hello(name="guest", token="t")
-        await visit(place, hello=hello, take_part=leave, once=True, knows=lambda: "")
-        with pytest.raises(RefusedError, match="another job's model"):
-            await visit(place, hello=hello, take_part=leave, once=True, knows=lambda: "d2")
+        hello = JoinRequest(name="guest", token="t")
+        await run_device(place, hello=hello, take_part=leave, once=True, knows=lambda: "")
+        with pytest.raises(JoinRefusedError, match="another job's model"):
+            await run_device(place, hello=hello, take_part=leave, once=True, knows=lambda: "d2")
 
     _undisturbed(story)
 
 
 def test_rubbish_at_the_door_is_answered() -> None:
-    async def story(place: Place, era: str, node: Node) -> None:
+    async def story(place: Endpoint, era: str, node: Node) -> None:
         for rubbish in (b"", b"\xff" * 100, bytes(1 << 20), msgspec.msgpack.encode({"type": "Hello"})):
             with open_session(place, "client") as session:
-                replies = await asyncio.to_thread(_get, session, keys.door("x"), rubbish)
-            answer = greeting.decode_answer(replies[0])
-            assert isinstance(answer, Refusal)
+                replies = await asyncio.to_thread(_get, session, key_expressions.admission_key("x"), rubbish)
+            answer = handshake_messages.decode_join_answer(replies[0])
+            assert isinstance(answer, JoinRefused)
             assert "greeting" in answer.reason
 
     _undisturbed(story)
@@ -158,25 +161,25 @@ def _get(session: zenoh.Session, key: str, payload: bytes) -> list[bytes]:
 def _false_offer() -> bytes:
     numbers = np.zeros(4)
     push = Push(Payload(10 * 2**30, (numbers,)), turn=0, first=0, last=0, samples=0, loss=0.0)
-    return wire.encode_offer(1, 0, 1, push, [numbers], 1 << 20)
+    return wire_format.encode_offer(1, 0, 1, push, [numbers], 1 << 20)
 
 
-@pytest.mark.parametrize("lane", [keys.CONTROL, keys.BULK])
+@pytest.mark.parametrize("lane", [key_expressions.CONTROL, key_expressions.BULK])
 def test_a_member_that_sends_rubbish_is_sent_away(lane: str) -> None:
     """First ten gigabytes that are only claimed, then noise; after the third time it is out, and told why."""
 
-    async def story(place: Place, era: str, node: Node) -> None:
+    async def story(place: Endpoint, era: str, node: Node) -> None:
         rubbish = [_false_offer(), b"\xc1" * 50, bytes(70_000)]
 
-        async def misbehave(bad: Node, welcome: Welcome) -> None:
+        async def misbehave(bad: Node, welcome: JoinAccepted) -> None:
             with open_session(place, "client") as session:
                 await bad.receive(bad.now() + 0.1)
                 for data in rubbish:
-                    session.put(keys.lane_between(welcome.era, "bad", "coordinator", lane), data)
+                    session.put(key_expressions.lane_key(welcome.era, "bad", "coordinator", lane), data)
                 await bad.sleep(10)
 
-        hello = Hello(name="bad", token="t")
-        visiting = asyncio.create_task(visit(place, hello=hello, take_part=misbehave, once=True))
+        hello = JoinRequest(name="bad", token="t")
+        visiting = asyncio.create_task(run_device(place, hello=hello, take_part=misbehave, once=True))
         assert await _next(node, Joined) == Joined("bad", 1)
         lost = await _next(node, Lost)
         assert isinstance(lost, Lost)
@@ -189,30 +192,30 @@ def test_a_member_that_sends_rubbish_is_sent_away(lane: str) -> None:
 
 
 def test_a_device_that_fails_again_and_again_has_to_wait() -> None:
-    async def story(place: Place, era: str, node: Node) -> None:
-        async def fail(bad: Node, welcome: Welcome) -> None:
+    async def story(place: Endpoint, era: str, node: Node) -> None:
+        async def fail(bad: Node, welcome: JoinAccepted) -> None:
             raise IndexError("layer 1000")
 
-        hello = Hello(name="bad", token="t")
-        for _ in range(Rules(lease=1.0).losses):
+        hello = JoinRequest(name="bad", token="t")
+        for _ in range(MembershipRules(lease=1.0).max_losses):
             with pytest.raises(IndexError):
-                await visit(place, hello=hello, take_part=fail, once=True)
-        with pytest.raises(PlaceError, match="bad was lost too often; it may come again in"):
-            await visit(place, hello=hello, take_part=fail, once=True, patience_s=0.0)
+                await run_device(place, hello=hello, take_part=fail, once=True)
+        with pytest.raises(EndpointError, match="bad was lost too often; it may come again in"):
+            await run_device(place, hello=hello, take_part=fail, once=True, patience_s=0.0)
 
     _undisturbed(story)
 
 
 def test_rubbish_from_strangers_and_chunks_of_nothing_are_dropped() -> None:
-    async def story(place: Place, era: str, node: Node) -> None:
+    async def story(place: Endpoint, era: str, node: Node) -> None:
         with open_session(place, "client") as session:
             for sender in ("nobody", "honest"):
-                key = keys.lane_between(era, sender, "coordinator", keys.BULK)
-                head = wire.encode_chunk(1 if sender == "honest" else 3, 99, 5, b"data")
+                key = key_expressions.lane_key(era, sender, "coordinator", key_expressions.BULK)
+                head = wire_format.encode_chunk(1 if sender == "honest" else 3, 99, 5, b"data")
                 session.put(key, b"data", attachment=head)
-                session.put(keys.lane_between(era, "nobody", "coordinator", keys.CONTROL), b"\xff")
-                old = wire.encode_frame(7, 0, Pull(0, 0, 0))
-                session.put(keys.lane_between(era, "honest", "coordinator", keys.CONTROL), old)
+                session.put(key_expressions.lane_key(era, "nobody", "coordinator", key_expressions.CONTROL), b"\xff")
+                old = wire_format.encode_frame(7, 0, Pull(0, 0, 0))
+                session.put(key_expressions.lane_key(era, "honest", "coordinator", key_expressions.CONTROL), old)
             await node.sleep(0.2)
             assert await node.receive(0.0) is None
 

@@ -12,10 +12,19 @@ from pathlib import Path
 import pytest
 import zenoh
 
-from potluck.worlds.live.keys import ANY, BULK, CONTROL, alive, clock, door, inbox, lane_between
-from potluck.worlds.live.security import access, lobby
-from potluck.worlds.live.security.certs import Tls
-from potluck.worlds.live.security.register import admitted
+from potluck.worlds.live.key_expressions import (
+    ANY,
+    BULK,
+    CONTROL,
+    admission_key,
+    clock_key,
+    inbox_key,
+    lane_key,
+    liveliness_key,
+)
+from potluck.worlds.live.security import access_control, refusal_reasons
+from potluck.worlds.live.security.certificate_register import admitted_common_names
+from potluck.worlds.live.security.tls_credentials import TlsCredentials
 from tests.worlds.live.fleet_folder import NOW, make_authority, open_coordinator, open_device
 
 ERA = "run.1"
@@ -28,26 +37,31 @@ class Stage:
     def __init__(self, folder: Path) -> None:
         authority = make_authority(folder, "a", "b", "c", "old")
         shutil.copytree(folder / "old", folder / "stolen")
-        authority.revoke("old", NOW)
-        authority.issue("old", None, 30, NOW)
-        self.admitted = admitted(folder, ["a", "b", "old"])
+        authority.revoke_certificate("old", NOW)
+        authority.issue_certificate("old", None, 30, NOW)
+        self.admitted = admitted_common_names(folder, ["a", "b", "old"])
         self.heard: list[tuple[str, str]] = []
         self.tokens: list[tuple[str, bool]] = []
         self.coordinator, locator = open_coordinator(folder, self.admitted)
-        self.devices = {name: open_device(Tls.of(folder / name), locator) for name in ("a", "b", "c", "old", "stolen")}
+        self.devices = {
+            name: open_device(TlsCredentials.from_bundle(folder / name), locator)
+            for name in ("a", "b", "c", "old", "stolen")
+        }
         self._listen()
         time.sleep(SETTLE_S)
 
     def _listen(self) -> None:
-        self._hear("coordinator", self.coordinator, inbox(ERA, "coordinator"))
+        self._hear("coordinator", self.coordinator, inbox_key(ERA, "coordinator"))
         for name, session in self.devices.items():
-            self._hear(name, session, inbox(ERA, name))
+            self._hear(name, session, inbox_key(ERA, name))
         self.coordinator.liveliness().declare_subscriber(
-            alive(ERA, ANY, ANY),
+            liveliness_key(ERA, ANY, ANY),
             lambda token: self.tokens.append((str(token.key_expr), token.kind == zenoh.SampleKind.PUT)),
         )
-        lobby.explain(self.coordinator, lambda name: f"{name} is not invited" if name == "c" else None)
-        for place in (door(ANY), clock(ERA, ANY)):
+        refusal_reasons.serve_refusal_reasons(
+            self.coordinator, lambda name: f"{name} is not invited" if name == "c" else None
+        )
+        for place in (admission_key(ANY), clock_key(ERA, ANY)):
             self.coordinator.declare_queryable(place, lambda query: query.reply(query.key_expr, b"answer"))
 
     def _hear(self, who: str, session: zenoh.Session, key: str) -> None:
@@ -77,13 +91,13 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 
 @pytest.mark.parametrize(("sender", "receiver", "lane"), [("a", "coordinator", BULK), ("a", "b", CONTROL)])
 def test_a_device_speaks_as_itself(stage: Stage, sender: str, receiver: str, lane: str) -> None:
-    key = lane_between(ERA, sender, receiver, lane)
+    key = lane_key(ERA, sender, receiver, lane)
     assert stage.say(sender, key) == [(receiver, key)]
 
 
 def test_a_device_cannot_speak_as_another(stage: Stage) -> None:
     lies = [
-        lane_between(ERA, pretended, receiver, BULK)
+        lane_key(ERA, pretended, receiver, BULK)
         for pretended in ("b", "coordinator", ANY)
         for receiver in ("coordinator", "b", ANY)
     ]
@@ -92,7 +106,7 @@ def test_a_device_cannot_speak_as_another(stage: Stage) -> None:
 
 def test_a_device_hears_only_what_is_said_to_it(stage: Stage) -> None:
     spied: list[str] = []
-    to_a, to_b = (lane_between(ERA, "coordinator", name, BULK) for name in "ab")
+    to_a, to_b = (lane_key(ERA, "coordinator", name, BULK) for name in "ab")
     with stage.devices["a"].declare_subscriber("**", lambda sample: spied.append(str(sample.key_expr))):
         time.sleep(SETTLE_S)
         assert stage.say("coordinator", to_b) == [("b", to_b)]
@@ -101,45 +115,45 @@ def test_a_device_hears_only_what_is_said_to_it(stage: Stage) -> None:
 
 
 def test_a_device_asks_only_for_itself(stage: Stage) -> None:
-    assert stage.ask("a", door("a"))
-    assert stage.ask("a", clock(ERA, "a"))
-    assert not stage.ask("a", door("b"))
-    assert not stage.ask("a", door(ANY))
+    assert stage.ask("a", admission_key("a"))
+    assert stage.ask("a", clock_key(ERA, "a"))
+    assert not stage.ask("a", admission_key("b"))
+    assert not stage.ask("a", admission_key(ANY))
 
 
 def test_a_device_lives_only_under_its_own_name(stage: Stage) -> None:
     stage.tokens.clear()
     life = stage.devices["a"].liveliness()
-    with life.declare_token(alive(ERA, "a", 1)), life.declare_token(alive(ERA, "b", 1)):
+    with life.declare_token(liveliness_key(ERA, "a", 1)), life.declare_token(liveliness_key(ERA, "b", 1)):
         time.sleep(SETTLE_S)
     time.sleep(SETTLE_S)
-    assert stage.tokens == [(alive(ERA, "a", 1), True), (alive(ERA, "a", 1), False)]
+    assert stage.tokens == [(liveliness_key(ERA, "a", 1), True), (liveliness_key(ERA, "a", 1), False)]
 
 
 def test_a_device_sees_the_coordinator_live(stage: Stage) -> None:
-    with stage.coordinator.liveliness().declare_token(alive(ERA, "coordinator", 1)):
-        found = list(stage.devices["a"].liveliness().get(alive(ERA, "coordinator", ANY), timeout=1.0))
-        assert [str(reply.ok.key_expr) for reply in found if reply.ok] == [alive(ERA, "coordinator", 1)]
+    with stage.coordinator.liveliness().declare_token(liveliness_key(ERA, "coordinator", 1)):
+        found = list(stage.devices["a"].liveliness().get(liveliness_key(ERA, "coordinator", ANY), timeout=1.0))
+        assert [str(reply.ok.key_expr) for reply in found if reply.ok] == [liveliness_key(ERA, "coordinator", 1)]
 
 
 def test_who_is_not_in_the_run_is_not_heard_but_can_ask_why(stage: Stage) -> None:
-    assert stage.say("c", lane_between(ERA, "c", "coordinator", BULK)) == []
-    assert not stage.ask("c", door("c"))
-    assert lobby.ask_why(stage.devices["c"], "c", 2.0) == "c is not invited"
+    assert stage.say("c", lane_key(ERA, "c", "coordinator", BULK)) == []
+    assert not stage.ask("c", admission_key("c"))
+    assert refusal_reasons.query_refusal_reason(stage.devices["c"], "c", 2.0) == "c is not invited"
 
 
 def test_a_revoked_certificate_is_not_heard_although_a_new_one_was_issued(stage: Stage) -> None:
-    key = lane_between(ERA, "old", "coordinator", BULK)
+    key = lane_key(ERA, "old", "coordinator", BULK)
     assert stage.say("stolen", key) == []
-    assert not stage.ask("stolen", door("old"))
+    assert not stage.ask("stolen", admission_key("old"))
     assert stage.say("old", key) == [("coordinator", key)]
-    assert stage.ask("old", door("old"))
-    assert "not with this certificate" in str(lobby.ask_why(stage.devices["stolen"], "old", 2.0))
+    assert stage.ask("old", admission_key("old"))
+    assert "not with this certificate" in str(refusal_reasons.query_refusal_reason(stage.devices["stolen"], "old", 2.0))
 
 
 def test_the_coordinator_knows_who_is_not_heard(stage: Stage) -> None:
     refused: list[tuple[str, str, str]] = []
-    lobby.note_strangers(stage.coordinator, stage.admitted, lambda *about: refused.append(about))
+    refusal_reasons.report_unadmitted_links(stage.coordinator, stage.admitted, lambda *about: refused.append(about))
     time.sleep(SETTLE_S)
     (who, at, why), (other, there, reason) = sorted(refused)
     assert (who, other) == ("c", "old")
@@ -150,7 +164,7 @@ def test_the_coordinator_knows_who_is_not_heard(stage: Stage) -> None:
 
 
 def test_a_device_may_be_called_as_our_own_words_are() -> None:
-    made = access.config({name: name for name in ("anyone", "admitted", "who")})
+    made = access_control.coordinator_access({name: name for name in ("anyone", "admitted", "who")})
     for part in ("rules", "subjects", "policies"):
         names = [one["id"] for one in made[part]]
         assert len(set(names)) == len(names)
@@ -160,5 +174,5 @@ def test_a_device_may_be_called_as_our_own_words_are() -> None:
 def test_zenoh_takes_the_rules_of_any_fleet(names: list[str]) -> None:
     began = time.perf_counter()
     config = zenoh.Config()
-    config.insert_json5("access_control", json.dumps(access.config({name: name for name in names})))
+    config.insert_json5("access_control", json.dumps(access_control.coordinator_access({name: name for name in names})))
     assert time.perf_counter() - began < 5.0

@@ -14,9 +14,9 @@ import pytest
 from cryptography import x509
 
 from potluck.errors import UserError
-from potluck.worlds.live.security.authority import Authority
-from potluck.worlds.live.security.certs import Tls, device_of, needs_tls
-from potluck.worlds.live.security.register import admitted, load, withdrawn
+from potluck.worlds.live.security.certificate_authority import CertificateAuthority
+from potluck.worlds.live.security.certificate_register import admitted_common_names, load_register, revocation_reason
+from potluck.worlds.live.security.tls_credentials import TlsCredentials, device_of_common_name, needs_tls
 from tests.worlds.live.fleet_folder import NOW, make_authority
 
 
@@ -35,8 +35,8 @@ def _mode(path: Path) -> int:
 
 
 def test_a_bundle_is_whole_and_names_its_device(folder: Path) -> None:
-    assert Tls.of(folder / "pi-3").check() == "pi-3"
-    assert Tls.of(folder / "coordinator").check() == "coordinator"
+    assert TlsCredentials.from_bundle(folder / "pi-3").check_files() == "pi-3"
+    assert TlsCredentials.from_bundle(folder / "coordinator").check_files() == "coordinator"
 
 
 def test_private_keys_are_closed_even_under_a_lax_umask(tmp_path: Path) -> None:
@@ -57,32 +57,34 @@ def test_the_coordinator_is_called_by_the_given_names_and_from_its_own_machine(f
 
 
 def test_a_device_never_gets_an_address_of_the_coordinator(folder: Path) -> None:
-    authority = Authority.open(folder)
+    authority = CertificateAuthority.open(folder)
     with pytest.raises(UserError, match="could pass for the coordinator"):
-        authority.issue("pi-4", ["127.0.0.1"], 30, NOW)
-    authority.issue("coordinator", ["laptop.local"], 30, NOW)
-    authority.issue("laptop", None, 30, NOW)
+        authority.issue_certificate("pi-4", ["127.0.0.1"], 30, NOW)
+    authority.issue_certificate("coordinator", ["laptop.local"], 30, NOW)
+    authority.issue_certificate("laptop", None, 30, NOW)
     names = _certificate(folder, "laptop").extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert names.get_values_for_type(x509.DNSName) == ["laptop"]
 
 
 def test_a_new_certificate_keeps_the_hosts_and_has_another_key(folder: Path) -> None:
-    authority = Authority.open(folder)
-    authority.issue("pi-3", ["10.0.0.9"], 30, NOW)
+    authority = CertificateAuthority.open(folder)
+    authority.issue_certificate("pi-3", ["10.0.0.9"], 30, NOW)
     first = _certificate(folder, "pi-3")
-    authority.issue("pi-3", None, 60, NOW)
+    authority.issue_certificate("pi-3", None, 60, NOW)
     second = _certificate(folder, "pi-3")
-    assert load(folder).last("pi-3") == msgspec.structs.replace(load(folder).issued[-1], hosts=("10.0.0.9",))
+    assert load_register(folder).latest_certificate("pi-3") == msgspec.structs.replace(
+        load_register(folder).issued[-1], hosts=("10.0.0.9",)
+    )
     assert first.public_key() != second.public_key()
     assert first.subject == second.subject
 
 
 def test_no_certificate_outlives_the_authority(folder: Path) -> None:
-    Authority.open(folder).issue("pi-3", None, 10**6, NOW)
+    CertificateAuthority.open(folder).issue_certificate("pi-3", None, 10**6, NOW)
     ca = x509.load_pem_x509_certificate((folder / "ca.pem").read_bytes())
     assert _certificate(folder, "pi-3").not_valid_after_utc <= ca.not_valid_after_utc
     with pytest.raises(UserError, match=r"authority in .* expired on"):
-        Authority.open(folder).issue("pi-3", None, 1, NOW + timedelta(days=4000))
+        CertificateAuthority.open(folder).issue_certificate("pi-3", None, 1, NOW + timedelta(days=4000))
 
 
 def test_an_authority_is_never_overwritten(folder: Path) -> None:
@@ -94,66 +96,66 @@ def test_an_authority_is_never_overwritten(folder: Path) -> None:
 
 def test_a_wrong_host_leaves_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="neither a host name nor an IP address"):
-        Authority.create(tmp_path / "certs", ["10.0.0.1:7447"], 30, NOW)
+        CertificateAuthority.create(tmp_path / "certs", ["10.0.0.1:7447"], 30, NOW)
     assert not (tmp_path / "certs").exists()
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "../up", ".hidden", "a b", "a*", "a$", "a~2", "pi\n", "ü", "x" * 49])
 def test_names_that_mean_something_elsewhere_are_refused(folder: Path, name: str) -> None:
     with pytest.raises(UserError, match="cannot stand in a certificate"):
-        Authority.open(folder).issue(name, None, 30, NOW)
+        CertificateAuthority.open(folder).issue_certificate(name, None, 30, NOW)
 
 
 def test_a_revoked_name_is_never_borne_again(folder: Path) -> None:
-    authority = Authority.open(folder)
+    authority = CertificateAuthority.open(folder)
     borne = []
     for _ in range(3):
-        borne.append(admitted(folder, ["pi-3"])["pi-3"])
-        authority.revoke("pi-3", NOW)
-        authority.issue("pi-3", None, 30, NOW)
+        borne.append(admitted_common_names(folder, ["pi-3"])["pi-3"])
+        authority.revoke_certificate("pi-3", NOW)
+        authority.issue_certificate("pi-3", None, 30, NOW)
     assert borne == ["pi-3", "pi-3~2", "pi-3~3"]
-    assert {device_of(name) for name in borne} == {"pi-3"}
-    assert Tls.of(folder / "pi-3").check() == "pi-3"
+    assert {device_of_common_name(name) for name in borne} == {"pi-3"}
+    assert TlsCredentials.from_bundle(folder / "pi-3").check_files() == "pi-3"
 
 
 def test_a_revocation_is_seen_by_a_run_under_way(folder: Path) -> None:
-    at_start = admitted(folder, ["pi-3", "pi-9"])
-    assert withdrawn(folder, "pi-3", at_start) is None
-    Authority.open(folder).revoke("pi-3", NOW)
-    assert "the certificate of pi-3 was revoked on" in str(withdrawn(folder, "pi-3", at_start))
-    assert withdrawn(folder, "pi-9", at_start) is None
-    assert withdrawn(folder, "pi-3", admitted(folder, ["pi-3"])) is None
+    at_start = admitted_common_names(folder, ["pi-3", "pi-9"])
+    assert revocation_reason(folder, "pi-3", at_start) is None
+    CertificateAuthority.open(folder).revoke_certificate("pi-3", NOW)
+    assert "the certificate of pi-3 was revoked on" in str(revocation_reason(folder, "pi-3", at_start))
+    assert revocation_reason(folder, "pi-9", at_start) is None
+    assert revocation_reason(folder, "pi-3", admitted_common_names(folder, ["pi-3"])) is None
 
 
 def test_states_of_a_certificate(folder: Path) -> None:
-    register = load(folder)
-    assert register.state("pi-3", NOW) == "valid"
-    assert register.state("pi-3", NOW + timedelta(days=31)) == "expired"
-    Authority.open(folder).revoke("pi-3", NOW)
-    assert load(folder).state("pi-3", NOW) == "revoked"
+    register = load_register(folder)
+    assert register.certificate_state("pi-3", NOW) == "valid"
+    assert register.certificate_state("pi-3", NOW + timedelta(days=31)) == "expired"
+    CertificateAuthority.open(folder).revoke_certificate("pi-3", NOW)
+    assert load_register(folder).certificate_state("pi-3", NOW) == "revoked"
 
 
 @pytest.mark.parametrize("name", ["pi-3", "pi-9", "coordinator"])
 def test_what_cannot_be_revoked_is_said(folder: Path, name: str) -> None:
-    authority = Authority.open(folder)
+    authority = CertificateAuthority.open(folder)
     if name == "pi-3":
-        authority.revoke(name, NOW)
+        authority.revoke_certificate(name, NOW)
     with pytest.raises(UserError, match=r"revoked already|has no certificate|cannot be revoked"):
-        authority.revoke(name, NOW)
+        authority.revoke_certificate(name, NOW)
 
 
 def test_a_damaged_register_is_not_taken_for_an_empty_one(folder: Path) -> None:
     (folder / "register.json").write_text('{"issued": [')
     with pytest.raises(UserError, match="is damaged"):
-        load(folder)
+        load_register(folder)
 
 
 def test_an_authority_that_is_missing_or_damaged_is_said(folder: Path) -> None:
     with pytest.raises(UserError, match="potluck certs init"):
-        Authority.open(folder / "nowhere")
+        CertificateAuthority.open(folder / "nowhere")
     (folder / "ca.key").write_bytes((folder / "pi-3" / "key.pem").read_bytes())
     with pytest.raises(UserError, match="does not belong"):
-        Authority.open(folder)
+        CertificateAuthority.open(folder)
 
 
 FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
@@ -179,21 +181,21 @@ def test_what_is_wrong_with_a_bundle_is_said(folder: Path, fault: str) -> None:
     spoil, reason = FAULTS[fault]
     spoil(folder / "pi-3")
     with pytest.raises(UserError, match=reason) as caught:
-        Tls.of(folder / "pi-3").check()
+        TlsCredentials.from_bundle(folder / "pi-3").check_files()
     assert "\n" not in str(caught.value)
 
 
 def test_dates_are_checked_and_name_the_remedy(folder: Path) -> None:
-    tls = Tls.of(folder / "pi-3")
+    tls = TlsCredentials.from_bundle(folder / "pi-3")
     with pytest.raises(UserError, match=r"certificate of pi-3 expired on \d{4}-.* UTC; .*: potluck certs issue pi-3$"):
-        tls.check(NOW + timedelta(days=31))
+        tls.check_files(NOW + timedelta(days=31))
     with pytest.raises(UserError, match=r"the clock here says .*set the clock"):
-        tls.check(NOW - timedelta(days=300))
+        tls.check_files(NOW - timedelta(days=300))
 
 
 def test_a_missing_bundle_is_said(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="there is no such bundle"):
-        Tls.of(tmp_path / "nowhere")
+        TlsCredentials.from_bundle(tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import zenoh
 
-from potluck.worlds.live.keys import ANY, BULK, CONTROL, alive, door, inbox, lane_between
-from potluck.worlds.live.security import access
-from potluck.worlds.live.security.certs import Tls
-from potluck.worlds.live.session import Place, open_session
+from potluck.worlds.live.key_expressions import ANY, BULK, CONTROL, admission_key, inbox_key, lane_key, liveliness_key
+from potluck.worlds.live.security import access_control
+from potluck.worlds.live.security.tls_credentials import TlsCredentials
+from potluck.worlds.live.zenoh_session import Endpoint, open_session
 from tests.worlds.live.fleet_folder import NOW, free_port, make_authority, open_coordinator
 
 ERA = "run.1"
@@ -26,18 +26,25 @@ class Triangle:
     """Device `b` can be called and keeps the rules; `a` calls it and keeps none."""
 
     def __init__(self, folder: Path) -> None:
-        make_authority(folder, "a", "c").issue("b", ["127.0.0.2"], 30, NOW)
+        make_authority(folder, "a", "c").issue_certificate("b", ["127.0.0.2"], 30, NOW)
         self.heard: list[str] = []
         self.coordinator, hub = open_coordinator(folder, ADMITTED)
         called = f"tls/127.0.0.2:{free_port()}"
-        self.b = self._peer(folder / "b", (called,), (hub,), access.device_config("b", ADMITTED))
+        self.b = self._peer(folder / "b", (called,), (hub,), access_control.device_access("b", ADMITTED))
         self.a = self._peer(folder / "a", (), (hub, called), None)
-        self.b.declare_subscriber(inbox(ERA, "b"), lambda sample: self.heard.append(str(sample.key_expr)))
-        self.coordinator.declare_queryable(door(ANY), lambda query: query.reply(query.key_expr, b"come in"))
+        self.b.declare_subscriber(inbox_key(ERA, "b"), lambda sample: self.heard.append(str(sample.key_expr)))
+        self.coordinator.declare_queryable(admission_key(ANY), lambda query: query.reply(query.key_expr, b"come in"))
         time.sleep(2 * SETTLE_S)
 
     def _peer(self, bundle: Path, listen: tuple[str, ...], connect: tuple[str, ...], rules: Any) -> zenoh.Session:
-        place = Place(listen=listen, connect=connect, tls=Tls.of(bundle), access=rules, direct=True, patience=10.0)
+        place = Endpoint(
+            listen=listen,
+            connect=connect,
+            tls=TlsCredentials.from_bundle(bundle),
+            access_control=rules,
+            direct=True,
+            connect_timeout_s=10.0,
+        )
         return open_session(place, "peer")
 
     def say(self, who: zenoh.Session, *keys: str) -> list[str]:
@@ -64,21 +71,21 @@ def test_the_devices_are_linked(triangle: Triangle) -> None:
 @pytest.mark.parametrize("lane", [CONTROL, BULK])
 def test_each_is_heard_as_itself_once(triangle: Triangle, lane: str) -> None:
     for who, name in ((triangle.a, "a"), (triangle.coordinator, "coordinator")):
-        key = lane_between(ERA, name, "b", lane)
+        key = lane_key(ERA, name, "b", lane)
         assert triangle.say(who, key) == [key]
 
 
 def test_nobody_is_heard_as_another(triangle: Triangle) -> None:
-    lies = [lane_between(ERA, pretended, "b", CONTROL) for pretended in ("coordinator", "c", "b", ANY)]
+    lies = [lane_key(ERA, pretended, "b", CONTROL) for pretended in ("coordinator", "c", "b", ANY)]
     assert triangle.say(triangle.a, *lies) == []
 
 
 def test_a_device_with_rules_still_gets_on_with_the_coordinator(triangle: Triangle) -> None:
-    assert any(reply.ok is not None for reply in triangle.b.get(door("b"), timeout=2.0))
-    with triangle.coordinator.liveliness().declare_token(alive(ERA, "coordinator", 0)):
+    assert any(reply.ok is not None for reply in triangle.b.get(admission_key("b"), timeout=2.0))
+    with triangle.coordinator.liveliness().declare_token(liveliness_key(ERA, "coordinator", 0)):
         time.sleep(SETTLE_S)
-        found = list(triangle.b.liveliness().get(alive(ERA, "coordinator", 0), timeout=2.0))
+        found = list(triangle.b.liveliness().get(liveliness_key(ERA, "coordinator", 0), timeout=2.0))
         assert len(found) == 1
-    with triangle.b.liveliness().declare_token(alive(ERA, "b", 1)):
+    with triangle.b.liveliness().declare_token(liveliness_key(ERA, "b", 1)):
         time.sleep(SETTLE_S)
-        assert len(list(triangle.coordinator.liveliness().get(alive(ERA, ANY, ANY), timeout=2.0))) == 1
+        assert len(list(triangle.coordinator.liveliness().get(liveliness_key(ERA, ANY, ANY), timeout=2.0))) == 1

@@ -13,9 +13,9 @@ import pytest
 import zenoh
 
 from potluck.errors import UserError
-from potluck.worlds.live.security.authority import Authority
-from potluck.worlds.live.security.certs import Tls
-from potluck.worlds.live.security.probe import why_not
+from potluck.worlds.live.security.certificate_authority import CertificateAuthority
+from potluck.worlds.live.security.connection_diagnosis import diagnose_connection
+from potluck.worlds.live.security.tls_credentials import TlsCredentials
 from tests.worlds.live.fleet_folder import NOW, free_port, make_authority, open_coordinator, open_device
 
 
@@ -24,14 +24,14 @@ class Site:
 
     def __init__(self, folder: Path) -> None:
         self.ours, self.theirs = folder / "ours", folder / "theirs"
-        make_authority(self.ours, "pi-1").issue("late", None, 1, NOW - timedelta(days=9))
+        make_authority(self.ours, "pi-1").issue_certificate("late", None, 1, NOW - timedelta(days=9))
         make_authority(self.theirs, "pi-1")
         self.session, self.locator = open_coordinator(self.ours, None)
 
     def links(self) -> list[str | None]:
         return [link.auth_identifier for link in self.session.info.links()]
 
-    def refuses(self, tls: Tls) -> bool:
+    def refuses(self, tls: TlsCredentials) -> bool:
         """Whether no link came about; asked of both ends."""
         try:
             with open_device(tls, self.locator, patience_s=0.5):
@@ -48,8 +48,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 
 def test_the_right_certificate_connects_and_is_known_by_its_name(site: Site) -> None:
-    tls = Tls.of(site.ours / "pi-1")
-    assert why_not(site.locator, tls) is None
+    tls = TlsCredentials.from_bundle(site.ours / "pi-1")
+    assert diagnose_connection(site.locator, tls) is None
     with open_device(tls, site.locator) as device, site.session.declare_subscriber("test") as heard:
         assert site.links() == ["pi-1"]
         device.put("test", b"hello")
@@ -67,28 +67,28 @@ def test_no_certificate_is_refused(site: Site) -> None:
 
 
 def test_a_foreign_certificate_is_refused_with_a_reason(site: Site) -> None:
-    ours, theirs = Tls.of(site.ours / "pi-1"), Tls.of(site.theirs / "pi-1")
+    ours, theirs = TlsCredentials.from_bundle(site.ours / "pi-1"), TlsCredentials.from_bundle(site.theirs / "pi-1")
     mixed = msgspec.structs.replace(theirs, ca=ours.ca)  # trusts our coordinator, but shows a foreign certificate
     assert site.refuses(mixed)
-    assert "does not know the authority of our certificate" in str(why_not(site.locator, mixed))
+    assert "does not know the authority of our certificate" in str(diagnose_connection(site.locator, mixed))
 
 
 def test_a_foreign_coordinator_is_refused_with_a_reason(site: Site) -> None:
-    theirs = Tls.of(site.theirs / "pi-1")
+    theirs = TlsCredentials.from_bundle(site.theirs / "pi-1")
     assert site.refuses(theirs)
-    assert "of another authority" in str(why_not(site.locator, theirs))
+    assert "of another authority" in str(diagnose_connection(site.locator, theirs))
 
 
 def test_an_expired_certificate_is_refused_with_a_reason(site: Site) -> None:
-    late = Tls.of(site.ours / "late")
+    late = TlsCredentials.from_bundle(site.ours / "late")
     assert site.refuses(late)
-    assert "has expired; issue a new one" in str(why_not(site.locator, late))
+    assert "has expired; issue a new one" in str(diagnose_connection(site.locator, late))
 
 
 def test_a_link_ends_with_its_certificate(site: Site) -> None:
     soon = datetime.now(UTC) - timedelta(days=1) + timedelta(seconds=2)
-    Authority.open(site.ours).issue("brief", None, 1, soon)
-    with open_device(Tls.of(site.ours / "brief"), site.locator):
+    CertificateAuthority.open(site.ours).issue_certificate("brief", None, 1, soon)
+    with open_device(TlsCredentials.from_bundle(site.ours / "brief"), site.locator):
         assert site.links() == ["brief"]
         patience = time.monotonic() + 10
         while site.links() and time.monotonic() < patience:
@@ -101,11 +101,11 @@ def test_a_device_cannot_pass_for_the_coordinator(tmp_path: Path) -> None:
     (tmp_path / "coordinator").rename(tmp_path / "real")
     (tmp_path / "pi-2").rename(tmp_path / "coordinator")  # pi-2 listens where the coordinator should
     impostor, locator = open_coordinator(tmp_path, None)
-    tls = Tls.of(tmp_path / "pi-1")
+    tls = TlsCredentials.from_bundle(tmp_path / "pi-1")
     with impostor:
         with pytest.raises(UserError, match="cannot be reached"):
             open_device(tls, locator, patience_s=0.5)
-        assert "is not for 127.0.0.1" in str(why_not(locator, tls))
+        assert "is not for 127.0.0.1" in str(diagnose_connection(locator, tls))
 
 
 @pytest.mark.parametrize(
@@ -117,8 +117,10 @@ def test_a_device_cannot_pass_for_the_coordinator(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_wrong_with_an_address_is_said(locator: str, reason: str) -> None:
-    assert reason in str(why_not(locator, None))
+    assert reason in str(diagnose_connection(locator, None))
 
 
 def test_where_nobody_listens_is_said(site: Site) -> None:
-    assert "nobody listens at 127.0.0.1" in str(why_not(f"tls/127.0.0.1:{free_port()}", Tls.of(site.ours / "pi-1")))
+    assert "nobody listens at 127.0.0.1" in str(
+        diagnose_connection(f"tls/127.0.0.1:{free_port()}", TlsCredentials.from_bundle(site.ours / "pi-1"))
+    )

@@ -11,14 +11,14 @@ import pytest
 from potluck.journal import Journal
 from potluck.loops.messages import Joined
 from potluck.loops.node import Node
-from potluck.worlds.live.greeting import Hello, Refusal, RunCard, Welcome
-from potluck.worlds.live.host import host
-from potluck.worlds.live.security.authority import Authority
-from potluck.worlds.live.security.certs import Tls
-from potluck.worlds.live.security.gate import Gate
-from potluck.worlds.live.security.lobby import explain
-from potluck.worlds.live.session import Place
-from potluck.worlds.live.visitor import visit
+from potluck.worlds.live.coordinator_runtime import run_coordinator
+from potluck.worlds.live.device_runtime import run_device
+from potluck.worlds.live.handshake_messages import JoinAccepted, JoinRefused, JoinRequest, RunInfo
+from potluck.worlds.live.security.admission_policy import AdmissionPolicy
+from potluck.worlds.live.security.certificate_authority import CertificateAuthority
+from potluck.worlds.live.security.refusal_reasons import serve_refusal_reasons
+from potluck.worlds.live.security.tls_credentials import TlsCredentials
+from potluck.worlds.live.zenoh_session import Endpoint
 from tests.worlds.live.fleet_folder import NOW, free_port, make_authority
 
 FLEET = ("pi-1", "pi-2")
@@ -27,30 +27,32 @@ LATER = NOW + timedelta(hours=1)
 
 @pytest.fixture
 def certs(tmp_path: Path) -> Path:
-    make_authority(tmp_path / "certs", *FLEET, "pi-9").issue("late", None, 1, NOW - timedelta(days=9))
+    make_authority(tmp_path / "certs", *FLEET, "pi-9").issue_certificate("late", None, 1, NOW - timedelta(days=9))
     return tmp_path / "certs"
 
 
-def _gate(certs: Path | None, run: Path) -> Gate:
-    return Gate.open(run, "digest", FLEET, certs)
+def _gate(certs: Path | None, run: Path) -> AdmissionPolicy:
+    return AdmissionPolicy.for_run(run, "digest", FLEET, certs)
 
 
 def test_reasons_are_told_in_order_of_what_helps(certs: Path, tmp_path: Path) -> None:
     gate = _gate(certs, tmp_path)
-    token = gate.token(LATER)
-    assert gate.reason("pi-1", token, NOW) is None
-    assert "has expired" in str(gate.reason("pi-1", token, LATER))
-    assert "is not in this run's fleet (pi-1, pi-2)" in str(gate.reason("pi-9", token, NOW))
-    Authority.open(certs).revoke("pi-1", NOW)
-    assert "was revoked on" in str(gate.reason("pi-1", token, NOW))
-    assert _gate(certs, tmp_path).reason("pi-1", token, NOW) is None  # after a restart, with its next certificate
+    token = gate.issue_token(LATER)
+    assert gate.refusal_reason("pi-1", token, NOW) is None
+    assert "has expired" in str(gate.refusal_reason("pi-1", token, LATER))
+    assert "is not in this run's fleet (pi-1, pi-2)" in str(gate.refusal_reason("pi-9", token, NOW))
+    CertificateAuthority.open(certs).revoke_certificate("pi-1", NOW)
+    assert "was revoked on" in str(gate.refusal_reason("pi-1", token, NOW))
+    assert (
+        _gate(certs, tmp_path).refusal_reason("pi-1", token, NOW) is None
+    )  # after a restart, with its next certificate
 
 
 def test_on_loopback_the_token_is_the_only_lock(tmp_path: Path) -> None:
     gate = _gate(None, tmp_path)
-    assert gate.access() is None
-    assert gate.reason("pi-1", gate.token(LATER), NOW) is None
-    assert gate.reason("pi-1", "", NOW) is not None
+    assert gate.access_control() is None
+    assert gate.refusal_reason("pi-1", gate.issue_token(LATER), NOW) is None
+    assert gate.refusal_reason("pi-1", "", NOW) is not None
 
 
 def test_a_run_lets_in_whom_it_should_and_nobody_else(certs: Path, tmp_path: Path) -> None:
@@ -64,16 +66,16 @@ def test_a_run_lets_in_whom_it_should_and_nobody_else(certs: Path, tmp_path: Pat
     assert "says that our certificate has expired; issue a new one" in ends["late"]
 
 
-async def _run(gate: Gate, certs: Path) -> tuple[list[str], dict[str, str]]:
+async def _run(gate: AdmissionPolicy, certs: Path) -> tuple[list[str], dict[str, str]]:
     """Who joined, and how each visit ended."""
     locator = f"tls/127.0.0.1:{free_port()}"
-    token = gate.token(LATER)
+    token = gate.issue_token(LATER)
     hellos = {
-        "pi-1": ("pi-1", Hello(name="pi-1", token=token)),
-        "pi-2": ("pi-2", Hello(name="pi-2", token="made.up")),
-        "pi-9": ("pi-9", Hello(name="pi-9", token=token)),
-        "pi-9 as pi-1": ("pi-9", Hello(name="pi-1", token=token)),
-        "late": ("late", Hello(name="late", token=token)),
+        "pi-1": ("pi-1", JoinRequest(name="pi-1", token=token)),
+        "pi-2": ("pi-2", JoinRequest(name="pi-2", token="made.up")),
+        "pi-9": ("pi-9", JoinRequest(name="pi-9", token=token)),
+        "pi-9 as pi-1": ("pi-9", JoinRequest(name="pi-1", token=token)),
+        "late": ("late", JoinRequest(name="late", token=token)),
     }
     joined: list[str] = []
 
@@ -82,13 +84,15 @@ async def _run(gate: Gate, certs: Path) -> tuple[list[str], dict[str, str]]:
             while not joined or any(not visits[name].done() for name in visits if name != "pi-1"):
                 await _note(node, joined)
 
-    place = Place(listen=(locator,), tls=Tls.of(certs / "coordinator"), access=gate.access())
+    place = Endpoint(
+        listen=(locator,), tls=TlsCredentials.from_bundle(certs / "coordinator"), access_control=gate.access_control()
+    )
     visits = {
         name: asyncio.create_task(_visit(certs / bundle, locator, hello)) for name, (bundle, hello) in hellos.items()
     }
-    await host(
-        place, run=RunCard(run="run", job=""), seed=0, journal=Journal(), coordinate=coordinate,
-        welcome=lambda hello: _welcome(gate, hello), opened=lambda session, refused: explain(session, gate.stays_out),
+    await run_coordinator(
+        place, run=RunInfo(run="run", job=""), seed=0, journal=Journal(), coordinate=coordinate,
+        welcome=lambda hello: _welcome(gate, hello), opened=lambda session, refused: serve_refusal_reasons(session, gate.permanent_refusal),
     )  # fmt: skip
     return joined, {name: await task for name, task in visits.items()}
 
@@ -99,18 +103,18 @@ async def _note(node: Node, joined: list[str]) -> None:
         joined.append(envelope.message.device)
 
 
-def _welcome(gate: Gate, hello: Hello) -> str | Refusal:
-    reason = gate.reason(hello.name, hello.token, datetime.now(UTC))
-    return hello.name if reason is None else Refusal(reason=reason)
+def _welcome(gate: AdmissionPolicy, hello: JoinRequest) -> str | JoinRefused:
+    reason = gate.refusal_reason(hello.name, hello.token, datetime.now(UTC))
+    return hello.name if reason is None else JoinRefused(reason=reason)
 
 
-async def _visit(bundle: Path, locator: str, hello: Hello) -> str:
+async def _visit(bundle: Path, locator: str, hello: JoinRequest) -> str:
     try:
-        place = Place(connect=(locator,), tls=Tls.of(bundle))
-        return await visit(place, hello=hello, take_part=_take_part, once=True, patience_s=5.0)
+        place = Endpoint(connect=(locator,), tls=TlsCredentials.from_bundle(bundle))
+        return await run_device(place, hello=hello, take_part=_take_part, once=True, patience_s=5.0)
     except ValueError as error:
         return str(error)
 
 
-async def _take_part(node: Node, welcome: Welcome) -> None:
+async def _take_part(node: Node, welcome: JoinAccepted) -> None:
     await node.receive(node.now() + 30)

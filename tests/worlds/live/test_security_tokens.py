@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from potluck.errors import UserError
-from potluck.worlds.live.security import tokens
+from potluck.worlds.live.security import join_tokens
 
 NOW = datetime(2026, 11, 16, 3, 0, tzinfo=UTC)
 ENDS = NOW + timedelta(hours=1)
@@ -20,11 +20,11 @@ LETTERS = st.characters(codec="ascii", categories=["L", "N", "P"])
 
 
 def _check(token: str, *, job: str = "job", name: str = "pi-3", now: datetime = NOW) -> str | None:
-    return tokens.check(token, SECRET, job, name, now)
+    return join_tokens.check_token(token, SECRET, job, name, now)
 
 
 def test_a_token_lets_in_until_it_expires() -> None:
-    token = tokens.issue(SECRET, "job", ENDS)
+    token = join_tokens.issue_token(SECRET, "job", ENDS)
     assert _check(token, now=ENDS - timedelta(seconds=1)) is None
     assert (
         _check(token, now=ENDS)
@@ -33,34 +33,34 @@ def test_a_token_lets_in_until_it_expires() -> None:
 
 
 def test_a_token_is_for_its_job() -> None:
-    assert _check(tokens.issue(SECRET, "job", ENDS), job="another") == (
+    assert _check(join_tokens.issue_token(SECRET, "job", ENDS), job="another") == (
         "the token is for another job; ask for a new one with `potluck serve`"
     )
 
 
 def test_a_token_may_be_for_some_devices_only() -> None:
-    token = tokens.issue(SECRET, "job", ENDS, names=["pi-4", "pi-3"])
+    token = join_tokens.issue_token(SECRET, "job", ENDS, names=["pi-4", "pi-3"])
     assert _check(token) is None
     assert _check(token, name="pi-5") == (
         "the token is for pi-3, pi-4 and not for pi-5; ask for a new one with `potluck serve`"
     )
-    assert _check(tokens.issue(SECRET, "job", ENDS, names=[])) is not None
+    assert _check(join_tokens.issue_token(SECRET, "job", ENDS, names=[])) is not None
 
 
 def test_a_token_of_another_run_is_refused() -> None:
-    assert "of another run" in str(_check(tokens.issue(bytes(32), "job", ENDS)))
+    assert "of another run" in str(_check(join_tokens.issue_token(bytes(32), "job", ENDS)))
 
 
 @given(st.text(LETTERS, min_size=1, max_size=60), st.none() | st.lists(st.text(LETTERS, min_size=1), max_size=5))
 def test_tokens_can_be_typed_into_a_shell(job: str, names: list[str] | None) -> None:
-    token = tokens.issue(SECRET, job, ENDS, names)
+    token = join_tokens.issue_token(SECRET, job, ENDS, names)
     assert set(token) <= set("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.")
     assert names is not None or len(token) < 100
 
 
 @given(st.data())
 def test_any_other_letter_anywhere_spoils_it(data: st.DataObject) -> None:
-    token = tokens.issue(SECRET, "job", ENDS)
+    token = join_tokens.issue_token(SECRET, "job", ENDS)
     place = data.draw(st.integers(0, len(token) - 2))  # the last letter has two bits that say nothing
     letter = data.draw(st.sampled_from("ABCxyz019-_.=+/ ").filter(lambda one: one != token[place]))
     assert _check(token[:place] + letter + token[place + 1 :]) is not None
@@ -78,19 +78,19 @@ def test_an_endless_token_is_not_even_read() -> None:
 
 
 def test_the_secret_is_private_and_outlives_a_restart(tmp_path: Path) -> None:
-    made = tokens.secret(tmp_path)
+    made = join_tokens.load_run_secret(tmp_path)
     assert len(made) == 32
-    assert tokens.secret(tmp_path) == made
+    assert join_tokens.load_run_secret(tmp_path) == made
     assert [stat.S_IMODE(file.stat().st_mode) for file in tmp_path.iterdir()] == [0o600]
-    assert tokens.secret(_folder(tmp_path, "other")) != made
+    assert join_tokens.load_run_secret(_folder(tmp_path, "other")) != made
 
 
 def test_a_secret_that_cannot_be_used_is_said(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot be written"):
-        tokens.secret(tmp_path / "nowhere")
+        join_tokens.load_run_secret(tmp_path / "nowhere")
     (tmp_path / "join.secret").write_bytes(b"short")
     with pytest.raises(UserError, match="is damaged"):
-        tokens.secret(tmp_path)
+        join_tokens.load_run_secret(tmp_path)
 
 
 def _folder(parent: Path, name: str) -> Path:

@@ -13,8 +13,8 @@ from potluck.fleet import Fleet
 from potluck.loops.messages import Invite, Joined, Message, Pull, Push, Segment
 from potluck.loops.node import COORDINATOR, Envelope, Node
 from potluck.payload import Payload
-from potluck.settings import decode
-from potluck.worlds.live.shaping import CHUNK_BYTES, Conditions, Pipe, Shaped, Taken
+from potluck.settings import decode_settings
+from potluck.worlds.live.link_shaping import CHUNK_BYTES, LinkConditions, ShapedLinks, ShapedPipe, TransmissionTimes
 from tests.time_limits import within
 from tests.worlds.live.town import Town
 
@@ -24,39 +24,44 @@ CENTRE = {"link": {"up": "100 MB/s", "down": "100 MB/s", "latency": 0.01, "overh
 
 def _fleet(*names: str, centre: dict[str, Any] = CENTRE, **more: Any) -> Fleet:
     devices = [{"preset": "pi4", "name": name, "link": SLOW} for name in names]
-    return decode({"devices": devices, "coordinator": centre, "lease": 3, **more}, Fleet)
+    return decode_settings({"devices": devices, "coordinator": centre, "lease": 3, **more}, Fleet)
 
 
 def test_the_real_network_adds_nothing() -> None:
-    calm = Conditions()
-    assert calm.take("a", 1 << 30, 0.0) is None
-    assert (calm.latency("a"), calm.overhead("a"), calm.drain(1 << 30, 5.0), calm.is_cut("a")) == (0.0, 0.0, 0.0, False)
-    assert calm.chunk_bytes("a") == CHUNK_BYTES
+    calm = LinkConditions()
+    assert calm.schedule_send("a", 1 << 30, 0.0) is None
+    assert (calm.latency_s("a"), calm.overhead_s("a"), calm.schedule_receive(1 << 30, 5.0), calm.is_cut("a")) == (
+        0.0,
+        0.0,
+        0.0,
+        False,
+    )
+    assert calm.max_chunk_bytes("a") == CHUNK_BYTES
 
 
 def test_a_pipe_takes_one_thing_after_the_other() -> None:
-    pipe = Pipe(100.0)
-    assert pipe.take(1.0, 50) == Taken(1.0, 1.5)
-    assert pipe.take(1.0, 50) == Taken(1.5, 2.0)
-    assert pipe.take(9.0, 50, level=0.5) == Taken(9.0, 10.0)
+    pipe = ShapedPipe(100.0)
+    assert pipe.reserve_slot(1.0, 50) == TransmissionTimes(1.0, 1.5)
+    assert pipe.reserve_slot(1.0, 50) == TransmissionTimes(1.5, 2.0)
+    assert pipe.reserve_slot(9.0, 50, level=0.5) == TransmissionTimes(9.0, 10.0)
 
 
 def test_the_slower_end_decides() -> None:
     up, down = (
-        Shaped(_fleet("a"), 0, "a", lambda: 0.0).take(COORDINATOR, 1_000_000, 0.0),
-        Shaped(_fleet("a"), 0, COORDINATOR, lambda: 0.0).take("a", 1_000_000, 0.0),
+        ShapedLinks(_fleet("a"), 0, "a", lambda: 0.0).schedule_send(COORDINATOR, 1_000_000, 0.0),
+        ShapedLinks(_fleet("a"), 0, COORDINATOR, lambda: 0.0).schedule_send("a", 1_000_000, 0.0),
     )
-    assert (up, down) == (Taken(0.0, 1.0), Taken(0.0, 0.5))
+    assert (up, down) == (TransmissionTimes(0.0, 1.0), TransmissionTimes(0.0, 0.5))
 
 
 def test_a_receiver_s_link_is_shared_by_all_who_send() -> None:
-    centre = Shaped(_fleet("a", "b", centre={"link": {"up": 1e6, "down": 1e6}}), 0, COORDINATOR, lambda: 0.0)
-    assert [centre.drain(500_000, 0.0) for _ in range(4)] == [0.5, 1.0, 1.5, 2.0]
+    centre = ShapedLinks(_fleet("a", "b", centre={"link": {"up": 1e6, "down": 1e6}}), 0, COORDINATOR, lambda: 0.0)
+    assert [centre.schedule_receive(500_000, 0.0) for _ in range(4)] == [0.5, 1.0, 1.5, 2.0]
 
 
 def test_chunks_are_short_where_a_link_is_slow() -> None:
-    shaped = Shaped(_fleet("a"), 0, "a", lambda: 0.0)
-    assert shaped.chunk_bytes(COORDINATOR) == 10_000
+    shaped = ShapedLinks(_fleet("a"), 0, "a", lambda: 0.0)
+    assert shaped.max_chunk_bytes(COORDINATOR) == 10_000
 
 
 def test_faults_come_and_go_as_the_script_says() -> None:
@@ -65,24 +70,24 @@ def test_faults_come_and_go_as_the_script_says() -> None:
         {"kind": "partition", "device": "a", "at": 2, "lasting": 3},
         {"kind": "lose", "at": 2, "lasting": 3, "share": 1},
     ]
-    centre = Shaped(_fleet("a", "b", faults=faults), 0, COORDINATOR, lambda: moment[0])
+    centre = ShapedLinks(_fleet("a", "b", faults=faults), 0, COORDINATOR, lambda: moment[0])
     seen = []
     for moment[0] in (1.0, 3.0, 6.0):
-        seen.append((centre.is_cut("a"), centre.is_cut("b"), centre.loses("b", Invite(1, 1, 1))))
+        seen.append((centre.is_cut("a"), centre.is_cut("b"), centre.drops_message("b", Invite(1, 1, 1))))
     assert seen == [(False, False, False), (True, False, True), (False, False, False)]
 
 
 def test_a_lossy_link_loses_its_share_and_the_same_ones_each_time() -> None:
-    fleet = decode({"devices": [{"preset": "pi4", "name": "a", "link": {**SLOW, "loss": 0.3}}]}, Fleet)
+    fleet = decode_settings({"devices": [{"preset": "pi4", "name": "a", "link": {**SLOW, "loss": 0.3}}]}, Fleet)
 
     def lost(seed: int) -> list[bool]:
-        shaped = Shaped(fleet, seed, COORDINATOR, lambda: 0.0)
-        return [shaped.loses("a", Pull(turn, 0, 0)) for turn in range(1000)]
+        shaped = ShapedLinks(fleet, seed, COORDINATOR, lambda: 0.0)
+        return [shaped.drops_message("a", Pull(turn, 0, 0)) for turn in range(1000)]
 
     assert lost(1) == lost(1) != lost(2)
     assert 250 < sum(lost(1)) < 350
-    again = Shaped(fleet, 1, COORDINATOR, lambda: 0.0)
-    tries = [again.loses("a", Pull(5, 0, 0)) for _ in range(50)]
+    again = ShapedLinks(fleet, 1, COORDINATOR, lambda: 0.0)
+    tries = [again.drops_message("a", Pull(5, 0, 0)) for _ in range(50)]
     assert True in tries
     assert False in tries, "what is sent again is not lost for ever"
 

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from potluck.worlds.live.tempo import Tempo
+from potluck.worlds.live.peer_throughput import PeerThroughput
 
 
-def _after(nbytes: int, pause: float, times: int = 20) -> Tempo:
+def _after(nbytes: int, pause: float, times: int = 20) -> PeerThroughput:
     moment = [0.0]
-    tempo = Tempo(lambda: moment[0])
-    tempo.begin()
+    tempo = PeerThroughput(lambda: moment[0])
+    tempo.start_timing()
     for _ in range(times):
         moment[0] += pause
-        tempo.confirmed(nbytes)
+        tempo.record_confirmed(nbytes)
     return tempo
 
 
 def test_nothing_is_known_at_first() -> None:
-    assert Tempo().chunk_bytes() == 64 << 10
-    assert Tempo().patience(0.0) == 0.5
+    assert PeerThroughput().chunk_bytes() == 64 << 10
+    assert PeerThroughput().status_timeout_s(0.0) == 0.5
 
 
 @pytest.mark.parametrize(
@@ -35,23 +35,23 @@ def test_a_chunk_takes_a_tenth_of_a_second_within_bounds(rate: float, chunk_byte
     ids=["fast", "lan", "mid", "slow"],
 )
 def test_more_chunks_are_on_their_way_where_they_are_soon_through(rate: float, chunks: int) -> None:
-    assert _after(int(rate), 1.0).window(1 << 20) == chunks
-    assert Tempo().window(1 << 20) == 8
+    assert _after(int(rate), 1.0).window_chunks(1 << 20) == chunks
+    assert PeerThroughput().window_chunks(1 << 20) == 8
 
 
 def test_patience_follows_the_longest_pause_and_grows_while_nothing_is_heard() -> None:
     slow = _after(1 << 20, 2.0)
-    assert slow.patience(0.0) == 8.0
-    assert [slow.patience(silent) for silent in (8.0, 16.0, 500.0)] == [8.0, 16.0, 60.0]
-    assert _after(1 << 20, 0.01).patience(0.0) == 0.5
+    assert slow.status_timeout_s(0.0) == 8.0
+    assert [slow.status_timeout_s(silent) for silent in (8.0, 16.0, 500.0)] == [8.0, 16.0, 60.0]
+    assert _after(1 << 20, 0.01).status_timeout_s(0.0) == 0.5
 
 
 def test_the_time_between_two_messages_is_not_counted() -> None:
     moment = [0.0]
-    tempo = Tempo(lambda: moment[0])
+    tempo = PeerThroughput(lambda: moment[0])
     moment[0] = 1000.0
-    tempo.begin()
+    tempo.start_timing()
     moment[0] = 1001.0
-    tempo.confirmed(500_000)
+    tempo.record_confirmed(500_000)
     assert tempo.chunk_bytes() == 50_000
-    assert tempo.patience(0.0) == 4.0
+    assert tempo.status_timeout_s(0.0) == 4.0

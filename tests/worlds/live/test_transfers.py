@@ -14,15 +14,15 @@ from potluck.journal import Instant
 from potluck.loops.messages import Invite, Joined, Message, Pull, Push, Released, Segment
 from potluck.loops.node import COORDINATOR, Envelope, Node
 from potluck.payload import Payload
-from potluck.worlds.live.greeting import Hello, RunCard, Welcome
-from potluck.worlds.live.host import host
-from potluck.worlds.live.post import Post
-from potluck.worlds.live.session import Place
-from potluck.worlds.live.visitor import visit
+from potluck.worlds.live.coordinator_runtime import run_coordinator
+from potluck.worlds.live.device_runtime import run_device
+from potluck.worlds.live.handshake_messages import JoinAccepted, JoinRequest, RunInfo
+from potluck.worlds.live.zenoh_session import Endpoint
+from potluck.worlds.live.zenoh_transport import ZenohTransport
 from tests.time_limits import within
 from tests.worlds.live.town import Kept, free_address
 
-TakePart = Callable[[Node, Welcome], Coroutine[Any, Any, None]]
+TakePart = Callable[[Node, JoinAccepted], Coroutine[Any, Any, None]]
 MIB = 1 << 20
 
 
@@ -46,23 +46,23 @@ async def _with_devices(
     address = free_address()
     visits = [
         asyncio.create_task(
-            visit(
-                Place(
+            run_device(
+                Endpoint(
                     connect=(address,),
                     shared_memory=shared_memory,
                     direct=place < len(direct) and direct[place],
                     listen=("tcp/127.0.0.1:0",) if place < len(direct) and direct[place] else (),
                 ),
-                hello=Hello(name=name),
+                hello=JoinRequest(name=name),
                 take_part=take_part,
                 once=True,
             )
         )
         for place, name in enumerate(names)
     ]
-    card = RunCard(run="test", job="", lease=3.0, limit_bytes=limit_bytes)
-    found = await host(
-        Place(listen=(address,), lease=3.0, direct=bool(direct), shared_memory=shared_memory),
+    card = RunInfo(run="test", job="", lease=3.0, limit_bytes=limit_bytes)
+    found = await run_coordinator(
+        Endpoint(listen=(address,), lease=3.0, direct=bool(direct), shared_memory=shared_memory),
         run=card, seed=0, journal=journal or Kept(),
         coordinate=coordinate, welcome=lambda hello: hello.name, muster=names,
     )  # fmt: skip
@@ -79,9 +79,9 @@ class _Leaky:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, lost: set[int]) -> None:
         self.sent = 0
-        put = Post._put
+        put = ZenohTransport._put_blocking
 
-        def leaky(post: Post, to: str, chunks: Sequence[Callable[[], tuple[bytes, bytes | None]]]) -> None:
+        def leaky(post: ZenohTransport, to: str, chunks: Sequence[Callable[[], tuple[bytes, bytes | None]]]) -> None:
             for chunk in chunks:
                 if chunk()[1] is not None and chunk()[0]:
                     self.sent += 1
@@ -89,7 +89,7 @@ class _Leaky:
                         continue
                 put(post, to, [chunk])
 
-        monkeypatch.setattr(Post, "_put", leaky)
+        monkeypatch.setattr(ZenohTransport, "_put_blocking", leaky)
 
 
 @pytest.mark.wall_clock
@@ -109,7 +109,7 @@ def test_chunks_that_get_lost_are_asked_for_and_no_others(monkeypatch: pytest.Mo
         found: bytes = envelope.message.payload.arrays[0].tobytes()
         return found
 
-    async def take_part(node: Node, welcome: Welcome) -> None:
+    async def take_part(node: Node, welcome: JoinAccepted) -> None:
         envelope = await _next(node, Segment)
         assert isinstance(envelope.message, Segment)
         digest = np.frombuffer(envelope.message.payload.arrays[0].tobytes(), np.uint8)[::1000].copy()
@@ -131,7 +131,7 @@ def test_shared_memory_brings_the_same_bytes() -> None:
         await node.send("a", Segment(payload, turn=1, first=0, last=0))
         return (await _next(node, Released)).message
 
-    async def take_part(node: Node, welcome: Welcome) -> None:
+    async def take_part(node: Node, welcome: JoinAccepted) -> None:
         envelope = await _next(node, Segment)
         assert isinstance(envelope.message, Segment)
         same = np.array_equal(envelope.message.payload.arrays[0], payload.arrays[0])
@@ -148,7 +148,7 @@ def test_a_message_over_the_limit_is_not_taken_and_the_next_one_is() -> None:
         await node.send("a", Segment(_numbers(1000), turn=2, first=0, last=0))
         return (await _next(node, Released)).message
 
-    async def take_part(node: Node, welcome: Welcome) -> None:
+    async def take_part(node: Node, welcome: JoinAccepted) -> None:
         envelope = await _next(node, Segment)
         assert isinstance(envelope.message, Segment)
         await node.send(COORDINATOR, Released(envelope.message.turn))
@@ -166,7 +166,7 @@ def test_small_messages_overtake_long_ones() -> None:
         await sending
         return [type((await _next(node, Message)).message).__name__ for _ in range(2)]
 
-    async def take_part(node: Node, welcome: Welcome) -> None:
+    async def take_part(node: Node, welcome: JoinAccepted) -> None:
         for _ in range(2):
             match (await _next(node, Message)).message:
                 case Invite():
@@ -195,7 +195,7 @@ def test_what_was_recorded_before_a_message_is_in_the_journal_before_it_arrives(
         await _next(node, Push)
         return len(journal.records)
 
-    async def take_part(node: Node, welcome: Welcome) -> None:
+    async def take_part(node: Node, welcome: JoinAccepted) -> None:
         await _next(node, Invite)
         for number in range(500):
             node.record(Instant("a", "crumb", node.now(), {"number": number}))
@@ -219,7 +219,7 @@ def test_devices_speak_to_each_other(direct: tuple[bool, ...]) -> None:
         await _next(node, Released)
         return time.monotonic() - began
 
-    async def take_part(node: Node, welcome: Welcome) -> None:
+    async def take_part(node: Node, welcome: JoinAccepted) -> None:
         while True:
             envelope = await _next(node, Message, 15)
             match envelope.message:

@@ -14,11 +14,18 @@ from hypothesis import strategies as st
 
 from potluck.loops.messages import Bulky, Invite, Joined, Message, Pull, Push, Segment, Stop
 from potluck.payload import Payload
-from potluck.worlds.live import wire
-from potluck.worlds.live.chunks import Incoming, Outgoing
-from potluck.worlds.live.layout import DTYPES
-from potluck.worlds.live.notes import Beat, Got, Missing, Note, Roster, Shipment
-from potluck.worlds.live.wire import WireError
+from potluck.worlds.live import wire_format
+from potluck.worlds.live.chunk_layout import DTYPES
+from potluck.worlds.live.chunked_transfer import OutgoingTransfer, Reassembly
+from potluck.worlds.live.control_messages import (
+    ChunksMissing,
+    ChunksReceived,
+    ControlMessage,
+    DeviceHeartbeat,
+    JournalBatch,
+    Roster,
+)
+from potluck.worlds.live.wire_format import WireError
 
 LIMIT = 1 << 20
 
@@ -29,24 +36,24 @@ def _push(*arrays: Any) -> Push:
 
 
 def _offer(message: Bulky, number: int = 7) -> bytes:
-    return wire.encode_offer(1, 2, number, message, wire.arrays_to_send(message.payload), 1 << 16)
+    return wire_format.encode_offer(1, 2, number, message, wire_format.arrays_to_send(message.payload), 1 << 16)
 
 
-SMALL: list[Message | Note] = [
+SMALL: list[Message | ControlMessage] = [
     Invite(1, 2, 3),
     Pull(4, 5, 6),
     Stop(),
-    Beat(True),
-    Got(1, 2),
-    Missing(3, [4, 5]),
+    DeviceHeartbeat(True),
+    ChunksReceived(1, 2),
+    ChunksMissing(3, [4, 5]),
     Roster(1, {"a": 2}),
-    Shipment([]),
+    JournalBatch([]),
 ]
 
 
 @pytest.mark.parametrize("body", SMALL, ids=lambda body: type(body).__name__)
-def test_a_frame_comes_out_as_it_went_in(body: Message | Note) -> None:
-    frame = wire.decode_frame(wire.encode_frame(3, 4, body))
+def test_a_frame_comes_out_as_it_went_in(body: Message | ControlMessage) -> None:
+    frame = wire_format.decode_frame(wire_format.encode_frame(3, 4, body))
     assert (frame.life, frame.to_life, frame.body) == (3, 4, body)
 
 
@@ -65,33 +72,33 @@ def test_arrays_of_any_kind_come_out_bit_for_bit(kinds: list[tuple[str, list[int
         else np.frombuffer(rng.bytes(np.dtype(dtype).itemsize * int(np.prod(shape))), dtype).reshape(shape)
         for dtype, shape in kinds
     )
-    out = Outgoing(7, _push(*arrays), 1 << 10, window=8)
-    incoming = Incoming(wire.decode_offer(_offer_of(out), LIMIT))
-    for index in range(out.layout.chunks):
-        data = out.read(index)
-        incoming.put(wire.decode_chunk(wire.encode_chunk(1, 7, index, data), data), data)
-    assert incoming.is_whole
-    came = incoming.message()
+    out = OutgoingTransfer(7, _push(*arrays), 1 << 10, window=8)
+    incoming = Reassembly(wire_format.decode_offer(_offer_of(out), LIMIT))
+    for index in range(out.layout.chunk_count):
+        data = out.read_chunk(index)
+        incoming.add_chunk(wire_format.decode_chunk(wire_format.encode_chunk(1, 7, index, data), data), data)
+    assert incoming.is_complete
+    came = incoming.assembled_message()
     assert msgspec.structs.replace(came, payload=Payload(0)) == msgspec.structs.replace(out.message, payload=Payload(0))
     for array, found in zip(arrays, came.payload.arrays, strict=True):
         assert (found.dtype, found.shape, found.tobytes()) == (array.dtype, array.shape, array.tobytes())
 
 
-def _offer_of(out: Outgoing) -> bytes:
-    return wire.encode_offer(1, 2, out.number, out.message, out.arrays, out.chunk_bytes)
+def _offer_of(out: OutgoingTransfer) -> bytes:
+    return wire_format.encode_offer(1, 2, out.number, out.message, out.arrays, out.chunk_bytes)
 
 
 def test_a_payload_of_sizes_alone_takes_its_bytes_and_comes_out_empty() -> None:
-    out = Outgoing(7, Segment(Payload(5000), turn=0, first=0, last=0), 1 << 10, window=8)
-    assert out.layout.chunks == 5
-    offer = wire.decode_offer(_offer_of(out), LIMIT)
-    assert wire.nbytes_to_come(offer) == 5000
-    assert wire.whole(offer, wire.allocate(offer)).payload == Payload(5000)
+    out = OutgoingTransfer(7, Segment(Payload(5000), turn=0, first=0, last=0), 1 << 10, window=8)
+    assert out.layout.chunk_count == 5
+    offer = wire_format.decode_offer(_offer_of(out), LIMIT)
+    assert wire_format.announced_bytes(offer) == 5000
+    assert wire_format.assemble_message(offer, wire_format.allocate_arrays(offer)).payload == Payload(5000)
 
 
 def test_events_of_the_world_are_not_taken_from_a_peer() -> None:
     with pytest.raises(WireError, match="not a frame"):
-        wire.decode_frame(wire.encode_frame(1, 1, Joined("a", 1)))
+        wire_format.decode_frame(wire_format.encode_frame(1, 1, Joined("a", 1)))
 
 
 def test_messages_of_another_loop_can_be_let_in() -> None:
@@ -99,14 +106,14 @@ def test_messages_of_another_loop_can_be_let_in() -> None:
         glasses: int
 
     with pytest.raises(WireError):
-        wire.decode_frame(wire.encode_frame(1, 1, Toast(3)))
-    before = list(wire._SMALL)
+        wire_format.decode_frame(wire_format.encode_frame(1, 1, Toast(3)))
+    before = list(wire_format._SMALL)
     try:
-        wire.register(Toast)
-        assert wire.decode_frame(wire.encode_frame(1, 1, Toast(3))).body == Toast(3)
+        wire_format.register_messages(Toast)
+        assert wire_format.decode_frame(wire_format.encode_frame(1, 1, Toast(3))).body == Toast(3)
     finally:
-        wire._SMALL[:] = before
-        wire._DECODERS.clear()
+        wire_format._SMALL[:] = before
+        wire_format._DECODERS.clear()
 
 
 def _claim(**changes: Any) -> bytes:
@@ -135,47 +142,47 @@ def _claim(**changes: Any) -> bytes:
         (_claim(body={"payload": {"nbytes": 5, "arrays": [[[[1]]]]}}), "do not travel in a header"),
         (_claim(body={"payload": {"nbytes": 5, "arrays": []}, "turn": "1"}), "not a frame"),
         (b"\x91" * 60_000, "not a frame"),
-        (b"\x00" * (wire.HEADER_LIMIT + 1), "longer than"),
+        (b"\x00" * (wire_format.HEADER_LIMIT + 1), "longer than"),
         (b"", "not a frame"),
     ],
 )
 def test_a_false_offer_is_refused_with_a_reason(data: bytes, reason: str) -> None:
     tracemalloc.start()
     with pytest.raises(WireError, match=reason):
-        wire.decode_offer(data, LIMIT)
+        wire_format.decode_offer(data, LIMIT)
     assert tracemalloc.get_traced_memory()[1] < 4 << 20
     tracemalloc.stop()
 
 
 def test_a_damaged_chunk_is_noticed() -> None:
-    head = wire.encode_chunk(1, 2, 0, b"salt")
-    assert wire.decode_chunk(head, b"salt").place == 0
+    head = wire_format.encode_chunk(1, 2, 0, b"salt")
+    assert wire_format.decode_chunk(head, b"salt").chunk_index == 0
     with pytest.raises(WireError, match="damaged"):
-        wire.decode_chunk(head, b"malt")
+        wire_format.decode_chunk(head, b"malt")
     with pytest.raises(WireError, match="head of a chunk"):
-        wire.decode_chunk(head[:-1], b"salt")
+        wire_format.decode_chunk(head[:-1], b"salt")
 
 
 def test_a_chunk_must_have_its_place_and_its_length() -> None:
-    incoming = Incoming(wire.decode_offer(_offer(_push(np.zeros(4))), LIMIT))
+    incoming = Reassembly(wire_format.decode_offer(_offer(_push(np.zeros(4))), LIMIT))
     for place, data in ((1, b"x" * 32), (0, b"x" * 31), (0, b"x" * 33), (2**32 - 1, b"")):
         with pytest.raises(WireError, match="not part of"):
-            incoming.put(wire.decode_chunk(wire.encode_chunk(1, 7, place, data), data), data)
+            incoming.add_chunk(wire_format.decode_chunk(wire_format.encode_chunk(1, 7, place, data), data), data)
 
 
 def test_truth_is_0_or_1() -> None:
-    offer = wire.decode_offer(_offer(_push(np.zeros(4, bool))), LIMIT)
+    offer = wire_format.decode_offer(_offer(_push(np.zeros(4, bool))), LIMIT)
     with pytest.raises(WireError, match="truth"):
-        wire.whole(offer, [np.array([0, 1, 2, 1], np.uint8).view(bool)])
+        wire_format.assemble_message(offer, [np.array([0, 1, 2, 1], np.uint8).view(bool)])
 
 
 # --- fuzz -------------------------------------------------------------------------------------------------------------
 
 
 def _samples() -> list[bytes]:
-    frames = [wire.encode_frame(1, 2, body) for body in SMALL]
+    frames = [wire_format.encode_frame(1, 2, body) for body in SMALL]
     offers = [_offer(_push(np.zeros(3, np.float32), np.ones((2, 2), np.int8))), _offer(_push())]
-    return [*frames, *offers, wire.encode_chunk(1, 2, 3, b"chunk")]
+    return [*frames, *offers, wire_format.encode_chunk(1, 2, 3, b"chunk")]
 
 
 def _mutated(data: bytes, other: bytes, rng: random.Random) -> bytes:
@@ -206,14 +213,14 @@ def _fuzz(times: int) -> int:
     for number in range(times):
         data = _mutated(samples[number % len(samples)], rng.choice(samples), rng)
         try:
-            wire.decode_frame(data)
+            wire_format.decode_frame(data)
         except WireError:
             refused += 1
         try:
-            offer = wire.decode_offer(data, LIMIT)
-            assert wire.nbytes_to_come(offer) <= LIMIT
-            incoming = Incoming(offer)
-            incoming.put(wire.decode_chunk(data[:40], data), data)
+            offer = wire_format.decode_offer(data, LIMIT)
+            assert wire_format.announced_bytes(offer) <= LIMIT
+            incoming = Reassembly(offer)
+            incoming.add_chunk(wire_format.decode_chunk(data[:40], data), data)
         except WireError:
             refused += 1
     return refused

@@ -11,13 +11,13 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from potluck import seeds
-from potluck.fleet import Fleet, script
-from potluck.journal import Journal, Record
+from potluck.fleet import Fleet, fleet_changes
+from potluck.journal import Journal, JournalRecord
 from potluck.loops.node import Node
-from potluck.worlds.live.greeting import Hello, RunCard, Welcome
-from potluck.worlds.live.host import host
-from potluck.worlds.live.session import Place
-from potluck.worlds.live.visitor import visit
+from potluck.worlds.live.coordinator_runtime import run_coordinator
+from potluck.worlds.live.device_runtime import run_device
+from potluck.worlds.live.handshake_messages import JoinAccepted, JoinRequest, RunInfo
+from potluck.worlds.live.zenoh_session import Endpoint
 from tests.worlds.conformance import Ended
 
 Main = Callable[[Node], Coroutine[Any, Any, Any]]
@@ -35,16 +35,16 @@ class Kept(Journal):
 
     def __init__(self) -> None:
         super().__init__(None)
-        self.records: list[Record] = []
+        self.records: list[JournalRecord] = []
 
-    def write(self, record: Record) -> None:
+    def write_record(self, record: JournalRecord) -> None:
         self.records.append(record)
 
 
 class Resident:
     """A device: a thread with an event loop, as a process would have."""
 
-    def __init__(self, place: Place, name: str, main: Main, fleet: Fleet) -> None:
+    def __init__(self, place: Endpoint, name: str, main: Main, fleet: Fleet) -> None:
         self._arguments = (place, name, main, fleet)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[str] | None = None
@@ -77,11 +77,13 @@ class Resident:
         place, name, main, fleet = self._arguments
         self._loop = asyncio.get_running_loop()
 
-        async def take_part(node: Node, welcome: Welcome) -> None:
+        async def take_part(node: Node, welcome: JoinAccepted) -> None:
             await main(node)
 
         self._task = asyncio.create_task(
-            visit(place, hello=Hello(name=name), take_part=take_part, once=True, fleet_of=lambda welcome: fleet)
+            run_device(
+                place, hello=JoinRequest(name=name), take_part=take_part, once=True, fleet_of=lambda welcome: fleet
+            )
         )
         self._ready.set()
         await self._task
@@ -96,8 +98,8 @@ class Town:
         self._seed = seed
         address = free_address()
         lease = float(fleet.lease)
-        self._at = Place(listen=(address,), lease=lease)
-        self._from = Place(connect=(address,), lease=lease)
+        self._at = Endpoint(listen=(address,), lease=lease)
+        self._from = Endpoint(connect=(address,), lease=lease)
         self._residents: dict[str, Resident] = {}
         self._gone: list[Resident] = []
 
@@ -115,7 +117,7 @@ class Town:
         return Ended(result, journal.records)
 
     async def _host(self, coordinator: Main, journal: Journal) -> Any:
-        changes, absent = script(self._fleet, lambda name: seeds.generator(self._seed, "fleet", name))
+        changes, absent = fleet_changes(self._fleet, lambda name: seeds.child_generator(self._seed, "fleet", name))
         first = [device.name for device in self._fleet.members if device.name not in absent]
         for name in first:
             self._start(name)
@@ -127,9 +129,9 @@ class Town:
             finally:
                 acting.cancel()
 
-        return await host(
+        return await run_coordinator(
             self._at,
-            run=RunCard(run="test", job="", lease=float(self._fleet.lease), limit_bytes=1 << 26),
+            run=RunInfo(run="test", job="", lease=float(self._fleet.lease), limit_bytes=1 << 26),
             seed=self._seed,
             journal=journal,
             coordinate=coordinate,

@@ -8,22 +8,22 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from potluck.bench.dropout import exploring, federated, steps
-from potluck.bench.dropout.methods import BOUND, METHODS, OURS, PUBLISHED, RIVALS
-from potluck.bench.dropout.picture import charts
-from potluck.bench.dropout.standings import ABLATION, Standing, piece_name, standings
-from potluck.bench.dropout.workload import SETTINGS, VARIATIONS, table_of
-from potluck.bench.experiment import Benchmark, Context, Piece, Results
-from potluck.bench.figures import Figure, Goal, of_repeats
+from potluck.bench.benchmark import Benchmark, BenchmarkContext, BenchmarkPiece, Results
+from potluck.bench.benchmark_figures import Figure, Goal, figure_of_repeats
+from potluck.bench.dropout import dropout_exploration, dropout_steps, dropout_training
+from potluck.bench.dropout.dropout_charts import build_charts
+from potluck.bench.dropout.dropout_methods import BOUND, METHODS, OURS, PUBLISHED, RIVALS
+from potluck.bench.dropout.dropout_standings import ABLATION, SettingStanding, piece_name, setting_standings
+from potluck.bench.dropout.dropout_workload import SETTINGS, VARIATIONS, rate_table_path
 from potluck.explore import Exploration
-from potluck.settings import encode
+from potluck.settings import encode_settings
 
 __all__ = ["BENCHMARK"]
 
 FEWEST_MACS = 0.25  # below this share the goal for the step time does not apply
 
 
-class _Size(NamedTuple):
+class _DropoutSize(NamedTuple):
     """How much is measured; the least that shows something, or what can be quoted."""
 
     step_repeats: int
@@ -35,7 +35,7 @@ class _Size(NamedTuple):
     methods: tuple[str, ...]
 
 
-_QUICK = _Size(
+_QUICK = _DropoutSize(
     step_repeats=5,
     exploration=Exploration(
         batches=12, warmup=24, held_out=500, repeats=1, population=6, generations=2, uniform=4, static=True
@@ -46,7 +46,7 @@ _QUICK = _Size(
     variations=("between",),
     methods=(OURS, PUBLISHED, "small", "heterofl", BOUND),
 )
-_FULL = _Size(
+_FULL = _DropoutSize(
     step_repeats=15,
     exploration=Exploration(
         batches=96,
@@ -69,33 +69,34 @@ _FULL = _Size(
 )
 
 
-def pieces(context: Context) -> list[Piece]:
+def declare_pieces(context: BenchmarkContext) -> list[BenchmarkPiece]:
     size = _QUICK if context.quick else _FULL
     return [*_step_pieces(size), _exploration_piece(size, context), *_federated_pieces(size, context)]
 
 
-def _needs(context: Context) -> list[str]:
+def _required_datasets(context: BenchmarkContext) -> list[str]:
     size = _QUICK if context.quick else _FULL
     return list(dict.fromkeys(SETTINGS[setting].data for setting in size.settings))
 
 
-def _step_pieces(size: _Size) -> Iterator[Piece]:
+def _step_pieces(size: _DropoutSize) -> Iterator[BenchmarkPiece]:
     repeats = size.step_repeats
-    for name in steps.NETWORKS:
-        parameters = {"network": name, "repeats": repeats, "batch": steps.BATCH, "grid": steps.GRID}
-        yield Piece(f"step/{name}", parameters, lambda name=name: steps.measure(name, repeats), repeats * 1.5)  # type: ignore[misc]
+    for name in dropout_steps.NETWORKS:
+        parameters = {"network": name, "repeats": repeats, "batch": dropout_steps.BATCH, "grid": dropout_steps.GRID}
+        measure = partial(dropout_steps.measure_steps, name, repeats)
+        yield BenchmarkPiece(f"step/{name}", parameters, measure, repeats * 1.5)
 
 
-def _exploration_piece(size: _Size, context: Context) -> Piece:
+def _exploration_piece(size: _DropoutSize, context: BenchmarkContext) -> BenchmarkPiece:
     settings, data = size.exploration, context.data
     weight = 60 * (settings.minutes or 0.5) + 0.02 * settings.batches * settings.repeats * settings.population
-    return Piece(
-        "exploration", {"setting": "cifar10-iid", **encode(settings)},
-        lambda: exploring.measure(SETTINGS["cifar10-iid"], settings, data), weight,
+    return BenchmarkPiece(
+        "exploration", {"setting": "cifar10-iid", **encode_settings(settings)},
+        lambda: dropout_exploration.measure_exploration(SETTINGS["cifar10-iid"], settings, data), weight,
     )  # fmt: skip
 
 
-def _federated_pieces(size: _Size, context: Context) -> Iterator[Piece]:
+def _federated_pieces(size: _DropoutSize, context: BenchmarkContext) -> Iterator[BenchmarkPiece]:
     """Seed by seed, so that a benchmark that is stopped has compared everything it has."""
     for place in range(size.seeds):
         seed = context.seed + place
@@ -108,28 +109,30 @@ def _federated_pieces(size: _Size, context: Context) -> Iterator[Piece]:
                         yield _federated_piece(setting, variation, method, size.rounds, seed, context.data)
 
 
-def _federated_piece(setting: str, variation: str, method: str, rounds: int, seed: int, data: Path | None) -> Piece:
+def _federated_piece(
+    setting: str, variation: str, method: str, rounds: int, seed: int, data: Path | None
+) -> BenchmarkPiece:
     parameters: dict[str, Any] = {
         "setting": list(SETTINGS[setting]), "variation": VARIATIONS[variation], "rounds": rounds, "seed": seed,
         "method": list(METHODS[method]),
     }  # fmt: skip
-    if table := table_of(SETTINGS[setting], method):
+    if table := rate_table_path(SETTINGS[setting], method):
         parameters["table"] = hashlib.blake2b(Path(table).read_bytes(), digest_size=8).hexdigest()
     name, weight = piece_name(setting, variation, method, seed), rounds * (0.6 if method == BOUND else 0.4)
-    work = partial(federated.measure, setting, variation, method, rounds, seed, data)
-    return Piece(name, parameters, work, weight, beside=True)
+    work = partial(dropout_training.measure_training, setting, variation, method, rounds, seed, data)
+    return BenchmarkPiece(name, parameters, work, weight, parallel=True)
 
 
-def figures(results: Results) -> list[Figure]:
+def compute_figures(results: Results) -> list[Figure]:
     found = [*_step_figures(results), *_exploration_figures(results["exploration"])]
-    for standing in standings(results):
+    for standing in setting_standings(results):
         found += _training_figures(standing)
     return found
 
 
 def _step_figures(results: Results) -> Iterator[Figure]:
-    for name, title in steps.NETWORKS.items():
-        for rate in steps.RATES:
+    for name, title in dropout_steps.NETWORKS.items():
+        for rate in dropout_steps.RATES:
             row = results[f"step/{name}"][str(rate)]
             goal = Goal("≤", 1.2) if row["macs"] >= FEWEST_MACS else None
             note = (
@@ -149,46 +152,46 @@ def _exploration_figures(found: Mapping[str, Any]) -> Iterator[Figure]:
     )
 
 
-def _training_figures(standing: Standing) -> Iterator[Figure]:
+def _training_figures(standing: SettingStanding) -> Iterator[Figure]:
     where = f"{SETTINGS[standing.setting].title}, varying {standing.variation} rounds"
-    ours = [100 * run.final for run in standing.runs[OURS]]
-    yield of_repeats(f"{where}: accuracy of DISTREAL, ordered", "%", ours, note=_others(standing))
+    ours = [100 * run.final_accuracy for run in standing.runs[OURS]]
+    yield figure_of_repeats(f"{where}: accuracy of DISTREAL, ordered", "%", ours, note=_other_accuracies(standing))
     if PUBLISHED in standing.runs:
-        published = [100 * run.final for run in standing.runs[PUBLISHED]]
-        yield of_repeats("  DISTREAL as published", "%", published)
-    best = standing.best()
+        published = [100 * run.final_accuracy for run in standing.runs[PUBLISHED]]
+        yield figure_of_repeats("  DISTREAL as published", "%", published)
+    best = standing.best_rival()
     yield Figure(
-        name="  ahead of the best baseline", unit="pt", measured=_ahead(standing, best), goal=Goal("≥", 0.0),
+        name="  ahead of the best baseline", unit="pt", measured=_accuracy_lead(standing, best), goal=Goal("≥", 0.0),
         note=METHODS[best].title,
     )  # fmt: skip
-    yield of_repeats("  times as fast as it to its accuracy", "x", standing.speed_up(best), goal=Goal("≥", 1.0))
+    yield figure_of_repeats("  times as fast as it to its accuracy", "x", standing.speed_ups(best), goal=Goal("≥", 1.0))
     if "heterofl" in standing.runs:
-        fast = standing.speed_up("heterofl")
-        yield of_repeats("  times as fast as HeteroFL to its accuracy", "x", fast, goal=Goal("≥", 2.0))
+        fast = standing.speed_ups("heterofl")
+        yield figure_of_repeats("  times as fast as HeteroFL to its accuracy", "x", fast, goal=Goal("≥", 2.0))
     if ABLATION in standing.runs:
-        ahead = _ahead(standing, ABLATION)
+        ahead = _accuracy_lead(standing, ABLATION)
         yield Figure(name="  ahead of one rate for all layers", unit="pt", measured=ahead, goal=Goal("≥", 0.0))
     if BOUND in standing.runs:
-        behind = -_ahead(standing, BOUND)
+        behind = -_accuracy_lead(standing, BOUND)
         yield Figure(name="  behind FedAvg with full resources", unit="pt", measured=behind, goal=Goal("≤", 0.5))
 
 
-def _ahead(standing: Standing, rival: str) -> float:
-    return 100 * (standing.final(OURS) - standing.final(rival))
+def _accuracy_lead(standing: SettingStanding, rival: str) -> float:
+    return 100 * (standing.mean_final_accuracy(OURS) - standing.mean_final_accuracy(rival))
 
 
-def _others(standing: Standing) -> str:
+def _other_accuracies(standing: SettingStanding) -> str:
     others = [method for method in standing.runs if method != OURS]
-    return ", ".join(f"{METHODS[method].title} {100 * standing.final(method):.1f}" for method in others)
+    return ", ".join(f"{METHODS[method].title} {100 * standing.mean_final_accuracy(method):.1f}" for method in others)
 
 
 BENCHMARK = Benchmark(
     name="dropout",
     summary="how much of the network a device can afford this instant (DISTREAL), and what that is worth",
-    pieces=pieces,
-    figures=figures,
-    charts=charts,
-    needs=_needs,
+    pieces=declare_pieces,
+    figures=compute_figures,
+    charts=build_charts,
+    datasets=_required_datasets,
     notes=(
         "Step times: processor time of one thread, batch 32, channels last, drawing, gathering and scattering included."
         " Counts are multiples of 8 channels, as with `submodel.grid = 8`; the recipes keep the default of 1, where a"

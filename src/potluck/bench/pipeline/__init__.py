@@ -5,12 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from potluck.bench.experiment import Benchmark, Context, Piece
-from potluck.bench.pipeline.experiments import LINKS, RECOVERIES, adaptation, recovery, replication, speed
-from potluck.bench.pipeline.findings import figures
-from potluck.bench.pipeline.learning import CIFAR, DIGITS, WAYS, measure
-from potluck.bench.pipeline.lived import deaths
-from potluck.bench.pipeline.picture import charts
+from potluck.bench.benchmark import Benchmark, BenchmarkContext, BenchmarkPiece
+from potluck.bench.pipeline.pipeline_charts import build_charts
+from potluck.bench.pipeline.pipeline_crashes import measure_live_crashes
+from potluck.bench.pipeline.pipeline_experiments import (
+    LINKS,
+    RECOVERIES,
+    measure_adaptation,
+    measure_recovery,
+    measure_replication,
+    measure_speed,
+)
+from potluck.bench.pipeline.pipeline_figures import compute_figures
+from potluck.bench.pipeline.pipeline_learning import CIFAR, DIGITS, WAYS, measure_learning
 
 __all__ = ["BENCHMARK"]
 
@@ -18,40 +25,40 @@ _WORST = (1, 2, 4, 7, 10, 15, 20)
 _QUICK_WORST = (1, 4, 10)
 
 
-def pieces(context: Context) -> Sequence[Piece]:
+def declare_pieces(context: BenchmarkContext) -> Sequence[BenchmarkPiece]:
     worst = _QUICK_WORST if context.quick else _WORST
     links = ("lan",) if context.quick else tuple(LINKS)
-    found = [Piece(f"1:1:{k}", {"k": k}, lambda k=k: speed((1, 1, k)), 8.0) for k in worst]  # type: ignore[misc]
-    found.append(Piece("adaptation", {}, adaptation, 6.0))
-    found.append(Piece("lived deaths", {}, deaths, 12.0))
+    found = [BenchmarkPiece(f"1:1:{k}", {"k": k}, lambda k=k: measure_speed((1, 1, k)), 8.0) for k in worst]  # type: ignore[misc]
+    found.append(BenchmarkPiece("adaptation", {}, measure_adaptation, 6.0))
+    found.append(BenchmarkPiece("lived deaths", {}, measure_live_crashes, 12.0))
     for link in links:
-        found.append(Piece(f"replication/{link}", {"link": link}, lambda link=link: replication(link), 6.0))  # type: ignore[misc]
+        found.append(BenchmarkPiece(f"replication/{link}", {"link": link}, partial(measure_replication, link), 6.0))
         for name in RECOVERIES:
-            work = lambda name=name, link=link: recovery(name, link)  # noqa: E731
-            found.append(Piece(f"recovery/{name}/{link}", {"name": name, "link": link}, work, 30.0))
+            work = lambda name=name, link=link: measure_recovery(name, link)
+            found.append(BenchmarkPiece(f"recovery/{name}/{link}", {"name": name, "link": link}, work, 30.0))
     return [*found, *_learning_pieces(context)]
 
 
-def _learning_pieces(context: Context) -> Iterator[Piece]:
+def _learning_pieces(context: BenchmarkContext) -> Iterator[BenchmarkPiece]:
     workload, seeds = (DIGITS, 1) if context.quick else (CIFAR, 2)
     for repeat in range(seeds):
         for name, way in WAYS.items():
             parameters = {"workload": list(workload), "way": [*way[:3], dict(way.schedule)], "repeat": repeat}
-            work = partial(measure, workload, name, context.seed + repeat, context.data)
-            yield Piece(f"learning/{name}/{repeat}", parameters, work, workload.batches / 50, beside=True)
+            work = partial(measure_learning, workload, name, context.seed + repeat, context.data)
+            yield BenchmarkPiece(f"learning/{name}/{repeat}", parameters, work, workload.batches / 50, parallel=True)
 
 
-def _needs(context: Context) -> Sequence[str]:
+def _required_datasets(context: BenchmarkContext) -> Sequence[str]:
     return [] if context.quick else [CIFAR.data]
 
 
 BENCHMARK = Benchmark(
     name="pipeline",
     summary="uneven, changing and dying devices in a pipeline (FTPipeHD), simulated; deaths live as well",
-    pieces=pieces,
-    figures=figures,
-    charts=charts,
-    needs=_needs,
+    pieces=declare_pieces,
+    figures=compute_figures,
+    charts=build_charts,
+    datasets=_required_datasets,
     notes=(
         "MobileNetV2, CIFAR-10 pictures, batch 128, three devices; timing only, with seconds per layer measured once on"
         " one core of a shared machine and cuts between any two layers.",

@@ -4,33 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from potluck.bench.chart import Chart
-from potluck.bench.experiment import Benchmark, Context, Piece, Results
-from potluck.bench.figures import Figure
-from potluck.bench.streaming import compression, rates, remedies
+from potluck.bench.benchmark import Benchmark, BenchmarkContext, BenchmarkPiece, Results
+from potluck.bench.benchmark_figures import Figure
+from potluck.bench.streaming import compression_volume, rate_race, skew_figures
+from potluck.bench.svg_chart import Chart
 
 __all__ = ["BENCHMARK"]
 
 
-def _pieces(context: Context) -> Sequence[Piece]:
-    return [*rates.pieces(context), *remedies.pieces(context), *compression.pieces(context)]
+def _declare_pieces(context: BenchmarkContext) -> Sequence[BenchmarkPiece]:
+    return [
+        *rate_race.declare_pieces(context),
+        *skew_figures.declare_pieces(context),
+        *compression_volume.declare_pieces(context),
+    ]
 
 
-def _figures(results: Results) -> Sequence[Figure]:
-    return [*rates.figures(results), *remedies.figures(results), *compression.figures(results)]
+def _compute_figures(results: Results) -> Sequence[Figure]:
+    return [
+        *rate_race.compute_figures(results),
+        *skew_figures.compute_figures(results),
+        *compression_volume.compute_figures(results),
+    ]
 
 
-def _charts(results: Results) -> Sequence[Chart]:
-    return [*rates.charts(results), *compression.charts(results)]
+def _build_charts(results: Results) -> Sequence[Chart]:
+    return [*rate_race.build_charts(results), *compression_volume.build_charts(results)]
 
 
 BENCHMARK = Benchmark(
     name="streaming",
     summary="training on streams (ScaDLES): time to target, buffers, skewed classes, compression",
-    pieces=_pieces,
-    figures=_figures,
-    charts=_charts,
-    needs=lambda context: () if context.quick else ("cifar10",),
+    pieces=_declare_pieces,
+    figures=_compute_figures,
+    charts=_build_charts,
+    datasets=lambda context: () if context.quick else ("cifar10",),
     notes=(
         "Really trained: three convolutions with batch norm (34 k weights) on CIFAR-10; time and bytes are those of"
         " ResNet-152 for 32×32 on a GPU of a K80 with 5 Gbit/s. Accuracy is top-1; the paper's is top-5.",

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from potluck.bench.chart import Chart, Series
-from potluck.bench.experiment import Benchmark, Context, Piece, Results
-from potluck.bench.figures import Figure, Goal, of_repeats
-from potluck.bench.transport.pull import CHUNK_BYTES, measure
+from potluck.bench.benchmark import Benchmark, BenchmarkContext, BenchmarkPiece, Results
+from potluck.bench.benchmark_figures import Figure, Goal, figure_of_repeats
+from potluck.bench.svg_chart import Chart, ChartSeries
+from potluck.bench.transport.pull_speed import CHUNK_BYTES, measure_pulls
 
 __all__ = ["BENCHMARK"]
 
@@ -16,24 +16,24 @@ _NBYTES = 100_000_000
 _WAYS = {"node": "Potluck", "single": "plain Zenoh, one put", "chunked": "plain Zenoh, a put for each MiB"}
 
 
-def pieces(context: Context) -> list[Piece]:
+def declare_pieces(context: BenchmarkContext) -> list[BenchmarkPiece]:
     repeats, times = (2, 3) if context.quick else (7, 8)
     return [
-        Piece(f"pull/{repeat}", {"bytes": _NBYTES, "times": times}, lambda: _piece(times), 8.0 + times)
+        BenchmarkPiece(f"pull/{repeat}", {"bytes": _NBYTES, "times": times}, lambda: _measure_pulls(times), 8.0 + times)
         for repeat in range(repeats)
     ]
 
 
-def _piece(times: int) -> dict[str, Any]:
+def _measure_pulls(times: int) -> dict[str, Any]:
     """The best pull each way: what else the machine does only makes one slower."""
-    found = measure(_NBYTES, times)
+    found = measure_pulls(_NBYTES, times)
     return {
         **{way: _NBYTES / min(getattr(found, way)) / 1e6 for way in _WAYS},
         "beyond_bytes": found.growth_bytes - _NBYTES,
     }
 
 
-def figures(results: Results) -> list[Figure]:
+def compute_figures(results: Results) -> list[Figure]:
     rates = {way: [float(result[way]) for result in results.values()] for way in _WAYS}
     shares = [
         100 * node / max(single, chunked)
@@ -41,23 +41,23 @@ def figures(results: Results) -> list[Figure]:
     ]
     beyond = [result["beyond_bytes"] / CHUNK_BYTES for result in results.values()]
     return [
-        of_repeats("100 MB pull, share of the better of plain Zenoh's two ways", "%", shares, goal=Goal("≥", 60.0)),
-        *(of_repeats(f"  {title}", "MB/s", rates[way]) for way, title in _WAYS.items()),
-        of_repeats(
+        figure_of_repeats("100 MB pull, share of the better of plain Zenoh's two ways", "%", shares, goal=Goal("≥", 60.0)),
+        *(figure_of_repeats(f"  {title}", "MB/s", rates[way]) for way, title in _WAYS.items()),
+        figure_of_repeats(
             "growth of the puller's memory beyond the model", "chunks", beyond, goal=Goal("≤", 2.0),
             note=f"a chunk is {CHUNK_BYTES / 2**20:g} MiB",
         ),
     ]  # fmt: skip
 
 
-def charts(results: Results) -> Sequence[Chart]:
+def build_charts(results: Results) -> Sequence[Chart]:
     best = [max(float(result[way]) for result in results.values()) for way in _WAYS]
     return [
         Chart(
             title="100 MB over loopback",
             y_label="MB/s",
             groups=list(_WAYS.values()),
-            series=[Series("best of all repeats", best)],
+            series=[ChartSeries("best of all repeats", best)],
         )
     ]
 
@@ -65,9 +65,9 @@ def charts(results: Results) -> Sequence[Chart]:
 BENCHMARK = Benchmark(
     name="transport",
     summary="how fast a model travels between two processes, against plain Zenoh",
-    pieces=pieces,
-    figures=figures,
-    charts=charts,
+    pieces=declare_pieces,
+    figures=compute_figures,
+    charts=build_charts,
     notes=(
         "Two processes, TCP over loopback, shared memory off on both sides; each repeat measures all three ways.",
         "Plain Zenoh checks and confirms nothing; ours has a checksum and a place for every chunk, and repeats what is"

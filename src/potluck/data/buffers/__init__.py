@@ -1,7 +1,15 @@
 """What a device keeps of its stream: policies, one buffer that follows them, and the account of every sample."""
 
-from potluck.data.buffers.accounts import Account
-from potluck.data.buffers.held import Held, HeldState
-from potluck.data.buffers.policies import Buffer, Persistence, Truncation, Value
+from potluck.data.buffers.buffer_policies import BufferPolicy, PersistencePolicy, TruncationPolicy, ValuePolicy
+from potluck.data.buffers.sample_account import SampleAccount
+from potluck.data.buffers.sample_buffer import SampleBuffer, SampleBufferState
 
-__all__ = ["Account", "Buffer", "Held", "HeldState", "Persistence", "Truncation", "Value"]
+__all__ = [
+    "BufferPolicy",
+    "PersistencePolicy",
+    "SampleAccount",
+    "SampleBuffer",
+    "SampleBufferState",
+    "TruncationPolicy",
+    "ValuePolicy",
+]

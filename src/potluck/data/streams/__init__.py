@@ -1,31 +1,31 @@
 """Data that streams in: how fast, from where, and what a device's loop sees of it."""
 
-from potluck.data.streams.arrivals import Arrivals
-from potluck.data.streams.feed import Feed, FeedState
-from potluck.data.streams.live import LiveFeed, Store, pour
-from potluck.data.streams.rates import Rate
-from potluck.data.streams.records import Expected, Refusals, Sample, pack, unpack
-from potluck.data.streams.replaying import Order, ReplayFeed
-from potluck.data.streams.settings import Stream
-from potluck.data.streams.sources import Inlet, Stock, StreamSource
+from potluck.data.streams.live_feed import LiveFeed, SampleStore, run_source
+from potluck.data.streams.replay_feed import ReplayFeed, ReplayOrder
+from potluck.data.streams.settings import StreamSettings
+from potluck.data.streams.sources import ReplayData, StreamIngest, StreamSource
+from potluck.data.streams.stream_arrivals import StreamArrivals
+from potluck.data.streams.stream_feed import StreamFeed, StreamFeedState
+from potluck.data.streams.stream_rates import StreamRate
+from potluck.data.streams.stream_records import RecordRefusals, SampleSpec, StreamSample, pack_record, unpack_record
 
 __all__ = [
-    "Arrivals",
-    "Expected",
-    "Feed",
-    "FeedState",
-    "Inlet",
     "LiveFeed",
-    "Order",
-    "Rate",
-    "Refusals",
+    "RecordRefusals",
+    "ReplayData",
     "ReplayFeed",
-    "Sample",
-    "Stock",
-    "Store",
-    "Stream",
+    "ReplayOrder",
+    "SampleSpec",
+    "SampleStore",
+    "StreamArrivals",
+    "StreamFeed",
+    "StreamFeedState",
+    "StreamIngest",
+    "StreamRate",
+    "StreamSample",
+    "StreamSettings",
     "StreamSource",
-    "pack",
-    "pour",
-    "unpack",
+    "pack_record",
+    "run_source",
+    "unpack_record",
 ]

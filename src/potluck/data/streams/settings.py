@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from potluck.data.buffers import Buffer, Truncation
-from potluck.data.streams.rates import Published, Rate
-from potluck.data.streams.sources import Replay, StreamSource
+from potluck.data.buffers import BufferPolicy, TruncationPolicy
+from potluck.data.streams.sources import ReplaySource, StreamSource
+from potluck.data.streams.stream_rates import ScadlesRate, StreamRate
 from potluck.errors import SettingError
-from potluck.planning.injection import Injection
+from potluck.planning.data_injection import Injection
 from potluck.settings import Settings
 from potluck.units import Bytes, Seconds
 
-__all__ = ["Stream"]
+__all__ = ["StreamSettings"]
 
 
-class Stream(Settings, frozen=True, kw_only=True):
+class StreamSettings(Settings, frozen=True, kw_only=True):
     """Without this table a device holds all of its data from the start."""
 
-    source: StreamSource = Replay()  # in live runs; the simulated world always replays
-    rate: Rate = Published()  # of a replay
-    buffer: Buffer = Truncation()
+    source: StreamSource = ReplaySource()  # in live runs; the simulated world always replays
+    rate: StreamRate = ScadlesRate()  # of a replay
+    buffer: BufferPolicy = TruncationPolicy()
     late: Seconds = Seconds("inf")  # a record older than this is dropped
     memory: Bytes = Bytes(256e6)  # the most that a live device's buffer takes
     raw_data: bool = True  # whether samples may leave the device on which they streamed in

@@ -11,10 +11,10 @@ import msgspec
 
 from potluck.settings import Part
 
-__all__ = ["All", "Barrier", "Buffered", "Progress", "Quorum", "deadline"]
+__all__ = ["AllBarrier", "Barrier", "BufferedBarrier", "QuorumBarrier", "RoundStatus", "late_after_s"]
 
 
-class Progress(msgspec.Struct, frozen=True):
+class RoundStatus(msgspec.Struct, frozen=True):
     """What a barrier may know."""
 
     now: float
@@ -27,24 +27,24 @@ class Progress(msgspec.Struct, frozen=True):
 class Barrier(Part, frozen=True, kw_only=True):
     """Opens when the round may close."""
 
-    carries: ClassVar[bool] = False  # whether work under way goes on into the next round
+    carries_over: ClassVar[bool] = False  # whether work under way goes on into the next round
 
-    def opens(self, progress: Progress) -> bool:
+    def should_close(self, progress: RoundStatus) -> bool:
         raise NotImplementedError
 
-    def look_again(self, progress: Progress) -> float:
+    def next_check_at(self, progress: RoundStatus) -> float:
         """The time at which it may open though nothing new has come in."""
         return math.inf
 
 
-class All(Barrier, frozen=True, kw_only=True, tag="all"):
+class AllBarrier(Barrier, frozen=True, kw_only=True, tag="all"):
     """When every invited device that is still here has answered."""
 
-    def opens(self, progress: Progress) -> bool:
+    def should_close(self, progress: RoundStatus) -> bool:
         return progress.working == 0 and progress.arrived > 0
 
 
-class Quorum(Barrier, frozen=True, kw_only=True, tag="quorum"):
+class QuorumBarrier(Barrier, frozen=True, kw_only=True, tag="quorum"):
     """When all have answered, or a share of them has and the others are late.
 
     Late means: later than the median of the latest updates plus `tolerance` times their median deviation.
@@ -53,32 +53,32 @@ class Quorum(Barrier, frozen=True, kw_only=True, tag="quorum"):
     share: Annotated[float, msgspec.Meta(gt=0.0, le=1.0)] = 0.8
     tolerance: Annotated[float, msgspec.Meta(ge=0.0)] = 3.0
 
-    def opens(self, progress: Progress) -> bool:
+    def should_close(self, progress: RoundStatus) -> bool:
         if progress.arrived == 0:
             return False
         wanted = self.share * (progress.arrived + progress.working)
         enough = progress.arrived >= math.ceil(wanted - 1e-9)  # 0.55 · 100 is a little above 55
-        return progress.working == 0 or (enough and progress.now >= self._late(progress))
+        return progress.working == 0 or (enough and progress.now >= self._late_at(progress))
 
-    def look_again(self, progress: Progress) -> float:
-        return self._late(progress)
+    def next_check_at(self, progress: RoundStatus) -> float:
+        return self._late_at(progress)
 
-    def _late(self, progress: Progress) -> float:
-        return progress.started + deadline(progress.durations, self.tolerance)
+    def _late_at(self, progress: RoundStatus) -> float:
+        return progress.started + late_after_s(progress.durations, self.tolerance)
 
 
-class Buffered(Barrier, frozen=True, kw_only=True, tag="buffered"):
+class BufferedBarrier(Barrier, frozen=True, kw_only=True, tag="buffered"):
     """When `size` updates are there, whatever version they started from; everyone else keeps working (FedBuff)."""
 
-    carries: ClassVar[bool] = True
+    carries_over: ClassVar[bool] = True
 
     size: Annotated[int, msgspec.Meta(ge=1)] = 4
 
-    def opens(self, progress: Progress) -> bool:
+    def should_close(self, progress: RoundStatus) -> bool:
         return progress.arrived >= self.size or (progress.working == 0 and progress.arrived > 0)
 
 
-def deadline(durations: Sequence[float], tolerance: float) -> float:
+def late_after_s(durations: Sequence[float], tolerance: float) -> float:
     """Median plus `tolerance` median absolute deviations; infinite while there is too little to go by."""
     if len(durations) < 3:
         return math.inf

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from potluck.settings import Part
 
-__all__ = ["Batching", "Fixed"]
+__all__ = ["Batching", "FixedBatching"]
 
 Indices = npt.NDArray[np.int64]
 Rng = Callable[..., np.random.Generator]
@@ -22,25 +22,25 @@ Rng = Callable[..., np.random.Generator]
 class Batching(Part, frozen=True, kw_only=True):
     """Chooses a device's mini-batches for one turn."""
 
-    def size_for(self, samples: int) -> int:
+    def batch_size_for(self, samples: int) -> int:
         """The mini-batch size of a device that holds so many samples."""
         raise NotImplementedError
 
-    def per_epoch(self, samples: int) -> int:
+    def batches_per_epoch(self, samples: int) -> int:
         """How many mini-batches go once through the data."""
-        return len(_cuts(samples, self.size_for(samples))) + 1
+        return len(_epoch_cuts(samples, self.batch_size_for(samples))) + 1
 
-    def sizes(self, samples: int, passes: int | None) -> tuple[int, ...]:
+    def turn_batch_sizes(self, samples: int, passes: int | None) -> tuple[int, ...]:
         """How large the mini-batches of a turn are."""
-        return _sizes(samples, self.size_for(samples), passes)
+        return _batch_sizes(samples, self.batch_size_for(samples), passes)
 
-    def choose(self, shard: Indices, count: int, passes: int | None, rng: Rng) -> list[Indices]:
+    def choose_batches(self, shard: Indices, count: int, passes: int | None, rng: Rng) -> list[Indices]:
         """The mini-batches of the turn after `count` earlier ones.
 
         With `passes` that many mini-batches in a fresh order, over the data as often as it takes; without, the next
         single one of an endless sequence that runs through the data in a new order each time.
         """
-        size = self.size_for(len(shard))
+        size = self.batch_size_for(len(shard))
         if passes is None:
             per_epoch = max(1, len(shard) // size)
             epoch, place = divmod(count, per_epoch)
@@ -50,29 +50,29 @@ class Batching(Part, frozen=True, kw_only=True):
         batches: list[Indices] = []
         while len(batches) < passes:
             mixed = shard[generator.permutation(len(shard))]
-            batches += [mixed[start:end] for start, end in pairwise([0, *_cuts(len(shard), size), len(shard)])]
+            batches += [mixed[start:end] for start, end in pairwise([0, *_epoch_cuts(len(shard), size), len(shard)])]
         return batches[:passes]
 
 
-class Fixed(Batching, frozen=True, kw_only=True, tag="fixed"):
+class FixedBatching(Batching, frozen=True, kw_only=True, tag="fixed"):
     """Always the same number, or all a device has if that is less."""
 
     size: Annotated[int, msgspec.Meta(ge=1)] = 32
 
-    def size_for(self, samples: int) -> int:
+    def batch_size_for(self, samples: int) -> int:
         return min(self.size, samples)
 
 
 @lru_cache(maxsize=4096)
-def _sizes(samples: int, size: int, passes: int | None) -> tuple[int, ...]:
+def _batch_sizes(samples: int, size: int, passes: int | None) -> tuple[int, ...]:
     if passes is None:
         return (size,)
-    epoch = tuple(end - start for start, end in pairwise([0, *_cuts(samples, size), samples]))
+    epoch = tuple(end - start for start, end in pairwise([0, *_epoch_cuts(samples, size), samples]))
     return (epoch * -(-passes // len(epoch)))[:passes]
 
 
 @lru_cache(maxsize=4096)
-def _cuts(samples: int, size: int) -> tuple[int, ...]:
+def _epoch_cuts(samples: int, size: int) -> tuple[int, ...]:
     """Where an epoch is cut; one sample left over joins the batch before it, since batch-norm cannot train on one."""
     cuts = list(range(size, samples, size))
     if cuts and samples - cuts[-1] == 1 and size > 1:

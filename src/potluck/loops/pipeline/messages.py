@@ -26,7 +26,7 @@ and what flows between stages is asked for again (Resend) by whoever misses it.
 from __future__ import annotations
 
 from potluck.loops.messages import Bulky, Message
-from potluck.loops.pipeline.sourcing import Held, Origin
+from potluck.loops.pipeline.layer_sources import HeldLayers, LayerOrigin
 
 __all__ = [
     "KINDS",
@@ -36,34 +36,34 @@ __all__ = [
 ]  # fmt: skip
 
 
-def _tag(name: str) -> str:
+def _wire_tag(name: str) -> str:
     """On the wire these are told from other words of the same name."""
     return f"pipeline.{name}"
 
 
-class Word(Message, frozen=True, tag=_tag):
+class PipelineMessage(Message, frozen=True, tag=_wire_tag):
     """What is said in a pipeline."""
 
 
-class Load(Bulky, frozen=True, tag=_tag):
+class PipelineBulkMessage(Bulky, frozen=True, tag=_wire_tag):
     """What is sent in a pipeline."""
 
 
-class Halt(Word, frozen=True):
+class Halt(PipelineMessage, frozen=True):
     """A new term begins: drop what is under way and what is not of this history, and tell what you have."""
 
     term: int
     terms: tuple[tuple[int, int], ...]
 
 
-class Inventory(Word, frozen=True):
+class Inventory(PipelineMessage, frozen=True):
     """The versions that a device holds."""
 
     term: int
-    held: tuple[Held, ...]
+    held: tuple[HeldLayers, ...]
 
 
-class Assign(Word, frozen=True):
+class Assign(PipelineMessage, frozen=True):
     """The layout of this term; take your layers from these origins as version `version`, which `made` made."""
 
     term: int
@@ -74,16 +74,16 @@ class Assign(Word, frozen=True):
     keepers: tuple[str, ...]
     version: int
     made: int
-    origins: tuple[Origin, ...]
+    origins: tuple[LayerOrigin, ...]
 
 
-class Ready(Word, frozen=True):
+class Ready(PipelineMessage, frozen=True):
     """I have my layers."""
 
     term: int
 
 
-class Begin(Word, frozen=True):
+class Begin(PipelineMessage, frozen=True):
     """Let the batches from `start` to just before `end` flow; answered with a Report."""
 
     term: int
@@ -91,7 +91,7 @@ class Begin(Word, frozen=True):
     end: int
 
 
-class Report(Word, frozen=True):
+class Report(PipelineMessage, frozen=True):
     """How far a stage is, and how long its latest batch took; the last one tells the loss."""
 
     term: int
@@ -101,27 +101,27 @@ class Report(Word, frozen=True):
     sent: int = 0  # bytes since the last report
 
 
-class Close(Word, frozen=True):
+class Close(PipelineMessage, frozen=True):
     """Let the stretch end: to stage 0 with no batch, as soon as possible; to the others before this batch."""
 
     term: int
     end: int | None = None
 
 
-class Closed(Word, frozen=True):
+class Closed(PipelineMessage, frozen=True):
     """Stage 0 will let no batch from `end` on into the pipeline."""
 
     term: int
     end: int
 
 
-class Inquire(Word, frozen=True):
+class Inquire(PipelineMessage, frozen=True):
     """No batch came for longer than usual: what are you doing?"""
 
     term: int
 
 
-class Doing(Word, frozen=True):
+class Doing(PipelineMessage, frozen=True):
     """What a stage waits for (from whom, the message, the part), and what it has sent and could send again.
 
     Also said by who is asked again for what it is still at.
@@ -132,19 +132,19 @@ class Doing(Word, frozen=True):
     sent: tuple[tuple[str, int], ...] = ()
 
 
-class Finish(Word, frozen=True):
+class Finish(PipelineMessage, frozen=True):
     """A stage further on is dead: let nothing more in, and apply what had passed it on its way back."""
 
     term: int
 
 
-class Stuck(Word, frozen=True):
+class Stuck(PipelineMessage, frozen=True):
     """What I wait for was to come from the dead."""
 
     term: int
 
 
-class Fetch(Word, frozen=True):
+class Fetch(PipelineMessage, frozen=True):
     """Ask for some layers."""
 
     term: int
@@ -154,13 +154,13 @@ class Fetch(Word, frozen=True):
     moments: bool = True
 
 
-class Missing(Word, frozen=True):
+class Missing(PipelineMessage, frozen=True):
     """What was asked for is not here (any more)."""
 
     term: int
 
 
-class Piece(Load, frozen=True, kw_only=True):
+class Piece(PipelineBulkMessage, frozen=True, kw_only=True):
     """Some layers of a version."""
 
     term: int
@@ -169,7 +169,7 @@ class Piece(Load, frozen=True, kw_only=True):
     version: int
 
 
-class Activation(Load, frozen=True, kw_only=True):
+class Activation(PipelineBulkMessage, frozen=True, kw_only=True):
     """A part on its way forward, and the version of the weights that it met on stage 0."""
 
     term: int
@@ -177,21 +177,21 @@ class Activation(Load, frozen=True, kw_only=True):
     version: int
 
 
-class Labels(Load, frozen=True, kw_only=True):
+class Labels(PipelineBulkMessage, frozen=True, kw_only=True):
     """A part's targets, straight to the last stage."""
 
     term: int
     part: int
 
 
-class Gradient(Load, frozen=True, kw_only=True):
+class Gradient(PipelineBulkMessage, frozen=True, kw_only=True):
     """A part on its way back."""
 
     term: int
     part: int
 
 
-class Resend(Word, frozen=True):
+class Resend(PipelineMessage, frozen=True):
     """What I wait for has not come."""
 
     term: int
@@ -199,7 +199,7 @@ class Resend(Word, frozen=True):
     part: int
 
 
-class Replica(Load, frozen=True, kw_only=True):
+class Replica(PipelineBulkMessage, frozen=True, kw_only=True):
     """Piece `place` of `count` of a copy of a version, or (`step`) of the step that leads to it from the one before."""
 
     term: int
@@ -212,7 +212,7 @@ class Replica(Load, frozen=True, kw_only=True):
     step: bool = False
 
 
-class Kept(Word, frozen=True):
+class Kept(PipelineMessage, frozen=True):
     """The copy is whole and kept, by whoever says so."""
 
     term: int
@@ -222,14 +222,14 @@ class Kept(Word, frozen=True):
     whole: bool = True  # else the step could not be applied: send the version
 
 
-class Secure(Word, frozen=True):
+class Secure(PipelineMessage, frozen=True):
     """Every layer of this version is held twice: older copies can go."""
 
     term: int
     version: int
 
 
-class Refused(Word, frozen=True):
+class Refused(PipelineMessage, frozen=True):
     """What a device sent cannot be used, and why; said by who got it to the coordinator, and by that to the device."""
 
     term: int
@@ -237,7 +237,7 @@ class Refused(Word, frozen=True):
     reason: str
 
 
-class Examine(Word, frozen=True):
+class Examine(PipelineMessage, frozen=True):
     """Measure the model on so many held-out batches; a new attempt makes the one before void."""
 
     term: int
@@ -245,7 +245,7 @@ class Examine(Word, frozen=True):
     batches: int
 
 
-class Exam(Load, frozen=True, kw_only=True):
+class Exam(PipelineBulkMessage, frozen=True, kw_only=True):
     """A held-out batch on its way forward."""
 
     term: int
@@ -253,7 +253,7 @@ class Exam(Load, frozen=True, kw_only=True):
     number: int
 
 
-class ExamLabels(Load, frozen=True, kw_only=True):
+class ExamLabels(PipelineBulkMessage, frozen=True, kw_only=True):
     """Its targets, straight to the last stage."""
 
     term: int
@@ -261,7 +261,7 @@ class ExamLabels(Load, frozen=True, kw_only=True):
     number: int
 
 
-class Scored(Word, frozen=True):
+class Scored(PipelineMessage, frozen=True):
     """Sums over all held-out samples; `right` is below 0 where the targets are no classes."""
 
     term: int
@@ -271,4 +271,4 @@ class Scored(Word, frozen=True):
     count: int
 
 
-KINDS: tuple[type[Message], ...] = (*Word.__subclasses__(), *Load.__subclasses__())
+KINDS: tuple[type[Message], ...] = (*PipelineMessage.__subclasses__(), *PipelineBulkMessage.__subclasses__())

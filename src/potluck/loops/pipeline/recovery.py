@@ -7,11 +7,11 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from potluck.loops.pipeline.planner import Plan, Planner
+from potluck.loops.pipeline.pipeline_planner import PipelinePlan, PipelinePlanner
 from potluck.planning.partition import ShortMemoryError
 from potluck.settings import Part
 
-__all__ = ["Neighbour", "Recovery", "Repartition", "Restart"]
+__all__ = ["NeighbourRecovery", "Recovery", "RepartitionRecovery", "RestartRecovery"]
 
 
 class Recovery(Part, frozen=True, kw_only=True):
@@ -26,40 +26,44 @@ class Recovery(Part, frozen=True, kw_only=True):
     consistent: bool = True
 
     @property
-    def from_archive(self) -> bool:
+    def restores_checkpoint(self) -> bool:
         """Whether all goes back to the latest checkpoint."""
         return False
 
-    def layout(self, planner: Planner, old: Plan | None, candidates: Sequence[str]) -> Plan:
+    def plan_recovery(
+        self, planner: PipelinePlanner, old: PipelinePlan | None, candidates: Sequence[str]
+    ) -> PipelinePlan:
         """Who gets which layers, from those who are here."""
-        return planner.plan(candidates)
+        return planner.plan_layout(candidates)
 
 
-class Repartition(Recovery, frozen=True, kw_only=True, tag="repartition"):
+class RepartitionRecovery(Recovery, frozen=True, kw_only=True, tag="repartition"):
     """All layers are laid out anew over those who are left."""
 
 
-class Neighbour(Recovery, frozen=True, kw_only=True, tag="neighbour"):
+class NeighbourRecovery(Recovery, frozen=True, kw_only=True, tag="neighbour"):
     """The next stage takes over the layers of the dead one, as in ResPipe; all is laid out anew where it lacks room."""
 
-    def layout(self, planner: Planner, old: Plan | None, candidates: Sequence[str]) -> Plan:
+    def plan_recovery(
+        self, planner: PipelinePlanner, old: PipelinePlan | None, candidates: Sequence[str]
+    ) -> PipelinePlan:
         if old is None or old.order[0] not in candidates:
-            return planner.plan(candidates)
+            return planner.plan_layout(candidates)
         try:
-            return planner.fixed(*without(old.cuts, old.order, candidates))
+            return planner.plan_fixed_layout(*layout_without(old.cuts, old.order, candidates))
         except ShortMemoryError:
-            return planner.plan(candidates)
+            return planner.plan_layout(candidates)
 
 
-class Restart(Recovery, frozen=True, kw_only=True, tag="restart"):
+class RestartRecovery(Recovery, frozen=True, kw_only=True, tag="restart"):
     """Everybody goes back to the latest checkpoint."""
 
     @property
-    def from_archive(self) -> bool:
+    def restores_checkpoint(self) -> bool:
         return True
 
 
-def without(
+def layout_without(
     cuts: Sequence[int], order: Sequence[str], alive: Collection[str]
 ) -> tuple[tuple[int, ...], tuple[str, ...]]:
     """The layout in which a dead stage's layers belong to the next stage that lives, at the end to the one before."""

@@ -15,7 +15,7 @@ import msgspec
 from potluck.settings import Part
 from potluck.units import Bytes
 
-__all__ = ["Incremental", "NoReplication", "Periodic", "Replication", "pick"]
+__all__ = ["IncrementalReplication", "NoReplication", "PeriodicReplication", "Replication", "next_version_to_copy"]
 
 _RAREST = 100
 
@@ -28,7 +28,7 @@ class Replication(Part, frozen=True, kw_only=True):
     optimizer_state: bool = True  # whether copies hold what the optimizer remembers
     chunk: Bytes = Bytes(256_000)  # a copy travels in pieces of this size, each when the link is idle
 
-    def stride(self, step_s: float, version_s: float, idle_s: float) -> int:
+    def copy_stride(self, step_s: float, version_s: float, idle_s: float) -> int:
         """Every how many batches a copy goes to the next stage (0: never).
 
         A step takes so long to send, a whole version so long, and the link is idle for so long in every batch.
@@ -40,7 +40,7 @@ class Replication(Part, frozen=True, kw_only=True):
         return 0
 
     @property
-    def by_steps(self) -> bool:
+    def sends_steps(self) -> bool:
         """Whether a copy may be brought up to date by sending the step instead of the version."""
         return False
 
@@ -48,30 +48,30 @@ class Replication(Part, frozen=True, kw_only=True):
 class NoReplication(Replication, frozen=True, kw_only=True, tag="none"):
     """Nobody but the owner; a death goes back to the latest checkpoint."""
 
-    def stride(self, step_s: float, version_s: float, idle_s: float) -> int:
+    def copy_stride(self, step_s: float, version_s: float, idle_s: float) -> int:
         return 0
 
 
-class Periodic(Replication, frozen=True, kw_only=True, tag="periodic"):
+class PeriodicReplication(Replication, frozen=True, kw_only=True, tag="periodic"):
     """Along the chain every `chain` batches, to the coordinator every `central`."""
 
     chain: Count = 100
     central: Count = 200
 
-    def stride(self, step_s: float, version_s: float, idle_s: float) -> int:
+    def copy_stride(self, step_s: float, version_s: float, idle_s: float) -> int:
         return self.chain
 
     def central_stride(self) -> int:
         return self.central
 
 
-class Incremental(Replication, frozen=True, kw_only=True, tag="incremental"):
+class IncrementalReplication(Replication, frozen=True, kw_only=True, tag="incremental"):
     """Along the chain after every batch, or every so many that the idle time of the links is enough."""
 
     central: Count = 0
     share: Annotated[float, msgspec.Meta(gt=0.0, le=1.0)] = 0.9  # of the links' idle time that copies may take
 
-    def stride(self, step_s: float, version_s: float, idle_s: float) -> int:
+    def copy_stride(self, step_s: float, version_s: float, idle_s: float) -> int:
         room = self.share * idle_s
         if step_s <= room:
             return 1
@@ -81,11 +81,11 @@ class Incremental(Replication, frozen=True, kw_only=True, tag="incremental"):
         return self.central
 
     @property
-    def by_steps(self) -> bool:
+    def sends_steps(self) -> bool:
         return True
 
 
-def pick(waiting: Iterable[int], stride: int) -> int | None:
+def next_version_to_copy(waiting: Iterable[int], stride: int) -> int | None:
     """Which of the marks that wait to be copied goes next: one that others who lag behind pick as well.
 
     That is the roundest number, the newest among equals. Who keeps up copies them all.

@@ -6,11 +6,11 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from potluck.loops.pipeline.courses import OneFOneB, Timetable
-from potluck.loops.pipeline.layouts import Optimal, Partitioning
-from potluck.loops.pipeline.recovery import Recovery, Repartition
-from potluck.loops.pipeline.replication import Incremental, Replication
-from potluck.model.optimizers import Constant, Optimizer, Schedule, Sgd
+from potluck.loops.pipeline.partitioning import OptimalPartitioning, Partitioning
+from potluck.loops.pipeline.recovery import Recovery, RepartitionRecovery
+from potluck.loops.pipeline.replication import IncrementalReplication, Replication
+from potluck.loops.pipeline.stage_schedules import OneFOneBSchedule, PipelineSchedule
+from potluck.model.optimizers import ConstantSchedule, LearningRateSchedule, Optimizer, Sgd
 from potluck.settings import Settings
 from potluck.units import Seconds
 
@@ -36,14 +36,14 @@ class Pipeline(Settings, frozen=True, kw_only=True):
     """`[pipeline]`: the layers are laid out over the devices, and batches flow through them."""
 
     batch: Annotated[int, msgspec.Meta(ge=1)] = 128
-    schedule: Timetable = OneFOneB()
-    partition: Partitioning = Optimal()
+    schedule: PipelineSchedule = OneFOneBSchedule()
+    partition: Partitioning = OptimalPartitioning()
     between: Literal["layers", "blocks"] = "layers"  # where cuts may lie: blocks are the model's own outer modules
-    replication: Replication = Incremental()
-    recovery: Recovery = Repartition()
+    replication: Replication = IncrementalReplication()
+    recovery: Recovery = RepartitionRecovery()
     adaptation: Adaptation = Adaptation()
     optimizer: Optimizer = Sgd(lr=0.05, momentum=0.9)
-    lr_schedule: Schedule = Constant()
+    lr_schedule: LearningRateSchedule = ConstantSchedule()
     evaluation: Literal["coordinator", "pipeline"] = "coordinator"  # who measures the model, where that is due
     central: str = ""  # the device that holds the data and is stage 0; the first of the fleet by default
     sources: tuple[str, ...] = ()  # other devices that hold the data too, and may take its place

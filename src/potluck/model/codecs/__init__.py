@@ -8,14 +8,25 @@ adaptive  top-k while that loses little of the gradient, else everything (ScaDLE
 graded    as few as lose no more than asked
 """
 
-from potluck.model.codecs.adaptive import Adaptive
-from potluck.model.codecs.codec import WHOLE, Codec
-from potluck.model.codecs.dense import Dense
-from potluck.model.codecs.fp16 import Fp16
-from potluck.model.codecs.graded import Graded
-from potluck.model.codecs.int8 import Int8
-from potluck.model.codecs.memory import Memory
-from potluck.model.codecs.sparse import Sparse
-from potluck.model.codecs.topk import TopK
+from potluck.model.codecs.adaptive_codec import AdaptiveCodec
+from potluck.model.codecs.codec_interface import WHOLE, Codec
+from potluck.model.codecs.codec_state import CodecState
+from potluck.model.codecs.dense_codec import DenseCodec
+from potluck.model.codecs.fp16_codec import Fp16Codec
+from potluck.model.codecs.graded_codec import GradedCodec
+from potluck.model.codecs.int8_codec import Int8Codec
+from potluck.model.codecs.sparse_codec import SparseCodec
+from potluck.model.codecs.top_k_codec import TopKCodec
 
-__all__ = ["WHOLE", "Adaptive", "Codec", "Dense", "Fp16", "Graded", "Int8", "Memory", "Sparse", "TopK"]
+__all__ = [
+    "WHOLE",
+    "AdaptiveCodec",
+    "Codec",
+    "CodecState",
+    "DenseCodec",
+    "Fp16Codec",
+    "GradedCodec",
+    "Int8Codec",
+    "SparseCodec",
+    "TopKCodec",
+]

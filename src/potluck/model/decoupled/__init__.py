@@ -3,42 +3,42 @@
 decouple ──▶ Grouped ──submodel──▶ trained by devices ──harvest──▶ Grouped ──calibrate──▶ assemble ──▶ save
 """
 
-from potluck.model.decoupled.batches import balanced, counts_of
-from potluck.model.decoupled.calibration import Calibration, calibrate
+from potluck.model.decoupled.assembled_file import load, save
+from potluck.model.decoupled.balanced_sampling import balanced_batches, expected_class_counts
+from potluck.model.decoupled.class_statistics import ClassStatistics, describe_classes, draw_features, pool_statistics
+from potluck.model.decoupled.contribution_merge import Contribution, ContributionReport, merge_contributions
 from potluck.model.decoupled.decouple import Variant, decouple
-from potluck.model.decoupled.files import load, save
-from potluck.model.decoupled.grouped import Assembled, Grouped, Plan, Submodel
-from potluck.model.decoupled.harvest import Contribution, Harvest, harvest
-from potluck.model.decoupled.line import costs, straighten
-from potluck.model.decoupled.losses import GroupLoss
-from potluck.model.decoupled.places import places
-from potluck.model.decoupled.statistics import ClassStatistics, describe_classes, draw, pool
-from potluck.model.decoupled.training import features_of, fit
+from potluck.model.decoupled.group_calibration import CalibrationReport, calibrate_groups
+from potluck.model.decoupled.group_loss import GroupLoss
+from potluck.model.decoupled.group_training import fit, trunk_features
+from potluck.model.decoupled.grouped_network import AssembledNetwork, GroupedNetwork, GroupedNetworkSpec, GroupSubmodel
+from potluck.model.decoupled.sequential_layers import layer_costs, trace_sequential
+from potluck.model.decoupled.submodel_indices import indices_in_whole
 
 __all__ = [
-    "Assembled",
-    "Calibration",
+    "AssembledNetwork",
+    "CalibrationReport",
     "ClassStatistics",
     "Contribution",
+    "ContributionReport",
     "GroupLoss",
-    "Grouped",
-    "Harvest",
-    "Plan",
-    "Submodel",
+    "GroupSubmodel",
+    "GroupedNetwork",
+    "GroupedNetworkSpec",
     "Variant",
-    "balanced",
-    "calibrate",
-    "costs",
-    "counts_of",
+    "balanced_batches",
+    "calibrate_groups",
     "decouple",
     "describe_classes",
-    "draw",
-    "features_of",
+    "draw_features",
+    "expected_class_counts",
     "fit",
-    "harvest",
+    "indices_in_whole",
+    "layer_costs",
     "load",
-    "places",
-    "pool",
+    "merge_contributions",
+    "pool_statistics",
     "save",
-    "straighten",
+    "trace_sequential",
+    "trunk_features",
 ]

@@ -14,27 +14,35 @@ from torch import Tensor, nn
 
 from potluck import seeds
 from potluck.errors import ModelError
-from potluck.model.decoupled.attribution import Measure, Owners, attributed, in_order
-from potluck.model.decoupled.blueprint import Stage, describe
-from potluck.model.decoupled.grouped import Grouped, Plan
-from potluck.model.decoupled.line import Step, costs, is_mixing, straighten, trunk_steps
+from potluck.model.decoupled.channel_attribution import Measure, Owners, assign_by_attribution, assign_in_order
+from potluck.model.decoupled.grouped_network import GroupedNetwork, GroupedNetworkSpec
+from potluck.model.decoupled.layer_spec import LayerSpec, describe_layer
+from potluck.model.decoupled.sequential_layers import (
+    SequentialLayer,
+    layer_costs,
+    mixes_channels,
+    trace_sequential,
+    trunk_length,
+)
 from potluck.planning.groups import Groups, check_groups
 
-__all__ = ["Piece", "Variant", "decouple", "pieces"]
+__all__ = ["LayerSlice", "Variant", "decouple", "group_slices"]
 
 Variant = Literal["structural", "attributed"]
 
 
-class Piece(NamedTuple):
+class LayerSlice(NamedTuple):
     """What one group keeps of a layer: some of its inputs and outputs; a head gets one output more, for "other"."""
 
-    step: Step
+    step: SequentialLayer
     inputs: Tensor
     outputs: Tensor
     head: bool
 
-    def stage(self) -> Stage:
-        return describe(self.step.name, self.step.layer).resized(len(self.inputs), len(self.outputs) + self.head)
+    def layer_spec(self) -> LayerSpec:
+        return describe_layer(self.step.name, self.step.layer).with_widths(
+            len(self.inputs), len(self.outputs) + self.head
+        )
 
 
 def decouple(
@@ -49,87 +57,95 @@ def decouple(
     normalised: bool = True,
     frozen: bool = False,
     seed: int = 0,
-) -> Grouped:
+) -> GroupedNetwork:
     """The network as a trunk of `depth` layers and one group for each set of classes.
 
     `samples` and `measure` are for attribution; `normalised` makes logits comparable (see `readout`); a `frozen` trunk
     is trained by nobody.
     """
-    steps = straighten(module, tuple(shape))
+    steps = trace_sequential(module, tuple(shape))
     found = check_groups(groups, steps[-1].outputs)
-    end = trunk_steps(steps, depth)
+    end = trunk_length(steps, depth)
     _check_convolutions(steps[end:])
     if variant == "structural":
-        owners = in_order(steps[end:], len(found))
+        owners = assign_in_order(steps[end:], len(found))
     else:
-        owners = attributed(steps, end, found, samples, measure)
-    branches = [list(pieces(steps[end:], owners, found, group)) for group in range(len(found))]
+        owners = assign_by_attribution(steps, end, found, samples, measure)
+    branches = [list(group_slices(steps[end:], owners, found, group)) for group in range(len(found))]
     where = next(module.parameters()).device
     with where:
-        grouped = Grouped(_plan(steps[:end], branches, found, shape, depth, normalised), costs(steps), frozen)
+        grouped = GroupedNetwork(
+            _network_spec(steps[:end], branches, found, shape, depth, normalised), layer_costs(steps), frozen
+        )
     if where.type == "meta":  # a network of sizes only
         return grouped
     with torch.no_grad():
-        _fill(grouped, steps[:end], branches, fresh=variant == "structural", seed=seed)
+        _fill_weights(grouped, steps[:end], branches, fresh=variant == "structural", seed=seed)
     return grouped
 
 
-def pieces(steps: Sequence[Step], owners: Owners, groups: Groups, group: int) -> Iterator[Piece]:
+def group_slices(steps: Sequence[SequentialLayer], owners: Owners, groups: Groups, group: int) -> Iterator[LayerSlice]:
     """The layers of one group, from the trunk's features to its logits."""
     kept = torch.arange(steps[0].width)
     for step in steps:
         outputs = kept
         if step is steps[-1]:
             outputs = torch.tensor(groups[group])
-        elif is_mixing(step):
+        elif mixes_channels(step):
             outputs = torch.nonzero(owners[step.name] == group).reshape(-1)
         elif isinstance(step.layer, nn.Flatten):
             outputs = (kept[:, None] * step.positions + torch.arange(step.positions)).reshape(-1)
-        yield Piece(step, kept, outputs, step is steps[-1])
+        yield LayerSlice(step, kept, outputs, step is steps[-1])
         kept = outputs
 
 
-def _check_convolutions(steps: Sequence[Step]) -> None:
+def _check_convolutions(steps: Sequence[SequentialLayer]) -> None:
     for step in steps:
-        grouped = is_mixing(step) and getattr(step.layer, "groups", 1) != 1
+        grouped = mixes_channels(step) and getattr(step.layer, "groups", 1) != 1
         if grouped:
             raise ModelError(
                 f"layer {step.source!r} has groups of its own and cannot be divided; choose a larger depth"
             )
 
 
-def _plan(
-    trunk: Sequence[Step],
-    branches: Sequence[Sequence[Piece]],
+def _network_spec(
+    trunk: Sequence[SequentialLayer],
+    branches: Sequence[Sequence[LayerSlice]],
     groups: Groups,
     shape: Sequence[int],
     depth: int,
     normalised: bool,
-) -> Plan:
-    return Plan(
+) -> GroupedNetworkSpec:
+    return GroupedNetworkSpec(
         shape=tuple(shape),
         groups=groups,
         depth=depth,
-        trunk=tuple(describe(step.name, step.layer) for step in trunk),
-        branches=tuple(tuple(piece.stage() for piece in branch) for branch in branches),
+        trunk=tuple(describe_layer(step.name, step.layer) for step in trunk),
+        branches=tuple(tuple(piece.layer_spec() for piece in branch) for branch in branches),
         normalised=normalised,
     )
 
 
-def _fill(grouped: Grouped, trunk: Sequence[Step], branches: Sequence[Sequence[Piece]], fresh: bool, seed: int) -> None:
+def _fill_weights(
+    grouped: GroupedNetwork,
+    trunk: Sequence[SequentialLayer],
+    branches: Sequence[Sequence[LayerSlice]],
+    fresh: bool,
+    seed: int,
+) -> None:
     for step in trunk:
         grouped.trunk.get_submodule(step.name).load_state_dict(step.layer.state_dict())
     for number, branch in enumerate(branches):
-        draws = torch.Generator().manual_seed(seeds.child(seed, "group", number))
+        draws = torch.Generator().manual_seed(seeds.child_seed(seed, "group", number))
         for piece in branch:
-            layer = grouped.branch(number).stages.get_submodule(piece.step.name)
+            layer = grouped.group_branch(number).stages.get_submodule(piece.step.name)
             if fresh:
-                _draw(layer, piece.head, draws)
+                _draw_weights(layer, piece.head, draws)
             else:
-                _take(layer, piece)
+                _copy_weights(layer, piece)
 
 
-def _draw(layer: nn.Module, head: bool, draws: torch.Generator) -> None:
+def _draw_weights(layer: nn.Module, head: bool, draws: torch.Generator) -> None:
     """First weights by what comes in (He), since a narrow layer needs larger ones; a head begins undecided."""
     if isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Linear):
         inputs = layer.weight[0].numel()
@@ -138,7 +154,7 @@ def _draw(layer: nn.Module, head: bool, draws: torch.Generator) -> None:
             layer.bias.zero_()
 
 
-def _take(layer: nn.Module, piece: Piece) -> None:
+def _copy_weights(layer: nn.Module, piece: LayerSlice) -> None:
     """The kept entries of the original layer; a head's "other" begins at zero."""
     original = dict(piece.step.layer.state_dict())
     for name, mine in layer.state_dict().items():
@@ -147,7 +163,7 @@ def _take(layer: nn.Module, piece: Piece) -> None:
             mine.copy_(theirs)
             continue
         rows = theirs[piece.outputs]
-        if is_mixing(piece.step) and theirs.dim() > 1:
+        if mixes_channels(piece.step) and theirs.dim() > 1:
             rows = rows[:, piece.inputs]
         mine.zero_()
         mine[: len(rows)].copy_(rows)

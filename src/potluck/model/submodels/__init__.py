@@ -1,27 +1,27 @@
 """Sub-models by width: fewer channels of the same network, trained at the speed of a smaller one."""
 
-from potluck.model.submodels.calibration import calibrate
-from potluck.model.submodels.parts import Carver, Choice, Pulled, Submodel, Whole
-from potluck.model.submodels.selection import Selection, Subsets
-from potluck.model.submodels.small import Small, Smalls, small_model
-from potluck.model.submodels.width import ChannelSet, Width, width
-from potluck.model.submodels.workshop import Loan, Workshop
+from potluck.model.submodels.narrow_replica import NarrowReplica, NarrowReplicaCache, build_small_model
+from potluck.model.submodels.norm_calibration import calibrate_norms
+from potluck.model.submodels.slimmable_model import ChannelSet, SlimmableModel, trace_slimmable
+from potluck.model.submodels.submodel_parts import RoundSubmodel, Submodel, WholeModel, WidthChoice, WidthSampler
+from potluck.model.submodels.submodel_selection import SubmodelSelection, Subsets
+from potluck.model.submodels.width_workspace import WidthSubmodel, WidthWorkspace
 
 __all__ = [
-    "Carver",
     "ChannelSet",
-    "Choice",
-    "Loan",
-    "Pulled",
-    "Selection",
-    "Small",
-    "Smalls",
+    "NarrowReplica",
+    "NarrowReplicaCache",
+    "RoundSubmodel",
+    "SlimmableModel",
     "Submodel",
+    "SubmodelSelection",
     "Subsets",
-    "Whole",
-    "Width",
-    "Workshop",
-    "calibrate",
-    "small_model",
-    "width",
+    "WholeModel",
+    "WidthChoice",
+    "WidthSampler",
+    "WidthSubmodel",
+    "WidthWorkspace",
+    "build_small_model",
+    "calibrate_norms",
+    "trace_slimmable",
 ]

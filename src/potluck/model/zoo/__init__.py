@@ -12,39 +12,39 @@ from __future__ import annotations
 from torch import nn
 
 from potluck.errors import ModelError
-from potluck.model.zoo.catalogue import CATALOGUE, Entry
-from potluck.model.zoo.options import Builder, checked, did_you_mean, known_options
+from potluck.model.zoo.builder_options import Builder, check_options, did_you_mean, known_options
+from potluck.model.zoo.model_catalogue import CATALOGUE, ModelEntry
 
-__all__ = ["Entry", "build", "entry", "names", "options"]
+__all__ = ["ModelEntry", "build_model", "model_entry", "model_names", "model_options"]
 
 
-def build(name: str, *, classes: int | None = None, channels: int | None = None, **options: object) -> nn.Module:
+def build_model(name: str, *, classes: int | None = None, channels: int | None = None, **options: object) -> nn.Module:
     """The network with fresh weights from torch's global generator; ModelError if the name or an option is wrong."""
-    entry, builder = _find(name)
+    entry, builder = _find_model(name)
     wanted: dict[str, object] = {
         "classes": entry.classes if classes is None else classes,
         "channels": entry.shape[0] if channels is None else channels,
         **options,
     }
-    return builder(**checked(name, builder, wanted))
+    return builder(**check_options(name, builder, wanted))
 
 
-def entry(name: str) -> Entry:
+def model_entry(name: str) -> ModelEntry:
     """What is known of a network without building it."""
-    return _find(name)[0]
+    return _find_model(name)[0]
 
 
-def names() -> tuple[str, ...]:
+def model_names() -> tuple[str, ...]:
     """All names, in the order of the catalogue."""
     return tuple(CATALOGUE)
 
 
-def options(name: str) -> tuple[str, ...]:
+def model_options(name: str) -> tuple[str, ...]:
     """The names of the options that `build` takes for this network."""
-    return known_options(_find(name)[1])
+    return known_options(_find_model(name)[1])
 
 
-def _find(name: str) -> tuple[Entry, Builder]:
+def _find_model(name: str) -> tuple[ModelEntry, Builder]:
     if name not in CATALOGUE:
         raise ModelError(f"no model {name!r}; choose from {', '.join(CATALOGUE)}{did_you_mean(name, CATALOGUE)}")
     return CATALOGUE[name]

@@ -8,35 +8,35 @@ from __future__ import annotations
 
 from torch import nn
 
-from potluck.model.zoo.blocks import Named, classifier, dropout_if, row
-from potluck.model.zoo.options import Count, Share
-from potluck.model.zoo.weights import he
+from potluck.model.zoo.builder_options import Count, Share
+from potluck.model.zoo.network_blocks import Named, classifier_head, named_sequential, optional_dropout
+from potluck.model.zoo.weight_init import init_he
 
-__all__ = ["cifar", "imagenet"]
+__all__ = ["build_cifar", "build_imagenet"]
 
 
-def imagenet(*, classes: Count, channels: Count, dropout: Share = 0.5) -> nn.Module:
+def build_imagenet(*, classes: Count, channels: Count, dropout: Share = 0.5) -> nn.Module:
     """Large pictures (at least 63×63); two hidden layers of 4096."""
-    return he(
-        row(
+    return init_he(
+        named_sequential(
             [
-                *_convolutions(channels, padding=2, pool=3),
+                *_conv_layers(channels, padding=2, pool=3),
                 ("average", nn.AdaptiveAvgPool2d(6)),
                 ("flatten", nn.Flatten()),
-                *_hidden(1, 256 * 36, dropout),
-                *_hidden(2, 4096, dropout),
+                *_hidden_layer(1, 256 * 36, dropout),
+                *_hidden_layer(2, 4096, dropout),
                 ("classifier", nn.Linear(4096, classes)),
             ]
         )
     )
 
 
-def cifar(*, classes: Count, channels: Count) -> nn.Module:
+def build_cifar(*, classes: Count, channels: Count) -> nn.Module:
     """Pictures of 32×32; one linear layer."""
-    return he(row([*_convolutions(channels, padding=5, pool=2), *classifier(256, classes)]))
+    return init_he(named_sequential([*_conv_layers(channels, padding=5, pool=2), *classifier_head(256, classes)]))
 
 
-def _convolutions(channels: int, *, padding: int, pool: int) -> list[Named]:
+def _conv_layers(channels: int, *, padding: int, pool: int) -> list[Named]:
     return [
         ("conv1", nn.Conv2d(channels, 64, 11, stride=4, padding=padding)),
         ("relu1", nn.ReLU()),
@@ -54,6 +54,6 @@ def _convolutions(channels: int, *, padding: int, pool: int) -> list[Named]:
     ]
 
 
-def _hidden(index: int, inputs: int, dropout: float) -> list[Named]:
-    layers = [*dropout_if(dropout), ("linear", nn.Linear(inputs, 4096)), ("relu", nn.ReLU())]
+def _hidden_layer(index: int, inputs: int, dropout: float) -> list[Named]:
+    layers = [*optional_dropout(dropout), ("linear", nn.Linear(inputs, 4096)), ("relu", nn.ReLU())]
     return [(f"hidden{index}_{name}", layer) for name, layer in layers]

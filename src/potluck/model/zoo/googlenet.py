@@ -10,17 +10,17 @@ from typing import Literal, NamedTuple
 
 from torch import Tensor, nn
 
-from potluck.model.zoo.blocks import Concat, Named, classifier, conv_bn, row
-from potluck.model.zoo.options import Count, Share
-from potluck.model.zoo.weights import he
+from potluck.model.zoo.builder_options import Count, Share
+from potluck.model.zoo.network_blocks import Concat, Named, classifier_head, conv_bn, named_sequential
+from potluck.model.zoo.weight_init import init_he
 
-__all__ = ["Headed", "googlenet"]
+__all__ = ["Headed", "build_googlenet"]
 
 Largest = Literal[3, 5]
 EPS = 1e-3
 
 
-class Inception(NamedTuple):
+class InceptionWidths(NamedTuple):
     """Filters of one module: 1×1; 3×3 and its reduction; the largest kernel and its reduction; behind the pooling."""
 
     single: int
@@ -35,15 +35,15 @@ class Inception(NamedTuple):
         return self.single + self.middle + self.largest + self.pooled
 
 
-THIRD = {"3a": Inception(64, 96, 128, 16, 32, 32), "3b": Inception(128, 128, 192, 32, 96, 64)}
+THIRD = {"3a": InceptionWidths(64, 96, 128, 16, 32, 32), "3b": InceptionWidths(128, 128, 192, 32, 96, 64)}
 FOURTH = {
-    "4a": Inception(192, 96, 208, 16, 48, 64),
-    "4b": Inception(160, 112, 224, 24, 64, 64),
-    "4c": Inception(128, 128, 256, 24, 64, 64),
-    "4d": Inception(112, 144, 288, 32, 64, 64),
-    "4e": Inception(256, 160, 320, 32, 128, 128),
+    "4a": InceptionWidths(192, 96, 208, 16, 48, 64),
+    "4b": InceptionWidths(160, 112, 224, 24, 64, 64),
+    "4c": InceptionWidths(128, 128, 256, 24, 64, 64),
+    "4d": InceptionWidths(112, 144, 288, 32, 64, 64),
+    "4e": InceptionWidths(256, 160, 320, 32, 128, 128),
 }
-FIFTH = {"5a": Inception(256, 160, 320, 32, 128, 128), "5b": Inception(384, 192, 384, 48, 128, 128)}
+FIFTH = {"5a": InceptionWidths(256, 160, 320, 32, 128, 128), "5b": InceptionWidths(384, 192, 384, 48, 128, 128)}
 
 
 class Headed(nn.Module):
@@ -64,7 +64,7 @@ class Headed(nn.Module):
         return (out, self.head2(late), self.head1(early)) if self.training else out
 
 
-def googlenet(
+def build_googlenet(
     *,
     classes: Count,
     channels: Count,
@@ -73,15 +73,23 @@ def googlenet(
     dropout: Share = 0.2,
 ) -> nn.Module:
     """Nine inception modules; with `auxiliary` a `Headed` network."""
-    layers = [*_stem(channels), *_modules(192, largest_kernel), *classifier(1024, classes, dropout)]
+    layers = [
+        *_stem_layers(channels),
+        *_inception_modules(192, largest_kernel),
+        *classifier_head(1024, classes, dropout),
+    ]
     if not auxiliary:
-        return he(row(layers))
+        return init_he(named_sequential(layers))
     ends = [index for index, (name, _) in enumerate(layers, start=1) if name in ("inception4a", "inception4d")]
-    parts = (row(layers[: ends[0]]), row(layers[ends[0] : ends[1]]), row(layers[ends[1] :]))
-    return he(Headed(parts, (_head(512, classes), _head(528, classes))))
+    parts = (
+        named_sequential(layers[: ends[0]]),
+        named_sequential(layers[ends[0] : ends[1]]),
+        named_sequential(layers[ends[1] :]),
+    )
+    return init_he(Headed(parts, (_auxiliary_head(512, classes), _auxiliary_head(528, classes))))
 
 
-def _stem(channels: int) -> list[Named]:
+def _stem_layers(channels: int) -> list[Named]:
     return [
         ("first", conv_bn(channels, 64, 7, stride=2, eps=EPS)),
         ("pool1", nn.MaxPool2d(3, stride=2, ceil_mode=True)),
@@ -91,19 +99,19 @@ def _stem(channels: int) -> list[Named]:
     ]
 
 
-def _modules(inputs: int, largest_kernel: Largest) -> list[Named]:
+def _inception_modules(inputs: int, largest_kernel: Largest) -> list[Named]:
     layers: list[Named] = []
     for name, widths in (THIRD | FOURTH | FIFTH).items():
         if name == "4a":
             layers.append(("pool3", nn.MaxPool2d(3, stride=2, ceil_mode=True)))
         if name == "5a":
             layers.append(("pool4", nn.MaxPool2d(2, stride=2, ceil_mode=True)))
-        layers.append((f"inception{name}", _inception(inputs, widths, largest_kernel)))
+        layers.append((f"inception{name}", _inception_module(inputs, widths, largest_kernel)))
         inputs = widths.filters
     return layers
 
 
-def _inception(inputs: int, widths: Inception, largest_kernel: Largest) -> Concat:
+def _inception_module(inputs: int, widths: InceptionWidths, largest_kernel: Largest) -> Concat:
     reduce, reduce_largest = (conv_bn(inputs, width, 1, eps=EPS) for width in (widths.reduce, widths.reduce_largest))
     return Concat(
         conv_bn(inputs, widths.single, 1, eps=EPS),
@@ -113,8 +121,8 @@ def _inception(inputs: int, widths: Inception, largest_kernel: Largest) -> Conca
     )
 
 
-def _head(inputs: int, classes: int) -> nn.Sequential:
-    return row(
+def _auxiliary_head(inputs: int, classes: int) -> nn.Sequential:
+    return named_sequential(
         [
             ("average", nn.AdaptiveAvgPool2d(4)),
             ("reduce", conv_bn(inputs, 128, 1, eps=EPS)),

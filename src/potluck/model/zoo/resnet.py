@@ -13,17 +13,17 @@ from typing import Literal
 
 from torch import nn
 
-from potluck.model.zoo.blocks import Named, Residual, classifier, conv_bn, row
-from potluck.model.zoo.options import Count
-from potluck.model.zoo.weights import he
+from potluck.model.zoo.builder_options import Count
+from potluck.model.zoo.network_blocks import Named, Residual, classifier_head, conv_bn, named_sequential
+from potluck.model.zoo.weight_init import init_he
 
-__all__ = ["cifar", "imagenet", "thin"]
+__all__ = ["build_cifar", "build_imagenet", "build_thin"]
 
 Depth = Literal[18, 50, 152]
 Block = Callable[[int, int, int], Residual]
 
 
-def imagenet(depth: Depth, /, *, classes: Count, channels: Count) -> nn.Module:
+def build_imagenet(depth: Depth, /, *, classes: Count, channels: Count) -> nn.Module:
     """Large pictures: a 7×7 convolution and a pooling bring them to a quarter first."""
     stem: list[Named] = [
         ("conv1", nn.Conv2d(channels, 64, 7, stride=2, padding=3, bias=False)),
@@ -31,27 +31,27 @@ def imagenet(depth: Depth, /, *, classes: Count, channels: Count) -> nn.Module:
         ("relu1", nn.ReLU()),
         ("pool1", nn.MaxPool2d(3, stride=2, padding=1)),
     ]
-    return _wide(depth, stem, classes)
+    return _build_wide(depth, stem, classes)
 
 
-def cifar(depth: Depth, /, *, classes: Count, channels: Count) -> nn.Module:
+def build_cifar(depth: Depth, /, *, classes: Count, channels: Count) -> nn.Module:
     """Small pictures: the same four stages behind one 3×3 convolution."""
-    return _wide(depth, _small_stem(channels, 64), classes)
+    return _build_wide(depth, _small_stem(channels, 64), classes)
 
 
-def thin(depth: int, /, *, classes: Count, channels: Count) -> nn.Module:
+def build_thin(depth: int, /, *, classes: Count, channels: Count) -> nn.Module:
     """Small pictures: 16, 32 and 64 filters, depth 6n + 2."""
     assert depth % 6 == 2, depth
-    stages = _stages(_basic, 16, ((16, depth // 6), (32, depth // 6), (64, depth // 6)))
-    return he(row([*_small_stem(channels, 16), *stages, *classifier(64, classes)]))
+    stages = _stage_blocks(_basic_block, 16, ((16, depth // 6), (32, depth // 6), (64, depth // 6)))
+    return init_he(named_sequential([*_small_stem(channels, 16), *stages, *classifier_head(64, classes)]))
 
 
-def _wide(depth: Depth, stem: list[Named], classes: int) -> nn.Module:
+def _build_wide(depth: Depth, stem: list[Named], classes: int) -> nn.Module:
     block, blocks = BLOCKS[depth]
-    expansion = 1 if block is _basic else 4
+    expansion = 1 if block is _basic_block else 4
     widths = (64 * expansion, 128 * expansion, 256 * expansion, 512 * expansion)
-    stages = _stages(block, 64, tuple(zip(widths, blocks, strict=True)))
-    return he(row([*stem, *stages, *classifier(widths[-1], classes)]))
+    stages = _stage_blocks(block, 64, tuple(zip(widths, blocks, strict=True)))
+    return init_he(named_sequential([*stem, *stages, *classifier_head(widths[-1], classes)]))
 
 
 def _small_stem(channels: int, filters: int) -> list[Named]:
@@ -62,7 +62,7 @@ def _small_stem(channels: int, filters: int) -> list[Named]:
     ]
 
 
-def _stages(block: Block, inputs: int, stages: tuple[tuple[int, int], ...]) -> Iterator[Named]:
+def _stage_blocks(block: Block, inputs: int, stages: tuple[tuple[int, int], ...]) -> Iterator[Named]:
     for stage, (width, count) in enumerate(stages, start=1):
         for position in range(1, count + 1):
             stride = 2 if stage > 1 and position == 1 else 1
@@ -70,32 +70,32 @@ def _stages(block: Block, inputs: int, stages: tuple[tuple[int, int], ...]) -> I
             inputs = width
 
 
-def _basic(inputs: int, width: int, stride: int) -> Residual:
+def _basic_block(inputs: int, width: int, stride: int) -> Residual:
     branch: list[Named] = [
         ("first", conv_bn(inputs, width, 3, stride=stride)),
         ("second", conv_bn(width, width, 3, activation=None)),
     ]
-    return Residual(row(branch), _shortcut(inputs, width, stride), nn.ReLU())
+    return Residual(named_sequential(branch), _projection_shortcut(inputs, width, stride), nn.ReLU())
 
 
-def _bottleneck(inputs: int, width: int, stride: int) -> Residual:
+def _bottleneck_block(inputs: int, width: int, stride: int) -> Residual:
     narrow = width // 4
     branch: list[Named] = [
         ("reduce", conv_bn(inputs, narrow, 1)),
         ("middle", conv_bn(narrow, narrow, 3, stride=stride)),
         ("expand", conv_bn(narrow, width, 1, activation=None)),
     ]
-    return Residual(row(branch), _shortcut(inputs, width, stride), nn.ReLU())
+    return Residual(named_sequential(branch), _projection_shortcut(inputs, width, stride), nn.ReLU())
 
 
-def _shortcut(inputs: int, width: int, stride: int) -> nn.Module | None:
+def _projection_shortcut(inputs: int, width: int, stride: int) -> nn.Module | None:
     if stride == 1 and inputs == width:
         return None
     return conv_bn(inputs, width, 1, stride=stride, activation=None)
 
 
 BLOCKS: dict[Depth, tuple[Block, tuple[int, int, int, int]]] = {
-    18: (_basic, (2, 2, 2, 2)),
-    50: (_bottleneck, (3, 4, 6, 3)),
-    152: (_bottleneck, (3, 8, 36, 3)),
+    18: (_basic_block, (2, 2, 2, 2)),
+    50: (_bottleneck_block, (3, 4, 6, 3)),
+    152: (_bottleneck_block, (3, 8, 36, 3)),
 }

@@ -11,12 +11,12 @@ from typing import Literal
 
 from torch import nn
 
-from potluck.model.zoo.blocks import Named, classifier, dropout_if, row
-from potluck.model.zoo.options import Count, Share
-from potluck.model.zoo.small import require_side
-from potluck.model.zoo.weights import he, he_and_narrow
+from potluck.model.zoo.builder_options import Count, Share
+from potluck.model.zoo.network_blocks import Named, classifier_head, named_sequential, optional_dropout
+from potluck.model.zoo.small_networks import require_side
+from potluck.model.zoo.weight_init import init_he, init_he_narrow
 
-__all__ = ["cifar", "imagenet", "vgg9"]
+__all__ = ["build_cifar", "build_imagenet", "build_vgg9"]
 
 Depth = Literal[11, 16, 19]
 Groups = tuple[tuple[int, ...], ...]
@@ -30,47 +30,49 @@ GROUPS: dict[Depth, Groups] = {
 GROUPS_OF_VGG9: Groups = ((32, 64), (128, 128), (256, 256))
 
 
-def imagenet(
+def build_imagenet(
     depth: Depth, bn: bool, /, *, classes: Count, channels: Count, dropout: Share = 0.5, bias: bool = True
 ) -> nn.Module:
     """Large pictures (at least 32×32); two hidden layers of 4096."""
-    return he_and_narrow(
-        row(
+    return init_he_narrow(
+        named_sequential(
             [
-                *_convolutions(channels, GROUPS[depth], bn=bn, bias=bias or not bn),
+                *_conv_layers(channels, GROUPS[depth], bn=bn, bias=bias or not bn),
                 ("average", nn.AdaptiveAvgPool2d(7)),
                 ("flatten", nn.Flatten()),
-                *_hidden(1, 512 * 49, 4096, dropout),
-                *_hidden(2, 4096, 4096, dropout),
+                *_hidden_layer(1, 512 * 49, 4096, dropout),
+                *_hidden_layer(2, 4096, 4096, dropout),
                 ("classifier", nn.Linear(4096, classes)),
             ]
         )
     )
 
 
-def cifar(depth: Depth, /, *, classes: Count, channels: Count, dropout: Share = 0.0, bias: bool = False) -> nn.Module:
+def build_cifar(
+    depth: Depth, /, *, classes: Count, channels: Count, dropout: Share = 0.0, bias: bool = False
+) -> nn.Module:
     """Pictures of 32×32, with batch norm; one linear layer."""
-    convolutions = _convolutions(channels, GROUPS[depth], bn=True, bias=bias)
-    return he_and_narrow(row([*convolutions, *classifier(512, classes, dropout)]))
+    convolutions = _conv_layers(channels, GROUPS[depth], bn=True, bias=bias)
+    return init_he_narrow(named_sequential([*convolutions, *classifier_head(512, classes, dropout)]))
 
 
-def vgg9(*, classes: Count, channels: Count, side: Count = 32, dropout: Share = 0.0) -> nn.Module:
+def build_vgg9(*, classes: Count, channels: Count, side: Count = 32, dropout: Share = 0.0) -> nn.Module:
     """Six convolutions and three linear layers without batch norm, as federated learning uses it."""
     require_side("vgg9", side, 8)
-    return he(
-        row(
+    return init_he(
+        named_sequential(
             [
-                *_convolutions(channels, GROUPS_OF_VGG9, bn=False, bias=True),
+                *_conv_layers(channels, GROUPS_OF_VGG9, bn=False, bias=True),
                 ("flatten", nn.Flatten()),
-                *_hidden(1, 256 * (side // 8) ** 2, 512, dropout),
-                *_hidden(2, 512, 512, dropout),
+                *_hidden_layer(1, 256 * (side // 8) ** 2, 512, dropout),
+                *_hidden_layer(2, 512, 512, dropout),
                 ("classifier", nn.Linear(512, classes)),
             ]
         )
     )
 
 
-def _convolutions(inputs: int, groups: Groups, *, bn: bool, bias: bool) -> Iterator[Named]:
+def _conv_layers(inputs: int, groups: Groups, *, bn: bool, bias: bool) -> Iterator[Named]:
     for group, widths in enumerate(groups, start=1):
         for position, filters in enumerate(widths, start=1):
             place = f"{group}_{position}"
@@ -82,6 +84,6 @@ def _convolutions(inputs: int, groups: Groups, *, bn: bool, bias: bool) -> Itera
         yield f"pool{group}", nn.MaxPool2d(2)
 
 
-def _hidden(index: int, inputs: int, width: int, dropout: float) -> list[Named]:
-    layers = [("linear", nn.Linear(inputs, width)), ("relu", nn.ReLU()), *dropout_if(dropout)]
+def _hidden_layer(index: int, inputs: int, width: int, dropout: float) -> list[Named]:
+    layers = [("linear", nn.Linear(inputs, width)), ("relu", nn.ReLU()), *optional_dropout(dropout)]
     return [(f"hidden{index}_{name}", layer) for name, layer in layers]

@@ -1,28 +1,35 @@
 """Class groups: which classes go together, what a device pays for some of the groups, and which cut fits it."""
 
-from potluck.planning.groups.choice import Budget, Choice, choose, table
-from potluck.planning.groups.classes import Groups, alike, check_groups, even_groups
-from potluck.planning.groups.costs import Cost, Layer, cost, deepest, sizes_of, whole
-from potluck.planning.groups.holding import dealt, holders
-from potluck.planning.groups.shares import assign_evenly, even_sizes
+from potluck.planning.groups.class_grouping import Groups, check_groups, even_groups, similar_groups
+from potluck.planning.groups.even_assignment import assign_evenly, even_sizes
+from potluck.planning.groups.group_assignment import assign_groups, assign_round_robin
+from potluck.planning.groups.group_choice import DeviceBudget, GroupChoice, choose_groups, group_choices
+from potluck.planning.groups.group_costs import (
+    ChannelLayer,
+    GroupCost,
+    full_model_cost,
+    group_cost,
+    group_widths,
+    max_trunk_depth,
+)
 
 __all__ = [
-    "Budget",
-    "Choice",
-    "Cost",
+    "ChannelLayer",
+    "DeviceBudget",
+    "GroupChoice",
+    "GroupCost",
     "Groups",
-    "Layer",
-    "alike",
     "assign_evenly",
+    "assign_groups",
+    "assign_round_robin",
     "check_groups",
-    "choose",
-    "cost",
-    "dealt",
-    "deepest",
+    "choose_groups",
     "even_groups",
     "even_sizes",
-    "holders",
-    "sizes_of",
-    "table",
-    "whole",
+    "full_model_cost",
+    "group_choices",
+    "group_cost",
+    "group_widths",
+    "max_trunk_depth",
+    "similar_groups",
 ]

@@ -1,7 +1,21 @@
 """Where to cut a chain of layers, and which device gets which part, so that a pipeline's slowest part is fastest."""
 
-from potluck.planning.partition.layout import Devices, Layers, Partition, ShortMemoryError, evaluate
-from potluck.planning.partition.plan import partition
-from potluck.planning.partition.published import published
+from potluck.planning.partition.ftpipehd_recurrence import ftpipehd_partition
+from potluck.planning.partition.partition_planner import plan_partition
+from potluck.planning.partition.pipeline_partition import (
+    DeviceSpecs,
+    LayerSpecs,
+    PipelinePartition,
+    ShortMemoryError,
+    evaluate_partition,
+)
 
-__all__ = ["Devices", "Layers", "Partition", "ShortMemoryError", "evaluate", "partition", "published"]
+__all__ = [
+    "DeviceSpecs",
+    "LayerSpecs",
+    "PipelinePartition",
+    "ShortMemoryError",
+    "evaluate_partition",
+    "ftpipehd_partition",
+    "plan_partition",
+]

@@ -1,28 +1,33 @@
 """When each stage of a pipeline does what: the rules, the schedules as pure generators, and what they cost in time."""
 
-from potluck.planning.schedule.gate import Progress, backward_ready, due, forward_ready
-from potluck.planning.schedule.orders import Task, gpipe, one_f_one_b
-from potluck.planning.schedule.simulate import Bar, Timeline, simulate_pipeline
-from potluck.planning.schedule.table import table
-from potluck.planning.schedule.versions import version_used, versions_held
-from potluck.planning.schedule.windows import Durations, filling_windows, published_windows, steady_period
+from potluck.planning.schedule.in_flight_windows import (
+    StageDurations,
+    filling_windows,
+    published_windows,
+    steady_period,
+)
+from potluck.planning.schedule.pipeline_schedules import StageTask, gpipe_schedule, one_f_one_b_schedule
+from potluck.planning.schedule.pipeline_simulation import PipelineTimeline, TimedTask, simulate_pipeline
+from potluck.planning.schedule.schedule_table import format_schedule
+from potluck.planning.schedule.stage_rules import StageProgress, backward_ready, due_task, forward_ready
+from potluck.planning.schedule.weight_versions import version_used, versions_held
 
 __all__ = [
-    "Bar",
-    "Durations",
-    "Progress",
-    "Task",
-    "Timeline",
+    "PipelineTimeline",
+    "StageDurations",
+    "StageProgress",
+    "StageTask",
+    "TimedTask",
     "backward_ready",
-    "due",
+    "due_task",
     "filling_windows",
+    "format_schedule",
     "forward_ready",
-    "gpipe",
-    "one_f_one_b",
+    "gpipe_schedule",
+    "one_f_one_b_schedule",
     "published_windows",
     "simulate_pipeline",
     "steady_period",
-    "table",
     "version_used",
     "versions_held",
 ]

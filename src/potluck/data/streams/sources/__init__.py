@@ -1,9 +1,18 @@
 """Where a live stream comes from: one small file for each kind."""
 
-from potluck.data.streams.sources.base import Clock, Inlet, Stock, StreamSource
-from potluck.data.streams.sources.kafka import Kafka
-from potluck.data.streams.sources.mqtt import Mqtt
-from potluck.data.streams.sources.own import Own
-from potluck.data.streams.sources.replay import Replay
+from potluck.data.streams.sources.kafka_source import KafkaSource
+from potluck.data.streams.sources.mqtt_source import MqttSource
+from potluck.data.streams.sources.python_source import PythonSource
+from potluck.data.streams.sources.replay_source import ReplaySource
+from potluck.data.streams.sources.stream_source import ReplayData, StreamClock, StreamIngest, StreamSource
 
-__all__ = ["Clock", "Inlet", "Kafka", "Mqtt", "Own", "Replay", "Stock", "StreamSource"]
+__all__ = [
+    "KafkaSource",
+    "MqttSource",
+    "PythonSource",
+    "ReplayData",
+    "ReplaySource",
+    "StreamClock",
+    "StreamIngest",
+    "StreamSource",
+]

@@ -1,0 +1,59 @@
+"""Numbers as a person reads them."""
+
+from __future__ import annotations
+
+__all__ = ["format_bit_rate", "format_bytes", "format_flops", "format_fraction", "format_percent", "format_seconds"]
+
+
+def format_seconds(value: float) -> str:
+    """`45 µs`, `350 ms`, `14.3 s`, `2 min 05 s`, `3 h 12 min`."""
+    if 0 < value < 0.9995e-3:
+        return f"{value * 1e6:.3g} µs"
+    if 0 < value < 0.9995:
+        return f"{value * 1e3:.3g} ms"
+    if value < 99.95:
+        return f"{value:.3g} s"
+    minutes, rest = divmod(round(value), 60)
+    if minutes < 100:
+        return f"{minutes} min {rest:02d} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min"
+
+
+def format_bytes(nbytes: float) -> str:
+    """`64 B`, `94.6 MB`, `1.2 GB`."""
+    for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if nbytes >= 0.9995 * scale:
+            return f"{_three_digits(nbytes / scale)} {unit}"
+    return f"{nbytes:.0f} B"
+
+
+def format_bit_rate(bytes_per_s: float) -> str:
+    """`640 bit/s`, `20 Mbit/s`, `1.2 Gbit/s`: as links are sold."""
+    bits = 8 * bytes_per_s
+    for unit, scale in (("Gbit/s", 1e9), ("Mbit/s", 1e6), ("kbit/s", 1e3)):
+        if bits >= 0.9995 * scale:
+            return f"{_three_digits(bits / scale)} {unit}"
+    return f"{bits:.0f} bit/s"
+
+
+def format_flops(flops: float) -> str:
+    """`20 MFLOP/s`, `1.23 GFLOP/s`."""
+    for unit, scale in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if flops >= 0.9995 * scale:
+            return f"{_three_digits(flops / scale)} {unit}FLOP/s"
+    return f"{flops:.0f} FLOP/s"
+
+
+def format_percent(value: float | None) -> str:
+    """`95.0 %`, or a dash for what was not measured."""
+    return "–" if value is None else f"{100 * value:.1f} %"
+
+
+def format_fraction(part: float, whole: float) -> str:
+    """`46 %` of a whole that may be nothing yet."""
+    return f"{100 * part / whole:.0f} %" if whole > 0 else "–"
+
+
+def _three_digits(value: float) -> str:
+    return f"{value:.0f}" if value >= 99.95 else f"{value:.3g}"

@@ -1,0 +1,114 @@
+"""`potluck profile`: what each layer of a model costs, on a device by its preset or measured on this machine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from potluck.cli.command_options import AsJson
+from potluck.cli.console import open_console, plain_table
+from potluck.cli.number_format import format_bytes, format_seconds
+from potluck.errors import UserError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from potluck.model.model_profile import ModelProfile
+
+__all__ = ["profile_command"]
+
+Model = Annotated[str, typer.Argument(metavar="MODEL", help="A model by name, or package.module:function.")]
+Shape = Annotated[str | None, typer.Option("--shape", help="One sample, such as 3x32x32 (default: the model's own).")]
+Batch = Annotated[int, typer.Option("--batch", min=1, help="Samples per step.")]
+Device = Annotated[str, typer.Option("--device", help="A preset such as pi4; see `potluck fleets`.")]
+Measure = Annotated[bool, typer.Option("--measure", help="Measure on this machine instead.")]
+Out = Annotated[Path | None, typer.Option("--out", help="Write the profile to this JSON file.")]
+
+
+def profile_command(
+    model: Model,
+    shape: Shape = None,
+    batch: Batch = 32,
+    device: Device = "pi4",
+    measure: Measure = False,
+    out: Out = None,
+    as_json: AsJson = False,
+) -> None:
+    """What each layer of a model costs, in seconds and bytes."""
+    found = _measure_profile(model, shape, batch) if measure else _derive_profile(model, shape, batch, device)
+    if out is not None:
+        found.save(out)
+    if as_json:
+        import msgspec
+
+        typer.echo(json.dumps(msgspec.to_builtins(found)))
+        return
+    _print_profile(found)
+    if out is not None:
+        typer.echo(f"written to {out}")
+
+
+def _derive_profile(model: str, shape: str | None, batch: int, device: str) -> ModelProfile:
+    import torch
+
+    from potluck.fleet import PRESETS
+    from potluck.model.layer_chain import trace_layers
+    from potluck.model.model_profile import derive_profile
+
+    if device not in PRESETS:
+        raise UserError(f"--device {device!r} is not known; choose from {', '.join(PRESETS)}")
+    with torch.device("meta"):
+        module, sides = _build_module(model, shape)
+    return derive_profile(trace_layers(module, sides), batch, PRESETS[device].flops, model=model, device=device)
+
+
+def _measure_profile(model: str, shape: str | None, batch: int) -> ModelProfile:
+    from potluck.model.layer_chain import trace_layers
+    from potluck.model.model_profile import measure_profile
+
+    module, sides = _build_module(model, shape)
+    return measure_profile(trace_layers(module, sides), batch, model=model)
+
+
+def _build_module(model: str, shape: str | None) -> tuple[nn.Module, tuple[int, ...]]:
+    from potluck.cli.run_command import add_cwd_to_path
+    from potluck.data import parse
+    from potluck.model import zoo
+    from potluck.task import TaskSettings
+
+    sides = _parse_shape(shape) if shape is not None else None
+    if ":" not in model:
+        sides = sides or zoo.model_entry(model).shape
+    if sides is None:
+        raise UserError(f"--shape is needed for {model!r}, as in --shape 3x32x32")
+    add_cwd_to_path()
+    return TaskSettings(model=model, data=parse("synthetic")).model_factory(sides, 0)(), sides
+
+
+def _parse_shape(written: str) -> tuple[int, ...]:
+    sides = written.split("x")
+    if not all(side.isdecimal() and int(side) > 0 for side in sides):
+        raise UserError(f"--shape {written!r} does not have the form 3x32x32")
+    return tuple(map(int, sides))
+
+
+def _print_profile(found: ModelProfile) -> None:
+    drawn = plain_table("layer", "weights", "output/sample", "MACs/sample", "forward", "backward")
+    for layer in found.layers:
+        drawn.add_row(
+            layer.name, format_bytes(layer.param_bytes), format_bytes(layer.output_bytes), f"{layer.macs:,}",
+            format_seconds(layer.forward_s), format_seconds(layer.backward_s),
+        )  # fmt: skip
+    total = found.totals
+    drawn.add_row(
+        "all", format_bytes(total.param_bytes), "", f"{total.macs:,}", format_seconds(total.forward_s), format_seconds(total.backward_s),
+        style="bold",
+    )  # fmt: skip
+    console = open_console()
+    console.print(f"{found.model}, batch of {found.batch}, {found.source} for {found.device}", markup=False)
+    console.print(drawn)
+    if found.note:
+        console.print(found.note, markup=False)

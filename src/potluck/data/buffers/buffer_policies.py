@@ -1,0 +1,149 @@
+"""What a device keeps of its stream, and what it trains on next.
+
+    persistence   everything, oldest first                     O(S·T) samples after T seconds at S samples per second
+    truncation    what streamed in since the last batch        O(S)
+    value         the classes that need it most                O(S)
+
+A policy is applied whenever the device looks at its buffer: when something arrives and when a batch is taken.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Literal
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from potluck.data.buffers.range_queue import Numbers, RangeQueue
+from potluck.settings import Part
+from potluck.units import Seconds
+
+__all__ = [
+    "BufferPolicy",
+    "Labels",
+    "PersistencePolicy",
+    "TruncationPolicy",
+    "ValuePolicy",
+    "Worth",
+    "allocate_by_weight",
+]
+
+Labels = Callable[[Numbers], npt.NDArray[np.int64]]
+Worth = Mapping[int, float]  # of a class; one that is not known is worth as much as any
+Counts = npt.NDArray[np.int64]
+
+
+class BufferPolicy(Part, frozen=True, kw_only=True):
+    """A policy: it splits what is held into what is used and what is kept; everything else is dropped."""
+
+    @property
+    def needs_losses(self) -> bool:
+        """Whether it goes by what classes are worth, and so has to be told."""
+        return False
+
+    def max_samples(self, rate: float, want: int) -> float:
+        """The most that may be held at this rate by a device that wants so many samples next."""
+        raise NotImplementedError
+
+    def trim_samples(self, held: RangeQueue, bound: int, labels: Labels, worth: Worth) -> RangeQueue:
+        """What is kept of more than `bound`."""
+        held.cut_oldest(len(held) - bound)
+        return held
+
+    def split_batch(self, held: RangeQueue, want: int, labels: Labels, worth: Worth) -> tuple[Numbers, RangeQueue]:
+        """The next `want` samples (there are so many), and what is kept."""
+        raise NotImplementedError
+
+
+class PersistencePolicy(BufferPolicy, frozen=True, kw_only=True, tag="persistence"):
+    """Keeps everything, or the newest `most`; trains on the oldest."""
+
+    most: Annotated[int, msgspec.Meta(ge=1)] | None = None
+
+    def max_samples(self, rate: float, want: int) -> float:
+        return math.inf if self.most is None else max(self.most, want)
+
+    def split_batch(self, held: RangeQueue, want: int, labels: Labels, worth: Worth) -> tuple[Numbers, RangeQueue]:
+        return held.pop_oldest(want), held
+
+
+class TruncationPolicy(BufferPolicy, frozen=True, kw_only=True, tag="truncation"):
+    """Keeps the newest of what streamed in since the last batch, at most what streams in within `seconds`."""
+
+    seconds: Seconds = Seconds(1)
+
+    def max_samples(self, rate: float, want: int) -> float:
+        return max(want, math.ceil(self.seconds * rate), 1)
+
+    def split_batch(self, held: RangeQueue, want: int, labels: Labels, worth: Worth) -> tuple[Numbers, RangeQueue]:
+        held.cut_oldest(len(held) - want)
+        return held.all_numbers(), RangeQueue()
+
+
+class ValuePolicy(TruncationPolicy, frozen=True, kw_only=True, tag="value"):
+    """Keeps no more than truncation does, but what is left of a batch stays, and classes share the room by worth.
+
+    A class's worth is its recent loss in the device's own turns; before the first, and where `worth` says so, all are
+    worth the same, so that a common class cannot crowd out a rare one. What is learned well is still looked at now and
+    then. Within a class the newest stay and the oldest are used first.
+    """
+
+    worth: Literal["loss", "same"] = "loss"
+
+    @property
+    def needs_losses(self) -> bool:
+        return self.worth == "loss"
+
+    def trim_samples(self, held: RangeQueue, bound: int, labels: Labels, worth: Worth) -> RangeQueue:
+        numbers = held.all_numbers()
+        kept = _choose_by_class(numbers[::-1], labels, worth, bound)[::-1]
+        return RangeQueue.from_numbers(numbers[kept])
+
+    def split_batch(self, held: RangeQueue, want: int, labels: Labels, worth: Worth) -> tuple[Numbers, RangeQueue]:
+        numbers = held.all_numbers()
+        used = _choose_by_class(numbers, labels, worth, want)
+        return numbers[used], RangeQueue.from_numbers(numbers[~used])
+
+
+def allocate_by_weight(available: Counts, weights: npt.NDArray[np.float64], total: int) -> Counts:
+    """`total` places in proportion to the weights, none more than it can fill; what it cannot goes to the others."""
+    order = np.argsort(available / weights, kind="stable")
+    places = np.zeros(len(available), np.int64)
+    left = min(total, int(available.sum()))
+    for rank, one in enumerate(order):
+        rest = order[rank:]
+        shares = left * weights[rest] / weights[rest].sum()
+        if available[one] > shares[0]:
+            places[rest] = _round_to_total(shares, left)
+            break
+        places[one] = available[one]
+        left -= int(available[one])
+    return places
+
+
+def _round_to_total(shares: npt.NDArray[np.float64], total: int) -> Counts:
+    """Whole numbers that add up to `total`: the largest remainders are rounded up, ties by order."""
+    whole = np.floor(shares).astype(np.int64)
+    up = np.argsort(whole - shares, kind="stable")[: total - int(whole.sum())]
+    whole[up] += 1
+    return whole
+
+
+def _choose_by_class(numbers: Numbers, labels: Labels, worth: Worth, count: int) -> npt.NDArray[np.bool_]:
+    """Which `count` of the numbers to choose: by class as `allot` says, and within a class the first."""
+    classes, member, available = np.unique(labels(numbers), return_inverse=True, return_counts=True)
+    weights = _class_weights([int(one) for one in classes], worth)
+    chosen = np.zeros(len(numbers), np.bool_)
+    for one, places in enumerate(allocate_by_weight(available, weights, count)):
+        chosen[np.flatnonzero(member == one)[:places]] = True
+    return chosen
+
+
+def _class_weights(classes: Sequence[int], worth: Worth) -> npt.NDArray[np.float64]:
+    """What these classes are worth, none less than half of the mean: else nobody would notice that it is forgotten."""
+    unknown = max(worth.values(), default=1.0)
+    found = np.array([max(worth.get(one, unknown), 1e-6) for one in classes])
+    return np.maximum(found, found.mean() / 2) if len(found) else found

@@ -1,0 +1,168 @@
+"""Who holds which samples: each way of splitting deals out all samples, none twice, and leaves no device without.
+
+A kind deals with what makes it different in `deal`; `assign` checks what goes in and what comes out.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import numpy as np
+import numpy.typing as npt
+from msgspec import Meta
+
+from potluck.data.samples import Indices
+from potluck.errors import DataError
+from potluck.settings import Part
+
+__all__ = ["ClassSplit", "DirichletSplit", "IidSplit", "OwnerSplit", "PowerLawSplit", "ShardSplit", "Split"]
+
+Labels = npt.NDArray[np.generic]
+Owners = npt.NDArray[np.generic] | None
+Positive = Annotated[int, Meta(ge=1)]
+
+
+class Split(Part, frozen=True, kw_only=True):
+    """A way to spread samples over devices."""
+
+    def assign_samples(
+        self, labels: Labels, devices: int, rng: np.random.Generator, owner: Owners = None
+    ) -> list[Indices]:
+        """Sorted sample indices for each device; the same generator state gives the same assignment."""
+        if devices < 1:
+            raise DataError(f"a split needs at least one device, got {devices}")
+        if len(labels) < devices:
+            raise DataError(f"{len(labels)} samples cannot be split over {devices} devices; each needs at least one")
+        held = [np.sort(part).astype(np.int64) for part in self.split_samples(labels, devices, rng, owner)]
+        for device, part in enumerate(held):
+            if not len(part):
+                raise DataError(f"device {device} of {devices} is left without samples; use fewer devices")
+        return held
+
+    def split_samples(self, labels: Labels, devices: int, rng: np.random.Generator, owner: Owners) -> list[Indices]:
+        raise NotImplementedError
+
+
+class IidSplit(Split, frozen=True, kw_only=True, tag="iid"):
+    """Shuffled and cut evenly."""
+
+    def split_samples(self, labels: Labels, devices: int, rng: np.random.Generator, owner: Owners) -> list[Indices]:
+        return np.array_split(rng.permutation(len(labels)), devices)
+
+
+class DirichletSplit(Split, frozen=True, kw_only=True, tag="dirichlet"):
+    """Each class is shared out by a draw from Dirichlet(alpha): small alpha, few devices hold it.
+
+    Whoever ends with fewer than `min_samples` gets some from whoever has most.
+    """
+
+    alpha: Annotated[float, Meta(ge=1e-3)] = 0.5
+    min_samples: Positive = 1
+
+    def split_samples(self, labels: Labels, devices: int, rng: np.random.Generator, owner: Owners) -> list[Indices]:
+        if len(labels) < devices * self.min_samples:
+            raise DataError(f"{len(labels)} samples are too few for {devices} devices with {self.min_samples} each")
+        held: list[list[Indices]] = [[] for _ in range(devices)]
+        for members in _indices_by_class(labels, rng):
+            shares = rng.dirichlet(np.full(devices, self.alpha))
+            cuts = np.rint(np.cumsum(shares)[:-1] * len(members)).astype(np.int64)
+            for part, piece in zip(held, np.split(members, cuts), strict=True):
+                part.append(piece)
+        return _ensure_min_samples([rng.permutation(np.concatenate(part)) for part in held], self.min_samples)
+
+
+class ShardSplit(Split, frozen=True, kw_only=True, tag="shards"):
+    """Sorted by label, cut into shards of one size, a few shards dealt to each device (McMahan et al. 2017)."""
+
+    per_device: Positive = 2
+
+    def split_samples(self, labels: Labels, devices: int, rng: np.random.Generator, owner: Owners) -> list[Indices]:
+        count = devices * self.per_device
+        if len(labels) < count:
+            raise DataError(f"{len(labels)} samples cannot be cut into {count} shards; use fewer per device")
+        shards = np.array_split(np.concatenate(_indices_by_class(labels, rng)), count)
+        dealt = rng.permutation(count).reshape(devices, self.per_device)
+        return [np.concatenate([shards[number] for number in numbers]) for numbers in dealt]
+
+
+class ClassSplit(Split, frozen=True, kw_only=True, tag="classes"):
+    """Each device holds `per_device` classes and no other; a class is shared evenly by those who hold it."""
+
+    per_device: Positive = 2
+
+    def split_samples(self, labels: Labels, devices: int, rng: np.random.Generator, owner: Owners) -> list[Indices]:
+        members = _indices_by_class(labels, rng)
+        self._check_counts(len(members), devices)
+        holders = self._class_holders(len(members), devices, rng)
+        held: list[list[Indices]] = [[] for _ in range(devices)]
+        sizes = np.zeros(devices, np.int64)
+        # Small classes first, and the poorer of its holders first: where samples are scarce nobody goes empty.
+        for number in sorted(range(len(members)), key=lambda number: len(members[number])):
+            poorest = sorted(holders[number], key=lambda device: int(sizes[device]))
+            for device, piece in zip(poorest, np.array_split(members[number], len(poorest)), strict=True):
+                held[device].append(piece)
+                sizes[device] += len(piece)
+        return [np.concatenate(part) for part in held]
+
+    def _check_counts(self, classes: int, devices: int) -> None:
+        if self.per_device > classes:
+            raise DataError(f"{self.per_device} classes per device were asked for, but there are only {classes}")
+        if self.per_device * devices < classes:
+            needed = -(-classes // devices)
+            raise DataError(
+                f"{devices} devices with {self.per_device} classes each cannot hold all {classes} classes;"
+                f" give each at least {needed}"
+            )
+
+    def _class_holders(self, classes: int, devices: int, rng: np.random.Generator) -> list[list[int]]:
+        """The devices that hold each class: every device takes those that are held least so far, ties by lot."""
+        holders: list[list[int]] = [[] for _ in range(classes)]
+        for device in rng.permutation(devices):
+            lot = rng.permutation(classes)
+            for number in sorted(lot, key=lambda number: len(holders[number]))[: self.per_device]:
+                holders[number].append(int(device))
+        return holders
+
+
+class OwnerSplit(Split, frozen=True, kw_only=True, tag="owner"):
+    """By natural owner (writer, speaker): nobody's samples are divided; each device gets one owner or several."""
+
+    def split_samples(self, labels: Labels, devices: int, rng: np.random.Generator, owner: Owners) -> list[Indices]:
+        if owner is None or len(owner) != len(labels):
+            raise DataError("this data does not say whose each sample is; split it in another way, such as dirichlet")
+        owners, numbers = np.unique(owner, return_inverse=True)
+        if len(owners) < devices:
+            raise DataError(f"{len(owners)} owners cannot be split over {devices} devices; use at most {len(owners)}")
+        device_of = np.empty(len(owners), np.int64)
+        device_of[rng.permutation(len(owners))] = np.arange(len(owners)) % devices
+        holder = device_of[numbers]
+        return [np.flatnonzero(holder == device) for device in range(devices)]
+
+
+class PowerLawSplit(Split, frozen=True, kw_only=True, tag="power-law"):
+    """Alike in kind, unlike in amount: the r-th richest device holds a share in proportion to r ** -exponent."""
+
+    exponent: Annotated[float, Meta(ge=0, le=20)] = 1.5
+
+    def split_samples(self, labels: Labels, devices: int, rng: np.random.Generator, owner: Owners) -> list[Indices]:
+        weights = rng.permutation(np.arange(1, devices + 1) ** -self.exponent)
+        cuts = np.rint(np.cumsum(weights / weights.sum())[:-1] * len(labels)).astype(np.int64)
+        return _ensure_min_samples(np.split(rng.permutation(len(labels)), cuts), 1)
+
+
+def _indices_by_class(labels: Labels, rng: np.random.Generator) -> list[Indices]:
+    """The samples of each class that occurs, shuffled."""
+    if labels.ndim != 1 or labels.dtype.kind not in "iub":
+        raise DataError(f"this split needs integer labels, not {labels.dtype} of shape {labels.shape}; use iid")
+    return [rng.permutation(np.flatnonzero(labels == label)) for label in np.unique(labels)]
+
+
+def _ensure_min_samples(held: list[Indices], least: int) -> list[Indices]:
+    """Whoever has fewer than `least` takes them, one after another, from whoever has most at that moment."""
+    for device in range(len(held)):
+        while len(held[device]) < least:
+            richest = max(range(len(held)), key=lambda other: len(held[other]))
+            taken = min(least - len(held[device]), max(1, (len(held[richest]) - least) // 2))
+            held[device] = np.concatenate([held[device], held[richest][-taken:]])
+            held[richest] = held[richest][:-taken]
+    return held

@@ -1,0 +1,123 @@
+"""Data sets by name: `cifar10`, `synthetic:classes=4,shape=3x16x16`, `folder:/home/me/pictures,size=64x64`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+# Importing a module defines its sets; a set is known once it is defined.
+from potluck.data.cifar import Cifar10Source, Cifar100Source
+from potluck.data.dataset_source import Info, Source
+from potluck.data.digits import DigitsSource
+from potluck.data.image_folder import ImageFolderSource
+from potluck.data.mnist import FashionMnistSource, MnistSource
+from potluck.data.owner_datasets import FemnistSource, SpeechCommandsSource
+from potluck.data.samples import Dataset, Samples
+from potluck.data.synthetic import SyntheticSource
+from potluck.errors import DataError, SettingError
+from potluck.settings import decode_settings, part_kinds
+
+__all__ = ["SETS", "Check", "check", "info", "load", "names", "parse"]
+
+SETS: tuple[type[Source], ...] = (
+    DigitsSource, SyntheticSource, Cifar10Source, Cifar100Source, MnistSource, FashionMnistSource, FemnistSource, SpeechCommandsSource, ImageFolderSource,
+)  # fmt: skip
+"""Those that come with Potluck, in the order in which they are listed."""
+
+_SIDES = {"shape", "size"}
+_OPTIONS = re.compile(r"(?:^|,)([a-z_]+=[^,]*)$")
+
+
+class Check(msgspec.Struct, frozen=True, kw_only=True):
+    """What a data set turned out to be when it was read to the end."""
+
+    name: str
+    train: int
+    test: int
+    shape: tuple[int, ...]
+    classes: int
+    smallest_class: int
+    largest_class: int
+    owners: int
+    bytes: int
+
+
+def names() -> tuple[str, ...]:
+    return tuple(str(kind.__struct_config__.tag) for kind in SETS)
+
+
+def parse(name: str | Mapping[str, Any] | Source) -> Source:
+    """The data set that a name with options, a table of settings or a part of one's own stands for."""
+    if isinstance(name, Source):
+        return name
+    if isinstance(name, str):
+        kind, colon, rest = name.partition(":")
+        name = (
+            {"kind": kind, **_parse_options(kind, rest)} if not colon or kind in part_kinds(Source) else {"kind": name}
+        )
+    return decode_settings(name, Source, "data")
+
+
+def load(name: str | Mapping[str, Any] | Source, root: Path | None = None, *, augment: bool = False) -> Dataset:
+    """Read a data set into memory; `augment` varies its training images in every batch that is given a generator."""
+    source = parse(name)
+    data = source.read(root)
+    if augment and source.augmentation is None:
+        raise DataError(f"{source.name}: no augmentation is known for it; leave augment out")
+    return data.with_augmentation(source.augmentation) if augment else data
+
+
+def info(name: str | Mapping[str, Any] | Source, root: Path | None = None) -> Info:
+    """What is known of a data set, and where it is, without reading it."""
+    return parse(name).info(root)
+
+
+def check(name: str | Mapping[str, Any] | Source, root: Path | None = None) -> Check:
+    """Read all of it, sizes and checksums compared; DataError says what is wrong."""
+    data = load(name, root)
+    counts = np.bincount(data.train.labels, minlength=len(data.classes)) if data.classes else np.zeros(1)
+    if not len(data.test):
+        raise DataError(f"{data.name}: there are no test samples")
+    return Check(
+        name=data.name, train=len(data.train), test=len(data.test), shape=data.shape, classes=len(data.classes),
+        smallest_class=int(counts.min()), largest_class=int(counts.max()), owners=_count_owners(data.train),
+        bytes=data.sample_bytes * (len(data.train) + len(data.test)),
+    )  # fmt: skip
+
+
+def _count_owners(samples: Samples) -> int:
+    return 0 if samples.owner is None else len(np.unique(samples.owner))
+
+
+def _parse_options(kind: str, written: str) -> dict[str, Any]:
+    """`a=1,b=2x3` as a table; what is left of a folder's options is its path, which may hold commas itself."""
+    options: dict[str, Any] = {}
+    while match := _OPTIONS.search(written):
+        key, _, value = match[1].partition("=")
+        options[key] = _parse_sides(value) if key in _SIDES else _parse_value(value)
+        written = written[: match.start()]
+    if written and kind == ImageFolderSource.__struct_config__.tag:
+        options["path"] = written
+    elif written:
+        raise SettingError("data", f"{written!r} after {kind}: is not an option such as seed=1")
+    return options
+
+
+def _parse_sides(written: str) -> object:
+    """`3x32x32` as a list; anything else as it is, for the settings to refuse."""
+    sides = written.split("x")
+    return [int(side) for side in sides] if all(side.isdecimal() for side in sides) else written
+
+
+def _parse_value(written: str) -> object:
+    for number in (int, float):
+        try:
+            return number(written)
+        except ValueError:
+            continue
+    return written

@@ -1,0 +1,185 @@
+"""A stream that comes in from outside: a bounded store that a source fills and a device's loop empties."""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from potluck.data.augmentation import CropFlip
+from potluck.data.buffers import BufferPolicy, SampleAccount, SampleBuffer
+from potluck.data.buffers.range_queue import Numbers
+from potluck.data.samples import PLAIN, Indices, Samples, Scaling
+from potluck.data.streams.arrival_rate import ArrivalRate
+from potluck.data.streams.sources.stream_source import StreamIngest
+from potluck.data.streams.stream_feed import StreamFeedState
+from potluck.data.streams.stream_records import StreamSample
+from potluck.errors import DataError
+
+__all__ = ["LiveFeed", "SampleStore", "run_source"]
+
+
+class SampleStore:
+    """The tensors of records, by number; batches are scaled and augmented as the task's own are."""
+
+    def __init__(self, scaling: Scaling = PLAIN, augmentation: CropFlip | None = None) -> None:
+        self.scaling = scaling
+        self.augmentation = augmentation
+        self._samples: dict[int, StreamSample] = {}
+
+    @property
+    def needs_rng(self) -> bool:
+        return self.augmentation is not None
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    def __getitem__(self, number: int) -> StreamSample:
+        return self._samples[number]
+
+    def put_sample(self, number: int, sample: StreamSample) -> None:
+        self._samples[number] = sample
+
+    def keep_only(self, numbers: Iterable[int]) -> None:
+        """Forget all others. A new table replaces the old one, so that a thread that reads is not disturbed."""
+        self._samples = {number: self._samples[number] for number in numbers}
+
+    def labels(self, numbers: Numbers) -> npt.NDArray[np.int64]:
+        return np.array([self._samples[number].y for number in numbers.tolist()], np.int64)
+
+    def batch(self, indices: Indices, rng: np.random.Generator | None = None) -> tuple[Tensor, Tensor]:
+        found = [self._samples[number] for number in indices.tolist()]
+        inputs: npt.NDArray[Any] = np.stack([sample.x for sample in found])
+        x, y = torch.from_numpy(inputs), torch.from_numpy(np.array([sample.y for sample in found], np.int64))
+        stored = Samples(x, y, scaling=self.scaling, augmentation=self.augmentation)
+        return stored.batch(np.arange(len(found)), rng)
+
+
+class LiveFeed:
+    """One device's stream; `now` is the device's clock and `limit` the most samples that its memory takes.
+
+    `inlet` is where its records come in, and knows of those that do not.
+    """
+
+    def __init__(
+        self,
+        policy: BufferPolicy,
+        store: SampleStore,
+        now: Callable[[], float],
+        limit: int,
+        inlet: StreamIngest | None = None,
+    ) -> None:
+        self.samples = store
+        self._ingest = inlet
+        self._stream_id = secrets.token_hex(4)  # tells this stream's account from that of another life
+        self._now = now
+        self._arrival_rate = ArrivalRate()
+        self._buffer = SampleBuffer(policy, store.labels, limit)
+        self._streamed = 0
+        self._ended = False
+        self._using: list[int] = []
+        self._waiting: list[tuple[int, Callable[[], object]]] = []
+
+    @property
+    def account(self) -> SampleAccount:
+        return self._buffer.account
+
+    @property
+    def needs_losses(self) -> bool:
+        return self._buffer.needs_losses
+
+    def put_sample(self, sample: StreamSample) -> None:
+        """A sample has streamed in."""
+        now, number = self._now(), self._streamed
+        self._arrival_rate.count_arrival(now)
+        self._streamed += 1
+        self.samples.put_sample(number, sample)
+        self._buffer.add_arrivals(number, number + 1, self.rate_at(now))
+        self._release_samples()
+        self._notify_waiting()
+
+    def end_stream(self) -> None:
+        """No sample will stream in any more: whoever waits for one is told when he asks."""
+        self._ended = True
+        waiting, self._waiting = self._waiting, []
+        for _, call in waiting:
+            call()
+
+    def rate_at(self, now: float) -> float:
+        return self._arrival_rate.rate_at(now)
+
+    def ready_at(self, want: int, now: float) -> float:
+        want = self._buffer.set_demand(want, self.rate_at(now))
+        if len(self._buffer) >= want:
+            return now
+        if self._ended:
+            raise DataError(f"the stream has ended; {len(self._buffer)} samples are left of the {want} for a batch")
+        return math.inf
+
+    def call_when_ready(self, want: int, call: Callable[[], object]) -> None:
+        self._waiting.append((self._buffer.set_demand(want, self.rate_at(self._now())), call))
+        self._notify_waiting()
+
+    def take_samples(self, want: int, now: float) -> Indices:
+        taken = self._buffer.take_samples(want, self.rate_at(now))
+        self._using = taken.tolist()
+        self._waiting.clear()
+        self._release_samples(always=True)
+        return taken
+
+    def count_given(self, count: int) -> None:
+        self.account.count_given(count)
+
+    def count_received(self, count: int) -> None:
+        self.account.count_received(count)
+
+    def update_class_worth(self, losses: Mapping[int, float]) -> None:
+        self._buffer.update_class_worth(losses)
+
+    def journal_fields(self) -> Mapping[str, int | str]:
+        inlet = self._ingest
+        refused = {} if inlet is None else {**msgspec.structs.asdict(inlet.refusals), "breaks": inlet.disconnects}
+        return {"stream": self._stream_id, **msgspec.structs.asdict(self.account), **refused}
+
+    def drop_all(self, now: float) -> None:
+        self._buffer.drop_all()
+        self._release_samples(always=True)
+
+    def save_state(self) -> StreamFeedState:
+        return StreamFeedState(self._streamed, self._buffer.save_state())
+
+    def restore_state(self, state: StreamFeedState) -> None:
+        """The account goes on; samples that were held then are gone, since tensors are not saved."""
+        self._streamed = state.streamed
+        self._buffer.restore_state(state.held)
+        self._buffer.drop_all()
+
+    def _release_samples(self, always: bool = False) -> None:
+        """Let go of tensors that nobody needs, not at every arrival but often enough to stay within twice the need."""
+        needed = len(self._buffer) + len(self._using)
+        if always or len(self.samples) > 2 * needed + 16:
+            self.samples.keep_only([*self._using, *self._buffer.buffered_numbers().tolist()])
+
+    def _notify_waiting(self) -> None:
+        due = [call for want, call in self._waiting if len(self._buffer) >= want]
+        self._waiting = [(want, call) for want, call in self._waiting if len(self._buffer) < want]
+        for call in due:
+            call()
+
+
+async def run_source(samples: AsyncIterator[StreamSample], feed: LiveFeed) -> None:
+    """Let a source run into a feed, for as long as it runs."""
+    try:
+        async for sample in samples:
+            feed.put_sample(sample)
+        feed.end_stream()
+    finally:
+        if isinstance(samples, AsyncGenerator):
+            await samples.aclose()

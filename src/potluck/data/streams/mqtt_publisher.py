@@ -1,0 +1,76 @@
+"""The other end of a stream, for tests and measurements: a data set sent to an MQTT broker at a rate."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from potluck.data.streams.sources.mqtt_source import MqttBroker, raise_if_cancelled
+from potluck.data.streams.sources.stream_source import ReplayData, StreamClock, backoff_pauses
+from potluck.data.streams.stream_records import StreamSample, pack_record
+
+__all__ = ["MqttPublisher", "WallClock"]
+
+
+class WallClock:
+    """Seconds since it was made."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+
+    def now(self) -> float:
+        return time.monotonic() - self._began
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+class MqttPublisher:
+    """Sends the samples of a stock at their moments; what a broker has not confirmed is sent again."""
+
+    def __init__(
+        self,
+        broker: MqttBroker,
+        topic: str,
+        stock: ReplayData,
+        clock: StreamClock,
+        wall: Callable[[], float] = time.time,
+    ):
+        self._broker = broker
+        self._topic = topic
+        self._replay = stock
+        self._clock = clock
+        self._wall = wall
+        self.sent = 0
+        self.disconnects = 0
+
+    async def run(self, count: int | None = None) -> None:
+        """Send `count` samples, or go on until cancelled."""
+        import aiomqtt
+
+        waits = backoff_pauses(0.2, 5.0)
+        while count is None or self.sent < count:
+            try:
+                await self._publish_samples(count)
+                waits = backoff_pauses(0.2, 5.0)
+            except aiomqtt.MqttError:
+                self.disconnects += 1
+                await self._clock.sleep(next(waits))
+
+    async def _publish_samples(self, count: int | None) -> None:
+        async with self._broker.open_client("", 1_000_000, 0) as client:
+            while count is None or self.sent < count:
+                pause = self._replay.arrivals.arrival_time(self.sent + 1) - self._clock.now()
+                if pause > 0:
+                    await self._clock.sleep(pause)
+                await client.publish(self._topic, self._next_record(), qos=1, timeout=2.0)
+                raise_if_cancelled()
+                self.sent += 1
+
+    def _next_record(self) -> bytes:
+        (found,) = self._replay.order.sample_ids(np.array([self.sent]))
+        samples = self._replay.samples
+        return pack_record(StreamSample(samples.x[found].numpy(), int(samples.y[found]), self._wall()))

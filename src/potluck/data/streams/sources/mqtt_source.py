@@ -1,0 +1,141 @@
+"""MQTT, which is what sensors speak: one topic for each device, at least once, through any outage of the broker."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+
+from potluck.data.streams.sources.stream_source import StreamIngest, StreamSource, backoff_pauses, device_topic
+from potluck.data.streams.stream_records import StreamSample
+from potluck.errors import DataError, SettingError
+from potluck.units import Seconds
+
+if TYPE_CHECKING:
+    import aiomqtt
+
+__all__ = ["MqttBroker", "MqttSource", "raise_if_cancelled"]
+
+_SESSION_S = 3600  # how long the broker keeps records for a device that is away
+_GOODBYE_S = 1.0  # for a broker to take note that we leave
+_QUEUED = 10_000  # records that may wait here for the loop, which takes them at once
+
+_log = logging.getLogger("potluck")
+
+
+class MqttBroker(msgspec.Struct, frozen=True, kw_only=True):
+    """How an MQTT broker is reached."""
+
+    host: str
+    port: int
+    username: str | None = None
+    password_file: str | None = None
+    tls: bool = False
+
+    @asynccontextmanager
+    async def open_client(self, identifier: str, most_bytes: int, kept_s: int) -> AsyncGenerator[aiomqtt.Client, None]:
+        """A connection; MqttError where there is none or it breaks.
+
+        Whatever ended its use goes on to the caller: aiomqtt's own exit may fail on a dead connection, and its error
+        in place of a cancellation would keep a task alive that was told to end.
+        """
+        client = self._make_client(identifier, most_bytes, kept_s)
+        await client.__aenter__()
+        try:
+            yield client
+        finally:
+            with suppress(_import_aiomqtt().MqttError, TimeoutError):
+                async with asyncio.timeout(_GOODBYE_S):
+                    await client.__aexit__(None, None, None)
+
+    def _make_client(self, identifier: str, most_bytes: int, kept_s: int) -> aiomqtt.Client:
+        aiomqtt = _import_aiomqtt()
+        return aiomqtt.Client(  # type: ignore[no-any-return]
+            self.host, self.port, identifier=identifier, protocol=aiomqtt.ProtocolVersion.V5,
+            username=self.username, password=self._read_password(), tls_params=aiomqtt.TLSParameters() if self.tls else None,
+            clean_start=not kept_s, keepalive=10, timeout=10.0, max_queued_incoming_messages=_QUEUED,
+            properties=_connect_properties(most_bytes, kept_s),
+        )  # fmt: skip
+
+    def _read_password(self) -> str | None:
+        if self.password_file is None:
+            return None
+        try:
+            return Path(self.password_file).read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is no text"
+            raise SettingError("stream.source.password_file", f"cannot read it: {reason}") from None
+
+
+class MqttSource(StreamSource, frozen=True, kw_only=True, tag="mqtt"):
+    """Records from a broker."""
+
+    host: str = "localhost"
+    port: Annotated[int, msgspec.Meta(ge=1, le=65535)] = 1883
+    topic: str = "potluck/{device}"
+    username: str | None = None
+    password_file: str | None = None
+    tls: bool = False
+    retry: Seconds = Seconds(0.5)  # until a lost broker is tried again; doubles each time, up to 30 s
+
+    def broker_address(self) -> MqttBroker:
+        return MqttBroker(
+            host=self.host, port=self.port, username=self.username, password_file=self.password_file, tls=self.tls
+        )
+
+    async def samples(self, inlet: StreamIngest) -> AsyncIterator[StreamSample]:
+        aiomqtt, waits = _import_aiomqtt(), backoff_pauses(self.retry)
+        while True:
+            reason = "it ended the connection"
+            try:
+                async with aclosing(self._receive_records(inlet)) as records:
+                    async for record in records:
+                        waits = backoff_pauses(self.retry)
+                        sample = inlet.read_record(record)
+                        if sample is not None:
+                            yield sample
+            except aiomqtt.MqttError as error:
+                reason = str(error)
+            wait = inlet.count_disconnect(waits)
+            _log.warning("no stream from %s:%d: %s; trying again in %g s", self.host, self.port, reason, wait)
+            await inlet.clock.sleep(wait)
+
+    async def _receive_records(self, inlet: StreamIngest) -> AsyncGenerator[bytes, None]:
+        """What comes over one connection."""
+        # Far above what a right record needs, so that wrong ones are counted rather than held back by the broker.
+        most = 64 * inlet.expected.max_record_bytes
+        async with self.broker_address().open_client(f"potluck-{inlet.device}", most, _SESSION_S) as client:
+            await client.subscribe(device_topic(self.topic, inlet.device), qos=1)
+            raise_if_cancelled()
+            async for message in client.messages:
+                yield message.payload if isinstance(message.payload, bytes) else b""
+
+
+def raise_if_cancelled() -> None:
+    """After a call to aiomqtt: before Python 3.12 `wait_for` loses a cancellation that comes with its result."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
+
+
+def _connect_properties(most_bytes: int, kept_s: int) -> Any:
+    from paho.mqtt.packettypes import PacketTypes
+    from paho.mqtt.properties import Properties
+
+    properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
+    properties.MaximumPacketSize = most_bytes
+    properties.SessionExpiryInterval = kept_s
+    return properties
+
+
+def _import_aiomqtt() -> Any:
+    try:
+        import aiomqtt
+    except ImportError:
+        raise DataError("a stream from MQTT needs the package aiomqtt: pip install 'potluck[streams]'") from None
+    return aiomqtt

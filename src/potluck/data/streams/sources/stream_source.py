@@ -1,0 +1,104 @@
+"""What every source shares: it is an async iterator of samples, and nothing that it is sent can end it."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import msgspec
+
+from potluck.data.samples import Samples
+from potluck.data.streams.replay_feed import ReplayOrder
+from potluck.data.streams.stream_arrivals import StreamArrivals
+from potluck.data.streams.stream_records import RecordRefusals, SampleSpec, StreamSample, unpack_record
+from potluck.settings import Part
+
+__all__ = ["ReplayData", "StreamClock", "StreamIngest", "StreamSource", "backoff_pauses", "device_topic"]
+
+_log = logging.getLogger("potluck")
+
+
+class StreamClock(Protocol):
+    """Who moves time; a Node is one."""
+
+    def now(self) -> float: ...
+
+    async def sleep(self, seconds: float) -> None: ...
+
+
+@dataclass(frozen=True)
+class ReplayData:
+    """A data set to replay: which samples, in which order, when."""
+
+    samples: Samples
+    order: ReplayOrder
+    arrivals: StreamArrivals
+
+
+@dataclass
+class StreamIngest:
+    """One device's end of its stream: what fits is let in, the rest is counted and dropped."""
+
+    device: str
+    expected: SampleSpec
+    clock: StreamClock
+    late_s: float = math.inf
+    replay: ReplayData | None = None
+    wall_clock: Callable[[], float] = time.time  # the clock that senders stamp their records with
+    refusals: RecordRefusals = field(default_factory=RecordRefusals)
+    disconnects: int = 0  # how often the connection was lost
+
+    def read_record(self, record: bytes | None) -> StreamSample | None:
+        """The sample in a record, unless something is wrong with it."""
+        sample = unpack_record(record or b"", self.expected, self.refusals)
+        return self._log_first_refusal(None if sample is None or self._is_late(sample) else sample)
+
+    def check_sample(self, sample: StreamSample) -> StreamSample | None:
+        """A sample that came in no record, unless something is wrong with it."""
+        if not self.expected.matches_sample(sample):
+            self.refusals.malformed += 1
+            return self._log_first_refusal(None)
+        return self._log_first_refusal(None if self._is_late(sample) else sample)
+
+    def _log_first_refusal(self, sample: StreamSample | None) -> StreamSample | None:
+        """As it is; the first that is refused is said at once, since a device that gets no other would only wait."""
+        if sample is None and self.refusals.total == 1:
+            kinds = ", ".join(kind for kind, count in msgspec.structs.asdict(self.refusals).items() if count)
+            _log.warning(
+                "%s: a record is %s and was dropped; wanted are %s", self.device, kinds, self.expected.description
+            )
+        return sample
+
+    def count_disconnect(self, waits: Iterator[float]) -> float:
+        """The connection was lost; how long to wait before it is tried again."""
+        self.disconnects += 1
+        return next(waits)
+
+    def _is_late(self, sample: StreamSample) -> bool:
+        late = sample.time is not None and not self.wall_clock() - sample.time <= self.late_s
+        self.refusals.late += late
+        return late
+
+
+class StreamSource(Part, frozen=True, kw_only=True):
+    """A live stream's origin; a subclass with a `tag` is all that a new one needs."""
+
+    def samples(self, inlet: StreamIngest) -> AsyncIterator[StreamSample]:
+        raise NotImplementedError
+
+
+def backoff_pauses(first_s: float = 0.5, most_s: float = 30.0) -> Iterator[float]:
+    """How long to wait before each new attempt: twice as long every time."""
+    pause = first_s
+    while True:
+        yield pause
+        pause = min(2 * pause, most_s)
+
+
+def device_topic(pattern: str, device: str) -> str:
+    """A topic's name for one device."""
+    return pattern.replace("{device}", device)

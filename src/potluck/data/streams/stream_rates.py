@@ -1,0 +1,106 @@
+"""How fast samples stream into each device: the same for all, drawn by seed, as published, or from a trace."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+import msgspec
+import numpy as np
+
+from potluck import seeds
+from potluck.data.streams.stream_arrivals import StreamArrivals
+from potluck.fleet.traces import ConstantTrace, Trace
+from potluck.settings import Part
+
+__all__ = ["ConstantRate", "NormalRate", "RandomRate", "ScadlesRate", "StreamRate", "TraceRate", "UniformRate"]
+
+PerSecond = Annotated[float, msgspec.Meta(gt=0.0, le=1e6)]
+Spread = Annotated[float, msgspec.Meta(ge=0.0)]
+
+# mean and deviation, the shape of the distribution, and the draws that the authors' code shows
+_PUBLISHED: dict[str, tuple[str, float, float, tuple[float, ...]]] = {
+    "S1": ("uniform", 38, 24, (50, 38, 12, 36, 34, 13, 82, 40)),
+    "S2": ("uniform", 300, 112, ()),
+    "S1'": ("normal", 64, 24, (92, 38, 62, 42, 48, 88, 90, 22, 44, 28)),
+    "S2'": ("normal", 256, 28, (270, 218, 300, 246, 232, 284, 284, 236, 274, 228)),
+}
+
+
+class StreamRate(Part, frozen=True, kw_only=True):
+    """Samples per second of each device, times a level that may move while the run goes on."""
+
+    level: Trace = ConstantTrace()
+
+    def nominal_rate(self, place: int, seed: int) -> float:
+        """The nominal rate of the device at this place of the fleet."""
+        raise NotImplementedError
+
+    def arrivals_of(self, place: int, seed: int) -> StreamArrivals:
+        """When the samples of that device stream in."""
+        nominal = self.nominal_rate(place, seed)
+        pieces = self.level.level_intervals(seeds.child_generator(seed, "rate", "level", place))
+        return StreamArrivals(_scale_levels(pieces, nominal))
+
+
+class ConstantRate(StreamRate, frozen=True, kw_only=True, tag="constant"):
+    """The same for every device."""
+
+    per_second: PerSecond = 64.0
+
+    def nominal_rate(self, place: int, seed: int) -> float:
+        return self.per_second
+
+
+class RandomRate(StreamRate, frozen=True, kw_only=True):
+    """Drawn once for each device by the run's seed; none is slower than `least`."""
+
+    mean: PerSecond = 64.0
+    deviation: Spread = 24.0
+    least: PerSecond = 8.0
+
+    def nominal_rate(self, place: int, seed: int) -> float:
+        return max(self.least, self.draw_rate(seeds.child_generator(seed, "rate", place)))
+
+    def draw_rate(self, rng: np.random.Generator) -> float:
+        raise NotImplementedError
+
+
+class UniformRate(RandomRate, frozen=True, kw_only=True, tag="uniform"):
+    """Evenly over the interval that has this mean and standard deviation."""
+
+    def draw_rate(self, rng: np.random.Generator) -> float:
+        reach = math.sqrt(3) * self.deviation
+        return float(rng.uniform(self.mean - reach, self.mean + reach))
+
+
+class NormalRate(RandomRate, frozen=True, kw_only=True, tag="normal"):
+    """From the bell curve."""
+
+    def draw_rate(self, rng: np.random.Generator) -> float:
+        return float(rng.normal(self.mean, self.deviation))
+
+
+class ScadlesRate(StreamRate, frozen=True, kw_only=True, tag="scadles"):
+    """The rate sets of the ScaDLES paper: the draws of the authors' code first, then more of the same distribution."""
+
+    set: Literal["S1", "S2", "S1'", "S2'"] = "S1"
+
+    def nominal_rate(self, place: int, seed: int) -> float:
+        shape, mean, deviation, known = _PUBLISHED[self.set]
+        if place < len(known):
+            return known[place]
+        kind = UniformRate if shape == "uniform" else NormalRate
+        return kind(mean=mean, deviation=deviation).nominal_rate(place, seed)
+
+
+class TraceRate(StreamRate, frozen=True, kw_only=True, tag="trace"):
+    """Samples per second straight from a trace: `level = {kind = "piecewise", at = [...], levels = [...]}`."""
+
+    def nominal_rate(self, place: int, seed: int) -> float:
+        return 1.0
+
+
+def _scale_levels(pieces: Iterator[tuple[float, float]], nominal: float) -> Iterator[tuple[float, float]]:
+    return ((until, nominal * level) for until, level in pieces)

@@ -1,0 +1,146 @@
+"""Devices and links as a fleet file declares them, and the presets that stand for common boards."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated
+
+import msgspec
+
+from potluck.fleet.traces import ConstantTrace, Trace
+from potluck.settings import Settings
+from potluck.units import Bytes, BytesPerSecond, FlopsPerSecond, Seconds
+
+__all__ = ["LINKS", "PRESETS", "Device", "DeviceGroup", "DevicePreset", "Link"]
+
+
+class Link(Settings, frozen=True, kw_only=True):
+    """A device's own access to the network."""
+
+    up: BytesPerSecond = BytesPerSecond.parse("50 Mbit/s")
+    down: BytesPerSecond = BytesPerSecond.parse("50 Mbit/s")
+    latency: Seconds = Seconds(0.005)  # one way; does not occupy the link
+    overhead: Seconds = Seconds(0.001)  # per bulk transfer; occupies the link
+    loss: Annotated[float, msgspec.Meta(ge=0.0, lt=1.0)] = 0.0  # share of messages lost
+    quality: Trace = ConstantTrace()  # what is left of `up` and `down` over time
+
+    def __post_init__(self) -> None:
+        if not (self.up > 0 and self.down > 0):
+            raise ValueError("`up` and `down` must be above 0")
+
+
+LINKS = {
+    "wifi": Link(),
+    "lan": Link(
+        up=BytesPerSecond(125e6), down=BytesPerSecond(125e6), latency=Seconds(0.0005), overhead=Seconds(0.0002)
+    ),
+    "lte": Link(
+        up=BytesPerSecond(1.25e6), down=BytesPerSecond(3.75e6), latency=Seconds(0.035), overhead=Seconds(0.002)
+    ),
+    "wan": Link(up=BytesPerSecond(12.5e6), down=BytesPerSecond(12.5e6), latency=Seconds(0.02), overhead=Seconds(0.001)),
+    "server": Link(
+        up=BytesPerSecond(125e6), down=BytesPerSecond(125e6), latency=Seconds(0.0005), overhead=Seconds(0.0)
+    ),
+}
+
+
+class DevicePreset(Settings, frozen=True, kw_only=True):
+    """A kind of device: what it computes per second in training, holds and draws, with the source of each figure."""
+
+    peak: FlopsPerSecond
+    share: float  # of the peak that PyTorch training reaches
+    memory: Bytes
+    watts: float
+    link: str
+    source: str
+
+    @property
+    def flops(self) -> FlopsPerSecond:
+        return FlopsPerSecond(self.peak * self.share)
+
+
+def _make_preset(peak_gflops: float, share: float, gib: float, watts: float, link: str, source: str) -> DevicePreset:
+    peak = FlopsPerSecond(peak_gflops * 1e9)
+    return DevicePreset(peak=peak, share=share, memory=Bytes(gib * 2**30), watts=watts, link=link, source=source)
+
+
+# Peaks are cores × clock × fp32 operations per cycle from the makers' data sheets. The share that training reaches
+# is an assumption, the same for all boards of a kind (0.25 on CPUs, 0.35 on GPUs): measure yours with
+# `potluck profile` and set `flops` where it matters.
+PRESETS = {
+    "pi4": _make_preset(
+        48.0, 0.25, 4, 6.4, "wifi", "BCM2711, 4 Cortex-A72 at 1.5 GHz, 8 FLOP/cycle; Raspberry Pi 4 product brief"
+    ),
+    "pi5": _make_preset(
+        153.6, 0.25, 8, 8.8, "wifi", "BCM2712, 4 Cortex-A76 at 2.4 GHz, 16 FLOP/cycle; Raspberry Pi 5 product brief"
+    ),
+    "jetson-nano": _make_preset(
+        235.8, 0.35, 4, 10.0, "lan", "128 Maxwell cores at 921 MHz, 2 FLOP/cycle; Jetson Nano data sheet"
+    ),
+    "jetson-orin-nano": _make_preset(
+        1280.0, 0.35, 8, 15.0, "lan", "1024 Ampere cores at 625 MHz, 2 FLOP/cycle; Orin Nano 8 GB data sheet"
+    ),
+    "laptop": _make_preset(
+        307.2, 0.25, 16, 28.0, "wifi", "4 cores at 2.4 GHz, 32 FLOP/cycle (two AVX2 FMA units); Core i5-1135G7 class"
+    ),
+    "desktop": _make_preset(
+        972.8, 0.25, 32, 105.0, "lan", "8 cores at 3.8 GHz, 32 FLOP/cycle (two AVX2 FMA units); Ryzen 7 5800X class"
+    ),
+    "phone": _make_preset(
+        153.6, 0.25, 8, 5.0, "lte", "4 Cortex-A78 class cores at 2.4 GHz, 16 FLOP/cycle; Arm Cortex-A78 manual"
+    ),
+}
+
+
+class DeviceGroup(Settings, frozen=True, kw_only=True):
+    """One `[[devices]]` table: `count` devices alike, called `name-0`, `name-1`, … (or just `name` for one)."""
+
+    name: str = ""
+    preset: str = ""
+    count: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 1
+    flops: FlopsPerSecond | None = None
+    memory: Bytes | None = None
+    link: str | Link | None = None
+    speed: Trace = ConstantTrace()
+    available: Trace = ConstantTrace()
+
+    def __post_init__(self) -> None:
+        if self.preset and self.preset not in PRESETS:
+            raise ValueError(f"preset {self.preset!r} is not known; choose from {', '.join(PRESETS)}")
+        if not self.preset and self.flops is None:
+            raise ValueError(f"give a `preset` ({', '.join(PRESETS)}) or `flops`, such as '2 GFLOP/s'")
+        if not self.preset and not self.name:
+            raise ValueError("give the device a `name` or a `preset`")
+        if self.flops is not None and not 0 < self.flops < math.inf:
+            raise ValueError(f"`flops` must be above 0 and finite, got {self.flops}")
+        if isinstance(self.link, str) and self.link not in LINKS:
+            raise ValueError(f"link {self.link!r} is not known; choose from {', '.join(LINKS)} or give a table")
+        if any(letter.isspace() or letter in "/*?[]" for letter in self.name):
+            raise ValueError(f"name {self.name!r} must not have spaces or any of / * ? [ ]")
+        if self.name == "coordinator":
+            raise ValueError("name 'coordinator' is taken by the machine that leads; choose another")
+
+
+class Device(msgspec.Struct, frozen=True):
+    """One device of the fleet, all figures resolved."""
+
+    name: str
+    flops: float
+    memory: float
+    watts: float
+    link: Link
+    speed: Trace
+    available: Trace
+
+
+def expand_group(group: DeviceGroup) -> list[Device]:
+    """The devices that a `[[devices]]` table stands for."""
+    board = PRESETS.get(group.preset)
+    flops = group.flops if group.flops is not None else (board.flops if board else 0.0)
+    memory = group.memory if group.memory is not None else (board.memory if board else Bytes(4 * 2**30))
+    link = group.link if group.link is not None else (board.link if board else "wifi")
+    link = LINKS[link] if isinstance(link, str) else link
+    name = group.name or group.preset
+    names = [name] if group.count == 1 else [f"{name}-{index}" for index in range(group.count)]
+    watts = board.watts if board else 10.0
+    return [Device(name, float(flops), float(memory), watts, link, group.speed, group.available) for name in names]

@@ -1,0 +1,162 @@
+"""Sums over a journal as it is written: who spent how long on what, and what held the run up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from potluck.journal.device_status import DeviceStatus
+from potluck.journal.journal_records import Instant, JournalRecord, Span
+from potluck.journal.stragglers import StragglerTracker
+
+__all__ = ["ACCOUNT", "DeviceTotals", "JournalTotals"]
+
+ACCOUNT = "account"  # an instant in which a device says where the samples of its stream went
+
+_PARTS = ("pull", "compute", "push")
+_PART_OF = {
+    **{part: part for part in _PARTS},
+    "forward": "compute", "backward": "compute", "receive": "pull", "send": "push", "replicate": "push",
+}  # fmt: skip
+_AFTERWARDS = {"pull": "computing", "compute": "pushing", "push": "waiting", "joined": "waiting", "lost": "lost"}
+
+
+class DeviceTotals(NamedTuple):
+    """What some devices did, added up."""
+
+    pull_s: float = 0.0
+    compute_s: float = 0.0
+    push_s: float = 0.0
+    bytes: float = 0.0
+    samples: int = 0
+    updates: int = 0
+    lost: int = 0
+    late: int = 0
+    pulled_bytes: float = 0.0
+    pushed_bytes: float = 0.0
+
+
+class JournalTotals:
+    """Seconds per device and part of a round, bytes, and how often a device was lost or late."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[str, dict[str, float]] = {}
+        self._bytes: dict[str, dict[str, float]] = {}
+        self._samples: dict[str, int] = {}
+        self._events: dict[str, dict[str, int]] = {}
+        self._state: dict[str, str] = {}
+        self._starved: dict[str, float] = {}  # seconds without data, where it streams in
+        self._accounts: dict[tuple[str, str], dict[str, int]] = {}  # the newest of each stream
+        self._stragglers = StragglerTracker()
+        self.device_status = DeviceStatus()
+
+    def add_record(self, record: JournalRecord) -> None:
+        self.device_status.add_record(record)
+        if isinstance(record, Span) and record.name in _PART_OF:
+            self._add_phase(record, _PART_OF[record.name])
+            self._stragglers.add_phase(record)
+        elif isinstance(record, Span) and record.name == "stream":
+            self._starved[record.node] = self._starved.get(record.node, 0.0) + record.end - record.start
+            self._stragglers.add_phase(record)
+        elif isinstance(record, Span) and record.name == "round":
+            self._stragglers.close_round(record)
+        elif isinstance(record, Instant) and record.name == ACCOUNT:
+            self._accounts[record.node, str(record.fields.get("stream"))] = _integer_fields(record.fields)
+        elif isinstance(record, Instant):
+            self._count_event(record.node, record.name)
+
+    def _add_phase(self, span: Span, part: str) -> None:
+        seconds = self._seconds.get(span.node)
+        if seconds is None:
+            self._bytes[span.node] = dict.fromkeys(_PARTS, 0.0)
+            seconds = self._seconds[span.node] = dict.fromkeys(_PARTS, 0.0)
+        seconds[part] += span.end - span.start
+        self._bytes[span.node][part] += span.fields.get("bytes", 0)
+        self._samples[span.node] = self._samples.get(span.node, 0) + span.fields.get("samples", 0)
+        self._state[span.node] = _AFTERWARDS[part]
+        if span.name == "push" and span.fields.get("layers", (0,))[0] == 0:  # of an update in segments this is the last
+            self._count_event(span.node, "updates")
+
+    def _count_event(self, node: str, event: str) -> None:
+        events = self._events.setdefault(node, {})
+        events[event] = events.get(event, 0) + 1
+        if event in _AFTERWARDS:
+            self._state[node] = _AFTERWARDS[event]
+
+    def add_journal(self, path: Path) -> None:
+        """Count what a journal holds already."""
+        from potluck.journal import read_journal
+
+        for record in read_journal(path):
+            self.add_record(record)
+
+    def current_activity(self, device: str) -> str:
+        """What a device has been at since its last record."""
+        return self._state.get(device, "waiting")
+
+    def sum_devices(self, devices: Iterable[str]) -> DeviceTotals:
+        """What these devices did, added up."""
+        pull = compute = push = nbytes = pulled = pushed = 0.0
+        samples = updates = lost = late = 0
+        for name in devices:
+            seconds, events = self._seconds.get(name), self._events.get(name)
+            if seconds is not None:
+                pull, compute, push = pull + seconds["pull"], compute + seconds["compute"], push + seconds["push"]
+                moved = self._bytes[name]
+                pulled, pushed = pulled + moved["pull"], pushed + moved["push"]
+                nbytes, samples = nbytes + sum(moved.values()), samples + self._samples.get(name, 0)
+            if events is not None:
+                updates, lost = updates + events.get("updates", 0), lost + events.get("lost", 0)
+                late += events.get("late", 0)
+        return DeviceTotals(pull, compute, push, nbytes, samples, updates, lost, late, pulled, pushed)
+
+    def device_summary(self, now: float) -> dict[str, dict[str, Any]]:
+        """Each device's seconds by part, the rest of the time being waiting, its bytes and events."""
+        return {
+            name: {
+                **{f"{part}_s": value for part, value in seconds.items()},
+                "wait_s": max(now - sum(seconds.values()), 0.0),
+                "bytes": sum(self._bytes[name].values()),
+                "samples": self._samples.get(name, 0),
+                **self._events.get(name, {}),
+            }
+            for name, seconds in sorted(self._seconds.items())
+        }
+
+    def stream_summary(self) -> dict[str, int] | None:
+        """The accounts that devices gave of their streams, added up over all of their lives; None without any."""
+        if not self._accounts:
+            return None
+        total: dict[str, int] = {}
+        for account in self._accounts.values():
+            for name, count in account.items():
+                total[name] = total.get(name, 0) + count
+        return total
+
+    def bottleneck_sentence(self, now: float) -> str:
+        """What held the run up, in one sentence: who was waited for, or else who was busiest, and with what."""
+        if not self._seconds or now <= 0:
+            return "nothing was measured"
+        verdict = self._stragglers.worst_straggler(now)
+        if verdict is not None:
+            return verdict.describe_straggler(now)
+        name, starved = max(self._starved.items(), key=lambda item: (item[1], item[0]), default=("", 0.0))
+        if starved > now / 2:
+            return f"{name} waited for data {min(starved / now, 1.0):.0%} of the time: its stream is too slow"
+        return self._busiest_device(now)
+
+    def _busiest_device(self, now: float) -> str:
+        name, seconds = max(self._seconds.items(), key=lambda item: (sum(item[1].values()), item[0]))
+        part, spent = max(seconds.items(), key=lambda item: item[1])
+        share = min(sum(seconds.values()) / now, 1.0)  # several transfers at once count more than once
+        if share < 0.5:
+            return f"no device was busy for more than {share:.0%} of the time; the rest was waiting for the coordinator"
+        doing = {"pull": "its downlink (receiving)", "push": "its uplink (sending)"}
+        what = doing.get(part, "its processor (computing)")
+        return f"{name} was busy {share:.0%} of the time, above all with {what}, {min(spent / now, 1.0):.0%}"
+
+
+def _integer_fields(fields: Mapping[str, Any]) -> dict[str, int]:
+    """The numbers of an account; whatever else a device says of it counts for nothing."""
+    return {name: value for name, value in fields.items() if isinstance(value, int) and name != "round"}

@@ -1,0 +1,63 @@
+"""How does the learning rate follow the number of samples in a round?"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated
+
+import msgspec
+
+from potluck.settings import Part
+
+__all__ = ["CappedLrScaling", "LinearLrScaling", "LrScaling", "NoLrScaling", "SquareRootLrScaling"]
+
+Base = Annotated[int, msgspec.Meta(ge=1)]
+
+
+class LrScaling(Part, frozen=True, kw_only=True):
+    """A factor on the learning rate; one above 1 is reached over the first `warmup` rounds."""
+
+    warmup: Annotated[int, msgspec.Meta(ge=0)] = 0
+
+    def lr_factor(self, samples: int, devices: int, round: int) -> float:
+        """The factor of a round in which so many devices trained on so many samples in all."""
+        full = self.full_lr_factor(samples, devices)
+        if full <= 1.0 or round >= self.warmup:
+            return full
+        return 1.0 + (full - 1.0) * (round + 1) / (self.warmup + 1)
+
+    def full_lr_factor(self, samples: int, devices: int) -> float:
+        """The factor once warm."""
+        raise NotImplementedError
+
+
+class NoLrScaling(LrScaling, frozen=True, kw_only=True, tag="none"):
+    """The same for any batch."""
+
+    def full_lr_factor(self, samples: int, devices: int) -> float:
+        return 1.0
+
+
+class LinearLrScaling(LrScaling, frozen=True, kw_only=True, tag="linear"):
+    """In proportion to the global batch; the learning rate is meant for `base` samples per device (ScaDLES)."""
+
+    base: Base = 64
+
+    def full_lr_factor(self, samples: int, devices: int) -> float:
+        return samples / (self.base * max(devices, 1))
+
+
+class SquareRootLrScaling(LinearLrScaling, frozen=True, kw_only=True, tag="sqrt"):
+    """With the square root of the global batch, as the noise of its gradient falls."""
+
+    def full_lr_factor(self, samples: int, devices: int) -> float:
+        return math.sqrt(super().full_lr_factor(samples, devices))
+
+
+class CappedLrScaling(LinearLrScaling, frozen=True, kw_only=True, tag="capped"):
+    """In proportion, but never more than `most`: large batches do not bear ever larger steps."""
+
+    most: Annotated[float, msgspec.Meta(gt=0.0)] = 4.0
+
+    def full_lr_factor(self, samples: int, devices: int) -> float:
+        return min(super().full_lr_factor(samples, devices), self.most)

@@ -1,0 +1,95 @@
+"""How the layers are laid out over the devices: the partitioners as parts of a job.
+
+Devices come in the order of the fleet with the central one first, and are named by their place in it.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Annotated, Literal
+
+import msgspec
+
+from potluck.errors import UserError
+from potluck.planning.partition import (
+    DeviceSpecs,
+    LayerSpecs,
+    PipelinePartition,
+    evaluate_partition,
+    ftpipehd_partition,
+    plan_partition,
+)
+from potluck.settings import Part
+
+__all__ = ["EqualPartitioning", "ManualPartitioning", "OptimalPartitioning", "Partitioning", "PublishedPartitioning"]
+
+
+class Partitioning(Part, frozen=True, kw_only=True):
+    """`partition`: who gets which layers."""
+
+    def plan_partition(self, layers: LayerSpecs, devices: DeviceSpecs) -> PipelinePartition:
+        """The layout; UserError where there is none."""
+        raise NotImplementedError
+
+
+class OptimalPartitioning(Partitioning, frozen=True, kw_only=True, tag="optimal"):
+    """The exact least period; devices may be left out, and put in the best order."""
+
+    order: Literal["given", "search"] = "given"
+    subset: bool = True
+
+    def plan_partition(self, layers: LayerSpecs, devices: DeviceSpecs) -> PipelinePartition:
+        order = self.order if len(devices) <= 10 else "given"
+        return plan_partition(layers, devices, order=order, subset=self.subset or len(devices) > len(layers), pinned=0)
+
+
+class PublishedPartitioning(Partitioning, frozen=True, kw_only=True, tag="published"):
+    """FTPipeHD's recurrence over the measured capacities; every device takes part."""
+
+    def plan_partition(self, layers: LayerSpecs, devices: DeviceSpecs) -> PipelinePartition:
+        def of_first(count: int) -> PipelinePartition:
+            links = [_link_bandwidth(devices, *pair) for pair in pairwise(range(count))]
+            found = ftpipehd_partition(layers.times, layers.outputs, devices.capacities[:count], links)
+            return evaluate_partition(found.cuts, found.order, layers, devices)
+
+        return _largest_feasible(of_first, layers, devices)
+
+
+class EqualPartitioning(Partitioning, frozen=True, kw_only=True, tag="equal"):
+    """PipeDream's: as if all devices were alike."""
+
+    def plan_partition(self, layers: LayerSpecs, devices: DeviceSpecs) -> PipelinePartition:
+        def of_first(count: int) -> PipelinePartition:
+            alike = DeviceSpecs(capacities=[1.0] * count, bandwidth=devices.bandwidth, duplex=devices.duplex)
+            found = plan_partition(layers, alike)
+            return evaluate_partition(found.cuts, found.order, layers, devices)
+
+        return _largest_feasible(of_first, layers, devices)
+
+
+class ManualPartitioning(Partitioning, frozen=True, kw_only=True, tag="cuts"):
+    """Stages that end after the layers `after`; the exact partition where too few devices are left for them."""
+
+    after: tuple[Annotated[int, msgspec.Meta(ge=0)], ...]
+
+    def plan_partition(self, layers: LayerSpecs, devices: DeviceSpecs) -> PipelinePartition:
+        if len(self.after) >= len(devices):
+            return OptimalPartitioning().plan_partition(layers, devices)
+        cuts = [layer + 1 for layer in self.after]
+        return evaluate_partition(cuts, range(len(cuts) + 1), layers, devices)
+
+
+def _link_bandwidth(devices: DeviceSpecs, sender: int, receiver: int) -> float:
+    one_way = devices.transfer_s(sender, receiver, 1.0) / (1 if devices.duplex else 2)
+    return 1 / one_way if one_way else float("inf")
+
+
+def _largest_feasible(of_first, layers: LayerSpecs, devices: DeviceSpecs) -> PipelinePartition:  # type: ignore[no-untyped-def]
+    """The layout of all devices, or of as many of the first as there are places to cut."""
+    for count in range(min(len(devices), len(layers)), 1, -1):
+        try:
+            found: PipelinePartition = of_first(count)
+        except UserError:
+            continue
+        return found
+    return evaluate_partition((), (0,), layers, devices)

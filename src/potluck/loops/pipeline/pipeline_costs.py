@@ -1,0 +1,61 @@
+"""What a chain costs a pipeline: work and bytes of each layer, for one sample."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+
+__all__ = ["PipelineCosts"]
+
+
+@dataclass(frozen=True)
+class PipelineCosts:
+    """Per layer; seconds are those of a device of 1 FLOP/s."""
+
+    forward_flop: Sequence[float]
+    backward_flop: Sequence[float]
+    cut_bytes_per_sample: Sequence[float]  # of a sample, one way, after each layer; infinite where no cut is allowed
+    param_bytes: Sequence[int]
+    buffer_bytes: Sequence[int]
+    label_bytes: int = 8  # of a sample
+    moments: int = 1  # vectors beside the weights that the optimizer holds
+    activation_bytes: Sequence[float] = ()  # of a sample, held between its forward and its backward; none given: 0
+
+    @property
+    def layer_count(self) -> int:
+        return len(self.forward_flop)
+
+    def stage_forward_flop(self, first: int, last: int, samples: int) -> float:
+        """FLOP of the layers `first` to `last`."""
+        return (self._forward_sums[last + 1] - self._forward_sums[first]) * samples
+
+    def stage_backward_flop(self, first: int, last: int, samples: int) -> float:
+        return (self._backward_sums[last + 1] - self._backward_sums[first]) * samples
+
+    def stage_flop(self, first: int, last: int, samples: int) -> float:
+        return self.stage_forward_flop(first, last, samples) + self.stage_backward_flop(first, last, samples)
+
+    def cut_transfer_bytes(self, after: int, samples: int) -> int:
+        """Bytes of what is sent on after a layer."""
+        found = self.cut_bytes_per_sample[after] * samples
+        return 0 if math.isinf(found) else int(found)
+
+    def state_bytes(self, first: int, last: int, moments: bool = True) -> int:
+        """Bytes of one version of some layers."""
+        params = sum(self.param_bytes[first : last + 1])
+        return params * (1 + self.moments * moments) + sum(self.buffer_bytes[first : last + 1])
+
+    def step_bytes(self, first: int, last: int) -> int:
+        """Bytes of one step of some layers."""
+        return self.state_bytes(first, last, moments=False)
+
+    @cached_property
+    def _forward_sums(self) -> list[float]:
+        return list(accumulate(self.forward_flop, initial=0.0))
+
+    @cached_property
+    def _backward_sums(self) -> list[float]:
+        return list(accumulate(self.backward_flop, initial=0.0))

@@ -1,0 +1,95 @@
+"""Sends copies of a stage's versions to someone else, in pieces, while the line is idle."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from potluck.journal import Span
+from potluck.loops.node import COORDINATOR, Node
+from potluck.loops.pipeline.messages import Kept, Replica
+from potluck.loops.pipeline.replication import next_version_to_copy
+from potluck.loops.pipeline.stage_backend import StageBackend, split_payload
+from potluck.loops.pipeline.stage_link import StageLink, WakeSignal
+
+if TYPE_CHECKING:
+    from potluck.loops.pipeline.pipeline_stage import PipelineStage
+
+__all__ = ["StageReplicator"]
+
+
+class StageReplicator:
+    """One stage's copies for one keeper."""
+
+    def __init__(self, stage: PipelineStage, keeper: str, stride: int) -> None:
+        self._stage = stage
+        self._node: Node = stage.node
+        self._backend: StageBackend = stage.backend
+        self._link: StageLink = stage.link
+        self.keeper = keeper
+        self._stride = stride
+        self._can_send_step = False  # whether the keeper can go from the version sent last to the next by a step
+        self._sent_version = stage.start - 1  # the newest version that was sent
+        self._kept_version = stage.start - 1  # the newest version that is known to be kept
+        self._unanswered: dict[int, tuple[float, int]] = {}  # sent and not yet answered: since when, and bytes
+        self._wake = WakeSignal()
+
+    def notify_version(self) -> None:
+        """There is a new version."""
+        self._wake.notify()
+
+    def handle_kept(self, kept: Kept) -> None:
+        if (kept.first, kept.last) != (self._stage.first, self._stage.last) or kept.version not in self._unanswered:
+            return
+        began, nbytes = self._unanswered.pop(kept.version)
+        if kept.whole:
+            self._kept_version = max(self._kept_version, kept.version)
+            self._unanswered = {version: sent for version, sent in self._unanswered.items() if version > kept.version}
+            fields = {"to": self.keeper, "version": kept.version, "bytes": nbytes}
+            self._node.record(Span(self._node.name, "replicate", began, self._node.now(), fields))
+        else:
+            self._resend_from_kept()
+        self._wake.notify()
+
+    async def run(self) -> None:
+        """Send what is new without waiting for answers; what stays unanswered for too long is sent anew."""
+        pause = float(self._stage.settings.retry)
+        while True:
+            version = next_version_to_copy(
+                [held for held in self._stage.versions if held > self._sent_version], self._stride
+            )
+            if version is not None:
+                await self._send_version(version)
+            elif not await self._wake.wait(pause if self._unanswered else None):
+                self._resend_from_kept()
+
+    def _resend_from_kept(self) -> None:
+        """Something got lost on the way: go on from what is known to be kept, with a whole version."""
+        self._sent_version = self._kept_version
+        self._unanswered.clear()
+        self._can_send_step = False
+
+    async def _send_version(self, version: int) -> None:
+        stage = self._stage
+        step = stage.steps.get(version) if self._can_send_step and self._sent_version == version - 1 else None
+        payload = self._pack_version(stage.versions[version]) if step is None else self._backend.pack_step(*step)
+        count = max(1, math.ceil(payload.nbytes / stage.settings.replication.chunk))
+        self._sent_version, self._can_send_step = (
+            version,
+            stage.settings.replication.sends_steps and self.keeper != COORDINATOR,
+        )
+        self._unanswered[version] = (self._node.now(), payload.nbytes)
+        self._link.count_bytes(payload.nbytes)
+        for place, piece in enumerate(split_payload(payload, count)):
+            await self._link.wait_until_idle(float(stage.settings.retry))
+            await self._node.send(
+                self.keeper,
+                Replica(
+                    piece, term=stage.term, first=stage.first, last=stage.last, version=version,
+                    made=stage.term_that_made(version), place=place, count=count, step=step is not None,
+                ),
+            )  # fmt: skip
+
+    def _pack_version(self, numbers: Any) -> Any:
+        stage = self._stage
+        return self._backend.pack_layers(numbers, stage.first, stage.last, stage.settings.replication.optimizer_state)

@@ -1,0 +1,195 @@
+"""What a stage does next: the schedules as parts of a job, and a stage's own course through a stretch of batches.
+
+A stretch is a run of batches at whose end nothing is in flight. Parts are what flows: whole batches under 1F1B,
+micro-batches under GPipe, numbered on through the batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Annotated, ClassVar, Literal, Protocol
+
+import msgspec
+
+from potluck.planning.schedule import (
+    StageDurations,
+    StageProgress,
+    due_task,
+    filling_windows,
+    published_windows,
+    simulate_pipeline,
+    steady_period,
+)
+from potluck.planning.schedule.stage_rules import Kind
+from potluck.settings import Part
+
+__all__ = [
+    "GPipeSchedule",
+    "GPipeStageSchedule",
+    "OneFOneBSchedule",
+    "OneFOneBStageSchedule",
+    "PipelineSchedule",
+    "SingleDeviceSchedule",
+    "StageSchedule",
+]
+
+Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class StageSchedule(Protocol):
+    """One stage's way through a stretch: at most one task is due at any moment."""
+
+    @property
+    def end_batch(self) -> int:
+        """The batch before which the stretch ends."""
+
+    def next_task(self) -> tuple[Kind, int] | None:
+        """The task whose turn it is and its part; None when the stretch is done."""
+
+    def complete_task(self, kind: Kind) -> None:
+        """The task that was due is done."""
+
+    def updates_after(self, part: int) -> bool:
+        """Whether the weights are updated after this part's backward."""
+
+    def first_unstarted_batch(self) -> int:
+        """The first batch that was not begun: the stretch can still be made to end here."""
+
+    def end_before(self, end: int) -> None:
+        """The stretch ends before this batch."""
+
+
+class OneFOneBStageSchedule:
+    """Asynchronous 1F1B: the gating rule with this stage's window."""
+
+    def __init__(self, window: int, start: int, end: int) -> None:
+        self._progress = StageProgress.at_start(window, end, start)
+
+    @property
+    def end_batch(self) -> int:
+        return self._progress.end
+
+    def next_task(self) -> tuple[Kind, int] | None:
+        return due_task(self._progress)
+
+    def complete_task(self, kind: Kind) -> None:
+        self._progress = self._progress.after_task(kind)
+
+    def updates_after(self, part: int) -> bool:
+        return True
+
+    def first_unstarted_batch(self) -> int:
+        return self._progress.forward + 1
+
+    def end_before(self, end: int) -> None:
+        self._progress = replace(self._progress, end=end)
+
+
+class GPipeStageSchedule:
+    """GPipe: all parts of a batch forward, then back in reverse, then the step."""
+
+    def __init__(self, parts: int, start: int, end: int) -> None:
+        self.end_batch = end
+        self._micro_batches = parts
+        self._batch = start
+        self._task_index = 0  # among the 2 × parts tasks of the batch
+
+    def next_task(self) -> tuple[Kind, int] | None:
+        if self._batch >= self.end_batch:
+            return None
+        first, turned = self._batch * self._micro_batches, self._task_index - self._micro_batches
+        return (
+            ("forward", first + self._task_index)
+            if turned < 0
+            else ("backward", first + self._micro_batches - 1 - turned)
+        )
+
+    def complete_task(self, kind: Kind) -> None:
+        self._task_index += 1
+        if self._task_index == 2 * self._micro_batches:
+            self._batch, self._task_index = self._batch + 1, 0
+
+    def updates_after(self, part: int) -> bool:
+        return part % self._micro_batches == 0
+
+    def first_unstarted_batch(self) -> int:
+        return self._batch + (self._task_index > 0)
+
+    def end_before(self, end: int) -> None:
+        self.end_batch = end
+
+
+class PipelineSchedule(Part, frozen=True, kw_only=True):
+    """`schedule`: when a stage does what."""
+
+    vertical_sync: bool = False
+    aggregate: Count = 0
+    predict: bool = False
+    most_stages: ClassVar[int | None] = None
+
+    @property
+    def micro_batch_count(self) -> int:
+        """Into how many parts a batch is cut."""
+        return 1
+
+    def batches_in_flight(self, to_end: int) -> int:
+        """Batches that a stage must be able to hold, of so many stages from it to the end."""
+        return to_end
+
+    def stage_windows(self, durations: StageDurations, least: float = 0.0) -> tuple[int, ...]:
+        """How many parts each stage has in flight at most; the period cannot be shorter than `least`."""
+        return published_windows(durations.stages)
+
+    def batch_period_s(self, durations: StageDurations, windows: Sequence[int]) -> float:
+        """Seconds between two batches once the pipeline is full."""
+        return steady_period(durations, windows)
+
+    def stage_schedule(self, window: int, start: int, end: int) -> StageSchedule:
+        return OneFOneBStageSchedule(window, start, end)
+
+
+class OneFOneBSchedule(PipelineSchedule, frozen=True, kw_only=True, tag="1f1b"):
+    """Asynchronous, one forward and one backward in turn.
+
+    With `vertical_sync` a batch meets the same version of the weights on every stage. Every `aggregate` batches
+    (0: never) a stage takes the mean of the versions in flight. `filling` windows let in as many batches as keep
+    the slowest part busy, transfers included, but no more than `most` (0: twice as many as there are stages): a
+    gradient is as many versions old as there are batches in flight. `published` windows are N − i. With `predict` a
+    batch is computed with the weights as they will be when its gradient is applied, if the optimizer's momentum lasts.
+    """
+
+    vertical_sync: bool = True
+    fill: Literal["published", "filling"] = "published"
+    most: Count = 0
+
+    def stage_windows(self, durations: StageDurations, least: float = 0.0) -> tuple[int, ...]:
+        if self.fill == "published":
+            return published_windows(durations.stages)
+        return filling_windows(durations, max(durations.min_period(), least), self.most or 2 * durations.stages)
+
+
+class GPipeSchedule(PipelineSchedule, frozen=True, kw_only=True, tag="gpipe"):
+    """Synchronous: a batch in `micro_batches`, a flush after each batch."""
+
+    micro_batches: Annotated[int, msgspec.Meta(ge=1)] = 4
+
+    @property
+    def micro_batch_count(self) -> int:
+        return self.micro_batches
+
+    def batches_in_flight(self, to_end: int) -> int:
+        return 1
+
+    def batch_period_s(self, durations: StageDurations, windows: Sequence[int]) -> float:
+        each = (durations.forward, durations.backward, durations.down, durations.up)
+        return simulate_pipeline(*each, batches=1, mode="gpipe", micro_batches=self.micro_batches).makespan
+
+    def stage_schedule(self, window: int, start: int, end: int) -> StageSchedule:
+        return GPipeStageSchedule(self.micro_batches, start, end)
+
+
+class SingleDeviceSchedule(PipelineSchedule, frozen=True, kw_only=True, tag="single"):
+    """The central device alone."""
+
+    most_stages: ClassVar[int | None] = 1

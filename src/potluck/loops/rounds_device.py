@@ -1,0 +1,124 @@
+"""A device's side of the rounds loop: wait for an invitation, take part, wait again.
+
+Invite ──▶ pull ─▶ compute ─▶ push ──▶ idle          in segments, the three overlap (see turn.py)
+           a newer Invite, a Release or the loss of the coordinator drop what is under way
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from potluck.loops.backends import DeviceBackend, TurnIdentity
+from potluck.loops.batch_source import BatchSource
+from potluck.loops.device_costs import DeviceCosts
+from potluck.loops.device_estimates import DeviceEstimates
+from potluck.loops.messages import Accept, Gift, Invite, Lost, Release, Released, Segment, Stop
+from potluck.loops.node import COORDINATOR, Node
+from potluck.loops.parts.model_transfer import Range
+from potluck.loops.settings import Rounds
+from potluck.loops.turn import Turn
+
+__all__ = ["RoundsDevice"]
+
+_log = logging.getLogger("potluck")
+
+
+class RoundsDevice:
+    """One device in one life."""
+
+    def __init__(
+        self,
+        node: Node,
+        settings: Rounds,
+        mathematics: DeviceBackend,
+        costs: Callable[[TurnIdentity], DeviceCosts],
+        supply: BatchSource,
+        seen: DeviceEstimates,
+        memory: Any = None,
+        affordable: float = 1.0,
+        share: Callable[[TurnIdentity], float | None] = lambda whom: None,
+    ) -> None:
+        self.node = node
+        self.settings = settings
+        self.backend = mathematics
+        self.costs = costs
+        self.batch_source = supply
+        self.estimates = seen
+        self.error_feedback = memory  # of the mathematics, from turn to turn
+        self.compute_budget = affordable  # of a whole step in a mini-batch's slot of time, at nominal speed
+        self.submodel_fraction = (
+            share  # of the whole model, that a turn trains or its mini-batches choose from; None is all
+        )
+        self._turns: dict[int, Turn] = {}  # under way, or just over: one, or two where the next begins ahead
+        self._turn_tasks: dict[int, asyncio.Task[None]] = {}
+        self._newest_turn = -1
+        self.last_push_segments: tuple[Range, ...] = ()  # how the update of the latest turn was cut
+        self._error: BaseException | None = None
+
+    async def main(self) -> None:
+        """Serve until told to stop."""
+        this = asyncio.current_task()
+        assert this is not None
+        try:
+            while await self._handle_next(this):
+                pass
+        except asyncio.CancelledError:
+            if self._error is not None:
+                raise self._error from None
+            raise
+        finally:
+            self._drop_turns()
+
+    async def _handle_next(self, this: asyncio.Task[Any]) -> bool:
+        envelope = await self.node.receive()
+        assert envelope is not None
+        if envelope.sender != COORDINATOR and not isinstance(envelope.message, Gift):
+            return True  # only the coordinator leads
+        match envelope.message:
+            case Invite() as invite:
+                self._begin_turn(invite, this)
+            case Segment() as segment:
+                if (turn := self._turns.get(segment.turn)) is not None:
+                    turn.receive_segment(segment)
+            case Gift() as gift if gift.donor == envelope.sender:
+                self.batch_source.receive_gift(gift)
+            case Accept() as accept:
+                if (turn := self._turns.get(accept.turn)) is not None and accept.first in turn.accepted:
+                    turn.accepted[accept.first].open()
+            case Release(turn=number, only=only, refused=refused):
+                if refused:
+                    _log.info("%s: the update of turn %d was refused: %s", self.node.name, number, refused)
+                self._drop_turns([turn for turn in self._turn_tasks if turn == number or (turn < number and not only)])
+                self.node.send(COORDINATOR, Released(number))
+            case Lost(device=device) if device == COORDINATOR:
+                self._drop_turns()
+            case Stop():
+                return False
+        return True
+
+    def _begin_turn(self, invite: Invite, this: asyncio.Task[Any]) -> None:
+        if invite.turn <= self._newest_turn:
+            return  # said twice
+        self._drop_turns([turn for turn in self._turn_tasks if not invite.ahead or turn < self._newest_turn])
+        self._newest_turn = invite.turn
+        self._turns = {number: turn for number, turn in self._turns.items() if number in self._turn_tasks}
+        turn = self._turns[invite.turn] = Turn(self, invite)
+        self._turn_tasks[invite.turn] = asyncio.get_running_loop().create_task(self._run_turn(turn, this))
+
+    async def _run_turn(self, turn: Turn, this: asyncio.Task[Any]) -> None:
+        """An error in a turn is the device's error."""
+        try:
+            await turn.run()
+            self._turn_tasks.pop(turn.number, None)
+        except Exception as error:
+            self._error = error.exceptions[0] if isinstance(error, ExceptionGroup) else error
+            this.cancel()
+
+    def _drop_turns(self, numbers: Sequence[int] | None = None) -> None:
+        """Give up these turns, or all."""
+        for number in list(self._turn_tasks) if numbers is None else numbers:
+            self._turn_tasks.pop(number).cancel()
+            self._turns.pop(number, None)

@@ -1,0 +1,37 @@
+"""Every number as it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from potluck.model.codecs.array_checks import FLOATS, array_refusal, count_refusal
+from potluck.model.codecs.codec_interface import WHOLE, Codec
+from potluck.model.codecs.codec_state import CodecState
+from potluck.payload import Payload
+
+__all__ = ["DenseCodec", "as_tensor"]
+
+
+class DenseCodec(Codec, frozen=True, kw_only=True, tag="dense"):
+    """Every number as it is."""
+
+    def encode(self, vector: Tensor, memory: CodecState | None = None, at: slice = WHOLE) -> Payload:
+        array = vector.detach().numpy()
+        return Payload(array.nbytes, (array,))
+
+    def decode(self, payload: Payload, size: int) -> Tensor:
+        return as_tensor(payload.arrays[0])
+
+    def encoded_bytes(self, size: int, itemsize: int) -> int:
+        return size * itemsize
+
+    def payload_refusal(self, payload: Payload, size: int) -> str | None:
+        return count_refusal(payload.arrays, 1) or array_refusal(payload.arrays[0], "values", FLOATS, size)
+
+
+def as_tensor(array: Any) -> Tensor:
+    """The same memory as a tensor; what lies in a read-only buffer is copied, for torch would let it be written."""
+    return torch.from_numpy(array if array.flags.writeable else array.copy())

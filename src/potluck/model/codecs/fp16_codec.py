@@ -1,0 +1,41 @@
+"""Every number in half precision."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from potluck.model.codecs.array_checks import array_refusal, count_refusal
+from potluck.model.codecs.codec_interface import WHOLE, Codec
+from potluck.model.codecs.codec_state import CodecState
+from potluck.model.codecs.dense_codec import as_tensor
+from potluck.payload import Payload
+
+__all__ = ["Fp16Codec", "to_half"]
+
+_LARGEST = torch.finfo(torch.float16).max
+
+
+class Fp16Codec(Codec, frozen=True, kw_only=True, tag="fp16"):
+    """Every number in half precision: three digits, nothing below 6e-8, nothing above 65504."""
+
+    def encode(self, vector: Tensor, memory: CodecState | None = None, at: slice = WHOLE) -> Payload:
+        array = to_half(vector.detach()).numpy()
+        return Payload(array.nbytes, (array,))
+
+    def decode(self, payload: Payload, size: int) -> Tensor:
+        return as_tensor(payload.arrays[0]).to(torch.float32)
+
+    def encoded_bytes(self, size: int, itemsize: int) -> int:
+        return 2 * size
+
+    def payload_refusal(self, payload: Payload, size: int) -> str | None:
+        return count_refusal(payload.arrays, 1) or array_refusal(payload.arrays[0], "values", (np.float16,), size)
+
+
+def to_half(vector: Tensor) -> Tensor:
+    """Nearest half-precision numbers; too large becomes the largest, but what is not finite stays so and is refused."""
+    half = vector.to(torch.float16)
+    over = half.isinf() & vector.isfinite()
+    return torch.where(over, half.sign() * _LARGEST, half) if bool(over.any()) else half

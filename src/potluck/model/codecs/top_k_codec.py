@@ -1,0 +1,44 @@
+"""The largest few entries, always as many."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from torch import Tensor
+
+from potluck.model.codecs.codec_state import CodecState
+from potluck.model.codecs.sparse_codec import Ratio, SparseCodec
+from potluck.model.codecs.top_k_selection import largest_indices
+
+__all__ = ["TopKCodec"]
+
+
+class TopKCodec(SparseCodec, frozen=True, kw_only=True, tag="top-k"):
+    """The share `ratio` of the entries.
+
+    With `momentum` each device keeps the momentum of its own gradients (Lin et al. 2018, Deep gradient compression);
+    the coordinator then steps without.
+    """
+
+    ratio: Ratio = 0.01
+    momentum: Annotated[float, msgspec.Meta(ge=0.0, lt=1.0)] = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.momentum and not self.error_feedback:
+            raise ValueError("momentum needs error_feedback = true, which keeps what it adds up to")
+
+    def new_state(self) -> CodecState | None:
+        return super().new_state() if self.error_feedback else None
+
+    def choose_indices(self, strengths: Tensor, memory: CodecState | None, start: int) -> Tensor | None:
+        return largest_indices(strengths, self.entry_count(self.ratio, len(strengths)))
+
+    @property
+    def expected_ratio(self) -> float:
+        return self.ratio
+
+    @property
+    def residual_momentum(self) -> float:
+        return self.momentum

@@ -1,0 +1,166 @@
+"""Where a pipeline may cut, and what crosses there.
+
+Between two layers everything that was made before and is used after crosses. Tensors are sent. Numbers are not:
+a constant is written into the next stage, and the batch size, shapes and the device are read off what arrives.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from potluck.model.flop_counter import size_bytes
+from potluck.model.graph_recording import GraphRecording
+from potluck.model.layer_assignment import TiedParameter
+from potluck.model.meta_interpreter import BATCHES, NodeFacts, storage_id
+
+__all__ = [
+    "MOST_CROSSING",
+    "BatchSizeMarker",
+    "CrossingTensor",
+    "CutPoint",
+    "InputDeviceMarker",
+    "NotReproducible",
+    "crossing_nodes",
+    "find_cuts",
+    "has_batch_dimension",
+    "is_ambient",
+    "mutated_storages",
+    "reproduce_value",
+]
+
+MOST_CROSSING = 4
+
+
+@dataclass(frozen=True)
+class CrossingTensor:
+    """One tensor that crosses a cut: its shape for one sample."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True)
+class CutPoint:
+    """A place after a layer where a pipeline may cut; bytes are those of one sample, one way."""
+
+    after: int
+    crossing: tuple[CrossingTensor, ...]
+    bytes: int
+
+
+def find_cuts(
+    recording: GraphRecording, layer_of: dict[fx.Node, int], ties: Sequence[TiedParameter]
+) -> tuple[CutPoint, ...]:
+    """All legal cuts, from input to output."""
+    last = max(layer_of.values())
+    tied = {after for tie in ties for after in range(tie.owner, tie.user)}
+    found = (_cut_after(recording, layer_of, after) for after in range(last) if after not in tied)
+    return tuple(cut for cut in found if cut is not None)
+
+
+def crossing_nodes(layer_of: dict[fx.Node, int], after: int) -> list[fx.Node]:
+    """Nodes made up to a layer and used beyond it, in execution order."""
+    return [
+        node
+        for node, layer in layer_of.items()
+        if layer <= after and not is_ambient(node) and any(layer_of[user] > after for user in node.users)
+    ]
+
+
+def is_ambient(node: fx.Node) -> bool:
+    """Is it found anew wherever it is needed: a parameter, a buffer, the mode?"""
+    return node.op == "get_attr" or node.target is operator.not_
+
+
+def mutated_storages(recording: GraphRecording, nodes: Iterable[fx.Node]) -> set[int]:
+    """The storages that these nodes change in place."""
+    return {changed for node in nodes for changed in recording.facts[node].mutates}
+
+
+class BatchSizeMarker:
+    """In a retold value: the batch size."""
+
+
+class InputDeviceMarker:
+    """In a retold value: the device of what arrives."""
+
+
+class NotReproducible:
+    """In a retold value: this cannot be retold."""
+
+
+def reproduce_value(fact: NodeFacts) -> Any:
+    """A number, shape or option as the next stage can write it down itself; Untold if it cannot."""
+    return _reproduce_pair(fact.value, fact.value_at_other_batch)
+
+
+def _reproduce_pair(value: Any, other: Any) -> Any:
+    if isinstance(value, torch.device):
+        return InputDeviceMarker
+    if type(value) is int and (value, other) == BATCHES:
+        return BatchSizeMarker
+    if isinstance(value, tuple | list) and len(value) == len(other):
+        inner = [_reproduce_pair(*pair) for pair in zip(value, other, strict=True)]
+        return NotReproducible if NotReproducible in inner else tuple(inner)
+    plain = value is None or isinstance(value, bool | int | float | str | torch.dtype)
+    return value if plain and value == other else NotReproducible
+
+
+def has_batch_dimension(fact: NodeFacts) -> bool:
+    """Does the batch size stand first in its shape?"""
+    pair = (fact.value, fact.value_at_other_batch)
+    return (
+        all(isinstance(made, torch.Tensor) and made.dim() > 0 for made in pair)
+        and (
+            fact.value.shape[0],
+            fact.value_at_other_batch.shape[0],
+        )
+        == BATCHES
+    )
+
+
+def _cut_after(recording: GraphRecording, layer_of: dict[fx.Node, int], after: int) -> CutPoint | None:
+    facts = recording.facts
+    nodes = crossing_nodes(layer_of, after)
+    sent = [node for node in nodes if isinstance(facts[node].value, torch.Tensor)]
+    retold = [reproduce_value(facts[node]) for node in nodes if node not in sent]
+    if not 1 <= len(sent) <= MOST_CROSSING or NotReproducible in retold:
+        return None
+    if _needs_batch_size(retold) and not any(has_batch_dimension(facts[node]) for node in sent):
+        return None
+    later = mutated_storages(recording, (node for node, layer in layer_of.items() if layer > after and node in facts))
+    shares = Counter(storage_id(facts[node].value) for node in sent)
+    if any(shares[changed] > 1 for changed in later):
+        return None  # two names of one memory, changed later: copies would drift apart
+    return CutPoint(
+        after,
+        tuple(_crossing_tensor(node, facts[node]) for node in sent),
+        sum(_bytes_per_sample(facts[node]) for node in sent),
+    )
+
+
+def _needs_batch_size(told: Any) -> bool:
+    return (
+        any(_needs_batch_size(inner) for inner in told) if isinstance(told, tuple | list) else told is BatchSizeMarker
+    )
+
+
+def _crossing_tensor(node: fx.Node, fact: NodeFacts) -> CrossingTensor:
+    shape = tuple(fact.value.shape)
+    return CrossingTensor(
+        node.name, shape[1:] if has_batch_dimension(fact) else shape, str(fact.value.dtype).removeprefix("torch.")
+    )
+
+
+def _bytes_per_sample(fact: NodeFacts) -> int:
+    """What one sample adds; a tensor that does not grow with the batch counts whole."""
+    added = size_bytes(fact.value_at_other_batch) - size_bytes(fact.value)
+    return added if added > 0 else size_bytes(fact.value)

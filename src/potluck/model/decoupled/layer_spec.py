@@ -1,0 +1,106 @@
+"""A layer in words: what torch class it is and its options, so that a network can be described in a file and rebuilt.
+
+Only the kinds listed here are ever built: a description names no code.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from torch import nn
+
+from potluck.errors import ModelError
+
+__all__ = ["LayerSpec", "describe_layer", "is_depthwise"]
+
+Option = int | float | bool | str | list[int] | None
+
+_CONVOLUTION = ("in_channels", "out_channels", "kernel_size", "stride", "padding", "dilation", "groups", "padding_mode")
+_NORM = ("num_features", "eps", "momentum", "affine", "track_running_stats")
+_MAX_POOL = ("kernel_size", "stride", "padding", "dilation", "ceil_mode")
+_MEAN_POOL = ("kernel_size", "stride", "padding", "ceil_mode", "count_include_pad")
+
+KINDS: dict[str, tuple[type[nn.Module], tuple[str, ...]]] = {
+    "Conv1d": (nn.Conv1d, _CONVOLUTION),
+    "Conv2d": (nn.Conv2d, _CONVOLUTION),
+    "Linear": (nn.Linear, ("in_features", "out_features")),
+    "BatchNorm1d": (nn.BatchNorm1d, _NORM),
+    "BatchNorm2d": (nn.BatchNorm2d, _NORM),
+    "ReLU": (nn.ReLU, ()),
+    "ReLU6": (nn.ReLU6, ()),
+    "LeakyReLU": (nn.LeakyReLU, ("negative_slope",)),
+    "ELU": (nn.ELU, ("alpha",)),
+    "GELU": (nn.GELU, ("approximate",)),
+    "SiLU": (nn.SiLU, ()),
+    "Hardswish": (nn.Hardswish, ()),
+    "Tanh": (nn.Tanh, ()),
+    "Sigmoid": (nn.Sigmoid, ()),
+    "Identity": (nn.Identity, ()),
+    "Dropout": (nn.Dropout, ("p",)),
+    "Dropout2d": (nn.Dropout2d, ("p",)),
+    "Flatten": (nn.Flatten, ("start_dim", "end_dim")),
+    "MaxPool1d": (nn.MaxPool1d, _MAX_POOL),
+    "MaxPool2d": (nn.MaxPool2d, _MAX_POOL),
+    "AvgPool2d": (nn.AvgPool2d, _MEAN_POOL),
+    "AdaptiveAvgPool1d": (nn.AdaptiveAvgPool1d, ("output_size",)),
+    "AdaptiveAvgPool2d": (nn.AdaptiveAvgPool2d, ("output_size",)),
+    "AdaptiveMaxPool2d": (nn.AdaptiveMaxPool2d, ("output_size",)),
+}
+_BIASED = ("Conv1d", "Conv2d", "Linear")
+
+
+class LayerSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One layer of a network, under its name there."""
+
+    name: str
+    kind: str
+    options: dict[str, Option] = {}
+
+    def with_widths(self, inputs: int, outputs: int) -> LayerSpec:
+        """The same layer for other widths; one without weights stays as it is."""
+        widths: dict[str, Option] = {}
+        if self.kind in ("Conv1d", "Conv2d"):
+            depthwise = self.options["groups"] != 1
+            widths = {"in_channels": inputs, "out_channels": outputs, "groups": inputs if depthwise else 1}
+        elif self.kind == "Linear":
+            widths = {"in_features": inputs, "out_features": outputs}
+        elif self.kind in ("BatchNorm1d", "BatchNorm2d"):
+            widths = {"num_features": outputs}
+        return msgspec.structs.replace(self, options={**self.options, **widths})
+
+    def build_layer(self) -> nn.Module:
+        """The layer with torch's own first weights; ModelError if it is not one that we know."""
+        if self.kind not in KINDS:
+            raise ModelError(f"layer {self.name!r} is a {self.kind!r}, not one of {', '.join(KINDS)}")
+        layer, known = KINDS[self.kind]
+        allowed = (*known, "bias") if self.kind in _BIASED else known
+        strange = [key for key in self.options if key not in allowed]
+        if strange:
+            raise ModelError(f"layer {self.name!r}: {self.kind} has no option {strange[0]!r}")
+        try:
+            return layer(**self.options)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise ModelError(f"layer {self.name!r} cannot be built: {str(error).splitlines()[0]}") from None
+
+
+def describe_layer(name: str, layer: nn.Module) -> LayerSpec:
+    """A layer in words; ModelError if it is of a kind that cannot be decoupled."""
+    kind = type(layer).__name__
+    if KINDS.get(kind, (None,))[0] is not type(layer):
+        raise ModelError(f"layer {name!r} is a {kind}; a network to decouple is made of {', '.join(KINDS)}")
+    options: dict[str, Any] = {key: _plain_value(getattr(layer, key)) for key in KINDS[kind][1]}
+    if kind in _BIASED:
+        options["bias"] = layer.bias is not None
+    return LayerSpec(name, kind, options)
+
+
+def is_depthwise(layer: nn.Module) -> bool:
+    """Does every channel go its own way?"""
+    if not isinstance(layer, nn.Conv1d | nn.Conv2d):
+        return False
+    return layer.groups == layer.in_channels == layer.out_channels and layer.groups > 1
+
+
+def _plain_value(value: object) -> object:
+    return [_plain_value(item) for item in value] if isinstance(value, tuple | list) else value

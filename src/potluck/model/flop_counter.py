@@ -1,0 +1,86 @@
+"""What a forward pass costs, counted by PyTorch's own FLOP counter on meta tensors: nothing runs, nothing is allocated.
+
+A MAC is one multiply and one add; the counter counts both, so MACs are half its figure. It knows convolutions
+(grouped, depthwise, transposed), matrix products and attention; look-ups, norms and activations count nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
+
+from potluck.model.meta_copy import copy_to_meta
+from potluck.model.shape_only import ShapeOnlyMode
+
+__all__ = ["FlopCounter", "count_macs", "iter_tensors", "macs_per_sample", "meta_batch", "size_bytes"]
+
+FLOPS_PER_MAC = 2
+
+
+class FlopCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """A running FLOP count: `split()` gives what was counted since the last call."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._counted = 0
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else the first operation imports the compiler, which takes seconds
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        with self:
+            parts = func.decompose(*args, **kwargs)
+        if parts is not NotImplemented:
+            return parts
+        made = func(*args, **kwargs)
+        count = flop_registry.get(func.overloadpacket)
+        if count is not None:
+            self._counted += int(count(*args, **kwargs, out_val=made))
+        return made
+
+    def take_count(self) -> int:
+        """FLOPs since the last split."""
+        since, self._counted = self._counted, 0
+        return since
+
+
+def count_macs(module: nn.Module, shape: tuple[int, ...], *, dtype: torch.dtype = torch.float32) -> int:
+    """Forward MACs of one sample of this shape, for the module as a whole."""
+    batch = 2
+    with FlopCounter() as tally, ShapeOnlyMode():
+        copy_to_meta(module)(meta_batch(shape, batch, dtype))
+        return macs_per_sample(tally.take_count(), batch)
+
+
+def macs_per_sample(flops: int, batch: int) -> int:
+    """MACs of one sample where `batch` of them cost so many FLOPs."""
+    return round(flops / (FLOPS_PER_MAC * batch))
+
+
+def meta_batch(shape: tuple[int, ...], batch: int, dtype: torch.dtype) -> torch.Tensor:
+    """A batch that has a shape and nothing else."""
+    return torch.empty((batch, *shape), dtype=dtype, device="meta")
+
+
+def iter_tensors(value: object) -> Iterator[torch.Tensor]:
+    """The tensors inside nested tuples, lists and dicts, in order."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for inner in value.values():
+            yield from iter_tensors(inner)
+    elif isinstance(value, tuple | list):
+        for inner in value:
+            yield from iter_tensors(inner)
+
+
+def size_bytes(value: object) -> int:
+    """Bytes of all tensors inside."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in iter_tensors(value))

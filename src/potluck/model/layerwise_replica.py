@@ -1,0 +1,121 @@
+"""A replica that is run layer by layer: it asks before a layer begins, and says when a layer's gradient is there.
+
+This is how real execution overlaps with transfers: a layer's forward waits for its numbers, and its gradient may leave
+while the layers before it are still at work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from potluck.model.layer_chain import trace_layers
+from potluck.model.model_replica import ModelReplica
+from potluck.model.stage_modules import announce_layers
+
+__all__ = ["LayerwiseReplica"]
+
+Tell = Callable[[int], None]
+
+
+class LayerwiseReplica:
+    """Gradients of one replica, with every layer announced; a model that cannot be traced is one long layer."""
+
+    def __init__(self, replica: ModelReplica, shape: tuple[int, ...]) -> None:
+        self._replica = replica
+        self._before: Tell = _do_nothing
+        self._ready: Tell = _do_nothing
+        chain = trace_layers(replica.module, shape, dtype=replica.layout.dtype)
+        self.runs_by_layer = chain.exact
+        self._units = replica.layout.split_ranges()
+        self._module = announce_layers(chain, self._begin_layer) if chain.exact else replica.module
+        self.flat_gradient = torch.zeros_like(replica.state.params)
+        self._unfinished: list[int] = []
+        self._next = -1
+        self._views: list[tuple[Tensor, int, Tensor]] = self._register_hooks()
+
+    def gradient(
+        self,
+        inputs: Tensor,
+        targets: Tensor,
+        draws: np.random.Generator | None,
+        *,
+        before: Tell | None = None,
+        between: Callable[[float], None] | None = None,
+        ready: Tell | None = None,
+    ) -> tuple[Tensor, float]:
+        """As Replica.gradient; `before` each layer's forward, `between` the passes (with the loss), `ready` from the
+        last layer to the first."""
+        replica = self._replica
+        replica.module.train()
+        self._before, self._ready = before or _do_nothing, ready or _do_nothing
+        try:
+            if not self.runs_by_layer:
+                self._announce_all()
+            with replica.seeded_draws(draws):
+                loss = replica.loss(self._module(inputs), targets)
+            if between is not None:
+                between(float(loss.detach()))
+            self._run_backward(loss)
+        finally:
+            self._before = self._ready = _do_nothing
+        return self.flat_gradient, float(loss.detach())
+
+    def _announce_all(self) -> None:
+        for layer in range(self._replica.layout.layer_count):
+            self._before(layer)
+
+    def _begin_layer(self, layer: int) -> None:
+        """A layer of the model begins: all that it is made of must be there."""
+        for unit in self._units[layer]:
+            self._before(unit)
+
+    def _run_backward(self, loss: Tensor) -> None:
+        self.flat_gradient.zero_()
+        self._unfinished = [0] * len(self._units)
+        for _, layer, _ in self._views:
+            self._unfinished[layer] += 1
+        self._next = len(self._units) - 1
+        for param, _, view in self._views:
+            param.grad = view
+        try:
+            torch.autograd.backward(loss)
+            self._unfinished = [0] * len(self._units)  # parameters that took no part are not waited for
+            self._report_ready()
+        finally:
+            for param, _, _ in self._views:
+                param.grad = None
+
+    def _register_hooks(self) -> list[tuple[Tensor, int, Tensor]]:
+        """Each parameter, its layer, and its place in the flat gradient."""
+        replica = self._replica
+        found: list[tuple[Tensor, int, Tensor]] = []
+        layout, params = replica.layout, dict(replica.module.named_parameters())
+        ends = [layout.param_bounds[units.stop] for units in self._units]
+        layer = 0
+        for entry in layout.params:
+            while entry.start >= ends[layer]:
+                layer += 1
+            param = params[entry.name]
+            param.register_post_accumulate_grad_hook(lambda _, layer=layer: self._gradient_accumulated(layer))  # type: ignore[no-untyped-call]
+            found.append((param, layer, self.flat_gradient[entry.start : entry.stop].view(entry.shape)))
+        return found
+
+    def _gradient_accumulated(self, layer: int) -> None:
+        if self._unfinished:
+            self._unfinished[layer] -= 1
+            self._report_ready()
+
+    def _report_ready(self) -> None:
+        """Layers are ready in order, from the last; whoever is early waits."""
+        while self._next >= 0 and self._unfinished[self._next] <= 0:
+            self._next -= 1
+            for unit in reversed(self._units[self._next + 1]):
+                self._ready(unit)
+
+
+def _do_nothing(layer: int) -> None:
+    pass

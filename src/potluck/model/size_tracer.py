@@ -1,0 +1,183 @@
+"""A tracer that can answer questions about sizes.
+
+A module without children is one node, and so is everything of torch.nn that is not a container. Where the code
+asks for a number (`if x.dim() == 3`, `range(x.size(1))`), the answer is looked up on meta tensors; an answer
+that depends on the batch size or on the data cannot be traced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.fx.proxy import Attribute, TraceError
+from torch.utils._pytree import tree_leaves
+
+from potluck.model.flop_counter import iter_tensors, meta_batch
+from potluck.model.meta_interpreter import BATCHES, MetaInterpreter
+from potluck.model.shape_only import ShapeOnlyMode
+
+__all__ = ["SizeTracer"]
+
+CONTAINERS = (
+    nn.Sequential,
+    nn.Transformer,
+    nn.TransformerEncoder,
+    nn.TransformerEncoderLayer,
+    nn.TransformerDecoder,
+    nn.TransformerDecoderLayer,
+)
+
+
+FACTORIES = ("arange", "empty", "eye", "full", "ones", "rand", "randn", "zeros")
+
+
+class _SizeQueries:
+    """What a proxy needs so that code may ask it for a number."""
+
+    tracer: Any
+    node: Any
+
+    def __len__(self) -> int:
+        return int(self.tracer.concrete_length(self.node))
+
+    def __index__(self) -> int:
+        value = self.tracer.concrete_value(self.node)
+        if not isinstance(value, int):
+            raise TraceError(f"a {type(value).__name__} is used as a number")
+        return value
+
+    def __int__(self) -> int:
+        return self.__index__()
+
+
+class _SizedAttribute(_SizeQueries, Attribute):
+    """`x.shape` and the like."""
+
+
+class _SizedProxy(_SizeQueries, fx.Proxy):
+    """A value of the traced forward."""
+
+    def __getattr__(self, k: str) -> Any:
+        return _SizedAttribute(self, k)
+
+
+class SizeTracer(fx.Tracer):
+    """Writes a forward down; reads sizes off meta tensors where the code branches on them."""
+
+    proxy_buffer_attributes = True
+
+    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+        super().__init__()
+        self._samples = [meta_batch(shape, batch, dtype) for batch in BATCHES]
+        self._interpreters: list[MetaInterpreter] = []
+        self._interpreting = False
+
+    def trace_graph(self, bones: nn.Module) -> fx.Graph:
+        """The graph of a skeleton's forward."""
+        with _record_factories(self):
+            self.trace(bones)
+        self._erase_queries()
+        return self.graph
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        if isinstance(m, CONTAINERS):
+            return False
+        ours = str(getattr(type(m).forward, "__module__", "")).startswith("torch.nn.")
+        return ours or isinstance(m, torch.jit.ScriptModule) or next(m.children(), None) is None
+
+    def create_args_for_root(
+        self, root_fn: Callable[..., Any], is_module: bool, concrete_args: Any = None
+    ) -> tuple[Any, list[Any]]:
+        """One input; every further argument of forward keeps its default."""
+        return root_fn, [self.root, self.create_proxy("placeholder", "sample", (), {})]
+
+    def proxy(self, node: fx.Node) -> fx.Proxy:
+        return _SizedProxy(node, self)
+
+    def to_bool(self, obj: fx.Proxy) -> bool:
+        return bool(self.concrete_value(obj.node))
+
+    def iter(self, obj: fx.Proxy) -> Iterator[Any]:
+        return iter([obj[position] for position in range(self.concrete_length(obj.node))])  # type: ignore[index]
+
+    def call_module(self, m: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        return forward(*args, **kwargs) if self._interpreting else super().call_module(m, forward, args, kwargs)
+
+    def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, fx.Proxy]) -> Any:
+        return attr_val if self._interpreting else super().getattr(attr, attr_val, parameter_proxy_cache)
+
+    @property
+    def asked_sizes(self) -> bool:
+        """Did the code ask for any number, so that the graph may hold for some sizes only?"""
+        return bool(self._interpreters)
+
+    def concrete_value(self, node: fx.Node) -> Any:
+        """The value of a node that is the same whatever the batch and the data."""
+        values = self._interpret_node(node)
+        if any(True for _ in iter_tensors(values)):
+            raise TraceError("its control flow depends on the values of a tensor")
+        if values[0] != values[1]:
+            raise TraceError("its control flow depends on the batch size")
+        return values[0]
+
+    def concrete_length(self, node: fx.Node) -> int:
+        """How many items a node has, whatever the batch."""
+        first, second = (len(value) for value in self._interpret_node(node))
+        if first != second:
+            raise TraceError("its control flow depends on the batch size")
+        return first
+
+    def _erase_queries(self) -> None:
+        """Erase what was only looked up to decide something, or fetched in vain."""
+        answers = self._interpreters[0].env if self._interpreters else {}
+        for node in reversed(self.graph.nodes):
+            asked = isinstance(answers.get(node), bool | int | torch.Size | torch.device | torch.dtype)
+            if not node.users and (asked or node.op == "get_attr"):
+                self.graph.erase_node(node)
+
+    def _interpret_node(self, wanted: fx.Node) -> list[Any]:
+        if not self._interpreters:
+            self._interpreters = [MetaInterpreter(self.root, self.graph) for _ in BATCHES]
+        self._interpreting = True
+        try:
+            with ShapeOnlyMode():
+                return [
+                    self._run_pending_nodes(*pair)[wanted]
+                    for pair in zip(self._interpreters, self._samples, strict=True)
+                ]
+        finally:
+            self._interpreting = False
+
+    def _run_pending_nodes(self, rehearsal: MetaInterpreter, batch: torch.Tensor) -> dict[fx.Node, Any]:
+        for node in self.graph.nodes:
+            if node.op == "placeholder":
+                rehearsal.env[node] = batch
+            elif node not in rehearsal.env:
+                rehearsal.env[node] = rehearsal.run_node(node)
+        return rehearsal.env
+
+
+@contextmanager
+def _record_factories(tracer: SizeTracer) -> Iterator[None]:
+    """Let `torch.zeros(x.size(0), 4)` be written down too: without a tensor among its arguments fx does not see it."""
+    plain = {name: getattr(torch, name) for name in FACTORIES}
+    try:
+        for name, factory in plain.items():
+            setattr(torch, name, _recording_factory(tracer, factory))
+        yield
+    finally:
+        for name, factory in plain.items():
+            setattr(torch, name, factory)
+
+
+def _recording_factory(tracer: SizeTracer, factory: Callable[..., Any]) -> Callable[..., Any]:
+    def make(*args: Any, **kwargs: Any) -> Any:
+        if any(isinstance(item, fx.Proxy) for item in tree_leaves((args, kwargs))):
+            return tracer.create_proxy("call_function", factory, args, kwargs)
+        return factory(*args, **kwargs)
+
+    return make

@@ -1,0 +1,275 @@
+"""What every operation does to channels: makes new ones, hands them on, joins them, lays them side by side.
+
+Only layers that mix channels (plain convolutions, linear layers) make new sets; what lies between two of them works
+channel by channel, so leaving a channel out there is the same as hiding it from the next layer that mixes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
+
+from potluck.errors import ModelError
+from potluck.model.flop_counter import iter_tensors
+from potluck.model.graph_recording import GraphRecording
+from potluck.model.meta_interpreter import BATCHES
+from potluck.model.submodels.channel_operations import (
+    CHANNELWISE,
+    CHANNELWISE_CALLS,
+    JOINS,
+    MIXES,
+    REDUCTIONS,
+    RESHAPES,
+    SIDE_BY_SIDE,
+)
+from potluck.model.submodels.channel_sets import Channels, ChannelUnionFind
+
+__all__ = ["ChannelTracer", "MacTerm", "TensorChannels"]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorChannels:
+    """What the axes of one parameter or buffer are made of; None is an axis that stays whole."""
+
+    rows: Channels
+    columns: Channels | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MacTerm:
+    """A layer's MACs for one sample: `unit` for each pair of an output and an input that meet."""
+
+    unit: int
+    rows: Channels
+    columns: Channels | None
+
+
+class ChannelTracer:
+    """Reads a recorded forward from input to output and writes down which channels every tensor is made of."""
+
+    def __init__(self, recording: GraphRecording) -> None:
+        self.sets = ChannelUnionFind()
+        self.tensor_channels: dict[str, TensorChannels] = {}
+        self.mac_terms: list[MacTerm] = []
+        self.fixed_macs = 0
+        self.flattened: list[str] = []  # nodes that flatten, whatever size their code may say
+        self._recording = recording
+        self._channels: dict[fx.Node, Channels] = {}
+        for node in recording.graph.nodes:
+            self._trace_node(node)
+
+    def _trace_node(self, node: fx.Node) -> None:
+        if node.op == "output":
+            self.sets.pin(piece for source in node.all_input_nodes for piece in self._channels.get(source, ()))
+        elif node.op != "get_attr" and isinstance(self._traced_value(node), torch.Tensor):
+            self._channels[node] = self._output_channels(node)
+        elif any(True for _ in iter_tensors(self._traced_value(node))) and any(
+            map(self._known_channels, node.all_input_nodes)
+        ):
+            self._raise_unsupported(node)
+
+    def _output_channels(self, node: fx.Node) -> Channels:
+        if node.op == "placeholder":
+            return self._trace_opaque(node)
+        if node.op == "call_module":
+            return self._trace_module(node)
+        name = _call_name(node)
+        for calls, read in CALLS:
+            if name in calls:
+                return read(self, node)
+        return self._trace_opaque(node)
+
+    def _trace_module(self, node: fx.Node) -> Channels:
+        module = self._recording.meta_module.get_submodule(str(node.target))
+        for kind, read in MODULES:
+            if isinstance(module, kind):
+                return read(self, node, module)
+        return self._trace_opaque(node)
+
+    # --- layers ----------------------------------------------------------------------------------------------------
+
+    def _trace_conv(self, node: fx.Node, conv: _ConvNd) -> Channels:
+        if isinstance(conv, _ConvTransposeNd) or conv.padding_mode not in ("zeros", "circular", "reflect", "replicate"):
+            self._raise_unsupported(node)
+        source = self._input_channels(node)
+        return (
+            self._trace_mixing(node, source, conv.out_channels)
+            if conv.groups == 1
+            else self._trace_grouped_conv(node, source, conv)
+        )
+
+    def _trace_linear(self, node: fx.Node, linear: nn.Linear) -> Channels:
+        if self._traced_value(node).dim() != 2:
+            self._raise_unsupported(node, "a linear layer on the last of several axes")
+        return self._trace_mixing(node, self._input_channels(node), linear.out_features)
+
+    def _trace_mixing(self, node: fx.Node, source: Channels, size: int) -> Channels:
+        known = self.tensor_channels.get(f"{node.target}.weight")
+        if known is not None:  # a layer that is called again: the same channels must go
+            assert known.columns is not None, "only layers that mix come here"
+            self.sets.join_sets(known.columns, source)
+            made = known.rows
+        else:
+            made = self.sets.add_set(str(node.target), size)
+        self._register_tensor(node, "weight", made, source)
+        self._register_tensor(node, "bias", made)
+        self._count_macs(node, made, source, size * self.sets.axis_length(source))
+        return made
+
+    def _trace_grouped_conv(self, node: fx.Node, source: Channels, conv: _ConvNd) -> Channels:
+        """Groups go whole, each with its inputs and outputs; a depthwise convolution has one channel in each."""
+        inputs, outputs = conv.in_channels // conv.groups, conv.out_channels // conv.groups
+        self.sets.coarsen(source, inputs)
+        made = self.sets.multiply_features(source, outputs, inputs)
+        if made is None:
+            self.sets.pin(source)
+            made = self.sets.add_set(str(node.target), conv.out_channels, pinned=True)
+        self._register_tensor(node, "weight", made)
+        self._register_tensor(node, "bias", made)
+        self._count_macs(node, made, None, conv.out_channels)
+        return made
+
+    def _trace_norm(self, node: fx.Node, norm: _NormBase) -> Channels:
+        source = self._input_channels(node)
+        for name in ("weight", "bias", "running_mean", "running_var"):
+            self._register_tensor(node, name, source)
+        return source
+
+    def _trace_group_norm(self, node: fx.Node, norm: nn.GroupNorm) -> Channels:
+        source = self._input_channels(node)
+        self.sets.coarsen(source, norm.num_channels // norm.num_groups)
+        if not norm.affine:  # nothing would tell it how many groups are left
+            self.sets.pin(source)
+        self._register_tensor(node, "weight", source)
+        self._register_tensor(node, "bias", source)
+        return source
+
+    def _trace_prelu(self, node: fx.Node, prelu: nn.PReLU) -> Channels:
+        source = self._input_channels(node)
+        if prelu.num_parameters > 1:
+            self._register_tensor(node, "weight", source)
+        return source
+
+    # --- what lies between them ------------------------------------------------------------------------------------
+
+    def _pass_through(self, node: fx.Node, module: nn.Module | None = None) -> Channels:
+        return self._input_channels(node)
+
+    def _trace_elementwise(self, node: fx.Node) -> Channels:
+        joined = [source for source in node.all_input_nodes if not _is_scalar(self._traced_value(source))]
+        known = [
+            source in self._channels and self._traced_value(source).dim() == self._traced_value(node).dim()
+            for source in joined
+        ]
+        if not joined or not all(known):
+            return self._trace_opaque(node)
+        made = self._channels[joined[0]]
+        for source in joined[1:]:
+            made = self.sets.join_sets(made, self._channels[source])
+        return made
+
+    def _trace_concat(self, node: fx.Node) -> Channels:
+        axis = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", node.kwargs.get("axis", 0))
+        if axis not in (1, 1 - self._traced_value(node).dim()):
+            return self._trace_opaque(node)
+        return tuple(piece for source in node.all_input_nodes for piece in self._channels[source])
+
+    def _trace_reshape(self, node: fx.Node, module: nn.Module | None = None) -> Channels:
+        before, after = self._traced_value(node.all_input_nodes[0]).shape, self._traced_value(node).shape
+        source = self._input_channels(node)
+        if after[:2] == before[:2]:
+            return source
+        if len(after) != 2 or after[0] != before[0]:
+            return self._trace_opaque(node)
+        self.flattened.append(node.name)
+        made = self.sets.multiply_features(source, math.prod(before[2:]))
+        assert made is not None
+        return made
+
+    def _trace_reduction(self, node: fx.Node) -> Channels:
+        axes = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim")
+        listed = [axes] if isinstance(axes, int) else axes
+        if not isinstance(listed, list | tuple):
+            return self._trace_opaque(node)
+        dims = self._traced_value(node.all_input_nodes[0]).dim()
+        return self._input_channels(node) if all(int(axis) % dims > 1 for axis in listed) else self._trace_opaque(node)
+
+    def _pin_channels(self, node: fx.Node, module: nn.Module | None = None) -> Channels:
+        self.sets.pin(self._input_channels(node))
+        return self._input_channels(node)
+
+    def _trace_opaque(self, node: fx.Node) -> Channels:
+        """Anything may happen to what is never dropped; to all else only what we understand."""
+        if any(self.sets.is_droppable(self._known_channels(source)) for source in node.all_input_nodes):
+            self._raise_unsupported(node)
+        shape = self._traced_value(node).shape
+        self.fixed_macs += self._node_macs(node)
+        return self.sets.add_set(node.name, shape[1] if len(shape) > 1 else 1, pinned=True)
+
+    # --- bookkeeping -----------------------------------------------------------------------------------------------
+
+    def _register_tensor(self, node: fx.Node, name: str, rows: Channels, columns: Channels | None = None) -> None:
+        if getattr(self._recording.meta_module.get_submodule(str(node.target)), name, None) is not None:
+            self.tensor_channels[f"{node.target}.{name}"] = TensorChannels(rows, columns)
+
+    def _count_macs(self, node: fx.Node, rows: Channels, columns: Channels | None, pairs: int) -> None:
+        self.mac_terms.append(MacTerm(self._node_macs(node) // pairs, rows, columns))
+
+    def _node_macs(self, node: fx.Node) -> int:
+        return self._recording.facts[node].flops // (2 * BATCHES[0])
+
+    def _input_channels(self, node: fx.Node) -> Channels:
+        return self._channels[node.all_input_nodes[0]]
+
+    def _known_channels(self, node: fx.Node) -> Channels:
+        return self._channels.get(node, ())
+
+    def _traced_value(self, node: fx.Node) -> Any:
+        fact = self._recording.facts.get(node)
+        return None if fact is None else fact.value
+
+    def _raise_unsupported(self, node: fx.Node, what: str = "") -> None:
+        if not what and node.op == "call_module":
+            what = type(self._recording.meta_module.get_submodule(str(node.target))).__name__
+        where = str(node.target) if node.op == "call_module" else f"node {node.name}"
+        raise ModelError(
+            f"cannot leave channels out before {what or _call_name(node)!r} ({where}); "
+            "train the whole model (submodel = 'whole') or use layers that work channel by channel there"
+        )
+
+
+def _call_name(node: fx.Node) -> str:
+    return node.target if isinstance(node.target, str) else str(getattr(node.target, "__name__", node.target))
+
+
+def _is_scalar(value: object) -> bool:
+    return not isinstance(value, torch.Tensor) or value.numel() == 1
+
+
+ModuleReading = Callable[[ChannelTracer, fx.Node, Any], Channels]
+
+MODULES: tuple[tuple[type[nn.Module] | tuple[type[nn.Module], ...], ModuleReading], ...] = (
+    (_ConvNd, ChannelTracer._trace_conv),
+    (nn.Linear, ChannelTracer._trace_linear),
+    (_NormBase, ChannelTracer._trace_norm),
+    (nn.GroupNorm, ChannelTracer._trace_group_norm),
+    (nn.PReLU, ChannelTracer._trace_prelu),
+    (nn.Flatten, ChannelTracer._trace_reshape),
+    ((nn.Softmax, nn.LogSoftmax), ChannelTracer._pin_channels),
+    (CHANNELWISE, ChannelTracer._pass_through),
+)
+CALLS: tuple[tuple[frozenset[str], Callable[[ChannelTracer, fx.Node], Channels]], ...] = (
+    (CHANNELWISE_CALLS, ChannelTracer._pass_through),
+    (JOINS, ChannelTracer._trace_elementwise),
+    (SIDE_BY_SIDE, ChannelTracer._trace_concat),
+    (RESHAPES, ChannelTracer._trace_reshape),
+    (REDUCTIONS, ChannelTracer._trace_reduction),
+    (MIXES, ChannelTracer._pin_channels),
+)

@@ -1,0 +1,221 @@
+"""Where a sub-model's numbers lie in the whole model's vectors: gather them, scatter them back.
+
+Most numbers are kernels, and a kernel is kept or dropped whole, so it is kernels that are looked up, matrix by matrix.
+What is no matrix (norms, biases, statistics) is small and many: all of it goes in one look-up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from potluck.model.model_state import TensorEntry
+from potluck.model.submodels.channel_sets import Axis
+
+__all__ = [
+    "KeptIndices",
+    "SubmodelSelection",
+    "Subsets",
+    "TensorAxes",
+    "VectorSelection",
+    "VectorSelector",
+    "narrowed_length",
+    "narrowed_shape",
+]
+
+MOST_REMEMBERED = 64
+
+Indices = npt.NDArray[np.int64]
+Subsets = Sequence[Indices | None]  # for every set the units that are kept, rising; None keeps all
+
+
+@dataclass(frozen=True, slots=True)
+class TensorAxes:
+    """What the axes of a parameter are made of; None is an axis that is never cut."""
+
+    rows: Axis | None = None
+    columns: Axis | None = None
+
+
+class KeptIndices:
+    """Where the kept units lie on an axis, worked out once for each axis."""
+
+    def __init__(self, subsets: Subsets) -> None:
+        self._subsets = subsets
+        self._cached: dict[Axis, Indices | None] = {}
+
+    def axis_indices(self, axis: Axis | None) -> Indices | None:
+        """The kept places of an axis; None if all of it is kept."""
+        if axis is None:
+            return None
+        if axis not in self._cached:
+            self._cached[axis] = self._compute_indices(axis)
+        return self._cached[axis]
+
+    def _compute_indices(self, axis: Axis) -> Indices | None:
+        if all(run.set is None or self._subsets[run.set] is None for run in axis):
+            return None
+        found, start = [], 0
+        for run in axis:
+            kept = None if run.set is None else self._subsets[run.set]
+            units = np.arange(run.units) if kept is None else kept
+            places = units + start if run.features == 1 else _expand_units(units, run.features) + start
+            found.append(places)
+            start += run.units * run.features
+        return found[0] if len(found) == 1 else np.concatenate(found)
+
+
+def narrowed_length(axis: Axis, counts: Sequence[int]) -> int:
+    """How long an axis is when so many units of every set are kept."""
+    return sum((run.units if run.set is None else counts[run.set]) * run.features for run in axis)
+
+
+@dataclass(frozen=True, slots=True)
+class _KernelSelection:
+    """A matrix of kernels: its place in the whole vector, its place in the small one, and which are kept."""
+
+    whole: slice
+    small: slice
+    kernels: Tensor | None  # None: all of them
+    kernel: int
+
+    def gather(self, whole: Tensor, small: Tensor) -> None:
+        source, target = whole[self.whole], small[self.small]
+        if self.kernels is None:
+            target.copy_(source)
+        else:
+            torch.index_select(source.view(-1, self.kernel), 0, self.kernels, out=target.view(-1, self.kernel))
+
+    def scatter(self, small: Tensor, whole: Tensor) -> None:
+        source, target = small[self.small], whole[self.whole]
+        if self.kernels is None:
+            target.copy_(source)
+        else:
+            target.view(-1, self.kernel).index_copy_(0, self.kernels, source.view(-1, self.kernel))
+
+    def index(self) -> Tensor:
+        if self.kernels is None:
+            return torch.arange(self.whole.start, self.whole.stop)
+        return torch.from_numpy(_expand_units(self.kernels.numpy(), self.kernel) + self.whole.start)
+
+
+class VectorSelection:
+    """One of a sub-model's two vectors: which numbers of the whole one it holds, in the same order."""
+
+    def __init__(self, size: int, cuts: Sequence[_KernelSelection], lone: Tensor, places: Tensor) -> None:
+        self.size = size
+        self._kernels = cuts
+        self._loose_in_whole = (
+            lone  # where the numbers that are in no matrix lie in the whole vector, and in the small one
+        )
+        self._loose_in_small = places
+
+    @cached_property
+    def index(self) -> Tensor:
+        """The place of every number in the whole vector, so that small = whole[index]."""
+        found = torch.empty(self.size, dtype=torch.int64)
+        found[self._loose_in_small] = self._loose_in_whole
+        for cut in self._kernels:
+            found[cut.small] = cut.index()
+        return found
+
+    def gather(self, whole: Tensor, out: Tensor | None = None) -> Tensor:
+        """The small vector."""
+        small = whole.new_empty(self.size) if out is None else out
+        small.index_copy_(0, self._loose_in_small, whole.index_select(0, self._loose_in_whole))
+        for cut in self._kernels:
+            cut.gather(whole, small)
+        return small
+
+    def scatter(self, small: Tensor, whole: Tensor) -> None:
+        """Write the small vector back; all else in the whole one stays as it is."""
+        whole.index_copy_(0, self._loose_in_whole, small.index_select(0, self._loose_in_small))
+        for cut in self._kernels:
+            cut.scatter(small, whole)
+
+
+class VectorSelector:
+    """One of the model's two vectors, ready to be cut."""
+
+    def __init__(self, entries: Sequence[TensorEntry], axes: dict[str, TensorAxes]) -> None:
+        self._entries = [(entry, axes.get(entry.name, TensorAxes())) for entry in entries]
+        self._cached_slices: dict[tuple[int, ...], tuple[list[slice], Tensor]] = {}
+
+    def select_vector(self, kept: KeptIndices, counts: tuple[int, ...]) -> VectorSelection:
+        """The numbers that are kept."""
+        slices, places = self._narrow_slices(counts)
+        cuts, lone = [], []
+        for (entry, axes), small in zip(self._entries, slices, strict=True):
+            if _is_matrix(entry):
+                cuts.append(
+                    _select_kernels(entry, kept.axis_indices(axes.rows), kept.axis_indices(axes.columns), small)
+                )
+            else:
+                rows = kept.axis_indices(axes.rows)
+                lone.append(np.arange(entry.start, entry.stop) if rows is None else rows + entry.start)
+        return VectorSelection(slices[-1].stop if slices else 0, cuts, _concatenate_indices(lone), places)
+
+    def _narrow_slices(self, counts: tuple[int, ...]) -> tuple[list[slice], Tensor]:
+        """Where every entry lies in the small vector, and all numbers that are in no matrix."""
+        if counts not in self._cached_slices:
+            if len(self._cached_slices) >= MOST_REMEMBERED:
+                self._cached_slices.clear()
+            slices, start = [], 0
+            for entry, axes in self._entries:
+                size = int(np.prod(narrowed_shape(entry.shape, axes, counts), dtype=np.int64))
+                slices.append(slice(start, start + size))
+                start += size
+            pairs = zip(self._entries, slices, strict=True)
+            lone = [np.arange(part.start, part.stop) for (entry, _), part in pairs if not _is_matrix(entry)]
+            self._cached_slices[counts] = slices, _concatenate_indices(lone)
+        return self._cached_slices[counts]
+
+
+@dataclass(frozen=True)
+class SubmodelSelection:
+    """A sub-model: how many units of every set it has, and where its numbers lie."""
+
+    counts: tuple[int, ...]
+    params: VectorSelection
+    buffers: VectorSelection
+
+
+def narrowed_shape(whole: Sequence[int], axes: TensorAxes, counts: Sequence[int]) -> tuple[int, ...]:
+    """What becomes of a shape when so many units of every set are kept."""
+    cut = zip((axes.rows, axes.columns), whole, strict=False)
+    sizes = [size if axis is None else narrowed_length(axis, counts) for axis, size in cut]
+    return (*sizes, *whole[len(sizes) :])
+
+
+def _select_kernels(
+    entry: TensorEntry, rows: Indices | None, columns: Indices | None, small: slice
+) -> _KernelSelection:
+    whole = slice(entry.start, entry.stop)
+    if rows is None and columns is None:
+        return _KernelSelection(whole, small, None, 1)
+    if columns is None:
+        kernels, depth = rows, 1
+    else:
+        rows = np.arange(entry.shape[0]) if rows is None else rows
+        kernels, depth = (rows[:, None] * entry.shape[1] + columns).reshape(-1), 2
+    assert kernels is not None
+    return _KernelSelection(whole, small, torch.from_numpy(kernels), int(np.prod(entry.shape[depth:], dtype=np.int64)))
+
+
+def _is_matrix(entry: TensorEntry) -> bool:
+    return len(entry.shape) > 1
+
+
+def _expand_units(units: Indices, features: int) -> Indices:
+    found: Indices = (units[:, None] * features + np.arange(features)).reshape(-1)
+    return found
+
+
+def _concatenate_indices(indices: list[Indices]) -> Tensor:
+    return torch.from_numpy(np.concatenate(indices) if indices else np.zeros(0, dtype=np.int64))

@@ -1,0 +1,111 @@
+"""One graph for training and evaluation: where both traces differ by a flag only, the flag is read at run time."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+from torch import fx
+
+from potluck.errors import ModelError
+
+__all__ = ["merge_mode_graphs"]
+
+Twins = dict[fx.Node, fx.Node]
+
+
+def merge_mode_graphs(training: fx.Graph, evaluating: fx.Graph | None) -> bool:
+    """Make the training graph serve both modes, or else make it refuse to evaluate; say which."""
+    try:
+        if evaluating is None or len(training.nodes) != len(evaluating.nodes):
+            raise _GraphsDiffer
+        twins = dict(zip(evaluating.nodes, training.nodes, strict=True))
+        changes = [(ours, *_merge_calls(ours, theirs, twins)) for theirs, ours in twins.items()]
+    except _GraphsDiffer:
+        _TrainingFlagNodes(training).guard_evaluation()
+        return False
+    flags = _TrainingFlagNodes(training)
+    for node, args, kwargs in changes:
+        if (args, kwargs) != (node.args, node.kwargs):
+            node.args, node.kwargs = flags.insert_flag_nodes(args), flags.insert_flag_nodes(kwargs)
+    return True
+
+
+def refuse_evaluation(training: bool) -> None:
+    """A node of graphs that hold for training only."""
+    if not training:
+        raise ModelError("the model's forward differs in evaluation: evaluate the whole model, not its stages")
+
+
+class _GraphsDiffer(Exception):
+    pass
+
+
+class _TrainingFlag:
+    """Stands for `training`, or its opposite, until there is a node for it."""
+
+    def __init__(self, when_training: bool) -> None:
+        self.when_training = when_training
+
+
+class _TrainingFlagNodes:
+    """The nodes that read the mode, made when first needed."""
+
+    def __init__(self, graph: fx.Graph) -> None:
+        self._graph = graph
+        self._nodes: dict[bool, fx.Node] = {}
+
+    def insert_flag_nodes(self, value: Any) -> Any:
+        """`value` with nodes in place of flags."""
+        if isinstance(value, _TrainingFlag):
+            return self._flag_node(value.when_training)
+        if isinstance(value, tuple | list):
+            return type(value)(self.insert_flag_nodes(inner) for inner in value)
+        if isinstance(value, dict):
+            return {key: self.insert_flag_nodes(inner) for key, inner in value.items()}
+        return value
+
+    def guard_evaluation(self) -> None:
+        """Let the graph refuse to run in evaluation."""
+        flag = self._flag_node(True)
+        with self._graph.inserting_after(flag):
+            self._graph.call_function(refuse_evaluation, (flag,))
+
+    def _flag_node(self, when_training: bool) -> fx.Node:
+        if when_training not in self._nodes:
+            self._nodes[when_training] = self._add_training_node() if when_training else self._add_negated_node()
+        return self._nodes[when_training]
+
+    def _add_training_node(self) -> fx.Node:
+        placeholder = next(node for node in self._graph.nodes if node.op == "placeholder")
+        with self._graph.inserting_after(placeholder):
+            return self._graph.create_node("get_attr", "training")
+
+    def _add_negated_node(self) -> fx.Node:
+        flag = self._flag_node(True)
+        with self._graph.inserting_after(flag):
+            return self._graph.call_function(operator.not_, (flag,))
+
+
+def _merge_calls(ours: fx.Node, theirs: fx.Node, twins: Twins) -> tuple[Any, Any]:
+    if (ours.op, ours.target) != (theirs.op, theirs.target):
+        raise _GraphsDiffer
+    return _merge_values(ours.args, theirs.args, twins), _merge_values(ours.kwargs, theirs.kwargs, twins)
+
+
+def _merge_values(ours: Any, theirs: Any, twins: Twins) -> Any:
+    """`ours`, with a flag wherever it says True and `theirs` False or the other way round."""
+    if isinstance(theirs, fx.Node) and twins[theirs] is ours:
+        return ours
+    if isinstance(ours, bool) and isinstance(theirs, bool) and ours != theirs:
+        return _TrainingFlag(ours)
+    if isinstance(ours, tuple | list) and isinstance(theirs, tuple | list) and len(ours) == len(theirs):
+        return type(ours)(_merge_values(*pair, twins) for pair in zip(ours, theirs, strict=True))
+    if isinstance(ours, dict) and isinstance(theirs, dict) and ours.keys() == theirs.keys():
+        return {key: _merge_values(value, theirs[key], twins) for key, value in ours.items()}
+    if isinstance(ours, slice) and isinstance(theirs, slice):
+        ends = ((ours.start, theirs.start), (ours.stop, theirs.stop), (ours.step, theirs.step))
+        return slice(*(_merge_values(*pair, twins) for pair in ends))
+    if not isinstance(ours, fx.Node) and type(ours) is type(theirs) and repr(ours) == repr(theirs):
+        return ours
+    raise _GraphsDiffer

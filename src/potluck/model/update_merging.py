@@ -1,0 +1,104 @@
+"""How many updates become one: sums that take one update at a time and never hold them all.
+
+Sums are kept in double precision: with whole numbers of samples as weights, products are exact and hardly any sum
+depends on its order. One update alone comes back bit for bit, whatever it weighs.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from potluck.model.model_state import WeightLayout
+from potluck.settings import Part
+
+__all__ = ["EquallyWeighted", "MergeRule", "SampleWeighted", "UpdateSum"]
+
+
+class MergeRule(Part, frozen=True, kw_only=True):
+    """What an update weighs."""
+
+    def update_weight(self, samples: int, staleness: int) -> float:
+        raise NotImplementedError
+
+    def new_sum(self, layout: WeightLayout) -> UpdateSum:
+        """A sum with nothing in it yet."""
+        return UpdateSum(layout)
+
+
+class SampleWeighted(MergeRule, frozen=True, kw_only=True, tag="samples"):
+    """By the number of samples behind it (federated averaging)."""
+
+    def update_weight(self, samples: int, staleness: int) -> float:
+        return float(samples)
+
+
+class EquallyWeighted(MergeRule, frozen=True, kw_only=True, tag="mean"):
+    """All alike."""
+
+    def update_weight(self, samples: int, staleness: int) -> float:
+        return 1.0
+
+
+class StalenessWeighted(MergeRule, frozen=True, kw_only=True, tag="staleness"):
+    """Less the older the model it started from: (1 + staleness)^-power, as in FedBuff."""
+
+    power: float = 0.5
+
+    def update_weight(self, samples: int, staleness: int) -> float:
+        return float((1 + staleness) ** -self.power)
+
+
+class UpdateSum:
+    """A weighted sum of updates on the way to their mean."""
+
+    def __init__(self, layout: WeightLayout, params: int | None = None, buffers: int | None = None) -> None:
+        """Of all entries, or of so many of them."""
+        self._dtype = layout.dtype
+        self._params = torch.zeros(layout.param_bounds[-1] if params is None else params, dtype=torch.float64)
+        self._buffers = torch.zeros(layout.buffer_bounds[-1] if buffers is None else buffers, dtype=torch.float64)
+        self._weight = 0.0
+        self._weights: tuple[Tensor, Tensor] | None = None  # of each entry, once sub-models are among the updates
+        self._only: tuple[Tensor, Tensor] | None = None  # one update alone is its own mean, to the bit
+
+    def add(self, params: Tensor, buffers: Tensor, weight: float) -> None:
+        self._only = (params, buffers) if self._weight == 0 else None
+        self._params.add_(params, alpha=weight)
+        if len(buffers):
+            self._buffers.add_(buffers, alpha=weight)
+        self._weight += weight
+        for counts in self._weights or ():
+            counts.add_(weight)
+
+    def add_submodel(self, params: Tensor, buffers: Tensor, weight: float, entries: Tensor, kept: Tensor) -> None:
+        """Add the update of a sub-model: of these entries of the parameters, and of the buffers, only."""
+        if self._weights is None:
+            self._weights = torch.full_like(self._params, self._weight), torch.full_like(self._buffers, self._weight)
+        self._only = None
+        self._weight += weight
+        for total, counts, places, update in zip(
+            (self._params, self._buffers), self._weights, (entries, kept), (params, buffers), strict=True
+        ):
+            total.index_add_(0, places, update.to(torch.float64), alpha=weight)
+            counts.index_add_(0, places, torch.full_like(update, weight, dtype=torch.float64))
+
+    def trained_mask(self) -> Tensor | None:
+        """Which parameters anybody trained; None for all of them."""
+        if self._weights is None:
+            return None
+        trained = self._weights[0] > 0
+        return None if bool(trained.all()) else trained
+
+    def mean(self) -> tuple[Tensor, Tensor]:
+        """The direction of the parameters and the change of the buffers, each entry over those who trained it."""
+        assert self._weight > 0, "nothing was added"
+        if self._weights is not None:
+            means = [
+                torch.where(counts > 0, total / counts, 0.0)
+                for total, counts in zip((self._params, self._buffers), self._weights, strict=True)
+            ]
+            return means[0].to(self._dtype), means[1].to(self._dtype)
+        if self._only is not None:
+            return self._only[0].to(self._dtype), self._only[1].to(self._dtype)
+        params, buffers = self._params.div_(self._weight), self._buffers.div_(self._weight)
+        return params.to(self._dtype), buffers.to(self._dtype)

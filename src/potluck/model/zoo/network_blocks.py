@@ -1,0 +1,111 @@
+"""The pieces that every network here is made of: a row of named layers, a residual sum, a concatenation.
+
+A network is a row of torch's own modules in which each module is called once, so that whoever takes it apart
+(by tracing, by hooks, filter by filter) meets nothing but layers, `+` and `torch.cat` along the channels.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+__all__ = [
+    "Concat",
+    "DenseConcat",
+    "Kernel",
+    "Named",
+    "Residual",
+    "classifier_head",
+    "conv_bn",
+    "named_sequential",
+    "optional_dropout",
+]
+
+Kernel = int | tuple[int, int]
+Named = tuple[str, nn.Module]
+
+
+class Residual(nn.Module):
+    """`after(branch(x) + shortcut(x))`; without a shortcut the input itself is added."""
+
+    def __init__(self, branch: nn.Module, shortcut: nn.Module | None = None, after: nn.Module | None = None) -> None:
+        super().__init__()
+        self.branch = branch
+        self.shortcut = shortcut
+        self.after = after
+
+    def forward(self, x: Tensor) -> Tensor:
+        total: Tensor = self.branch(x) + (x if self.shortcut is None else self.shortcut(x))
+        return total if self.after is None else self.after(total)
+
+
+class Concat(nn.Module):
+    """The outputs of several branches side by side."""
+
+    def __init__(self, *branches: nn.Module) -> None:
+        super().__init__()
+        self.branches = nn.ModuleList(branches)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([branch(x) for branch in self.branches], dim=1)
+
+
+class DenseConcat(nn.Module):
+    """The input with the branch's output put behind it."""
+
+    def __init__(self, branch: nn.Module) -> None:
+        super().__init__()
+        self.branch = branch
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([x, self.branch(x)], dim=1)
+
+
+def named_sequential(layers: Iterable[Named]) -> nn.Sequential:
+    """Named layers, one after the other."""
+    return nn.Sequential(OrderedDict(layers))
+
+
+def conv_bn(
+    inputs: int,
+    filters: int,
+    kernel: Kernel,
+    *,
+    stride: int = 1,
+    same: bool = True,
+    groups: int = 1,
+    eps: float = 1e-5,
+    activation: type[nn.Module] | None = nn.ReLU,
+) -> nn.Sequential:
+    """Convolution, batch norm, activation; `same` keeps the size at stride 1, otherwise nothing is padded."""
+    layers: list[Named] = [
+        ("conv", nn.Conv2d(inputs, filters, kernel, stride, _conv_padding(kernel, same), groups=groups, bias=False)),
+        ("bn", nn.BatchNorm2d(filters, eps=eps)),
+    ]
+    if activation is not None:
+        layers.append(("relu", activation()))
+    return named_sequential(layers)
+
+
+def optional_dropout(share: float) -> list[Named]:
+    """A dropout layer, or none at all when nothing is dropped."""
+    return [("dropout", nn.Dropout(share))] if share > 0 else []
+
+
+def classifier_head(inputs: int, classes: int, dropout: float = 0.0) -> list[Named]:
+    """The usual end: average over the picture, then one linear layer."""
+    return [
+        ("average", nn.AdaptiveAvgPool2d(1)),
+        ("flatten", nn.Flatten()),
+        *optional_dropout(dropout),
+        ("classifier", nn.Linear(inputs, classes)),
+    ]
+
+
+def _conv_padding(kernel: Kernel, same: bool) -> Kernel:
+    if not same:
+        return 0
+    return kernel // 2 if isinstance(kernel, int) else (kernel[0] // 2, kernel[1] // 2)

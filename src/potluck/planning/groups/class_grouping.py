@@ -1,0 +1,94 @@
+"""Which classes form a group: as given, in order, or those that are alike together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from potluck import seeds
+from potluck.errors import SettingError
+from potluck.planning.groups.even_assignment import assign_evenly, even_sizes
+
+__all__ = ["Groups", "check_groups", "even_groups", "similar_groups"]
+
+Groups = tuple[tuple[int, ...], ...]
+Numbers = npt.NDArray[np.float64]
+
+_STARTS = 8  # k-means from several beginnings; the tightest result counts
+_PASSES = 50
+
+
+def even_groups(classes: int, count: int) -> Groups:
+    """The classes in order, cut evenly."""
+    _check_count(classes, count)
+    bounds = np.cumsum((0, *even_sizes(classes, count)))
+    return tuple(tuple(range(first, last)) for first, last in pairwise(bounds))
+
+
+def similar_groups(features: Numbers, count: int, seed: int = 0) -> Groups:
+    """Even-sized groups of classes whose mean features (a row for each class) lie close together."""
+    _check_count(len(features), count)
+    features = np.asarray(features, np.float64).reshape(len(features), -1)
+    found = [_cluster_evenly(features, count, seeds.child_generator(seed, "groups", start)) for start in range(_STARTS)]
+    owners = min(found, key=lambda owners: _within_group_variance(features, owners, count))
+    return tuple(sorted(tuple(int(label) for label in np.flatnonzero(owners == group)) for group in range(count)))
+
+
+def check_groups(groups: Sequence[Sequence[int]], classes: int, path: str = "groups") -> Groups:
+    """The groups as tuples; SettingError unless every class is in exactly one of them."""
+    found = tuple(tuple(int(label) for label in group) for group in groups)
+    for number, group in enumerate(found):
+        if not group:
+            raise SettingError(f"{path}[{number}]", "is empty; give each group at least one class")
+    labels = [label for group in found for label in group]
+    for label in labels:
+        if not 0 <= label < classes:
+            raise SettingError(path, f"class {label} is not among the {classes} classes, counted from 0")
+        if labels.count(label) > 1:
+            raise SettingError(path, f"class {label} is in more than one group; put it in one")
+    missing = sorted(set(range(classes)) - set(labels))
+    if missing:
+        raise SettingError(path, f"class {missing[0]} is in no group; put every class in one")
+    return found
+
+
+def _check_count(classes: int, count: int) -> None:
+    if not 1 <= count <= classes:
+        raise SettingError("groups", f"{classes} classes cannot form {count} groups; choose from 1 to {classes}")
+
+
+def _cluster_evenly(features: Numbers, count: int, rng: np.random.Generator) -> npt.NDArray[np.int64]:
+    sizes = even_sizes(len(features), count)
+    centres = features[_initial_centres(features, count, rng)]
+    owners = np.full(len(features), -1)
+    for _ in range(_PASSES):
+        before, owners = owners, assign_evenly(-_squared_distances(features, centres), sizes)
+        if np.array_equal(before, owners):
+            break
+        centres = np.stack([features[owners == group].mean(axis=0) for group in range(count)])
+    return owners
+
+
+def _initial_centres(features: Numbers, count: int, rng: np.random.Generator) -> list[int]:
+    """The first centre by lot, each further one by lot in proportion to its squared distance from the others."""
+    chosen = [int(rng.integers(len(features)))]
+    while len(chosen) < count:
+        nearest = _squared_distances(features, features[chosen]).min(axis=1)
+        nearest[chosen] = 0.0
+        left = [label for label in range(len(features)) if label not in chosen]
+        weights = nearest[left] / nearest[left].sum() if nearest[left].sum() > 0 else None
+        chosen.append(int(rng.choice(left, p=weights)))
+    return chosen
+
+
+def _squared_distances(features: Numbers, centres: Numbers) -> Numbers:
+    squared: Numbers = ((features[:, None, :] - centres[None, :, :]) ** 2).sum(axis=2)
+    return squared
+
+
+def _within_group_variance(features: Numbers, owners: npt.NDArray[np.int64], count: int) -> float:
+    members = [features[owners == group] for group in range(count)]
+    return float(sum(((group - group.mean(axis=0)) ** 2).sum() for group in members))

@@ -1,0 +1,226 @@
+"""Layers, devices, and what a given layout of the one over the other costs.
+
+layers   0 1 2 | 3 4 5 6 | 7 8        cuts (3, 7): a cut c lies between layers c−1 and c
+stage      0        1       2         order: the device of each stage
+period = max(capacity × reference time of each stage, time of each link per batch)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate, pairwise
+
+from potluck.errors import UserError
+
+__all__ = ["Bandwidth", "DeviceSpecs", "LayerSpecs", "PipelinePartition", "ShortMemoryError", "evaluate_partition"]
+
+Bandwidth = float | Sequence[Sequence[float]] | Callable[[int, int], float]
+
+
+class ShortMemoryError(UserError):
+    """No split fits the devices' memory; `device` lacks `short_bytes` in the split that lacks least."""
+
+    def __init__(self, device: int, stage: int, need_bytes: float, room_bytes: float, name: str = "") -> None:
+        self.device = device
+        self.short_bytes = need_bytes - room_bytes
+        self._facts = device, stage, need_bytes, room_bytes
+        who = name or f"device {device}"
+        super().__init__(
+            f"{who} is {_format_megabytes(self.short_bytes)} short of memory: as stage {stage} it needs "
+            f"{_format_megabytes(need_bytes)} and has {_format_megabytes(room_bytes)}; "
+            "use a smaller batch, add a device, or leave out the ones with little memory"
+        )
+
+    def with_device_name(self, names: Sequence[str]) -> ShortMemoryError:
+        """The same, with the device's name."""
+        return ShortMemoryError(*self._facts, names[self.device])
+
+
+def _versions_by_default(to_end: int) -> int:
+    return to_end
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerSpecs:
+    """What the planner knows of each layer; times are forward + backward on the reference device."""
+
+    times: Sequence[float]
+    outputs: Sequence[float]  # bytes that cross a cut after the layer; infinite where no cut is allowed
+    weights: Sequence[float] = ()  # bytes held once for each weight version
+    activations: Sequence[float] = ()  # bytes that are made in the layer and held once for each batch in flight
+    in_flight: Callable[[int], int] = _versions_by_default  # versions held by a stage with so many from it to the end
+
+    def __post_init__(self) -> None:
+        if not self.times:
+            raise UserError("layers.times: a partition needs at least one layer")
+        if any(not 0 <= time < math.inf for time in self.times):
+            raise UserError("layers.times: each must be a finite number of seconds, 0 or more")
+        for name, column in (("outputs", self.outputs), ("weights", self.weights), ("activations", self.activations)):
+            self._check_column(name, column, optional=name != "outputs")
+
+    def _check_column(self, name: str, column: Sequence[float], optional: bool) -> None:
+        if len(column) != len(self) and (column or not optional):
+            raise UserError(f"layers.{name}: {len(column)} values for {len(self)} layers; give one for each")
+        if any(not value >= 0 or (optional and math.isinf(value)) for value in column):
+            raise UserError(f"layers.{name}: each must be a number of bytes, 0 or more")
+
+    def __len__(self) -> int:
+        return len(self.times)
+
+    @cached_property
+    def time_prefix(self) -> list[float]:
+        """Reference time of the first j layers."""
+        return list(accumulate(self.times, initial=0.0))
+
+    @cached_property
+    def memory_prefix(self) -> list[float]:
+        """Bytes that one version of the first j layers takes."""
+        blank = [0.0] * len(self)
+        each = zip(self.weights or blank, self.activations or blank, strict=True)
+        return list(accumulate((weights + activations for weights, activations in each), initial=0.0))
+
+    @cached_property
+    def input_bytes(self) -> list[float]:
+        """Bytes that a stage which begins with the layer is sent, and holds with what it makes of them."""
+        if not self.activations:
+            return [0.0] * len(self)
+        return [0.0, *(0.0 if math.isinf(size) else size for size in self.outputs[:-1])]
+
+    def run_bytes(self, begin: int, end: int, to_end: int) -> float:
+        """Bytes that a run of layers takes on a stage with so many stages from it to the end."""
+        return self.in_flight(to_end) * (self.memory_prefix[end] - self.memory_prefix[begin] + self.input_bytes[begin])
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceSpecs:
+    """What the planner knows of the devices and of the links between them."""
+
+    capacities: Sequence[float]  # measured / reference time: more than 1 is slower
+    bandwidth: Bandwidth = math.inf  # bytes per second from device i to device j; 0 where there is no link
+    memory: Sequence[float] = ()  # bytes; none given: unlimited
+    duplex: bool = False  # both directions at once, or one after the other
+
+    def __post_init__(self) -> None:
+        if not self.capacities or any(not 0 < capacity < math.inf for capacity in self.capacities):
+            raise UserError("devices.capacities: give a finite number above 0 for each device")
+        if self.memory and len(self.memory) != len(self):
+            raise UserError(f"devices.memory: {len(self.memory)} values for {len(self)} devices; give one for each")
+        if any(not room >= 0 for room in self.memory):
+            raise UserError("devices.memory: each must be a number of bytes, 0 or more")
+
+    def __len__(self) -> int:
+        return len(self.capacities)
+
+    def memory_limit(self, device: int) -> float:
+        return self.memory[device] if self.memory else math.inf
+
+    def transfer_s(self, sender: int, receiver: int, size_bytes: float) -> float:
+        """Seconds that one batch occupies the link: its output down and the gradient, of equal size, back up."""
+        down = _transfer_seconds(size_bytes, self._link_bandwidth(sender, receiver))
+        up = _transfer_seconds(size_bytes, self._link_bandwidth(receiver, sender))
+        return max(down, up) if self.duplex else down + up
+
+    def _link_bandwidth(self, sender: int, receiver: int) -> float:
+        if callable(self.bandwidth):
+            return self.bandwidth(sender, receiver)
+        if isinstance(self.bandwidth, int | float):
+            return self.bandwidth
+        return self.bandwidth[sender][receiver]
+
+
+@dataclass(frozen=True)
+class PipelinePartition:
+    """A layout and its cost per batch; equal layouts are equal objects."""
+
+    cuts: tuple[int, ...]
+    order: tuple[int, ...]
+    layers: int
+    stage_times: tuple[float, ...]
+    transfer_times: tuple[float, ...]
+    memory_bytes: tuple[float, ...]
+    ideal_period: float  # the period that these devices would reach if layers could be cut anywhere and links were free
+
+    @property
+    def period(self) -> float:
+        """Seconds between two batches once the pipeline is full."""
+        return max(self.stage_times + self.transfer_times)
+
+    @property
+    def throughput(self) -> float:
+        """Batches per second once the pipeline is full: the bound that a schedule is measured against."""
+        return 1 / self.period if self.period else math.inf
+
+    @property
+    def stages(self) -> tuple[range, ...]:
+        """The layers of each stage."""
+        return tuple(range(*ends) for ends in pairwise((0, *self.cuts, self.layers)))
+
+    @property
+    def bottleneck(self) -> str:
+        """The part that sets the period, a device before a link."""
+        if self.period in self.stage_times:
+            stage = self.stage_times.index(self.period)
+            return f"stage {stage} on device {self.order[stage]}"
+        link = self.transfer_times.index(self.period)
+        return f"link from device {self.order[link]} to device {self.order[link + 1]}"
+
+
+def evaluate_partition(
+    cuts: Sequence[int], order: Sequence[int], layers: LayerSpecs, devices: DeviceSpecs
+) -> PipelinePartition:
+    """The cost of a layout chosen by hand or by a planner; UserError if it cannot be run."""
+    _check_layout(cuts, order, layers, devices)
+    runs = list(pairwise((0, *cuts, len(layers))))
+    found = PipelinePartition(
+        cuts=tuple(cuts),
+        order=tuple(order),
+        layers=len(layers),
+        stage_times=tuple(
+            devices.capacities[device] * (layers.time_prefix[end] - layers.time_prefix[begin])
+            for device, (begin, end) in zip(order, runs, strict=True)
+        ),
+        transfer_times=tuple(
+            devices.transfer_s(*link, layers.outputs[cut - 1]) for link, cut in zip(pairwise(order), cuts, strict=True)
+        ),
+        memory_bytes=tuple(layers.run_bytes(begin, end, len(order) - stage) for stage, (begin, end) in enumerate(runs)),
+        ideal_period=layers.time_prefix[-1] / sum(1 / devices.capacities[device] for device in order),
+    )
+    _check_feasible(found, devices)
+    return found
+
+
+def _check_layout(cuts: Sequence[int], order: Sequence[int], layers: LayerSpecs, devices: DeviceSpecs) -> None:
+    if len(order) != len(cuts) + 1:
+        raise UserError(f"cuts: {len(cuts)} cuts make {len(cuts) + 1} stages, but the order names {len(order)} devices")
+    if len(set(order)) != len(order) or not set(order) <= set(range(len(devices))):
+        raise UserError(f"order: {tuple(order)} must name different devices from 0 to {len(devices) - 1}")
+    if any(begin >= end for begin, end in pairwise((0, *cuts, len(layers)))):
+        raise UserError(f"cuts: {tuple(cuts)} must rise and lie between 1 and {len(layers) - 1}: no stage may be empty")
+
+
+def _check_feasible(found: PipelinePartition, devices: DeviceSpecs) -> None:
+    for cut, link, seconds in zip(found.cuts, pairwise(found.order), found.transfer_times, strict=True):
+        if math.isinf(seconds):
+            raise UserError(
+                f"cuts: no cut is possible before layer {cut} between devices {link[0]} and {link[1]}; "
+                "cut elsewhere or connect them"
+            )
+    needs = zip(found.order, found.memory_bytes, strict=True)
+    lacks = [(need - devices.memory_limit(device), stage) for stage, (device, need) in enumerate(needs)]
+    short, stage = max(lacks, key=lambda lack: lack[0])
+    if short > 0:
+        device = found.order[stage]
+        raise ShortMemoryError(device, stage, found.memory_bytes[stage], devices.memory_limit(device))
+
+
+def _transfer_seconds(size_bytes: float, rate: float) -> float:
+    if rate <= 0 or math.isinf(size_bytes):
+        return math.inf
+    return size_bytes / rate
+
+
+def _format_megabytes(size_bytes: float) -> str:
+    return f"{size_bytes / 1e6:.6g} MB"

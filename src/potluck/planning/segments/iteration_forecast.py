@@ -1,0 +1,98 @@
+"""Seconds per iteration of a whole group of workers: with a barrier between push and pull, and without (duplex)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from potluck.errors import UserError
+from potluck.planning.segments.cut_search import CutSearch, starting_points
+from potluck.planning.segments.duplex_simulation import TransferTiming, WorkerCosts, WorkerCuts
+from potluck.planning.segments.max_min_sharing import share_server_link
+from potluck.planning.segments.segment_costs import check_seconds, layer_seconds
+from potluck.planning.segments.segment_planner import Strategy, plan_segments
+
+__all__ = ["DuplexForecast", "barrier_iteration_s", "forecast_duplex"]
+
+
+@dataclass(frozen=True, slots=True)
+class DuplexForecast:
+    """`iteration` seconds with the given cuts of each worker, against `barrier` seconds of the optimal plan.
+
+    Where duplex does not pay, `overlaps` is False, the cuts are the optimal ones and both times are the same.
+    """
+
+    iteration: float
+    barrier: float
+    cuts: tuple[WorkerCuts, ...]
+    overlaps: bool
+
+    @property
+    def gain(self) -> float:
+        """The share of the iteration time that duplex takes away."""
+        return 1.0 - self.iteration / self.barrier if self.barrier else 0.0
+
+
+def barrier_iteration_s(
+    workers: Sequence[WorkerCosts],
+    overhead: float,
+    strategy: Strategy = "optimal",
+    latency: float = 0.0,
+    merge: float = 0.0,
+    server: float | None = None,
+) -> float:
+    """With a barrier: all pull and run forward, then run backward and push; the slowest decides; then one merge."""
+    crew = _check_workers(workers, server)
+    check_seconds(merge=merge)
+    return _slowest_worker_s([_plan_worker(worker, overhead, strategy, latency) for worker in crew]) + merge
+
+
+def forecast_duplex(
+    workers: Sequence[WorkerCosts],
+    overhead: float,
+    latency: float = 0.0,
+    merge: float = 0.0,
+    server: float | None = None,
+    climbs: int = 8,
+    trials: int = 200,
+) -> DuplexForecast:
+    """Without a barrier: the best cuts found for the policy in `rehearsal`, and the seconds of a steady iteration.
+
+    Workers may differ. `server`, if given, is how long the server's own link takes to carry the whole model in one
+    direction; the workers share it fairly. `climbs` starting points are improved, by at most `trials` rehearsals each.
+    """
+    crew = _check_workers(workers, server)
+    check_seconds(overhead=overhead, latency=latency, merge=merge)
+    planned = [_plan_worker(worker, overhead, "optimal", latency) for worker in crew]
+    barrier = _slowest_worker_s(planned) + merge
+    starts = starting_points(crew, (cuts for each, _ in planned for cuts in (each.pull, each.push)))
+    found = CutSearch(crew, TransferTiming(overhead, latency, merge)).best_candidate(starts, climbs, trials)
+    if found.seconds < barrier:
+        return DuplexForecast(found.seconds, barrier, (WorkerCuts(found.cuts, found.cuts),) * len(crew), True)
+    return DuplexForecast(barrier, barrier, tuple(each for each, _ in planned), False)
+
+
+def _plan_worker(worker: WorkerCosts, overhead: float, strategy: Strategy, latency: float) -> tuple[WorkerCuts, float]:
+    pull = plan_segments(worker.forward, worker.pull, overhead, "pull", strategy, latency)
+    push = plan_segments(worker.backward, worker.push, overhead, "push", strategy, latency)
+    return WorkerCuts(pull.cuts, push.cuts), pull.makespan + push.makespan
+
+
+def _slowest_worker_s(planned: Sequence[tuple[WorkerCuts, float]]) -> float:
+    return max(seconds for _, seconds in planned)
+
+
+def _check_workers(workers: Sequence[WorkerCosts], server: float | None) -> list[WorkerCosts]:
+    if not workers:
+        raise UserError("there are no workers to forecast; give at least one")
+    crew = [
+        WorkerCosts(*(layer_seconds(f"workers[{i}].{name}", getattr(worker, name)) for name in WorkerCosts.__slots__))
+        for i, worker in enumerate(workers)
+    ]
+    lengths = sorted({len(getattr(worker, name)) for worker in crew for name in WorkerCosts.__slots__})
+    if len(lengths) != 1 or lengths == [0]:
+        raise UserError(f"workers have {lengths} layers; give all of them the same number, at least one")
+    if server is None:
+        return crew
+    check_seconds(server=server)
+    return share_server_link(crew, server)

@@ -1,0 +1,71 @@
+"""One HTML file that needs nothing else: styles, scripts and data are in it, and its policy forbids all requests.
+
+Data goes in as JSON in which `<` is escaped, and comes out as text nodes only, so no name can become markup.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from html import escape
+from importlib.resources import files
+from typing import Any
+
+import msgspec
+
+__all__ = ["render_page"]
+
+_SCRIPTS = ("words", "draw", "lines", "bars", "map", "timeline", "bands", "export", "parts", "runs", "page")
+_POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data: blob:; connect-src {}"
+)
+_FRAME = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<title>{title}</title>
+<link rel="icon" href="data:,">
+<style>
+{style}
+</style>
+</head>
+<body>
+<noscript>This page draws its charts with a script; the figures are in summary.json beside the journal.</noscript>
+<main id="page" aria-busy="true"></main>
+<script id="data" type="application/json">{data}</script>
+<script>
+{script}
+</script>
+</body>
+</html>
+"""
+
+
+def render_page(kind: str, title: str, runs: Sequence[Mapping[str, Any]] = (), served: bool = False) -> str:
+    """A page of this kind (`report`, `live` or `runs`); one that is served may ask its own server for more."""
+    policy = _POLICY.format("'self'" if served else "'none'")
+    data = _embed_json({"kind": kind, "title": title, "runs": list(runs)})
+    return _FRAME.format(policy=policy, title=escape(title), style=_page_style(), data=data, script=_page_script())
+
+
+def _embed_json(data: object) -> str:
+    """JSON that can stand inside a script element."""
+    written = msgspec.json.encode(data).decode()
+    return written.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+
+
+@cache
+def _page_style() -> str:
+    return _read_asset("page.css")
+
+
+@cache
+def _page_script() -> str:
+    body = "\n".join(_read_asset(f"{name}.js") for name in _SCRIPTS)
+    return f'"use strict";\n(() => {{\n{body}\n}})();'
+
+
+def _read_asset(name: str) -> str:
+    return (files("potluck.report") / "assets" / name).read_text(encoding="utf-8")

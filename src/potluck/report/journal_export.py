@@ -1,0 +1,102 @@
+"""A journal for other tools: tables of comma-separated values, plain JSON lines, TensorBoard event files."""
+
+from __future__ import annotations
+
+import csv
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from potluck.errors import UserError
+from potluck.journal import Instant, Scalar, Span, read_journal
+from potluck.report.run_folder import RunFolder
+
+__all__ = ["FORMATS", "export_run"]
+
+_TABLES: Mapping[type, tuple[str, tuple[str, ...]]] = {
+    Span: ("spans", ("node", "name", "start", "end")),
+    Instant: ("instants", ("node", "name", "at")),
+    Scalar: ("scalars", ("node", "name", "at", "value")),
+}
+
+
+def export_run(run: RunFolder, to: str, folder: Path) -> list[Path]:
+    """Write the run in this format into a folder; the files that were written."""
+    if to not in FORMATS:
+        raise UserError(f"--to {to!r} is not a format; choose from {', '.join(FORMATS)}")
+    folder.mkdir(parents=True, exist_ok=True)
+    return FORMATS[to](run, folder)
+
+
+def _to_csv(run: RunFolder, folder: Path) -> list[Path]:
+    """A table for each kind of record; what only some records have is in a column of its own."""
+    columns = _field_columns(run.journal)
+    paths = {kind: folder / f"{name}.csv" for kind, (name, _) in _TABLES.items() if kind in columns}
+    files = {kind: path.open("w", newline="", encoding="utf-8") for kind, path in paths.items()}
+    try:
+        writers = {kind: csv.writer(file) for kind, file in files.items()}
+        for kind, writer in writers.items():
+            writer.writerow([*_TABLES[kind][1], *columns[kind]])
+        for record in read_journal(run.journal):
+            kind = type(record)
+            fixed = [getattr(record, name) for name in _TABLES[kind][1]]
+            writers[kind].writerow(
+                [*map(_csv_cell, fixed), *(_csv_cell(record.fields.get(name)) for name in columns[kind])]
+            )
+    finally:
+        for file in files.values():
+            file.close()
+    return list(paths.values())
+
+
+def _field_columns(journal: Path) -> dict[type, dict[str, None]]:
+    found: dict[type, dict[str, None]] = {}
+    for record in read_journal(journal):
+        found.setdefault(type(record), {}).update(dict.fromkeys(record.fields))
+    return found
+
+
+def _csv_cell(value: Any) -> Any:
+    """Numbers as they are; a text that a spreadsheet would take for a formula gets a quote in front."""
+    if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r"):
+        return "'" + value
+    return msgspec.json.encode(value).decode() if isinstance(value, list | dict) else value
+
+
+def _to_jsonl(run: RunFolder, folder: Path) -> list[Path]:
+    path = folder / f"{run.name}.jsonl"
+    if path.resolve() == run.journal.resolve():
+        raise UserError(f"-o {folder}: this is where the journal itself is; choose another folder")
+    shutil.copyfile(run.journal, path)
+    return [path]
+
+
+def _to_tensorboard(run: RunFolder, folder: Path) -> list[Path]:
+    """Each scalar under its name, a device's own under device/name; the step is the round."""
+    try:
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+    except ImportError:
+        raise UserError("--to tensorboard needs TensorBoard; install it with: pip install tensorboard") from None
+    writer = EventFileWriter(str(folder))
+    for place, scalar in enumerate(_read_scalars(run.journal)):
+        tag = scalar.name if scalar.node == "coordinator" else f"{scalar.node}/{scalar.name}"
+        summary = Summary(value=[Summary.Value(tag=tag, simple_value=scalar.value)])
+        writer.add_event(Event(wall_time=scalar.at, step=int(scalar.fields.get("round", place)), summary=summary))
+    writer.close()
+    return sorted(folder.glob("events.out.tfevents.*"))
+
+
+def _read_scalars(journal: Path) -> Iterator[Scalar]:
+    return (record for record in read_journal(journal) if isinstance(record, Scalar))
+
+
+FORMATS: Mapping[str, Callable[[RunFolder, Path], list[Path]]] = {
+    "csv": _to_csv,
+    "jsonl": _to_jsonl,
+    "tensorboard": _to_tensorboard,
+}

@@ -1,0 +1,214 @@
+"""The page that follows runs: served on this machine, fed by reading journals, so that a run never waits for it.
+
+/ · runs.json · run/ID/ · run/ID/events (server-sent) · run/ID/report.html · compare?run=ID&run=ID · metrics
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import uvicorn
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from potluck.report.html_page import render_page
+from potluck.report.journal_follower import JournalFollower, RunOverview
+from potluck.report.prometheus_metrics import prometheus_text
+from potluck.report.run_folder import RunFolder, Stamp, find_runs
+
+__all__ = ["create_app", "create_server", "is_loopback"]
+
+_LOOPBACK = ("localhost", "127.0.0.1", "[::1]", "::1")
+_SHARE_OF_TIME = 0.02  # of one core that following may take
+_PATIENCE_S = 0.5
+_LONGEST_S = 20.0
+_SOON_S = 0.2
+_FRESH = {"Cache-Control": "no-store"}
+
+
+class RunCollection:
+    """The runs in a folder, with what has been read of each."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._followers: dict[Path, JournalFollower] = {}
+        self._overviews: dict[Path, RunOverview] = {}
+        self._metrics: dict[Path, RunMetrics] = {}
+
+    def list_runs(self) -> list[dict[str, Any]]:
+        return [self._overviews.setdefault(run.path, RunOverview(run)).to_entry() for run in find_runs(self.root)]
+
+    def follower_of(self, name: str) -> JournalFollower:
+        """Only what the folder lists can be asked for, so a name cannot lead elsewhere."""
+        run = self._find_run(name)
+        if run is None:
+            raise HTTPException(404, f"there is no run {name!r} in {self.root}")
+        return self._followers.setdefault(run.path, JournalFollower(run))
+
+    def _find_run(self, name: str) -> RunFolder | None:
+        return next((run for run in find_runs(self.root) if run.name == name), None)
+
+    def metrics_text(self) -> str:
+        """The running ones, and the newest of the others."""
+        found = find_runs(self.root)
+        wanted = [run for place, run in enumerate(found) if place == 0 or run.run_status() == "running"]
+        return prometheus_text([self._metrics_of(run).current_figures() for run in wanted])
+
+    def _metrics_of(self, run: RunFolder) -> RunMetrics:
+        follower = self._followers.setdefault(run.path, JournalFollower(run))
+        return self._metrics.setdefault(run.path, RunMetrics(follower))
+
+
+class RunMetrics:
+    """What is measured of a run: reckoned anew when its files have changed, and no oftener than may cost its share."""
+
+    def __init__(self, follower: JournalFollower) -> None:
+        self._follower = follower
+        self._lock = threading.Lock()
+        self._stamps: tuple[Stamp, ...] = ()
+        self._known: dict[str, Any] = {}
+        self._due = 0.0
+
+    def current_figures(self) -> dict[str, Any]:
+        with self._lock:
+            stamps = self._follower.run.file_stamps()
+            if stamps != self._stamps and time.monotonic() >= self._due:
+                self._recompute_figures(stamps)
+            return {**self._known, "status": self._follower.run.run_status()}
+
+    def _recompute_figures(self, stamps: tuple[Stamp, ...]) -> None:
+        began = time.thread_time()
+        self._follower.read_new()
+        seen = self._follower.current_view()[0]
+        self._known = {name: seen[name] for name in ("id", "recipe", "figures", "devices")}
+        self._stamps = stamps
+        self._due = time.monotonic() + min((time.thread_time() - began) / _SHARE_OF_TIME, _LONGEST_S)
+
+
+def is_loopback(host: str) -> bool:
+    return host in _LOOPBACK
+
+
+class ReportPages:
+    """What is answered at each address."""
+
+    def __init__(self, root: Path, closing: Callable[[], bool]) -> None:
+        self._runs = RunCollection(root)
+        self._closing = closing
+
+    def routes(self) -> list[Route]:
+        return [
+            Route("/", self.runs_page),
+            Route("/runs.json", self.runs_json),
+            Route("/run/{name}", self.redirect_to_run),
+            Route("/run/{name}/", self.run_page),
+            Route("/run/{name}/events", self.run_events),
+            Route("/run/{name}/report.html", self.report_page),
+            Route("/compare", self.comparison_page),
+            Route("/metrics", self.metrics_page),
+        ]
+
+    async def runs_page(self, request: Request) -> Response:
+        return HTMLResponse(render_page("runs", "Potluck: runs", served=True))
+
+    async def runs_json(self, request: Request) -> Response:
+        found = await run_in_threadpool(self._runs.list_runs)
+        return Response(msgspec.json.encode(found), media_type="application/json", headers=_FRESH)
+
+    async def redirect_to_run(self, request: Request) -> Response:
+        return RedirectResponse(request.url.path + "/")
+
+    async def run_page(self, request: Request) -> Response:
+        return HTMLResponse(render_page("live", f"Potluck: {self._requested_follower(request).run.name}", served=True))
+
+    async def run_events(self, request: Request) -> Response:
+        feed = _event_stream(self._requested_follower(request), self._closing)
+        return StreamingResponse(feed, media_type="text/event-stream", headers=_FRESH)
+
+    async def report_page(self, request: Request) -> Response:
+        return HTMLResponse(await run_in_threadpool(_render_followers, [self._requested_follower(request)]))
+
+    async def comparison_page(self, request: Request) -> Response:
+        followers = [self._runs.follower_of(name) for name in request.query_params.getlist("run")]
+        if not followers:
+            raise HTTPException(404, "say which runs: compare?run=ID&run=ID")
+        return HTMLResponse(await run_in_threadpool(_render_followers, followers))
+
+    async def metrics_page(self, request: Request) -> Response:
+        text = await run_in_threadpool(self._runs.metrics_text)
+        return PlainTextResponse(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    def _requested_follower(self, request: Request) -> JournalFollower:
+        return self._runs.follower_of(request.path_params["name"])
+
+
+def create_server(root: Path, host: str = "127.0.0.1", port: int = 0) -> uvicorn.Server:
+    """A server for the runs in a folder; told to end, it first ends what it tells those who follow a run."""
+
+    def is_closing() -> bool:
+        return found.should_exit
+
+    application = create_app(root, host, is_closing)
+    found = uvicorn.Server(uvicorn.Config(application, port=port, log_level="warning", timeout_graceful_shutdown=2))
+    return found
+
+
+def create_app(root: Path, host: str = "127.0.0.1", closing: Callable[[], bool] = lambda: False) -> Starlette:
+    """The application; on loopback it answers only to loopback's own names, whatever a web page elsewhere tries."""
+    hosts = ["localhost", "127.0.0.1", "[::1]"] if is_loopback(host) else ["*"]
+    guard = Middleware(TrustedHostMiddleware, allowed_hosts=hosts)
+    return Starlette(routes=ReportPages(root, closing).routes(), middleware=[guard])
+
+
+async def _event_stream(follower: JournalFollower, closing: Callable[[], bool]) -> AsyncIterator[bytes]:
+    """The whole run once, then what is new; it ends when the run has ended and all of it was told."""
+    await run_in_threadpool(follower.read_new)
+    life = follower.generation
+    shown, seen = await run_in_threadpool(follower.current_view)
+    yield _encode_event("whole", shown)
+    pause, status = _PATIENCE_S, shown["status"]
+    while status in ("running", "silent"):
+        if await _closes_within(pause, closing):
+            return
+        began = time.process_time()
+        if await run_in_threadpool(follower.read_new) or follower.run.run_status() != status:
+            since = seen if follower.generation == life else {}
+            shown, seen = await run_in_threadpool(follower.current_view, since)
+            yield _encode_event("more" if follower.generation == life else "whole", shown)
+            life, status = follower.generation, shown["status"]
+        else:
+            yield b": nothing new\n\n"
+        pause = min(max(_PATIENCE_S, (time.process_time() - began) / _SHARE_OF_TIME), _LONGEST_S)
+    yield _encode_event("over", {"status": status})
+
+
+async def _closes_within(seconds: float, closing: Callable[[], bool]) -> bool:
+    """Wait, but not on when the server is to end; whether it is."""
+    until = time.monotonic() + seconds
+    while not closing() and (left := until - time.monotonic()) > 0:
+        await asyncio.sleep(min(left, _SOON_S))
+    return closing()
+
+
+def _render_followers(followers: list[JournalFollower]) -> str:
+    views = []
+    for follower in followers:
+        follower.read_new()
+        views.append(follower.current_view()[0])
+    return render_page("report", f"Potluck: {' · '.join(one['title'] for one in views)}", views)
+
+
+def _encode_event(name: str, data: object) -> bytes:
+    return b"event: " + name.encode() + b"\ndata: " + msgspec.json.encode(data) + b"\n\n"

@@ -1,0 +1,167 @@
+"""What a journal tells, gathered record by record, so that a run can be followed while it writes."""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from potluck.journal import Instant, JournalRecord, JournalTotals, Scalar, Span
+from potluck.report.span_lanes import LANES, lane_index
+
+__all__ = ["JournalEvent", "RunHistory", "ScalarSeries", "SpanTrack"]
+
+_MOST_DETAILS = 20_000  # different descriptions of spans; after that a span is known by its name alone
+_LONGEST_LIST = 8
+_OTHER = LANES.index("other")
+_MOST_EVENTS = 50_000
+_NOISE = {
+    "bandwidth",
+    "lose",
+    "committed",
+    "account",
+}  # there are many of them, and their effect is in the spans and curves
+_NUMBERS = ("round", "batch", "part", "version")  # say which one of many alike; the first one found is kept
+
+
+class SpanTrack:
+    """The spans of one node, column by column."""
+
+    def __init__(self) -> None:
+        self.starts = array("d")
+        self.ends = array("d")
+        self.rounds = array("i")
+        self.details = array("i")
+        self.received = 0.0
+        self.sent = 0.0
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+
+class ScalarSeries:
+    """A quantity over time, with the round and the bytes sent so far where the record says so."""
+
+    def __init__(self) -> None:
+        self.at = array("d")
+        self.values = array("d")
+        self.rounds = array("d")
+        self.traffic = array("d")
+
+    def add_scalar(self, scalar: Scalar) -> None:
+        self.at.append(scalar.at)
+        self.values.append(scalar.value)
+        self.rounds.append(scalar.fields.get("round", -1))
+        self.traffic.append(scalar.fields.get("bytes", -1))
+
+
+class JournalEvent(NamedTuple):
+    """Something that happened to a node."""
+
+    at: float
+    node: str
+    name: str
+    fields: dict[str, Any]
+
+
+class RunHistory:
+    """Everything a report needs of a journal, in memory that a large run can afford."""
+
+    def __init__(self) -> None:
+        self.tracks: dict[str, SpanTrack] = {}
+        self.series: dict[tuple[str, str], ScalarSeries] = {}  # by name and node
+        self.events: list[JournalEvent] = []
+        self.counts: Counter[tuple[str, str]] = Counter()  # of events, by node and name; also of those not kept
+        self.details: list[dict[str, Any]] = []
+        self.lanes: list[int] = []  # of each detail
+        self.tally = JournalTotals()
+        self.rounds = 0
+        self.end = 0.0
+        self._detail_indices: dict[object, int] = {}
+
+    def add_records(self, records: Iterable[JournalRecord]) -> RunHistory:
+        for record in records:
+            self.add_record(record)
+        return self
+
+    def add_record(self, record: JournalRecord) -> None:
+        self.tally.add_record(record)
+        if isinstance(record, Span):
+            self._add_span(record)
+        elif isinstance(record, Scalar):
+            self.series.setdefault((record.name, record.node), ScalarSeries()).add_scalar(record)
+            self.end = max(self.end, record.at)
+        elif isinstance(record, Instant):
+            self._add_event(record)
+
+    def _add_span(self, span: Span) -> None:
+        track = self.tracks.get(span.node)
+        if track is None:
+            track = self.tracks[span.node] = SpanTrack()
+        self.end = max(self.end, span.end)
+        if span.end == span.start and lane_index(span.name) == _OTHER:
+            return  # a moment, not a stretch of time
+        detail = self._detail_index(span)
+        track.starts.append(span.start)
+        track.ends.append(span.end)
+        track.rounds.append(_round_number(span.fields))
+        track.details.append(detail)
+        self._count_traffic(track, LANES[self.lanes[detail]], span)
+
+    def _count_traffic(self, track: SpanTrack, about: str, span: Span) -> None:
+        if about == "receive":
+            track.received += span.fields.get("bytes", 0)
+        elif about == "send":
+            track.sent += span.fields.get("bytes", 0)
+        elif about == "round":
+            self.rounds = max(self.rounds, int(span.fields.get("round", self.rounds)) + 1)
+
+    def _detail_index(self, span: Span) -> int:
+        """The number of this span's description; descriptions repeat, so each is kept once."""
+        key: tuple[Any, ...] = (span.name, *[item for item in span.fields.items() if item[0] not in _NUMBERS])
+        try:
+            place = self._detail_indices.get(key)
+        except TypeError:  # a list among the values
+            key = (
+                span.name,
+                *((name, _short_value(value)) for name, value in span.fields.items() if name not in _NUMBERS),
+            )
+            place = self._detail_indices.get(key)
+        return place if place is not None else self._add_detail(span, key)
+
+    def _add_detail(self, span: Span, key: tuple[Any, ...]) -> int:
+        kept = {name: _short_value(value) for name, value in span.fields.items() if name not in _NUMBERS}
+        unit = next((name for name in _NUMBERS if name in span.fields), "round")
+        if len(self.details) >= _MOST_DETAILS:
+            key, kept = (span.name,), {}
+        place = self._detail_indices.setdefault(key, len(self.details))
+        if place == len(self.details):
+            self.details.append({"name": span.name, "unit": unit, **kept})
+            self.lanes.append(lane_index(span.name))
+        return place
+
+    def _add_event(self, instant: Instant) -> None:
+        self.end = max(self.end, instant.at)
+        self.counts[instant.node, instant.name] += 1
+        if instant.name == "committed":
+            self.rounds = max(self.rounds, int(instant.fields.get("batch", self.rounds)) + 1)
+        if instant.name not in _NOISE and len(self.events) < _MOST_EVENTS:
+            self.events.append(JournalEvent(instant.at, instant.node, instant.name, instant.fields))
+
+
+def _round_number(fields: dict[str, Any]) -> int:
+    """Which round, batch or version it was."""
+    for name in _NUMBERS:
+        value = fields.get(name)
+        if isinstance(value, int):
+            return value
+    return -1
+
+
+def _short_value(value: Any) -> Any:
+    """A value that can be compared and shown: lists that are long or nested are known by their length."""
+    if isinstance(value, list):
+        plain = len(value) <= _LONGEST_LIST and not any(isinstance(item, list | dict) for item in value)
+        return tuple(value) if plain else len(value)
+    return value if isinstance(value, str | int | float | bool) else str(value)

@@ -1,0 +1,103 @@
+"""A small network that passes for a large one: its gradients are real, its time and bytes are the other's.
+
+The networks of a publication may be too much for a simulation; what streams, compression and waiting do to the time of
+a run depends on their sizes only. Every layer takes the same multiple of operations, and of bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+
+from potluck.job import Job
+from potluck.loops.device_costs import DeviceCosts
+from potluck.model import zoo
+from potluck.model.layer_chain import LayerChain, trace_layers
+from potluck.model.model_state import ModelState
+from potluck.model.torch_server import TorchServer
+from potluck.model.torch_trainer import LocalTrainingSession, TorchTrainer, TurnBatches
+from potluck.payload import Payload
+from potluck.task import TaskSettings
+
+__all__ = ["StandInScale", "stand_in_scale", "stand_in_server_class", "stand_in_trainer_class"]
+
+
+class StandInScale(NamedTuple):
+    """How many times the operations and the bytes of the network that is trained."""
+
+    flops: float = 1.0
+    bytes: float = 1.0
+
+    def scale_costs(self, costs: DeviceCosts) -> DeviceCosts:
+        return DeviceCosts(
+            [self.flops * flop for flop in costs.forward_flop],
+            [self.flops * flop for flop in costs.backward_flop],
+            [self.scale_bytes(nbytes) for nbytes in costs.pull_bytes],
+            [self.scale_bytes(nbytes) for nbytes in costs.push_bytes],
+            costs.flops,
+        )
+
+    def scale_bytes(self, nbytes: int) -> int:
+        return round(self.bytes * nbytes)
+
+    def scale_payload(self, payload: Payload) -> Payload:
+        return Payload(self.scale_bytes(payload.nbytes), payload.arrays)
+
+
+def stand_in_scale(job: Job, chain: LayerChain) -> StandInScale:
+    """What the network that the task names for its costs, at its natural input, takes of the one it trains."""
+    if not isinstance(job.task, TaskSettings) or job.task.costs is None:
+        return StandInScale()
+    macs, params = _named_model_size(job.task.costs)
+    own_macs, own_params = _macs_and_params(chain)
+    return StandInScale(macs / max(1, own_macs), params / max(1, own_params))
+
+
+@cache
+def _named_model_size(name: str) -> tuple[int, int]:
+    with torch.device("meta"):
+        return _macs_and_params(trace_layers(zoo.build_model(name), zoo.model_entry(name).shape))
+
+
+def _macs_and_params(chain: LayerChain) -> tuple[int, int]:
+    """MACs of one sample, and parameters."""
+    return sum(layer.macs for layer in chain.layers), sum(param.numel() for param in chain.module.parameters())
+
+
+def stand_in_server_class(weight: StandInScale) -> type[TorchServer]:
+    """A server whose segments weigh so much."""
+    if weight == StandInScale():
+        return TorchServer
+
+    class StandInServer(TorchServer):
+        def encode_segment(self, state: ModelState, part: Any, first: int, last: int) -> Payload:
+            return weight.scale_payload(super().encode_segment(state, part, first, last))
+
+    return StandInServer
+
+
+def stand_in_trainer_class(weight: StandInScale) -> type[TorchTrainer]:
+    """A trainer whose updates weigh so much."""
+    if weight == StandInScale():
+        return TorchTrainer
+
+    class StandInSession(LocalTrainingSession):
+        def encode(self, first: int, last: int) -> Payload:
+            return weight.scale_payload(super().encode(first, last))
+
+    class StandInTrainer(TorchTrainer):
+        def start_session(
+            self,
+            whom: Any,
+            pieces: Mapping[int, Any],
+            share: TurnBatches,
+            lr: float,
+            memory: Any,
+            draws: Callable[..., Any],
+        ) -> LocalTrainingSession:
+            return StandInSession(self, whom, pieces, share, lr, memory, draws)
+
+    return StandInTrainer

@@ -1,0 +1,128 @@
+"""A node of the live world: speaks the seam's words in real time, over a real network, on a real processor."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from potluck import seeds
+from potluck.journal import JournalRecord
+from potluck.loops.messages import Message
+from potluck.loops.node import Envelope, Work
+from potluck.worlds.live.compute_speed import ComputeSpeed
+from potluck.worlds.live.run_clock import RunClock
+from potluck.worlds.live.throttled_execution import ThrottledExecution, WorkCancelled
+
+__all__ = ["LiveNode"]
+
+Send = Callable[[str, Message], Awaitable[None] | None]
+
+
+class LiveNode:
+    """One life of one device, or the coordinator."""
+
+    def __init__(
+        self,
+        name: str,
+        incarnation: int,
+        seed: int,
+        clock: RunClock,
+        effort: ComputeSpeed,
+        send: Send,
+        record: Callable[[JournalRecord], None],
+        listening: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.name = name
+        self.incarnation = incarnation
+        self._seed = seed
+        self._clock = clock
+        self._compute_speed = effort
+        self._send = send
+        self._record = record
+        self._on_listening = listening  # called when the loop first listens
+        self.is_listening = False
+        self._inbox: deque[Envelope] = deque()
+        self._waiter: asyncio.Future[None] | None = None
+        self._worker = ThreadPoolExecutor(1, f"potluck-work-{name}")
+        self._executions: set[ThrottledExecution] = set()
+
+    def now(self) -> float:
+        return self._clock.now()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    def send(self, to: str, message: Message) -> Awaitable[None]:
+        sending = self._send(to, message)
+        return _NOTHING if sending is None else sending
+
+    async def receive(self, until: float | None = None) -> Envelope | None:
+        if not self.is_listening:
+            self.is_listening = True
+            self._on_listening()
+        if not self._inbox:
+            await self._wait_for_message(until)
+        return self._inbox.popleft() if self._inbox else None
+
+    async def compute(self, work: Work) -> Any:
+        """In the one thread that this node computes in; given up, the work gets out at its next step."""
+        pace = ThrottledExecution(work, self._compute_speed, self.now)
+        self._executions.add(pace)
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._worker, pace.run)
+        except asyncio.CancelledError:
+            pace.cancel_work()
+            raise
+        except WorkCancelled:
+            raise asyncio.CancelledError from None
+        finally:
+            self._executions.discard(pace)
+
+    def speed(self) -> float:
+        return self._compute_speed.current_speed()
+
+    def rng(self, *name: object) -> np.random.Generator:
+        return seeds.child_generator(self._seed, self.name, *name)
+
+    def record(self, record: JournalRecord) -> None:
+        self._record(record)
+
+    def deliver(self, envelope: Envelope) -> None:
+        self._inbox.append(envelope)
+        self._wake_receiver()
+
+    async def close(self) -> None:
+        """Give up all work and wait for the thread: what runs in it cannot be broken off, only left at a step."""
+        for pace in self._executions:
+            pace.cancel_work()
+        await asyncio.to_thread(self._worker.shutdown, wait=True, cancel_futures=True)
+
+    def _wake_receiver(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def _wait_for_message(self, until: float | None) -> None:
+        loop = asyncio.get_running_loop()
+        self._waiter = loop.create_future()
+        timer = None if until is None else loop.call_later(max(0.0, until - self.now()), self._wake_receiver)
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+            if timer is not None:
+                timer.cancel()
+
+
+class _CompletedSend:
+    """Awaitable, and done."""
+
+    def __await__(self) -> Any:
+        return iter(())
+
+
+_NOTHING = _CompletedSend()

@@ -1,0 +1,115 @@
+"""The list of certificates that were issued and revoked; the coordinator reads it, the authority writes it.
+
+Zenoh knows no revocation lists. But it tells certificates apart by their common name, so a revoked common name
+is simply never admitted again, and the next certificate of that device gets another one (`pi-3`, `pi-3~2`, …).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from potluck.errors import UserError
+from potluck.worlds.live.security.tls_credentials import format_utc, numbered_common_name
+
+__all__ = [
+    "CertificateRegister",
+    "IssuedCertificate",
+    "RevokedCertificate",
+    "admitted_common_names",
+    "load_register",
+    "revocation_reason",
+    "save_register",
+]
+
+_FILE = "register.json"
+
+
+class IssuedCertificate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One certificate that was handed out."""
+
+    name: str
+    common_name: str
+    serial: str
+    issued: datetime
+    expires: datetime
+    hosts: tuple[str, ...] = ()
+
+
+class RevokedCertificate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A common name that is no longer admitted, with all certificates that bear it."""
+
+    name: str
+    common_name: str
+    at: datetime
+
+
+class CertificateRegister(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All certificates in the order in which they were issued, and all revocations."""
+
+    issued: tuple[IssuedCertificate, ...] = ()
+    revoked: tuple[RevokedCertificate, ...] = ()
+
+    def current_common_name(self, name: str) -> str:
+        """What a certificate of this device must bear now, whether it was issued already or not."""
+        return numbered_common_name(name, sum(one.name == name for one in self.revoked))
+
+    def latest_certificate(self, name: str) -> IssuedCertificate | None:
+        """The latest certificate of a device."""
+        return next((one for one in reversed(self.issued) if one.name == name), None)
+
+    def device_names(self) -> list[str]:
+        """All who ever got a certificate, in that order."""
+        return list(dict.fromkeys(one.name for one in self.issued))
+
+    def certificate_state(self, name: str, now: datetime) -> str:
+        """`valid`, `expired` or `revoked`: how it stands with the latest certificate of a device."""
+        last = self.latest_certificate(name)
+        if last is None or last.common_name != self.current_common_name(name):
+            return "revoked"
+        return "valid" if now <= last.expires else "expired"
+
+
+def load_register(folder: Path) -> CertificateRegister:
+    """The register of an authority's folder, or an empty one."""
+    path = folder / _FILE
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=CertificateRegister)
+    except FileNotFoundError:
+        return CertificateRegister()
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror}); make it readable for this user") from None
+    except msgspec.DecodeError as error:
+        raise UserError(f"{path} is damaged ({error}); restore it, since it says who was revoked") from None
+
+
+def save_register(register: CertificateRegister, folder: Path) -> None:
+    """Written aside and renamed, so that a reader never sees half of it."""
+    aside = folder / f"{_FILE}.new"
+    with aside.open("wb") as file:
+        file.write(msgspec.json.format(msgspec.json.encode(register), indent=2) + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+    aside.replace(folder / _FILE)
+
+
+def admitted_common_names(folder: Path, names: Iterable[str]) -> dict[str, str]:
+    """The common name under which each device is admitted to a run that starts now."""
+    register = load_register(folder)
+    return {name: register.current_common_name(name) for name in names}
+
+
+def revocation_reason(folder: Path, name: str, admitted: Mapping[str, str]) -> str | None:
+    """Why a device may not come in although the run admitted it when it began; None where it may."""
+    register = load_register(folder)
+    if name not in admitted or register.current_common_name(name) == admitted[name]:
+        return None
+    at = max(one.at for one in register.revoked if one.name == name)
+    return (
+        f"the certificate of {name} was revoked on {format_utc(at.astimezone(UTC))};"
+        f" issue a new one with `potluck certs issue {name}` and start the coordinator again with `potluck resume`"
+    )
