@@ -114,7 +114,9 @@ def test_a_changed_table_is_another_piece(monkeypatch: pytest.MonkeyPatch, tmp_p
     before = of(OURS), of("small")
     other = tmp_path / "other.json"
     other.write_text("{}")
-    monkeypatch.setattr("potluck.bench.dropout.rate_table_path", lambda setting, method: str(other) if method == OURS else "")
+    monkeypatch.setattr(
+        "potluck.bench.dropout.rate_table_path", lambda setting, method: str(other) if method == OURS else ""
+    )
     assert of(OURS) != before[0]
     assert of("small") == before[1]
 

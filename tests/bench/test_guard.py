@@ -167,9 +167,14 @@ def test_the_pipeline_gains_what_it_gained() -> None:
 )
 def test_rounds_on_streams_take_what_they_took(recipe: str, time_s: float, nbytes: int, samples: int) -> None:
     tables = {
-        "task": scadles_testbed.task_table(), "fleet": scadles_testbed.fleet_table(), "recipe": recipe, "stream": scadles_testbed.stream_table("S2"),
-        "stop": {"rounds": 5}, "timing_only": True, "evaluate": 0,
-    }  # fmt: skip
+        "task": scadles_testbed.task_table(),
+        "fleet": scadles_testbed.fleet_table(),
+        "recipe": recipe,
+        "stream": scadles_testbed.stream_table("S2"),
+        "stop": {"rounds": 5},
+        "timing_only": True,
+        "evaluate": 0,
+    }
     summary = potluck.simulate(tables).summary
     assert summary["time_s"] == pytest.approx(time_s, rel=1e-9)
     assert (summary["bytes"], summary["samples"]) == (nbytes, samples)

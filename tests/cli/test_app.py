@@ -58,7 +58,7 @@ def test_a_users_error_is_one_line_whatever_it_says(potluck: Shell, monkeypatch:
     def fails() -> None:
         raise UserError("[red]two\n lines[/red]")
 
-    monkeypatch.setattr("potluck.job.fleets", fails)
+    monkeypatch.setattr("potluck.job.built_in_fleets", fails)
     assert potluck("fleets") == (2, "", "error: [red]two lines[/red]\n")
 
 
@@ -66,6 +66,6 @@ def test_a_bug_keeps_its_traceback(potluck: Shell, monkeypatch: pytest.MonkeyPat
     def fails() -> None:
         raise KeyError("a bug")
 
-    monkeypatch.setattr("potluck.job.fleets", fails)
+    monkeypatch.setattr("potluck.job.built_in_fleets", fails)
     with pytest.raises(KeyError, match="a bug"):
         potluck("fleets")

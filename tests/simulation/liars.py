@@ -39,7 +39,7 @@ class _Bent:
 def bend(patch: pytest.MonkeyPatch, device: str, twist: Twist) -> None:
     """Let one device of all runs from here on say something else than it should."""
     for kind in (RoundsSetup, PipelineSetup):
-        patch.setattr(kind, "device_loop", _bent_loop(kind.build_device_loop, device, twist))
+        patch.setattr(kind, "build_device_loop", _bent_loop(kind.build_device_loop, device, twist))
 
 
 def _bent_loop(straight: Callable[..., Any], device: str, twist: Twist) -> Callable[..., Any]:

@@ -123,7 +123,7 @@ def test_the_layout_after_any_single_death_was_worked_out_before(
         asked.append((tuple(candidates), found in self._loss_plans.values()))
         return found
 
-    monkeypatch.setattr(PipelinePlanner, "plan", spied)
+    monkeypatch.setattr(PipelinePlanner, "plan_layout", spied)
     result, story = run(tmp_path / "run", [crash(dead)], pipeline={"sources": ["d2"]})
     check(result, story)
     left = [name for name in ("d0", "d2", "d1", "d3") if name != dead]

@@ -179,7 +179,7 @@ def _random_replication(rng: np.random.Generator) -> dict[str, Any]:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as place:
-        print(check(int(sys.argv[1]), Path(place) / "run"))
+        print(check(int(sys.argv[1]), Path(place) / "run"))  # noqa: T201
 
 
 def test_a_worker_that_comes_and_goes_all_the_time_does_not_hold_up_the_others(tmp_path: Path) -> None:

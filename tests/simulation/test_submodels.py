@@ -143,7 +143,7 @@ def test_a_small_network_is_recorded_as_a_share_of_the_whole_one(
     potluck.simulate(wanted, task=potluck.Task(small_net(), small_data()), folder=tmp_path / "run", threads=0)
     net = trace_slimmable(small_net(), (1, 6, 6))
     part = decode_settings({"kind": "small", "share": 0.4}, Submodel)
-    expected = net.macs_fraction(part.size(net))  # type: ignore[attr-defined]
+    expected = net.macs_fraction(part.largest_counts(net))  # type: ignore[attr-defined]
     recorded = shares(tmp_path / "run")
     assert len(recorded) == 5 * 3
     assert [scalar.value for scalar in recorded] == pytest.approx([expected] * 15)

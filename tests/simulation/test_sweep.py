@@ -120,4 +120,4 @@ def _random_fault(rng: np.random.Generator, devices: int) -> dict[str, Any]:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as place:
-        print(check(sys.argv[1], int(sys.argv[2]), Path(place) / "run"))
+        print(check(sys.argv[1], int(sys.argv[2]), Path(place) / "run"))  # noqa: T201

@@ -335,7 +335,7 @@ def test_every_transfer_ends_once_and_no_byte_is_faster_than_its_links(
         for number, (up, down, start, nbytes) in enumerate(puts):
             channel = channels[4 * up + down]
             noted = ends[number]
-            tell = lambda whole, noted=noted: noted.append((loop.time(), whole))
+            tell = lambda whole, noted=noted: noted.append((loop.time(), whole))  # noqa: E731
             _at(start, channel.queue_transfer, nbytes, tell)
         for place, time in breaks:
             _at(time, channels[place].drop_transfers)

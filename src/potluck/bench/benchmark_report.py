@@ -90,7 +90,8 @@ def _measured_text(figure: Figure) -> str:
     value = f"{format_value(figure.measured)} {figure.unit}".rstrip()
     if figure.spread is None or figure.spread.repeats == 1:
         return value
-    return f"{value} ({format_value(figure.spread.low)} to {format_value(figure.spread.high)}, {figure.spread.repeats} repeats)"
+    spread = figure.spread
+    return f"{value} ({format_value(spread.low)} to {format_value(spread.high)}, {spread.repeats} repeats)"
 
 
 def _source_remarks(found: BenchmarkReport) -> list[str]:

@@ -164,7 +164,8 @@ def _shortfall_line(named: NamedFigure) -> str:
     figure = named.figure
     assert figure.goal is not None
     goal = f"{figure.goal.comparison} {_format_amount(figure.goal.value, figure.unit)}"
-    return f"`{named.benchmark}` {named.name}: {_format_amount(figure.measured, figure.unit)}, goal {goal}. {_shortfall_reason(named)}"
+    measured = _format_amount(figure.measured, figure.unit)
+    return f"`{named.benchmark}` {named.name}: {measured}, goal {goal}. {_shortfall_reason(named)}"
 
 
 def _shortfall_reason(named: NamedFigure) -> str:

@@ -45,7 +45,8 @@ def draw_charts(charts: Sequence[Chart], columns: int = 2) -> str:
     columns = min(columns, len(charts))
     width, height = columns * _WIDTH, -(-len(charts) // columns) * _HEIGHT
     body = [
-        f'<g transform="translate({place % columns * _WIDTH},{place // columns * _HEIGHT})">{"".join(_draw_axes(chart))}</g>'
+        f'<g transform="translate({place % columns * _WIDTH},{place // columns * _HEIGHT})">'
+        f"{''.join(_draw_axes(chart))}</g>"
         for place, chart in enumerate(charts)
     ]
     head = (

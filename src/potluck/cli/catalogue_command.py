@@ -60,7 +60,8 @@ def _board_text(board: DevicePreset) -> str:
 
 
 def _link_text(link: Link) -> str:
-    return f"{link.up} up, {link.down} down, {format_seconds(link.latency)} latency, {format_seconds(link.overhead)} per transfer"
+    latency, overhead = format_seconds(link.latency), format_seconds(link.overhead)
+    return f"{link.up} up, {link.down} down, {latency} latency, {overhead} per transfer"
 
 
 def _fleets_to_json(found: dict[str, str], boards: dict[str, DevicePreset], links: dict[str, Link]) -> dict[str, Any]:

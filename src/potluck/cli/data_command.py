@@ -63,7 +63,8 @@ def check_dataset(name: Name, data: Folder = None, as_json: AsJson = False) -> N
     typer.echo(
         f"{result.name} is whole: {result.train:,} training and {result.test:,} test samples of"
         f" {_format_shape(result.shape)}, {result.classes} classes of {result.smallest_class:,} to"
-        f" {result.largest_class:,} training samples{_format_owners(result.owners)}, {result.bytes / 1e6:,.1f} MB in memory"
+        f" {result.largest_class:,} training samples{_format_owners(result.owners)},"
+        f" {result.bytes / 1e6:,.1f} MB in memory"
     )
 
 

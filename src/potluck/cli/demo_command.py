@@ -103,7 +103,7 @@ def _run_recipe(recipe: str, seed: int, threads: int | None, quiet: bool, stoppi
     return DemoRun(recipe, result, curve)
 
 
-class _curve_recorder:
+class _curve_recorder:  # noqa: N801
     """Passes every round on and keeps the curve."""
 
     def __init__(self, curve: list[Point], shown: ProgressDisplay) -> None:

@@ -104,9 +104,14 @@ def _print_profile(found: ModelProfile) -> None:
         )  # fmt: skip
     total = found.totals
     drawn.add_row(
-        "all", format_bytes(total.param_bytes), "", f"{total.macs:,}", format_seconds(total.forward_s), format_seconds(total.backward_s),
+        "all",
+        format_bytes(total.param_bytes),
+        "",
+        f"{total.macs:,}",
+        format_seconds(total.forward_s),
+        format_seconds(total.backward_s),
         style="bold",
-    )  # fmt: skip
+    )
     console = open_console()
     console.print(f"{found.model}, batch of {found.batch}, {found.source} for {found.device}", markup=False)
     console.print(drawn)

@@ -178,9 +178,14 @@ def _serve_run(
         tls.check_files()
     lease = float(job.fleet.lease)
     place = Endpoint(
-        listen=(locator,), tls=tls, access_control=gate.access_control(), lease=lease, direct=uses_direct_links(job), discover=discover,
+        listen=(locator,),
+        tls=tls,
+        access_control=gate.access_control(),
+        lease=lease,
+        direct=uses_direct_links(job),
+        discover=discover,
         shared_memory=shared_memory,
-    )  # fmt: skip
+    )
     log_to_stderr(logging.WARNING)
     how = _join_commands(gate, locator, certs)
     with _keep_live_status(keeper, locator, certs, gather, how) as told:

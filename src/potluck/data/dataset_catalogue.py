@@ -25,8 +25,16 @@ from potluck.settings import decode_settings, part_kinds
 __all__ = ["SETS", "Check", "check", "info", "load", "names", "parse"]
 
 SETS: tuple[type[Source], ...] = (
-    DigitsSource, SyntheticSource, Cifar10Source, Cifar100Source, MnistSource, FashionMnistSource, FemnistSource, SpeechCommandsSource, ImageFolderSource,
-)  # fmt: skip
+    DigitsSource,
+    SyntheticSource,
+    Cifar10Source,
+    Cifar100Source,
+    MnistSource,
+    FashionMnistSource,
+    FemnistSource,
+    SpeechCommandsSource,
+    ImageFolderSource,
+)
 """Those that come with Potluck, in the order in which they are listed."""
 
 _SIDES = {"shape", "size"}

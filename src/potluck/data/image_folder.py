@@ -49,10 +49,17 @@ class ImageFolderSource(Source, frozen=True, kw_only=True, tag="folder"):
     def info(self, root: Path | None) -> Info:
         classes, train, test = self._list_images() if self.path else ((), [], [])
         return Info(
-            name=self.name, about="your own images, one folder for each class", shape=self._image_shape(), classes=classes,
-            train=len(train), test=len(test), sample_bytes=math.prod(self._image_shape()), place=self.path or None,
-            get="name it as folder:/path (images need: pip install 'potluck[images]')", options=self.option_values(),
-        )  # fmt: skip
+            name=self.name,
+            about="your own images, one folder for each class",
+            shape=self._image_shape(),
+            classes=classes,
+            train=len(train),
+            test=len(test),
+            sample_bytes=math.prod(self._image_shape()),
+            place=self.path or None,
+            get="name it as folder:/path (images need: pip install 'potluck[images]')",
+            options=self.option_values(),
+        )
 
     def _image_shape(self) -> tuple[int, ...]:
         return (self.channels, *self.size)

@@ -48,7 +48,7 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], str]:
             words = (file.metadata() or {}).get("potluck")
             if words is None:
                 raise RunError(f"{path} is not a checkpoint of a run")
-            return {name: file.get_tensor(name) for name in file.keys()}, words
+            return {name: file.get_tensor(name) for name in file.keys()}, words  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         raise RunError(f"cannot read checkpoint {path}: {error}") from None
 

@@ -37,7 +37,7 @@ def refuse_evaluation(training: bool) -> None:
         raise ModelError("the model's forward differs in evaluation: evaluate the whole model, not its stages")
 
 
-class _GraphsDiffer(Exception):
+class _GraphsDiffer(Exception):  # noqa: N818
     pass
 
 

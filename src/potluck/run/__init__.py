@@ -139,7 +139,7 @@ def _simulate_run(setup: RoundsSetup | PipelineSetup, keeper: RunStore, threads:
     return ending
 
 
-class _single_threaded_torch:
+class _single_threaded_torch:  # noqa: N801
     """Each of our threads computes on one core, so that results do not depend on how many there are."""
 
     def __enter__(self) -> None:

@@ -134,7 +134,8 @@ def _too_slow_message(
     needed = 2.0 * smallest.cost.training_macs(frozen=frozen) * _batch_size(job) / device.flops
     return (
         f"not even the smallest cut (depth {smallest.depth}, {smallest.groups} groups) fits {device.name}: a mini-batch"
-        f" takes it {_rounded_seconds(needed)}, its slot is {_rounded_seconds(mini_batch_slot_s(job, layers))}; set `rounds.slot`, or say which cut"
+        f" takes it {_rounded_seconds(needed)}, its slot is"
+        f" {_rounded_seconds(mini_batch_slot_s(job, layers))}; set `rounds.slot`, or say which cut"
     )
 
 

@@ -52,11 +52,19 @@ class LabDevices:
         connect = (address,)
         self.join_options = {
             device.name: JoinOptions(
-                Endpoint(connect=connect, direct=uses_direct_links(job), listen=("tcp/127.0.0.1:0",) if uses_direct_links(job) else ()),
-                device.name, token, once=True, patience_s=_PATIENCE_S, data=data,
+                Endpoint(
+                    connect=connect,
+                    direct=uses_direct_links(job),
+                    listen=("tcp/127.0.0.1:0",) if uses_direct_links(job) else (),
+                ),
+                device.name,
+                token,
+                once=True,
+                patience_s=_PATIENCE_S,
+                data=data,
             )
             for device in job.fleet.members
-        }  # fmt: skip
+        }
         # A server that has loaded everything once and then forks: starting a device takes milliseconds, not seconds.
         # It forks before any session is open, so nothing of Zenoh's is shared.
         self._context = mp.get_context("forkserver")

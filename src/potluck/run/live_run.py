@@ -126,11 +126,21 @@ async def _coordinate_run(setup: RoundsSetup | PipelineSetup, keeper: RunStore, 
         return hello.name if reason is None else JoinRefused(reason=reason)
 
     return await run_coordinator(
-        door.endpoint, run=card, seed=job.seed, journal=keeper.journal, coordinate=start_coordinator, welcome=decide_admission,
-        admitted=lambda hello: door.admission.admitted_devices.record_admission(hello.name, hello.body), watch=door.on_membership, began_s=keeper.start_s,
-        fleet=job.fleet if door.emulate_fleet else None, muster=names, muster_s=door.wait_s,
-        hurry=lambda: keeper.interrupt_outcome() is not None, opened=partial(_on_session_open, door),
-    )  # fmt: skip
+        door.endpoint,
+        run=card,
+        seed=job.seed,
+        journal=keeper.journal,
+        coordinate=start_coordinator,
+        welcome=decide_admission,
+        admitted=lambda hello: door.admission.admitted_devices.record_admission(hello.name, hello.body),
+        watch=door.on_membership,
+        began_s=keeper.start_s,
+        fleet=job.fleet if door.emulate_fleet else None,
+        muster=names,
+        muster_s=door.wait_s,
+        hurry=lambda: keeper.interrupt_outcome() is not None,
+        opened=partial(_on_session_open, door),
+    )
 
 
 def _on_session_open(door: ServeOptions, session: zenoh.Session, refused: Refused) -> None:

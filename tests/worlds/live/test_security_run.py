@@ -91,9 +91,14 @@ async def _run(gate: AdmissionPolicy, certs: Path) -> tuple[list[str], dict[str,
         name: asyncio.create_task(_visit(certs / bundle, locator, hello)) for name, (bundle, hello) in hellos.items()
     }
     await run_coordinator(
-        place, run=RunInfo(run="run", job=""), seed=0, journal=Journal(), coordinate=coordinate,
-        welcome=lambda hello: _welcome(gate, hello), opened=lambda session, refused: serve_refusal_reasons(session, gate.permanent_refusal),
-    )  # fmt: skip
+        place,
+        run=RunInfo(run="run", job=""),
+        seed=0,
+        journal=Journal(),
+        coordinate=coordinate,
+        welcome=lambda hello: _welcome(gate, hello),
+        opened=lambda session, refused: serve_refusal_reasons(session, gate.permanent_refusal),
+    )
     return joined, {name: await task for name, task in visits.items()}
 
 

@@ -123,9 +123,12 @@ def _case_figures(case: DecoupledCase, results: Results) -> Iterator[Figure]:
     yield Figure(name=f"{name}: MACs of a sample, forward, fewer", unit="x", measured=first["forward"], note=cut)
     yield Figure(name="  of a sample's training step, fewer", unit="x", measured=first["training"])
     yield Figure(
-        name="  of a device's whole training, fewer", unit="x", measured=_training_saving(case, results), goal=Goal("≥", 5.0),
+        name="  of a device's whole training, fewer",
+        unit="x",
+        measured=_training_saving(case, results),
+        goal=Goal("≥", 5.0),
         note=f"{first['samples']:,.0f} samples on a device, {whole[0]['samples']:,.0f} in one place",
-    )  # fmt: skip
+    )
     yield figure_of_repeats("  accuracy: central", "%", _percentages(whole))
     yield figure_of_repeats("  accuracy: harvested, calibrated", "%", _percentages(ours, case.calibrated))
     yield figure_of_repeats("  accuracy: harvested, not calibrated", "%", _percentages(ours))

@@ -50,22 +50,53 @@ class DecoupledCase(NamedTuple):
 
 CASES: Sequence[DecoupledCase] = (
     DecoupledCase(
-        "AlexNet, CIFAR-10", "alexnet-cifar", "cifar10", DecoupledCut(1, 5), 8, 4_000, lr=0.02, ms=2.6,
-        others=(DecoupledCut(0, 5), DecoupledCut(1, 10)), unaided=True,
+        "AlexNet, CIFAR-10",
+        "alexnet-cifar",
+        "cifar10",
+        DecoupledCut(1, 5),
+        8,
+        4_000,
+        lr=0.02,
+        ms=2.6,
+        others=(DecoupledCut(0, 5), DecoupledCut(1, 10)),
+        unaided=True,
     ),
     DecoupledCase(
-        "slim VGG-11, CIFAR-10", "potluck.bench.decoupled.slim_network:slim_vgg", "cifar10", DecoupledCut(1, 5), 8, 4_000,
-        lr=0.01, ms=2.9, others=(DecoupledCut(1, 2), DecoupledCut(1, 10), DecoupledCut(2, 5)),
+        "slim VGG-11, CIFAR-10",
+        "potluck.bench.decoupled.slim_network:slim_vgg",
+        "cifar10",
+        DecoupledCut(1, 5),
+        8,
+        4_000,
+        lr=0.01,
+        ms=2.9,
+        others=(DecoupledCut(1, 2), DecoupledCut(1, 10), DecoupledCut(2, 5)),
     ),
     DecoupledCase(
-        "AlexNet, CIFAR-100", "alexnet-cifar", "cifar100", DecoupledCut(1, 10), 8, 6_000, lr=0.02, ms=2.6, passes=3,
+        "AlexNet, CIFAR-100",
+        "alexnet-cifar",
+        "cifar100",
+        DecoupledCut(1, 10),
+        8,
+        6_000,
+        lr=0.02,
+        ms=2.6,
+        passes=3,
         others=(DecoupledCut(1, 5),),
     ),
     DecoupledCase(
-        "DS-CNN, speech commands", "ds-cnn", "speech-commands", DecoupledCut(0, 4), 5, 4_000, ms=6.4, augment=False,
-        others=(DecoupledCut(1, 4),), unaided=True,
+        "DS-CNN, speech commands",
+        "ds-cnn",
+        "speech-commands",
+        DecoupledCut(0, 4),
+        5,
+        4_000,
+        ms=6.4,
+        augment=False,
+        others=(DecoupledCut(1, 4),),
+        unaided=True,
     ),
-)  # fmt: skip
+)
 QUICK = DecoupledCase(
     "MLP, digits", "mlp", "digits", DecoupledCut(1, 5), 10, 0, batch=20, augment=False, passes=1, ms=0.2
 )

@@ -34,7 +34,7 @@ def declare_pieces(context: BenchmarkContext) -> Sequence[BenchmarkPiece]:
     for link in links:
         found.append(BenchmarkPiece(f"replication/{link}", {"link": link}, partial(measure_replication, link), 6.0))
         for name in RECOVERIES:
-            work = lambda name=name, link=link: measure_recovery(name, link)
+            work = lambda name=name, link=link: measure_recovery(name, link)  # noqa: E731
             found.append(BenchmarkPiece(f"recovery/{name}/{link}", {"name": name, "link": link}, work, 30.0))
     return [*found, *_learning_pieces(context)]
 

@@ -19,7 +19,7 @@ _POINTS = 25  # of the curve
 
 
 def measure_in_child(rounds: int, seed: int) -> dict[str, Any]:
-    code = f"from potluck.bench.simulation import memory_over_rounds; memory_over_rounds.print_measurement({rounds}, {seed})"
+    code = f"from {__name__} import print_measurement; print_measurement({rounds}, {seed})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"the child that measures memory failed:\n{done.stderr}")

@@ -60,10 +60,15 @@ def compute_figures(results: Results) -> list[Figure]:
     best = max(gains["scadles-plus"].values())
     target = next(iter(_race_runs(results, "ddl", "S1")))["target"]
     rows = [
-        Figure(name="scadles-plus: time to target against ddl, best set", unit="x", measured=best,
-               published=scadles_published.published_value(max(scadles_published.SPEED_UP.values())), goal=Goal("≥", 3.29),
-               note=f"target {100 * target:g} % top-1"),
-    ]  # fmt: skip
+        Figure(
+            name="scadles-plus: time to target against ddl, best set",
+            unit="x",
+            measured=best,
+            published=scadles_published.published_value(max(scadles_published.SPEED_UP.values())),
+            goal=Goal("≥", 3.29),
+            note=f"target {100 * target:g} % top-1",
+        ),
+    ]
     for recipe in ("scadles-plus", "scadles"):
         for rates in SETS:
             rows += _set_figures(results, recipe, rates, gains[recipe][rates])
@@ -77,16 +82,22 @@ def _set_figures(results: Results, recipe: str, rates: str, gain: float) -> Iter
         f"{_mean_value(runs, 'samples') / _mean_value(runs, 'rounds'):.0f} samples and {_round_s(runs):.2f} s a round"
     )
     yield Figure(
-        name=f"{recipe}, {rates}: time to target against ddl", unit="x", measured=gain,
-        published=scadles_published.published_value(scadles_published.SPEED_UP[rates]), goal=Goal("≥", 1.0) if ours else None,
+        name=f"{recipe}, {rates}: time to target against ddl",
+        unit="x",
+        measured=gain,
+        published=scadles_published.published_value(scadles_published.SPEED_UP[rates]),
+        goal=Goal("≥", 1.0) if ours else None,
         note=f"{note}; ddl {_round_s(_race_runs(results, 'ddl', rates)):.2f} s",
-    )  # fmt: skip
+    )
     lost = 100 * (_mean_value(_race_runs(results, "ddl", rates), "accuracy") - _mean_value(runs, "accuracy"))
     yield Figure(
-        name="  accuracy lost against ddl", unit="pt", measured=lost,
-        published=scadles_published.published_value(scadles_published.ACCURACY_LOST[rates]), goal=Goal("≤", 0.1) if ours else None,
+        name="  accuracy lost against ddl",
+        unit="pt",
+        measured=lost,
+        published=scadles_published.published_value(scadles_published.ACCURACY_LOST[rates]),
+        goal=Goal("≤", 0.1) if ours else None,
         note=f"at {100 * _mean_value(runs, 'accuracy'):.1f} %, mean of {len(runs)}",
-    )  # fmt: skip
+    )
 
 
 def _buffer_figures(results: Results) -> Iterator[Figure]:
@@ -94,9 +105,13 @@ def _buffer_figures(results: Results) -> Iterator[Figure]:
         kept, cut = (results[f"{policy}/{rates}"] for policy in _POLICIES)
         note = f"{kept['peak']:,} against {cut['peak']:,} samples on all devices after {kept['time_s'] / 3600:.1f} h"
         yield Figure(
-            name=f"buffer, {rates}: persistence against truncation", unit="x", measured=kept["peak"] / cut["peak"],
-            published=scadles_published.published_value(scadles_published.BUFFER_RATIO[rates]), goal=Goal("≥", 800.0), note=note,
-        )  # fmt: skip
+            name=f"buffer, {rates}: persistence against truncation",
+            unit="x",
+            measured=kept["peak"] / cut["peak"],
+            published=scadles_published.published_value(scadles_published.BUFFER_RATIO[rates]),
+            goal=Goal("≥", 800.0),
+            note=note,
+        )
 
 
 def _speed_up(results: Results, recipe: str, rates: str) -> float:

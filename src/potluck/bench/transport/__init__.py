@@ -41,13 +41,18 @@ def compute_figures(results: Results) -> list[Figure]:
     ]
     beyond = [result["beyond_bytes"] / CHUNK_BYTES for result in results.values()]
     return [
-        figure_of_repeats("100 MB pull, share of the better of plain Zenoh's two ways", "%", shares, goal=Goal("≥", 60.0)),
+        figure_of_repeats(
+            "100 MB pull, share of the better of plain Zenoh's two ways", "%", shares, goal=Goal("≥", 60.0)
+        ),
         *(figure_of_repeats(f"  {title}", "MB/s", rates[way]) for way, title in _WAYS.items()),
         figure_of_repeats(
-            "growth of the puller's memory beyond the model", "chunks", beyond, goal=Goal("≤", 2.0),
+            "growth of the puller's memory beyond the model",
+            "chunks",
+            beyond,
+            goal=Goal("≤", 2.0),
             note=f"a chunk is {CHUNK_BYTES / 2**20:g} MiB",
         ),
-    ]  # fmt: skip
+    ]
 
 
 def build_charts(results: Results) -> Sequence[Chart]:

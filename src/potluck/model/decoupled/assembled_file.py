@@ -37,7 +37,7 @@ def load(path: str | Path) -> AssembledNetwork:
     try:
         with safe_open(path, framework="pt") as file:
             words = (file.metadata() or {}).get(_KEY)
-            numbers = {name: file.get_tensor(name) for name in file.keys()}
+            numbers = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         raise ModelError(f"cannot read the network in {path}: {error}") from None
     if words is None:

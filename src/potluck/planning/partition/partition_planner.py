@@ -47,7 +47,8 @@ def _choose_solver(layers: LayerSpecs, devices: DeviceSpecs, order: Order, subse
     if order == "search":
         if len(devices) > device_order_search.MOST_DEVICES:
             raise UserError(
-                f"order: {len(devices)} devices are too many to search; at most {device_order_search.MOST_DEVICES}, or give an order"
+                f"order: {len(devices)} devices are too many to search; at most"
+                f" {device_order_search.MOST_DEVICES}, or give an order"
             )
         return lambda prices: device_order_search.solve_any_order(prices, len(devices), subset=subset, pinned=pinned)
     return lambda prices: fixed_order_partition.solve_fixed_order(prices, chain, subset=subset, pinned=pinned)

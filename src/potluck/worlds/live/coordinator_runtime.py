@@ -224,10 +224,21 @@ class _CoordinatorRuntime(PeerDirectory):
     def _build_join_accepted(self, name: str) -> JoinAccepted:
         card = self._run_info
         return JoinAccepted(
-            run=card.run, era=self._era, name=name, incarnation=self._membership.incarnation_of(name), job=card.job,
-            digest=card.digest, model=card.model, seed=self._seed, lease=card.lease, limit_bytes=card.limit_bytes,
-            shaped=self._shaped, direct=self._direct, bears=card.bears if self._direct else {}, zero=self._clock.start_time,
-        )  # fmt: skip
+            run=card.run,
+            era=self._era,
+            name=name,
+            incarnation=self._membership.incarnation_of(name),
+            job=card.job,
+            digest=card.digest,
+            model=card.model,
+            seed=self._seed,
+            lease=card.lease,
+            limit_bytes=card.limit_bytes,
+            shaped=self._shaped,
+            direct=self._direct,
+            bears=card.bears if self._direct else {},
+            zero=self._clock.start_time,
+        )
 
     def report_refusal(self, who: str, where: str, why: str) -> None:
         """Somebody was turned away; from any thread."""

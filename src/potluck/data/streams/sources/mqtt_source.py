@@ -56,11 +56,19 @@ class MqttBroker(msgspec.Struct, frozen=True, kw_only=True):
     def _make_client(self, identifier: str, most_bytes: int, kept_s: int) -> aiomqtt.Client:
         aiomqtt = _import_aiomqtt()
         return aiomqtt.Client(  # type: ignore[no-any-return]
-            self.host, self.port, identifier=identifier, protocol=aiomqtt.ProtocolVersion.V5,
-            username=self.username, password=self._read_password(), tls_params=aiomqtt.TLSParameters() if self.tls else None,
-            clean_start=not kept_s, keepalive=10, timeout=10.0, max_queued_incoming_messages=_QUEUED,
+            self.host,
+            self.port,
+            identifier=identifier,
+            protocol=aiomqtt.ProtocolVersion.V5,
+            username=self.username,
+            password=self._read_password(),
+            tls_params=aiomqtt.TLSParameters() if self.tls else None,
+            clean_start=not kept_s,
+            keepalive=10,
+            timeout=10.0,
+            max_queued_incoming_messages=_QUEUED,
             properties=_connect_properties(most_bytes, kept_s),
-        )  # fmt: skip
+        )
 
     def _read_password(self) -> str | None:
         if self.password_file is None:

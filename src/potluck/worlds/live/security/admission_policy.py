@@ -58,7 +58,8 @@ class AdmissionPolicy(msgspec.Struct, frozen=True, kw_only=True):
     def permanent_refusal(self, name: str) -> str | None:
         """Why this device could not come in with any token; what the lobby answers."""
         if name not in self.common_names:
-            return f"{name} is not in this run's fleet ({_abbreviated_names(self.common_names)}); add it there, or join under its own name"
+            fleet = _abbreviated_names(self.common_names)
+            return f"{name} is not in this run's fleet ({fleet}); add it there, or join under its own name"
         return (
             certificate_register.revocation_reason(self.authority_folder, name, self.common_names)
             if self.authority_folder is not None

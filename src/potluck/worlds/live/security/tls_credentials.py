@@ -140,7 +140,8 @@ def _check_dates(certificate: x509.Certificate, name: str, now: datetime) -> Non
     if now < certificate.not_valid_before_utc:
         begins = format_utc(certificate.not_valid_before_utc)
         raise UserError(
-            f"certificate of {name} is valid from {begins}, but the clock here says {format_utc(now)}; set the clock (chrony)"
+            f"certificate of {name} is valid from {begins}, but the clock here says {format_utc(now)};"
+            f" set the clock (chrony)"
         )
 
 

@@ -46,7 +46,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
         task = {"model": "mlp", "data": "digits", "options": {"hidden": [32]}}
         return {**whole(recipe, seed), "task": task, "stop": {"rounds": 40, "accuracy": 0.9}}
 
-    monkeypatch.setattr(demo_command, "job", job)
+    monkeypatch.setattr(demo_command, "demo_job", job)
     monkeypatch.setattr(demo_command, "TARGET", 0.9)
 
 

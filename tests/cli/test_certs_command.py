@@ -36,9 +36,13 @@ def test_from_nothing_to_a_bundle(folder: Path) -> None:
     assert "called as 10.0.0.1, desk.local, localhost" in said
     assert "keep certs/ca.key to yourself" in said
     assert "copy the folder certs/pi-3 to it" in _call("issue", "pi-3", "pi-4")
-    assert [TlsCredentials.from_bundle(folder / "certs" / name).check_files() for name in ("coordinator", "pi-3", "pi-4")] == [
-        "coordinator", "pi-3", "pi-4",
-    ]  # fmt: skip
+    assert [
+        TlsCredentials.from_bundle(folder / "certs" / name).check_files() for name in ("coordinator", "pi-3", "pi-4")
+    ] == [
+        "coordinator",
+        "pi-3",
+        "pi-4",
+    ]
 
 
 def test_without_hosts_the_machine_names_itself() -> None:

@@ -43,6 +43,7 @@ def test_the_page_of_a_run_is_small(tmp_path: Path) -> None:
 
 def test_nothing_here_loads_torch() -> None:
     """A report is made where journals are, also on a machine without PyTorch."""
-    program = "import sys, potluck.report, potluck.report.report_server, potluck.report.journal_export; print('torch' in sys.modules)"
+    rooms = "potluck.report, potluck.report.report_server, potluck.report.journal_export"
+    program = f"import sys, {rooms}; print('torch' in sys.modules)"
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "False"
