@@ -69,16 +69,16 @@ from typing import Any, NamedTuple
 SMALL, LONG_FUNCTION, MANY_PARAMETERS = 70, 46, 6
 OFTEN = ("__init__", "settings", "messages")  # stems that every room may have
 RUN_TARGETS = (
-    "potluck.loops.rounds:Coordinator._round",
-    "potluck.run.keeper:Keeper.finish",
-    "potluck.cli.summary:say",
+    "potluck.loops.rounds:RoundsCoordinator._run_round",
+    "potluck.run.run_store:RunStore.finish_run",
+    "potluck.cli.summary_text:print_summary",
 )
 JOIN_TARGETS = (
-    "potluck.worlds.live.session:open_session",
-    "potluck.worlds.live.entrance:_query",
-    "potluck.loops.device:DeviceLoop.main",
-    "potluck.worlds.live.security.gate:Gate.reason",
-    "potluck.worlds.live.host:_Host._admit",
+    "potluck.worlds.live.zenoh_session:open_session",
+    "potluck.worlds.live.join_handshake:_query_first_reply",
+    "potluck.loops.rounds_device:RoundsDevice.main",
+    "potluck.worlds.live.security.admission_policy:AdmissionPolicy.refusal_reason",
+    "potluck.worlds.live.coordinator_runtime:_CoordinatorRuntime._admit_device",
 )
 JOB = """recipe = "fedavg"
 

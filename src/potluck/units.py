@@ -10,7 +10,7 @@ import math
 import re
 from typing import ClassVar, Self
 
-__all__ = ["Bytes", "BytesPerSecond", "FlopsPerSecond", "Quantity", "Seconds"]
+__all__ = ["Bytes", "BytesPerSecond", "FlopsPerSecond", "Quantity", "Seconds", "format_seconds"]
 
 _WRITTEN = re.compile(r"\s*([-+]?[0-9]*\.?[0-9]+(?:[eE][-+]?[0-9]+)?)\s*([^\s0-9].*?)?\s*")
 
@@ -95,3 +95,18 @@ class FlopsPerSecond(Quantity):
     unit = "FLOP/s"
     units: ClassVar[dict[str, float]] = {"FLOP/s": 1.0, "kFLOP/s": 1e3, "MFLOP/s": 1e6, "GFLOP/s": 1e9, "TFLOP/s": 1e12}
     example = "2 GFLOP/s"
+
+
+def format_seconds(value: float) -> str:
+    """`45 µs`, `350 ms`, `14.3 s`, `2 min 05 s`, `3 h 12 min`."""
+    if 0 < value < 0.9995e-3:
+        return f"{value * 1e6:.3g} µs"
+    if 0 < value < 0.9995:
+        return f"{value * 1e3:.3g} ms"
+    if value < 99.95:
+        return f"{value:.3g} s"
+    minutes, rest = divmod(round(value), 60)
+    if minutes < 100:
+        return f"{minutes} min {rest:02d} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min"

@@ -19,7 +19,7 @@ from potluck.model.micro_batches import MicroBatches
 from potluck.model.stage_function import StageFunctions
 from potluck.model.torch_stages import TorchStages
 from potluck.planning.schedule import backward_ready, forward_ready
-from potluck.run import _execute_run
+from potluck.run.simulated_run import simulate_prepared
 from potluck.run.pipeline_setup import PipelineSetup, pipeline_chain_costs
 from potluck.run.run_store import RunStore
 
@@ -86,7 +86,7 @@ class Bench:
         )  # fmt: skip
         costs = pipeline_chain_costs(chain, self._sections.layout, sum(stages.moments.values()))
         setup = PipelineSetup(job, costs, stages, feed, self.data.test)
-        return _execute_run(setup, RunStore.create_run(job, folder, None, lambda: False), threads=0)
+        return simulate_prepared(setup, RunStore.create_run(job, folder, None, lambda: False), threads=0)
 
 
 class Story:

@@ -82,7 +82,7 @@ def test_classes_whose_features_are_alike_go_together(trained: Path, tmp_path: P
     labels = torch.from_numpy(setup.data.train.labels)
     means = torch.stack([features[labels == label].mean(dim=0) for label in range(10)])
     assert _spread(means, setup.module.spec.groups) < _spread(means, looks.module.spec.groups)
-    again = RoundsSetup.from_job(setup.job, None, None, elsewhere=True)
+    again = RoundsSetup.from_job(setup.job, None, None, load_weights=False)
     assert all(np.array_equal(again.shards[name], shard) for name, shard in setup.shards.items())
 
 
@@ -122,7 +122,7 @@ def test_what_does_not_fit_is_said_before_the_run(trained: Path, tmp_path: Path)
     with pytest.raises(SettingError, match=r"^start: .*nowhere"):
         RoundsSetup.from_job(make({**JOB, "start": str(tmp_path / "nowhere")}), None, None)
     RoundsSetup.from_job(
-        make({**JOB, "start": str(tmp_path / "nowhere")}), None, None, elsewhere=True
+        make({**JOB, "start": str(tmp_path / "nowhere")}), None, None, load_weights=False
     )  # as on a device
 
 
@@ -140,7 +140,7 @@ def test_fresh_numbers_are_warned_of_where_trained_ones_are_meant(
     caplog.clear()
     with caplog.at_level(logging.WARNING, "potluck"):
         RoundsSetup.from_job(make({**tables, "start": str(trained)}), None, None)
-        RoundsSetup.from_job(make(tables), None, None, elsewhere=True)  # a device, or a run that goes on
+        RoundsSetup.from_job(make(tables), None, None, load_weights=False)  # a device, or a run that goes on
         RoundsSetup.from_job(make({**tables, "rounds": {}}), None, None)
         setup = RoundsSetup.from_job(make(JOB), None, None)
         assert setup.data is not None

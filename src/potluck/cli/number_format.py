@@ -2,22 +2,9 @@
 
 from __future__ import annotations
 
+from potluck.units import format_seconds
+
 __all__ = ["format_bit_rate", "format_bytes", "format_flops", "format_fraction", "format_percent", "format_seconds"]
-
-
-def format_seconds(value: float) -> str:
-    """`45 µs`, `350 ms`, `14.3 s`, `2 min 05 s`, `3 h 12 min`."""
-    if 0 < value < 0.9995e-3:
-        return f"{value * 1e6:.3g} µs"
-    if 0 < value < 0.9995:
-        return f"{value * 1e3:.3g} ms"
-    if value < 99.95:
-        return f"{value:.3g} s"
-    minutes, rest = divmod(round(value), 60)
-    if minutes < 100:
-        return f"{minutes} min {rest:02d} s"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02d} min"
 
 
 def format_bytes(nbytes: float) -> str:

@@ -5,6 +5,7 @@ A kind deals with what makes it different in `deal`; `assign` checks what goes i
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 import numpy as np
@@ -13,6 +14,7 @@ from msgspec import Meta
 
 from potluck.data.samples import Indices
 from potluck.errors import DataError
+from potluck.planning.groups import Groups
 from potluck.settings import Part
 
 __all__ = ["ClassSplit", "DirichletSplit", "IidSplit", "OwnerSplit", "PowerLawSplit", "ShardSplit", "Split"]
@@ -24,6 +26,14 @@ Positive = Annotated[int, Meta(ge=1)]
 
 class Split(Part, frozen=True, kw_only=True):
     """A way to spread samples over devices."""
+
+    def for_devices(self, devices: Sequence[str]) -> Split:
+        """The same for a fleet whose devices have these names."""
+        return self
+
+    def for_trained_groups(self, groups: Groups, held: Mapping[str, tuple[int, ...]]) -> Split:
+        """The same for devices that train these class groups."""
+        return self
 
     def assign_samples(
         self, labels: Labels, devices: int, rng: np.random.Generator, owner: Owners = None

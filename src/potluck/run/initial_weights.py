@@ -1,4 +1,4 @@
-"""The network that a run begins with: fresh from its seed, or with the numbers that the job's `start` names."""
+"""Builds the initial model: newly initialised from the seed, or loaded from the weights that `start` names."""
 
 from __future__ import annotations
 
@@ -10,46 +10,54 @@ from torch import nn
 
 from potluck.errors import ModelError, SettingError
 from potluck.job import Job
-from potluck.model.decoupled.class_groups import ClassGroups
-from potluck.model.weights_file import load_weights
-from potluck.task import Task
+from potluck.model.layer_chain import LayerChain, trace_layers
+from potluck.model.shape_only import ShapeOnlyMode
+from potluck.model.weights_file import load_weights as load_weights_file
+from potluck.task import Task, TaskSettings
 
-__all__ = ["build_initial_module"]
+__all__ = ["build_initial_module", "trace_shape_only_chain"]
 
 _log = logging.getLogger("potluck")
 
 
-def build_initial_module(job: Job, task: Task, elsewhere: bool) -> nn.Module:
-    """The network; where its numbers come from `elsewhere` (a checkpoint, the coordinator), they are not looked for."""
+def build_initial_module(job: Job, task: Task, load_weights: bool) -> nn.Module:
+    """The model; without `load_weights` its weights do not matter, since a checkpoint or the coordinator has them."""
     module = task.build_module(job.seed)
-    if elsewhere:
+    if not load_weights:
         return module
     if job.start is None:
         _warn_if_untrained(job, task, module)
         return module
     try:
-        load_weights(module, Path(job.start))
+        load_weights_file(module, Path(job.start))
     except ModelError as error:
         raise SettingError("start", str(error)) from None
     return module
 
 
+def trace_shape_only_chain(job: Job, task: Task | None) -> LayerChain:
+    """The model's layers without memory for weights, where only time is modelled; the data is not read."""
+    if task is not None:
+        return trace_layers(task.build_module(job.seed), task.data.shape)
+    if not isinstance(job.task, TaskSettings):
+        raise SettingError("timing_only", "needs a [task] table or a task given in Python")
+    info = job.task.data.info(None)
+    with ShapeOnlyMode():
+        module = job.task.model_factory(info.shape, len(info.classes))()
+    return trace_layers(module, info.shape)
+
+
 def _warn_if_untrained(job: Job, task: Task, module: nn.Module) -> None:
-    part = job.rounds.submodel
-    if not isinstance(part, ClassGroups) or (part.trunk != "frozen" and part.variant != "attributed"):
-        return
-    if _is_newly_initialised(job, task, module):
-        key, what = ("trunk", "a frozen trunk") if part.trunk == "frozen" else ("variant", "attribution")
+    warning = job.rounds.submodel.untrained_warning() if job.pipeline is None else None
+    if warning is not None and _is_newly_initialised(job, task, module):
         _log.warning(
-            "rounds.submodel.%s: %s makes sense for a trained network, and this one is fresh; train it briefly and"
-            " give that run as `start`",
-            key,
-            what,
+            "%s, and this one is newly initialised; train it briefly and give that run as `start`",
+            warning,
         )
 
 
 def _is_newly_initialised(job: Job, task: Task, module: nn.Module) -> bool:
-    """Whether the numbers are drawn by lot: another seed gives others."""
+    """Whether the weights are random: another seed gives others."""
     if isinstance(task.model, nn.Module):
         return False
     other = task.build_module(job.seed + 1).state_dict()

@@ -1,158 +1,263 @@
-"""A job on real processes and devices: the coordinator's side of a live run, and a device's.
-
-    serve   opens the door, waits for the fleet, leads the rounds, keeps the run's folder
-    join    knocks, gets the job, builds the model from it, takes part; for ever, or once
-
-Both sides build the same things from the same job; only numbers travel.
-"""
+"""Leads a live run: `serve` prepares a job, listens for devices and trains with those that join."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-import time
-import tomllib
-import traceback
-from collections.abc import Callable, Coroutine, Mapping
+import logging
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from functools import partial
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-import torch
 import zenoh
 
-from potluck.errors import RunError, UserError
-from potluck.job import Job, dump_job, make
+from potluck.errors import UserError
+from potluck.job import Job, dump_job
 from potluck.loops.messages import Gift
 from potluck.loops.node import Envelope, Node
 from potluck.loops.pipeline import messages as pipeline
 from potluck.loops.run_progress import RunOutcome
-from potluck.run import Result, build_setup
-from potluck.run.device_state import DeviceStates, SavedDeviceStates
-from potluck.run.final_model import save_final_model
-from potluck.run.live_stream import run_live_stream
-from potluck.run.pipeline_setup import PipelineSetup
-from potluck.run.rounds_setup import RoundsSetup
+from potluck.run.live_addresses import listen_locator, uses_direct_links
+from potluck.run.live_status import StatusTracker, track_live_status
+from potluck.run.prepared_job import GivenJob, PreparedJob, load_given_job, prepare_job
+from potluck.run.run_result import Result, run_to_end
 from potluck.run.run_store import RunStore
+from potluck.task import Task
 from potluck.worlds.live import wire_format
 from potluck.worlds.live.coordinator_runtime import run_coordinator
-from potluck.worlds.live.device_runtime import run_device
-from potluck.worlds.live.handshake_messages import JoinAccepted, JoinRefused, JoinRequest, RunInfo
+from potluck.worlds.live.handshake_messages import JoinRefused, JoinRequest, RunInfo
 from potluck.worlds.live.refusal_log import Refused
 from potluck.worlds.live.security.admission_policy import AdmissionPolicy
 from potluck.worlds.live.security.refusal_reasons import report_unadmitted_links, serve_refusal_reasons
+from potluck.worlds.live.security.tls_credentials import TlsCredentials
 from potluck.worlds.live.zenoh_session import Endpoint
 
-__all__ = ["JoinOptions", "ServeOptions", "job_digest", "join_run", "serve_run"]
+if TYPE_CHECKING:
+    from potluck.run.lab import LabDevices
+
+__all__ = [
+    "LiveObserver",
+    "LiveRun",
+    "LogObserver",
+    "ServeOptions",
+    "job_digest",
+    "lead_live_run",
+    "open_admission",
+    "prepare_live_job",
+    "serve",
+    "serve_prepared",
+]
 
 wire_format.register_messages(Gift, *pipeline.KINDS)
 
-_LOOK_EVERY_S = 0.25  # for a wish to stop
+_CHECK_STOP_EVERY_S = 0.25
+_TOKEN_HOURS = 24.0
+
+_log = logging.getLogger("potluck")
 
 
 @dataclass(frozen=True)
 class ServeOptions:
-    """How the coordinator is reached, and who comes in."""
+    """How devices reach the coordinator, and how long it waits for them."""
 
-    endpoint: Endpoint
+    listen: str = ""  # HOST[:PORT]; by default 127.0.0.1, with certificates or `insecure` 0.0.0.0
+    certs: Path | None = None  # the folder made by `potluck certs init`: mutual TLS
+    insecure: bool = False  # listen beyond this machine without TLS
+    wait_s: float = 600.0  # for the fleet, before the run starts without the missing devices
+    discover: bool = False  # let devices of the local network find the coordinator by multicast
+    shared_memory: bool = False  # between processes of one machine
+
+
+@dataclass
+class LiveRun:
+    """A live run, as its observer sees it."""
+
+    store: RunStore
     admission: AdmissionPolicy
-    wait_s: float = 600.0  # for the fleet, before the run begins with whoever is here
-    emulate_fleet: bool = False  # the fleet's links, speeds and faults (a lab)
-    on_membership: Callable[[Mapping[str, int]], None] = lambda here: None  # told whenever someone comes or goes
-    on_listening: Callable[[], None] = lambda: None  # told when devices can come
-    on_begin: Callable[[Node], None] = lambda node: None
-
-
-@dataclass(frozen=True)
-class JoinOptions:
-    """How a device takes part."""
-
     endpoint: Endpoint
-    name: str
-    token: str
-    once: bool = False
-    threads: int = 1
-    throttle: float = 1.0
-    memory_bytes: int = 0
-    patience_s: float = 60.0
-    data: Path | None = None
+    wait_s: float
+    emulate_fleet: bool = False  # whether the fleet's links, speeds and faults are acted out
+    certs: Path | None = None
+    devices: LabDevices | None = None  # the processes of a lab
+    node: Node | None = None  # the coordinator's, once the run has begun
+
+    @property
+    def locator(self) -> str:
+        return self.endpoint.listen[0]
+
+    def issue_token(self, device: str | None = None, hours: float = _TOKEN_HOURS) -> str:
+        """A join token, valid for all devices of the fleet or for one."""
+        expires = datetime.now(UTC) + timedelta(hours=hours)
+        return self.admission.issue_token(expires, None if device is None else [device])
+
+
+class LiveObserver(Protocol):
+    """Follows a live run and may stop it; subclass it and override what is of interest."""
+
+    def on_listening(self, run: LiveRun) -> None:
+        """Devices can join."""
+        _log.info("listening on %s; devices join with the token %s", run.locator, run.issue_token())
+
+    def on_membership(self, run: LiveRun, joined: Mapping[str, int]) -> None:
+        """A device joined or was lost; `joined` has the incarnation of each device that is connected."""
+
+    def on_begin(self, run: LiveRun) -> None:
+        """The run begins: its devices have joined, or it does without the missing ones."""
+
+    def on_round(self, store: RunStore, now: float) -> None:
+        """A round was committed."""
+
+    def should_stop(self) -> bool:
+        """Whether to interrupt the run; asked several times a second."""
+        return False
+
+
+class LogObserver(LiveObserver):
+    """Logs how devices join, and nothing else."""
 
 
 def job_digest(job: Job) -> str:
-    """Tells jobs apart."""
+    """Identifies a job by its settings."""
     return hashlib.sha256(dump_job(job).encode()).hexdigest()
 
 
-def serve_run(setup: RoundsSetup | PipelineSetup, keeper: RunStore, door: ServeOptions) -> Result:
-    """Lead a run, from the beginning or from where its keeper stands."""
-    began = time.perf_counter()
-    if keeper.tensors is not None:
-        setup.server.restore(keeper.tensors)
-    keeper.attach_tensors(setup.server.tensors)
-    keeper.save_every_round()
-    torch.set_num_threads(1)  # so that scores do not depend on the machine
-    try:
-        ending = asyncio.run(_coordinate_run(setup, keeper, door))
-    except UserError:
-        raise
-    except Exception as error:
-        keeper.write_error("".join(traceback.format_exception(error)))
-        ending = RunOutcome("failed", f"{type(error).__name__}: {error}")
-    module = setup.trained_module()
-    carver = None if isinstance(setup, PipelineSetup) else setup.extractor
-    summary = keeper.finish_run(ending, time.perf_counter() - began, save_final_model(module, carver, keeper.folder))
-    return Result(ending.status, ending.reason, summary, keeper.folder, module)
+def serve(
+    job: GivenJob,
+    *,
+    folder: Path | str,
+    task: Task | None = None,
+    data: Path | None = None,
+    options: ServeOptions = ServeOptions(),
+    observer: LiveObserver | None = None,
+) -> Result:
+    """Lead a live run, saved to `folder`; devices join it with `potluck.join` or `potluck join`.
+
+    `task` replaces the one that the job names; devices then need to be given theirs, too.
+    """
+    listen_locator(options.listen, options.certs, options.insecure)
+    observer = observer or LogObserver()
+    prepared = prepare_live_job(job, task, data)
+    store = RunStore.create_run(prepared.job, Path(folder), observer.on_round, observer.should_stop)
+    return serve_prepared(prepared, store, options, observer)
 
 
-async def _coordinate_run(setup: RoundsSetup | PipelineSetup, keeper: RunStore, door: ServeOptions) -> RunOutcome:
-    job = setup.job
-    card = RunInfo(
-        run=keeper.folder.name if keeper.folder else "run", job=dump_job(job), digest=job_digest(job),
-        model=setup.model_digest, lease=float(job.fleet.lease), limit_bytes=setup.max_message_bytes,
-        bears=door.admission.common_names if door.admission.authority_folder is not None else {},
-    )  # fmt: skip
-    names = [device.name for device in job.fleet.members]
+def prepare_live_job(job: GivenJob, task: Task | None, data: Path | None) -> PreparedJob:
+    """Prepare a job for a run that begins."""
+    job = load_given_job(job)
+    if job.timing_only:
+        raise UserError("a live run trains the model; `timing_only` is for `potluck run`")
+    return prepare_job(job, task, data)
 
-    def start_coordinator(node: Node) -> Coroutine[Any, Any, RunOutcome]:
-        door.on_begin(node)
-        return setup.build_coordinator(_InterruptibleNode(node), keeper, keeper.progress).main()
 
-    def decide_admission(hello: JoinRequest) -> str | JoinRefused:
-        reason = door.admission.refusal_reason(hello.name, hello.token, datetime.now(UTC), hello.body)
-        if reason is None and hello.digest not in ("", card.digest):
-            reason = f"{hello.name} takes part in another job than this run's; start it anew to join this one"
-        return hello.name if reason is None else JoinRefused(reason=reason)
-
-    return await run_coordinator(
-        door.endpoint,
-        run=card,
-        seed=job.seed,
-        journal=keeper.journal,
-        coordinate=start_coordinator,
-        welcome=decide_admission,
-        admitted=lambda hello: door.admission.admitted_devices.record_admission(hello.name, hello.body),
-        watch=door.on_membership,
-        began_s=keeper.start_s,
-        fleet=job.fleet if door.emulate_fleet else None,
-        muster=names,
-        muster_s=door.wait_s,
-        hurry=lambda: keeper.interrupt_outcome() is not None,
-        opened=partial(_on_session_open, door),
+def serve_prepared(prepared: PreparedJob, store: RunStore, options: ServeOptions, observer: LiveObserver) -> Result:
+    """Lead the run of a store from its start or from its checkpoint."""
+    job, certs = prepared.job, options.certs
+    locator = listen_locator(options.listen, certs, options.insecure)
+    admission = open_admission(store, certs)
+    tls = None if certs is None else TlsCredentials.from_bundle(certs / "coordinator")
+    if tls is not None:
+        tls.check_files()
+    endpoint = Endpoint(
+        listen=(locator,),
+        tls=tls,
+        access_control=admission.access_control(),
+        lease=float(job.fleet.lease),
+        direct=uses_direct_links(job),
+        discover=options.discover,
+        shared_memory=options.shared_memory,
     )
+    return lead_live_run(prepared, LiveRun(store, admission, endpoint, options.wait_s, certs=certs), observer)
 
 
-def _on_session_open(door: ServeOptions, session: zenoh.Session, refused: Refused) -> None:
-    """Whom certificates keep from the door learns why in the lobby, and the log learns who it was."""
-    if door.admission.authority_folder is not None:
-        serve_refusal_reasons(session, door.admission.permanent_refusal)
-        report_unadmitted_links(session, door.admission.common_names, refused)
-    door.on_listening()
+def open_admission(store: RunStore, certs: Path | None = None) -> AdmissionPolicy:
+    """Who may join a run. Tokens belong to the run, not to its settings: they remain valid when it is resumed."""
+    assert store.folder is not None, "a live run has a folder, which holds the keys of its tokens"
+    names = [device.name for device in store.job.fleet.members]
+    return AdmissionPolicy.for_run(store.folder, store.folder.name, names, certs)
+
+
+def lead_live_run(prepared: PreparedJob, run: LiveRun, observer: LiveObserver) -> Result:
+    """Coordinate a live run to its end."""
+    store = run.store
+    assert store.folder is not None
+    store.save_every_round()
+    names = [device.name for device in prepared.job.fleet.members]
+    with track_live_status(store.folder, run.locator, run.certs, names, lab=run.devices is not None) as status:
+        leading = _LiveCoordinator(prepared, run, observer, status)
+        return run_to_end(prepared, store, lambda: asyncio.run(leading.coordinate()))
+
+
+class _LiveCoordinator:
+    """What the live world asks of a run."""
+
+    def __init__(self, prepared: PreparedJob, run: LiveRun, observer: LiveObserver, status: StatusTracker) -> None:
+        self._prepared = prepared
+        self._run = run
+        self._observer = observer
+        self._status = status
+        job, admission = prepared.job, run.admission
+        assert run.store.folder is not None
+        self._run_info = RunInfo(
+            run=run.store.folder.name,
+            job=dump_job(job),
+            digest=job_digest(job),
+            model=prepared.model_digest,
+            lease=float(job.fleet.lease),
+            limit_bytes=prepared.max_message_bytes,
+            bears=admission.common_names if admission.authority_folder is not None else {},
+        )
+
+    async def coordinate(self) -> RunOutcome:
+        run, job = self._run, self._prepared.job
+        return await run_coordinator(
+            run.endpoint,
+            run=self._run_info,
+            seed=job.seed,
+            journal=run.store.journal,
+            coordinate=self._start_loop,
+            welcome=self._check_admission,
+            admitted=lambda request: run.admission.admitted_devices.record_admission(request.name, request.body),
+            watch=self._on_membership,
+            began_s=run.store.start_s,
+            fleet=job.fleet if run.emulate_fleet else None,
+            muster=[device.name for device in job.fleet.members],
+            muster_s=run.wait_s,
+            hurry=lambda: run.store.interrupt_outcome() is not None,
+            opened=self._on_session_open,
+        )
+
+    def _start_loop(self, node: Node) -> Coroutine[Any, Any, RunOutcome]:
+        self._run.node = node
+        if self._run.devices is not None:
+            self._run.devices.start_fault_script(node)
+        self._observer.on_begin(self._run)
+        store = self._run.store
+        return self._prepared.build_coordinator(_InterruptibleNode(node), store, store.progress).main()
+
+    def _check_admission(self, request: JoinRequest) -> str | JoinRefused:
+        reason = self._run.admission.refusal_reason(request.name, request.token, datetime.now(UTC), request.body)
+        if reason is None and request.digest not in ("", self._run_info.digest):
+            reason = f"{request.name} takes part in another job than this run's; restart it to join this one"
+        return request.name if reason is None else JoinRefused(reason=reason)
+
+    def _on_membership(self, joined: Mapping[str, int]) -> None:
+        self._status.update_members(joined)
+        self._observer.on_membership(self._run, joined)
+
+    def _on_session_open(self, session: zenoh.Session, refused: Refused) -> None:
+        """Devices whose certificates the transport rejects can ask why; the log says which they were."""
+        admission = self._run.admission
+        if admission.authority_folder is not None:
+            serve_refusal_reasons(session, admission.permanent_refusal)
+            report_unadmitted_links(session, admission.common_names, refused)
+        self._observer.on_listening(self._run)
+        self._on_membership({})
 
 
 class _InterruptibleNode:
-    """A node whose waiting is broken off now and then, so that a wish to stop is heard."""
+    """A node that wakes up regularly while it waits for messages, so that a request to stop is noticed."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -162,60 +267,5 @@ class _InterruptibleNode:
         self.speed, self.rng, self.record = node.speed, node.rng, node.record
 
     async def receive(self, until: float | None = None) -> Envelope | None:
-        soon = self.now() + _LOOK_EVERY_S
-        return await self._node.receive(soon if until is None else min(until, soon))
-
-
-def join_run(seat: JoinOptions) -> str:
-    """Take part in a run; says how it ended."""
-    torch.set_num_threads(seat.threads)
-    return asyncio.run(_JoinedDevice(seat).join_and_train())
-
-
-class _JoinedDevice:
-    """A device: what it has built for a job serves all lives that it has in it."""
-
-    def __init__(self, seat: JoinOptions) -> None:
-        self._options = seat
-        self._digest = ""
-        self._setup: asyncio.Future[RoundsSetup | PipelineSetup] | None = None
-
-    async def join_and_train(self) -> str:
-        seat = self._options
-        hello = JoinRequest(name=seat.name, token=seat.token, threads=seat.threads, memory_bytes=seat.memory_bytes)
-        return await run_device(
-            seat.endpoint, hello=hello, take_part=self._train_as_member, once=seat.once, patience_s=seat.patience_s,
-            throttle=seat.throttle, fleet_of=lambda welcome: _received_job(welcome).fleet,
-            knows=lambda: self._digest if seat.once else "",
-        )  # fmt: skip
-
-    async def _train_as_member(self, node: Node, welcome: JoinAccepted) -> None:
-        setup = await self._setup_for_job(welcome)
-        if setup.model_digest != welcome.model:
-            raise RunError(
-                f"{welcome.name} builds another model than the coordinator: its layers have other names or shapes;"
-                " install the same task code and the same version of potluck on both"
-            )
-        if isinstance(setup, PipelineSetup):
-            await setup.build_device_loop(node, None).main()
-            return
-        async with run_live_stream(setup, node):
-            await setup.build_device_loop(node, DeviceStates(SavedDeviceStates(), {})).main()
-
-    async def _setup_for_job(self, welcome: JoinAccepted) -> RoundsSetup | PipelineSetup:
-        """Once for a job: a life that ends while it is under way leaves it to the next."""
-        if self._setup is None or self._digest != welcome.digest:
-            job = _received_job(welcome)
-            if job_digest(job) != welcome.digest:
-                raise RunError("the job that came does not match its digest; is the same version of potluck here?")
-            if self._setup is not None:
-                await asyncio.wait([self._setup])  # tracing two models at once would mix them up
-            self._setup = asyncio.ensure_future(
-                asyncio.to_thread(build_setup, job, None, self._options.data, elsewhere=True)
-            )
-            self._digest = welcome.digest
-        return await asyncio.shield(self._setup)
-
-
-def _received_job(welcome: JoinAccepted) -> Job:
-    return make(tomllib.loads(welcome.job))
+        next_check = self.now() + _CHECK_STOP_EVERY_S
+        return await self._node.receive(next_check if until is None else min(until, next_check))

@@ -1,23 +1,36 @@
-"""A note in a live run's folder: who leads it, where, and who is there; for `status`, `stop` and `resume`."""
+"""A file in a live run's folder that says which process leads it, where, and which devices are connected.
+
+`potluck status`, `stop` and `resume` read it.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
 from potluck.errors import RunError
 
-__all__ = ["LiveStatus", "is_live_run", "read_live_status", "request_stop", "write_live_status"]
+__all__ = [
+    "LiveStatus",
+    "StatusTracker",
+    "is_live_run",
+    "read_live_status",
+    "request_stop",
+    "track_live_status",
+    "write_live_status",
+]
 
-_NAME = "live.json"
+_FILE = "live.json"
 
 
 class LiveStatus(msgspec.Struct, kw_only=True):
-    """How things stand; `born` tells the process from a later one of the same number."""
+    """The state of a live run; `born` tells its process from a later one with the same number."""
 
     pid: int
     born: int
@@ -40,42 +53,74 @@ class LiveStatus(msgspec.Struct, kw_only=True):
         return not self.ended and _process_start_ticks(self.pid) == self.born
 
 
-def write_live_status(folder: Path, ticket: LiveStatus) -> None:
-    """Aside, and renamed: whoever looks finds the old or the new."""
-    ticket.updated = time.time()
-    aside = folder / f".{_NAME}.{os.getpid()}"
-    aside.write_bytes(msgspec.json.encode(ticket))
-    aside.replace(folder / _NAME)
+class StatusTracker:
+    """Keeps the file of one run up to date."""
+
+    def __init__(self, folder: Path, status: LiveStatus, devices: Sequence[str]) -> None:
+        self._folder = folder
+        self.status = status
+        self._devices = devices
+
+    def update_members(self, joined: Mapping[str, int]) -> None:
+        self.status.here = dict(joined)
+        self.status.missing = sorted(set(self._devices) - joined.keys())
+        write_live_status(self._folder, self.status)
+
+
+@contextlib.contextmanager
+def track_live_status(
+    folder: Path, locator: str, certs: Path | None, devices: Sequence[str], *, lab: bool
+) -> Iterator[StatusTracker]:
+    """Within this context this process leads the run in `folder`; afterwards the file says how that ended."""
+    status = LiveStatus.for_this_process(locator, certs)
+    status.lab = lab
+    write_live_status(folder, status)
+    try:
+        yield StatusTracker(folder, status, devices)
+        status.ended = "the run is over"
+    except BaseException as error:
+        status.ended = f"{type(error).__name__}: {error}"
+        raise
+    finally:
+        write_live_status(folder, status)
+
+
+def write_live_status(folder: Path, status: LiveStatus) -> None:
+    """Written aside and renamed, so that readers see the old file or the new one."""
+    status.updated = time.time()
+    aside = folder / f".{_FILE}.{os.getpid()}"
+    aside.write_bytes(msgspec.json.encode(status))
+    aside.replace(folder / _FILE)
 
 
 def is_live_run(folder: Path | None) -> bool:
-    """Whether this is the folder of a live run, whose seconds are those of the clock on the wall."""
-    return folder is not None and (folder / _NAME).exists()
+    """Whether this is the folder of a live run, whose times are wall-clock seconds."""
+    return folder is not None and (folder / _FILE).exists()
 
 
 def read_live_status(folder: Path) -> LiveStatus | None:
-    """The note, if this is the folder of a live run."""
+    """The status, if this is the folder of a live run."""
     try:
-        return msgspec.json.decode((folder / _NAME).read_bytes(), type=LiveStatus)
+        return msgspec.json.decode((folder / _FILE).read_bytes(), type=LiveStatus)
     except FileNotFoundError:
         return None
     except (OSError, msgspec.DecodeError) as error:
-        raise RunError(f"{folder / _NAME} cannot be read: {error}") from None
+        raise RunError(f"{folder / _FILE} cannot be read: {error}") from None
 
 
 def request_stop(folder: Path) -> LiveStatus:
     """Ask the process that leads the run to stop at a safe point, as Ctrl-C does."""
-    ticket = read_live_status(folder)
-    if ticket is None:
+    status = read_live_status(folder)
+    if status is None:
         raise RunError(f"{folder} is not the folder of a live run")
-    if not ticket.is_alive:
-        raise RunError(f"nobody leads {folder} any more ({ticket.ended or 'its process is gone'})")
-    os.kill(ticket.pid, signal.SIGTERM)
-    return ticket
+    if not status.is_alive:
+        raise RunError(f"no process leads {folder} any more ({status.ended or 'its process is gone'})")
+    os.kill(status.pid, signal.SIGTERM)
+    return status
 
 
 def _process_start_ticks(pid: int) -> int:
-    """When a process began, in the kernel's ticks; 0 if there is none, or no way to know."""
+    """When a process started, in kernel ticks; 0 if it does not exist, -1 if that is all that is known."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return int(fields[19]) if fields[0] != "Z" else 0

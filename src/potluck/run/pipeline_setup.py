@@ -1,13 +1,13 @@
-"""What a job with a pipeline stands for: the chain and its costs, the mathematics, and both sides of the loop."""
+"""A pipeline job, prepared: the model as a chain of layers, what they cost, and both sides of the loop."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from potluck.errors import DataError, SettingError
@@ -25,6 +25,7 @@ from potluck.loops.pipeline.stage_backend import StageBackend, TimingOnlyStages
 from potluck.loops.pipeline.version_store import VersionStore
 from potluck.loops.run_policy import RunPolicy
 from potluck.loops.run_progress import RunProgress
+from potluck.model import weights_file
 from potluck.model.indexed_dataset import IndexedDataset
 from potluck.model.layer_chain import LayerChain, trace_layers
 from potluck.model.micro_batches import MicroBatches
@@ -32,21 +33,22 @@ from potluck.model.model_profile import BACKWARD_PER_FORWARD
 from potluck.model.model_state import WeightLayout
 from potluck.model.stage_function import StageFunctions
 from potluck.model.torch_stages import TorchStages
-from potluck.run.initial_weights import build_initial_module
-from potluck.task import Task, TaskSettings, build_task
+from potluck.run.initial_weights import build_initial_module, trace_shape_only_chain
+from potluck.run.job_plan import JobPlan, PipelineForecast
+from potluck.task import Task, build_task
 
 __all__ = ["PipelineSetup"]
 
-_LEAST_BLOCKS = 4
-_FARTHEST = 10_000  # batches, after which a stretch ends in any case
+_MIN_BLOCKS = 4
+_MAX_BATCHES_UNTIL_DRAIN = 10_000
 
 
 class CommittedModel:
-    """The model as it stood when the run could last be taken up, in place of the rounds loop's server."""
+    """The model of the last committed batch from which the run can be resumed."""
 
-    def __init__(self, mathematics: StageBackend) -> None:
-        self.backend = mathematics
-        self.weights = mathematics.initial_weights()
+    def __init__(self, backend: StageBackend) -> None:
+        self.backend = backend
+        self.weights = backend.initial_weights()
 
     def tensors(self) -> dict[str, Tensor]:
         return self.backend.tensors(self.weights)
@@ -56,60 +58,60 @@ class CommittedModel:
 
 
 class PipelineRunRules:
-    """The run's rules as the pipeline loop asks for them."""
+    """The run's policy as the pipeline loop asks for it."""
 
-    def __init__(self, rules: RunPolicy, job: Job, centre: CommittedModel, test: IndexedDataset | None) -> None:
-        self._rules = rules
+    def __init__(self, policy: RunPolicy, job: Job, model: CommittedModel, test: IndexedDataset | None) -> None:
         self._job = job
-        self._model = centre
+        self._model = model
         self._test = test
-        self.stop_outcome = rules.stop_outcome
-        self.interrupt_outcome = rules.interrupt_outcome
-        self.evaluation_due = rules.evaluation_due
-        self.checkpoint_due = rules.checkpoint_due
-        self.save_checkpoint = rules.save_checkpoint
-        self.report_progress = rules.report_progress
+        self.stop_outcome = policy.stop_outcome
+        self.interrupt_outcome = policy.interrupt_outcome
+        self.evaluation_due = policy.evaluation_due
+        self.checkpoint_due = policy.checkpoint_due
+        self.save_checkpoint = policy.save_checkpoint
+        self.report_progress = policy.report_progress
 
     def next_drain_batch(self, batch: int) -> int:
-        for stop in range(batch + 1, batch + _FARTHEST):
+        for stop in range(batch + 1, batch + _MAX_BATCHES_UNTIL_DRAIN):
             if self.evaluation_due(stop) or self.checkpoint_due(stop) or stop == self._job.stop.rounds:
                 return stop
-        return batch + _FARTHEST
+        return batch + _MAX_BATCHES_UNTIL_DRAIN
 
-    def evaluate_model(self, numbers: Any) -> dict[str, float]:
-        mathematics = self._model.backend
-        if not isinstance(mathematics, TorchStages) or self._test is None:
+    def evaluate_model(self, weights: Any) -> dict[str, float]:
+        backend = self._model.backend
+        if not isinstance(backend, TorchStages) or self._test is None:
             return {}
-        return mathematics.evaluate_model(numbers, self._test)
+        return backend.evaluate_model(weights, self._test)
 
-    def save_model(self, numbers: Any, books: RunProgress, now: float) -> None:
-        self._model.weights = numbers
-        self.save_checkpoint(books, now)
+    def save_model(self, weights: Any, progress: RunProgress, now: float) -> None:
+        self._model.weights = weights
+        self.save_checkpoint(progress, now)
 
 
 class PipelineSetup:
-    """All that is worked out before a pipeline begins; it stands where `Setup` stands for rounds."""
+    """What a pipeline job is prepared into."""
 
     def __init__(
-        self, job: Job, costs: PipelineCosts, mathematics: StageBackend, feed: MicroBatches, test: IndexedDataset | None
+        self, job: Job, costs: PipelineCosts, backend: StageBackend, batches: MicroBatches, test: IndexedDataset | None
     ):
         self.job = job
         self.costs = costs
-        self.server = CommittedModel(mathematics)
-        self._feed = feed
+        self.server = CommittedModel(backend)
+        self._batches = batches
         self._test = test
         self._devices = {device.name: device for device in job.fleet.members}
         _check_device_names(self.settings, self._devices.keys())
 
     @staticmethod
-    def from_job(job: Job, task: Task | None, data: Path | None, elsewhere: bool = False) -> PipelineSetup:
-        found = (
+    def from_job(job: Job, task: Task | None, data: Path | None, load_weights: bool = True) -> PipelineSetup:
+        """Without `load_weights` the weights come from a checkpoint or from the coordinator, not from `start`."""
+        setup = (
             _build_timing_setup(job, task)
             if job.timing_only
-            else _build_training_setup(job, task or build_task(job.task, data), elsewhere)
+            else _build_training_setup(job, task or build_task(job.task, data), load_weights)
         )
-        found.build_planner().check_memory(found.candidate_devices())
-        return found
+        setup.build_planner().check_memory(setup.candidate_devices())
+        return setup
 
     @property
     def settings(self) -> Pipeline:
@@ -119,21 +121,20 @@ class PipelineSetup:
     @property
     def batch_size(self) -> int:
         """Samples in a batch."""
-        return self._feed.size
+        return self._batches.size
 
     @property
     def max_message_bytes(self) -> int:
-        """The most that one message of this job can take: all layers with what their optimizer remembers, or a batch
-        between two layers."""
+        """The most that one message can take: all layers with optimizer state, or a batch between two layers."""
         weights = sum(self.costs.param_bytes) + sum(self.costs.buffer_bytes)
         crossing = max((size for size in self.costs.cut_bytes_per_sample if size != float("inf")), default=0)
         return int(8 * weights + 4 * crossing * self.batch_size) + (4 << 20)
 
     @property
     def model_digest(self) -> str:
-        """Tells the model that is built here from others; nothing where only time is modelled."""
-        mathematics = self.server.backend
-        return mathematics.layout.digest() if isinstance(mathematics, TorchStages) else ""
+        """Identifies the model by the names and shapes of its layers; empty where only time is modelled."""
+        backend = self.server.backend
+        return backend.layout.digest() if isinstance(backend, TorchStages) else ""
 
     def candidate_devices(self) -> list[str]:
         """All devices, the one that holds the data first."""
@@ -141,69 +142,79 @@ class PipelineSetup:
         return [central, *(name for name in self._devices if name != central)]
 
     def build_planner(self) -> PipelinePlanner:
-        return PipelinePlanner(self.job.fleet.members, self.costs, self._feed.size, self.settings)
+        return PipelinePlanner(self.job.fleet.members, self.costs, self._batches.size, self.settings)
 
-    def build_coordinator(self, node: Node, rules: RunPolicy, books: RunProgress) -> PipelineCoordinator:
+    def build_coordinator(self, node: Node, policy: RunPolicy, progress: RunProgress) -> PipelineCoordinator:
         """The coordinator's loop."""
-        archive = ModelArchive(self.server.backend, self.costs.layer_count, books.round, self.server.weights)
-        stops = PipelineRunRules(rules, self.job, self.server, self._test)
-        fleet = tuple(self._devices)
-        orders = PipelineContext(self.settings, fleet, self.build_planner(), archive, stops, books, self._feed.size)
-        return PipelineCoordinator(node, orders)
+        archive = ModelArchive(self.server.backend, self.costs.layer_count, progress.round, self.server.weights)
+        rules = PipelineRunRules(policy, self.job, self.server, self._test)
+        fleet, planner = tuple(self._devices), self.build_planner()
+        context = PipelineContext(self.settings, fleet, planner, archive, rules, progress, self.batch_size)
+        return PipelineCoordinator(node, context)
 
-    def build_device_loop(self, node: Node, belongings: object) -> PipelineDevice:
-        """A device's loop, for one life; all that it has is lost with it."""
-        flops, mathematics = self._devices[node.name].flops, self.server.backend
-        shelf = VersionStore(node.name)
-        return PipelineDevice(StageContext(node, self.settings, mathematics, self.costs, flops, self._feed, shelf))
+    def build_device_loop(self, node: Node, states: object) -> PipelineDevice:
+        """A device's loop, for one incarnation; a pipeline's device keeps no state beyond it."""
+        flops, backend = self._devices[node.name].flops, self.server.backend
+        versions = VersionStore(node.name)
+        return PipelineDevice(
+            StageContext(node, self.settings, backend, self.costs, flops, self._batches, versions)
+        )  # fmt: skip
 
-    def trained_module(self) -> nn.Module | None:
-        """The trained model."""
-        mathematics = self.server.backend
-        return mathematics.load_module(self.server.weights) if isinstance(mathematics, TorchStages) else None
+    def live_inputs(self, node: Node) -> contextlib.nullcontext[None]:
+        """A pipeline's devices have their data from the start."""
+        return contextlib.nullcontext()
+
+    def save_trained_model(self, folder: Path | None) -> tuple[nn.Module | None, Mapping[str, Any]]:
+        """The trained model, saved to the folder if there is one."""
+        backend = self.server.backend
+        if not isinstance(backend, TorchStages):
+            return None, {}
+        module = backend.load_module(self.server.weights)
+        if folder is not None:
+            weights_file.save_weights(module, folder / weights_file.FILE)
+        return module, {}
+
+    def forecast(self) -> JobPlan:
+        """The layout that the planner chooses, and what each stage takes."""
+        planner = self.build_planner()
+        plan = planner.plan_layout(self.candidate_devices())
+        durations, parts = planner.stage_durations(plan.cuts, plan.order), self.settings.schedule.micro_batch_count
+        left_out = tuple(name for name in self._devices if name not in plan.order)
+        return JobPlan(self.job, pipeline=PipelineForecast(plan, durations, self.batch_size, parts, left_out))
 
 
-def _build_training_setup(job: Job, task: Task, elsewhere: bool) -> PipelineSetup:
+def _build_training_setup(job: Job, task: Task, load_weights: bool) -> PipelineSetup:
     assert job.pipeline is not None
     train, parts = task.data.train, job.pipeline.schedule.micro_batch_count
     if not len(train):
         raise DataError(f"data set {task.data.name!r} has no training samples")
-    feed = MicroBatches(len(train), job.pipeline.batch, parts, job.seed)
-    if parts > feed.size:
+    batches = MicroBatches(len(train), job.pipeline.batch, parts, job.seed)
+    if parts > batches.size:
         raise SettingError(
-            "pipeline.schedule.micro_batches", f"a batch of {feed.size} cannot be cut into {parts} parts"
+            "pipeline.schedule.micro_batches", f"a batch of {batches.size} cannot be cut into {parts} parts"
         )
-    chain = trace_layers(build_initial_module(job, task, elsewhere), task.data.shape)
-    sections = StageFunctions(chain, train.batch(np.arange(min(2, len(train))))[0])
-    mathematics = TorchStages(
-        sections, task.loss, job.pipeline.optimizer, train, feed, job.seed, task.data.test, len(task.data.classes)
+    chain = trace_layers(build_initial_module(job, task, load_weights), task.data.shape)
+    functions = StageFunctions(chain, train.batch(np.arange(min(2, len(train))))[0])
+    backend = TorchStages(
+        functions, task.loss, job.pipeline.optimizer, train, batches, job.seed, task.data.test, len(task.data.classes)
     )
-    costs = pipeline_chain_costs(chain, sections.layout, sum(mathematics.moments.values()), job.pipeline.between)
-    return PipelineSetup(job, costs, mathematics, feed, task.data.test)
+    costs = pipeline_chain_costs(chain, functions.layout, sum(backend.moments.values()), job.pipeline.between)
+    return PipelineSetup(job, costs, backend, batches, task.data.test)
 
 
 def _build_timing_setup(job: Job, task: Task | None) -> PipelineSetup:
-    """The model is built of hollow tensors and the data is not read at all."""
     assert job.pipeline is not None
-    if task is not None:
-        chain = trace_layers(task.build_module(job.seed), task.data.shape)
-    elif isinstance(job.task, TaskSettings):
-        info = job.task.data.info(None)
-        with torch.device("meta"):
-            module = job.task.model_factory(info.shape, len(info.classes))()
-        chain = trace_layers(module, info.shape)
-    else:
-        raise SettingError("timing_only", "needs a [task] table or a task given in Python")
-    feed = MicroBatches(job.pipeline.batch, job.pipeline.batch, job.pipeline.schedule.micro_batch_count, job.seed)
+    chain = trace_shape_only_chain(job, task)
+    batches = MicroBatches(job.pipeline.batch, job.pipeline.batch, job.pipeline.schedule.micro_batch_count, job.seed)
     layout = WeightLayout.of_module(chain.module, [(layer.parameters, layer.buffers) for layer in chain.layers])
     costs = pipeline_chain_costs(chain, layout, 1, job.pipeline.between)
-    return PipelineSetup(job, costs, TimingOnlyStages(costs, feed), feed, None)
+    return PipelineSetup(job, costs, TimingOnlyStages(costs, batches), batches, None)
 
 
 def pipeline_chain_costs(
     chain: LayerChain, layout: WeightLayout, moments: int, between: str = "layers"
 ) -> PipelineCosts:
-    """Two operations per MAC forward, more backward; what crosses at each legal cut."""
+    """Two operations per MAC forward, more backward; the bytes that cross each legal cut."""
     forward = [2.0 * layer.macs for layer in chain.layers]
     block = _layer_blocks([layer.name for layer in chain.layers]) if between == "blocks" else range(len(chain.layers))
     crossing = {cut.after: float(cut.bytes) for cut in chain.cuts if block[cut.after] != block[cut.after + 1]}
@@ -223,11 +234,11 @@ def pipeline_chain_costs(
 
 
 def _layer_blocks(names: Sequence[str]) -> Sequence[object]:
-    """The outer module that each layer belongs to, as far out as there are at least four of them."""
+    """The outer module that each layer belongs to, at the smallest depth with at least four of them."""
     for depth in range(1, 1 + max(name.count(".") for name in names)):
-        found = [tuple(name.split(".")[:depth]) for name in names]
-        if len(set(found)) >= _LEAST_BLOCKS:
-            return found
+        blocks = [tuple(name.split(".")[:depth]) for name in names]
+        if len(set(blocks)) >= _MIN_BLOCKS:
+            return blocks
     return range(len(names))
 
 

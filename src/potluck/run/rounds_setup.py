@@ -1,58 +1,56 @@
-"""What a job stands for: the model as a chain, who holds which samples, and the mathematics of both sides."""
+"""A job of rounds, prepared: the model as a chain of layers, each device's samples, and both sides of the loop."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
+from msgspec.structs import replace
 from torch import nn
 
 from potluck import seeds
 from potluck.data import Dataset
-from potluck.data.streams.stream_feed import StreamFeed
 from potluck.errors import DataError, SettingError
+from potluck.fleet import Device
 from potluck.job import Job
 from potluck.loops.backends import DeviceBackend, ServerBackend, TimingOnlyServer, TimingOnlyTrainer, TurnIdentity
-from potluck.loops.batch_source import BatchSource, StreamBatchSource
+from potluck.loops.balanced_batch_source import build_balanced_source
+from potluck.loops.batch_source import BatchSource, ShardBatchSource, StreamBatchSource
 from potluck.loops.device_costs import DeviceCosts
 from potluck.loops.device_estimates import DeviceEstimates, LinkPrior
 from potluck.loops.node import Node
-from potluck.loops.parts.stream_batching import StreamThroughput, max_turn_samples, turn_samples
 from potluck.loops.rounds import RoundsCoordinator
 from potluck.loops.rounds_device import RoundsDevice
 from potluck.loops.run_policy import RunPolicy
 from potluck.loops.run_progress import RunProgress
 from potluck.loops.sample_sharing import SampleSharing
+from potluck.loops.turn_sizing import DeviceSamples, FeedFactory, Shards, TurnSizing, push_bytes
+from potluck.model.class_skew import DeviceSkewCorrection, NoSkewCorrection, class_frequencies
+from potluck.model.codecs import SparseCodec
 from potluck.model.layer_chain import LayerChain, trace_layers
 from potluck.model.model_state import ModelState, WeightLayout
-from potluck.model.shape_only import ShapeOnlyMode
+from potluck.model.submodel_context import LabelledSamples, SubmodelContext, TrainedModel
 from potluck.model.submodel_interface import SubmodelExtractor
 from potluck.model.torch_server import TorchServer
-from potluck.run.class_group_cut import resolve_class_groups
-from potluck.run.class_group_setup import build_held_source, calibration_indices, resolve_split
 from potluck.run.device_state import DeviceStates
-from potluck.run.initial_weights import build_initial_module
-from potluck.run.replay_streams import replay_feed_factory
-from potluck.run.skew_remedy import build_skew_remedy
+from potluck.run.device_streams import replay_feed_factory, run_live_feed
+from potluck.run.initial_weights import build_initial_module, trace_shape_only_chain
+from potluck.run.job_plan import JobPlan, forecast_rounds
 from potluck.run.stand_in import stand_in_scale, stand_in_server_class, stand_in_trainer_class
-from potluck.run.submodel_sizing import SubmodelSizing, build_extractor, build_trained_chain, small_model_fraction
 from potluck.task import Task, TaskSettings, build_task
 
 __all__ = ["RoundsSetup"]
 
-_OWN = 1_000_000  # samples that a device may have of its own, beside what the coordinator knows of
-
-Shards = Mapping[str, npt.NDArray[np.int64]]
-
 
 @dataclass
 class RoundsSetup:
-    """All that is worked out before the run begins; `job` leaves nothing open."""
+    """What a job of rounds is prepared into; no setting of `job` is left at `auto`."""
 
     job: Job
     layout: WeightLayout
@@ -60,25 +58,33 @@ class RoundsSetup:
     shards: Shards
     server: ServerBackend
     trainer: DeviceBackend
-    module: nn.Module | None
-    feeds: Callable[[str], StreamFeed] | None = None  # where data streams in
+    module: nn.Module | None = None  # None where only time is modelled
+    feeds: FeedFactory | None = None  # where data streams in
     data: Dataset | None = None
     extractor: SubmodelExtractor | None = None
-    small_fraction: float | None = None  # the share of the whole model's MACs, where everyone trains a smaller one
-
-    def __post_init__(self) -> None:
-        self._devices = {device.name: device for device in self.job.fleet.members}
-        self._expected_turn_s: dict[str, float] = {}
-        self.sizing = SubmodelSizing(self.job, self.costs, self.extractor, self.small_fraction)
+    model_fraction: float | None = None  # of the whole model's MACs, where all devices train a smaller model
 
     @staticmethod
-    def from_job(job: Job, task: Task | None, data: Path | None, elsewhere: bool = False) -> RoundsSetup:
-        """`elsewhere`: the network's numbers come from a checkpoint or from the coordinator, not from `start`."""
-        return (
-            _build_timing_setup(job, task)
-            if job.timing_only
-            else _build_training_setup(job, task or build_task(job.task, data), elsewhere)
+    def from_job(job: Job, task: Task | None, data: Path | None, load_weights: bool = True) -> RoundsSetup:
+        """Without `load_weights` the weights come from a checkpoint or from the coordinator, not from `start`."""
+        if job.timing_only:
+            return _build_timing_setup(job, task)
+        return _build_training_setup(job, task or build_task(job.task, data), load_weights)
+
+    @cached_property
+    def sizing(self) -> TurnSizing:
+        return TurnSizing(
+            self.job.rounds,
+            self.job.fleet.members,
+            self.costs,
+            self.extractor,
+            self.model_fraction,
+            DeviceSamples(self.shards, self.feeds),
         )
+
+    @cached_property
+    def _devices(self) -> dict[str, Device]:
+        return {device.name: device for device in self.job.fleet.members}
 
     @property
     def max_message_bytes(self) -> int:
@@ -87,46 +93,66 @@ class RoundsSetup:
 
     @property
     def model_digest(self) -> str:
-        """Tells the model that is built here from others."""
+        """Identifies the model by the names and shapes of its layers."""
         return self.layout.digest()
 
     # --- the two sides ---------------------------------------------------------------------------------------------
 
-    def build_coordinator(self, node: Node, rules: RunPolicy, books: RunProgress) -> RoundsCoordinator:
+    def build_coordinator(self, node: Node, policy: RunPolicy, progress: RunProgress) -> RoundsCoordinator:
         """The coordinator's loop."""
-        rounds, layers = self.job.rounds, self.costs.layer_count
         return RoundsCoordinator(
             node,
-            rounds,
+            self.job.rounds,
             self.server,
-            layers,
-            self.expected_turn_s,
-            self.max_turn_samples,
-            rules,
-            books,
+            self.costs.layer_count,
+            self.sizing.expected_turn_s,
+            self.sizing.max_turn_samples,
+            policy,
+            progress,
             self._build_sharing(),
         )
 
-    def build_device_loop(self, node: Node, belongings: DeviceStates) -> RoundsDevice:
-        """A device's loop, for one life."""
-        name, life = node.name, node.incarnation
-        seen = belongings.estimates_for(name, life, self.link_prior(name))
-        memory = belongings.codec_memory_for(name, life, self.trainer.create_error_feedback)
-        supply = self._build_batch_source(node, belongings, self.whole_model_costs(name), seen)
-        affordable, share = self.sizing.affordable_fraction(name), self.sizing.macs_fraction
+    def build_device_loop(self, node: Node, states: DeviceStates) -> RoundsDevice:
+        """A device's loop, for one incarnation."""
+        name, incarnation = node.name, node.incarnation
+        estimates = states.estimates_for(name, incarnation, self.link_prior(name))
         return RoundsDevice(
-            node, self.job.rounds, self.trainer, self.turn_costs, supply, seen, memory, affordable, share
+            node,
+            self.job.rounds,
+            self.trainer,
+            self.sizing.turn_costs,
+            self._build_batch_source(node, states, estimates),
+            estimates,
+            states.codec_memory_for(name, incarnation, self.trainer.create_error_feedback),
+            self.sizing.affordable_fraction(name),
+            self.sizing.macs_fraction,
         )
 
-    def _build_batch_source(
-        self, node: Node, belongings: DeviceStates, costs: DeviceCosts, seen: DeviceEstimates
-    ) -> BatchSource:
-        rounds, feeds = self.job.rounds, self.feeds
+    @contextlib.asynccontextmanager
+    async def live_inputs(self, node: Node) -> AsyncIterator[None]:
+        """Within this context a live device's data comes from the job's source, if it has one."""
+        if self.job.stream is None or self.data is None:
+            yield
+            return
+        replayed = self.feeds
+        async with run_live_feed(self.job, self.data, self.shards, node) as feed:
+            self.feeds = lambda device: feed
+            try:
+                yield
+            finally:
+                self.feeds = replayed
+
+    def _build_batch_source(self, node: Node, states: DeviceStates, estimates: DeviceEstimates) -> BatchSource:
+        rounds, feeds, name = self.job.rounds, self.feeds, node.name
         if feeds is None:
-            return build_held_source(node, rounds, self.shards[node.name], self.data, self.extractor)
-        feed = belongings.feed_for(node.name, node.incarnation, lambda: feeds(node.name), node.now())
+            balance = rounds.submodel.class_balance(self.extractor, name) if self.data is not None else None
+            if self.data is None or balance is None:
+                return ShardBatchSource(node, rounds, self.shards[name])
+            return build_balanced_source(node, rounds, self.shards[name], self.data, balance)
+        feed = states.feed_for(name, node.incarnation, lambda: feeds(name), node.now())
         shape, classes = (self.data.shape, len(self.data.classes)) if self.data is not None else ((), 0)
-        return StreamBatchSource(node, rounds, feed, 1 / costs.step_s(1), shape, classes, seen)
+        samples_per_s = 1 / self.whole_model_costs(name).step_s(1)
+        return StreamBatchSource(node, rounds, feed, samples_per_s, shape, classes, estimates)
 
     def _build_sharing(self) -> SampleSharing | None:
         stream = self.job.stream
@@ -138,150 +164,194 @@ class RoundsSetup:
 
     def whole_model_costs(self, device: str) -> DeviceCosts:
         """Of the whole model, on a device."""
-        return self.costs.with_speed(self._devices[device].flops)
+        return self.sizing.whole_model_costs(device)
 
-    def turn_costs(self, whom: TurnIdentity) -> DeviceCosts:
+    def turn_costs(self, turn: TurnIdentity) -> DeviceCosts:
         """Of what a device is sent for a turn."""
-        return self.sizing.turn_costs(whom)
+        return self.sizing.turn_costs(turn)
 
     def link_prior(self, device: str) -> LinkPrior:
-        """What a device takes for granted of its link to the coordinator: the fleet's own figures."""
-        own, centre = self._devices[device].link, self.job.fleet.coordinator.resolved_link
+        """What a device assumes of its link to the coordinator before it has measured it: the fleet's figures."""
+        own, central = self._devices[device].link, self.job.fleet.coordinator.resolved_link
         return LinkPrior(
-            up=min(own.up, centre.down),
-            down=min(own.down, centre.up),
-            overhead=own.overhead + centre.overhead,
-            round_trip=2 * (own.latency + centre.latency),
+            up=min(own.up, central.down),
+            down=min(own.down, central.up),
+            overhead=own.overhead + central.overhead,
+            round_trip=2 * (own.latency + central.latency),
         )
 
-    def expected_turn_s(self, device: str) -> float:
-        """About how many seconds a device takes for its part of a round, by its nominal figures."""
-        if device not in self._expected_turn_s:
-            self._expected_turn_s[device] = self._estimate_turn_s(device)
-        return self._expected_turn_s[device]
+    def forecast(self) -> JobPlan:
+        """What a round takes on each kind of device."""
+        plan = self.job.rounds.submodel.describe_plan(submodel_context(self.job, None), self.extractor)
+        return JobPlan(self.job, rounds=forecast_rounds(self.job, self.turn_costs), submodel=plan)
 
-    def _estimate_turn_s(self, device: str) -> float:
-        found, rounds = self._devices[device], self.job.rounds
-        if self.feeds is None:
-            held = len(self.shards[device])
-            samples = sum(
-                rounds.batching.turn_batch_sizes(
-                    held, rounds.local.batches_per_turn(rounds.batching.batches_per_epoch(held))
-                )
-            )
-        else:
-            samples = turn_samples(rounds.batching, StreamThroughput(self.feeds(device).rate_at(0.0)))
-        bytes_s = sum(self.costs.pull_bytes) / found.link.down + sum(self.costs.push_bytes) / found.link.up
-        return float(self.costs.with_speed(found.flops).step_s(samples) + bytes_s + 4 * found.link.latency)
+    # --- the end ---------------------------------------------------------------------------------------------------
 
-    def max_turn_samples(self, device: str) -> int:
-        """How many samples a device can train on in a turn, beside what others give it: no update counts for more."""
-        batching = self.job.rounds.batching
-        if self.feeds is not None:
-            return max_turn_samples(batching)
-        held = max(2 * len(self.shards[device]), _OWN)  # some make up one more for each that they have
-        passes = self.job.rounds.local.batches_per_turn(batching.batches_per_epoch(held)) or 1
-        return passes * (batching.batch_size_for(held) + 1)  # one that is left over joins the mini-batch before
-
-    def trained_module(self) -> nn.Module | None:
-        """The trained model."""
-        if self.module is not None and isinstance(self.server, TorchServer):
+    def save_trained_model(self, folder: Path | None) -> tuple[nn.Module | None, Mapping[str, Any]]:
+        """The trained model, saved to the folder if there is one, and what the summary says of it."""
+        if self.module is None:
+            return None, {}
+        if isinstance(self.server, TorchServer):
             _load_state(self.module, self.server.final_state(), self.layout)
-        return self.module
+        return self.module, self.job.rounds.submodel.save_model(self.module, self.extractor, folder)
 
 
-def _build_training_setup(job: Job, task: Task, elsewhere: bool) -> RoundsSetup:
-    module = build_initial_module(job, task, elsewhere)
-    whole = trace_layers(module, task.data.shape)
-    job = resolve_class_groups(job, whole, task.data.train)
-    chain = build_trained_chain(job, whole, task.data.train)
-    module, layout, rounds = chain.module, _build_layout(chain, job), job.rounds
-    shards, costs, data = _split_into_shards(job, task, chain), _layer_costs(chain, layout, job), task.data
-    carver = build_extractor(
-        job, chain, layout, SubmodelSizing(job, costs, None).affordable_fraction, data.train, shards
+def submodel_context(job: Job, samples: LabelledSamples | None) -> SubmodelContext:
+    """What sub-model parts may know of a job."""
+    rounds = job.rounds
+    return SubmodelContext(
+        devices=job.fleet.members,
+        seed=job.seed,
+        batch_size=rounds.batching.batch_size_for(2**40),
+        slot_s=None if rounds.slot is None else float(rounds.slot),
+        pretrained=job.start is not None,
+        streaming=job.stream is not None,
+        loss=job.task.loss if isinstance(job.task, TaskSettings) else None,
+        samples=samples,
     )
-    weight, codec = stand_in_scale(job, chain), rounds.codec
-    remedy = build_skew_remedy(job, data, shards, carver)
-    trainer = stand_in_trainer_class(weight)(module, layout, task.loss, data.train, rounds.local, codec, carver, remedy)
-    server = stand_in_server_class(weight)(
-        module, layout, task.loss, data.test, rounds.merge, rounds.server, rounds.codec, carver
+
+
+def _build_training_setup(job: Job, task: Task, load_weights: bool) -> RoundsSetup:
+    data, context = task.data, submodel_context(job, task.data.train)
+    whole = trace_layers(build_initial_module(job, task, load_weights), data.shape)
+    job, chain, layout, costs = _build_trained_model(job, whole, context)
+    shards, rounds = _split_into_shards(job, data, chain, context), job.rounds
+    extractor = _build_extractor(job, context, chain, layout, costs, shards)
+    scale = stand_in_scale(job, chain)
+    remedy = _build_skew_correction(job, data, shards, extractor)
+    trainer = stand_in_trainer_class(scale)(
+        chain.module, layout, task.loss, data.train, rounds.local, rounds.codec, extractor, remedy
     )
-    feeds, small = replay_feed_factory(job, shards, data.train), small_model_fraction(job, chain, whole)
-    return RoundsSetup(job, layout, costs, shards, server, trainer, module, feeds, data, carver, small)
+    server = stand_in_server_class(scale)(
+        chain.module, layout, task.loss, data.test, rounds.merge, rounds.server, rounds.codec, extractor
+    )
+    feeds, fraction = replay_feed_factory(job, shards, data.train), _model_fraction(chain, whole)
+    return RoundsSetup(
+        job, layout, costs, shards, server, trainer, chain.module, feeds, data, extractor, fraction
+    )  # fmt: skip
 
 
 def _build_timing_setup(job: Job, task: Task | None) -> RoundsSetup:
-    """The model is built of hollow tensors and the data is not read at all."""
-    if task is not None:
-        whole = trace_layers(task.build_module(job.seed), task.data.shape)
-    elif isinstance(job.task, TaskSettings):
-        info = job.task.data.info(None)
-        with ShapeOnlyMode():
-            module = job.task.model_factory(info.shape, len(info.classes))()
-        whole = trace_layers(module, info.shape)
-    else:
-        raise SettingError("timing_only", "needs a [task] table or a task given in Python")
-    job = resolve_class_groups(job, whole, None)
-    chain = build_trained_chain(job, whole)
+    context, whole = submodel_context(job, None), trace_shape_only_chain(job, task)
+    job, chain, layout, costs = _build_trained_model(job, whole, context)
+    extractor = _build_extractor(job, context, chain, layout, costs, None)
+    shards, sizing = _EqualShards(job.samples), TurnSizing(job.rounds, job.fleet.members, costs, extractor)
+    server, trainer = TimingOnlyServer(sizing.turn_costs), TimingOnlyTrainer(sizing.turn_costs, extractor)
+    feeds, fraction = replay_feed_factory(job, shards, None), _model_fraction(chain, whole)
+    return RoundsSetup(
+        job, layout, costs, shards, server, trainer, feeds=feeds, extractor=extractor, model_fraction=fraction
+    )
+
+
+def _build_trained_model(
+    job: Job, whole: LayerChain, context: SubmodelContext
+) -> tuple[Job, LayerChain, WeightLayout, DeviceCosts]:
+    """The job without `auto`, the model that it trains as its sub-model part adapts it, and what that costs."""
+    part = job.rounds.submodel.resolve(context, whole)
+    if part != job.rounds.submodel:
+        job = replace(job, rounds=replace(job.rounds, submodel=part))
+    chain = part.adapt_model(context, whole)
     layout = _build_layout(chain, job)
-    costs = _layer_costs(chain, layout, job)
-    carver = build_extractor(job, chain, layout, SubmodelSizing(job, costs, None).affordable_fraction, None)
-    shards, sizing = _EqualShards(np.arange(job.samples)), SubmodelSizing(job, costs, carver)
-    server, trainer = TimingOnlyServer(sizing.turn_costs), TimingOnlyTrainer(sizing.turn_costs, carver)
-    feeds, small = replay_feed_factory(job, shards, None), small_model_fraction(job, chain, whole)
-    return RoundsSetup(job, layout, costs, shards, server, trainer, None, feeds, None, carver, small)
+    return job, chain, layout, _layer_costs(chain, layout, job)
 
 
-class _EqualShards(dict[str, npt.NDArray[np.int64]]):
+def _build_extractor(
+    job: Job,
+    context: SubmodelContext,
+    chain: LayerChain,
+    layout: WeightLayout,
+    costs: DeviceCosts,
+    shards: Shards | None,
+) -> SubmodelExtractor | None:
+    part, rounds = job.rounds.submodel, job.rounds
+    affordable = TurnSizing(rounds, job.fleet.members, costs).affordable_fraction
+    extractor = part.build_extractor(context, TrainedModel(chain, layout, affordable, shards))
+    if extractor is None:
+        return None
+    if rounds.codec.new_state() is not None and part.chooses_per_round:
+        raise SettingError(
+            "rounds.codec",
+            "keeps what it leaves out for later, which does not fit sub-models that change every round; use another",
+        )
+    if part.averages_changed_only and isinstance(rounds.codec, SparseCodec):
+        raise SettingError(
+            "rounds.codec", "leaves out entries, so that the merge cannot see which were trained (`mean`)"
+        )
+    if rounds.transfer.drafts_next_round:
+        raise SettingError("rounds.transfer", "duplex transfers are for whole models")
+    return extractor
+
+
+def _model_fraction(chain: LayerChain, whole: LayerChain) -> float | None:
+    """The trained model's MACs as a fraction of the whole one's; None where it is the whole one."""
+    if chain is whole:
+        return None
+    return sum(layer.macs for layer in chain.layers) / sum(layer.macs for layer in whole.layers)
+
+
+class _EqualShards(dict[str, Any]):
     """Every device holds the same number of samples."""
 
-    def __init__(self, held: npt.NDArray[np.int64]) -> None:
+    def __init__(self, count: int) -> None:
         super().__init__()
-        self._shard = held
+        self._shard = np.arange(count)
 
-    def __missing__(self, device: str) -> npt.NDArray[np.int64]:
+    def __missing__(self, device: str) -> Any:
         return self._shard
 
 
 def _build_layout(chain: LayerChain, job: Job) -> WeightLayout:
-    """The model's numbers layer by layer, or finer, where transfers may be cut inside a layer."""
+    """The weights layer by layer, or finer where transfers may be cut inside a layer."""
     layout = WeightLayout.of_module(chain.module, [(layer.parameters, layer.buffers) for layer in chain.layers])
     finest = job.rounds.transfer.split_layer_fraction
     return layout if finest is None else layout.split_layers(finest)
 
 
 def _layer_costs(chain: LayerChain, layout: WeightLayout, job: Job) -> DeviceCosts:
-    """Two operations per MAC forward, twice that backward; what the codec makes of the bytes."""
+    """Two operations per MAC forward, twice that backward; bytes as the codec encodes them."""
     forward = [0.0] * layout.layer_count
-    for found, units in zip(chain.layers, layout.split_ranges(), strict=True):
-        forward[units[-1]] = 2.0 * found.macs  # a layer begins when all of it is there, and gives all of it at once
+    for layer, units in zip(chain.layers, layout.split_ranges(), strict=True):
+        forward[units[-1]] = 2.0 * layer.macs  # a layer starts when all of it is there, and ends all at once
     pull = [layout.segment_bytes(layer, layer) for layer in range(layout.layer_count)]
-    push = []
-    for layer in range(layout.layer_count):
-        params, buffers = layout.layer_slices(layer, layer)
-        kept = (buffers.stop - buffers.start) * layout.itemsize
-        push.append(job.rounds.codec.encoded_bytes(params.stop - params.start, layout.itemsize) + kept)
-    return stand_in_scale(job, chain).scale_costs(DeviceCosts(forward, [2 * flop for flop in forward], pull, push))
+    costs = DeviceCosts(forward, [2 * flop for flop in forward], pull, push_bytes(layout, job.rounds.codec))
+    return stand_in_scale(job, chain).scale_costs(costs)
 
 
-def _split_into_shards(job: Job, task: Task, chain: LayerChain) -> Shards:
-    names = [device.name for device in job.fleet.members]
-    train = task.data.train
+def _split_into_shards(job: Job, data: Dataset, chain: LayerChain, context: SubmodelContext) -> Shards:
+    names, train = context.device_names, data.train
     if len(names) > len(train):
-        raise DataError(
-            f"{len(names)} devices share {len(train)} samples of {task.data.name!r}; each needs at least one"
-        )
+        raise DataError(f"{len(names)} devices share {len(train)} samples of {data.name!r}; each needs at least one")
+    rules = job.rounds.submodel.sample_rules(context, chain)
+    if rules.groups is None:
+        split = job.split.for_devices(names)
+    else:
+        split = job.split.for_trained_groups(rules.groups, rules.groups_by_device)
     labels = train.labels if train.y.dtype == torch.int64 else np.zeros(len(train), dtype=np.int64)
-    dealt = resolve_split(job, chain).assign_samples(
-        labels, len(names), seeds.child_generator(job.seed, "split"), train.owner
+    shards = split.assign_samples(labels, len(names), seeds.child_generator(job.seed, "split"), train.owner)
+    return {name: shard[~np.isin(shard, rules.held_out)] for name, shard in zip(names, shards, strict=True)}
+
+
+def _build_skew_correction(
+    job: Job, data: Dataset, shards: Shards, extractor: SubmodelExtractor | None
+) -> DeviceSkewCorrection | None:
+    """The job's correction of skewed classes with each device's class frequencies; None where it has none."""
+    skew, classes = job.rounds.skew, len(data.classes)
+    if isinstance(skew, NoSkewCorrection):
+        return None
+    if not classes or data.train.y.dtype != torch.int64:
+        raise SettingError("rounds.skew", f"needs classes, and {data.name!r} has none; leave it out")
+    if any(job.rounds.submodel.class_balance(extractor, device) is not None for device in shards):
+        raise SettingError("rounds.skew", "class groups weigh their own classes already; leave it out")
+    if job.stream is not None:
+        return DeviceSkewCorrection(skew, None)
+    labels = data.train.labels
+    return DeviceSkewCorrection(
+        skew, {device: class_frequencies(labels[shard], classes) for device, shard in shards.items()}
     )
-    withheld = calibration_indices(job, len(train))
-    return {name: shard[~np.isin(shard, withheld)] for name, shard in zip(names, dealt, strict=True)}
 
 
 def _load_state(module: nn.Module, state: ModelState, layout: WeightLayout) -> None:
-    named: dict[str, Any] = state.named_tensors(layout)
     tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     with torch.no_grad():
-        for name, value in named.items():
+        for name, value in state.named_tensors(layout).items():
             tensors[name].copy_(value if tensors[name].is_floating_point() else value.round())

@@ -16,7 +16,8 @@ from torch import nn
 from potluck.errors import SettingError
 from potluck.job import dump_job, make
 from potluck.model.model_replica import ModelReplica
-from potluck.model.submodels.submodel_parts import Submodel, WidthSampler
+from potluck.model.submodels.submodel_parts import Submodel
+from potluck.model.submodels.width_sampler import WidthSampler
 from potluck.planning.pareto_table import Cost, ParetoTable
 from potluck.settings import decode_settings, encode_settings, part_kinds
 from tests.model.submodels.networks import traced

@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from potluck.errors import DataError
 from potluck.loops.messages import Joined, Lost, Push, Segment
 from potluck.loops.node import COORDINATOR, Latch, Node, Pace, Step, Work
 from potluck.payload import Payload
+from potluck.worlds.device_error import DeviceError
 from potluck.worlds.live.coordinator_runtime import run_coordinator
 from potluck.worlds.live.device_runtime import run_device
 from potluck.worlds.live.handshake_messages import JoinAccepted, JoinRequest, RunInfo
@@ -66,6 +68,10 @@ async def _wait_for_loss(node: Node) -> str:
             return envelope.message.reason
 
 
+async def _wait_long(node: Node) -> None:
+    await node.sleep(10)
+
+
 def test_after_a_normal_end_the_port_is_free_again() -> None:
     async def coordinate(node: Node) -> str:
         return "cake"
@@ -93,9 +99,21 @@ def test_after_the_device_raised_and_its_words_are_known() -> None:
         await node.receive(node.now() + 0.1)
         raise ZeroDivisionError("burnt")
 
-    reason, error = _run(_wait_for_loss, take_part)
-    assert reason == "failed: ZeroDivisionError: burnt"
+    ended, error = _run(_wait_long, take_part)
+    assert isinstance(ended, DeviceError)
+    assert str(ended) == "a: ZeroDivisionError: burnt"
+    assert 'raise ZeroDivisionError("burnt")' in ended.trace
     assert isinstance(error, ZeroDivisionError)
+
+
+def test_a_device_whose_own_input_is_bad_is_lost_and_the_run_goes_on() -> None:
+    async def take_part(node: Node, welcome: JoinAccepted) -> None:
+        await node.receive(node.now() + 0.1)
+        raise DataError("no such file")
+
+    reason, error = _run(_wait_for_loss, take_part)
+    assert reason == "failed: DataError: no such file"
+    assert isinstance(error, DataError)
 
 
 def test_after_either_was_cancelled_in_the_middle_of_work_and_transfers() -> None:

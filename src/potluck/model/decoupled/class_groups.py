@@ -3,28 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Literal, Protocol
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from potluck import seeds
 from potluck.errors import SettingError
+from potluck.model.decoupled import assembled_file
+from potluck.model.decoupled.balanced_sampling import expected_class_counts
 from potluck.model.decoupled.channel_attribution import pooled_features
 from potluck.model.decoupled.decouple import Variant, decouple
 from potluck.model.decoupled.group_calibration import Extent
+from potluck.model.decoupled.group_cut import CutRequest, choose_cut
+from potluck.model.decoupled.group_extractor import Batches, Counts, GroupExtractor
+from potluck.model.decoupled.group_plan import describe_groups
 from potluck.model.decoupled.grouped_network import GroupedNetwork
-from potluck.model.decoupled.sequential_layers import trace_sequential, trunk_length
-from potluck.model.layer_chain import LayerChain
+from potluck.model.decoupled.sequential_layers import layer_costs, trace_sequential, trunk_length
+from potluck.model.layer_chain import LayerChain, trace_layers
+from potluck.model.submodel_context import (
+    ClassBalance,
+    Indices,
+    LabelledSamples,
+    SampleRules,
+    SubmodelContext,
+    SubmodelPlan,
+    TrainedModel,
+)
+from potluck.model.submodel_interface import SubmodelExtractor
 from potluck.model.submodels.submodel_parts import Submodel
+from potluck.model.submodels.width_extractor import training_batches
 from potluck.planning.groups import Groups, assign_groups, check_groups, even_groups, similar_groups
 
-__all__ = ["ClassGroups", "LabelledSamples"]
+__all__ = ["ClassGroups"]
 
 PATH = "rounds.submodel"
+FILE = "assembled.safetensors"  # in a run's folder
 _LOOKED_AT = 4096  # samples that tell which classes are alike, and which channels serve which
 _BATCH = 256
 
@@ -32,17 +50,6 @@ Negatives = Literal["own", "generated"]  # samples of other classes that the dev
 Count = Annotated[int, msgspec.Meta(ge=1)]
 Seen = Callable[[Tensor], Tensor]
 Depth = Annotated[int, msgspec.Meta(ge=0)]
-
-
-class LabelledSamples(Protocol):
-    """Samples that can be asked for by index, and their labels."""
-
-    @property
-    def labels(self) -> npt.NDArray[np.int64]: ...
-
-    def __len__(self) -> int: ...
-
-    def batch(self, indices: npt.NDArray[np.int64]) -> tuple[Tensor, Tensor]: ...
 
 
 class ClassGroups(Submodel, frozen=True, kw_only=True, tag="class-groups"):
@@ -120,6 +127,146 @@ class ClassGroups(Submodel, frozen=True, kw_only=True, tag="class-groups"):
         if self.alike and samples is not None:
             return similar_groups(_class_means(samples, classes, seen), self.groups, seeds.child_seed(seed, "alike"))
         return even_groups(classes, self.groups)
+
+    # --- hooks of Submodel -----------------------------------------------------------------------------------------
+
+    def untrained_warning(self) -> str | None:
+        if self.trunk != "frozen" and self.variant != "attributed":
+            return None
+        key, what = ("trunk", "a frozen trunk") if self.trunk == "frozen" else ("variant", "attribution")
+        return f"{PATH}.{key}: {what} is meant for a trained network"
+
+    def resolve(self, context: SubmodelContext, chain: LayerChain) -> ClassGroups:
+        part = self
+        if not self.is_resolved:
+            steps = trace_sequential(chain.module, chain.shape)
+            choice = choose_cut(context, self._cut_request(), layer_costs(steps), steps[-1].outputs, PATH)
+            part = self.resolve_cut(choice.depth, choice.groups)
+        if context.samples is not None and context.pretrained and part.alike:
+            part = part.group_by_features(chain, context.samples, context.seed)
+        return part
+
+    def adapt_model(self, context: SubmodelContext, chain: LayerChain) -> LayerChain:
+        if context.loss not in (None, "cross-entropy"):
+            raise SettingError("task.loss", "class groups are for classes; use 'cross-entropy'")
+        if context.streaming:
+            raise SettingError("stream", "class groups need data that is there from the start; leave this table out")
+        grouped = self.build_grouped(chain, context.samples, context.seed)
+        return trace_layers(grouped, chain.shape, dtype=chain.dtype)
+
+    def sample_rules(self, context: SubmodelContext, chain: LayerChain) -> SampleRules:
+        groups = _grouped_network(chain).spec.groups
+        held = self.groups_by_device(context.device_names, len(groups))
+        return SampleRules(groups, held, self._held_out_indices(context))
+
+    def build_extractor(self, context: SubmodelContext, model: TrainedModel) -> GroupExtractor:
+        grouped = _grouped_network(model.chain)
+        held = self.groups_by_device(context.device_names, len(grouped.spec.groups))
+        if context.samples is None or model.shards is None:
+            return GroupExtractor(model.chain, model.layout, held)
+        counts: dict[str, Counts] = {}
+        trainable: dict[str, tuple[int, ...]] = {}
+        for device, wanted in held.items():
+            labels = context.samples.labels[model.shards[device]]
+            trainable[device] = self._trainable_groups(grouped, device, wanted, set(np.unique(labels).tolist()))
+            counts[device] = self._class_counts(grouped, trainable[device], labels)
+        batches = self._calibration_batches(context)
+        return GroupExtractor(model.chain, model.layout, trainable, counts, batches, self.extent)
+
+    def class_balance(self, extractor: SubmodelExtractor | None, device: str) -> ClassBalance:
+        assert isinstance(extractor, GroupExtractor)
+        return ClassBalance(extractor.device_classes(device), self.negatives)
+
+    def device_labels(self, devices: Sequence[str]) -> Mapping[str, str]:
+        if self.groups == "auto":
+            return {}
+        (count,) = self.group_counts()
+        held = self.groups_by_device(devices, count)
+        return {name: f"group{'s' * (len(own) > 1)} {', '.join(map(str, own))}" for name, own in held.items()}
+
+    def describe_plan(self, context: SubmodelContext, extractor: SubmodelExtractor | None) -> SubmodelPlan:
+        assert isinstance(extractor, GroupExtractor)
+        return describe_groups(context, self._cut_request(), extractor)
+
+    def save_model(
+        self, module: nn.Module, extractor: SubmodelExtractor | None, folder: Path | None
+    ) -> Mapping[str, Any]:
+        """Assemble the groups into one ordinary network; the summary says which of them no device trained."""
+        assert isinstance(module, GroupedNetwork)
+        assert isinstance(extractor, GroupExtractor)
+        extractor.calibrate_module(module)
+        if folder is not None:
+            assembled_file.save(module.assemble(), folder / FILE)
+        return {"untrained_groups": list(module.untrained_groups())}
+
+    # --- what the hooks need ---------------------------------------------------------------------------------------
+
+    def _cut_request(self) -> CutRequest:
+        depths = () if self.depth == "auto" else (self.depth,)
+        return CutRequest(self.trunk == "frozen", self.held, self.group_counts(), depths)
+
+    def _trainable_groups(
+        self, grouped: GroupedNetwork, device: str, wanted: tuple[int, ...], present: set[int]
+    ) -> tuple[int, ...]:
+        """The groups that a device's classes can train; a SettingError if there is none."""
+        groups, all_classes = grouped.spec.groups, grouped.spec.class_count
+        trainable = []
+        for group in wanted:
+            own = groups[group]
+            has_others = self.negatives == "generated" or len(own) == all_classes or not present <= set(own)
+            if has_others and not present.isdisjoint(own):
+                trainable.append(group)
+        if not trainable:
+            own_classes = {label for group in wanted for label in groups[group]}
+            raise SettingError(f"{PATH}.held.{device}", _untrainable_reason(device, own_classes, present))
+        return tuple(trainable)
+
+    def _class_counts(self, grouped: GroupedNetwork, groups: tuple[int, ...], labels: Indices) -> Counts:
+        """How many samples of each class a device trains on in an epoch; generated ones form a class of their own."""
+        own = [label for group in groups for label in grouped.spec.groups[group]]
+        counts = expected_class_counts(labels, own)
+        if self.negatives != "generated":
+            return counts
+        own_counts = {label: counts[label] for label in own if label in counts}
+        return {**own_counts, grouped.spec.class_count: sum(own_counts.values())}
+
+    def _held_out_indices(self, context: SubmodelContext) -> Indices:
+        """The samples that calibrate and that no device trains on."""
+        total = 0 if context.samples is None else len(context.samples)
+        if not self.held_out:
+            return np.zeros(0, np.int64)
+        if 2 * self.calibration > total:
+            raise SettingError(
+                f"{PATH}.calibration",
+                f"{self.calibration} of {total} samples are too many to hold out of training; take at most half of"
+                " them, or train on them too: held_out = false",
+            )
+        order = seeds.child_generator(context.seed, "calibration").permutation(total)
+        return np.sort(order[: self.calibration])
+
+    def _calibration_batches(self, context: SubmodelContext) -> Callable[[], Batches] | None:
+        samples = context.samples
+        if not self.calibration or samples is None:
+            return None
+        held_out = self._held_out_indices(context)
+        if not len(held_out):
+            return lambda: training_batches(samples, 1, self.calibration)
+        return lambda: [samples.batch(held_out)]
+
+
+def _grouped_network(chain: LayerChain) -> GroupedNetwork:
+    assert isinstance(chain.module, GroupedNetwork)
+    return chain.module
+
+
+def _untrainable_reason(device: str, own: set[int], present: set[int]) -> str:
+    if present.isdisjoint(own):
+        return f"{device} has no sample of the classes {sorted(own)}; give it other groups, or split the data otherwise"
+    return (
+        f"{device} has samples of its own classes {sorted(own)} only, nothing to tell them from;"
+        " give it samples of others, as split = {kind = 'class-groups', rest = 1.0} does,"
+        " or let it make some up: negatives = 'generated'"
+    )
 
 
 def _spread_batches(samples: LabelledSamples) -> list[tuple[Tensor, Tensor]]:

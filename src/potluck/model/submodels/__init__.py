@@ -3,8 +3,9 @@
 from potluck.model.submodels.narrow_replica import NarrowReplica, NarrowReplicaCache, build_small_model
 from potluck.model.submodels.norm_calibration import calibrate_norms
 from potluck.model.submodels.slimmable_model import ChannelSet, SlimmableModel, trace_slimmable
-from potluck.model.submodels.submodel_parts import RoundSubmodel, Submodel, WholeModel, WidthChoice, WidthSampler
+from potluck.model.submodels.submodel_parts import Submodel, WholeModel
 from potluck.model.submodels.submodel_selection import SubmodelSelection, Subsets
+from potluck.model.submodels.width_sampler import RoundSubmodel, WidthChoice, WidthSampler
 from potluck.model.submodels.width_workspace import WidthSubmodel, WidthWorkspace
 
 __all__ = [

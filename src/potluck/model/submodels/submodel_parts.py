@@ -19,63 +19,91 @@ what its trace has on average or at least.
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Annotated, ClassVar, Literal, NamedTuple
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 import numpy as np
+from torch import nn
 
-from potluck import seeds
 from potluck.errors import SettingError
-from potluck.model.model_replica import ModelReplica
+from potluck.model import weights_file
+from potluck.model.layer_chain import LayerChain, trace_layers
+from potluck.model.submodel_context import ClassBalance, SampleRules, SubmodelContext, SubmodelPlan, TrainedModel
+from potluck.model.submodel_interface import SubmodelExtractor
+from potluck.model.submodels.narrow_network import build_narrow_network, width_agnostic_graph
+from potluck.model.submodels.narrow_replica import build_small_model
 from potluck.model.submodels.slimmable_model import SlimmableModel
-from potluck.model.submodels.submodel_selection import SubmodelSelection, Subsets
-from potluck.model.submodels.unit_subsets import (
-    Chooser,
-    choose_subsets,
-    leading_units,
-    random_units,
-    rolling_units,
-    uniform_counts,
-)
-from potluck.model.submodels.width_workspace import WidthWorkspace
+from potluck.model.submodels.unit_subsets import Chooser, leading_units, random_units, rolling_units, uniform_counts
+from potluck.model.submodels.width_extractor import Capacity, build_width_extractor
+from potluck.model.submodels.width_sampler import Counts, WidthChoice, WidthSampler
 from potluck.planning.pareto_table import ParetoTable
 from potluck.settings import Part
 
-__all__ = ["Capacity", "RoundSubmodel", "Submodel", "WholeModel", "WidthChoice", "WidthSampler"]
+__all__ = ["Capacity", "Submodel", "WholeModel", "WidthSubmodelPart"]
 
 Share = Annotated[float, msgspec.Meta(gt=0.0, le=1.0)]
 STEPS = tuple(step / 20 for step in range(2, 21))
 WIDEST_GAP = 1.15  # between the costs of neighbours
-Counts = tuple[int, ...]
 Rates = Sequence[float]
-Capacity = Literal["nominal", "mean", "least"]
-
-
-class WidthChoice(NamedTuple):
-    """How much of the model: units of every set, and the cost (see above) as a share of the whole model's."""
-
-    counts: Counts
-    cost_fraction: float
-
-
-class RoundSubmodel(NamedTuple):
-    """The sub-model that a device holds in one round."""
-
-    choice: WidthChoice
-    subsets: Subsets
-    selection: SubmodelSelection
 
 
 class Submodel(Part, frozen=True, kw_only=True):
-    """Which part of the model? This base trains the whole of it."""
+    """Which part of the model? This base trains the whole of it.
+
+    The hooks are called in this order. Whatever a part does not override is as for the whole model.
+    """
 
     capacity: ClassVar[Capacity] = "nominal"
 
     scaled: bool = False  # scale by 1/(share kept), as dropout does
     static: bool = False  # batch norm without running statistics
+
+    # --- hooks: what a part asks of the model, the data, the plan and the end of a run --------------------------------
+
+    def untrained_warning(self) -> str | None:
+        """Why this part makes little sense for a newly initialised model, beginning with the key; None: it does."""
+        return None
+
+    def resolve(self, context: SubmodelContext, chain: LayerChain) -> Submodel:
+        """The same part with every `auto` replaced by a value; `chain` is the whole model."""
+        return self
+
+    def adapt_model(self, context: SubmodelContext, chain: LayerChain) -> LayerChain:
+        """The model that the coordinator holds: the whole one, a smaller one, or the whole one taken apart."""
+        return chain
+
+    def sample_rules(self, context: SubmodelContext, chain: LayerChain) -> SampleRules:
+        """What the split has to respect; `chain` is the adapted model. Not called where only time is modelled."""
+        return SampleRules()
+
+    def build_extractor(self, context: SubmodelContext, model: TrainedModel) -> SubmodelExtractor | None:
+        """What cuts sub-models out of the adapted model; None: every device trains all of it."""
+        return build_width_extractor(self, self.capacity, context, model) if self.static else None
+
+    def class_balance(self, extractor: SubmodelExtractor | None, device: str) -> ClassBalance | None:
+        """Which classes a device balances against others in its mini-batches; None: it takes samples as they come."""
+        return None
+
+    def device_labels(self, devices: Sequence[str]) -> Mapping[str, str]:
+        """What each device was given, in a few words for a table."""
+        return {}
+
+    def describe_plan(self, context: SubmodelContext, extractor: SubmodelExtractor | None) -> SubmodelPlan | None:
+        """What `potluck plan` shows beside the rounds."""
+        return None
+
+    def save_model(
+        self, module: nn.Module, extractor: SubmodelExtractor | None, folder: Path | None
+    ) -> Mapping[str, Any]:
+        """Write the trained model to the run's folder, if there is one; returns keys for the summary."""
+        if folder is not None:
+            weights_file.save_weights(module, folder / weights_file.FILE)
+        return {}
+
+    # --- width methods: which sizes there are, and when they are chosen ---------------------------------------------
 
     def candidate_counts(self, width: SlimmableModel) -> Sequence[Counts]:
         """The sizes to choose from."""
@@ -100,9 +128,9 @@ class Submodel(Part, frozen=True, kw_only=True):
         """Is the mean of a number over those updates only that changed it?"""
         return False
 
-    def choose_width(self, carver: WidthSampler, budget: float, rng: np.random.Generator) -> WidthChoice:
+    def choose_width(self, sampler: WidthSampler, budget: float, rng: np.random.Generator) -> WidthChoice:
         """How much to train in the next mini-batch, `budget` being a share of what the whole model costs."""
-        return carver.affordable_choice(budget)
+        return sampler.affordable_choice(budget)
 
     def unit_chooser(self, round: int, rng: np.random.Generator) -> Chooser:
         """Which units."""
@@ -116,7 +144,14 @@ class WholeModel(Submodel, frozen=True, kw_only=True, tag="whole"):
     """Everything, always."""
 
 
-class FilterDropout(Submodel, frozen=True, kw_only=True, tag="filter-dropout"):
+class WidthSubmodelPart(Submodel, frozen=True, kw_only=True):
+    """Fewer units of every channel set: a subclass says which sizes there are and which units are kept."""
+
+    def build_extractor(self, context: SubmodelContext, model: TrainedModel) -> SubmodelExtractor | None:
+        return build_width_extractor(self, self.capacity, context, model)
+
+
+class FilterDropout(WidthSubmodelPart, frozen=True, kw_only=True, tag="filter-dropout"):
     """DISTREAL: before each mini-batch the entry of an explored table that the device can afford."""
 
     table: ParetoTable | None = None  # in a job, the file that `potluck explore` wrote; without, one rate for all sets
@@ -187,7 +222,7 @@ def _mixture_fraction(counts: Counts, low: Counts, high: Counts) -> float:
     return min(1.0, max(far, default=0.0))
 
 
-class UniformDropout(Submodel, frozen=True, kw_only=True, tag="uniform-dropout"):
+class UniformDropout(WidthSubmodelPart, frozen=True, kw_only=True, tag="uniform-dropout"):
     """The same with one rate for all sets, so that no table is needed."""
 
     scaled: bool = True
@@ -197,7 +232,7 @@ class UniformDropout(Submodel, frozen=True, kw_only=True, tag="uniform-dropout")
         return [uniform_counts(width, kept, self.grid) for kept in STEPS]
 
 
-class _PerRoundSubmodel(Submodel, frozen=True, kw_only=True):
+class _PerRoundSubmodel(WidthSubmodelPart, frozen=True, kw_only=True):
     capacity: Capacity = "mean"  # type: ignore[misc]
     levels: tuple[Share, ...] = STEPS
 
@@ -244,8 +279,8 @@ class Fjord(_PerRoundSubmodel, frozen=True, kw_only=True, tag="fjord"):
     def chooses_per_batch(self) -> bool:
         return True
 
-    def choose_width(self, carver: WidthSampler, budget: float, rng: np.random.Generator) -> WidthChoice:
-        return carver.choices[int(rng.integers(carver.affordable_index(budget) + 1))]
+    def choose_width(self, sampler: WidthSampler, budget: float, rng: np.random.Generator) -> WidthChoice:
+        return sampler.choices[int(rng.integers(sampler.affordable_index(budget) + 1))]
 
     def unit_chooser(self, round: int, rng: np.random.Generator) -> Chooser:
         return leading_units
@@ -261,45 +296,11 @@ class SmallModel(Submodel, frozen=True, kw_only=True, tag="small"):
         grid = [uniform_counts(width, kept / 100) for kept in range(1, 101)]
         return [grid[0], *(counts for counts in grid if width.macs_fraction(counts) <= self.share)][-1]
 
-
-class WidthSampler:
-    """A submodel part at work on one model."""
-
-    def __init__(self, part: Submodel, width: SlimmableModel, seed: int) -> None:
-        self.part = part
-        self.slimmable = width
-        self._seed = seed
-        self.choices = sorted(dict.fromkeys(part.candidate_choices(width)), key=lambda step: step.cost_fraction)
-        self._cost_fractions = [step.cost_fraction for step in self.choices]
-
-    def affordable_index(self, budget: float) -> int:
-        """The largest step within a budget (a share of what the whole model costs), else the smallest."""
-        return max(bisect_right(self._cost_fractions, budget) - 1, 0)
-
-    def affordable_choice(self, budget: float) -> WidthChoice:
-        return self.choices[self.affordable_index(budget)]
-
-    def submodel_for_round(self, device: str, round: int, capacity: float) -> RoundSubmodel | None:
-        """What a device of this capacity is sent; None is everything. Coordinator and device get the same answer."""
-        choice = self.affordable_choice(capacity)
-        if not self.part.chooses_per_round or choice.counts == self.slimmable.full_counts:
-            return None
-        rng = seeds.child_generator(self._seed, "submodel", round, device)
-        kept = choose_subsets(self.slimmable, choice.counts, self.part.unit_chooser(round, rng))
-        return RoundSubmodel(choice, kept, self.slimmable.select_units(kept))
-
-    def choose_width(self, budget: float, rng: np.random.Generator, capacity: float = 1.0) -> WidthChoice:
-        """How much to train in the next mini-batch; where the round fixes it, `budget` counts for nothing."""
-        return self.part.choose_width(self, capacity if self.part.chooses_per_round else budget, rng)
-
-    def choose_units(
-        self, choice: WidthChoice, rng: np.random.Generator, pulled: RoundSubmodel | None = None
-    ) -> Subsets:
-        """Which units to train in this mini-batch; within the pulled sub-model where there is one."""
-        if pulled is not None and pulled.choice == choice:
-            return pulled.subsets
-        return choose_subsets(self.slimmable, choice.counts, self.part.unit_chooser(0, rng))
-
-    def create_workspace(self, replica: ModelReplica) -> WidthWorkspace:
-        """Where a thread trains sub-models of its replica."""
-        return WidthWorkspace(self.slimmable, replica, scaled=self.part.scaled, static=self.part.static)
+    def adapt_model(self, context: SubmodelContext, chain: LayerChain) -> LayerChain:
+        width = SlimmableModel(chain)
+        counts = self.largest_counts(width)
+        if any(param.is_meta for param in chain.module.parameters()):
+            return trace_layers(
+                build_narrow_network(width, width_agnostic_graph(width), counts), chain.shape, dtype=chain.dtype
+            )
+        return trace_layers(build_small_model(width, counts), chain.shape, dtype=chain.dtype)

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from functools import lru_cache
+from itertools import islice
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from potluck.fleet import Trace
 from potluck.model.layer_chain import trace_layers
 from potluck.model.model_replica import Loss, ModelReplica
 from potluck.model.model_state import WeightLayout
+from potluck.model.submodel_context import SubmodelContext, TrainedModel
 from potluck.model.submodel_interface import ExtractedSubmodel, SubmodelChoice, SubmodelSpec, TurnKey
 from potluck.model.submodels.narrow_network import build_narrow_network, width_agnostic_graph
 from potluck.model.submodels.norm_calibration import calibrate_norms
 from potluck.model.submodels.slimmable_model import SlimmableModel
-from potluck.model.submodels.submodel_parts import RoundSubmodel, WidthSampler
-from potluck.model.submodels.submodel_parts import WidthChoice as Size
+from potluck.model.submodels.width_sampler import RoundSubmodel, WidthChoice, WidthRule, WidthSampler
 from potluck.model.submodels.width_workspace import WidthWorkspace
 
-__all__ = ["WidthExtractor", "training_batches"]
+__all__ = ["Capacity", "WidthExtractor", "build_width_extractor", "expected_speed_fraction", "training_batches"]
+
+TRACE_INTERVALS = 2000  # of a trace without an end, from which its mean is taken
+Capacity = Literal["nominal", "mean", "least"]  # the speed of a device by which a size is chosen ahead of time
 
 Batch = tuple[Tensor, Tensor]
 
@@ -69,7 +76,7 @@ class WidthExtractor:
         if choice is None:
             size = self._sampler.affordable_choice(self._capacity(turn.device)) if pulled is None else pulled.choice
         else:
-            assert isinstance(choice, Size)
+            assert isinstance(choice, WidthChoice)
             size = choice
         return replica.workspace.extract_submodel(self._sampler.choose_units(size, draws, pulled))
 
@@ -97,6 +104,35 @@ class WidthExtractor:
         layers = [(layer.parameters, layer.buffers) for layer in width.chain.layers]
         chain = trace_layers(module, width.chain.shape, dtype=width.chain.dtype)
         return WeightLayout.of_module(module, layers), tuple(float(layer.macs) for layer in chain.layers)
+
+
+def build_width_extractor(
+    rule: WidthRule, capacity: Capacity, context: SubmodelContext, model: TrainedModel
+) -> WidthExtractor:
+    """The extractor of a width method for one model and one fleet."""
+    speeds, samples = {device.name: device.speed for device in context.devices}, context.samples
+
+    def expected_capacity(device: str) -> float:
+        return model.affordable_fraction(device) * expected_speed_fraction(speeds[device], capacity)
+
+    sampler = WidthSampler(rule, SlimmableModel(model.chain), context.seed)
+    return WidthExtractor(
+        sampler, model.layout, expected_capacity, lambda: () if samples is None else training_batches(samples)
+    )
+
+
+@lru_cache(maxsize=1024)
+def expected_speed_fraction(speed: Trace, capacity: Capacity) -> float:
+    """The fraction of its nominal speed that a device is expected to have when a size is chosen ahead of time."""
+    if capacity == "nominal":
+        return 1.0
+    start, total, least = 0.0, 0.0, math.inf
+    for until, level in islice(speed.level_intervals(np.random.default_rng(0)), TRACE_INTERVALS):
+        least = min(least, level)
+        if until == math.inf:  # the last level holds for ever, so it is the mean
+            return level if capacity == "mean" else least
+        total, start = total + level * (until - start), until
+    return total / start if capacity == "mean" else least
 
 
 def training_batches(samples: object, count: int = 8, size: int = 128) -> Iterable[Batch]:

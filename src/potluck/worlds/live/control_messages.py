@@ -96,6 +96,7 @@ class JournalBatch(ControlMessage, frozen=True):
 class LeaveNotice(ControlMessage, frozen=True):
     reason: str
     failed: bool = False  # an error ended it, not an order
+    trace: Annotated[str, msgspec.Meta(max_length=8_000)] = ""  # of code that every device runs; it ends the run
 
 
 class ExpelNotice(ControlMessage, frozen=True):

@@ -22,6 +22,7 @@ from potluck.fleet import Fleet
 from potluck.journal import Journal
 from potluck.loops.messages import Joined, Lost, Stop
 from potluck.loops.node import COORDINATOR, Envelope, Node
+from potluck.worlds.device_error import DeviceError
 from potluck.worlds.live import key_expressions, membership
 from potluck.worlds.live.admission_server import AdmissionServer, Doorkeeper, serve_clock
 from potluck.worlds.live.compute_speed import MeasuredSpeed
@@ -103,7 +104,7 @@ async def run_coordinator(
         await hosting.open()
         await hosting.wait_for_devices(set(muster), muster_s, hurry)
         hosting.start_run()
-        result = await coordinate(hosting.node_runtime.node)
+        result = await hosting.lead_run(coordinate)
         reason = "the run is over"
         return result
     finally:
@@ -142,6 +143,8 @@ class _CoordinatorRuntime(PeerDirectory):
         self._rules = MembershipRules(lease=card.lease)
         self._changed = asyncio.Event()
         self._closing_reason = ""
+        self._device_error: DeviceError | None = None
+        self._leading: asyncio.Future[Any] | None = None
         self._loop = asyncio.get_running_loop()
         self._tasks: list[asyncio.Task[None]] = []
         who = NodeIdentity(
@@ -179,18 +182,40 @@ class _CoordinatorRuntime(PeerDirectory):
     async def wait_for_devices(self, wanted: set[str], seconds: float, hurry: Callable[[], bool]) -> None:
         """Wait for the fleet."""
         until = time.monotonic() + seconds
-        while not (wanted <= self._membership.ready_devices().keys() or hurry() or time.monotonic() >= until):
+        while not (
+            wanted <= self._membership.ready_devices().keys()
+            or hurry()
+            or self._device_error is not None
+            or time.monotonic() >= until
+        ):
             self._changed.clear()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), min(_LOOK_EVERY_S, max(until - time.monotonic(), 0.0)))
         missing = wanted - self._membership.ready_devices().keys()
-        if missing and not hurry():
+        if missing and not hurry() and self._device_error is None:
             _log.warning("the run begins without %s: not here after %g s", ", ".join(sorted(missing)), seconds)
 
     def start_run(self) -> None:
         zero = self._clock.start_now()
         for name, life in self._membership.ready_devices().items():
             self.node_runtime.mailbox.send_control(name, RunStarted(zero), life)
+
+    async def lead_run(self, coordinate: Callable[[Node], Coroutine[Any, Any, T]]) -> T:
+        """Run the coordinator's loop; raises DeviceError as soon as code that all devices run has failed on one."""
+        if self._device_error is None:
+            self._leading = asyncio.ensure_future(coordinate(self.node_runtime.node))
+            try:
+                return await self._leading
+            except asyncio.CancelledError:
+                if self._device_error is None:
+                    raise
+        raise self._device_error
+
+    def _fail_run(self, error: DeviceError) -> None:
+        self._device_error = self._device_error or error
+        self._changed.set()
+        if self._leading is not None:
+            self._leading.cancel()
 
     async def close(self, reason: str) -> None:
         """Tell everybody, wait a moment for their goodbyes, and leave."""
@@ -267,8 +292,11 @@ class _CoordinatorRuntime(PeerDirectory):
         match note:
             case DeviceHeartbeat(ready=True):
                 self._apply_event(DeviceReady(sender, life))
-            case LeaveNotice(reason=reason, failed=failed):
+            case LeaveNotice(reason=reason, failed=failed, trace=trace):
+                is_current = self._membership.incarnation_of(sender) == life
                 self._apply_event(DeviceLeft(sender, life, reason, failed))
+                if trace and is_current:
+                    self._fail_run(DeviceError(sender, reason.removeprefix("failed: "), trace))
             case JournalBatch(records=records):
                 for record in records:
                     if is_valid_record(record, sender):

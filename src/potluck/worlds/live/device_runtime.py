@@ -10,6 +10,7 @@ import contextlib
 import logging
 import secrets
 import time
+import traceback
 from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ import zenoh
 from zenoh.handlers import Callback
 
 from potluck import seeds
+from potluck.errors import UserError
 from potluck.fleet import Fleet, device_speed
 from potluck.loops.node import COORDINATOR, Node
 from potluck.worlds.live import key_expressions
@@ -48,6 +50,7 @@ TakePart = Callable[[Node, JoinAccepted], Coroutine[Any, Any, None]]
 FleetOf = Callable[[JoinAccepted], Fleet]
 
 _FAREWELL_S = 0.25  # until a loop that was told to stop is broken off
+_MAX_TRACE = 8_000  # characters of a traceback that are sent
 
 _log = logging.getLogger("potluck")
 
@@ -172,20 +175,21 @@ class _DeviceRuntime(PeerDirectory):
         """Take part until the run is over or the coordinator is lost; then leave nothing behind."""
         part = asyncio.create_task(take_part(self.node_runtime.node, self._accepted))
         watch = asyncio.create_task(self._watch_lease())
-        goodbye, failed = "broken off", False
+        goodbye, failed, trace = "broken off", False, ""
         try:
             end = await self._wait_for_end(part)
             goodbye = end.reason
             return end
         except Exception as error:
             goodbye, failed = f"failed: {type(error).__name__}: {error}", True
+            trace = "" if _is_device_fault(error) else "".join(traceback.format_exception(error))[-_MAX_TRACE:]
             raise
         finally:
             watch.cancel()
             part.cancel()
             await asyncio.gather(watch, part, return_exceptions=True)
             self._journal_forwarder.flush()
-            self.node_runtime.mailbox.send_control(COORDINATOR, LeaveNotice(goodbye[:1000], failed))
+            self.node_runtime.mailbox.send_control(COORDINATOR, LeaveNotice(goodbye[:1000], failed, trace))
             await self.node_runtime.close()
 
     async def _wait_for_end(self, part: asyncio.Task[None]) -> _IncarnationEnd:
@@ -257,3 +261,8 @@ class _DeviceRuntime(PeerDirectory):
         seed = self._accepted.seed
         pieces = device_speed(fleet, device, lambda name: seeds.child_generator(seed, "fleet", name))
         return ModelledSpeed(SpeedCurve(pieces), self._clock.now)
+
+
+def _is_device_fault(error: Exception) -> bool:
+    """Whether an error is about this device (its input, files or memory) rather than about code that all of them run."""
+    return isinstance(error, UserError | OSError | MemoryError) or "allocate memory" in str(error)

@@ -23,23 +23,16 @@ from potluck.fleet import Device, Fleet, FleetChange, device_speed, fleet_change
 from potluck.journal import Instant, Journal
 from potluck.loops.messages import Joined, Lost, Message
 from potluck.loops.node import COORDINATOR, Envelope, Node
+from potluck.worlds.device_error import DeviceError
 from potluck.worlds.simulated.compute_pool import ComputePool
 from potluck.worlds.simulated.simulated_machine import SimulatedMachine, SimulatedSendFuture
 from potluck.worlds.simulated.simulated_network import SimulatedChannel, SimulatedNetwork
 from potluck.worlds.simulated.simulated_node import SimulatedNode
 from potluck.worlds.simulated.speed_curve import SpeedCurve
 
-__all__ = ["DeviceError", "SimulatedWorld"]
+__all__ = ["SimulatedWorld"]
 
 Main = Callable[[Node], Coroutine[Any, Any, Any]]
-
-
-class DeviceError(Exception):
-    """The code that a device runs (a model, a loss, a data set) raised."""
-
-    def __init__(self, device: str, cause: BaseException) -> None:
-        self.cause = cause
-        super().__init__(f"{device}: {type(cause).__name__}: {cause}")
 
 
 class SimulatedWorld:
@@ -84,7 +77,7 @@ class SimulatedWorld:
             return await main
         except asyncio.CancelledError:
             if self._error is not None:
-                raise self._error from self._error.cause
+                raise self._error from None
             raise
 
     # --- what happens to the fleet ---------------------------------------------------------------------------------
@@ -149,7 +142,7 @@ class SimulatedWorld:
         """A device's code that raises ends the run, and its words are shown: the same would happen on every device."""
         error = None if task.cancelled() else task.exception()
         if error is not None and self._error is None:
-            self._error = DeviceError(device, error)
+            self._error = DeviceError.from_exception(device, error)
             assert self._coordinator.node is not None
             self._coordinator.node.cancel_main()
 

@@ -1,0 +1,125 @@
+"""What a turn costs each device, how much of the model it can afford, and how long it is expected to take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from potluck.data.streams.stream_feed import StreamFeed
+from potluck.fleet import Device
+from potluck.loops.backends import TurnIdentity
+from potluck.loops.device_costs import DeviceCosts
+from potluck.loops.parts.stream_batching import StreamThroughput, max_turn_samples, turn_samples
+from potluck.loops.settings import Rounds
+from potluck.model.codecs import Codec
+from potluck.model.model_state import WeightLayout
+from potluck.model.submodel_interface import SubmodelExtractor, SubmodelSpec
+
+__all__ = ["DeviceSamples", "FeedFactory", "Shards", "TurnSizing", "push_bytes"]
+
+FeedFactory = Callable[[str], StreamFeed]
+Shards = Mapping[str, npt.NDArray[np.int64]]
+
+_OWN_SAMPLES = 1_000_000  # that a device may have beside those that the coordinator knows of
+
+
+def push_bytes(layout: WeightLayout, codec: Codec) -> list[int]:
+    """What an update of each layer takes on the wire: parameters as the codec encodes them, buffers as they are."""
+    sizes = []
+    for layer in range(layout.layer_count):
+        params, buffers = layout.layer_slices(layer, layer)
+        buffer_bytes = (buffers.stop - buffers.start) * layout.itemsize
+        sizes.append(codec.encoded_bytes(params.stop - params.start, layout.itemsize) + buffer_bytes)
+    return sizes
+
+
+class DeviceSamples(NamedTuple):
+    """What each device has to train on: a shard, and where data streams in, a stream that replays it."""
+
+    shards: Shards = {}
+    feeds: FeedFactory | None = None
+
+
+class TurnSizing:
+    """The figures of one job's turns, by the nominal speeds and links of its fleet."""
+
+    def __init__(
+        self,
+        rounds: Rounds,
+        devices: Sequence[Device],
+        whole: DeviceCosts,
+        extractor: SubmodelExtractor | None = None,
+        model_fraction: float | None = None,
+        samples: DeviceSamples = DeviceSamples(),
+    ) -> None:
+        self._rounds = rounds
+        self._devices = {device.name: device for device in devices}
+        self._whole = whole
+        self._extractor = extractor
+        self._model_fraction = model_fraction  # the trained model's MACs, where it is not the whole one
+        self._fastest = max(float(device.flops) for device in devices)
+        self._whole_on = lru_cache(maxsize=4096)(whole.with_speed)
+        self._shards, self._feeds = samples
+        self._expected_turn_s: dict[str, float] = {}
+
+    def whole_model_costs(self, device: str) -> DeviceCosts:
+        """Of the whole model, on a device."""
+        return self._whole_on(float(self._devices[device].flops))
+
+    def affordable_fraction(self, device: str) -> float:
+        """The fraction of a whole step that fits into a mini-batch's slot, at nominal speed."""
+        size, slot = self._rounds.batching.batch_size_for(2**40), self._rounds.slot
+        slot_s = float(slot) if slot is not None else self._whole_on(self._fastest).step_s(size)
+        return slot_s / self.whole_model_costs(device).step_s(size)
+
+    def turn_costs(self, turn: TurnIdentity) -> DeviceCosts:
+        """Of what is pulled, trained and pushed in a turn; mini-batches that choose less pay a fraction of it."""
+        spec = None if self._extractor is None else self._extractor.select_submodel(turn)
+        if spec is None:
+            return self.whole_model_costs(turn.device)
+        return self._submodel_costs(spec).with_speed(float(self._devices[turn.device].flops))
+
+    def macs_fraction(self, turn: TurnIdentity) -> float | None:
+        """The fraction of the whole model's MACs that a turn trains; None: all, or each mini-batch chooses."""
+        fraction = None if self._extractor is None else self._extractor.cost_fraction(turn)
+        return self._model_fraction if fraction is None else fraction
+
+    def expected_turn_s(self, device: str) -> float:
+        """About how many seconds a device takes for a turn, by its nominal figures."""
+        if device not in self._expected_turn_s:
+            link = self._devices[device].link
+            bytes_s = sum(self._whole.pull_bytes) / link.down + sum(self._whole.push_bytes) / link.up
+            step_s = self.whole_model_costs(device).step_s(self._turn_samples(device))
+            self._expected_turn_s[device] = float(step_s + bytes_s + 4 * link.latency)
+        return self._expected_turn_s[device]
+
+    def max_turn_samples(self, device: str) -> int:
+        """How many samples a device can train on in a turn, beside gifts; no update may count for more."""
+        batching = self._rounds.batching
+        if self._feeds is not None:
+            return max_turn_samples(batching)
+        held = max(2 * len(self._shards[device]), _OWN_SAMPLES)  # generated negatives double the shard
+        passes = self._rounds.local.batches_per_turn(batching.batches_per_epoch(held)) or 1
+        return passes * (batching.batch_size_for(held) + 1)  # a single left-over sample joins the mini-batch before
+
+    def _turn_samples(self, device: str) -> int:
+        batching = self._rounds.batching
+        if self._feeds is not None:
+            return turn_samples(batching, StreamThroughput(self._feeds(device).rate_at(0.0)))
+        held = len(self._shards[device])
+        passes = self._rounds.local.batches_per_turn(batching.batches_per_epoch(held))
+        return sum(batching.turn_batch_sizes(held, passes))
+
+    def _submodel_costs(self, spec: SubmodelSpec) -> DeviceCosts:
+        forward = [2.0 * macs for macs in spec.macs]
+        if self._extractor is not None and self._extractor.chooses_per_batch:
+            forward = list(self._whole.forward_flop)  # a mini-batch's choice is a fraction of the whole model
+        layout = spec.layout
+        pull = [layout.segment_bytes(layer, layer) for layer in range(layout.layer_count)]
+        trained = [bound > 0 for bound in layout.param_bounds[1:]]  # no gradients flow into frozen first layers
+        backward = [2 * flop * has_gradient for flop, has_gradient in zip(forward, trained, strict=True)]
+        return DeviceCosts(forward, backward, pull, push_bytes(layout, self._rounds.codec))

@@ -1,0 +1,129 @@
+"""The class groups' share of `potluck plan`: what each cut costs a device, what each can afford, who trains what."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from potluck.model.decoupled.group_cut import AffordableCut, CutRequest, affordable_cuts, mini_batch_slot_s
+from potluck.model.decoupled.group_extractor import GroupExtractor
+from potluck.model.submodel_context import PlanTable, SubmodelContext, SubmodelPlan
+from potluck.planning.groups import GroupChoice, full_model_cost, group_choices, group_cost, max_trunk_depth
+from potluck.units import format_seconds
+
+__all__ = ["describe_groups"]
+
+_MAX_COLUMNS = 10  # numbers of groups
+_USUAL_COUNTS = (2, 3, 4, 5, 8, 10, 20, 50, 100)
+
+
+def describe_groups(context: SubmodelContext, request: CutRequest, extractor: GroupExtractor) -> SubmodelPlan:
+    """All cuts and their costs, the cut that each kind of device can afford, and the devices of each group."""
+    grouped = extractor.grouped
+    slot_s = mini_batch_slot_s(context, grouped.layers)
+    affordable = affordable_cuts(context, request, grouped.layers, grouped.spec.class_count)
+    devices_by_groups: dict[tuple[int, ...], list[str]] = {}
+    for device, groups in extractor.device_groups.items():
+        devices_by_groups.setdefault(groups, []).append(device)
+    held = [
+        {"groups": groups, "devices": devices, **_training_cost(extractor, groups)}
+        for groups, devices in devices_by_groups.items()
+    ]
+    rows = _cut_rows(extractor)
+    data = {
+        "cuts": [_cut_to_json(extractor, choice) for row in rows for choice in row if choice is not None],
+        "picks": [_affordable_to_json(extractor, cut) for cut in affordable],
+        "slot_s": slot_s,
+        "job": {"depth": grouped.spec.depth, "groups": len(grouped.spec.groups)},
+        "held": held,
+    }
+    lines = [
+        f"group {', '.join(map(str, entry['groups']))}: {', '.join(entry['devices'])},"
+        f" {entry['times']:.3g} times fewer MACs"
+        for entry in held
+    ]
+    tables = [_cuts_table(extractor, rows), _affordable_table(extractor, affordable, slot_s, context.slot_s is None)]
+    return SubmodelPlan({"class_groups": data}, tables, lines)
+
+
+def _cuts_table(extractor: GroupExtractor, rows: Sequence[Sequence[GroupChoice | None]]) -> PlanTable:
+    return PlanTable(
+        "times fewer MACs of a training step for a device with one group, by how the network is cut",
+        ["shared layers", *(f"{count} groups" for count in _group_counts(extractor))],
+        [
+            [str(depth), *("-" if choice is None else _cut_cell(extractor, choice) for choice in row)]
+            for depth, row in enumerate(rows)
+        ],
+    )
+
+
+def _affordable_table(
+    extractor: GroupExtractor, cuts: Sequence[AffordableCut], slot_s: float, by_fastest: bool
+) -> PlanTable:
+    source = "the fastest one's whole step, or set `rounds.slot`" if by_fastest else "rounds.slot"
+    return PlanTable(
+        "the cut that keeps most of the network within what a device computes in a mini-batch's slot of"
+        f" {format_seconds(slot_s)} ({source})",
+        ["device", "affords", "shared layers", "groups", "fewer MACs", "network kept"],
+        [
+            [_device_label(cut.devices), f"{100 * cut.step_fraction:.3g} %", *_choice_cells(extractor, cut.choice)]
+            for cut in cuts
+        ],
+    )
+
+
+def _device_label(devices: Sequence[str]) -> str:
+    first, *others = devices
+    return f"{first} and {len(others)} alike" if others else first
+
+
+def _cut_cell(extractor: GroupExtractor, choice: GroupChoice) -> str:
+    spec = extractor.grouped.spec
+    mark = " (this job)" if (choice.depth, choice.groups) == (spec.depth, len(spec.groups)) else ""
+    return f"{_cost_reduction(extractor, choice):.3g}x{mark}"
+
+
+def _choice_cells(extractor: GroupExtractor, choice: GroupChoice | None) -> tuple[str, ...]:
+    if choice is None:
+        return ("none fits", "-", "-", "-")
+    return str(choice.depth), str(choice.groups), _cut_cell(extractor, choice), f"{100 * choice.kept_fraction:.1f} %"
+
+
+def _affordable_to_json(extractor: GroupExtractor, cut: AffordableCut) -> dict[str, Any]:
+    choice = None if cut.choice is None else _cut_to_json(extractor, cut.choice)
+    return {"devices": cut.devices, "budget": cut.step_fraction, "cut": choice}
+
+
+def _cut_to_json(extractor: GroupExtractor, choice: GroupChoice) -> dict[str, Any]:
+    times = _cost_reduction(extractor, choice)
+    return {"depth": choice.depth, "groups": choice.groups, "times": times, "kept": choice.kept_fraction}
+
+
+def _group_counts(extractor: GroupExtractor) -> list[int]:
+    """Numbers of groups to show: few, doubling, and the job's own."""
+    spec = extractor.grouped.spec
+    usual = [count for count in _USUAL_COUNTS if count <= spec.class_count]
+    return sorted({*usual, len(spec.groups)})[:_MAX_COLUMNS]
+
+
+def _cut_rows(extractor: GroupExtractor) -> list[list[GroupChoice | None]]:
+    """For each depth the choices with so many groups, None where there is none."""
+    counts, layers = _group_counts(extractor), extractor.grouped.layers
+    choices = {
+        (choice.depth, choice.groups): choice
+        for choice in group_choices(layers, extractor.grouped.spec.class_count, counts)
+    }
+    return [[choices.get((depth, count)) for count in counts] for depth in range(max_trunk_depth(layers) + 1)]
+
+
+def _cost_reduction(extractor: GroupExtractor, choice: GroupChoice) -> float:
+    grouped = extractor.grouped
+    macs = choice.cost.training_macs(frozen=grouped.frozen)
+    return full_model_cost(grouped.layers).training_macs(frozen=False) / macs
+
+
+def _training_cost(extractor: GroupExtractor, groups: tuple[int, ...]) -> dict[str, float]:
+    grouped = extractor.grouped
+    sizes = [len(classes) for classes in grouped.spec.groups]
+    macs = group_cost(grouped.layers, sizes, grouped.spec.depth, groups).training_macs(frozen=grouped.frozen)
+    return {"macs": macs, "times": full_model_cost(grouped.layers).training_macs(frozen=False) / macs}

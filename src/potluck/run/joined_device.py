@@ -1,0 +1,139 @@
+"""Makes this process a device of a live run: `join` connects to a coordinator and trains as it asks."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from potluck.errors import RunError
+from potluck.fleet import Fleet
+from potluck.job import Job, make
+from potluck.loops.messages import Gift
+from potluck.loops.node import Node
+from potluck.loops.pipeline import messages as pipeline
+from potluck.run.device_state import DeviceStates, SavedDeviceStates
+from potluck.run.live_addresses import coordinator_locator, device_identity, device_listen_locator
+from potluck.run.live_run import job_digest
+from potluck.run.prepared_job import PreparedJob, prepare_job
+from potluck.task import Task
+from potluck.worlds.live import wire_format
+from potluck.worlds.live.coordinator_discovery import find_coordinator
+from potluck.worlds.live.device_runtime import run_device
+from potluck.worlds.live.handshake_messages import JoinAccepted, JoinRequest
+from potluck.worlds.live.zenoh_session import Endpoint
+
+__all__ = ["JoinOptions", "JoinedDevice", "join"]
+
+wire_format.register_messages(Gift, *pipeline.KINDS)
+
+
+@dataclass(frozen=True)
+class JoinOptions:
+    """How a device takes part in a run."""
+
+    certs: Path | None = None  # this device's folder from `potluck certs issue`, for tls/ addresses
+    listen: str = ""  # HOST[:PORT] at which other devices reach this one directly
+    once: bool = True  # end with the run instead of waiting for the next one
+    threads: int = 0  # processor cores to compute on; 0: $OMP_NUM_THREADS, else all
+    throttle: float = 1.0  # the fraction of this machine's speed to use
+    memory_bytes: int = 0  # the limit that this process has set itself; 0: none
+    timeout_s: float = 60.0  # how long to look for a coordinator, with `once`
+    shared_memory: bool = False
+
+    @property
+    def thread_count(self) -> int:
+        """The threads asked for, those that the environment sets as PyTorch reads it, or all cores."""
+        from_environment = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+        return self.threads or (int(from_environment) if from_environment.isdecimal() else 0) or os.cpu_count() or 1
+
+
+def join(
+    address: str,
+    token: str = "",
+    *,
+    name: str = "",
+    task: Task | None = None,
+    data: Path | None = None,
+    options: JoinOptions = JoinOptions(),
+) -> str:
+    """Take part in the run of the coordinator at `address`, and say how it ended.
+
+    Without an address the coordinator is looked for on the local network. `name` is this device's name in the fleet,
+    by default its certificate's or the host's. `task` replaces the one that the job names, as on the coordinator.
+    """
+    identity = device_identity(address, options.certs, name)
+    own = (device_listen_locator(options.listen, identity),) if options.listen else ()
+    if address:
+        connect = coordinator_locator(address, identity.protocol)
+    else:
+        connect = find_coordinator(identity.protocol, options.timeout_s if options.once else None)
+    endpoint = Endpoint(
+        connect=(connect,), listen=own, direct=bool(own), tls=identity.tls, shared_memory=options.shared_memory
+    )
+    torch.set_num_threads(options.thread_count)
+    device, once = JoinedDevice(task, data), options.once
+    request = JoinRequest(
+        name=identity.name, token=token, threads=options.thread_count, memory_bytes=options.memory_bytes
+    )
+    return asyncio.run(
+        run_device(
+            endpoint,
+            hello=request,
+            take_part=device.train,
+            once=once,
+            patience_s=options.timeout_s,
+            throttle=options.throttle,
+            fleet_of=device.fleet_of,
+            knows=lambda: device.digest if once else "",
+        )
+    )
+
+
+class JoinedDevice:
+    """What a device has prepared for a job, for all its incarnations in that job's run."""
+
+    def __init__(self, task: Task | None = None, data: Path | None = None) -> None:
+        self._task = task
+        self._data = data
+        self.digest = ""  # of the job that is prepared
+        self._prepared: asyncio.Future[PreparedJob] | None = None
+
+    @staticmethod
+    def fleet_of(accepted: JoinAccepted) -> Fleet:
+        return _received_job(accepted).fleet
+
+    async def train(self, node: Node, accepted: JoinAccepted) -> None:
+        """Take part for one incarnation."""
+        prepared = await self._prepare(accepted)
+        if prepared.model_digest != accepted.model:
+            raise RunError(
+                f"{accepted.name} builds another model than the coordinator: its layers have other names or shapes;"
+                " install the same task code and the same version of potluck on both"
+            )
+        async with prepared.live_inputs(node):
+            await prepared.build_device_loop(node, DeviceStates(SavedDeviceStates(), {})).main()
+
+    async def _prepare(self, accepted: JoinAccepted) -> PreparedJob:
+        """Once for each job: an incarnation that ends meanwhile leaves the preparation to the next one."""
+        if self._prepared is None or self.digest != accepted.digest:
+            job = _received_job(accepted)
+            if job_digest(job) != accepted.digest:
+                raise RunError(
+                    "the job as received does not match its digest; install the coordinator's version of potluck"
+                )
+            if self._prepared is not None:
+                await asyncio.wait([self._prepared])  # two models must not be traced at once
+            self._prepared = asyncio.ensure_future(
+                asyncio.to_thread(prepare_job, job, self._task, self._data, load_weights=False)
+            )
+            self.digest = accepted.digest
+        return await asyncio.shield(self._prepared)
+
+
+def _received_job(accepted: JoinAccepted) -> Job:
+    return make(tomllib.loads(accepted.job))

@@ -1,0 +1,19 @@
+"""The error that ends a run, in either world, when code that a device runs raises: a model, a loss, a part."""
+
+from __future__ import annotations
+
+import traceback
+
+__all__ = ["DeviceError"]
+
+
+class DeviceError(Exception):
+    """Names the device and what was raised there; `trace` is the traceback on the device."""
+
+    def __init__(self, device: str, problem: str, trace: str) -> None:
+        self.trace = trace
+        super().__init__(f"{device}: {problem}")
+
+    @staticmethod
+    def from_exception(device: str, error: BaseException) -> DeviceError:
+        return DeviceError(device, f"{type(error).__name__}: {error}", "".join(traceback.format_exception(error)))
