@@ -98,7 +98,7 @@ def _resume_live_run(
     if ticket.is_alive:
         raise RunError(f"process {ticket.pid} still leads {run}; stop it first with `potluck stop {run}`")
     return resume_live_run(
-        RunStore.reopen_run(load_job(run / "job.toml", settings), run, watch, stopping),
+        RunStore.reopen_run(load_job(run / "job.toml", settings, resolved=True), run, watch, stopping),
         ticket,
         data,
         watch.show_joining,

@@ -81,7 +81,7 @@ def resume(
     folder = Path(folder)
     if not (folder / "job.toml").exists():
         raise RunError(f"{folder} is not the folder of a run: it has no job.toml")
-    job = load_job(folder / "job.toml", overrides)
+    job = load_job(folder / "job.toml", overrides, resolved=True)
     setup = build_setup(job, task, data, elsewhere=True)
     return _execute_run(setup, RunStore.reopen_run(job, folder, watch, stopping), threads)
 

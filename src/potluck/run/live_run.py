@@ -218,4 +218,4 @@ class _JoinedDevice:
 
 
 def _received_job(welcome: JoinAccepted) -> Job:
-    return make(tomllib.loads(welcome.job))
+    return make(tomllib.loads(welcome.job), resolved=True)
