@@ -171,7 +171,7 @@ def _read_toml(path: Path, where: str = "") -> dict[str, Any]:
 
 
 class _AppliedRecipe(str):
-    """The name of a recipe whose settings the job already contains."""
+    """The name of a recipe whose settings the job already contains: the constructor takes no other."""
 
 
 class _OverrideText(str):
