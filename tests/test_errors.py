@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib
 import inspect
 import re
 
@@ -30,6 +31,12 @@ def test_the_tree_is_as_drawn() -> None:
     for name, parent in drawn.items():
         bases = [base.__name__ for base in getattr(errors, name).__mro__[1:]]
         assert parent in bases, f"{name} is drawn below {parent}"
+
+
+def test_what_the_tree_cites_exists() -> None:
+    cited = re.findall(r"`(potluck[\w.]*)\.(\w+)`", errors.__doc__ or "")
+    assert cited
+    assert all(hasattr(importlib.import_module(module), name) for module, name in cited)
 
 
 def test_everything_defined_here_is_public() -> None:

@@ -182,6 +182,8 @@ def test_a_resolved_job_does_not_need_its_recipe_to_stay_as_it_is(monkeypatch: p
     changed = recipes.Recipe("", "", {"rounds": {"local": {"kind": "sgd", "lr": 99.0}, "barrier": "quorum"}})
     monkeypatch.setattr(recipes, "CATALOGUE", {"fedavg": changed})
     assert _again(job) == job
+    monkeypatch.setattr(recipes, "CATALOGUE", {})
+    assert make(tomllib.loads(dump_job(job)), resolved=True) == job
 
 
 def test_overrides_reach_into_a_part_that_is_named_only() -> None:
@@ -314,10 +316,12 @@ def test_a_resolved_job_stands_alone(tmp_path: Path, monkeypatch: pytest.MonkeyP
         ({"fleet": 3}, [], "fleet", "expected a table"),
         ({"fleet": {"devices": []}}, [], "fleet", "at least one device"),
         ({"fleet": {"devices": [{"preset": "pi9"}]}}, [], "fleet.devices[0]", "'pi9' is not known"),
-        ({"recipe": "fedavgg"}, [], "recipe", "is not known; choose from sync-sgd"),
+        ({"recipe": "fedavgg"}, [], "recipe", "'fedavgg' is not known; did you mean 'fedavg'?"),
+        ({"recipe": "zzz"}, [], "recipe", "'zzz' is not known; choose from sync-sgd"),
+        ({}, ["recipe=fedavgg"], "recipe", "did you mean 'fedavg'?"),
         ({"recipe": 3}, [], "recipe", "expected a name"),
         ({"stop": {}}, [], "stop", "at least one budget"),
-        ({"stop": {"accuracy": 0.9}}, [], "stop", "may never come"),
+        ({"stop": {"accuracy": 0.9}}, [], "stop", "may never be reached"),
         ({"stop": {"rounds": 0}}, [], "stop.rounds", ">= 1"),
         ({"stop": {"accuracy": 95, "rounds": 1}}, [], "stop.accuracy", "<= 1"),
         ({"task": {"model": "mlpp", "data": "digits"}}, [], "task.model", "mlp"),
@@ -385,3 +389,34 @@ def test_a_job_of_python_objects_is_equal_to_the_one_that_was_read() -> None:
         rounds=read.rounds,
     )
     assert made == read
+
+
+def test_the_defaults_of_the_constructor_are_those_of_its_recipe() -> None:
+    read = make(PLAIN)
+    assert Job(task=read.task, fleet=read.fleet, stop=read.stop) == read
+
+
+@pytest.mark.parametrize(
+    ("recipe", "says"),
+    [("dynacomm", r"use potluck\.make\(\{'recipe': 'dynacomm'"), ("dynacom", "'dynacom' is not known; did you mean")],
+)
+def test_the_constructor_applies_no_recipe_and_says_so(recipe: str, says: str) -> None:
+    read = make(PLAIN)
+    with pytest.raises(SettingError, match=says) as caught:
+        Job(task=read.task, fleet=read.fleet, stop=read.stop, recipe=recipe)
+    assert caught.value.path == "recipe"
+    with pytest.raises(SettingError):
+        msgspec.structs.replace(read, recipe=recipe)
+
+
+def test_a_job_with_its_recipe_applied_can_be_varied() -> None:
+    job = make({**PLAIN, "recipe": "dynacomm"})
+    varied = msgspec.structs.replace(job, seed=3)
+    assert (varied.recipe, varied.rounds, varied.seed) == ("dynacomm", job.rounds, 3)
+
+
+def test_a_resolved_job_may_not_change_its_recipe() -> None:
+    tables = tomllib.loads(dump_job(make(PLAIN)))
+    assert make(tables, ["seed=1", "recipe=fedavg"], resolved=True).seed == 1
+    with pytest.raises(SettingError, match=r"a run keeps its recipe \(fedavg\)"):
+        make(tables, ["recipe=fedbuff"], resolved=True)

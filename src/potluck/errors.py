@@ -1,27 +1,27 @@
-"""The error tree: what a user did that we cannot go on with, and nothing else.
+"""The error tree: bad input that stops Potluck, and nothing else.
 
     Exception
-    ├── PotluckError                 everything we raise on purpose
-    │   └── UserError (ValueError)   bad input: one line, says what, where and what to do; exit code 2
+    ├── PotluckError                 every error that Potluck raises on purpose
+    │   └── UserError (ValueError)   bad input: one line that says what is wrong, where, and what to do; exit code 2
     │       ├── SettingError         a key of a job or a fleet, named by its path
-    │       ├── ModelError           a model we cannot take apart or run
+    │       ├── ModelError           a model that cannot be built, traced or run
     │       ├── DataError            data that is missing, damaged or does not fit
     │       └── RunError             a run folder that cannot be read or resumed
-    └── PotluckWarning (UserWarning) we go on, but the user should know
+    └── PotluckWarning (UserWarning) Potluck continues, but not quite as asked
 
-A device that dies, a link that drops, a round that falls short are not here: failures of the fleet
-are records and outcomes (see `run.Outcome`), not exceptions. Bugs are assertions.
+A device that dies, a link that drops and a round that falls short are not errors: failures of the fleet are journal
+records and outcomes (`potluck.loops.run_progress.RunOutcome`). Bugs are assertions.
 """
 
 __all__ = ["DataError", "ModelError", "PotluckError", "PotluckWarning", "RunError", "SettingError", "UserError"]
 
 
 class PotluckError(Exception):
-    """Everything that Potluck raises on purpose."""
+    """Every error that Potluck raises on purpose."""
 
 
 class UserError(PotluckError, ValueError):
-    """Bad input. The message is one line: what, where, and what to do."""
+    """Bad input. The message is one line: what is wrong, where, and what to do."""
 
 
 class SettingError(UserError):
@@ -46,4 +46,4 @@ class RunError(UserError):
 
 
 class PotluckWarning(UserWarning):
-    """We go on, but not quite as asked."""
+    """Potluck continues, but not quite as asked; the command line prints it as one line."""

@@ -1,8 +1,9 @@
-"""The frozen settings of one run: read from TOML, written back to TOML, nothing left implicit.
+"""The frozen settings of one run, read from TOML and written back to TOML.
 
-defaults ◀ recipe ◀ job.toml ◀ --set a.b=c          what stands further right wins
+Later sources override earlier ones: defaults, recipe, job.toml, `--set`.
 
-A resolved job stands alone: traces are named by their whole path, an explored table is put in the place of its name.
+A resolved job depends on nothing else: paths of traces are absolute, an explored table replaces its file name, and the
+recipe is only a label. It can be read on a device that has neither those files nor the recipe.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from potluck.errors import RunError, SettingError
 from potluck.fleet import Fleet
 from potluck.loops.pipeline.settings import Pipeline
 from potluck.loops.settings import Rounds
+from potluck.model.local_training import LocalSgd
 from potluck.planning.pareto_table import ParetoTable
 from potluck.settings import Settings, apply_override, decode_settings, encode_settings, merge_tables, part_kinds
 from potluck.task import TaskSettings
@@ -32,11 +34,13 @@ from potluck.units import Bytes, Seconds
 
 __all__ = ["Job", "StopRules", "built_in_fleets", "dump_job", "load_job", "make"]
 
+DEFAULT_RECIPE = "fedavg"
+
 Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class StopRules(Settings, frozen=True, kw_only=True):
-    """`[stop]`: whichever comes first ends the run."""
+    """`[stop]`: the run ends when the first of these is reached."""
 
     rounds: Annotated[int, msgspec.Meta(ge=1)] | None = None
     time: Seconds | None = None
@@ -46,32 +50,39 @@ class StopRules(Settings, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.rounds is None and self.time is None and self.bytes is None:
             raise ValueError(
-                "give at least one budget: `rounds`, `time` or `bytes` (a target `accuracy` alone may never come)"
+                "give at least one budget: `rounds`, `time` or `bytes` (a target `accuracy` may never be reached)"
             )
 
 
 class Job(Settings, frozen=True, kw_only=True):
-    """`job.toml`."""
+    """`job.toml`, with its recipe applied.
+
+    Build a job that names a recipe with `make` or `load_job`: the constructor takes settings as they are, has the
+    defaults of `fedavg`, and refuses any other recipe.
+    """
 
     task: TaskSettings | str  # a table, or `package.module:function` that returns a potluck.Task
     fleet: Fleet
     stop: StopRules
-    recipe: str = "fedavg"
-    rounds: Rounds = Rounds()
-    pipeline: Pipeline | None = None  # the layers are laid out over the devices; one round is one batch
+    recipe: str = DEFAULT_RECIPE
+    rounds: Rounds = Rounds(local=LocalSgd(lr=0.05))  # those of fedavg
+    pipeline: Pipeline | None = None  # spread the layers over the devices; one round is one batch
     split: Split = IidSplit()
-    stream: StreamSettings | None = (
-        None  # where data streams in; without it a device has all of its data from the start
-    )
+    stream: StreamSettings | None = None  # how data streams in; None: a device has all of its data from the start
     seed: Count = 0
-    start: str | None = None  # the numbers to begin with: a run's folder or a .safetensors file; None: fresh ones
+    start: str | None = None  # initial weights: a run's folder or a .safetensors file; None: initialised from the seed
     name: str = ""
-    evaluate: Count = 1  # score the model every so many rounds (0: only at the end)
-    checkpoint: Count = 10  # save every so many rounds (0: only where the run ends)
-    timing_only: bool = False  # no mathematics: the same protocol, bytes and seconds
-    samples: Annotated[int, msgspec.Meta(ge=1)] = 500  # per device, where timing only needs a number
+    evaluate: Count = 1  # evaluate the model every so many rounds (0: only at the end)
+    checkpoint: Count = 10  # save every so many rounds (0: only at the end)
+    timing_only: bool = False  # no training: the same protocol, bytes and seconds
+    samples: Annotated[int, msgspec.Meta(ge=1)] = 500  # per device, assumed where no data is read
 
     def __post_init__(self) -> None:
+        if self.recipe != DEFAULT_RECIPE and not isinstance(self.recipe, _AppliedRecipe):
+            recipes.find_recipe(self.recipe)
+            raise SettingError(
+                "recipe", f"Job(...) applies no recipe; use potluck.make({{'recipe': {self.recipe!r}, ...}})"
+            )
         if self.rounds.least > len(self.fleet.members):
             raise SettingError(
                 "rounds.least", f"{self.rounds.least} devices are more than the fleet has ({len(self.fleet.members)})"
@@ -85,42 +96,47 @@ class Job(Settings, frozen=True, kw_only=True):
         return self.name or (self.task if isinstance(self.task, str) else self.task.name)
 
 
-def make(tables: Mapping[str, Any], overrides: Sequence[str] = (), folder: Path | None = None) -> Job:
-    """A job from plain tables: its recipe goes below, the overrides on top.
+def make(
+    tables: Mapping[str, Any], overrides: Sequence[str] = (), folder: Path | None = None, *, resolved: bool = False
+) -> Job:
+    """Build a job from plain tables: its recipe's settings below, the overrides on top.
 
-    Files that the tables name are looked for in `folder`, those that an override names in the current folder.
+    Files that the tables name are relative to `folder`, those that an override names to the current folder. `resolved`
+    is for tables that `dump_job` wrote: they hold all that their recipe says, so it is not looked up.
     """
     raw: dict[str, Any] = dict(tables)
     if isinstance(raw.get("fleet"), str):
         raw["fleet"] = _load_fleet_tables(raw["fleet"], folder)
+    recipe = raw.get("recipe", DEFAULT_RECIPE)
     for assignment in overrides:
         raw = merge_tables(raw, _mark_override_text(apply_override({}, assignment)))
     if isinstance(raw.get("fleet"), str):
         raw["fleet"] = _load_fleet_tables(raw["fleet"], folder)
-    name = raw.get("recipe", "fedavg")
+    name = raw.pop("recipe", DEFAULT_RECIPE)
     if not isinstance(name, str):
         raise SettingError("recipe", f"expected a name, got {name!r}")
-    raw = _expand_data_source(merge_tables(recipes.find_recipe(name).settings, raw))
-    return decode_settings(_resolve_files(raw, folder or Path()), Job)
+    if not resolved:
+        raw = merge_tables(recipes.find_recipe(name).settings, raw)
+    elif name != recipe:
+        raise SettingError("recipe", f"a run keeps its recipe ({recipe}); set what should change instead")
+    job = decode_settings(_resolve_files(_expand_data_source(raw), folder or Path()), Job)
+    return msgspec.structs.replace(job, recipe=_AppliedRecipe(name))
 
 
-def load_job(path: Path, overrides: Sequence[str] = ()) -> Job:
-    """The job that a file describes."""
-    return make(_read_toml(path), overrides, path.parent)
+def load_job(path: Path, overrides: Sequence[str] = (), *, resolved: bool = False) -> Job:
+    """Read a job from a file; `resolved` as for `make`."""
+    return make(_read_toml(path), overrides, path.parent, resolved=resolved)
 
 
 def dump_job(job: Job) -> str:
-    """The whole job as TOML; reading it gives an equal job."""
+    """Write the whole job as TOML; reading it gives an equal job."""
     return tomli_w.dumps(encode_settings(job))
 
 
 def built_in_fleets() -> dict[str, str]:
-    """The fleets that come with Potluck, by name, with what they are."""
-    found = {}
-    for entry in sorted(resources.files("potluck.fleet").joinpath("fleets").iterdir(), key=lambda entry: entry.name):
-        first = entry.read_text().splitlines()[0]
-        found[entry.name.removesuffix(".toml")] = first.lstrip("# ")
-    return found
+    """The fleets that come with Potluck: name to description, which is the first line of the file."""
+    files = sorted(resources.files("potluck.fleet").joinpath("fleets").iterdir(), key=lambda file: file.name)
+    return {file.name.removesuffix(".toml"): file.read_text().splitlines()[0].lstrip("# ") for file in files}
 
 
 def _load_fleet_tables(name: str, folder: Path | None) -> dict[str, Any]:
@@ -133,7 +149,7 @@ def _load_fleet_tables(name: str, folder: Path | None) -> dict[str, Any]:
 
 
 def _expand_data_source(raw: dict[str, Any]) -> dict[str, Any]:
-    """The same tables, where data that is named with its options (`synthetic:classes=4`) is taken apart."""
+    """Expand a data source that is written with its options in one string (`synthetic:classes=4`) into a table."""
     task = raw.get("task")
     if not isinstance(task, Mapping) or not isinstance(task.get("data"), str):
         return raw
@@ -154,6 +170,10 @@ def _read_toml(path: Path, where: str = "") -> dict[str, Any]:
         raise SettingError(where, f"{path} is not TOML: {error}") from None
 
 
+class _AppliedRecipe(str):
+    """The name of a recipe whose settings the job already contains: the constructor takes no other."""
+
+
 class _OverrideText(str):
     """Text of an override: where it names a file, that is relative to the current folder."""
 
@@ -171,29 +191,28 @@ def _resolve_path(name: str, folder: Path) -> Path:
 
 
 def _resolve_files(raw: Any, folder: Path, where: str = "") -> Any:
-    """The same tables, with what they name in files made absolute or read, so that the resolved job stands alone."""
+    """Make paths absolute and read the tables that are named by a file, so that the job depends on no other file."""
     if isinstance(raw, list):
         return [_resolve_files(item, folder, f"{where}[{index}]") for index, item in enumerate(raw)]
     if isinstance(raw, _OverrideText):
         return str(raw)
     if not isinstance(raw, dict):
         return raw
-    found = {key: _resolve_files(value, folder, f"{where}.{key}" if where else key) for key, value in raw.items()}
-    if found.get("kind") == "csv" and isinstance(raw.get("file"), str):
-        found["file"] = str(_resolve_path(raw["file"], folder).resolve())
-    if found.get("kind") == "filter-dropout" and isinstance(raw.get("table"), str):
-        found["table"] = (
+    resolved = {key: _resolve_files(value, folder, f"{where}.{key}" if where else key) for key, value in raw.items()}
+    if resolved.get("kind") == "csv" and isinstance(raw.get("file"), str):
+        resolved["file"] = str(_resolve_path(raw["file"], folder).resolve())
+    if resolved.get("kind") == "filter-dropout" and isinstance(raw.get("table"), str):
+        resolved["table"] = (
             _load_pareto_tables(_resolve_path(raw["table"], folder), f"{where}.table") if raw["table"] else None
         )
     if not where and isinstance(raw.get("start"), str):
-        found["start"] = os.path.abspath(
-            _resolve_path(raw["start"], folder)
-        )  # links unfollowed: the same on every device
-    return found
+        # Symbolic links are not followed: the path is the same on every device.
+        resolved["start"] = os.path.abspath(_resolve_path(raw["start"], folder))
+    return resolved
 
 
 def _load_pareto_tables(path: Path, where: str) -> dict[str, Any]:
-    """What `potluck explore` wrote, as plain tables."""
+    """Read what `potluck explore` wrote, as plain tables."""
     try:
         return dict(encode_settings(ParetoTable.load(path)))
     except RunError as error:

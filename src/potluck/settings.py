@@ -58,7 +58,7 @@ def encode_settings(settings: object) -> Any:
         return {str(key): encode_settings(value) for key, value in settings.items() if value is not None}
     if isinstance(settings, list | tuple):
         return [encode_settings(value) for value in settings]
-    return str(settings) if isinstance(settings, Quantity) else settings
+    return str(settings) if isinstance(settings, Quantity | str) else settings
 
 
 def part_kinds(family: type[Part]) -> dict[str, type[Part]]:

@@ -7,11 +7,10 @@ import time
 from typing import Any
 
 import pytest
+from potluck.cli.progress_estimate import ProgressEstimate
 from rich.console import Console
 
-from potluck.cli.device_table import class_group_labels, device_rows, device_table
-from potluck.cli.joining_devices import JoiningDevices
-from potluck.cli.progress_estimate import ProgressEstimate
+from potluck.cli.device_table import JoiningDevices, class_group_labels, device_rows, device_table
 from potluck.cli.progress_table import LineDisplay, SilentDisplay, TableDisplay, choose_display
 from potluck.job import make
 from potluck.journal import Instant, JournalRecord, JournalTotals, Scalar, Span

@@ -30,7 +30,7 @@ def test_list_says_where_each_set_is(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_info_and_check_describe_a_set() -> None:
     assert "200 training, 50 test" in _run("info", "synthetic:train=200,test=50")
     assert json.loads(_run("info", "synthetic", "--json"))["options"]["classes"] == 10
-    assert "is whole: 1,437 training and 360 test samples of 1x8x8" in _run("check", "digits")
+    assert "is complete: 1,437 training and 360 test samples of 1x8x8" in _run("check", "digits")
     assert json.loads(_run("check", "digits", "--json"))["train"] == 1437
 
 

@@ -1,4 +1,4 @@
-"""The command line: parse, one call, print. Nothing here loads torch before a command needs it."""
+"""The command line: each command parses, makes one call and prints. Torch is imported only by commands that need it."""
 
 from potluck.cli.app import main
 

@@ -1,9 +1,10 @@
-"""All commands in one place, and what an error of the user looks like: one line, exit code 2."""
+"""All commands, and how bad input ends them: one line on stderr and exit code 2."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
+import warnings
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -18,7 +19,6 @@ from potluck.cli import (
     demo_command,
     doctor_command,
     explore_command,
-    export_command,
     join_command,
     new_command,
     plan_command,
@@ -29,17 +29,19 @@ from potluck.cli import (
     status_command,
     ui_command,
 )
-from potluck.errors import UserError
+from potluck.errors import PotluckWarning, UserError
 
 __all__ = ["app", "main"]
 
 
 class CommandGroup(TyperGroup):
-    """The commands; what a user did wrong ends them with one line instead of a traceback."""
+    """Ends a command with one line instead of a traceback where the user's input is wrong."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            return super().invoke(ctx)
+            with warnings.catch_warnings():
+                warnings.showwarning = _show_warning
+                return super().invoke(ctx)
         except UserError as error:
             typer.echo(f"error: {' '.join(str(error).split())}", err=True)
             raise typer.Exit(2) from None
@@ -47,12 +49,18 @@ class CommandGroup(TyperGroup):
             raise typer.Exit(130) from None
 
 
+def _show_warning(message: Warning | str, category: type[Warning], *where: Any) -> None:
+    """Potluck's own warnings are one line without the place in the code; others look as usual."""
+    text = f"warning: {message}" if issubclass(category, PotluckWarning) else None
+    typer.echo(text or warnings.formatwarning(message, category, *where[:2]).rstrip(), err=True)
+
+
 app = typer.Typer(
     cls=CommandGroup,
     help="Train one PyTorch model on whatever devices turn up.",
     no_args_is_help=True,
     add_completion=False,
-    rich_markup_mode=None,  # plain help is there twice as fast
+    rich_markup_mode=None,  # plain help is twice as fast
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -86,7 +94,7 @@ app.command("stop")(status_command.stop_command)
 app.command("explore")(explore_command.explore_command)
 app.command("report")(report_command.report_command)
 app.command("ui")(ui_command.ui_command)
-app.command("export")(export_command.export_command)
+app.command("export")(report_command.export_command)
 app.command("plan")(plan_command.plan_command)
 app.command("profile")(profile_command.profile_command)
 app.command("recipes")(catalogue_command.recipes_command)
@@ -96,7 +104,7 @@ app.add_typer(certs_command.app, name="certs")
 
 
 def _mount_bench() -> None:
-    """Benchmarks are for a checkout; a device may be without them."""
+    """Add the benchmarks where they are installed: a device may not have them."""
     if importlib.util.find_spec("potluck.cli.bench_command") is not None:
         bench = importlib.import_module("potluck.cli.bench_command")
         app.command("bench")(bench.bench_command)
@@ -106,5 +114,5 @@ _mount_bench()
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run one command; leaves by SystemExit, whose code is the outcome."""
+    """Run one command and raise SystemExit with its exit code."""
     app(args=None if argv is None else list(argv), prog_name="potluck")

@@ -1,15 +1,15 @@
-"""`potluck recipes` and `potluck fleets`: what there is to choose from, and where its figures come from."""
+"""`potluck recipes` and `potluck fleets`: what a job can choose from, and where it comes from."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from potluck.cli.command_options import AsJson
-from potluck.cli.number_format import format_seconds
+from potluck.cli.number_format import format_fraction, format_seconds
 
 if TYPE_CHECKING:
     from potluck.fleet import Link
@@ -19,44 +19,45 @@ __all__ = ["fleets_command", "recipes_command"]
 
 
 def recipes_command(as_json: AsJson = False) -> None:
-    """List the recipes and who published them."""
-    from potluck.recipes import CATALOGUE
+    """List all recipes with their sources, and the distributions that register further ones."""
+    from potluck.recipes import known_recipes
 
+    recipes = known_recipes()
     if as_json:
-        typer.echo(json.dumps({"recipes": {name: dict(recipe._asdict()) for name, recipe in CATALOGUE.items()}}))
+        typer.echo(json.dumps({"recipes": {name: recipe._asdict() for name, recipe in recipes.items()}}))
         return
-    width = max(map(len, CATALOGUE))
-    for name, recipe in CATALOGUE.items():
+    width = max(map(len, recipes))
+    for name, recipe in recipes.items():
         typer.echo(f"{name:<{width}}  {recipe.summary}")
-        typer.echo(f"{'':<{width}}  {recipe.source}")
+        typer.echo(f"{'':<{width}}  {recipe.origin}: {recipe.source}")
 
 
 def fleets_command(as_json: AsJson = False) -> None:
-    """List the built-in fleets, devices and links."""
+    """List the built-in fleets, and the presets for devices and links."""
     from potluck.fleet import LINKS, PRESETS
-    from potluck.job import built_in_fleets as built_in
+    from potluck.job import built_in_fleets
 
     if as_json:
-        typer.echo(json.dumps(_fleets_to_json(built_in(), PRESETS, LINKS)))
+        typer.echo(json.dumps(_fleets_to_json(built_in_fleets(), PRESETS, LINKS)))
         return
-    _print_entries('fleets (in a job: fleet = "NAME")', built_in().items())
+    _print_entries('fleets (in a job: fleet = "NAME")', built_in_fleets().items())
     _print_entries(
-        'devices (in a fleet: preset = "NAME")', ((name, _board_text(board)) for name, board in PRESETS.items())
+        'devices (in a fleet: preset = "NAME")', ((name, _preset_text(preset)) for name, preset in PRESETS.items())
     )
     _print_entries('links (in a device: link = "NAME")', ((name, _link_text(link)) for name, link in LINKS.items()))
 
 
 def _print_entries(title: str, entries: Iterable[tuple[str, str]]) -> None:
     typer.echo(title)
-    found: Sequence[tuple[str, str]] = list(entries)
-    width = max(len(name) for name, _ in found)
-    for name, text in found:
+    listed = list(entries)
+    width = max(len(name) for name, _ in listed)
+    for name, text in listed:
         typer.echo(f"  {name:<{width}}  {text}")
 
 
-def _board_text(board: DevicePreset) -> str:
-    figures = f"{board.flops}, {board.memory}, {board.watts:g} W, {board.link}"
-    return f"{figures}; {board.share:.0%} of the peak of {board.source}"
+def _preset_text(preset: DevicePreset) -> str:
+    figures = f"{preset.flops}, {preset.memory}, {preset.watts:g} W, {preset.link}"
+    return f"{figures}; {format_fraction(preset.share, 1)} of the peak of {preset.source}"
 
 
 def _link_text(link: Link) -> str:
@@ -64,11 +65,11 @@ def _link_text(link: Link) -> str:
     return f"{link.up} up, {link.down} down, {latency} latency, {overhead} per transfer"
 
 
-def _fleets_to_json(found: dict[str, str], boards: dict[str, DevicePreset], links: dict[str, Link]) -> dict[str, Any]:
+def _fleets_to_json(fleets: dict[str, str], presets: dict[str, DevicePreset], links: dict[str, Link]) -> dict[str, Any]:
     from potluck.settings import encode_settings
 
     return {
-        "fleets": found,
-        "devices": {name: encode_settings(board) | {"flops": str(board.flops)} for name, board in boards.items()},
+        "fleets": fleets,
+        "devices": {name: encode_settings(preset) | {"flops": str(preset.flops)} for name, preset in presets.items()},
         "links": {name: encode_settings(link) for name, link in links.items()},
     }

@@ -1,4 +1,4 @@
-"""`potluck certs`: the fleet's own certificate authority, so that only its devices can join, each as itself."""
+"""`potluck certs`: the fleet's certificate authority, so that only its devices can join, each under its own name."""
 
 from __future__ import annotations
 
@@ -9,19 +9,21 @@ from typing import Annotated, Any
 
 import typer
 
+from potluck.cli.command_options import AsJson
 from potluck.errors import UserError
 
 __all__ = ["app"]
 
-app = typer.Typer(help="Certificates of the fleet: who may join a live run, each as itself.", no_args_is_help=True)
+app = typer.Typer(help="Manage the certificates with which devices join a live run.", no_args_is_help=True)
 
-Folder = Annotated[Path, typer.Option("--certs", envvar="POTLUCK_CERTS", help="The folder of the authority.")]
-Days = Annotated[int, typer.Option("--days", min=1, help="How long the certificate holds.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Names = Annotated[list[str], typer.Argument(metavar="NAME...", help="Devices, as they are called in the fleet.")]
+Folder = Annotated[
+    Path, typer.Option("--certs", envvar="POTLUCK_CERTS", help="The folder of the certificate authority.")
+]
+Days = Annotated[int, typer.Option("--days", min=1, help="Days until the certificate expires.")]
+Names = Annotated[list[str], typer.Argument(metavar="NAME...", help="Devices, by their names in the fleet.")]
 Hosts = Annotated[
     list[str] | None,
-    typer.Option("--host", metavar="HOST", help="A name or an IP address by which it is called; may be repeated."),
+    typer.Option("--host", metavar="HOST", help="A host name or IP address that it is valid for; repeatable."),
 ]
 
 
@@ -29,73 +31,75 @@ Hosts = Annotated[
 def init_authority(
     hosts: Hosts = None, certs: Folder = Path("certs"), days: Days = 365, as_json: AsJson = False
 ) -> None:
-    """Make an authority, and a certificate for the coordinator."""
+    """Create a certificate authority, and a certificate for the coordinator."""
     from potluck.worlds.live.security import local_addresses
     from potluck.worlds.live.security.certificate_authority import COORDINATOR, CertificateAuthority
 
     CertificateAuthority.create(certs, hosts or local_addresses.local_host_names(), days, _utc_now())
-    made = _describe_certificates(certs, [COORDINATOR])[0]
+    issued = _describe_certificates(certs, [COORDINATOR])[0]
     if as_json:
-        typer.echo(json.dumps(made))
+        typer.echo(json.dumps(issued))
         return
-    typer.echo(f"authority in {certs}; keep {certs / 'ca.key'} to yourself: it makes devices")
-    typer.echo(f"coordinator until {made['expires'][:10]}, called as {', '.join(made['hosts'])}")
-    typer.echo("next: potluck certs issue NAME, for each device")
+    typer.echo(f"created an authority in {certs}; keep {certs / 'ca.key'} secret: it can issue certificates")
+    typer.echo(
+        f"the coordinator's certificate is valid until {issued['expires'][:10]} for {', '.join(issued['hosts'])}"
+    )
+    typer.echo("next, for each device: potluck certs issue NAME")
 
 
 @app.command("issue")
 def issue_certificates(
     names: Names, hosts: Hosts = None, certs: Folder = Path("certs"), days: Days = 365, as_json: AsJson = False
 ) -> None:
-    """Make a certificate for each device, or a new one in place of an old one."""
+    """Issue a certificate for each device; a new one replaces the old one."""
     from potluck.worlds.live.security.certificate_authority import CertificateAuthority
 
     if hosts and len(names) > 1:
-        raise UserError("--host is for one device; issue the others by themselves")
+        raise UserError("--host applies to one device; issue the others with separate commands")
     authority = CertificateAuthority.open(certs)
     for name in names:
         authority.issue_certificate(name, hosts, days, _utc_now())
-    made = _describe_certificates(certs, names)
+    issued = _describe_certificates(certs, names)
     if as_json:
-        typer.echo(json.dumps(made))
+        typer.echo(json.dumps(issued))
         return
-    for one in made:
-        typer.echo(f"{one['name']} until {one['expires'][:10]}: copy the folder {one['bundle']} to it")
+    for entry in issued:
+        typer.echo(
+            f"{entry['name']}, valid until {entry['expires'][:10]}: copy the folder {entry['bundle']} to the device"
+        )
 
 
 @app.command("revoke")
 def revoke_certificates(names: Names, certs: Folder = Path("certs"), as_json: AsJson = False) -> None:
-    """Let no certificate that these devices got so far into a run any more."""
+    """Revoke all certificates that these devices have."""
     from potluck.worlds.live.security.certificate_authority import CertificateAuthority
 
     authority = CertificateAuthority.open(certs)
     for name in names:
         authority.revoke_certificate(name, _utc_now())
-    made = _describe_certificates(certs, names)
     if as_json:
-        typer.echo(json.dumps(made))
+        typer.echo(json.dumps(_describe_certificates(certs, names)))
         return
     for name in names:
-        typer.echo(f"{name} is revoked; it is turned away the next time it asks to join")
+        typer.echo(f"{name} is revoked; it is refused the next time it joins")
 
 
 @app.command("list")
 def list_certificates(certs: Folder = Path("certs"), as_json: AsJson = False) -> None:
-    """Who has a certificate, until when, and who lost it."""
+    """List the certificates: for which device, until when, and which are revoked."""
     from potluck.worlds.live.security.certificate_register import load_register
 
-    found = _describe_certificates(certs, load_register(certs).device_names())
+    entries = _describe_certificates(certs, load_register(certs).device_names())
     if as_json:
-        typer.echo(json.dumps(found))
-        return
-    if not found:
-        typer.echo(f"no certificates in {certs}; make an authority with `potluck certs init`")
-        return
-    _print_certificates(found)
+        typer.echo(json.dumps(entries))
+    elif entries:
+        _print_certificates(entries)
+    else:
+        typer.echo(f"no certificates in {certs}; create an authority with `potluck certs init`")
 
 
 def _describe_certificates(certs: Path, names: list[str]) -> list[dict[str, Any]]:
-    """What the register knows of these devices, ready for JSON."""
+    """The latest certificate of each of these devices, as the register has it, ready for JSON."""
     import msgspec
 
     from potluck.worlds.live.security.certificate_register import load_register
@@ -112,12 +116,12 @@ def _describe_certificates(certs: Path, names: list[str]) -> list[dict[str, Any]
     ]
 
 
-def _print_certificates(found: list[dict[str, Any]]) -> None:
+def _print_certificates(entries: list[dict[str, Any]]) -> None:
     from potluck.cli.console import open_console, plain_table
 
-    table = plain_table("name", "state", "until", "called as")
-    for one in found:
-        table.add_row(one["name"], one["state"], one["expires"][:10], ", ".join(one["hosts"]) or "-")
+    table = plain_table("name", "state", "valid until", "hosts")
+    for entry in entries:
+        table.add_row(entry["name"], entry["state"], entry["expires"][:10], ", ".join(entry["hosts"]) or "-")
     open_console().print(table)
 
 

@@ -1,4 +1,4 @@
-"""The options that several commands share."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
@@ -9,26 +9,27 @@ import typer
 
 __all__ = ["AsJson", "Data", "JobFile", "Quiet", "Sets", "SharedMemory", "Threads", "job_file_path"]
 
-JobFile = Annotated[Path, typer.Argument(metavar="JOB", help="A job.toml, or the folder that holds one.")]
+JobFile = Annotated[Path, typer.Argument(metavar="JOB", help="A job.toml, or a folder that contains one.")]
 Sets = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="Change a setting, as in rounds.local.lr=0.1; may be repeated. Files are those of the current folder.",
+        help="Override a setting, as in rounds.local.lr=0.1; repeatable. Paths are relative to the current folder.",
     ),
 ]
-Data = Annotated[Path | None, typer.Option("--data", help="Look for data here first, then in $POTLUCK_DATA.")]
+Data = Annotated[Path | None, typer.Option("--data", help="Folder to search for data before $POTLUCK_DATA.")]
 Threads = Annotated[
-    int | None, typer.Option("--threads", min=0, help="Threads beside the main one (default: all cores).")
+    int | None, typer.Option("--threads", min=0, help="Worker threads besides the main one (default: use all cores).")
 ]
 SharedMemory = Annotated[
-    bool, typer.Option("--shared-memory", help="Exchange long messages with processes of this host through memory.")
+    bool,
+    typer.Option("--shared-memory", help="Exchange large messages with processes on this host through shared memory."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress; one line at the end.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress, only the result.")]
 
 
 def job_file_path(given: Path) -> Path:
-    """The job's file, where a folder may stand for the job.toml in it."""
+    """The job's file: a folder stands for the job.toml in it."""
     return given / "job.toml" if given.is_dir() else given

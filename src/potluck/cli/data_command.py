@@ -1,57 +1,57 @@
-"""`potluck data`: which data sets there are, where they lie, and whether they are whole."""
+"""`potluck data`: which datasets there are, where they are stored, and whether they are complete."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from potluck.cli.command_options import AsJson, Data
+from potluck.cli.number_format import format_bytes
 
 if TYPE_CHECKING:
     from potluck.data import Info
 
 __all__ = ["app"]
 
-app = typer.Typer(help="Data sets: which there are, where they lie, whether they are whole.", no_args_is_help=True)
+app = typer.Typer(help="List, describe and verify datasets.", no_args_is_help=True)
 
-Name = Annotated[str, typer.Argument(help="A set such as cifar10, synthetic:classes=4 or folder:/path.")]
-Folder = Annotated[Path | None, typer.Option("--data", help="Look here first, then in $POTLUCK_DATA and the cache.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Name = Annotated[str, typer.Argument(help="A dataset such as cifar10, synthetic:classes=4 or folder:/path.")]
 
 
 @app.command("list")
-def list_datasets(data: Folder = None, as_json: AsJson = False) -> None:
-    """All data sets, and where each was found."""
+def list_datasets(data: Data = None, as_json: AsJson = False) -> None:
+    """List all datasets and where each is stored."""
     import msgspec
 
     from potluck.data import info, names
 
-    found = [info(name, data) for name in names()]
+    datasets = [info(name, data) for name in names()]
     if as_json:
-        typer.echo(json.dumps(msgspec.to_builtins(found), indent=2))
+        typer.echo(json.dumps(msgspec.to_builtins(datasets), indent=2))
         return
-    typer.echo(_format_table([_ROW_HEADER, *(_info_row(one) for one in found)]))
+    typer.echo(_format_table([_ROW_HEADER, *(_info_row(dataset) for dataset in datasets)]))
 
 
 @app.command("info")
-def show_dataset(name: Name, data: Folder = None, as_json: AsJson = False) -> None:
-    """What is known of one data set, without reading it."""
+def show_dataset(name: Name, data: Data = None, as_json: AsJson = False) -> None:
+    """Describe one dataset without reading it."""
     import msgspec
 
     from potluck.data import info
 
-    one = info(name, data)
+    dataset = info(name, data)
     if as_json:
-        typer.echo(json.dumps(msgspec.to_builtins(one), indent=2))
+        typer.echo(json.dumps(msgspec.to_builtins(dataset), indent=2))
         return
-    typer.echo(_format_pairs(_info_pairs(one)))
+    typer.echo(_format_pairs(_info_pairs(dataset)))
 
 
 @app.command("check")
-def check_dataset(name: Name, data: Folder = None, as_json: AsJson = False) -> None:
-    """Read all of one data set and compare it with what its publisher says."""
+def check_dataset(name: Name, data: Data = None, as_json: AsJson = False) -> None:
+    """Read a whole dataset and compare it with the figures of its publisher."""
     import msgspec
 
     from potluck.data import check
@@ -61,37 +61,37 @@ def check_dataset(name: Name, data: Folder = None, as_json: AsJson = False) -> N
         typer.echo(json.dumps(msgspec.to_builtins(result), indent=2))
         return
     typer.echo(
-        f"{result.name} is whole: {result.train:,} training and {result.test:,} test samples of"
+        f"{result.name} is complete: {result.train:,} training and {result.test:,} test samples of"
         f" {_format_shape(result.shape)}, {result.classes} classes of {result.smallest_class:,} to"
         f" {result.largest_class:,} training samples{_format_owners(result.owners)},"
-        f" {result.bytes / 1e6:,.1f} MB in memory"
+        f" {format_bytes(result.bytes)} in memory"
     )
 
 
-_ROW_HEADER = ("name", "shape", "classes", "train", "test", "place")
+_ROW_HEADER = ("name", "shape", "classes", "train", "test", "location")
 
 
-def _info_row(one: Info) -> tuple[str, ...]:
-    known = one.train > 0
+def _info_row(dataset: Info) -> tuple[str, ...]:
+    known = dataset.train > 0
     return (
-        one.name,
-        _format_shape(one.shape),
-        str(len(one.classes)) if known else "-",
-        f"{one.train:,}" if known else "-",
-        f"{one.test:,}" if known else "-",
-        one.place or f"missing: potluck data info {one.name}",
+        dataset.name,
+        _format_shape(dataset.shape),
+        str(len(dataset.classes)) if known else "-",
+        f"{dataset.train:,}" if known else "-",
+        f"{dataset.test:,}" if known else "-",
+        dataset.place or f"missing: potluck data info {dataset.name}",
     )
 
 
-def _info_pairs(one: Info) -> Iterable[tuple[str, str]]:
-    yield "name", one.name
-    yield "about", one.about
-    yield "sample", f"{_format_shape(one.shape)}, {one.sample_bytes:,} bytes"
-    yield "samples", f"{one.train:,} training, {one.test:,} test"
-    yield "classes", f"{len(one.classes)}: {', '.join(one.classes)}"
-    yield "place", one.place or "missing"
-    yield "to get it", one.get
-    yield "options", ", ".join(f"{key}={_format_value(value)}" for key, value in one.options.items()) or "none"
+def _info_pairs(dataset: Info) -> Iterable[tuple[str, str]]:
+    yield "name", dataset.name
+    yield "about", dataset.about
+    yield "sample", f"{_format_shape(dataset.shape)}, {format_bytes(dataset.sample_bytes)}"
+    yield "samples", f"{dataset.train:,} training, {dataset.test:,} test"
+    yield "classes", f"{len(dataset.classes)}: {', '.join(dataset.classes)}"
+    yield "location", dataset.place or "missing"
+    yield "to get it", dataset.get
+    yield "options", ", ".join(f"{key}={_format_value(value)}" for key, value in dataset.options.items()) or "none"
 
 
 def _format_table(rows: Sequence[tuple[str, ...]]) -> str:

@@ -1,4 +1,4 @@
-"""`potluck demo`: three recipes train the same model on the same uneven fleet; who is there first, and why?"""
+"""`potluck demo`: three recipes train the same model on the same uneven fleet. Which one is fastest, and why?"""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 
 from potluck.cli.command_options import AsJson, Quiet, Threads
 from potluck.cli.console import open_console, plain_table
-from potluck.cli.number_format import format_bytes, format_percent, format_seconds
+from potluck.cli.number_format import format_bytes, format_fraction, format_percent, format_seconds
 from potluck.cli.progress_table import choose_display
 from potluck.cli.sparkline import draw_sparkline
 from potluck.cli.stop_signal import StopSignal
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["RECIPES", "DemoRun", "demo_command", "demo_job", "explain_winner"]
 
 TARGET = 0.95
-# Each recipe has the learning rate that took it there soonest over several seeds, of 0.02, 0.05, 0.1, 0.2 and 0.4.
+# Each recipe has the learning rate that reached the target soonest over several seeds, of 0.02, 0.05, 0.1, 0.2, 0.4.
 RECIPES: dict[str, dict[str, Any]] = {
     "sync-sgd": {"server": {"lr": 0.1}},
     "fedavg": {"local": {"lr": 0.4}},
@@ -31,11 +31,11 @@ RECIPES: dict[str, dict[str, Any]] = {
 }
 
 Point = tuple[float, float]
-Seed = Annotated[int, typer.Option("--seed", min=0, help="Another seed, another split and another fleet's luck.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of the data split, the model and the fleet.")]
 
 
 class DemoRun(NamedTuple):
-    """One recipe's run: how it ended, and its accuracy over virtual time."""
+    """One recipe's run: its result, and its accuracy over simulated time."""
 
     recipe: str
     result: Result
@@ -51,12 +51,12 @@ class DemoRun(NamedTuple):
 
 
 def demo_command(seed: Seed = 0, threads: Threads = None, as_json: AsJson = False, quiet: Quiet = False) -> None:
-    """Let three recipes race on a simulated fleet (under a minute)."""
-    said = quiet or as_json
-    if not said:
+    """Compare three recipes on a simulated fleet (under a minute)."""
+    silent = quiet or as_json
+    if not silent:
         typer.echo(_introduction_text())
     with StopSignal() as stopping:
-        attempts = [_run_recipe(recipe, seed, threads, said, stopping) for recipe in RECIPES]
+        attempts = [_run_recipe(recipe, seed, threads, silent, stopping) for recipe in RECIPES]
     if as_json:
         typer.echo(json.dumps(_runs_to_json(attempts)))
         return
@@ -66,7 +66,7 @@ def demo_command(seed: Seed = 0, threads: Threads = None, as_json: AsJson = Fals
 
 
 def demo_job(recipe: str, seed: int) -> dict[str, Any]:
-    """The job of one recipe; all but the recipe is the same for all."""
+    """The job of one recipe; the jobs differ in nothing but the recipe and its learning rate."""
     return {
         "task": {"model": "cnn", "data": "digits", "options": {"hidden": 32, "dropout": [0, 0]}},
         "split": {"kind": "dirichlet", "alpha": 0.5},
@@ -81,8 +81,8 @@ def demo_job(recipe: str, seed: int) -> dict[str, Any]:
 def _introduction_text() -> str:
     return (
         "Eight uneven devices (a desktop, two laptops, a Jetson, three Raspberry Pis, a phone) train a small\n"
-        "convolutional network on handwritten digits. Each holds its own skewed share of them. The training is real,\n"
-        f"the devices and their links are simulated. Three recipes race to {format_percent(TARGET)} accuracy.\n"
+        "convolutional network on handwritten digits. Each holds a different, skewed sample of them. The training is\n"
+        f"real; the devices and their links are simulated. Three recipes race to {format_percent(TARGET)} accuracy.\n"
     )
 
 
@@ -90,73 +90,73 @@ def _run_recipe(recipe: str, seed: int, threads: int | None, quiet: bool, stoppi
     from potluck.run import simulate
 
     curve: list[Point] = []
-    with choose_display(quiet, stopping) as shown:
+    with choose_display(quiet, stopping) as display:
         result = simulate(
-            demo_job(recipe, seed), threads=threads, watch=_curve_recorder(curve, shown), stopping=stopping
+            demo_job(recipe, seed), threads=threads, watch=_CurveRecorder(curve, display), stopping=stopping
         )
     if result.status == "interrupted":
         raise KeyboardInterrupt
     if result.status == "failed":
         raise UserError(f"{recipe} failed: {result.reason}")
     if not quiet:
-        typer.echo(f"{recipe}: {result.reason} ({format_seconds(result.summary['wall_s'])} here)", err=True)
+        typer.echo(f"{recipe}: {result.reason} ({format_seconds(display.elapsed_s())} wall-clock)", err=True)
     return DemoRun(recipe, result, curve)
 
 
-class _curve_recorder:  # noqa: N801
-    """Passes every round on and keeps the curve."""
+class _CurveRecorder:
+    """Records the accuracy of every round and forwards the round to the display."""
 
-    def __init__(self, curve: list[Point], shown: ProgressDisplay) -> None:
+    def __init__(self, curve: list[Point], display: ProgressDisplay) -> None:
         self._curve = curve
-        self._shown = shown
+        self._display = display
 
-    def __call__(self, keeper: RunStore, now: float) -> None:
-        if "accuracy" in keeper.progress.score:
-            self._curve.append((now, keeper.progress.score["accuracy"]))
-        self._shown(keeper, now)
+    def __call__(self, store: RunStore, now: float) -> None:
+        if "accuracy" in store.progress.score:
+            self._curve.append((now, store.progress.score["accuracy"]))
+        self._display(store, now)
 
 
 def _print_results(attempts: list[DemoRun]) -> None:
     console = open_console()
     last = max(attempt.time_s for attempt in attempts)
-    table = plain_table("recipe", f"to {format_percent(TARGET)}", "rounds", "sent", "accuracy over virtual time")
+    table = plain_table("recipe", f"to {format_percent(TARGET)}", "rounds", "sent", "accuracy over simulated time")
     table.columns[-1].justify = "left"
     for attempt in attempts:
-        found = attempt.result.summary
+        summary = attempt.result.summary
         when = format_seconds(attempt.time_s) if attempt.reached_target else "not reached"
         curve = draw_sparkline(attempt.curve, 48, last)
-        table.add_row(attempt.recipe, when, str(found["rounds"]), format_bytes(found["bytes"]), curve)
+        table.add_row(attempt.recipe, when, str(summary["rounds"]), format_bytes(summary["bytes"]), curve)
     console.print()
     console.print(table)
 
 
 def explain_winner(attempts: list[DemoRun]) -> list[str]:
-    """Who won, by how much and why, from what the devices were seen to do."""
+    """Which recipe won, by how much and why, judged by what the devices did."""
     arrived = sorted((attempt for attempt in attempts if attempt.reached_target), key=lambda attempt: attempt.time_s)
     if not arrived:
-        return [f"Nobody reached {format_percent(TARGET)} within the budget."]
+        return [f"No recipe reached {format_percent(TARGET)} within the budget."]
     first, *others = arrived
     margins = [f"{other.time_s / first.time_s:.1f} times as fast as {other.recipe}" for other in others]
     by_bytes = sorted(arrived, key=lambda attempt: int(attempt.result.summary["bytes"]))
     sent = ", ".join(f"{attempt.recipe} {format_bytes(attempt.result.summary['bytes'])}" for attempt in by_bytes)
-    waited = ", ".join(f"{_waiting_fraction(attempt):.0%} under {attempt.recipe}" for attempt in arrived)
+    waited = ", ".join(f"{format_fraction(_waiting_fraction(attempt), 1)} with {attempt.recipe}" for attempt in arrived)
     return [
-        f"{first.recipe} won: there after {format_seconds(first.time_s)} of virtual time, {' and '.join(margins)}.",
-        f"Sent until then: {sent}.",
-        f"Why: the devices spent their time waiting, {waited}.",
+        f"{first.recipe} won: it took {format_seconds(first.time_s)} of simulated time, {' and '.join(margins)}.",
+        f"Sent by then: {sent}.",
+        f"Why: devices spent much of their time waiting: {waited}.",
         f"{_compare_extremes(arrived)}.",
-        f"What held {arrived[-1].recipe} up: {arrived[-1].result.summary['limit']}.",
+        f"What slowed {arrived[-1].recipe} down: {arrived[-1].result.summary['limit']}.",
     ]
 
 
 def _waiting_fraction(attempt: DemoRun) -> float:
-    """The share of all devices' time that was waiting."""
+    """The fraction of all devices' time that was spent waiting."""
     devices = attempt.result.summary["devices"].values()
     return float(sum(device["wait_s"] for device in devices) / (len(devices) * attempt.time_s))
 
 
 def _compare_extremes(arrived: list[DemoRun]) -> str:
-    """The updates of the devices that waited most and least under the slowest recipe, under each recipe."""
+    """Updates per recipe of the two devices that waited most and least with the slowest recipe."""
     devices = arrived[-1].result.summary["devices"]
     quick, slow = (pick(devices, key=lambda name: devices[name]["wait_s"]) for pick in (max, min))
     counts = [

@@ -1,4 +1,4 @@
-"""How each device stands and where its time went: the rows of the live table and of the summary."""
+"""Tables of devices: which have joined, what each is doing and where its time went."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from potluck.cli.console import plain_table
-from potluck.cli.number_format import format_bit_rate, format_bytes, format_fraction, format_seconds
+from potluck.cli.number_format import format_bit_rate, format_bytes, format_flops, format_fraction, format_seconds
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from potluck.job import Job
     from potluck.journal.journal_totals import DeviceTotals, JournalTotals
 
-__all__ = ["DeviceRow", "class_group_labels", "device_rows", "device_table"]
+__all__ = ["DeviceRow", "JoiningDevices", "class_group_labels", "device_rows", "device_table"]
 
-MOST = 20
-_PARTS = {"compute": "green", "pull": "cyan", "push": "magenta", "wait": "dim"}
-_LEFT = ("device", "now", "part")  # the other columns are figures
-_LEAVING = (
+_MAX_ROWS = 20
+_ACTIVITIES = {"compute": "green", "pull": "cyan", "push": "magenta", "wait": "dim"}
+_LEFT_ALIGNED = ("device", "now", "assigned")
+_DISPENSABLE = (  # left out in this order where the terminal is too narrow for all columns
     "bytes",
     "updates",
     "wait",
@@ -33,113 +33,125 @@ _LEAVING = (
     "staleness",
     "link",
     "last seen",
-    "part",
+    "assigned",
     "samples/s",
     "now",
-)  # where there is no room for all, from the least important on
-_STATES = {"computing": "green", "pushing": "magenta", "waiting": "dim", "lost": "red"}
+)
+_STATE_COLOURS = {"computing": "green", "pushing": "magenta", "waiting": "dim", "lost": "red"}
 
 
 class DeviceRow(NamedTuple):
-    """A device, or a group of devices alike where there are too many to show each."""
+    """One row: a device, or a group of equal devices where there are too many to show each."""
 
     label: str
     devices: Sequence[str]
 
 
 def device_rows(fleet: Fleet) -> list[DeviceRow]:
-    """One row for each device; for large fleets one for each `[[devices]]` table."""
+    """One row per device; for large fleets one per `[[devices]]` table."""
     members = [device.name for device in fleet.members]
-    if len(members) <= MOST:
+    if len(members) <= _MAX_ROWS:
         return [DeviceRow(name, (name,)) for name in members]
-    found, start = [], 0
+    rows, start = [], 0
     for group in fleet.devices:
         label = group.name or group.preset
         label += f" ×{group.count:,}" if group.count > 1 else ""
-        found.append(DeviceRow(label, members[start : start + group.count]))
+        rows.append(DeviceRow(label, members[start : start + group.count]))
         start += group.count
-    return found
+    return rows
 
 
 def class_group_labels(job: Job) -> Mapping[str, str]:
-    """What each device holds where a job's devices train by class groups."""
+    """The class groups that each device trains; empty for a job without them."""
     from potluck.model.decoupled.class_groups import ClassGroups
 
     part = job.rounds.submodel
     if job.pipeline is not None or not isinstance(part, ClassGroups):
         return {}
-    many = part.groups if isinstance(part.groups, int) else len(part.groups)
-    held = part.groups_by_device([device.name for device in job.fleet.members], many)
-    return {name: f"group{'s' * (len(own) > 1)} {', '.join(map(str, own))}" for name, own in held.items()}
+    count = part.groups if isinstance(part.groups, int) else len(part.groups)
+    assigned = part.groups_by_device([device.name for device in job.fleet.members], count)
+    return {name: f"group{'s' * (len(groups) > 1)} {', '.join(map(str, groups))}" for name, groups in assigned.items()}
 
 
 def device_table(
-    found: Sequence[DeviceRow],
+    rows: Sequence[DeviceRow],
     tally: JournalTotals,
     now: float,
     *,
     doing: bool = False,
     width: int | None = None,
-    parts: Mapping[str, str] | None = None,
+    assigned: Mapping[str, str] | None = None,
 ) -> Table:
-    """Shares of the time so far, and counts; `doing` adds how each device stands, and `parts` what it was given.
+    """Fractions of the time so far, and counts; `doing` adds what each device is doing, `assigned` what it trains.
 
-    A column of which nothing is known is left out; in less than `width` so are the least important ones.
+    Columns without any value are left out, and the least important ones where the table is wider than `width`.
     """
-    shown = found[:MOST]
-    columns = {"device": [row.label for row in shown], **_table_columns(shown, tally, now, doing, parts or {})}
-    for name in _LEAVING:
+    shown = rows[:_MAX_ROWS]
+    columns = {"device": [row.label for row in shown], **_table_columns(shown, tally, now, doing, assigned or {})}
+    for name in _DISPENSABLE:
         if width is not None and _table_width(columns) > width:
             columns.pop(name, None)
     drawn = plain_table(*columns)
     for column in drawn.columns:
-        column.style = _PARTS.get(str(column.header), "")
-        column.justify = "left" if column.header in _LEFT else "right"
+        column.style = _ACTIVITIES.get(str(column.header), "")
+        column.justify = "left" if column.header in _LEFT_ALIGNED else "right"
     for cells in zip(*columns.values(), strict=True):
         drawn.add_row(*(_colour_state(cell) for cell in cells))
-    if len(found) > MOST:
-        drawn.add_row(f"… {len(found) - MOST} more")
+    if len(rows) > _MAX_ROWS:
+        drawn.add_row(f"… {len(rows) - _MAX_ROWS} more")
     return drawn
 
 
 def _table_columns(
-    found: Sequence[DeviceRow], tally: JournalTotals, now: float, doing: bool, parts: Mapping[str, str]
+    rows: Sequence[DeviceRow], tally: JournalTotals, now: float, doing: bool, assigned: Mapping[str, str]
 ) -> dict[str, list[str]]:
-    loads = [tally.sum_devices(row.devices) for row in found]
+    totals = [tally.sum_devices(row.devices) for row in rows]
     cells = [
         {
-            **(_state_cells(row, load, tally, now, parts) if doing else {}),
-            **_time_cells(load, now * len(row.devices), doing),
+            **(_state_cells(row, total, tally, now, assigned) if doing else {}),
+            **_time_cells(total, now * len(row.devices), doing),
         }
-        for row, load in zip(found, loads, strict=True)
+        for row, total in zip(rows, totals, strict=True)
     ]
-    order = ("now", "part", *_PARTS, "updates", "samples", "samples/s", "link", "staleness", "last seen", "bytes")
-    found_of = {name: [one.get(name, "") for one in cells] for name in order}
-    known = {name: column for name, column in found_of.items() if name in (*_PARTS, "updates", "bytes") or any(column)}
-    return {**known, **{name: [one[name] for one in cells] for name in ("lost", "late")}}
+    order = (
+        "now",
+        "assigned",
+        *_ACTIVITIES,
+        "updates",
+        "samples",
+        "samples/s",
+        "link",
+        "staleness",
+        "last seen",
+        "bytes",
+    )
+    columns = {name: [row_cells.get(name, "") for row_cells in cells] for name in order}
+    always = (*_ACTIVITIES, "updates", "bytes")
+    shown = {name: column for name, column in columns.items() if name in always or any(column)}
+    return {**shown, **{name: [row_cells[name] for row_cells in cells] for name in ("lost", "late")}}
 
 
 def _state_cells(
-    row: DeviceRow, load: DeviceTotals, tally: JournalTotals, now: float, parts: Mapping[str, str]
+    row: DeviceRow, total: DeviceTotals, tally: JournalTotals, now: float, assigned: Mapping[str, str]
 ) -> dict[str, str]:
-    """How a device stands; of a group, what can be said of all of them."""
-    alone = row.devices[0] if len(row.devices) == 1 else None
-    standing = tally.device_status
-    seen = [at for name in row.devices if (at := standing.last_seen(name)) is not None]
-    stale = [behind for name in row.devices if (behind := standing.update_staleness(name)) is not None]
+    """What a device is doing; for a group, what holds for all of its devices."""
+    single = row.devices[0] if len(row.devices) == 1 else None
+    status = tally.device_status
+    seen = [at for name in row.devices if (at := status.last_seen(name)) is not None]
+    stale = [versions for name in row.devices if (versions := status.update_staleness(name)) is not None]
     return {
-        "now": tally.current_activity(alone) if alone is not None else "",
-        "part": (standing.assigned_work(alone) or parts.get(alone, "")) if alone is not None else "",
-        "samples/s": _format_per_s(load.samples / now) if load.samples and now > 0 else "",
-        "link": " ".join(_link_rates(load)),
+        "now": tally.current_activity(single) if single is not None else "",
+        "assigned": (status.assigned_work(single) or assigned.get(single, "")) if single is not None else "",
+        "samples/s": _format_per_s(total.samples / now) if total.samples and now > 0 else "",
+        "link": " ".join(_link_rates(total)),
         "staleness": str(max(stale)) if stale else "",
         "last seen": _format_ago(now - max(seen)) if seen else "",
     }
 
 
-def _link_rates(load: DeviceTotals) -> Iterator[str]:
+def _link_rates(total: DeviceTotals) -> Iterator[str]:
     """How fast its transfers were, down and up."""
-    for sign, nbytes, spent in (("↓", load.pulled_bytes, load.pull_s), ("↑", load.pushed_bytes, load.push_s)):
+    for sign, nbytes, spent in (("↓", total.pulled_bytes, total.pull_s), ("↑", total.pushed_bytes, total.push_s)):
         if nbytes > 0 and spent > 0:
             yield f"{sign} {format_bit_rate(nbytes / spent)}"
 
@@ -152,16 +164,16 @@ def _format_ago(passed: float) -> str:
     return f"{format_seconds(round(passed, 1))} ago" if passed >= 0.05 else "just now"
 
 
-def _time_cells(load: DeviceTotals, whole_s: float, doing: bool) -> dict[str, str]:
-    waiting = max(whole_s - load.compute_s - load.pull_s - load.push_s, 0.0)
-    spent = zip(_PARTS, (load.compute_s, load.pull_s, load.push_s, waiting), strict=True)
+def _time_cells(total: DeviceTotals, whole_s: float, doing: bool) -> dict[str, str]:
+    wait_s = max(whole_s - total.compute_s - total.pull_s - total.push_s, 0.0)
+    spent = zip(_ACTIVITIES, (total.compute_s, total.pull_s, total.push_s, wait_s), strict=True)
     return {
-        **{name: format_fraction(part, whole_s) for name, part in spent},
-        "updates": f"{load.updates:,}",
-        "samples": f"{load.samples:,}" if load.samples and not doing else "",
-        "bytes": format_bytes(load.bytes),
-        "lost": str(load.lost or ""),
-        "late": str(load.late or ""),
+        **{name: format_fraction(seconds, whole_s) for name, seconds in spent},
+        "updates": f"{total.updates:,}",
+        "samples": f"{total.samples:,}" if total.samples and not doing else "",
+        "bytes": format_bytes(total.bytes),
+        "lost": str(total.lost or ""),
+        "late": str(total.late or ""),
     }
 
 
@@ -172,4 +184,35 @@ def _table_width(columns: Mapping[str, Sequence[str]]) -> int:
 
 
 def _colour_state(cell: str) -> str:
-    return f"[{_STATES[cell]}]{cell}[/]" if cell in _STATES else cell
+    return f"[{_STATE_COLOURS[cell]}]{cell}[/]" if cell in _STATE_COLOURS else cell
+
+
+class JoiningDevices(NamedTuple):
+    """The devices of a fleet and which of them have joined, before a live run begins."""
+
+    fleet: Fleet
+    joined: Mapping[str, int]
+    join_commands: Mapping[str, str] = {}  # by device, without the token
+
+    def missing_names(self) -> list[str]:
+        return sorted(device.name for device in self.fleet.members if device.name not in self.joined)
+
+    def status_line(self) -> str:
+        missing, count = self.missing_names(), len(self.fleet.members)
+        waiting = f"; waiting for {', '.join(missing)}" if missing else "; all have joined"
+        return f"{count - len(missing)} of {count} devices{waiting}"
+
+    def status_table(self) -> Table:
+        """One row per device, the missing ones first."""
+        drawn = plain_table("device", "speed", "", *(["to join, add the token above"] if self.join_commands else []))
+        for column in drawn.columns[2:]:
+            column.justify = "left"
+        ranked = sorted(self.fleet.members, key=lambda device: (device.name in self.joined, device.name))
+        for device in ranked[:_MAX_ROWS]:
+            joined = device.name in self.joined
+            state = "[green]joined[/]" if joined else "[red]missing[/]"
+            command = [self.join_commands.get(device.name, "")] if self.join_commands and not joined else []
+            drawn.add_row(device.name, format_flops(device.flops), state, *command)
+        if len(ranked) > _MAX_ROWS:
+            drawn.add_row(f"… {len(ranked) - _MAX_ROWS} more")
+        return drawn

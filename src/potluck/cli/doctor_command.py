@@ -1,4 +1,4 @@
-"""`potluck doctor`: what is here, what is missing, and what to do about it."""
+"""`potluck doctor`: what is installed, what is missing, and what to do about it."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from potluck.cli.number_format import format_bytes
 
 __all__ = ["DoctorCheck", "doctor_command"]
 
-GOOD, MISSING, BAD = "ok", "missing", "bad"  # only what is bad keeps Potluck from working
+GOOD, MISSING, BAD = "ok", "missing", "bad"  # only BAD keeps Potluck from working
 _MARKS = {GOOD: "✓", MISSING: "·", BAD: "✗"}
 _REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)[^;]*(?:;.*extra\s*==\s*['\"]([^'\"]+)['\"])?")
 
-Runs = Annotated[Path, typer.Option("--runs", help="The folder that shall hold the runs.")]
+Runs = Annotated[Path, typer.Option("--runs", help="The folder in which runs are kept.")]
 
 
 class DoctorCheck(NamedTuple):
-    """One thing that was looked at."""
+    """The result of one check."""
 
     what: str
     state: str
@@ -35,7 +35,7 @@ class DoctorCheck(NamedTuple):
 
 
 def doctor_command(runs: Runs = Path("runs"), data: Data = None, as_json: AsJson = False) -> None:
-    """Say whether Potluck can work here, and what is missing."""
+    """Check whether Potluck works on this machine, and what is missing."""
     findings = [
         *_check_python(),
         *_check_packages(),
@@ -50,7 +50,7 @@ def doctor_command(runs: Runs = Path("runs"), data: Data = None, as_json: AsJson
         width = max(len(finding.what) for finding in findings)
         for what, state, found in findings:
             typer.echo(f"{_MARKS[state]} {what:<{width}}  {found}")
-        typer.echo("ready: try `potluck demo`" if usable else "not ready: see what is marked ✗")
+        typer.echo("ready: try `potluck demo`" if usable else "not ready: fix what is marked ✗")
     raise typer.Exit(0 if usable else 1)
 
 
@@ -73,7 +73,7 @@ def _check_python() -> Iterator[DoctorCheck]:
 
 
 def _check_packages() -> Iterator[DoctorCheck]:
-    """What the base install and each extra ask for, by the package's own metadata."""
+    """What the base install and each extra require, according to the package's metadata."""
     from importlib import metadata
 
     try:
@@ -116,11 +116,11 @@ def _installed_version(name: str) -> str | None:
 
 
 def _check_runs_folder(folder: Path) -> Iterator[DoctorCheck]:
-    there = _nearest_existing(folder)
-    if there.is_dir() and os.access(there, os.W_OK):
+    existing = _nearest_existing(folder)
+    if existing.is_dir() and os.access(existing, os.W_OK):
         yield DoctorCheck("runs", GOOD, f"{folder.absolute()} can be written")
     else:
-        yield DoctorCheck("runs", BAD, f"{there} cannot be written; go elsewhere or use --out")
+        yield DoctorCheck("runs", BAD, f"{existing} cannot be written; choose another folder with --out")
 
 
 def _check_datasets(root: Path | None) -> Iterator[DoctorCheck]:
@@ -130,8 +130,7 @@ def _check_datasets(root: Path | None) -> Iterator[DoctorCheck]:
     except (ImportError, OSError) as error:
         yield DoctorCheck("data", BAD, str(error))
         return
-    places = ", ".join(map(str, data_roots(root)))
-    yield DoctorCheck("data", GOOD, f"looked for in {places}")
+    yield DoctorCheck("data", GOOD, f"searched for in {', '.join(map(str, data_roots(root)))}")
     for name in names():
         known = info(name, root)
         if known.place is not None:
@@ -148,7 +147,7 @@ def _check_free_space(folder: Path) -> Iterator[DoctorCheck]:
 
 
 def _free_memory() -> int | None:
-    """What the system would give without swapping; None where it does not say."""
+    """Bytes that are available without swapping; None where the system does not say."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
     except OSError:
@@ -158,4 +157,4 @@ def _free_memory() -> int | None:
 
 
 def _nearest_existing(folder: Path) -> Path:
-    return next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
+    return next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())

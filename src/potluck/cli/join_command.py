@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from potluck.cli.command_options import Data, SharedMemory
+from potluck.cli.console import log_to_stderr
 from potluck.cli.run_command import add_cwd_to_path
-from potluck.cli.stderr_log import log_to_stderr
 from potluck.errors import UserError
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""`potluck new`: a job and a fleet to start from, which run as they are."""
+"""`potluck new`: a commented job and fleet to start from, which run as they are."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ __all__ = ["new_command"]
 
 FILES = ("job.toml", "fleet.toml")
 
-Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Where to write the files.")]
+Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The folder to write to (default: the current one).")]
 
 
 def new_command(folder: Folder = Path(), as_json: AsJson = False) -> None:
-    """Write a job.toml and a fleet.toml to start from."""
+    """Write a commented job.toml and fleet.toml to start from."""
     for name in FILES:
         if (folder / name).exists():
-            raise UserError(f"{folder / name} exists already; choose another folder: potluck new DIR")
+            raise UserError(f"{folder / name} already exists; choose another folder with `potluck new DIR`")
     written = [_write_starter(folder, name) for name in FILES]
     if as_json:
         typer.echo(json.dumps({"files": [str(path) for path in written]}))

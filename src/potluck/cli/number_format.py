@@ -1,4 +1,4 @@
-"""Numbers as a person reads them."""
+"""Numbers as people read them, with a space between number and unit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def format_bytes(nbytes: float) -> str:
 
 
 def format_bit_rate(bytes_per_s: float) -> str:
-    """`640 bit/s`, `20 Mbit/s`, `1.2 Gbit/s`: as links are sold."""
+    """`640 bit/s`, `20 Mbit/s`, `1.2 Gbit/s`."""
     bits = 8 * bytes_per_s
     for unit, scale in (("Gbit/s", 1e9), ("Mbit/s", 1e6), ("kbit/s", 1e3)):
         if bits >= 0.9995 * scale:
@@ -33,12 +33,12 @@ def format_flops(flops: float) -> str:
 
 
 def format_percent(value: float | None) -> str:
-    """`95.0 %`, or a dash for what was not measured."""
+    """`95.0 %`, or a dash for None."""
     return "–" if value is None else f"{100 * value:.1f} %"
 
 
 def format_fraction(part: float, whole: float) -> str:
-    """`46 %` of a whole that may be nothing yet."""
+    """`46 %`, or a dash where the whole is 0."""
     return f"{100 * part / whole:.0f} %" if whole > 0 else "–"
 
 

@@ -1,4 +1,4 @@
-"""`potluck profile`: what each layer of a model costs, on a device by its preset or measured on this machine."""
+"""`potluck profile`: what each layer of a model costs, predicted for a preset or measured on this machine."""
 
 from __future__ import annotations
 
@@ -21,9 +21,11 @@ if TYPE_CHECKING:
 __all__ = ["profile_command"]
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="A model by name, or package.module:function.")]
-Shape = Annotated[str | None, typer.Option("--shape", help="One sample, such as 3x32x32 (default: the model's own).")]
+Shape = Annotated[
+    str | None, typer.Option("--shape", help="The shape of one sample, such as 3x32x32 (default: the model's).")
+]
 Batch = Annotated[int, typer.Option("--batch", min=1, help="Samples per step.")]
-Device = Annotated[str, typer.Option("--device", help="A preset such as pi4; see `potluck fleets`.")]
+Device = Annotated[str, typer.Option("--device", help="Predict for this preset, such as pi4; see `potluck fleets`.")]
 Measure = Annotated[bool, typer.Option("--measure", help="Measure on this machine instead.")]
 Out = Annotated[Path | None, typer.Option("--out", help="Write the profile to this JSON file.")]
 
@@ -37,18 +39,18 @@ def profile_command(
     out: Out = None,
     as_json: AsJson = False,
 ) -> None:
-    """What each layer of a model costs, in seconds and bytes."""
-    found = _measure_profile(model, shape, batch) if measure else _derive_profile(model, shape, batch, device)
+    """Show what each layer of a model costs, in seconds and bytes."""
+    profile = _measure_profile(model, shape, batch) if measure else _derive_profile(model, shape, batch, device)
     if out is not None:
-        found.save(out)
+        profile.save(out)
     if as_json:
         import msgspec
 
-        typer.echo(json.dumps(msgspec.to_builtins(found)))
+        typer.echo(json.dumps(msgspec.to_builtins(profile)))
         return
-    _print_profile(found)
+    _print_profile(profile)
     if out is not None:
-        typer.echo(f"written to {out}")
+        typer.echo(f"written: {out}")
 
 
 def _derive_profile(model: str, shape: str | None, batch: int, device: str) -> ModelProfile:
@@ -95,14 +97,14 @@ def _parse_shape(written: str) -> tuple[int, ...]:
     return tuple(map(int, sides))
 
 
-def _print_profile(found: ModelProfile) -> None:
+def _print_profile(profile: ModelProfile) -> None:
     drawn = plain_table("layer", "weights", "output/sample", "MACs/sample", "forward", "backward")
-    for layer in found.layers:
+    for layer in profile.layers:
         drawn.add_row(
             layer.name, format_bytes(layer.param_bytes), format_bytes(layer.output_bytes), f"{layer.macs:,}",
             format_seconds(layer.forward_s), format_seconds(layer.backward_s),
         )  # fmt: skip
-    total = found.totals
+    total = profile.totals
     drawn.add_row(
         "all",
         format_bytes(total.param_bytes),
@@ -113,7 +115,7 @@ def _print_profile(found: ModelProfile) -> None:
         style="bold",
     )
     console = open_console()
-    console.print(f"{found.model}, batch of {found.batch}, {found.source} for {found.device}", markup=False)
+    console.print(f"{profile.model}, batch of {profile.batch}, {profile.source} for {profile.device}", markup=False)
     console.print(drawn)
-    if found.note:
-        console.print(found.note, markup=False)
+    if profile.note:
+        console.print(profile.note, markup=False)

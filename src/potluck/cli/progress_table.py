@@ -1,4 +1,7 @@
-"""What is shown while a run goes: a live table on a terminal, now and then a line elsewhere, or nothing."""
+"""Shows the progress of a run: a live table on a terminal, a line now and then elsewhere, or nothing.
+
+Two clocks appear, always named: the run's own time (simulated, or since a live run began) and wall-clock time.
+"""
 
 from __future__ import annotations
 
@@ -11,48 +14,112 @@ import typer
 
 from potluck.cli.console import open_console
 from potluck.cli.device_table import DeviceRow, class_group_labels, device_rows, device_table
-from potluck.cli.number_format import format_seconds
-from potluck.cli.progress_estimate import ProgressEstimate
+from potluck.cli.number_format import format_bytes, format_percent, format_seconds
 from potluck.cli.sparkline import BoundedCurve, draw_sparkline
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-    from potluck.cli.joining_devices import JoiningDevices
+    from potluck.cli.device_table import JoiningDevices
     from potluck.run.run_store import RunStore
 
-__all__ = ["LineDisplay", "ProgressDisplay", "SilentDisplay", "TableDisplay", "choose_display"]
+__all__ = ["LineDisplay", "ProgressDisplay", "ProgressEstimate", "SilentDisplay", "TableDisplay", "choose_display"]
 
-_SHARE_OF_TIME = 0.01  # that drawing may take
+_DRAWING_FRACTION = 0.01  # of the wall-clock time, at most
 
 
 class ProgressDisplay(Protocol):
-    """Told of every round while it is entered."""
+    """Is called after every round while it is entered."""
 
     def __enter__(self) -> Self: ...
 
     def __exit__(self, *error: object) -> None: ...
 
-    def __call__(self, keeper: RunStore, now: float) -> None: ...
+    def __call__(self, store: RunStore, now: float) -> None: ...
 
-    def show_joining(self, muster: JoiningDevices) -> None:
-        """Who is here, before the first round."""
+    def show_joining(self, joining: JoiningDevices) -> None:
+        """Show which devices have joined, before the first round."""
+
+    def elapsed_s(self) -> float:
+        """Wall-clock seconds since the display was made, as the table and the summary show them."""
 
 
 def choose_display(quiet: bool, stopping: Callable[[], bool] = lambda: False) -> ProgressDisplay:
-    """What suits the place that stderr leads to."""
-    console = open_console(stderr=True)
+    """The display that suits what stderr is connected to."""
     if quiet:
         return SilentDisplay()
-    return (
-        TableDisplay(console, stopping)
-        if console.is_terminal and not console.is_dumb_terminal
-        else LineDisplay(console)
-    )
+    console = open_console(stderr=True)
+    if console.is_terminal and not console.is_dumb_terminal:
+        return TableDisplay(console, stopping)
+    return LineDisplay(console)
+
+
+class ProgressEstimate:
+    """Estimates the speed and the remaining time of a run from the first round that it observes."""
+
+    def __init__(self) -> None:
+        self._started_at = 0.0
+        self._first_round = -1
+        self._first_fraction = 0.0
+        self.budget_fraction = 0.0
+
+    def observe_round(self, store: RunStore, now: float) -> None:
+        self.budget_fraction = _budget_fraction(store, now)
+        if self._first_round < 0:
+            self._started_at = time.perf_counter()
+            self._first_round = store.progress.round
+            self._first_fraction = self.budget_fraction
+
+    def rounds_per_s(self, store: RunStore) -> float:
+        elapsed = time.perf_counter() - self._started_at
+        return (store.progress.round - self._first_round) / elapsed if elapsed > 0 else 0.0
+
+    def remaining_s(self) -> float | None:
+        """Wall-clock seconds until the budget is used up; the target accuracy may be reached earlier."""
+        done = self.budget_fraction - self._first_fraction
+        if done <= 0:
+            return None
+        return (time.perf_counter() - self._started_at) * (1 - self.budget_fraction) / done
+
+    def status_line(self, store: RunStore, now: float) -> str:
+        """The state of the run in one line: its own time first, then wall-clock figures."""
+        from potluck.run.live_status import is_live_run
+
+        progress, stop = store.progress, store.job.stop
+        round_text = f"{progress.round}/{stop.rounds}" if stop.rounds else str(progress.round)
+        simulated = not is_live_run(store.folder)
+        figures = [f"{store.job.recipe}: round {round_text} at {format_seconds(now)}{' simulated' * simulated}"]
+        if "accuracy" in progress.score:
+            figures.append(f"accuracy {format_percent(progress.score['accuracy'])}")
+        figures.append(f"{format_bytes(progress.traffic_bytes)} sent")
+        speed = []
+        if (rate := self.rounds_per_s(store)) > 0:
+            speed.append(f"{rate:.3g} rounds/s")
+        if (left := self.remaining_s()) is not None:
+            speed.append(f"{'at most ' if stop.accuracy is not None else ''}{format_seconds(left)} left")
+        if speed and simulated:
+            return f"{', '.join(figures)}; wall-clock: {', '.join(speed)}"
+        return ", ".join([*figures, *speed])
+
+
+def _budget_fraction(store: RunStore, now: float) -> float:
+    """The fraction of the budget that is used up, by the stopping rule that is nearest."""
+    progress, stop = store.progress, store.job.stop
+    used = [0.0]
+    if stop.rounds:
+        used.append(progress.round / stop.rounds)
+    if stop.time:
+        used.append(now / stop.time)
+    if stop.bytes:
+        used.append(progress.traffic_bytes / stop.bytes)
+    return min(max(used), 1.0)
 
 
 class SilentDisplay:
-    """Shows nothing."""
+    """Shows nothing, except which devices a live run waits for."""
+
+    def __init__(self) -> None:
+        self._started_at = time.perf_counter()
 
     def __enter__(self) -> Self:
         return self
@@ -60,18 +127,21 @@ class SilentDisplay:
     def __exit__(self, *error: object) -> None:
         pass
 
-    def __call__(self, keeper: RunStore, now: float) -> None:
+    def __call__(self, store: RunStore, now: float) -> None:
         pass
 
-    def show_joining(self, muster: JoiningDevices) -> None:
-        """Not even in silence does a run wait for somebody without saying so."""
-        typer.echo(muster.status_line(), err=True)
+    def show_joining(self, joining: JoiningDevices) -> None:
+        typer.echo(joining.status_line(), err=True)
+
+    def elapsed_s(self) -> float:
+        return time.perf_counter() - self._started_at
 
 
 class LineDisplay(SilentDisplay):
-    """A line for every tenth of the way, and one every few seconds."""
+    """Prints a line for every tenth of the budget, and one every few seconds."""
 
     def __init__(self, console: Console, least_s: float = 0.5, most_s: float = 5.0) -> None:
+        super().__init__()
         self._console = console
         self._least_s = least_s
         self._most_s = most_s
@@ -79,8 +149,8 @@ class LineDisplay(SilentDisplay):
         self._shown_at = time.perf_counter()
         self._tenth = 0
 
-    def __call__(self, keeper: RunStore, now: float) -> None:
-        self._estimate.observe_round(keeper, now)
+    def __call__(self, store: RunStore, now: float) -> None:
+        self._estimate.observe_round(store, now)
         waited = time.perf_counter() - self._shown_at
         if waited < self._least_s:
             return
@@ -88,31 +158,31 @@ class LineDisplay(SilentDisplay):
         if tenth > self._tenth or waited >= self._most_s:
             self._tenth = tenth
             self._shown_at = time.perf_counter()
-            self._console.print(self._estimate.status_line(keeper, now), markup=False, soft_wrap=True)
+            self._console.print(self._estimate.status_line(store, now), markup=False, soft_wrap=True)
 
 
 class TableDisplay(SilentDisplay):
-    """Every device with what it is at and where its time went.
+    """Draws a table of all devices: what each is doing and where its time went.
 
-    A thread of its own draws, so that a long round does not look dead; it draws at most four times a second and less
-    often where drawing takes long, so that the run hardly notices.
+    A dedicated thread draws, so that a long round does not look like a hang. It draws at most four times a second, and
+    less often where drawing takes long, so that it does not slow the run down.
     """
 
     def __init__(self, console: Console, stopping: Callable[[], bool]) -> None:
         from rich.live import Live
 
+        super().__init__()
         self._stopping = stopping
-        self._began = time.perf_counter()
         self._estimate = ProgressEstimate()
         self._accuracy_curve = BoundedCurve()
         self._console = console
         self._rows: list[DeviceRow] = []
         self._groups: Mapping[str, str] = {}
         self._last: tuple[RunStore, float] | None = None
-        self._updated_at = self._began
+        self._updated_at = self._started_at
         self._joining: JoiningDevices | None = None
         self._over = threading.Event()
-        self._drawing_thread = threading.Thread(target=self._refresh_loop, name="potluck-picture", daemon=True)
+        self._drawing_thread = threading.Thread(target=self._refresh_loop, name="potluck-table", daemon=True)
         self._live = Live(console=console, auto_refresh=False, transient=True, get_renderable=self._render_display)
 
     def __enter__(self) -> Self:
@@ -125,47 +195,44 @@ class TableDisplay(SilentDisplay):
         self._drawing_thread.join()
         self._live.stop()
 
-    def __call__(self, keeper: RunStore, now: float) -> None:
-        self._estimate.observe_round(keeper, now)
-        if "accuracy" in keeper.progress.score:
-            self._accuracy_curve.add_point(now, keeper.progress.score["accuracy"])
+    def __call__(self, store: RunStore, now: float) -> None:
+        self._estimate.observe_round(store, now)
+        if "accuracy" in store.progress.score:
+            self._accuracy_curve.add_point(now, store.progress.score["accuracy"])
         self._updated_at = time.perf_counter()
-        self._last = keeper, now
+        self._last = store, now
 
-    def show_joining(self, muster: JoiningDevices) -> None:
-        self._joining = muster
+    def show_joining(self, joining: JoiningDevices) -> None:
+        self._joining = joining
 
     def _refresh_loop(self) -> None:
         pause = 0.25
         while not self._over.wait(pause):
-            began = time.thread_time()
+            started = time.thread_time()
             self._live.refresh()
-            pause = min(max(0.25, (time.thread_time() - began) / _SHARE_OF_TIME), 5.0)
+            pause = min(max(0.25, (time.thread_time() - started) / _DRAWING_FRACTION), 5.0)
 
     def _render_display(self) -> RenderableType:
         from rich.console import Group
         from rich.text import Text
 
-        here = format_seconds(time.perf_counter() - self._began)
+        elapsed = f"{format_seconds(self.elapsed_s())} wall-clock"
         if self._last is None and self._joining is not None:
             head = Text(self._joining.status_line(), style="bold", no_wrap=True, overflow="ellipsis")
-            return Group(head, self._joining.status_table(), Text(f"{here} here; Ctrl-C stops it", style="dim"))
+            return Group(head, self._joining.status_table(), Text(f"{elapsed}; Ctrl-C stops the run", style="dim"))
         if self._last is None:
-            return Text(f"reading the data and building the model, {here}", style="dim")
-        keeper, now = self._last
+            return Text(f"reading the data and building the model, {elapsed}", style="dim")
+        store, now = self._last[0], self._run_time(*self._last)
         if not self._rows:
-            self._rows, self._groups = device_rows(keeper.job.fleet), class_group_labels(keeper.job)
-        head = Text(self._estimate.status_line(keeper, now), style="bold", no_wrap=True, overflow="ellipsis")
+            self._rows, self._groups = device_rows(store.job.fleet), class_group_labels(store.job)
+        head = Text(self._estimate.status_line(store, now), style="bold", no_wrap=True, overflow="ellipsis")
         curve = Text(draw_sparkline(self._accuracy_curve.points, 60, now), style="green", no_wrap=True)
-        hint = "stopping at a safe point …" if self._stopping() else "Ctrl-C stops it where it can be resumed"
-        foot = Text(f"{here} here; {hint}", style="dim")
-        return Group(head, curve, self._render_table(keeper, now), foot)
+        table = device_table(self._rows, store.tally, now, doing=True, width=self._console.width, assigned=self._groups)
+        hint = "stopping at a safe point …" if self._stopping() else "Ctrl-C stops the run, which can then be resumed"
+        return Group(head, curve, table, Text(f"{elapsed}; {hint}", style="dim"))
 
-    def _render_table(self, keeper: RunStore, now: float) -> RenderableType:
-        """In a live run time goes on while a round is open."""
+    def _run_time(self, store: RunStore, now: float) -> float:
+        """The run's own time; in a live run it advances while a round is open."""
         from potluck.run.live_status import is_live_run
 
-        if is_live_run(keeper.folder):
-            now += time.perf_counter() - self._updated_at
-        width = self._console.width
-        return device_table(self._rows, keeper.tally, now, doing=True, width=width, parts=self._groups)
+        return now + time.perf_counter() - self._updated_at if is_live_run(store.folder) else now

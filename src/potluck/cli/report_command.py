@@ -1,4 +1,4 @@
-"""`potluck report`: one HTML file that shows a run, or several beside each other."""
+"""`potluck report` and `potluck export`: a run as an HTML page, or as files for other tools."""
 
 from __future__ import annotations
 
@@ -13,58 +13,81 @@ import typer
 from potluck.cli.command_options import AsJson
 from potluck.errors import RunError
 
-__all__ = ["report_command"]
+__all__ = ["export_command", "report_command"]
 
 Folders = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs; several are compared.")]
-Out = Annotated[
-    Path | None, typer.Option("--out", "-o", help="The file to write (default: report.html in the run's folder).")
+Page = Annotated[
+    Path | None,
+    typer.Option(
+        "--out",
+        "-o",
+        help="The file to write (default: report.html in the run's folder, or comparison.html for several runs).",
+    ),
 ]
-Open = Annotated[bool, typer.Option("--open", help="Show it in the web browser.")]
+Open = Annotated[bool, typer.Option("--open", help="Open the page in the web browser.")]
 Png = Annotated[
-    Path | None, typer.Option("--png", metavar="DIR", help="Save each figure as PNG too (needs Chromium or Chrome).")
+    Path | None, typer.Option("--png", metavar="DIR", help="Also save each figure as PNG (needs Chromium or Chrome).")
 ]
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]
+Format = Annotated[str, typer.Option("--to", metavar="FORMAT", help="csv, jsonl or tensorboard.")]
+Folder = Annotated[Path | None, typer.Option("--out", "-o", help="The folder to write to (default: RUN/export).")]
 
 
 def report_command(
-    runs: Folders, out: Out = None, show: Open = False, png: Png = None, as_json: AsJson = False
+    runs: Folders, out: Page = None, show: Open = False, png: Png = None, as_json: AsJson = False
 ) -> None:
-    """Write a page with everything there is to see of a run; it needs no network."""
+    """Write one self-contained HTML page about a run, or one that compares several."""
     from potluck.report import render_report
 
-    began = time.perf_counter()
-    written = render_report(runs)
-    path = _write_page(written, out or _default_path(runs))
-    pictures = _save_images(path, png)
+    started = time.perf_counter()
+    path = _write_page(render_report(runs), out or _default_page(runs))
+    images = _save_images(path, png)
     if as_json:
-        found = {"report": str(path), "bytes": path.stat().st_size, "pictures": [str(one) for one in pictures]}
-        typer.echo(json.dumps({**found, "seconds": round(time.perf_counter() - began, 3)}))
+        figures = {"report": str(path), "bytes": path.stat().st_size, "pictures": [str(image) for image in images]}
+        typer.echo(json.dumps({**figures, "seconds": round(time.perf_counter() - started, 3)}))
     else:
-        typer.echo(f"written: {path}")
-        for picture in pictures:
-            typer.echo(f"written: {picture}")
+        _print_written([path, *images])
     if show:
         typer.launch(path.resolve().as_uri())
 
 
-def _default_path(runs: list[Path]) -> Path:
-    """In the run's own folder; a comparison beside it, since it belongs to none."""
+def export_command(run: RunFolder, to: Format, out: Folder = None, as_json: AsJson = False) -> None:
+    """Write a run as CSV tables, JSON lines or TensorBoard event files."""
+    from potluck.report.journal_export import export_run
+    from potluck.report.run_folder import open_run
+
+    opened = open_run(run)
+    paths = export_run(opened, to, out or opened.path / "export")
+    if as_json:
+        typer.echo(json.dumps({"format": to, "files": [str(path) for path in paths]}))
+    else:
+        _print_written(paths)
+
+
+def _print_written(paths: list[Path]) -> None:
+    for path in paths:
+        typer.echo(f"written: {path}")
+
+
+def _default_page(runs: list[Path]) -> Path:
+    """In the run's folder; for a comparison, which belongs to no single run, in the current folder."""
     first = runs[0] if runs[0].is_dir() else runs[0].parent
     return first / "report.html" if len(runs) == 1 else Path("comparison.html")
 
 
-def _write_page(written: str, path: Path) -> Path:
-    """Written aside and renamed, so that a browser never sees half a page."""
+def _write_page(page: str, path: Path) -> Path:
+    """Written to a temporary file and renamed, so that a browser never sees an incomplete page."""
     if path.is_dir():
         path = path / "report.html"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, suffix=".html", delete=False) as file:
-            file.write(written)
-        aside = Path(file.name)
-        aside.chmod(0o644)
-        aside.replace(path)
+            file.write(page)
+        temporary = Path(file.name)
+        temporary.chmod(0o644)
+        temporary.replace(path)
     except OSError as error:
-        raise RunError(f"cannot write {path}: {error.strerror}; choose another place with --out") from None
+        raise RunError(f"cannot write {path}: {error.strerror}; choose another file with --out") from None
     return path
 
 

@@ -1,4 +1,4 @@
-"""`potluck run` and `potluck resume`: a job in the simulated world, shown while it goes and summed up at its end."""
+"""`potluck run` and `potluck resume`: simulate a job, show its progress and print a summary."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from potluck.cli.stop_signal import StopSignal
 from potluck.errors import RunError
 
 if TYPE_CHECKING:
-    from potluck.cli.joining_devices import JoiningDevices
+    from potluck.cli.device_table import JoiningDevices
     from potluck.run import Result
     from potluck.run.live_status import LiveStatus
     from potluck.run.run_store import RunStore
@@ -34,9 +34,9 @@ __all__ = [
     "run_command",
 ]
 
-Out = Annotated[Path | None, typer.Option("--out", help="Where to keep the run (default: a new folder in runs/).")]
-TimingOnly = Annotated[bool, typer.Option("--timing-only", help="No mathematics: the same protocol, bytes, seconds.")]
-Seed = Annotated[int | None, typer.Option("--seed", min=0, help="Another seed than the job's.")]
+Out = Annotated[Path | None, typer.Option("--out", help="The folder for the run (default: a new one in runs/).")]
+TimingOnly = Annotated[bool, typer.Option("--timing-only", help="Do not train: the same protocol, bytes and seconds.")]
+Seed = Annotated[int | None, typer.Option("--seed", min=0, help="Override the job's seed.")]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run, such as runs/20250101-120000-…")]
 
 
@@ -51,7 +51,7 @@ def run_command(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Simulate a job: real training, modelled time."""
+    """Simulate a job: the training is real, time and links are modelled."""
     with StopSignal() as stopping, choose_display(quiet or as_json, stopping) as shown:
         from potluck.job import load_job
         from potluck.run import simulate
@@ -73,7 +73,7 @@ def resume_command(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Take a run up where it was stopped."""
+    """Continue a run from its latest checkpoint."""
     with StopSignal() as stopping, choose_display(quiet or as_json, stopping) as shown:
         from potluck.run import live_status as tickets
         from potluck.run import resume as again
@@ -96,9 +96,9 @@ def _resume_live_run(
     from potluck.run.run_store import RunStore
 
     if ticket.is_alive:
-        raise RunError(f"process {ticket.pid} still leads {run}; stop it first with `potluck stop {run}`")
+        raise RunError(f"process {ticket.pid} still runs {run}; stop it first with `potluck stop {run}`")
     return resume_live_run(
-        RunStore.reopen_run(load_job(run / "job.toml", settings), run, watch, stopping),
+        RunStore.reopen_run(load_job(run / "job.toml", settings, resolved=True), run, watch, stopping),
         ticket,
         data,
         watch.show_joining,
@@ -106,29 +106,31 @@ def _resume_live_run(
 
 
 class RunObserver:
-    """Passes every round on and remembers who keeps the run."""
+    """Forwards every round to the display, and keeps the store of the run for the summary."""
 
-    def __init__(self, shown: ProgressDisplay) -> None:
-        self._display = shown
+    def __init__(self, display: ProgressDisplay) -> None:
+        self._display = display
         self.store: RunStore | None = None
 
-    def __call__(self, keeper: RunStore, now: float) -> None:
-        self.store = keeper
-        self._display(keeper, now)
+    def __call__(self, store: RunStore, now: float) -> None:
+        self.store = store
+        self._display(store, now)
 
-    def show_joining(self, muster: JoiningDevices) -> None:
-        self._display.show_joining(muster)
+    def show_joining(self, joining: JoiningDevices) -> None:
+        self._display.show_joining(joining)
+
+    def elapsed_s(self) -> float:
+        return self._display.elapsed_s()
 
 
 def add_cwd_to_path() -> None:
-    """A job may name code of the user's own; it is looked for in the current folder too."""
-    here = os.getcwd()
-    if here not in sys.path:
-        sys.path.insert(0, here)
+    """Let a job name modules in the current folder."""
+    if (cwd := os.getcwd()) not in sys.path:
+        sys.path.insert(0, cwd)
 
 
 def print_and_exit(result: Result, watch: RunObserver, as_json: bool, quiet: bool) -> None:
-    summary_text.print_summary(result, watch.store, as_json=as_json, quiet=quiet)
+    summary_text.print_summary(result, watch.store, watch.elapsed_s(), as_json=as_json, quiet=quiet)
     raise typer.Exit(result.exit_code)
 
 
@@ -137,8 +139,10 @@ def new_run_name(recipe: str) -> str:
 
 
 def check_writable(folder: Path) -> Path:
-    """The folder, known to be one that can be written."""
-    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
-    if not there.is_dir() or not os.access(there, os.W_OK):
-        raise RunError(f"cannot keep the run in {folder}: {there} cannot be written; choose another place with --out")
+    """Return the folder, or raise RunError where it cannot be written."""
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK):
+        raise RunError(
+            f"cannot keep the run in {folder}: {existing} cannot be written; choose another folder with --out"
+        )
     return folder

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from potluck.cli.command_options import AsJson, Data, JobFile, Quiet, Sets, SharedMemory, job_file_path
-from potluck.cli.joining_devices import JoiningDevices
+from potluck.cli.console import log_to_stderr
+from potluck.cli.device_table import JoiningDevices
 from potluck.cli.progress_table import choose_display
 from potluck.cli.run_command import (
     Out,
@@ -24,7 +25,6 @@ from potluck.cli.run_command import (
     new_run_name,
     print_and_exit,
 )
-from potluck.cli.stderr_log import log_to_stderr
 from potluck.cli.stop_signal import StopSignal
 from potluck.errors import UserError
 

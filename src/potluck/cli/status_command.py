@@ -1,4 +1,4 @@
-"""`potluck status` and `potluck stop`: look at a live run from another terminal, and end it."""
+"""`potluck status` and `potluck stop`: look at a live run from another terminal, or stop it."""
 
 from __future__ import annotations
 
@@ -19,18 +19,20 @@ if TYPE_CHECKING:
 __all__ = ["status_command", "stop_command"]
 
 RunFolder = Annotated[
-    Path | None, typer.Argument(metavar="[RUN]", help="The folder of a run (default: the newest live one in runs/).")
+    Path | None, typer.Argument(metavar="[RUN]", help="The folder of a run (default: the newest live run in runs/).")
 ]
 
 
 def status_command(run: RunFolder = None, as_json: AsJson = False) -> None:
-    """How a live run stands: who is here, who is missing, how far it is."""
+    """Show the state of a live run: its progress, and which devices have joined."""
     from potluck.run import live_status as tickets
 
     folder = run or _newest_live_run()
     ticket = tickets.read_live_status(folder)
     if ticket is None:
-        raise RunError(f"{folder} is not the folder of a live run; look at runs with `potluck report` or `potluck ui`")
+        raise RunError(
+            f"{folder} is not the folder of a live run; for simulated runs use `potluck report` or `potluck ui`"
+        )
     figures = _latest_figures(folder)
     if as_json:
         state = "running" if ticket.is_alive else ticket.ended or "gone"
@@ -40,59 +42,59 @@ def status_command(run: RunFolder = None, as_json: AsJson = False) -> None:
     typer.echo(f"{folder}: {_state_text(ticket)}")
     if figures:
         typer.echo("  " + ", ".join(_figure_texts(figures)))
-    for name, life in sorted(ticket.here.items()):
-        typer.echo(f"  {name}: here" + (f" (life {life})" if life > 1 else ""))
+    for name, incarnation in sorted(ticket.here.items()):
+        typer.echo(f"  {name}: joined" + (f" (incarnation {incarnation})" if incarnation > 1 else ""))
     for name in ticket.missing:
         typer.echo(f"  {name}: missing")
     raise typer.Exit(0 if ticket.is_alive else 1)
 
 
 def stop_command(run: RunFolder = None) -> None:
-    """Ask a live run to stop where it can be taken up again."""
+    """Stop a live run at a point from which it can be resumed."""
     from potluck.run import live_status as tickets
 
     folder = run or _newest_live_run()
     ticket = tickets.request_stop(folder)
     for _ in range(300):
         if not (tickets.read_live_status(folder) or ticket).is_alive:
-            typer.echo(f"{folder}: stopped; take it up with: potluck resume {folder}")
+            typer.echo(f"{folder}: stopped; continue with: potluck resume {folder}")
             return
         time.sleep(0.1)
     raise RunError(f"{folder}: asked process {ticket.pid} to stop, but it has not after 30 s")
 
 
 def _newest_live_run() -> Path:
-    found = sorted(Path("runs").glob("*/live.json"), key=lambda path: path.stat().st_mtime)
-    if not found:
-        raise RunError("no live run in runs/; name its folder, or begin one with `potluck serve` or `potluck lab`")
-    return found[-1].parent
+    files = sorted(Path("runs").glob("*/live.json"), key=lambda path: path.stat().st_mtime)
+    if not files:
+        raise RunError("no live run in runs/; name its folder, or start one with `potluck serve` or `potluck lab`")
+    return files[-1].parent
 
 
 def _state_text(ticket: LiveStatus) -> str:
     if ticket.is_alive:
         return f"running (process {ticket.pid}, {ticket.listen})"
-    return ticket.ended or f"its process {ticket.pid} is gone; take it up with `potluck resume`"
+    return ticket.ended or f"process {ticket.pid} is gone; continue with `potluck resume`"
 
 
 def _latest_figures(folder: Path) -> dict[str, Any]:
-    """The latest of what the journal says."""
+    """The latest round, accuracy and loss in the journal."""
     from potluck.journal import Scalar, Span, read_journal_tail
 
-    found: dict[str, Any] = {}
+    latest: dict[str, Any] = {}
     for record in read_journal_tail(folder / "journal.jsonl", 1 << 20):
         if isinstance(record, Span) and record.name == "round":
-            found["round"], found["time_s"] = record.fields.get("round"), record.end
+            latest["round"], latest["time_s"] = record.fields.get("round"), record.end
         elif isinstance(record, Scalar) and record.name in ("test_accuracy", "loss"):
-            found[record.name] = record.value
-    return found
+            latest[record.name] = record.value
+    return latest
 
 
 def _figure_texts(figures: dict[str, Any]) -> list[str]:
-    words = []
+    texts = []
     if figures.get("round") is not None:
-        words.append(f"round {figures['round'] + 1} at {format_seconds(figures['time_s'])}")
+        texts.append(f"round {figures['round'] + 1} at {format_seconds(figures['time_s'])}")
     if "test_accuracy" in figures:
-        words.append(f"accuracy {format_percent(figures['test_accuracy'])}")
+        texts.append(f"accuracy {format_percent(figures['test_accuracy'])}")
     if "loss" in figures:
-        words.append(f"loss {figures['loss']:.4g}")
-    return words
+        texts.append(f"loss {figures['loss']:.4g}")
+    return texts

@@ -1,4 +1,4 @@
-"""Ctrl-C: the first asks the run to stop where it can be taken up again, the second ends it at once."""
+"""Ctrl-C: the first stops the run at a point from which it can be resumed, the second ends it at once."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any, Self
 
 __all__ = ["StopSignal"]
 
-_NOTICE = b"\nstopping at a safe point; once more to stop at once\n"
+_NOTICE = b"\nstopping at a safe point; press Ctrl-C again to stop at once\n"
 
 
 class StopSignal:
-    """Whether the user wants to stop; listens while it is entered."""
+    """Whether the user asked to stop; catches SIGINT and SIGTERM while it is entered."""
 
     def __init__(self) -> None:
         self._asked = False
@@ -34,7 +34,7 @@ class StopSignal:
 
     def _handle_signal(self, number: int, frame: FrameType | None) -> None:
         if self._asked:
-            logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # its complaints would hide what happened
+            logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # its messages would hide ours
             raise KeyboardInterrupt
         self._asked = True
-        os.write(2, _NOTICE)  # the file objects may be in the middle of a write
+        os.write(2, _NOTICE)  # signal-safe: the stream objects may be in the middle of a write

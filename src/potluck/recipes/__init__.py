@@ -1,214 +1,94 @@
-"""The catalogue: a recipe names a composition of parts. What a job says itself goes on top.
+"""Recipes: names for compositions of parts. What a job says itself takes precedence over its recipe.
 
-A new method is one small file, where it needs new parts, and one entry here.
+Installed distributions add recipes by the entry point group `potluck.recipes`. The entry point's name is the name of
+the recipe; its value is a mapping of settings, a `Recipe`, or a function without arguments that returns either.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+import difflib
+import warnings
+from collections.abc import Callable, Mapping
+from importlib import metadata
+from typing import Any
 
-from potluck.errors import SettingError
-from potluck.recipes import class_group_recipes, pipeline_recipes, streaming_recipes
-from potluck.recipes import fedprox as fedprox  # declares its part
+from potluck.errors import PotluckWarning, SettingError
+from potluck.recipes.recipe_catalogue import CATALOGUE, Recipe
 
-__all__ = ["CATALOGUE", "Recipe", "find_recipe"]
+__all__ = ["CATALOGUE", "ENTRY_POINT_GROUP", "Recipe", "find_recipe", "known_recipes"]
 
-
-class Recipe(NamedTuple):
-    """A name for some settings."""
-
-    summary: str
-    source: str
-    settings: Mapping[str, Any]
-
-
-_SYNCHRONOUS = {"local": "gradient", "server": {"kind": "sgd", "lr": 0.1, "momentum": 0.9}}
-_LOCAL = {"kind": "sgd", "lr": 0.05, "epochs": 1}
-_ORDERED = {"kind": "filter-dropout", "units": "leading", "scaled": False, "mean": "trained"}
-
-CATALOGUE: Mapping[str, Recipe] = {
-    "sync-sgd": Recipe(
-        "one batch per device and round, gradients averaged by samples, everyone waits for everyone",
-        "Chen et al. 2016, Revisiting distributed synchronous SGD",
-        {"rounds": _SYNCHRONOUS},
-    ),
-    "dynacomm": Recipe(
-        "sync-sgd whose transfers are cut layer-wise so that they hide behind computation, planned anew every time",
-        "Cai et al. 2022, Accelerating distributed CNN training through dynamic communication scheduling",
-        {"rounds": {**_SYNCHRONOUS, "transfer": "optimal"}},
-    ),
-    "duplex": Recipe(
-        "dynacomm whose layers come back for the next round as soon as they are merged, while others still push",
-        "Potluck; after Cai et al. 2022",
-        {"rounds": {**_SYNCHRONOUS, "transfer": "duplex"}},
-    ),
-    "layer-by-layer": Recipe(
-        "sync-sgd with one transfer for every layer",
-        "Zhang et al. 2017, Poseidon",
-        {"rounds": {**_SYNCHRONOUS, "transfer": "layer-by-layer"}},
-    ),
-    "ibatch": Recipe(
-        "sync-sgd with transfers batched greedily",
-        "Wang, Pi and Zhou 2019, Scalable distributed DL training: batching communication and computation",
-        {"rounds": {**_SYNCHRONOUS, "transfer": "ibatch"}},
-    ),
-    "mg-wfbp": Recipe(
-        "sync-sgd with gradients merged where that saves a start-up",
-        "Shi, Chu and Li 2019, MG-WFBP",
-        {"rounds": {**_SYNCHRONOUS, "transfer": "mg-wfbp"}},
-    ),
-    "fedavg": Recipe(
-        "local epochs, models averaged by samples",
-        "McMahan et al. 2017, Communication-efficient learning of deep networks from decentralized data",
-        {"rounds": {"local": _LOCAL}},
-    ),
-    "fedavg-quorum": Recipe(
-        "fedavg that goes on without whoever is later than the others by far",
-        "Bonawitz et al. 2019, Towards federated learning at scale",
-        {"rounds": {"local": _LOCAL, "barrier": "quorum"}},
-    ),
-    "fedprox": Recipe(
-        "fedavg with a pull back towards the model that was sent out",
-        "Li et al. 2020, Federated optimization in heterogeneous networks",
-        {"rounds": {"local": {"kind": "proximal", "lr": 0.05, "mu": 0.01}}},
-    ),
-    "fedbuff": Recipe(
-        "nobody waits: a new model for every few updates, whatever version they started from",
-        "Nguyen et al. 2022, Federated learning with buffered asynchronous aggregation",
-        {"rounds": {"local": _LOCAL, "barrier": "buffered", "merge": "staleness"}},
-    ),
-    "fedadam": Recipe(
-        "fedavg whose coordinator steps with Adam",
-        "Reddi et al. 2021, Adaptive federated optimization",
-        {"rounds": {"local": _LOCAL, "server": {"kind": "adam", "lr": 0.01, "epsilon": 0.001}}},
-    ),
-    "distreal": Recipe(
-        "fedavg in which each mini-batch drops random filters, as many as the device must to keep up at that moment",
-        "Rapp et al. 2022, DISTREAL: distributed resource-aware learning in heterogeneous systems",
-        {"rounds": {"local": _LOCAL, "submodel": "filter-dropout"}},
-    ),
-    "distreal-ordered": Recipe(
-        "distreal that keeps the leading filters, and averages each number over those who trained it",
-        "Potluck; after Rapp et al. 2022 and Horváth et al. 2021",
-        {"rounds": {"local": _LOCAL, "submodel": _ORDERED}},
-    ),
-    "uniform-dropout": Recipe(
-        "distreal with one rate for all layers, so that nothing has to be explored",
-        "Potluck; an ablation of Rapp et al. 2022",
-        {"rounds": {"local": _LOCAL, "submodel": "uniform-dropout"}},
-    ),
-    "federated-dropout": Recipe(
-        "fedavg of random sub-models, drawn for each device and round",
-        "Caldas et al. 2018, Expanding the reach of federated learning by reducing client resource requirements",
-        {"rounds": {"local": _LOCAL, "submodel": "federated-dropout"}},
-    ),
-    "heterofl": Recipe(
-        "fedavg of the leading channels, as wide a slice as a device affords; batch norm without statistics",
-        "Diao, Ding and Tarokh 2021, HeteroFL: computation and communication efficient federated learning",
-        {"rounds": {"local": _LOCAL, "submodel": "heterofl"}},
-    ),
-    "fjord": Recipe(
-        "fedavg of leading slices, in each mini-batch of any width up to what a device affords",
-        "Horváth et al. 2021, FjORD: fair and accurate federated learning with ordered dropout",
-        {"rounds": {"local": _LOCAL, "submodel": "fjord"}},
-    ),
-    "fedrolex": Recipe(
-        "fedavg of slices that roll over the channels from round to round",
-        "Alam et al. 2022, FedRolex: model-heterogeneous federated learning with rolling sub-model extraction",
-        {"rounds": {"local": _LOCAL, "submodel": "fedrolex"}},
-    ),
-    "small": Recipe(
-        "fedavg of one smaller network that everyone can train",
-        "the baseline that sub-models have to beat",
-        {"rounds": {"local": _LOCAL, "submodel": "small"}},
-    ),
-    "decoupled": Recipe(
-        "fedavg in which a device trains the first layers and the groups of channels that its own classes need",
-        "Chen and Qin 2020, Exploring decentralized collaboration in heterogeneous edge training",
-        class_group_recipes.DECOUPLED,
-    ),
-    "central": Recipe(
-        "every round is one device's pass over all of the data: what training in one place comes to",
-        "plain stochastic gradient descent",
-        class_group_recipes.CENTRAL,
-    ),
-    "drop-stragglers": Recipe(
-        "fedavg that closes a round when half of the updates are in and does without the others",
-        "Bonawitz et al. 2019, Towards federated learning at scale",
-        {"rounds": {"local": _LOCAL, "barrier": {"kind": "quorum", "share": 0.5, "tolerance": 0.0}}},
-    ),
-    "scadles": Recipe(
-        "batches, weights and learning rate follow the streams; old data is dropped, gradients are sent as top-k",
-        "Tyagi and Swany 2022, ScaDLES: scalable deep learning over streaming data at the edge",
-        streaming_recipes.SCADLES,
-    ),
-    "ddl": Recipe(
-        "sync-sgd on streams with one batch size for all: waits for the slowest stream, keeps everything",
-        "Tyagi and Swany 2022, ScaDLES: scalable deep learning over streaming data at the edge",
-        streaming_recipes.DDL,
-    ),
-    "scadles-weighted": Recipe(
-        "ddl with batches, weights and learning rate that follow the streams",
-        "Tyagi and Swany 2022, ScaDLES: scalable deep learning over streaming data at the edge",
-        streaming_recipes.WEIGHTED,
-    ),
-    "scadles-truncation": Recipe(
-        "ddl that keeps only what streamed in since the last batch",
-        "Tyagi and Swany 2022, ScaDLES: scalable deep learning over streaming data at the edge",
-        streaming_recipes.TRUNCATION,
-    ),
-    "scadles-compression": Recipe(
-        "ddl that sends the largest tenth of a gradient while that holds most of it",
-        "Tyagi and Swany 2022, ScaDLES: scalable deep learning over streaming data at the edge",
-        streaming_recipes.COMPRESSION,
-    ),
-    "scadles-injection": Recipe(
-        "scadles for skewed classes: in every round some devices give some of their raw samples to others",
-        "Tyagi and Swany 2022, ScaDLES: scalable deep learning over streaming data at the edge",
-        streaming_recipes.INJECTION,
-    ),
-    "scadles-plus": Recipe(
-        "scadles whose batches are no more than a device works off, buffers shared by classes, transfers hidden",
-        "Potluck; after Tyagi and Swany 2022 and Cai et al. 2022",
-        streaming_recipes.PLUS,
-    ),
-    "ftpipehd": Recipe(
-        "layers over uneven devices, batches flowing through; cuts follow the devices' speeds, deaths cost a batch",
-        "Chen et al. 2023, FTPipeHD: a fault-tolerant pipeline-parallel distributed training framework",
-        pipeline_recipes.FTPIPEHD,
-    ),
-    "ftpipehd-as-published": Recipe(
-        "ftpipehd with a batch timer, copies every 100 batches, no optimizer state in them, versions mixed",
-        "Chen et al. 2023, FTPipeHD: a fault-tolerant pipeline-parallel distributed training framework",
-        pipeline_recipes.FTPIPEHD_AS_PUBLISHED,
-    ),
-    "pipedream": Recipe(
-        "a pipeline whose layers are cut as if all devices were alike",
-        "Narayanan et al. 2019, PipeDream: generalized pipeline parallelism for DNN training",
-        pipeline_recipes.PIPEDREAM,
-    ),
-    "gpipe": Recipe(
-        "a pipeline of micro-batches that runs dry after every batch",
-        "Huang et al. 2019, GPipe: efficient training of giant neural networks using pipeline parallelism",
-        pipeline_recipes.GPIPE,
-    ),
-    "respipe": Recipe(
-        "pipedream whose next stage takes over the layers of a dead one",
-        "Li et al. 2021, ResPipe: resilient model-distributed DNN training at edge networks",
-        pipeline_recipes.RESPIPE,
-    ),
-    "single": Recipe(
-        "the whole model on one device",
-        "plain stochastic gradient descent",
-        pipeline_recipes.SINGLE,
-    ),
-}
+ENTRY_POINT_GROUP = "potluck.recipes"
 
 
 def find_recipe(name: str) -> Recipe:
-    """The recipe of this name."""
-    try:
+    """The recipe of this name; only that one is imported. SettingError if there is none that works."""
+    registered = _registered_entry_points()
+    if name in CATALOGUE:
         return CATALOGUE[name]
-    except KeyError:
-        raise SettingError("recipe", f"{name!r} is not known; choose from {', '.join(CATALOGUE)}") from None
+    if name in registered:
+        try:
+            return _load_entry_point(registered[name])
+        except _EntryPointError as error:
+            raise SettingError("recipe", str(error)) from error
+    names = [*CATALOGUE, *registered]
+    close = difflib.get_close_matches(name, names, n=1)
+    hint = f"did you mean {close[0]!r}? `potluck recipes` lists all" if close else f"choose from {', '.join(names)}"
+    raise SettingError("recipe", f"{name!r} is not known; {hint}")
+
+
+def known_recipes() -> dict[str, Recipe]:
+    """All recipes by name, the built-in ones first; a registered one that does not work is left out with a warning."""
+    recipes = dict(CATALOGUE)
+    for name, entry_point in sorted(_registered_entry_points().items()):
+        try:
+            recipes[name] = _load_entry_point(entry_point)
+        except _EntryPointError as error:
+            _warn(f"recipe {error}")
+    return recipes
+
+
+class _EntryPointError(Exception):
+    """An entry point that cannot be imported or is not a recipe."""
+
+
+def _registered_entry_points() -> dict[str, metadata.EntryPoint]:
+    """The entry points by name, none imported yet; a name that is already taken is refused with a warning."""
+    registered: dict[str, metadata.EntryPoint] = {}
+    for entry_point in metadata.entry_points(group=ENTRY_POINT_GROUP):
+        name, origin = entry_point.name, _distribution_name(entry_point)
+        if name in CATALOGUE:
+            _warn(f"recipe {name!r} of {origin} is ignored: a built-in recipe has this name; rename the entry point")
+        elif name in registered and registered[name] != entry_point:
+            other = _distribution_name(registered[name])
+            _warn(f"recipe {name!r} of {origin} is ignored: {other} registers this name too; uninstall one of them")
+        else:
+            registered[name] = entry_point
+    return registered
+
+
+def _load_entry_point(entry_point: metadata.EntryPoint) -> Recipe:
+    origin = _distribution_name(entry_point)
+    problem = f"{entry_point.name!r} of {origin} ({entry_point.value}) does not work"
+    try:
+        value: Any = entry_point.load()
+        summary = _first_doc_line(value) if callable(value) else ""
+        value = value() if callable(value) else value
+    except Exception as error:
+        raise _EntryPointError(f"{problem}: {type(error).__name__}: {error}") from error
+    if isinstance(value, Recipe):
+        return value._replace(origin=origin)
+    if not isinstance(value, Mapping):
+        raise _EntryPointError(f"{problem}: expected a mapping of settings, got {type(value).__name__}")
+    return Recipe(summary or f"registered as {entry_point.value}", origin, value, origin)
+
+
+def _first_doc_line(function: Callable[..., object]) -> str:
+    return (function.__doc__ or "").strip().partition("\n")[0].rstrip(".")
+
+
+def _distribution_name(entry_point: metadata.EntryPoint) -> str:
+    return entry_point.dist.name if entry_point.dist is not None else "an unknown distribution"
+
+
+def _warn(text: str) -> None:
+    warnings.warn(" ".join(text.split()), PotluckWarning, stacklevel=3)

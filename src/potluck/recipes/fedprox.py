@@ -1,4 +1,4 @@
-"""FedProx: the gradient is bent back towards the model that was pulled, by `mu` times the distance."""
+"""FedProx: local SGD with a proximal term, which pulls the weights back towards the model that the device received."""
 
 from __future__ import annotations
 

@@ -136,4 +136,4 @@ class JoinedDevice:
 
 
 def _received_job(accepted: JoinAccepted) -> Job:
-    return make(tomllib.loads(accepted.job))
+    return make(tomllib.loads(accepted.job), resolved=True)

@@ -182,7 +182,7 @@ class RunStore:
         books = self.progress
         return {
             "name": self.job.title,
-            "recipe": self.job.recipe,
+            "recipe": str(self.job.recipe),
             "seed": self.job.seed,
             "status": ending.status,
             "reason": ending.reason,

@@ -66,7 +66,7 @@ def load_run_job(folder: Path, overrides: Sequence[str]) -> Job:
     """The job of a run's folder."""
     if not (folder / "job.toml").exists():
         raise RunError(f"{folder} is not the folder of a run: it has no job.toml")
-    return load_job(folder / "job.toml", overrides)
+    return load_job(folder / "job.toml", overrides, resolved=True)
 
 
 def simulate_prepared(prepared: PreparedJob, store: RunStore, threads: int | None) -> Result:

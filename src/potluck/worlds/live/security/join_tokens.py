@@ -61,6 +61,8 @@ def check_token(
     token: str, secret: bytes, job_digest: str, name: str, now: datetime, *, again: bool = False
 ) -> str | None:
     """Why this token does not let `name` in, or None where it does; whoever comes in `again` may do so for ever."""
+    if not token:
+        return "this run requires a join token; pass --token (printed by `potluck serve`)"
     invitation = _decode_token(token, secret)
     if invitation is None:
         return f"the token is damaged or of another run; copy all of it, or {_AGAIN}"
