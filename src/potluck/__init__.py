@@ -3,7 +3,8 @@
     import potluck
     result = potluck.simulate("job.toml")
 
-The names below are loaded when they are first used, so that `import potluck` costs nothing.
+A job is run by `simulate`, by `lab` (live on this machine) or by `serve` with `join` on each device; `plan` predicts
+it. The names below are loaded when they are first used, so that `import potluck` costs nothing.
 """
 
 from __future__ import annotations
@@ -15,20 +16,53 @@ if TYPE_CHECKING:
     from potluck.errors import PotluckError, UserError
     from potluck.job import Job, make
     from potluck.run import Result, resume, simulate
+    from potluck.run.job_plan import JobPlan
+    from potluck.run.joined_device import JoinOptions, join
+    from potluck.run.lab import LabOptions, lab
+    from potluck.run.live_run import LiveObserver, ServeOptions, serve
+    from potluck.run.prepared_job import plan
     from potluck.task import Task
 
-__all__ = ["Job", "PotluckError", "Result", "Task", "UserError", "__version__", "make", "resume", "simulate"]
+__all__ = [
+    "Job",
+    "JobPlan",
+    "JoinOptions",
+    "LabOptions",
+    "LiveObserver",
+    "PotluckError",
+    "Result",
+    "ServeOptions",
+    "Task",
+    "UserError",
+    "__version__",
+    "join",
+    "lab",
+    "make",
+    "plan",
+    "resume",
+    "serve",
+    "simulate",
+]
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "Job": "potluck.job",
+    "JobPlan": "potluck.run.job_plan",
+    "JoinOptions": "potluck.run.joined_device",
+    "LabOptions": "potluck.run.lab",
+    "LiveObserver": "potluck.run.live_run",
     "PotluckError": "potluck.errors",
     "Result": "potluck.run",
+    "ServeOptions": "potluck.run.live_run",
     "Task": "potluck.task",
     "UserError": "potluck.errors",
+    "join": "potluck.run.joined_device",
+    "lab": "potluck.run.lab",
     "make": "potluck.job",
+    "plan": "potluck.run.prepared_job",
     "resume": "potluck.run",
+    "serve": "potluck.run.live_run",
     "simulate": "potluck.run",
 }
 

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from potluck.cli.join_command import _thread_count
+from potluck.run.joined_device import JoinOptions
 
 
 @pytest.mark.parametrize(
@@ -26,4 +26,4 @@ def test_the_option_goes_before_the_environment(
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     if said is not None:
         monkeypatch.setenv("OMP_NUM_THREADS", said)
-    assert _thread_count(wanted) == found
+    assert JoinOptions(threads=wanted).thread_count == found

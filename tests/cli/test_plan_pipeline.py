@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
 
-from potluck.cli.plan_pipeline import pipeline_to_json, show_pipeline
+import potluck
+from potluck.cli.plan_pipeline import show_pipeline
 from potluck.errors import UserError
-from potluck.job import Job, make
-from potluck.run.pipeline_setup import PipelineSetup
+from potluck.job import make
 
 
-def planned(recipe: str, memory: str = "4 GB", small: str = "", **pipeline: Any) -> tuple[Job, PipelineSetup]:
+def planned(recipe: str, memory: str = "4 GB", small: str = "", **pipeline: Any) -> potluck.JobPlan:
     devices = [
         {"name": name, "flops": f"{speed} GFLOP/s", "memory": small if small and name == "c" else memory}
         for name, speed in (("a", 20), ("b", 2), ("c", 10))
@@ -28,15 +27,16 @@ def planned(recipe: str, memory: str = "4 GB", small: str = "", **pipeline: Any)
             "pipeline": {"batch": 64, **pipeline},
         }
     )
-    return job, PipelineSetup.from_job(job, None, None)
+    return potluck.plan(job)
 
 
 @pytest.mark.parametrize("recipe", ["ftpipehd", "pipedream", "gpipe", "single"])
 def test_every_stage_is_in_the_table_and_in_the_drawing(recipe: str, capsys: pytest.CaptureFixture[str]) -> None:
-    job, setup = planned(recipe)
-    show_pipeline(job, setup, 90)
+    plan = planned(recipe)
+    assert plan.pipeline is not None
+    show_pipeline(plan.job, plan.pipeline, 90)
     said = capsys.readouterr().out
-    stages = json.loads(pipeline_to_json(job, setup))["stages"]
+    stages = plan.to_dict()["stages"]
     assert "is the slowest" in said
     for place, stage in enumerate(stages):
         assert f"{stage['layers'][0]}-{stage['layers'][1]}" in said
@@ -57,13 +57,13 @@ def test_a_small_device_gets_what_fits() -> None:
     """By its weights alone it would keep its four layers, which take 23.6 MB."""
 
     def share(memory: str) -> int:
-        stages = json.loads(pipeline_to_json(*planned("ftpipehd", small=memory)))["stages"]
+        stages = planned("ftpipehd", small=memory).to_dict()["stages"]
         return sum(stage["layers"][1] - stage["layers"][0] + 1 for stage in stages if stage["device"] == "c")
 
     assert (share("60 MB"), share("30 MB")) == (4, 0)
 
 
 def test_windows_that_are_too_narrow_are_told() -> None:
-    job, setup = planned("ftpipehd", schedule={"kind": "1f1b", "fill": "published"}, partition="equal")
+    narrow = planned("ftpipehd", schedule={"kind": "1f1b", "fill": "published"}, partition="equal")
     wide = planned("ftpipehd", partition="equal")
-    assert json.loads(pipeline_to_json(job, setup))["period_s"] >= json.loads(pipeline_to_json(*wide))["period_s"]
+    assert narrow.to_dict()["period_s"] >= wide.to_dict()["period_s"]

@@ -10,7 +10,7 @@ import pytest
 from potluck.cli.progress_estimate import ProgressEstimate
 from rich.console import Console
 
-from potluck.cli.device_table import JoiningDevices, class_group_labels, device_rows, device_table
+from potluck.cli.device_table import JoiningDevices, device_rows, device_table
 from potluck.cli.progress_table import LineDisplay, SilentDisplay, TableDisplay, choose_display
 from potluck.job import make
 from potluck.journal import Instant, JournalRecord, JournalTotals, Scalar, Span
@@ -173,7 +173,7 @@ def _drawn(records: list[JournalRecord], now: float, width: int = 200, **more: A
     written = io.StringIO()
     console = Console(file=written, width=width, highlight=False)
     console.print(
-        device_table(device_rows(job.fleet), tally, now, doing=True, width=width, parts=class_group_labels(job))
+        device_table(device_rows(job.fleet), tally, now, doing=True, width=width, assigned=_device_labels(job))
     )
     return written.getvalue().splitlines()
 

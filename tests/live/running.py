@@ -13,16 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from potluck.job import Job, make
+import potluck
 from potluck.journal import Span, read_journal
-from potluck.loops.node import Node
 from potluck.model import checkpoint_files
 from potluck.run import Result
-from potluck.run.lab import LabDevices, free_loopback_address, uses_direct_links
-from potluck.run.live_run import ServeOptions, job_digest, serve_run
-from potluck.run.rounds_setup import RoundsSetup
-from potluck.run.run_store import RunStore
-from potluck.worlds.live.security.admission_policy import AdmissionPolicy
+from potluck.run.live_run import LiveRun
 from potluck.worlds.live.zenoh_session import Endpoint
 from tests.simulation.runs import rounds
 from tests.time_limits import within
@@ -43,10 +38,12 @@ SMALL: dict[str, Any] = {
 class Scene:
     """A live run under way, as its story sees it."""
 
-    def __init__(
-        self, job: Job, folder: Path, node: Node, crew: LabDevices, gate: AdmissionPolicy, address: str
-    ) -> None:
-        self.job, self.folder, self.node, self.crew, self.gate, self.address = job, folder, node, crew, gate, address
+    def __init__(self, run: LiveRun) -> None:
+        assert run.node is not None
+        assert run.devices is not None
+        assert run.store.folder is not None
+        self.job, self.folder, self.node, self.crew = run.store.job, run.store.folder, run.node, run.devices
+        self.gate, self.address, self.progress = run.admission, run.locator, run.store.progress
 
     @property
     def place(self) -> Endpoint:
@@ -71,27 +68,33 @@ class Scene:
 Story = Callable[[Scene], Coroutine[Any, Any, None]]
 
 
-async def _nothing(scene: Scene) -> None:
+class Teller(potluck.LiveObserver):
+    """Tells a story once the run begins."""
+
+    def __init__(self, story: Story, scene: type[Scene] = Scene) -> None:
+        self._story, self._scene = story, scene
+        self._told: asyncio.Task[None] | None = None
+
+    def on_begin(self, run: LiveRun) -> None:
+        self._told = asyncio.ensure_future(self._story(self._scene(run)))
+
+    def check(self, result: Result) -> None:
+        """The story is over, and all went as it should."""
+        assert self._told is not None, result.reason
+        assert not self._told.cancelled(), "the run was over before its story was; give it more rounds"
+        self._told.result()
+
+
+async def nothing(scene: Scene) -> None:
     pass
 
 
-def run_live(folder: Path, story: Story = _nothing, *, act_out: bool = False, **settings: Any) -> Result:
+def run_live(folder: Path, story: Story = nothing, *, act_out: bool = False, **settings: Any) -> Result:
     """Lead the small job with some settings changed; the story begins with the run and must be over at its end."""
-    job = make({**SMALL, **settings})
-    keeper = RunStore.create_run(job, folder, None, lambda: False)
-    gate = AdmissionPolicy.for_run(folder, job_digest(job), [device.name for device in job.fleet.members], None)
-    address, told = free_loopback_address(), list[asyncio.Task[None]]()
-    with within(LIMIT_S), LabDevices(job, address, gate, None, crashes=False) as crew:
-
-        def begun(node: Node) -> None:
-            told.append(asyncio.ensure_future(story(Scene(job, folder, node, crew, gate, address))))
-
-        place = Endpoint(listen=(address,), lease=float(job.fleet.lease), direct=uses_direct_links(job))
-        door = ServeOptions(place, gate, LIMIT_S, emulate_fleet=act_out, on_begin=begun)
-        result = serve_run(RoundsSetup.from_job(job, None, None), keeper, door)
-    assert told, result.reason
-    assert not told[0].cancelled(), "the run was over before its story was; give it more rounds"
-    told[0].result()
+    teller, options = Teller(story), potluck.LabOptions(LIMIT_S, emulate_fleet=act_out, play_faults=False)
+    with within(LIMIT_S):
+        result = potluck.lab({**SMALL, **settings}, folder=folder, options=options, observer=teller)
+    teller.check(result)
     return result
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -19,8 +18,8 @@ def test_a_device_is_taken_back_although_its_token_has_expired_meanwhile(tmp_pat
 
     async def story(scene: Scene) -> None:
         scene.kill("d-3")
-        seat = replace(scene.crew.join_options["d-3"], token=scene.token(hours=4 / 3600))
-        scene.crew.join_options["d-3"] = seat
+        seat = scene.crew.arguments["d-3"]._replace(token=scene.token(hours=4 / 3600))
+        scene.crew.arguments["d-3"] = seat
         scene.crew.start_device("d-3")
         await _times(scene, "joined", 1)
         while scene.gate.refusal_reason("d-3", seat.token, datetime.now(UTC), "another process") is None:

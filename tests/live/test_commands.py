@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from potluck.run.lab import free_loopback_address
+from potluck.run.live_addresses import free_loopback_address
 from tests.cli.calling import Shell
 from tests.live.running import SMALL
 from tests.live.shells import Command, Shells, until, write_job

@@ -15,9 +15,7 @@ import pytest
 
 import potluck
 from potluck.run import Result
-from potluck.run.lab import free_loopback_address
-from potluck.run.live_run import JoinOptions, join_run
-from potluck.worlds.live.zenoh_session import Endpoint
+from potluck.run.live_addresses import free_loopback_address
 from tests.live.running import LIMIT_S, SMALL, check_books, differing
 from tests.live.shells import Command, Shells, until, write_job
 
@@ -29,11 +27,11 @@ def joined(serving: Command) -> Iterator[None]:
     """Everyone whom `serve` invites, each in a process of its own that looks for the coordinator until the run ends."""
     context = multiprocessing.get_context("forkserver")
     invited = until("the invitations", serving.invitations)
-    seats = [
-        JoinOptions(Endpoint(connect=(address,)), name, token, once=True, throttle=0.2, patience_s=LIMIT_S)
-        for name, (address, token) in invited.items()
+    options = potluck.JoinOptions(threads=1, throttle=0.2, timeout_s=LIMIT_S)
+    devices = [
+        context.Process(target=potluck.join, args=invitation, kwargs={"name": name, "options": options}, name=name)
+        for name, invitation in invited.items()
     ]
-    devices = [context.Process(target=join_run, args=(seat,), name=seat.name) for seat in seats]
     for device in devices:
         device.start()
     try:

@@ -15,17 +15,10 @@ import pytest
 
 import potluck
 from potluck.job import Job, dump_job, make
-from potluck.loops.node import Node
-from potluck.loops.run_progress import RunProgress
 from potluck.model.layer_chain import trace_layers
-from potluck.run import Result, build_setup
-from potluck.run.lab import LabDevices, free_loopback_address
-from potluck.run.live_run import ServeOptions, job_digest, serve_run
-from potluck.run.run_store import RunStore
+from potluck.run import Result, lab
 from potluck.task import Task, TaskSettings, build_task
-from potluck.worlds.live.security.admission_policy import AdmissionPolicy
-from potluck.worlds.live.zenoh_session import Endpoint
-from tests.live.running import LEASE, LIMIT_S, Scene, differing
+from tests.live.running import LEASE, LIMIT_S, Scene, Teller, differing, nothing
 from tests.live.shells import Shells, until
 from tests.simulation.pipelines import SGD, Story, expected, same
 from tests.time_limits import within
@@ -61,49 +54,29 @@ def job_of(**settings: Any) -> Job:
 class Stage(Scene):
     """A live pipeline under way, as its plot sees it."""
 
-    books: RunProgress
-
     async def reach(self, batches: int) -> None:
         """Wait until so many batches are committed."""
-        while self.books.round < batches:
+        while self.progress.round < batches:
             await asyncio.sleep(0.01)
 
 
 Plot = Callable[[Stage], Coroutine[Any, Any, None]]
 
 
-async def _nothing(stage: Stage) -> None:
-    pass
-
-
-def run_live(folder: Path, plot: Plot = _nothing, **settings: Any) -> tuple[Result, Story]:
+def run_live(folder: Path, plot: Plot = nothing, **settings: Any) -> tuple[Result, Story]:
     """Lead a pipeline whose devices are processes; the plot begins with the run and must be over at its end."""
-    return lead(RunStore.create_run(job_of(**settings), folder, None, lambda: False), plot)
+    teller = Teller(plot, Stage)  # type: ignore[arg-type]
+    options = potluck.LabOptions(LIMIT_S, play_faults=False)
+    with within(LIMIT_S):
+        result = potluck.lab(job_of(**settings), folder=folder, options=options, observer=teller)
+    teller.check(result)
+    return result, Story(folder)
 
 
 def resume_live(folder: Path, **settings: Any) -> tuple[Result, Story]:
-    return lead(RunStore.reopen_run(job_of(**settings), folder, None, lambda: False), _nothing)
-
-
-def lead(keeper: RunStore, plot: Plot) -> tuple[Result, Story]:
-    job, folder, address, told = keeper.job, keeper.folder, free_loopback_address(), list[asyncio.Task[None]]()
-    assert folder is not None
-    gate = AdmissionPolicy.for_run(folder, job_digest(job), [device.name for device in job.fleet.members], None)
-    with within(LIMIT_S), LabDevices(job, address, gate, None, crashes=False) as crew:
-
-        def begun(node: Node) -> None:
-            stage = Stage(job, folder, node, crew, gate, address)
-            stage.books = keeper.progress
-            told.append(asyncio.ensure_future(plot(stage)))
-
-        place = Endpoint(listen=(address,), lease=float(job.fleet.lease), direct=True)
-        result = serve_run(
-            build_setup(job, None, None), keeper, ServeOptions(place, gate, LIMIT_S, emulate_fleet=True, on_begin=begun)
-        )
-    assert told, result.reason
-    assert not told[0].cancelled(), "the run was over before its plot was; give it more batches"
-    told[0].result()
-    return result, Story(folder)
+    (folder / "job.toml").write_text(dump_job(job_of(**settings)))
+    with within(LIMIT_S):
+        return lab.resume_live(folder), Story(folder)
 
 
 def check(result: Result, story: Story) -> None:
@@ -159,9 +132,9 @@ def test_all_workers_are_killed_one_after_another(tmp_path: Path) -> None:
 
     async def plot(stage: Stage) -> None:
         for name in ("d-2", "d-1", "d-3"):
-            await stage.reach(stage.books.round + 10)
+            await stage.reach(stage.progress.round + 10)
             killed.append(stage.kill(name))
-            await stage.reach(stage.books.round + 2)
+            await stage.reach(stage.progress.round + 2)
 
     result, story = run_live(tmp_path / "run", plot)
     check(result, story)

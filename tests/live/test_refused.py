@@ -18,9 +18,8 @@ from potluck.job import Job
 from potluck.loops.messages import Message, Push
 from potluck.loops.node import Node
 from potluck.payload import Payload
-from potluck.run import live_run
+from potluck.run import joined_device
 from potluck.run.device_state import DeviceStates, SavedDeviceStates
-from potluck.run.live_run import JoinOptions, _JoinedDevice
 from potluck.run.rounds_setup import RoundsSetup
 from potluck.task import Task
 from potluck.worlds.live import key_expressions, wire_format
@@ -85,24 +84,32 @@ def test_another_job_or_another_model_is_refused(tmp_path: Path, monkeypatch: py
 
     async def story(scene: Scene) -> None:
         scene.kill("d-2")
-        seat = JoinOptions(scene.place, "d-2", scene.token(), once=True)
-        guest = _JoinedDevice(seat)
-        guest._digest = "0" * 64
         with pytest.raises(JoinRefusedError, match="d-2 was refused: d-2 takes part in another job than this run's"):
-            await guest.join_and_train()
+            await _join(scene, "0" * 64)
         with monkeypatch.context() as patch:
-            patch.setattr(live_run, "set_up", _other_code)
+            patch.setattr(joined_device, "prepare_job", _other_code)
             with pytest.raises(RunError, match="d-2 builds another model than the coordinator"):
-                await _JoinedDevice(seat).join_and_train()
+                await _join(scene)
         scene.crew.start_device("d-2")
 
     _undisturbed(tmp_path / "run", story)
     assert [note.node for note in instants(tmp_path / "run", "joined")] == ["d-2"]
 
 
-def _other_code(job: Job, task: Task | None, data: Path | None, elsewhere: bool) -> RoundsSetup:
+async def _join(scene: Scene, digest: str = "") -> None:
+    """As `potluck join` does it as d-2, perhaps with another job in mind."""
+    device = joined_device.JoinedDevice()
+    device.digest = digest
+    request = JoinRequest(name="d-2", token=scene.token())
+    await run_device(
+        scene.place, hello=request, take_part=device.train, once=True, fleet_of=device.fleet_of,
+        knows=lambda: device.digest,
+    )  # fmt: skip
+
+
+def _other_code(job: Job, task: Task | None, data: Path | None, *, load_weights: bool) -> RoundsSetup:
     """The same job, of which other code makes another model of the same size."""
-    straight = RoundsSetup.from_job(job, None, None, elsewhere)
+    straight = RoundsSetup.from_job(job, None, None, load_weights)
     params = tuple(replace(entry, name=f"{entry.name}s") for entry in straight.layout.params)
     return replace(straight, layout=replace(straight.layout, params=params))
 

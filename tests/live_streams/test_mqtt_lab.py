@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 import potluck
-from potluck.cli.serve_command import run_lab
 from potluck.data.streams.mqtt_publisher import MqttPublisher, WallClock
 from potluck.data.streams.open_stream import stream_order
 from potluck.data.streams.sources import MqttSource, ReplayData
@@ -104,14 +103,14 @@ def _live(folder: Path, broker: Mosquitto, job: Job, outage_s: float) -> tuple[p
     """The broker is killed in the middle of the run and comes back a little later."""
     back = threading.Timer(outage_s, broker.start)
 
-    def watch(keeper: RunStore, now: float) -> None:
-        if keeper.progress.round == job.stop.rounds // 2:  # type: ignore[operator]
-            broker.kill()
-            back.start()
+    class Outage(potluck.LiveObserver):
+        def on_round(self, store: RunStore, now: float) -> None:
+            if store.progress.round == job.stop.rounds // 2:  # type: ignore[operator]
+                broker.kill()
+                back.start()
 
-    keeper = RunStore.create_run(job, folder, watch, lambda: False)
     with _fed(job, broker) as sensors:
-        result = run_lab(keeper, None, 60.0)
+        result = potluck.lab(job, folder=folder, options=potluck.LabOptions(wait_s=60.0), observer=Outage())
         back.join()
     return result, sensors
 

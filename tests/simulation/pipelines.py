@@ -19,9 +19,9 @@ from potluck.model.micro_batches import MicroBatches
 from potluck.model.stage_function import StageFunctions
 from potluck.model.torch_stages import TorchStages
 from potluck.planning.schedule import backward_ready, forward_ready
-from potluck.run.simulated_run import simulate_prepared
 from potluck.run.pipeline_setup import PipelineSetup, pipeline_chain_costs
 from potluck.run.run_store import RunStore
+from potluck.run.simulated_run import simulate_prepared
 
 __all__ = ["Bench", "Story", "data_of", "deep_net", "expected", "job_of", "plain_sgd", "same", "small_net"]
 

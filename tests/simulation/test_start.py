@@ -16,7 +16,7 @@ from potluck.errors import SettingError
 from potluck.job import dump_job, load_job, make
 from potluck.model.decoupled import GroupedNetwork
 from potluck.model.decoupled.class_groups import ClassGroups
-from potluck.run import build_setup
+from potluck.run.prepared_job import prepare_job
 from potluck.run.rounds_setup import RoundsSetup
 from tests.simulation.runs import journal
 
@@ -49,7 +49,7 @@ def test_every_recipe_begins_with_it(trained: Path, tmp_path: Path, recipe: str)
     numbers = torch.cat([value.flatten() for value in load_file(trained / "model.safetensors").values()])
     for start, equal in ((trained, True), (trained / "model.safetensors", True), (None, False)):
         tables = {**JOB, "recipe": recipe, "stop": {"rounds": 1}, **({"start": str(start)} if start else {})}
-        setup = build_setup(make(tables), None, None)
+        setup = prepare_job(make(tables), None, None)
         held = setup.server.tensors()
         begun = torch.cat([held["params"], held["buffers"]])
         assert torch.equal(begun.sort().values, numbers.sort().values) == equal

@@ -20,8 +20,7 @@ from potluck.journal import Scalar, Span, read_journal
 from potluck.model.submodel_interface import SubmodelChoice
 from potluck.model.submodels.slimmable_model import trace_slimmable
 from potluck.model.submodels.submodel_parts import Submodel
-from potluck.model.submodels.width_extractor import WidthExtractor
-from potluck.run.submodel_sizing import expected_speed_fraction
+from potluck.model.submodels.width_extractor import WidthExtractor, expected_speed_fraction
 from potluck.settings import decode_settings
 from potluck.units import Seconds
 from tests.simulation.runs import journal, rounds

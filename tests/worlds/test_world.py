@@ -550,7 +550,7 @@ def test_what_a_device_raises_ends_the_run_and_names_it() -> None:
 
     with pytest.raises(DeviceError, match="b: KeyError: 'salt'") as caught:
         _live(fleet_of("a", "b"), coordinate, device)
-    assert "raise KeyError(\"salt\")" in caught.value.trace
+    assert 'raise KeyError("salt")' in caught.value.trace
 
 
 def test_what_the_coordinator_raises_comes_out() -> None:

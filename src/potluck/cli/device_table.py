@@ -12,10 +12,9 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from potluck.fleet import Fleet
-    from potluck.job import Job
     from potluck.journal.journal_totals import DeviceTotals, JournalTotals
 
-__all__ = ["DeviceRow", "JoiningDevices", "class_group_labels", "device_rows", "device_table"]
+__all__ = ["DeviceRow", "JoiningDevices", "device_rows", "device_table"]
 
 _MAX_ROWS = 20
 _ACTIVITIES = {"compute": "green", "pull": "cyan", "push": "magenta", "wait": "dim"}
@@ -59,18 +58,6 @@ def device_rows(fleet: Fleet) -> list[DeviceRow]:
         rows.append(DeviceRow(label, members[start : start + group.count]))
         start += group.count
     return rows
-
-
-def class_group_labels(job: Job) -> Mapping[str, str]:
-    """The class groups that each device trains; empty for a job without them."""
-    from potluck.model.decoupled.class_groups import ClassGroups
-
-    part = job.rounds.submodel
-    if job.pipeline is not None or not isinstance(part, ClassGroups):
-        return {}
-    count = part.groups if isinstance(part.groups, int) else len(part.groups)
-    assigned = part.groups_by_device([device.name for device in job.fleet.members], count)
-    return {name: f"group{'s' * (len(groups) > 1)} {', '.join(map(str, groups))}" for name, groups in assigned.items()}
 
 
 def device_table(

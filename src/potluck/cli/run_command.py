@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import time
@@ -12,14 +13,13 @@ import typer
 
 from potluck.cli import summary_text
 from potluck.cli.command_options import AsJson, Data, JobFile, Quiet, Sets, Threads, job_file_path
+from potluck.cli.console import log_to_stderr
 from potluck.cli.progress_table import ProgressDisplay, choose_display
 from potluck.cli.stop_signal import StopSignal
 from potluck.errors import RunError
 
 if TYPE_CHECKING:
-    from potluck.cli.device_table import JoiningDevices
     from potluck.run import Result
-    from potluck.run.live_status import LiveStatus
     from potluck.run.run_store import RunStore
 
 __all__ = [
@@ -75,52 +75,37 @@ def resume_command(
 ) -> None:
     """Continue a run from its latest checkpoint."""
     with StopSignal() as stopping, choose_display(quiet or as_json, stopping) as shown:
-        from potluck.run import live_status as tickets
-        from potluck.run import resume as again
+        from potluck.run import resume
+        from potluck.run.live_status import is_live_run
 
         add_cwd_to_path()
-        watch = RunObserver(shown)
-        ticket = tickets.read_live_status(run)
-        if ticket is not None:
-            result = _resume_live_run(run, ticket, settings or [], data, watch, stopping)
+        watch: RunObserver
+        if is_live_run(run):
+            from potluck.cli.serve_command import LiveRunObserver
+            from potluck.run.lab import resume_live
+
+            log_to_stderr(logging.WARNING)
+            live = watch = LiveRunObserver(shown, stopping)
+            result = resume_live(run, overrides=settings or [], data=data, observer=live)
         else:
-            result = again(run, overrides=settings or [], data=data, threads=threads, watch=watch, stopping=stopping)
+            watch = RunObserver(shown)
+            result = resume(run, overrides=settings or [], data=data, threads=threads, watch=watch, stopping=stopping)
     print_and_exit(result, watch, as_json, quiet)
-
-
-def _resume_live_run(
-    run: Path, ticket: LiveStatus, settings: list[str], data: Path | None, watch: RunObserver, stopping: StopSignal
-) -> Result:
-    from potluck.cli.serve_command import resume_live_run
-    from potluck.job import load_job
-    from potluck.run.run_store import RunStore
-
-    if ticket.is_alive:
-        raise RunError(f"process {ticket.pid} still runs {run}; stop it first with `potluck stop {run}`")
-    return resume_live_run(
-        RunStore.reopen_run(load_job(run / "job.toml", settings, resolved=True), run, watch, stopping),
-        ticket,
-        data,
-        watch.show_joining,
-    )
 
 
 class RunObserver:
     """Forwards every round to the display, and keeps the store of the run for the summary."""
 
     def __init__(self, display: ProgressDisplay) -> None:
-        self._display = display
+        self.display = display
         self.store: RunStore | None = None
 
     def __call__(self, store: RunStore, now: float) -> None:
         self.store = store
-        self._display(store, now)
-
-    def show_joining(self, joining: JoiningDevices) -> None:
-        self._display.show_joining(joining)
+        self.display(store, now)
 
     def elapsed_s(self) -> float:
-        return self._display.elapsed_s()
+        return self.display.elapsed_s()
 
 
 def add_cwd_to_path() -> None:

@@ -1,21 +1,18 @@
-"""`potluck serve` and `potluck lab`: lead a live run, on real devices or on processes of this machine."""
+"""`potluck serve` and `potluck lab`: coordinate a live run, on real devices or on processes of this machine."""
 
 from __future__ import annotations
 
-import contextlib
 import logging
-from collections.abc import Callable, Iterator, Mapping
-from datetime import UTC, datetime, timedelta
-from functools import partial
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from potluck.cli.command_options import AsJson, Data, JobFile, Quiet, Sets, SharedMemory, job_file_path
 from potluck.cli.console import log_to_stderr
 from potluck.cli.device_table import JoiningDevices
-from potluck.cli.progress_table import choose_display
+from potluck.cli.progress_table import ProgressDisplay, choose_display
 from potluck.cli.run_command import (
     Out,
     RunObserver,
@@ -26,45 +23,82 @@ from potluck.cli.run_command import (
     print_and_exit,
 )
 from potluck.cli.stop_signal import StopSignal
-from potluck.errors import UserError
 
 if TYPE_CHECKING:
     from potluck.job import Job
-    from potluck.run import Result
-    from potluck.run.live_run import ServeOptions
-    from potluck.run.live_status import LiveStatus
-    from potluck.run.run_store import RunStore
-    from potluck.worlds.live.security.admission_policy import AdmissionPolicy
+    from potluck.run.live_run import LiveRun
 
-__all__ = ["lab_command", "resume_live_run", "serve_command"]
-
-Gather = Callable[[JoiningDevices], None]  # shows who is here
+__all__ = ["LiveRunObserver", "lab_command", "serve_command"]
 
 Listen = Annotated[
     str,
-    typer.Option("--listen", metavar="HOST:PORT", help="Where to listen (127.0.0.1, with --certs 0.0.0.0)."),
+    typer.Option(
+        "--listen",
+        metavar="HOST:PORT",
+        help="The address to listen on (default: 127.0.0.1:7447; with --certs 0.0.0.0:7447).",
+    ),
 ]
 Certs = Annotated[
     Path | None,
-    typer.Option("--certs", envvar="POTLUCK_CERTS", help="The folder made by `potluck certs init`: mutual TLS."),
+    typer.Option(
+        "--certs", envvar="POTLUCK_CERTS", help="Use mutual TLS with this folder, created by `potluck certs init`."
+    ),
 ]
-Insecure = Annotated[bool, typer.Option("--insecure", help="Listen beyond this machine without TLS.")]
-Wait = Annotated[float, typer.Option("--wait", min=0.0, help="Seconds to wait for the fleet before beginning without.")]
+Insecure = Annotated[bool, typer.Option("--insecure", help="Accept devices on other machines without TLS.")]
+Wait = Annotated[
+    float,
+    typer.Option("--wait", min=0.0, help="Seconds to wait for all devices before starting without the missing ones."),
+]
 Discover = Annotated[
-    bool, typer.Option("--discover", help="Let devices of the local network find this coordinator by multicast.")
+    bool, typer.Option("--discover", help="Let devices on the local network find this coordinator by multicast.")
 ]
-Each = Annotated[bool, typer.Option("--token-each", help="A token of its own for each device, good for no other.")]
-Hours = Annotated[float, typer.Option("--token-hours", min=0.01, help="How long the join token holds.")]
+Each = Annotated[bool, typer.Option("--token-each", help="Issue a separate token for each device, valid for no other.")]
+Hours = Annotated[float, typer.Option("--token-hours", min=0.01, help="Hours until the join token expires.")]
 
 
-class _TokenOptions(NamedTuple):
-    """What kind of tokens devices get."""
+class LiveRunObserver(RunObserver):
+    """Shows which devices have joined until all have, and prints how they join; implements `LiveObserver`."""
 
-    hours: float
-    per_device: bool = False
+    def __init__(
+        self,
+        display: ProgressDisplay,
+        stopping: Callable[[], bool],
+        token_hours: float = 24.0,
+        token_each: bool = False,
+    ) -> None:
+        super().__init__(display)
+        self.should_stop = stopping
+        self.on_round = self.__call__
+        self._token_hours = token_hours
+        self._token_each = token_each
+        self._join_commands: Mapping[str, str] = {}
+        self._ever_joined: set[str] = set()
 
-    def make_token(self, gate: AdmissionPolicy, name: str) -> str:
-        return gate.issue_token(datetime.now(UTC) + timedelta(hours=self.hours), [name] if self.per_device else None)
+    def on_listening(self, run: LiveRun) -> None:
+        if run.devices is None:
+            self._join_commands = _join_commands(run)
+            self._print_join_commands(run)
+
+    def on_membership(self, run: LiveRun, joined: Mapping[str, int]) -> None:
+        fleet = run.store.job.fleet
+        if not self._ever_joined >= {device.name for device in fleet.members}:
+            self._ever_joined.update(joined)
+            self.display.show_joining(JoiningDevices(fleet, dict(joined), self._join_commands))
+
+    def on_begin(self, run: LiveRun) -> None:
+        pass
+
+    def _print_join_commands(self, run: LiveRun) -> None:
+        typer.echo(f"listening on {run.locator}; run on each device, within {self._token_hours:g} h:", err=True)
+        for name, command in self._join_commands.items():
+            token = run.issue_token(name if self._token_each else None, self._token_hours)
+            typer.echo(f"  {command} --token {token}", err=True)
+        if run.locator.startswith("tcp/127.0.0.1:"):
+            typer.echo(
+                "only processes of this machine can join; for other machines create certificates"
+                " (`potluck certs init`) and pass --certs FOLDER, or --insecure if you trust everyone on this network",
+                err=True,
+            )
 
 
 def serve_command(
@@ -84,18 +118,14 @@ def serve_command(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Lead a live run: print how devices join, wait for them, train."""
+    """Coordinate a live run: print how devices join, wait for them, train."""
     with StopSignal() as stopping, choose_display(quiet or as_json, stopping) as shown:
-        from potluck.run.run_store import RunStore
+        from potluck.run.live_run import ServeOptions, serve
 
-        wanted, folder = _resolve_job(job, settings, seed, out, data)
-        locator = _listen_locator(listen, certs, insecure)
-        watch = RunObserver(shown)
-        keeper = RunStore.create_run(wanted, folder, watch, stopping)
-        tokens = _TokenOptions(token_hours, token_each)
-        result = _serve_run(
-            wanted, keeper, locator, certs, data, wait, tokens, watch.show_joining, discover, shared_memory
-        )
+        wanted, folder = _load_live_job(job, settings, seed, out)
+        watch = LiveRunObserver(shown, stopping, token_hours, token_each)
+        options = ServeOptions(listen, certs, insecure, wait, discover, shared_memory)
+        result = serve(wanted, folder=folder, data=data, options=options, observer=watch)
     print_and_exit(result, watch, as_json, quiet)
 
 
@@ -109,190 +139,32 @@ def lab_command(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """The live run on this machine alone: a process per device, slowed and shaped as the fleet file says."""
+    """Run a job live on this machine: one process per device, with the fleet's speeds and links emulated."""
     with StopSignal() as stopping, choose_display(quiet or as_json, stopping) as shown:
-        from potluck.run.run_store import RunStore
+        from potluck.run.lab import LabOptions, lab
 
-        wanted, folder = _resolve_job(job, settings, seed, out, data)
-        watch = RunObserver(shown)
-        keeper = RunStore.create_run(wanted, folder, watch, stopping)
-        result = run_lab(keeper, data, wait, watch.show_joining)
+        wanted, folder = _load_live_job(job, settings, seed, out)
+        watch = LiveRunObserver(shown, stopping)
+        result = lab(wanted, folder=folder, data=data, options=LabOptions(wait_s=wait), observer=watch)
     print_and_exit(result, watch, as_json, quiet)
 
 
-def run_lab(keeper: RunStore, data: Path | None, wait: float, gather: Gather = lambda muster: None) -> Result:
-    """Serve, with every device of the fleet as a process here."""
-    from potluck.run import build_setup
-    from potluck.run.lab import LabDevices, free_loopback_address, uses_direct_links
-    from potluck.run.live_run import ServeOptions, serve_run
-    from potluck.worlds.live.zenoh_session import Endpoint
-
-    job, address = keeper.job, free_loopback_address()
-    gate = _open_admission(keeper, None)
-    log_to_stderr(logging.WARNING)
-    with _keep_live_status(keeper, address, None, gather, lab=True) as told:
-        setup = build_setup(job, None, data, elsewhere=keeper.tensors is not None)
-        with LabDevices(job, address, gate, data) as crew:
-            place = Endpoint(listen=(address,), lease=float(job.fleet.lease), direct=uses_direct_links(job))
-            door = ServeOptions(
-                place,
-                gate,
-                wait,
-                emulate_fleet=True,
-                on_membership=told,
-                on_listening=partial(told, {}),
-                on_begin=crew.start_fault_script,
-            )
-            return serve_run(setup, keeper, door)
-
-
-def resume_live_run(keeper: RunStore, ticket: LiveStatus, data: Path | None, gather: Gather) -> Result:
-    """Take a live run up at the address where its devices look for it; a lab starts its devices anew."""
-    if ticket.lab:
-        return run_lab(keeper, data, 60.0, gather)
-    certs = Path(ticket.certs) if ticket.certs else None
-    return _serve_run(keeper.job, keeper, ticket.listen, certs, data, 60.0, _TokenOptions(24.0), gather)
-
-
-def _serve_run(
-    job: Job,
-    keeper: RunStore,
-    locator: str,
-    certs: Path | None,
-    data: Path | None,
-    wait: float,
-    tokens: _TokenOptions,
-    gather: Gather,
-    discover: bool = False,
-    shared_memory: bool = False,
-) -> Result:
-    from potluck.run import build_setup
-    from potluck.run.lab import uses_direct_links
-    from potluck.run.live_run import ServeOptions, serve_run
-    from potluck.worlds.live.security.tls_credentials import TlsCredentials
-    from potluck.worlds.live.zenoh_session import Endpoint
-
-    gate = _open_admission(keeper, certs)
-    tls = TlsCredentials.from_bundle(certs / "coordinator") if certs is not None else None
-    if tls is not None:
-        tls.check_files()
-    lease = float(job.fleet.lease)
-    place = Endpoint(
-        listen=(locator,),
-        tls=tls,
-        access_control=gate.access_control(),
-        lease=lease,
-        direct=uses_direct_links(job),
-        discover=discover,
-        shared_memory=shared_memory,
-    )
-    log_to_stderr(logging.WARNING)
-    how = _join_commands(gate, locator, certs)
-    with _keep_live_status(keeper, locator, certs, gather, how) as told:
-        setup = build_setup(job, None, data, elsewhere=keeper.tensors is not None)
-
-        def listening() -> None:
-            _print_join_commands(gate, locator, how, tokens)
-            told({})
-
-        door: ServeOptions = ServeOptions(place, gate, wait, on_membership=told, on_listening=listening)
-        return serve_run(setup, keeper, door)
-
-
-def _resolve_job(
-    job: Path, settings: list[str] | None, seed: int | None, out: Path | None, data: Path | None
-) -> tuple[Job, Path]:
+def _load_live_job(job: Path, settings: list[str] | None, seed: int | None, out: Path | None) -> tuple[Job, Path]:
     from potluck.job import load_job
-    from potluck.run import resolve_auto_settings
 
     add_cwd_to_path()
+    log_to_stderr(logging.WARNING)
     wanted = load_job(job_file_path(job), [*(settings or []), *([f"seed={seed}"] if seed is not None else [])])
-    if wanted.timing_only:
-        raise UserError("a live run does the mathematics; `timing_only` is for `potluck run`")
-    return resolve_auto_settings(wanted, data), check_writable(out or Path("runs") / new_run_name(wanted.recipe))
+    return wanted, check_writable(out or Path("runs") / new_run_name(wanted.recipe))
 
 
-def _open_admission(keeper: RunStore, certs: Path | None) -> AdmissionPolicy:
-    """Tokens are for this run, not for its job as it is now: they go on to hold when it is resumed with changes."""
-    from potluck.worlds.live.security.admission_policy import AdmissionPolicy
-
-    assert keeper.folder is not None
-    names = [device.name for device in keeper.job.fleet.members]
-    return AdmissionPolicy.for_run(keeper.folder, keeper.folder.name, names, certs)
-
-
-def _listen_locator(listen: str, certs: Path | None, insecure: bool) -> str:
-    """Where to listen; beyond this machine only with TLS, unless that is waived."""
-    from potluck.worlds.live.security.tls_credentials import needs_tls
-
-    address = listen or ("0.0.0.0:7447" if certs is not None or insecure else "127.0.0.1:7447")
-    if ":" not in address:
-        address += ":7447"
-    locator = f"{'tls' if certs is not None else 'tcp'}/{address}"
-    if needs_tls(locator) and certs is None and not insecure:
-        raise UserError(
-            f"{address} is open to other machines, which needs certificates: make them with `potluck certs init`"
-            " and give --certs, or --insecure if you trust everyone on this network"
-        )
-    return locator
-
-
-def _join_commands(gate: AdmissionPolicy, locator: str, certs: Path | None) -> dict[str, str]:
-    """The command for each device, without its token."""
+def _join_commands(run: LiveRun) -> dict[str, str]:
+    """The join command of each device, without its token."""
     from potluck.worlds.live.security.local_addresses import local_address
 
-    protocol, _, where = locator.partition("/")
+    protocol, _, where = run.locator.partition("/")
     host, _, port = where.rpartition(":")
     host = (local_address() or "127.0.0.1") if host in ("0.0.0.0", "[::]") else host
-    option = "--certs" if certs is not None else "--name"
-    return {name: f"potluck join {protocol}/{host}:{port} {option} {name}" for name in sorted(gate.common_names)}
-
-
-def _print_join_commands(gate: AdmissionPolicy, locator: str, how: Mapping[str, str], tokens: _TokenOptions) -> None:
-    typer.echo(f"listening on {locator}; on each device, within {tokens.hours:g} h:", err=True)
-    for name, command in how.items():
-        typer.echo(f"  {command} --token {tokens.make_token(gate, name)}", err=True)
-    if locator.startswith("tcp/127.0.0.1:"):
-        typer.echo(
-            "only processes of this machine can join; for other machines make certificates (`potluck certs init`) and"
-            " give --certs FOLDER, or --insecure if you trust everyone on this network",
-            err=True,
-        )
-
-
-@contextlib.contextmanager
-def _keep_live_status(
-    keeper: RunStore,
-    locator: str,
-    certs: Path | None,
-    gather: Gather,
-    how: Mapping[str, str] = {},
-    *,
-    lab: bool = False,
-) -> Iterator[Callable[[Mapping[str, int]], None]]:
-    """Keep the note in the run's folder up to date, and say who is missing until all have come."""
-    from potluck.run import live_status as tickets
-
-    assert keeper.folder is not None
-    folder = keeper.folder
-    ticket = tickets.LiveStatus.for_this_process(locator, certs)
-    ticket.lab = lab
-    names = {device.name for device in keeper.job.fleet.members}
-    met: set[str] = set()
-
-    def update_members(here: Mapping[str, int]) -> None:
-        ticket.here, ticket.missing = dict(here), sorted(names - here.keys())
-        tickets.write_live_status(folder, ticket)
-        if not met >= names:
-            met.update(here)
-            gather(JoiningDevices(keeper.job.fleet, dict(here), how))
-
-    tickets.write_live_status(folder, ticket)
-    try:
-        yield update_members
-        ticket.ended = "the run is over"
-    except BaseException as error:
-        ticket.ended = f"{type(error).__name__}: {error}"
-        raise
-    finally:
-        tickets.write_live_status(folder, ticket)
+    option = "--certs" if run.certs is not None else "--name"
+    names = sorted(run.admission.common_names)
+    return {name: f"potluck join {protocol}/{host}:{port} {option} {name}" for name in names}

@@ -40,8 +40,8 @@ def push_bytes(layout: WeightLayout, codec: Codec) -> list[int]:
 class DeviceSamples(NamedTuple):
     """What each device has to train on: a shard, and where data streams in, a stream that replays it."""
 
-    shards: Shards = {}
-    feeds: FeedFactory | None = None
+    shards: Shards
+    feeds: FeedFactory | None
 
 
 class TurnSizing:
@@ -54,7 +54,7 @@ class TurnSizing:
         whole: DeviceCosts,
         extractor: SubmodelExtractor | None = None,
         model_fraction: float | None = None,
-        samples: DeviceSamples = DeviceSamples(),
+        samples: DeviceSamples | None = None,
     ) -> None:
         self._rounds = rounds
         self._devices = {device.name: device for device in devices}
@@ -63,7 +63,7 @@ class TurnSizing:
         self._model_fraction = model_fraction  # the trained model's MACs, where it is not the whole one
         self._fastest = max(float(device.flops) for device in devices)
         self._whole_on = lru_cache(maxsize=4096)(whole.with_speed)
-        self._shards, self._feeds = samples
+        self._shards, self._feeds = samples or DeviceSamples({}, None)
         self._expected_turn_s: dict[str, float] = {}
 
     def whole_model_costs(self, device: str) -> DeviceCosts:

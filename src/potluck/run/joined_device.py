@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import tomllib
 from dataclasses import dataclass
@@ -30,6 +31,8 @@ from potluck.worlds.live.zenoh_session import Endpoint
 __all__ = ["JoinOptions", "JoinedDevice", "join"]
 
 wire_format.register_messages(Gift, *pipeline.KINDS)
+
+_log = logging.getLogger("potluck")
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,7 @@ def join(
     endpoint = Endpoint(
         connect=(connect,), listen=own, direct=bool(own), tls=identity.tls, shared_memory=options.shared_memory
     )
+    _log.info("%s: joining %s", identity.name, connect)
     torch.set_num_threads(options.thread_count)
     device, once = JoinedDevice(task, data), options.once
     request = JoinRequest(

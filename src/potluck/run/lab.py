@@ -155,7 +155,7 @@ class LabDevices:
         self._play_faults = play_faults
         listen = "127.0.0.1:0" if uses_direct_links(job) else ""
         options = JoinOptions(listen=listen, threads=1, timeout_s=_JOIN_TIMEOUT_S)
-        self._arguments = {
+        self.arguments = {
             device.name: DeviceProcess(address, token, device.name, code, options) for device in job.fleet.members
         }
         # A server that has loaded everything once and then forks: starting a device takes milliseconds, not seconds.
@@ -167,7 +167,7 @@ class LabDevices:
 
     def __enter__(self) -> LabDevices:
         _, absent = self._fault_script() if self._play_faults else (iter(()), set())
-        for name in self._arguments:
+        for name in self.arguments:
             if name not in absent:
                 self.start_device(name)
         return self
@@ -186,7 +186,7 @@ class LabDevices:
         if before is not None and before.is_alive():
             return
         process = self._context.Process(
-            target=_run_device_process, args=(self._arguments[name], list(sys.path)), name=name
+            target=_run_device_process, args=(self.arguments[name], list(sys.path)), name=name
         )
         process.start()
         self.processes[name] = process

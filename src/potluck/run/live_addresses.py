@@ -56,47 +56,58 @@ def listen_locator(listen: str, certs: Path | None, insecure: bool) -> str:
     locator = f"{'tls' if certs is not None else 'tcp'}/{address}"
     if needs_tls(locator) and certs is None and not insecure:
         raise UserError(
-            f"{address} is open to other machines, which needs certificates: make them with `potluck certs init`"
-            " and give --certs, or --insecure if you trust everyone on this network"
+            f"{address} can be reached by other machines, which needs certificates: create them with"
+            " `potluck certs init` and pass --certs, or --insecure if you trust everyone on this network"
         )
     return locator
 
 
 def coordinator_locator(address: str, protocol: str) -> str:
     """Where a device connects; without a port, the one that `potluck serve` listens on."""
+    match = _match_address(address, protocol)
+    if match is None:
+        raise UserError(f"{address!r} is not a valid address; it should look like {protocol}/192.168.1.5:{PORT}")
+    return f"{protocol}/{match['host']}:{match['port'] or PORT}"
+
+
+def _match_address(address: str, protocol: str) -> re.Match[str] | None:
     match = _ADDRESS.fullmatch(address)
     if match is None or match["protocol"] not in (None, protocol) or int(match["port"] or 1) > 65535:
-        raise UserError(f"{address!r} is no address to join; it looks like {protocol}/192.168.1.5:{PORT}")
-    return f"{protocol}/{match['host']}:{match['port'] or PORT}"
+        return None
+    return match
 
 
 def device_identity(address: str, certs: Path | None, name: str) -> DeviceIdentity:
     """A device's name and certificate, which must agree with each other and with the coordinator's address."""
     if certs is None:
         if address.startswith("tls/"):
-            raise UserError(f"{address} needs a certificate: give --certs FOLDER (made by `potluck certs issue NAME`)")
+            raise UserError(
+                f"{address} needs a certificate: pass --certs FOLDER (created by `potluck certs issue NAME`)"
+            )
         return DeviceIdentity(name or socket.gethostname().partition(".")[0], None)
     tls = TlsCredentials.from_bundle(certs)
     certified = tls.check_files()
     if name and name != certified:
-        raise UserError(f"the certificate in {certs} is for {certified!r}, not {name!r}; leave --name out")
+        raise UserError(f"the certificate in {certs} is for {certified!r}, not {name!r}; leave out --name")
     return DeviceIdentity(certified, tls)
 
 
 def device_listen_locator(listen: str, identity: DeviceIdentity) -> str:
     """Where other devices reach this one: beyond this machine only with a certificate for that address."""
     protocol, tls = identity.protocol, identity.tls
-    match = _ADDRESS.fullmatch(listen)
-    if match is None or match["protocol"] not in (None, protocol) or int(match["port"] or 1) > 65535:
-        raise UserError(f"--listen {listen}: no address to listen on; it looks like 192.168.1.11:{DEVICE_PORT}")
+    match = _match_address(listen, protocol)
+    if match is None:
+        raise UserError(f"--listen {listen}: not a valid address; it should look like 192.168.1.11:{DEVICE_PORT}")
     host, port = match["host"], int(match["port"] or DEVICE_PORT)
     locator = f"{protocol}/{host}:{port}"
     if tls is None and needs_tls(locator):
-        raise UserError(f"--listen {listen} is open to other machines, which needs a certificate: give --certs FOLDER")
+        raise UserError(
+            f"--listen {listen} can be reached by other machines, which needs a certificate: pass --certs FOLDER"
+        )
     if tls is not None and host.strip("[]") not in (*tls.certified_hosts(), "0.0.0.0", "::"):
         raise UserError(
-            f"the certificate is not for {host}, so no device would connect to it; issue one with"
-            f" `potluck certs issue {identity.name} --host {host}` and copy the bundle"
+            f"the certificate is not valid for {host}, so no device would connect there; issue one with"
+            f" `potluck certs issue {identity.name} --host {host}` and copy its folder to this device"
         )
     _check_can_listen(listen, host, port)
     return locator
@@ -111,6 +122,6 @@ def _check_can_listen(listen: str, host: str, port: int) -> None:
             probe.bind(address)
     except OSError as error:
         raise UserError(
-            f"--listen {listen}: this machine cannot listen there ({error.strerror}); give an address of its own"
-            " and a free port"
+            f"--listen {listen}: cannot listen there ({error.strerror}); choose an address of this machine and a free"
+            " port"
         ) from None

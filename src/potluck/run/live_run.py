@@ -102,12 +102,15 @@ class LiveObserver(Protocol):
 
     def on_membership(self, run: LiveRun, joined: Mapping[str, int]) -> None:
         """A device joined or was lost; `joined` has the incarnation of each device that is connected."""
+        return
 
     def on_begin(self, run: LiveRun) -> None:
         """The run begins: its devices have joined, or it does without the missing ones."""
+        return
 
     def on_round(self, store: RunStore, now: float) -> None:
         """A round was committed."""
+        return
 
     def should_stop(self) -> bool:
         """Whether to interrupt the run; asked several times a second."""
@@ -147,7 +150,7 @@ def prepare_live_job(job: GivenJob, task: Task | None, data: Path | None) -> Pre
     """Prepare a job for a run that begins."""
     job = load_given_job(job)
     if job.timing_only:
-        raise UserError("a live run trains the model; `timing_only` is for `potluck run`")
+        raise UserError("timing_only: a live run always trains; use `potluck run` for timing only")
     return prepare_job(job, task, data)
 
 

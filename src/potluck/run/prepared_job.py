@@ -31,7 +31,7 @@ class CheckpointedModel(Protocol):
     def tensors(self) -> dict[str, Tensor]:
         """What a checkpoint holds."""
 
-    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+    def restore(self, tensors: dict[str, Tensor]) -> None:
         """Continue from a checkpoint."""
 
 

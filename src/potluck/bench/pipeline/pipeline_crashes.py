@@ -7,17 +7,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import potluck
 from potluck.bench.pipeline.pipeline_trial import PipelineTrial
 from potluck.job import Job, make
 from potluck.journal import read_journal
-from potluck.loops.node import Node
-from potluck.loops.run_progress import RunProgress
-from potluck.run import build_setup
-from potluck.run.lab import LabDevices, free_loopback_address
-from potluck.run.live_run import ServeOptions, job_digest, serve_run
-from potluck.run.run_store import RunStore
-from potluck.worlds.live.security.admission_policy import AdmissionPolicy
-from potluck.worlds.live.zenoh_session import Endpoint
+from potluck.run.live_run import LiveRun
 
 __all__ = ["measure_live_crashes"]
 
@@ -60,31 +54,30 @@ def _crash_job() -> Job:
     )
 
 
+class _Crashes(potluck.LiveObserver):
+    """Kills one worker after another, each some batches after the last."""
+
+    def __init__(self) -> None:
+        self.killed_at: list[float] = []
+        self._task: asyncio.Task[None] | None = None
+
+    def on_begin(self, run: LiveRun) -> None:
+        self._task = asyncio.ensure_future(self._kill_workers(run))
+
+    async def _kill_workers(self, run: LiveRun) -> None:
+        assert run.devices is not None
+        assert run.node is not None
+        for number, name in enumerate(WORKERS, 1):
+            while run.store.progress.round < number * _APART:
+                await asyncio.sleep(0.005)
+            self.killed_at.append(run.node.now())
+            run.devices.kill_device(name)
+
+
 def _run_with_crashes(job: Job, folder: Path) -> list[float]:
-    """Live through it; when each worker was killed."""
-    killed: list[float] = []
-    keeper = RunStore.create_run(job, folder, None, lambda: False)
-    gate = AdmissionPolicy.for_run(folder, job_digest(job), [device.name for device in job.fleet.members], None)
-    address, tasks = free_loopback_address(), list[asyncio.Task[None]]()
-    place = Endpoint(listen=(address,), lease=float(job.fleet.lease), direct=True)
-    with LabDevices(job, address, gate, None, crashes=False) as crew:
-
-        def begun(node: Node) -> None:
-            tasks.append(asyncio.ensure_future(_kill_workers(crew, node, keeper.progress, killed)))
-
-        result = serve_run(
-            build_setup(job, None, None),
-            keeper,
-            ServeOptions(place, gate, _FORMING_S, emulate_fleet=True, on_begin=begun),
-        )
+    """Run the job live; when each worker was killed."""
+    crashes, options = _Crashes(), potluck.LabOptions(wait_s=_FORMING_S, play_faults=False)
+    result = potluck.lab(job, folder=folder, options=options, observer=crashes)
     assert result.status == "done", result.reason
-    assert len(killed) == len(WORKERS), "the run was over before all were killed"
-    return killed
-
-
-async def _kill_workers(crew: LabDevices, node: Node, books: RunProgress, killed: list[float]) -> None:
-    for number, name in enumerate(WORKERS, 1):
-        while books.round < number * _APART:
-            await asyncio.sleep(0.005)
-        killed.append(node.now())
-        crew.kill_device(name)
+    assert len(crashes.killed_at) == len(WORKERS), "the run was over before all were killed"
+    return crashes.killed_at

@@ -24,7 +24,7 @@ from potluck.journal import Journal
 from potluck.loops.messages import Joined, Pull, Released, Segment, Stop
 from potluck.loops.node import COORDINATOR, Node
 from potluck.payload import Payload
-from potluck.run.lab import free_loopback_address
+from potluck.run.live_addresses import free_loopback_address
 from potluck.worlds.live.coordinator_runtime import run_coordinator
 from potluck.worlds.live.device_runtime import run_device
 from potluck.worlds.live.handshake_messages import JoinAccepted, JoinRequest, RunInfo

@@ -25,22 +25,20 @@ def describe_groups(context: SubmodelContext, request: CutRequest, extractor: Gr
     devices_by_groups: dict[tuple[int, ...], list[str]] = {}
     for device, groups in extractor.device_groups.items():
         devices_by_groups.setdefault(groups, []).append(device)
-    held = [
-        {"groups": groups, "devices": devices, **_training_cost(extractor, groups)}
-        for groups, devices in devices_by_groups.items()
-    ]
+    costs = {groups: _training_cost(extractor, groups) for groups in devices_by_groups}
     rows = _cut_rows(extractor)
     data = {
         "cuts": [_cut_to_json(extractor, choice) for row in rows for choice in row if choice is not None],
         "picks": [_affordable_to_json(extractor, cut) for cut in affordable],
         "slot_s": slot_s,
         "job": {"depth": grouped.spec.depth, "groups": len(grouped.spec.groups)},
-        "held": held,
+        "held": [
+            {"groups": groups, "devices": devices, **costs[groups]} for groups, devices in devices_by_groups.items()
+        ],
     }
     lines = [
-        f"group {', '.join(map(str, entry['groups']))}: {', '.join(entry['devices'])},"
-        f" {entry['times']:.3g} times fewer MACs"
-        for entry in held
+        f"group {', '.join(map(str, groups))}: {', '.join(devices)}, {costs[groups]['times']:.3g} times fewer MACs"
+        for groups, devices in devices_by_groups.items()
     ]
     tables = [_cuts_table(extractor, rows), _affordable_table(extractor, affordable, slot_s, context.slot_s is None)]
     return SubmodelPlan({"class_groups": data}, tables, lines)

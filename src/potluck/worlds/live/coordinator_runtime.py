@@ -203,9 +203,9 @@ class _CoordinatorRuntime(PeerDirectory):
     async def lead_run(self, coordinate: Callable[[Node], Coroutine[Any, Any, T]]) -> T:
         """Run the coordinator's loop; raises DeviceError as soon as code that all devices run has failed on one."""
         if self._device_error is None:
-            self._leading = asyncio.ensure_future(coordinate(self.node_runtime.node))
+            self._leading = leading = asyncio.ensure_future(coordinate(self.node_runtime.node))
             try:
-                return await self._leading
+                return await leading
             except asyncio.CancelledError:
                 if self._device_error is None:
                     raise

@@ -264,5 +264,5 @@ class _DeviceRuntime(PeerDirectory):
 
 
 def _is_device_fault(error: Exception) -> bool:
-    """Whether an error is about this device (its input, files or memory) rather than about code that all of them run."""
+    """Whether an error is about this device (its input, files or memory), not about code that all devices run."""
     return isinstance(error, UserError | OSError | MemoryError) or "allocate memory" in str(error)
