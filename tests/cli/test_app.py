@@ -32,6 +32,11 @@ def test_version(potluck: Shell) -> None:
     assert potluck("--version").out == f"potluck {package.__version__}\n"
 
 
+def test_the_package_is_run_as_a_module() -> None:
+    done = subprocess.run([sys.executable, "-m", "potluck", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"potluck {package.__version__}\n"
+
+
 COMMANDS = ("demo", "new", "doctor", "run", "resume", "plan", "profile", "recipes", "fleets")
 
 

@@ -1,4 +1,4 @@
-"""`potluck plan`: what a round would take on each kind of device, for each way of cutting its transfers."""
+"""`potluck plan`: predicts what a round takes on each kind of device, for each transfer strategy."""
 
 from __future__ import annotations
 
@@ -26,16 +26,18 @@ if TYPE_CHECKING:
 
 __all__ = ["RoundForecast", "forecast_rounds", "plan_command"]
 
-OnDevice = Annotated[str | None, typer.Option("--device", help="Draw this device (default: the slowest).")]
-Width = Annotated[int, typer.Option("--width", min=40, help="Columns of the drawing.")]
+OnDevice = Annotated[
+    str | None, typer.Option("--device", help="The device whose timeline is drawn (default: the slowest).")
+]
+Width = Annotated[int, typer.Option("--width", min=40, help="Width of the drawing in columns.")]
 
 
 class RoundForecast(NamedTuple):
-    """A kind of device and what one round takes it, alone with the coordinator at nominal speed."""
+    """What one round takes a kind of device, alone with the coordinator and at nominal speed."""
 
     devices: tuple[str, ...]
     worker: WorkerCosts  # seconds per layer of the first and last mini-batch
-    local_s: float  # computing between them, which no transfer can hide behind
+    local_s: float  # computing between them, during which nothing is transferred
     overhead_s: float
     latency_s: float
     rounds_s: dict[str, float]  # by strategy
@@ -56,7 +58,7 @@ def plan_command(
     width: Width = 100,
     as_json: AsJson = False,
 ) -> None:
-    """Predict what a round takes, device by device."""
+    """Predict how long a round takes on each device, and draw its timeline."""
     from potluck.cli.run_command import add_cwd_to_path
     from potluck.job import load_job
     from potluck.run.rounds_setup import RoundsSetup
@@ -69,10 +71,10 @@ def plan_command(
         _show_pipeline_plan(wanted, own, data, width, as_json)
         return
     setup = RoundsSetup.from_job(wanted, own, data)
-    found = forecast_rounds(wanted, setup)
-    drawn = _select_forecast(found, device)
+    forecasts = forecast_rounds(wanted, setup)
+    drawn = _select_forecast(forecasts, device)
     if as_json:
-        devices = [_forecast_to_json(outlook) for outlook in found]
+        devices = [_forecast_to_json(forecast) for forecast in forecasts]
         typer.echo(
             json.dumps(
                 {
@@ -83,7 +85,7 @@ def plan_command(
             )
         )
         return
-    _print_forecasts(wanted, found)
+    _print_forecasts(wanted, forecasts)
     plan_class_groups.show_class_groups(setup.job, setup.extractor)
     _draw_timeline(drawn, width)
 
@@ -100,7 +102,7 @@ def _show_pipeline_plan(job: Job, own: Task | None, data: Path | None, width: in
 
 
 def forecast_rounds(job: Job, setup: RoundsSetup) -> list[RoundForecast]:
-    """Each kind of device of the fleet once, those alike together."""
+    """One forecast per kind of device: devices with the same speed and link share one."""
     kinds: dict[tuple[float, object], list[Device]] = {}
     for device in job.fleet.members:
         kinds.setdefault((device.flops, _nominal_link(device)), []).append(device)
@@ -108,7 +110,7 @@ def forecast_rounds(job: Job, setup: RoundsSetup) -> list[RoundForecast]:
 
 
 def _nominal_link(device: Device) -> tuple[float, ...]:
-    """What of a link matters at its nominal figures."""
+    """The figures of a link that the forecast uses."""
     link = device.link
     return float(link.up), float(link.down), float(link.latency), float(link.overhead)
 
@@ -120,18 +122,20 @@ def _forecast_round(alike: Sequence[Device], job: Job, setup: RoundsSetup) -> Ro
     device, centre, rounds = alike[0], job.fleet.coordinator.resolved_link, job.rounds
     passes = rounds.local.batches_per_turn(rounds.batching.batches_per_epoch(job.samples))
     size, *others = rounds.batching.turn_batch_sizes(job.samples, passes)
-    outlook = RoundForecast(
+    forecast = RoundForecast(
         devices=tuple(device.name for device in alike),
         worker=_worker_costs(device, job.fleet, setup, size),
         local_s=setup.turn_costs(TurnIdentity(device.name, 0, 0)).step_s(sum(others)),
         overhead_s=float(device.link.overhead + centre.overhead),
-        latency_s=2.0 * float(device.link.latency + centre.latency),  # there is an answer to every message
+        latency_s=2.0 * float(device.link.latency + centre.latency),  # every message is acknowledged
         rounds_s={},
     )
-    times: dict[str, float] = {name: sum(part.makespan for part in outlook.transfer_plans(name)) for name in STRATEGIES}
+    times: dict[str, float] = {
+        name: sum(part.makespan for part in forecast.transfer_plans(name)) for name in STRATEGIES
+    }
     if not others:
-        times["duplex"] = forecast_duplex([outlook.worker], outlook.overhead_s, outlook.latency_s).iteration
-    return outlook._replace(rounds_s={name: time + outlook.local_s for name, time in times.items()})
+        times["duplex"] = forecast_duplex([forecast.worker], forecast.overhead_s, forecast.latency_s).iteration
+    return forecast._replace(rounds_s={name: time + forecast.local_s for name, time in times.items()})
 
 
 def _worker_costs(device: Device, fleet: Fleet, setup: RoundsSetup, size: int) -> WorkerCosts:
@@ -148,55 +152,60 @@ def _worker_costs(device: Device, fleet: Fleet, setup: RoundsSetup, size: int) -
     )
 
 
-def _forecast_to_json(outlook: RoundForecast) -> dict[str, Any]:
+def _forecast_to_json(forecast: RoundForecast) -> dict[str, Any]:
     cuts = {}
-    for name in outlook.rounds_s:
+    for name in forecast.rounds_s:
         if name != "duplex":
-            pull, push = outlook.transfer_plans(name)  # type: ignore[arg-type]
+            pull, push = forecast.transfer_plans(name)  # type: ignore[arg-type]
             cuts[name] = {"pull": pull.segments, "push": push.segments}
-    return {"devices": outlook.devices, "round_s": outlook.rounds_s, "local_s": outlook.local_s, "segments": cuts}
+    return {"devices": forecast.devices, "round_s": forecast.rounds_s, "local_s": forecast.local_s, "segments": cuts}
 
 
-def _print_forecasts(job: Job, found: Sequence[RoundForecast]) -> None:
+def _print_forecasts(job: Job, forecasts: Sequence[RoundForecast]) -> None:
     console = open_console()
-    console.print(f"{job.title}, {job.recipe}: one round of each device, alone with the coordinator", markup=False)
-    drawn = plain_table("device", *found[0].rounds_s)
-    for outlook in found:
-        first, *others = outlook.devices
+    console.print(
+        f"{job.title}, {job.recipe}: time of one round for each device, alone with the coordinator", markup=False
+    )
+    drawn = plain_table("device", *forecasts[0].rounds_s)
+    for forecast in forecasts:
+        first, *others = forecast.devices
         label = f"{first} and {len(others)} alike" if others else first
-        drawn.add_row(label, *(format_seconds(time) for time in outlook.rounds_s.values()))
+        drawn.add_row(label, *(format_seconds(time) for time in forecast.rounds_s.values()))
     console.print(drawn)
-    if found[0].local_s and job.rounds.local.batches_per_turn(1) != job.rounds.local.batches_per_turn(2):
-        console.print(f"each device is taken to hold {job.samples} samples (set `samples` to change that)")
+    if forecasts[0].local_s and job.rounds.local.batches_per_turn(1) != job.rounds.local.batches_per_turn(2):
+        console.print(f"assuming that each device has {job.samples} samples; override it with --set samples=N")
 
 
-def _select_forecast(found: Sequence[RoundForecast], name: str | None) -> RoundForecast:
+def _select_forecast(forecasts: Sequence[RoundForecast], name: str | None) -> RoundForecast:
     if name is None:
-        return max(found, key=lambda outlook: outlook.rounds_s["sequential"])
-    for outlook in found:
-        if name in outlook.devices:
-            return outlook
-    raise UserError(f"--device: no device is called {name!r}")
+        return max(forecasts, key=lambda forecast: forecast.rounds_s["sequential"])
+    for forecast in forecasts:
+        if name in forecast.devices:
+            return forecast
+    names = ", ".join(device for forecast in forecasts for device in forecast.devices[:1])
+    raise UserError(f"--device: no device is called {name!r}; the fleet has {names} and others alike")
 
 
-def _draw_timeline(outlook: RoundForecast, width: int) -> None:
+def _draw_timeline(forecast: RoundForecast, width: int) -> None:
     from potluck.planning.gantt_chart import draw_gantt
 
     strategies: tuple[Strategy, ...] = ("sequential", "optimal")
     for strategy in strategies:
-        typer.echo(f"\n{outlook.devices[0]}, {strategy}: {format_seconds(outlook.rounds_s[strategy])}")
-        typer.echo(draw_gantt(_timeline_bars(outlook, strategy), width))
+        typer.echo(f"\n{forecast.devices[0]}, {strategy}: {format_seconds(forecast.rounds_s[strategy])}")
+        typer.echo(draw_gantt(_timeline_bars(forecast, strategy), width))
 
 
-def _timeline_bars(outlook: RoundForecast, strategy: Strategy) -> list[GanttBar]:
-    """Pull and forward, the local work in between, then backward and push, all on one axis."""
+def _timeline_bars(forecast: RoundForecast, strategy: Strategy) -> list[GanttBar]:
+    """Pull and forward, the local work in between, then backward and push; the last bar ends with the round."""
     from potluck.planning.gantt_chart import GanttBar, segment_bars
 
-    worker, costs = outlook.worker, (outlook.overhead_s, outlook.latency_s)
-    pull, push = outlook.transfer_plans(strategy)
-    drawn = segment_bars(pull, worker.forward, worker.pull, *costs)
-    later = pull.makespan + outlook.local_s
-    if outlook.local_s:
-        drawn.append(GanttBar("local", pull.makespan, later, "more mini-batches"))
+    worker, costs = forecast.worker, (forecast.overhead_s, forecast.latency_s)
+    pull, push = forecast.transfer_plans(strategy)
+    bars = segment_bars(pull, worker.forward, worker.pull, *costs)
+    bars += [GanttBar("latency", bar.end, bar.end + forecast.latency_s) for bar in bars if bar.row == "pull"]
+    backward_at = pull.makespan + forecast.local_s
+    if forecast.local_s:
+        bars.append(GanttBar("local", pull.makespan, backward_at, "more mini-batches"))
     second = segment_bars(push, worker.backward, worker.push, *costs)
-    return drawn + [bar._replace(start=bar.start + later, end=bar.end + later) for bar in second]
+    bars += [bar._replace(start=bar.start + backward_at, end=bar.end + backward_at) for bar in second]
+    return [*bars, GanttBar("latency", bars[-1].end, backward_at + push.makespan)]

@@ -1,4 +1,4 @@
-"""`potluck serve` and `potluck lab`: lead a live run, on real devices or on processes of this machine."""
+"""`potluck serve` and `potluck lab`: coordinate a live run, on real devices or on processes of this machine."""
 
 from __future__ import annotations
 
@@ -38,27 +38,36 @@ if TYPE_CHECKING:
 
 __all__ = ["lab_command", "resume_live_run", "serve_command"]
 
-Gather = Callable[[JoiningDevices], None]  # shows who is here
+Gather = Callable[[JoiningDevices], None]  # shows which devices have joined
 
 Listen = Annotated[
     str,
-    typer.Option("--listen", metavar="HOST:PORT", help="Where to listen (127.0.0.1, with --certs 0.0.0.0)."),
+    typer.Option(
+        "--listen",
+        metavar="HOST:PORT",
+        help="The address to listen on (default: 127.0.0.1:7447; with --certs 0.0.0.0:7447).",
+    ),
 ]
 Certs = Annotated[
     Path | None,
-    typer.Option("--certs", envvar="POTLUCK_CERTS", help="The folder made by `potluck certs init`: mutual TLS."),
+    typer.Option(
+        "--certs", envvar="POTLUCK_CERTS", help="Use mutual TLS with this folder, created by `potluck certs init`."
+    ),
 ]
-Insecure = Annotated[bool, typer.Option("--insecure", help="Listen beyond this machine without TLS.")]
-Wait = Annotated[float, typer.Option("--wait", min=0.0, help="Seconds to wait for the fleet before beginning without.")]
+Insecure = Annotated[bool, typer.Option("--insecure", help="Accept devices on other machines without TLS.")]
+Wait = Annotated[
+    float,
+    typer.Option("--wait", min=0.0, help="Seconds to wait for all devices before starting without the missing ones."),
+]
 Discover = Annotated[
-    bool, typer.Option("--discover", help="Let devices of the local network find this coordinator by multicast.")
+    bool, typer.Option("--discover", help="Let devices on the local network find this coordinator by multicast.")
 ]
-Each = Annotated[bool, typer.Option("--token-each", help="A token of its own for each device, good for no other.")]
-Hours = Annotated[float, typer.Option("--token-hours", min=0.01, help="How long the join token holds.")]
+Each = Annotated[bool, typer.Option("--token-each", help="Issue a separate token for each device, valid for no other.")]
+Hours = Annotated[float, typer.Option("--token-hours", min=0.01, help="Hours until the join token expires.")]
 
 
 class _TokenOptions(NamedTuple):
-    """What kind of tokens devices get."""
+    """What kind of join tokens to issue."""
 
     hours: float
     per_device: bool = False
@@ -84,7 +93,7 @@ def serve_command(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Lead a live run: print how devices join, wait for them, train."""
+    """Coordinate a live run: print how devices join, wait for them, train."""
     with StopSignal() as stopping, choose_display(quiet or as_json, stopping) as shown:
         from potluck.run.run_store import RunStore
 
@@ -109,7 +118,7 @@ def lab_command(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """The live run on this machine alone: a process per device, slowed and shaped as the fleet file says."""
+    """Run a job live on this machine: one process per device, with the fleet's speeds and links emulated."""
     with StopSignal() as stopping, choose_display(quiet or as_json, stopping) as shown:
         from potluck.run.run_store import RunStore
 
@@ -121,7 +130,7 @@ def lab_command(
 
 
 def run_lab(keeper: RunStore, data: Path | None, wait: float, gather: Gather = lambda muster: None) -> Result:
-    """Serve, with every device of the fleet as a process here."""
+    """Serve the run, with every device of the fleet as a process on this machine."""
     from potluck.run import build_setup
     from potluck.run.lab import LabDevices, free_loopback_address, uses_direct_links
     from potluck.run.live_run import ServeOptions, serve_run
@@ -147,7 +156,7 @@ def run_lab(keeper: RunStore, data: Path | None, wait: float, gather: Gather = l
 
 
 def resume_live_run(keeper: RunStore, ticket: LiveStatus, data: Path | None, gather: Gather) -> Result:
-    """Take a live run up at the address where its devices look for it; a lab starts its devices anew."""
+    """Resume a live run at the same address, so that its devices find it; a lab starts its devices again."""
     if ticket.lab:
         return run_lab(keeper, data, 60.0, gather)
     certs = Path(ticket.certs) if ticket.certs else None
@@ -208,12 +217,12 @@ def _resolve_job(
     add_cwd_to_path()
     wanted = load_job(job_file_path(job), [*(settings or []), *([f"seed={seed}"] if seed is not None else [])])
     if wanted.timing_only:
-        raise UserError("a live run does the mathematics; `timing_only` is for `potluck run`")
+        raise UserError("timing_only: a live run always trains; use `potluck run` for timing only")
     return resolve_auto_settings(wanted, data), check_writable(out or Path("runs") / new_run_name(wanted.recipe))
 
 
 def _open_admission(keeper: RunStore, certs: Path | None) -> AdmissionPolicy:
-    """Tokens are for this run, not for its job as it is now: they go on to hold when it is resumed with changes."""
+    """Tokens are bound to the run, not to its settings: they stay valid when it is resumed with changes."""
     from potluck.worlds.live.security.admission_policy import AdmissionPolicy
 
     assert keeper.folder is not None
@@ -222,7 +231,7 @@ def _open_admission(keeper: RunStore, certs: Path | None) -> AdmissionPolicy:
 
 
 def _listen_locator(listen: str, certs: Path | None, insecure: bool) -> str:
-    """Where to listen; beyond this machine only with TLS, unless that is waived."""
+    """Where to listen; on any address but loopback only with TLS, unless `insecure` waives it."""
     from potluck.worlds.live.security.tls_credentials import needs_tls
 
     address = listen or ("0.0.0.0:7447" if certs is not None or insecure else "127.0.0.1:7447")
@@ -231,14 +240,14 @@ def _listen_locator(listen: str, certs: Path | None, insecure: bool) -> str:
     locator = f"{'tls' if certs is not None else 'tcp'}/{address}"
     if needs_tls(locator) and certs is None and not insecure:
         raise UserError(
-            f"{address} is open to other machines, which needs certificates: make them with `potluck certs init`"
-            " and give --certs, or --insecure if you trust everyone on this network"
+            f"{address} can be reached by other machines, which needs certificates: create them with"
+            " `potluck certs init` and pass --certs, or --insecure if you trust everyone on this network"
         )
     return locator
 
 
 def _join_commands(gate: AdmissionPolicy, locator: str, certs: Path | None) -> dict[str, str]:
-    """The command for each device, without its token."""
+    """The join command of each device, without its token."""
     from potluck.worlds.live.security.local_addresses import local_address
 
     protocol, _, where = locator.partition("/")
@@ -249,13 +258,13 @@ def _join_commands(gate: AdmissionPolicy, locator: str, certs: Path | None) -> d
 
 
 def _print_join_commands(gate: AdmissionPolicy, locator: str, how: Mapping[str, str], tokens: _TokenOptions) -> None:
-    typer.echo(f"listening on {locator}; on each device, within {tokens.hours:g} h:", err=True)
+    typer.echo(f"listening on {locator}; run on each device, within {tokens.hours:g} h:", err=True)
     for name, command in how.items():
         typer.echo(f"  {command} --token {tokens.make_token(gate, name)}", err=True)
     if locator.startswith("tcp/127.0.0.1:"):
         typer.echo(
-            "only processes of this machine can join; for other machines make certificates (`potluck certs init`) and"
-            " give --certs FOLDER, or --insecure if you trust everyone on this network",
+            "only processes of this machine can join; for other machines create certificates (`potluck certs init`) and"
+            " pass --certs FOLDER, or --insecure if you trust everyone on this network",
             err=True,
         )
 
@@ -270,7 +279,7 @@ def _keep_live_status(
     *,
     lab: bool = False,
 ) -> Iterator[Callable[[Mapping[str, int]], None]]:
-    """Keep the note in the run's folder up to date, and say who is missing until all have come."""
+    """Keep live.json in the run's folder up to date, and show the missing devices until all have joined once."""
     from potluck.run import live_status as tickets
 
     assert keeper.folder is not None
