@@ -43,6 +43,7 @@ COMMANDS = ("demo", "new", "doctor", "run", "resume", "plan", "profile", "recipe
 def test_every_command_is_listed(potluck: Shell) -> None:
     listed = potluck("--help").out
     assert all(f"\n  {name} " in listed for name in (*COMMANDS, "data"))
+    assert "..." not in listed.partition("Commands:")[2], "a summary is too long for the list"
 
 
 @pytest.mark.parametrize("command", COMMANDS)

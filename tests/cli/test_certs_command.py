@@ -35,7 +35,7 @@ def test_from_nothing_to_a_bundle(folder: Path) -> None:
     said = _call("init", "--host", "10.0.0.1", "--host", "desk.local")
     assert "for 10.0.0.1, desk.local, localhost" in said
     assert "keep certs/ca.key secret" in said
-    assert "copy the folder certs/pi-3 to it" in _call("issue", "pi-3", "pi-4")
+    assert "copy the folder certs/pi-3 to the device" in _call("issue", "pi-3", "pi-4")
     assert [
         TlsCredentials.from_bundle(folder / "certs" / name).check_files() for name in ("coordinator", "pi-3", "pi-4")
     ] == [

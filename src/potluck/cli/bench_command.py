@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 __all__ = ["bench_command"]
 
-Name = Annotated[str | None, typer.Argument(help="A benchmark, or `all`; without a name they are listed.")]
+Name = Annotated[
+    str | None, typer.Argument(metavar="NAME", help="A benchmark, or `all`; without a name they are listed.")
+]
 Quick = Annotated[
     bool, typer.Option("--quick/--full", help="A smaller workload, or the one that the documentation quotes.")
 ]
@@ -41,7 +43,7 @@ def bench_command(
     seed: Seed = 0,
     page: Page = None,
 ) -> None:
-    """Run benchmarks and compare the figures with the published ones and the goals."""
+    """Run benchmarks and compare them with published figures and goals."""
     from potluck.bench.benchmark import BenchmarkContext
 
     _check_arguments(data, out)

@@ -58,7 +58,7 @@ def plan_command(
     width: Width = 100,
     as_json: AsJson = False,
 ) -> None:
-    """Predict how long a round takes on each device, and draw its timeline."""
+    """Predict how long a round takes on each device. Draws the timeline of one of them."""
     from potluck.cli.run_command import add_cwd_to_path
     from potluck.job import load_job
     from potluck.run.rounds_setup import RoundsSetup
