@@ -61,10 +61,11 @@ class Shell:
         return Outcome(code, printed.out, printed.err)
 
 
-def start(words: Sequence[str | Path], folder: Path) -> subprocess.Popen[str]:
-    """A process of its own, as a user starts it."""
+def start(words: Sequence[str | Path], folder: Path, path: Path | None = None) -> subprocess.Popen[str]:
+    """Start a process as a user does; `path` is one more folder to import from."""
+    search = os.pathsep.join(filter(None, [str(path or ""), os.environ.get("PYTHONPATH", "")]))
     return subprocess.Popen(
         [*POTLUCK, *map(str, words)],
         cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": search},
     )  # fmt: skip

@@ -32,12 +32,18 @@ def test_version(potluck: Shell) -> None:
     assert potluck("--version").out == f"potluck {package.__version__}\n"
 
 
+def test_the_package_is_run_as_a_module() -> None:
+    done = subprocess.run([sys.executable, "-m", "potluck", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"potluck {package.__version__}\n"
+
+
 COMMANDS = ("demo", "new", "doctor", "run", "resume", "plan", "profile", "recipes", "fleets")
 
 
 def test_every_command_is_listed(potluck: Shell) -> None:
     listed = potluck("--help").out
     assert all(f"\n  {name} " in listed for name in (*COMMANDS, "data"))
+    assert "..." not in listed.partition("Commands:")[2], "a summary is too long for the list"
 
 
 @pytest.mark.parametrize("command", COMMANDS)

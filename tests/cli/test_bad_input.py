@@ -164,7 +164,7 @@ def test_there_are_enough_of_them() -> None:
         (("profile", "lenet", "--shape", "3,32"), "--shape '3,32'"),
         (("profile", "torch.nn:Linear"), "--shape is needed"),
         (("profile", "mlp", "--out", "no/such/file.json"), "no/such/file.json"),
-        (("new", "."), "job.toml exists already"),
+        (("new", "."), "job.toml already exists"),
         (("data", "check", "nothing"), "'nothing' is not known"),
     ],
 )

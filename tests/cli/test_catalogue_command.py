@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 from potluck.fleet import PRESETS
 from potluck.recipes import CATALOGUE
-from tests.cli.calling import Shell
+from tests.cli.calling import Shell, start
 
 
 def test_recipes_come_with_their_sources(potluck: Shell) -> None:
@@ -10,8 +12,26 @@ def test_recipes_come_with_their_sources(potluck: Shell) -> None:
     for name, recipe in CATALOGUE.items():
         assert f"{name} " in text
         assert recipe.summary in text
-        assert recipe.source in text
+        assert f"built in: {recipe.source}" in text
     assert potluck("recipes", "--json").json["recipes"]["fedavg"]["source"].startswith("McMahan")
+
+
+def test_recipes_of_other_distributions_are_named_and_broken_ones_are_one_line(tmp_path: Path) -> None:
+    info = tmp_path / "extra-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: extra\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(
+        "[potluck.recipes]\nslow = extra_recipes:slow\nfedavg = extra_recipes:slow\nbroken = no_such_module:x\n"
+    )
+    (tmp_path / "extra_recipes.py").write_text("slow = {'rounds': {'local': {'kind': 'sgd', 'lr': 0.001}}}\n")
+    out, err = start(("recipes",), tmp_path, path=tmp_path).communicate()
+    assert "slow" in out
+    assert "extra: " in out
+    assert err.splitlines() == [
+        "warning: recipe 'fedavg' of extra is ignored: a built-in recipe has this name; rename the entry point",
+        "warning: recipe 'broken' of extra (no_such_module:x) does not work: ModuleNotFoundError: No module named"
+        " 'no_such_module'",
+    ]
 
 
 def test_fleets_come_with_the_devices_they_are_made_of(potluck: Shell) -> None:

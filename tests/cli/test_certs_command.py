@@ -33,9 +33,9 @@ def _json(*words: str) -> Any:
 
 def test_from_nothing_to_a_bundle(folder: Path) -> None:
     said = _call("init", "--host", "10.0.0.1", "--host", "desk.local")
-    assert "called as 10.0.0.1, desk.local, localhost" in said
-    assert "keep certs/ca.key to yourself" in said
-    assert "copy the folder certs/pi-3 to it" in _call("issue", "pi-3", "pi-4")
+    assert "for 10.0.0.1, desk.local, localhost" in said
+    assert "keep certs/ca.key secret" in said
+    assert "copy the folder certs/pi-3 to the device" in _call("issue", "pi-3", "pi-4")
     assert [
         TlsCredentials.from_bundle(folder / "certs" / name).check_files() for name in ("coordinator", "pi-3", "pi-4")
     ] == [
@@ -77,7 +77,7 @@ def test_an_empty_folder_says_what_to_do() -> None:
 
 def test_a_host_is_for_one_device_only() -> None:
     _call("init", "--host", "10.0.0.1")
-    with pytest.raises(UserError, match="--host is for one device"):
+    with pytest.raises(UserError, match="--host applies to one device"):
         _call("issue", "pi-3", "pi-4", "--host", "10.0.0.3")
 
 

@@ -24,17 +24,17 @@ def _attempt(recipe: str, time_s: float, sent: int, accuracy: float = 0.96) -> D
 
 def test_the_verdict_names_winner_margin_and_reason() -> None:
     lines = explain_winner([_attempt("slow", 10.0, 5_000_000), _attempt("fast", 2.0, 9_000_000)])
-    assert lines[0] == "fast won: there after 2 s of virtual time, 5.0 times as fast as slow."
+    assert lines[0] == "fast won: it took 2 s of simulated time, 5.0 times as fast as slow."
     assert "slow 5 MB, fast 9 MB" in lines[1]
-    assert "50% under fast, 50% under slow" in lines[2]
+    assert "50 % with fast, 50 % with slow" in lines[2]
     assert "Updates from desktop and from phone: fast 40 and 2, slow 40 and 2" in lines[3]
-    assert lines[4].startswith("What held slow up")
+    assert lines[4].startswith("What slowed slow down")
 
 
-def test_whoever_did_not_get_there_has_not_won() -> None:
+def test_a_recipe_that_misses_the_target_has_not_won() -> None:
     lines = explain_winner([_attempt("soon", 1.0, 1, accuracy=0.5), _attempt("later", 5.0, 1)])
     assert lines[0].startswith("later won")
-    assert explain_winner([_attempt("soon", 1.0, 1, accuracy=0.5)]) == ["Nobody reached 95.0 % within the budget."]
+    assert explain_winner([_attempt("soon", 1.0, 1, accuracy=0.5)]) == ["No recipe reached 95.0 % within the budget."]
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_it_prints_the_race_and_writes_nothing(potluck: Shell, folder: Any) -> N
     found = potluck("demo")
     assert found.code == 0
     assert all(f"\n{recipe} " in found.out for recipe in demo_command.RECIPES)
-    assert "won: there after" in found.out
+    assert "won: it took" in found.out
     assert "█" in found.out
     assert sorted(folder.iterdir()) == before
 

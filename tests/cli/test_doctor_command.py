@@ -38,7 +38,7 @@ def test_what_is_missing_comes_with_the_command_that_brings_it(potluck: Shell, m
 
 
 def test_data_is_looked_for_where_it_is_said(potluck: Shell, tmp_path: Path) -> None:
-    assert f"looked for in {tmp_path}" in potluck("doctor", "--data", tmp_path).out
+    assert f"searched for in {tmp_path}" in potluck("doctor", "--data", tmp_path).out
     assert _states(potluck, "--data", str(tmp_path))["data mnist"] == "missing"
 
 

@@ -40,11 +40,11 @@ def call(*arguments: object) -> str:
 
 def test_writes_a_table_and_says_what_it_is_worth(job: Path) -> None:
     said = call(job, "--out", job / "table.json", "--proxy", "alignment")
-    assert "more than with one rate for all sets" in said
+    assert "more than with one rate for all layers" in said
     assert "rank correlation of the proxy" in said
     assert ParetoTable.load(job / "table.json").sets == ("linear1",)
     assert (job / "table.json.evaluations.jsonl").exists()
-    assert "one rate for all sets" in (job / "table.svg").read_text(encoding="utf-8")
+    assert "one rate for all layers" in (job / "table.svg").read_text(encoding="utf-8")
 
 
 def test_json_is_one_object_and_the_second_call_finds_the_same(job: Path) -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from potluck.journal import Instant, read_journal
 from potluck.recipes import CATALOGUE
 from tests.cli.calling import Shell
 
@@ -15,6 +16,23 @@ def test_the_files_run_as_they_are(potluck: Shell, tmp_path: Path) -> None:
     run = potluck("run", tmp_path / "mine/job.toml", "--json", "--out", tmp_path / "run")
     assert run.code == 0
     assert run.json["accuracy"] >= 0.95
+    assert run.json["devices"]["old-tablet"]["lost"] == 1
+
+
+@pytest.mark.parametrize("seed", ["0", "1", "2"])
+def test_the_faults_of_the_starter_job_are_seen_to_happen(potluck: Shell, tmp_path: Path, seed: str) -> None:
+    potluck("new", tmp_path)
+    text = potluck("run", tmp_path, "--out", tmp_path / "run", "--seed", seed).out
+    rows = [line.split() for line in text.splitlines() if line.startswith(("pi4-", "old-tablet"))]
+    assert len(rows) == 4
+    assert sum(row[-1].isdecimal() for row in rows) >= 2, "the last column of a row counts losses"
+    names = {
+        (record.node, record.name)
+        for record in read_journal(tmp_path / "run/journal.jsonl")
+        if isinstance(record, Instant)
+    }
+    assert ("old-tablet", "leave") in names
+    assert "crash" in {name for _, name in names}
 
 
 @pytest.mark.parametrize("recipe", CATALOGUE)

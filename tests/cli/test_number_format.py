@@ -76,7 +76,7 @@ def test_higher_values_are_drawn_higher() -> None:
 
 
 def test_a_trail_is_bounded_and_spans_the_whole_way() -> None:
-    trail = BoundedCurve(most=64)
+    trail = BoundedCurve(max_points=64)
     for at in range(10_000):
         trail.add_point(float(at), 0.5)
     assert len(trail.points) < 64

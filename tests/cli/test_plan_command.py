@@ -47,6 +47,16 @@ def test_devices_alike_share_a_row_and_the_slowest_is_drawn(potluck: Shell, fold
     assert "\nbackward " in found.out
 
 
+def test_the_axis_ends_with_the_time_in_the_headline(potluck: Shell, folder: Path) -> None:
+    (folder / "fleet.toml").write_text(ONE)
+    drawings = potluck("plan", "job.toml").out.split("\n\n")[1:]
+    assert len(drawings) == 2
+    for drawing in drawings:
+        head, *_, axis = drawing.strip().splitlines()
+        assert axis.endswith(f" {head.partition(': ')[2]}")
+        assert axis.strip().startswith("0 s ")
+
+
 def test_a_device_may_be_chosen(potluck: Shell, folder: Path) -> None:
     found = potluck("plan", "job.toml", "--set", "fleet=kitchen-table", "--device", "pi4-1", "--width", "60")
     assert "\npi4-0, optimal: " in found.out

@@ -7,11 +7,10 @@ import time
 from typing import Any
 
 import pytest
-from potluck.cli.progress_estimate import ProgressEstimate
 from rich.console import Console
 
-from potluck.cli.device_table import JoiningDevices, device_rows, device_table
-from potluck.cli.progress_table import LineDisplay, SilentDisplay, TableDisplay, choose_display
+from potluck.cli.device_table import JoiningDevices, device_labels, device_rows, device_table
+from potluck.cli.progress_table import LineDisplay, ProgressEstimate, SilentDisplay, TableDisplay, choose_display
 from potluck.job import make
 from potluck.journal import Instant, JournalRecord, JournalTotals, Scalar, Span
 from potluck.run import simulate
@@ -44,7 +43,7 @@ def test_the_picture_shows_every_device_and_the_way() -> None:
         picture(keeper, 4.0)
         time.sleep(0.4)
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", written.getvalue())
-    assert "round 10/40, 4 s virtual, accuracy 50.0 %" in text
+    assert "round 10/40 at 4 s simulated, accuracy 50.0 %" in text
     assert all(device.name in text for device in keeper.job.fleet.members)
     assert re.search(r"pi5 +computing +0 % +25 % +0 % +75 %", text)
     assert re.search(r"phone +lost .* 1 +$", text, re.MULTILINE)
@@ -68,7 +67,7 @@ def test_the_picture_shows_who_is_missing_until_the_first_round() -> None:
         picture(keeper, 4.0)
         time.sleep(0.4)
     assert f"1 of {len(names)} devices; waiting for" in text
-    assert re.search(rf"^{names[0]} +\S+ \S*FLOP/s +here *$", text, re.MULTILINE)
+    assert re.search(rf"^{names[0]} +\S+ \S*FLOP/s +joined *$", text, re.MULTILINE)
     for name in names[1:]:
         assert re.search(rf"^{name} +\S+ \S*FLOP/s +missing +{re.escape(how[name])} *$", text, re.MULTILINE)
     assert "round 0/40" in _words(written)
@@ -120,8 +119,7 @@ class _Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 100.0
-        for module in ("progress_table", "progress_estimate"):
-            monkeypatch.setattr(f"potluck.cli.{module}.time.perf_counter", lambda: self.now)
+        monkeypatch.setattr("potluck.cli.progress_table.time.perf_counter", lambda: self.now)
 
 
 def test_lines_come_now_and_then_where_the_way_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,7 +171,7 @@ def _drawn(records: list[JournalRecord], now: float, width: int = 200, **more: A
     written = io.StringIO()
     console = Console(file=written, width=width, highlight=False)
     console.print(
-        device_table(device_rows(job.fleet), tally, now, doing=True, width=width, assigned=_device_labels(job))
+        device_table(device_rows(job.fleet), tally, now, doing=True, width=width, assigned=device_labels(job))
     )
     return written.getvalue().splitlines()
 

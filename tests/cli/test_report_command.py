@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 import typer
-from potluck.cli.export_command import export_command
 from typer.testing import CliRunner
 
-from potluck.cli.report_command import report_command
+from potluck.cli.report_command import export_command, report_command
 from potluck.cli.ui_command import ui_command
 from potluck.errors import UserError
 from potluck.report.headless_browser import find_browser

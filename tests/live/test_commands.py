@@ -47,7 +47,7 @@ def test_a_run_is_looked_at_stopped_and_taken_up_again(shells: Shells, potluck: 
     until("some rounds", lambda: (potluck("status", run, "--json").json.get("round") or 0) > 3)
     found = potluck("status", run)
     assert found.code == 0
-    assert "d-0: here" in found.out
+    assert "d-0: joined" in found.out
     assert "running (process" in found.out
     assert potluck("resume", run).err.count("\n") == 1, "one leads it already"
     stopped = potluck("stop", run)
@@ -106,11 +106,12 @@ def _newest(run: Path) -> int:
         (("lab", "job.toml", "--set", "timing_only=true"), "timing_only"),
         (("join", "tls/127.0.0.1:1", "--once"), "needs a certificate"),
         (("join", "127.0.0.1:1", "--memory", "lots", "--once"), "--memory"),
-        (("join", "not an address", "--once"), "not an address"),
-        (("join",), "say where the coordinator is"),
-        (("join", "127.0.0.1:1", "--discover"), "say where the coordinator is"),
+        (("join", "not an address", "--token", "t", "--once"), "not an address"),
+        (("join", "127.0.0.1:1"), "error: this run requires a join token; pass --token (printed by `potluck serve`)"),
+        (("join",), "give either the coordinator"),
+        (("join", "127.0.0.1:1", "--discover"), "give either the coordinator"),
         (("join", "127.0.0.1:1", "--listen", "192.168.1.11"), "needs a certificate"),
-        (("join", "127.0.0.1:1", "--listen", "[::1]:99999"), "no address to listen on"),
+        (("join", "127.0.0.1:1", "--listen", "[::1]:99999"), "not a valid address"),
         (
             ("join", "127.0.0.1:1", "--certs", "certs/pi-1", "--listen", "127.0.0.3"),
             "certs issue pi-1 --host 127.0.0.3",

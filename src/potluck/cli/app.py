@@ -50,7 +50,7 @@ class CommandGroup(TyperGroup):
 
 
 def _show_warning(message: Warning | str, category: type[Warning], *where: Any) -> None:
-    """Potluck's own warnings are one line without the place in the code; others look as usual."""
+    """Potluck's own warnings are one line without the source location; others look as usual."""
     text = f"warning: {message}" if issubclass(category, PotluckWarning) else None
     typer.echo(text or warnings.formatwarning(message, category, *where[:2]).rstrip(), err=True)
 

@@ -1,4 +1,4 @@
-"""`potluck bench`: published numbers, goals and our own, side by side."""
+"""`potluck bench`: measured figures beside the published ones and the goals."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from potluck.cli.command_options import AsJson, Data
+
 if TYPE_CHECKING:
     from potluck.bench.benchmark import BenchmarkContext
     from potluck.bench.benchmark_report import BenchmarkReport
@@ -17,29 +19,31 @@ if TYPE_CHECKING:
 
 __all__ = ["bench_command"]
 
-Name = Annotated[str | None, typer.Argument(help="Which one, or `all`; without a name they are listed.")]
-Quick = Annotated[bool, typer.Option("--quick/--full", help="A smaller workload, or the one that the docs quote.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Folder = Annotated[Path | None, typer.Option("--data", help="Look for data sets here first.")]
-Out = Annotated[Path, typer.Option("--out", help="Where NAME.json and NAME.svg are written.")]
-Resume = Annotated[bool, typer.Option("--resume", help="Use the pieces that an earlier, stopped one has finished.")]
+Name = Annotated[
+    str | None, typer.Argument(metavar="NAME", help="A benchmark, or `all`; without a name they are listed.")
+]
+Quick = Annotated[
+    bool, typer.Option("--quick/--full", help="A smaller workload, or the one that the documentation quotes.")
+]
+Out = Annotated[Path, typer.Option("--out", help="The folder for NAME.json and NAME.svg.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Reuse the results of an earlier, interrupted benchmark.")]
 Strict = Annotated[bool, typer.Option("--strict", help="Exit with 1 if a goal is missed.")]
-Page = Annotated[Path | None, typer.Option("--results", help="Write the page on all results of --out to this file.")]
-Seed = Annotated[int, typer.Option("--seed", min=0, help="Of everything that is drawn.")]
+Page = Annotated[Path | None, typer.Option("--results", help="Write a page with all results in --out to this file.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of the benchmark.")]
 
 
 def bench_command(
     name: Name = None,
     quick: Quick = True,
     as_json: AsJson = False,
-    data: Folder = None,
+    data: Data = None,
     out: Out = Path("bench/results"),
     resume: Resume = False,
     strict: Strict = False,
     seed: Seed = 0,
     page: Page = None,
 ) -> None:
-    """Measure, and show the figures beside the published ones and the goals."""
+    """Run benchmarks and compare them with published figures and goals."""
     from potluck.bench.benchmark import BenchmarkContext
 
     _check_arguments(data, out)
@@ -60,7 +64,7 @@ def bench_command(
 def _run_benchmarks(
     name: str, context: BenchmarkContext, out: Path, resume: bool, as_json: bool
 ) -> tuple[list[BenchmarkReport], list[DataError]]:
-    """One after the other; of `all`, those whose data is missing are told and left out."""
+    """Run them one after the other; with `all`, those whose data is missing are reported and skipped."""
     from potluck import bench
     from potluck.bench.benchmark_progress import choose_progress
     from potluck.bench.benchmark_runner import run_benchmark
@@ -68,25 +72,26 @@ def _run_benchmarks(
 
     reports: list[BenchmarkReport] = []
     refused: list[DataError] = []
-    for one in [bench.find_benchmark(each) for each in (bench.benchmark_names() if name == "all" else [name])]:
+    chosen = bench.benchmark_names() if name == "all" else [name]
+    for benchmark in [bench.find_benchmark(each) for each in chosen]:
         try:
-            reports.append(run_benchmark(one, context, out, choose_progress(sys.stderr), resume))
+            reports.append(run_benchmark(benchmark, context, out, choose_progress(sys.stderr), resume))
         except DataError as error:
             if name != "all":
                 raise
             refused.append(error)
-            typer.echo(f"{one.name} is left out: {error}\n", err=True)
+            typer.echo(f"{benchmark.name} is skipped: {error}\n", err=True)
         else:
             _print_report(reports[-1], out, as_json)
     return reports, refused
 
 
-def _write_results_page(results: Path, place: Path) -> None:
+def _write_results_page(results: Path, page: Path) -> None:
     from potluck.bench.piece_cache import write_atomically
     from potluck.bench.results_page import render_results_page
 
-    write_atomically(place, render_results_page(results, place))
-    typer.echo(f"written: {place}", err=True)
+    write_atomically(page, render_results_page(results, page))
+    typer.echo(f"written: {page}", err=True)
 
 
 def _list_benchmarks(as_json: bool) -> str:
@@ -103,9 +108,9 @@ def _check_arguments(data: Path | None, out: Path) -> None:
     from potluck.errors import UserError
 
     if data is not None and not data.is_dir():
-        raise UserError(f"--data: there is no folder {data}; give the one that holds the data sets")
+        raise UserError(f"--data: there is no folder {data}; name the one that contains the datasets")
     if out.exists() and not out.is_dir():
-        raise UserError(f"--out: {out} is not a folder; choose another place for the results")
+        raise UserError(f"--out: {out} is not a folder; choose another one for the results")
 
 
 def _print_report(report: BenchmarkReport, out: Path, as_json: bool) -> None:

@@ -20,7 +20,7 @@ Folder = Annotated[
     Path, typer.Option("--certs", envvar="POTLUCK_CERTS", help="The folder of the certificate authority.")
 ]
 Days = Annotated[int, typer.Option("--days", min=1, help="Days until the certificate expires.")]
-Names = Annotated[list[str], typer.Argument(metavar="NAME...", help="Devices, by their names in the fleet.")]
+Names = Annotated[list[str], typer.Argument(metavar="NAME", help="Devices, by their names in the fleet.")]
 Hosts = Annotated[
     list[str] | None,
     typer.Option("--host", metavar="HOST", help="A host name or IP address that it is valid for; repeatable."),
@@ -31,7 +31,7 @@ Hosts = Annotated[
 def init_authority(
     hosts: Hosts = None, certs: Folder = Path("certs"), days: Days = 365, as_json: AsJson = False
 ) -> None:
-    """Create a certificate authority, and a certificate for the coordinator."""
+    """Create a certificate authority. Includes the coordinator's certificate."""
     from potluck.worlds.live.security import local_addresses
     from potluck.worlds.live.security.certificate_authority import COORDINATOR, CertificateAuthority
 
@@ -51,7 +51,7 @@ def init_authority(
 def issue_certificates(
     names: Names, hosts: Hosts = None, certs: Folder = Path("certs"), days: Days = 365, as_json: AsJson = False
 ) -> None:
-    """Issue a certificate for each device; a new one replaces the old one."""
+    """Issue a certificate for each device. A new one replaces the old one."""
     from potluck.worlds.live.security.certificate_authority import CertificateAuthority
 
     if hosts and len(names) > 1:
@@ -86,7 +86,7 @@ def revoke_certificates(names: Names, certs: Folder = Path("certs"), as_json: As
 
 @app.command("list")
 def list_certificates(certs: Folder = Path("certs"), as_json: AsJson = False) -> None:
-    """List the certificates: for which device, until when, and which are revoked."""
+    """List the certificates, with state and date of expiry."""
     from potluck.worlds.live.security.certificate_register import load_register
 
     entries = _describe_certificates(certs, load_register(certs).device_names())

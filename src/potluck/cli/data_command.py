@@ -18,7 +18,9 @@ __all__ = ["app"]
 
 app = typer.Typer(help="List, describe and verify datasets.", no_args_is_help=True)
 
-Name = Annotated[str, typer.Argument(help="A dataset such as cifar10, synthetic:classes=4 or folder:/path.")]
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="A dataset such as cifar10, synthetic:classes=4 or folder:/path.")
+]
 
 
 @app.command("list")
@@ -51,7 +53,7 @@ def show_dataset(name: Name, data: Data = None, as_json: AsJson = False) -> None
 
 @app.command("check")
 def check_dataset(name: Name, data: Data = None, as_json: AsJson = False) -> None:
-    """Read a whole dataset and compare it with the figures of its publisher."""
+    """Verify a dataset against the figures of its publisher."""
     import msgspec
 
     from potluck.data import check

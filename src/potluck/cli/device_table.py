@@ -12,9 +12,10 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from potluck.fleet import Fleet
+    from potluck.job import Job
     from potluck.journal.journal_totals import DeviceTotals, JournalTotals
 
-__all__ = ["DeviceRow", "JoiningDevices", "device_rows", "device_table"]
+__all__ = ["DeviceRow", "JoiningDevices", "device_labels", "device_rows", "device_table"]
 
 _MAX_ROWS = 20
 _ACTIVITIES = {"compute": "green", "pull": "cyan", "push": "magenta", "wait": "dim"}
@@ -58,6 +59,12 @@ def device_rows(fleet: Fleet) -> list[DeviceRow]:
         rows.append(DeviceRow(label, members[start : start + group.count]))
         start += group.count
     return rows
+
+
+def device_labels(job: Job) -> Mapping[str, str]:
+    """What the job's sub-model part gives each device."""
+    names = [device.name for device in job.fleet.members]
+    return job.rounds.submodel.device_labels(names) if job.pipeline is None else {}
 
 
 def device_table(

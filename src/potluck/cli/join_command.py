@@ -20,7 +20,7 @@ __all__ = ["join_command"]
 Address = Annotated[
     str,
     typer.Argument(
-        metavar="[ADDRESS]", help="The coordinator's address, as printed by `potluck serve`: tls/192.168.1.5:7447"
+        metavar="ADDRESS", help="The coordinator's address, as printed by `potluck serve`: tls/192.168.1.5:7447"
     ),
 ]
 Discover = Annotated[
@@ -66,7 +66,7 @@ def join_command(
     data: Data = None,
     verbose: Verbose = False,
 ) -> None:
-    """Join a live run as a device; reconnects when the connection is lost."""
+    """Join a live run as a device. Reconnects when the connection is lost."""
     log_to_stderr(logging.DEBUG if verbose else logging.INFO)
     if bool(address) == discover:
         raise UserError("give either the coordinator's ADDRESS, as printed by `potluck serve`, or --discover")

@@ -35,7 +35,7 @@ def plan_command(
     width: Width = 100,
     as_json: AsJson = False,
 ) -> None:
-    """Predict how long a round takes on each device, and draw its timeline."""
+    """Predict how long a round takes on each device. Draws the timeline of one of them."""
     from potluck.cli.plan_pipeline import show_pipeline
     from potluck.cli.run_command import add_cwd_to_path
     from potluck.job import load_job
@@ -92,15 +92,17 @@ def _draw_timeline(forecast: RoundForecast, width: int) -> None:
         typer.echo(draw_gantt(_timeline_bars(forecast, strategy), width))
 
 
-def _timeline_bars(outlook: RoundForecast, strategy: Strategy) -> list[GanttBar]:
-    """Pull and forward, the local work in between, then backward and push, all on one axis."""
+def _timeline_bars(forecast: RoundForecast, strategy: Strategy) -> list[GanttBar]:
+    """Pull and forward, the local work in between, then backward and push; the last bar ends with the round."""
     from potluck.planning.gantt_chart import GanttBar, segment_bars
 
-    worker, costs = outlook.worker, (outlook.overhead_s, outlook.latency_s)
-    pull, push = outlook.transfer_plans(strategy)
-    drawn = segment_bars(pull, worker.forward, worker.pull, *costs)
-    later = pull.makespan + outlook.local_s
-    if outlook.local_s:
-        drawn.append(GanttBar("local", pull.makespan, later, "more mini-batches"))
+    worker, costs = forecast.worker, (forecast.overhead_s, forecast.latency_s)
+    pull, push = forecast.transfer_plans(strategy)
+    bars = segment_bars(pull, worker.forward, worker.pull, *costs)
+    bars += [GanttBar("latency", bar.end, bar.end + forecast.latency_s) for bar in bars if bar.row == "pull"]
+    backward_at = pull.makespan + forecast.local_s
+    if forecast.local_s:
+        bars.append(GanttBar("local", pull.makespan, backward_at, "more mini-batches"))
     second = segment_bars(push, worker.backward, worker.push, *costs)
-    return drawn + [bar._replace(start=bar.start + later, end=bar.end + later) for bar in second]
+    bars += [bar._replace(start=bar.start + backward_at, end=bar.end + backward_at) for bar in second]
+    return [*bars, GanttBar("latency", bars[-1].end, backward_at + push.makespan)]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol, Self
 import typer
 
 from potluck.cli.console import open_console
-from potluck.cli.device_table import DeviceRow, device_rows, device_table
+from potluck.cli.device_table import DeviceRow, device_labels, device_rows, device_table
 from potluck.cli.number_format import format_bytes, format_percent, format_seconds
 from potluck.cli.sparkline import BoundedCurve, draw_sparkline
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from potluck.cli.device_table import JoiningDevices
-    from potluck.job import Job
     from potluck.run.run_store import RunStore
 
 __all__ = ["LineDisplay", "ProgressDisplay", "ProgressEstimate", "SilentDisplay", "TableDisplay", "choose_display"]
@@ -225,7 +224,7 @@ class TableDisplay(SilentDisplay):
             return Text(f"reading the data and building the model, {elapsed}", style="dim")
         store, now = self._last[0], self._run_time(*self._last)
         if not self._rows:
-            self._rows, self._groups = device_rows(store.job.fleet), _device_labels(store.job)
+            self._rows, self._groups = device_rows(store.job.fleet), device_labels(store.job)
         head = Text(self._estimate.status_line(store, now), style="bold", no_wrap=True, overflow="ellipsis")
         curve = Text(draw_sparkline(self._accuracy_curve.points, 60, now), style="green", no_wrap=True)
         table = device_table(self._rows, store.tally, now, doing=True, width=self._console.width, assigned=self._groups)
@@ -237,9 +236,3 @@ class TableDisplay(SilentDisplay):
         from potluck.run.live_status import is_live_run
 
         return now + time.perf_counter() - self._updated_at if is_live_run(store.folder) else now
-
-
-def _device_labels(job: Job) -> Mapping[str, str]:
-    """What the job's sub-model part gives each device."""
-    names = [device.name for device in job.fleet.members]
-    return job.rounds.submodel.device_labels(names) if job.pipeline is None else {}

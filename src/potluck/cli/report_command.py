@@ -15,7 +15,7 @@ from potluck.errors import RunError
 
 __all__ = ["export_command", "report_command"]
 
-Folders = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs; several are compared.")]
+Folders = Annotated[list[Path], typer.Argument(metavar="RUN", help="Folders of runs; several are compared.")]
 Page = Annotated[
     Path | None,
     typer.Option(
@@ -36,7 +36,7 @@ Folder = Annotated[Path | None, typer.Option("--out", "-o", help="The folder to 
 def report_command(
     runs: Folders, out: Page = None, show: Open = False, png: Png = None, as_json: AsJson = False
 ) -> None:
-    """Write one self-contained HTML page about a run, or one that compares several."""
+    """Write an HTML page about a run, or one that compares several."""
     from potluck.report import render_report
 
     started = time.perf_counter()

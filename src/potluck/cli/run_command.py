@@ -51,7 +51,7 @@ def run_command(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Simulate a job: the training is real, time and links are modelled."""
+    """Simulate a job. The training is real; time and links are modelled."""
     with StopSignal() as stopping, choose_display(quiet or as_json, stopping) as shown:
         from potluck.job import load_job
         from potluck.run import simulate

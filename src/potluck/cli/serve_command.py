@@ -118,7 +118,7 @@ def serve_command(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Coordinate a live run: print how devices join, wait for them, train."""
+    """Coordinate a live run. Prints how devices join, waits for them, then trains."""
     with StopSignal() as stopping, choose_display(quiet or as_json, stopping) as shown:
         from potluck.run.live_run import ServeOptions, serve
 
@@ -139,7 +139,7 @@ def lab_command(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Run a job live on this machine: one process per device, with the fleet's speeds and links emulated."""
+    """Run a job live on this machine. Each device is a process whose speed and links are emulated."""
     with StopSignal() as stopping, choose_display(quiet or as_json, stopping) as shown:
         from potluck.run.lab import LabOptions, lab
 

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 __all__ = ["status_command", "stop_command"]
 
 RunFolder = Annotated[
-    Path | None, typer.Argument(metavar="[RUN]", help="The folder of a run (default: the newest live run in runs/).")
+    Path | None, typer.Argument(metavar="RUN", help="The folder of a run (default: the newest live run in runs/).")
 ]
 
 
 def status_command(run: RunFolder = None, as_json: AsJson = False) -> None:
-    """Show the state of a live run: its progress, and which devices have joined."""
+    """Show the progress of a live run, and which devices have joined."""
     from potluck.run import live_status as tickets
 
     folder = run or _newest_live_run()

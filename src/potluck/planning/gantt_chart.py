@@ -110,5 +110,12 @@ def _fill_bar(label: str, length: int, fill: str) -> str:
 
 
 def _time_axis(begin: float, end: float, columns: int) -> str:
-    left, right = f"{begin:.3g} s", f"{end:.3g} s"
+    left, right = _axis_label(begin), _axis_label(end)
     return left + right.rjust(columns - len(left))
+
+
+def _axis_label(seconds: float) -> str:
+    for unit, scale in (("µs", 1e-6), ("ms", 1e-3)):
+        if 0 < seconds < 0.9995e3 * scale:
+            return f"{seconds / scale:.3g} {unit}"
+    return f"{seconds:.3g} s"

@@ -37,7 +37,7 @@ def describe_groups(context: SubmodelContext, request: CutRequest, extractor: Gr
         ],
     }
     lines = [
-        f"group {', '.join(map(str, groups))}: {', '.join(devices)}, {costs[groups]['times']:.3g} times fewer MACs"
+        f"group {', '.join(map(str, groups))}: {', '.join(devices)}, {costs[groups]['times']:.3g}x fewer MACs"
         for groups, devices in devices_by_groups.items()
     ]
     tables = [_cuts_table(extractor, rows), _affordable_table(extractor, affordable, slot_s, context.slot_s is None)]
@@ -46,7 +46,7 @@ def describe_groups(context: SubmodelContext, request: CutRequest, extractor: Gr
 
 def _cuts_table(extractor: GroupExtractor, rows: Sequence[Sequence[GroupChoice | None]]) -> PlanTable:
     return PlanTable(
-        "times fewer MACs of a training step for a device with one group, by how the network is cut",
+        "reduction of the MACs per training step for a device with one group, by depth and number of groups",
         ["shared layers", *(f"{count} groups" for count in _group_counts(extractor))],
         [
             [str(depth), *("-" if choice is None else _cut_cell(extractor, choice) for choice in row)]
@@ -58,13 +58,13 @@ def _cuts_table(extractor: GroupExtractor, rows: Sequence[Sequence[GroupChoice |
 def _affordable_table(
     extractor: GroupExtractor, cuts: Sequence[AffordableCut], slot_s: float, by_fastest: bool
 ) -> PlanTable:
-    source = "the fastest one's whole step, or set `rounds.slot`" if by_fastest else "rounds.slot"
+    source = "the fastest device's full step; override it with `rounds.slot`" if by_fastest else "rounds.slot"
     return PlanTable(
-        "the cut that keeps most of the network within what a device computes in a mini-batch's slot of"
+        "the cut that keeps most of the network and fits into a mini-batch slot of"
         f" {format_seconds(slot_s)} ({source})",
         ["device", "affords", "shared layers", "groups", "fewer MACs", "network kept"],
         [
-            [_device_label(cut.devices), f"{100 * cut.step_fraction:.3g} %", *_choice_cells(extractor, cut.choice)]
+            [_device_label(cut.devices), f"{100 * cut.step_fraction:.1f} %", *_choice_cells(extractor, cut.choice)]
             for cut in cuts
         ],
     )
