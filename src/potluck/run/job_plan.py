@@ -91,7 +91,8 @@ class JobPlan:
         for forecast in self.rounds:
             if device in forecast.devices:
                 return forecast
-        raise UserError(f"--device: no device is called {device!r}")
+        names = ", ".join(forecast.devices[0] for forecast in self.rounds)
+        raise UserError(f"--device: no device is called {device!r}; the fleet has {names} and others alike")
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, as `potluck plan --json` prints it."""

@@ -10,7 +10,7 @@ import pytest
 from potluck.job import make
 from potluck.loops.run_progress import RunProgress
 from potluck.model import checkpoint_files
-from potluck.run import run_store as keeper_module
+from potluck.run import run_store
 from potluck.run.run_store import RunStore
 
 JOB: dict[str, Any] = {
@@ -41,8 +41,8 @@ def _saved(
 ) -> list[int]:
     """Which of forty rounds are saved."""
     clock = _Clock(saving_s)
-    monkeypatch.setattr(keeper_module, "time", clock)
-    monkeypatch.setattr(checkpoint_files, "write", clock.write)
+    monkeypatch.setattr(run_store, "time", clock)
+    monkeypatch.setattr(checkpoint_files, "write_checkpoint", clock.write)
     keeper = RunStore.create_run(make({**JOB, "checkpoint": every}), folder, None, lambda: False)
     if often:
         keeper.save_every_round()
