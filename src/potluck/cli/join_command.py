@@ -70,8 +70,6 @@ def join_command(
     log_to_stderr(logging.DEBUG if verbose else logging.INFO)
     if bool(address) == discover:
         raise UserError("give either the coordinator's ADDRESS, as printed by `potluck serve`, or --discover")
-    if not token:
-        raise UserError("this run requires a join token; pass --token (printed by `potluck serve`)")
     add_cwd_to_path()
     memory_bytes = _limit_memory(memory)
     from potluck.run.joined_device import JoinOptions, join

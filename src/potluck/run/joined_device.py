@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from potluck.errors import RunError
+from potluck.errors import RunError, UserError
 from potluck.fleet import Fleet
 from potluck.job import Job, make
 from potluck.loops.messages import Gift
@@ -78,6 +78,8 @@ def join(
     endpoint = Endpoint(
         connect=(connect,), listen=own, direct=bool(own), tls=identity.tls, shared_memory=options.shared_memory
     )
+    if not token:
+        raise UserError("this run requires a join token; pass --token (printed by `potluck serve`)")
     _log.info("%s: joining %s", identity.name, connect)
     torch.set_num_threads(options.thread_count)
     device, once = JoinedDevice(task, data), options.once
