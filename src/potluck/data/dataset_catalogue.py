@@ -14,6 +14,7 @@ import numpy as np
 from potluck.data.cifar import Cifar10Source, Cifar100Source
 from potluck.data.dataset_source import Info, Source
 from potluck.data.digits import DigitsSource
+from potluck.data.drawn_digits import DrawnDigitsSource
 from potluck.data.image_folder import ImageFolderSource
 from potluck.data.mnist import FashionMnistSource, MnistSource
 from potluck.data.owner_datasets import FemnistSource, SpeechCommandsSource
@@ -25,6 +26,7 @@ from potluck.settings import decode_settings, part_kinds
 __all__ = ["SETS", "Check", "check", "info", "load", "names", "parse"]
 
 SETS: tuple[type[Source], ...] = (
+    DrawnDigitsSource,
     DigitsSource,
     SyntheticSource,
     Cifar10Source,
