@@ -45,9 +45,9 @@ def test_it_runs_without_any_extra(wheel: Path, tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(package)}
     for words in (
         ["new", "mine"],
-        ["run", "mine/job.toml", *_SHORT],
+        ["run", "mine/job.toml", "--out", "runs/mine", *_SHORT],
         ["plan", "mine/job.toml"],
-        ["report", "runs"],
+        ["report", "runs/mine"],
         ["demo", "--quiet"],
     ):
         command = [sys.executable, "-m", "potluck", *words]
