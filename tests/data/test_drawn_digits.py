@@ -42,7 +42,7 @@ def test_a_linear_classifier_learns_them_but_not_perfectly() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     for _ in range(60):
         optimizer.zero_grad()
-        nn.functional.cross_entropy(model(inputs), targets).backward()
+        nn.functional.cross_entropy(model(inputs), targets).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
     accuracy = float((model(test_inputs).argmax(1) == test_targets).float().mean())
     assert 0.85 < accuracy < 0.99
