@@ -67,7 +67,7 @@ WRONG = {
         "task: 'json:JSONDecoder'", job=job(TASK, "").replace("fleet =", 'task = "json:JSONDecoder"\nfleet =')
     ),
     "unknown data": Wrong("task.data: 'synthetics' is not known", job=job("synthetic", "synthetics")),
-    "data not here": Wrong("mnist is not here: looked for", job=job("synthetic", "mnist")),
+    "data not here": Wrong("mnist was not found (tried", job=job("synthetic", "mnist")),
     "unknown data option": Wrong("task.data.clases: unknown key", job=job("synthetic", "synthetic:clases=4")),
     "unknown loss": Wrong("task.loss", job=job("[task]", '[task]\nloss = "l1"')),
     "loss does not fit": Wrong("task.loss: 'mse'", job=job("[task]", '[task]\nloss = "mse"')),

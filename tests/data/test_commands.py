@@ -35,7 +35,7 @@ def test_info_and_check_describe_a_set() -> None:
 
 
 def test_what_is_wrong_reaches_the_caller(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="mnist is not here"):
+    with pytest.raises(DataError, match="mnist was not found"):
         _run("check", "mnist", "--data", str(tmp_path))
 
 

@@ -23,7 +23,8 @@ class Own(Source, frozen=True, kw_only=True, tag="tests-own"):
 
 def test_the_known_sets_are_listed_and_described() -> None:
     assert names() == (
-        "digits", "synthetic", "cifar10", "cifar100", "mnist", "fashion-mnist", "femnist", "speech-commands", "folder",
+        "drawn-digits", "digits", "synthetic", "cifar10", "cifar100", "mnist", "fashion-mnist", "femnist",
+        "speech-commands", "folder",
     )  # fmt: skip
     for name in names():
         found = info(name)
@@ -70,7 +71,7 @@ def test_a_set_of_ones_own_is_named_by_its_class() -> None:
 
 
 def test_info_agrees_with_what_is_read() -> None:
-    for name in ("digits", "synthetic:classes=3,shape=2x5,train=30,test=9"):
+    for name in ("drawn-digits:train=40,test=20", "digits", "synthetic:classes=3,shape=2x5,train=30,test=9"):
         told, read = info(name), load(name)
         assert (told.train, told.test, told.shape) == (len(read.train), len(read.test), read.shape)
         assert (told.classes, told.sample_bytes) == (read.classes, read.sample_bytes)

@@ -68,7 +68,7 @@ def demo_command(seed: Seed = 0, threads: Threads = None, as_json: AsJson = Fals
 def demo_job(recipe: str, seed: int) -> dict[str, Any]:
     """The job of one recipe; the jobs differ in nothing but the recipe and its learning rate."""
     return {
-        "task": {"model": "cnn", "data": "digits", "options": {"hidden": 32, "dropout": [0, 0]}},
+        "task": {"model": "cnn", "data": "drawn-digits", "options": {"hidden": 32, "dropout": [0, 0]}},
         "split": {"kind": "dirichlet", "alpha": 0.5},
         "fleet": "kitchen-table",
         "recipe": recipe,
@@ -81,7 +81,7 @@ def demo_job(recipe: str, seed: int) -> dict[str, Any]:
 def _introduction_text() -> str:
     return (
         "Eight uneven devices (a desktop, two laptops, a Jetson, three Raspberry Pis, a phone) train a small\n"
-        "convolutional network on handwritten digits. Each holds a different, skewed sample of them. The training is\n"
+        "convolutional network on drawn digits. Each holds a different, skewed sample of them. The training is\n"
         f"real; the devices and their links are simulated. Three recipes race to {format_percent(TARGET)} accuracy.\n"
     )
 

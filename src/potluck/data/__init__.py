@@ -1,4 +1,4 @@
-"""What is trained on: data sets by name or of one's own, their batches, and who holds which samples."""
+"""Data sets by name or brought by the user, their batches, and how samples are split over devices."""
 
 from potluck.data.augmentation import CropFlip
 from potluck.data.data_splits import Split

@@ -15,7 +15,7 @@ __all__ = ["CropFlip"]
 
 @dataclass(frozen=True)
 class CropFlip:
-    """Works on stored values, so that what is padded is the picture's own background."""
+    """Pads, crops and flips stored values, so that the padding has the colour of the image's background."""
 
     rows: int = 4
     columns: int = 4

@@ -34,7 +34,7 @@ class _CifarSource(PublishedSource, frozen=True, kw_only=True):
         return Dataset(name=self.name, train=train, test=test, classes=self.class_names())
 
     def _label_columns(self) -> tuple[int, int]:
-        """How many label bytes an image has, and which of them counts."""
+        """Return the number of label bytes per image and the index of the one to use."""
         return 1, 0
 
     def _read_samples(self, folder: Path, files: tuple[PublishedFile, ...]) -> Samples:
@@ -86,7 +86,7 @@ class Cifar10Source(_CifarSource, frozen=True, kw_only=True, tag="cifar10"):
 
 
 class Cifar100Source(_CifarSource, frozen=True, kw_only=True, tag="cifar100"):
-    """`labels`: the 100 fine classes, or the 20 coarse ones that they fall into."""
+    """`labels` selects the 100 fine classes or the 20 coarse ones."""
 
     labels: Literal["fine", "coarse"] = "fine"
 

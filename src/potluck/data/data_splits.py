@@ -63,7 +63,7 @@ class IidSplit(Split, frozen=True, kw_only=True, tag="iid"):
 class DirichletSplit(Split, frozen=True, kw_only=True, tag="dirichlet"):
     """Each class is shared out by a draw from Dirichlet(alpha): small alpha, few devices hold it.
 
-    Whoever ends with fewer than `min_samples` gets some from whoever has most.
+    A device with fewer than `min_samples` takes some from the one with the most.
     """
 
     alpha: Annotated[float, Meta(ge=1e-3)] = 0.5
@@ -82,7 +82,7 @@ class DirichletSplit(Split, frozen=True, kw_only=True, tag="dirichlet"):
 
 
 class ShardSplit(Split, frozen=True, kw_only=True, tag="shards"):
-    """Sorted by label, cut into shards of one size, a few shards dealt to each device (McMahan et al. 2017)."""
+    """Sorted by label, cut into equal shards, a few shards per device (McMahan et al. 2017)."""
 
     per_device: Positive = 2
 
@@ -91,8 +91,8 @@ class ShardSplit(Split, frozen=True, kw_only=True, tag="shards"):
         if len(labels) < count:
             raise DataError(f"{len(labels)} samples cannot be cut into {count} shards; use fewer per device")
         shards = np.array_split(np.concatenate(_indices_by_class(labels, rng)), count)
-        dealt = rng.permutation(count).reshape(devices, self.per_device)
-        return [np.concatenate([shards[number] for number in numbers]) for numbers in dealt]
+        assigned = rng.permutation(count).reshape(devices, self.per_device)
+        return [np.concatenate([shards[number] for number in numbers]) for numbers in assigned]
 
 
 class ClassSplit(Split, frozen=True, kw_only=True, tag="classes"):
@@ -150,7 +150,7 @@ class OwnerSplit(Split, frozen=True, kw_only=True, tag="owner"):
 
 
 class PowerLawSplit(Split, frozen=True, kw_only=True, tag="power-law"):
-    """Alike in kind, unlike in amount: the r-th richest device holds a share in proportion to r ** -exponent."""
+    """The same class mix, different amounts: the r-th largest shard is proportional to r ** -exponent."""
 
     exponent: Annotated[float, Meta(ge=0, le=20)] = 1.5
 
@@ -161,14 +161,14 @@ class PowerLawSplit(Split, frozen=True, kw_only=True, tag="power-law"):
 
 
 def _indices_by_class(labels: Labels, rng: np.random.Generator) -> list[Indices]:
-    """The samples of each class that occurs, shuffled."""
+    """The shuffled sample indices of each class that occurs."""
     if labels.ndim != 1 or labels.dtype.kind not in "iub":
         raise DataError(f"this split needs integer labels, not {labels.dtype} of shape {labels.shape}; use iid")
     return [rng.permutation(np.flatnonzero(labels == label)) for label in np.unique(labels)]
 
 
 def _ensure_min_samples(held: list[Indices], least: int) -> list[Indices]:
-    """Whoever has fewer than `least` takes them, one after another, from whoever has most at that moment."""
+    """Devices with fewer than `least` samples take them from the device with the most, one device after another."""
     for device in range(len(held)):
         while len(held[device]) < least:
             richest = max(range(len(held)), key=lambda other: len(held[other]))

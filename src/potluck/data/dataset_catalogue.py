@@ -10,10 +10,11 @@ from typing import Any
 import msgspec
 import numpy as np
 
-# Importing a module defines its sets; a set is known once it is defined.
+# Importing a module registers its data sets.
 from potluck.data.cifar import Cifar10Source, Cifar100Source
 from potluck.data.dataset_source import Info, Source
 from potluck.data.digits import DigitsSource
+from potluck.data.drawn_digits import DrawnDigitsSource
 from potluck.data.image_folder import ImageFolderSource
 from potluck.data.mnist import FashionMnistSource, MnistSource
 from potluck.data.owner_datasets import FemnistSource, SpeechCommandsSource
@@ -25,6 +26,7 @@ from potluck.settings import decode_settings, part_kinds
 __all__ = ["SETS", "Check", "check", "info", "load", "names", "parse"]
 
 SETS: tuple[type[Source], ...] = (
+    DrawnDigitsSource,
     DigitsSource,
     SyntheticSource,
     Cifar10Source,
@@ -35,14 +37,14 @@ SETS: tuple[type[Source], ...] = (
     SpeechCommandsSource,
     ImageFolderSource,
 )
-"""Those that come with Potluck, in the order in which they are listed."""
+"""The data sets that come with Potluck, in the order of `potluck data list`."""
 
 _SIDES = {"shape", "size"}
 _OPTIONS = re.compile(r"(?:^|,)([a-z_]+=[^,]*)$")
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):
-    """What a data set turned out to be when it was read to the end."""
+    """The figures of a data set after reading all of it."""
 
     name: str
     train: int
@@ -60,7 +62,7 @@ def names() -> tuple[str, ...]:
 
 
 def parse(name: str | Mapping[str, Any] | Source) -> Source:
-    """The data set that a name with options, a table of settings or a part of one's own stands for."""
+    """Return the source for a name with options, a settings table, or a source object."""
     if isinstance(name, Source):
         return name
     if isinstance(name, str):
@@ -76,17 +78,17 @@ def load(name: str | Mapping[str, Any] | Source, root: Path | None = None, *, au
     source = parse(name)
     data = source.read(root)
     if augment and source.augmentation is None:
-        raise DataError(f"{source.name}: no augmentation is known for it; leave augment out")
+        raise DataError(f"{source.name}: has no augmentation; remove `augment`")
     return data.with_augmentation(source.augmentation) if augment else data
 
 
 def info(name: str | Mapping[str, Any] | Source, root: Path | None = None) -> Info:
-    """What is known of a data set, and where it is, without reading it."""
+    """Describe a data set and where its files are, without reading it."""
     return parse(name).info(root)
 
 
 def check(name: str | Mapping[str, Any] | Source, root: Path | None = None) -> Check:
-    """Read all of it, sizes and checksums compared; DataError says what is wrong."""
+    """Read the whole set and verify sizes and checksums; DataError says what is wrong."""
     data = load(name, root)
     counts = np.bincount(data.train.labels, minlength=len(data.classes)) if data.classes else np.zeros(1)
     if not len(data.test):
@@ -103,7 +105,7 @@ def _count_owners(samples: Samples) -> int:
 
 
 def _parse_options(kind: str, written: str) -> dict[str, Any]:
-    """`a=1,b=2x3` as a table; what is left of a folder's options is its path, which may hold commas itself."""
+    """Parse `a=1,b=2x3` into a table; for `folder` the rest is its path, which may contain commas."""
     options: dict[str, Any] = {}
     while match := _OPTIONS.search(written):
         key, _, value = match[1].partition("=")
@@ -112,12 +114,12 @@ def _parse_options(kind: str, written: str) -> dict[str, Any]:
     if written and kind == ImageFolderSource.__struct_config__.tag:
         options["path"] = written
     elif written:
-        raise SettingError("data", f"{written!r} after {kind}: is not an option such as seed=1")
+        raise SettingError("data", f"{written!r} after `{kind}:` is not an option; write options as seed=1")
     return options
 
 
 def _parse_sides(written: str) -> object:
-    """`3x32x32` as a list; anything else as it is, for the settings to refuse."""
+    """Parse `3x32x32` into a list; anything else is returned unchanged, for the settings to refuse."""
     sides = written.split("x")
     return [int(side) for side in sides] if all(side.isdecimal() for side in sides) else written
 

@@ -1,4 +1,4 @@
-"""Reading publishers' files: a size and a checksum for each, and nothing in them is ever executed."""
+"""Reads published data files with their sizes and checksums verified; nothing in them is ever executed."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from potluck.errors import DataError
 __all__ = ["LARGEST_BYTES", "Array", "ColumnSpec", "PublishedFile", "read_idx", "read_npz", "read_published_file"]
 
 LARGEST_BYTES = 4 * 2**30
-"""No set that is read into memory may claim more than this."""
+"""The largest data set that is read into memory."""
 
 Array = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
 class PublishedFile:
-    """A file as published, measured uncompressed."""
+    """A published file; its size and digest are those of the uncompressed content."""
 
     name: str
     size: int
@@ -35,12 +35,12 @@ class PublishedFile:
 
 @dataclass(frozen=True)
 class ColumnSpec:
-    """What an array of an .npz must be; `kinds` are NumPy's letters, `shape` is that of one row."""
+    """What an array of an .npz must look like; `kinds` are NumPy dtype kinds, `shape` is that of one row."""
 
     kinds: str
     shape: tuple[int, ...] = ()
     per_sample: bool = True
-    """Has a row for each sample."""
+    """Whether it has one row per sample."""
 
 
 def read_published_file(folder: Path, file: PublishedFile) -> Array:

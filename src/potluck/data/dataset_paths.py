@@ -1,4 +1,4 @@
-"""Where data sets are looked for, and what is said when one is not there."""
+"""Finds the folder of a data set, or says where it was looked for and how to get it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ VARIABLE = "POTLUCK_DATA"
 
 
 def data_roots(root: Path | None) -> tuple[Path, ...]:
-    """The given folder, then $POTLUCK_DATA, then the cache."""
+    """The folders to search, in order: the given one, $POTLUCK_DATA, the cache."""
     named = os.environ.get(VARIABLE)
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "potluck" / "data"
-    places = [root, Path(named) if named else None, cache]
-    return tuple(dict.fromkeys(place.expanduser() for place in places if place is not None))
+    candidates = [root, Path(named) if named else None, cache]
+    return tuple(dict.fromkeys(root_folder.expanduser() for root_folder in candidates if root_folder is not None))
 
 
 def search_folder(folders: tuple[str, ...], first: str, root: Path | None) -> Path | None:
@@ -30,16 +30,18 @@ def search_folder(folders: tuple[str, ...], first: str, root: Path | None) -> Pa
 
 
 def find_folder(name: str, folders: tuple[str, ...], first: str, root: Path | None, get: str) -> Path:
-    """The set's folder; DataError says where it was looked for and how to get it."""
+    """Return the set's folder; DataError names the paths tried and how to get the data."""
     folder = search_folder(folders, first, root)
     if folder is None:
-        looked = ", ".join(str(candidate / first) for candidate in _candidate_folders(folders, root))
-        raise DataError(f"{name} is not here: looked for {looked}; {get} (another place: --data DIR or ${VARIABLE})")
+        tried = ", ".join(str(candidate / first) for candidate in _candidate_folders(folders, root))
+        raise DataError(
+            f"{name} was not found (tried {tried}); {get}, or point to another folder with --data DIR or ${VARIABLE}"
+        )
     return folder
 
 
 def _candidate_folders(folders: tuple[str, ...], root: Path | None) -> Iterator[Path]:
-    """An absolute folder stands for itself, and comes last."""
-    for place in data_roots(root):
-        yield from (place / folder for folder in folders if not Path(folder).is_absolute())
+    """Relative folders below each root first, absolute ones last."""
+    for root_folder in data_roots(root):
+        yield from (root_folder / folder for folder in folders if not Path(folder).is_absolute())
     yield from (Path(folder) for folder in folders if Path(folder).is_absolute())

@@ -1,4 +1,4 @@
-"""What a data set is before it is read: its settings, where its files are, and what is known of it."""
+"""Describes a data set before it is read: its settings, where its files are, its figures."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BUILT_IN = "built in"
 
 
 class Info(msgspec.Struct, frozen=True, kw_only=True):
-    """A data set in figures, known without reading it."""
+    """The figures of a data set, known without reading it."""
 
     name: str
     about: str
@@ -37,7 +37,7 @@ class Info(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Source(Part, frozen=True, kw_only=True):
-    """A data set by name, with its options; a subclass with a `tag` is all that a new set needs."""
+    """A data set by name with its options; to add one, subclass this with a `tag`."""
 
     augmentation: ClassVar[CropFlip | None] = None
 
@@ -56,15 +56,15 @@ class Source(Part, frozen=True, kw_only=True):
 
 
 class PublishedSource(Source, frozen=True, kw_only=True):
-    """A set that its publisher offers as files; `folders` are where those may lie below a root."""
+    """A data set published as files; `folders` are where they may be below a root."""
 
     about: ClassVar[str]
     get: ClassVar[str]
     folders: ClassVar[tuple[str, ...]]
     marker: ClassVar[str]
-    """The file by which such a folder is known."""
+    """The file that identifies the folder."""
     files: ClassVar[tuple[PublishedFile, ...]] = ()
-    """Those with a size and a checksum."""
+    """The files whose size and checksum are verified."""
     scaling: ClassVar[Scaling]
     shape: ClassVar[tuple[int, ...]]
     train: ClassVar[int]
@@ -74,17 +74,17 @@ class PublishedSource(Source, frozen=True, kw_only=True):
         raise NotImplementedError
 
     def count_samples(self, folder: Path | None) -> tuple[int, int]:
-        """Training and test samples with the options as they are; `folder` is None where the set is missing."""
+        """Return the number of training and test samples; `folder` is None if the set is missing."""
         return self.train, self.test
 
     def find_dataset_folder(self, root: Path | None) -> Path:
         return find_folder(self.name, self.folders, self.marker, root, self.get)
 
     def info(self, root: Path | None) -> Info:
-        place = search_folder(self.folders, self.marker, root)
-        train, test = self.count_samples(place)
+        folder = search_folder(self.folders, self.marker, root)
+        train, test = self.count_samples(folder)
         return Info(
             name=self.name, about=self.about, shape=self.shape, classes=self.class_names(), train=train, test=test,
-            sample_bytes=math.prod(self.shape), place=None if place is None else str(place), get=self.get,
+            sample_bytes=math.prod(self.shape), place=None if folder is None else str(folder), get=self.get,
             options=self.option_values(),
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The embedded set: 1,797 handwritten digits of 8 × 8 that scikit-learn carries, real data with no download."""
+"""The 1,797 handwritten digits of 8 × 8 pixels that come with scikit-learn: real data without a download."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ class DigitsSource(Source, frozen=True, kw_only=True, tag="digits"):
 
 
 def _read_digits() -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
-    """The file that scikit-learn carries, read without importing the library, which takes over a second."""
+    """Read scikit-learn's data file directly, since importing the library takes over a second."""
     spec = importlib.util.find_spec("sklearn")
-    places = [] if spec is None else [Path(place) for place in spec.submodule_search_locations or ()]
-    files = [path for place in places if (path := place / "datasets" / "data" / "digits.csv.gz").exists()]
+    folders = [] if spec is None else [Path(folder) for folder in spec.submodule_search_locations or ()]
+    files = [path for folder in folders if (path := folder / "datasets" / "data" / "digits.csv.gz").exists()]
     if files:
         with gzip.open(files[0], "rt") as lines:
             table = np.array([line.split(",") for line in lines], dtype=np.float64)
@@ -54,6 +54,8 @@ def _read_digits() -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
     try:
         from sklearn.datasets import load_digits
     except ImportError as error:
-        raise DataError(f"digits come with scikit-learn, which is not installed here: {_INSTALL}") from error
+        raise DataError(
+            f"the digits data set needs scikit-learn: {_INSTALL} (or use drawn-digits, which needs nothing)"
+        ) from error
     images, labels = load_digits(return_X_y=True)
     return images, labels.astype(np.int64)

@@ -1,4 +1,4 @@
-"""Setting test samples aside where the publisher did not, the same ones on every device."""
+"""Holds out test samples where the publisher did not; every device holds out the same ones."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ __all__ = ["split_holdout"]
 
 
 def split_holdout(labels: npt.NDArray[np.integer], count: int, seed: int = 0) -> tuple[Indices, Indices]:
-    """Sorted training and test indices; every class gives in proportion and keeps at least one sample to train on."""
-    # NumPy promises that this older generator's stream never changes, so devices of any NumPy agree.
+    """Return sorted training and test indices, stratified by class; each class keeps at least one training sample."""
+    # NumPy guarantees that the legacy generator's stream never changes, so all devices agree on the split.
     random = np.random.RandomState(seed)
     classes, sizes = np.unique(labels, return_counts=True)
     quotas = _proportional_quotas(sizes, count)

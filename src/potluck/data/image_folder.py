@@ -1,4 +1,4 @@
-"""A folder of one's own images: one folder for each class, or `train` and `test` folders that hold such."""
+"""Reads a folder of images: one subfolder per class, or `train` and `test` folders with one subfolder per class."""
 
 from __future__ import annotations
 
@@ -109,12 +109,12 @@ def _find_images(top: Path, classes: tuple[str, ...]) -> Labelled:
     unknown = set(_class_names(top)) - set(classes)
     if unknown:
         raise DataError(f"{top} holds {', '.join(sorted(unknown))}, which no training folder is called")
-    found = [
+    paths = [
         (path, label)
         for label, name in enumerate(classes)
         for path in sorted((top / name).glob("*"))
         if path.suffix.lower() in _SUFFIXES
     ]
-    if not found:
+    if not paths:
         raise DataError(f"{top} holds no images; put them into one folder for each class, as in {top}/cat/1.png")
-    return found
+    return paths

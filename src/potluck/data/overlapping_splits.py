@@ -1,4 +1,4 @@
-"""Splits in which some samples are held by several devices: all of them by everyone, or the rest beside one's own."""
+"""Splits in which several devices hold the same samples: all of them, or some of other devices' classes."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from potluck.planning.groups import Groups, assign_groups, assign_round_robin, c
 
 __all__ = ["ClassGroupSplit", "ReplicatedSplit"]
 
-_GROUPS = 2  # where nobody says how many
+_GROUPS = 2  # default number of groups
 
 
 class ReplicatedSplit(Split, frozen=True, kw_only=True, tag="everything"):
-    """Everyone holds all samples."""
+    """Every device holds all samples."""
 
     def split_samples(self, labels: Labels, devices: int, rng: np.random.Generator, owner: Owners) -> list[Indices]:
         return [np.arange(len(labels)) for _ in range(devices)]
 
 
 class ClassGroupSplit(Split, frozen=True, kw_only=True, tag="class-groups"):
-    """The samples of a device's own classes, and for each of them `rest` of all other classes, which others have too.
+    """The samples of a device's own classes, plus `rest` times as many of the other classes.
 
-    `groups` and `held` are those that the devices train, where they train class groups; else as said here. Devices of
-    which nothing is said are dealt groups round in turn; several devices with one group share its samples evenly.
+    Where devices train class groups, `groups` and `held` are those of the sub-model. Devices without an entry in `held`
+    are assigned groups round-robin; devices with the same group divide its samples evenly.
     """
 
     groups: Annotated[int, Meta(ge=1)] | tuple[tuple[int, ...], ...] | None = None  # None: those trained, else 2
@@ -38,12 +38,12 @@ class ClassGroupSplit(Split, frozen=True, kw_only=True, tag="class-groups"):
     held: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
     def for_devices(self, devices: Sequence[str]) -> ClassGroupSplit:
-        """The same for a fleet, whose devices have names."""
+        """Return this split with groups assigned to the named devices."""
         count = len(self.groups) if isinstance(self.groups, tuple) else self.groups or _GROUPS
         return replace(self, held=assign_groups(devices, count, self.held, "split.held"))
 
     def for_trained_groups(self, groups: Groups, held: Mapping[str, tuple[int, ...]]) -> ClassGroupSplit:
-        """The same for devices that train these groups; SettingError where other groups or holders were asked for."""
+        """Return this split for devices that train `groups`; SettingError if it asks for other groups or holders."""
         if self.held:
             raise SettingError("split.held", "the split follows `rounds.submodel.held`; leave this key out")
         if self.groups not in (None, len(groups), groups):
@@ -59,7 +59,7 @@ class ClassGroupSplit(Split, frozen=True, kw_only=True, tag="class-groups"):
         mine: list[list[Indices]] = [[] for _ in range(devices)]
         for group, samples in enumerate(members):
             having = [device for device in range(devices) if group in held[device]]
-            pieces = np.array_split(samples, len(having)) if having else []  # a group that nobody has
+            pieces = np.array_split(samples, len(having)) if having else []  # a group that no device holds
             for device, piece in zip(having, pieces, strict=True):
                 mine[device].append(piece)
         own = [[label for group in numbers for label in groups[group]] for numbers in held]
@@ -70,7 +70,7 @@ class ClassGroupSplit(Split, frozen=True, kw_only=True, tag="class-groups"):
     def _class_groups(self, classes: int) -> Groups:
         if not isinstance(self.groups, tuple):
             return even_groups(classes, self.groups or _GROUPS)
-        known = max((label + 1 for own in self.groups for label in own), default=0)  # some may be in no sample
+        known = max((label + 1 for own in self.groups for label in own), default=0)  # a class may have no sample
         return check_groups(self.groups, max(classes, known), "split.groups")
 
     def _add_other_classes(self, own: Indices, labels: Labels, classes: list[int], rng: np.random.Generator) -> Indices:

@@ -1,4 +1,4 @@
-"""Sets whose samples have natural owners, in one compressed .npz each: FEMNIST by writer, speech commands by speaker.
+"""Data sets whose samples have owners, one .npz file each: FEMNIST by writer, speech commands by speaker.
 
 x (N, height, width) uint8, y (N,), an owner number (N,), split (N,); and a list of the owners' names.
 """
@@ -26,9 +26,9 @@ _INTEGER = "iu"
 
 class _OwnerSource(PublishedSource, frozen=True, kw_only=True):
     owner: ClassVar[str]
-    """The array that says whose a sample is; the owners' names are in the one called so in the plural."""
+    """Name of the array with each sample's owner; the array with its plural holds the owners' names."""
     labels: ClassVar[int]
-    """How many labels the file knows."""
+    """Number of labels in the file."""
 
     def read(self, root: Path | None) -> Dataset:
         path = self.find_dataset_folder(root) / self.marker
@@ -65,10 +65,10 @@ class _OwnerSource(PublishedSource, frozen=True, kw_only=True):
         y = torch.from_numpy(self._map_labels(arrays["y"][chosen].astype(np.int64)))
         return Samples(x, y, owner=arrays[self.owner][chosen].astype(np.int64), scaling=self.scaling)
 
-    def _check_range(self, path: Path, name: str, found: npt.NDArray[np.generic], limit: int) -> None:
-        numbers = cast(npt.NDArray[np.integer], found)
-        if len(numbers) and not 0 <= int(numbers.min()) <= int(numbers.max()) < limit:
-            raise DataError(f"{path}: {name} goes from {numbers.min()} to {numbers.max()}, expected 0 to {limit - 1}")
+    def _check_range(self, path: Path, name: str, column: npt.NDArray[np.generic], limit: int) -> None:
+        values = cast(npt.NDArray[np.integer], column)
+        if len(values) and not 0 <= int(values.min()) <= int(values.max()) < limit:
+            raise DataError(f"{path}: {name} goes from {values.min()} to {values.max()}, expected 0 to {limit - 1}")
 
 
 class FemnistSource(_OwnerSource, frozen=True, kw_only=True, tag="femnist"):
@@ -102,11 +102,11 @@ _STORED = ("_silence_", "_unknown_", *_WORDS)
 class SpeechCommandsSource(_OwnerSource, frozen=True, kw_only=True, tag="speech-commands"):
     """Spoken words as log-mel spectrograms (49 frames of 40 bands, dB = 1.5 v - 60), by speaker.
 
-    `test_clips` chooses what is tested on. All choices train on the same 13 words.
+    `test_clips` selects the test set. The training set is the same 13 words in each case.
     - `words`: the publisher's test clips of these 13 words (version 0.01); 13 classes.
     - `validation`: the publisher's validation clips of the 13 words, for tuning; 13 classes.
-    - `official`: the 12-class test set of version 0.02. Its `_unknown_` is taught by `one`, `two` and `three`;
-      nothing teaches `_silence_`, which is 1 clip in 12, so 92 % is the best that can be had.
+    - `official`: the 12-class test set of version 0.02. `one`, `two` and `three` are trained as
+      `_unknown_`; `_silence_`, 1 clip in 12, is not trained, so accuracy is at most 92 %.
     """
 
     test_clips: Literal["words", "validation", "official"] = "words"
@@ -141,7 +141,7 @@ class SpeechCommandsSource(_OwnerSource, frozen=True, kw_only=True, tag="speech-
         return _SPLITS[self.test_clips]
 
     def _map_labels(self, y: Indices) -> Indices:
-        """From the file's 15 words to the classes in use; a word that is none of them is `_unknown_`, or -1."""
+        """Map the file's 15 words to the classes in use; any other word becomes `_unknown_`, or -1."""
         names = self.class_names()
         other = names.index("_unknown_") if "_unknown_" in names else -1
         table = np.array([names.index(word) if word in names else other for word in _STORED])

@@ -1,4 +1,4 @@
-"""Samples in memory: stored as compactly as they came, made into normalised float batches on demand."""
+"""Samples in memory, stored as read and converted to normalised float batches on demand."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ PLAIN = Scaling()
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """One part, training or test, of a data set."""
+    """The training or the test samples of a data set."""
 
     x: Tensor
     """Inputs as stored, (N, ...), uint8 or float32."""
     y: Tensor
     """int64 labels (N,), or float targets (N, ...)."""
     owner: npt.NDArray[np.int64] | None = None
-    """Whose sample it is: writer, speaker, device."""
+    """The owner of each sample: a writer, speaker or device."""
     scaling: Scaling = PLAIN
     augmentation: CropFlip | None = None
 
@@ -82,24 +82,26 @@ class Samples:
 
     @property
     def needs_rng(self) -> bool:
-        """Whether batches can be drawn at random, by a generator."""
+        """Whether `batch` uses a random generator."""
         return self.augmentation is not None
 
     @property
     def labels(self) -> npt.NDArray[np.int64]:
-        """The labels as an array, for splits; float targets have none."""
+        """The labels as an array; DataError if the targets are not class labels."""
         if self.y.dtype != torch.int64 or self.y.ndim != 1:
             raise DataError(f"the targets are {self.y.dtype} of shape {tuple(self.y.shape)}, not labels")
         labels: npt.NDArray[np.int64] = self.y.numpy()
         return labels
 
     def batch(self, indices: npt.NDArray[np.integer], rng: np.random.Generator | None = None) -> tuple[Tensor, Tensor]:
-        """Normalised float32 inputs and their targets; augmented where a generator is given and that is set."""
+        """Return normalised float32 inputs and targets; augmented if `augmentation` and `rng` are given."""
         chosen = torch.from_numpy(np.ascontiguousarray(indices, dtype=np.int64))
         inputs = self.x.index_select(0, chosen)
         if rng is not None and self.augmentation is not None:
             inputs = self.augmentation.augment_images(inputs, rng)
-        if self.scaling is not PLAIN or inputs.dtype != torch.float32:  # else they are fresh and fit already
+        if (
+            self.scaling is not PLAIN or inputs.dtype != torch.float32
+        ):  # otherwise index_select has already made a fresh copy
             inputs = self.scaling.scale_inputs(inputs)
         return inputs, self.y.index_select(0, chosen)
 
@@ -127,11 +129,11 @@ class Dataset:
 
     @property
     def sample_bytes(self) -> int:
-        """One input as stored, which is what it costs to keep or to send."""
+        """Bytes of one stored input: what it costs to keep or send it."""
         return int(np.prod(self.shape)) * self.train.x.element_size()
 
     def with_augmentation(self, augmentation: CropFlip | None) -> Dataset:
-        """The same data with its training samples varied in every batch."""
+        """Return the same data with its training samples augmented in every batch."""
         return dataclasses.replace(self, train=dataclasses.replace(self.train, augmentation=augmentation))
 
     def _check_labels(self, part: str, y: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""Samples of no class, made of a device's own: something to tell its classes from without anybody else's data."""
+"""Generates negative samples by scrambling a device's own, so that it can train without other devices' data."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from potluck.data.samples import Indices, Samples
 
 __all__ = ["ScrambledSamples", "scramble_inputs"]
 
-_MOST_PIECES = 4  # into which a side of a sample is cut
+_MAX_BLOCKS = 4  # per axis
 
 
 class ScrambledSamples:
-    """A device's own samples by index, and by −1 − index what is made of one; that has a label beyond all classes."""
+    """A device's samples by index, and the scrambled version of sample i by index −1 − i, labelled as no class."""
 
     needs_rng = True
 
@@ -34,8 +34,9 @@ class ScrambledSamples:
 
 
 def scramble_inputs(inputs: Tensor, rng: np.random.Generator) -> Tensor:
-    """Each side of the pictures (or the row of features) cut into a few pieces in another order, every second of which
-    comes from another sample: alike near by, and no whole any more."""
+    """Shuffle blocks along each spatial axis (or the feature axis), taking every second block from another sample.
+
+    Local structure survives, the whole does not."""
     others = inputs[torch.from_numpy(rng.permutation(len(inputs)))]
     for side in range(2 if inputs.ndim > 2 else 1, inputs.ndim):
         size = inputs.shape[side]
@@ -45,8 +46,8 @@ def scramble_inputs(inputs: Tensor, rng: np.random.Generator) -> Tensor:
 
 
 def _random_edges(size: int, rng: np.random.Generator) -> list[int]:
-    pieces = int(rng.integers(2, min(_MOST_PIECES, size) + 1))
-    return [0, *sorted((1 + rng.choice(size - 1, pieces - 1, replace=False)).tolist()), size]
+    blocks = int(rng.integers(2, min(_MAX_BLOCKS, size) + 1))
+    return [0, *sorted((1 + rng.choice(size - 1, blocks - 1, replace=False)).tolist()), size]
 
 
 def _shuffled_blocks(
@@ -56,6 +57,6 @@ def _shuffled_blocks(
     if (order == np.arange(len(order))).all():
         order = order[::-1]
     return [
-        (others if place % 2 else inputs).narrow(side, edges[place], edges[place + 1] - edges[place])
-        for place in order.tolist()
+        (others if block % 2 else inputs).narrow(side, edges[block], edges[block + 1] - edges[block])
+        for block in order.tolist()
     ]

@@ -1,4 +1,4 @@
-"""A split as a small text chart: a row for each device, a column for each class, a bar for how much it holds."""
+"""Draws a split as a text chart: a row per device, a column per class, a bar for the number of samples."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Counts = npt.NDArray[np.int64]
 
 
 def chart(assignment: Sequence[Indices], labels: npt.NDArray[np.integer], classes: int | Sequence[str]) -> str:
-    """Bars compare with the fullest cell; of more than 30 devices a sample is drawn, from richest to poorest."""
+    """Bars are relative to the fullest cell; beyond 30 devices a sample of them is shown, largest first."""
     number = classes if isinstance(classes, int) else len(classes)
     counts = np.stack([np.bincount(labels[part], minlength=number) for part in assignment])
     cells = _merge_columns(counts)
@@ -35,7 +35,7 @@ def chart(assignment: Sequence[Indices], labels: npt.NDArray[np.integer], classe
 
 
 def _merge_columns(counts: Counts) -> Counts:
-    """Neighbouring classes added up until they fit the page."""
+    """Add up neighbouring classes until the columns fit the page."""
     if counts.shape[1] <= _COLUMNS:
         return counts
     starts = np.linspace(0, counts.shape[1], _COLUMNS, endpoint=False).astype(np.int64)
@@ -46,7 +46,7 @@ def _sampled_rows(counts: Counts) -> list[int]:
     if len(counts) <= _ROWS:
         return list(range(len(counts)))
     by_size = np.argsort(-counts.sum(axis=1), kind="stable")
-    return [int(by_size[place]) for place in np.linspace(0, len(counts) - 1, _ROWS).astype(np.int64)]
+    return [int(by_size[rank]) for rank in np.linspace(0, len(counts) - 1, _ROWS).astype(np.int64)]
 
 
 def _class_header(classes: int, columns: int) -> str:
@@ -56,7 +56,7 @@ def _class_header(classes: int, columns: int) -> str:
 
 
 def _bar_cells(row: Counts, fullest: int) -> str:
-    """Anything above nothing shows."""
+    """A cell with at least one sample always shows a bar."""
     heights = -(-row * (len(_BARS) - 1) // max(fullest, 1))
     return "".join(_BARS[height] for height in heights)
 

@@ -1,4 +1,4 @@
-"""Invented images for tests and benchmarks: each class is its own few Gaussian blobs, each sample has its own noise."""
+"""Generated images for tests and benchmarks: a few Gaussian blobs per class, independent noise per sample."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Floats = npt.NDArray[np.float32]
 
 
 class SyntheticSource(Source, frozen=True, kw_only=True, tag="synthetic"):
-    """Any shape, any number of classes; `noise` is against a signal of about one, `owners` deals samples to owners."""
+    """Any shape and number of classes; `noise` is relative to a signal of one, `owners` are assigned at random."""
 
     classes: Annotated[int, Meta(ge=1)] = 10
     shape: tuple[Annotated[int, Meta(ge=1)], ...] = (1, 8, 8)
@@ -41,7 +41,7 @@ class SyntheticSource(Source, frozen=True, kw_only=True, tag="synthetic"):
 
     def __post_init__(self) -> None:
         if not self.shape:
-            raise ValueError("a synthetic sample needs a shape of at least one side, such as 1x8x8")
+            raise ValueError("`shape` needs at least one dimension, such as 1x8x8")
         wanted = (self.train + self.test) * math.prod(self.shape)
         if wanted > LARGEST_BYTES:
             raise ValueError(f"synthetic data of {wanted:,} bytes is more than the {LARGEST_BYTES:,} allowed")
@@ -54,7 +54,7 @@ class SyntheticSource(Source, frozen=True, kw_only=True, tag="synthetic"):
 
     def info(self, root: Path | None) -> Info:
         return Info(
-            name=self.name, about="invented images, one pattern of blobs per class", shape=self.shape,
+            name=self.name, about="generated images, one pattern of blobs per class", shape=self.shape,
             classes=self._class_names(), train=self.train, test=self.test, sample_bytes=math.prod(self.shape),
             place=BUILT_IN, get="nothing to get", options=self.option_values(),
         )  # fmt: skip
@@ -74,7 +74,7 @@ class SyntheticSource(Source, frozen=True, kw_only=True, tag="synthetic"):
 
 
 def _class_prototype(shape: tuple[int, ...], rng: np.random.Generator) -> Floats:
-    """A few round blobs of random place, width and sign per channel; plain noise where there is no image."""
+    """A few round blobs of random position, width and sign per channel; plain noise if the shape is not an image."""
     if len(shape) != 3:
         return rng.standard_normal(shape, np.float32)
     channels, height, width = shape

@@ -1,4 +1,4 @@
-"""Data that the user already has in Python: tensors, or any map-style `torch.utils.data.Dataset`."""
+"""Data sets from Python objects: tensors, arrays, or any map-style `torch.utils.data.Dataset`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def from_tensors(
     owner_test: npt.ArrayLike | None = None,
     scaling: Scaling = PLAIN,
 ) -> Dataset:
-    """A data set of one's own tensors or arrays; integer targets are labels counted from 0."""
+    """Make a data set from tensors or arrays; integer targets are class labels starting at 0."""
     train = _make_samples("training", x, y, owner, scaling)
     test = _make_samples("test", x_test, y_test, owner_test, scaling)
     return Dataset(name=name, train=train, test=test, classes=_class_names(classes, train.y))
@@ -52,7 +52,7 @@ def from_torch(
     test_share: float = 0.2,
     largest_bytes: int = LARGEST_BYTES,
 ) -> Dataset:
-    """Any map-style data set of (input, target), read into memory; without a test set a share is set aside."""
+    """Read a map-style data set of (input, target) pairs into memory; without `test`, hold out `test_share` of it."""
     x, y = _read_into_memory("training", train, largest_bytes)
     if test is not None:
         x_test, y_test = _read_into_memory("test", test, largest_bytes)
@@ -84,7 +84,7 @@ def _class_names(classes: Sequence[str] | int | None, y: Tensor) -> tuple[str, .
 
 
 def _read_into_memory(part: str, data: torch.utils.data.Dataset[Any], largest_bytes: int) -> tuple[Tensor, Tensor]:
-    """All samples in two tensors, allocated once from the first sample and checked against the rest."""
+    """Copy all samples into two tensors, allocated by the first sample's shape, which all others must have."""
     if isinstance(data, torch.utils.data.IterableDataset) or not hasattr(data, "__len__"):
         raise DataError(f"the {part} data set has no length; collect it into a list or tensors, or use a stream")
     count = len(data)
@@ -111,17 +111,18 @@ def _read_pair(part: str, data: torch.utils.data.Dataset[Any], index: int) -> tu
     try:
         x, y = (torch.as_tensor(value).detach().cpu() for value in sample)
     except (TypeError, ValueError, RuntimeError) as error:
-        hint = "give the data set a transform that makes tensors"
+        hint = "add a transform that returns tensors"
         raise DataError(f"{part} sample {index} cannot become tensors ({error}); {hint}") from error
     x = x if x.dtype == torch.uint8 else x.to(torch.float32)
     return x, y.to(torch.float32 if y.is_floating_point() else torch.int64)
 
 
-def _check_alike(part: str, index: int, found: Tensor, first: Tensor, what: str) -> None:
-    if found.shape != first.shape or found.dtype != first.dtype:
-        here, there = (f"{tensor.dtype} {tuple(tensor.shape)}" for tensor in (found, first))
+def _check_alike(part: str, index: int, tensor: Tensor, first: Tensor, what: str) -> None:
+    if tensor.shape != first.shape or tensor.dtype != first.dtype:
+        actual, expected = (f"{one.dtype} {tuple(one.shape)}" for one in (tensor, first))
         raise DataError(
-            f"{part} sample {index}: its {what} is {here}, but sample 0 has {there}; bring all to one shape"
+            f"{part} sample {index}: its {what} is {actual}, but sample 0 has {expected};"
+            " make all samples the same shape"
         )
 
 
@@ -129,7 +130,7 @@ def _hold_out_test(
     x: Tensor, y: Tensor, owner: npt.NDArray[Any] | None, share: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, npt.NDArray[Any] | None, npt.NDArray[Any] | None]:
     if not 0 < share < 1 or len(x) < 2:
-        raise DataError(f"cannot set aside {share} of {len(x)} samples for the test; give a test set")
+        raise DataError(f"cannot hold out {share} of {len(x)} samples for testing; pass a test set")
     labelled = y.ndim == 1 and not y.is_floating_point()
     labels = y.numpy() if labelled else np.zeros(len(y), np.int64)
     train, test = split_holdout(labels, max(1, round(share * len(x))))

@@ -1,4 +1,4 @@
-"""What a device keeps of its stream: policies, one buffer that follows them, and the account of every sample."""
+"""Stream buffers: retention policies, the buffer that applies them, and the account of every sample."""
 
 from potluck.data.buffers.buffer_policies import BufferPolicy, PersistencePolicy, TruncationPolicy, ValuePolicy
 from potluck.data.buffers.sample_account import SampleAccount

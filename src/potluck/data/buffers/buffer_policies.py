@@ -1,10 +1,10 @@
-"""What a device keeps of its stream, and what it trains on next.
+"""Decide what a device keeps of its stream and what it trains on next.
 
     persistence   everything, oldest first                     O(S·T) samples after T seconds at S samples per second
     truncation    what streamed in since the last batch        O(S)
     value         the classes that need it most                O(S)
 
-A policy is applied whenever the device looks at its buffer: when something arrives and when a batch is taken.
+A policy is applied when a sample arrives and when a batch is taken.
 """
 
 from __future__ import annotations
@@ -32,29 +32,29 @@ __all__ = [
 ]
 
 Labels = Callable[[Numbers], npt.NDArray[np.int64]]
-Worth = Mapping[int, float]  # of a class; one that is not known is worth as much as any
+Worth = Mapping[int, float]  # per class; an unknown class counts as average
 Counts = npt.NDArray[np.int64]
 
 
 class BufferPolicy(Part, frozen=True, kw_only=True):
-    """A policy: it splits what is held into what is used and what is kept; everything else is dropped."""
+    """Splits the buffered samples into those used and those kept; the others are dropped."""
 
     @property
     def needs_losses(self) -> bool:
-        """Whether it goes by what classes are worth, and so has to be told."""
+        """Whether it depends on the recent loss of each class."""
         return False
 
     def max_samples(self, rate: float, want: int) -> float:
-        """The most that may be held at this rate by a device that wants so many samples next."""
+        """The largest buffer at this stream rate for a device that wants `want` samples next."""
         raise NotImplementedError
 
     def trim_samples(self, held: RangeQueue, bound: int, labels: Labels, worth: Worth) -> RangeQueue:
-        """What is kept of more than `bound`."""
+        """Return what is kept of more than `bound` samples."""
         held.cut_oldest(len(held) - bound)
         return held
 
     def split_batch(self, held: RangeQueue, want: int, labels: Labels, worth: Worth) -> tuple[Numbers, RangeQueue]:
-        """The next `want` samples (there are so many), and what is kept."""
+        """Return the next `want` samples (at least that many are held) and what is kept."""
         raise NotImplementedError
 
 
@@ -84,11 +84,11 @@ class TruncationPolicy(BufferPolicy, frozen=True, kw_only=True, tag="truncation"
 
 
 class ValuePolicy(TruncationPolicy, frozen=True, kw_only=True, tag="value"):
-    """Keeps no more than truncation does, but what is left of a batch stays, and classes share the room by worth.
+    """Keeps as many samples as truncation, but carries over what a batch leaves and divides the buffer by class worth.
 
-    A class's worth is its recent loss in the device's own turns; before the first, and where `worth` says so, all are
-    worth the same, so that a common class cannot crowd out a rare one. What is learned well is still looked at now and
-    then. Within a class the newest stay and the oldest are used first.
+    A class's worth is its recent loss in the device's own turns. Before the first turn, or with `worth = "same"`, all
+    classes are worth the same, so that a common class cannot crowd out a rare one. Classes with a low loss keep a
+    minimum weight. Within a class the newest samples are kept and the oldest are used first.
     """
 
     worth: Literal["loss", "same"] = "loss"
@@ -109,23 +109,23 @@ class ValuePolicy(TruncationPolicy, frozen=True, kw_only=True, tag="value"):
 
 
 def allocate_by_weight(available: Counts, weights: npt.NDArray[np.float64], total: int) -> Counts:
-    """`total` places in proportion to the weights, none more than it can fill; what it cannot goes to the others."""
+    """Divide `total` slots in proportion to the weights; slots that a class cannot fill go to the others."""
     order = np.argsort(available / weights, kind="stable")
-    places = np.zeros(len(available), np.int64)
+    slots = np.zeros(len(available), np.int64)
     left = min(total, int(available.sum()))
     for rank, one in enumerate(order):
         rest = order[rank:]
         shares = left * weights[rest] / weights[rest].sum()
         if available[one] > shares[0]:
-            places[rest] = _round_to_total(shares, left)
+            slots[rest] = _round_to_total(shares, left)
             break
-        places[one] = available[one]
+        slots[one] = available[one]
         left -= int(available[one])
-    return places
+    return slots
 
 
 def _round_to_total(shares: npt.NDArray[np.float64], total: int) -> Counts:
-    """Whole numbers that add up to `total`: the largest remainders are rounded up, ties by order."""
+    """Round to integers that add up to `total`: largest remainders first, ties by order."""
     whole = np.floor(shares).astype(np.int64)
     up = np.argsort(whole - shares, kind="stable")[: total - int(whole.sum())]
     whole[up] += 1
@@ -137,13 +137,13 @@ def _choose_by_class(numbers: Numbers, labels: Labels, worth: Worth, count: int)
     classes, member, available = np.unique(labels(numbers), return_inverse=True, return_counts=True)
     weights = _class_weights([int(one) for one in classes], worth)
     chosen = np.zeros(len(numbers), np.bool_)
-    for one, places in enumerate(allocate_by_weight(available, weights, count)):
-        chosen[np.flatnonzero(member == one)[:places]] = True
+    for one, slots in enumerate(allocate_by_weight(available, weights, count)):
+        chosen[np.flatnonzero(member == one)[:slots]] = True
     return chosen
 
 
 def _class_weights(classes: Sequence[int], worth: Worth) -> npt.NDArray[np.float64]:
     """What these classes are worth, none less than half of the mean: else nobody would notice that it is forgotten."""
     unknown = max(worth.values(), default=1.0)
-    found = np.array([max(worth.get(one, unknown), 1e-6) for one in classes])
-    return np.maximum(found, found.mean() / 2) if len(found) else found
+    weights = np.array([max(worth.get(one, unknown), 1e-6) for one in classes])
+    return np.maximum(weights, weights.mean() / 2) if len(weights) else weights

@@ -75,5 +75,5 @@ def _expand_ranges(runs: Sequence[Run]) -> Numbers:
     starts, stops = np.array(runs, np.int64).T
     lengths = stops - starts
     before = np.cumsum(lengths) - lengths
-    found: Numbers = np.arange(lengths.sum(), dtype=np.int64) + np.repeat(starts - before, lengths)
-    return found
+    numbers: Numbers = np.arange(lengths.sum(), dtype=np.int64) + np.repeat(starts - before, lengths)
+    return numbers

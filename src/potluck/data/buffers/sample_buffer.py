@@ -26,7 +26,7 @@ class SampleBufferState(msgspec.Struct, frozen=True):
 
 
 class SampleBuffer:
-    """What a device has at hand; `limit` is what its memory takes, whatever the policy says."""
+    """The buffered samples of one device; `limit` caps them whatever the policy allows."""
 
     def __init__(self, policy: BufferPolicy, labels: Labels, limit: int | None = None) -> None:
         self.account = SampleAccount()

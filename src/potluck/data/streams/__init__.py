@@ -1,4 +1,4 @@
-"""Data that streams in: how fast, from where, and what a device's loop sees of it."""
+"""Streaming data: rates, sources, and the feed that a device's loop reads from."""
 
 from potluck.data.streams.live_feed import LiveFeed, SampleStore, run_source
 from potluck.data.streams.replay_feed import ReplayFeed, ReplayOrder

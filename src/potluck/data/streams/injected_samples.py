@@ -1,4 +1,4 @@
-"""Samples on their way from one device's stream into another's batch."""
+"""Packs, checks and mixes in the samples that one device's stream gives to another's batch (data injection)."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ __all__ = ["MixedSamples", "pack_samples", "refusal_reason"]
 
 
 def pack_samples(samples: IndexedSamples, ids: Indices) -> tuple[Any, Any]:
-    """Inputs as stored, and their labels: what goes on the wire."""
+    """Return the inputs as stored and their labels, as they go on the wire."""
     if isinstance(samples, SampleStore):
-        found = [samples[number] for number in ids.tolist()]
-        return np.stack([sample.x for sample in found]), np.array([sample.y for sample in found], np.int64)
+        picked = [samples[number] for number in ids.tolist()]
+        return np.stack([sample.x for sample in picked]), np.array([sample.y for sample in picked], np.int64)
     assert isinstance(samples, Samples)
     chosen = torch.from_numpy(np.ascontiguousarray(ids, dtype=np.int64))
     return samples.x.index_select(0, chosen).numpy(), samples.y.index_select(0, chosen).numpy()
 
 
 def refusal_reason(arrays: Sequence[Any], shape: tuple[int, ...], classes: int) -> str | None:
-    """Why these cannot be samples of this shape, with labels of so many classes (0: not known)."""
+    """Why these arrays are not samples of this shape with `classes` labels (0: unknown); None if they are."""
     if len(arrays) != 2 or not all(isinstance(array, np.ndarray) for array in arrays):
-        return "it is not made of inputs and labels"
+        return "it does not consist of inputs and labels"
     x, y = arrays
     fits = x.ndim > 0 and x.shape[1:] == shape and y.shape == x.shape[:1]
     if not fits or y.dtype != np.int64 or x.dtype not in (np.uint8, np.float32):
@@ -42,7 +42,7 @@ def refusal_reason(arrays: Sequence[Any], shape: tuple[int, ...], classes: int) 
 
 
 class MixedSamples:
-    """A device's own samples by id, and gifts by the ids −1, −2, …"""
+    """A device's own samples by id, and received ones by the ids −1, −2, …"""
 
     def __init__(self, own: IndexedSamples, gifts: Sequence[tuple[Any, Any]]) -> None:
         self._own = own
@@ -58,12 +58,14 @@ class MixedSamples:
 
     @property
     def received_ids(self) -> Indices:
-        """The gifts' own."""
+        """The ids of the received samples."""
         return -1 - np.arange(len(self._received), dtype=np.int64)
 
     def batch(self, indices: Indices, rng: np.random.Generator | None = None) -> tuple[Tensor, Tensor]:
-        own, given = indices[indices >= 0], -1 - indices[indices < 0]
-        parts = [
-            samples.batch(chosen, rng) for samples, chosen in ((self._own, own), (self._received, given)) if len(chosen)
+        own, received = indices[indices >= 0], -1 - indices[indices < 0]
+        batches = [
+            samples.batch(chosen, rng)
+            for samples, chosen in ((self._own, own), (self._received, received))
+            if len(chosen)
         ]
-        return torch.cat([x for x, _ in parts]), torch.cat([y for _, y in parts])
+        return torch.cat([x for x, _ in batches]), torch.cat([y for _, y in batches])

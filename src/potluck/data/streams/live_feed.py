@@ -1,4 +1,4 @@
-"""A stream that comes in from outside: a bounded store that a source fills and a device's loop empties."""
+"""The feed of a live device: a source fills its bounded buffer and the device's loop takes batches from it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ["LiveFeed", "SampleStore", "run_source"]
 
 
 class SampleStore:
-    """The tensors of records, by number; batches are scaled and augmented as the task's own are."""
+    """The tensors of buffered samples by number; batches are scaled and augmented like the task's own data."""
 
     def __init__(self, scaling: Scaling = PLAIN, augmentation: CropFlip | None = None) -> None:
         self.scaling = scaling
@@ -48,24 +48,24 @@ class SampleStore:
         self._samples[number] = sample
 
     def keep_only(self, numbers: Iterable[int]) -> None:
-        """Forget all others. A new table replaces the old one, so that a thread that reads is not disturbed."""
+        """Drop all others. Replaces the table instead of changing it, so that a reading thread is not disturbed."""
         self._samples = {number: self._samples[number] for number in numbers}
 
     def labels(self, numbers: Numbers) -> npt.NDArray[np.int64]:
         return np.array([self._samples[number].y for number in numbers.tolist()], np.int64)
 
     def batch(self, indices: Indices, rng: np.random.Generator | None = None) -> tuple[Tensor, Tensor]:
-        found = [self._samples[number] for number in indices.tolist()]
-        inputs: npt.NDArray[Any] = np.stack([sample.x for sample in found])
-        x, y = torch.from_numpy(inputs), torch.from_numpy(np.array([sample.y for sample in found], np.int64))
+        samples = [self._samples[number] for number in indices.tolist()]
+        inputs: npt.NDArray[Any] = np.stack([sample.x for sample in samples])
+        x, y = torch.from_numpy(inputs), torch.from_numpy(np.array([sample.y for sample in samples], np.int64))
         stored = Samples(x, y, scaling=self.scaling, augmentation=self.augmentation)
-        return stored.batch(np.arange(len(found)), rng)
+        return stored.batch(np.arange(len(samples)), rng)
 
 
 class LiveFeed:
-    """One device's stream; `now` is the device's clock and `limit` the most samples that its memory takes.
+    """One device's stream; `now` is the device's clock and `limit` the most samples that fit its memory.
 
-    `inlet` is where its records come in, and knows of those that do not.
+    `ingest` checks incoming records and counts those it refuses.
     """
 
     def __init__(
@@ -74,11 +74,11 @@ class LiveFeed:
         store: SampleStore,
         now: Callable[[], float],
         limit: int,
-        inlet: StreamIngest | None = None,
+        ingest: StreamIngest | None = None,
     ) -> None:
         self.samples = store
-        self._ingest = inlet
-        self._stream_id = secrets.token_hex(4)  # tells this stream's account from that of another life
+        self._ingest = ingest
+        self._stream_id = secrets.token_hex(4)  # distinguishes the accounts of different incarnations
         self._now = now
         self._arrival_rate = ArrivalRate()
         self._buffer = SampleBuffer(policy, store.labels, limit)
@@ -96,7 +96,7 @@ class LiveFeed:
         return self._buffer.needs_losses
 
     def put_sample(self, sample: StreamSample) -> None:
-        """A sample has streamed in."""
+        """Add a sample that has streamed in."""
         now, number = self._now(), self._streamed
         self._arrival_rate.count_arrival(now)
         self._streamed += 1
@@ -106,7 +106,7 @@ class LiveFeed:
         self._notify_waiting()
 
     def end_stream(self) -> None:
-        """No sample will stream in any more: whoever waits for one is told when he asks."""
+        """The stream has ended: wake all waiting calls, whose `ready_at` then raises DataError."""
         self._ended = True
         waiting, self._waiting = self._waiting, []
         for _, call in waiting:
@@ -144,8 +144,8 @@ class LiveFeed:
         self._buffer.update_class_worth(losses)
 
     def journal_fields(self) -> Mapping[str, int | str]:
-        inlet = self._ingest
-        refused = {} if inlet is None else {**msgspec.structs.asdict(inlet.refusals), "breaks": inlet.disconnects}
+        ingest = self._ingest
+        refused = {} if ingest is None else {**msgspec.structs.asdict(ingest.refusals), "breaks": ingest.disconnects}
         return {"stream": self._stream_id, **msgspec.structs.asdict(self.account), **refused}
 
     def drop_all(self, now: float) -> None:
@@ -156,13 +156,13 @@ class LiveFeed:
         return StreamFeedState(self._streamed, self._buffer.save_state())
 
     def restore_state(self, state: StreamFeedState) -> None:
-        """The account goes on; samples that were held then are gone, since tensors are not saved."""
+        """Restore the account; the samples held at the checkpoint are dropped, since tensors are not saved."""
         self._streamed = state.streamed
         self._buffer.restore_state(state.held)
         self._buffer.drop_all()
 
     def _release_samples(self, always: bool = False) -> None:
-        """Let go of tensors that nobody needs, not at every arrival but often enough to stay within twice the need."""
+        """Free unneeded tensors, not at every arrival but often enough to hold at most about twice the need."""
         needed = len(self._buffer) + len(self._using)
         if always or len(self.samples) > 2 * needed + 16:
             self.samples.keep_only([*self._using, *self._buffer.buffered_numbers().tolist()])
@@ -175,7 +175,7 @@ class LiveFeed:
 
 
 async def run_source(samples: AsyncIterator[StreamSample], feed: LiveFeed) -> None:
-    """Let a source run into a feed, for as long as it runs."""
+    """Put every sample of a source into a feed until the source ends."""
     try:
         async for sample in samples:
             feed.put_sample(sample)

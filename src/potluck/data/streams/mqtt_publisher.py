@@ -1,4 +1,4 @@
-"""The other end of a stream, for tests and measurements: a data set sent to an MQTT broker at a rate."""
+"""Publishes a data set to an MQTT broker at a given rate, for tests and measurements."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["MqttPublisher", "WallClock"]
 
 
 class WallClock:
-    """Seconds since it was made."""
+    """Seconds since it was created."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()
@@ -29,26 +29,26 @@ class WallClock:
 
 
 class MqttPublisher:
-    """Sends the samples of a stock at their moments; what a broker has not confirmed is sent again."""
+    """Publishes the samples of a replay on schedule; unconfirmed ones are sent again."""
 
     def __init__(
         self,
         broker: MqttBroker,
         topic: str,
-        stock: ReplayData,
+        replay: ReplayData,
         clock: StreamClock,
         wall: Callable[[], float] = time.time,
     ):
         self._broker = broker
         self._topic = topic
-        self._replay = stock
+        self._replay = replay
         self._clock = clock
         self._wall = wall
         self.sent = 0
         self.disconnects = 0
 
     async def run(self, count: int | None = None) -> None:
-        """Send `count` samples, or go on until cancelled."""
+        """Publish `count` samples, or publish until cancelled."""
         import aiomqtt
 
         waits = backoff_pauses(0.2, 5.0)
@@ -71,6 +71,6 @@ class MqttPublisher:
                 self.sent += 1
 
     def _next_record(self) -> bytes:
-        (found,) = self._replay.order.sample_ids(np.array([self.sent]))
+        (sample_id,) = self._replay.order.sample_ids(np.array([self.sent]))
         samples = self._replay.samples
-        return pack_record(StreamSample(samples.x[found].numpy(), int(samples.y[found]), self._wall()))
+        return pack_record(StreamSample(samples.x[sample_id].numpy(), int(samples.y[sample_id]), self._wall()))

@@ -1,4 +1,4 @@
-"""A live device's end of its stream, put together from the job's words; the same samples as a simulated replay."""
+"""Opens a live device's stream from the job's settings; a replay gives the same samples as in the simulated world."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["LiveStream", "open_live_stream", "stream_order"]
 
 
 class LiveStream(NamedTuple):
-    """`pour(samples, feed)` is the task that lets it run; the inlet counts what was refused."""
+    """`run_source(samples, feed)` runs it; `ingest` counts refused records."""
 
     feed: LiveFeed
     samples: AsyncIterator[StreamSample]
@@ -26,16 +26,16 @@ class LiveStream(NamedTuple):
 
 
 def stream_order(shard: Indices, device: str, seed: int) -> ReplayOrder:
-    """In which order a device's share of the data streams in."""
+    """The order in which a device's shard streams in."""
     return ReplayOrder(shard, partial(seeds.child_generator, seed, device, "stream"))
 
 
 def open_live_stream(
-    stream: StreamSettings, data: Dataset, shard: Indices, device: str, place: int, seed: int, clock: StreamClock
+    stream: StreamSettings, data: Dataset, shard: Indices, device: str, index: int, seed: int, clock: StreamClock
 ) -> LiveStream:
-    """The stream of the device that has this place in the fleet."""
-    stock = ReplayData(data.train, stream_order(shard, device, seed), stream.rate.arrivals_of(place, seed))
-    inlet = StreamIngest(device, SampleSpec.from_dataset(data), clock, float(stream.late), stock)
+    """Open the stream of the device with this index in the fleet."""
+    replay = ReplayData(data.train, stream_order(shard, device, seed), stream.rate.arrivals_of(index, seed))
+    ingest = StreamIngest(device, SampleSpec.from_dataset(data), clock, float(stream.late), replay)
     store = SampleStore(data.train.scaling, data.train.augmentation)
     limit = stream.samples_in_memory(data.sample_bytes)
-    return LiveStream(LiveFeed(stream.buffer, store, clock.now, limit, inlet), stream.source.samples(inlet), inlet)
+    return LiveStream(LiveFeed(stream.buffer, store, clock.now, limit, ingest), stream.source.samples(ingest), ingest)

@@ -1,4 +1,4 @@
-"""A data set that streams in at a rate, worked out in closed form: no event per sample, whatever the rate."""
+"""A data set replayed as a stream at a given rate, computed in closed form: no event per sample."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from potluck.data.streams.stream_feed import IndexedSamples, StreamFeedState
 
 __all__ = ["ReplayFeed", "ReplayOrder"]
 
-_REMEMBERED = 4  # passes whose order is kept at hand
+_CACHED_PASSES = 4
 
 
 class ReplayOrder:
-    """Sample k of an endless stream: the shard over and over, in a new order each time."""
+    """Sample k of an endless stream: the shard repeated, reshuffled on each pass."""
 
     def __init__(self, shard: Indices, rng: Callable[[int], np.random.Generator]) -> None:
         self._shard = shard
@@ -39,7 +39,7 @@ class ReplayOrder:
         order = self._passes.get(number)
         if order is None:
             order = self._passes[number] = self._shard[self._rng(number).permutation(len(self._shard))]
-            if len(self._passes) > _REMEMBERED:
+            if len(self._passes) > _CACHED_PASSES:
                 del self._passes[next(iter(self._passes))]
         return order
 

@@ -1,8 +1,8 @@
-"""What a device's loop knows of its stream, in both worlds.
+"""The interface between a device's loop and its stream, the same in both worlds.
 
 want = batching.wanted(...)
-at = feed.ready_at(want, now)      a moment, or infinity where nobody can know it: then `notify` calls back
-ids = feed.take(want, at)          at most so many; `samples.batch(ids, rng)` gives their tensors
+at = feed.ready_at(want, now)      a time, or infinity if unknown: then use `call_when_ready`
+ids = feed.take_samples(want, at)  at most `want`; `samples.batch(ids, rng)` returns their tensors
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ __all__ = ["IndexedSamples", "StreamFeed", "StreamFeedState"]
 
 
 class StreamFeedState(msgspec.Struct, frozen=True):
-    """All that a checkpoint must hold of a feed: a few hundred bytes."""
+    """What a checkpoint stores of a feed: a few hundred bytes."""
 
     streamed: int
     held: SampleBufferState
 
 
 class IndexedSamples(Protocol):
-    """Samples that can be asked for by id."""
+    """Samples that can be fetched by id."""
 
     @property
     def needs_rng(self) -> bool:
-        """Whether a batch is drawn at random, and so needs a generator."""
+        """Whether `batch` uses a random generator."""
 
     def __len__(self) -> int: ...
 
@@ -40,7 +40,7 @@ class IndexedSamples(Protocol):
 
 
 class StreamFeed(Protocol):
-    """A stream and the buffer that it runs into."""
+    """A stream and the buffer that it fills."""
 
     @property
     def account(self) -> SampleAccount: ...
@@ -50,34 +50,34 @@ class StreamFeed(Protocol):
 
     @property
     def needs_losses(self) -> bool:
-        """Whether its policy goes by losses."""
+        """Whether its policy depends on class losses."""
 
     def rate_at(self, now: float) -> float:
-        """Samples per second at this moment."""
+        """Samples per second at time `now`."""
 
     def ready_at(self, want: int, now: float) -> float:
-        """When `want` samples will be there: now, later, or infinity where that is not known."""
+        """When `want` samples will be available: now, later, or infinity if unknown."""
 
     def call_when_ready(self, want: int, call: Callable[[], object]) -> None:
-        """Call back once `want` samples are there, in case `ready_at` did not know when."""
+        """Call back once `want` samples are available; for when `ready_at` returns infinity."""
 
     def take_samples(self, want: int, now: float) -> Indices:
-        """The ids of at most `want` samples to train on; they stay good until the next batch is taken."""
+        """Take at most `want` samples; their ids stay valid until the next batch is taken."""
 
     def count_given(self, count: int) -> None:
-        """Of the batch just taken, so many samples went to other devices instead of being trained on here."""
+        """Count samples of the batch just taken that went to other devices instead of being trained on."""
 
     def count_received(self, count: int) -> None:
-        """Samples that other devices sent, to be trained on now."""
+        """Count samples received from other devices for the current batch."""
 
     def update_class_worth(self, losses: Mapping[int, float]) -> None:
-        """The mean loss of each class in the last batch, for policies that go by it."""
+        """Report the mean loss of each class in the last batch, for policies that depend on it."""
 
     def journal_fields(self) -> Mapping[str, int | str]:
-        """What the journal must say of it since nobody else sees it; nothing where the account is kept elsewhere."""
+        """Fields for the journal that only the device knows; empty if the account is kept elsewhere."""
 
     def drop_all(self, now: float) -> None:
-        """The device lost its memory, and whatever streamed in until now."""
+        """Drop everything that has streamed in: the device has lost its memory."""
 
     def save_state(self) -> StreamFeedState: ...
 

@@ -1,4 +1,4 @@
-"""How fast samples stream into each device: the same for all, drawn by seed, as published, or from a trace."""
+"""Stream rates per device: constant, random by seed, as published, or from a trace."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["ConstantRate", "NormalRate", "RandomRate", "ScadlesRate", "StreamRat
 PerSecond = Annotated[float, msgspec.Meta(gt=0.0, le=1e6)]
 Spread = Annotated[float, msgspec.Meta(ge=0.0)]
 
-# mean and deviation, the shape of the distribution, and the draws that the authors' code shows
+# distribution, mean, deviation, and the draws listed in the authors' code
 _PUBLISHED: dict[str, tuple[str, float, float, tuple[float, ...]]] = {
     "S1": ("uniform", 38, 24, (50, 38, 12, 36, 34, 13, 82, 40)),
     "S2": ("uniform", 300, 112, ()),
@@ -29,19 +29,19 @@ _PUBLISHED: dict[str, tuple[str, float, float, tuple[float, ...]]] = {
 
 
 class StreamRate(Part, frozen=True, kw_only=True):
-    """Samples per second of each device, times a level that may move while the run goes on."""
+    """Samples per second of each device, times a level that may change during the run."""
 
     level: Trace = ConstantTrace()
 
-    def nominal_rate(self, place: int, seed: int) -> float:
-        """The nominal rate of the device at this place of the fleet."""
+    def nominal_rate(self, index: int, seed: int) -> float:
+        """The nominal rate of the device with this index in the fleet."""
         raise NotImplementedError
 
-    def arrivals_of(self, place: int, seed: int) -> StreamArrivals:
-        """When the samples of that device stream in."""
-        nominal = self.nominal_rate(place, seed)
-        pieces = self.level.level_intervals(seeds.child_generator(seed, "rate", "level", place))
-        return StreamArrivals(_scale_levels(pieces, nominal))
+    def arrivals_of(self, index: int, seed: int) -> StreamArrivals:
+        """The arrival times of that device's samples."""
+        nominal = self.nominal_rate(index, seed)
+        intervals = self.level.level_intervals(seeds.child_generator(seed, "rate", "level", index))
+        return StreamArrivals(_scale_levels(intervals, nominal))
 
 
 class ConstantRate(StreamRate, frozen=True, kw_only=True, tag="constant"):
@@ -49,26 +49,26 @@ class ConstantRate(StreamRate, frozen=True, kw_only=True, tag="constant"):
 
     per_second: PerSecond = 64.0
 
-    def nominal_rate(self, place: int, seed: int) -> float:
+    def nominal_rate(self, index: int, seed: int) -> float:
         return self.per_second
 
 
 class RandomRate(StreamRate, frozen=True, kw_only=True):
-    """Drawn once for each device by the run's seed; none is slower than `least`."""
+    """Drawn once per device from the run's seed; at least `least`."""
 
     mean: PerSecond = 64.0
     deviation: Spread = 24.0
     least: PerSecond = 8.0
 
-    def nominal_rate(self, place: int, seed: int) -> float:
-        return max(self.least, self.draw_rate(seeds.child_generator(seed, "rate", place)))
+    def nominal_rate(self, index: int, seed: int) -> float:
+        return max(self.least, self.draw_rate(seeds.child_generator(seed, "rate", index)))
 
     def draw_rate(self, rng: np.random.Generator) -> float:
         raise NotImplementedError
 
 
 class UniformRate(RandomRate, frozen=True, kw_only=True, tag="uniform"):
-    """Evenly over the interval that has this mean and standard deviation."""
+    """Uniform, with this mean and standard deviation."""
 
     def draw_rate(self, rng: np.random.Generator) -> float:
         reach = math.sqrt(3) * self.deviation
@@ -76,31 +76,31 @@ class UniformRate(RandomRate, frozen=True, kw_only=True, tag="uniform"):
 
 
 class NormalRate(RandomRate, frozen=True, kw_only=True, tag="normal"):
-    """From the bell curve."""
+    """Normally distributed."""
 
     def draw_rate(self, rng: np.random.Generator) -> float:
         return float(rng.normal(self.mean, self.deviation))
 
 
 class ScadlesRate(StreamRate, frozen=True, kw_only=True, tag="scadles"):
-    """The rate sets of the ScaDLES paper: the draws of the authors' code first, then more of the same distribution."""
+    """The rate sets of the ScaDLES paper: the draws in the authors' code first, then draws of our own."""
 
     set: Literal["S1", "S2", "S1'", "S2'"] = "S1"
 
-    def nominal_rate(self, place: int, seed: int) -> float:
+    def nominal_rate(self, index: int, seed: int) -> float:
         shape, mean, deviation, known = _PUBLISHED[self.set]
-        if place < len(known):
-            return known[place]
+        if index < len(known):
+            return known[index]
         kind = UniformRate if shape == "uniform" else NormalRate
-        return kind(mean=mean, deviation=deviation).nominal_rate(place, seed)
+        return kind(mean=mean, deviation=deviation).nominal_rate(index, seed)
 
 
 class TraceRate(StreamRate, frozen=True, kw_only=True, tag="trace"):
-    """Samples per second straight from a trace: `level = {kind = "piecewise", at = [...], levels = [...]}`."""
+    """Samples per second taken directly from a trace: `level = {kind = "piecewise", at = [...], levels = [...]}`."""
 
-    def nominal_rate(self, place: int, seed: int) -> float:
+    def nominal_rate(self, index: int, seed: int) -> float:
         return 1.0
 
 
-def _scale_levels(pieces: Iterator[tuple[float, float]], nominal: float) -> Iterator[tuple[float, float]]:
-    return ((until, nominal * level) for until, level in pieces)
+def _scale_levels(intervals: Iterator[tuple[float, float]], nominal: float) -> Iterator[tuple[float, float]]:
+    return ((until, nominal * level) for until, level in intervals)

@@ -1,10 +1,10 @@
-"""One sample on the wire of a broker: a MessagePack array, small enough to write by hand on a sensor.
+"""Encodes one sample as a broker record: a MessagePack array simple enough to write on a sensor.
 
     [version, dtype, shape, label, data, time]
      1        "u1"   [3,32,32] 7   bytes  seconds since 1970, or nil
 
-`data` holds the values in C order, little-endian. Nothing in a record is trusted: the size is looked at before it is
-taken apart, type, shape and label must be those of the task, and values must be finite.
+`data` holds the values in C order, little-endian. Nothing in a record is trusted: its size is checked before
+decoding, its type, shape and label must fit the task, and its values must be finite.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from potluck.errors import DataError
 __all__ = ["RecordRefusals", "SampleSpec", "StreamSample", "pack_record", "unpack_record"]
 
 _TYPES: dict[str, np.dtype[Any]] = {"u1": np.dtype("u1"), "f4": np.dtype("<f4")}
-_ROOM = 256  # bytes of a record beside its values, generously
+_HEADER_BYTES = 256  # more than enough for everything but the values
 
 
 class StreamSample(NamedTuple):
-    """An input as stored, its label, and when it was measured, if that is known."""
+    """An input as stored, its label, and when it was measured, if known."""
 
     x: npt.NDArray[Any]
     y: int
@@ -35,7 +35,7 @@ class StreamSample(NamedTuple):
 
 
 class RecordRefusals(msgspec.Struct):
-    """Records that were dropped on arrival, by reason."""
+    """Counts of records dropped on arrival, by reason."""
 
     malformed: int = 0
     oversized: int = 0
@@ -65,17 +65,17 @@ class SampleSpec:
 
     @property
     def sample_bytes(self) -> int:
-        """The values of one sample."""
+        """Bytes of one sample's values."""
         return math.prod(self.shape) * int(_TYPES[self.dtype].itemsize)
 
     @property
     def max_record_bytes(self) -> int:
-        """The largest record that can be right."""
-        return self.sample_bytes + _ROOM
+        """The largest size of a valid record."""
+        return self.sample_bytes + _HEADER_BYTES
 
     @property
     def description(self) -> str:
-        """For people."""
+        """The spec in words, for messages."""
         return f"{self.dtype} values of shape {list(self.shape)} with labels from 0 to {self.classes - 1}"
 
     def matches_sample(self, sample: StreamSample) -> bool:
@@ -96,16 +96,16 @@ _decoder = msgspec.msgpack.Decoder(_RecordFrame)
 
 
 def pack_record(sample: StreamSample) -> bytes:
-    """A sample as one record."""
+    """Encode a sample as one record."""
     values = np.ascontiguousarray(sample.x)
     dtype = values.dtype.newbyteorder("<").str[1:]
-    assert dtype in _TYPES, f"values of type {dtype} have no place in a record"
+    assert dtype in _TYPES, f"values of type {dtype} cannot be encoded in a record"
     data = values.astype(_TYPES[dtype], copy=False).tobytes()
     return msgspec.msgpack.encode(_RecordFrame(1, dtype, list(values.shape), sample.y, data, sample.time))
 
 
 def unpack_record(record: bytes, expected: SampleSpec, refusals: RecordRefusals) -> StreamSample | None:
-    """The sample in a record; None, and counted, if it is not one of the task's."""
+    """Decode a record; returns None and counts it if it does not fit the task."""
     if len(record) > expected.max_record_bytes:
         refusals.oversized += 1
         return None
@@ -121,8 +121,8 @@ def _decode_sample(record: bytes, expected: SampleSpec) -> StreamSample | None:
         frame = _decoder.decode(record)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
-    as_said = (frame.version, frame.dtype, tuple(frame.shape)) == (1, expected.dtype, expected.shape)
-    if not as_said or len(frame.data) != expected.sample_bytes:
+    matches = (frame.version, frame.dtype, tuple(frame.shape)) == (1, expected.dtype, expected.shape)
+    if not matches or len(frame.data) != expected.sample_bytes:
         return None
     values = np.frombuffer(frame.data, _TYPES[frame.dtype]).reshape(expected.shape)
     return StreamSample(values, frame.label, frame.time)

@@ -1,4 +1,4 @@
-"""Where a live stream comes from: one small file for each kind."""
+"""Sources of live streams, one module per kind."""
 
 from potluck.data.streams.sources.kafka_source import KafkaSource
 from potluck.data.streams.sources.mqtt_source import MqttSource

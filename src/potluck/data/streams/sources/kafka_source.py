@@ -1,4 +1,4 @@
-"""Kafka: one topic for each device; librdkafka keeps the connections and reconnects by itself, with back-off."""
+"""Kafka source: one topic per device; librdkafka reconnects by itself, with back-off."""
 
 from __future__ import annotations
 
@@ -33,25 +33,25 @@ class KafkaSource(StreamSource, frozen=True, kw_only=True, tag="kafka"):
     retry: Seconds = Seconds(0.5)  # until a consumer that failed for good is replaced; doubles each time, up to 30 s
     options: dict[str, str | int | float | bool] = msgspec.field(default_factory=dict)
 
-    async def samples(self, inlet: StreamIngest) -> AsyncIterator[StreamSample]:
+    async def samples(self, ingest: StreamIngest) -> AsyncIterator[StreamSample]:
         waits = backoff_pauses(self.retry)
         while True:
-            async with aclosing(self._consume_records(inlet)) as records:
+            async with aclosing(self._consume_records(ingest)) as records:
                 async for record in records:
                     waits = backoff_pauses(self.retry)
-                    sample = inlet.read_record(record)
+                    sample = ingest.read_record(record)
                     if sample is not None:
                         yield sample
-            wait = inlet.count_disconnect(waits)
+            wait = ingest.count_disconnect(waits)
             _log.warning("the consumer of %s failed for good; a new one is made in %g s", self.servers, wait)
-            await inlet.clock.sleep(wait)
+            await ingest.clock.sleep(wait)
 
-    async def _consume_records(self, inlet: StreamIngest) -> AsyncGenerator[bytes | None, None]:
+    async def _consume_records(self, ingest: StreamIngest) -> AsyncGenerator[bytes | None, None]:
         """What one consumer gets until it fails for good; it lives in a thread of its own, which also closes it."""
-        consumer, loop = self._make_consumer(inlet), asyncio.get_running_loop()
+        consumer, loop = self._make_consumer(ingest), asyncio.get_running_loop()
         thread = ThreadPoolExecutor(1, "kafka")
         try:
-            consumer.subscribe([device_topic(self.topic, inlet.device)])
+            consumer.subscribe([device_topic(self.topic, ingest.device)])
             while True:
                 messages = await loop.run_in_executor(thread, consumer.consume, _AT_ONCE, _WAIT_S)
                 for message in messages:
@@ -66,11 +66,11 @@ class KafkaSource(StreamSource, frozen=True, kw_only=True, tag="kafka"):
             thread.submit(consumer.close)
             thread.shutdown(wait=False)
 
-    def _make_consumer(self, inlet: StreamIngest) -> Any:
-        most = 64 * inlet.expected.max_record_bytes
+    def _make_consumer(self, ingest: StreamIngest) -> Any:
+        most = 64 * ingest.expected.max_record_bytes
         library, options = _import_confluent_kafka(), {
             "bootstrap.servers": self.servers,
-            "group.id": device_topic(self.group, inlet.device),
+            "group.id": device_topic(self.group, ingest.device),
             "auto.offset.reset": "earliest",
             "fetch.message.max.bytes": max(most, 1_000_000),
             "queued.max.messages.kbytes": max(most // 250, 4_096),

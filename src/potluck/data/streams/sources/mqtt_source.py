@@ -1,4 +1,4 @@
-"""MQTT, which is what sensors speak: one topic for each device, at least once, through any outage of the broker."""
+"""MQTT source: one topic per device, at-least-once delivery, reconnects after any broker outage."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 __all__ = ["MqttBroker", "MqttSource", "raise_if_cancelled"]
 
-_SESSION_S = 3600  # how long the broker keeps records for a device that is away
-_GOODBYE_S = 1.0  # for a broker to take note that we leave
-_QUEUED = 10_000  # records that may wait here for the loop, which takes them at once
+_SESSION_S = 3600  # how long the broker keeps records for a disconnected device
+_GOODBYE_S = 1.0  # timeout of an orderly disconnect
+_QUEUED = 10_000  # bound of the client's receive queue, which is drained immediately
 
 _log = logging.getLogger("potluck")
 
 
 class MqttBroker(msgspec.Struct, frozen=True, kw_only=True):
-    """How an MQTT broker is reached."""
+    """Connection settings of an MQTT broker."""
 
     host: str
     port: int
@@ -39,10 +39,10 @@ class MqttBroker(msgspec.Struct, frozen=True, kw_only=True):
 
     @asynccontextmanager
     async def open_client(self, identifier: str, most_bytes: int, kept_s: int) -> AsyncGenerator[aiomqtt.Client, None]:
-        """A connection; MqttError where there is none or it breaks.
+        """Open a connection; MqttError if it cannot be made or breaks.
 
-        Whatever ended its use goes on to the caller: aiomqtt's own exit may fail on a dead connection, and its error
-        in place of a cancellation would keep a task alive that was told to end.
+        The exception that ends the block is propagated as it is: aiomqtt's own exit may fail on a dead connection, and
+        its error instead of a cancellation would keep a cancelled task alive.
         """
         client = self._make_client(identifier, most_bytes, kept_s)
         await client.__aenter__()
@@ -76,7 +76,7 @@ class MqttBroker(msgspec.Struct, frozen=True, kw_only=True):
         try:
             return Path(self.password_file).read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is no text"
+            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
             raise SettingError("stream.source.password_file", f"cannot read it: {reason}") from None
 
 
@@ -96,36 +96,36 @@ class MqttSource(StreamSource, frozen=True, kw_only=True, tag="mqtt"):
             host=self.host, port=self.port, username=self.username, password_file=self.password_file, tls=self.tls
         )
 
-    async def samples(self, inlet: StreamIngest) -> AsyncIterator[StreamSample]:
+    async def samples(self, ingest: StreamIngest) -> AsyncIterator[StreamSample]:
         aiomqtt, waits = _import_aiomqtt(), backoff_pauses(self.retry)
         while True:
-            reason = "it ended the connection"
+            reason = "the broker closed the connection"
             try:
-                async with aclosing(self._receive_records(inlet)) as records:
+                async with aclosing(self._receive_records(ingest)) as records:
                     async for record in records:
                         waits = backoff_pauses(self.retry)
-                        sample = inlet.read_record(record)
+                        sample = ingest.read_record(record)
                         if sample is not None:
                             yield sample
             except aiomqtt.MqttError as error:
                 reason = str(error)
-            wait = inlet.count_disconnect(waits)
+            wait = ingest.count_disconnect(waits)
             _log.warning("no stream from %s:%d: %s; trying again in %g s", self.host, self.port, reason, wait)
-            await inlet.clock.sleep(wait)
+            await ingest.clock.sleep(wait)
 
-    async def _receive_records(self, inlet: StreamIngest) -> AsyncGenerator[bytes, None]:
-        """What comes over one connection."""
-        # Far above what a right record needs, so that wrong ones are counted rather than held back by the broker.
-        most = 64 * inlet.expected.max_record_bytes
-        async with self.broker_address().open_client(f"potluck-{inlet.device}", most, _SESSION_S) as client:
-            await client.subscribe(device_topic(self.topic, inlet.device), qos=1)
+    async def _receive_records(self, ingest: StreamIngest) -> AsyncGenerator[bytes, None]:
+        """Yield the records of one connection."""
+        # Far above the size of a valid record, so that invalid ones are counted instead of held back by the broker.
+        most = 64 * ingest.expected.max_record_bytes
+        async with self.broker_address().open_client(f"potluck-{ingest.device}", most, _SESSION_S) as client:
+            await client.subscribe(device_topic(self.topic, ingest.device), qos=1)
             raise_if_cancelled()
             async for message in client.messages:
                 yield message.payload if isinstance(message.payload, bytes) else b""
 
 
 def raise_if_cancelled() -> None:
-    """After a call to aiomqtt: before Python 3.12 `wait_for` loses a cancellation that comes with its result."""
+    """Call after aiomqtt calls: before Python 3.12 `wait_for` may lose a cancellation that comes with a result."""
     task = asyncio.current_task()
     if task is not None and task.cancelling():
         raise asyncio.CancelledError

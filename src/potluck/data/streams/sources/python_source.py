@@ -20,15 +20,15 @@ class PythonSource(StreamSource, frozen=True, kw_only=True, tag="python"):
 
     generator: str
 
-    async def samples(self, inlet: StreamIngest) -> AsyncIterator[StreamSample]:
+    async def samples(self, ingest: StreamIngest) -> AsyncIterator[StreamSample]:
         function = load_object(self.generator, "stream.source.generator")
         made: Any = None
         try:
-            made = function(inlet.device)
+            made = function(ingest.device)
             if not hasattr(made, "__aiter__"):
                 raise DataError(f"stream.source.generator: {self.generator!r} must be an `async def` that yields")
             async for given in made:
-                sample = inlet.check_sample(_to_sample(given))
+                sample = ingest.check_sample(_to_sample(given))
                 if sample is not None:
                     yield sample
         except DataError:

@@ -1,4 +1,4 @@
-"""The device's share of the task's own data, at the stream's rate and by the world's clock."""
+"""Replay source: the device's shard of the task's data at the stream's rate, on the world's clock."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ __all__ = ["ReplaySource", "replay_samples"]
 
 
 class ReplaySource(StreamSource, frozen=True, kw_only=True, tag="replay"):
-    """The task's data, over and over, in a new order each time."""
+    """The task's data, repeated, reshuffled on each pass."""
 
-    def samples(self, inlet: StreamIngest) -> AsyncIterator[StreamSample]:
-        assert inlet.replay is not None, "a replay needs data"
-        return replay_samples(inlet.replay, inlet)
+    def samples(self, ingest: StreamIngest) -> AsyncIterator[StreamSample]:
+        assert ingest.replay is not None, "a replay needs data"
+        return replay_samples(ingest.replay, ingest)
 
 
-async def replay_samples(stock: ReplayData, inlet: StreamIngest) -> AsyncIterator[StreamSample]:
-    """Each sample at its moment; whoever is behind gets them at once."""
-    number = stock.arrivals.arrived_by(inlet.clock.now())
-    while (due := stock.arrivals.arrival_time(number + 1)) < float("inf"):
-        if due > inlet.clock.now():
-            await inlet.clock.sleep(due - inlet.clock.now())
-        (found,) = stock.order.sample_ids(np.array([number]))
-        yield StreamSample(stock.samples.x[found].numpy(), int(stock.samples.y[found]))
+async def replay_samples(replay: ReplayData, ingest: StreamIngest) -> AsyncIterator[StreamSample]:
+    """Yield each sample when it is due; overdue samples come at once."""
+    number = replay.arrivals.arrived_by(ingest.clock.now())
+    while (due := replay.arrivals.arrival_time(number + 1)) < float("inf"):
+        if due > ingest.clock.now():
+            await ingest.clock.sleep(due - ingest.clock.now())
+        (sample_id,) = replay.order.sample_ids(np.array([number]))
+        yield StreamSample(replay.samples.x[sample_id].numpy(), int(replay.samples.y[sample_id]))
         number += 1

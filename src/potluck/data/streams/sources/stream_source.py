@@ -87,7 +87,7 @@ class StreamIngest:
 class StreamSource(Part, frozen=True, kw_only=True):
     """A live stream's origin; a subclass with a `tag` is all that a new one needs."""
 
-    def samples(self, inlet: StreamIngest) -> AsyncIterator[StreamSample]:
+    def samples(self, ingest: StreamIngest) -> AsyncIterator[StreamSample]:
         raise NotImplementedError
 
 
