@@ -57,6 +57,7 @@ Throttle = Annotated[
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log more details.")]
 
 PORT, OWN_PORT = 7447, 7448
+_MIN_MEMORY = 300_000_000
 _DISCOVERY_TIMEOUT_S = 60.0  # with --once
 _ADDRESS = re.compile(r"(?:(?P<protocol>\w+)/)?(?P<host>\[[0-9a-fA-F:.%\w]+\]|[\w.-]+)(?::(?P<port>\d{1,5}))?")
 
@@ -192,6 +193,8 @@ def _limit_memory(text: str) -> int:
         limit = int(Bytes.parse(text))
     except (ValueError, OverflowError) as error:
         raise UserError(f"--memory {text}: {error}") from None
+    if limit < _MIN_MEMORY:
+        raise UserError(f"--memory {text}: PyTorch does not load in less than {Bytes(_MIN_MEMORY)}")
     try:
         import resource
 

@@ -183,7 +183,7 @@ def _select_forecast(forecasts: Sequence[RoundForecast], name: str | None) -> Ro
         if name in forecast.devices:
             return forecast
     names = ", ".join(device for forecast in forecasts for device in forecast.devices[:1])
-    raise UserError(f"--device: no device is called {name!r}; the fleet has {names} and others alike")
+    raise UserError(f"--device: no device is called {name!r}; choose from {names}")
 
 
 def _draw_timeline(forecast: RoundForecast, width: int) -> None:
