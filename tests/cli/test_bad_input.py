@@ -166,10 +166,25 @@ def test_there_are_enough_of_them() -> None:
         (("profile", "mlp", "--out", "no/such/file.json"), "no/such/file.json"),
         (("new", "."), "job.toml already exists"),
         (("data", "check", "nothing"), "'nothing' is not known"),
+        (("profile", "json:dumps", "--shape", "3x3"), "cannot build 'json:dumps': TypeError"),
+        (("explore", "job.toml", "--with", "population"), "--with: 'population' does not have the form key=value"),
+        (("join", "127.0.0.1:1", "--token", "t", "--memory", "1 B"), "--memory 1 B: PyTorch does not load in less"),
+        (("join", "127.0.0.1:1"), "this run requires a join token; pass --token (printed by `potluck serve`)"),
+        (("run", "job.toml", "--threads", "x"), "(see `potluck run --help`)"),
+        (("--nonsense",), "No such option: --nonsense"),
+        (("data", "nonsense"), "No such command 'nonsense'"),
+        (("run",), "Missing argument 'JOB'"),
     ],
 )
 def test_the_other_commands_say_it_alike(potluck: Shell, folder: Path, words: tuple[str, ...], says: str) -> None:
     found = potluck(*words)
     assert (found.code, found.out) == (2, "")
+    assert found.err.startswith("error: ")
     assert found.err.count("\n") == 1
     assert says in found.err
+
+
+def test_an_export_that_cannot_be_written_is_one_line(potluck: Shell, folder: Path) -> None:
+    assert potluck("run", "job.toml", "--timing-only", "--out", "run", "-q").code == 0
+    found = potluck("export", "run", "--to", "csv", "--out", "job.toml")
+    assert found == (2, "", "error: cannot write to job.toml: File exists; choose another folder with --out\n")

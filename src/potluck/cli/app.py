@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -34,19 +35,38 @@ from potluck.errors import PotluckWarning, UserError
 __all__ = ["app", "main"]
 
 
+_UsageError: Any = typer.BadParameter.__base__  # what the parser raises; Typer does not export it
+
+
 class CommandGroup(TyperGroup):
     """Ends a command with one line instead of a traceback where the user's input is wrong."""
 
+    def make_context(self, *args: Any, **extra: Any) -> Any:
+        with _one_line_errors():
+            return super().make_context(*args, **extra)
+
     def invoke(self, ctx: Any) -> Any:
-        try:
-            with warnings.catch_warnings():
-                warnings.showwarning = _show_warning
-                return super().invoke(ctx)
-        except UserError as error:
-            typer.echo(f"error: {' '.join(str(error).split())}", err=True)
-            raise typer.Exit(2) from None
-        except KeyboardInterrupt:
-            raise typer.Exit(130) from None
+        with _one_line_errors(), warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            return super().invoke(ctx)
+
+
+@contextlib.contextmanager
+def _one_line_errors() -> Iterator[None]:
+    try:
+        yield
+    except UserError as error:
+        typer.echo(f"error: {' '.join(str(error).split())}", err=True)
+        raise typer.Exit(2) from None
+    except _UsageError as error:
+        message = error.format_message()
+        if message.startswith("Usage:"):  # the help of a group that was called without a command
+            raise
+        hint = f" (see `{error.ctx.command_path} --help`)" if error.ctx is not None else ""
+        typer.echo(f"error: {message.rstrip('.')}{hint}", err=True)
+        raise typer.Exit(2) from None
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
 
 
 def _show_warning(message: Warning | str, category: type[Warning], *where: Any) -> None:

@@ -19,7 +19,7 @@ __all__ = ["fleets_command", "recipes_command"]
 
 
 def recipes_command(as_json: AsJson = False) -> None:
-    """List all recipes, with their sources and where they are installed from."""
+    """List all recipes, with their origins and sources."""
     from potluck.recipes import known_recipes
 
     recipes = known_recipes()

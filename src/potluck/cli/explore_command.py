@@ -15,6 +15,7 @@ import typer
 from potluck.cli.command_options import AsJson, Data, JobFile, Quiet, Sets, job_file_path
 from potluck.cli.console import open_console, plain_table
 from potluck.cli.number_format import format_percent, format_seconds
+from potluck.errors import SettingError
 
 if TYPE_CHECKING:
     from potluck.explore import Exploration, ExplorationProgress, ExplorationResult
@@ -95,6 +96,8 @@ def _exploration_settings(job: Job, minutes: float | None, proxy: str, options: 
     if minutes is not None:
         raw["minutes"] = minutes
     for option in options:
+        if "=" not in option:
+            raise SettingError("--with", f"{option!r} does not have the form key=value")
         raw = apply_override(raw, option)
     return decode_settings(raw, Exploration, "explore")
 

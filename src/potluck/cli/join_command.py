@@ -50,6 +50,8 @@ Throttle = Annotated[
 ]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log more details.")]
 
+_MIN_MEMORY = 300_000_000
+
 
 def join_command(
     address: Address = "",
@@ -92,6 +94,8 @@ def _limit_memory(text: str) -> int:
         limit = int(Bytes.parse(text))
     except (ValueError, OverflowError) as error:
         raise UserError(f"--memory {text}: {error}") from None
+    if limit < _MIN_MEMORY:
+        raise UserError(f"--memory {text}: PyTorch does not load in less than {Bytes(_MIN_MEMORY)}")
     try:
         import resource
 

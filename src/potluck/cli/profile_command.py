@@ -11,7 +11,7 @@ import typer
 from potluck.cli.command_options import AsJson
 from potluck.cli.console import open_console, plain_table
 from potluck.cli.number_format import format_bytes, format_seconds
-from potluck.errors import UserError
+from potluck.errors import ModelError, UserError
 
 if TYPE_CHECKING:
     from torch import nn
@@ -87,7 +87,13 @@ def _build_module(model: str, shape: str | None) -> tuple[nn.Module, tuple[int, 
     if sides is None:
         raise UserError(f"--shape is needed for {model!r}, as in --shape 3x32x32")
     add_cwd_to_path()
-    return TaskSettings(model=model, data=parse("synthetic")).model_factory(sides, 0)(), sides
+    build = TaskSettings(model=model, data=parse("synthetic")).model_factory(sides, 0)
+    try:
+        return build(), sides
+    except UserError:
+        raise
+    except Exception as error:  # the user's code may raise anything
+        raise ModelError(f"cannot build {model!r}: {type(error).__name__}: {error}") from error
 
 
 def _parse_shape(written: str) -> tuple[int, ...]:

@@ -57,7 +57,11 @@ def export_command(run: RunFolder, to: Format, out: Folder = None, as_json: AsJs
     from potluck.report.run_folder import open_run
 
     opened = open_run(run)
-    paths = export_run(opened, to, out or opened.path / "export")
+    folder = out or opened.path / "export"
+    try:
+        paths = export_run(opened, to, folder)
+    except OSError as error:
+        raise RunError(f"cannot write to {folder}: {error.strerror}; choose another folder with --out") from None
     if as_json:
         typer.echo(json.dumps({"format": to, "files": [str(path) for path in paths]}))
     else:

@@ -92,7 +92,7 @@ class JobPlan:
             if device in forecast.devices:
                 return forecast
         names = ", ".join(forecast.devices[0] for forecast in self.rounds)
-        raise UserError(f"--device: no device is called {device!r}; the fleet has {names} and others alike")
+        raise UserError(f"--device: no device is called {device!r}; choose from {names}")
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, as `potluck plan --json` prints it."""
