@@ -182,7 +182,7 @@ def test_a_result_is_taken_once() -> None:
         with _pool(threads) as pool:
             ticket = pool.submit(lambda: 1, 0.0)
             assert ticket.take_result() == 1
-            with pytest.raises(AssertionError, match="taken once"):
+            with pytest.raises(AssertionError, match="taken only once"):
                 ticket.take_result()
 
 
@@ -227,7 +227,7 @@ def test_every_thread_is_prepared() -> None:
 def test_closing_ends_the_threads_and_forgets_the_rest() -> None:
     before = threading.active_count()
     watched = _Watched()
-    pool = ComputePool(2, ahead=1)
+    pool = ComputePool(2, max_untaken=1)
     for number in range(0, 100, 5):
         pool.submit(watched.function(number), float(number))
     with within(LONG):

@@ -419,7 +419,7 @@ def test_the_real_work_begins_before_it_is_due() -> None:
 
 def test_work_that_is_given_up_does_not_stop_the_threads() -> None:
     """A round that goes on without a late device cancels its work; the pool must not wait for its result."""
-    pool = ComputePool(1, ahead=1)
+    pool = ComputePool(1, max_untaken=1)
 
     async def coordinate(node: Node) -> bool:
         done, next_one = threading.Event(), threading.Event()

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
+from potluck.fleet.speed_curve import SpeedCurve
 from potluck.loops.node import Latch, Pace, Step, Work
 from potluck.worlds.live.compute_speed import ComputeSpeed, MeasuredSpeed, ModelledSpeed
 from potluck.worlds.live.live_node import LiveNode
 from potluck.worlds.live.run_clock import RunClock, estimate_clock_offset
-from potluck.worlds.simulated.speed_curve import SpeedCurve
 from tests.time_limits import within
 
 

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
-from potluck.worlds.simulated.speed_curve import SpeedCurve
+from potluck.fleet.speed_curve import SpeedCurve
 
 __all__ = ["ComputeSpeed", "MeasuredSpeed", "ModelledSpeed"]
 

@@ -19,6 +19,7 @@ from zenoh.handlers import Callback
 
 from potluck import seeds
 from potluck.fleet import Fleet, device_speed
+from potluck.fleet.speed_curve import SpeedCurve
 from potluck.loops.node import COORDINATOR, Node
 from potluck.worlds.live import key_expressions
 from potluck.worlds.live.compute_speed import ComputeSpeed, MeasuredSpeed, ModelledSpeed
@@ -40,7 +41,6 @@ from potluck.worlds.live.node_runtime import NodeIdentity, NodeRuntime
 from potluck.worlds.live.peer_directory import PeerDirectory
 from potluck.worlds.live.run_clock import RunClock, estimate_clock_offset
 from potluck.worlds.live.zenoh_session import Endpoint, close_session
-from potluck.worlds.simulated.speed_curve import SpeedCurve
 
 __all__ = ["JoinRefusedError", "run_device"]
 

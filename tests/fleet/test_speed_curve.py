@@ -9,9 +9,9 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
+from potluck.fleet.speed_curve import SpeedCurve
 from potluck.fleet.traces import RandomWalkTrace
 from potluck.units import Seconds
-from potluck.worlds.simulated.speed_curve import SpeedCurve
 
 Piece = tuple[float, float]
 
