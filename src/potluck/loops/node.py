@@ -9,7 +9,7 @@ random state of its own. The worlds differ in who moves time and bytes, never by
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -155,8 +155,8 @@ class Work:
 
 
 class _CompletedAwaitable:
-    def __await__(self) -> Iterator[Any]:
-        return iter(())
+    def __await__(self) -> Generator[Any, Any, None]:
+        yield from ()
 
 
 COMPLETED: Awaitable[None] = _CompletedAwaitable()  # what `send` returns where there is nothing to wait for

@@ -37,10 +37,10 @@ from potluck.run.pipeline_setup import PipelineSetup
 from potluck.run.rounds_setup import RoundsSetup
 from potluck.run.run_store import RunStore
 from potluck.worlds.live import wire_format
-from potluck.worlds.live.coordinator_runtime import run_coordinator
-from potluck.worlds.live.device_runtime import run_device
+from potluck.worlds.live.coordinator_runtime import AdmissionHooks, CoordinatedRun, StartCondition, run_coordinator
+from potluck.worlds.live.device_runtime import DeviceOptions, run_device
 from potluck.worlds.live.handshake_messages import JoinAccepted, JoinRefused, JoinRequest, RunInfo
-from potluck.worlds.live.refusal_log import Refused
+from potluck.worlds.live.refusal_log import RefusalReporter
 from potluck.worlds.live.security.admission_policy import AdmissionPolicy
 from potluck.worlds.live.security.refusal_reasons import report_unadmitted_links, serve_refusal_reasons
 from potluck.worlds.live.zenoh_session import Endpoint
@@ -111,7 +111,7 @@ async def _coordinate_run(setup: RoundsSetup | PipelineSetup, keeper: RunStore, 
     card = RunInfo(
         run=keeper.folder.name if keeper.folder else "run", job=dump_job(job), digest=job_digest(job),
         model=setup.model_digest, lease=float(job.fleet.lease), limit_bytes=setup.max_message_bytes,
-        bears=door.admission.common_names if door.admission.authority_folder is not None else {},
+        common_names=door.admission.common_names if door.admission.authority_folder is not None else {},
     )  # fmt: skip
     names = [device.name for device in job.fleet.members]
 
@@ -127,23 +127,25 @@ async def _coordinate_run(setup: RoundsSetup | PipelineSetup, keeper: RunStore, 
 
     return await run_coordinator(
         door.endpoint,
-        run=card,
-        seed=job.seed,
-        journal=keeper.journal,
-        coordinate=start_coordinator,
-        welcome=decide_admission,
-        admitted=lambda hello: door.admission.admitted_devices.record_admission(hello.name, hello.body),
-        watch=door.on_membership,
-        began_s=keeper.start_s,
-        fleet=job.fleet if door.emulate_fleet else None,
-        muster=names,
-        muster_s=door.wait_s,
-        hurry=lambda: keeper.interrupt_outcome() is not None,
-        opened=partial(_on_session_open, door),
+        CoordinatedRun(
+            info=card,
+            seed=job.seed,
+            journal=keeper.journal,
+            start_s=keeper.start_s,
+            fleet=job.fleet if door.emulate_fleet else None,
+        ),
+        start_coordinator,
+        AdmissionHooks(
+            check=decide_admission,
+            on_admitted=lambda hello: door.admission.admitted_devices.record_admission(hello.name, hello.body),
+            on_members_changed=door.on_membership,
+            on_session_open=partial(_on_session_open, door),
+        ),
+        StartCondition(devices=names, timeout_s=door.wait_s, start_now=lambda: keeper.interrupt_outcome() is not None),
     )
 
 
-def _on_session_open(door: ServeOptions, session: zenoh.Session, refused: Refused) -> None:
+def _on_session_open(door: ServeOptions, session: zenoh.Session, refused: RefusalReporter) -> None:
     """Whom certificates keep from the door learns why in the lobby, and the log learns who it was."""
     if door.admission.authority_folder is not None:
         serve_refusal_reasons(session, door.admission.permanent_refusal)
@@ -183,11 +185,12 @@ class _JoinedDevice:
     async def join_and_train(self) -> str:
         seat = self._options
         hello = JoinRequest(name=seat.name, token=seat.token, threads=seat.threads, memory_bytes=seat.memory_bytes)
-        return await run_device(
-            seat.endpoint, hello=hello, take_part=self._train_as_member, once=seat.once, patience_s=seat.patience_s,
-            throttle=seat.throttle, fleet_of=lambda welcome: _received_job(welcome).fleet,
-            knows=lambda: self._digest if seat.once else "",
+        options = DeviceOptions(
+            once=seat.once, timeout_s=seat.patience_s, throttle=seat.throttle,
+            load_fleet=lambda welcome: _received_job(welcome).fleet,
+            known_digest=lambda: self._digest if seat.once else "",
         )  # fmt: skip
+        return await run_device(seat.endpoint, hello, self._train_as_member, options)
 
     async def _train_as_member(self, node: Node, welcome: JoinAccepted) -> None:
         setup = await self._setup_for_job(welcome)

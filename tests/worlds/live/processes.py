@@ -9,8 +9,8 @@ from multiprocessing.process import BaseProcess
 from potluck.journal import Instant, Journal
 from potluck.loops.messages import Invite, Pull
 from potluck.loops.node import COORDINATOR, Node
-from potluck.worlds.live.coordinator_runtime import run_coordinator
-from potluck.worlds.live.device_runtime import run_device
+from potluck.worlds.live.coordinator_runtime import AdmissionHooks, CoordinatedRun, run_coordinator
+from potluck.worlds.live.device_runtime import DeviceOptions, run_device
 from potluck.worlds.live.handshake_messages import JoinAccepted, JoinRequest, RunInfo
 from potluck.worlds.live.zenoh_session import Endpoint
 
@@ -34,7 +34,7 @@ async def echo(node: Node, welcome: JoinAccepted) -> None:
 
 def be_device(address: str, name: str, lease: float) -> None:
     place = Endpoint(connect=(address,), lease=lease)
-    asyncio.run(run_device(place, hello=JoinRequest(name=name, token="t"), take_part=echo, once=True))
+    asyncio.run(run_device(place, JoinRequest(name=name, token="t"), echo, DeviceOptions(once=True)))
 
 
 async def _wait(node: Node) -> None:
@@ -46,11 +46,9 @@ def be_coordinator(address: str, lease: float) -> None:
     async def lead() -> None:
         await run_coordinator(
             Endpoint(listen=(address,), lease=lease),
-            run=card(lease),
-            seed=0,
-            journal=Journal(),
-            coordinate=_wait,
-            welcome=lambda hello: hello.name,
+            CoordinatedRun(info=card(lease), seed=0, journal=Journal()),
+            _wait,
+            AdmissionHooks(check=lambda hello: hello.name),
         )
 
     asyncio.run(lead())

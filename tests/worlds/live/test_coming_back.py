@@ -9,8 +9,8 @@ import pytest
 
 from potluck.loops.messages import Joined
 from potluck.loops.node import Node
-from potluck.worlds.live.admission_server import Doorkeeper
-from potluck.worlds.live.coordinator_runtime import run_coordinator
+from potluck.worlds.live.admission_server import AdmissionCheck
+from potluck.worlds.live.coordinator_runtime import AdmissionHooks, CoordinatedRun, run_coordinator
 from potluck.worlds.live.device_runtime import JoinRefusedError, run_device
 from potluck.worlds.live.handshake_messages import JoinAccepted, JoinRefused, JoinRequest
 from potluck.worlds.live.zenoh_session import Endpoint
@@ -25,7 +25,7 @@ async def _idle(node: Node, welcome: JoinAccepted) -> None:
     await node.receive(node.now() + 60)
 
 
-async def _lead(address: str, welcome: Doorkeeper) -> None:
+async def _lead(address: str, welcome: AdmissionCheck) -> None:
     """A run that is over as soon as somebody has joined it."""
 
     async def until_joined(node: Node) -> None:
@@ -33,7 +33,10 @@ async def _lead(address: str, welcome: Doorkeeper) -> None:
             pass
 
     await run_coordinator(
-        Endpoint(listen=(address,)), run=card(2.0), seed=0, journal=Kept(), coordinate=until_joined, welcome=welcome
+        Endpoint(listen=(address,)),
+        CoordinatedRun(info=card(2.0), seed=0, journal=Kept()),
+        until_joined,
+        AdmissionHooks(check=welcome),
     )
 
 
@@ -45,9 +48,7 @@ async def _two_runs(knocks: list[str]) -> str:
         knocks.append(hello.body)
         return hello.name if len(knocks) > 2 else JoinRefused(reason=REASON)
 
-    visiting = asyncio.create_task(
-        run_device(Endpoint(connect=(address,)), hello=JoinRequest(name="a"), take_part=_idle)
-    )
+    visiting = asyncio.create_task(run_device(Endpoint(connect=(address,)), JoinRequest(name="a"), _idle))
     try:
         await _lead(address, lambda hello: hello.name)
         await _lead(address, reluctant)
@@ -65,8 +66,8 @@ def test_who_was_in_a_run_asks_again_until_the_next_lets_it_in(caplog: pytest.Lo
     assert len(set(knocks)) == 1, "it is the same process each time"
     said = [record.message for record in caplog.records if REASON in record.message and "waits" in record.message]
     assert len(said) == 1, "once, not with every knock"
-    assert "it goes on asking" in said[0]
-    assert "start it again, with that run's token" in said[0]
+    assert "it keeps asking" in said[0]
+    assert "start the device again with that run's token" in said[0]
 
 
 def test_who_was_in_no_run_yet_ends_and_says_why() -> None:
@@ -74,7 +75,7 @@ def test_who_was_in_no_run_yet_ends_and_says_why() -> None:
         address = free_address()
         leading = asyncio.create_task(_lead(address, lambda hello: JoinRefused(reason=REASON)))
         with pytest.raises(JoinRefusedError, match=REASON):
-            await run_device(Endpoint(connect=(address,)), hello=JoinRequest(name="a"), take_part=_idle)
+            await run_device(Endpoint(connect=(address,)), JoinRequest(name="a"), _idle)
         leading.cancel()
         await asyncio.gather(leading, return_exceptions=True)
 

@@ -43,7 +43,7 @@ def test_steps_without_a_cost_tell_nothing() -> None:
 
 def test_a_new_limit_counts_at_once_and_only_once() -> None:
     allowed = [1.0]
-    natural = MeasuredSpeed(allowed=lambda: allowed[0])
+    natural = MeasuredSpeed(cpu_fraction=lambda: allowed[0])
     assert _measured(natural, 1.0, 1.0) == 1.0
     allowed[0] = 0.25
     assert natural.current_speed() == 0.25

@@ -35,7 +35,7 @@ def test_who_wants_to_be_found_is_found_and_nobody_else() -> None:
         assert coordinator_discovery.find_coordinator("tcp", 10.0).endswith(f":{port}")
         with open_session(Endpoint(listen=(f"tcp/0.0.0.0:{free_port()}",)), "router"):
             assert coordinator_discovery.find_coordinator("tcp", 10.0).endswith(f":{port}")
-        with pytest.raises(UserError, match=r"no coordinator was found for 0\.1 s"):
+        with pytest.raises(UserError, match=r"no coordinator found within 0\.1 s"):
             coordinator_discovery.find_coordinator("tls", 0.1)
 
 

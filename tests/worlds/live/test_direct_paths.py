@@ -16,8 +16,8 @@ import zenoh
 from potluck.loops.messages import Joined, Pull
 from potluck.loops.node import Node
 from potluck.worlds.live import device_runtime, join_handshake
-from potluck.worlds.live.coordinator_runtime import run_coordinator
-from potluck.worlds.live.device_runtime import run_device
+from potluck.worlds.live.coordinator_runtime import AdmissionHooks, CoordinatedRun, run_coordinator
+from potluck.worlds.live.device_runtime import DeviceOptions, run_device
 from potluck.worlds.live.handshake_messages import JoinAccepted, JoinRequest, RunInfo
 from potluck.worlds.live.key_expressions import BULK, CONTROL, inbox_key, lane_key
 from potluck.worlds.live.security.admission_policy import AdmissionPolicy
@@ -81,16 +81,21 @@ class Meeting:
 
         visits = [
             asyncio.create_task(
-                run_device(self._seat(name), hello=JoinRequest(name=name), take_part=take_part, once=True)
+                run_device(self._seat(name), JoinRequest(name=name), take_part, DeviceOptions(once=True))
             )
             for name in FLEET
         ]
         tls = TlsCredentials.from_bundle(self._certs / "coordinator") if self._certs is not None else None
         await run_coordinator(
             Endpoint(listen=(self._hub,), tls=tls, access_control=self._gate.access_control(), direct=self.direct),
-            run=RunInfo(run="run", job="", bears=self._gate.common_names if tls is not None else {}),
-            seed=0, journal=Kept(), coordinate=coordinate, welcome=lambda hello: hello.name,
-        )  # fmt: skip
+            CoordinatedRun(
+                info=RunInfo(run="run", job="", common_names=self._gate.common_names if tls is not None else {}),
+                seed=0,
+                journal=Kept(),
+            ),
+            coordinate,
+            AdmissionHooks(check=lambda hello: hello.name),
+        )
         await asyncio.gather(*visits)
 
     def _seat(self, name: str) -> Endpoint:

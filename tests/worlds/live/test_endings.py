@@ -14,8 +14,8 @@ import pytest
 from potluck.loops.messages import Joined, Lost, Push, Segment
 from potluck.loops.node import COORDINATOR, Latch, Node, Pace, Step, Work
 from potluck.payload import Payload
-from potluck.worlds.live.coordinator_runtime import run_coordinator
-from potluck.worlds.live.device_runtime import run_device
+from potluck.worlds.live.coordinator_runtime import AdmissionHooks, CoordinatedRun, StartCondition, run_coordinator
+from potluck.worlds.live.device_runtime import DeviceOptions, run_device
 from potluck.worlds.live.handshake_messages import JoinAccepted, JoinRequest, RunInfo
 from potluck.worlds.live.zenoh_session import Endpoint, EndpointError, open_session
 from tests import held
@@ -23,7 +23,7 @@ from tests.time_limits import within
 from tests.worlds.live.town import Kept, free_address, wait_until
 
 Coordinate = Callable[[Node], Coroutine[Any, Any, Any]]
-TakePart = Callable[[Node, JoinAccepted], Coroutine[Any, Any, None]]
+DeviceMain = Callable[[Node, JoinAccepted], Coroutine[Any, Any, None]]
 
 LONG = Payload(30 << 20, (np.zeros(30 << 20, np.uint8),))
 
@@ -37,16 +37,19 @@ def _nothing_is_left() -> Iterator[None]:
     assert held.shared_memory() <= shared
 
 
-def _run(coordinate: Coordinate, take_part: TakePart, address: str | None = None) -> list[Any]:
+def _run(coordinate: Coordinate, take_part: DeviceMain, address: str | None = None) -> list[Any]:
     """What became of the coordinator and of its device."""
     address = address or free_address()
 
     async def both() -> list[Any]:
         leading = run_coordinator(
-            Endpoint(listen=(address,)), run=RunInfo(run="test", job="", lease=1.0), seed=0, journal=Kept(),
-            coordinate=coordinate, welcome=lambda hello: hello.name, muster=["a"],
-        )  # fmt: skip
-        visiting = run_device(Endpoint(connect=(address,)), hello=JoinRequest(name="a"), take_part=take_part, once=True)
+            Endpoint(listen=(address,)),
+            CoordinatedRun(info=RunInfo(run="test", job="", lease=1.0), seed=0, journal=Kept()),
+            coordinate,
+            AdmissionHooks(check=lambda hello: hello.name),
+            StartCondition(devices=["a"]),
+        )
+        visiting = run_device(Endpoint(connect=(address,)), JoinRequest(name="a"), take_part, DeviceOptions(once=True))
         return list(await asyncio.gather(asyncio.create_task(leading), visiting, return_exceptions=True))
 
     with within(20):
@@ -85,7 +88,7 @@ def test_after_the_coordinator_raised() -> None:
 
     error, ended = _run(coordinate, _idle)
     assert isinstance(error, ZeroDivisionError)
-    assert ended == "the run was broken off"
+    assert ended == "the run was interrupted"
 
 
 def test_after_the_device_raised_and_its_words_are_known() -> None:
@@ -118,7 +121,7 @@ def test_after_either_was_cancelled_in_the_middle_of_work_and_transfers() -> Non
 
     cancelled, ended = _run(busy, _idle)
     assert isinstance(cancelled, asyncio.CancelledError)
-    assert ended == "the run was broken off"
+    assert ended == "the run was interrupted"
     _, cancelled = _run(_wait_for_loss, busy)
     assert isinstance(cancelled, asyncio.CancelledError)
 
@@ -126,7 +129,7 @@ def test_after_either_was_cancelled_in_the_middle_of_work_and_transfers() -> Non
 def test_after_a_visitor_was_cancelled_while_it_looked_for_the_coordinator() -> None:
     async def story() -> None:
         place = Endpoint(connect=(free_address(),), connect_timeout_s=0.5)
-        visiting = asyncio.create_task(run_device(place, hello=JoinRequest(name="a"), take_part=_idle))
+        visiting = asyncio.create_task(run_device(place, JoinRequest(name="a"), _idle))
         await asyncio.sleep(0.3)
         visiting.cancel()
         await asyncio.gather(visiting, return_exceptions=True)
@@ -148,10 +151,12 @@ def test_an_address_that_is_taken_is_said_to_be() -> None:
     ):
         asyncio.run(
             run_coordinator(
-                Endpoint(listen=(address,)), run=RunInfo(run="test", job=""), seed=0, journal=Kept(),
-                coordinate=coordinate, welcome=lambda hello: hello.name,
+                Endpoint(listen=(address,)),
+                CoordinatedRun(info=RunInfo(run="test", job=""), seed=0, journal=Kept()),
+                coordinate,
+                AdmissionHooks(check=lambda hello: hello.name),
             )
-        )  # fmt: skip
+        )
 
 
 def test_peers_that_can_reach_each_other_do() -> None:
@@ -185,12 +190,14 @@ def test_members_are_told_once_and_in_order() -> None:
     async def story() -> list[str]:
         leading = asyncio.create_task(
             run_coordinator(
-                Endpoint(listen=(address,)), run=RunInfo(run="test", job=""), seed=0, journal=Kept(),
-                coordinate=coordinate, welcome=lambda hello: hello.name, watch=lambda here: seen.append(dict(here)),
+                Endpoint(listen=(address,)),
+                CoordinatedRun(info=RunInfo(run="test", job=""), seed=0, journal=Kept()),
+                coordinate,
+                AdmissionHooks(check=lambda hello: hello.name, on_members_changed=lambda here: seen.append(dict(here))),
             )
-        )  # fmt: skip
+        )
         for part in (leave, _idle):
-            await run_device(Endpoint(connect=(address,)), hello=JoinRequest(name="a"), take_part=part, once=True)
+            await run_device(Endpoint(connect=(address,)), JoinRequest(name="a"), part, DeviceOptions(once=True))
         return await leading
 
     with within(20):

@@ -43,7 +43,7 @@ def test_a_pipe_takes_one_thing_after_the_other() -> None:
     pipe = ShapedPipe(100.0)
     assert pipe.reserve_slot(1.0, 50) == TransmissionTimes(1.0, 1.5)
     assert pipe.reserve_slot(1.0, 50) == TransmissionTimes(1.5, 2.0)
-    assert pipe.reserve_slot(9.0, 50, level=0.5) == TransmissionTimes(9.0, 10.0)
+    assert pipe.reserve_slot(9.0, 50, bandwidth_fraction=0.5) == TransmissionTimes(9.0, 10.0)
 
 
 def test_the_slower_end_decides() -> None:

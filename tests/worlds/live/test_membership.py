@@ -129,7 +129,7 @@ def test_a_name_is_taken_while_its_bearer_is_heard() -> None:
     assert check_join_deferral(1.0, state, "a", "x", RULES) is None, "the same process has lost us and comes again"
     turned = check_join_deferral(1.0, state, "a", "y", RULES)
     assert turned is not None
-    assert "another device called a is here" in turned.reason
+    assert "another device called a is connected" in turned.reason
     assert check_join_deferral(2.5, state, "a", "y", RULES) is None
 
 

@@ -13,8 +13,8 @@ import pytest
 from potluck.journal import Instant
 from potluck.loops.messages import Invite, Joined, Lost, Message, Pull
 from potluck.loops.node import Node
-from potluck.worlds.live.coordinator_runtime import run_coordinator
-from potluck.worlds.live.device_runtime import run_device
+from potluck.worlds.live.coordinator_runtime import AdmissionHooks, CoordinatedRun, run_coordinator
+from potluck.worlds.live.device_runtime import DeviceOptions, run_device
 from potluck.worlds.live.handshake_messages import JoinAccepted, JoinRefused, JoinRequest
 from potluck.worlds.live.zenoh_session import Endpoint, EndpointError
 from tests.time_limits import within
@@ -33,17 +33,15 @@ async def _next(node: Node, kind: type[Message], seconds: float = 10.0) -> Messa
 
 
 def _host(address: str, coordinate: Callable[[Node], object], journal: Kept | None = None) -> object:
-    def welcome(hello: JoinRequest) -> str | JoinRefused:
+    def check_token(hello: JoinRequest) -> str | JoinRefused:
         return hello.name if hello.token == "t" else JoinRefused(reason="the token is wrong; ask for a new one")
 
     async def lead() -> object:
         return await run_coordinator(
             Endpoint(listen=(address,), lease=LEASE),
-            run=card(LEASE),
-            seed=0,
-            journal=journal or Kept(),
-            coordinate=coordinate,  # type: ignore[arg-type]
-            welcome=welcome,
+            CoordinatedRun(info=card(LEASE), seed=0, journal=journal or Kept()),
+            coordinate,  # type: ignore[arg-type]
+            AdmissionHooks(check=check_token),
         )
 
     return asyncio.run(lead())
@@ -116,15 +114,17 @@ def test_devices_come_back_to_a_coordinator_that_was_killed() -> None:
 
     async def story() -> object:
         place = Endpoint(connect=(address,), lease=LEASE)
-        visiting = asyncio.create_task(run_device(place, hello=JoinRequest(name="a"), take_part=take_part, once=True))
+        visiting = asyncio.create_task(run_device(place, JoinRequest(name="a"), take_part, DeviceOptions(once=True)))
         while not lives:
             await asyncio.sleep(0.01)
         first.kill()
         first.join()
         leading = run_coordinator(
-            Endpoint(listen=(address,), lease=LEASE), run=card(LEASE), seed=0, journal=Kept(), coordinate=coordinate,
-            welcome=lambda hello: hello.name, began_s=100.0,
-        )  # fmt: skip
+            Endpoint(listen=(address,), lease=LEASE),
+            CoordinatedRun(info=card(LEASE), seed=0, journal=Kept(), start_s=100.0),
+            coordinate,
+            AdmissionHooks(check=lambda hello: hello.name),
+        )
         found = await leading
         assert await visiting == "the run is over"
         return found
@@ -141,4 +141,4 @@ def test_who_finds_no_coordinator_says_so() -> None:
     address = free_address()
     place = Endpoint(connect=(address,), connect_timeout_s=0.2)
     with within(20), pytest.raises(EndpointError, match=f"{address} cannot be reached.*is `potluck serve` running"):
-        asyncio.run(run_device(place, hello=JoinRequest(name="a"), take_part=echo, once=True, patience_s=0.3))
+        asyncio.run(run_device(place, JoinRequest(name="a"), echo, DeviceOptions(once=True, timeout_s=0.3)))

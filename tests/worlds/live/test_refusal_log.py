@@ -17,8 +17,8 @@ from potluck.loops.messages import Invite, Joined, Lost, Message, Pull, Push
 from potluck.loops.node import Node
 from potluck.payload import Payload
 from potluck.worlds.live import handshake_messages, key_expressions, wire_format
-from potluck.worlds.live.coordinator_runtime import run_coordinator
-from potluck.worlds.live.device_runtime import JoinRefusedError, run_device
+from potluck.worlds.live.coordinator_runtime import AdmissionHooks, CoordinatedRun, run_coordinator
+from potluck.worlds.live.device_runtime import DeviceOptions, JoinRefusedError, run_device
 from potluck.worlds.live.handshake_messages import PROTOCOL, JoinAccepted, JoinRefused, JoinRequest
 from potluck.worlds.live.membership import MembershipRules
 from potluck.worlds.live.refusal_log import RefusalLog
@@ -66,12 +66,14 @@ def _undisturbed(story: Story, journal: Kept | None = None) -> None:
 
     async def both() -> None:
         visiting = asyncio.create_task(
-            run_device(place, hello=JoinRequest(name="honest", token="t"), take_part=take_part, once=True)
+            run_device(place, JoinRequest(name="honest", token="t"), take_part, DeviceOptions(once=True))
         )
         await run_coordinator(
-            Endpoint(listen=(address,)), run=card(2.0), seed=0, journal=journal or Kept(), coordinate=coordinate,
-            welcome=_doorkeeper,
-        )  # fmt: skip
+            Endpoint(listen=(address,)),
+            CoordinatedRun(info=card(2.0), seed=0, journal=journal or Kept()),
+            coordinate,
+            AdmissionHooks(check=_doorkeeper),
+        )
         await visiting
 
     with within(20):
@@ -93,7 +95,7 @@ def _undisturbed(story: Story, journal: Kept | None = None) -> None:
 def test_who_may_not_come_in_is_told_why(hello: JoinRequest, reason: str) -> None:
     async def story(place: Endpoint, era: str, node: Node) -> None:
         with pytest.raises(JoinRefusedError, match=f"{hello.name} was refused: .*{reason}"):
-            await run_device(place, hello=hello, take_part=echo)
+            await run_device(place, hello, echo)
 
     _undisturbed(story)
 
@@ -104,7 +106,7 @@ def test_who_was_refused_from_where_and_why_is_logged_and_in_the_journal(caplog:
     async def story(place: Endpoint, era: str, node: Node) -> None:
         for _ in range(3):
             with pytest.raises(JoinRefusedError):
-                await run_device(place, hello=JoinRequest(name="thief", token="guess"), take_part=echo)
+                await run_device(place, JoinRequest(name="thief", token="guess"), echo)
 
     with caplog.at_level("WARNING", "potluck"):
         _undisturbed(story, journal)
@@ -135,9 +137,9 @@ def test_who_holds_to_another_job_is_not_let_in_again() -> None:
             await guest.receive(guest.now() + 0.1)
 
         hello = JoinRequest(name="guest", token="t")
-        await run_device(place, hello=hello, take_part=leave, once=True, knows=lambda: "")
+        await run_device(place, hello, leave, DeviceOptions(once=True, known_digest=lambda: ""))
         with pytest.raises(JoinRefusedError, match="another job's model"):
-            await run_device(place, hello=hello, take_part=leave, once=True, knows=lambda: "d2")
+            await run_device(place, hello, leave, DeviceOptions(once=True, known_digest=lambda: "d2"))
 
     _undisturbed(story)
 
@@ -149,7 +151,7 @@ def test_rubbish_at_the_door_is_answered() -> None:
                 replies = await asyncio.to_thread(_get, session, key_expressions.admission_key("x"), rubbish)
             answer = handshake_messages.decode_join_answer(replies[0])
             assert isinstance(answer, JoinRefused)
-            assert "greeting" in answer.reason
+            assert "handshake message" in answer.reason
 
     _undisturbed(story)
 
@@ -179,12 +181,12 @@ def test_a_member_that_sends_rubbish_is_sent_away(lane: str) -> None:
                 await bad.sleep(10)
 
         hello = JoinRequest(name="bad", token="t")
-        visiting = asyncio.create_task(run_device(place, hello=hello, take_part=misbehave, once=True))
+        visiting = asyncio.create_task(run_device(place, hello, misbehave, DeviceOptions(once=True)))
         assert await _next(node, Joined) == Joined("bad", 1)
         lost = await _next(node, Lost)
         assert isinstance(lost, Lost)
         assert lost.device == "bad"
-        assert "3 messages that are none" in lost.reason
+        assert "3 invalid messages" in lost.reason
         visiting.cancel()
         await asyncio.gather(visiting, return_exceptions=True)
 
@@ -199,9 +201,9 @@ def test_a_device_that_fails_again_and_again_has_to_wait() -> None:
         hello = JoinRequest(name="bad", token="t")
         for _ in range(MembershipRules(lease=1.0).max_losses):
             with pytest.raises(IndexError):
-                await run_device(place, hello=hello, take_part=fail, once=True)
-        with pytest.raises(EndpointError, match="bad was lost too often; it may come again in"):
-            await run_device(place, hello=hello, take_part=fail, once=True, patience_s=0.0)
+                await run_device(place, hello, fail, DeviceOptions(once=True))
+        with pytest.raises(EndpointError, match="bad was lost too often; it may join again in"):
+            await run_device(place, hello, fail, DeviceOptions(once=True, timeout_s=0.0))
 
     _undisturbed(story)
 

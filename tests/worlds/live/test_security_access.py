@@ -157,7 +157,7 @@ def test_the_coordinator_knows_who_is_not_heard(stage: Stage) -> None:
     time.sleep(SETTLE_S)
     (who, at, why), (other, there, reason) = sorted(refused)
     assert (who, other) == ("c", "old")
-    assert "its certificate (c) is of no device of this run's fleet" in why
+    assert "its certificate (c) names no device of this run's fleet" in why
     assert "its certificate (old) was revoked" in reason
     assert at.startswith("127.0.0.1:")
     assert there.startswith("127.0.0.1:")

@@ -58,7 +58,7 @@ def test_the_coordinator_is_called_by_the_given_names_and_from_its_own_machine(f
 
 def test_a_device_never_gets_an_address_of_the_coordinator(folder: Path) -> None:
     authority = CertificateAuthority.open(folder)
-    with pytest.raises(UserError, match="could pass for the coordinator"):
+    with pytest.raises(UserError, match="could impersonate the coordinator"):
         authority.issue_certificate("pi-4", ["127.0.0.1"], 30, NOW)
     authority.issue_certificate("coordinator", ["laptop.local"], 30, NOW)
     authority.issue_certificate("laptop", None, 30, NOW)
@@ -89,7 +89,7 @@ def test_no_certificate_outlives_the_authority(folder: Path) -> None:
 
 def test_an_authority_is_never_overwritten(folder: Path) -> None:
     before = (folder / "ca.key").read_bytes()
-    with pytest.raises(UserError, match="is there already"):
+    with pytest.raises(UserError, match="exists already"):
         make_authority(folder)
     assert (folder / "ca.key").read_bytes() == before
 
@@ -102,7 +102,7 @@ def test_a_wrong_host_leaves_nothing_behind(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["", "a/b", "../up", ".hidden", "a b", "a*", "a$", "a~2", "pi\n", "ü", "x" * 49])
 def test_names_that_mean_something_elsewhere_are_refused(folder: Path, name: str) -> None:
-    with pytest.raises(UserError, match="cannot stand in a certificate"):
+    with pytest.raises(UserError, match="cannot be used in a certificate"):
         CertificateAuthority.open(folder).issue_certificate(name, None, 30, NOW)
 
 
@@ -162,9 +162,12 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     "no certificate": (lambda bundle: (bundle / "cert.pem").unlink(), "cert.pem is missing; copy the whole bundle"),
     "no authority": (lambda bundle: (bundle / "ca.pem").unlink(), "ca.pem is missing"),
     "no key": (lambda bundle: (bundle / "key.pem").unlink(), "key.pem is missing"),
-    "damaged": (lambda bundle: (bundle / "cert.pem").write_text("rubbish"), "is not a certificate"),
-    "key damaged": (lambda bundle: (bundle / "key.pem").write_text("rubbish"), "is not a private key"),
-    "key open": (lambda bundle: (bundle / "key.pem").chmod(0o644), r"is open to other users \(mode 644\).*chmod 600"),
+    "damaged": (lambda bundle: (bundle / "cert.pem").write_text("rubbish"), "is not a PEM certificate"),
+    "key damaged": (lambda bundle: (bundle / "key.pem").write_text("rubbish"), "is not an unencrypted private key"),
+    "key open": (
+        lambda bundle: (bundle / "key.pem").chmod(0o644),
+        r"is accessible to other users \(mode 644\).*chmod 600",
+    ),
     "key of another": (
         lambda bundle: shutil.copy(bundle.parent / "coordinator" / "key.pem", bundle / "key.pem"),
         "is not the key of pi-3's certificate",
@@ -189,7 +192,7 @@ def test_dates_are_checked_and_name_the_remedy(folder: Path) -> None:
     tls = TlsCredentials.from_bundle(folder / "pi-3")
     with pytest.raises(UserError, match=r"certificate of pi-3 expired on \d{4}-.* UTC; .*: potluck certs issue pi-3$"):
         tls.check_files(NOW + timedelta(days=31))
-    with pytest.raises(UserError, match=r"the clock here says .*set the clock"):
+    with pytest.raises(UserError, match=r"this machine.s clock says .*set the clock"):
         tls.check_files(NOW - timedelta(days=300))
 
 

@@ -76,7 +76,7 @@ def test_a_foreign_certificate_is_refused_with_a_reason(site: Site) -> None:
 def test_a_foreign_coordinator_is_refused_with_a_reason(site: Site) -> None:
     theirs = TlsCredentials.from_bundle(site.theirs / "pi-1")
     assert site.refuses(theirs)
-    assert "of another authority" in str(diagnose_connection(site.locator, theirs))
+    assert "signed by another authority" in str(diagnose_connection(site.locator, theirs))
 
 
 def test_an_expired_certificate_is_refused_with_a_reason(site: Site) -> None:
@@ -105,15 +105,15 @@ def test_a_device_cannot_pass_for_the_coordinator(tmp_path: Path) -> None:
     with impostor:
         with pytest.raises(UserError, match="cannot be reached"):
             open_device(tls, locator, patience_s=0.5)
-        assert "is not for 127.0.0.1" in str(diagnose_connection(locator, tls))
+        assert "is not valid for 127.0.0.1" in str(diagnose_connection(locator, tls))
 
 
 @pytest.mark.parametrize(
     ("locator", "reason"),
     [
         ("tls/no-such-host.invalid:7447", "no machine called no-such-host.invalid"),
-        ("nonsense", "is no address"),
-        ("tls/:7447", "is no address"),
+        ("nonsense", "is not an address"),
+        ("tls/:7447", "is not an address"),
     ],
 )
 def test_what_is_wrong_with_an_address_is_said(locator: str, reason: str) -> None:

@@ -11,8 +11,8 @@ import pytest
 from potluck.journal import Journal
 from potluck.loops.messages import Joined
 from potluck.loops.node import Node
-from potluck.worlds.live.coordinator_runtime import run_coordinator
-from potluck.worlds.live.device_runtime import run_device
+from potluck.worlds.live.coordinator_runtime import AdmissionHooks, CoordinatedRun, run_coordinator
+from potluck.worlds.live.device_runtime import DeviceOptions, run_device
 from potluck.worlds.live.handshake_messages import JoinAccepted, JoinRefused, JoinRequest, RunInfo
 from potluck.worlds.live.security.admission_policy import AdmissionPolicy
 from potluck.worlds.live.security.certificate_authority import CertificateAuthority
@@ -92,12 +92,12 @@ async def _run(gate: AdmissionPolicy, certs: Path) -> tuple[list[str], dict[str,
     }
     await run_coordinator(
         place,
-        run=RunInfo(run="run", job=""),
-        seed=0,
-        journal=Journal(),
-        coordinate=coordinate,
-        welcome=lambda hello: _welcome(gate, hello),
-        opened=lambda session, refused: serve_refusal_reasons(session, gate.permanent_refusal),
+        CoordinatedRun(info=RunInfo(run="run", job=""), seed=0, journal=Journal()),
+        coordinate,
+        AdmissionHooks(
+            check=lambda hello: _welcome(gate, hello),
+            on_session_open=lambda session, refused: serve_refusal_reasons(session, gate.permanent_refusal),
+        ),
     )
     return joined, {name: await task for name, task in visits.items()}
 
@@ -116,7 +116,7 @@ def _welcome(gate: AdmissionPolicy, hello: JoinRequest) -> str | JoinRefused:
 async def _visit(bundle: Path, locator: str, hello: JoinRequest) -> str:
     try:
         place = Endpoint(connect=(locator,), tls=TlsCredentials.from_bundle(bundle))
-        return await run_device(place, hello=hello, take_part=_take_part, once=True, patience_s=5.0)
+        return await run_device(place, hello, _take_part, DeviceOptions(once=True, timeout_s=5.0))
     except ValueError as error:
         return str(error)
 

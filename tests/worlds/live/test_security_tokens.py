@@ -66,7 +66,11 @@ def test_any_other_letter_anywhere_spoils_it(data: st.DataObject) -> None:
     assert _check(token[:place] + letter + token[place + 1 :]) is not None
 
 
-@given(st.text(max_size=300) | st.binary(max_size=300).map(lambda raw: raw.decode("latin-1")))
+def test_a_missing_token_is_refused_with_the_flag_to_pass() -> None:
+    assert _check("") == "this run requires a join token; pass --token (printed by `potluck serve`)"
+
+
+@given(st.text(min_size=1, max_size=300) | st.binary(min_size=1, max_size=300).map(lambda raw: raw.decode("latin-1")))
 def test_rubbish_is_refused_and_never_raises(rubbish: str) -> None:
     assert _check(rubbish) == (
         "the token is damaged or of another run; copy all of it, or ask for a new one with `potluck serve`"

@@ -15,8 +15,11 @@ from potluck.fleet.speed_curve import SpeedCurve
 from potluck.loops.node import Latch, Pace, Step, Work
 from potluck.worlds.live.compute_speed import ComputeSpeed, MeasuredSpeed, ModelledSpeed
 from potluck.worlds.live.live_node import LiveNode
+from potluck.worlds.live.peer_directory import NodeIdentity
 from potluck.worlds.live.run_clock import RunClock, estimate_clock_offset
 from tests.time_limits import within
+
+IDENTITY = NodeIdentity(name="a", incarnation=1, era="e", seed=0, lease=1.0, limit_bytes=1 << 20)
 
 
 def _compute(*works: Work, effort: Callable[[Callable[[], float]], ComputeSpeed]) -> tuple[list[Any], float]:
@@ -25,7 +28,7 @@ def _compute(*works: Work, effort: Callable[[Callable[[], float]], ComputeSpeed]
     async def story() -> tuple[list[Any], float]:
         clock = RunClock()
         clock.start_now()
-        node = LiveNode("a", 1, 0, clock, effort(clock.now), lambda to, message: None, lambda record: None)
+        node = LiveNode(IDENTITY, clock, effort(clock.now), lambda to, message: None, lambda record: None)
         began = time.monotonic()
         try:
             return [await node.compute(work) for work in works], time.monotonic() - began
@@ -121,7 +124,7 @@ def test_work_that_is_given_up_gets_out_at_its_next_step() -> None:
             pace.leave(step)
 
     async def story() -> None:
-        node = LiveNode("a", 1, 0, RunClock(), MeasuredSpeed(), lambda to, message: None, lambda record: None)
+        node = LiveNode(IDENTITY, RunClock(), MeasuredSpeed(), lambda to, message: None, lambda record: None)
         work = asyncio.create_task(node.compute(Work([Step(0.0)] * 100, run)))
         await asyncio.sleep(0.1)
         work.cancel()
@@ -135,7 +138,7 @@ def test_work_that_is_given_up_gets_out_at_its_next_step() -> None:
 
 def test_a_signal_is_fired_on_the_loop_while_the_work_goes_on() -> None:
     async def story() -> tuple[str, bool]:
-        node = LiveNode("a", 1, 0, RunClock(), MeasuredSpeed(), lambda to, message: None, lambda record: None)
+        node = LiveNode(IDENTITY, RunClock(), MeasuredSpeed(), lambda to, message: None, lambda record: None)
         gate, signal = Latch(), Latch()
         seen: list[str] = []
         signal.then(lambda: seen.append(threading.current_thread().name))
@@ -180,7 +183,7 @@ def test_a_clock_that_is_off_is_set_by_the_quickest_answer() -> None:
 
 @pytest.mark.wall_clock
 def test_the_run_s_clock_stands_still_until_the_run_begins() -> None:
-    clock = RunClock(began_s=5.0)
+    clock = RunClock(initial_s=5.0)
     time.sleep(0.02)
     assert clock.now() == 5.0
     clock.start_now()

@@ -14,15 +14,15 @@ from potluck.journal import Instant
 from potluck.loops.messages import Invite, Joined, Message, Pull, Push, Released, Segment
 from potluck.loops.node import COORDINATOR, Envelope, Node
 from potluck.payload import Payload
-from potluck.worlds.live.coordinator_runtime import run_coordinator
-from potluck.worlds.live.device_runtime import run_device
+from potluck.worlds.live.coordinator_runtime import AdmissionHooks, CoordinatedRun, StartCondition, run_coordinator
+from potluck.worlds.live.device_runtime import DeviceOptions, run_device
 from potluck.worlds.live.handshake_messages import JoinAccepted, JoinRequest, RunInfo
 from potluck.worlds.live.zenoh_session import Endpoint
 from potluck.worlds.live.zenoh_transport import ZenohTransport
 from tests.time_limits import within
 from tests.worlds.live.town import Kept, free_address
 
-TakePart = Callable[[Node, JoinAccepted], Coroutine[Any, Any, None]]
+DeviceMain = Callable[[Node, JoinAccepted], Coroutine[Any, Any, None]]
 MIB = 1 << 20
 
 
@@ -36,7 +36,7 @@ async def _next(node: Node, kind: type[Message], seconds: float = 10.0) -> Envel
 
 async def _with_devices(
     coordinate: Callable[[Node], Coroutine[Any, Any, Any]],
-    take_part: TakePart,
+    take_part: DeviceMain,
     *names: str,
     direct: tuple[bool, ...] = (),
     limit_bytes: int = 1 << 26,
@@ -53,9 +53,9 @@ async def _with_devices(
                     direct=place < len(direct) and direct[place],
                     listen=("tcp/127.0.0.1:0",) if place < len(direct) and direct[place] else (),
                 ),
-                hello=JoinRequest(name=name),
-                take_part=take_part,
-                once=True,
+                JoinRequest(name=name),
+                take_part,
+                DeviceOptions(once=True),
             )
         )
         for place, name in enumerate(names)
@@ -63,9 +63,11 @@ async def _with_devices(
     card = RunInfo(run="test", job="", lease=3.0, limit_bytes=limit_bytes)
     found = await run_coordinator(
         Endpoint(listen=(address,), lease=3.0, direct=bool(direct), shared_memory=shared_memory),
-        run=card, seed=0, journal=journal or Kept(),
-        coordinate=coordinate, welcome=lambda hello: hello.name, muster=names,
-    )  # fmt: skip
+        CoordinatedRun(info=card, seed=0, journal=journal or Kept()),
+        coordinate,
+        AdmissionHooks(check=lambda hello: hello.name),
+        StartCondition(devices=names),
+    )
     assert await asyncio.gather(*visits) == ["the run is over"] * len(names)
     return found
 

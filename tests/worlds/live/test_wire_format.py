@@ -54,7 +54,7 @@ SMALL: list[Message | ControlMessage] = [
 @pytest.mark.parametrize("body", SMALL, ids=lambda body: type(body).__name__)
 def test_a_frame_comes_out_as_it_went_in(body: Message | ControlMessage) -> None:
     frame = wire_format.decode_frame(wire_format.encode_frame(3, 4, body))
-    assert (frame.life, frame.to_life, frame.body) == (3, 4, body)
+    assert (frame.incarnation, frame.to_incarnation, frame.message) == (3, 4, body)
 
 
 _ARRAYS = st.lists(
@@ -101,18 +101,23 @@ def test_events_of_the_world_are_not_taken_from_a_peer() -> None:
         wire_format.decode_frame(wire_format.encode_frame(1, 1, Joined("a", 1)))
 
 
-def test_messages_of_another_loop_can_be_let_in() -> None:
+def test_the_base_class_of_control_messages_is_not_a_message() -> None:
+    with pytest.raises(WireError, match="not a frame"):
+        wire_format.decode_frame(wire_format.encode_frame(1, 1, ControlMessage()))
+
+
+def test_messages_of_another_loop_can_be_registered() -> None:
     class Toast(Message, frozen=True):
         glasses: int
 
     with pytest.raises(WireError):
         wire_format.decode_frame(wire_format.encode_frame(1, 1, Toast(3)))
-    before = list(wire_format._SMALL)
+    before = list(wire_format._CONTROL_TYPES)
     try:
         wire_format.register_messages(Toast)
-        assert wire_format.decode_frame(wire_format.encode_frame(1, 1, Toast(3))).body == Toast(3)
+        assert wire_format.decode_frame(wire_format.encode_frame(1, 1, Toast(3))).message == Toast(3)
     finally:
-        wire_format._SMALL[:] = before
+        wire_format._CONTROL_TYPES[:] = before
         wire_format._DECODERS.clear()
 
 
@@ -132,17 +137,17 @@ def _claim(**changes: Any) -> bytes:
         (_claim(specs=[["<f8", [10 * 2**30 // 8]]]), "over the limit"),
         (_claim(specs=[["<f8", [2**40, 2**40, 2**40]]]), "over the limit"),
         (_claim(specs=[["<f8", [-1]]]), "not a frame"),
-        (_claim(specs=[["|O", [1]]]), "numbers of type"),
-        (_claim(specs=[["<M8[s]", [1]]]), "numbers of type"),
-        (_claim(specs=[["", [1]]]), "numbers of type"),
+        (_claim(specs=[["|O", [1]]]), "arrays of type"),
+        (_claim(specs=[["<M8[s]", [1]]]), "arrays of type"),
+        (_claim(specs=[["", [1]]]), "arrays of type"),
         (_claim(specs=[["<f4", [1]]] * 5000), "not a frame"),
         (_claim(chunk_bytes=1), "not a frame"),
         (_claim(body={"payload": {"nbytes": 10 * 2**30, "arrays": []}}), "not between 0 and"),
         (_claim(body={"payload": {"nbytes": -5, "arrays": []}}), "not between 0 and"),
-        (_claim(body={"payload": {"nbytes": 5, "arrays": [[[[1]]]]}}), "do not travel in a header"),
+        (_claim(body={"payload": {"nbytes": 5, "arrays": [[[[1]]]]}}), "must not contain arrays"),
         (_claim(body={"payload": {"nbytes": 5, "arrays": []}, "turn": "1"}), "not a frame"),
         (b"\x91" * 60_000, "not a frame"),
-        (b"\x00" * (wire_format.HEADER_LIMIT + 1), "longer than"),
+        (b"\x00" * (wire_format.HEADER_LIMIT + 1), "over the limit"),
         (b"", "not a frame"),
     ],
 )
@@ -157,22 +162,22 @@ def test_a_false_offer_is_refused_with_a_reason(data: bytes, reason: str) -> Non
 def test_a_damaged_chunk_is_noticed() -> None:
     head = wire_format.encode_chunk(1, 2, 0, b"salt")
     assert wire_format.decode_chunk(head, b"salt").chunk_index == 0
-    with pytest.raises(WireError, match="damaged"):
+    with pytest.raises(WireError, match="corrupt"):
         wire_format.decode_chunk(head, b"malt")
-    with pytest.raises(WireError, match="head of a chunk"):
+    with pytest.raises(WireError, match="chunk header"):
         wire_format.decode_chunk(head[:-1], b"salt")
 
 
 def test_a_chunk_must_have_its_place_and_its_length() -> None:
     incoming = Reassembly(wire_format.decode_offer(_offer(_push(np.zeros(4))), LIMIT))
     for place, data in ((1, b"x" * 32), (0, b"x" * 31), (0, b"x" * 33), (2**32 - 1, b"")):
-        with pytest.raises(WireError, match="not part of"):
+        with pytest.raises(WireError, match="does not belong to"):
             incoming.add_chunk(wire_format.decode_chunk(wire_format.encode_chunk(1, 7, place, data), data), data)
 
 
 def test_truth_is_0_or_1() -> None:
     offer = wire_format.decode_offer(_offer(_push(np.zeros(4, bool))), LIMIT)
-    with pytest.raises(WireError, match="truth"):
+    with pytest.raises(WireError, match="boolean"):
         wire_format.assemble_message(offer, [np.array([0, 1, 2, 1], np.uint8).view(bool)])
 
 

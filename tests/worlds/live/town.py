@@ -14,8 +14,8 @@ from potluck import seeds
 from potluck.fleet import Fleet, fleet_changes
 from potluck.journal import Journal, JournalRecord
 from potluck.loops.node import Node
-from potluck.worlds.live.coordinator_runtime import run_coordinator
-from potluck.worlds.live.device_runtime import run_device
+from potluck.worlds.live.coordinator_runtime import AdmissionHooks, CoordinatedRun, StartCondition, run_coordinator
+from potluck.worlds.live.device_runtime import DeviceOptions, run_device
 from potluck.worlds.live.handshake_messages import JoinAccepted, JoinRequest, RunInfo
 from potluck.worlds.live.zenoh_session import Endpoint
 from tests.worlds.conformance import Ended
@@ -82,7 +82,7 @@ class Resident:
 
         self._task = asyncio.create_task(
             run_device(
-                place, hello=JoinRequest(name=name), take_part=take_part, once=True, fleet_of=lambda welcome: fleet
+                place, JoinRequest(name=name), take_part, DeviceOptions(once=True, load_fleet=lambda welcome: fleet)
             )
         )
         self._ready.set()
@@ -131,14 +131,15 @@ class Town:
 
         return await run_coordinator(
             self._at,
-            run=RunInfo(run="test", job="", lease=float(self._fleet.lease), limit_bytes=1 << 26),
-            seed=self._seed,
-            journal=journal,
-            coordinate=coordinate,
-            welcome=lambda hello: hello.name,
-            fleet=self._fleet,
-            muster=first,
-            muster_s=10,
+            CoordinatedRun(
+                info=RunInfo(run="test", job="", lease=float(self._fleet.lease), limit_bytes=1 << 26),
+                seed=self._seed,
+                journal=journal,
+                fleet=self._fleet,
+            ),
+            coordinate,
+            AdmissionHooks(check=lambda hello: hello.name),
+            StartCondition(devices=first, timeout_s=10),
         )
 
     async def _act(self, changes: Any, node: Node) -> None:
