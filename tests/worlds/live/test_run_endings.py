@@ -1,4 +1,4 @@
-"""However a run ends, nothing is left behind: no thread, no socket, no task."""
+"""However a run ends, no thread, socket or task is left."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from potluck.worlds.live.handshake_messages import JoinAccepted, JoinRequest, Ru
 from potluck.worlds.live.zenoh_session import Endpoint, EndpointError, open_session
 from tests import held
 from tests.time_limits import within
-from tests.worlds.live.town import Kept, free_address, wait_until
+from tests.worlds.live.live_fleet import RecordingJournal, free_address, wait_until
 
 Coordinate = Callable[[Node], Coroutine[Any, Any, Any]]
 DeviceMain = Callable[[Node, JoinAccepted], Coroutine[Any, Any, None]]
@@ -37,26 +37,28 @@ def _nothing_is_left() -> Iterator[None]:
     assert held.shared_memory() <= shared
 
 
-def _run(coordinate: Coordinate, take_part: DeviceMain, address: str | None = None) -> list[Any]:
+def _run(coordinate: Coordinate, device_main: DeviceMain, address: str | None = None) -> list[Any]:
     """What became of the coordinator and of its device."""
     address = address or free_address()
 
     async def both() -> list[Any]:
-        leading = run_coordinator(
+        coordinator_task = run_coordinator(
             Endpoint(listen=(address,)),
-            CoordinatedRun(info=RunInfo(run="test", job="", lease=1.0), seed=0, journal=Kept()),
+            CoordinatedRun(info=RunInfo(run="test", job="", lease=1.0), seed=0, journal=RecordingJournal()),
             coordinate,
-            AdmissionHooks(check=lambda hello: hello.name),
+            AdmissionHooks(check=lambda request: request.name),
             StartCondition(devices=["a"]),
         )
-        visiting = run_device(Endpoint(connect=(address,)), JoinRequest(name="a"), take_part, DeviceOptions(once=True))
-        return list(await asyncio.gather(asyncio.create_task(leading), visiting, return_exceptions=True))
+        device_task = run_device(
+            Endpoint(connect=(address,)), JoinRequest(name="a"), device_main, DeviceOptions(once=True)
+        )
+        return list(await asyncio.gather(asyncio.create_task(coordinator_task), device_task, return_exceptions=True))
 
     with within(20):
         return asyncio.run(both())
 
 
-async def _idle(node: Node, welcome: JoinAccepted) -> None:
+async def _idle(node: Node, accepted: JoinAccepted) -> None:
     while True:
         await node.receive()
 
@@ -91,12 +93,12 @@ def test_after_the_coordinator_raised() -> None:
     assert ended == "the run was interrupted"
 
 
-def test_after_the_device_raised_and_its_words_are_known() -> None:
-    async def take_part(node: Node, welcome: JoinAccepted) -> None:
+def test_after_the_device_raised_and_its_error_is_reported() -> None:
+    async def device_main(node: Node, accepted: JoinAccepted) -> None:
         await node.receive(node.now() + 0.1)
         raise ZeroDivisionError("burnt")
 
-    reason, error = _run(_wait_for_loss, take_part)
+    reason, error = _run(_wait_for_loss, device_main)
     assert reason == "failed: ZeroDivisionError: burnt"
     assert isinstance(error, ZeroDivisionError)
 
@@ -126,20 +128,20 @@ def test_after_either_was_cancelled_in_the_middle_of_work_and_transfers() -> Non
     assert isinstance(cancelled, asyncio.CancelledError)
 
 
-def test_after_a_visitor_was_cancelled_while_it_looked_for_the_coordinator() -> None:
+def test_after_a_device_was_cancelled_while_it_looked_for_the_coordinator() -> None:
     async def story() -> None:
-        place = Endpoint(connect=(free_address(),), connect_timeout_s=0.5)
-        visiting = asyncio.create_task(run_device(place, JoinRequest(name="a"), _idle))
+        endpoint = Endpoint(connect=(free_address(),), connect_timeout_s=0.5)
+        device_task = asyncio.create_task(run_device(endpoint, JoinRequest(name="a"), _idle))
         await asyncio.sleep(0.3)
-        visiting.cancel()
-        await asyncio.gather(visiting, return_exceptions=True)
-        assert visiting.cancelled()
+        device_task.cancel()
+        await asyncio.gather(device_task, return_exceptions=True)
+        assert device_task.cancelled()
 
     with within(10):
         asyncio.run(story())
 
 
-def test_an_address_that_is_taken_is_said_to_be() -> None:
+def test_an_address_in_use_is_an_error() -> None:
     address = free_address()
 
     async def coordinate(node: Node) -> None:
@@ -152,14 +154,14 @@ def test_an_address_that_is_taken_is_said_to_be() -> None:
         asyncio.run(
             run_coordinator(
                 Endpoint(listen=(address,)),
-                CoordinatedRun(info=RunInfo(run="test", job=""), seed=0, journal=Kept()),
+                CoordinatedRun(info=RunInfo(run="test", job=""), seed=0, journal=RecordingJournal()),
                 coordinate,
-                AdmissionHooks(check=lambda hello: hello.name),
+                AdmissionHooks(check=lambda request: request.name),
             )
         )
 
 
-def test_peers_that_can_reach_each_other_do() -> None:
+def test_peers_connect_to_each_other() -> None:
     address = free_address()
     device = Endpoint(connect=(address,), listen=("tcp/127.0.0.1:0",), direct=True)
     with (
@@ -170,8 +172,8 @@ def test_peers_that_can_reach_each_other_do() -> None:
         wait_until(lambda: str(other.zid()) in map(str, one.info.peers_zid()), 5)
 
 
-def test_members_are_told_once_and_in_order() -> None:
-    """A device that ends and begins again within one process is two lives."""
+def test_membership_changes_are_announced_once_and_in_order() -> None:
+    """A device that ends and starts again within one process has two incarnations."""
     seen: list[dict[str, int]] = []
     address = free_address()
 
@@ -184,21 +186,23 @@ def test_members_are_told_once_and_in_order() -> None:
             events.append(f"{type(envelope.message).__name__} {envelope.message.incarnation}")
         return events
 
-    async def leave(node: Node, welcome: JoinAccepted) -> None:
+    async def leave(node: Node, accepted: JoinAccepted) -> None:
         await node.receive(node.now() + 0.05)
 
     async def story() -> list[str]:
-        leading = asyncio.create_task(
+        coordinator_task = asyncio.create_task(
             run_coordinator(
                 Endpoint(listen=(address,)),
-                CoordinatedRun(info=RunInfo(run="test", job=""), seed=0, journal=Kept()),
+                CoordinatedRun(info=RunInfo(run="test", job=""), seed=0, journal=RecordingJournal()),
                 coordinate,
-                AdmissionHooks(check=lambda hello: hello.name, on_members_changed=lambda here: seen.append(dict(here))),
+                AdmissionHooks(
+                    check=lambda request: request.name, on_members_changed=lambda here: seen.append(dict(here))
+                ),
             )
         )
         for part in (leave, _idle):
             await run_device(Endpoint(connect=(address,)), JoinRequest(name="a"), part, DeviceOptions(once=True))
-        return await leading
+        return await coordinator_task
 
     with within(20):
         assert asyncio.run(story()) == ["Joined 1", "Lost 1", "Joined 2"]
