@@ -93,7 +93,7 @@ def test_a_rate_is_kept_on_average() -> None:
     assert np.mean(np.diff(ends)) == pytest.approx(20, rel=0.1)
 
 
-def test_the_next_of_a_rate_waits_for_the_end_of_the_last() -> None:
+def test_the_next_occurrence_waits_for_the_end_of_the_last() -> None:
     changes = list(
         itertools.islice(PartitionFault(every=Seconds(1), lasting=Seconds(50)).change_stream("pi", _rng("x")), 40)
     )
@@ -109,7 +109,7 @@ def test_a_rule_names_devices_by_pattern(pattern: str, named: list[str]) -> None
     assert [name for name in ("pi-0", "pi-1", "Pi-2") if rule.matches_device(name)] == named
 
 
-def test_who_joins_later_is_absent_at_first() -> None:
+def test_a_device_that_joins_later_is_absent_at_the_start() -> None:
     rules = [
         JoinFault(device="a", at=Seconds(5)),
         JoinFault(device="b", at=Seconds(0)),
@@ -120,7 +120,7 @@ def test_who_joins_later_is_absent_at_first() -> None:
     assert not JoinFault(every=Seconds(3)).starts_absent()
 
 
-def test_devices_draw_apart_and_do_not_disturb_each_other() -> None:
+def test_devices_draw_independently() -> None:
     rule = CrashFault(every=Seconds(10))
     (alone,), _ = fault_streams([rule], ["b"], _rng)
     (_, beside), _ = fault_streams([rule], ["a", "b"], _rng)
@@ -131,7 +131,7 @@ def test_devices_draw_apart_and_do_not_disturb_each_other() -> None:
 
 
 @given(found=st.lists(st.lists(st.integers(0, 5).map(float), max_size=6).map(sorted), max_size=5))
-def test_many_streams_become_one_in_order_with_ties_by_stream(found: list[list[float]]) -> None:
+def test_streams_merge_in_order_with_ties_by_stream(found: list[list[float]]) -> None:
     named = [
         [FleetChange(at, f"{stream}", "crash", float(place)) for place, at in enumerate(times)]
         for stream, times in enumerate(found)
@@ -140,7 +140,7 @@ def test_many_streams_become_one_in_order_with_ties_by_stream(found: list[list[f
     assert merged == sorted(itertools.chain(*named), key=lambda change: (change.at, int(change.device), change.value))
 
 
-def test_an_endless_stream_does_not_hold_up_the_others() -> None:
+def test_an_endless_stream_does_not_block_the_others() -> None:
     endless = RestartFault(every=Seconds(1)).change_stream("a", _rng("a"))
     once = CrashFault(at=Seconds(7)).change_stream("b", _rng("b"))
     seen = list(itertools.takewhile(lambda change: change.at < 10, merge_by_time([endless, once])))
@@ -161,7 +161,7 @@ def test_an_endless_stream_does_not_hold_up_the_others() -> None:
         ({"kind": "explode", "at": 1}, "", "choose from crash, restart, leave, join, partition, slow, lose"),
     ],
 )
-def test_a_rule_that_makes_no_sense_is_refused(raw: dict[str, object], path: str, says: str) -> None:
+def test_an_invalid_rule_is_refused(raw: dict[str, object], path: str, says: str) -> None:
     with pytest.raises(SettingError, match=says) as caught:
         decode_settings(raw, Fault)
     assert caught.value.path == path

@@ -32,7 +32,7 @@ def test_a_pi_is_slower_than_a_jetson_and_a_laptop_slower_than_a_desktop() -> No
     assert flops["laptop"] < flops["desktop"]
 
 
-def test_a_group_is_so_many_devices_alike() -> None:
+def test_a_group_expands_to_count_devices() -> None:
     names = [device.name for device in expand_group(DeviceGroup(preset="pi4", count=3))]
     assert names == ["pi4-0", "pi4-1", "pi4-2"]
     (alone,) = expand_group(DeviceGroup(preset="pi4", name="shelf"))
@@ -41,7 +41,7 @@ def test_a_group_is_so_many_devices_alike() -> None:
     assert alone.link == LINKS["wifi"]
 
 
-def test_what_a_group_says_goes_above_its_preset() -> None:
+def test_a_group_overrides_its_preset() -> None:
     group = DeviceGroup(
         preset="pi4", flops=FlopsPerSecond(5), memory=Bytes(7), link=Link(up=BytesPerSecond(3), down=BytesPerSecond(4))
     )
@@ -79,20 +79,20 @@ def test_a_large_fleet_is_quick_to_make() -> None:
         ([{"preset": "pi4", "link": {"down": "-1 Mbit/s"}}], "devices[0].link.down", "negative"),
         ([{"preset": "pi4", "link": {"loss": 1}}], "devices[0].link.loss", "< 1"),
         ([{"preset": "pi4", "link": {"bandwidth": 1}}], "devices[0].link.bandwidth", "known here: up, down"),
-        ([{"preset": "pi4", "name": "a b"}], "devices[0]", "must not have spaces"),
-        ([{"preset": "pi4", "name": "a/b"}], "devices[0]", "must not have"),
+        ([{"preset": "pi4", "name": "a b"}], "devices[0]", "must not contain spaces"),
+        ([{"preset": "pi4", "name": "a/b"}], "devices[0]", "must not contain"),
         ([{"preset": "pi4"}, {"preset": "pi4"}], "", "'pi4' is used twice"),
         ([{"preset": "pi4", "count": 2}, {"preset": "pi5", "name": "pi4-1"}], "", "'pi4-1' is used twice"),
         ([{"preset": "pi4", "name": "coordinator"}], "devices[0]", "'coordinator' is"),
     ],
 )
-def test_a_device_that_makes_no_sense_is_refused(groups: list[dict[str, Any]], path: str, says: str) -> None:
+def test_an_invalid_device_is_refused(groups: list[dict[str, Any]], path: str, says: str) -> None:
     with pytest.raises(SettingError, match=says) as caught:
         _fleet(*groups)
     assert caught.value.path.startswith(path), "the table, or the key in it"
 
 
-def test_a_fault_must_name_a_device_that_is_there() -> None:
+def test_a_fault_must_name_a_device_of_the_fleet() -> None:
     with pytest.raises(SettingError, match="no device is called 'pi9'") as caught:
         _fleet({"preset": "pi4"}, faults=[{"kind": "crash", "at": 1}, {"kind": "crash", "device": "pi9", "at": 1}])
     assert caught.value.path == "faults[1].device"

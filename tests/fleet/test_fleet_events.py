@@ -28,7 +28,7 @@ def _fleet(*groups: dict[str, Any], faults: list[dict[str, Any]] | None = None) 
 
 
 def _until(fleet: Fleet, end: float, seed: int = 0) -> tuple[list[FleetChange], set[str]]:
-    """What happens before then, and who is absent at first; changes of nothing are left out."""
+    """The changes before then, without empty ones, and the devices that are absent at the start."""
     changes, absent = fleet_changes(fleet, _rng(seed))
     return [change for change in itertools.takewhile(lambda change: change.at < end, changes) if change.what], absent
 
@@ -41,11 +41,11 @@ def _levels(*pairs: tuple[float, float], **more: Any) -> dict[str, Any]:
     return {"kind": "piecewise", "at": [at for at, _ in pairs], "levels": [level for _, level in pairs], **more}
 
 
-def test_a_fleet_in_which_nothing_happens_has_an_empty_script() -> None:
+def test_a_fleet_without_faults_has_an_empty_script() -> None:
     assert _until(_fleet({"count": 3}), math.inf) == ([], set())
 
 
-def test_a_device_leaves_and_comes_back_as_its_availability_says() -> None:
+def test_a_device_leaves_and_returns_with_its_availability() -> None:
     fleet = _fleet({"available": _levels((0, 1), (10, 0.4), (15, 0.3), (20, 0.5), (30, 0.9), (40, 0))})
     changes, absent = _until(fleet, math.inf)
     assert [(change.at, change.what) for change in changes] == [(10.0, "leave"), (20.0, "start"), (40.0, "leave")]
@@ -78,13 +78,13 @@ def test_a_walking_availability_alternates(seed: int) -> None:
         pytest.param(_levels((0, 1), (10, 0.8), repeat=20), id="repeated"),
     ],
 )
-def test_an_availability_that_never_crosses_one_half_does_not_hold_up_the_run(trace: dict[str, Any]) -> None:
+def test_an_availability_that_never_crosses_one_half_does_not_block_the_stream(trace: dict[str, Any]) -> None:
     with within(0.5):
         changes, _ = fleet_changes(_fleet({"available": trace}), _rng())
         assert {change.what for change in itertools.islice(changes, 100)} == {""}
 
 
-def test_faults_and_traces_come_as_one_stream_in_order() -> None:
+def test_faults_and_traces_form_one_ordered_stream() -> None:
     fleet = _fleet(
         {"name": "a", "available": _levels((0, 1), (10, 0), (20, 1))},
         {"name": "b", "link": {"quality": _levels((0, 1), (15, 0.5))}},
@@ -102,7 +102,7 @@ def test_faults_and_traces_come_as_one_stream_in_order() -> None:
     ]
 
 
-def test_bandwidth_never_falls_to_nothing() -> None:
+def test_bandwidth_never_falls_to_zero() -> None:
     fleet = _fleet({"link": {"quality": _levels((0, 1), (10, 0), (20, 1))}})
     changes, _ = _until(fleet, math.inf)
     assert [change.what for change in changes] == ["bandwidth"] * 3
@@ -111,7 +111,7 @@ def test_bandwidth_never_falls_to_nothing() -> None:
 
 @settings(deadline=None)
 @given(seed=st.integers(0, 20))
-def test_same_seed_same_script_whoever_else_is_in_the_fleet(seed: int) -> None:
+def test_a_device_s_script_does_not_depend_on_the_rest_of_the_fleet(seed: int) -> None:
     walking = {"name": "a", "available": {"kind": "random-walk", "low": 0, "step": 0.5}}
     faults = [{"kind": "crash", "device": "a*", "every": "20 s", "restart": "1 s"}]
     alone, _ = _until(_fleet(walking, faults=faults), 200.0, seed)
@@ -125,7 +125,7 @@ def test_a_change_of_speed_is_not_in_the_script() -> None:
     assert _until(fleet, math.inf) == ([], set())
 
 
-def test_a_speed_is_its_trace_times_its_slow_downs() -> None:
+def test_a_speed_is_its_trace_times_its_slowdowns() -> None:
     plain = _fleet({"speed": {"kind": "constant", "level": 0.5}})
     assert _speed(plain) == [(math.inf, 0.5)]
     slow = _fleet(
@@ -145,7 +145,7 @@ def test_a_speed_is_its_trace_times_its_slow_downs() -> None:
     ]
 
 
-def test_a_slow_down_from_the_start_and_one_for_ever() -> None:
+def test_a_slowdown_from_the_start_and_one_for_ever() -> None:
     fleet = _fleet({}, faults=[{"kind": "slow", "at": 0, "lasting": 10, "factor": 0.5}])
     assert _speed(fleet) == [(10.0, 0.5), (math.inf, 1.0)]
     fleet = _fleet({}, faults=[{"kind": "slow", "at": 2, "lasting": "unlimited", "factor": 0.5}])
@@ -154,7 +154,7 @@ def test_a_slow_down_from_the_start_and_one_for_ever() -> None:
 
 @settings(deadline=None)
 @given(seed=st.integers(0, 20))
-def test_the_pieces_of_a_speed_rise(seed: int) -> None:
+def test_the_intervals_of_a_speed_are_ordered(seed: int) -> None:
     fleet = _fleet({"speed": {"kind": "random-walk"}}, faults=[{"kind": "slow", "every": "7 s", "lasting": "5 s"}])
     ends = [until for until, _ in _speed(fleet, seed=seed)]
     assert all(a < b for a, b in itertools.pairwise(ends))

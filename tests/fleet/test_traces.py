@@ -40,7 +40,7 @@ TRACES = st.one_of(st.builds(ConstantTrace, level=st.floats(0, 4)), piecewise(),
 
 
 @given(trace=TRACES, seed=st.integers(0, 9))
-def test_pieces_follow_each_other_and_repeat_with_the_generator(trace: Trace, seed: int) -> None:
+def test_intervals_are_contiguous_and_reproducible(trace: Trace, seed: int) -> None:
     pieces = _pieces(trace, seed=seed)
     ends = [until for until, _ in pieces]
     assert ends[0] > 0
@@ -51,7 +51,7 @@ def test_pieces_follow_each_other_and_repeat_with_the_generator(trace: Trace, se
 
 
 @given(walk=walks(), seed=st.integers(0, 9))
-def test_a_walk_stays_between_its_walls_and_moves_by_one_step_at_most(walk: RandomWalkTrace, seed: int) -> None:
+def test_a_walk_stays_within_its_bounds_and_moves_by_one_step_at_most(walk: RandomWalkTrace, seed: int) -> None:
     levels = [level for _, level in _pieces(walk, seed=seed)]
     assert all(walk.low <= level <= walk.high for level in levels)
     assert all(abs(b - a) <= walk.step + 1e-12 for a, b in itertools.pairwise(levels))
@@ -63,21 +63,21 @@ def test_a_walk_visits_all_of_its_range() -> None:
     assert seen.min() > 300
 
 
-def test_a_constant_says_that_it_never_changes() -> None:
+def test_a_constant_trace_has_a_constant_level() -> None:
     assert ConstantTrace(level=0.25).constant_level == 0.25
     assert RandomWalkTrace().constant_level is None
     assert PiecewiseTrace(at=(Seconds(0),), levels=(1.0,)).constant_level is None
     assert _pieces(ConstantTrace(level=0.25)) == [(math.inf, 0.25)]
 
 
-def test_levels_change_at_the_times_given_and_start_over() -> None:
+def test_levels_change_at_the_given_times_and_repeat() -> None:
     once = PiecewiseTrace(at=(Seconds(0), Seconds(30)), levels=(1.0, 0.4))
     assert _pieces(once) == [(30.0, 1.0), (math.inf, 0.4)]
     again = PiecewiseTrace(at=(Seconds(0), Seconds(30)), levels=(1.0, 0.4), repeat=Seconds(40))
     assert _pieces(again, 4) == [(30.0, 1.0), (40.0, 0.4), (70.0, 1.0), (80.0, 0.4)]
 
 
-def test_a_csv_file_has_two_columns_and_maybe_a_header(tmp_path: Path) -> None:
+def test_a_csv_file_has_two_columns_and_an_optional_header(tmp_path: Path) -> None:
     path = tmp_path / "levels.csv"
     for header in ("", "seconds,level\n"):
         path.write_text(f"{header}0,1\n10,0.5\n\n25.5,0\n")
@@ -99,7 +99,7 @@ def test_a_csv_file_has_two_columns_and_maybe_a_header(tmp_path: Path) -> None:
         ("-5,1\n-3,2\n0,1\n", "must rise from 0 or later"),
     ],
 )
-def test_a_csv_file_that_is_no_trace_is_refused(content: str, says: str, tmp_path: Path) -> None:
+def test_an_invalid_csv_trace_is_refused(content: str, says: str, tmp_path: Path) -> None:
     path = tmp_path / "levels.csv"
     path.write_text(content)
     with pytest.raises(SettingError, match=says) as caught:
@@ -108,7 +108,7 @@ def test_a_csv_file_that_is_no_trace_is_refused(content: str, says: str, tmp_pat
     assert "levels.csv" in str(caught.value)
 
 
-def test_a_csv_file_that_is_not_there_or_no_text_is_refused(tmp_path: Path) -> None:
+def test_a_missing_or_binary_csv_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "picture.csv").write_bytes(b"\xff\xd8\xff\x00")
     for name in ("none.csv", "picture.csv", "."):
         with pytest.raises(SettingError):
@@ -124,13 +124,13 @@ def test_a_csv_file_that_is_not_there_or_no_text_is_refused(tmp_path: Path) -> N
         ({"kind": "piecewise", "at": [0, 5, 5], "levels": [1, 1, 1]}, "rise"),
         ({"kind": "piecewise", "at": [0, 5], "levels": [1, -1]}, ">= 0"),
         ({"kind": "piecewise", "at": [0, 5], "levels": [1, 1], "repeat": 5}, "later than the last"),
-        ({"kind": "piecewise", "at": [0], "levels": [0], "repeat": 10}, "never gets anything done"),
-        ({"kind": "piecewise", "at": [0, 5], "levels": [0, 0], "repeat": 10}, "never gets anything done"),
+        ({"kind": "piecewise", "at": [0], "levels": [0], "repeat": 10}, "needs a level above 0"),
+        ({"kind": "piecewise", "at": [0, 5], "levels": [0, 0], "repeat": 10}, "needs a level above 0"),
         ({"kind": "random-walk", "low": 1, "high": 1}, "must be below"),
         ({"kind": "random-walk", "every": 0}, "above 0"),
         ({"kind": "constant", "level": -0.1}, ">= 0"),
     ],
 )
-def test_a_trace_that_makes_no_sense_is_refused(raw: dict[str, object], says: str) -> None:
+def test_an_invalid_trace_is_refused(raw: dict[str, object], says: str) -> None:
     with pytest.raises(SettingError, match=says):
         decode_settings(raw, Trace)

@@ -87,7 +87,7 @@ def test_who_is_turned_away_is_named_on_stderr(shells: Shells, certs: Path) -> N
     when, where = r"\d\d:\d\d:\d\d", r"127\.0\.0\.1:\d+"
     why = "the token is for pi-1 and not for pi-2"
     until("the log", lambda: re.search(f"{when} refused pi-2 at {where}: {why}", serving.err))
-    why = r"its certificate \(pi-9\) is of no device of this run's fleet"
+    why = r"its certificate \(pi-9\) names no device of this run's fleet"
     until("the log", lambda: re.search(f"{when} refused pi-9 at {where}: {why}", serving.err))
 
 

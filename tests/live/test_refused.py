@@ -23,7 +23,7 @@ from potluck.run.device_state import DeviceStates, SavedDeviceStates
 from potluck.run.rounds_setup import RoundsSetup
 from potluck.task import Task
 from potluck.worlds.live import key_expressions, wire_format
-from potluck.worlds.live.device_runtime import JoinRefusedError, run_device
+from potluck.worlds.live.device_runtime import DeviceOptions, JoinRefusedError, run_device
 from potluck.worlds.live.handshake_messages import PROTOCOL, JoinAccepted, JoinRefused, JoinRequest, decode_join_answer
 from potluck.worlds.live.zenoh_session import open_session
 from tests.live.running import LEASE, Scene, Story, check_books, run_live
@@ -35,7 +35,7 @@ STEADY: dict[str, Any] = {
     "rounds": {"least": 3, "patience": "90 s"},
 }
 HONEST = {"d-0", "d-1"}
-TakePart = Callable[[Node, JoinAccepted], Coroutine[Any, Any, None]]
+DeviceMain = Callable[[Node, JoinAccepted], Coroutine[Any, Any, None]]
 
 
 def _undisturbed(folder: Path, story: Story, rounds: int = ROUNDS) -> dict[str, Any]:
@@ -58,11 +58,11 @@ def test_who_may_not_come_in_is_told_why(tmp_path: Path) -> None:
     async def story(scene: Scene) -> None:
         for hello, reason in _unwelcome(scene):
             with pytest.raises(JoinRefusedError, match=f"{hello.name} was refused: .*{re.escape(reason)}"):
-                await run_device(scene.place, hello=hello, take_part=_never, once=True)
+                await run_device(scene.place, hello, _never, DeviceOptions(once=True))
         for length in (0, 7, 1000, 100_000):
             answer = decode_join_answer(await asyncio.to_thread(_knock, scene, rng.bytes(length)))
             assert isinstance(answer, JoinRefused)
-            assert "greeting" in answer.reason
+            assert "handshake message" in answer.reason
 
     _undisturbed(tmp_path / "run", story, rounds=60)
     assert not instants(tmp_path / "run", "joined")
@@ -101,10 +101,8 @@ async def _join(scene: Scene, digest: str = "") -> None:
     device = joined_device.JoinedDevice()
     device.digest = digest
     request = JoinRequest(name="d-2", token=scene.token())
-    await run_device(
-        scene.place, hello=request, take_part=device.train, once=True, fleet_of=device.fleet_of,
-        knows=lambda: device.digest,
-    )  # fmt: skip
+    options = DeviceOptions(once=True, load_fleet=device.load_fleet, known_digest=lambda: device.digest)
+    await run_device(scene.place, request, device.train, options)
 
 
 def _other_code(job: Job, task: Task | None, data: Path | None, *, load_weights: bool) -> RoundsSetup:
@@ -128,11 +126,11 @@ def _knock(scene: Scene, noise: bytes) -> bytes:
 # --- inside ---------------------------------------------------------------------------------------------------------
 
 
-async def _replace(scene: Scene, take_part: TakePart, done: Callable[[], bool]) -> None:
+async def _replace(scene: Scene, take_part: DeviceMain, done: Callable[[], bool]) -> None:
     """Take the place of d-2 with a device of our own, until it has done its mischief; then let d-2 come again."""
     scene.kill("d-2")
     visiting = asyncio.ensure_future(
-        run_device(scene.place, hello=JoinRequest(name="d-2", token=scene.token()), take_part=take_part, once=True)
+        run_device(scene.place, JoinRequest(name="d-2", token=scene.token()), take_part, DeviceOptions(once=True))
     )
     while not done():
         assert not visiting.done(), visiting.result()
@@ -191,7 +189,7 @@ def test_ten_gigabytes_that_are_only_claimed_and_noise_send_a_device_away(tmp_pa
                 await node.sleep(60)
 
         def sent_away() -> bool:
-            lost[:] = [note for note in instants(scene.folder, "lost") if "messages that are none" in str(note.fields)]
+            lost[:] = [note for note in instants(scene.folder, "lost") if "invalid messages" in str(note.fields)]
             return bool(lost)
 
         await _replace(scene, take_part, sent_away)

@@ -16,7 +16,7 @@ from potluck.journal import Instant, Span, read_journal
 from tests.data.streams.brokers import MOSQUITTO, Mosquitto
 from tests.live.running import Scene, run_live
 from tests.live_streams.sensors import SHAPE, Publishing, over
-from tests.worlds.live.town import free_address
+from tests.worlds.live.live_fleet import free_address
 
 
 def _job(source: dict[str, Any], **settings: Any) -> dict[str, Any]:

@@ -1,9 +1,8 @@
-"""What every world must keep to, whoever moves time and bytes: the seam of `potluck.loops.node` as tests.
+"""What every world must guarantee: the contract of `potluck.loops.node` as tests.
 
-A world's own tests subclass `NodeConformance` and give it a `make_world`. Since a world may put each node into a
-process of its own, the devices' mains are plain functions of this module that share nothing but messages with the
-coordinator's, and a device speaks only after it was spoken to. Times are counted in ticks, and nothing is asked to be
-faster than `slack`.
+The tests of a world subclass `NodeConformance` and provide `make_world`. Since a world may run each node in its own
+process, the devices' mains are plain functions of this module that share nothing but messages with the coordinator's,
+and a device sends only after it received a message. Times are counted in ticks, with a tolerance of `slack`.
 """
 
 from __future__ import annotations
@@ -31,20 +30,20 @@ Main = Callable[[Node], Coroutine[Any, Any, Any]]
 
 @dataclass(frozen=True)
 class Ended:
-    """What came of a run: what the coordinator's main returned, and the journal."""
+    """The outcome of a run: the result of the coordinator's main, and the journal."""
 
     result: Any
     records: list[JournalRecord] = field(default_factory=list)
 
 
 class MakeWorld(Protocol):
-    """Lets a coordinator and the devices of a fleet live until the coordinator's main returns."""
+    """Runs a coordinator and the devices of a fleet until the coordinator's main returns."""
 
     def __call__(self, fleet: Fleet, coordinator: Main, device: Main, *, seed: int = 0) -> Ended: ...
 
 
 def fleet_of(*names: str, link: dict[str, Any] | None = None, **more: Any) -> Fleet:
-    """Devices alike with these names."""
+    """A fleet of identical devices with these names."""
     groups = [{"preset": "pi4", "name": name, "link": link or "lan"} for name in names]
     return decode_settings({"devices": groups, **more}, Fleet)
 
@@ -53,7 +52,7 @@ def fleet_of(*names: str, link: dict[str, Any] | None = None, **more: Any) -> Fl
 
 
 async def _next(node: Node, *kinds: type[Message], until: float = math.inf) -> Envelope | None:
-    """The next message of one of these kinds; the others are passed over."""
+    """The next message of one of these kinds; others are skipped."""
     while (envelope := await node.receive(None if math.isinf(until) else until)) is not None:
         if isinstance(envelope.message, kinds):
             return envelope
@@ -61,7 +60,7 @@ async def _next(node: Node, *kinds: type[Message], until: float = math.inf) -> E
 
 
 async def _all(node: Node, until: float, *kinds: type[Message]) -> list[Envelope]:
-    """Every message of these kinds that comes in up to then."""
+    """Every message of these kinds that arrives until then."""
     found = []
     while (envelope := await _next(node, *kinds, until=until)) is not None:
         found.append(envelope)
@@ -74,15 +73,15 @@ def _numbers(*numbers: float) -> Push:
 
 
 async def _told(node: Node, until: float = math.inf) -> list[float]:
-    """The next numbers that a device sends."""
+    """The next array that a device sends."""
     envelope = await _next(node, Push, until=until)
-    assert envelope is not None, "nothing came"
+    assert envelope is not None, "nothing arrived"
     assert isinstance(envelope.message, Push)
     return [float(number) for number in envelope.message.payload.arrays[0]]
 
 
 async def _joined(node: Node, count: int) -> list[str]:
-    """Wait until so many devices are here."""
+    """Wait until this many devices have joined."""
     found: list[str] = []
     while len(found) < count:
         envelope = await _next(node, Joined)
@@ -93,7 +92,7 @@ async def _joined(node: Node, count: int) -> list[str]:
 
 
 async def _idle(node: Node) -> None:
-    """A device that listens and says nothing."""
+    """A device that receives and never sends."""
     while True:
         await node.receive()
 
@@ -111,7 +110,7 @@ async def _echo(node: Node) -> None:
 
 
 async def _burst(node: Node) -> None:
-    """Asked with a number, sends as many small messages, then as many bulky ones."""
+    """Asked with a number, sends that many small messages, then that many bulky ones."""
     envelope = await _next(node, Invite)
     assert envelope is not None
     assert isinstance(envelope.message, Invite)
@@ -123,7 +122,7 @@ async def _burst(node: Node) -> None:
 
 
 async def _beat(node: Node) -> None:
-    """Once asked, sends the time and a beat about every so many milliseconds."""
+    """Once asked, sends the time and a counter every so many milliseconds."""
     envelope = await _next(node, Invite)
     assert envelope is not None
     assert isinstance(envelope.message, Invite)
@@ -133,7 +132,7 @@ async def _beat(node: Node) -> None:
 
 
 async def _draw(node: Node) -> None:
-    """Sends numbers that depend on the seed, its name and the branch alone."""
+    """Sends random numbers that depend only on the seed, its name and the branch."""
     envelope = await _next(node, Invite)
     assert envelope is not None
     node.rng("other").random(100)
@@ -143,7 +142,7 @@ async def _draw(node: Node) -> None:
 
 
 async def _keep(node: Node) -> None:
-    """Tells how many messages were waiting for it, not counting the first, when it looks after so many milliseconds."""
+    """Reports how many messages, not counting the first, were waiting after so many milliseconds."""
     envelope = await _next(node, Invite)
     assert envelope is not None
     assert isinstance(envelope.message, Invite)
@@ -154,7 +153,7 @@ async def _keep(node: Node) -> None:
 
 
 async def _reflect(node: Node) -> None:
-    """Sends the numbers back that it gets."""
+    """Sends back the arrays that it gets."""
     envelope = await _next(node, Segment)
     assert envelope is not None
     assert isinstance(envelope.message, Segment)
@@ -164,7 +163,7 @@ async def _reflect(node: Node) -> None:
 
 
 async def _confirm(node: Node) -> None:
-    """Says of every segment that it came."""
+    """Acknowledges every segment."""
     while True:
         envelope = await _next(node, Segment)
         assert envelope is not None
@@ -190,7 +189,7 @@ class _Diary:
 
 
 def _steps_done(steps: int) -> Callable[[Pace], str]:
-    """A function that goes through its steps as it is told to."""
+    """A function that enters and leaves its steps in the given order."""
 
     def run(pace: Pace) -> str:
         for step in range(steps):
@@ -215,7 +214,7 @@ class NodeConformance:
         raise NotImplementedError
 
     def _membership(self, make_world: MakeWorld, faults: list[dict[str, Any]], ticks: float) -> list[tuple[str, int]]:
-        """Who came and went, as the coordinator is told within so many ticks, the first coming left out."""
+        """The membership events that the coordinator gets within so many ticks, without the first Joined."""
         tick = self.tick
 
         async def coordinate(node: Node) -> list[tuple[str, int]]:
@@ -228,13 +227,13 @@ class NodeConformance:
         return found
 
     def _at(self, kind: str, ticks: float, **more: Any) -> dict[str, Any]:
-        """A fault at so many ticks; what it says of seconds is in ticks too."""
+        """A fault at so many ticks; its durations are in ticks too."""
         times = {key: value * self.tick for key, value in more.items() if key in ("restart", "back", "lasting")}
         return {"kind": kind, "at": ticks * self.tick, **more, **times}
 
     # time
 
-    def test_time_passes_while_one_sleeps(self, make_world: MakeWorld) -> None:
+    def test_time_passes_during_sleep(self, make_world: MakeWorld) -> None:
         tick = self.tick
 
         async def coordinate(node: Node) -> list[float]:
@@ -252,7 +251,7 @@ class NodeConformance:
 
     # messages
 
-    def test_a_message_arrives_whole_with_its_sender(self, make_world: MakeWorld) -> None:
+    def test_a_message_arrives_complete_with_its_sender(self, make_world: MakeWorld) -> None:
         async def coordinate(node: Node) -> list[Envelope]:
             await _joined(node, 2)
             answers = []
@@ -266,7 +265,7 @@ class NodeConformance:
         answers = make_world(fleet_of("a", "b"), coordinate, _echo).result
         assert answers == [Envelope("b", 1, Pull(7, 2, 2**40)), Envelope("a", 1, Pull(8, 2, 2**40))]
 
-    def test_messages_of_a_kind_arrive_in_the_order_in_which_they_were_sent(self, make_world: MakeWorld) -> None:
+    def test_messages_of_a_kind_arrive_in_order(self, make_world: MakeWorld) -> None:
         async def coordinate(node: Node) -> tuple[list[int], list[list[float]]]:
             await _joined(node, 1)
             await node.send("a", Invite(0, 0, 20))
@@ -286,7 +285,7 @@ class NodeConformance:
         assert small == list(range(20))
         assert bulky == [[number, *range(number)] for number in range(20)]
 
-    def test_numbers_arrive_bit_for_bit(self, make_world: MakeWorld) -> None:
+    def test_arrays_arrive_bit_for_bit(self, make_world: MakeWorld) -> None:
         arrays: tuple[Any, ...] = (
             np.array([0.1, -0.0, 1e-45, 3e38], dtype=np.float32),
             np.arange(5000, dtype=np.float64) / 7,
@@ -308,7 +307,7 @@ class NodeConformance:
             assert came.dtype == sent.dtype
             assert came.tobytes() == sent.tobytes()
 
-    def test_waiting_for_a_message_ends_when_it_is_told_to(self, make_world: MakeWorld) -> None:
+    def test_receive_returns_at_its_deadline(self, make_world: MakeWorld) -> None:
         tick = self.tick
 
         async def coordinate(node: Node) -> list[float]:
@@ -323,7 +322,7 @@ class NodeConformance:
         assert tick - 1e-9 <= waited <= tick + self.slack
         assert again <= self.slack
 
-    def test_messages_wait_for_whoever_is_busy(self, make_world: MakeWorld) -> None:
+    def test_messages_wait_while_a_device_is_busy(self, make_world: MakeWorld) -> None:
         tick = self.tick
 
         async def coordinate(node: Node) -> list[float]:
@@ -335,7 +334,7 @@ class NodeConformance:
 
         assert make_world(fleet_of("a"), coordinate, _keep).result == [5.0, 6.0, 7.0]
 
-    def test_a_message_that_is_here_is_given_even_if_the_time_is_over(self, make_world: MakeWorld) -> None:
+    def test_a_waiting_message_is_returned_even_after_the_deadline(self, make_world: MakeWorld) -> None:
         tick = self.tick
 
         async def coordinate(node: Node) -> Envelope | None:
@@ -346,7 +345,7 @@ class NodeConformance:
 
         assert make_world(fleet_of("a"), coordinate, _echo).result == Envelope("a", 1, Pull(1, 2, 3))
 
-    def test_a_send_that_is_cancelled_does_not_arrive_and_makes_room(self, make_world: MakeWorld) -> None:
+    def test_a_cancelled_send_does_not_arrive_and_frees_the_link(self, make_world: MakeWorld) -> None:
         tick = self.tick
         slow = {"up": 1000 / tick, "down": 1000 / tick, "latency": 0, "overhead": 0}
 
@@ -367,14 +366,14 @@ class NodeConformance:
 
     # work
 
-    def test_work_gives_back_what_its_function_returns(self, make_world: MakeWorld) -> None:
+    def test_work_returns_the_result_of_its_function(self, make_world: MakeWorld) -> None:
         async def coordinate(node: Node) -> tuple[Any, Any]:
             found = await node.compute(Work([Step(0.0), Step(0.0)], _steps_done(2)))
             return found, await node.compute(Work([Step(0.0)]))
 
         assert make_world(fleet_of("a"), coordinate, _idle).result == ("done", None)
 
-    def test_what_a_function_raises_is_raised_here(self, make_world: MakeWorld) -> None:
+    def test_an_exception_of_the_function_is_raised(self, make_world: MakeWorld) -> None:
         def burn(pace: Pace) -> None:
             raise ZeroDivisionError("burnt")
 
@@ -388,7 +387,7 @@ class NodeConformance:
 
         assert make_world(fleet_of("a"), coordinate, _idle).result == "burnt"
 
-    def test_pieces_of_work_are_done_one_at_a_time_in_order(self, make_world: MakeWorld) -> None:
+    def test_works_run_one_at_a_time_in_order(self, make_world: MakeWorld) -> None:
         async def coordinate(node: Node) -> list[str]:
             diary, gate = _Diary(node), Latch()
 
@@ -435,7 +434,7 @@ class NodeConformance:
         assert names.index("gate 1") < names.index("signal 2") < names.index("done")
         assert diary.time("done") <= diary.time("gate 1") + tick / 2 + self.slack
 
-    def test_a_step_says_when_it_ended_where_it_is_asked(self, make_world: MakeWorld) -> None:
+    def test_a_timed_step_knows_when_it_ended(self, make_world: MakeWorld) -> None:
         """Whether or not anything waits for it: between two gates, and after the last."""
         tick = self.tick
 
@@ -454,7 +453,7 @@ class NodeConformance:
         assert opened[0] <= first <= opened[0] + tick / 2 + self.slack
         assert opened[1] <= second <= done
 
-    def test_work_that_is_given_up_makes_room_for_the_next(self, make_world: MakeWorld) -> None:
+    def test_cancelled_work_lets_the_next_one_run(self, make_world: MakeWorld) -> None:
         tick = self.tick
 
         async def coordinate(node: Node) -> list[Any]:
@@ -468,7 +467,7 @@ class NodeConformance:
         assert found == "next"
         assert seconds <= tick / 2 + self.slack
 
-    # chance and records
+    # random numbers and records
 
     def _draws(self, make_world: MakeWorld, seed: int, *names: str) -> dict[str, list[float]]:
         async def coordinate(node: Node) -> dict[str, list[float]]:
@@ -482,7 +481,7 @@ class NodeConformance:
         found: dict[str, list[float]] = make_world(fleet_of(*names), coordinate, _draw, seed=seed).result
         return found
 
-    def test_chance_depends_on_seed_name_and_branch_alone(self, make_world: MakeWorld) -> None:
+    def test_random_numbers_depend_only_on_seed_name_and_branch(self, make_world: MakeWorld) -> None:
         both, alone = self._draws(make_world, 1, "a", "b"), self._draws(make_world, 1, "b")
         assert both["b"] == alone["b"]
         assert both["a"] != both["b"]
@@ -491,7 +490,7 @@ class NodeConformance:
         assert once == again
         assert len({*once, *deeper, *other}) == 9
 
-    def test_what_is_recorded_is_in_the_journal(self, make_world: MakeWorld) -> None:
+    def test_records_are_in_the_journal(self, make_world: MakeWorld) -> None:
         async def coordinate(node: Node) -> None:
             node.record(Instant(node.name, "toast", 0.5, {"glasses": 3}))
 
@@ -499,15 +498,15 @@ class NodeConformance:
             Instant("coordinator", "toast", 0.5, {"glasses": 3}) in make_world(fleet_of("a"), coordinate, _idle).records
         )
 
-    # who is here
+    # membership
 
-    def test_everyone_who_is_here_is_announced(self, make_world: MakeWorld) -> None:
+    def test_every_connected_device_is_announced(self, make_world: MakeWorld) -> None:
         async def coordinate(node: Node) -> list[str]:
             return sorted(await _joined(node, 3))
 
         assert make_world(fleet_of("a", "b", "c"), coordinate, _idle).result == ["a", "b", "c"]
 
-    def test_who_comes_later_is_announced_then(self, make_world: MakeWorld) -> None:
+    def test_a_device_that_joins_later_is_announced_then(self, make_world: MakeWorld) -> None:
         tick = self.tick
 
         async def coordinate(node: Node) -> list[Any]:
@@ -523,44 +522,44 @@ class NodeConformance:
     def test_a_crash_is_noticed(self, make_world: MakeWorld) -> None:
         assert self._membership(make_world, [self._at("crash", 2)], 5) == [("Lost", 1)]
 
-    def test_who_leaves_is_gone(self, make_world: MakeWorld) -> None:
+    def test_a_device_that_leaves_is_lost(self, make_world: MakeWorld) -> None:
         assert self._membership(make_world, [self._at("leave", 2)], 5) == [("Lost", 1)]
 
-    def test_who_comes_back_is_a_new_one(self, make_world: MakeWorld) -> None:
+    def test_a_returning_device_has_a_new_incarnation(self, make_world: MakeWorld) -> None:
         for fault in (self._at("crash", 2, restart=2), self._at("leave", 2, back=2)):
             assert self._membership(make_world, [fault], 7) == [("Lost", 1), ("Joined", 2)]
 
-    def test_who_restarts_at_once_is_lost_first_and_then_a_new_one(self, make_world: MakeWorld) -> None:
+    def test_a_device_that_restarts_immediately_is_lost_first_and_then_joins(self, make_world: MakeWorld) -> None:
         assert self._membership(make_world, [self._at("restart", 2)], 5) == [("Lost", 1), ("Joined", 2)]
         twice = [self._at("restart", 2), self._at("restart", 4)]
         lives = [("Lost", 1), ("Joined", 2), ("Lost", 2), ("Joined", 3)]
         assert self._membership(make_world, twice, 7) == lives
 
-    def test_a_short_cut_is_not_noticed_and_a_long_one_is(self, make_world: MakeWorld) -> None:
+    def test_a_short_partition_is_not_noticed_and_a_long_one_is(self, make_world: MakeWorld) -> None:
         """The lease is two ticks."""
         assert self._membership(make_world, [self._at("partition", 2, lasting=1)], 7) == []
         events = self._membership(make_world, [self._at("partition", 2, lasting=4)], 9)
         assert [what for what, _ in events] == ["Lost", "Joined"]
 
-    def test_two_short_cuts_are_not_a_long_one(self, make_world: MakeWorld) -> None:
+    def test_two_short_partitions_are_not_a_long_one(self, make_world: MakeWorld) -> None:
         """Silent for a tick, back for half a tick, silent for a tick again: never as long as the lease."""
         faults = [self._at("partition", 2, lasting=1), self._at("partition", 3.5, lasting=1)]
         assert self._membership(make_world, faults, 9) == []
 
-    def test_who_restarts_behind_a_cut_is_a_new_one_once_it_is_back(self, make_world: MakeWorld) -> None:
+    def test_a_device_that_restarts_during_a_partition_joins_when_it_ends(self, make_world: MakeWorld) -> None:
         faults = [self._at("partition", 2, lasting=5), self._at("restart", 3)]
         assert self._membership(make_world, faults, 12) == [("Lost", 1), ("Joined", 2)]
 
-    def test_a_cut_that_begins_within_another_does_not_end_it(self, make_world: MakeWorld) -> None:
+    def test_a_partition_within_another_does_not_end_it(self, make_world: MakeWorld) -> None:
         """From 2 to 8, and from 3 to 4: lost at 4, back at 8."""
         faults = [self._at("partition", 2, lasting=6), self._at("partition", 3, lasting=1)]
         assert [what for what, _ in self._membership(make_world, faults, 7)] == ["Lost"]
         assert [what for what, _ in self._membership(make_world, faults, 11)] == ["Lost", "Joined"]
 
-    # what gets lost
+    # message loss
 
     def _beats(self, make_world: MakeWorld, faults: list[dict[str, Any]], ticks: float) -> list[tuple[float, int]]:
-        """When the beats of a device came in, in ticks, and from which of its lives."""
+        """When the counters of a device arrived, in ticks, and from which incarnation."""
         tick = self.tick
 
         async def coordinate(node: Node) -> list[tuple[float, int]]:
@@ -577,26 +576,26 @@ class NodeConformance:
         found: list[tuple[float, int]] = make_world(fleet, coordinate, _beat).result
         return found
 
-    def test_after_a_crash_nothing_comes_until_the_next_life(self, make_world: MakeWorld) -> None:
+    def test_after_a_crash_nothing_arrives_until_the_next_incarnation(self, make_world: MakeWorld) -> None:
         beats = self._beats(make_world, [self._at("crash", 3, restart=2)], 8)
         assert {life for time, life in beats if time < 3} == {1}
         assert not [time for time, _ in beats if 3.1 + self.slack < time < 5]
         assert {life for time, life in beats if time > 5} == {2}
         assert len(beats) > 20
 
-    def test_a_cut_link_carries_nothing_and_the_device_lives_on(self, make_world: MakeWorld) -> None:
+    def test_a_cut_link_carries_nothing_and_the_device_keeps_running(self, make_world: MakeWorld) -> None:
         beats = self._beats(make_world, [self._at("partition", 3, lasting=1.5)], 8)
         assert not [time for time, _ in beats if 3.1 + self.slack < time < 4.5]
         assert {life for _, life in beats} == {1}
         assert len([time for time, _ in beats if time > 4.5]) > 5
 
-    def test_messages_get_lost_while_the_script_says_so(self, make_world: MakeWorld) -> None:
+    def test_messages_are_lost_while_the_script_says_so(self, make_world: MakeWorld) -> None:
         beats = self._beats(make_world, [self._at("lose", 3, lasting=2, share=1.0)], 8)
         assert not [time for time, _ in beats if 3.1 + self.slack < time < 5]
         assert len([time for time, _ in beats if time < 3]) > 5
         assert len([time for time, _ in beats if time > 5]) > 5
 
-    def test_what_is_sent_to_the_dead_is_not_for_the_reborn(self, make_world: MakeWorld) -> None:
+    def test_messages_to_a_dead_incarnation_do_not_reach_the_next(self, make_world: MakeWorld) -> None:
         tick = self.tick
 
         async def coordinate(node: Node) -> list[Envelope]:
@@ -611,12 +610,12 @@ class NodeConformance:
         fleet = fleet_of("a", faults=[self._at("crash", 2, restart=3)], notice=0.1 * tick)
         assert make_world(fleet, coordinate, _echo).result == [Envelope("a", 2, Pull(2, 0, 0))]
 
-    def test_a_reborn_device_has_forgotten_its_mail(self, make_world: MakeWorld) -> None:
+    def test_a_restarted_device_has_an_empty_inbox(self, make_world: MakeWorld) -> None:
         tick = self.tick
 
         async def coordinate(node: Node) -> list[float]:
             await _joined(node, 1)
-            await node.send("a", Invite(0, 0, int(9000 * tick)))  # it looks into its mail in nine ticks
+            await node.send("a", Invite(0, 0, int(9000 * tick)))  # it reads its inbox in nine ticks
             await node.send("a", Pull(1, 0, 0))
             await _joined(node, 1)
             await node.send("a", Invite(0, 0, int(1000 * tick)))

@@ -1,4 +1,7 @@
-"""The fleet: devices, links, traces of speed and availability, fault scripts."""
+"""The fleet file: devices, links, traces of speed and availability, and fault scripts.
+
+Pure arithmetic on seeds and time: a world applies the changes that this package computes.
+"""
 
 from __future__ import annotations
 
@@ -46,23 +49,23 @@ class CoordinatorMachine(Settings, frozen=True, kw_only=True):
 
 
 class Fleet(Settings, frozen=True, kw_only=True, dict=True):
-    """`fleet.toml`: who may take part, how they are connected, and what goes wrong."""
+    """`fleet.toml`: the devices that may take part, how they are connected, and what goes wrong."""
 
     devices: tuple[DeviceGroup, ...]
     coordinator: CoordinatorMachine = CoordinatorMachine()
     faults: tuple[Fault, ...] = ()
     notice: Seconds = Seconds(0.05)  # until a dropped connection is noticed
-    lease: Seconds = Seconds(5)  # until a silent device is taken for lost
+    lease: Seconds = Seconds(5)  # until a silent device is considered lost
 
     def __post_init__(self) -> None:
         if not self.devices:
             raise ValueError("`devices` is empty; a fleet needs at least one device")
-        twice = [name for name, times in Counter(device.name for device in self.members).items() if times > 1]
-        if twice:
-            raise ValueError(f"device name {twice[0]!r} is used twice; give each group its own `name`")
-        for rule, fault in enumerate(self.faults):
+        duplicates = [name for name, count in Counter(device.name for device in self.members).items() if count > 1]
+        if duplicates:
+            raise ValueError(f"device name {duplicates[0]!r} is used twice; give each group its own `name`")
+        for index, fault in enumerate(self.faults):
             if not any(fault.matches_device(device.name) for device in self.members):
-                raise SettingError(f"faults[{rule}].device", f"no device is called {fault.device!r}")
+                raise SettingError(f"faults[{index}].device", f"no device is called {fault.device!r}")
 
     @cached_property
     def members(self) -> tuple[Device, ...]:

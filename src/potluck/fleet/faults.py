@@ -1,9 +1,9 @@
-"""Fault scripts: what goes wrong with which device, at a time or at a rate, all drawn from the run's seed.
+"""Fault scripts: what goes wrong with which device, at a given time or at a mean rate, drawn from the run's seed.
 
     [[faults]]
     kind = "crash"; device = "pi4-*"; every = "20 min"; restart = "30 s"
 
-A script becomes a stream of plain `Change`s in order of time; a world applies them and knows no more.
+A script becomes a stream of `FleetChange`s ordered by time; a world applies them without knowing the faults.
 """
 
 from __future__ import annotations
@@ -39,13 +39,14 @@ class FleetChange(NamedTuple):
 
     at: float
     device: str
-    what: str  # "crash" | "start" | "leave" | "link" (0 cut, 1 end of a cut) | "lose" (a share; its negative ends it)
-    #            | "slow" | "bandwidth" (the new level) | "" (nothing)
+    # "crash" | "start" | "leave" | "link" (0 cuts it, 1 ends one cut) | "lose" (a fraction; its negative ends it)
+    # | "slow" | "bandwidth" (the new level) | "" (nothing)
+    what: str
     value: float = 1.0
 
 
 class Fault(Part, frozen=True, kw_only=True):
-    """One rule: which devices (a name or a pattern such as `pi4-*`), and when."""
+    """One rule: which devices (a name or a pattern such as `pi4-*`) and when."""
 
     device: str = "*"
     at: Seconds | None = None
@@ -53,7 +54,7 @@ class Fault(Part, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if (self.at is None) == (self.every is None):
-            raise ValueError("give either `at` (a time) or `every` (the mean time between two of them)")
+            raise ValueError("give either `at` (a time) or `every` (the mean time between occurrences)")
         if self.every is not None and not self.every > 0:
             raise ValueError("`every` must be above 0")
 
@@ -64,11 +65,11 @@ class Fault(Part, frozen=True, kw_only=True):
         return fnmatch.fnmatchcase(device, self.device)
 
     def starts_absent(self) -> bool:
-        """Whether the device is not there before its first change."""
+        """Whether the device is absent until its first change."""
         return False
 
     def change_stream(self, device: str, rng: np.random.Generator) -> Iterator[FleetChange]:
-        """The changes of one device, endless for a rate."""
+        """The changes of one device; endless with `every`."""
         if self.at is not None:
             yield from self.changes_at(float(self.at), device)
             return
@@ -81,7 +82,7 @@ class Fault(Part, frozen=True, kw_only=True):
 
 
 class CrashFault(Fault, frozen=True, kw_only=True, tag="crash"):
-    """The process dies at once; all it held and all that is on the wire is lost. `restart` brings it back later."""
+    """The process is killed; its state and everything in transit is lost. It starts again after `restart`."""
 
     restart: Seconds | None = None
 
@@ -91,14 +92,14 @@ class CrashFault(Fault, frozen=True, kw_only=True, tag="crash"):
 
 
 class RestartFault(Fault, frozen=True, kw_only=True, tag="restart"):
-    """The process is killed (if it runs) and started anew at once."""
+    """The process is killed (if it is running) and starts again immediately."""
 
     def changes_at(self, at: float, device: str) -> Sequence[FleetChange]:
         return [FleetChange(at, device, "crash"), FleetChange(at, device, "start")]
 
 
 class LeaveFault(Fault, frozen=True, kw_only=True, tag="leave"):
-    """The device says goodbye and goes; `back` brings it back later."""
+    """The device leaves in an orderly way; it returns after `back`."""
 
     back: Seconds | None = None
 
@@ -108,7 +109,7 @@ class LeaveFault(Fault, frozen=True, kw_only=True, tag="leave"):
 
 
 class JoinFault(Fault, frozen=True, kw_only=True, tag="join"):
-    """The device is not there before."""
+    """The device joins at this time and is absent before."""
 
     def changes_at(self, at: float, device: str) -> Sequence[FleetChange]:
         return [FleetChange(at, device, "start")]
@@ -137,7 +138,7 @@ class SlowdownFault(Fault, frozen=True, kw_only=True, tag="slow"):
 
 
 class MessageLossFault(Fault, frozen=True, kw_only=True, tag="lose"):
-    """A `share` of the device's messages is lost for `lasting`."""
+    """The fraction `share` of the device's messages is lost for `lasting`."""
 
     share: Annotated[float, msgspec.Meta(gt=0.0, le=1.0)] = 0.2
     lasting: Seconds = Seconds(60)
@@ -152,23 +153,23 @@ class MessageLossFault(Fault, frozen=True, kw_only=True, tag="lose"):
 def fault_streams(
     faults: Sequence[Fault], devices: Sequence[str], rng: Callable[[str], np.random.Generator]
 ) -> tuple[list[Iterator[FleetChange]], set[str]]:
-    """One stream of changes for each rule and device it names, and who is absent at first."""
-    found: list[Iterator[FleetChange]] = []
+    """One stream of changes for each rule and device that it matches, and the devices that are absent at the start."""
+    streams: list[Iterator[FleetChange]] = []
     absent: set[str] = set()
     for rule, fault in enumerate(faults):
         for device in filter(fault.matches_device, devices):
-            found.append(fault.change_stream(device, rng(f"fault/{rule}/{device}")))
+            streams.append(fault.change_stream(device, rng(f"fault/{rule}/{device}")))
             if fault.starts_absent():
                 absent.add(device)
-    return found, absent
+    return streams, absent
 
 
-def merge_by_time(found: Sequence[Iterator[FleetChange]]) -> Iterator[FleetChange]:
-    """Many streams as one in order of time, ties by the streams' order."""
+def merge_by_time(streams: Sequence[Iterator[FleetChange]]) -> Iterator[FleetChange]:
+    """Merges streams into one ordered by time; ties keep the order of the streams."""
     return (
-        change for *_, change in heapq.merge(*(_with_sort_keys(stream, place) for place, stream in enumerate(found)))
+        change for *_, change in heapq.merge(*(_with_sort_keys(stream, index) for index, stream in enumerate(streams)))
     )
 
 
-def _with_sort_keys(stream: Iterator[FleetChange], place: int) -> Iterator[tuple[float, int, int, FleetChange]]:
-    return ((change.at, place, number, change) for number, change in enumerate(stream))
+def _with_sort_keys(stream: Iterator[FleetChange], index: int) -> Iterator[tuple[float, int, int, FleetChange]]:
+    return ((change.at, index, number, change) for number, change in enumerate(stream))

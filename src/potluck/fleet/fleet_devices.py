@@ -1,4 +1,4 @@
-"""Devices and links as a fleet file declares them, and the presets that stand for common boards."""
+"""Devices and links as a fleet file declares them, and presets for common boards and networks."""
 
 from __future__ import annotations
 
@@ -11,18 +11,20 @@ from potluck.fleet.traces import ConstantTrace, Trace
 from potluck.settings import Settings
 from potluck.units import Bytes, BytesPerSecond, FlopsPerSecond, Seconds
 
-__all__ = ["LINKS", "PRESETS", "Device", "DeviceGroup", "DevicePreset", "Link"]
+__all__ = ["COORDINATOR", "LINKS", "PRESETS", "Device", "DeviceGroup", "DevicePreset", "Link"]
+
+COORDINATOR = "coordinator"  # the node that leads a run; no device may have this name
 
 
 class Link(Settings, frozen=True, kw_only=True):
-    """A device's own access to the network."""
+    """A device's access link to the network."""
 
     up: BytesPerSecond = BytesPerSecond.parse("50 Mbit/s")
     down: BytesPerSecond = BytesPerSecond.parse("50 Mbit/s")
     latency: Seconds = Seconds(0.005)  # one way; does not occupy the link
     overhead: Seconds = Seconds(0.001)  # per bulk transfer; occupies the link
-    loss: Annotated[float, msgspec.Meta(ge=0.0, lt=1.0)] = 0.0  # share of messages lost
-    quality: Trace = ConstantTrace()  # what is left of `up` and `down` over time
+    loss: Annotated[float, msgspec.Meta(ge=0.0, lt=1.0)] = 0.0  # fraction of messages lost
+    quality: Trace = ConstantTrace()  # fraction of `up` and `down` that is available over time
 
     def __post_init__(self) -> None:
         if not (self.up > 0 and self.down > 0):
@@ -45,7 +47,7 @@ LINKS = {
 
 
 class DevicePreset(Settings, frozen=True, kw_only=True):
-    """A kind of device: what it computes per second in training, holds and draws, with the source of each figure."""
+    """A common board: training speed, memory, power and link, with the source of its figures."""
 
     peak: FlopsPerSecond
     share: float  # of the peak that PyTorch training reaches
@@ -64,8 +66,8 @@ def _make_preset(peak_gflops: float, share: float, gib: float, watts: float, lin
     return DevicePreset(peak=peak, share=share, memory=Bytes(gib * 2**30), watts=watts, link=link, source=source)
 
 
-# Peaks are cores × clock × fp32 operations per cycle from the makers' data sheets. The share that training reaches
-# is an assumption, the same for all boards of a kind (0.25 on CPUs, 0.35 on GPUs): measure yours with
+# Peaks are cores × clock × fp32 operations per cycle from the manufacturers' data sheets. The fraction that training
+# reaches is an assumption, the same for all boards of a kind (0.25 on CPUs, 0.35 on GPUs): measure your device with
 # `potluck profile` and set `flops` where it matters.
 PRESETS = {
     "pi4": _make_preset(
@@ -115,14 +117,14 @@ class DeviceGroup(Settings, frozen=True, kw_only=True):
             raise ValueError(f"`flops` must be above 0 and finite, got {self.flops}")
         if isinstance(self.link, str) and self.link not in LINKS:
             raise ValueError(f"link {self.link!r} is not known; choose from {', '.join(LINKS)} or give a table")
-        if any(letter.isspace() or letter in "/*?[]" for letter in self.name):
-            raise ValueError(f"name {self.name!r} must not have spaces or any of / * ? [ ]")
-        if self.name == "coordinator":
-            raise ValueError("name 'coordinator' is taken by the machine that leads; choose another")
+        if any(character.isspace() or character in "/*?[]" for character in self.name):
+            raise ValueError(f"name {self.name!r} must not contain spaces or any of / * ? [ ]")
+        if self.name == COORDINATOR:
+            raise ValueError(f"name {COORDINATOR!r} is reserved for the coordinator; choose another")
 
 
 class Device(msgspec.Struct, frozen=True):
-    """One device of the fleet, all figures resolved."""
+    """One device of the fleet with all settings resolved."""
 
     name: str
     flops: float
@@ -134,7 +136,7 @@ class Device(msgspec.Struct, frozen=True):
 
 
 def expand_group(group: DeviceGroup) -> list[Device]:
-    """The devices that a `[[devices]]` table stands for."""
+    """The devices that a `[[devices]]` table describes."""
     board = PRESETS.get(group.preset)
     flops = group.flops if group.flops is not None else (board.flops if board else 0.0)
     memory = group.memory if group.memory is not None else (board.memory if board else Bytes(4 * 2**30))

@@ -1,4 +1,4 @@
-"""All that happens to a fleet by itself, as one stream of changes: its faults and its traces, drawn from one seed."""
+"""Turns a fleet's faults and traces into one stream of changes, ordered by time and drawn from the run's seed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from potluck.fleet.faults import FleetChange, SlowdownFault, fault_streams, merge_by_time
 from potluck.fleet.fleet_devices import Device
-from potluck.fleet.traces import Trace
+from potluck.fleet.traces import LevelInterval, Trace
 
 if TYPE_CHECKING:
     from potluck.fleet import Fleet
@@ -18,58 +18,57 @@ if TYPE_CHECKING:
 __all__ = ["device_speed", "fleet_changes"]
 
 Rng = Callable[[str], np.random.Generator]
-Piece = tuple[float, float]
 
 
 def fleet_changes(fleet: Fleet, rng: Rng) -> tuple[Iterator[FleetChange], set[str]]:
-    """Every change to come in order of time (all but the changes of speed), and who is absent at first."""
+    """All changes except those of speed, ordered by time, and the devices that are absent at the start."""
     faults = [fault for fault in fleet.faults if not isinstance(fault, SlowdownFault)]
-    found, absent = fault_streams(faults, [device.name for device in fleet.members], rng)
+    streams, absent = fault_streams(faults, [device.name for device in fleet.members], rng)
     for device in fleet.members:
         if device.available.constant_level is None:
-            found.append(_availability_changes(device, rng(f"available/{device.name}")))
+            streams.append(_availability_changes(device, rng(f"available/{device.name}")))
             absent |= (
                 {device.name} if _initial_level(device.available, rng(f"available/{device.name}")) < 0.5 else set()
             )
         elif device.available.constant_level < 0.5:
             absent.add(device.name)
         if device.link.quality.constant_level is None:
-            found.append(_bandwidth_changes(device, rng(f"quality/{device.name}")))
-    return merge_by_time(found), absent
+            streams.append(_bandwidth_changes(device, rng(f"quality/{device.name}")))
+    return merge_by_time(streams), absent
 
 
-def device_speed(fleet: Fleet, device: Device, rng: Rng) -> Iterator[Piece]:
-    """A device's speed in pieces: its trace times the slow-downs that the fault script holds for it."""
+def device_speed(fleet: Fleet, device: Device, rng: Rng) -> Iterator[LevelInterval]:
+    """A device's speed over time: its trace multiplied by the slowdowns that the fault script has for it."""
     slow = [
         (rule, fault)
         for rule, fault in enumerate(fleet.faults)
         if isinstance(fault, SlowdownFault) and fault.matches_device(device.name)
     ]
-    parts = [device.speed.level_intervals(rng(f"speed/{device.name}"))] if device.speed.constant_level is None else []
+    varying = [device.speed.level_intervals(rng(f"speed/{device.name}"))] if device.speed.constant_level is None else []
     steady = device.speed.constant_level if device.speed.constant_level is not None else 1.0
     if slow:
-        parts += [
+        varying += [
             _slowdown_levels(fault.change_stream(device.name, rng(f"slow/{rule}/{device.name}")))
             for rule, fault in slow
         ]
-    return _multiply_levels(steady, parts)
+    return _multiply_levels(steady, varying)
 
 
-def _multiply_levels(steady: float, parts: Sequence[Iterator[Piece]]) -> Iterator[Piece]:
-    """The product of piecewise constant levels, itself in pieces."""
-    if not parts:
+def _multiply_levels(steady: float, varying: Sequence[Iterator[LevelInterval]]) -> Iterator[LevelInterval]:
+    """The product of piecewise constant levels."""
+    if not varying:
         yield math.inf, steady
         return
-    heads = [next(part) for part in parts]
+    heads = [next(intervals) for intervals in varying]
     while True:
         until = min(head[0] for head in heads)
         yield until, steady * math.prod(head[1] for head in heads)
         if math.isinf(until):
             return
-        heads = [next(part) if head[0] <= until else head for head, part in zip(heads, parts, strict=True)]
+        heads = [next(intervals) if head[0] <= until else head for head, intervals in zip(heads, varying, strict=True)]
 
 
-def _slowdown_levels(changes: Iterator[FleetChange]) -> Iterator[Piece]:
+def _slowdown_levels(changes: Iterator[FleetChange]) -> Iterator[LevelInterval]:
     level = 1.0
     for change in changes:
         if change.at > 0:
@@ -79,16 +78,15 @@ def _slowdown_levels(changes: Iterator[FleetChange]) -> Iterator[Piece]:
 
 
 def _availability_changes(device: Device, rng: np.random.Generator) -> Iterator[FleetChange]:
-    """The device leaves where its availability falls below one half and starts where it rises above."""
-    here: bool | None = None
+    """The device leaves when its availability falls below one half and starts when it rises to it again."""
+    was_available: bool | None = None
     start = 0.0
     for until, level in device.available.level_intervals(rng):
-        if here is not None:
-            what = "" if (level >= 0.5) == here else "start" if level >= 0.5 else "leave"
-            yield FleetChange(
-                start, device.name, what
-            )  # a change of nothing keeps an endless trace from being run through
-        here = level >= 0.5
+        if was_available is not None:
+            what = "" if (level >= 0.5) == was_available else "start" if level >= 0.5 else "leave"
+            # A change of nothing is yielded too: filtering here would search an endless constant trace for ever.
+            yield FleetChange(start, device.name, what)
+        was_available = level >= 0.5
         start = until
 
 

@@ -1,7 +1,7 @@
-"""How a level (speed, availability) moves over time: an endless sequence of constant pieces.
+"""Traces: how a level (speed, availability, bandwidth) changes over time, as a sequence of constant intervals.
 
-A trace yields `(until, level)` pairs with rising `until`; the level holds from the previous `until` (0 at first)
-up to this one. The last piece reaches to infinity. Same generator, same pieces.
+A trace yields `(until, level)` pairs with increasing `until`; the level holds from the previous `until` (initially 0)
+up to this one. The last interval, if there is one, ends at infinity. The same generator gives the same intervals.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ import numpy as np
 from potluck.settings import Part
 from potluck.units import Seconds
 
-__all__ = ["ConstantTrace", "CsvTrace", "PiecewiseTrace", "RandomWalkTrace", "Trace"]
+__all__ = ["ConstantTrace", "CsvTrace", "LevelInterval", "PiecewiseTrace", "RandomWalkTrace", "Trace"]
 
 Level = Annotated[float, msgspec.Meta(ge=0.0)]
-Piece = tuple[float, float]
+LevelInterval = tuple[float, float]  # until, level
 
 
 class Trace(Part, frozen=True, kw_only=True):
     """A level over time, relative to nominal (1.0)."""
 
-    def level_intervals(self, rng: np.random.Generator) -> Iterator[Piece]:
+    def level_intervals(self, rng: np.random.Generator) -> Iterator[LevelInterval]:
         raise NotImplementedError
 
     @property
     def constant_level(self) -> float | None:
-        """The level if it never changes, else None."""
+        """The level if it never changes, otherwise None."""
         return None
 
 
@@ -42,7 +42,7 @@ class ConstantTrace(Trace, frozen=True, kw_only=True, tag="constant"):
 
     level: Level = 1.0
 
-    def level_intervals(self, rng: np.random.Generator) -> Iterator[Piece]:
+    def level_intervals(self, rng: np.random.Generator) -> Iterator[LevelInterval]:
         yield math.inf, self.level
 
     @property
@@ -51,7 +51,7 @@ class ConstantTrace(Trace, frozen=True, kw_only=True, tag="constant"):
 
 
 class PiecewiseTrace(Trace, frozen=True, kw_only=True, tag="piecewise"):
-    """Levels that change at given times: `at = ["0 s", "30 s"]`, `levels = [1.0, 0.4]`; `repeat` starts over."""
+    """Levels that change at given times: `at = ["0 s", "30 s"]`, `levels = [1.0, 0.4]`; `repeat` is the period."""
 
     at: tuple[Seconds, ...]
     levels: tuple[Level, ...]
@@ -67,9 +67,9 @@ class PiecewiseTrace(Trace, frozen=True, kw_only=True, tag="piecewise"):
         if self.repeat is not None and self.repeat <= self.at[-1]:
             raise ValueError(f"`repeat` must be later than the last of `at`, {self.at[-1]}")
         if self.repeat is not None and not any(self.levels):
-            raise ValueError("a trace of zeros that repeats never gets anything done; leave `repeat` out")
+            raise ValueError("a repeating trace needs a level above 0; leave out `repeat` for a device that stops")
 
-    def level_intervals(self, rng: np.random.Generator) -> Iterator[Piece]:
+    def level_intervals(self, rng: np.random.Generator) -> Iterator[LevelInterval]:
         ends = [float(at) for at in self.at[1:]]
         if self.repeat is None:
             yield from zip([*ends, math.inf], self.levels, strict=True)
@@ -81,7 +81,7 @@ class PiecewiseTrace(Trace, frozen=True, kw_only=True, tag="piecewise"):
 
 
 class RandomWalkTrace(Trace, frozen=True, kw_only=True, tag="random-walk"):
-    """A level that moves by up to `step` every `every`, reflected at `low` and `high`."""
+    """A level that changes by up to `step` every `every`, reflected at `low` and `high`."""
 
     low: Level = 0.3
     high: Level = 1.0
@@ -94,7 +94,7 @@ class RandomWalkTrace(Trace, frozen=True, kw_only=True, tag="random-walk"):
         if not self.every > 0:
             raise ValueError("`every` must be above 0")
 
-    def level_intervals(self, rng: np.random.Generator) -> Iterator[Piece]:
+    def level_intervals(self, rng: np.random.Generator) -> Iterator[LevelInterval]:
         level, until = rng.uniform(self.low, self.high), 0.0
         while True:
             until += self.every
@@ -105,7 +105,7 @@ class RandomWalkTrace(Trace, frozen=True, kw_only=True, tag="random-walk"):
 class CsvTrace(Trace, frozen=True, kw_only=True, tag="csv"):
     """Levels read from a CSV file with two columns, seconds and level; a header line is allowed.
 
-    What was read stays with the trace, so that it can be sent to where the file is not.
+    The rows are kept in the settings, so that the trace can be sent to devices that do not have the file.
     """
 
     file: str
@@ -115,11 +115,11 @@ class CsvTrace(Trace, frozen=True, kw_only=True, tag="csv"):
         pairs = self._check_levels([(row[0], row[-1]) for row in self.rows]) if self.rows else self._read_csv()
         msgspec.structs.force_setattr(self, "rows", tuple(pairs))
 
-    def level_intervals(self, rng: np.random.Generator) -> Iterator[Piece]:
+    def level_intervals(self, rng: np.random.Generator) -> Iterator[LevelInterval]:
         ends = [at for at, _ in self.rows[1:]] + [math.inf]
         yield from zip(ends, (level for _, level in self.rows), strict=True)
 
-    def _read_csv(self) -> list[Piece]:
+    def _read_csv(self) -> list[LevelInterval]:
         try:
             with Path(self.file).open(newline="") as lines:
                 rows = [row for row in csv.reader(lines) if row]
@@ -133,7 +133,7 @@ class CsvTrace(Trace, frozen=True, kw_only=True, tag="csv"):
             raise ValueError(f"trace file {self.file!r} needs two columns of numbers: seconds, level")
         return self._check_levels([(float(at), float(level)) for at, level in rows])
 
-    def _check_levels(self, pairs: list[Piece]) -> list[Piece]:
+    def _check_levels(self, pairs: list[LevelInterval]) -> list[LevelInterval]:
         if pairs[0][0] < 0 or any(b[0] <= a[0] for a, b in pairwise(pairs)) or min(level for _, level in pairs) < 0:
             raise ValueError(
                 f"trace file {self.file!r}: seconds must rise from 0 or later and levels must not be negative"
@@ -149,8 +149,8 @@ def _reflect_level(level: float, low: float, high: float) -> float:
     return level
 
 
-def _is_number(written: str) -> bool:
+def _is_number(text: str) -> bool:
     try:
-        return math.isfinite(float(written))
+        return math.isfinite(float(text))
     except ValueError:
         return False

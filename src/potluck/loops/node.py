@@ -9,19 +9,17 @@ random state of its own. The worlds differ in who moves time and bytes, never by
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from potluck.fleet.fleet_devices import COORDINATOR
 from potluck.journal.journal_records import JournalRecord
 from potluck.loops.messages import Message
 
-__all__ = ["COORDINATOR", "Envelope", "Latch", "Node", "Pace", "Step", "Work", "answered"]
-
-
-COORDINATOR = "coordinator"
+__all__ = ["COMPLETED", "COORDINATOR", "Envelope", "Latch", "Node", "Pace", "Step", "Work", "answered"]
 
 
 class Envelope(NamedTuple):
@@ -154,6 +152,14 @@ class Work:
     run: Callable[[Pace], Any] | None = None
     label: str = ""
     fields: dict[str, Any] = field(default_factory=dict)
+
+
+class _CompletedAwaitable:
+    def __await__(self) -> Generator[Any, Any, None]:
+        yield from ()
+
+
+COMPLETED: Awaitable[None] = _CompletedAwaitable()  # what `send` returns where there is nothing to wait for
 
 
 async def answered(node: Node, to: str, request: Message, reply: Latch, retry_s: float, sent: bool = False) -> None:

@@ -24,7 +24,7 @@ from potluck.run.prepared_job import PreparedJob, prepare_job
 from potluck.task import Task
 from potluck.worlds.live import wire_format
 from potluck.worlds.live.coordinator_discovery import find_coordinator
-from potluck.worlds.live.device_runtime import run_device
+from potluck.worlds.live.device_runtime import DeviceOptions, run_device
 from potluck.worlds.live.handshake_messages import JoinAccepted, JoinRequest
 from potluck.worlds.live.zenoh_session import Endpoint
 
@@ -86,18 +86,14 @@ def join(
     request = JoinRequest(
         name=identity.name, token=token, threads=options.thread_count, memory_bytes=options.memory_bytes
     )
-    return asyncio.run(
-        run_device(
-            endpoint,
-            hello=request,
-            take_part=device.train,
-            once=once,
-            patience_s=options.timeout_s,
-            throttle=options.throttle,
-            fleet_of=device.fleet_of,
-            knows=lambda: device.digest if once else "",
-        )
+    taking_part = DeviceOptions(
+        once=once,
+        timeout_s=options.timeout_s,
+        throttle=options.throttle,
+        load_fleet=device.load_fleet,
+        known_digest=lambda: device.digest if once else "",
     )
+    return asyncio.run(run_device(endpoint, request, device.train, taking_part))
 
 
 class JoinedDevice:
@@ -110,7 +106,7 @@ class JoinedDevice:
         self._prepared: asyncio.Future[PreparedJob] | None = None
 
     @staticmethod
-    def fleet_of(accepted: JoinAccepted) -> Fleet:
+    def load_fleet(accepted: JoinAccepted) -> Fleet:
         return _received_job(accepted).fleet
 
     async def train(self, node: Node, accepted: JoinAccepted) -> None:

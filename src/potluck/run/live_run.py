@@ -26,9 +26,9 @@ from potluck.run.run_result import Result, run_to_end
 from potluck.run.run_store import RunStore
 from potluck.task import Task
 from potluck.worlds.live import wire_format
-from potluck.worlds.live.coordinator_runtime import run_coordinator
+from potluck.worlds.live.coordinator_runtime import AdmissionHooks, CoordinatedRun, StartCondition, run_coordinator
 from potluck.worlds.live.handshake_messages import JoinRefused, JoinRequest, RunInfo
-from potluck.worlds.live.refusal_log import Refused
+from potluck.worlds.live.refusal_log import RefusalReporter
 from potluck.worlds.live.security.admission_policy import AdmissionPolicy
 from potluck.worlds.live.security.refusal_reasons import report_unadmitted_links, serve_refusal_reasons
 from potluck.worlds.live.security.tls_credentials import TlsCredentials
@@ -209,26 +209,37 @@ class _LiveCoordinator:
             model=prepared.model_digest,
             lease=float(job.fleet.lease),
             limit_bytes=prepared.max_message_bytes,
-            bears=admission.common_names if admission.authority_folder is not None else {},
+            common_names=admission.common_names if admission.authority_folder is not None else {},
         )
 
     async def coordinate(self) -> RunOutcome:
         run, job = self._run, self._prepared.job
+        names = [device.name for device in job.fleet.members]
         return await run_coordinator(
             run.endpoint,
-            run=self._run_info,
-            seed=job.seed,
-            journal=run.store.journal,
-            coordinate=self._start_loop,
-            welcome=self._check_admission,
-            admitted=lambda request: run.admission.admitted_devices.record_admission(request.name, request.body),
-            watch=self._on_membership,
-            began_s=run.store.start_s,
-            fleet=job.fleet if run.emulate_fleet else None,
-            muster=[device.name for device in job.fleet.members],
-            muster_s=run.wait_s,
-            hurry=lambda: run.store.interrupt_outcome() is not None,
-            opened=self._on_session_open,
+            CoordinatedRun(
+                info=self._run_info,
+                seed=job.seed,
+                journal=run.store.journal,
+                start_s=run.store.start_s,
+                fleet=job.fleet if run.emulate_fleet else None,
+            ),
+            self._start_loop,
+            self._admission_hooks(),
+            StartCondition(
+                devices=names, timeout_s=run.wait_s, start_now=lambda: run.store.interrupt_outcome() is not None
+            ),
+        )
+
+    def _admission_hooks(self) -> AdmissionHooks:
+        policy = self._run.admission
+        return AdmissionHooks(
+            check=lambda request: self._admission_verdict(
+                request, policy.refusal_reason(request.name, request.token, datetime.now(UTC), request.body)
+            ),
+            on_admitted=lambda request: policy.admitted_devices.record_admission(request.name, request.body),
+            on_members_changed=self._on_membership,
+            on_session_open=self._on_session_open,
         )
 
     def _start_loop(self, node: Node) -> Coroutine[Any, Any, RunOutcome]:
@@ -239,17 +250,17 @@ class _LiveCoordinator:
         store = self._run.store
         return self._prepared.build_coordinator(_InterruptibleNode(node), store, store.progress).main()
 
-    def _check_admission(self, request: JoinRequest) -> str | JoinRefused:
-        reason = self._run.admission.refusal_reason(request.name, request.token, datetime.now(UTC), request.body)
-        if reason is None and request.digest not in ("", self._run_info.digest):
-            reason = f"{request.name} takes part in another job than this run's; restart it to join this one"
-        return request.name if reason is None else JoinRefused(reason=reason)
+    def _admission_verdict(self, request: JoinRequest, refusal: str | None) -> str | JoinRefused:
+        """The device's name, or why it may not join: what the policy says, or that it is bound to another job."""
+        if refusal is None and request.digest not in ("", self._run_info.digest):
+            refusal = f"{request.name} takes part in another job than this run's; restart it to join this one"
+        return request.name if refusal is None else JoinRefused(reason=refusal)
 
     def _on_membership(self, joined: Mapping[str, int]) -> None:
         self._status.update_members(joined)
         self._observer.on_membership(self._run, joined)
 
-    def _on_session_open(self, session: zenoh.Session, refused: Refused) -> None:
+    def _on_session_open(self, session: zenoh.Session, refused: RefusalReporter) -> None:
         """Devices whose certificates the transport rejects can ask why; the log says which they were."""
         admission = self._run.admission
         if admission.authority_folder is not None:

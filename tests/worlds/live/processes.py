@@ -1,4 +1,4 @@
-"""Devices and coordinators that are processes of their own, started by spawn, for tests that kill and freeze them."""
+"""Devices and coordinators as separate processes, started by spawn, for tests that kill and freeze them."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from multiprocessing.process import BaseProcess
 from potluck.journal import Instant, Journal
 from potluck.loops.messages import Invite, Pull
 from potluck.loops.node import COORDINATOR, Node
-from potluck.worlds.live.coordinator_runtime import run_coordinator
-from potluck.worlds.live.device_runtime import run_device
+from potluck.worlds.live.coordinator_runtime import AdmissionHooks, CoordinatedRun, run_coordinator
+from potluck.worlds.live.device_runtime import DeviceOptions, run_device
 from potluck.worlds.live.handshake_messages import JoinAccepted, JoinRequest, RunInfo
 from potluck.worlds.live.zenoh_session import Endpoint
 
 LIMIT_BYTES = 1 << 26
 
 
-def card(lease: float) -> RunInfo:
+def run_info(lease: float) -> RunInfo:
     return RunInfo(run="test", job='[task]\nmodel = "mlp"\n', digest="d1", lease=lease, limit_bytes=LIMIT_BYTES)
 
 
-async def echo(node: Node, welcome: JoinAccepted) -> None:
-    """Answers every invitation with a pull of the same numbers, and notes it down."""
+async def echo(node: Node, accepted: JoinAccepted) -> None:
+    """Answers every invitation with a pull of the same numbers, and records it."""
     while True:
         envelope = await node.receive()
         assert envelope is not None
@@ -33,8 +33,8 @@ async def echo(node: Node, welcome: JoinAccepted) -> None:
 
 
 def be_device(address: str, name: str, lease: float) -> None:
-    place = Endpoint(connect=(address,), lease=lease)
-    asyncio.run(run_device(place, hello=JoinRequest(name=name, token="t"), take_part=echo, once=True))
+    endpoint = Endpoint(connect=(address,), lease=lease)
+    asyncio.run(run_device(endpoint, JoinRequest(name=name, token="t"), echo, DeviceOptions(once=True)))
 
 
 async def _wait(node: Node) -> None:
@@ -46,11 +46,9 @@ def be_coordinator(address: str, lease: float) -> None:
     async def lead() -> None:
         await run_coordinator(
             Endpoint(listen=(address,), lease=lease),
-            run=card(lease),
-            seed=0,
-            journal=Journal(),
-            coordinate=_wait,
-            welcome=lambda hello: hello.name,
+            CoordinatedRun(info=run_info(lease), seed=0, journal=Journal()),
+            _wait,
+            AdmissionHooks(check=lambda request: request.name),
         )
 
     asyncio.run(lead())

@@ -1,4 +1,4 @@
-"""Long messages in chunks: every byte gets to its place, and only what got lost goes again."""
+"""Chunked messages: every byte is written to its position, and only lost chunks are sent again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WINDOW = 8
 @given(st.lists(st.integers(0, 300), max_size=6), st.integers(1, 100))
 def test_chunks_cover_every_byte_once(sizes: list[int], chunk_bytes: int) -> None:
     layout = ChunkLayout(sizes, chunk_bytes)
-    rows = [bytes((7 * array + place) % 256 for place in range(size)) for array, size in enumerate(sizes)]
+    rows = [bytes((7 * array + index) % 256 for index in range(size)) for array, size in enumerate(sizes)]
     copies = [bytearray(size) for size in sizes]
     for index in reversed(range(layout.chunk_count)):
         data = layout.read_chunk(index, [memoryview(row) for row in rows])
@@ -41,13 +41,13 @@ def _open(kib: int) -> tuple[OutgoingTransfer, Reassembly]:
 
 @settings(max_examples=40)
 @given(st.integers(1, 60), st.sets(st.integers(0, 59)), st.sets(st.integers(0, 59)))
-def test_only_what_got_lost_is_sent_again(kib: int, lost_once: set[int], lost_twice: set[int]) -> None:
+def test_only_lost_chunks_are_queued_again(kib: int, lost_once: set[int], lost_twice: set[int]) -> None:
     out, incoming = _open(kib)
     losses = [*lost_once, *lost_twice]
     sent = 0
     while not out.is_confirmed:
         index = out.next_chunk()
-        if index is None:  # silence: the receiver is asked
+        if index is None:  # silence: the sender requests the status
             out.mark_status_requested()
             out.confirm_chunks(incoming.count)
             out.resend_chunks(incoming.missing_chunks())
@@ -67,14 +67,14 @@ def test_only_what_got_lost_is_sent_again(kib: int, lost_once: set[int], lost_tw
     assert out.resent == gone
 
 
-def test_no_more_than_a_window_is_on_its_way() -> None:
+def test_at_most_a_window_is_unconfirmed() -> None:
     out, _ = _open(3 * WINDOW)
     assert [out.next_chunk() for _ in range(WINDOW + 2)] == [*range(WINDOW), None, None]
     out.confirm_chunks(2)
     assert [out.next_chunk() for _ in range(3)] == [WINDOW, WINDOW + 1, None]
 
 
-def test_a_chunk_that_comes_twice_counts_once() -> None:
+def test_a_duplicate_chunk_counts_once() -> None:
     out, incoming = _open(2)
     data = out.read_chunk(0)
     for _ in range(2):
@@ -83,7 +83,7 @@ def test_a_chunk_that_comes_twice_counts_once() -> None:
     assert not incoming.is_complete
 
 
-def test_a_peer_cannot_ask_for_what_was_never_sent() -> None:
+def test_a_peer_cannot_request_chunks_that_were_never_sent() -> None:
     out, _ = _open(3)
     out.next_chunk()
     out.resend_chunks([0, 1, 2, 99, 0])
@@ -92,8 +92,8 @@ def test_a_peer_cannot_ask_for_what_was_never_sent() -> None:
     assert not out.is_confirmed
 
 
-def test_an_answer_that_does_not_know_of_what_went_again_counts_once() -> None:
-    """Asked, told of a gap meanwhile, and answered then: all three speak of the same loss."""
+def test_an_outdated_answer_does_not_resend_twice() -> None:
+    """A status request, a gap report meanwhile and the answer are all about the same loss."""
     out, _ = _open(10)
     while out.next_chunk() is not None:
         pass

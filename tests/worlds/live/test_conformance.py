@@ -1,4 +1,4 @@
-"""The live world keeps to the seam."""
+"""The live world conforms to the Node interface."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from potluck.loops.messages import Invite, Joined, Pull
 from potluck.loops.node import Node
 from tests.time_limits import within
 from tests.worlds.conformance import Ended, Main, MakeWorld, NodeConformance, _beat, fleet_of
-from tests.worlds.live.town import Town
+from tests.worlds.live.live_fleet import LiveFleet
 
 
 class TestLive(NodeConformance):
@@ -22,12 +22,12 @@ class TestLive(NodeConformance):
     def make_world(self) -> MakeWorld:
         def live(fleet: Fleet, coordinator: Main, device: Main, *, seed: int = 0) -> Ended:
             with within(30):
-                return Town(fleet, device, seed).live(coordinator)
+                return LiveFleet(fleet, device, seed).run(coordinator)
 
         return live
 
     def test_the_same_seed_loses_the_same_messages(self, make_world: MakeWorld) -> None:
-        """By their numbers: real clocks drift too much to know a message by the moment at which it came."""
+        """Compared by number: real clocks drift too much to identify a message by its time of arrival."""
 
         async def coordinate(node: Node) -> list[int]:
             came: list[int] = []

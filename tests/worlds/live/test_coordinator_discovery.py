@@ -1,4 +1,4 @@
-"""A coordinator that wants to be found is, on a network that carries multicast."""
+"""A discoverable coordinator is found on a network that carries multicast."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ def _carries_multicast() -> bool:
 
 
 @pytest.mark.skipif(not _carries_multicast(), reason="this network carries no multicast")
-def test_who_wants_to_be_found_is_found_and_nobody_else() -> None:
+def test_only_a_discoverable_coordinator_is_found() -> None:
     port = free_port()
     with open_session(Endpoint(listen=(f"tcp/0.0.0.0:{port}",), discover=True), "router"):
         assert coordinator_discovery.find_coordinator("tcp", 10.0).endswith(f":{port}")
         with open_session(Endpoint(listen=(f"tcp/0.0.0.0:{free_port()}",)), "router"):
             assert coordinator_discovery.find_coordinator("tcp", 10.0).endswith(f":{port}")
-        with pytest.raises(UserError, match=r"no coordinator was found for 0\.1 s"):
+        with pytest.raises(UserError, match=r"no coordinator found within 0\.1 s"):
             coordinator_discovery.find_coordinator("tls", 0.1)
 
 
 @pytest.mark.skipif(not _carries_multicast(), reason="this network carries no multicast")
-def test_of_several_nobody_is_guessed() -> None:
+def test_several_coordinators_are_an_error() -> None:
     ports = [free_port(), free_port()]
     places = [Endpoint(listen=(f"tcp/0.0.0.0:{port}",), discover=True) for port in ports]
     with (

@@ -1,4 +1,4 @@
-"""The part of the processor that a process may use, from the control groups of either version and the chosen cores."""
+"""The fraction of the processor that a process may use, from control groups of either version and the affinity."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ def test_a_quota_is_shared_by_the_threads(tmp_path: Path) -> None:
     assert _share(tmp_path, "0::/", {"cpu.max": "100000 100000"}, threads=4) == min(0.25, CORES / 4)
 
 
-def test_without_control_groups_the_chosen_cores_count(tmp_path: Path) -> None:
+def test_without_control_groups_the_affinity_counts(tmp_path: Path) -> None:
     assert CpuQuota(1, tmp_path, tmp_path).allowed_fraction() == 1.0
     assert CpuQuota(4 * CORES, tmp_path, tmp_path).allowed_fraction() == 0.25
 
 
 @contextlib.contextmanager
 def _limited(quota_us: int) -> Iterator[Path]:
-    """A real control group of version 1 with that quota of a tenth of a second."""
+    """A real v1 control group with that quota per tenth of a second."""
     group = Path("/sys/fs/cgroup/cpu") / f"potluck-test-{os.getpid()}"
     try:
         group.mkdir()
@@ -79,7 +79,7 @@ def _limited(quota_us: int) -> Iterator[Path]:
         group.rmdir()
 
 
-def test_a_real_limit_is_seen_by_the_process_in_it() -> None:
+def test_a_process_sees_a_real_limit() -> None:
     script = "from potluck.worlds.live.cpu_quota import CpuQuota; input(); print(CpuQuota(1).allowed_fraction())"
     with _limited(35_000) as members:
         process = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE)

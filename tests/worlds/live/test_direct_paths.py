@@ -1,4 +1,4 @@
-"""Devices that can be called speak to each other without the coordinator in between, also behind certificates."""
+"""Devices that accept connections send to each other directly, with and without certificates."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ import zenoh
 from potluck.loops.messages import Joined, Pull
 from potluck.loops.node import Node
 from potluck.worlds.live import device_runtime, join_handshake
-from potluck.worlds.live.coordinator_runtime import run_coordinator
-from potluck.worlds.live.device_runtime import run_device
+from potluck.worlds.live.coordinator_runtime import AdmissionHooks, CoordinatedRun, run_coordinator
+from potluck.worlds.live.device_runtime import DeviceOptions, run_device
 from potluck.worlds.live.handshake_messages import JoinAccepted, JoinRequest, RunInfo
 from potluck.worlds.live.key_expressions import BULK, CONTROL, inbox_key, lane_key
 from potluck.worlds.live.security.admission_policy import AdmissionPolicy
@@ -25,7 +25,7 @@ from potluck.worlds.live.security.tls_credentials import TlsCredentials
 from potluck.worlds.live.zenoh_session import Endpoint, open_session
 from tests.time_limits import within
 from tests.worlds.live.fleet_folder import NOW, free_port, make_authority
-from tests.worlds.live.town import Kept, wait_until
+from tests.worlds.live.live_fleet import RecordingJournal, wait_until
 
 FLEET = {"a": "127.0.0.2", "b": "127.0.0.3"}
 OTHER = {"a": "b", "b": "a"}
@@ -33,10 +33,10 @@ Look = Callable[[Node], Coroutine[Any, Any, None]]
 
 
 class Meeting:
-    """Two devices in a run; each says a word to the other when its `look` around is over."""
+    """Two devices in a run; each sends a message to the other after it has called `look`."""
 
     def __init__(self, folder: Path, certs: Path | None, *, listen: bool, direct: bool) -> None:
-        self._gate = AdmissionPolicy.for_run(folder, "digest", FLEET, certs)
+        self._policy = AdmissionPolicy.for_run(folder, "digest", FLEET, certs)
         self._certs, self._listen, self.direct = certs, listen, direct
         self._hub = f"{self._protocol}/127.0.0.1:{free_port()}"
         self.sessions: dict[str, zenoh.Session] = {}
@@ -49,7 +49,7 @@ class Meeting:
         return "tcp" if self._certs is None else "tls"
 
     def linked(self) -> bool:
-        """Whether each device's own session has a link to the other's."""
+        """Whether each device's session has a link to the other's."""
         ids = {name: str(session.zid()) for name, session in self.sessions.items()}
         peers = {name: set(map(str, session.info.peers_zid())) for name, session in self.sessions.items()}
         return len(ids) == 2 and all(ids[OTHER[name]] in peers[name] for name in ids)
@@ -65,10 +65,10 @@ class Meeting:
                 envelope = await node.receive()
                 joined += envelope is not None and isinstance(envelope.message, Joined)
             async with asyncio.timeout(20):
-                while len(self.heard) < len(FLEET) and not any(one.done() for one in visits):
+                while len(self.heard) < len(FLEET) and not any(one.done() for one in device_tasks):
                     await node.sleep(0.02)
 
-        async def take_part(node: Node, welcome: JoinAccepted) -> None:
+        async def device_main(node: Node, accepted: JoinAccepted) -> None:
             await node.receive(node.now())
             await look(node)
             if not self.direct:
@@ -79,19 +79,24 @@ class Meeting:
                 if envelope is not None and isinstance(envelope.message, Pull):
                     self.heard[node.name] = envelope.sender
 
-        visits = [
+        device_tasks = [
             asyncio.create_task(
-                run_device(self._seat(name), hello=JoinRequest(name=name), take_part=take_part, once=True)
+                run_device(self._seat(name), JoinRequest(name=name), device_main, DeviceOptions(once=True))
             )
             for name in FLEET
         ]
         tls = TlsCredentials.from_bundle(self._certs / "coordinator") if self._certs is not None else None
         await run_coordinator(
-            Endpoint(listen=(self._hub,), tls=tls, access_control=self._gate.access_control(), direct=self.direct),
-            run=RunInfo(run="run", job="", bears=self._gate.common_names if tls is not None else {}),
-            seed=0, journal=Kept(), coordinate=coordinate, welcome=lambda hello: hello.name,
-        )  # fmt: skip
-        await asyncio.gather(*visits)
+            Endpoint(listen=(self._hub,), tls=tls, access_control=self._policy.access_control(), direct=self.direct),
+            CoordinatedRun(
+                info=RunInfo(run="run", job="", common_names=self._policy.common_names if tls is not None else {}),
+                seed=0,
+                journal=RecordingJournal(),
+            ),
+            coordinate,
+            AdmissionHooks(check=lambda request: request.name),
+        )
+        await asyncio.gather(*device_tasks)
 
     def _seat(self, name: str) -> Endpoint:
         self.listens[name] = f"{self._protocol}/{FLEET[name]}:{free_port()}"
@@ -104,9 +109,9 @@ def _let(meeting: Meeting, look: Look, monkeypatch: pytest.MonkeyPatch) -> None:
     come_in = join_handshake.join_run
 
     async def noted(*arguments: Any, **options: Any) -> tuple[zenoh.Session, JoinAccepted]:
-        session, welcome = await come_in(*arguments, **options)
-        meeting.sessions[welcome.name], meeting.era = session, welcome.era
-        return session, welcome
+        session, accepted = await come_in(*arguments, **options)
+        meeting.sessions[accepted.name], meeting.era = session, accepted.era
+        return session, accepted
 
     monkeypatch.setattr(device_runtime, "join_run", noted)
     with within(40):
@@ -122,7 +127,7 @@ def _certified(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("certified", [False, True], ids=["tcp", "tls"])
-def test_devices_that_listen_are_linked_and_heard(
+def test_devices_that_listen_are_connected_directly(
     certified: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     certs = _certified(tmp_path / "certs") if certified else None
@@ -131,7 +136,7 @@ def test_devices_that_listen_are_linked_and_heard(
 
 
 @pytest.mark.parametrize("certified", [False, True], ids=["tcp", "tls"])
-def test_devices_that_do_not_listen_are_heard_through_the_coordinator(
+def test_devices_that_do_not_listen_communicate_through_the_coordinator(
     certified: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     certs = _certified(tmp_path / "certs") if certified else None
@@ -144,7 +149,7 @@ def test_devices_that_do_not_listen_are_heard_through_the_coordinator(
     assert not meeting.linked()
 
 
-def test_nobody_opens_a_port_where_devices_have_nothing_to_say_to_each_other(
+def test_devices_open_no_port_where_they_do_not_send_to_each_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers: list[bool] = []
@@ -160,9 +165,7 @@ def test_nobody_opens_a_port_where_devices_have_nothing_to_say_to_each_other(
     assert not any(answers)
 
 
-def test_a_device_that_listens_hears_nobody_who_is_not_of_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_listening_device_ignores_devices_outside_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither as itself, nor as one of the fleet, nor as the coordinator; the certificate is of the same authority."""
     certs = _certified(tmp_path / "certs")
     meeting = Meeting(tmp_path, certs, listen=True, direct=True)
@@ -171,7 +174,7 @@ def test_a_device_that_listens_hears_nobody_who_is_not_of_the_run(
     def intrude() -> None:
         keys = [lane_key(meeting.era, name, "a", CONTROL) for name in ("c", "b", "coordinator")]
         own = lane_key(meeting.era, "b", "a", BULK)
-        place = Endpoint(
+        endpoint = Endpoint(
             connect=(meeting.listens["a"],),
             tls=TlsCredentials.from_bundle(certs / "c"),
             direct=True,
@@ -181,7 +184,7 @@ def test_a_device_that_listens_hears_nobody_who_is_not_of_the_run(
             meeting.sessions["a"].declare_subscriber(
                 inbox_key(meeting.era, "a"), lambda sample: heard.append(sample.payload.to_bytes())
             ),
-            open_session(place, "peer") as intruder,
+            open_session(endpoint, "peer") as intruder,
         ):
             time.sleep(0.3)
             for key in keys:

@@ -26,12 +26,12 @@ DISHONEST: list[JournalRecord] = [
 
 
 @pytest.mark.parametrize("record", HONEST)
-def test_what_a_device_says_of_itself_is_taken(record: JournalRecord) -> None:
+def test_a_device_s_records_about_itself_are_accepted(record: JournalRecord) -> None:
     assert is_valid_record(record, "a")
     JournalTotals().add_record(record)
 
 
 @pytest.mark.parametrize("record", DISHONEST)
-def test_what_is_about_others_or_cannot_be_counted_is_not(record: JournalRecord) -> None:
+def test_records_about_others_or_with_invalid_fields_are_dropped(record: JournalRecord) -> None:
     """A device whose record said `bytes = "many"` would have ended the run of everybody."""
     assert not is_valid_record(record, "a")

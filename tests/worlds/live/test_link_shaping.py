@@ -1,4 +1,4 @@
-"""A shaped link takes the time that the fleet file says, and shares itself among all who use it."""
+"""A shaped link takes the time that the fleet file says and is shared by all its users."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from potluck.payload import Payload
 from potluck.settings import decode_settings
 from potluck.worlds.live.link_shaping import CHUNK_BYTES, LinkConditions, ShapedLinks, ShapedPipe, TransmissionTimes
 from tests.time_limits import within
-from tests.worlds.live.town import Town
+from tests.worlds.live.live_fleet import LiveFleet
 
 SLOW = {"up": "1 MB/s", "down": "2 MB/s", "latency": 0.02, "overhead": 0.03}
 CENTRE = {"link": {"up": "100 MB/s", "down": "100 MB/s", "latency": 0.01, "overhead": 0.0}}
@@ -39,14 +39,14 @@ def test_the_real_network_adds_nothing() -> None:
     assert calm.max_chunk_bytes("a") == CHUNK_BYTES
 
 
-def test_a_pipe_takes_one_thing_after_the_other() -> None:
+def test_a_pipe_transmits_one_chunk_at_a_time() -> None:
     pipe = ShapedPipe(100.0)
     assert pipe.reserve_slot(1.0, 50) == TransmissionTimes(1.0, 1.5)
     assert pipe.reserve_slot(1.0, 50) == TransmissionTimes(1.5, 2.0)
-    assert pipe.reserve_slot(9.0, 50, level=0.5) == TransmissionTimes(9.0, 10.0)
+    assert pipe.reserve_slot(9.0, 50, bandwidth_fraction=0.5) == TransmissionTimes(9.0, 10.0)
 
 
-def test_the_slower_end_decides() -> None:
+def test_the_slower_end_limits_the_rate() -> None:
     up, down = (
         ShapedLinks(_fleet("a"), 0, "a", lambda: 0.0).schedule_send(COORDINATOR, 1_000_000, 0.0),
         ShapedLinks(_fleet("a"), 0, COORDINATOR, lambda: 0.0).schedule_send("a", 1_000_000, 0.0),
@@ -64,7 +64,7 @@ def test_chunks_are_short_where_a_link_is_slow() -> None:
     assert shaped.max_chunk_bytes(COORDINATOR) == 10_000
 
 
-def test_faults_come_and_go_as_the_script_says() -> None:
+def test_faults_follow_the_script() -> None:
     moment = [0.0]
     faults = [
         {"kind": "partition", "device": "a", "at": 2, "lasting": 3},
@@ -77,7 +77,7 @@ def test_faults_come_and_go_as_the_script_says() -> None:
     assert seen == [(False, False, False), (True, False, True), (False, False, False)]
 
 
-def test_a_lossy_link_loses_its_share_and_the_same_ones_each_time() -> None:
+def test_a_lossy_link_loses_its_fraction_and_the_same_messages_each_time() -> None:
     fleet = decode_settings({"devices": [{"preset": "pi4", "name": "a", "link": {**SLOW, "loss": 0.3}}]}, Fleet)
 
     def lost(seed: int) -> list[bool]:
@@ -133,7 +133,7 @@ def test_a_transfer_takes_its_time_each_way(nbytes: int) -> None:
         return [taken, whole, told.loss]
 
     with within(20):
-        taken, whole, up = Town(_fleet("a"), _push_back, 0).live(coordinate).result
+        taken, whole, up = LiveFleet(_fleet("a"), _push_back, 0).run(coordinate).result
     assert taken == pytest.approx(0.03 + nbytes / 2e6, abs=0.03)
     assert up == pytest.approx(0.03 + nbytes / 1e6, abs=0.03)
     assert whole == pytest.approx(taken + up + 2 * 0.03, abs=0.05)
@@ -146,7 +146,7 @@ async def _push_once(node: Node) -> None:
 
 
 @pytest.mark.wall_clock
-def test_those_who_send_at_once_share_the_coordinator_s_link() -> None:
+def test_simultaneous_senders_share_the_coordinator_s_link() -> None:
     async def coordinate(node: Node) -> list[float]:
         for _ in range(3):
             await _next(node, Joined)
@@ -157,6 +157,6 @@ def test_those_who_send_at_once_share_the_coordinator_s_link() -> None:
 
     narrow = {"link": {"up": "100 MB/s", "down": "1 MB/s", "latency": 0.0, "overhead": 0.0}}
     with within(20):
-        ends = Town(_fleet("a", "b", "c", centre=narrow), _push_once, 0).live(coordinate).result
+        ends = LiveFleet(_fleet("a", "b", "c", centre=narrow), _push_once, 0).run(coordinate).result
     assert ends[-1] == pytest.approx(0.9 + 0.07, abs=0.1)
     assert ends[0] > 0.75, "they share it evenly, so all end late"

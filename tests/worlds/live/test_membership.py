@@ -1,4 +1,4 @@
-"""Who is here, as a state machine: whatever happens in whatever order, everybody is told a story that makes sense."""
+"""Membership as a state machine: events in any order give a consistent sequence of notices."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _short(told: list[Joined | Lost]) -> list[tuple[str, str, int]]:
 
 
 @given(st.lists(st.tuples(st.floats(0, 1.5), _events), max_size=60))
-def test_every_life_joins_once_and_is_lost_once_and_lives_only_rise(steps: list[tuple[float, Event]]) -> None:
+def test_every_incarnation_joins_once_and_is_lost_once_and_numbers_increase(steps: list[tuple[float, Event]]) -> None:
     now, state = 0.0, MembershipState()
     here: dict[str, int] = {}
     highest: dict[str, int] = {}
@@ -70,7 +70,7 @@ def test_every_life_joins_once_and_is_lost_once_and_lives_only_rise(steps: list[
 
 @settings(max_examples=50)
 @given(st.lists(st.tuples(st.floats(0, 1.5), _events), max_size=30), _names)
-def test_what_is_heard_of_another_life_changes_nothing(steps: list[tuple[float, Event]], name: str) -> None:
+def test_events_of_another_incarnation_change_nothing(steps: list[tuple[float, Event]], name: str) -> None:
     now, state = 0.0, MembershipState()
     for pause, event in steps:
         now += pause
@@ -81,7 +81,7 @@ def test_what_is_heard_of_another_life_changes_nothing(steps: list[tuple[float, 
 
 
 @given(st.floats(0.0, 100.0), st.integers(1, 40))
-def test_who_beats_within_the_lease_is_never_lost(start: float, beats: int) -> None:
+def test_a_device_with_timely_heartbeats_is_never_lost(start: float, beats: int) -> None:
     events: list[tuple[float, Event]] = [(start, DeviceAdmitted("a", "x")), (start, DeviceReady("a", 1))]
     for beat in range(1, beats):
         moment = start + beat * 0.9
@@ -89,15 +89,15 @@ def test_who_beats_within_the_lease_is_never_lost(start: float, beats: int) -> N
     assert _short(_story(*events)[1]) == [("Joined", "a", 1)]
 
 
-def test_who_is_silent_for_longer_than_the_lease_is_lost() -> None:
+def test_a_device_silent_for_longer_than_the_lease_is_lost() -> None:
     ticks: list[tuple[float, Event]] = [(0.5 * tick, LeaseTick()) for tick in range(1, 5)]
     state, told = _story((0.0, DeviceAdmitted("a", "x")), (0.0, DeviceReady("a", 1)), *ticks)
     assert _short(told) == [("Joined", "a", 1)]
     assert _short(apply_event(2.5, state, LeaseTick(), RULES)[1]) == [("Lost", "a", 1)]
 
 
-def test_nobody_is_lost_while_we_did_not_look_ourselves() -> None:
-    """The coordinator was frozen for a minute: the beats of that minute are not missing, they were not heard."""
+def test_no_device_is_lost_while_the_coordinator_was_stalled() -> None:
+    """The coordinator was frozen for a minute: heartbeats of that minute were sent, but not received."""
     state, _ = _story(
         (0.0, DeviceAdmitted("a", "x")), (0.0, DeviceReady("a", 1)), (0.5, LeaseTick()), (1.0, LeaseTick())
     )
@@ -108,13 +108,13 @@ def test_nobody_is_lost_while_we_did_not_look_ourselves() -> None:
     assert _short(apply_event(62.8, state, LeaseTick(), RULES)[1]) == [("Lost", "a", 1)]
 
 
-def test_who_was_let_in_but_never_got_ready_is_forgotten_without_a_word() -> None:
+def test_a_device_that_never_gets_ready_is_removed_without_a_notice() -> None:
     ticks: list[tuple[float, Event]] = [(0.5 * tick, LeaseTick()) for tick in range(1, 10)]
     state, told = _story((0.0, DeviceAdmitted("a", "x")), *ticks)
     assert (state.members, told) == ({}, [])
 
 
-def test_who_comes_again_is_lost_first_and_then_a_new_one() -> None:
+def test_a_rejoining_device_is_lost_first_and_then_joins() -> None:
     _, told = _story(
         (0.0, DeviceAdmitted("a", "x")),
         (0.0, DeviceReady("a", 1)),
@@ -124,24 +124,27 @@ def test_who_comes_again_is_lost_first_and_then_a_new_one() -> None:
     assert _short(told) == [("Joined", "a", 1), ("Lost", "a", 1), ("Joined", "a", 2)]
 
 
-def test_a_name_is_taken_while_its_bearer_is_heard() -> None:
+def test_a_name_is_taken_while_its_device_is_connected() -> None:
     state, _ = _story((0.0, DeviceAdmitted("a", "x")), (0.0, DeviceReady("a", 1)))
-    assert check_join_deferral(1.0, state, "a", "x", RULES) is None, "the same process has lost us and comes again"
+    assert check_join_deferral(1.0, state, "a", "x", RULES) is None, "the same process lost the coordinator and rejoins"
     turned = check_join_deferral(1.0, state, "a", "y", RULES)
     assert turned is not None
-    assert "another device called a is here" in turned.reason
+    assert "another device called a is connected" in turned.reason
     assert check_join_deferral(2.5, state, "a", "y", RULES) is None
 
 
 def _lost_again_and_again(times: int, start: float = 0.0) -> list[tuple[float, Event]]:
     events: list[tuple[float, Event]] = []
-    for life in range(1, times + 1):
-        events += [(start + life, DeviceAdmitted("a", "x")), (start + life, DeviceReady("a", life))]
-        events += [(start + life + 0.5, ConnectionBroken("a", life))]
+    for incarnation in range(1, times + 1):
+        events += [
+            (start + incarnation, DeviceAdmitted("a", "x")),
+            (start + incarnation, DeviceReady("a", incarnation)),
+        ]
+        events += [(start + incarnation + 0.5, ConnectionBroken("a", incarnation))]
     return events
 
 
-def test_who_is_lost_all_the_time_has_to_stay_away_longer_and_longer() -> None:
+def test_a_device_lost_repeatedly_is_quarantined_with_backoff() -> None:
     state, _ = _story(*_lost_again_and_again(2))
     assert check_join_deferral(3.0, state, "a", "x", RULES) is None
     state, _ = _story(*_lost_again_and_again(3))
@@ -155,23 +158,27 @@ def test_who_is_lost_all_the_time_has_to_stay_away_longer_and_longer() -> None:
     assert second.retry_s == 20.0
 
 
-def test_who_says_goodbye_may_come_again_at_once() -> None:
+def test_a_device_that_left_may_rejoin_immediately() -> None:
     events: list[tuple[float, Event]] = []
-    for life in range(1, 10):
+    for incarnation in range(1, 10):
         events += [
-            (life, DeviceAdmitted("a", "x")),
-            (life, DeviceReady("a", life)),
-            (life + 0.5, DeviceLeft("a", life, "bye")),
+            (incarnation, DeviceAdmitted("a", "x")),
+            (incarnation, DeviceReady("a", incarnation)),
+            (incarnation + 0.5, DeviceLeft("a", incarnation, "bye")),
         ]
     assert check_join_deferral(10.0, _story(*events)[0], "a", "x", RULES) is None
 
 
-def test_who_fails_again_and_again_has_to_wait() -> None:
-    """It says goodbye in good form each time; but it is an error that ends it, and its next life ends the same way."""
+def test_a_device_that_keeps_failing_is_quarantined() -> None:
+    """It sends a leave notice each time, but an error ends every incarnation."""
     events: list[tuple[float, Event]] = []
-    for life in range(1, RULES.max_losses + 1):
-        failed = DeviceLeft("a", life, "failed: IndexError", failed=True)
-        events += [(life, DeviceAdmitted("a", "x")), (life, DeviceReady("a", life)), (life + 0.5, failed)]
+    for incarnation in range(1, RULES.max_losses + 1):
+        failed = DeviceLeft("a", incarnation, "failed: IndexError", failed=True)
+        events += [
+            (incarnation, DeviceAdmitted("a", "x")),
+            (incarnation, DeviceReady("a", incarnation)),
+            (incarnation + 0.5, failed),
+        ]
     assert check_join_deferral(4.0, _story(*events[:-1])[0], "b", "x", RULES) is None
     state, told = _story(*events)
     assert _short(told)[-1] == ("Lost", "a", RULES.max_losses)
@@ -180,17 +187,17 @@ def test_who_fails_again_and_again_has_to_wait() -> None:
     assert "lost too often" in turned.reason
 
 
-def test_failing_before_it_is_ready_counts_too() -> None:
+def test_failures_before_ready_count_too() -> None:
     events: list[tuple[float, Event]] = []
-    for life in range(1, RULES.max_losses + 1):
+    for incarnation in range(1, RULES.max_losses + 1):
         events += [
-            (life, DeviceAdmitted("a", "x")),
-            (life + 0.5, DeviceLeft("a", life, "failed: DataError", failed=True)),
+            (incarnation, DeviceAdmitted("a", "x")),
+            (incarnation + 0.5, DeviceLeft("a", incarnation, "failed: DataError", failed=True)),
         ]
     assert check_join_deferral(4.0, _story(*events)[0], "a", "x", RULES) is not None
 
 
-def test_who_sends_rubbish_is_sent_away_after_a_few() -> None:
+def test_a_device_is_quarantined_after_a_few_invalid_messages() -> None:
     rubbish: list[tuple[float, Event]] = [(1.0, ProtocolViolated("a", 1, "noise"))] * 3
     state, told = _story((0.0, DeviceAdmitted("a", "x")), (0.0, DeviceReady("a", 1)), *rubbish[:2])
     assert _short(told) == [("Joined", "a", 1)]

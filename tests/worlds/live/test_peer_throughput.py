@@ -1,4 +1,4 @@
-"""Chunks are as long as the link carries in a moment, and silence is odd when it is longer than usual."""
+"""Chunk size, window and timeouts follow the observed throughput."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _after(nbytes: int, pause: float, times: int = 20) -> PeerThroughput:
     return tempo
 
 
-def test_nothing_is_known_at_first() -> None:
+def test_defaults_before_the_first_observation() -> None:
     assert PeerThroughput().chunk_bytes() == 64 << 10
     assert PeerThroughput().status_timeout_s(0.0) == 0.5
 
@@ -34,12 +34,12 @@ def test_a_chunk_takes_a_tenth_of_a_second_within_bounds(rate: float, chunk_byte
     [(1e9, 16), (12e6, 8), (10.5e6 * 12, 12), (125e3, 8)],
     ids=["fast", "lan", "mid", "slow"],
 )
-def test_more_chunks_are_on_their_way_where_they_are_soon_through(rate: float, chunks: int) -> None:
+def test_the_window_is_larger_on_a_fast_link(rate: float, chunks: int) -> None:
     assert _after(int(rate), 1.0).window_chunks(1 << 20) == chunks
     assert PeerThroughput().window_chunks(1 << 20) == 8
 
 
-def test_patience_follows_the_longest_pause_and_grows_while_nothing_is_heard() -> None:
+def test_the_timeout_follows_the_longest_pause_and_grows_with_silence() -> None:
     slow = _after(1 << 20, 2.0)
     assert slow.status_timeout_s(0.0) == 8.0
     assert [slow.status_timeout_s(silent) for silent in (8.0, 16.0, 500.0)] == [8.0, 16.0, 60.0]

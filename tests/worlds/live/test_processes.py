@@ -1,4 +1,4 @@
-"""Real processes, killed and frozen where they stand."""
+"""Real processes that are killed and frozen."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import pytest
 from potluck.journal import Instant
 from potluck.loops.messages import Invite, Joined, Lost, Message, Pull
 from potluck.loops.node import Node
-from potluck.worlds.live.coordinator_runtime import run_coordinator
-from potluck.worlds.live.device_runtime import run_device
+from potluck.worlds.live.coordinator_runtime import AdmissionHooks, CoordinatedRun, run_coordinator
+from potluck.worlds.live.device_runtime import DeviceOptions, run_device
 from potluck.worlds.live.handshake_messages import JoinAccepted, JoinRefused, JoinRequest
 from potluck.worlds.live.zenoh_session import Endpoint, EndpointError
 from tests.time_limits import within
-from tests.worlds.live.processes import be_coordinator, be_device, card, echo, start
-from tests.worlds.live.town import Kept, free_address
+from tests.worlds.live.live_fleet import RecordingJournal, free_address
+from tests.worlds.live.processes import be_coordinator, be_device, echo, run_info, start
 
 LEASE = 1.0
 
@@ -32,26 +32,24 @@ async def _next(node: Node, kind: type[Message], seconds: float = 10.0) -> Messa
     raise TimeoutError(f"no {kind.__name__} within {seconds} s")
 
 
-def _host(address: str, coordinate: Callable[[Node], object], journal: Kept | None = None) -> object:
-    def welcome(hello: JoinRequest) -> str | JoinRefused:
-        return hello.name if hello.token == "t" else JoinRefused(reason="the token is wrong; ask for a new one")
+def _host(address: str, coordinate: Callable[[Node], object], journal: RecordingJournal | None = None) -> object:
+    def check_token(request: JoinRequest) -> str | JoinRefused:
+        return request.name if request.token == "t" else JoinRefused(reason="the token is wrong; ask for a new one")
 
     async def lead() -> object:
         return await run_coordinator(
             Endpoint(listen=(address,), lease=LEASE),
-            run=card(LEASE),
-            seed=0,
-            journal=journal or Kept(),
-            coordinate=coordinate,  # type: ignore[arg-type]
-            welcome=welcome,
+            CoordinatedRun(info=run_info(LEASE), seed=0, journal=journal or RecordingJournal()),
+            coordinate,  # type: ignore[arg-type]
+            AdmissionHooks(check=check_token),
         )
 
     return asyncio.run(lead())
 
 
 @pytest.mark.wall_clock
-def test_the_killed_are_noticed_at_once_the_frozen_at_the_lease_and_both_come_back_as_new_ones() -> None:
-    address, journal = free_address(), Kept()
+def test_killed_devices_are_noticed_immediately_frozen_ones_at_the_lease_and_both_rejoin() -> None:
+    address, journal = free_address(), RecordingJournal()
     devices = {"a": start(be_device, address, "a", LEASE)}
 
     async def kill(node: Node) -> None:
@@ -100,14 +98,14 @@ def test_the_killed_are_noticed_at_once_the_frozen_at_the_lease_and_both_come_ba
     ]
 
 
-def test_devices_come_back_to_a_coordinator_that_was_killed() -> None:
+def test_devices_rejoin_after_the_coordinator_was_killed() -> None:
     address = free_address()
     first = start(be_coordinator, address, LEASE)
-    lives: list[JoinAccepted] = []
+    incarnations: list[JoinAccepted] = []
 
-    async def take_part(node: Node, welcome: JoinAccepted) -> None:
-        lives.append(welcome)
-        await echo(node, welcome)
+    async def device_main(node: Node, accepted: JoinAccepted) -> None:
+        incarnations.append(accepted)
+        await echo(node, accepted)
 
     async def coordinate(node: Node) -> Message:
         await _next(node, Joined)
@@ -115,18 +113,22 @@ def test_devices_come_back_to_a_coordinator_that_was_killed() -> None:
         return await _next(node, Pull)
 
     async def story() -> object:
-        place = Endpoint(connect=(address,), lease=LEASE)
-        visiting = asyncio.create_task(run_device(place, hello=JoinRequest(name="a"), take_part=take_part, once=True))
-        while not lives:
+        endpoint = Endpoint(connect=(address,), lease=LEASE)
+        device_task = asyncio.create_task(
+            run_device(endpoint, JoinRequest(name="a"), device_main, DeviceOptions(once=True))
+        )
+        while not incarnations:
             await asyncio.sleep(0.01)
         first.kill()
         first.join()
-        leading = run_coordinator(
-            Endpoint(listen=(address,), lease=LEASE), run=card(LEASE), seed=0, journal=Kept(), coordinate=coordinate,
-            welcome=lambda hello: hello.name, began_s=100.0,
-        )  # fmt: skip
-        found = await leading
-        assert await visiting == "the run is over"
+        coordinator_task = run_coordinator(
+            Endpoint(listen=(address,), lease=LEASE),
+            CoordinatedRun(info=run_info(LEASE), seed=0, journal=RecordingJournal(), start_s=100.0),
+            coordinate,
+            AdmissionHooks(check=lambda request: request.name),
+        )
+        found = await coordinator_task
+        assert await device_task == "the run is over"
         return found
 
     try:
@@ -134,11 +136,11 @@ def test_devices_come_back_to_a_coordinator_that_was_killed() -> None:
             assert asyncio.run(story()) == Pull(1, 1, 0)
     finally:
         first.kill()
-    assert lives[0].era != lives[1].era
+    assert incarnations[0].era != incarnations[1].era
 
 
-def test_who_finds_no_coordinator_says_so() -> None:
+def test_an_unreachable_coordinator_is_an_error() -> None:
     address = free_address()
-    place = Endpoint(connect=(address,), connect_timeout_s=0.2)
+    endpoint = Endpoint(connect=(address,), connect_timeout_s=0.2)
     with within(20), pytest.raises(EndpointError, match=f"{address} cannot be reached.*is `potluck serve` running"):
-        asyncio.run(run_device(place, hello=JoinRequest(name="a"), take_part=echo, once=True, patience_s=0.3))
+        asyncio.run(run_device(endpoint, JoinRequest(name="a"), echo, DeviceOptions(once=True, timeout_s=0.3)))

@@ -1,4 +1,4 @@
-"""A device speaks only as itself, tried with real sessions over mutual TLS, by honest and by lying devices."""
+"""A device can send only as itself: honest and malicious devices over real sessions with mutual TLS."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from potluck.worlds.live.security.tls_credentials import TlsCredentials
 from tests.worlds.live.fleet_folder import NOW, make_authority, open_coordinator, open_device
 
 ERA = "run.1"
-SETTLE_S = 0.3  # what was let through has arrived by then
+SETTLE_S = 0.3  # what is allowed has arrived by then
 
 
 class Stage:
@@ -61,14 +61,14 @@ class Stage:
         refusal_reasons.serve_refusal_reasons(
             self.coordinator, lambda name: f"{name} is not invited" if name == "c" else None
         )
-        for place in (admission_key(ANY), clock_key(ERA, ANY)):
-            self.coordinator.declare_queryable(place, lambda query: query.reply(query.key_expr, b"answer"))
+        for key in (admission_key(ANY), clock_key(ERA, ANY)):
+            self.coordinator.declare_queryable(key, lambda query: query.reply(query.key_expr, b"answer"))
 
     def _hear(self, who: str, session: zenoh.Session, key: str) -> None:
         session.declare_subscriber(key, lambda sample: self.heard.append((who, str(sample.key_expr))))
 
     def say(self, who: str, *keys: str) -> list[tuple[str, str]]:
-        """Who hears it, apart from the one who says it."""
+        """Which other sessions receive it."""
         self.heard.clear()
         for key in keys:
             (self.coordinator if who == "coordinator" else self.devices[who]).put(key, b"said")
@@ -76,7 +76,7 @@ class Stage:
         return [one for one in self.heard if one[0] != who]
 
     def ask(self, who: str, key: str) -> bool:
-        """Whether an answer comes."""
+        """Whether there is a reply."""
         return any(reply.ok is not None for reply in self.devices[who].get(key, timeout=0.7))
 
 
@@ -90,12 +90,12 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 
 
 @pytest.mark.parametrize(("sender", "receiver", "lane"), [("a", "coordinator", BULK), ("a", "b", CONTROL)])
-def test_a_device_speaks_as_itself(stage: Stage, sender: str, receiver: str, lane: str) -> None:
+def test_a_device_can_send_as_itself(stage: Stage, sender: str, receiver: str, lane: str) -> None:
     key = lane_key(ERA, sender, receiver, lane)
     assert stage.say(sender, key) == [(receiver, key)]
 
 
-def test_a_device_cannot_speak_as_another(stage: Stage) -> None:
+def test_a_device_cannot_send_as_another(stage: Stage) -> None:
     lies = [
         lane_key(ERA, pretended, receiver, BULK)
         for pretended in ("b", "coordinator", ANY)
@@ -104,7 +104,7 @@ def test_a_device_cannot_speak_as_another(stage: Stage) -> None:
     assert stage.say("a", *lies) == []
 
 
-def test_a_device_hears_only_what_is_said_to_it(stage: Stage) -> None:
+def test_a_device_receives_only_what_is_sent_to_it(stage: Stage) -> None:
     spied: list[str] = []
     to_a, to_b = (lane_key(ERA, "coordinator", name, BULK) for name in "ab")
     with stage.devices["a"].declare_subscriber("**", lambda sample: spied.append(str(sample.key_expr))):
@@ -114,35 +114,35 @@ def test_a_device_hears_only_what_is_said_to_it(stage: Stage) -> None:
     assert spied == [to_a]
 
 
-def test_a_device_asks_only_for_itself(stage: Stage) -> None:
+def test_a_device_can_query_only_for_itself(stage: Stage) -> None:
     assert stage.ask("a", admission_key("a"))
     assert stage.ask("a", clock_key(ERA, "a"))
     assert not stage.ask("a", admission_key("b"))
     assert not stage.ask("a", admission_key(ANY))
 
 
-def test_a_device_lives_only_under_its_own_name(stage: Stage) -> None:
+def test_a_device_can_declare_only_its_own_liveliness(stage: Stage) -> None:
     stage.tokens.clear()
-    life = stage.devices["a"].liveliness()
-    with life.declare_token(liveliness_key(ERA, "a", 1)), life.declare_token(liveliness_key(ERA, "b", 1)):
+    incarnation = stage.devices["a"].liveliness()
+    with incarnation.declare_token(liveliness_key(ERA, "a", 1)), incarnation.declare_token(liveliness_key(ERA, "b", 1)):
         time.sleep(SETTLE_S)
     time.sleep(SETTLE_S)
     assert stage.tokens == [(liveliness_key(ERA, "a", 1), True), (liveliness_key(ERA, "a", 1), False)]
 
 
-def test_a_device_sees_the_coordinator_live(stage: Stage) -> None:
+def test_a_device_sees_the_coordinator_s_liveliness(stage: Stage) -> None:
     with stage.coordinator.liveliness().declare_token(liveliness_key(ERA, "coordinator", 1)):
         found = list(stage.devices["a"].liveliness().get(liveliness_key(ERA, "coordinator", ANY), timeout=1.0))
         assert [str(reply.ok.key_expr) for reply in found if reply.ok] == [liveliness_key(ERA, "coordinator", 1)]
 
 
-def test_who_is_not_in_the_run_is_not_heard_but_can_ask_why(stage: Stage) -> None:
+def test_a_device_outside_the_run_is_ignored_but_can_query_the_reason(stage: Stage) -> None:
     assert stage.say("c", lane_key(ERA, "c", "coordinator", BULK)) == []
     assert not stage.ask("c", admission_key("c"))
     assert refusal_reasons.query_refusal_reason(stage.devices["c"], "c", 2.0) == "c is not invited"
 
 
-def test_a_revoked_certificate_is_not_heard_although_a_new_one_was_issued(stage: Stage) -> None:
+def test_a_revoked_certificate_is_ignored_even_if_a_new_one_was_issued(stage: Stage) -> None:
     key = lane_key(ERA, "old", "coordinator", BULK)
     assert stage.say("stolen", key) == []
     assert not stage.ask("stolen", admission_key("old"))
@@ -151,19 +151,19 @@ def test_a_revoked_certificate_is_not_heard_although_a_new_one_was_issued(stage:
     assert "not with this certificate" in str(refusal_reasons.query_refusal_reason(stage.devices["stolen"], "old", 2.0))
 
 
-def test_the_coordinator_knows_who_is_not_heard(stage: Stage) -> None:
+def test_the_coordinator_reports_links_that_it_ignores(stage: Stage) -> None:
     refused: list[tuple[str, str, str]] = []
     refusal_reasons.report_unadmitted_links(stage.coordinator, stage.admitted, lambda *about: refused.append(about))
     time.sleep(SETTLE_S)
     (who, at, why), (other, there, reason) = sorted(refused)
     assert (who, other) == ("c", "old")
-    assert "its certificate (c) is of no device of this run's fleet" in why
+    assert "its certificate (c) names no device of this run's fleet" in why
     assert "its certificate (old) was revoked" in reason
     assert at.startswith("127.0.0.1:")
     assert there.startswith("127.0.0.1:")
 
 
-def test_a_device_may_be_called_as_our_own_words_are() -> None:
+def test_a_device_may_have_the_name_of_a_rule() -> None:
     made = access_control.coordinator_access({name: name for name in ("anyone", "admitted", "who")})
     for part in ("rules", "subjects", "policies"):
         names = [one["id"] for one in made[part]]
@@ -171,7 +171,7 @@ def test_a_device_may_be_called_as_our_own_words_are() -> None:
 
 
 @pytest.mark.parametrize("names", [[], ["a"], [f"d{number}" for number in range(300)]], ids=len)
-def test_zenoh_takes_the_rules_of_any_fleet(names: list[str]) -> None:
+def test_zenoh_accepts_the_rules_of_any_fleet(names: list[str]) -> None:
     began = time.perf_counter()
     config = zenoh.Config()
     config.insert_json5("access_control", json.dumps(access_control.coordinator_access({name: name for name in names})))

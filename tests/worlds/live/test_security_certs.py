@@ -1,4 +1,4 @@
-"""The authority's folder, and what is said of a bundle that is missing, damaged, too open, expired or mixed up."""
+"""The authority's folder, and the errors for bundles that are missing, damaged, unprotected, expired or mixed up."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def _mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_a_bundle_is_whole_and_names_its_device(folder: Path) -> None:
+def test_a_bundle_is_complete_and_names_its_device(folder: Path) -> None:
     assert TlsCredentials.from_bundle(folder / "pi-3").check_files() == "pi-3"
     assert TlsCredentials.from_bundle(folder / "coordinator").check_files() == "coordinator"
 
 
-def test_private_keys_are_closed_even_under_a_lax_umask(tmp_path: Path) -> None:
+def test_private_keys_are_private_even_under_a_lax_umask(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         make_authority(tmp_path / "certs", "pi-3")
@@ -50,7 +50,7 @@ def test_private_keys_are_closed_even_under_a_lax_umask(tmp_path: Path) -> None:
     assert _mode(tmp_path / "certs") == 0o700
 
 
-def test_the_coordinator_is_called_by_the_given_names_and_from_its_own_machine(folder: Path) -> None:
+def test_the_coordinator_s_certificate_has_the_given_hosts_and_loopback(folder: Path) -> None:
     names = _certificate(folder, "coordinator").extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert names.get_values_for_type(x509.DNSName) == ["coordinator.test", "localhost"]
     assert [str(one) for one in names.get_values_for_type(x509.IPAddress)] == ["127.0.0.1", "::1"]
@@ -58,7 +58,7 @@ def test_the_coordinator_is_called_by_the_given_names_and_from_its_own_machine(f
 
 def test_a_device_never_gets_an_address_of_the_coordinator(folder: Path) -> None:
     authority = CertificateAuthority.open(folder)
-    with pytest.raises(UserError, match="could pass for the coordinator"):
+    with pytest.raises(UserError, match="could impersonate the coordinator"):
         authority.issue_certificate("pi-4", ["127.0.0.1"], 30, NOW)
     authority.issue_certificate("coordinator", ["laptop.local"], 30, NOW)
     authority.issue_certificate("laptop", None, 30, NOW)
@@ -89,24 +89,24 @@ def test_no_certificate_outlives_the_authority(folder: Path) -> None:
 
 def test_an_authority_is_never_overwritten(folder: Path) -> None:
     before = (folder / "ca.key").read_bytes()
-    with pytest.raises(UserError, match="is there already"):
+    with pytest.raises(UserError, match="exists already"):
         make_authority(folder)
     assert (folder / "ca.key").read_bytes() == before
 
 
-def test_a_wrong_host_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_an_invalid_host_leaves_no_files(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="neither a host name nor an IP address"):
         CertificateAuthority.create(tmp_path / "certs", ["10.0.0.1:7447"], 30, NOW)
     assert not (tmp_path / "certs").exists()
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "../up", ".hidden", "a b", "a*", "a$", "a~2", "pi\n", "ü", "x" * 49])
-def test_names_that_mean_something_elsewhere_are_refused(folder: Path, name: str) -> None:
-    with pytest.raises(UserError, match="cannot stand in a certificate"):
+def test_unsafe_names_are_refused(folder: Path, name: str) -> None:
+    with pytest.raises(UserError, match="cannot be used in a certificate"):
         CertificateAuthority.open(folder).issue_certificate(name, None, 30, NOW)
 
 
-def test_a_revoked_name_is_never_borne_again(folder: Path) -> None:
+def test_a_revoked_common_name_is_never_issued_again(folder: Path) -> None:
     authority = CertificateAuthority.open(folder)
     borne = []
     for _ in range(3):
@@ -118,7 +118,7 @@ def test_a_revoked_name_is_never_borne_again(folder: Path) -> None:
     assert TlsCredentials.from_bundle(folder / "pi-3").check_files() == "pi-3"
 
 
-def test_a_revocation_is_seen_by_a_run_under_way(folder: Path) -> None:
+def test_a_running_run_sees_a_revocation(folder: Path) -> None:
     at_start = admitted_common_names(folder, ["pi-3", "pi-9"])
     assert revocation_reason(folder, "pi-3", at_start) is None
     CertificateAuthority.open(folder).revoke_certificate("pi-3", NOW)
@@ -136,7 +136,7 @@ def test_states_of_a_certificate(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["pi-3", "pi-9", "coordinator"])
-def test_what_cannot_be_revoked_is_said(folder: Path, name: str) -> None:
+def test_an_impossible_revocation_is_an_error(folder: Path, name: str) -> None:
     authority = CertificateAuthority.open(folder)
     if name == "pi-3":
         authority.revoke_certificate(name, NOW)
@@ -144,13 +144,13 @@ def test_what_cannot_be_revoked_is_said(folder: Path, name: str) -> None:
         authority.revoke_certificate(name, NOW)
 
 
-def test_a_damaged_register_is_not_taken_for_an_empty_one(folder: Path) -> None:
+def test_a_damaged_register_is_an_error(folder: Path) -> None:
     (folder / "register.json").write_text('{"issued": [')
     with pytest.raises(UserError, match="is damaged"):
         load_register(folder)
 
 
-def test_an_authority_that_is_missing_or_damaged_is_said(folder: Path) -> None:
+def test_a_missing_or_damaged_authority_is_an_error(folder: Path) -> None:
     with pytest.raises(UserError, match="potluck certs init"):
         CertificateAuthority.open(folder / "nowhere")
     (folder / "ca.key").write_bytes((folder / "pi-3" / "key.pem").read_bytes())
@@ -162,9 +162,12 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     "no certificate": (lambda bundle: (bundle / "cert.pem").unlink(), "cert.pem is missing; copy the whole bundle"),
     "no authority": (lambda bundle: (bundle / "ca.pem").unlink(), "ca.pem is missing"),
     "no key": (lambda bundle: (bundle / "key.pem").unlink(), "key.pem is missing"),
-    "damaged": (lambda bundle: (bundle / "cert.pem").write_text("rubbish"), "is not a certificate"),
-    "key damaged": (lambda bundle: (bundle / "key.pem").write_text("rubbish"), "is not a private key"),
-    "key open": (lambda bundle: (bundle / "key.pem").chmod(0o644), r"is open to other users \(mode 644\).*chmod 600"),
+    "damaged": (lambda bundle: (bundle / "cert.pem").write_text("rubbish"), "is not a PEM certificate"),
+    "key damaged": (lambda bundle: (bundle / "key.pem").write_text("rubbish"), "is not an unencrypted private key"),
+    "key open": (
+        lambda bundle: (bundle / "key.pem").chmod(0o644),
+        r"is accessible to other users \(mode 644\).*chmod 600",
+    ),
     "key of another": (
         lambda bundle: shutil.copy(bundle.parent / "coordinator" / "key.pem", bundle / "key.pem"),
         "is not the key of pi-3's certificate",
@@ -177,7 +180,7 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_what_is_wrong_with_a_bundle_is_said(folder: Path, fault: str) -> None:
+def test_problems_of_a_bundle_are_explained(folder: Path, fault: str) -> None:
     spoil, reason = FAULTS[fault]
     spoil(folder / "pi-3")
     with pytest.raises(UserError, match=reason) as caught:
@@ -189,11 +192,11 @@ def test_dates_are_checked_and_name_the_remedy(folder: Path) -> None:
     tls = TlsCredentials.from_bundle(folder / "pi-3")
     with pytest.raises(UserError, match=r"certificate of pi-3 expired on \d{4}-.* UTC; .*: potluck certs issue pi-3$"):
         tls.check_files(NOW + timedelta(days=31))
-    with pytest.raises(UserError, match=r"the clock here says .*set the clock"):
+    with pytest.raises(UserError, match=r"this machine.s clock says .*set the clock"):
         tls.check_files(NOW - timedelta(days=300))
 
 
-def test_a_missing_bundle_is_said(tmp_path: Path) -> None:
+def test_a_missing_bundle_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="there is no such bundle"):
         TlsCredentials.from_bundle(tmp_path / "nowhere")
 
@@ -212,5 +215,5 @@ def test_loopback_needs_no_tls(locator: str) -> None:
     ["tcp/0.0.0.0:7447", "tcp/[::]:7447", "192.168.1.5:7447", "tcp/localhost.evil.org:7447", "tcp/[fe80::1]:7447",
      "tcp/8.8.8.8:7447?x=127.0.0.1", "", "tcp/", "pi.local", "tcp/10.0.0.1:7447#127.0.0.1", "udp/224.0.0.1:7446"],
 )  # fmt: skip
-def test_all_else_needs_tls(locator: str) -> None:
+def test_other_addresses_need_tls(locator: str) -> None:
     assert needs_tls(locator)

@@ -1,4 +1,4 @@
-"""Two devices with a link between them and a coordinator beside it: each is heard as itself only, on either link."""
+"""Two directly connected devices and a coordinator: each device can send only as itself, on either link."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ADMITTED = {name: name for name in "abc"}
 
 
 class Triangle:
-    """Device `b` can be called and keeps the rules; `a` calls it and keeps none."""
+    """Device `b` accepts connections and enforces the rules; `a` connects to it and enforces none."""
 
     def __init__(self, folder: Path) -> None:
         make_authority(folder, "a", "c").issue_certificate("b", ["127.0.0.2"], 30, NOW)
@@ -37,7 +37,7 @@ class Triangle:
         time.sleep(2 * SETTLE_S)
 
     def _peer(self, bundle: Path, listen: tuple[str, ...], connect: tuple[str, ...], rules: Any) -> zenoh.Session:
-        place = Endpoint(
+        endpoint = Endpoint(
             listen=listen,
             connect=connect,
             tls=TlsCredentials.from_bundle(bundle),
@@ -45,7 +45,7 @@ class Triangle:
             direct=True,
             connect_timeout_s=10.0,
         )
-        return open_session(place, "peer")
+        return open_session(endpoint, "peer")
 
     def say(self, who: zenoh.Session, *keys: str) -> list[str]:
         self.heard.clear()
@@ -64,23 +64,23 @@ def triangle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Triangle]:
         yield made
 
 
-def test_the_devices_are_linked(triangle: Triangle) -> None:
+def test_the_devices_are_connected(triangle: Triangle) -> None:
     assert {link.auth_identifier for link in triangle.b.info.links()} == {"a", "coordinator"}
 
 
 @pytest.mark.parametrize("lane", [CONTROL, BULK])
-def test_each_is_heard_as_itself_once(triangle: Triangle, lane: str) -> None:
+def test_each_message_is_received_once(triangle: Triangle, lane: str) -> None:
     for who, name in ((triangle.a, "a"), (triangle.coordinator, "coordinator")):
         key = lane_key(ERA, name, "b", lane)
         assert triangle.say(who, key) == [key]
 
 
-def test_nobody_is_heard_as_another(triangle: Triangle) -> None:
+def test_no_device_can_send_as_another(triangle: Triangle) -> None:
     lies = [lane_key(ERA, pretended, "b", CONTROL) for pretended in ("coordinator", "c", "b", ANY)]
     assert triangle.say(triangle.a, *lies) == []
 
 
-def test_a_device_with_rules_still_gets_on_with_the_coordinator(triangle: Triangle) -> None:
+def test_a_device_with_access_rules_still_reaches_the_coordinator(triangle: Triangle) -> None:
     assert any(reply.ok is not None for reply in triangle.b.get(admission_key("b"), timeout=2.0))
     with triangle.coordinator.liveliness().declare_token(liveliness_key(ERA, "coordinator", 0)):
         time.sleep(SETTLE_S)

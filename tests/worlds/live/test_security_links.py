@@ -1,4 +1,4 @@
-"""Mutual TLS between real sessions: who has the fleet's certificate gets a link, nobody else does, and learns why."""
+"""Mutual TLS between real sessions: only certificates of the fleet get a link; others get a reason."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.worlds.live.fleet_folder import NOW, free_port, make_authority, open_
 
 
 class Site:
-    """A coordinator that listens, its fleet's folder, and a fleet of somebody else."""
+    """A coordinator that listens, its fleet's folder, and another fleet's folder."""
 
     def __init__(self, folder: Path) -> None:
         self.ours, self.theirs = folder / "ours", folder / "theirs"
@@ -32,7 +32,7 @@ class Site:
         return [link.auth_identifier for link in self.session.info.links()]
 
     def refuses(self, tls: TlsCredentials) -> bool:
-        """Whether no link came about; asked of both ends."""
+        """Whether neither end has a link."""
         try:
             with open_device(tls, self.locator, patience_s=0.5):
                 return False
@@ -68,7 +68,9 @@ def test_no_certificate_is_refused(site: Site) -> None:
 
 def test_a_foreign_certificate_is_refused_with_a_reason(site: Site) -> None:
     ours, theirs = TlsCredentials.from_bundle(site.ours / "pi-1"), TlsCredentials.from_bundle(site.theirs / "pi-1")
-    mixed = msgspec.structs.replace(theirs, ca=ours.ca)  # trusts our coordinator, but shows a foreign certificate
+    mixed = msgspec.structs.replace(
+        theirs, ca=ours.ca
+    )  # trusts our coordinator, but has another authority's certificate
     assert site.refuses(mixed)
     assert "does not know the authority of our certificate" in str(diagnose_connection(site.locator, mixed))
 
@@ -76,7 +78,7 @@ def test_a_foreign_certificate_is_refused_with_a_reason(site: Site) -> None:
 def test_a_foreign_coordinator_is_refused_with_a_reason(site: Site) -> None:
     theirs = TlsCredentials.from_bundle(site.theirs / "pi-1")
     assert site.refuses(theirs)
-    assert "of another authority" in str(diagnose_connection(site.locator, theirs))
+    assert "signed by another authority" in str(diagnose_connection(site.locator, theirs))
 
 
 def test_an_expired_certificate_is_refused_with_a_reason(site: Site) -> None:
@@ -85,7 +87,7 @@ def test_an_expired_certificate_is_refused_with_a_reason(site: Site) -> None:
     assert "has expired; issue a new one" in str(diagnose_connection(site.locator, late))
 
 
-def test_a_link_ends_with_its_certificate(site: Site) -> None:
+def test_a_link_closes_when_its_certificate_expires(site: Site) -> None:
     soon = datetime.now(UTC) - timedelta(days=1) + timedelta(seconds=2)
     CertificateAuthority.open(site.ours).issue_certificate("brief", None, 1, soon)
     with open_device(TlsCredentials.from_bundle(site.ours / "brief"), site.locator):
@@ -96,7 +98,7 @@ def test_a_link_ends_with_its_certificate(site: Site) -> None:
         assert site.links() == []
 
 
-def test_a_device_cannot_pass_for_the_coordinator(tmp_path: Path) -> None:
+def test_a_device_cannot_impersonate_the_coordinator(tmp_path: Path) -> None:
     make_authority(tmp_path, "pi-1", "pi-2")
     (tmp_path / "coordinator").rename(tmp_path / "real")
     (tmp_path / "pi-2").rename(tmp_path / "coordinator")  # pi-2 listens where the coordinator should
@@ -105,22 +107,22 @@ def test_a_device_cannot_pass_for_the_coordinator(tmp_path: Path) -> None:
     with impostor:
         with pytest.raises(UserError, match="cannot be reached"):
             open_device(tls, locator, patience_s=0.5)
-        assert "is not for 127.0.0.1" in str(diagnose_connection(locator, tls))
+        assert "is not valid for 127.0.0.1" in str(diagnose_connection(locator, tls))
 
 
 @pytest.mark.parametrize(
     ("locator", "reason"),
     [
         ("tls/no-such-host.invalid:7447", "no machine called no-such-host.invalid"),
-        ("nonsense", "is no address"),
-        ("tls/:7447", "is no address"),
+        ("nonsense", "is not an address"),
+        ("tls/:7447", "is not an address"),
     ],
 )
-def test_what_is_wrong_with_an_address_is_said(locator: str, reason: str) -> None:
+def test_problems_of_an_address_are_explained(locator: str, reason: str) -> None:
     assert reason in str(diagnose_connection(locator, None))
 
 
-def test_where_nobody_listens_is_said(site: Site) -> None:
+def test_a_closed_port_is_explained(site: Site) -> None:
     assert "nobody listens at 127.0.0.1" in str(
         diagnose_connection(f"tls/127.0.0.1:{free_port()}", TlsCredentials.from_bundle(site.ours / "pi-1"))
     )

@@ -1,4 +1,4 @@
-"""Join tokens hold for their job, their devices and their time, and nobody else can make or change one."""
+"""Join tokens are valid for their job, devices and time, and cannot be forged or changed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _check(token: str, *, job: str = "job", name: str = "pi-3", now: datetime = 
     return join_tokens.check_token(token, SECRET, job, name, now)
 
 
-def test_a_token_lets_in_until_it_expires() -> None:
+def test_a_token_admits_until_it_expires() -> None:
     token = join_tokens.issue_token(SECRET, "job", ENDS)
     assert _check(token, now=ENDS - timedelta(seconds=1)) is None
     assert (
@@ -59,14 +59,14 @@ def test_tokens_can_be_typed_into_a_shell(job: str, names: list[str] | None) -> 
 
 
 @given(st.data())
-def test_any_other_letter_anywhere_spoils_it(data: st.DataObject) -> None:
+def test_changing_any_character_invalidates_a_token(data: st.DataObject) -> None:
     token = join_tokens.issue_token(SECRET, "job", ENDS)
-    place = data.draw(st.integers(0, len(token) - 2))  # the last letter has two bits that say nothing
-    letter = data.draw(st.sampled_from("ABCxyz019-_.=+/ ").filter(lambda one: one != token[place]))
-    assert _check(token[:place] + letter + token[place + 1 :]) is not None
+    index = data.draw(st.integers(0, len(token) - 2))  # the last character has two unused bits
+    character = data.draw(st.sampled_from("ABCxyz019-_.=+/ ").filter(lambda candidate: candidate != token[index]))
+    assert _check(token[:index] + character + token[index + 1 :]) is not None
 
 
-def test_a_missing_token_is_asked_for() -> None:
+def test_a_missing_token_is_refused_with_the_flag_to_pass() -> None:
     assert _check("") == "this run requires a join token; pass --token (printed by `potluck serve`)"
 
 
@@ -77,7 +77,7 @@ def test_rubbish_is_refused_and_never_raises(rubbish: str) -> None:
     )
 
 
-def test_an_endless_token_is_not_even_read() -> None:
+def test_an_overlong_token_is_not_decoded() -> None:
     assert _check("A" * 10_000_000) is not None
 
 
@@ -89,7 +89,7 @@ def test_the_secret_is_private_and_outlives_a_restart(tmp_path: Path) -> None:
     assert join_tokens.load_run_secret(_folder(tmp_path, "other")) != made
 
 
-def test_a_secret_that_cannot_be_used_is_said(tmp_path: Path) -> None:
+def test_an_unusable_secret_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot be written"):
         join_tokens.load_run_secret(tmp_path / "nowhere")
     (tmp_path / "join.secret").write_bytes(b"short")

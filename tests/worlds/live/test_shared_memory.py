@@ -1,4 +1,4 @@
-"""Processes that exchanged messages through shared memory leave no file there."""
+"""Processes that exchanged messages through shared memory leave no files in it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from tests import held
 from tests.time_limits import within
-from tests.worlds.live.town import free_address
+from tests.worlds.live.live_fleet import free_address
 
 _HEAR = """
 import sys
@@ -59,7 +59,7 @@ class _Process(subprocess.Popen[str]):
 
 @pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="needs /dev/shm")
 @pytest.mark.parametrize("error", ["", "burnt"], ids=["in order", "by an error"])
-def test_the_last_one_to_go_turns_off_the_light(error: str) -> None:
+def test_the_last_process_removes_the_segments(error: str) -> None:
     address, processes = free_address(), list[_Process]()
     try:
         with within(60):

@@ -1,4 +1,4 @@
-"""Work in a thread takes as long as the device would, and keeps to its gates."""
+"""Work in a thread takes as long as it would on the device, and waits at its gates."""
 
 from __future__ import annotations
 
@@ -11,21 +11,24 @@ from typing import Any
 
 import pytest
 
+from potluck.fleet.speed_curve import SpeedCurve
 from potluck.loops.node import Latch, Pace, Step, Work
 from potluck.worlds.live.compute_speed import ComputeSpeed, MeasuredSpeed, ModelledSpeed
 from potluck.worlds.live.live_node import LiveNode
+from potluck.worlds.live.peer_directory import NodeIdentity
 from potluck.worlds.live.run_clock import RunClock, estimate_clock_offset
-from potluck.worlds.simulated.speed_curve import SpeedCurve
 from tests.time_limits import within
 
+IDENTITY = NodeIdentity(name="a", incarnation=1, era="e", seed=0, lease=1.0, limit_bytes=1 << 20)
 
-def _compute(*works: Work, effort: Callable[[Callable[[], float]], ComputeSpeed]) -> tuple[list[Any], float]:
-    """What came of the works, and how long they took together."""
+
+def _compute(*works: Work, make_speed: Callable[[Callable[[], float]], ComputeSpeed]) -> tuple[list[Any], float]:
+    """The results of the works, and how long they took together."""
 
     async def story() -> tuple[list[Any], float]:
         clock = RunClock()
         clock.start_now()
-        node = LiveNode("a", 1, 0, clock, effort(clock.now), lambda to, message: None, lambda record: None)
+        node = LiveNode(IDENTITY, clock, make_speed(clock.now), lambda to, message: None, lambda record: None)
         began = time.monotonic()
         try:
             return [await node.compute(work) for work in works], time.monotonic() - began
@@ -70,47 +73,47 @@ def _half(now: Callable[[], float]) -> ComputeSpeed:
 
 
 @pytest.mark.parametrize(
-    ("effort", "least"),
+    ("make_speed", "least"),
     [(_natural, 0.04), (_throttled, 0.16), (_half, 0.4)],
     ids=["natural", "throttled", "as modelled"],
 )
 @pytest.mark.wall_clock
-def test_the_same_work_takes_longer_where_the_device_is_slower(effort: Any, least: float) -> None:
-    found, seconds = _compute(Work([Step(0.1), Step(0.1)], _steps(0.02)), effort=effort)
+def test_the_same_work_takes_longer_where_the_device_is_slower(make_speed: Any, least: float) -> None:
+    found, seconds = _compute(Work([Step(0.1), Step(0.1)], _steps(0.02)), make_speed=make_speed)
     assert found == ["done"]
     assert least <= seconds < least + 0.15
 
 
 @pytest.mark.wall_clock
-def test_steps_that_the_function_does_not_mention_take_their_time_too() -> None:
-    found, seconds = _compute(Work([Step(0.1), Step(0.1)], lambda pace: "done"), effort=_full)
+def test_steps_that_the_function_does_not_enter_take_their_time_too() -> None:
+    found, seconds = _compute(Work([Step(0.1), Step(0.1)], lambda pace: "done"), make_speed=_full)
     assert found == ["done"]
     assert 0.2 <= seconds < 0.35
 
 
 def test_work_without_a_function_takes_the_time_of_its_steps() -> None:
-    for effort, least in ((_natural, 0.1), (_throttled, 0.4), (_half, 0.2)):
-        found, seconds = _compute(Work([Step(0.02), Step(0.08)]), effort=effort)
+    for make_speed, least in ((_natural, 0.1), (_throttled, 0.4), (_half, 0.2)):
+        found, seconds = _compute(Work([Step(0.02), Step(0.08)]), make_speed=make_speed)
         assert found == [None]
         assert least <= seconds < least + 0.15
 
 
 @pytest.mark.wall_clock
-def test_a_cost_is_chosen_in_the_thread_when_the_step_begins() -> None:
+def test_a_cost_function_is_called_in_the_thread_when_the_step_starts() -> None:
     chosen: list[str] = []
 
     def choose() -> float:
         chosen.append(threading.current_thread().name)
         return 0.1
 
-    _, seconds = _compute(Work([Step(choose), Step(choose)], _steps(0.0)), effort=_full)
+    _, seconds = _compute(Work([Step(choose), Step(choose)], _steps(0.0)), make_speed=_full)
     assert len(chosen) == 2
     assert all(name.startswith("potluck-work-a") for name in chosen)
     assert 0.2 <= seconds < 0.35
 
 
 @pytest.mark.wall_clock
-def test_work_that_is_given_up_gets_out_at_its_next_step() -> None:
+def test_cancelled_work_stops_at_its_next_step() -> None:
     entered: list[int] = []
 
     def run(pace: Pace) -> None:
@@ -121,7 +124,7 @@ def test_work_that_is_given_up_gets_out_at_its_next_step() -> None:
             pace.leave(step)
 
     async def story() -> None:
-        node = LiveNode("a", 1, 0, RunClock(), MeasuredSpeed(), lambda to, message: None, lambda record: None)
+        node = LiveNode(IDENTITY, RunClock(), MeasuredSpeed(), lambda to, message: None, lambda record: None)
         work = asyncio.create_task(node.compute(Work([Step(0.0)] * 100, run)))
         await asyncio.sleep(0.1)
         work.cancel()
@@ -133,9 +136,9 @@ def test_work_that_is_given_up_gets_out_at_its_next_step() -> None:
     assert 1 <= len(entered) < 30
 
 
-def test_a_signal_is_fired_on_the_loop_while_the_work_goes_on() -> None:
+def test_a_signal_fires_on_the_event_loop_while_the_work_continues() -> None:
     async def story() -> tuple[str, bool]:
-        node = LiveNode("a", 1, 0, RunClock(), MeasuredSpeed(), lambda to, message: None, lambda record: None)
+        node = LiveNode(IDENTITY, RunClock(), MeasuredSpeed(), lambda to, message: None, lambda record: None)
         gate, signal = Latch(), Latch()
         seen: list[str] = []
         signal.then(lambda: seen.append(threading.current_thread().name))
@@ -165,7 +168,7 @@ def test_a_device_knows_how_fast_it_is_now() -> None:
 
 
 @pytest.mark.wall_clock
-def test_a_clock_that_is_off_is_set_by_the_quickest_answer() -> None:
+def test_the_clock_offset_follows_the_fastest_answer() -> None:
     pauses = iter([0.05, 0.001, 0.02, 0.05, 0.0])
 
     def ask() -> float | None:
@@ -179,8 +182,8 @@ def test_a_clock_that_is_off_is_set_by_the_quickest_answer() -> None:
 
 
 @pytest.mark.wall_clock
-def test_the_run_s_clock_stands_still_until_the_run_begins() -> None:
-    clock = RunClock(began_s=5.0)
+def test_the_run_s_clock_stands_still_until_the_run_starts() -> None:
+    clock = RunClock(initial_s=5.0)
     time.sleep(0.02)
     assert clock.now() == 5.0
     clock.start_now()

@@ -1,4 +1,4 @@
-"""Long messages over real sessions: what gets lost on the way goes again, and nothing else does."""
+"""Large messages over real sessions: only lost chunks are sent again."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from potluck.journal import Instant
 from potluck.loops.messages import Invite, Joined, Message, Pull, Push, Released, Segment
 from potluck.loops.node import COORDINATOR, Envelope, Node
 from potluck.payload import Payload
-from potluck.worlds.live.coordinator_runtime import run_coordinator
-from potluck.worlds.live.device_runtime import run_device
+from potluck.worlds.live.coordinator_runtime import AdmissionHooks, CoordinatedRun, StartCondition, run_coordinator
+from potluck.worlds.live.device_runtime import DeviceOptions, run_device
 from potluck.worlds.live.handshake_messages import JoinAccepted, JoinRequest, RunInfo
 from potluck.worlds.live.zenoh_session import Endpoint
 from potluck.worlds.live.zenoh_transport import ZenohTransport
 from tests.time_limits import within
-from tests.worlds.live.town import Kept, free_address
+from tests.worlds.live.live_fleet import RecordingJournal, free_address
 
-TakePart = Callable[[Node, JoinAccepted], Coroutine[Any, Any, None]]
+DeviceMain = Callable[[Node, JoinAccepted], Coroutine[Any, Any, None]]
 MIB = 1 << 20
 
 
@@ -36,37 +36,39 @@ async def _next(node: Node, kind: type[Message], seconds: float = 10.0) -> Envel
 
 async def _with_devices(
     coordinate: Callable[[Node], Coroutine[Any, Any, Any]],
-    take_part: TakePart,
+    device_main: DeviceMain,
     *names: str,
     direct: tuple[bool, ...] = (),
     limit_bytes: int = 1 << 26,
-    journal: Kept | None = None,
+    journal: RecordingJournal | None = None,
     shared_memory: bool = False,
 ) -> Any:
     address = free_address()
-    visits = [
+    device_tasks = [
         asyncio.create_task(
             run_device(
                 Endpoint(
                     connect=(address,),
                     shared_memory=shared_memory,
-                    direct=place < len(direct) and direct[place],
-                    listen=("tcp/127.0.0.1:0",) if place < len(direct) and direct[place] else (),
+                    direct=index < len(direct) and direct[index],
+                    listen=("tcp/127.0.0.1:0",) if index < len(direct) and direct[index] else (),
                 ),
-                hello=JoinRequest(name=name),
-                take_part=take_part,
-                once=True,
+                JoinRequest(name=name),
+                device_main,
+                DeviceOptions(once=True),
             )
         )
-        for place, name in enumerate(names)
+        for index, name in enumerate(names)
     ]
-    card = RunInfo(run="test", job="", lease=3.0, limit_bytes=limit_bytes)
+    run_info = RunInfo(run="test", job="", lease=3.0, limit_bytes=limit_bytes)
     found = await run_coordinator(
         Endpoint(listen=(address,), lease=3.0, direct=bool(direct), shared_memory=shared_memory),
-        run=card, seed=0, journal=journal or Kept(),
-        coordinate=coordinate, welcome=lambda hello: hello.name, muster=names,
-    )  # fmt: skip
-    assert await asyncio.gather(*visits) == ["the run is over"] * len(names)
+        CoordinatedRun(info=run_info, seed=0, journal=journal or RecordingJournal()),
+        coordinate,
+        AdmissionHooks(check=lambda request: request.name),
+        StartCondition(devices=names),
+    )
+    assert await asyncio.gather(*device_tasks) == ["the run is over"] * len(names)
     return found
 
 
@@ -75,19 +77,21 @@ def _numbers(nbytes: int, seed: int = 0) -> Payload:
 
 
 class _Leaky:
-    """Loses some chunks on their way to the network, and counts what was sent."""
+    """Drops some chunks before they are sent, and counts the chunks."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, lost: set[int]) -> None:
         self.sent = 0
         put = ZenohTransport._put_blocking
 
-        def leaky(post: ZenohTransport, to: str, chunks: Sequence[Callable[[], tuple[bytes, bytes | None]]]) -> None:
+        def leaky(
+            transport: ZenohTransport, to: str, chunks: Sequence[Callable[[], tuple[bytes, bytes | None]]]
+        ) -> None:
             for chunk in chunks:
                 if chunk()[1] is not None and chunk()[0]:
                     self.sent += 1
                     if self.sent in lost:
                         continue
-                put(post, to, [chunk])
+                put(transport, to, [chunk])
 
         monkeypatch.setattr(ZenohTransport, "_put_blocking", leaky)
 
@@ -98,7 +102,7 @@ class _Leaky:
     [{1, 5, 6, 130, 320}, set(range(3, 12))],
     ids=["some and the last", "a whole window"],
 )
-def test_chunks_that_get_lost_are_asked_for_and_no_others(monkeypatch: pytest.MonkeyPatch, lost: set[int]) -> None:
+def test_only_lost_chunks_are_sent_again(monkeypatch: pytest.MonkeyPatch, lost: set[int]) -> None:
     payload = _numbers(20 * MIB)
     leaky = _Leaky(monkeypatch, lost)
 
@@ -109,7 +113,7 @@ def test_chunks_that_get_lost_are_asked_for_and_no_others(monkeypatch: pytest.Mo
         found: bytes = envelope.message.payload.arrays[0].tobytes()
         return found
 
-    async def take_part(node: Node, welcome: JoinAccepted) -> None:
+    async def device_main(node: Node, accepted: JoinAccepted) -> None:
         envelope = await _next(node, Segment)
         assert isinstance(envelope.message, Segment)
         digest = np.frombuffer(envelope.message.payload.arrays[0].tobytes(), np.uint8)[::1000].copy()
@@ -119,19 +123,19 @@ def test_chunks_that_get_lost_are_asked_for_and_no_others(monkeypatch: pytest.Mo
         await node.sleep(10)
 
     with within(20):
-        found = asyncio.run(_with_devices(coordinate, take_part, "a"))
+        found = asyncio.run(_with_devices(coordinate, device_main, "a"))
     assert found == payload.arrays[0][::1000].tobytes()
     assert leaky.sent == 20 * 16 + len(lost) + 1
 
 
-def test_shared_memory_brings_the_same_bytes() -> None:
+def test_shared_memory_transfers_the_same_bytes() -> None:
     payload = _numbers(20 * MIB)
 
     async def coordinate(node: Node) -> Message:
         await node.send("a", Segment(payload, turn=1, first=0, last=0))
         return (await _next(node, Released)).message
 
-    async def take_part(node: Node, welcome: JoinAccepted) -> None:
+    async def device_main(node: Node, accepted: JoinAccepted) -> None:
         envelope = await _next(node, Segment)
         assert isinstance(envelope.message, Segment)
         same = np.array_equal(envelope.message.payload.arrays[0], payload.arrays[0])
@@ -139,23 +143,23 @@ def test_shared_memory_brings_the_same_bytes() -> None:
         await node.sleep(10)
 
     with within(20):
-        assert asyncio.run(_with_devices(coordinate, take_part, "a", shared_memory=True)) == Released(1)
+        assert asyncio.run(_with_devices(coordinate, device_main, "a", shared_memory=True)) == Released(1)
 
 
-def test_a_message_over_the_limit_is_not_taken_and_the_next_one_is() -> None:
+def test_a_message_over_the_limit_is_declined_and_the_next_one_arrives() -> None:
     async def coordinate(node: Node) -> Message:
         await node.send("a", Segment(_numbers(2 * MIB), turn=1, first=0, last=0))
         await node.send("a", Segment(_numbers(1000), turn=2, first=0, last=0))
         return (await _next(node, Released)).message
 
-    async def take_part(node: Node, welcome: JoinAccepted) -> None:
+    async def device_main(node: Node, accepted: JoinAccepted) -> None:
         envelope = await _next(node, Segment)
         assert isinstance(envelope.message, Segment)
         await node.send(COORDINATOR, Released(envelope.message.turn))
         await node.sleep(10)
 
     with within(20):
-        assert asyncio.run(_with_devices(coordinate, take_part, "a", limit_bytes=MIB)) == Released(2)
+        assert asyncio.run(_with_devices(coordinate, device_main, "a", limit_bytes=MIB)) == Released(2)
 
 
 def test_small_messages_overtake_long_ones() -> None:
@@ -166,7 +170,7 @@ def test_small_messages_overtake_long_ones() -> None:
         await sending
         return [type((await _next(node, Message)).message).__name__ for _ in range(2)]
 
-    async def take_part(node: Node, welcome: JoinAccepted) -> None:
+    async def device_main(node: Node, accepted: JoinAccepted) -> None:
         for _ in range(2):
             match (await _next(node, Message)).message:
                 case Invite():
@@ -176,7 +180,7 @@ def test_small_messages_overtake_long_ones() -> None:
         await node.sleep(10)
 
     with within(20):
-        assert asyncio.run(_with_devices(_after_joined(coordinate), take_part, "a")) == ["Pull", "Released"]
+        assert asyncio.run(_with_devices(_after_joined(coordinate), device_main, "a")) == ["Pull", "Released"]
 
 
 def _after_joined(coordinate: Callable[[Node], Coroutine[Any, Any, Any]]) -> Callable[[Node], Coroutine[Any, Any, Any]]:
@@ -188,14 +192,14 @@ def _after_joined(coordinate: Callable[[Node], Coroutine[Any, Any, Any]]) -> Cal
 
 
 def test_what_was_recorded_before_a_message_is_in_the_journal_before_it_arrives() -> None:
-    journal = Kept()
+    journal = RecordingJournal()
 
     async def coordinate(node: Node) -> int:
         await node.send("a", Invite(0, 0, 0))
         await _next(node, Push)
         return len(journal.records)
 
-    async def take_part(node: Node, welcome: JoinAccepted) -> None:
+    async def device_main(node: Node, accepted: JoinAccepted) -> None:
         await _next(node, Invite)
         for number in range(500):
             node.record(Instant("a", "crumb", node.now(), {"number": number}))
@@ -205,21 +209,21 @@ def test_what_was_recorded_before_a_message_is_in_the_journal_before_it_arrives(
         await node.sleep(10)
 
     with within(20):
-        assert asyncio.run(_with_devices(coordinate, take_part, "a", journal=journal)) == 500
+        assert asyncio.run(_with_devices(coordinate, device_main, "a", journal=journal)) == 500
     names = [record.name for record in journal.records if isinstance(record, Instant)]
     assert names == ["crumb"] * 500 + ["last words"]
 
 
 @pytest.mark.parametrize("direct", [(True, True), (True, False)], ids=["directly", "through the coordinator"])
-def test_devices_speak_to_each_other(direct: tuple[bool, ...]) -> None:
+def test_devices_send_to_each_other(direct: tuple[bool, ...]) -> None:
     async def coordinate(node: Node) -> float:
-        await node.sleep(0.3)  # until everybody knows who is here
+        await node.sleep(0.3)  # until all devices have the roster
         await node.send("a", Invite(0, 0, 0))
         began = time.monotonic()
         await _next(node, Released)
         return time.monotonic() - began
 
-    async def take_part(node: Node, welcome: JoinAccepted) -> None:
+    async def device_main(node: Node, accepted: JoinAccepted) -> None:
         while True:
             envelope = await _next(node, Message, 15)
             match envelope.message:
@@ -234,4 +238,4 @@ def test_devices_speak_to_each_other(direct: tuple[bool, ...]) -> None:
                     await node.send(COORDINATOR, Released(0))
 
     with within(20):
-        assert asyncio.run(_with_devices(coordinate, take_part, "a", "b", direct=direct)) < 5
+        assert asyncio.run(_with_devices(coordinate, device_main, "a", "b", direct=direct)) < 5

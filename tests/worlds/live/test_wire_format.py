@@ -1,4 +1,4 @@
-"""Nothing that a peer sends raises anything but WireError, or gets more memory than it may."""
+"""Whatever a peer sends, decoding raises only WireError and allocates no more than the limit."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ SMALL: list[Message | ControlMessage] = [
 
 
 @pytest.mark.parametrize("body", SMALL, ids=lambda body: type(body).__name__)
-def test_a_frame_comes_out_as_it_went_in(body: Message | ControlMessage) -> None:
+def test_a_frame_survives_a_round_trip(body: Message | ControlMessage) -> None:
     frame = wire_format.decode_frame(wire_format.encode_frame(3, 4, body))
-    assert (frame.life, frame.to_life, frame.body) == (3, 4, body)
+    assert (frame.incarnation, frame.to_incarnation, frame.message) == (3, 4, body)
 
 
 _ARRAYS = st.lists(
@@ -64,7 +64,7 @@ _ARRAYS = st.lists(
 
 @settings(max_examples=40)
 @given(_ARRAYS, st.integers(0, 2**32))
-def test_arrays_of_any_kind_come_out_bit_for_bit(kinds: list[tuple[str, list[int]]], seed: int) -> None:
+def test_arrays_of_any_type_survive_a_round_trip(kinds: list[tuple[str, list[int]]], seed: int) -> None:
     rng = np.random.default_rng(seed)
     arrays = tuple(
         rng.integers(0, 2, shape).astype(bool)
@@ -88,7 +88,7 @@ def _offer_of(out: OutgoingTransfer) -> bytes:
     return wire_format.encode_offer(1, 2, out.number, out.message, out.arrays, out.chunk_bytes)
 
 
-def test_a_payload_of_sizes_alone_takes_its_bytes_and_comes_out_empty() -> None:
+def test_a_payload_without_arrays_takes_its_bytes_and_arrives_empty() -> None:
     out = OutgoingTransfer(7, Segment(Payload(5000), turn=0, first=0, last=0), 1 << 10, window=8)
     assert out.layout.chunk_count == 5
     offer = wire_format.decode_offer(_offer_of(out), LIMIT)
@@ -96,32 +96,37 @@ def test_a_payload_of_sizes_alone_takes_its_bytes_and_comes_out_empty() -> None:
     assert wire_format.assemble_message(offer, wire_format.allocate_arrays(offer)).payload == Payload(5000)
 
 
-def test_events_of_the_world_are_not_taken_from_a_peer() -> None:
+def test_membership_events_are_not_accepted_from_a_peer() -> None:
     with pytest.raises(WireError, match="not a frame"):
         wire_format.decode_frame(wire_format.encode_frame(1, 1, Joined("a", 1)))
 
 
-def test_messages_of_another_loop_can_be_let_in() -> None:
+def test_the_base_class_of_control_messages_is_not_a_message() -> None:
+    with pytest.raises(WireError, match="not a frame"):
+        wire_format.decode_frame(wire_format.encode_frame(1, 1, ControlMessage()))
+
+
+def test_messages_of_another_loop_can_be_registered() -> None:
     class Toast(Message, frozen=True):
         glasses: int
 
     with pytest.raises(WireError):
         wire_format.decode_frame(wire_format.encode_frame(1, 1, Toast(3)))
-    before = list(wire_format._SMALL)
+    before = list(wire_format._CONTROL_TYPES)
     try:
         wire_format.register_messages(Toast)
-        assert wire_format.decode_frame(wire_format.encode_frame(1, 1, Toast(3))).body == Toast(3)
+        assert wire_format.decode_frame(wire_format.encode_frame(1, 1, Toast(3))).message == Toast(3)
     finally:
-        wire_format._SMALL[:] = before
+        wire_format._CONTROL_TYPES[:] = before
         wire_format._DECODERS.clear()
 
 
 def _claim(**changes: Any) -> bytes:
-    """An offer that says something else than is true."""
+    """An offer with invalid contents."""
     raw = msgspec.msgpack.decode(_offer(_push(np.zeros(4))))
-    for place, value in ((4, changes.get("specs")), (3, changes.get("chunk_bytes"))):
+    for index, value in ((4, changes.get("specs")), (3, changes.get("chunk_bytes"))):
         if value is not None:
-            raw[place] = value
+            raw[index] = value
     raw[5].update(changes.get("body", {}))
     return msgspec.msgpack.encode(raw)
 
@@ -132,21 +137,21 @@ def _claim(**changes: Any) -> bytes:
         (_claim(specs=[["<f8", [10 * 2**30 // 8]]]), "over the limit"),
         (_claim(specs=[["<f8", [2**40, 2**40, 2**40]]]), "over the limit"),
         (_claim(specs=[["<f8", [-1]]]), "not a frame"),
-        (_claim(specs=[["|O", [1]]]), "numbers of type"),
-        (_claim(specs=[["<M8[s]", [1]]]), "numbers of type"),
-        (_claim(specs=[["", [1]]]), "numbers of type"),
+        (_claim(specs=[["|O", [1]]]), "arrays of type"),
+        (_claim(specs=[["<M8[s]", [1]]]), "arrays of type"),
+        (_claim(specs=[["", [1]]]), "arrays of type"),
         (_claim(specs=[["<f4", [1]]] * 5000), "not a frame"),
         (_claim(chunk_bytes=1), "not a frame"),
         (_claim(body={"payload": {"nbytes": 10 * 2**30, "arrays": []}}), "not between 0 and"),
         (_claim(body={"payload": {"nbytes": -5, "arrays": []}}), "not between 0 and"),
-        (_claim(body={"payload": {"nbytes": 5, "arrays": [[[[1]]]]}}), "do not travel in a header"),
+        (_claim(body={"payload": {"nbytes": 5, "arrays": [[[[1]]]]}}), "must not contain arrays"),
         (_claim(body={"payload": {"nbytes": 5, "arrays": []}, "turn": "1"}), "not a frame"),
         (b"\x91" * 60_000, "not a frame"),
-        (b"\x00" * (wire_format.HEADER_LIMIT + 1), "longer than"),
+        (b"\x00" * (wire_format.HEADER_LIMIT + 1), "over the limit"),
         (b"", "not a frame"),
     ],
 )
-def test_a_false_offer_is_refused_with_a_reason(data: bytes, reason: str) -> None:
+def test_an_invalid_offer_is_refused_with_a_reason(data: bytes, reason: str) -> None:
     tracemalloc.start()
     with pytest.raises(WireError, match=reason):
         wire_format.decode_offer(data, LIMIT)
@@ -154,25 +159,25 @@ def test_a_false_offer_is_refused_with_a_reason(data: bytes, reason: str) -> Non
     tracemalloc.stop()
 
 
-def test_a_damaged_chunk_is_noticed() -> None:
+def test_a_corrupt_chunk_is_detected() -> None:
     head = wire_format.encode_chunk(1, 2, 0, b"salt")
     assert wire_format.decode_chunk(head, b"salt").chunk_index == 0
-    with pytest.raises(WireError, match="damaged"):
+    with pytest.raises(WireError, match="corrupt"):
         wire_format.decode_chunk(head, b"malt")
-    with pytest.raises(WireError, match="head of a chunk"):
+    with pytest.raises(WireError, match="chunk header"):
         wire_format.decode_chunk(head[:-1], b"salt")
 
 
-def test_a_chunk_must_have_its_place_and_its_length() -> None:
+def test_a_chunk_must_have_a_valid_index_and_length() -> None:
     incoming = Reassembly(wire_format.decode_offer(_offer(_push(np.zeros(4))), LIMIT))
-    for place, data in ((1, b"x" * 32), (0, b"x" * 31), (0, b"x" * 33), (2**32 - 1, b"")):
-        with pytest.raises(WireError, match="not part of"):
-            incoming.add_chunk(wire_format.decode_chunk(wire_format.encode_chunk(1, 7, place, data), data), data)
+    for index, data in ((1, b"x" * 32), (0, b"x" * 31), (0, b"x" * 33), (2**32 - 1, b"")):
+        with pytest.raises(WireError, match="does not belong to"):
+            incoming.add_chunk(wire_format.decode_chunk(wire_format.encode_chunk(1, 7, index, data), data), data)
 
 
-def test_truth_is_0_or_1() -> None:
+def test_booleans_are_0_or_1() -> None:
     offer = wire_format.decode_offer(_offer(_push(np.zeros(4, bool))), LIMIT)
-    with pytest.raises(WireError, match="truth"):
+    with pytest.raises(WireError, match="boolean"):
         wire_format.assemble_message(offer, [np.array([0, 1, 2, 1], np.uint8).view(bool)])
 
 
@@ -188,27 +193,27 @@ def _samples() -> list[bytes]:
 def _mutated(data: bytes, other: bytes, rng: random.Random) -> bytes:
     mutant = bytearray(data)
     for _ in range(rng.choice((1, 1, 2, 3, 8))):
-        place = rng.randrange(len(mutant) + 1)
+        index = rng.randrange(len(mutant) + 1)
         match rng.randrange(6):
             case 0 if mutant:
-                mutant[place % len(mutant)] ^= 1 << rng.randrange(8)
+                mutant[index % len(mutant)] ^= 1 << rng.randrange(8)
             case 1:
-                mutant[place:place] = rng.randbytes(rng.choice((1, 2, 8)))
+                mutant[index:index] = rng.randbytes(rng.choice((1, 2, 8)))
             case 2:
-                del mutant[place : place + rng.choice((1, 2, 8))]
+                del mutant[index : index + rng.choice((1, 2, 8))]
             case 3:
-                mutant[place:place] = rng.choice(
+                mutant[index:index] = rng.choice(
                     (b"\xc6\xff\xff\xff\xff", b"\xdd\xff\xff\xff\xff", b"\xcf" + b"\xff" * 8)
                 )
             case 4:
-                mutant[place:] = other[place:]
+                mutant[index:] = other[index:]
             case _ if mutant:
-                mutant[place % len(mutant)] = rng.randrange(256)
+                mutant[index % len(mutant)] = rng.randrange(256)
     return bytes(mutant)
 
 
 def _fuzz(times: int) -> int:
-    """How many of so many mutants were refused; whatever is taken stays within the bound."""
+    """How many mutated inputs were refused; those accepted stay within the limit."""
     rng, samples, refused = random.Random(0), _samples(), 0
     for number in range(times):
         data = _mutated(samples[number % len(samples)], rng.choice(samples), rng)
@@ -226,10 +231,10 @@ def _fuzz(times: int) -> int:
     return refused
 
 
-def test_mutants_raise_nothing_but_our_own() -> None:
+def test_mutated_bytes_raise_only_wire_errors() -> None:
     assert _fuzz(5_000) > 5_000
 
 
 @pytest.mark.long
-def test_a_hundred_thousand_mutants_raise_nothing_but_our_own() -> None:
+def test_a_hundred_thousand_mutations_raise_only_wire_errors() -> None:
     assert _fuzz(100_000) > 100_000

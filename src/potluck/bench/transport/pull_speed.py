@@ -25,8 +25,8 @@ from potluck.loops.messages import Joined, Pull, Released, Segment, Stop
 from potluck.loops.node import COORDINATOR, Node
 from potluck.payload import Payload
 from potluck.run.live_addresses import free_loopback_address
-from potluck.worlds.live.coordinator_runtime import run_coordinator
-from potluck.worlds.live.device_runtime import run_device
+from potluck.worlds.live.coordinator_runtime import AdmissionHooks, CoordinatedRun, run_coordinator
+from potluck.worlds.live.device_runtime import DeviceOptions, run_device
 from potluck.worlds.live.handshake_messages import JoinAccepted, JoinRequest, RunInfo
 from potluck.worlds.live.link_shaping import CHUNK_BYTES
 from potluck.worlds.live.zenoh_session import Endpoint, open_session
@@ -97,9 +97,11 @@ async def _serve_node(plan: _PullPlan) -> None:
                     return
 
     await run_coordinator(
-        Endpoint(listen=(plan.address,)), run=RunInfo(run="bench", job="", limit_bytes=2 * plan.nbytes), seed=0,
-        journal=Journal(), coordinate=answer_pulls, welcome=lambda hello: hello.name,
-    )  # fmt: skip
+        Endpoint(listen=(plan.address,)),
+        CoordinatedRun(info=RunInfo(run="bench", job="", limit_bytes=2 * plan.nbytes), seed=0, journal=Journal()),
+        answer_pulls,
+        AdmissionHooks(check=lambda request: request.name),
+    )
 
 
 def _serve_plain(session: zenoh.Session, pipe: Connection, plan: _PullPlan, put_bytes: int) -> list[float]:
@@ -135,7 +137,7 @@ def _pull_all(pipe: Connection, plan: _PullPlan) -> None:
 
     asyncio.run(
         run_device(
-            Endpoint(connect=(plan.address,)), hello=JoinRequest(name="puller"), take_part=pull_as_device, once=True
+            Endpoint(connect=(plan.address,)), JoinRequest(name="puller"), pull_as_device, DeviceOptions(once=True)
         )
     )
     pipe.send([seconds, [growth.most_bytes]])

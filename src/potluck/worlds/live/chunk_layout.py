@@ -1,6 +1,7 @@
-"""How the arrays of a payload lie one behind the other, and which bytes are in which chunk.
+"""Divides the arrays of a payload into chunks.
 
-A chunk is a stretch of that row and may reach over the end of an array; nothing is joined but such a chunk.
+The arrays form one contiguous byte range; a chunk is a slice of it and may span arrays. Only a chunk's bytes are ever
+copied, never the whole payload.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ __all__ = ["DTYPES", "ArraySpec", "ChunkLayout", "array_bytes", "array_specs"]
 
 DTYPES = frozenset(
     ["<f2", "<f4", "<f8", "|i1", "<i2", "<i4", "<i8", "|u1", "<u2", "<u4", "<u8", "|b1"]
-)  # what numbers may be on the wire
+)  # the array types that may be sent
 
 Extent = Annotated[int, msgspec.Meta(ge=0, le=2**48)]
 
 
 class ArraySpec(msgspec.Struct, frozen=True, array_like=True):
-    """An array without its numbers."""
+    """The type and shape of an array."""
 
     dtype: str
     shape: Annotated[tuple[Extent, ...], msgspec.Meta(max_length=16)]
@@ -46,7 +47,7 @@ def array_specs(arrays: Sequence[npt.NDArray[Any]]) -> tuple[ArraySpec, ...]:
 
 
 class ChunkLayout:
-    """The row of bytes that some arrays make, cut into chunks."""
+    """Maps chunks to the bytes of the arrays that they consist of."""
 
     def __init__(self, sizes: Sequence[int], chunk_bytes: int) -> None:
         self._sizes = sizes
@@ -55,33 +56,33 @@ class ChunkLayout:
         self.chunk_count = -(-self.nbytes // chunk_bytes)
 
     def chunk_size(self, index: int) -> int:
-        """How many bytes the chunk has."""
+        """The number of bytes in the chunk."""
         return min(self._chunk_bytes, self.nbytes - index * self._chunk_bytes)
 
     def array_slices(self, index: int) -> Iterator[ArraySlice]:
-        """What the chunk is made of."""
+        """The slices that make up the chunk."""
         start = index * self._chunk_bytes
         stop = start + self.chunk_size(index)
-        begin = 0
+        offset = 0
         for array, size in enumerate(self._sizes):
-            low, high = max(start - begin, 0), min(stop - begin, size)
+            low, high = max(start - offset, 0), min(stop - offset, size)
             if low < high:
                 yield ArraySlice(array, low, high)
-            begin += size
+            offset += size
 
     def read_chunk(self, index: int, views: Sequence[memoryview]) -> bytes:
-        """The chunk's bytes, out of the arrays."""
-        return b"".join(views[piece.array][piece.start : piece.stop] for piece in self.array_slices(index))
+        """Copy the chunk's bytes out of the arrays."""
+        return b"".join(views[part.array][part.start : part.stop] for part in self.array_slices(index))
 
     def write_chunk(self, index: int, data: bytes, views: Sequence[memoryview]) -> None:
-        """Put the chunk's bytes where they belong."""
-        begin = 0
-        for piece in self.array_slices(index):
-            end = begin + piece.stop - piece.start
-            views[piece.array][piece.start : piece.stop] = memoryview(data)[begin:end]
-            begin = end
+        """Copy the chunk's bytes into the arrays."""
+        offset = 0
+        for part in self.array_slices(index):
+            end = offset + part.stop - part.start
+            views[part.array][part.start : part.stop] = memoryview(data)[offset:end]
+            offset = end
 
 
 def array_bytes(array: npt.NDArray[Any]) -> memoryview:
-    """The array's own memory, as bytes."""
+    """The array's memory as bytes, without a copy."""
     return array.reshape(-1).view(np.uint8).data if array.size else memoryview(b"")

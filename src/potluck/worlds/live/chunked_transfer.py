@@ -1,6 +1,6 @@
-"""A long message on its way, seen from either end: which chunks were sent, which are there, which have to go again.
+"""The state of one chunked message at each end: which chunks were sent, have arrived, or must be sent again.
 
-Neither end knows a socket; `carrier` moves the bytes.
+Neither end touches a socket; `sender.py` and `receiver.py` move the bytes.
 """
 
 from __future__ import annotations
@@ -13,30 +13,28 @@ from potluck.worlds.live import wire_format
 from potluck.worlds.live.chunk_layout import ChunkLayout, array_bytes
 from potluck.worlds.live.wire_format import ChunkHeader, TransferOffer, WireError
 
-__all__ = ["CONFIRMED", "OutgoingTransfer", "Reassembly"]
+__all__ = ["CONFIRM_EVERY", "OutgoingTransfer", "Reassembly"]
 
-CONFIRMED = 2  # chunks, after so many of which a receiver says what it has
-_ASKED_FOR = 16  # missing chunks that are named in one answer
+CONFIRM_EVERY = 2  # chunks between two confirmations of the receiver
+_MAX_REQUESTED = 16  # missing chunks that are listed in one answer
 
 
 class OutgoingTransfer:
-    """The sender's end."""
+    """The sender's state of one message."""
 
     def __init__(self, number: int, message: Bulky, chunk_bytes: int, window: int) -> None:
         self.number = number
         self.message = message
         self.chunk_bytes = chunk_bytes
-        self._window = window  # chunks that may be on their way unconfirmed
+        self._window = window  # chunks that may be unconfirmed
         self.arrays = wire_format.arrays_to_send(message.payload)
         self._views = [array_bytes(array) for array in self.arrays]
         self.layout = ChunkLayout([view.nbytes for view in self._views], chunk_bytes)
         self.sent = 0  # chunks that were sent at least once
         self.resent = 0
-        self.confirmed = 0  # chunks that are there
+        self.confirmed = 0  # chunks that have arrived
         self._to_resend: deque[int] = deque()
-        self._resent_since_request: set[int] = (
-            set()
-        )  # sent again behind the last question, so that no answer knows of them yet
+        self._resent_since_request: set[int] = set()  # resent after the last status request: no answer counts them yet
 
     @property
     def is_sent(self) -> bool:
@@ -47,7 +45,7 @@ class OutgoingTransfer:
         return self.confirmed == self.layout.chunk_count
 
     def next_chunk(self) -> int | None:
-        """The chunk to send next: what got lost first, then what fits into the window."""
+        """The chunk to send next: first those that got lost, then those that fit into the window."""
         if self._to_resend:
             self.resent += 1
             index = self._to_resend.popleft()
@@ -59,21 +57,21 @@ class OutgoingTransfer:
         return None
 
     def next_chunks(self, most: int) -> list[int]:
-        """Chunks that may go along with the one that was due, none of them the last of all."""
+        """More chunks to send together with the one that is due; never the last one of the message."""
         room = min(most, self._window - (self.sent - self.confirmed), self.layout.chunk_count - 1 - self.sent)
         first, self.sent = self.sent, self.sent + max(0, room)
         return list(range(first, self.sent))
 
     def confirm_chunks(self, count: int) -> None:
-        """So many chunks are there."""
+        """The receiver has `count` chunks."""
         self.confirmed = max(self.confirmed, min(count, self.sent))
 
     def mark_status_requested(self) -> None:
-        """The receiver is asked, behind all that was sent so far."""
+        """A status request follows the chunks that were sent so far."""
         self._resent_since_request.clear()
 
     def resend_chunks(self, indices: Sequence[int]) -> None:
-        """These did not come."""
+        """Queue chunks that did not arrive."""
         known = self._resent_since_request.union(self._to_resend)
         self._to_resend.extend(index for index in indices if index < self.sent and index not in known)
 
@@ -82,7 +80,7 @@ class OutgoingTransfer:
 
 
 class Reassembly:
-    """The receiver's end: chunks go straight to where they belong."""
+    """The receiver's state of one message: chunks are written straight into the final arrays."""
 
     def __init__(self, offer: TransferOffer) -> None:
         self.offer = offer
@@ -92,7 +90,7 @@ class Reassembly:
         self._present = bytearray(self._layout.chunk_count)
         self.count = 0
         self._highest = -1
-        self.due_time = 0.0  # when a shaped link will have brought all that is here
+        self.due_time = 0.0  # when a shaped link would have delivered the chunks that have arrived
 
     @property
     def nbytes(self) -> int:
@@ -103,21 +101,21 @@ class Reassembly:
         return self.count == self._layout.chunk_count
 
     def add_chunk(self, head: ChunkHeader, data: bytes) -> list[int]:
-        """Take a chunk in; says which before it must have got lost, since a lane keeps its order."""
-        place = head.chunk_index
-        if place >= self._layout.chunk_count or len(data) != self._layout.chunk_size(place):
-            raise WireError(f"chunk {place} of {len(data)} bytes is not part of message {head.number}")
-        if not self._present[place]:
-            self._layout.write_chunk(place, data, self._views)
-            self._present[place] = 1
+        """Store a chunk; returns the chunks before it that must have been lost, since a lane keeps its order."""
+        index = head.chunk_index
+        if index >= self._layout.chunk_count or len(data) != self._layout.chunk_size(index):
+            raise WireError(f"chunk {index} of {len(data)} bytes does not belong to message {head.number}")
+        if not self._present[index]:
+            self._layout.write_chunk(index, data, self._views)
+            self._present[index] = 1
             self.count += 1
-        skipped = [index for index in range(self._highest + 1, place) if not self._present[index]]
-        self._highest = max(self._highest, place)
+        skipped = [earlier for earlier in range(self._highest + 1, index) if not self._present[earlier]]
+        self._highest = max(self._highest, index)
         return skipped
 
     def missing_chunks(self) -> list[int]:
-        """Whatever is not here, up to what a sender can soon send again."""
-        return [index for index, here in enumerate(self._present) if not here][:_ASKED_FOR]
+        """Chunks that have not arrived, at most as many as a sender can resend soon."""
+        return [index for index, present in enumerate(self._present) if not present][:_MAX_REQUESTED]
 
     def assembled_message(self) -> Bulky:
         return wire_format.assemble_message(self.offer, self._arrays)

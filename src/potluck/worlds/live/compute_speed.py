@@ -1,4 +1,4 @@
-"""How long work takes on a device, and how fast it is at the moment."""
+"""How long work takes on a device, and how fast the device is at present: measured, or as the fleet file says."""
 
 from __future__ import annotations
 
@@ -6,55 +6,55 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
-from potluck.worlds.simulated.speed_curve import SpeedCurve
+from potluck.fleet.speed_curve import SpeedCurve
 
 __all__ = ["ComputeSpeed", "MeasuredSpeed", "ModelledSpeed"]
 
-_KEPT = 0.5  # weight of what was measured before, against the newest step
+_OLD_WEIGHT = 0.5  # of earlier measurements, relative to the newest step
 
 
 class ComputeSpeed(Protocol):
-    """How long a stretch of work takes here."""
+    """How long work takes on this device."""
 
     def current_speed(self) -> float:
-        """The share of its nominal speed that the device has now; above 1 if it has more than the fleet file says."""
+        """The present speed as a fraction of the nominal one; above 1 if the device is faster than declared."""
 
-    def modelled_duration_s(self, began: float, seconds: float) -> float:
-        """How long `seconds` on paper take that begin at `began` (run time)."""
+    def modelled_duration_s(self, start: float, seconds: float) -> float:
+        """How long work of `seconds` at nominal speed takes if it starts at `start` (run time)."""
 
-    def throttled_duration_s(self, began: float, spent: float, seconds: float) -> float:
-        """How long a step takes that was done within `spent` really."""
+    def throttled_duration_s(self, start: float, spent_s: float, seconds: float) -> float:
+        """How long a step of `seconds` at nominal speed should take that really took `spent_s`."""
 
 
 class MeasuredSpeed:
-    """As fast as the machine is, or a share of that; how fast it is now is told from what the last steps took.
+    """As fast as the machine is, or the fraction `throttle` of that; the current speed follows from the last steps.
 
-    `allowed` says which part of the processor we may use at the moment. What was measured under another limit is
-    converted, so that a new limit counts from the next step on and not only after it was felt.
+    `cpu_fraction` returns the fraction of the processor that this process may use at present. Measurements are
+    normalised by it, so that a new limit takes effect immediately and not only after the next steps.
     """
 
-    def __init__(self, share: float = 1.0, allowed: Callable[[], float] = lambda: 1.0) -> None:
-        assert 0 < share <= 1
-        self._throttle = share
-        self._cpu_fraction = allowed
-        self._nominal_s = self._full_cpu_s = 0.0  # seconds of the last steps, the newest weighing most
+    def __init__(self, throttle: float = 1.0, cpu_fraction: Callable[[], float] = lambda: 1.0) -> None:
+        assert 0 < throttle <= 1
+        self._throttle = throttle
+        self._cpu_fraction = cpu_fraction
+        self._nominal_s = self._full_cpu_s = 0.0  # of the last steps, weighted towards the newest
 
     def current_speed(self) -> float:
         measured = self._nominal_s / self._full_cpu_s if self._full_cpu_s else 1.0
         return self._throttle * self._cpu_fraction() * measured
 
-    def modelled_duration_s(self, began: float, seconds: float) -> float:
+    def modelled_duration_s(self, start: float, seconds: float) -> float:
         return seconds / self._throttle
 
-    def throttled_duration_s(self, began: float, spent: float, seconds: float) -> float:
-        if spent > 0 and seconds > 0:
-            self._nominal_s = _KEPT * self._nominal_s + seconds
-            self._full_cpu_s = _KEPT * self._full_cpu_s + spent * self._cpu_fraction()
-        return spent / self._throttle
+    def throttled_duration_s(self, start: float, spent_s: float, seconds: float) -> float:
+        if spent_s > 0 and seconds > 0:
+            self._nominal_s = _OLD_WEIGHT * self._nominal_s + seconds
+            self._full_cpu_s = _OLD_WEIGHT * self._full_cpu_s + spent_s * self._cpu_fraction()
+        return spent_s / self._throttle
 
 
 class ModelledSpeed:
-    """As slow as the fleet file says the device is (never faster than the machine)."""
+    """As fast as the fleet file says the device is, but never faster than the machine."""
 
     def __init__(self, curve: SpeedCurve, now: Callable[[], float]) -> None:
         self._curve = curve
@@ -66,15 +66,15 @@ class ModelledSpeed:
         with self._lock:
             return self._curve.speed_at(self._monotonic_time(self._now()))
 
-    def modelled_duration_s(self, began: float, seconds: float) -> float:
+    def modelled_duration_s(self, start: float, seconds: float) -> float:
         with self._lock:
-            start = self._monotonic_time(began)
-            return self._curve.finish_time(start, seconds) - start
+            start_s = self._monotonic_time(start)
+            return self._curve.finish_time(start_s, seconds) - start_s
 
-    def throttled_duration_s(self, began: float, spent: float, seconds: float) -> float:
-        return max(self.modelled_duration_s(began, seconds), spent)
+    def throttled_duration_s(self, start: float, spent_s: float, seconds: float) -> float:
+        return max(self.modelled_duration_s(start, seconds), spent_s)
 
-    def _monotonic_time(self, moment: float) -> float:
-        """A curve is asked with times that never go back."""
-        self._latest_time = max(self._latest_time, moment)
+    def _monotonic_time(self, now: float) -> float:
+        """A SpeedCurve must be queried with non-decreasing times."""
+        self._latest_time = max(self._latest_time, now)
         return self._latest_time

@@ -1,23 +1,23 @@
-"""What the transport says for itself, besides carrying the loops' messages.
+"""The control messages of the live transport, besides the loops' messages that it carries.
 
-sender                        receiver
-Offer ──────────────────────▶            the header of a long message; its chunks follow on the same lane
-chunk 0, chunk 1, … ────────▶
-      ◀────────────────────── Got        how many chunks are there (all: the message is whole)
-      ◀────────────────────── Missing    these did not come
-Ask ────────────────────────▶            what do you have? (behind the chunks, so that the answer is about all)
-Abort ──────────────────────▶            the message was given up
-      ◀────────────────────── Decline    it will not be taken, and why
+sender                          receiver
+TransferOffer ────────────────▶                       header of a message with a payload (see `wire_format`)
+chunk 0, chunk 1, … ──────────▶                       on the same lane
+              ◀──────────────── ChunksReceived        how many chunks have arrived; all: the message is complete
+              ◀──────────────── ChunksMissing         these did not arrive
+STATUS_REQUEST ───────────────▶                       which chunks do you have? (sent after them, on their lane)
+TransferAborted ──────────────▶                       the sender gave the message up
+              ◀──────────────── TransferDeclined      the receiver does not accept the message
 
-device                        coordinator
-Beat ───────────────────────▶            I am here and, once my loop listens, ready
-      ◀────────────────────── Pulse      so am I, and this is the epoch
-      ◀────────────────────── Begin      the run begins
-      ◀────────────────────── Roster     who is here, for those who speak to each other
-Shipment ───────────────────▶            records for the journal
-Goodbye ────────────────────▶
-      ◀────────────────────── Expelled   you were taken for lost: come in again
-      ◀────────────────────── Over       the run is over
+device                          coordinator
+DeviceHeartbeat ──────────────▶                       the device is alive and, once its loop listens, ready
+              ◀──────────────── CoordinatorHeartbeat  the coordinator is alive; the membership epoch
+              ◀──────────────── RunStarted            the run's time 0
+              ◀──────────────── Roster                the ready devices, where devices send to each other
+JournalBatch ─────────────────▶                       records for the journal
+LeaveNotice ──────────────────▶
+              ◀──────────────── ExpelNotice           this incarnation is considered lost: join again
+              ◀──────────────── RunEnded
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ Indices = Annotated[list[Index], msgspec.Meta(max_length=4096)]
 
 
 class ControlMessage(msgspec.Struct, frozen=True, tag=True):
-    """Said by the transport itself."""
+    """A message of the transport itself; class names are the tags on the wire."""
 
 
 class ChunksReceived(ControlMessage, frozen=True):
@@ -73,7 +73,7 @@ class TransferDeclined(ControlMessage, frozen=True):
 
 
 class DeviceHeartbeat(ControlMessage, frozen=True):
-    ready: bool  # False: I am here, but still getting ready
+    ready: bool  # False while the device is still setting up
 
 
 class CoordinatorHeartbeat(ControlMessage, frozen=True):
@@ -81,12 +81,12 @@ class CoordinatorHeartbeat(ControlMessage, frozen=True):
 
 
 class RunStarted(ControlMessage, frozen=True):
-    zero: float
+    zero: float  # the run's time 0 by the coordinator's clock
 
 
 class Roster(ControlMessage, frozen=True):
     epoch: Number
-    here: dict[str, int]
+    here: dict[str, int]  # device → incarnation
 
 
 class JournalBatch(ControlMessage, frozen=True):
@@ -95,12 +95,12 @@ class JournalBatch(ControlMessage, frozen=True):
 
 class LeaveNotice(ControlMessage, frozen=True):
     reason: str
-    failed: bool = False  # an error ended it, not an order
-    trace: Annotated[str, msgspec.Meta(max_length=8_000)] = ""  # of code that every device runs; it ends the run
+    failed: bool = False  # an error ended the device's main
+    trace: Annotated[str, msgspec.Meta(max_length=8_000)] = ""  # if code that every device runs failed; ends the run
 
 
 class ExpelNotice(ControlMessage, frozen=True):
-    life: Number
+    life: Number  # the incarnation that is considered lost
     reason: str
 
 

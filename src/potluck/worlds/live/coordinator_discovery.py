@@ -1,4 +1,4 @@
-"""Find the coordinator on the local network if it wants to be found: by multicast, which not all networks carry."""
+"""Finds a coordinator that runs with `--discover` on the local network, by multicast (which many networks block)."""
 
 from __future__ import annotations
 
@@ -11,43 +11,46 @@ from potluck.errors import UserError
 
 __all__ = ["find_coordinator"]
 
-_LOOK_S = 2.0  # for answers, each time
+_SCOUT_S = 2.0  # how long to wait for replies, each time
 
 _log = logging.getLogger("potluck")
 
 
-def find_coordinator(protocol: str, patience_s: float | None) -> str:
-    """The address of the only coordinator that speaks tcp or tls; looks for it as long as our patience lasts."""
-    until, told = time.monotonic() + (patience_s or 0.0), False
-    while not (found := _scout_coordinators(protocol)):
-        if patience_s is not None and time.monotonic() > until:
+def find_coordinator(protocol: str, timeout_s: float | None) -> str:
+    """The address of the only coordinator that speaks `protocol` (tcp or tls); UserError if there are several.
+
+    Searches for `timeout_s`, or for ever if it is None.
+    """
+    until, announced = time.monotonic() + (timeout_s or 0.0), False
+    while not (addresses := _scout_coordinators(protocol)):
+        if timeout_s is not None and time.monotonic() > until:
             raise UserError(
-                f"no coordinator was found for {patience_s:g} s: is `potluck serve --discover` running on this network?"
-                " Many networks carry no multicast; an address always works"
+                f"no coordinator found within {timeout_s:g} s: is `potluck serve --discover` running on this network?"
+                " Many networks block multicast; pass the coordinator's address instead"
             )
-        if not told:
+        if not announced:
             _log.info("looking for a coordinator; is `potluck serve --discover` running on this network?")
-            told = True
-    if len(found) > 1:
-        raise UserError(f"there are several coordinators; join one by its address: {', '.join(sorted(found))}")
-    return found.pop()
+            announced = True
+    if len(addresses) > 1:
+        raise UserError(f"several coordinators found; join one by its address: {', '.join(sorted(addresses))}")
+    return addresses.pop()
 
 
 def _scout_coordinators(protocol: str) -> set[str]:
-    """One address of each coordinator that answers."""
+    """One address of each coordinator that replies."""
     config = zenoh.Config()
     config.insert_json5("scouting/multicast/enabled", "true")
-    found: dict[str, str] = {}
+    addresses: dict[str, str] = {}
     scouting = zenoh.scout(what="router", config=config)
-    time.sleep(_LOOK_S)
-    while (hello := scouting.try_recv()) is not None:
-        fit = sorted((locator for locator in hello.locators if locator.startswith(f"{protocol}/")), key=_is_ipv6)
-        if fit:
-            found[str(hello.zid)] = fit[0].partition("?")[0]
+    time.sleep(_SCOUT_S)
+    while (reply := scouting.try_recv()) is not None:
+        locators = sorted((locator for locator in reply.locators if locator.startswith(f"{protocol}/")), key=_is_ipv6)
+        if locators:
+            addresses[str(reply.zid)] = locators[0].partition("?")[0]
     scouting.stop()  # type: ignore[no-untyped-call]
-    return set(found.values())
+    return set(addresses.values())
 
 
 def _is_ipv6(locator: str) -> bool:
-    """IPv4 comes first: an IPv6 address of one link means nothing on another."""
+    """IPv4 is preferred: a link-local IPv6 address is meaningless on another link."""
     return "[" in locator

@@ -1,8 +1,8 @@
-"""The coordinator's side of a live run: the door, the roll of who is here, and the loop that leads.
+"""The coordinator's side of a live run: admits devices, tracks membership and runs the loop that leads.
 
-door ──Hello──▶ welcome? ──▶ Welcome or Refusal
-tokens, beats, goodbyes ──▶ membership (pure) ──▶ Joined, Lost ──▶ the loop's mailbox
-records of devices ──▶ journal
+join requests ────────────────────────▶ AdmissionServer ──▶ JoinAccepted or JoinRefused
+liveliness, heartbeats, leave notices ▶ membership (pure) ──▶ Joined, Lost ──▶ the loop's inbox
+devices' journal records ─────────────▶ journal
 """
 
 from __future__ import annotations
@@ -13,18 +13,19 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Collection, Coroutine, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import zenoh
 from zenoh.handlers import Callback
 
 from potluck.fleet import Fleet
-from potluck.journal import Journal
+from potluck.journal import Journal, JournalRecord
 from potluck.loops.messages import Joined, Lost, Stop
 from potluck.loops.node import COORDINATOR, Envelope, Node
 from potluck.worlds.device_error import DeviceError
 from potluck.worlds.live import key_expressions, membership
-from potluck.worlds.live.admission_server import AdmissionServer, Doorkeeper, serve_clock
+from potluck.worlds.live.admission_server import AdmissionCheck, AdmissionServer, serve_clock
 from potluck.worlds.live.compute_speed import MeasuredSpeed
 from potluck.worlds.live.control_messages import (
     ControlMessage,
@@ -53,115 +54,114 @@ from potluck.worlds.live.membership import (
     MembershipState,
     ProtocolViolated,
 )
-from potluck.worlds.live.node_runtime import NodeIdentity, NodeRuntime
-from potluck.worlds.live.peer_directory import PeerDirectory
-from potluck.worlds.live.refusal_log import RefusalLog, Refused
+from potluck.worlds.live.node_runtime import NodeOwner, NodeRuntime
+from potluck.worlds.live.peer_directory import NodeIdentity
+from potluck.worlds.live.refusal_log import RefusalLog, RefusalReporter
 from potluck.worlds.live.run_clock import RunClock
 from potluck.worlds.live.zenoh_session import Endpoint, open_session_in_thread
 
-__all__ = ["Doorkeeper", "Watch", "run_coordinator"]
+__all__ = ["AdmissionHooks", "CoordinatedRun", "MembersChanged", "StartCondition", "run_coordinator"]
 
 T = TypeVar("T")
-Watch = Callable[[Mapping[str, int]], None]
+MembersChanged = Callable[[Mapping[str, int]], None]  # device → incarnation of all that are ready
 
-_FAREWELL_S = 1.0
-_ROSTER_EVERY_S = 1.0
-_LOOK_EVERY_S = 0.25  # whether to hurry
+_LEAVE_TIMEOUT_S = 1.0
+_ROSTER_INTERVAL_S = 1.0
+_START_POLL_S = 0.25
 
 _log = logging.getLogger("potluck")
 
 
-async def run_coordinator(
-    place: Endpoint,
-    *,
-    run: RunInfo,
-    seed: int,
-    journal: Journal,
-    coordinate: Callable[[Node], Coroutine[Any, Any, T]],
-    welcome: Doorkeeper,
-    admitted: Callable[[JoinRequest], None] = lambda hello: None,
-    watch: Watch = lambda here: None,
-    began_s: float = 0.0,
-    fleet: Fleet | None = None,
-    muster: Collection[str] = (),
-    muster_s: float = 60.0,
-    hurry: Callable[[], bool] = lambda: False,
-    opened: Callable[[zenoh.Session, Refused], None] = lambda session, refused: None,
-) -> T:
-    """Lead a run at `place` until `coordinate` returns, and give back what it returns.
+@dataclass(frozen=True, kw_only=True)
+class CoordinatedRun:
+    """The run that a coordinator leads."""
 
-    `welcome` says what a device that knocks is to be called, or refuses it; `admitted` is told whom the door was opened
-    to, `watch` whenever someone comes or goes (name → incarnation). The run's clock starts at `began_s`, once all of
-    `muster` are here, `muster_s` seconds are over or `hurry` says so. Where `fleet` is given, its links and faults are
-    acted out. `opened` may add to the session what concerns no run, such as answers to those who are kept out, and say
-    whom it refused; all refusals are logged and in the journal.
+    info: RunInfo
+    seed: int
+    journal: Journal
+    start_s: float = 0.0  # where the run's clock starts; above 0 in a resumed run
+    fleet: Fleet | None = None  # emulate the links and faults of this fleet
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdmissionHooks:
+    """Who may join a run, and what to call when devices come and go."""
+
+    check: AdmissionCheck
+    on_admitted: Callable[[JoinRequest], None] = lambda request: None
+    on_members_changed: MembersChanged = lambda members: None
+    # Called in a thread once the session is open; may declare more on it and report the refusals that it causes.
+    on_session_open: Callable[[zenoh.Session, RefusalReporter], None] = lambda session, report_refusal: None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartCondition:
+    """When a run starts: once all `devices` have joined, after `timeout_s`, or as soon as `start_now` returns True."""
+
+    devices: Collection[str] = ()
+    timeout_s: float = 60.0
+    start_now: Callable[[], bool] = lambda: False
+
+
+_AT_ONCE = StartCondition()
+
+
+async def run_coordinator(
+    endpoint: Endpoint,
+    run: CoordinatedRun,
+    coordinate: Callable[[Node], Coroutine[Any, Any, T]],
+    admission: AdmissionHooks,
+    start: StartCondition = _AT_ONCE,
+) -> T:
+    """Lead a run at `endpoint` until `coordinate` returns, and return its result.
+
+    All refusals, those of `admission.on_session_open` included, are logged and written to the journal.
     """
-    session = await open_session_in_thread(place, "router")
-    hosting = _CoordinatorRuntime(session, place, run, seed, journal, welcome, admitted, watch, began_s, fleet)
-    reason = "the run was broken off"
+    session = await open_session_in_thread(endpoint, "router")
+    runtime = _CoordinatorRuntime(session, endpoint, run, admission)
+    reason = "the run was interrupted"
     try:
-        await asyncio.to_thread(opened, session, hosting.report_refusal)
-        await hosting.open()
-        await hosting.wait_for_devices(set(muster), muster_s, hurry)
-        hosting.start_run()
-        result = await hosting.lead_run(coordinate)
+        await asyncio.to_thread(admission.on_session_open, session, runtime.report_refusal)
+        await runtime.open()
+        await runtime.wait_for_devices(start)
+        runtime.start_run()
+        result = await runtime.lead_run(coordinate)
         reason = "the run is over"
         return result
     finally:
-        await hosting.close(reason)
+        await runtime.close(reason)
 
 
-class _CoordinatorRuntime(PeerDirectory):
+class _CoordinatorRuntime(NodeOwner):
     def __init__(
-        self,
-        session: zenoh.Session,
-        place: Endpoint,
-        card: RunInfo,
-        seed: int,
-        journal: Journal,
-        welcome: Doorkeeper,
-        admitted: Callable[[JoinRequest], None],
-        watch: Watch,
-        began_s: float,
-        fleet: Fleet | None,
+        self, session: zenoh.Session, endpoint: Endpoint, run: CoordinatedRun, admission: AdmissionHooks
     ) -> None:
         self._session = session
-        self._run_info = card
-        self._seed = seed
-        self._journal = journal
-        self._admission_server = AdmissionServer(
-            welcome, self._admit_device, lambda name: self._conditions.is_cut(name), admitted, self.report_refusal
+        self._run = run
+        self._direct = endpoint.direct
+        self._era = f"{run.info.run}.{secrets.token_hex(4)}"
+        self._clock = RunClock(run.start_s)
+        self._conditions = (
+            LinkConditions() if run.fleet is None else ShapedLinks(run.fleet, run.seed, COORDINATOR, self._clock.now)
         )
-        self._on_members_changed = watch
-        self._shaped = fleet is not None
-        self._direct = place.direct
-        self._era = f"{card.run}.{secrets.token_hex(4)}"
-        self._clock = RunClock(began_s)
-        self._conditions = LinkConditions() if fleet is None else ShapedLinks(fleet, seed, COORDINATOR, self._clock.now)
-        self._refusal_log = RefusalLog(journal.write_record, self._clock.now)
+        self._admission_server = AdmissionServer(
+            admission.check, self._admit_device, self._conditions.is_cut, admission.on_admitted, self.report_refusal
+        )
+        self._on_members_changed = admission.on_members_changed
+        self._refusal_log = RefusalLog(run.journal.write_record, self._clock.now)
         self._membership = MembershipState()
-        self._rules = MembershipRules(lease=card.lease)
+        self._rules = MembershipRules(lease=run.info.lease)
         self._changed = asyncio.Event()
         self._closing_reason = ""
         self._device_error: DeviceError | None = None
         self._leading: asyncio.Future[Any] | None = None
         self._loop = asyncio.get_running_loop()
         self._tasks: list[asyncio.Task[None]] = []
-        who = NodeIdentity(
-            name=COORDINATOR, incarnation=0, era=self._era, seed=seed, lease=card.lease, limit_bytes=card.limit_bytes
-        )
-        self.node_runtime = NodeRuntime(
-            session,
-            who,
-            self._clock,
-            MeasuredSpeed(),
-            self._conditions,
-            self,
-            record=journal.write_record,
-            take_note=self._handle_control,
-            beat=lambda: CoordinatorHeartbeat(self._membership.epoch),
-            before_last=_do_nothing,
-        )
+        identity = NodeIdentity(
+            name=COORDINATOR, incarnation=0, era=self._era, seed=run.seed, lease=run.info.lease,
+            limit_bytes=run.info.limit_bytes,
+        )  # fmt: skip
+        self.node_runtime = NodeRuntime(session, identity, self._clock, MeasuredSpeed(), self._conditions, self)
 
     async def open(self) -> None:
         self.node_runtime.open()
@@ -179,26 +179,27 @@ class _CoordinatorRuntime(PeerDirectory):
         )
         self._liveliness_token = liveliness.declare_token(key_expressions.liveliness_key(era, COORDINATOR, 0))
 
-    async def wait_for_devices(self, wanted: set[str], seconds: float, hurry: Callable[[], bool]) -> None:
-        """Wait for the fleet."""
-        until = time.monotonic() + seconds
+    async def wait_for_devices(self, start: StartCondition) -> None:
+        """Wait until the run can start."""
+        wanted, until = set(start.devices), time.monotonic() + start.timeout_s
         while not (
             wanted <= self._membership.ready_devices().keys()
-            or hurry()
+            or start.start_now()
             or self._device_error is not None
             or time.monotonic() >= until
         ):
             self._changed.clear()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), min(_LOOK_EVERY_S, max(until - time.monotonic(), 0.0)))
+                await asyncio.wait_for(self._changed.wait(), min(_START_POLL_S, max(until - time.monotonic(), 0.0)))
         missing = wanted - self._membership.ready_devices().keys()
-        if missing and not hurry() and self._device_error is None:
-            _log.warning("the run begins without %s: not here after %g s", ", ".join(sorted(missing)), seconds)
+        if missing and not start.start_now() and self._device_error is None:
+            names = ", ".join(sorted(missing))
+            _log.warning("the run starts without %s: not connected after %g s", names, start.timeout_s)
 
     def start_run(self) -> None:
-        zero = self._clock.start_now()
-        for name, life in self._membership.ready_devices().items():
-            self.node_runtime.mailbox.send_control(name, RunStarted(zero), life)
+        start_time = self._clock.start_now()
+        for name, incarnation in self._membership.ready_devices().items():
+            self.node_runtime.mailbox.send_control(name, RunStarted(start_time), incarnation)
 
     async def lead_run(self, coordinate: Callable[[Node], Coroutine[Any, Any, T]]) -> T:
         """Run the coordinator's loop; raises DeviceError as soon as code that all devices run has failed on one."""
@@ -218,96 +219,106 @@ class _CoordinatorRuntime(PeerDirectory):
             self._leading.cancel()
 
     async def close(self, reason: str) -> None:
-        """Tell everybody, wait a moment for their goodbyes, and leave."""
+        """Tell all devices that the run has ended, wait briefly for them to leave, and close."""
         self._closing_reason = reason
-        for name, life in self._membership.ready_devices().items():
-            self.node_runtime.mailbox.send_control(name, Stop(), life)
-            self.node_runtime.mailbox.send_control(name, RunEnded(reason), life)
+        for name, incarnation in self._membership.ready_devices().items():
+            self.node_runtime.mailbox.send_control(name, Stop(), incarnation)
+            self.node_runtime.mailbox.send_control(name, RunEnded(reason), incarnation)
         try:
-            async with asyncio.timeout(_FAREWELL_S):
+            async with asyncio.timeout(_LEAVE_TIMEOUT_S):
                 while self._membership.ready_devices():
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError:
-            _log.debug("no goodbye from %s", ", ".join(self._membership.ready_devices()))
+            _log.debug("no leave notice from %s", ", ".join(self._membership.ready_devices()))
         finally:
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
             await self.node_runtime.close()
 
-    def _admit_device(self, name: str, body: str) -> JoinAccepted | JoinRefused:
-        """Let a device in as a new life, unless it has to wait."""
+    def _admit_device(self, name: str, process_secret: str) -> JoinAccepted | JoinRefused:
+        """Admit a device as a new incarnation, unless it has to wait."""
         if self._closing_reason:
             return JoinRefused(reason=self._closing_reason, retry_s=2.0)
-        turned = membership.check_join_deferral(time.monotonic(), self._membership, name, body, self._rules)
-        if turned is not None:
-            return JoinRefused(reason=turned.reason, retry_s=turned.retry_s)
-        self._apply_event(DeviceAdmitted(name, body))
+        deferred = membership.check_join_deferral(time.monotonic(), self._membership, name, process_secret, self._rules)
+        if deferred is not None:
+            return JoinRefused(reason=deferred.reason, retry_s=deferred.retry_s)
+        self._apply_event(DeviceAdmitted(name, process_secret))
         return self._build_join_accepted(name)
 
     def _build_join_accepted(self, name: str) -> JoinAccepted:
-        card = self._run_info
+        info = self._run.info
         return JoinAccepted(
-            run=card.run,
+            run=info.run,
             era=self._era,
             name=name,
             incarnation=self._membership.incarnation_of(name),
-            job=card.job,
-            digest=card.digest,
-            model=card.model,
-            seed=self._seed,
-            lease=card.lease,
-            limit_bytes=card.limit_bytes,
-            shaped=self._shaped,
+            job=info.job,
+            digest=info.digest,
+            model=info.model,
+            seed=self._run.seed,
+            lease=info.lease,
+            limit_bytes=info.limit_bytes,
+            shaped=self._run.fleet is not None,
             direct=self._direct,
-            bears=card.bears if self._direct else {},
+            bears=info.common_names if self._direct else {},
             zero=self._clock.start_time,
         )
 
-    def report_refusal(self, who: str, where: str, why: str) -> None:
-        """Somebody was turned away; from any thread."""
-        with contextlib.suppress(RuntimeError):  # the loop is closed, and so are we
-            self._loop.call_soon_threadsafe(self._refusal_log, who, where, why)
+    def report_refusal(self, device: str, address: str, reason: str) -> None:
+        """Log that a device was refused; called from any thread."""
+        with contextlib.suppress(RuntimeError):  # the event loop is closed: the run has ended
+            self._loop.call_soon_threadsafe(self._refusal_log, device, address, reason)
 
-    # --- who is here -----------------------------------------------------------------------------------------------
+    # --- NodeOwner -------------------------------------------------------------------------------------------------
+
+    def write_record(self, record: JournalRecord) -> None:
+        self._run.journal.write_record(record)
+
+    def make_heartbeat(self) -> ControlMessage:
+        return CoordinatorHeartbeat(self._membership.epoch)
 
     def incarnation_of(self, name: str) -> int | None:
         return self._membership.incarnation_of(name) or None
 
-    def record_contact(self, name: str, life: int) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed, and so are we
-            self._loop.call_soon_threadsafe(self._apply_event, DeviceHeard(name, life))
+    def record_contact(self, name: str, incarnation: int) -> None:
+        with contextlib.suppress(RuntimeError):  # the event loop is closed: the run has ended
+            self._loop.call_soon_threadsafe(self._apply_event, DeviceHeard(name, incarnation))
 
-    def on_stale_incarnation(self, name: str, life: int) -> None:
-        self.node_runtime.mailbox.send_control(name, ExpelNotice(life, "the coordinator took it for lost"), life)
+    def on_stale_incarnation(self, name: str, incarnation: int) -> None:
+        self.node_runtime.mailbox.send_control(
+            name, ExpelNotice(incarnation, "the coordinator considers it lost"), incarnation
+        )
 
-    def on_protocol_violation(self, name: str, life: int | None, reason: str) -> None:
-        _log.warning("%s sent what is no message: %s", name, reason)
-        present = self._membership.incarnation_of(name)
-        self.node_runtime.mailbox.send_control(name, TransferDeclined(0, reason), present)
-        self._apply_event(ProtocolViolated(name, present if life is None else life, reason))
+    def on_protocol_violation(self, name: str, incarnation: int | None, reason: str) -> None:
+        _log.warning("%s sent an invalid message: %s", name, reason)
+        current = self._membership.incarnation_of(name)
+        self.node_runtime.mailbox.send_control(name, TransferDeclined(0, reason), current)
+        self._apply_event(ProtocolViolated(name, current if incarnation is None else incarnation, reason))
 
-    def _handle_control(self, sender: str, life: int, note: ControlMessage) -> None:
-        match note:
+    def handle_control(self, sender: str, incarnation: int, message: ControlMessage) -> None:
+        match message:
             case DeviceHeartbeat(ready=True):
-                self._apply_event(DeviceReady(sender, life))
+                self._apply_event(DeviceReady(sender, incarnation))
             case LeaveNotice(reason=reason, failed=failed, trace=trace):
-                is_current = self._membership.incarnation_of(sender) == life
-                self._apply_event(DeviceLeft(sender, life, reason, failed))
+                is_current = self._membership.incarnation_of(sender) == incarnation
+                self._apply_event(DeviceLeft(sender, incarnation, reason, failed))
                 if trace and is_current:
                     self._fail_run(DeviceError(sender, reason.removeprefix("failed: "), trace))
             case JournalBatch(records=records):
                 for record in records:
                     if is_valid_record(record, sender):
-                        self._journal.write_record(record)
+                        self._run.journal.write_record(record)
+
+    # --- membership ------------------------------------------------------------------------------------------------
 
     def _on_liveliness(self, sample: zenoh.Sample) -> None:
-        """A token came or went; on one of Zenoh's threads."""
-        who = key_expressions.parse_liveliness_key(str(sample.key_expr))
-        if who is not None and sample.kind == zenoh.SampleKind.DELETE and not self._conditions.is_cut(who[0]):
-            with contextlib.suppress(RuntimeError):  # the loop is closed, and so are we
-                self._loop.call_soon_threadsafe(self._apply_event, ConnectionBroken(*who))
+        """A liveliness token was declared or dropped; called from one of Zenoh's threads."""
+        device = key_expressions.parse_liveliness_key(str(sample.key_expr))
+        if device is not None and sample.kind == zenoh.SampleKind.DELETE and not self._conditions.is_cut(device[0]):
+            with contextlib.suppress(RuntimeError):  # the event loop is closed: the run has ended
+                self._loop.call_soon_threadsafe(self._apply_event, ConnectionBroken(*device))
 
     async def _tick_membership(self) -> None:
         while True:
@@ -319,9 +330,9 @@ class _CoordinatorRuntime(PeerDirectory):
         for notice in notices:
             self._announce_change(notice)
         if notices:
-            here = self._membership.ready_devices()
-            self.node_runtime.heartbeat.set_recipients(here)
-            self._on_members_changed(here)
+            members = self._membership.ready_devices()
+            self.node_runtime.heartbeat.set_recipients(members)
+            self._on_members_changed(members)
             self._changed.set()
             if self._direct:
                 self._send_roster()
@@ -329,10 +340,10 @@ class _CoordinatorRuntime(PeerDirectory):
     def _announce_change(self, notice: Joined | Lost) -> None:
         if isinstance(notice, Lost):
             level = logging.WARNING if notice.reason.startswith("failed: ") else logging.INFO
-            _log.log(level, "lost %s (life %d): %s", notice.device, notice.incarnation, notice.reason)
+            _log.log(level, "lost %s (incarnation %d): %s", notice.device, notice.incarnation, notice.reason)
             self.node_runtime.mailbox.drop_peer(notice.device)
         else:
-            _log.info("%s is here (life %d)", notice.device, notice.incarnation)
+            _log.info("%s joined (incarnation %d)", notice.device, notice.incarnation)
             if self._clock.start_time is not None:
                 self.node_runtime.mailbox.send_control(
                     notice.device, RunStarted(self._clock.start_time), notice.incarnation
@@ -340,16 +351,12 @@ class _CoordinatorRuntime(PeerDirectory):
         self.node_runtime.node.deliver(Envelope(COORDINATOR, 0, notice))
 
     async def _resend_roster(self) -> None:
-        """Now and then again, for those who missed it."""
+        """Repeat the roster periodically for devices that missed it."""
         while self._direct:
-            await asyncio.sleep(_ROSTER_EVERY_S)
+            await asyncio.sleep(_ROSTER_INTERVAL_S)
             self._send_roster()
 
     def _send_roster(self) -> None:
-        here = self._membership.ready_devices()
-        for name, life in here.items():
-            self.node_runtime.mailbox.send_control(name, Roster(self._membership.epoch, here), life)
-
-
-async def _do_nothing() -> None:
-    pass
+        members = self._membership.ready_devices()
+        for name, incarnation in members.items():
+            self.node_runtime.mailbox.send_control(name, Roster(self._membership.epoch, members), incarnation)

@@ -1,7 +1,7 @@
-"""How much of the processor this process may use at the moment, where Linux sets it a limit.
+"""Reads how much of the processor this process may use, where Linux limits it.
 
-A limit is a quota of a control group (systemd's CPUQuota, a container's --cpus, `cgset`) or a choice of cores
-(taskset). Whoever set it may change it while we run, so it is looked up again every now and then.
+A limit is the quota of a control group (systemd's CPUQuota, a container's --cpus, `cgset`) or a CPU affinity (taskset).
+It may change at any time, so it is read again periodically.
 """
 
 from __future__ import annotations
@@ -15,16 +15,18 @@ from pathlib import Path
 
 __all__ = ["CpuQuota"]
 
-_KNOWN_FOR_S = 0.5
+_CACHE_S = 0.5
 
 
 class CpuQuota:
-    """The part that is allowed of `threads` threads' work; 1 where nothing limits it."""
+    """The fraction of `threads` cores that this process may use; 1 where there is no limit."""
 
-    def __init__(self, threads: int, groups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self")) -> None:
+    def __init__(
+        self, threads: int, cgroup_root: Path = Path("/sys/fs/cgroup"), proc_folder: Path = Path("/proc/self")
+    ) -> None:
         self._threads = max(threads, 1)
-        self._cgroup_root = groups
-        self._proc_folder = own
+        self._cgroup_root = cgroup_root
+        self._proc_folder = proc_folder
         self._fraction = 1.0
         self._valid_until = -math.inf
 
@@ -32,22 +34,22 @@ class CpuQuota:
         now = time.monotonic()
         if now >= self._valid_until:
             self._fraction = min(1.0, self._available_cores() / self._threads)
-            self._valid_until = now + _KNOWN_FOR_S
+            self._valid_until = now + _CACHE_S
         return self._fraction
 
     def _available_cores(self) -> float:
-        chosen = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else math.inf
-        return min([chosen, *(quota for folder in self._cgroup_folders() for quota in _cgroup_quota_cores(folder))])
+        affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else math.inf
+        return min([affinity, *(quota for folder in self._cgroup_folders() for quota in _cgroup_quota_cores(folder))])
 
     def _cgroup_folders(self) -> Iterator[Path]:
-        """The control groups that this process is in, each with all those above it."""
+        """The control groups of this process and all their ancestors."""
         lines: list[str] = []
         with contextlib.suppress(OSError):
             lines = (self._proc_folder / "cgroup").read_text().splitlines()
         for line in lines:
-            number, _, rest = line.partition(":")
+            hierarchy, _, rest = line.partition(":")
             controllers, _, path = rest.partition(":")
-            if number == "0":  # version 2, alone or beside version 1
+            if hierarchy == "0":  # cgroup v2, alone or beside v1
                 roots = [self._cgroup_root, self._cgroup_root / "unified"]
             elif "cpu" in controllers.split(","):
                 roots = [self._cgroup_root / controllers, self._cgroup_root / "cpu"]
@@ -59,10 +61,10 @@ class CpuQuota:
 
 
 def _cgroup_quota_cores(folder: Path) -> Iterator[float]:
-    """Cores' worth of time that a control group has, if that is limited."""
+    """The quota of a control group in cores, if it has one."""
     with contextlib.suppress(OSError, ValueError, ZeroDivisionError):
         quota, period = (folder / "cpu.max").read_text().split()
-        yield int(quota) / int(period)  # "max" is no number
+        yield int(quota) / int(period)  # "max" (no limit) is a ValueError
     with contextlib.suppress(OSError, ValueError, ZeroDivisionError):
         microseconds = int((folder / "cpu.cfs_quota_us").read_text())
         if microseconds > 0:

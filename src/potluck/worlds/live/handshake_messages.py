@@ -1,6 +1,9 @@
-"""What is said at the door: a device's Hello, and the coordinator's Welcome or Refusal.
+"""The messages of the join handshake: a device's JoinRequest, answered with JoinAccepted or JoinRefused.
 
-All of it is data: the job travels as TOML text, never as code. What comes in is bounded and typed.
+They carry data only: the job travels as TOML text, never as code. Sizes are checked before decoding.
+
+The tags on the wire ("Hello", "Welcome", "Refusal") and the fields of JoinRequest and JoinRefused stay the same in all
+versions, so that a device of another version is refused with a reason instead of being misunderstood.
 """
 
 from __future__ import annotations
@@ -22,10 +25,10 @@ __all__ = [
     "encode_handshake",
 ]
 
-PROTOCOL = 4  # raised with every change to what is said on the wire
+PROTOCOL = 4  # increment with every change of a message on the wire
 
-_HELLO_BYTES = 16 << 10
-_WELCOME_BYTES = 4 << 20
+_MAX_REQUEST_BYTES = 16 << 10
+_MAX_ANSWER_BYTES = 4 << 20
 
 Name = Annotated[str, msgspec.Meta(max_length=128)]
 Text = Annotated[str, msgspec.Meta(max_length=4096)]
@@ -33,19 +36,19 @@ Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class JoinRequest(msgspec.Struct, frozen=True, kw_only=True, tag="Hello"):
-    """A device asks to be let in."""
+    """A device asks to join."""
 
-    name: Name  # what it wants to be called; the coordinator may call it otherwise
+    name: Name  # the name it asks for; the coordinator may assign another
     token: Text = ""
     protocol: int = PROTOCOL
-    digest: Text = ""  # of the job it already has, if it has one
+    digest: Text = ""  # of the job that it already has, if any
     threads: Count = 1
     memory_bytes: Count = 0
-    body: Name = ""  # the same for all lives of one process; filled in by `visit`
+    body: Name = ""  # a secret of the process, the same for all its incarnations; set by `run_device`
 
 
 class JoinAccepted(msgspec.Struct, frozen=True, kw_only=True, tag="Welcome"):
-    """Come in: all that a device needs to know to take part."""
+    """The device may join: everything it needs to take part."""
 
     run: str
     era: str
@@ -53,53 +56,53 @@ class JoinAccepted(msgspec.Struct, frozen=True, kw_only=True, tag="Welcome"):
     incarnation: int
     job: str  # the resolved job as TOML
     digest: str
-    model: str  # a digest of the model that the coordinator builds of the job
+    model: str  # digest of the model that the coordinator builds from the job
     seed: int
     lease: float
     limit_bytes: int
-    shaped: bool = False  # the fleet's links and speeds are acted out
-    direct: bool = False  # devices speak to each other
-    bears: dict[str, str] = {}  # whom they may then expect: device → common name of its certificate, if there are any
-    zero: float | None = None  # when the run began, by the coordinator's monotonic clock; None if it has not yet
+    shaped: bool = False  # the fleet's links and speeds are emulated
+    direct: bool = False  # devices connect to each other
+    bears: dict[str, str] = {}  # with `direct` and TLS: device → common name of its certificate
+    zero: float | None = None  # when the run started, by the coordinator's monotonic clock; None if it has not
 
 
 class JoinRefused(msgspec.Struct, frozen=True, kw_only=True, tag="Refusal"):
-    """Stay out, and why; `retry_s` says when to ask again, if that may help."""
+    """The device may not join; `retry_s` is when to ask again, None if that would not help."""
 
     reason: str
     retry_s: float | None = None
 
 
 class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What the coordinator tells every device about its run."""
+    """What the coordinator tells every device about the run."""
 
     run: str  # the run's name
     job: str  # the resolved job as TOML
     digest: str = ""
     model: str = ""
-    lease: float = 5.0  # how long a device may be silent
-    limit_bytes: int = 1 << 30  # no message is longer; about twice the model
-    bears: dict[str, str] = {}  # device → common name of its certificate, if there are any
+    lease: float = 5.0  # how long a device may be silent before it is considered lost
+    limit_bytes: int = 1 << 30  # of one message; about twice the model
+    common_names: dict[str, str] = {}  # with TLS: device → common name of its certificate
 
 
-def encode_handshake(said: JoinRequest | JoinAccepted | JoinRefused) -> bytes:
-    return msgspec.msgpack.encode(said)
+def encode_handshake(message: JoinRequest | JoinAccepted | JoinRefused) -> bytes:
+    return msgspec.msgpack.encode(message)
 
 
 def decode_join_request(data: bytes) -> JoinRequest:
-    found: JoinRequest = _decode_bounded(data, JoinRequest, _HELLO_BYTES)
-    return found
+    decoded: JoinRequest = _decode_bounded(data, JoinRequest, _MAX_REQUEST_BYTES)
+    return decoded
 
 
 def decode_join_answer(data: bytes) -> JoinAccepted | JoinRefused:
-    found: JoinAccepted | JoinRefused = _decode_bounded(data, JoinAccepted | JoinRefused, _WELCOME_BYTES)
-    return found
+    decoded: JoinAccepted | JoinRefused = _decode_bounded(data, JoinAccepted | JoinRefused, _MAX_ANSWER_BYTES)
+    return decoded
 
 
-def _decode_bounded(data: bytes, wanted: Any, limit_bytes: int) -> Any:
+def _decode_bounded(data: bytes, expected: Any, limit_bytes: int) -> Any:
     if len(data) > limit_bytes:
-        raise WireError(f"a greeting of {len(data)} bytes is longer than {limit_bytes}")
+        raise WireError(f"a handshake message of {len(data)} bytes is over the limit of {limit_bytes}")
     try:
-        return msgspec.msgpack.decode(data, type=wanted)
+        return msgspec.msgpack.decode(data, type=expected)
     except (msgspec.DecodeError, RecursionError, ValueError) as error:
-        raise WireError(f"not a greeting: {error}") from None
+        raise WireError(f"not a handshake message: {error}") from None

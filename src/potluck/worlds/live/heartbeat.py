@@ -1,4 +1,7 @@
-"""A thread that says at a steady pace that we are here, whatever the event loop and the processor are busy with."""
+"""Sends heartbeats from a dedicated thread.
+
+A busy event loop or a long computation must not look like a dead device.
+"""
 
 from __future__ import annotations
 
@@ -12,33 +15,37 @@ from potluck.worlds.live.control_messages import ControlMessage
 from potluck.worlds.live.wire_format import encode_frame
 from potluck.worlds.live.zenoh_transport import ZenohTransport
 
-__all__ = ["BEATS_PER_LEASE", "HeartbeatSender"]
+__all__ = ["HEARTBEATS_PER_LEASE", "HeartbeatSender"]
 
-BEATS_PER_LEASE = 5
+HEARTBEATS_PER_LEASE = 5
 
 _log = logging.getLogger("potluck")
 
 
 class HeartbeatSender:
-    """Beats until it is stopped."""
+    """Sends heartbeats to a set of peers until it is stopped."""
 
-    def __init__(self, post: ZenohTransport, life: int, lease: float, beat: Callable[[], ControlMessage]) -> None:
-        self._transport = post
-        self._incarnation = life
-        self._interval = lease / BEATS_PER_LEASE
-        self._make_heartbeat = beat
+    def __init__(
+        self, transport: ZenohTransport, incarnation: int, lease: float, make_heartbeat: Callable[[], ControlMessage]
+    ) -> None:
+        self._transport = transport
+        self._incarnation = incarnation
+        self._interval = lease / HEARTBEATS_PER_LEASE
+        self._make_heartbeat = make_heartbeat
         self._stopped = threading.Event()
         self._recipients: Mapping[str, int] = {}
         self._is_cut: Callable[[str], bool] = lambda name: False
-        self._thread = threading.Thread(target=self._send_periodically, name=f"potluck-heart-{post.name}", daemon=True)
+        self._thread = threading.Thread(
+            target=self._send_periodically, name=f"potluck-heartbeat-{transport.name}", daemon=True
+        )
 
     def start(self, is_cut: Callable[[str], bool]) -> None:
         self._is_cut = is_cut
         self._thread.start()
 
-    def set_recipients(self, lives: Mapping[str, int]) -> None:
-        """From now on for these; a new mapping each time, since the thread reads it."""
-        self._recipients = lives
+    def set_recipients(self, incarnations: Mapping[str, int]) -> None:
+        """Send to these from now on; pass a new mapping each time, since the thread iterates over it."""
+        self._recipients = incarnations
 
     def stop(self) -> None:
         self._stopped.set()
@@ -47,12 +54,12 @@ class HeartbeatSender:
 
     def _send_periodically(self) -> None:
         while not self._stopped.wait(self._interval):
-            for name, life in self._recipients.items():
+            for name, incarnation in self._recipients.items():
                 if not self._is_cut(name):
-                    self._send_heartbeat(name, life)
+                    self._send_heartbeat(name, incarnation)
 
-    def _send_heartbeat(self, name: str, life: int) -> None:
+    def _send_heartbeat(self, name: str, incarnation: int) -> None:
         try:
-            self._transport.send_control_now(name, encode_frame(self._incarnation, life, self._make_heartbeat()))
+            self._transport.send_control_now(name, encode_frame(self._incarnation, incarnation, self._make_heartbeat()))
         except zenoh.ZError as error:
-            _log.debug("a heartbeat for %s did not get out: %s", name, error)
+            _log.debug("cannot send a heartbeat to %s: %s", name, error)

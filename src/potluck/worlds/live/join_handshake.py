@@ -1,4 +1,4 @@
-"""A device's way in: connect, knock, and wait as long as it takes to be let in."""
+"""The device's side of the handshake: connect, send a join request, and retry until it is accepted."""
 
 from __future__ import annotations
 
@@ -22,95 +22,106 @@ from potluck.worlds.live.zenoh_session import Endpoint, EndpointError, close_ses
 
 __all__ = ["JoinRefusedError", "join_run", "query_run_clock"]
 
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 10.0
-_LONGEST_REFUSED_S = 60.0
-_ANSWER_S = 3.0
-_TO_RESTART = "; it goes on asking. For a run that is not the one it was in: start it again, with that run's token"
+_FIRST_PAUSE_S, _MAX_PAUSE_S = 0.1, 10.0
+_MAX_PAUSE_REFUSED_S = 60.0
+_ANSWER_TIMEOUT_S = 3.0
+_KEEPS_ASKING = "; it keeps asking. To join another run, start the device again with that run's token"
 
 _log = logging.getLogger("potluck")
 
 
 class JoinRefusedError(UserError):
-    """The coordinator does not let this device in; the message is its reason."""
+    """The coordinator refused this device; the message is its reason."""
 
 
 async def join_run(
-    place: Endpoint, hello: JoinRequest, patience_s: float | None, *, persist: bool = False
+    endpoint: Endpoint, request: JoinRequest, timeout_s: float | None, *, persist: bool = False
 ) -> tuple[zenoh.Session, JoinAccepted]:
-    """Connect and knock until we are let in; to `persist` is to ask again, now and then, even where we are refused."""
-    since, pause, reason = time.monotonic(), _FIRST_PAUSE_S, ""
+    """Connect and ask until the device is accepted; with `persist`, keep asking at intervals even after a refusal."""
+    started, pause, reason = time.monotonic(), _FIRST_PAUSE_S, ""
     while True:
-        answer = await _attempt_join(place, hello)
+        answer = await _attempt_join(endpoint, request)
         if not isinstance(answer, JoinRefused):
             return answer
         if answer.retry_s is None and not persist:
-            raise JoinRefusedError(f"{hello.name} was refused: {answer.reason}")
-        if patience_s is not None and time.monotonic() - since > patience_s:
-            raise EndpointError(f"{answer.reason}, for {patience_s:g} s; is `potluck serve` running there?")
+            raise JoinRefusedError(f"{request.name} was refused: {answer.reason}")
+        if timeout_s is not None and time.monotonic() - started > timeout_s:
+            raise EndpointError(f"{answer.reason}; gave up after {timeout_s:g} s: is `potluck serve` running there?")
         if answer.reason != reason:
             reason = answer.reason
-            _log.info("%s waits: %s%s", hello.name, reason, _TO_RESTART if answer.retry_s is None else "")
+            _log.info("%s waits: %s%s", request.name, reason, _KEEPS_ASKING if answer.retry_s is None else "")
         await asyncio.sleep(max(answer.retry_s or 0.0, pause * random.uniform(0.5, 1.0)))
-        pause = min(1.6 * pause, _LONGEST_PAUSE_S if answer.retry_s is not None else _LONGEST_REFUSED_S)
+        pause = min(1.6 * pause, _MAX_PAUSE_S if answer.retry_s is not None else _MAX_PAUSE_REFUSED_S)
 
 
-async def _attempt_join(place: Endpoint, hello: JoinRequest) -> tuple[zenoh.Session, JoinAccepted] | JoinRefused:
-    """One attempt; a session is left open only if we were let in."""
+async def _attempt_join(endpoint: Endpoint, request: JoinRequest) -> tuple[zenoh.Session, JoinAccepted] | JoinRefused:
+    """Try once; the session stays open only if the device was accepted."""
     try:
-        session = await open_session_in_thread(msgspec.structs.replace(place, listen=(), direct=False), "client")
+        session = await open_session_in_thread(msgspec.structs.replace(endpoint, listen=(), direct=False), "client")
     except EndpointError as error:
-        why = await asyncio.to_thread(diagnose_connection, place.connect[0], place.tls) if place.connect else None
-        return JoinRefused(reason=f"{error}; {why}" if why else str(error), retry_s=0.0)
+        diagnosis = (
+            await asyncio.to_thread(diagnose_connection, endpoint.connect[0], endpoint.tls)
+            if endpoint.connect
+            else None
+        )
+        return JoinRefused(reason=f"{error}; {diagnosis}" if diagnosis else str(error), retry_s=0.0)
     try:
         answer = await asyncio.to_thread(
-            _request_admission, session, hello, min(_ANSWER_S, place.lease), place.tls is not None
+            _request_admission, session, request, min(_ANSWER_TIMEOUT_S, endpoint.lease), endpoint.tls is not None
         )
     except BaseException:
         await close_session(session)
         raise
-    if isinstance(answer, JoinAccepted) and not (place.direct and answer.direct):
+    if isinstance(answer, JoinAccepted) and not (endpoint.direct and answer.direct):
         return session, answer
     await close_session(session)
-    return await _reopen_as_peer(place, answer) if isinstance(answer, JoinAccepted) else answer
+    return await _reopen_as_peer(endpoint, answer) if isinstance(answer, JoinAccepted) else answer
 
 
-async def _reopen_as_peer(place: Endpoint, welcome: JoinAccepted) -> tuple[zenoh.Session, JoinAccepted] | JoinRefused:
-    """Stay as one that others may call: only now we know whom of them to listen to, and on which certificate."""
-    rules = device_access(welcome.name, welcome.bears, welcome.era) if place.tls is not None else None
+async def _reopen_as_peer(
+    endpoint: Endpoint, accepted: JoinAccepted
+) -> tuple[zenoh.Session, JoinAccepted] | JoinRefused:
+    """Open a session that accepts other devices: only the answer says which, and with which certificates."""
+    access_rules = device_access(accepted.name, accepted.bears, accepted.era) if endpoint.tls is not None else None
     try:
-        return await open_session_in_thread(msgspec.structs.replace(place, access_control=rules), "peer"), welcome
+        return await open_session_in_thread(
+            msgspec.structs.replace(endpoint, access_control=access_rules), "peer"
+        ), accepted
     except EndpointError as error:
         return JoinRefused(reason=str(error), retry_s=1.0)
 
 
 def _request_admission(
-    session: zenoh.Session, hello: JoinRequest, seconds: float, shut: bool
+    session: zenoh.Session, request: JoinRequest, seconds: float, certified: bool
 ) -> JoinAccepted | JoinRefused:
-    """Knock; where certificates may keep the door shut to us, ask in the lobby why nobody answers."""
-    told = _query_first_reply(
-        session, key_expressions.admission_key(hello.name), handshake_messages.encode_handshake(hello), seconds
+    """Send the request; if nobody answers and access control may be the cause (`certified`), ask for the reason."""
+    answer_bytes = _query_first_reply(
+        session, key_expressions.admission_key(request.name), handshake_messages.encode_handshake(request), seconds
     )
-    if told is None:
-        why = query_refusal_reason(session, hello.name, seconds) if shut else None
-        return JoinRefused(reason=why or "nobody answers at the door", retry_s=0.0)  # it may only be busy: ask again
+    if answer_bytes is None:
+        reason = query_refusal_reason(session, request.name, seconds) if certified else None
+        # Retry in any case: the coordinator may only be busy.
+        return JoinRefused(reason=reason or "the coordinator does not answer the join request", retry_s=0.0)
     try:
-        return handshake_messages.decode_join_answer(told)
+        return handshake_messages.decode_join_answer(answer_bytes)
     except WireError as error:
-        return JoinRefused(reason=f"the coordinator's answer is not understood ({error})", retry_s=1.0)
+        return JoinRefused(reason=f"the coordinator's answer cannot be decoded ({error})", retry_s=1.0)
 
 
 def _query_first_reply(session: zenoh.Session, key: str, payload: bytes, seconds: float) -> bytes | None:
-    """The first answer, if there is one in time."""
+    """The first reply; None if there is none within `seconds`."""
     try:
-        with session.declare_querier(key, timeout=seconds) as asking:
-            for reply in asking.get(payload=payload, source_info=zenoh.SourceInfo(asking.id, 0)):
+        with session.declare_querier(key, timeout=seconds) as querier:
+            for reply in querier.get(payload=payload, source_info=zenoh.SourceInfo(querier.id, 0)):
                 if reply.ok is not None:
                     return bytes(reply.ok.payload.to_bytes())
     except zenoh.ZError as error:
-        _log.debug("no answer at %s: %s", key, error)
+        _log.debug("no reply on %s: %s", key, error)
     return None
 
 
-def query_run_clock(session: zenoh.Session, welcome: JoinAccepted) -> float | None:
-    told = _query_first_reply(session, key_expressions.clock_key(welcome.era, welcome.name), b"", _ANSWER_S)
-    return float(struct.unpack("<d", told)[0]) if told is not None and len(told) == 8 else None
+def query_run_clock(session: zenoh.Session, accepted: JoinAccepted) -> float | None:
+    answer_bytes = _query_first_reply(
+        session, key_expressions.clock_key(accepted.era, accepted.name), b"", _ANSWER_TIMEOUT_S
+    )
+    return float(struct.unpack("<d", answer_bytes)[0]) if answer_bytes is not None and len(answer_bytes) == 8 else None

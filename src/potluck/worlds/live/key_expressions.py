@@ -1,13 +1,14 @@
-"""Where things are said on the Zenoh network: one tree of keys, so that a device can be held to its own branch.
+"""The Zenoh key expressions that a run uses: one tree, so that access control can confine a device to its branch.
 
-    potluck/door/{name}                            a device asks to be let in (a query; answered with a Welcome)
-    potluck/{era}/clock/{name}                     a device asks for the time (a query)
-    potluck/{era}/alive/{name}/{life}              a liveliness token for each life of a device
-    potluck/{era}/from/{sender}/to/{name}/control  small frames, ahead of all others
+    potluck/door/{name}                            query: a device asks to join
+    potluck/lobby/{name}                           query: a device asks why its join request is not answered
+    potluck/{era}/clock/{name}                     query: a device asks for the coordinator's time
+    potluck/{era}/alive/{name}/{incarnation}       liveliness token of one incarnation of a device
+    potluck/{era}/from/{sender}/to/{name}/control  small frames, sent with higher priority
     potluck/{era}/from/{sender}/to/{name}/bulk     offers and chunks
 
-An *era* is one life of the coordinator in one run: what was said in another era is not heard in this one. Wherever a
-name or an era is asked for, ANY stands for all of them.
+An *era* is one incarnation of the coordinator in one run: messages of another era are not received. A name or an era
+may be ANY, which matches all.
 """
 
 from __future__ import annotations
@@ -27,7 +28,13 @@ __all__ = [
     "outbox_key",
     "parse_liveliness_key",
     "parse_route",
+    "refusal_reason_key",
 ]
+
+# These two keys never change, nor do the tags in `handshake_messages`: a device of another version must be able to ask
+# to join, so that it is refused with a reason.
+_JOIN = "potluck/door"
+_REFUSAL_REASON = "potluck/lobby"
 
 ANY = "*"
 CONTROL = "control"
@@ -35,7 +42,7 @@ BULK = "bulk"
 
 
 class Route(NamedTuple):
-    """Who says it to whom, and on which lane."""
+    """The sender, receiver and lane of a message."""
 
     sender: str
     receiver: str
@@ -43,27 +50,32 @@ class Route(NamedTuple):
 
 
 def admission_key(name: str) -> str:
-    """Where a device asks to be let in."""
-    return f"potluck/door/{_escape_segment(name)}"
+    """Where a device asks to join."""
+    return f"{_JOIN}/{_escape_segment(name)}"
+
+
+def refusal_reason_key(name: str) -> str:
+    """Where a device asks why its join request is not answered."""
+    return f"{_REFUSAL_REASON}/{_escape_segment(name)}"
 
 
 def clock_key(era: str, name: str) -> str:
-    """Where a device asks for the time."""
+    """Where a device asks for the coordinator's time."""
     return f"potluck/{_escape_segment(era)}/clock/{_escape_segment(name)}"
 
 
-def liveliness_key(era: str, name: str, life: int | str) -> str:
-    """The token that is there as long as this life of the device."""
-    return f"potluck/{_escape_segment(era)}/alive/{_escape_segment(name)}/{life}"
+def liveliness_key(era: str, name: str, incarnation: int | str) -> str:
+    """The liveliness token of one incarnation of a device."""
+    return f"potluck/{_escape_segment(era)}/alive/{_escape_segment(name)}/{incarnation}"
 
 
 def inbox_key(era: str, name: str, lane: str = ANY) -> str:
-    """All that is said to `name`."""
+    """Everything that is sent to `name`."""
     return lane_key(era, ANY, name, lane)
 
 
 def outbox_key(era: str, name: str, lane: str = ANY) -> str:
-    """All that `name` may say."""
+    """Everything that `name` may send."""
     return lane_key(era, name, ANY, lane)
 
 
@@ -72,20 +84,20 @@ def lane_key(era: str, sender: str, receiver: str, lane: str) -> str:
 
 
 def parse_route(key: str) -> Route:
-    """Who sent to whom, read from the key that something came in by."""
-    steps = key.split("/")
-    assert len(steps) == 7, key
-    return Route(unquote(steps[3]), unquote(steps[5]), steps[6])
+    """The route of a message, from the key that it was received on."""
+    segments = key.split("/")
+    assert len(segments) == 7, key
+    return Route(unquote(segments[3]), unquote(segments[5]), segments[6])
 
 
 def parse_liveliness_key(key: str) -> tuple[str, int] | None:
-    """The device and the life that a token stands for; None if it is not one of ours."""
-    steps = key.split("/")
-    if len(steps) != 5 or not steps[4].isdecimal() or len(steps[4]) > 18:
+    """The device and incarnation of a liveliness token; None if the key is not one."""
+    segments = key.split("/")
+    if len(segments) != 5 or not segments[4].isdecimal() or len(segments[4]) > 18:
         return None
-    return unquote(steps[3]), int(steps[4])
+    return unquote(segments[3]), int(segments[4])
 
 
 def _escape_segment(name: str) -> str:
-    """One step of a key; signs that mean something to Zenoh are written as %XX."""
+    """A name as one segment of a key: characters that Zenoh interprets are percent-encoded."""
     return name if name == ANY else quote(name, safe="")

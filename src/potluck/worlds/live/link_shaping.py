@@ -1,8 +1,8 @@
-"""What is between two nodes: nothing but the real network, or the links and faults of a fleet file, acted out.
+"""The conditions between two nodes: the real network alone, or the emulated links and faults of a fleet file.
 
-Shaping happens in our own transport and needs no root: a sender holds every chunk until both its own link and the far
-one would have taken it; a receiver, whose link many may fill at once, does the same with what comes in; small messages
-wait for the latency. A cut link drops all, a lossy one whole messages, drawn from the run's seed.
+Shaping happens in Potluck's own transport and needs no root: a sender holds every chunk until both its own link and the
+peer's would have taken it; a receiver, whose link several senders may fill at once, does the same for what arrives;
+small messages wait for the latency. A cut link drops everything, a lossy one whole messages, drawn from the run's seed.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from potluck.loops.node import COORDINATOR
 __all__ = ["CHUNK_BYTES", "LinkConditions", "ShapedLinks", "ShapedPipe", "TransmissionTimes"]
 
 CHUNK_BYTES = 1 << 20
-_LEAST_CHUNK = 4 << 10
-_CHUNK_SECONDS = 0.01  # what a chunk takes on a shaped link; shorter ones share a link more evenly
-_REMEMBERED = 4096
+_MIN_CHUNK = 4 << 10
+_CHUNK_S = 0.01  # duration of a chunk on a shaped link; shorter chunks share a link more evenly
+_MAX_DRAW_COUNTS = 4096
 
 
 class TransmissionTimes(NamedTuple):
-    """When a link takes the first and the last byte of a chunk."""
+    """When a link takes the first and last byte of a chunk."""
 
     started_at: float
     finished_at: float
 
 
 class LinkConditions:
-    """The real network and nothing else."""
+    """The real network without shaping."""
 
     def max_chunk_bytes(self, to: str) -> int:
         return CHUNK_BYTES
@@ -44,18 +44,18 @@ class LinkConditions:
         return False
 
     def latency_s(self, other: str) -> float:
-        """One way, on top of the real one."""
+        """One-way latency to add to the real one."""
         return 0.0
 
     def overhead_s(self, to: str) -> float:
         return 0.0
 
     def schedule_send(self, to: str, nbytes: int, ready: float) -> TransmissionTimes | None:
-        """Put bytes on the link that are there since `ready`: when it has taken them; None for at once."""
+        """When the link takes bytes that are available since `ready`; None: immediately."""
         return None
 
-    def schedule_receive(self, nbytes: int, begun: float) -> float:
-        """When our own link has taken in what another began to send; 0 for at once."""
+    def schedule_receive(self, nbytes: int, started_at: float) -> float:
+        """When this node's link has received bytes whose transmission started at `started_at`; 0: immediately."""
         return 0.0
 
     def drops_message(self, sender: str, message: Message) -> bool:
@@ -63,16 +63,16 @@ class LinkConditions:
 
 
 class ShapedPipe:
-    """One direction of a link: takes one thing after the other."""
+    """One direction of a link; transmits one chunk at a time."""
 
     def __init__(self, rate: float) -> None:
         self.rate = rate
         self.free_at = 0.0
 
-    def reserve_slot(self, start: float, nbytes: int, level: float = 1.0) -> TransmissionTimes:
-        begun = max(start, self.free_at)
-        self.free_at = begun + nbytes / (self.rate * level)
-        return TransmissionTimes(begun, self.free_at)
+    def reserve_slot(self, start: float, nbytes: int, bandwidth_fraction: float = 1.0) -> TransmissionTimes:
+        started_at = max(start, self.free_at)
+        self.free_at = started_at + nbytes / (self.rate * bandwidth_fraction)
+        return TransmissionTimes(started_at, self.free_at)
 
 
 class ShapedLinks(LinkConditions):
@@ -86,7 +86,7 @@ class ShapedLinks(LinkConditions):
         self._now = now
         self._own_link = self._links[name]
         self._up, self._down = ShapedPipe(self._own_link.up), ShapedPipe(self._own_link.down)
-        self._peer_pipes: dict[str, ShapedPipe] = {}  # the other side's link, as far as we fill it
+        self._peer_pipes: dict[str, ShapedPipe] = {}  # peers' down links, as far as this node fills them
         self._changes, _ = fleet_changes(fleet, self._fleet_rng)
         self._next_change: FleetChange | None = next(self._changes, None)
         self._cuts: Counter[str] = Counter()
@@ -99,7 +99,7 @@ class ShapedLinks(LinkConditions):
 
     def max_chunk_bytes(self, to: str) -> int:
         rate = min(self._own_link.up, self._links[to].down)
-        return int(max(_LEAST_CHUNK, min(CHUNK_BYTES, rate * _CHUNK_SECONDS)))
+        return int(max(_MIN_CHUNK, min(CHUNK_BYTES, rate * _CHUNK_S)))
 
     def is_cut(self, other: str) -> bool:
         with self._lock:
@@ -115,32 +115,34 @@ class ShapedLinks(LinkConditions):
     def schedule_send(self, to: str, nbytes: int, ready: float) -> TransmissionTimes | None:
         with self._lock:
             self._apply_due_changes()
-            far = self._peer_pipes.setdefault(to, ShapedPipe(self._link_of(to).down))
-            begun, own = self._up.reserve_slot(ready, nbytes, self._bandwidth_fraction(self._name))
+            peer_pipe = self._peer_pipes.setdefault(to, ShapedPipe(self._link_of(to).down))
+            started_at, own_done = self._up.reserve_slot(ready, nbytes, self._bandwidth_fraction(self._name))
             return TransmissionTimes(
-                begun, max(own, far.reserve_slot(begun, nbytes, self._bandwidth_fraction(to)).finished_at)
+                started_at,
+                max(own_done, peer_pipe.reserve_slot(started_at, nbytes, self._bandwidth_fraction(to)).finished_at),
             )
 
-    def schedule_receive(self, nbytes: int, begun: float) -> float:
+    def schedule_receive(self, nbytes: int, started_at: float) -> float:
         with self._lock:
-            return self._down.reserve_slot(begun, nbytes, self._bandwidth_fraction(self._name)).finished_at
+            return self._down.reserve_slot(started_at, nbytes, self._bandwidth_fraction(self._name)).finished_at
 
     def drops_message(self, sender: str, message: Message) -> bool:
-        """Drawn from the message and how often it came, so that a run with the same seed loses the same ones."""
+        """Drawn from the message and how often it arrived, so that runs with the same seed lose the same messages."""
         with self._lock:
             self._apply_due_changes()
-            shares = (*self._loss_fractions[sender], *self._loss_fractions[self._name])
-            if not shares:
+            fractions = (*self._loss_fractions[sender], *self._loss_fractions[self._name])
+            if not fractions:
                 return False
-            what = (sender, type(message).__name__, getattr(message, "turn", 0), getattr(message, "first", 0))
-            times = self._draw_counts.pop(what, 0)
-            self._draw_counts[what] = times + 1
-            if len(self._draw_counts) > _REMEMBERED:
+            identity = (sender, type(message).__name__, getattr(message, "turn", 0), getattr(message, "first", 0))
+            count = self._draw_counts.pop(identity, 0)
+            self._draw_counts[identity] = count + 1
+            if len(self._draw_counts) > _MAX_DRAW_COUNTS:
                 self._draw_counts.popitem(last=False)
             draws = [
-                seeds.child_seed(self._seed, "loss", self._name, *what, times, cause) for cause in range(len(shares))
+                seeds.child_seed(self._seed, "loss", self._name, *identity, count, cause)
+                for cause in range(len(fractions))
             ]
-        return any(draw < share * 2**63 for draw, share in zip(draws, shares, strict=True))
+        return any(draw < fraction * 2**63 for draw, fraction in zip(draws, fractions, strict=True))
 
     def _link_of(self, name: str) -> Link:
         return self._links[name]
@@ -152,7 +154,7 @@ class ShapedLinks(LinkConditions):
         return seeds.child_generator(self._seed, "fleet", name)
 
     def _apply_due_changes(self) -> None:
-        """Bring the script up to now."""
+        """Apply the fleet's changes up to now."""
         now = self._now()
         while self._next_change is not None and self._next_change.at <= now:
             self._apply_change(self._next_change)

@@ -1,4 +1,4 @@
-"""A node of the live world: speaks the seam's words in real time, over a real network, on a real processor."""
+"""Implements Node in real time, over a real network and on a real processor."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ import numpy as np
 from potluck import seeds
 from potluck.journal import JournalRecord
 from potluck.loops.messages import Message
-from potluck.loops.node import Envelope, Work
+from potluck.loops.node import COMPLETED, Envelope, Work
 from potluck.worlds.live.compute_speed import ComputeSpeed
+from potluck.worlds.live.peer_directory import NodeIdentity
 from potluck.worlds.live.run_clock import RunClock
 from potluck.worlds.live.throttled_execution import ThrottledExecution, WorkCancelled
 
@@ -24,31 +25,29 @@ Send = Callable[[str, Message], Awaitable[None] | None]
 
 
 class LiveNode:
-    """One life of one device, or the coordinator."""
+    """One incarnation of one device, or the coordinator."""
 
     def __init__(
         self,
-        name: str,
-        incarnation: int,
-        seed: int,
+        identity: NodeIdentity,
         clock: RunClock,
-        effort: ComputeSpeed,
+        compute_speed: ComputeSpeed,
         send: Send,
         record: Callable[[JournalRecord], None],
-        listening: Callable[[], None] = lambda: None,
+        on_listening: Callable[[], None] = lambda: None,
     ) -> None:
-        self.name = name
-        self.incarnation = incarnation
-        self._seed = seed
+        self.name = identity.name
+        self.incarnation = identity.incarnation
+        self._seed = identity.seed
         self._clock = clock
-        self._compute_speed = effort
+        self._compute_speed = compute_speed
         self._send = send
         self._record = record
-        self._on_listening = listening  # called when the loop first listens
+        self._on_listening = on_listening  # called when the loop waits for a message for the first time
         self.is_listening = False
         self._inbox: deque[Envelope] = deque()
         self._waiter: asyncio.Future[None] | None = None
-        self._worker = ThreadPoolExecutor(1, f"potluck-work-{name}")
+        self._worker = ThreadPoolExecutor(1, f"potluck-work-{identity.name}")
         self._executions: set[ThrottledExecution] = set()
 
     def now(self) -> float:
@@ -58,8 +57,8 @@ class LiveNode:
         await asyncio.sleep(seconds)
 
     def send(self, to: str, message: Message) -> Awaitable[None]:
-        sending = self._send(to, message)
-        return _NOTHING if sending is None else sending
+        future = self._send(to, message)
+        return COMPLETED if future is None else future
 
     async def receive(self, until: float | None = None) -> Envelope | None:
         if not self.is_listening:
@@ -70,18 +69,18 @@ class LiveNode:
         return self._inbox.popleft() if self._inbox else None
 
     async def compute(self, work: Work) -> Any:
-        """In the one thread that this node computes in; given up, the work gets out at its next step."""
-        pace = ThrottledExecution(work, self._compute_speed, self.now)
-        self._executions.add(pace)
+        """Run the work in this node's only worker thread; cancelled work stops at its next step."""
+        execution = ThrottledExecution(work, self._compute_speed, self.now)
+        self._executions.add(execution)
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._worker, pace.run)
+            return await asyncio.get_running_loop().run_in_executor(self._worker, execution.run)
         except asyncio.CancelledError:
-            pace.cancel_work()
+            execution.cancel_work()
             raise
         except WorkCancelled:
             raise asyncio.CancelledError from None
         finally:
-            self._executions.discard(pace)
+            self._executions.discard(execution)
 
     def speed(self) -> float:
         return self._compute_speed.current_speed()
@@ -97,9 +96,9 @@ class LiveNode:
         self._wake_receiver()
 
     async def close(self) -> None:
-        """Give up all work and wait for the thread: what runs in it cannot be broken off, only left at a step."""
-        for pace in self._executions:
-            pace.cancel_work()
+        """Cancel all work and wait for the thread, which can stop only between steps."""
+        for execution in self._executions:
+            execution.cancel_work()
         await asyncio.to_thread(self._worker.shutdown, wait=True, cancel_futures=True)
 
     def _wake_receiver(self) -> None:
@@ -116,13 +115,3 @@ class LiveNode:
             self._waiter = None
             if timer is not None:
                 timer.cancel()
-
-
-class _CompletedSend:
-    """Awaitable, and done."""
-
-    def __await__(self) -> Any:
-        return iter(())
-
-
-_NOTHING = _CompletedSend()

@@ -1,8 +1,8 @@
-"""Carries messages between nodes, both ways; `outbound` and `inbound` do the work."""
+"""Sends and receives the messages of one node; `sender.py` and `receiver.py` implement the two directions."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 from potluck.loops.messages import Message
 from potluck.loops.node import Envelope
@@ -14,7 +14,7 @@ from potluck.worlds.live.control_messages import (
     TransferDeclined,
 )
 from potluck.worlds.live.link_shaping import LinkConditions
-from potluck.worlds.live.peer_directory import PeerDirectory
+from potluck.worlds.live.peer_directory import NodeIdentity, PeerDirectory
 from potluck.worlds.live.receiver import MessageReceiver
 from potluck.worlds.live.sender import MessageSender, SendFuture
 from potluck.worlds.live.zenoh_transport import ZenohTransport
@@ -23,39 +23,35 @@ __all__ = ["Mailbox"]
 
 
 class Mailbox:
-    """All that one node has on its way."""
+    """Both directions of one node's messages."""
 
     def __init__(
         self,
-        post: ZenohTransport,
-        life: int,
-        neighbours: PeerDirectory,
+        transport: ZenohTransport,
+        identity: NodeIdentity,
+        peers: PeerDirectory,
         conditions: LinkConditions,
-        limit_bytes: int,
         now: Callable[[], float],
         deliver: Callable[[Envelope], None],
-        before_last: Callable[[], Awaitable[object]],
     ) -> None:
-        self._sender = MessageSender(post, life, neighbours, conditions, now, before_last)
-        self._receiver = MessageReceiver(
-            life, neighbours, conditions, limit_bytes, now, self._sender.send_control, deliver
-        )
+        self._sender = MessageSender(transport, identity.incarnation, peers, conditions, now)
+        self._receiver = MessageReceiver(identity, peers, conditions, now, self._sender.send_control, deliver)
         self.handle_bulk = self._receiver.handle_bulk
         self.deliver_envelope = self._receiver.deliver_envelope
 
     def send(self, to: str, message: Message) -> SendFuture | None:
-        """Put a message on its way; None if there is nothing to wait for."""
+        """Start sending a message; None if there is nothing to wait for."""
         return self._sender.send(to, message)
 
-    def send_control(self, to: str, note: Message | ControlMessage, to_life: int = 0) -> None:
-        """Put a small frame on its way at once; from any thread."""
-        self._sender.send_control(to, note, to_life)
+    def send_control(self, to: str, message: Message | ControlMessage, to_incarnation: int = 0) -> None:
+        """Send a control frame immediately; may be called from any thread."""
+        self._sender.send_control(to, message, to_incarnation)
 
-    def handle_control(self, sender: str, note: ControlMessage) -> bool:
-        """Whether it was about a message on its way; on the event loop."""
-        match note:
-            case ChunksReceived(number=number, count=there):
-                self._sender.on_chunks_received(sender, number, there)
+    def handle_control(self, sender: str, message: ControlMessage) -> bool:
+        """Handle a control message about a transfer; returns False if it is about something else."""
+        match message:
+            case ChunksReceived(number=number, count=count):
+                self._sender.on_chunks_received(sender, number, count)
             case ChunksMissing(number=number, indices=indices):
                 self._sender.on_chunks_missing(sender, number, indices)
             case TransferDeclined(number=number, reason=reason):
@@ -67,7 +63,7 @@ class Mailbox:
         return True
 
     def drop_peer(self, name: str) -> None:
-        """This life of it is over: nothing more is sent to it or expected from it."""
+        """The peer's incarnation has ended: drop everything that is being sent to it or received from it."""
         self._sender.drop_peer(name)
         self._receiver.drop_peer(name)
 

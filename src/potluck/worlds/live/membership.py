@@ -1,11 +1,11 @@
-"""Who is here, as a pure state machine: (now, state, event) → (state, notices). No clock, no socket.
+"""Membership as a pure state machine: (now, state, event) → (state, notices). No clock, no socket.
 
-    Greeted ──▶ expected ──Ready──▶ here ──┬─ Vanished (its token is gone), Left, Expired (silent for the lease),
-                                           │  Offended (too often) or greeted again
-                                           └──▶ lost; who is lost too often has to stay away for a while
+    DeviceAdmitted ──▶ admitted ──DeviceReady──▶ ready ──┬─ ConnectionBroken, DeviceLeft, lease expired (LeaseTick),
+                                                         │  ProtocolViolated (repeatedly) or DeviceAdmitted again
+                                                         └──▶ lost; a device lost too often is quarantined
 
-Each life of a device is an incarnation, numbered by the coordinator; each change of who is here is an epoch. Whatever
-is heard of another life than the present one changes nothing.
+The coordinator numbers the incarnations of a device; every change of the set of ready devices starts a new epoch.
+Events of an incarnation that is not the current one have no effect.
 """
 
 from __future__ import annotations
@@ -36,28 +36,28 @@ __all__ = [
 
 
 class MembershipRules(msgspec.Struct, frozen=True, kw_only=True):
-    """How long and how often."""
+    """The limits that decide when a device is lost or quarantined."""
 
-    lease: float  # until a silent device is taken for lost
-    max_violations: int = 3  # malformed messages until a device is sent away
-    max_losses: int = 5  # of one device within `window` until it must stay away
+    lease: float  # until a silent device is considered lost
+    max_violations: int = 3  # malformed messages until a device is quarantined
+    max_losses: int = 5  # of one device within `loss_window_s` until it is quarantined
     loss_window_s: float = 60.0
-    first_quarantine_s: float = 1.0  # how long, at first; doubles each time
+    first_quarantine_s: float = 1.0  # doubles each time
     longest_quarantine_s: float = 300.0
 
 
 class Member(msgspec.Struct, frozen=True):
-    """One life of a device."""
+    """The current incarnation of a device."""
 
     incarnation: int
-    process_secret: str  # the process it lives in
+    process_secret: str  # tells its process apart from another one of the same name
     heard_at: float
     ready: bool = False
     violations: int = 0
 
 
 class MembershipHistory(msgspec.Struct, frozen=True):
-    """What is remembered of a device beyond its life."""
+    """What is kept of a device across its incarnations."""
 
     incarnation: int = 0
     lost_at: tuple[float, ...] = ()
@@ -66,7 +66,7 @@ class MembershipHistory(msgspec.Struct, frozen=True):
 
 
 class MembershipState(msgspec.Struct, frozen=True):
-    """Who is here or expected, and what is remembered of all."""
+    """The devices that are admitted or ready, and the history of all devices."""
 
     epoch: int = 0
     members: Mapping[str, Member] = {}
@@ -77,41 +77,41 @@ class MembershipState(msgspec.Struct, frozen=True):
         return {name: member.incarnation for name, member in self.members.items() if member.ready}
 
     def incarnation_of(self, name: str) -> int:
-        """The device's present incarnation, 0 for none."""
+        """The device's current incarnation, 0 for none."""
         member = self.members.get(name)
         return member.incarnation if member is not None else 0
 
 
 class DeviceAdmitted(NamedTuple):
-    """A device was let in."""
+    """The device's join request was accepted."""
 
     name: str
     process_secret: str
 
 
 class DeviceReady(NamedTuple):
-    """It has everything set up, and can be spoken to."""
+    """The device is set up and waits for messages."""
 
     name: str
     incarnation: int
 
 
 class DeviceHeard(NamedTuple):
-    """It gave a sign of life."""
+    """The device sent something."""
 
     name: str
     incarnation: int
 
 
 class ConnectionBroken(NamedTuple):
-    """Its token is gone: the connection broke."""
+    """The device's liveliness token is gone."""
 
     name: str
     incarnation: int
 
 
 class DeviceLeft(NamedTuple):
-    """It said goodbye; `failed` if an error ended it."""
+    """The device sent a leave notice; `failed` if an error ended it."""
 
     name: str
     incarnation: int
@@ -120,7 +120,7 @@ class DeviceLeft(NamedTuple):
 
 
 class ProtocolViolated(NamedTuple):
-    """It sent what it may not send."""
+    """The device sent an invalid message."""
 
     name: str
     incarnation: int
@@ -128,7 +128,7 @@ class ProtocolViolated(NamedTuple):
 
 
 class LeaseTick(NamedTuple):
-    """Time has passed."""
+    """Check the leases."""
 
 
 Event = DeviceAdmitted | DeviceReady | DeviceHeard | ConnectionBroken | DeviceLeft | ProtocolViolated | LeaseTick
@@ -136,29 +136,34 @@ Notice = Joined | Lost
 
 
 class JoinDeferred(NamedTuple):
-    """Why a device is not let in now, and when it may ask again."""
+    """Why a device cannot join now, and when it may ask again."""
 
     reason: str
     retry_s: float
 
 
 def check_join_deferral(
-    now: float, state: MembershipState, name: str, body: str, rules: MembershipRules
+    now: float, state: MembershipState, name: str, process_secret: str, rules: MembershipRules
 ) -> JoinDeferred | None:
-    """Whether a device has to wait before it is let in."""
+    """Whether a device has to wait before it may join."""
     wait = state.histories.get(name, MembershipHistory()).quarantined_until - now
     if wait > 0:
-        return JoinDeferred(f"{name} was lost too often; it may come again in {wait:.1f} s", wait)
+        return JoinDeferred(f"{name} was lost too often; it may join again in {wait:.1f} s", wait)
     member = state.members.get(name)
-    if member is not None and member.ready and member.process_secret != body and now - member.heard_at < rules.lease:
-        return JoinDeferred(f"another device called {name} is here", min(rules.lease / 4, 1.0))
+    if (
+        member is not None
+        and member.ready
+        and member.process_secret != process_secret
+        and now - member.heard_at < rules.lease
+    ):
+        return JoinDeferred(f"another device called {name} is connected", min(rules.lease / 4, 1.0))
     return None
 
 
 def apply_event(
     now: float, state: MembershipState, event: Event, rules: MembershipRules
 ) -> tuple[MembershipState, list[Notice]]:
-    """What an event changes, and what has to be told to everybody."""
+    """The state after an event, and the notices for the loop."""
     match event:
         case DeviceAdmitted():
             return _on_admitted(now, state, event, rules)
@@ -183,7 +188,7 @@ def apply_event(
 def _on_admitted(
     now: float, state: MembershipState, event: DeviceAdmitted, rules: MembershipRules
 ) -> tuple[MembershipState, list[Notice]]:
-    """A new life; the one before is over, whether that was noticed or not."""
+    """Start a new incarnation; the previous one has ended, whether that was noticed or not."""
     if state.incarnation_of(event.name):
         state = _record_loss(now, state, event.name, rules)
     state, notices = _remove_member(state, event.name, "restarted")
@@ -207,16 +212,16 @@ def _on_violation(
     if member.violations < rules.max_violations:
         return _with_member(state, name, member), []
     return _remove_member(
-        _quarantine_device(now, state, name, rules), name, f"sent {member.violations} messages that are none: {reason}"
+        _quarantine_device(now, state, name, rules), name, f"sent {member.violations} invalid messages: {reason}"
     )
 
 
 def _expire_leases(now: float, state: MembershipState, rules: MembershipRules) -> tuple[MembershipState, list[Notice]]:
-    """Take the silent for lost; but while we were not looking ourselves, nobody could be heard."""
-    unseen = now - state.ticked_at if state.ticked_at is not None else 0.0
-    if unseen > rules.lease / 2:
+    """Consider silent devices lost; but while this process itself was stalled, it could not hear any."""
+    stalled_s = now - state.ticked_at if state.ticked_at is not None else 0.0
+    if stalled_s > rules.lease / 2:
         members = {
-            name: msgspec.structs.replace(member, heard_at=member.heard_at + unseen)
+            name: msgspec.structs.replace(member, heard_at=member.heard_at + stalled_s)
             for name, member in state.members.items()
         }
         return msgspec.structs.replace(state, members=members, ticked_at=now), []
@@ -235,13 +240,13 @@ def _remove_member(state: MembershipState, name: str, reason: str) -> tuple[Memb
     member = state.members.get(name)
     if member is None:
         return state, []
-    others = {other: life for other, life in state.members.items() if other != name}
+    others = {other: kept for other, kept in state.members.items() if other != name}
     state = msgspec.structs.replace(state, members=others)
     return (_next_epoch(state), [Lost(name, member.incarnation, reason)]) if member.ready else (state, [])
 
 
 def _record_loss(now: float, state: MembershipState, name: str, rules: MembershipRules) -> MembershipState:
-    """Lost out of order: remember it, and send away whom it happens to all the time."""
+    """Remember an unexpected loss, and quarantine a device that is lost too often."""
     record = state.histories.get(name, MembershipHistory())
     lost_at = (*(at for at in record.lost_at if now - at < rules.loss_window_s), now)
     record = msgspec.structs.replace(record, lost_at=lost_at)

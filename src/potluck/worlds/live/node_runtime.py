@@ -1,12 +1,13 @@
-"""What either side of a run is made of: session, post, carrier, heart and node, opened and closed together."""
+"""What the coordinator and a device have in common: session, transport, mailbox, heartbeat and node.
+
+They are opened and closed together; what differs between the two sides is a NodeOwner.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
 
-import msgspec
 import zenoh
 
 from potluck.journal import JournalRecord
@@ -19,104 +20,100 @@ from potluck.worlds.live.heartbeat import HeartbeatSender
 from potluck.worlds.live.link_shaping import LinkConditions
 from potluck.worlds.live.live_node import LiveNode
 from potluck.worlds.live.mailbox import Mailbox
-from potluck.worlds.live.peer_directory import PeerDirectory
+from potluck.worlds.live.peer_directory import NodeIdentity, PeerDirectory
 from potluck.worlds.live.run_clock import RunClock
 from potluck.worlds.live.wire_format import WireError
 from potluck.worlds.live.zenoh_session import close_session
 from potluck.worlds.live.zenoh_transport import ZenohTransport
 
-__all__ = ["NodeIdentity", "NodeRuntime"]
+__all__ = ["NodeOwner", "NodeRuntime"]
 
-_CLOSING_S = 10.0
+_FLUSH_TIMEOUT_S = 10.0
 
 
-class NodeIdentity(msgspec.Struct, frozen=True, kw_only=True):
-    """Who speaks, in which life and which era."""
+class NodeOwner(PeerDirectory):
+    """The side of a run that a node belongs to: the coordinator's or a device's."""
 
-    name: str
-    incarnation: int
-    era: str
-    seed: int
-    lease: float
-    limit_bytes: int
+    def write_record(self, record: JournalRecord) -> None:
+        """Take a record that the node's loop writes."""
+        raise NotImplementedError
+
+    def handle_control(self, sender: str, incarnation: int, message: ControlMessage) -> None:
+        """Handle a control message that is not about a transfer; called on the event loop."""
+        raise NotImplementedError
+
+    def make_heartbeat(self) -> ControlMessage:
+        """The heartbeat to send now; called from the heartbeat's thread."""
+        raise NotImplementedError
+
+    def on_listening(self) -> None:
+        """The loop waits for a message for the first time."""
 
 
 class NodeRuntime:
-    """One node on the network; what is special to a side comes in by `neighbours`, `take_note` and `record`."""
+    """One node on the network."""
 
     def __init__(
         self,
         session: zenoh.Session,
-        who: NodeIdentity,
+        identity: NodeIdentity,
         clock: RunClock,
-        effort: ComputeSpeed,
+        compute_speed: ComputeSpeed,
         conditions: LinkConditions,
-        neighbours: PeerDirectory,
-        *,
-        record: Callable[[JournalRecord], None],
-        take_note: Callable[[str, int, ControlMessage], None],
-        beat: Callable[[], ControlMessage],
-        before_last: Callable[[], Awaitable[object]],
-        listening: Callable[[], None] = lambda: None,
+        owner: NodeOwner,
     ) -> None:
         self.session = session
-        self._identity = who
+        self._identity = identity
         self._conditions = conditions
-        self._peers = neighbours
-        self._handle_control = take_note
+        self._owner = owner
         self._loop = asyncio.get_running_loop()
-        self.transport = ZenohTransport(session, who.era, who.name)
-        self.node = LiveNode(who.name, who.incarnation, who.seed, clock, effort, self._send_message, record, listening)
-        self.mailbox = Mailbox(
-            self.transport,
-            who.incarnation,
-            neighbours,
-            conditions,
-            who.limit_bytes,
-            clock.now,
-            self.node.deliver,
-            before_last,
+        self.transport = ZenohTransport(session, identity.era, identity.name)
+        self.node = LiveNode(
+            identity,
+            clock,
+            compute_speed,
+            send=lambda to, message: self.mailbox.send(to, message),
+            record=owner.write_record,
+            on_listening=owner.on_listening,
         )
-        self.heartbeat = HeartbeatSender(self.transport, who.incarnation, who.lease, beat)
+        self.mailbox = Mailbox(self.transport, identity, owner, conditions, clock.now, self.node.deliver)
+        self.heartbeat = HeartbeatSender(self.transport, identity.incarnation, identity.lease, owner.make_heartbeat)
 
     def open(self) -> None:
-        """Listen, and let the heart beat."""
+        """Subscribe to the node's messages and start sending heartbeats."""
         self.transport.subscribe_inbox(self._on_control_frame, self.mailbox.handle_bulk)
         self.heartbeat.start(self._conditions.is_cut)
 
     async def close(self) -> None:
-        """Leave nothing behind: no thread, no task, no port."""
+        """Close everything, so that no thread, task or port is left."""
         self.heartbeat.stop()
         await self.mailbox.close()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_CLOSING_S):
+            async with asyncio.timeout(_FLUSH_TIMEOUT_S):
                 await self.transport.flush_control()
         await asyncio.to_thread(self.transport.close)
         await self.node.close()
         await close_session(self.session)
 
-    def _send_message(self, to: str, message: Message) -> Awaitable[None] | None:
-        return self.mailbox.send(to, message)
-
     def _on_control_frame(self, sender: str, frame: bytes) -> None:
-        """On one of Zenoh's threads."""
+        """Called from one of Zenoh's threads."""
         if not self._conditions.is_cut(sender):
-            with contextlib.suppress(RuntimeError):  # the loop is closed, and so are we
+            with contextlib.suppress(RuntimeError):  # the event loop is closed: the run has ended
                 self._loop.call_soon_threadsafe(self._handle_control_frame, sender, frame)
 
     def _handle_control_frame(self, sender: str, data: bytes) -> None:
         try:
             frame = wire_format.decode_frame(data)
         except WireError as error:
-            self._peers.on_protocol_violation(sender, None, str(error))
+            self._owner.on_protocol_violation(sender, None, str(error))
             return
-        if frame.to_life not in (0, self._identity.incarnation):
+        if frame.to_incarnation not in (0, self._identity.incarnation):
             return
-        if self._peers.incarnation_of(sender) != frame.life:
-            self._peers.on_stale_incarnation(sender, frame.life)
+        if self._owner.incarnation_of(sender) != frame.incarnation:
+            self._owner.on_stale_incarnation(sender, frame.incarnation)
             return
-        self._peers.record_contact(sender, frame.life)
-        if isinstance(frame.body, Message):
-            self.mailbox.deliver_envelope(Envelope(sender, frame.life, frame.body))
-        elif not self.mailbox.handle_control(sender, frame.body):
-            self._handle_control(sender, frame.life, frame.body)
+        self._owner.record_contact(sender, frame.incarnation)
+        if isinstance(frame.message, Message):
+            self.mailbox.deliver_envelope(Envelope(sender, frame.incarnation, frame.message))
+        elif not self.mailbox.handle_control(sender, frame.message):
+            self._owner.handle_control(sender, frame.incarnation, frame.message)

@@ -1,4 +1,4 @@
-"""Who was turned away, from where and why: in the log and in the journal, and not with every knock."""
+"""Logs refused join requests and writes them to the journal, each at most once a minute."""
 
 from __future__ import annotations
 
@@ -9,32 +9,34 @@ from collections.abc import Callable
 from potluck.journal import Instant, JournalRecord
 from potluck.loops.node import COORDINATOR
 
-__all__ = ["RefusalLog", "Refused"]
+__all__ = ["RefusalLog", "RefusalReporter"]
 
-Refused = Callable[[str, str, str], None]  # who, from where ("" if nobody knows), why
+RefusalReporter = Callable[[str, str, str], None]  # device, address ("" if unknown), reason
 
-_AGAIN_S = 60.0  # until the same is said again of the same device
-_MOST = 256  # kept in mind; names are whatever somebody says, and there is no end to them
-_LONGEST = 500
+_REPEAT_AFTER_S = 60.0  # until the same refusal of the same device is logged again
+_MAX_REMEMBERED = 256  # names come from the network, so their number is not bounded
+_MAX_LENGTH = 500
 
 _log = logging.getLogger("potluck")
 
 
 class RefusalLog:
-    """Says each once a minute."""
+    """Reports a refusal (device, address, reason) unless the same one was reported within the last minute."""
 
     def __init__(self, record: Callable[[JournalRecord], None], now: Callable[[], float]) -> None:
         self._record = record
         self._now = now
         self._logged_at: dict[tuple[str, str], float] = {}
 
-    def __call__(self, who: str, where: str, why: str) -> None:
-        what = who, why.partition(";")[0]  # behind that it says what to do, and how long to wait
-        if time.monotonic() - self._logged_at.get(what, -_AGAIN_S) < _AGAIN_S:
+    def __call__(self, device: str, address: str, reason: str) -> None:
+        key = device, reason.partition(";")[0]  # what follows is advice and waiting times
+        if time.monotonic() - self._logged_at.get(key, -_REPEAT_AFTER_S) < _REPEAT_AFTER_S:
             return
-        if len(self._logged_at) >= _MOST:
+        if len(self._logged_at) >= _MAX_REMEMBERED:
             self._logged_at.clear()
-        self._logged_at[what] = time.monotonic()
-        _log.warning("refused %s%s: %s", who[:_LONGEST], f" at {where}" if where else "", why[:_LONGEST])
-        fields = {"device": who[:_LONGEST], "from": where, "reason": why[:_LONGEST]}
+        self._logged_at[key] = time.monotonic()
+        _log.warning(
+            "refused %s%s: %s", device[:_MAX_LENGTH], f" at {address}" if address else "", reason[:_MAX_LENGTH]
+        )
+        fields = {"device": device[:_MAX_LENGTH], "from": address, "reason": reason[:_MAX_LENGTH]}
         self._record(Instant(COORDINATOR, "turned away", self._now(), fields))

@@ -1,16 +1,16 @@
-"""What a node has on its way out: small messages in a frame, long ones in chunks that are confirmed or sent again.
+"""Sends a node's messages: small ones in a frame, large ones in chunks that are confirmed or sent again.
 
-    send ──▶ channel (one for each receiver, first come first served) ──▶ chunks, no more than a window ahead ──▶ taken
-                                                  what is missing goes again until all is there ◀── Got, Missing ──┘
+    send ──▶ channel (one per receiver, FIFO) ──▶ chunks, at most a window unconfirmed ──▶ link
+                         missing chunks are resent ◀── ChunksReceived, ChunksMissing ◀──────┘
 
-`send` is done when the link has taken the last byte; what got lost is sent again behind its back.
+The future of `send` is done when the link has taken the last byte; lost chunks are resent in the background.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 from itertools import count
 from typing import Any
@@ -24,19 +24,19 @@ from potluck.worlds.live.control_messages import ControlMessage, TransferAborted
 from potluck.worlds.live.link_shaping import LinkConditions
 from potluck.worlds.live.peer_directory import PeerDirectory
 from potluck.worlds.live.peer_throughput import PeerThroughput
-from potluck.worlds.live.wire_format import ASK
+from potluck.worlds.live.wire_format import STATUS_REQUEST
 from potluck.worlds.live.zenoh_transport import ZenohTransport
 
 __all__ = ["MessageSender", "SendFuture"]
 
-_AT_ONCE = 4  # chunks that a thread puts on an unshaped link in one go
-_LONGEST_S = 600.0  # how long nothing is heard of a message until it is given up
+_CHUNKS_PER_PUT = 4  # chunks that a thread sends in one call on an unshaped link
+_GIVE_UP_S = 600.0  # silence of the receiver after which a message is given up
 
 _log = logging.getLogger("potluck")
 
 
 class SendFuture(asyncio.Future[None]):
-    """Done when the link has taken the last byte; cancelled, the rest is not sent and nothing arrives."""
+    """Done when the link has taken the last byte. Cancelling it drops the message."""
 
     on_cancel: Callable[[], None] | None = None
 
@@ -47,57 +47,58 @@ class SendFuture(asyncio.Future[None]):
 
 
 class _ActiveTransfer:
-    """A long message under way, with those who wait for it."""
+    """A large message that is being sent."""
 
-    def __init__(self, to: str, to_life: int, outgoing: OutgoingTransfer, asked: float, tempo: PeerThroughput) -> None:
+    def __init__(
+        self, to: str, to_incarnation: int, outgoing: OutgoingTransfer, ready_at: float, throughput: PeerThroughput
+    ) -> None:
         self.to = to
-        self.ready_at = asked  # since when its next chunk waits; kept exact, so that shaped links do not drift
-        self.to_incarnation = to_life
+        self.ready_at = ready_at  # when its next chunk could be sent; kept exact, so that shaped links do not drift
+        self.to_incarnation = to_incarnation
         self.outgoing = outgoing
-        self.throughput = tempo
+        self.throughput = throughput
         self.send_future = SendFuture(loop=asyncio.get_running_loop())
         self.progressed = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
 
 
 class MessageSender:
-    """All that one node sends; on the event loop."""
+    """Sends the messages of one node; runs on the event loop."""
 
     def __init__(
         self,
-        post: ZenohTransport,
-        life: int,
-        neighbours: PeerDirectory,
+        transport: ZenohTransport,
+        incarnation: int,
+        peers: PeerDirectory,
         conditions: LinkConditions,
         now: Callable[[], float],
-        before_last: Callable[[], Awaitable[object]],
     ) -> None:
-        self._transport = post
-        self._incarnation = life
-        self._peers = neighbours
+        self._transport = transport
+        self._incarnation = incarnation
+        self._peers = peers
         self._conditions = conditions
         self._now = now
-        self._before_last = before_last  # awaited ahead of a message's last chunk
+
         self._loop = asyncio.get_running_loop()
         self._numbers = count(1)
         self._transfers: dict[int, _ActiveTransfer] = {}
         self._channel_locks: dict[str, asyncio.Lock] = {}
         self._throughputs: dict[str, PeerThroughput] = {}
-        self._free_at: dict[str, float] = {}  # when the last message on a channel was through
+        self._free_at: dict[str, float] = {}  # when the last message on a channel was sent
         self._background: set[asyncio.Task[None]] = set()
 
     def send(self, to: str, message: Message) -> SendFuture | None:
-        """Put a message on its way; None if there is nothing to wait for."""
-        life = self._peers.incarnation_of(to)
-        if life is None or self._conditions.is_cut(to):
+        """Start sending a message; None if there is nothing to wait for."""
+        incarnation = self._peers.incarnation_of(to)
+        if incarnation is None or self._conditions.is_cut(to):
             return None
         if not isinstance(message, Bulky):
-            self.send_control(to, message, life, self._conditions.latency_s(to))
+            self.send_control(to, message, incarnation, self._conditions.latency_s(to))
             return None
-        tempo = self._throughputs.setdefault(to, PeerThroughput())
-        chunk_bytes = min(tempo.chunk_bytes(), self._conditions.max_chunk_bytes(to))
-        outgoing = OutgoingTransfer(next(self._numbers), message, chunk_bytes, tempo.window_chunks(chunk_bytes))
-        transfer = _ActiveTransfer(to, life, outgoing, self._now(), tempo)
+        throughput = self._throughputs.setdefault(to, PeerThroughput())
+        chunk_bytes = min(throughput.chunk_bytes(), self._conditions.max_chunk_bytes(to))
+        outgoing = OutgoingTransfer(next(self._numbers), message, chunk_bytes, throughput.window_chunks(chunk_bytes))
+        transfer = _ActiveTransfer(to, incarnation, outgoing, self._now(), throughput)
         self._transfers[outgoing.number] = transfer
         transfer.send_future.on_cancel = lambda: self._abort_transfer(transfer)
         transfer.task = self._loop.create_task(self._run_transfer(transfer))
@@ -105,9 +106,11 @@ class MessageSender:
         transfer.task.add_done_callback(self._background.discard)
         return transfer.send_future
 
-    def send_control(self, to: str, body: Message | ControlMessage, to_life: int = 0, delay: float = 0.0) -> None:
-        """Put a small frame on its way; from any thread where there is no delay."""
-        frame = wire_format.encode_frame(self._incarnation, to_life, body)
+    def send_control(
+        self, to: str, message: Message | ControlMessage, to_incarnation: int = 0, delay: float = 0.0
+    ) -> None:
+        """Send a control frame; without a delay it may be called from any thread."""
+        frame = wire_format.encode_frame(self._incarnation, to_incarnation, message)
         if delay > 0:
             self._loop.call_later(delay, self._transport.send_control, to, frame)
         elif not self._conditions.is_cut(to):
@@ -136,88 +139,92 @@ class MessageSender:
             self._incarnation, transfer.to_incarnation, out.number, out.message, out.arrays, out.chunk_bytes
         )
         if out.layout.chunk_count == 0:
-            await self._before_last()
+            await self._peers.before_last_chunk()
         if not self._conditions.is_cut(transfer.to):
             await self._transport.put_chunks(transfer.to, lambda: (offer, None))
 
-    async def _send_chunks(self, transfer: _ActiveTransfer, enough: Callable[[], bool]) -> None:
-        """Send chunk after chunk; where the window is full wait for word, and ask for it."""
-        silent = 0.0
-        while not enough():
+    async def _send_chunks(self, transfer: _ActiveTransfer, is_enough: Callable[[], bool]) -> None:
+        """Send chunks until `is_enough`; while the window is full, wait for confirmations and ask for them."""
+        silent_s = 0.0
+        while not is_enough():
             index = transfer.outgoing.next_chunk()
             if index is not None:
                 await self._send_chunk(transfer, index)
-                silent = 0.0
+                silent_s = 0.0
             elif not await _wait_for_progress(
-                transfer.progressed, pause := transfer.throughput.status_timeout_s(silent)
+                transfer.progressed, timeout_s := transfer.throughput.status_timeout_s(silent_s)
             ):
-                silent += pause
-                if silent > _LONGEST_S:
+                silent_s += timeout_s
+                if silent_s > _GIVE_UP_S:
                     _log.warning(
-                        "%s gave up a message to %s: not a word for %g s", self._transport.name, transfer.to, silent
+                        "%s gave up a message to %s: no answer for %g s", self._transport.name, transfer.to, silent_s
                     )
                     return
                 await self._request_status(transfer)
             else:
-                silent = 0.0
+                silent_s = 0.0
                 transfer.ready_at = max(transfer.ready_at, self._now())
 
     async def _send_chunk(self, transfer: _ActiveTransfer, index: int) -> None:
         out, to = transfer.outgoing, transfer.to
-        taken = self._conditions.schedule_send(to, out.layout.chunk_size(index), transfer.ready_at)
-        begun, until = taken if taken is not None else (0.0, 0.0)
-        if taken is not None:
-            transfer.ready_at = until
-            await asyncio.sleep(max(0.0, until - self._now()))
+        times = self._conditions.schedule_send(to, out.layout.chunk_size(index), transfer.ready_at)
+        started_at, finished_at = times if times is not None else (0.0, 0.0)
+        if times is not None:
+            transfer.ready_at = finished_at
+            await asyncio.sleep(max(0.0, finished_at - self._now()))
         if index == out.layout.chunk_count - 1:
-            await self._before_last()
-        more = out.next_chunks(_AT_ONCE - 1) if taken is None else []
+            await self._peers.before_last_chunk()
+        extra = out.next_chunks(_CHUNKS_PER_PUT - 1) if times is None else []
         if not self._conditions.is_cut(to):
-            chunks = [partial(self._encode_chunk, out, place, begun, until) for place in (index, *more)]
+            chunks = [
+                partial(self._encode_chunk, out, position, started_at, finished_at) for position in (index, *extra)
+            ]
             await self._transport.put_chunks(to, *chunks)
 
     async def _request_status(self, transfer: _ActiveTransfer) -> None:
-        """Behind the chunks that are on their way, so that whatever is missing then is lost."""
+        """Ask which chunks have arrived; sent after the chunks on their lane, so what is missing then is lost."""
         transfer.outgoing.mark_status_requested()
-        head = wire_format.encode_chunk(self._incarnation, transfer.outgoing.number, ASK, b"")
+        head = wire_format.encode_chunk(self._incarnation, transfer.outgoing.number, STATUS_REQUEST, b"")
         if not self._conditions.is_cut(transfer.to):
             await self._transport.put_chunks(transfer.to, lambda: (b"", head))
 
-    def _encode_chunk(self, out: OutgoingTransfer, index: int, begun: float, until: float) -> tuple[bytes, bytes]:
+    def _encode_chunk(
+        self, out: OutgoingTransfer, index: int, started_at: float, finished_at: float
+    ) -> tuple[bytes, bytes]:
         data = out.read_chunk(index)
-        return data, wire_format.encode_chunk(self._incarnation, out.number, index, data, begun, until)
+        return data, wire_format.encode_chunk(self._incarnation, out.number, index, data, started_at, finished_at)
 
     def _abort_transfer(self, transfer: _ActiveTransfer) -> None:
         if transfer.task is not None:
             transfer.task.cancel()
         self.send_control(transfer.to, TransferAborted(transfer.outgoing.number), transfer.to_incarnation)
 
-    # --- what the receiver says ------------------------------------------------------------------------------------
+    # --- the receiver's answers ------------------------------------------------------------------------------------
 
-    def on_chunks_received(self, sender: str, number: int, there: int) -> None:
-        """So many chunks are there."""
+    def on_chunks_received(self, sender: str, number: int, count: int) -> None:
+        """The receiver has `count` chunks."""
         transfer = self._find_transfer(sender, number)
         if transfer is not None:
             before = transfer.outgoing.confirmed
-            transfer.outgoing.confirm_chunks(there)
+            transfer.outgoing.confirm_chunks(count)
             transfer.throughput.record_confirmed((transfer.outgoing.confirmed - before) * transfer.outgoing.chunk_bytes)
             transfer.progressed.set()
 
     def on_chunks_missing(self, sender: str, number: int, indices: list[int]) -> None:
-        """These did not come."""
+        """The receiver lacks these chunks."""
         transfer = self._find_transfer(sender, number)
         if transfer is not None:
             transfer.outgoing.resend_chunks(indices)
             transfer.progressed.set()
 
     def on_declined(self, sender: str, number: int, reason: str) -> None:
-        _log.warning("%s did not take a message of %s: %s", sender, self._transport.name, reason)
+        _log.warning("%s declined a message of %s: %s", sender, self._transport.name, reason)
         transfer = self._find_transfer(sender, number)
         if transfer is not None and transfer.task is not None:
             transfer.task.cancel()
 
     def drop_peer(self, name: str) -> None:
-        """Nothing more is sent to it."""
+        """Stop sending to a peer."""
         self._throughputs.pop(name, None)
         for transfer in [transfer for transfer in self._transfers.values() if transfer.to == name]:
             if transfer.task is not None:
@@ -235,7 +242,7 @@ class MessageSender:
 
 
 async def _wait_for_progress(event: asyncio.Event, seconds: float) -> bool:
-    """Whether something was heard in time."""
+    """Whether the receiver answered in time."""
     try:
         async with asyncio.timeout(seconds):
             await event.wait()
@@ -245,7 +252,7 @@ async def _wait_for_progress(event: asyncio.Event, seconds: float) -> bool:
     return True
 
 
-def _resolve_send(sending: SendFuture) -> None:
-    sending.on_cancel = None
-    if not sending.done():
-        sending.set_result(None)
+def _resolve_send(future: SendFuture) -> None:
+    future.on_cancel = None
+    if not future.done():
+        future.set_result(None)

@@ -1,8 +1,7 @@
-"""Files in shared memory that Zenoh forgets when a process ends.
+"""Removes shared-memory segments that Zenoh leaves behind when a process exits.
 
-A process that used shared memory leaves one of its segments behind. Whoever ends removes what it alone has still
-mapped: of several processes on a host the last one removes what they shared. A process that was killed cannot, and
-the next one that uses shared memory clears up after it (Zenoh does that by itself).
+At exit a process removes the segments that no other process has mapped, so the last process on a host removes the
+shared ones. A killed process removes nothing; Zenoh cleans up after it when the next process uses shared memory.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ __all__ = ["clear_at_exit"]
 
 @cache
 def clear_at_exit() -> None:
-    """See to it, once, that this process leaves nothing behind."""
+    """Register the removal at exit, once per process."""
     atexit.register(_remove_segments)
 
 
 def _remove_segments() -> None:
-    others = {path for process in _other_processes() for path in _mapped_segments(process)}
-    for path in _mapped_segments(Path("/proc/self")) - others:
+    shared = {path for process in _other_processes() for path in _mapped_segments(process)}
+    for path in _mapped_segments(Path("/proc/self")) - shared:
         with contextlib.suppress(OSError):
             path.unlink()
 
@@ -38,11 +37,11 @@ def _other_processes() -> Iterator[Path]:
 
 
 def _mapped_segments(process: Path) -> set[Path]:
-    """The segments of Zenoh that a process has mapped, as far as we may know."""
-    found = set()
+    """Zenoh's segments that a process has mapped; empty if its maps cannot be read."""
+    segments = set()
     with contextlib.suppress(OSError):
         for line in (process / "maps").read_text().splitlines():
             _, _, name = line.partition("/dev/shm/")
             if name.endswith(".zenoh"):
-                found.add(Path("/dev/shm", name))
-    return found
+                segments.add(Path("/dev/shm", name))
+    return segments

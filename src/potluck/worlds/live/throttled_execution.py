@@ -1,7 +1,7 @@
-"""Real work in a thread that keeps to its gates, fires its signals and takes as long as the device would.
+"""Runs real work in a thread: waits at its gates, fires its signals and takes as long as the device would.
 
-The latches live on the event loop, the work in its thread: a gate is handed over as a threading event, a signal as a
-call on the loop. Work that was given up gets out at its next step.
+Latches belong to the event loop, the work to its thread: a gate becomes a threading event, a signal a call on the
+event loop. Cancelled work stops at its next step.
 """
 
 from __future__ import annotations
@@ -20,34 +20,31 @@ __all__ = ["ThrottledExecution", "WorkCancelled"]
 
 
 class WorkCancelled(BaseException):
-    """Nobody waits for this work any more; not an Exception, so that no model's code swallows it."""
+    """The work was cancelled; not an Exception, so that no model's code swallows it."""
 
 
 class ThrottledExecution:
-    """One piece of work under way; made on the event loop, used in the thread."""
+    """The Pace of one running work; created on the event loop, used in the thread."""
 
     holds = True
 
-    def __init__(self, work: Work, effort: ComputeSpeed, now: Callable[[], float]) -> None:
+    def __init__(self, work: Work, compute_speed: ComputeSpeed, now: Callable[[], float]) -> None:
         self._work = work
-        self._compute_speed = effort
+        self._compute_speed = compute_speed
         self._now = now
         self._loop = asyncio.get_running_loop()
         self._cancelled = threading.Event()
         self._gates: dict[int, threading.Event] = {}
-        for place, step in enumerate(work.steps):
+        for index, step in enumerate(work.steps):
             if step.gate is not None:
-                self._gates[place] = gate = threading.Event()
+                self._gates[index] = gate = threading.Event()
                 step.gate.then(gate.set)
-        self._step_run_time, self._step_wall_time = (
-            0.0,
-            0.0,
-        )  # run time and processor time at which the present step began
+        self._step_run_time = self._step_wall_time = 0.0  # when the current step started, by the run's and our clock
         self._cost_s = 0.0
-        self._next_step = 0  # the first step that was not entered
+        self._next_step = 0  # the first step that has not been entered
 
     def run(self) -> Any:
-        """Do all of it."""
+        """Run the work and return its result."""
         self._start_timer(0.0)
         result = (self._work.run or self._sleep_through_steps)(self)
         self._finish_remaining()
@@ -67,9 +64,9 @@ class ThrottledExecution:
         self._start_timer(_step_cost_s(self._work.steps[step]))
 
     def leave(self, step: int) -> None:
-        spent = time.monotonic() - self._step_wall_time
+        spent_s = time.monotonic() - self._step_wall_time
         self._sleep_or_cancel(
-            self._compute_speed.throttled_duration_s(self._step_run_time, spent, self._cost_s) - spent
+            self._compute_speed.throttled_duration_s(self._step_run_time, spent_s, self._cost_s) - spent_s
         )
         self._finish_step(step)
 
@@ -81,24 +78,25 @@ class ThrottledExecution:
         self._step_run_time, self._step_wall_time, self._cost_s = self._now(), time.monotonic(), seconds
 
     def _sleep_through_steps(self, pace: object) -> None:
-        for place in range(len(self._work.steps)):
-            self.enter(place)
+        for index in range(len(self._work.steps)):
+            self.enter(index)
             self._sleep_or_cancel(self._compute_speed.modelled_duration_s(self._step_run_time, self._cost_s))
-            self._finish_step(place)
+            self._finish_step(index)
 
     def _finish_remaining(self) -> None:
-        """Steps that the function did not mention are over now."""
-        rest = self._work.steps[self._next_step :]
-        if not rest:
+        """Finish the steps that the function did not enter."""
+        remaining = self._work.steps[self._next_step :]
+        if not remaining:
             return
-        for place in range(self._next_step, len(self._work.steps)):
-            if place in self._gates:
-                self._gates[place].wait()
-        spent = time.monotonic() - self._step_wall_time
+        for index in range(self._next_step, len(self._work.steps)):
+            if index in self._gates:
+                self._gates[index].wait()
+        spent_s = time.monotonic() - self._step_wall_time
         self._sleep_or_cancel(
-            self._compute_speed.throttled_duration_s(self._step_run_time, spent, sum(map(_step_cost_s, rest))) - spent
+            self._compute_speed.throttled_duration_s(self._step_run_time, spent_s, sum(map(_step_cost_s, remaining)))
+            - spent_s
         )
-        for step in rest:
+        for step in remaining:
             self._fire_signal(step)
 
     def _fire_signal(self, step: Step) -> None:
@@ -112,5 +110,5 @@ class ThrottledExecution:
 
 
 def _step_cost_s(step: Step) -> float:
-    """What the step costs; one that can only tell when it begins is asked then."""
+    """The cost of the step, computed when the step starts if it is a function."""
     return float(step.seconds() if callable(step.seconds) else step.seconds)

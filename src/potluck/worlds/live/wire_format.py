@@ -1,8 +1,8 @@
-"""Bytes ↔ frames: what is on the wire, decoded into types that we know and bounded before anything is allocated.
+"""Encodes and decodes what is on the wire; sizes and types are checked before anything is allocated.
 
-A frame says which life of the sender speaks, which life of the receiver it is for, and one message of a loop or one
-note of the transport. A message with a payload goes as an Offer: the same, with the shapes of the arrays, whose bytes
-follow in chunks. Nothing that a peer sends raises anything but WireError.
+A control frame holds the incarnations of sender and receiver and one message, of a loop or of the transport. A message
+with a payload is announced by an offer, which also holds the shapes of its arrays; their bytes follow in chunks.
+Whatever a peer sends, decoding raises nothing but WireError.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from potluck.worlds.live.chunk_layout import DTYPES, ArraySpec, array_specs
 from potluck.worlds.live.control_messages import ControlMessage
 
 __all__ = [
-    "ASK",
     "HEADER_LIMIT",
+    "STATUS_REQUEST",
     "ChunkHeader",
     "ControlFrame",
     "TransferOffer",
@@ -50,39 +50,39 @@ __all__ = [
 
 HEADER_LIMIT = 64 << 10
 
-Life = Annotated[int, msgspec.Meta(ge=0, le=2**31)]
+Incarnation = Annotated[int, msgspec.Meta(ge=0, le=2**31)]
 Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 ChunkBytes = Annotated[int, msgspec.Meta(ge=1 << 10, le=16 << 20)]
 
 
-ASK = 2**32 - 1  # the place of a chunk that is a question: what do you have?
+STATUS_REQUEST = 2**32 - 1  # chunk index that asks the receiver which chunks it has
 
 
 class WireError(PotluckError):
-    """What a peer sent is not what it may send; the message says why."""
+    """A peer sent something that it may not send; the message says why."""
 
 
 class ControlFrame(msgspec.Struct, frozen=True, array_like=True):
-    """A small message, and between which lives."""
+    """A small message between two incarnations."""
 
-    life: Life
-    to_life: Life  # 0: whichever there is
-    body: Any
+    incarnation: Incarnation
+    to_incarnation: Incarnation  # 0: any
+    message: Any
 
 
 class TransferOffer(msgspec.Struct, frozen=True, array_like=True):
-    """A message whose payload follows in chunks; without specs the payload is only so many bytes."""
+    """Announces a message whose payload follows in chunks; without specs the payload is a number of zero bytes."""
 
-    life: Life
-    to_life: Life
+    incarnation: Incarnation
+    to_incarnation: Incarnation
     number: Number
     chunk_bytes: ChunkBytes
     specs: Annotated[tuple[ArraySpec, ...], msgspec.Meta(max_length=1024)]
-    body: Any
+    message: Any
 
 
 class ChunkHeader(NamedTuple):
-    """What goes with a chunk's bytes; `begun` and `taken` are when a shaped link took its first and last byte."""
+    """Sent with a chunk's bytes; on a shaped link, `started_at` and `finished_at` are when it takes them."""
 
     incarnation: int
     number: int
@@ -92,120 +92,127 @@ class ChunkHeader(NamedTuple):
     finished_at: float = 0.0
 
 
-# --- the messages that we know --------------------------------------------------------------------------------------
+# --- known messages -------------------------------------------------------------------------------------------------
 
-_SMALL: list[Any] = [
-    *(getattr(control_messages, name) for name in control_messages.__all__ if name != "Note"),
+_CONTROL_TYPES: list[Any] = [
+    *(getattr(control_messages, name) for name in control_messages.__all__ if name != "ControlMessage"),
     messages.Invite, messages.Pull, messages.Accept, messages.Release, messages.Released, messages.Stop,
 ]  # fmt: skip
-_BULKY: list[Any] = [messages.Segment, messages.Push]
+_BULK_TYPES: list[Any] = [messages.Segment, messages.Push]
 _DECODERS: dict[type[ControlFrame] | type[TransferOffer], msgspec.msgpack.Decoder[Any]] = {}
 _ENCODE = msgspec.msgpack.Encoder().encode
 _CHUNK = struct.Struct("<IQIQdd")
 
 
-def register_messages(*kinds: type[Message]) -> None:
-    """Let messages of these kinds in too; those with a payload are subclasses of Bulky. Tags must differ."""
-    for kind in kinds:
-        known = _BULKY if issubclass(kind, Bulky) else _SMALL
-        if kind not in known:
-            known.append(kind)
+def register_messages(*types: type[Message]) -> None:
+    """Accept messages of these types too; those with a payload are subclasses of Bulky. Tags must be unique."""
+    for type_ in types:
+        known = _BULK_TYPES if issubclass(type_, Bulky) else _CONTROL_TYPES
+        if type_ not in known:
+            known.append(type_)
     _DECODERS.clear()
 
 
 def _decoder_for(frame: type[ControlFrame] | type[TransferOffer]) -> msgspec.msgpack.Decoder[Any]:
     if frame not in _DECODERS:
-        body = reduce(or_, _SMALL if frame is ControlFrame else _BULKY)
+        message = reduce(or_, _CONTROL_TYPES if frame is ControlFrame else _BULK_TYPES)
         fields = [(field.name, field.type) for field in msgspec.structs.fields(frame)[:-1]]
-        typed = msgspec.defstruct(frame.__name__, [*fields, ("body", body)], frozen=True, array_like=True)
+        typed = msgspec.defstruct(frame.__name__, [*fields, ("message", message)], frozen=True, array_like=True)
         _DECODERS[frame] = msgspec.msgpack.Decoder(typed)
     return _DECODERS[frame]
 
 
 def _decode_header(data: bytes, frame: type[ControlFrame] | type[TransferOffer]) -> Any:
     if len(data) > HEADER_LIMIT:
-        raise WireError(f"a header of {len(data)} bytes is longer than {HEADER_LIMIT}")
+        raise WireError(f"a header of {len(data)} bytes is over the limit of {HEADER_LIMIT}")
     try:
         return _decoder_for(frame).decode(data)
     except (msgspec.DecodeError, RecursionError, ValueError, OverflowError) as error:
         raise WireError(f"not a frame: {error}") from None
 
 
-# --- small ones -----------------------------------------------------------------------------------------------------
+# --- control frames -------------------------------------------------------------------------------------------------
 
 
-def encode_frame(life: int, to_life: int, body: Message | ControlMessage) -> bytes:
-    data = _ENCODE(ControlFrame(life, to_life, body))
-    assert len(data) <= HEADER_LIMIT, f"{type(body).__name__} of {len(data)} bytes is too long for a frame"
+def encode_frame(incarnation: int, to_incarnation: int, message: Message | ControlMessage) -> bytes:
+    data = _ENCODE(ControlFrame(incarnation, to_incarnation, message))
+    assert len(data) <= HEADER_LIMIT, f"{type(message).__name__} of {len(data)} bytes does not fit into a frame"
     return data
 
 
 def decode_frame(data: bytes) -> ControlFrame:
-    found = _decode_header(data, ControlFrame)
-    return ControlFrame(found.life, found.to_life, found.body)
+    decoded = _decode_header(data, ControlFrame)
+    return ControlFrame(decoded.incarnation, decoded.to_incarnation, decoded.message)
 
 
-# --- long ones ------------------------------------------------------------------------------------------------------
+# --- offers ---------------------------------------------------------------------------------------------------------
 
 
 def encode_offer(
-    life: int, to_life: int, number: int, message: Bulky, arrays: Sequence[npt.NDArray[Any]], chunk_bytes: int
+    incarnation: int,
+    to_incarnation: int,
+    number: int,
+    message: Bulky,
+    arrays: Sequence[npt.NDArray[Any]],
+    chunk_bytes: int,
 ) -> bytes:
-    """The header of a long message; `arrays` are what its payload holds."""
+    """The header of a message with a payload; `arrays` are the payload's."""
     bare = msgspec.structs.replace(message, payload=Payload(message.payload.nbytes))
     specs = array_specs(arrays) if message.payload.arrays else ()
-    data = _ENCODE(TransferOffer(life, to_life, number, chunk_bytes, specs, bare))
+    data = _ENCODE(TransferOffer(incarnation, to_incarnation, number, chunk_bytes, specs, bare))
     assert len(data) <= HEADER_LIMIT, f"{type(message).__name__} has a header of {len(data)} bytes"
     return data
 
 
 def decode_offer(data: bytes, limit_bytes: int) -> TransferOffer:
-    found = _decode_header(data, TransferOffer)
-    offer = TransferOffer(found.life, found.to_life, found.number, found.chunk_bytes, found.specs, found.body)
+    decoded = _decode_header(data, TransferOffer)
+    offer = TransferOffer(
+        decoded.incarnation, decoded.to_incarnation, decoded.number, decoded.chunk_bytes, decoded.specs, decoded.message
+    )
     check_offer(offer, limit_bytes)
     return offer
 
 
 def check_offer(offer: TransferOffer, limit_bytes: int) -> None:
-    """Refuse what does not add up, before a byte is allocated."""
-    payload = offer.body.payload
+    """Reject an inconsistent or too large offer before anything is allocated."""
+    payload = offer.message.payload
     if payload.arrays:
-        raise WireError("numbers do not travel in a header")
+        raise WireError("an offer must not contain arrays; they follow in chunks")
     if not 0 <= payload.nbytes <= limit_bytes:
         raise WireError(f"a payload of {payload.nbytes} bytes is not between 0 and {limit_bytes}")
     for spec in offer.specs:
         if spec.dtype not in DTYPES:
             raise WireError(
-                f"numbers of type {spec.dtype[:16]!r} are not taken; use one of {', '.join(sorted(DTYPES))}"
+                f"arrays of type {spec.dtype[:16]!r} are not accepted; use one of {', '.join(sorted(DTYPES))}"
             )
     if announced_bytes(offer) > limit_bytes:
         raise WireError(f"arrays of {announced_bytes(offer)} bytes are over the limit of {limit_bytes}")
 
 
 def announced_bytes(offer: TransferOffer) -> int:
-    """How many bytes will follow."""
-    return sum(spec.nbytes for spec in offer.specs) if offer.specs else int(offer.body.payload.nbytes)
+    """How many bytes will follow in chunks."""
+    return sum(spec.nbytes for spec in offer.specs) if offer.specs else int(offer.message.payload.nbytes)
 
 
 def allocate_arrays(offer: TransferOffer) -> list[npt.NDArray[Any]]:
-    """Room for what will follow; a payload that is only bytes gets room for them, and they are dropped in the end."""
+    """Empty arrays for the chunks; without specs, a buffer for the bytes, which are dropped in the end."""
     if not offer.specs:
-        return [np.empty(offer.body.payload.nbytes, np.uint8)]
+        return [np.empty(offer.message.payload.nbytes, np.uint8)]
     return [np.empty(spec.shape, np.dtype(spec.dtype)) for spec in offer.specs]
 
 
 def assemble_message(offer: TransferOffer, arrays: Sequence[npt.NDArray[Any]]) -> Bulky:
-    """The message, with what came behind its header."""
+    """The message with its payload."""
     for array in arrays:
         if array.dtype == np.bool_ and array.size and int(array.view(np.uint8).max()) > 1:
-            raise WireError("a truth value is neither 0 nor 1")
-    payload = Payload(offer.body.payload.nbytes, tuple(arrays) if offer.specs else ())
-    message: Bulky = msgspec.structs.replace(offer.body, payload=payload)
+            raise WireError("a boolean array has a value other than 0 and 1")
+    payload = Payload(offer.message.payload.nbytes, tuple(arrays) if offer.specs else ())
+    message: Bulky = msgspec.structs.replace(offer.message, payload=payload)
     return message
 
 
 def arrays_to_send(payload: Payload) -> list[npt.NDArray[Any]]:
-    """The numbers as they go on the wire: in one piece each, little end first; zeros where there are only sizes."""
+    """The arrays as they are sent: contiguous and little-endian; zeros for a payload that has only a size."""
     if not payload.arrays:
         return [np.zeros(payload.nbytes, np.uint8)]
     return [_to_little_endian(array) for array in payload.arrays]
@@ -219,16 +226,18 @@ def _to_little_endian(array: Any) -> npt.NDArray[Any]:
 # --- chunks ---------------------------------------------------------------------------------------------------------
 
 
-def encode_chunk(life: int, number: int, index: int, data: bytes, begun: float = 0.0, taken: float = 0.0) -> bytes:
-    """What goes with a chunk's bytes."""
-    return _CHUNK.pack(life, number, index, xxh3_64_intdigest(data), begun, taken)
+def encode_chunk(
+    incarnation: int, number: int, index: int, data: bytes, started_at: float = 0.0, finished_at: float = 0.0
+) -> bytes:
+    """The header that is sent with a chunk's bytes."""
+    return _CHUNK.pack(incarnation, number, index, xxh3_64_intdigest(data), started_at, finished_at)
 
 
 def decode_chunk(head: bytes, data: bytes) -> ChunkHeader:
     try:
-        found = ChunkHeader(*_CHUNK.unpack(head))
+        decoded = ChunkHeader(*_CHUNK.unpack(head))
     except struct.error:
-        raise WireError(f"the head of a chunk has {len(head)} bytes, not {_CHUNK.size}") from None
-    if xxh3_64_intdigest(data) != found.checksum:
-        raise WireError(f"chunk {found.chunk_index} of {found.number} is damaged")
-    return found
+        raise WireError(f"a chunk header has {len(head)} bytes, not {_CHUNK.size}") from None
+    if xxh3_64_intdigest(data) != decoded.checksum:
+        raise WireError(f"chunk {decoded.chunk_index} of message {decoded.number} is corrupt")
+    return decoded

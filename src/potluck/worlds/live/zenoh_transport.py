@@ -1,7 +1,7 @@
-"""A node's letters on the Zenoh network: puts them on their way from threads, hands what comes in to others.
+"""Sends and receives a node's bytes over a Zenoh session.
 
-A put may block while a link is full, so none happens on the event loop: small frames leave in order from one thread of
-their own, chunks from a few more, so that one frozen peer does not hold up the others.
+A put may block while a link is full, so none happens on the event loop: control frames are sent in order by a thread of
+their own, chunks by a few more, so that one frozen peer does not hold up the others.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from potluck.worlds.live import key_expressions
 __all__ = ["ZenohTransport"]
 
 _BULK_THREADS = 16
-_CLOSING_S = 5.0
+_JOIN_TIMEOUT_S = 5.0
 
 OnControl = Callable[[str, bytes], None]  # sender, frame
-OnBulk = Callable[[str, bytes, bytes | None], None]  # sender, data, and the head of a chunk (None: an offer)
+OnBulk = Callable[[str, bytes, bytes | None], None]  # sender, data, chunk header (None: an offer)
 
 _log = logging.getLogger("potluck")
 
@@ -47,37 +47,37 @@ class ZenohTransport:
         self._closed = False
 
     def subscribe_inbox(self, on_control: OnControl, on_bulk: OnBulk) -> None:
-        """Have everything handed over that is said to us; the calls come from Zenoh's threads."""
+        """Pass everything that is sent to this node to the callbacks, which are called from Zenoh's threads."""
 
         def forward_control(sample: zenoh.Sample) -> None:
             on_control(key_expressions.parse_route(str(sample.key_expr)).sender, sample.payload.to_bytes())
 
         def forward_bulk(sample: zenoh.Sample) -> None:
-            head = sample.attachment
+            header = sample.attachment
             sender = key_expressions.parse_route(str(sample.key_expr)).sender
-            on_bulk(sender, sample.payload.to_bytes(), None if head is None else head.to_bytes())
+            on_bulk(sender, sample.payload.to_bytes(), None if header is None else header.to_bytes())
 
         for lane, handler in ((key_expressions.CONTROL, forward_control), (key_expressions.BULK, forward_bulk)):
             key = key_expressions.inbox_key(self.era, self.name, lane)
             self._subscribers.append(self.session.declare_subscriber(key, Callback(handler, indirect=False)))
 
     def send_control(self, to: str, frame: bytes) -> None:
-        """Put a small frame on its way; from any thread, never blocks."""
+        """Queue a control frame; may be called from any thread, never blocks."""
         self._control_queue.put((to, frame))
 
     def flush_control(self) -> asyncio.Future[None]:
-        """Done when everything said so far is on its way."""
+        """A future that is done when all control frames queued so far have been sent."""
         loop = asyncio.get_running_loop()
         done = loop.create_future()
         self._control_queue.put(lambda: _resolve_future(loop, done))
         return done
 
     async def put_chunks(self, to: str, *chunks: Callable[[], tuple[bytes, bytes | None]]) -> None:
-        """Make chunks and their heads, one after another, and put them on their way."""
+        """Make chunks with their headers, one after another, and send them from a thread."""
         await asyncio.get_running_loop().run_in_executor(self._bulk_pool, self._put_blocking, to, chunks)
 
     def send_control_now(self, to: str, frame: bytes) -> None:
-        """Put a small frame on its way from this very thread; may block."""
+        """Send a control frame from the calling thread; may block."""
         self.session.put(
             key_expressions.lane_key(self.era, self.name, to, key_expressions.CONTROL),
             frame,
@@ -87,39 +87,39 @@ class ZenohTransport:
         )
 
     def close(self) -> None:
-        """Say what is still to be said, and let the threads go; the session stays open."""
+        """Send the queued control frames and stop the threads; the session stays open."""
         if self._closed:
             return
         self._closed = True
         for subscriber in self._subscribers:
             subscriber.undeclare()  # type: ignore[no-untyped-call]
         self._control_queue.put(None)
-        self._control_thread.join(_CLOSING_S)
+        self._control_thread.join(_JOIN_TIMEOUT_S)
         self._bulk_pool.shutdown(wait=True, cancel_futures=True)
 
     def _put_blocking(self, to: str, chunks: Sequence[Callable[[], tuple[bytes, bytes | None]]]) -> None:
         key = key_expressions.lane_key(self.era, self.name, to, key_expressions.BULK)
         for chunk in chunks:
-            data, head = chunk()
+            data, header = chunk()
             self.session.put(
                 key,
                 data,
-                attachment=head,
+                attachment=header,
                 congestion_control=zenoh.CongestionControl.BLOCK,
                 priority=zenoh.Priority.DATA,
             )
 
     def _run_control_thread(self) -> None:
-        while (what := self._control_queue.get()) is not None:
-            if callable(what):
-                what()
+        while (item := self._control_queue.get()) is not None:
+            if callable(item):
+                item()
                 continue
             try:
-                self.send_control_now(*what)
+                self.send_control_now(*item)
             except zenoh.ZError as error:
-                _log.debug("%s cannot say anything to %s: %s", self.name, what[0], error)
+                _log.debug("%s cannot send to %s: %s", self.name, item[0], error)
 
 
 def _resolve_future(loop: asyncio.AbstractEventLoop, done: asyncio.Future[None]) -> None:
-    with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+    with contextlib.suppress(RuntimeError):  # the event loop is closed: nothing waits any more
         loop.call_soon_threadsafe(lambda: None if done.done() else done.set_result(None))

@@ -1,10 +1,10 @@
-"""Real functions done on the real cores while virtual time goes its own way.
+"""Runs the real functions of simulated work on background threads, independently of virtual time.
 
-A piece of work is handed in when it starts in virtual time and its result is taken when it is due. Background threads
-do the earliest due first and run ahead by a bounded number of results, so memory does not grow with the fleet. Whoever
-needs a result that nobody has begun does it himself, and whoever waits for one lends a hand with the next: with no
-threads at all the pool is a lazy call. Work of a millisecond or two is not handed over at all: the threads would only
-take the interpreter's lock from each other.
+A function is submitted when its work starts in virtual time, and its result is taken when the work is due. Threads
+run the earliest due first and may be ahead by a bounded number of results, so memory does not grow with the fleet. A
+caller that needs a result that has not been started computes it inline, and one that waits for a running function runs
+others meanwhile: without threads the pool is a lazy call. Work of a millisecond or two is always run inline, because
+threads would only compete for the interpreter's lock.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _WORTH_A_THREAD_S = 0.003
 
 
 class PendingResult:
-    """A result that is or will be there."""
+    """The result of a submitted function; take or discard it exactly once."""
 
     __slots__ = ("_error", "_function", "_pool", "_result", "_state")
 
@@ -35,15 +35,15 @@ class PendingResult:
         self._error: BaseException | None = None
 
     def take_result(self) -> Any:
-        """Take the result, once, waiting for it or doing it now."""
+        """Return the result, waiting for it or computing it now."""
         self._pool._complete_result(self)
         if self._error is not None:
             raise self._error
-        result, self._result = self._result, None  # the queue may hold the ticket a little longer
+        result, self._result = self._result, None  # the queue may reference this object a little longer
         return result
 
     def discard_result(self) -> None:
-        """Nobody will ask for it any more."""
+        """Give up the result; a function that has not started is never run."""
         self._pool._discard_pending(self)
 
     def _run_function(self) -> None:
@@ -56,17 +56,17 @@ class PendingResult:
 
 
 class ComputePool:
-    """`threads` background threads; `ahead` results may wait to be taken."""
+    """Runs functions on `threads` background threads; at most `max_untaken` results wait to be taken."""
 
-    def __init__(self, threads: int = 0, ahead: int = 4, prepare: Callable[[], object] = lambda: None) -> None:
+    def __init__(self, threads: int = 0, max_untaken: int = 4, prepare: Callable[[], object] = lambda: None) -> None:
         self._changed = threading.Condition()
         self._queue: list[tuple[float, int, PendingResult]] = []
         self._order = itertools.count()
-        self._max_untaken = ahead
+        self._max_untaken = max_untaken
         self._untaken = 0
         self._closed = False
         self._prepare = prepare
-        self._mean_s = _WORTH_A_THREAD_S  # how long work takes, lately
+        self._mean_s = _WORTH_A_THREAD_S  # moving average of how long a function takes
         self._threads = [
             threading.Thread(target=self._run_worker, name=f"potluck-{n}", daemon=True) for n in range(threads)
         ]
@@ -74,15 +74,15 @@ class ComputePool:
             thread.start()
 
     def submit(self, function: Callable[[], Any], due: float) -> PendingResult:
-        ticket = PendingResult(self, function)
+        pending = PendingResult(self, function)
         if self._threads and self._mean_s >= _WORTH_A_THREAD_S:
             with self._changed:
-                heapq.heappush(self._queue, (due, next(self._order), ticket))
+                heapq.heappush(self._queue, (due, next(self._order), pending))
                 self._changed.notify()
-        return ticket
+        return pending
 
     def close(self) -> None:
-        """Let running work end and forget the rest."""
+        """Wait for running functions and drop the rest."""
         with self._changed:
             self._closed = True
             self._queue.clear()
@@ -94,30 +94,30 @@ class ComputePool:
         self._prepare()
         while True:
             with self._changed:
-                while not self._closed and (ticket := self._next_pending()) is None:
+                while not self._closed and (pending := self._next_pending()) is None:
                     self._changed.wait()
                 if self._closed:
                     return
-            assert ticket is not None
-            self._run_pending(ticket)
+            assert pending is not None
+            self._run_pending(pending)
 
-    def _complete_result(self, ticket: PendingResult) -> None:
+    def _complete_result(self, pending: PendingResult) -> None:
         with self._changed:
-            mine = ticket._state == _WAITING
-            if mine:
-                ticket._state = _DROPPED  # the threads shall leave it alone
-        if mine:
-            ticket._run_function()
+            run_inline = pending._state == _WAITING
+            if run_inline:
+                pending._state = _DROPPED  # no thread starts it now
+        if run_inline:
+            pending._run_function()
             return
-        while (other := self._wait_or_help(ticket)) is not None:
+        while (other := self._wait_or_help(pending)) is not None:
             self._run_pending(other)
         with self._changed:
-            self._mark_taken(ticket)
+            self._mark_taken(pending)
 
-    def _wait_or_help(self, ticket: PendingResult) -> PendingResult | None:
-        """Wait until a ticket is done, or give back another one to do meanwhile."""
+    def _wait_or_help(self, pending: PendingResult) -> PendingResult | None:
+        """Wait until `pending` is done, or return another function to run meanwhile."""
         with self._changed:
-            while ticket._state == _RUNNING:
+            while pending._state == _RUNNING:
                 other = self._next_pending()
                 if other is not None:
                     return other
@@ -125,36 +125,36 @@ class ComputePool:
         return None
 
     def _next_pending(self) -> PendingResult | None:
-        """The earliest due that nobody has begun, now begun; None if there is none or enough results wait."""
+        """Claim the earliest due function; None if there is none or enough results wait."""
         while self._queue and self._untaken < self._max_untaken:
-            ticket = heapq.heappop(self._queue)[2]
-            if ticket._state == _WAITING:
-                ticket._state = _RUNNING
+            pending = heapq.heappop(self._queue)[2]
+            if pending._state == _WAITING:
+                pending._state = _RUNNING
                 self._untaken += 1
-                return ticket
+                return pending
         return None
 
-    def _run_pending(self, ticket: PendingResult) -> None:
-        ticket._run_function()
+    def _run_pending(self, pending: PendingResult) -> None:
+        pending._run_function()
         with self._changed:
-            if ticket._state == _DROPPED:
+            if pending._state == _DROPPED:
                 self._untaken -= 1
             else:
-                ticket._state = _DONE
+                pending._state = _DONE
             self._changed.notify_all()
 
     def _update_mean_s(self, seconds: float) -> None:
         self._mean_s += 0.2 * (seconds - self._mean_s)
 
-    def _discard_pending(self, ticket: PendingResult) -> None:
+    def _discard_pending(self, pending: PendingResult) -> None:
         with self._changed:
-            if ticket._state == _DONE:
-                self._mark_taken(ticket)
-            ticket._state = _DROPPED
-            ticket._result = None
+            if pending._state == _DONE:
+                self._mark_taken(pending)
+            pending._state = _DROPPED
+            pending._result = None
 
-    def _mark_taken(self, ticket: PendingResult) -> None:
-        assert ticket._state == _DONE, "a result is taken once"
-        ticket._state = _DROPPED
+    def _mark_taken(self, pending: PendingResult) -> None:
+        assert pending._state == _DONE, "a result can be taken only once"
+        pending._state = _DROPPED
         self._untaken -= 1
         self._changed.notify()

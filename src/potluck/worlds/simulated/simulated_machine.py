@@ -1,4 +1,4 @@
-"""A place in the simulated network, whichever life its device is in, and bytes on their way from it."""
+"""A machine of the simulated network: what outlives the incarnations of its device, and its sends in progress."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Callable
 from typing import Any
 
 from potluck.fleet import Link
+from potluck.fleet.speed_curve import SpeedCurve
 from potluck.worlds.simulated.simulated_network import SimulatedChannel, SimulatedPipe, SimulatedTransfer
 from potluck.worlds.simulated.simulated_node import SimulatedNode
-from potluck.worlds.simulated.speed_curve import SpeedCurve
 
 __all__ = ["SimulatedMachine", "SimulatedSendFuture"]
 
 
 class SimulatedSendFuture(asyncio.Future[None]):
-    """Done when the link has taken the last byte; cancelled, nothing of it arrives."""
+    """Done when the link has taken the last byte. Cancelling it drops the message."""
 
     transfer: SimulatedTransfer | None = None
 
@@ -27,7 +27,7 @@ class SimulatedSendFuture(asyncio.Future[None]):
 
 
 class SimulatedMachine:
-    """A place in the network: one device (or the coordinator), whichever life it is in."""
+    """A device's machine or the coordinator's: link, speed, faults in effect, and the current incarnation."""
 
     __slots__ = (
         "_make_speed_curve",
@@ -47,21 +47,21 @@ class SimulatedMachine:
         "up",
     )  # fmt: skip
 
-    def __init__(self, index: int, name: str, link: Link, curve: Callable[[], SpeedCurve]) -> None:
+    def __init__(self, index: int, name: str, link: Link, make_speed_curve: Callable[[], SpeedCurve]) -> None:
         self.index = index
         self.name = name
         self.link = link
         self.up = SimulatedPipe(link.up)
         self.down = SimulatedPipe(link.down)
-        self._make_speed_curve = curve
+        self._make_speed_curve = make_speed_curve
         self._speed_curve: SpeedCurve | None = None
-        self.loss_fractions = [link.loss] if link.loss else []  # shares of messages that get lost, one for each cause
-        self.channels: dict[str, tuple[SimulatedChannel, SimulatedChannel]] = {}  # out and in, by the other side
-        self.active_partitions = 0  # partitions that hold now
-        self.partition_count = 0  # how often it was cut off so far
+        self.loss_fractions = [link.loss] if link.loss else []  # fractions of messages lost, one per cause
+        self.channels: dict[str, tuple[SimulatedChannel, SimulatedChannel]] = {}  # peer → outgoing, incoming
+        self.active_partitions = 0  # faults that cut its link at present
+        self.partition_count = 0  # times its link was cut so far
         self.is_up = False
         self.incarnation = 0
-        self.known_incarnation = 0  # the incarnation that the coordinator takes for present, 0 for none
+        self.known_incarnation = 0  # the incarnation that the coordinator considers connected, 0 for none
         self.node: SimulatedNode | None = None
 
     @property
@@ -70,7 +70,7 @@ class SimulatedMachine:
 
     @property
     def speed_curve(self) -> SpeedCurve:
-        """Its speed over time, made when it is first asked for: most of a large fleet never computes."""
+        """Its speed over time, built on first use: most devices of a large fleet never compute."""
         if self._speed_curve is None:
             self._speed_curve = self._make_speed_curve()
         return self._speed_curve

@@ -1,14 +1,14 @@
-"""The network of a simulated fleet: queues of transfers that share links fairly.
+"""The network of a simulated fleet: queued transfers that share links max-min fairly.
 
-    sender ──▶ [channel: one transfer after the other] ──▶ sender's up pipe ──▶ receiver's down pipe ──▶ latency ──▶
+    sender ──▶ [channel: one transfer at a time] ──▶ sender's up pipe ──▶ receiver's down pipe ──▶ latency ──▶
 
-Two nodes have one channel in each direction, as they would have one connection: its transfers go one after the other,
-each paying the link's overhead first. Transfers of different channels share every pipe they cross max-min fairly,
-so the coordinator's own link is divided among all who use it. Messages without a payload overtake: they only pay
+Two nodes have one channel in each direction, as they would have one connection: it carries one transfer at a time,
+and each pays the link's overhead first. Transfers of different channels share every pipe they cross max-min fairly,
+so the coordinator's link is divided among all its users. Messages without a payload skip the queue: they pay only
 latency and their few bytes.
 
-Transfers are kept in the order of their channels' keys, not of their history: what ends at one instant ends in that
-order, and sums are rounded alike, so a run that is taken up in the middle goes on bit for bit.
+Transfers are ordered by the keys of their channels, not by arrival: transfers that finish at the same instant finish
+in that order, and sums are rounded the same way, so a resumed run matches an uninterrupted one bit for bit.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SAME_INSTANT = 1e-12
 
 
 class SimulatedPipe:
-    """One direction of one node's link; it has a slot in the network's tables while something crosses it."""
+    """One direction of one node's link; it has a slot in the network's tables while a transfer uses it."""
 
     __slots__ = ("capacity", "slot", "users")
 
@@ -38,19 +38,19 @@ class SimulatedPipe:
 
 
 class SimulatedTransfer:
-    """Some bytes on a channel, queued or on the way."""
+    """Bytes on a channel, queued or in flight."""
 
     __slots__ = ("channel", "in_flight", "nbytes", "on_done")
 
-    def __init__(self, channel: SimulatedChannel, nbytes: float, sent: Callable[[bool], object]) -> None:
+    def __init__(self, channel: SimulatedChannel, nbytes: float, on_done: Callable[[bool], object]) -> None:
         self.channel = channel
         self.nbytes = nbytes
-        self.on_done = sent
+        self.on_done = on_done
         self.in_flight = False
 
 
 class SimulatedChannel:
-    """The transfers from one node to another, one after the other."""
+    """Carries the transfers from one node to another, one at a time."""
 
     __slots__ = ("active", "down", "key", "network", "overhead", "queue", "up")
 
@@ -65,16 +65,16 @@ class SimulatedChannel:
         self.queue: deque[SimulatedTransfer] = deque()
         self.active: SimulatedTransfer | None = None
 
-    def queue_transfer(self, nbytes: float, sent: Callable[[bool], object]) -> SimulatedTransfer:
-        """Queue a transfer; `sent` is told True when its last byte has left, False when it was lost."""
-        transfer = SimulatedTransfer(self, nbytes, sent)
+    def queue_transfer(self, nbytes: float, on_done: Callable[[bool], object]) -> SimulatedTransfer:
+        """Queue a transfer; calls `on_done(True)` when its last byte was sent, `on_done(False)` if it was lost."""
+        transfer = SimulatedTransfer(self, nbytes, on_done)
         self.queue.append(transfer)
         if self.active is None:
             self._start_next()
         return transfer
 
     def cancel_transfer(self, transfer: SimulatedTransfer) -> None:
-        """The sender thinks better of it; nothing of it arrives."""
+        """Drop a transfer that the sender no longer wants."""
         if transfer is self.active:
             if transfer.in_flight:
                 self.network.remove_transfer(transfer)
@@ -83,7 +83,7 @@ class SimulatedChannel:
             self.queue.remove(transfer)
 
     def drop_transfers(self) -> None:
-        """The connection breaks: all that is queued or under way is lost."""
+        """Break the connection: everything queued or in flight is lost."""
         lost = ([self.active] if self.active else []) + list(self.queue)
         if self.active is not None and self.active.in_flight:
             self.network.remove_transfer(self.active)
@@ -102,7 +102,7 @@ class SimulatedChannel:
             self._begin_transfer(self.active)
 
     def _begin_transfer(self, transfer: SimulatedTransfer) -> None:
-        if self.active is transfer:  # else the connection broke during the overhead
+        if self.active is transfer:  # otherwise the connection broke during the overhead
             self.network.add_transfer(transfer)
 
     def finish_transfer(self, transfer: SimulatedTransfer) -> None:
@@ -113,7 +113,7 @@ class SimulatedChannel:
 
 
 class SimulatedNetwork:
-    """All transfers under way and their rates, which change when a transfer begins or ends or a pipe changes."""
+    """All transfers in flight and their rates, which change when a transfer starts or ends or a pipe is resized."""
 
     def __init__(self) -> None:
         self._capacity = np.zeros(64)
@@ -129,7 +129,7 @@ class SimulatedNetwork:
         self._dirty = False
 
     def resize_pipe(self, pipe: SimulatedPipe, capacity: float) -> None:
-        """The pipe is wider or narrower from now on."""
+        """Change a pipe's capacity from now on."""
         pipe.capacity = capacity
         if pipe.users:
             self._advance_transfers()
@@ -141,25 +141,25 @@ class SimulatedNetwork:
         count, channel = len(self._transfers), transfer.channel
         if count == len(self._left):
             self._grow_tables()
-        place = bisect.bisect_left(self._keys, channel.key)
+        index = bisect.bisect_left(self._keys, channel.key)
         for array in (self._up, self._down, self._left, self._rate):
-            array[place + 1 : count + 1] = array[place:count]
-        self._keys.insert(place, channel.key)
-        self._transfers.insert(place, transfer)
+            array[index + 1 : count + 1] = array[index:count]
+        self._keys.insert(index, channel.key)
+        self._transfers.insert(index, transfer)
         transfer.in_flight = True
-        self._up[place] = self._occupy_pipe(channel.up)
-        self._down[place] = self._occupy_pipe(channel.down)
-        self._left[place] = transfer.nbytes
-        self._rate[place] = 0.0
+        self._up[index] = self._occupy_pipe(channel.up)
+        self._down[index] = self._occupy_pipe(channel.down)
+        self._left[index] = transfer.nbytes
+        self._rate[index] = 0.0
         self._schedule_update()
 
     def remove_transfer(self, transfer: SimulatedTransfer) -> None:
         self._advance_transfers()
         count, channel = len(self._transfers), transfer.channel
-        place = bisect.bisect_left(self._keys, channel.key)
+        index = bisect.bisect_left(self._keys, channel.key)
         for array in (self._up, self._down, self._left, self._rate):
-            array[place : count - 1] = array[place + 1 : count]
-        del self._keys[place], self._transfers[place]
+            array[index : count - 1] = array[index + 1 : count]
+        del self._keys[index], self._transfers[index]
         transfer.in_flight = False
         self._release_pipe(channel.up)
         self._release_pipe(channel.down)
@@ -187,7 +187,7 @@ class SimulatedNetwork:
             setattr(self, name, np.concatenate([array, np.zeros_like(array)]))
 
     def _advance_transfers(self) -> None:
-        """Bring what is left of each transfer up to now."""
+        """Update the remaining bytes of each transfer to the present time."""
         now = asyncio.get_running_loop().time()
         count = len(self._transfers)
         if count and now > self._since:
@@ -195,7 +195,7 @@ class SimulatedNetwork:
         self._since = now
 
     def _schedule_update(self) -> None:
-        """Work the rates out anew, once for all changes of this instant."""
+        """Recompute the rates once for all changes of this instant."""
         if not self._dirty:
             self._dirty = True
             asyncio.get_running_loop().call_soon(self._update_rates)
@@ -215,15 +215,15 @@ class SimulatedNetwork:
             self._timer = asyncio.get_running_loop().call_later(max(wait, 0.0), self._finish_due)
 
     def _finish_due(self) -> None:
-        """End the transfers that are through."""
+        """Finish the transfers whose last byte is due."""
         self._timer = None
         if self._dirty:
-            return  # something changed at this very instant; the rates are about to be worked out anew
+            return  # something changed at this instant; the rates are about to be recomputed
         self._advance_transfers()
         count = len(self._transfers)
         seconds = _remaining_s(self._left[:count], self._rate[:count])
-        through = np.flatnonzero(seconds <= max(float(seconds.min()), 0.0) + _SAME_INSTANT)
-        for transfer in [self._transfers[place] for place in through]:
+        finished = np.flatnonzero(seconds <= max(float(seconds.min()), 0.0) + _SAME_INSTANT)
+        for transfer in [self._transfers[index] for index in finished]:
             self.remove_transfer(transfer)
             transfer.channel.finish_transfer(transfer)
 
@@ -236,32 +236,33 @@ def _remaining_s(left: np.ndarray, rate: np.ndarray) -> np.ndarray:
 def fair_rates(up: np.ndarray, down: np.ndarray, capacity: np.ndarray) -> np.ndarray:
     """Max-min fair rates of transfers that each cross one up and one down pipe.
 
-    Progressive filling: a pipe whose equal share is the smallest for all its transfers fixes their rates; the rest of
-    its capacity goes to the others. All such pipes are fixed in one sweep, so a star of uneven devices needs few.
+    Progressive filling: a pipe whose equal split is the lowest rate for every transfer it carries fixes their rates;
+    capacity they leave elsewhere goes to the others. All such pipes are fixed in one pass, so a star of uneven devices
+    needs few passes.
     """
     rate = np.zeros(len(up))
     if len(up) == 1:
         rate[0] = min(capacity[up[0]], capacity[down[0]])
         return rate
     left = capacity.copy()
-    endless = np.isinf(capacity)
+    unlimited = np.isinf(capacity)
     open_ = np.ones(len(up), dtype=bool)
     while open_.any():
         ups, downs = up[open_], down[open_]
         users = np.bincount(ups, minlength=len(left)) + np.bincount(downs, minlength=len(left))
         with np.errstate(divide="ignore", invalid="ignore"):
-            share = np.where(users > 0, left / users, np.inf)
-        bound = np.minimum(share[ups], share[downs])
-        tight = np.ones(len(left), dtype=bool)  # pipes that bound every transfer they carry
-        tight[ups[share[ups] > bound]] = False
-        tight[downs[share[downs] > bound]] = False
+            fair_rate = np.where(users > 0, left / users, np.inf)
+        bound = np.minimum(fair_rate[ups], fair_rate[downs])
+        tight = np.ones(len(left), dtype=bool)  # pipes that are the bottleneck of every transfer they carry
+        tight[ups[fair_rate[ups] > bound]] = False
+        tight[downs[fair_rate[downs] > bound]] = False
         fixed = tight[ups] | tight[downs]
-        places = np.flatnonzero(open_)[fixed]
-        rate[places] = bound[fixed]
+        indices = np.flatnonzero(open_)[fixed]
+        rate[indices] = bound[fixed]
         with np.errstate(invalid="ignore"):
-            np.subtract.at(left, up[places], rate[places])
-            np.subtract.at(left, down[places], rate[places])
+            np.subtract.at(left, up[indices], rate[indices])
+            np.subtract.at(left, down[indices], rate[indices])
         np.maximum(left, 0.0, out=left)
-        left[endless] = np.inf
-        open_[places] = False
+        left[unlimited] = np.inf
+        open_[indices] = False
     return rate

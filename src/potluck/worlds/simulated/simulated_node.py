@@ -1,4 +1,4 @@
-"""A node of the simulated world: one life of one device, or the coordinator."""
+"""Implements Node in virtual time: one incarnation of one device, or the coordinator."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from potluck.journal import JournalRecord
 from potluck.loops.messages import Message
-from potluck.loops.node import Envelope, Step, Work
+from potluck.loops.node import COMPLETED, Envelope, Step, Work
 from potluck.worlds.simulated.compute_pool import PendingResult
 
 if TYPE_CHECKING:
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 __all__ = ["SimulatedNode"]
 
-Timed = list[tuple[Step, float]]  # steps that are asked when they ended, and the work until then
+TimedSteps = list[tuple[Step, float]]  # steps whose end time is wanted, and the work up to it
 
 
 class SimulatedNode:
-    """Speaks the seam's words in virtual time."""
+    """A Node whose time is virtual, whose messages cross the simulated network and whose work runs in the pool."""
 
     __slots__ = (
         "_compute_lock",
@@ -39,10 +39,10 @@ class SimulatedNode:
         "task",
     )
 
-    def __init__(self, world: SimulatedWorld, site: SimulatedMachine, incarnation: int) -> None:
+    def __init__(self, world: SimulatedWorld, machine: SimulatedMachine, incarnation: int) -> None:
         self._world = world
-        self.machine = site
-        self.name = site.name
+        self.machine = machine
+        self.name = machine.name
         self.incarnation = incarnation
         self.task: asyncio.Task[None] | None = None
         self._inbox: deque[Envelope] = deque()
@@ -57,8 +57,8 @@ class SimulatedNode:
         await asyncio.sleep(seconds)
 
     def send(self, to: str, message: Message) -> Awaitable[None]:
-        sent = self._world.send_message(self, to, message)
-        return _NOTHING if sent is None else sent
+        future = self._world.send_message(self, to, message)
+        return COMPLETED if future is None else future
 
     async def receive(self, until: float | None = None) -> Envelope | None:
         if not self._inbox:
@@ -66,9 +66,9 @@ class SimulatedNode:
         return self._inbox.popleft() if self._inbox else None
 
     async def compute(self, work: Work) -> Any:
-        """Walk through the steps in virtual time; the real function starts behind the last gate."""
+        """Run the steps in virtual time; the real function starts after the last gate."""
         if not work.steps:
-            return None if work.run is None else work.run(_FREE)
+            return None if work.run is None else work.run(_UNPACED)
         if self._compute_lock is None:
             self._compute_lock = asyncio.Lock()
         async with self._compute_lock:
@@ -91,13 +91,13 @@ class SimulatedNode:
         self._wake_receiver()
 
     def cancel_main(self) -> None:
-        """This life is over."""
+        """End this incarnation."""
         self._discard_pending()
         if self.task is not None:
             self.task.cancel()
 
     def _discard_pending(self) -> None:
-        """Whatever is still being worked out is not needed any more."""
+        """Discard the result that is still being computed."""
         if self._pending_result is not None:
             self._pending_result.discard_result()
             self._pending_result = None
@@ -118,55 +118,55 @@ class SimulatedNode:
                 timer.cancel()
 
     async def _run_steps(self, work: Work) -> Any:
-        """Costs that are chosen on the way are chosen in virtual time; the function begins when all is settled."""
-        unsettled = sum((step.gate is not None) + callable(step.seconds) for step in work.steps)
-        begun = False
+        """Pass the time of each step; submit the function once all gates are open and all costs are known."""
+        unresolved = sum((step.gate is not None) + callable(step.seconds) for step in work.steps)
+        submitted = False
         result: Any = None
         unspent = 0.0
-        timed: Timed = []
-        for place, step in enumerate(work.steps):
+        timed: TimedSteps = []
+        for index, step in enumerate(work.steps):
             if step.gate is not None:
-                unsettled -= 1
+                unresolved -= 1
                 if not step.gate.is_open:
                     await self._pass_work_time(unspent, timed)
                     unspent = 0.0
                     await step.gate.wait()
             seconds = step.seconds
             if callable(seconds):
-                unsettled -= 1
+                unresolved -= 1
                 await self._pass_work_time(unspent, timed)
                 unspent, seconds = 0.0, seconds()
-            if unsettled == 0 and not begun:
-                begun = True
-                self._submit_function(work, place, unspent + seconds)
+            if unresolved == 0 and not submitted:
+                submitted = True
+                self._submit_function(work, index, unspent + seconds)
             unspent += seconds
             if step.timed:
                 timed.append((step, unspent))
-            if step.signal is not None or place == len(work.steps) - 1:
+            if step.signal is not None or index == len(work.steps) - 1:
                 await self._pass_work_time(unspent, timed)
                 unspent = 0.0
-                if begun:
+                if submitted:
                     result = self._collect_result(result)
                 if step.signal is not None:
                     step.signal.open()
         return result
 
-    def _submit_function(self, work: Work, place: int, pending: float) -> None:
+    def _submit_function(self, work: Work, index: int, first_s: float) -> None:
         run = work.run
         if run is None:
             return
-        later = (step.seconds for step in work.steps[place + 1 :])
-        seconds = pending + sum(cost for cost in later if not callable(cost))
+        later = (step.seconds for step in work.steps[index + 1 :])
+        seconds = first_s + sum(cost for cost in later if not callable(cost))
         due = self.machine.speed_curve.finish_time(self.now(), seconds)
-        self._pending_result = self._world.pool.submit(lambda: run(_FREE), due)
+        self._pending_result = self._world.pool.submit(lambda: run(_UNPACED), due)
 
     def _collect_result(self, result: Any) -> Any:
-        """The function's result, taken when the first signal or the end is due."""
-        ticket, self._pending_result = self._pending_result, None
-        return result if ticket is None else ticket.take_result()
+        """The function's result, collected when the first signal or the end is due."""
+        pending, self._pending_result = self._pending_result, None
+        return result if pending is None else pending.take_result()
 
-    async def _pass_work_time(self, seconds: float, timed: Timed) -> None:
-        """Let the time pass that this much work takes at the speed of these moments; steps end on the way."""
+    async def _pass_work_time(self, seconds: float, timed: TimedSteps) -> None:
+        """Wait as long as this much work takes at the device's speed, and set the end times of the timed steps."""
         for step, spent in timed:
             step.ended = self.machine.speed_curve.finish_time(self.now(), spent) if spent > 0 else self.now()
         timed.clear()
@@ -184,7 +184,7 @@ class SimulatedNode:
 
 
 class _UnpacedExecution:
-    """A pace that never holds up: in virtual time the gates were passed before the function begins."""
+    """A Pace that never waits: in virtual time all gates are open before the function starts."""
 
     holds = False
 
@@ -195,17 +195,9 @@ class _UnpacedExecution:
         pass
 
 
-class _InstantSend:
-    """Awaitable, and done."""
-
-    def __await__(self) -> Any:
-        return iter(())
-
-
 def _set_done(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)
 
 
-_FREE = _UnpacedExecution()
-_NOTHING = _InstantSend()
+_UNPACED = _UnpacedExecution()

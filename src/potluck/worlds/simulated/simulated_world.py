@@ -1,11 +1,11 @@
-"""The simulated world: devices and links that exist in virtual time only, doing real mathematics.
+"""The simulated world: devices and links in virtual time, computing real gradients.
 
-    fleet's script ──▶ World ──▶ starts and kills devices, cuts links, tells each side who came and who is gone
-    Node ───────────▶ World ──▶ Network (bytes) · Curve (speed) · Pool (the real functions) · Journal
+    fleet's script ──▶ SimulatedWorld ──▶ starts and kills devices, cuts links, reports joined and lost devices
+    SimulatedNode ───▶ SimulatedWorld ──▶ SimulatedNetwork (bytes) · SpeedCurve (speed) · ComputePool (real functions)
 
-A device's life is one task that runs the device's main; a crash cancels it where it stands, and with it goes all that
-it had on the wire. Its next life is a new Node with a higher incarnation and an empty mailbox. To take a run up again
-at a later instant, the world first lives through its script with nobody in it.
+An incarnation of a device is one task that runs the device's main. A crash cancels the task and drops everything the
+device had in flight; the next incarnation is a new node with an empty inbox. To resume a run at a later instant, the
+world first replays its script without starting any main.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import numpy as np
 
 from potluck import seeds
 from potluck.fleet import Device, Fleet, FleetChange, device_speed, fleet_changes
+from potluck.fleet.speed_curve import SpeedCurve
 from potluck.journal import Instant, Journal
 from potluck.loops.messages import Joined, Lost, Message
 from potluck.loops.node import COORDINATOR, Envelope, Node
@@ -28,7 +29,6 @@ from potluck.worlds.simulated.compute_pool import ComputePool
 from potluck.worlds.simulated.simulated_machine import SimulatedMachine, SimulatedSendFuture
 from potluck.worlds.simulated.simulated_network import SimulatedChannel, SimulatedNetwork
 from potluck.worlds.simulated.simulated_node import SimulatedNode
-from potluck.worlds.simulated.speed_curve import SpeedCurve
 
 __all__ = ["SimulatedWorld"]
 
@@ -36,7 +36,7 @@ Main = Callable[[Node], Coroutine[Any, Any, Any]]
 
 
 class SimulatedWorld:
-    """One fleet in virtual time."""
+    """Runs one fleet in virtual time."""
 
     def __init__(self, fleet: Fleet, seed: int, journal: Journal, pool: ComputePool) -> None:
         self.fleet = fleet
@@ -60,7 +60,7 @@ class SimulatedWorld:
         return seeds.child_generator(self.seed, *name)
 
     async def run(self, coordinator: Main, device: Main, start: float = 0.0) -> Any:
-        """Let everybody live from `start` until the coordinator's main returns; give back what it returns."""
+        """Run coordinator and devices from `start` until the coordinator's main returns; return its result."""
         self.loop = asyncio.get_running_loop()
         self._start_script()
         if start > 0:
@@ -68,9 +68,9 @@ class SimulatedWorld:
         self._device_main = device
         self._coordinator.node = SimulatedNode(self, self._coordinator, 0)
         self._coordinator.is_up = True
-        for site in self._machines.values():
-            if site.known_incarnation:
-                self._deliver_event(self._coordinator, Joined(site.name, site.known_incarnation))
+        for machine in self._machines.values():
+            if machine.known_incarnation:
+                self._deliver_event(self._coordinator, Joined(machine.name, machine.known_incarnation))
         main = asyncio.ensure_future(coordinator(self._coordinator.node))
         self._coordinator.node.task = main
         try:
@@ -80,7 +80,7 @@ class SimulatedWorld:
                 raise self._error from None
             raise
 
-    # --- what happens to the fleet ---------------------------------------------------------------------------------
+    # --- the fleet's script ----------------------------------------------------------------------------------------
 
     def _make_speed_curve(self, device: Device) -> SpeedCurve:
         return SpeedCurve(device_speed(self.fleet, device, self._fleet_rng))
@@ -90,9 +90,9 @@ class SimulatedWorld:
 
     def _start_script(self) -> None:
         changes, absent = fleet_changes(self.fleet, self._fleet_rng)
-        for site in self._machines.values():
-            if site is not self._coordinator and site.name not in absent:
-                self._start_device(site)
+        for machine in self._machines.values():
+            if machine is not self._coordinator and machine.name not in absent:
+                self._start_device(machine)
         self._schedule_change(changes)
 
     def _schedule_change(self, changes: Iterator[FleetChange]) -> None:
@@ -101,113 +101,109 @@ class SimulatedWorld:
             asyncio.get_running_loop().call_at(change.at, self._apply_change, change, changes)
 
     def _apply_change(self, change: FleetChange, changes: Iterator[FleetChange]) -> None:
-        site = self._machines[change.device]
+        machine = self._machines[change.device]
         if self._device_main is not None and change.what:
-            self.journal.write_record(Instant(site.name, change.what, change.at, {"value": change.value}))
+            self.journal.write_record(Instant(machine.name, change.what, change.at, {"value": change.value}))
         match change.what:
             case "crash":
-                self._stop_device(site, "crashed", self.fleet.notice)
+                self._stop_device(machine, "crashed", self.fleet.notice)
             case "leave":
-                self._stop_device(site, "left", 0.0)
+                self._stop_device(machine, "left", 0.0)
             case "start":
-                self._start_device(site)
+                self._start_device(machine)
             case "link":
-                self._cut_link(site) if change.value == 0 else self._restore_link(site)
+                self._cut_link(machine) if change.value == 0 else self._restore_link(machine)
             case "lose":
-                site.loss_fractions.append(change.value) if change.value > 0 else site.loss_fractions.remove(
-                    -change.value
-                )
+                _change_loss(machine.loss_fractions, change.value)
             case "bandwidth":
-                self.network.resize_pipe(site.up, site.link.up * change.value)
-                self.network.resize_pipe(site.down, site.link.down * change.value)
+                self.network.resize_pipe(machine.up, machine.link.up * change.value)
+                self.network.resize_pipe(machine.down, machine.link.down * change.value)
         self._schedule_change(changes)
 
-    def _start_device(self, site: SimulatedMachine) -> None:
-        if site.is_up:
+    def _start_device(self, machine: SimulatedMachine) -> None:
+        if machine.is_up:
             return
-        site.is_up = True
-        site.incarnation += 1
-        if site.is_reachable:
-            self._announce_device(site)
+        machine.is_up = True
+        machine.incarnation += 1
+        if machine.is_reachable:
+            self._announce_device(machine)
 
-    def _start_main(self, site: SimulatedMachine) -> SimulatedNode:
-        """Begin a device's life with its first message: until then its main would only wait for one."""
+    def _start_main(self, machine: SimulatedMachine) -> SimulatedNode:
+        """Start a device's main with its first message: until then it would only wait for one."""
         assert self._device_main is not None
-        site.node = node = SimulatedNode(self, site, site.incarnation)
+        machine.node = node = SimulatedNode(self, machine, machine.incarnation)
         node.task = asyncio.ensure_future(self._device_main(node))
-        node.task.add_done_callback(lambda task: self._on_device_done(site.name, task))
+        node.task.add_done_callback(lambda task: self._on_device_done(machine.name, task))
         return node
 
     def _on_device_done(self, device: str, task: asyncio.Task[Any]) -> None:
-        """A device's code that raises ends the run, and its words are shown: the same would happen on every device."""
+        """End the run if a device's code raised: the same would happen on every device."""
         error = None if task.cancelled() else task.exception()
         if error is not None and self._error is None:
             self._error = DeviceError.from_exception(device, error)
             assert self._coordinator.node is not None
             self._coordinator.node.cancel_main()
 
-    def _stop_device(self, site: SimulatedMachine, reason: str, notice: float) -> None:
-        if not site.is_up:
+    def _stop_device(self, machine: SimulatedMachine, reason: str, notice: float) -> None:
+        if not machine.is_up:
             return
-        site.is_up = False
-        if site.node is not None:
-            site.node.cancel_main()
-            site.node = None
-        self._drop_connections(site)
-        if site.is_reachable:  # else the lease tells
-            self._call_later(notice, self._report_lost, site, site.incarnation, reason)
+        machine.is_up = False
+        if machine.node is not None:
+            machine.node.cancel_main()
+            machine.node = None
+        self._drop_connections(machine)
+        if machine.is_reachable:  # otherwise the coordinator notices when the lease expires
+            self._call_later(notice, self._report_lost, machine, machine.incarnation, reason)
 
-    def _cut_link(self, site: SimulatedMachine) -> None:
-        site.active_partitions += 1
-        if site.active_partitions > 1:
+    def _cut_link(self, machine: SimulatedMachine) -> None:
+        machine.active_partitions += 1
+        if machine.active_partitions > 1:
             return
-        site.partition_count += 1
-        self._drop_connections(site)
-        self._call_later(self.fleet.lease, self._expire_lease, site, site.partition_count)
+        machine.partition_count += 1
+        self._drop_connections(machine)
+        self._call_later(self.fleet.lease, self._expire_lease, machine, machine.partition_count)
 
-    def _restore_link(self, site: SimulatedMachine) -> None:
-        site.active_partitions -= 1
-        if site.active_partitions > 0:
+    def _restore_link(self, machine: SimulatedMachine) -> None:
+        machine.active_partitions -= 1
+        if machine.active_partitions > 0:
             return
-        if site.is_up and site.known_incarnation != site.incarnation:
-            self._announce_device(site)
-        elif not site.is_up:
-            self._call_later(self.fleet.notice, self._report_lost, site, site.incarnation, "gone")
+        if machine.is_up and machine.known_incarnation != machine.incarnation:
+            self._announce_device(machine)
+        elif not machine.is_up:
+            self._call_later(self.fleet.notice, self._report_lost, machine, machine.incarnation, "gone")
 
-    def _expire_lease(self, site: SimulatedMachine, cut: int) -> None:
-        """The lease is over: either side takes the other for lost."""
-        if not site.is_reachable and site.partition_count == cut:
-            self._report_lost(site, site.known_incarnation, "silent for longer than the lease")
-            self._deliver_event(site, Lost(COORDINATOR, 0, "silent for longer than the lease"))
+    def _expire_lease(self, machine: SimulatedMachine, partition: int) -> None:
+        """The lease has expired: each side considers the other lost."""
+        if not machine.is_reachable and machine.partition_count == partition:
+            self._report_lost(machine, machine.known_incarnation, "silent for longer than the lease")
+            self._deliver_event(machine, Lost(COORDINATOR, 0, "silent for longer than the lease"))
 
-    def _report_lost(self, site: SimulatedMachine, incarnation: int, reason: str) -> None:
-        if site.known_incarnation and site.known_incarnation == incarnation:
-            site.known_incarnation = 0
-            self._deliver_event(self._coordinator, Lost(site.name, incarnation, reason))
+    def _report_lost(self, machine: SimulatedMachine, incarnation: int, reason: str) -> None:
+        if machine.known_incarnation and machine.known_incarnation == incarnation:
+            machine.known_incarnation = 0
+            self._deliver_event(self._coordinator, Lost(machine.name, incarnation, reason))
 
-    def _announce_device(self, site: SimulatedMachine) -> None:
-        self._report_lost(
-            site, site.known_incarnation, "restarted"
-        )  # reborn before the end of its last life was noticed
-        site.known_incarnation = site.incarnation
-        self._deliver_event(self._coordinator, Joined(site.name, site.incarnation))
+    def _announce_device(self, machine: SimulatedMachine) -> None:
+        self._report_lost(machine, machine.known_incarnation, "restarted")  # if the end of the last one went unnoticed
+        machine.known_incarnation = machine.incarnation
+        self._deliver_event(self._coordinator, Joined(machine.name, machine.incarnation))
 
-    def _deliver_event(self, site: SimulatedMachine, event: Message) -> None:
-        if site.node is not None:
-            site.node.deliver(Envelope(COORDINATOR, 0, event))
+    def _deliver_event(self, machine: SimulatedMachine, event: Message) -> None:
+        if machine.node is not None:
+            machine.node.deliver(Envelope(COORDINATOR, 0, event))
 
-    def _drop_connections(self, site: SimulatedMachine) -> None:
-        for channels in site.channels.values():
+    def _drop_connections(self, machine: SimulatedMachine) -> None:
+        for channels in machine.channels.values():
             for channel in channels:
                 channel.drop_transfers()
 
     def _call_later(self, delay: float, action: Callable[..., None], *args: Any) -> None:
         self.loop.call_at(self.loop.time() + delay, action, *args)
 
-    # --- bytes -----------------------------------------------------------------------------------------------------
+    # --- messages --------------------------------------------------------------------------------------------------
 
     def send_message(self, node: SimulatedNode, to: str, message: Message) -> asyncio.Future[None] | None:
-        """Carry a message; the future (None for a small one) is done when the link has taken it."""
+        """Send a message; the future (None for a small message) is done when the link has taken the last byte."""
         origin, target = node.machine, self._machines[to]
         if not (origin.is_reachable and target.is_reachable):
             return None
@@ -223,17 +219,17 @@ class SimulatedWorld:
         self, origin: SimulatedMachine, target: SimulatedMachine, envelope: Envelope, latency: float
     ) -> asyncio.Future[None]:
         incarnation = target.incarnation
-        sending = SimulatedSendFuture(loop=asyncio.get_running_loop())
+        future = SimulatedSendFuture(loop=asyncio.get_running_loop())
 
-        def on_sent(whole: bool) -> None:
-            sending.transfer = None  # they point at each other, and at the payload
-            if not sending.done():
-                sending.set_result(None)
-            if whole:
+        def on_sent(completed: bool) -> None:
+            future.transfer = None  # breaks a reference cycle that holds the payload
+            if not future.done():
+                future.set_result(None)
+            if completed:
                 self._call_later(latency, self._deliver_message, origin, target, incarnation, envelope)
 
-        sending.transfer = self._channel_between(origin, target).queue_transfer(envelope.message.nbytes, on_sent)
-        return sending
+        future.transfer = self._channel_between(origin, target).queue_transfer(envelope.message.nbytes, on_sent)
+        return future
 
     def _channel_between(self, origin: SimulatedMachine, target: SimulatedMachine) -> SimulatedChannel:
         if target.name not in origin.channels:
@@ -250,7 +246,7 @@ class SimulatedWorld:
     def _deliver_message(
         self, origin: SimulatedMachine, target: SimulatedMachine, incarnation: int, envelope: Envelope
     ) -> None:
-        """Deliver, unless one of the two has died, the link is cut or the message is lost."""
+        """Deliver, unless an endpoint has restarted or stopped, a link is cut or the message is lost."""
         if not target.is_up or target.incarnation != incarnation:
             return
         if (
@@ -258,15 +254,25 @@ class SimulatedWorld:
             or origin.incarnation != envelope.incarnation
         ):
             return
-        shares = (*origin.loss_fractions, *target.loss_fractions)
-        if not any(self._is_lost(cause, share, origin, target, envelope) for cause, share in enumerate(shares)):
+        fractions = (*origin.loss_fractions, *target.loss_fractions)
+        if not any(
+            self._is_lost(cause, fraction, origin, target, envelope) for cause, fraction in enumerate(fractions)
+        ):
             (target.node or self._start_main(target)).deliver(envelope)
 
     def _is_lost(
-        self, cause: int, share: float, origin: SimulatedMachine, target: SimulatedMachine, envelope: Envelope
+        self, cause: int, fraction: float, origin: SimulatedMachine, target: SimulatedMachine, envelope: Envelope
     ) -> bool:
-        """Drawn from the moment and the message, not from a sequence, so that a resumed run draws alike."""
+        """Drawn from the time and the message, not from a sequence, so that a resumed run draws the same."""
         message, moment = envelope.message, asyncio.get_running_loop().time()
         what = (type(message).__name__, getattr(message, "turn", 0), getattr(message, "first", 0))
         draw = seeds.child_seed(self.seed, "loss", origin.name, target.name, moment, *what, cause)
-        return draw < share * 2**63
+        return draw < fraction * 2**63
+
+
+def _change_loss(fractions: list[float], change: float) -> None:
+    """A positive change adds a cause of loss; its negative removes it."""
+    if change > 0:
+        fractions.append(change)
+    else:
+        fractions.remove(-change)

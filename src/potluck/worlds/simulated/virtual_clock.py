@@ -1,9 +1,9 @@
 """An asyncio event loop whose clock jumps to the next timer instead of waiting for it.
 
-Timers with equal times fire in the order in which they were set, and a timer fires at exactly its time, so a run is the
-same each time and can be taken up again at any instant (see docs/decisions/0002-own-virtual-clock.md). The loop is kept
-lean, since a simulated fleet is little else than timers: callbacks run in the caller's context, not in copies of it,
-and an exception in one of them ends the run.
+Timers with equal times fire in the order in which they were set, and a timer fires at exactly its time, so a run is
+reproducible and can be resumed at any instant (see docs/decisions/0002-own-virtual-clock.md). The loop is kept lean,
+since a simulated fleet consists mostly of timers: callbacks run in the caller's context, not in copies of it, and an
+exception in one of them ends the run.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ T = TypeVar("T")
 
 
 class SimulationDeadlockError(RuntimeError):
-    """Everyone waits and nothing is due: a bug in a loop, since every wait there is bounded."""
+    """All tasks wait and no timer is set: a bug in a loop, since every wait in it is bounded."""
 
 
 class VirtualHandle:
-    """Something to call, unless it is cancelled before."""
+    """A scheduled callback that can be cancelled."""
 
     __slots__ = ("args", "callback", "done")
 
@@ -45,7 +45,7 @@ class VirtualHandle:
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
-    """asyncio's loop without a selector: when nobody is ready, time moves on to the next timer."""
+    """asyncio's loop without a selector: when no callback is ready, time jumps to the next timer."""
 
     def __init__(self, start: float = 0.0) -> None:
         super().__init__()
@@ -78,17 +78,17 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return self.call_at(self._now + delay, callback, *args)
 
     def _run_once(self) -> None:
-        """Call all that is ready, or move on to the next timer and make ready all that is due then."""
-        soon = self._due_calls
-        if not soon:
+        """Run the callbacks that are ready; if there are none, first jump to the next timer."""
+        ready = self._due_calls
+        if not ready:
             self._advance_clock()
-        for _ in range(len(soon)):
-            call = soon.popleft()
+        for _ in range(len(ready)):
+            call = ready.popleft()
             if not call.done:
                 call.callback(*call.args)
 
     def _discard_cancelled(self) -> None:
-        """Forget the timers that were cancelled; most are set for the case that an answer does not come."""
+        """Remove cancelled timers; most timers are timeouts for answers that do arrive."""
         self._timers = [timer for timer in self._timers if not timer[2].done]
         heapq.heapify(self._timers)
         self._sweep_at = max(1000, 2 * len(self._timers))
@@ -104,26 +104,26 @@ class VirtualLoop(asyncio.BaseEventLoop):
             self._due_calls.append(heapq.heappop(timers)[2])
 
     def _write_to_self(self) -> None:
-        """Nobody sleeps in a selector, so nobody needs waking."""
+        """No selector to wake."""
 
 
 def run_virtual_time(main: Coroutine[Any, Any, T], start: float = 0.0) -> T:
-    """Run `main` to its end on a clock that shows `start` at first; whatever else still runs then is cancelled."""
+    """Run `main` to completion on a clock that starts at `start`; then cancel all remaining tasks."""
     loop = VirtualLoop(start)
-    often = gc.get_threshold()
-    gc.set_threshold(20_000, 20, 20)  # events make many small objects, and hardly any in circles
-    gc.freeze()  # a large fleet stays: do not look through it again and again
+    thresholds = gc.get_threshold()
+    gc.set_threshold(20_000, 20, 20)  # events create many small objects and hardly any cycles
+    gc.freeze()  # a large fleet stays alive: do not scan it again and again
     try:
         return loop.run_until_complete(main)
     finally:
         gc.unfreeze()
-        gc.set_threshold(*often)
+        gc.set_threshold(*thresholds)
         loop.run_until_complete(_cancel_remaining_tasks())
         loop.close()
 
 
 async def _cancel_remaining_tasks() -> None:
-    rest = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in rest:
+    remaining = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in remaining:
         task.cancel()
-    await asyncio.gather(*rest, return_exceptions=True)
+    await asyncio.gather(*remaining, return_exceptions=True)

@@ -1,9 +1,18 @@
-"""Who may take part in a live run: certificates, join tokens, and what each device may say.
+"""Who may take part in a live run: certificates, join tokens, and what each device may send.
 
-authority  the fleet's own certificate authority, a folder     register  who got a certificate, who lost it
-minting    X.509                                               certs     the files that a process shows, checked
-tokens     who was invited to this run, and until when         access    a device speaks only as itself
-gate       all of it for one run                               probe     why a link does not come about
-lobby      where a device that is kept out learns why          here      how others call this machine
-admissions who was let in before
+potluck certs ──▶ certificate_authority.py     the authority's folder, one bundle per device
+                    ├─ certificate_signing.py    X.509 keys and certificates
+                    ├─ certificate_register.py   issued and revoked certificates
+                    └─ local_addresses.py        names and address for the coordinator's certificate
+
+join request ──▶ admission_policy.py   every check of one run; a refusal carries its reason
+                   ├─ certificate_register.py   was its certificate revoked?
+                   ├─ join_tokens.py            is its token valid?
+                   └─ admitted_devices.py       did it join before? Then an expired token is enough
+
+every link ──▶ access_control.py       Zenoh's rules: a device sends only as itself
+                 └─ refusal_reasons.py          tells a device that these rules keep out why, and logs it
+
+a device's own side: tls_credentials.py         its TLS files, checked before Zenoh uses them
+                     connection_diagnosis.py    why a connection to the coordinator fails
 """

@@ -1,7 +1,8 @@
-"""Who was let into a run: an invitation ends, but not for the device that has come in with it.
+"""Remembers which devices joined a run: an expired token still admits the device that joined with it.
 
-With certificates a device is who it says it is, so its name is enough. Without, it is known by its `body`: a secret
-that its process made up and tells to the coordinator alone. Kept in the run's folder, so it outlives the coordinator.
+With certificates the name of a device is authenticated and sufficient. Without them, a device is recognised by the
+secret that its process generated and sends only to the coordinator (`JoinRequest.body`). Stored in the run's folder, so
+that it survives a restart of the coordinator.
 """
 
 from __future__ import annotations
@@ -23,34 +24,34 @@ _log = logging.getLogger("potluck")
 
 
 class AdmittedDevices:
-    """The devices of one run, each with a fingerprint of the process that came in last."""
+    """The devices that joined one run, each with a fingerprint of the secret of its latest process."""
 
     def __init__(self, run: Path, certified: bool) -> None:
         self._path = run / _FILE
         self._certified = certified
         self._fingerprints = _read_admitted(self._path)
 
-    def was_admitted(self, name: str, body: str) -> bool:
-        """Whether this very device was let in before."""
+    def was_admitted(self, name: str, process_secret: str) -> bool:
+        """Whether this device joined before."""
         return (
             name in self._fingerprints
             if self._certified
-            else bool(body) and self._fingerprints.get(name) == _secret_fingerprint(body)
+            else bool(process_secret) and self._fingerprints.get(name) == _secret_fingerprint(process_secret)
         )
 
-    def record_admission(self, name: str, body: str) -> None:
-        """It is let in now."""
-        if self._fingerprints.get(name) == _secret_fingerprint(body):
+    def record_admission(self, name: str, process_secret: str) -> None:
+        """Remember that this device joins now."""
+        if self._fingerprints.get(name) == _secret_fingerprint(process_secret):
             return
-        self._fingerprints[name] = _secret_fingerprint(body)
+        self._fingerprints[name] = _secret_fingerprint(process_secret)
         try:
             _write_admitted(self._path, self._fingerprints)
         except OSError as error:
             _log.warning("%s cannot be written (%s): after a resume %s needs a new token", self._path, error, name)
 
 
-def _secret_fingerprint(body: str) -> str:
-    return hashlib.sha256(body.encode()).hexdigest()
+def _secret_fingerprint(process_secret: str) -> str:
+    return hashlib.sha256(process_secret.encode()).hexdigest()
 
 
 def _read_admitted(path: Path) -> dict[str, str]:
@@ -62,10 +63,10 @@ def _read_admitted(path: Path) -> dict[str, str]:
         raise UserError(f"{path} cannot be read ({error}); remove it, and give the devices new tokens") from None
 
 
-def _write_admitted(path: Path, bodies: dict[str, str]) -> None:
-    """Aside, and renamed; for this user's eyes only."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    handle = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(handle, "wb") as file:
-        file.write(msgspec.json.encode(bodies))
-    aside.replace(path)
+def _write_admitted(path: Path, fingerprints: dict[str, str]) -> None:
+    """Replace the file atomically; readable by this user only."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(msgspec.json.encode(fingerprints))
+    temporary.replace(path)

@@ -1,10 +1,10 @@
 """The fleet's own certificate authority, kept in one folder.
 
 certs/
-  ca.pem  ca.key        the authority; whoever has ca.key can make devices
-  register.json         who got a certificate, who lost it; the coordinator reads it
+  ca.pem  ca.key        the authority; anyone who has ca.key can issue certificates
+  register.json         issued and revoked certificates; the coordinator reads it
   coordinator/          ca.pem  cert.pem  key.pem
-  pi-3/                 a bundle: copy the folder to the device as it is
+  pi-3/                 a bundle: copy the whole folder to the device
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 
 from potluck.errors import UserError
+from potluck.fleet.fleet_devices import COORDINATOR
 from potluck.worlds.live.security import certificate_register
 from potluck.worlds.live.security.certificate_register import IssuedCertificate, RevokedCertificate
 from potluck.worlds.live.security.certificate_signing import (
@@ -31,7 +32,6 @@ from potluck.worlds.live.security.tls_credentials import common_name, format_utc
 
 __all__ = ["COORDINATOR", "CertificateAuthority"]
 
-COORDINATOR = "coordinator"
 _AUTHORITY_DAYS = 3650
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
@@ -39,21 +39,19 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 class CertificateAuthority:
     """Issues and revokes the certificates of one fleet."""
 
-    def __init__(self, folder: Path, own: CertificateWithKey) -> None:
+    def __init__(self, folder: Path, ca: CertificateWithKey) -> None:
         self._folder = folder
-        self._ca = own
+        self._ca = ca
 
     @classmethod
     def create(cls, folder: Path, hosts: Sequence[str], days: int, now: datetime) -> CertificateAuthority:
-        """A new authority, with a certificate for the coordinator, who is called by these names and addresses."""
+        """Create an authority with a certificate for the coordinator under these host names and addresses."""
         for name in ("ca.key", "ca.pem"):
             if (folder / name).exists():
-                raise UserError(f"{folder / name} is there already; add devices with `potluck certs issue NAME`")
+                raise UserError(f"{folder / name} exists already; add devices with `potluck certs issue NAME`")
         authority = cls(folder, create_authority(now, max(days, _AUTHORITY_DAYS)))
         hosts = _with_loopback(hosts)
-        first = authority._sign_certificate(
-            COORDINATOR, hosts, days, now
-        )  # before anything is written: a host may be wrong
+        first = authority._sign_certificate(COORDINATOR, hosts, days, now)  # first, since a host may be invalid
         _make_folder(folder)
         _write_file(folder / "ca.key", authority._ca.key_pem(), private=True)
         _write_file(folder / "ca.pem", authority._ca.certificate_pem())
@@ -62,7 +60,7 @@ class CertificateAuthority:
 
     @classmethod
     def open(cls, folder: Path) -> CertificateAuthority:
-        """An authority that was created before."""
+        """Open an existing authority."""
         try:
             return cls(folder, load_authority((folder / "ca.pem").read_bytes(), (folder / "ca.key").read_bytes()))
         except FileNotFoundError as error:
@@ -73,61 +71,70 @@ class CertificateAuthority:
             raise UserError(f"{folder}: ca.pem and ca.key are not a usable authority ({error})") from None
 
     def issue_certificate(self, name: str, hosts: Sequence[str] | None, days: int, now: datetime) -> Path:
-        """A new bundle in place of an older one; without hosts it keeps those of the older one."""
+        """Write a new bundle, replacing an older one; without `hosts` it keeps those of the older one."""
         check_device_name(name)
         hosts = self._allowed_hosts(name, hosts)
         return self._write_bundle(name, self._sign_certificate(name, hosts, days, now), hosts, now)
 
-    def _allowed_hosts(self, name: str, wanted: Sequence[str] | None) -> Sequence[str]:
-        """A device must not be able to pass for the coordinator, so it never gets one of its addresses."""
-        known = certificate_register.load_register(self._folder)
-        last = known.latest_certificate(name)
+    def _allowed_hosts(self, name: str, requested: Sequence[str] | None) -> Sequence[str]:
+        """The hosts for a certificate; never the coordinator's, so that a device cannot impersonate it."""
+        register = certificate_register.load_register(self._folder)
+        latest = register.latest_certificate(name)
         if name == COORDINATOR:
-            return _with_loopback(wanted if wanted is not None else last.hosts if last is not None else ())
-        coordinator = known.latest_certificate(COORDINATOR)
-        taken = {host.lower() for host in (coordinator.hosts if coordinator is not None else _LOOPBACK)}
-        if wanted is None:
-            wanted = last.hosts if last is not None else mdns_host_names(name)
-            return [host for host in wanted if host.lower() not in taken]
-        for host in wanted:
-            if host.lower() in taken:
-                raise UserError(f"{host} is the coordinator's; leave it out, or {name} could pass for the coordinator")
-        return wanted
+            return _with_loopback(requested if requested is not None else latest.hosts if latest is not None else ())
+        coordinator = register.latest_certificate(COORDINATOR)
+        reserved = {host.lower() for host in (coordinator.hosts if coordinator is not None else _LOOPBACK)}
+        if requested is None:
+            requested = latest.hosts if latest is not None else mdns_host_names(name)
+            return [host for host in requested if host.lower() not in reserved]
+        for host in requested:
+            if host.lower() in reserved:
+                raise UserError(
+                    f"{host} belongs to the coordinator; leave it out, or {name} could impersonate the coordinator"
+                )
+        return requested
 
     def revoke_certificate(self, name: str, now: datetime) -> RevokedCertificate:
-        """No certificate that this device has got so far is admitted any more."""
+        """Revoke all certificates that this device has so far."""
         if name == COORDINATOR:
-            raise UserError("the coordinator cannot be revoked, devices keep no list; make a new authority elsewhere")
-        known = certificate_register.load_register(self._folder)
-        if known.latest_certificate(name) is None:
-            raise UserError(f"{name!r} has no certificate here; known are: {', '.join(known.device_names()) or 'none'}")
-        if known.certificate_state(name, now) == "revoked":
+            raise UserError(
+                "the coordinator's certificate cannot be revoked, since devices keep no register;"
+                " make a new authority in another folder"
+            )
+        register = certificate_register.load_register(self._folder)
+        if register.latest_certificate(name) is None:
+            raise UserError(
+                f"{name!r} has no certificate; devices that have one: {', '.join(register.device_names()) or 'none'}"
+            )
+        if register.certificate_state(name, now) == "revoked":
             raise UserError(f"{name!r} is revoked already; issue a new one with `potluck certs issue {name}`")
-        revoked = RevokedCertificate(name=name, common_name=known.current_common_name(name), at=now)
+        revoked = RevokedCertificate(name=name, common_name=register.current_common_name(name), at=now)
         certificate_register.save_register(
-            msgspec.structs.replace(known, revoked=(*known.revoked, revoked)), self._folder
+            msgspec.structs.replace(register, revoked=(*register.revoked, revoked)), self._folder
         )
         return revoked
 
     def _sign_certificate(self, name: str, hosts: Sequence[str], days: int, now: datetime) -> CertificateWithKey:
         ends = self._ca.certificate.not_valid_after_utc
-        left = (ends - now).days
-        if left < 1:
+        days_left = (ends - now).days
+        if days_left < 1:
             raise UserError(
                 f"the authority in {self._folder} expired on {format_utc(ends)}; make a new one in another folder"
             )
-        bears = certificate_register.load_register(self._folder).current_common_name(name)
-        return sign_member(self._ca, bears, hosts, now, min(days, left))
+        current_name = certificate_register.load_register(self._folder).current_common_name(name)
+        return sign_member(self._ca, current_name, hosts, now, min(days, days_left))
 
-    def _write_bundle(self, name: str, minted: CertificateWithKey, hosts: Sequence[str], now: datetime) -> Path:
+    def _write_bundle(self, name: str, signed: CertificateWithKey, hosts: Sequence[str], now: datetime) -> Path:
         bundle = self._folder / name
         _make_folder(bundle)
-        _write_file(bundle / "key.pem", minted.key_pem(), private=True)
-        _write_file(bundle / "cert.pem", minted.certificate_pem())
+        _write_file(bundle / "key.pem", signed.key_pem(), private=True)
+        _write_file(bundle / "cert.pem", signed.certificate_pem())
         _write_file(bundle / "ca.pem", self._ca.certificate_pem())
-        known = certificate_register.load_register(self._folder)
-        entry = _register_entry(name, minted, hosts, now)
-        certificate_register.save_register(msgspec.structs.replace(known, issued=(*known.issued, entry)), self._folder)
+        register = certificate_register.load_register(self._folder)
+        entry = _register_entry(name, signed, hosts, now)
+        certificate_register.save_register(
+            msgspec.structs.replace(register, issued=(*register.issued, entry)), self._folder
+        )
         return bundle
 
 
@@ -135,13 +142,13 @@ def _with_loopback(hosts: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*hosts, *_LOOPBACK)))
 
 
-def _register_entry(name: str, minted: CertificateWithKey, hosts: Sequence[str], now: datetime) -> IssuedCertificate:
+def _register_entry(name: str, signed: CertificateWithKey, hosts: Sequence[str], now: datetime) -> IssuedCertificate:
     return IssuedCertificate(
         name=name,
-        common_name=common_name(minted.certificate),
-        serial=f"{minted.certificate.serial_number:x}",
+        common_name=common_name(signed.certificate),
+        serial=f"{signed.certificate.serial_number:x}",
         issued=now.astimezone(UTC),
-        expires=minted.certificate.not_valid_after_utc,
+        expires=signed.certificate.not_valid_after_utc,
         hosts=tuple(hosts),
     )
 
@@ -154,10 +161,10 @@ def _make_folder(folder: Path) -> None:
 
 
 def _write_file(path: Path, content: bytes, *, private: bool = False) -> None:
-    """Written aside and renamed; a private file is never open to others, not even for a moment."""
-    aside = path.with_name(f"{path.name}.new")
-    aside.unlink(missing_ok=True)
-    handle = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o644)
-    with os.fdopen(handle, "wb") as file:
+    """Replace a file atomically; a private file is never readable by others, not even briefly."""
+    temporary = path.with_name(f"{path.name}.new")
+    temporary.unlink(missing_ok=True)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o644)
+    with os.fdopen(descriptor, "wb") as file:
         file.write(content)
-    aside.replace(path)
+    temporary.replace(path)

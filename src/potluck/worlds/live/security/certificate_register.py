@@ -1,7 +1,7 @@
-"""The list of certificates that were issued and revoked; the coordinator reads it, the authority writes it.
+"""The register of issued and revoked certificates; the authority writes it, the coordinator reads it.
 
-Zenoh knows no revocation lists. But it tells certificates apart by their common name, so a revoked common name
-is simply never admitted again, and the next certificate of that device gets another one (`pi-3`, `pi-3~2`, …).
+Zenoh does not support revocation lists, but its access control distinguishes certificates by common name. So a revoked
+common name is never admitted again, and the device's next certificate gets another one (`pi-3`, `pi-3~2`, …).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _FILE = "register.json"
 
 
 class IssuedCertificate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One certificate that was handed out."""
+    """One certificate that was issued."""
 
     name: str
     common_name: str
@@ -41,7 +41,7 @@ class IssuedCertificate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
 
 class RevokedCertificate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A common name that is no longer admitted, with all certificates that bear it."""
+    """A common name that is no longer admitted, and with it all certificates that have it."""
 
     name: str
     common_name: str
@@ -49,13 +49,13 @@ class RevokedCertificate(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
 
 
 class CertificateRegister(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All certificates in the order in which they were issued, and all revocations."""
+    """All certificates in the order of issue, and all revocations."""
 
     issued: tuple[IssuedCertificate, ...] = ()
     revoked: tuple[RevokedCertificate, ...] = ()
 
     def current_common_name(self, name: str) -> str:
-        """What a certificate of this device must bear now, whether it was issued already or not."""
+        """The common name that a certificate of this device must have now, whether one was issued or not."""
         return numbered_common_name(name, sum(one.name == name for one in self.revoked))
 
     def latest_certificate(self, name: str) -> IssuedCertificate | None:
@@ -63,11 +63,11 @@ class CertificateRegister(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
         return next((one for one in reversed(self.issued) if one.name == name), None)
 
     def device_names(self) -> list[str]:
-        """All who ever got a certificate, in that order."""
+        """All devices that ever got a certificate, in the order of the first one."""
         return list(dict.fromkeys(one.name for one in self.issued))
 
     def certificate_state(self, name: str, now: datetime) -> str:
-        """`valid`, `expired` or `revoked`: how it stands with the latest certificate of a device."""
+        """The state of a device's latest certificate: `valid`, `expired` or `revoked`."""
         last = self.latest_certificate(name)
         if last is None or last.common_name != self.current_common_name(name):
             return "revoked"
@@ -84,17 +84,19 @@ def load_register(folder: Path) -> CertificateRegister:
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror}); make it readable for this user") from None
     except msgspec.DecodeError as error:
-        raise UserError(f"{path} is damaged ({error}); restore it, since it says who was revoked") from None
+        raise UserError(
+            f"{path} is damaged ({error}); restore it from a backup: it lists the revoked certificates"
+        ) from None
 
 
 def save_register(register: CertificateRegister, folder: Path) -> None:
-    """Written aside and renamed, so that a reader never sees half of it."""
-    aside = folder / f"{_FILE}.new"
-    with aside.open("wb") as file:
+    """Replace the register atomically, so that a reader never sees half of it."""
+    temporary = folder / f"{_FILE}.new"
+    with temporary.open("wb") as file:
         file.write(msgspec.json.format(msgspec.json.encode(register), indent=2) + b"\n")
         file.flush()
         os.fsync(file.fileno())
-    aside.replace(folder / _FILE)
+    temporary.replace(folder / _FILE)
 
 
 def admitted_common_names(folder: Path, names: Iterable[str]) -> dict[str, str]:
@@ -104,7 +106,7 @@ def admitted_common_names(folder: Path, names: Iterable[str]) -> dict[str, str]:
 
 
 def revocation_reason(folder: Path, name: str, admitted: Mapping[str, str]) -> str | None:
-    """Why a device may not come in although the run admitted it when it began; None where it may."""
+    """Why a device that the run admitted at its start may no longer join; None if it may."""
     register = load_register(folder)
     if name not in admitted or register.current_common_name(name) == admitted[name]:
         return None

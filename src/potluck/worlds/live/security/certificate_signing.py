@@ -1,4 +1,4 @@
-"""Keys and certificates made and signed: what X.509 asks for, and nothing of files or folders."""
+"""Generates keys and signs X.509 certificates; knows nothing of files or folders."""
 
 from __future__ import annotations
 
@@ -25,9 +25,11 @@ __all__ = [
 ]
 
 AUTHORITY = "Potluck fleet authority"
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,47}")  # X.509 ends a common name at 64 letters; ours may get a suffix
+_NAME = re.compile(
+    r"[A-Za-z0-9][A-Za-z0-9._-]{0,47}"
+)  # X.509 limits a common name to 64 characters; ours may get a suffix
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*")
-_CLOCK_ERROR = timedelta(hours=24)  # boards without a battery wake up in the past
+_CLOCK_ERROR = timedelta(hours=24)  # boards without a clock battery boot with a time in the past
 
 
 class CertificateWithKey(NamedTuple):
@@ -48,18 +50,20 @@ class CertificateWithKey(NamedTuple):
 
 
 def check_device_name(name: str) -> None:
-    """A device's name goes into a certificate, a folder and a key of the network, so it is plain."""
+    """Check a device's name, which is used in a certificate, a folder name and a key expression."""
     if not _NAME.fullmatch(name):
-        raise UserError(f"name {name!r} cannot stand in a certificate; use up to 48 letters, digits, '.', '_' and '-'")
+        raise UserError(
+            f"name {name!r} cannot be used in a certificate; use up to 48 letters, digits, '.', '_' and '-'"
+        )
 
 
 def mdns_host_names(name: str) -> tuple[str, ...]:
-    """How neighbours would call a device of that name, if it can be the name of a host at all."""
+    """The host names by which the local network reaches a device of that name; none if it is not a valid host name."""
     return (name, f"{name}.local") if _HOST.fullmatch(name) else ()
 
 
 def create_authority(now: datetime, days: int) -> CertificateWithKey:
-    """A new authority that may sign members, but no further authorities."""
+    """Create an authority that may sign members, but no further authorities."""
     from cryptography import x509
 
     key = _generate_key()
@@ -72,16 +76,16 @@ def create_authority(now: datetime, days: int) -> CertificateWithKey:
 def sign_member(
     authority: CertificateWithKey, common_name: str, hosts: Sequence[str], now: datetime, days: int
 ) -> CertificateWithKey:
-    """A certificate to connect with and, under the given host names and addresses, to be connected to."""
+    """Sign a certificate for a client that is also a server under the given host names and addresses."""
     from cryptography import x509
     from cryptography.x509.oid import ExtendedKeyUsageOID
 
     key = _generate_key()
-    both_ways = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+    purposes = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
     builder = _certificate_builder(common_name, AUTHORITY, key, now, days)
     builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
     builder = builder.add_extension(_key_usage(signs=False), critical=True)
-    builder = builder.add_extension(x509.ExtendedKeyUsage(both_ways), critical=False)
+    builder = builder.add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
     builder = builder.add_extension(_authority_key_id(authority), critical=False)
     if hosts:
         builder = builder.add_extension(
@@ -91,7 +95,7 @@ def sign_member(
 
 
 def load_authority(certificate_pem: bytes, key_pem: bytes) -> CertificateWithKey:
-    """The authority as it was saved; ValueError where the files are not what they should be."""
+    """Load a saved authority; ValueError if the files are invalid or do not match."""
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
@@ -144,21 +148,21 @@ def _authority_key_id(authority: CertificateWithKey) -> x509.AuthorityKeyIdentif
     return x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.key.public_key())
 
 
-def _subject_alt_name(written: str) -> x509.GeneralName:
+def _subject_alt_name(text: str) -> x509.GeneralName:
     from cryptography import x509
 
     try:
-        return x509.IPAddress(ipaddress.ip_address(written.strip("[]")))
+        return x509.IPAddress(ipaddress.ip_address(text.strip("[]")))
     except ValueError:
         pass
-    if not _HOST.fullmatch(written):
-        raise UserError(f"{written!r} is neither a host name nor an IP address; give it without a port, as 192.168.1.5")
-    return x509.DNSName(written)
+    if not _HOST.fullmatch(text):
+        raise UserError(f"{text!r} is neither a host name nor an IP address; give it without a port, like 192.168.1.5")
+    return x509.DNSName(text)
 
 
 def _sign_certificate(
-    builder: x509.CertificateBuilder, key: EllipticCurvePrivateKey, by: EllipticCurvePrivateKey
+    builder: x509.CertificateBuilder, key: EllipticCurvePrivateKey, signing_key: EllipticCurvePrivateKey
 ) -> CertificateWithKey:
     from cryptography.hazmat.primitives.hashes import SHA256
 
-    return CertificateWithKey(builder.sign(by, SHA256()), key)
+    return CertificateWithKey(builder.sign(signing_key, SHA256()), key)

@@ -1,4 +1,4 @@
-"""How others call this machine: its name and its address, as far as it knows them itself."""
+"""The names and the address by which others on the network reach this machine."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from potluck.worlds.live.security.certificate_signing import mdns_host_names
 
 __all__ = ["local_address", "local_host_names"]
 
-_ANYWHERE = ("192.0.2.1", 9)  # an address of nobody; a datagram socket only looks up the way to it, nothing is sent
+_UNROUTED = ("192.0.2.1", 9)  # TEST-NET: connecting a datagram socket only looks up a route, nothing is sent
 
 
 def local_host_names() -> tuple[str, ...]:
-    """The address on the way out, the host's name, and that name for neighbours (`.local`)."""
+    """This machine's address, its host name, and its mDNS name (`.local`)."""
     name = socket.gethostname().partition(".")[0]
-    return tuple(one for one in (local_address(), *mdns_host_names(name)) if one)
+    return tuple(host for host in (local_address(), *mdns_host_names(name)) if host)
 
 
 def local_address() -> str | None:
-    """The address by which neighbours reach this machine; None without a network."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way:
+    """The address that the local network reaches this machine by; None without a network."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            way.connect(_ANYWHERE)
+            probe.connect(_UNROUTED)
         except OSError:
             return None
-        return str(way.getsockname()[0])
+        return str(probe.getsockname()[0])

@@ -1,7 +1,8 @@
-"""Where a device that is not let in learns why, and the coordinator's log learns who it was.
+"""Tells devices that access control keeps out why, and reports them to the coordinator's log.
 
-The door is shut to whom the run does not admit, so its question never gets there. Any certificate of our authority may
-ask in the lobby. What it says about its name there is only a claim, and the answer gives nothing but a reason.
+Zenoh drops the join request of a device whose certificate the run does not admit, so it gets no answer. It may ask for
+the reason on another key, which every certificate of the fleet's authority may query. The name in that query is only a
+claim, and the reply reveals nothing but a reason.
 """
 
 from __future__ import annotations
@@ -12,41 +13,46 @@ from urllib.parse import unquote
 import zenoh
 from zenoh.handlers import Callback
 
-from potluck.worlds.live.key_expressions import ANY
-from potluck.worlds.live.refusal_log import Refused
-from potluck.worlds.live.security.access_control import refusal_reason_key, unadmitted_reason
+from potluck.worlds.live.key_expressions import ANY, refusal_reason_key
+from potluck.worlds.live.refusal_log import RefusalReporter
+from potluck.worlds.live.security.access_control import unadmitted_reason
 from potluck.worlds.live.security.tls_credentials import device_of_common_name
 
 __all__ = ["query_refusal_reason", "report_unadmitted_links", "serve_refusal_reasons"]
 
-_LONGEST = 1000  # letters of a reason
+_MAX_LENGTH = 1000  # characters of a reason
 _NO_REASON = "the coordinator knows this name, but not with this certificate; see its log"
 
 
-def serve_refusal_reasons(session: zenoh.Session, stays_out: Callable[[str], str | None]) -> None:
-    """Answer everyone who asks, for as long as the session is open."""
+def serve_refusal_reasons(session: zenoh.Session, refusal_reason: Callable[[str], str | None]) -> None:
+    """Answer queries for the reason of a refusal until the session is closed."""
 
     def answer_query(query: zenoh.Query) -> None:
         name = unquote(str(query.key_expr).rpartition("/")[2])
-        query.reply(query.key_expr, (stays_out(name) or _NO_REASON)[:_LONGEST])
+        query.reply(query.key_expr, (refusal_reason(name) or _NO_REASON)[:_MAX_LENGTH])
 
     session.declare_queryable(refusal_reason_key(ANY), Callback(answer_query, indirect=True))
 
 
-def report_unadmitted_links(session: zenoh.Session, admitted: Mapping[str, str], refused: Refused) -> None:
-    """Tell of every link whose certificate the run does not admit, for as long as the session is open."""
+def report_unadmitted_links(
+    session: zenoh.Session, common_names: Mapping[str, str], report_refusal: RefusalReporter
+) -> None:
+    """Report every link whose certificate the run does not admit until the session is closed."""
 
     def on_link_event(event: zenoh.LinkEvent) -> None:
-        name = event.link.auth_identifier
-        if event.kind == zenoh.SampleKind.PUT and name and (problem := unadmitted_reason(name, admitted)) is not None:
-            refused(device_of_common_name(name), event.link.dst.partition("/")[2], problem)
+        common_name = event.link.auth_identifier
+        if event.kind != zenoh.SampleKind.PUT or not common_name:
+            return
+        reason = unadmitted_reason(common_name, common_names)
+        if reason is not None:
+            report_refusal(device_of_common_name(common_name), event.link.dst.partition("/")[2], reason)
 
     session.info.declare_link_events_listener(Callback(on_link_event, indirect=True), history=True)
 
 
-def query_refusal_reason(session: zenoh.Session, name: str, seconds: float) -> str | None:
-    """Why nobody opens the door to `name`; None if nobody says."""
-    for reply in session.get(refusal_reason_key(name), timeout=seconds):
+def query_refusal_reason(session: zenoh.Session, name: str, timeout_s: float) -> str | None:
+    """Why the coordinator does not answer `name`; None if it does not reply."""
+    for reply in session.get(refusal_reason_key(name), timeout=timeout_s):
         if reply.ok is not None:
-            return reply.ok.payload.to_bytes()[: 4 * _LONGEST].decode(errors="replace")
+            return reply.ok.payload.to_bytes()[: 4 * _MAX_LENGTH].decode(errors="replace")
     return None

@@ -1,6 +1,6 @@
-"""The certificate that a process shows, as three files, checked before Zenoh sees them.
+"""The three TLS files of a process (authority, certificate, key), checked before Zenoh uses them.
 
-Zenoh answers every fault of a certificate with the same silence, so all that can be found out beforehand is.
+Zenoh reports every certificate problem as the same timeout, so everything that can be checked beforehand is.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 __all__ = ["TlsCredentials", "common_name", "device_of_common_name", "format_utc", "needs_tls", "numbered_common_name"]
 
 _ADDRESS = re.compile(r"(?:(?P<protocol>[a-z0-9-]+)/)?(?P<address>[^?#]*).*")
-_NEVER_LEAVES = {"unixpipe", "unixsock-stream"}
-_GENERATION = "~"  # ends a name in a common name, where earlier certificates of the device were revoked
+_LOCAL_PROTOCOLS = {"unixpipe", "unixsock-stream"}
+_SEPARATOR = "~"  # precedes the number in the common name of a device whose earlier certificates were revoked
 
 
 class TlsCredentials(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a process finds the fleet's authority, its own certificate and its private key."""
+    """The paths of the fleet's authority, the process's certificate and its private key."""
 
     ca: Path
     certificate: Path
@@ -36,15 +36,15 @@ class TlsCredentials(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def from_bundle(cls, bundle: Path) -> Self:
-        """The files of a bundle, as `potluck certs` lays it out."""
+        """The files of a bundle that `potluck certs` made."""
         if not bundle.is_dir():
             raise UserError(
-                f"{bundle}: there is no such bundle; make one with `potluck certs issue NAME` and copy it here"
+                f"{bundle}: there is no such bundle; make one with `potluck certs issue NAME` and copy it there"
             )
         return cls(ca=bundle / "ca.pem", certificate=bundle / "cert.pem", key=bundle / "key.pem")
 
     def check_files(self, now: datetime | None = None) -> str:
-        """The device that the certificate names; UserError says which file is wrong and what to do."""
+        """Check the files and return the device that the certificate names; UserError says what is wrong."""
         ca, certificate = _read_certificate(self.ca), _read_certificate(self.certificate)
         name = device_of_common_name(common_name(certificate))
         _check_dates(certificate, name, now or datetime.now(UTC))
@@ -53,7 +53,7 @@ class TlsCredentials(msgspec.Struct, frozen=True, kw_only=True):
         return name
 
     def certified_hosts(self) -> set[str]:
-        """The names and addresses that the certificate is for."""
+        """The host names and addresses that the certificate is valid for."""
         from cryptography import x509
 
         try:
@@ -67,7 +67,7 @@ class TlsCredentials(msgspec.Struct, frozen=True, kw_only=True):
         return {*names.get_values_for_type(x509.DNSName), *map(str, names.get_values_for_type(x509.IPAddress))}
 
     def zenoh_settings(self) -> dict[str, object]:
-        """Zenoh's `transport/link/tls`: both sides show a certificate, and who is called must have the right name."""
+        """Zenoh's `transport/link/tls` settings: mutual TLS, and the server's name is verified."""
         own, key = str(self.certificate.absolute()), str(self.key.absolute())
         return {
             "root_ca_certificate": str(self.ca.absolute()),
@@ -82,10 +82,10 @@ class TlsCredentials(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def needs_tls(locator: str) -> bool:
-    """Whether what goes there can be heard by others: anything but this machine's loopback."""
+    """Whether traffic to this locator leaves the machine: anything but loopback and local sockets."""
     match = _ADDRESS.fullmatch(locator)
     assert match is not None
-    if match["protocol"] in _NEVER_LEAVES:
+    if match["protocol"] in _LOCAL_PROTOCOLS:
         return False
     return not any(_is_loopback(host) for host in (match["address"], match["address"].rpartition(":")[0]))
 
@@ -101,23 +101,23 @@ def common_name(certificate: x509.Certificate) -> str:
     """The name that the certificate was issued to."""
     from cryptography.x509.oid import NameOID
 
-    found = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
-    return str(found[0].value) if found else ""
+    names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    return str(names[0].value) if names else ""
 
 
 def numbered_common_name(name: str, revocations: int) -> str:
-    """The common name of a device's certificates: a new one after each revocation, so that an old one never fits."""
-    return f"{name}{_GENERATION}{revocations + 1}" if revocations else name
+    """The common name for a device's certificates: another one after each revocation, so that old ones never match."""
+    return f"{name}{_SEPARATOR}{revocations + 1}" if revocations else name
 
 
 def device_of_common_name(common_name: str) -> str:
-    """The device that a common name stands for."""
-    return common_name.partition(_GENERATION)[0]
+    """The device that a common name belongs to."""
+    return common_name.partition(_SEPARATOR)[0]
 
 
-def format_utc(moment: datetime) -> str:
-    """A moment as people read it."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC")
+def format_utc(when: datetime) -> str:
+    """A time for messages, in UTC."""
+    return when.astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def _read_certificate(path: Path) -> x509.Certificate:
@@ -130,17 +130,17 @@ def _read_certificate(path: Path) -> x509.Certificate:
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror}); make it readable for this user") from None
     except ValueError:
-        raise UserError(f"{path} is not a certificate in PEM form; copy the bundle again") from None
+        raise UserError(f"{path} is not a PEM certificate; copy the bundle again") from None
 
 
 def _check_dates(certificate: x509.Certificate, name: str, now: datetime) -> None:
     if now > certificate.not_valid_after_utc:
-        ended = format_utc(certificate.not_valid_after_utc)
-        raise UserError(f"certificate of {name} expired on {ended}; issue a new one: potluck certs issue {name}")
+        expired_at = format_utc(certificate.not_valid_after_utc)
+        raise UserError(f"certificate of {name} expired on {expired_at}; issue a new one: potluck certs issue {name}")
     if now < certificate.not_valid_before_utc:
-        begins = format_utc(certificate.not_valid_before_utc)
+        valid_from = format_utc(certificate.not_valid_before_utc)
         raise UserError(
-            f"certificate of {name} is valid from {begins}, but the clock here says {format_utc(now)};"
+            f"certificate of {name} is valid from {valid_from}, but this machine's clock says {format_utc(now)};"
             f" set the clock (chrony)"
         )
 
@@ -151,7 +151,7 @@ def _check_signature(certificate: x509.Certificate, ca: x509.Certificate, tls: T
     try:
         certificate.verify_directly_issued_by(ca)
     except (ValueError, TypeError, InvalidSignature):
-        raise UserError(f"{tls.certificate} was not signed by {tls.ca}; copy the bundle again, all of it") from None
+        raise UserError(f"{tls.certificate} was not signed by {tls.ca}; copy the whole bundle again") from None
 
 
 def _check_key(certificate: x509.Certificate, name: str, path: Path) -> None:
@@ -167,8 +167,8 @@ def _check_key(certificate: x509.Certificate, name: str, path: Path) -> None:
             f"key of {name} cannot be read ({error.strerror}); give it to this user: chown $USER {path}"
         ) from None
     except (ValueError, TypeError):
-        raise UserError(f"{path} is not a private key without a password; copy the bundle again") from None
+        raise UserError(f"{path} is not an unencrypted private key; copy the bundle again") from None
     if os.name == "posix" and mode & 0o077:
-        raise UserError(f"key of {name} is open to other users (mode {mode:o}); close it: chmod 600 {path}")
+        raise UserError(f"key of {name} is accessible to other users (mode {mode:o}); run: chmod 600 {path}")
     if key.public_key() != certificate.public_key():
-        raise UserError(f"{path} is not the key of {name}'s certificate; copy the bundle again, all of it")
+        raise UserError(f"{path} is not the key of {name}'s certificate; copy the whole bundle again")

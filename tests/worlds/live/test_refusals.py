@@ -1,4 +1,4 @@
-"""Whoever sends what it may not is told why, and the run goes on."""
+"""A device that sends invalid messages or may not join gets a reason, and the run continues."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from potluck.loops.messages import Invite, Joined, Lost, Message, Pull, Push
 from potluck.loops.node import Node
 from potluck.payload import Payload
 from potluck.worlds.live import handshake_messages, key_expressions, wire_format
-from potluck.worlds.live.coordinator_runtime import run_coordinator
-from potluck.worlds.live.device_runtime import JoinRefusedError, run_device
+from potluck.worlds.live.coordinator_runtime import AdmissionHooks, CoordinatedRun, run_coordinator
+from potluck.worlds.live.device_runtime import DeviceOptions, JoinRefusedError, run_device
 from potluck.worlds.live.handshake_messages import PROTOCOL, JoinAccepted, JoinRefused, JoinRequest
 from potluck.worlds.live.membership import MembershipRules
 from potluck.worlds.live.refusal_log import RefusalLog
 from potluck.worlds.live.zenoh_session import Endpoint, EndpointError, open_session
 from tests.time_limits import within
-from tests.worlds.live.processes import card, echo
-from tests.worlds.live.town import Kept, free_address
+from tests.worlds.live.live_fleet import RecordingJournal, free_address
+from tests.worlds.live.processes import echo, run_info
 
 Story = Callable[[Endpoint, str, Node], Coroutine[Any, Any, None]]
 
 
-def _doorkeeper(hello: JoinRequest) -> str | JoinRefused:
-    if hello.token != "t":
+def _check_request(request: JoinRequest) -> str | JoinRefused:
+    if request.token != "t":
         return JoinRefused(reason="the token is wrong; ask for a new one")
-    if hello.digest not in ("", "d1"):
+    if request.digest not in ("", "d1"):
         return JoinRefused(reason="it has another job's model")
-    return hello.name
+    return request.name
 
 
 async def _next(node: Node, kind: type[Message]) -> Message:
@@ -46,14 +46,14 @@ async def _next(node: Node, kind: type[Message]) -> Message:
     raise TimeoutError(f"no {kind.__name__}")
 
 
-def _undisturbed(story: Story, journal: Kept | None = None) -> None:
-    """Let the story happen to a run with an honest device, which must not notice anything."""
+def _undisturbed(story: Story, journal: RecordingJournal | None = None) -> None:
+    """Run the story during a run with an honest device, which must not be affected."""
     address, eras = free_address(), list[str]()
-    place = Endpoint(connect=(address,))
+    endpoint = Endpoint(connect=(address,))
 
-    async def take_part(node: Node, welcome: JoinAccepted) -> None:
-        eras.append(welcome.era)
-        await echo(node, welcome)
+    async def device_main(node: Node, accepted: JoinAccepted) -> None:
+        eras.append(accepted.era)
+        await echo(node, accepted)
 
     async def coordinate(node: Node) -> None:
         assert await _next(node, Joined) == Joined("honest", 1)
@@ -61,25 +61,27 @@ def _undisturbed(story: Story, journal: Kept | None = None) -> None:
             await node.send("honest", Invite(turn, 0, 0))
             assert await _next(node, Pull) == Pull(turn, 1, 0)
             if turn == 0:
-                await story(place, eras[0], node)
+                await story(endpoint, eras[0], node)
         assert eras == eras[:1]
 
     async def both() -> None:
-        visiting = asyncio.create_task(
-            run_device(place, hello=JoinRequest(name="honest", token="t"), take_part=take_part, once=True)
+        device_task = asyncio.create_task(
+            run_device(endpoint, JoinRequest(name="honest", token="t"), device_main, DeviceOptions(once=True))
         )
         await run_coordinator(
-            Endpoint(listen=(address,)), run=card(2.0), seed=0, journal=journal or Kept(), coordinate=coordinate,
-            welcome=_doorkeeper,
-        )  # fmt: skip
-        await visiting
+            Endpoint(listen=(address,)),
+            CoordinatedRun(info=run_info(2.0), seed=0, journal=journal or RecordingJournal()),
+            coordinate,
+            AdmissionHooks(check=_check_request),
+        )
+        await device_task
 
     with within(20):
         asyncio.run(both())
 
 
 @pytest.mark.parametrize(
-    ("hello", "reason"),
+    ("join_request", "reason"),
     [
         (JoinRequest(name="thief", token="guess"), "token is wrong"),
         (
@@ -90,26 +92,26 @@ def _undisturbed(story: Story, journal: Kept | None = None) -> None:
     ],
     ids=["token", "protocol", "digest"],
 )
-def test_who_may_not_come_in_is_told_why(hello: JoinRequest, reason: str) -> None:
-    async def story(place: Endpoint, era: str, node: Node) -> None:
-        with pytest.raises(JoinRefusedError, match=f"{hello.name} was refused: .*{reason}"):
-            await run_device(place, hello=hello, take_part=echo)
+def test_a_refused_device_gets_the_reason(join_request: JoinRequest, reason: str) -> None:
+    async def story(endpoint: Endpoint, era: str, node: Node) -> None:
+        with pytest.raises(JoinRefusedError, match=f"{join_request.name} was refused: .*{reason}"):
+            await run_device(endpoint, join_request, echo)
 
     _undisturbed(story)
 
 
-def test_who_was_refused_from_where_and_why_is_logged_and_in_the_journal(caplog: pytest.LogCaptureFixture) -> None:
-    journal = Kept()
+def test_a_refusal_is_logged_with_address_and_reason_and_recorded(caplog: pytest.LogCaptureFixture) -> None:
+    journal = RecordingJournal()
 
-    async def story(place: Endpoint, era: str, node: Node) -> None:
+    async def story(endpoint: Endpoint, era: str, node: Node) -> None:
         for _ in range(3):
             with pytest.raises(JoinRefusedError):
-                await run_device(place, hello=JoinRequest(name="thief", token="guess"), take_part=echo)
+                await run_device(endpoint, JoinRequest(name="thief", token="guess"), echo)
 
     with caplog.at_level("WARNING", "potluck"):
         _undisturbed(story, journal)
     said = [message for message in caplog.messages if "thief" in message]
-    assert len(said) == 1, "once, not with every knock"
+    assert len(said) == 1, "once, not for every request"
     assert re.fullmatch(r"refused thief at 127\.0\.0\.1:\d+: the token is wrong; ask for a new one", said[0])
     noted = [one for one in journal.records if isinstance(one, Instant) and one.name == "turned away"]
     assert [(one.node, one.fields["device"], one.fields["reason"]) for one in noted] == [
@@ -118,8 +120,8 @@ def test_who_was_refused_from_where_and_why_is_logged_and_in_the_journal(caplog:
     assert noted[0].fields["from"] in said[0]
 
 
-def test_what_is_kept_in_mind_of_the_refused_has_a_bound() -> None:
-    journal = Kept()
+def test_the_number_of_remembered_refusals_is_bounded() -> None:
+    journal = RecordingJournal()
     refusals = RefusalLog(journal.write_record, lambda: 0.0)
     for number in range(2000):
         refusals(f"stranger-{number}", "", "not in the fleet")
@@ -127,29 +129,29 @@ def test_what_is_kept_in_mind_of_the_refused_has_a_bound() -> None:
     assert len(refusals._logged_at) < 300
 
 
-def test_who_holds_to_another_job_is_not_let_in_again() -> None:
-    """It said nothing of a job when it first came; coming again, it says which one it has taken part in."""
+def test_a_device_bound_to_another_job_is_refused() -> None:
+    """Its first request names no job; when it rejoins, it names the job that it took part in."""
 
-    async def story(place: Endpoint, era: str, node: Node) -> None:
-        async def leave(guest: Node, welcome: JoinAccepted) -> None:
+    async def story(endpoint: Endpoint, era: str, node: Node) -> None:
+        async def leave(guest: Node, accepted: JoinAccepted) -> None:
             await guest.receive(guest.now() + 0.1)
 
-        hello = JoinRequest(name="guest", token="t")
-        await run_device(place, hello=hello, take_part=leave, once=True, knows=lambda: "")
+        request = JoinRequest(name="guest", token="t")
+        await run_device(endpoint, request, leave, DeviceOptions(once=True, known_digest=lambda: ""))
         with pytest.raises(JoinRefusedError, match="another job's model"):
-            await run_device(place, hello=hello, take_part=leave, once=True, knows=lambda: "d2")
+            await run_device(endpoint, request, leave, DeviceOptions(once=True, known_digest=lambda: "d2"))
 
     _undisturbed(story)
 
 
-def test_rubbish_at_the_door_is_answered() -> None:
-    async def story(place: Endpoint, era: str, node: Node) -> None:
+def test_an_undecodable_join_request_is_answered() -> None:
+    async def story(endpoint: Endpoint, era: str, node: Node) -> None:
         for rubbish in (b"", b"\xff" * 100, bytes(1 << 20), msgspec.msgpack.encode({"type": "Hello"})):
-            with open_session(place, "client") as session:
+            with open_session(endpoint, "client") as session:
                 replies = await asyncio.to_thread(_get, session, key_expressions.admission_key("x"), rubbish)
             answer = handshake_messages.decode_join_answer(replies[0])
             assert isinstance(answer, JoinRefused)
-            assert "greeting" in answer.reason
+            assert "handshake message" in answer.reason
 
     _undisturbed(story)
 
@@ -165,50 +167,50 @@ def _false_offer() -> bytes:
 
 
 @pytest.mark.parametrize("lane", [key_expressions.CONTROL, key_expressions.BULK])
-def test_a_member_that_sends_rubbish_is_sent_away(lane: str) -> None:
-    """First ten gigabytes that are only claimed, then noise; after the third time it is out, and told why."""
+def test_a_device_that_sends_invalid_messages_is_expelled(lane: str) -> None:
+    """First an offer of ten gigabytes, then noise; after the third one it is expelled with the reason."""
 
-    async def story(place: Endpoint, era: str, node: Node) -> None:
+    async def story(endpoint: Endpoint, era: str, node: Node) -> None:
         rubbish = [_false_offer(), b"\xc1" * 50, bytes(70_000)]
 
-        async def misbehave(bad: Node, welcome: JoinAccepted) -> None:
-            with open_session(place, "client") as session:
+        async def misbehave(bad: Node, accepted: JoinAccepted) -> None:
+            with open_session(endpoint, "client") as session:
                 await bad.receive(bad.now() + 0.1)
                 for data in rubbish:
-                    session.put(key_expressions.lane_key(welcome.era, "bad", "coordinator", lane), data)
+                    session.put(key_expressions.lane_key(accepted.era, "bad", "coordinator", lane), data)
                 await bad.sleep(10)
 
-        hello = JoinRequest(name="bad", token="t")
-        visiting = asyncio.create_task(run_device(place, hello=hello, take_part=misbehave, once=True))
+        request = JoinRequest(name="bad", token="t")
+        device_task = asyncio.create_task(run_device(endpoint, request, misbehave, DeviceOptions(once=True)))
         assert await _next(node, Joined) == Joined("bad", 1)
         lost = await _next(node, Lost)
         assert isinstance(lost, Lost)
         assert lost.device == "bad"
-        assert "3 messages that are none" in lost.reason
-        visiting.cancel()
-        await asyncio.gather(visiting, return_exceptions=True)
+        assert "3 invalid messages" in lost.reason
+        device_task.cancel()
+        await asyncio.gather(device_task, return_exceptions=True)
 
     _undisturbed(story)
 
 
-def test_a_device_that_fails_again_and_again_has_to_wait() -> None:
-    async def story(place: Endpoint, era: str, node: Node) -> None:
-        async def fail(bad: Node, welcome: JoinAccepted) -> None:
+def test_a_device_that_keeps_failing_has_to_wait() -> None:
+    async def story(endpoint: Endpoint, era: str, node: Node) -> None:
+        async def fail(bad: Node, accepted: JoinAccepted) -> None:
             raise IndexError("layer 1000")
 
-        hello = JoinRequest(name="bad", token="t")
+        request = JoinRequest(name="bad", token="t")
         for _ in range(MembershipRules(lease=1.0).max_losses):
             with pytest.raises(IndexError):
-                await run_device(place, hello=hello, take_part=fail, once=True)
-        with pytest.raises(EndpointError, match="bad was lost too often; it may come again in"):
-            await run_device(place, hello=hello, take_part=fail, once=True, patience_s=0.0)
+                await run_device(endpoint, request, fail, DeviceOptions(once=True))
+        with pytest.raises(EndpointError, match="bad was lost too often; it may join again in"):
+            await run_device(endpoint, request, fail, DeviceOptions(once=True, timeout_s=0.0))
 
     _undisturbed(story)
 
 
-def test_rubbish_from_strangers_and_chunks_of_nothing_are_dropped() -> None:
-    async def story(place: Endpoint, era: str, node: Node) -> None:
-        with open_session(place, "client") as session:
+def test_invalid_bytes_and_chunks_without_an_offer_are_dropped() -> None:
+    async def story(endpoint: Endpoint, era: str, node: Node) -> None:
+        with open_session(endpoint, "client") as session:
             for sender in ("nobody", "honest"):
                 key = key_expressions.lane_key(era, sender, "coordinator", key_expressions.BULK)
                 head = wire_format.encode_chunk(1 if sender == "honest" else 3, 99, 5, b"data")

@@ -1,4 +1,4 @@
-"""How long a device takes for a stretch of work when its speed changes on the way."""
+"""Computes how long work takes on a device whose speed changes while it runs."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ import math
 from collections import deque
 from collections.abc import Iterator
 
-__all__ = ["SpeedCurve"]
+from potluck.fleet.traces import LevelInterval
 
-Piece = tuple[float, float]
+__all__ = ["SpeedCurve"]
 
 
 class SpeedCurve:
-    """A speed over time that can say when a stretch of work ends; asked with times that never go back."""
+    """A device's speed over time. Query it with non-decreasing times: intervals in the past are discarded."""
 
     __slots__ = ("_intervals", "_upcoming")
 
-    def __init__(self, pieces: Iterator[Piece]) -> None:
-        self._intervals = pieces
-        self._upcoming = deque([next(pieces)])
+    def __init__(self, intervals: Iterator[LevelInterval]) -> None:
+        self._intervals = intervals
+        self._upcoming = deque([next(intervals)])
 
     def speed_at(self, now: float) -> float:
-        """The speed at `now`; what lies before is forgotten."""
+        """The speed at `now`; discards the intervals that end before."""
         while now >= self._upcoming[0][0]:
             if len(self._upcoming) == 1:
                 self._upcoming.append(next(self._intervals))
@@ -29,7 +29,7 @@ class SpeedCurve:
         return self._upcoming[0][1]
 
     def finish_time(self, start: float, seconds: float) -> float:
-        """When work that takes `seconds` at speed 1 ends if begun at `start`; never, at a speed of 0 for ever."""
+        """When work that takes `seconds` at speed 1 ends if it starts at `start`; infinity if the speed stays 0."""
         self.speed_at(start)
         now = start
         for until, level in self._remaining_intervals():
@@ -39,7 +39,7 @@ class SpeedCurve:
             now = until
         return math.inf
 
-    def _remaining_intervals(self) -> Iterator[Piece]:
+    def _remaining_intervals(self) -> Iterator[LevelInterval]:
         index = 0
         while True:
             if index == len(self._upcoming):

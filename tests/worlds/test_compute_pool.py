@@ -28,7 +28,7 @@ def _pool(threads: int, ahead: int = 4, **more: Any) -> Iterator[ComputePool]:
 
 
 class _Watched:
-    """Functions that note which of them ran, how often, and in which thread."""
+    """Functions that record which of them ran, how often, and in which thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -60,7 +60,7 @@ ACTS = st.lists(
 
 @settings(max_examples=60, deadline=None)
 @given(acts=ACTS, threads=st.integers(0, 3), ahead=st.integers(1, 4))
-def test_any_order_of_handing_in_taking_and_dropping(acts: list[tuple[str, float]], threads: int, ahead: int) -> None:
+def test_any_order_of_submitting_taking_and_discarding(acts: list[tuple[str, float]], threads: int, ahead: int) -> None:
     watched, tickets, settled = _Watched(), dict[int, PendingResult](), set[int]()
     with _pool(threads, ahead) as pool:
         count = 0
@@ -75,10 +75,10 @@ def test_any_order_of_handing_in_taking_and_dropping(acts: list[tuple[str, float
                 ticket = tickets.pop(number)
                 settled.add(number)
                 _take(ticket, number) if act == "take" else ticket.discard_result()
-            assert len(watched.in_background - settled) <= ahead, "no more results wait than may"
+            assert len(watched.in_background - settled) <= ahead, "too many results wait"
         for number, ticket in sorted(tickets.items()):
             _take(ticket, number)
-    assert len(watched.begun) == len(set(watched.begun)), "nothing is done twice"
+    assert len(watched.begun) == len(set(watched.begun)), "a function ran twice"
     if threads == 0:
         assert not watched.in_background
 
@@ -92,13 +92,13 @@ def _take(ticket: PendingResult, number: int) -> None:
 
 
 @pytest.mark.parametrize("threads", [0, 1, 2, 3])
-def test_many_results_all_come(threads: int) -> None:
+def test_all_of_many_results_are_computed(threads: int) -> None:
     with _pool(threads, ahead=2) as pool:
         tickets = [pool.submit(lambda n=n: n, float(-n)) for n in range(300)]  # type: ignore[misc]
         assert [ticket.take_result() for ticket in tickets] == list(range(300))
 
 
-def test_without_threads_nothing_is_done_before_it_is_asked_for() -> None:
+def test_without_threads_nothing_runs_before_it_is_taken() -> None:
     done: list[int] = []
     with _pool(0) as pool:
         ticket = pool.submit(lambda: done.append(1), 0.0)
@@ -109,7 +109,7 @@ def test_without_threads_nothing_is_done_before_it_is_asked_for() -> None:
     assert done == [1]
 
 
-def test_the_earliest_due_is_done_first() -> None:
+def test_the_earliest_due_runs_first() -> None:
     order: list[str] = []
     gate, begun = threading.Event(), threading.Event()
     with _pool(1, ahead=9) as pool:
@@ -125,7 +125,7 @@ def test_the_earliest_due_is_done_first() -> None:
 
 
 def _held(begun: threading.Event, gate: threading.Event) -> Callable[[], bool]:
-    """A function that says that it has begun and then waits at the gate."""
+    """A function that signals that it has started and then waits at the gate."""
 
     def run() -> bool:
         begun.set()
@@ -137,11 +137,11 @@ def _held(begun: threading.Event, gate: threading.Event) -> Callable[[], bool]:
 def _until(true: Callable[[], bool]) -> None:
     end = time.monotonic() + LONG
     while not true():
-        assert time.monotonic() < end, "it did not come to pass"
+        assert time.monotonic() < end, "the condition did not become true"
         time.sleep(0.0005)
 
 
-def test_threads_run_ahead_so_far_and_no_further() -> None:
+def test_threads_run_ahead_by_a_bounded_number_of_results() -> None:
     watched = _Watched()
     with _pool(2, ahead=3) as pool:
         tickets = [pool.submit(watched.function(5 * n), float(n)) for n in range(10)]
@@ -156,7 +156,7 @@ def test_threads_run_ahead_so_far_and_no_further() -> None:
             ticket.take_result()
 
 
-def test_dropping_what_is_being_done_makes_room_when_it_is_done() -> None:
+def test_discarding_a_running_function_frees_its_slot_when_it_ends() -> None:
     gate, begun, other = threading.Event(), threading.Event(), threading.Event()
     with _pool(1, ahead=1) as pool:
         first = pool.submit(_held(begun, gate), 0.0)
@@ -167,7 +167,7 @@ def test_dropping_what_is_being_done_makes_room_when_it_is_done() -> None:
         assert other.wait(LONG)
 
 
-def test_whoever_needs_a_result_that_nobody_has_begun_does_it_himself() -> None:
+def test_a_result_that_was_not_started_is_computed_inline() -> None:
     gate, begun = threading.Event(), threading.Event()
     with _pool(1, ahead=1) as pool:
         slow = pool.submit(_held(begun, gate), 0.0)
@@ -182,11 +182,11 @@ def test_a_result_is_taken_once() -> None:
         with _pool(threads) as pool:
             ticket = pool.submit(lambda: 1, 0.0)
             assert ticket.take_result() == 1
-            with pytest.raises(AssertionError, match="taken once"):
+            with pytest.raises(AssertionError, match="taken only once"):
                 ticket.take_result()
 
 
-def test_dropping_twice_and_after_taking_does_no_harm() -> None:
+def test_discarding_twice_or_after_taking_is_harmless() -> None:
     for threads in (0, 2):
         with _pool(threads, ahead=1) as pool:
             for _ in range(5):
@@ -198,7 +198,7 @@ def test_dropping_twice_and_after_taking_does_no_harm() -> None:
             assert pool.submit(lambda: 3, 0.0).take_result() == 3
 
 
-def test_what_a_function_raises_is_raised_where_its_result_is_wanted() -> None:
+def test_an_exception_is_raised_where_the_result_is_taken() -> None:
     def burn() -> None:
         raise ZeroDivisionError("burnt")
 
@@ -224,10 +224,10 @@ def test_every_thread_is_prepared() -> None:
     assert len(set(prepared)) == 3
 
 
-def test_closing_ends_the_threads_and_forgets_the_rest() -> None:
+def test_closing_ends_the_threads_and_drops_the_rest() -> None:
     before = threading.active_count()
     watched = _Watched()
-    pool = ComputePool(2, ahead=1)
+    pool = ComputePool(2, max_untaken=1)
     for number in range(0, 100, 5):
         pool.submit(watched.function(number), float(number))
     with within(LONG):
@@ -236,7 +236,7 @@ def test_closing_ends_the_threads_and_forgets_the_rest() -> None:
     assert len(watched.begun) <= 1
 
 
-def test_what_was_taken_or_dropped_is_not_held() -> None:
+def test_taken_or_discarded_results_are_released() -> None:
     import gc
     import weakref
 

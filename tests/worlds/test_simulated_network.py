@@ -34,7 +34,7 @@ def flows(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _filled_slowly(ups: np.ndarray, downs: np.ndarray, capacity: np.ndarray) -> np.ndarray:
-    """The textbook's way: the pipe with the smallest share fixes its transfers, one pipe at a time."""
+    """The textbook algorithm: the pipe with the smallest fair rate fixes its transfers, one pipe at a time."""
     paths = [{int(up), int(down)} for up, down in zip(ups, downs, strict=True)]
     rates = [math.nan] * len(paths)
     left = capacity.astype(float).tolist()
@@ -55,14 +55,14 @@ Flows = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 @settings(deadline=None)
 @given(flows=flows())
-def test_rates_are_those_of_slow_filling(flows: Flows) -> None:
+def test_rates_equal_those_of_pipe_by_pipe_filling(flows: Flows) -> None:
     np.testing.assert_allclose(fair_rates(*flows), _filled_slowly(*flows), rtol=1e-9)
 
 
 @settings(deadline=None)
 @given(flows=flows())
-def test_no_pipe_is_overfull_and_every_transfer_is_held_up_somewhere(flows: Flows) -> None:
-    """Max-min fair: each has a full pipe on which nobody is faster, so none can gain but by a slower one's loss."""
+def test_no_pipe_is_overfull_and_every_transfer_has_a_bottleneck(flows: Flows) -> None:
+    """Max-min fair: each transfer crosses a full pipe on which none is faster; it gains only if a slower one loses."""
     ups, downs, capacity = flows
     rates = fair_rates(*flows)
     load = np.bincount(ups, rates, len(capacity)) + np.bincount(downs, rates, len(capacity))
@@ -87,25 +87,25 @@ def test_links_twice_as_wide_carry_twice_as_much(flows: Flows, scale: float) -> 
 
 @settings(deadline=None)
 @given(flows=flows(), data=st.data())
-def test_nobody_is_preferred_by_his_place(flows: Flows, data: st.DataObject) -> None:
+def test_the_order_of_transfers_does_not_matter(flows: Flows, data: st.DataObject) -> None:
     ups, downs, capacity = flows
     order = np.array(data.draw(st.permutations(range(len(ups)))))
     np.testing.assert_allclose(fair_rates(ups[order], downs[order], capacity), fair_rates(*flows)[order], rtol=1e-9)
 
 
 def test_a_star_of_uneven_devices() -> None:
-    """The coordinator's 10 go to devices of 1, 2 and 100: those who can take no more leave the rest to the other."""
+    """Devices of 1, 2 and 100 share the coordinator's 10: what the slow ones cannot use goes to the fast one."""
     rates = fair_rates(np.zeros(3, int), np.array([1, 2, 3]), np.array([10.0, 1.0, 2.0, 100.0]))
     assert rates.tolist() == [1.0, 2.0, 7.0]
 
 
-def test_a_pipe_without_limit_holds_nobody_up() -> None:
+def test_an_unlimited_pipe_is_never_the_bottleneck() -> None:
     rates = fair_rates(np.zeros(2, int), np.array([1, 2]), np.array([math.inf, 3.0, 4.0]))
     assert rates.tolist() == [3.0, 4.0]
 
 
 @pytest.mark.filterwarnings("error")
-def test_a_transfer_without_limit_does_not_spoil_the_others() -> None:
+def test_an_unlimited_transfer_does_not_affect_the_others() -> None:
     rates = fair_rates(np.array([0, 0, 3]), np.array([1, 2, 2]), np.array([math.inf, math.inf, 10.0, 1.0]))
     assert rates.tolist() == [math.inf, 9.0, 1.0]
 
@@ -114,7 +114,7 @@ def test_a_transfer_without_limit_does_not_spoil_the_others() -> None:
 
 
 class _Wire:
-    """A network, and a note of everything that left it."""
+    """A network, and a record of everything that left it."""
 
     def __init__(self) -> None:
         self.network = SimulatedNetwork()
@@ -159,7 +159,7 @@ def test_two_transfers_share_a_link_fairly() -> None:
     assert _play(story) == {"short": (2.0, True), "long": (5.0, True)}
 
 
-def test_who_comes_later_slows_the_first_down() -> None:
+def test_a_later_transfer_slows_the_first_one_down() -> None:
     async def story(wire: _Wire) -> None:
         down = SimulatedPipe(10.0)
         wire.put(wire.channel(SimulatedPipe(100.0), down), "first", 40.0)
@@ -177,7 +177,7 @@ def test_both_directions_do_not_share() -> None:
     assert _play(story) == {"there": (1.0, True), "back": (1.0, True)}
 
 
-def test_transfers_of_one_channel_go_one_after_the_other_each_with_its_overhead() -> None:
+def test_a_channel_carries_one_transfer_at_a_time_each_with_its_overhead() -> None:
     async def story(wire: _Wire) -> None:
         channel = wire.channel(SimulatedPipe(10.0), SimulatedPipe(10.0), overhead=0.5)
         for name in "abc":
@@ -196,8 +196,8 @@ def test_an_overhead_takes_time_and_no_bandwidth() -> None:
 
 
 @pytest.mark.parametrize("when", [0.25, 0.5, 1.0])
-def test_a_broken_connection_loses_all_that_is_queued_or_under_way(when: float) -> None:
-    """During the overhead of the first (up to 0.5 s) and while it is on the way."""
+def test_a_broken_connection_loses_everything_queued_or_in_flight(when: float) -> None:
+    """During the overhead of the first (up to 0.5 s) and while it is in flight."""
 
     async def story(wire: _Wire) -> None:
         up = SimulatedPipe(10.0)
@@ -226,7 +226,7 @@ def test_a_connection_can_be_used_again_after_it_broke() -> None:
 
 @pytest.mark.parametrize("name", ["a", "b", "c"])
 @pytest.mark.parametrize("when", [0.1, 1.0, 2.9])
-def test_a_transfer_that_is_cancelled_makes_room(name: str, when: float) -> None:
+def test_a_cancelled_transfer_frees_its_bandwidth(name: str, when: float) -> None:
     """Three in a queue, each half a second of overhead and one second of bytes."""
     whole = {"a": 1.5, "b": 3.0, "c": 4.5}
 
@@ -245,7 +245,7 @@ def test_a_transfer_that_is_cancelled_makes_room(name: str, when: float) -> None
     assert {other: at for other, (at, _) in seen.items()} == pytest.approx({**before, **after})
 
 
-def test_a_pipe_that_changes_on_the_way() -> None:
+def test_a_pipe_resized_during_a_transfer() -> None:
     async def story(wire: _Wire) -> None:
         up = SimulatedPipe(10.0)
         wire.put(wire.channel(up, SimulatedPipe(100.0)), "a", 40.0)
@@ -256,7 +256,7 @@ def test_a_pipe_that_changes_on_the_way() -> None:
     assert _play(story) == {"a": (3.5, True)}
 
 
-def test_a_pipe_that_changes_at_the_instant_of_the_end() -> None:
+def test_a_pipe_resized_at_the_instant_a_transfer_ends() -> None:
     async def story(wire: _Wire) -> None:
         up = SimulatedPipe(10.0)
         _at(4.0, wire.network.resize_pipe, up, 1e-3)
@@ -285,7 +285,7 @@ def test_a_connection_that_breaks_at_the_instant_of_the_end_when_it_is_alone() -
     assert _play(story) == {"short": (2.0, False)}
 
 
-def test_nothing_at_all_takes_no_time() -> None:
+def test_an_empty_transfer_takes_no_time() -> None:
     async def story(wire: _Wire) -> None:
         channel = wire.channel(SimulatedPipe(10.0), SimulatedPipe(10.0))
         wire.put(channel, "empty", 0.0)
@@ -295,7 +295,7 @@ def test_nothing_at_all_takes_no_time() -> None:
 
 
 @pytest.mark.filterwarnings("error")
-def test_links_without_limit_take_no_time() -> None:
+def test_unlimited_links_take_no_time() -> None:
     async def story(wire: _Wire) -> None:
         up = SimulatedPipe(math.inf)
         wire.put(wire.channel(up, SimulatedPipe(math.inf)), "fast", 1e12)

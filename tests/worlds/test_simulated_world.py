@@ -1,4 +1,4 @@
-"""The simulated world: it keeps to the seam, and its times are exact."""
+"""The simulated world conforms to the Node interface, and its times are exact."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ async def _here(node: Node, count: int) -> None:
 
 
 async def _arrivals(node: Node, count: int) -> dict[str, float]:
-    """When a message of each device came in."""
+    """When a message of each device arrived."""
     found: dict[str, float] = {}
     while len(found) < count:
         envelope = await node.receive()
@@ -136,7 +136,7 @@ def test_a_transfer_pays_overhead_bytes_and_latency() -> None:
     assert _live(fleet, coordinate, _push_when_pulled).result == pytest.approx([left, back], abs=1e-9)
 
 
-def test_the_coordinators_link_is_shared_by_all() -> None:
+def test_all_devices_share_the_coordinator_s_link() -> None:
     """Three devices at 2000 each, the coordinator's 3000 between them; then its 1500 for the answers at 1000 each."""
 
     async def coordinate(node: Node) -> list[float]:
@@ -173,7 +173,7 @@ def test_small_messages_overtake() -> None:
     assert seen == [Invite, Segment]
 
 
-def test_a_links_quality_changes_on_the_way() -> None:
+def test_a_link_s_quality_changes_during_a_transfer() -> None:
     """Half of 2000 from 1.25 s on: 1000 bytes by then, the other 3000 at 1000."""
     quality = {"kind": "piecewise", "at": [0, 1.25], "levels": [1.0, 0.5]}
 
@@ -187,7 +187,7 @@ def test_a_links_quality_changes_on_the_way() -> None:
 
 
 def test_a_message_is_not_delayed_for_ever_by_a_moment_without_bandwidth() -> None:
-    """Nothing between 1 s and 2 s; a header that is sent at 1.5 s should be there soon after 2 s."""
+    """No bandwidth between 1 s and 2 s; a header that is sent at 1.5 s should arrive soon after 2 s."""
     quality = {"kind": "piecewise", "at": [0, 1, 2], "levels": [1.0, 0.0, 1.0]}
 
     async def coordinate(node: Node) -> float:
@@ -238,10 +238,10 @@ FOR_A_MOMENT = {"kind": "lose", "at": 0.6, "share": 1.0, "lasting": 0.1}
         pytest.param(0.0, 0.0, [FOR_EVER, FOR_A_MOMENT], 0.5, id="a fault that ends within another"),
     ],
 )
-def test_the_share_of_messages_that_get_lost_is_as_asked(
+def test_the_configured_fraction_of_messages_is_lost(
     ours: float, theirs: float, faults: list[dict[str, Any]], through: float
 ) -> None:
-    """Every cause loses its share of what the others let through: where either end loses half, a quarter comes."""
+    """Causes of loss are independent: where either end loses half, a quarter arrives."""
     count = 2000
 
     async def coordinate(node: Node) -> int:
@@ -263,11 +263,11 @@ def test_the_share_of_messages_that_get_lost_is_as_asked(
         _live(fleet_of("a", link=link, coordinator=centre, faults=faults), coordinate, chatter, seed=seed).result
         for seed in range(12)
     ]
-    heard = [came for came in heard if came > 0]  # where the invitation itself was lost there is nothing to count
+    heard = [came for came in heard if came > 0]  # if the invitation itself was lost there is nothing to count
     assert np.mean(heard) / count == pytest.approx(through, abs=0.03)
 
 
-def test_messages_sent_at_one_instant_do_not_share_one_fate() -> None:
+def test_messages_sent_at_the_same_instant_are_lost_independently() -> None:
     async def coordinate(node: Node) -> list[int]:
         await _here(node, 1)
         await node.sleep(1)
@@ -296,7 +296,7 @@ SPEED = {"kind": "piecewise", "at": [0, 10, 20], "levels": [1.0, 0.5, 0.0], "rep
 
 
 def _on_a_device(work: Callable[[Node], Any], speed: dict[str, Any]) -> list[Any]:
-    """What a device of this speed notes; it begins at 0."""
+    """What a device of this speed reports; its work starts at 0."""
     link = {"latency": 0, "overhead": 0, "up": "unlimited", "down": "unlimited"}
     groups = [{"preset": "pi4", "name": "a", "link": link, "speed": speed}]
     noted: list[Any] = []
@@ -355,7 +355,7 @@ def test_steps_gates_and_signals_at_exact_times() -> None:
     assert _on_a_device(work, SPEED) == [
         [
             ("signal 0", 3.0),
-            ("run", 8.0),  # begun behind the last gate, wanted by the first signal that follows
+            ("run", 8.0),  # starts after the last gate, needed by the first signal that follows
             ("signal 1", 8.0),
             ("signal 2", 14.0),
             ("signal 3", 16.0),
@@ -365,7 +365,7 @@ def test_steps_gates_and_signals_at_exact_times() -> None:
 
 
 @pytest.mark.parametrize(("opens", "end"), [(0.0, 7.0), (2.0, 7.0), (3.0, 7.0), (5.0, 9.0)])
-def test_a_gate_that_opens_in_time_holds_nobody_up(opens: float, end: float) -> None:
+def test_a_gate_that_opens_early_does_not_delay_the_work(opens: float, end: float) -> None:
     async def work(node: Node) -> float:
         gate = Latch()
         asyncio.get_running_loop().call_at(opens, gate.open)
@@ -375,7 +375,7 @@ def test_a_gate_that_opens_in_time_holds_nobody_up(opens: float, end: float) -> 
     assert _on_a_device(work, {"kind": "constant"}) == [end]
 
 
-def test_two_pieces_of_work_take_turns() -> None:
+def test_two_works_run_one_after_the_other() -> None:
     async def work(node: Node) -> list[float]:
         async def one() -> float:
             await node.compute(Work([Step(3.0)]))
@@ -386,7 +386,7 @@ def test_two_pieces_of_work_take_turns() -> None:
     assert _on_a_device(work, {"kind": "constant"}) == [[3.0, 6.0]]
 
 
-def test_a_slow_down_of_the_script_slows_the_work() -> None:
+def test_a_slowdown_fault_slows_the_work() -> None:
     async def coordinate(node: Node) -> float:
         await _here(node, 1)
         node.send("a", Invite(0, 0, 0))
@@ -403,8 +403,8 @@ def test_a_slow_down_of_the_script_slows_the_work() -> None:
     assert _live(fleet_of("a", link=link, faults=slow), coordinate, device).result == pytest.approx(7.0, abs=0.01)
 
 
-def test_the_real_work_begins_before_it_is_due() -> None:
-    """With a thread, what starts at 0 and is due at 10 can be done long before anyone asks."""
+def test_the_real_function_starts_before_it_is_due() -> None:
+    """With a thread, work that starts at 0 and is due at 10 can be done long before it is due."""
     begun = threading.Event()
 
     async def coordinate(node: Node) -> bool:
@@ -418,9 +418,9 @@ def test_the_real_work_begins_before_it_is_due() -> None:
     assert _live(fleet_of("a"), coordinate, _idle, threads=1).result
 
 
-def test_work_that_is_given_up_does_not_stop_the_threads() -> None:
-    """A round that goes on without a late device cancels its work; the pool must not wait for its result."""
-    pool = ComputePool(1, ahead=1)
+def test_cancelled_work_does_not_stop_the_threads() -> None:
+    """A round that continues without a late device cancels its work; the pool must not wait for the result."""
+    pool = ComputePool(1, max_untaken=1)
 
     async def coordinate(node: Node) -> bool:
         done, next_one = threading.Event(), threading.Event()
@@ -445,18 +445,18 @@ def test_work_that_is_given_up_does_not_stop_the_threads() -> None:
         pool.close()
 
 
-def test_work_without_steps_is_done_too() -> None:
+def test_work_without_steps_runs_immediately() -> None:
     async def coordinate(node: Node) -> Any:
         return await node.compute(Work([], lambda pace: 3))
 
     assert _live(fleet_of("a"), coordinate, _idle).result == 3
 
 
-# --- lives ------------------------------------------------------------------------------------------------------------
+# --- membership -------------------------------------------------------------------------------------------------------
 
 
 def _events(fleet: Fleet, until: float, start: float = 0.0) -> list[tuple[float, str, str, int]]:
-    """Who came and went, and when."""
+    """The membership events and their times."""
 
     async def coordinate(node: Node) -> list[tuple[float, str, str, int]]:
         found = []
@@ -495,13 +495,13 @@ def test_membership_at_exact_times() -> None:
     ]
 
 
-def test_a_crash_behind_a_cut_is_noticed_by_its_silence() -> None:
+def test_a_crash_during_a_partition_is_noticed_at_the_lease() -> None:
     faults = [{"kind": "partition", "at": 2, "lasting": 20}, {"kind": "crash", "at": 3}]
     assert _events(fleet_of("a", faults=faults, notice=0.5, lease=5), 20.0)[1:] == [(7.0, "Lost", "a", 1)]
 
 
 @pytest.mark.parametrize("start", [1.0, 3.5, 5.5, 9.0, 33.3])
-def test_a_world_that_starts_later_is_the_world_that_was_there_all_along(start: float) -> None:
+def test_a_world_that_starts_later_is_in_the_same_state(start: float) -> None:
     faults = [
         {"kind": "crash", "device": "*", "every": "6 s", "restart": "2 s"},
         {"kind": "partition", "device": "b", "every": "9 s", "lasting": "3 s"},
@@ -518,7 +518,7 @@ def test_a_world_that_starts_later_is_the_world_that_was_there_all_along(start: 
     assert here == before
 
 
-def test_a_life_ends_where_it_stands() -> None:
+def test_a_crash_cancels_the_main_immediately() -> None:
     seen: list[str] = []
 
     async def coordinate(node: Node) -> None:
@@ -538,7 +538,7 @@ def test_a_life_ends_where_it_stands() -> None:
     assert seen == ["life 1", "over at 3.0"]
 
 
-def test_what_a_device_raises_ends_the_run_and_names_it() -> None:
+def test_an_exception_on_a_device_ends_the_run_and_names_the_device() -> None:
     async def coordinate(node: Node) -> None:
         await _here(node, 2)
         node.send("b", Invite(0, 0, 0))
@@ -553,7 +553,7 @@ def test_what_a_device_raises_ends_the_run_and_names_it() -> None:
     assert 'raise KeyError("salt")' in caught.value.trace
 
 
-def test_what_the_coordinator_raises_comes_out() -> None:
+def test_an_exception_of_the_coordinator_is_raised() -> None:
     async def coordinate(node: Node) -> None:
         raise LookupError("no guests")
 
@@ -572,8 +572,8 @@ def test_the_journal_says_what_happened_to_the_fleet() -> None:
     assert said == [("a", "crash", 2.0, 1), ("a", "start", 3.0, 1), ("a", "lose", 4.0, 0.5), ("a", "lose", 5.0, -0.5)]
 
 
-def test_threads_do_not_change_the_story() -> None:
-    """Work that takes any real time at all, in any number of threads: the same virtual times, the same order."""
+def test_threads_do_not_change_the_journal() -> None:
+    """Whatever real time the work takes, in any number of threads: the same virtual times and the same order."""
 
     async def coordinate(node: Node) -> list[tuple[float, str, float]]:
         await _here(node, 4)
@@ -603,7 +603,7 @@ def test_threads_do_not_change_the_story() -> None:
     assert stories[0] != _live(fleet_of(*"abcd"), coordinate, device, seed=4).result
 
 
-def test_a_device_that_is_not_spoken_to_costs_nothing_and_is_here_all_the_same() -> None:
+def test_a_device_without_messages_costs_nothing_and_is_announced() -> None:
     async def coordinate(node: Node) -> int:
         return len([await node.receive() for _ in range(3000)])
 
@@ -611,7 +611,7 @@ def test_a_device_that_is_not_spoken_to_costs_nothing_and_is_here_all_the_same()
     assert _live(fleet, coordinate, _idle).result == 3000
 
 
-def test_a_receiver_sees_infinite_waits_as_no_end() -> None:
+def test_receive_without_a_deadline_waits_for_ever() -> None:
     async def coordinate(node: Node) -> Envelope | None:
         first = await node.receive(math.inf)
         assert first is not None

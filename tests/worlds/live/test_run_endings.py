@@ -1,4 +1,4 @@
-"""However a run ends, nothing is left behind: no thread, no socket, no task."""
+"""However a run ends, no thread, socket or task is left."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from potluck.loops.messages import Joined, Lost, Push, Segment
 from potluck.loops.node import COORDINATOR, Latch, Node, Pace, Step, Work
 from potluck.payload import Payload
 from potluck.worlds.device_error import DeviceError
-from potluck.worlds.live.coordinator_runtime import run_coordinator
-from potluck.worlds.live.device_runtime import run_device
+from potluck.worlds.live.coordinator_runtime import AdmissionHooks, CoordinatedRun, StartCondition, run_coordinator
+from potluck.worlds.live.device_runtime import DeviceOptions, run_device
 from potluck.worlds.live.handshake_messages import JoinAccepted, JoinRequest, RunInfo
 from potluck.worlds.live.zenoh_session import Endpoint, EndpointError, open_session
 from tests import held
 from tests.time_limits import within
-from tests.worlds.live.town import Kept, free_address, wait_until
+from tests.worlds.live.live_fleet import RecordingJournal, free_address, wait_until
 
 Coordinate = Callable[[Node], Coroutine[Any, Any, Any]]
-TakePart = Callable[[Node, JoinAccepted], Coroutine[Any, Any, None]]
+DeviceMain = Callable[[Node, JoinAccepted], Coroutine[Any, Any, None]]
 
 LONG = Payload(30 << 20, (np.zeros(30 << 20, np.uint8),))
 
@@ -39,23 +39,28 @@ def _nothing_is_left() -> Iterator[None]:
     assert held.shared_memory() <= shared
 
 
-def _run(coordinate: Coordinate, take_part: TakePart, address: str | None = None) -> list[Any]:
+def _run(coordinate: Coordinate, device_main: DeviceMain, address: str | None = None) -> list[Any]:
     """What became of the coordinator and of its device."""
     address = address or free_address()
 
     async def both() -> list[Any]:
-        leading = run_coordinator(
-            Endpoint(listen=(address,)), run=RunInfo(run="test", job="", lease=1.0), seed=0, journal=Kept(),
-            coordinate=coordinate, welcome=lambda hello: hello.name, muster=["a"],
-        )  # fmt: skip
-        visiting = run_device(Endpoint(connect=(address,)), hello=JoinRequest(name="a"), take_part=take_part, once=True)
-        return list(await asyncio.gather(asyncio.create_task(leading), visiting, return_exceptions=True))
+        coordinator_task = run_coordinator(
+            Endpoint(listen=(address,)),
+            CoordinatedRun(info=RunInfo(run="test", job="", lease=1.0), seed=0, journal=RecordingJournal()),
+            coordinate,
+            AdmissionHooks(check=lambda request: request.name),
+            StartCondition(devices=["a"]),
+        )
+        device_task = run_device(
+            Endpoint(connect=(address,)), JoinRequest(name="a"), device_main, DeviceOptions(once=True)
+        )
+        return list(await asyncio.gather(asyncio.create_task(coordinator_task), device_task, return_exceptions=True))
 
     with within(20):
         return asyncio.run(both())
 
 
-async def _idle(node: Node, welcome: JoinAccepted) -> None:
+async def _idle(node: Node, accepted: JoinAccepted) -> None:
     while True:
         await node.receive()
 
@@ -91,27 +96,27 @@ def test_after_the_coordinator_raised() -> None:
 
     error, ended = _run(coordinate, _idle)
     assert isinstance(error, ZeroDivisionError)
-    assert ended == "the run was broken off"
+    assert ended == "the run was interrupted"
 
 
-def test_after_the_device_raised_and_its_words_are_known() -> None:
-    async def take_part(node: Node, welcome: JoinAccepted) -> None:
+def test_after_the_device_raised_and_its_error_is_reported() -> None:
+    async def device_main(node: Node, accepted: JoinAccepted) -> None:
         await node.receive(node.now() + 0.1)
         raise ZeroDivisionError("burnt")
 
-    ended, error = _run(_wait_long, take_part)
+    ended, error = _run(_wait_long, device_main)
     assert isinstance(ended, DeviceError)
     assert str(ended) == "a: ZeroDivisionError: burnt"
     assert 'raise ZeroDivisionError("burnt")' in ended.trace
     assert isinstance(error, ZeroDivisionError)
 
 
-def test_a_device_whose_own_input_is_bad_is_lost_and_the_run_goes_on() -> None:
-    async def take_part(node: Node, welcome: JoinAccepted) -> None:
+def test_a_device_whose_own_input_is_bad_is_lost_and_the_run_continues() -> None:
+    async def device_main(node: Node, accepted: JoinAccepted) -> None:
         await node.receive(node.now() + 0.1)
         raise DataError("no such file")
 
-    reason, error = _run(_wait_for_loss, take_part)
+    reason, error = _run(_wait_for_loss, device_main)
     assert reason == "failed: DataError: no such file"
     assert isinstance(error, DataError)
 
@@ -136,25 +141,25 @@ def test_after_either_was_cancelled_in_the_middle_of_work_and_transfers() -> Non
 
     cancelled, ended = _run(busy, _idle)
     assert isinstance(cancelled, asyncio.CancelledError)
-    assert ended == "the run was broken off"
+    assert ended == "the run was interrupted"
     _, cancelled = _run(_wait_for_loss, busy)
     assert isinstance(cancelled, asyncio.CancelledError)
 
 
-def test_after_a_visitor_was_cancelled_while_it_looked_for_the_coordinator() -> None:
+def test_after_a_device_was_cancelled_while_it_looked_for_the_coordinator() -> None:
     async def story() -> None:
-        place = Endpoint(connect=(free_address(),), connect_timeout_s=0.5)
-        visiting = asyncio.create_task(run_device(place, hello=JoinRequest(name="a"), take_part=_idle))
+        endpoint = Endpoint(connect=(free_address(),), connect_timeout_s=0.5)
+        device_task = asyncio.create_task(run_device(endpoint, JoinRequest(name="a"), _idle))
         await asyncio.sleep(0.3)
-        visiting.cancel()
-        await asyncio.gather(visiting, return_exceptions=True)
-        assert visiting.cancelled()
+        device_task.cancel()
+        await asyncio.gather(device_task, return_exceptions=True)
+        assert device_task.cancelled()
 
     with within(10):
         asyncio.run(story())
 
 
-def test_an_address_that_is_taken_is_said_to_be() -> None:
+def test_an_address_in_use_is_an_error() -> None:
     address = free_address()
 
     async def coordinate(node: Node) -> None:
@@ -166,13 +171,15 @@ def test_an_address_that_is_taken_is_said_to_be() -> None:
     ):
         asyncio.run(
             run_coordinator(
-                Endpoint(listen=(address,)), run=RunInfo(run="test", job=""), seed=0, journal=Kept(),
-                coordinate=coordinate, welcome=lambda hello: hello.name,
+                Endpoint(listen=(address,)),
+                CoordinatedRun(info=RunInfo(run="test", job=""), seed=0, journal=RecordingJournal()),
+                coordinate,
+                AdmissionHooks(check=lambda request: request.name),
             )
-        )  # fmt: skip
+        )
 
 
-def test_peers_that_can_reach_each_other_do() -> None:
+def test_peers_connect_to_each_other() -> None:
     address = free_address()
     device = Endpoint(connect=(address,), listen=("tcp/127.0.0.1:0",), direct=True)
     with (
@@ -183,8 +190,8 @@ def test_peers_that_can_reach_each_other_do() -> None:
         wait_until(lambda: str(other.zid()) in map(str, one.info.peers_zid()), 5)
 
 
-def test_members_are_told_once_and_in_order() -> None:
-    """A device that ends and begins again within one process is two lives."""
+def test_membership_changes_are_announced_once_and_in_order() -> None:
+    """A device that ends and starts again within one process has two incarnations."""
     seen: list[dict[str, int]] = []
     address = free_address()
 
@@ -197,19 +204,23 @@ def test_members_are_told_once_and_in_order() -> None:
             events.append(f"{type(envelope.message).__name__} {envelope.message.incarnation}")
         return events
 
-    async def leave(node: Node, welcome: JoinAccepted) -> None:
+    async def leave(node: Node, accepted: JoinAccepted) -> None:
         await node.receive(node.now() + 0.05)
 
     async def story() -> list[str]:
-        leading = asyncio.create_task(
+        coordinator_task = asyncio.create_task(
             run_coordinator(
-                Endpoint(listen=(address,)), run=RunInfo(run="test", job=""), seed=0, journal=Kept(),
-                coordinate=coordinate, welcome=lambda hello: hello.name, watch=lambda here: seen.append(dict(here)),
+                Endpoint(listen=(address,)),
+                CoordinatedRun(info=RunInfo(run="test", job=""), seed=0, journal=RecordingJournal()),
+                coordinate,
+                AdmissionHooks(
+                    check=lambda request: request.name, on_members_changed=lambda here: seen.append(dict(here))
+                ),
             )
-        )  # fmt: skip
+        )
         for part in (leave, _idle):
-            await run_device(Endpoint(connect=(address,)), hello=JoinRequest(name="a"), take_part=part, once=True)
-        return await leading
+            await run_device(Endpoint(connect=(address,)), JoinRequest(name="a"), part, DeviceOptions(once=True))
+        return await coordinator_task
 
     with within(20):
         assert asyncio.run(story()) == ["Joined 1", "Lost 1", "Joined 2"]

@@ -38,7 +38,7 @@ def test_a_clock_may_start_at_any_time(start: float, delays: list[float]) -> Non
     assert _fired(delays, start) == sorted((start + delay, number) for number, delay in enumerate(delays))
 
 
-def test_a_year_passes_at_once() -> None:
+def test_a_simulated_year_passes_immediately() -> None:
     async def story() -> float:
         await asyncio.sleep(365 * 86400.0)
         return asyncio.get_running_loop().time()
@@ -47,7 +47,7 @@ def test_a_year_passes_at_once() -> None:
         assert virtual_clock.run_virtual_time(story()) == 365 * 86400.0
 
 
-def test_time_stands_still_while_anyone_is_ready() -> None:
+def test_time_stands_still_while_a_callback_is_ready() -> None:
     async def story() -> float:
         for _ in range(100):
             await asyncio.sleep(0)
@@ -68,7 +68,7 @@ def test_a_timer_in_the_past_fires_now_and_time_does_not_go_back() -> None:
     assert virtual_clock.run_virtual_time(story()) == [10.0, 11.0]
 
 
-def test_what_is_due_now_goes_before_what_its_doing_sets_for_now() -> None:
+def test_due_timers_fire_before_those_they_set_for_now() -> None:
     async def story() -> list[str]:
         loop, seen = asyncio.get_running_loop(), list[str]()
 
@@ -103,7 +103,7 @@ def test_a_cancelled_timer_does_not_fire_nor_move_the_clock() -> None:
     assert now == 4.0
 
 
-def test_of_two_at_one_instant_the_first_may_cancel_the_second() -> None:
+def test_the_first_of_two_simultaneous_timers_may_cancel_the_second() -> None:
     async def story() -> list[str]:
         loop, seen = asyncio.get_running_loop(), list[str]()
         handles: list[asyncio.Handle] = []
@@ -116,7 +116,7 @@ def test_of_two_at_one_instant_the_first_may_cancel_the_second() -> None:
 
 
 def test_cancelled_timers_do_not_pile_up() -> None:
-    """Every message that comes in cancels a wait that would have ended half an hour later."""
+    """Every message that arrives cancels a timeout of half an hour."""
 
     async def story() -> int:
         loop = asyncio.get_running_loop()
@@ -158,7 +158,7 @@ def test_tasks_locks_queues_and_gather_work() -> None:
     assert virtual_clock.run_virtual_time(story()) == [("a", 3.0), ("b", 4.0), ("c", 6.0)]
 
 
-def test_when_everyone_waits_for_ever_it_says_so() -> None:
+def test_a_deadlock_raises() -> None:
     async def story() -> None:
         await asyncio.get_running_loop().create_future()
 
@@ -166,7 +166,7 @@ def test_when_everyone_waits_for_ever_it_says_so() -> None:
         virtual_clock.run_virtual_time(story())
 
 
-def test_what_main_raises_comes_out() -> None:
+def test_an_exception_of_main_is_raised() -> None:
     async def story() -> None:
         await asyncio.sleep(1)
         raise KeyError("salt")
@@ -175,7 +175,7 @@ def test_what_main_raises_comes_out() -> None:
         virtual_clock.run_virtual_time(story())
 
 
-def test_what_a_timer_raises_ends_the_run() -> None:
+def test_an_exception_in_a_timer_ends_the_run() -> None:
     async def story() -> None:
         def burn() -> None:
             raise RuntimeError("burnt")
@@ -187,7 +187,7 @@ def test_what_a_timer_raises_ends_the_run() -> None:
         virtual_clock.run_virtual_time(story())
 
 
-def test_whoever_is_left_is_cancelled_and_may_clean_up() -> None:
+def test_remaining_tasks_are_cancelled_and_may_clean_up() -> None:
     cleaned: list[str] = []
 
     async def guest(name: str) -> None:
@@ -207,14 +207,14 @@ def test_whoever_is_left_is_cancelled_and_may_clean_up() -> None:
     assert sorted(cleaned) == ["a", "b"]
 
 
-def test_with_nobody_left_it_ends_too() -> None:
+def test_a_run_without_remaining_tasks_ends() -> None:
     async def story() -> int:
         return 3
 
     assert virtual_clock.run_virtual_time(story()) == 3
 
 
-def test_the_garbage_collector_is_left_as_it_was() -> None:
+def test_the_garbage_collector_s_settings_are_restored() -> None:
     async def story() -> None:
         await asyncio.sleep(1)
 
@@ -223,7 +223,7 @@ def test_the_garbage_collector_is_left_as_it_was() -> None:
     assert (gc.get_freeze_count(), gc.isenabled()) == before
 
 
-def test_two_runs_are_alike() -> None:
+def test_two_runs_are_identical() -> None:
     async def story() -> list[tuple[int, float]]:
         loop, seen = asyncio.get_running_loop(), list[tuple[int, float]]()
 

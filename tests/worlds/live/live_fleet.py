@@ -1,4 +1,4 @@
-"""A fleet of live nodes in this process, each with a session and an event loop of its own, and a script that acts."""
+"""A fleet of live nodes in this process, each with its own session and event loop, that follows the fault script."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from potluck import seeds
 from potluck.fleet import Fleet, fleet_changes
 from potluck.journal import Journal, JournalRecord
 from potluck.loops.node import Node
-from potluck.worlds.live.coordinator_runtime import run_coordinator
-from potluck.worlds.live.device_runtime import run_device
+from potluck.worlds.live.coordinator_runtime import AdmissionHooks, CoordinatedRun, StartCondition, run_coordinator
+from potluck.worlds.live.device_runtime import DeviceOptions, run_device
 from potluck.worlds.live.handshake_messages import JoinAccepted, JoinRequest, RunInfo
 from potluck.worlds.live.zenoh_session import Endpoint
 from tests.worlds.conformance import Ended
@@ -24,13 +24,13 @@ Main = Callable[[Node], Coroutine[Any, Any, Any]]
 
 
 def free_address() -> str:
-    """A locator that nobody listens on."""
+    """A locator that nothing listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return f"tcp/127.0.0.1:{probe.getsockname()[1]}"
 
 
-class Kept(Journal):
+class RecordingJournal(Journal):
     """A journal that keeps its records."""
 
     def __init__(self) -> None:
@@ -41,20 +41,20 @@ class Kept(Journal):
         self.records.append(record)
 
 
-class Resident:
+class DeviceThread:
     """A device: a thread with an event loop, as a process would have."""
 
-    def __init__(self, place: Endpoint, name: str, main: Main, fleet: Fleet) -> None:
-        self._arguments = (place, name, main, fleet)
+    def __init__(self, endpoint: Endpoint, name: str, main: Main, fleet: Fleet) -> None:
+        self._arguments = (endpoint, name, main, fleet)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[str] | None = None
         self._ready = threading.Event()
         self.error: BaseException | None = None
-        self._thread = threading.Thread(target=self._live, name=f"resident-{name}")
+        self._thread = threading.Thread(target=self._run_loop, name=f"device-{name}")
         self._thread.start()
 
     def end(self) -> None:
-        """Break it off where it is."""
+        """Cancel it wherever it is."""
         self._ready.wait()
         assert self._loop is not None
         assert self._task is not None
@@ -65,32 +65,35 @@ class Resident:
         self._thread.join(20)
         assert not self._thread.is_alive(), "a device does not end"
 
-    def _live(self) -> None:
+    def _run_loop(self) -> None:
         try:
-            asyncio.run(self._visit())
+            asyncio.run(self._run_device())
         except asyncio.CancelledError:
             pass
         except BaseException as error:
             self.error = error
 
-    async def _visit(self) -> None:
-        place, name, main, fleet = self._arguments
+    async def _run_device(self) -> None:
+        endpoint, name, main, fleet = self._arguments
         self._loop = asyncio.get_running_loop()
 
-        async def take_part(node: Node, welcome: JoinAccepted) -> None:
+        async def device_main(node: Node, accepted: JoinAccepted) -> None:
             await main(node)
 
         self._task = asyncio.create_task(
             run_device(
-                place, hello=JoinRequest(name=name), take_part=take_part, once=True, fleet_of=lambda welcome: fleet
+                endpoint,
+                JoinRequest(name=name),
+                device_main,
+                DeviceOptions(once=True, load_fleet=lambda accepted: fleet),
             )
         )
         self._ready.set()
         await self._task
 
 
-class Town:
-    """Lets a coordinator and its devices live until the coordinator's main returns."""
+class LiveFleet:
+    """Runs a coordinator and its devices until the coordinator's main returns."""
 
     def __init__(self, fleet: Fleet, device: Main, seed: int) -> None:
         self._fleet = fleet
@@ -98,50 +101,51 @@ class Town:
         self._seed = seed
         address = free_address()
         lease = float(fleet.lease)
-        self._at = Endpoint(listen=(address,), lease=lease)
-        self._from = Endpoint(connect=(address,), lease=lease)
-        self._residents: dict[str, Resident] = {}
-        self._gone: list[Resident] = []
+        self._coordinator_endpoint = Endpoint(listen=(address,), lease=lease)
+        self._device_endpoint = Endpoint(connect=(address,), lease=lease)
+        self._threads: dict[str, DeviceThread] = {}
+        self._stopped: list[DeviceThread] = []
 
-    def live(self, coordinator: Main) -> Ended:
-        journal = Kept()
+    def run(self, coordinator: Main) -> Ended:
+        journal = RecordingJournal()
         try:
-            result = asyncio.run(self._host(coordinator, journal))
+            result = asyncio.run(self._coordinate(coordinator, journal))
         finally:
-            for resident in (*self._residents.values(), *self._gone):
-                resident.end()
-            for resident in (*self._residents.values(), *self._gone):
-                resident.join()
-        errors = [resident.error for resident in (*self._residents.values(), *self._gone) if resident.error is not None]
+            for device in (*self._threads.values(), *self._stopped):
+                device.end()
+            for device in (*self._threads.values(), *self._stopped):
+                device.join()
+        errors = [device.error for device in (*self._threads.values(), *self._stopped) if device.error is not None]
         assert not errors, errors
         return Ended(result, journal.records)
 
-    async def _host(self, coordinator: Main, journal: Journal) -> Any:
+    async def _coordinate(self, coordinator: Main, journal: Journal) -> Any:
         changes, absent = fleet_changes(self._fleet, lambda name: seeds.child_generator(self._seed, "fleet", name))
         first = [device.name for device in self._fleet.members if device.name not in absent]
         for name in first:
             self._start(name)
 
         async def coordinate(node: Node) -> Any:
-            acting = asyncio.create_task(self._act(changes, node))
+            script = asyncio.create_task(self._follow_script(changes, node))
             try:
                 return await coordinator(node)
             finally:
-                acting.cancel()
+                script.cancel()
 
         return await run_coordinator(
-            self._at,
-            run=RunInfo(run="test", job="", lease=float(self._fleet.lease), limit_bytes=1 << 26),
-            seed=self._seed,
-            journal=journal,
-            coordinate=coordinate,
-            welcome=lambda hello: hello.name,
-            fleet=self._fleet,
-            muster=first,
-            muster_s=10,
+            self._coordinator_endpoint,
+            CoordinatedRun(
+                info=RunInfo(run="test", job="", lease=float(self._fleet.lease), limit_bytes=1 << 26),
+                seed=self._seed,
+                journal=journal,
+                fleet=self._fleet,
+            ),
+            coordinate,
+            AdmissionHooks(check=lambda request: request.name),
+            StartCondition(devices=first, timeout_s=10),
         )
 
-    async def _act(self, changes: Any, node: Node) -> None:
+    async def _follow_script(self, changes: Any, node: Node) -> None:
         for change in changes:
             await asyncio.sleep(change.at - node.now())
             if change.what in ("crash", "leave"):
@@ -150,18 +154,18 @@ class Town:
                 self._start(change.device)
 
     def _start(self, name: str) -> None:
-        if name not in self._residents:
-            self._residents[name] = Resident(self._from, name, self._device, self._fleet)
+        if name not in self._threads:
+            self._threads[name] = DeviceThread(self._device_endpoint, name, self._device, self._fleet)
 
     def _end(self, name: str) -> None:
-        resident = self._residents.pop(name, None)
-        if resident is not None:
-            self._gone.append(resident)
-            resident.end()
+        device = self._threads.pop(name, None)
+        if device is not None:
+            self._stopped.append(device)
+            device.end()
 
 
 def wait_until(what: Callable[[], bool], seconds: float = 5.0) -> float:
-    """How long it took; TimeoutError if it does not come true."""
+    """Wait until the condition holds and return how long it took; TimeoutError if it does not."""
     began = time.monotonic()
     while not what():
         if time.monotonic() - began > seconds:

@@ -9,16 +9,16 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
+from potluck.fleet.speed_curve import SpeedCurve
 from potluck.fleet.traces import RandomWalkTrace
 from potluck.units import Seconds
-from potluck.worlds.simulated.speed_curve import SpeedCurve
 
 Piece = tuple[float, float]
 
 
 @st.composite
 def curves(draw: st.DrawFn) -> list[Piece]:
-    """Pieces up to infinity, some of them standing still."""
+    """Intervals up to infinity, some of them with speed 0."""
     gaps = draw(st.lists(st.floats(0.01, 100), max_size=6))
     ends = [*itertools.accumulate(gaps), math.inf]
     levels = st.one_of(st.just(0.0), st.floats(0.01, 10))
@@ -39,9 +39,7 @@ def _done(pieces: list[Piece], start: float, end: float) -> float:
 @given(pieces=curves(), start=st.floats(0, 200), seconds=st.floats(1e-6, 500))
 @example(pieces=[(1.0, 1.0), (5.0, 0.0), (math.inf, 1.0)], start=0.0, seconds=2.0)
 @example(pieces=[(1.0, 1.0), (math.inf, 0.0)], start=0.0, seconds=2.0)
-def test_the_work_is_done_when_the_integral_of_the_speed_says_so(
-    pieces: list[Piece], start: float, seconds: float
-) -> None:
+def test_work_ends_when_the_integral_of_the_speed_reaches_it(pieces: list[Piece], start: float, seconds: float) -> None:
     end = SpeedCurve(iter(pieces)).finish_time(start, seconds)
     possible = _done(pieces, start, 1e12)
     assume(abs(possible - seconds) > 1e-6 * seconds)
@@ -54,7 +52,7 @@ def test_the_work_is_done_when_the_integral_of_the_speed_says_so(
 
 
 @given(pieces=curves(), asked=st.lists(st.tuples(st.floats(0, 300), st.floats(0, 100)), max_size=8))
-def test_asking_in_order_of_time_is_asking_afresh(pieces: list[Piece], asked: list[tuple[float, float]]) -> None:
+def test_sequential_queries_equal_independent_ones(pieces: list[Piece], asked: list[tuple[float, float]]) -> None:
     curve = SpeedCurve(iter(pieces))
     for start, seconds in sorted(asked):
         assert curve.finish_time(start, seconds) == SpeedCurve(iter(pieces)).finish_time(start, seconds)
@@ -82,7 +80,7 @@ def test_more_work_takes_longer(pieces: list[Piece], start: float, one: float, m
         ([(math.inf, 1.0)], 3.0, 0.0, 3.0),
     ],
 )
-def test_ends_that_can_be_worked_out_by_hand(pieces: list[Piece], start: float, seconds: float, end: float) -> None:
+def test_finish_times_computed_by_hand(pieces: list[Piece], start: float, seconds: float, end: float) -> None:
     assert SpeedCurve(iter(pieces)).finish_time(start, seconds) == end
 
 
@@ -99,10 +97,10 @@ def test_an_endless_trace_is_read_no_further_than_needed() -> None:
     assert curve.finish_time(0.0, 2.5) == 2.5
     assert read <= 4
     assert curve.finish_time(1000.5, 1.0) == 1001.5
-    assert len(curve._upcoming) < 5, "what has passed is forgotten"
+    assert len(curve._upcoming) < 5, "past intervals are discarded"
 
 
-def test_a_walking_speed_is_integrated_over_many_pieces() -> None:
+def test_a_random_walk_is_integrated_over_many_intervals() -> None:
     walk = RandomWalkTrace(low=0.1, high=1.0, step=0.3, every=Seconds(1))
     pieces = list(itertools.islice(walk.level_intervals(np.random.default_rng(3)), 3000))
     end = SpeedCurve(walk.level_intervals(np.random.default_rng(3))).finish_time(0.5, 1000.0)
