@@ -21,13 +21,13 @@ from potluck.loops.backends import DeviceBackend, ServerBackend, TimingOnlyServe
 from potluck.loops.batch_source import BatchSource, StreamBatchSource
 from potluck.loops.device_costs import DeviceCosts
 from potluck.loops.device_estimates import DeviceEstimates, LinkPrior
+from potluck.loops.leader import RunPolicy
 from potluck.loops.node import Node
 from potluck.loops.parts.stream_batching import StreamThroughput, max_turn_samples, turn_samples
 from potluck.loops.rounds import RoundsCoordinator
-from potluck.loops.rounds_device import RoundsDevice
-from potluck.loops.run_policy import RunPolicy
+from potluck.loops.rounds_context import RoundsContext, SampleSharing
+from potluck.loops.rounds_device import RoundsDevice, RoundsDeviceContext
 from potluck.loops.run_progress import RunProgress
-from potluck.loops.sample_sharing import SampleSharing
 from potluck.model.layer_chain import LayerChain, trace_layers
 from potluck.model.model_state import ModelState, WeightLayout
 from potluck.model.shape_only import ShapeOnlyMode
@@ -95,8 +95,7 @@ class RoundsSetup:
     def build_coordinator(self, node: Node, rules: RunPolicy, books: RunProgress) -> RoundsCoordinator:
         """The coordinator's loop."""
         rounds, layers = self.job.rounds, self.costs.layer_count
-        return RoundsCoordinator(
-            node,
+        context = RoundsContext(
             rounds,
             self.server,
             layers,
@@ -106,6 +105,7 @@ class RoundsSetup:
             books,
             self._build_sharing(),
         )
+        return RoundsCoordinator(node, context)
 
     def build_device_loop(self, node: Node, belongings: DeviceStates) -> RoundsDevice:
         """A device's loop, for one life."""
@@ -114,9 +114,10 @@ class RoundsSetup:
         memory = belongings.codec_memory_for(name, life, self.trainer.create_error_feedback)
         supply = self._build_batch_source(node, belongings, self.whole_model_costs(name), seen)
         affordable, share = self.sizing.affordable_fraction(name), self.sizing.macs_fraction
-        return RoundsDevice(
-            node, self.job.rounds, self.trainer, self.turn_costs, supply, seen, memory, affordable, share
+        context = RoundsDeviceContext(
+            self.job.rounds, self.trainer, self.turn_costs, supply, seen, memory, affordable, share
         )
+        return RoundsDevice(node, context)
 
     def _build_batch_source(
         self, node: Node, belongings: DeviceStates, costs: DeviceCosts, seen: DeviceEstimates

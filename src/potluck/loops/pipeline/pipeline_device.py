@@ -38,7 +38,7 @@ from potluck.loops.pipeline.messages import (
 )
 from potluck.loops.pipeline.pipeline_stage import PipelineStage, StageContext
 from potluck.loops.pipeline.stage_link import BackgroundTaskGroup
-from potluck.loops.pipeline.term_history import TermHistory
+from potluck.loops.pipeline.term_state import TermHistory
 
 __all__ = ["PipelineDevice"]
 
