@@ -53,7 +53,7 @@ def test_the_number_of_threads_changes_nothing_but_time(potluck: Shell, folder: 
 def test_the_exit_code_is_the_outcome(potluck: Shell, folder: Path) -> None:
     found = potluck("run", "job.toml", "--set", "fleet.faults=[{kind='crash', at='1 ms'}]")
     assert found.code == 1
-    assert found.out.startswith("failed: nothing moved for 30 min")
+    assert found.out.startswith("failed: no progress for 30 min")
 
 
 def test_a_run_is_taken_up_and_may_go_further(potluck: Shell, folder: Path) -> None:

@@ -60,8 +60,8 @@ def check(recipe: str, seed: int, folder: Path) -> str:
         assert len(committed) == ROUNDS
     else:
         assert result.status == "failed"
-        assert "nothing moved for 1 min" in result.reason
-        assert "devices needed are here" in result.reason or "still waiting for" in result.reason
+        assert "no progress for 1 min" in result.reason
+        assert "devices needed are connected" in result.reason or "still waiting for" in result.reason
     lost = instants(folder, "lost")
     assert len({(note.node, note.fields["incarnation"], note.at) for note in lost}) == len(lost)
     return result.status

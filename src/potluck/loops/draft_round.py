@@ -1,64 +1,140 @@
-"""The coordinator's part in duplex transfers: the next round's turns begin while this round's updates come in."""
+"""Duplex transfers, on the coordinator: the next round begins on a draft while this round's updates still arrive.
+
+    push   layer L ─ … ─ 1      every device, as its gradients get ready
+    step        layer L ─ … ─ 1      once all have pushed it
+    pull             layer L ─ … ─ 1      for the next round, on the other direction of the link
+
+The draft is a copy of the model that is stepped layer by layer. If every update arrives, it becomes the next version at
+the commit. If a device is lost or refused on the way, the draft is discarded, its invitations are withdrawn, and the
+round commits as usual from the updates that are complete.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import heapq
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
-from potluck.loops.draft_version import DraftVersion
 from potluck.loops.messages import Pull, Release
-from potluck.loops.run_progress import TurnRecord
+from potluck.loops.node import Node
+from potluck.loops.rounds_context import RoundsContext
+from potluck.loops.turn_dispatcher import TurnDispatcher
+from potluck.loops.turn_record import TurnRecord
 
-if TYPE_CHECKING:
-    from potluck.loops.rounds import RoundsCoordinator
+__all__ = ["DraftRound", "DraftVersion"]
 
-__all__ = ["DraftRound"]
+
+class DraftVersion:
+    """The next version while it is being made, and the pulls that wait for its layers."""
+
+    def __init__(self, draft: Any, turns: Sequence[TurnRecord], layers: int) -> None:
+        self.model_draft = draft
+        self._turns = list(turns)  # of the open round, in the order of merging
+        self._unmerged_layers = set(range(layers))
+        self._deferred_pulls: dict[tuple[str, int], Pull] = {}
+
+    @property
+    def is_complete(self) -> bool:
+        return not self._unmerged_layers
+
+    @property
+    def samples(self) -> int:
+        return sum(turn.samples for turn in self._turns)
+
+    @property
+    def device_count(self) -> int:
+        return len(self._turns)
+
+    def device_names(self) -> list[str]:
+        """The devices of the open round, in the order of merging."""
+        return [turn.device for turn in self._turns]
+
+    def ready_ranges(self) -> list[tuple[int, int]]:
+        """Ranges of layers that every device has pushed and that are not merged yet, from the last to the first."""
+        ready = sorted(
+            (layer for layer in self._unmerged_layers if all(turn.covers_layer(layer) for turn in self._turns)),
+            reverse=True,
+        )
+        ranges: list[tuple[int, int]] = []
+        for layer in ready:
+            if ranges and ranges[-1][0] == layer + 1:
+                ranges[-1] = (layer, ranges[-1][1])
+            else:
+                ranges.append((layer, layer))
+        return ranges
+
+    def merge_layers(self, first: int, last: int, lr_factor: float) -> None:
+        """Merge a range of layers and take the optimizer step on it."""
+        updates = [(turn.segments, turn.samples) for turn in self._turns]
+        self.model_draft.step(first, last, updates, lr_factor)
+        self._unmerged_layers -= set(range(first, last + 1))
+
+    def has_layers(self, pull: Pull) -> bool:
+        return self._unmerged_layers.isdisjoint(range(pull.first, pull.last + 1))
+
+    def defer_pull(self, device: str, pull: Pull) -> None:
+        """Answer the pull once its layers are merged."""
+        self._deferred_pulls[device, pull.first] = pull
+
+    def pop_answerable_pulls(self) -> list[tuple[str, Pull]]:
+        """The deferred pulls whose layers are merged now."""
+        answerable = [(device, pull) for (device, _), pull in self._deferred_pulls.items() if self.has_layers(pull)]
+        for device, pull in answerable:
+            del self._deferred_pulls[device, pull.first]
+        return answerable
+
+    def forget_device(self, device: str) -> None:
+        self._deferred_pulls = {key: pull for key, pull in self._deferred_pulls.items() if key[0] != device}
 
 
 class DraftRound:
-    """What is under way for the next round; nothing, unless transfers are duplex."""
+    """The draft of the next round and its turns; empty unless transfers are duplex."""
 
-    def __init__(self, coordinator: RoundsCoordinator) -> None:
-        self._coordinator = coordinator
+    def __init__(self, node: Node, context: RoundsContext, dispatcher: TurnDispatcher) -> None:
+        self._node = node
+        self._context = context
+        self._backend = context.backend
+        self._dispatcher = dispatcher
+        self._retry_s = float(context.settings.retry)
         self.draft: DraftVersion | None = None
         self.turns: dict[str, TurnRecord] = {}  # of the next round
-        self._queued_segments: dict[str, list[tuple[int, int, TurnRecord, Pull, Any]]] = {}  # segments, by device
-        self._resend_after: dict[tuple[int, int], float] = {}  # (turn, first layer) → until when it is not sent again
-        self._busy: set[str] = set()  # devices to which a segment is on its way
-        self._complete_updates: list[
-            TurnRecord
-        ] = []  # whole updates of this round, in order, in case it has to be merged after all
+        self._queued_segments: dict[str, list[tuple[int, int, TurnRecord, Pull, Any]]] = {}  # by device
+        self._resend_after: dict[tuple[int, int], float] = {}  # by turn and first layer
+        self._busy: set[str] = set()  # devices to which a segment is in flight
+        self._complete_updates: list[TurnRecord] = []  # of this round, in order, in case the draft is discarded
 
-    def begin_draft(self, turns: list[TurnRecord], layers: int) -> None:
-        """A round has begun; nothing runs ahead of one after which the run shall come to rest."""
-        self.draft = DraftVersion(self._coordinator.backend.start_draft(), turns, layers)
+    def begin_draft(self, turns: list[TurnRecord]) -> None:
+        """Start a draft for the round that has just begun."""
+        self.draft = DraftVersion(self._backend.start_draft(), turns, self._context.layers)
 
     def keep_update(self, turn: TurnRecord) -> bool:
-        """Whether a whole update need not be merged now, since its layers are merged one by one."""
+        """Whether a complete update need not be merged now because its layers are merged one by one."""
         if self.draft is None:
             return False
         self._complete_updates.append(turn)
         return True
 
     def merge_ready_layers(self) -> None:
-        """More layers have come in: merge what everyone has sent, and pass it on."""
-        ahead, coordinator = self.draft, self._coordinator
-        if ahead is None:
+        """Merge the layers that every device has pushed, and answer the pulls that waited for them."""
+        draft = self.draft
+        if draft is None:
             return
-        for first, last in ahead.ready_ranges():
-            ahead.merge_layers(first, last, coordinator.learning_rate_factor(ahead.samples, ahead.device_count))
+        for first, last in draft.ready_ranges():
+            draft.merge_layers(first, last, self._context.learning_rate_factor(draft.samples, draft.device_count))
             if not self.turns:
-                self._invite_devices(ahead)
-        for device, pull in ahead.pop_answerable_pulls():
-            self._queue_segment(self.turns[device], pull, ahead.model_draft.state)
+                self._invite_devices(draft)
+        for device, pull in draft.pop_answerable_pulls():
+            self._queue_segment(self.turns[device], pull, draft.model_draft.state)
 
     def _queue_segment(self, turn: TurnRecord, pull: Pull, state: Any) -> None:
-        """Send a segment, or let it wait for the one on its way: of those that wait, the nearest to the input goes
-        first, since the next forward pass needs it first. Asked again while it waits, or just after it left, means
-        nothing: requests are repeated until the answer is there."""
-        key, now = (turn.number, pull.first), self._coordinator.node.now()
+        """Send a segment once the one in flight to the device has left.
+
+        Of those that wait, the nearest to the input goes first, since the next forward pass needs it first. A pull that
+        is repeated while its answer waits or has just left is ignored: requests are repeated until the answer arrives.
+        """
+        key, now = (turn.number, pull.first), self._node.now()
         if now < self._resend_after.get(key, 0.0):
             return
         self._resend_after[key] = math.inf
@@ -66,11 +142,11 @@ class DraftRound:
         self._send_next(turn.device)
 
     def _send_next(self, device: str) -> None:
-        waiting = self._queued_segments.get(device)
-        if not waiting or device in self._busy:
+        queued = self._queued_segments.get(device)
+        if not queued or device in self._busy:
             return
-        _, _, turn, pull, state = heapq.heappop(waiting)
-        sending = self._coordinator.send_segment(turn, pull, state)
+        _, _, turn, pull, state = heapq.heappop(queued)
+        sending = self._dispatcher.send_segment(turn, pull, state)
         key = (turn.number, pull.first)
         if isinstance(sending, asyncio.Future) and not sending.done():
             self._busy.add(device)
@@ -79,27 +155,27 @@ class DraftRound:
             self._on_segment_sent(device, key)
 
     def _on_segment_sent(self, device: str, key: tuple[int, int]) -> None:
-        self._resend_after[key] = self._coordinator.node.now() + self._coordinator.retry_s
+        self._resend_after[key] = self._node.now() + self._retry_s
         self._busy.discard(device)
         self._send_next(device)
 
-    def _invite_devices(self, ahead: DraftVersion) -> None:
-        for device in ahead.device_names():
-            turn = self._coordinator.make_turn(device, ahead=True)
+    def _invite_devices(self, draft: DraftVersion) -> None:
+        for device in draft.device_names():
+            turn = self._dispatcher.open_turn(device, ahead=True)
             if turn is not None:
                 self.turns[device] = turn
 
     def answer_pull(self, turn: TurnRecord, pull: Pull) -> None:
-        """A request of a turn that began ahead."""
+        """Answer a pull of a turn that began on a draft."""
         if turn is not self.turns.get(turn.device):
-            self._queue_segment(turn, pull, turn.state)  # its round has come
+            self._queue_segment(turn, pull, turn.state)  # its round has begun meanwhile
         elif self.draft is not None and self.draft.has_layers(pull):
             self._queue_segment(turn, pull, self.draft.model_draft.state)
         elif self.draft is not None:
             self.draft.defer_pull(turn.device, pull)
 
     def remove_device(self, device: str, unfinished: bool) -> None:
-        """A device is gone: its own next turn, and all that runs ahead if its update was not whole."""
+        """Drop a lost device's next turn, and the whole draft if its update was unfinished."""
         self._queued_segments.pop(device, None)
         turn = self.turns.pop(device, None)
         if turn is not None:
@@ -110,32 +186,30 @@ class DraftRound:
                 self.discard_draft()
 
     def discard_draft(self) -> None:
-        """Take the invitations back; the round will be merged as it always is."""
+        """Withdraw the invitations; the round is merged as usual."""
         for turn in self.turns.values():
             turn.cancel_sends()
-            self._coordinator.node.send(turn.device, Release(turn.number, only=True))
+            self._node.send(turn.device, Release(turn.number, only=True))
         self.draft = None
         self.turns.clear()
         self._queued_segments.clear()
 
     def commit_draft(self) -> bool:
-        """At the commit: whether the next version is made already."""
-        ahead, kept = self.draft, self._complete_updates
+        """Adopt the draft as the next version if it is complete; otherwise merge the updates that were kept."""
+        draft, kept = self.draft, self._complete_updates
         self.draft, self._complete_updates = None, []
-        mathematics = self._coordinator.backend
-        if ahead is not None and ahead.is_complete:
-            mathematics.adopt_draft(ahead.model_draft)
+        if draft is not None and draft.is_complete:
+            self._backend.adopt_draft(draft.model_draft)
             return True
         for turn in kept:
-            mathematics.add_update(turn.segments, turn.submodel, turn.samples, 0)
+            self._backend.add_update(turn.segments, turn.submodel, turn.samples, 0)
         return False
 
     def pop_turns(self) -> dict[str, TurnRecord]:
-        """The next round is this round now."""
+        """The turns of the round that begins now."""
         turns, self.turns = self.turns, {}
         current = {turn.number for turn in turns.values()}
         self._resend_after = {key: until for key, until in self._resend_after.items() if key[0] in current}
         for turn in turns.values():
-            turn.state = self._coordinator.backend.state
-            turn.version = self._coordinator.progress.version
+            turn.start_from(self._backend.state, self._context.progress.version)
         return turns

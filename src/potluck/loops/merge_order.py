@@ -1,4 +1,4 @@
-"""Updates in line: they may come in any order and are merged in the one that was announced."""
+"""Buffers updates so that they are merged in the announced order, whatever order they arrive in."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ T = TypeVar("T")
 
 
 class MergeOrder(Generic[T]):
-    """Passes updates on in the order in which they were expected; who comes early waits, who is skipped is passed over.
+    """Merges updates in the order of their announced turns: early ones wait, skipped ones are passed over.
 
-    Places that were never announced are passed on at once.
+    The update of a turn that was never announced is merged at once.
     """
 
     def __init__(self, merge: Callable[[T], None]) -> None:
@@ -23,35 +23,35 @@ class MergeOrder(Generic[T]):
         self._open: set[int] = set()
         self._early: dict[int, T] = {}
 
-    def expect_turn(self, place: int) -> None:
-        self._expected.append(place)
-        self._open.add(place)
+    def expect_turn(self, turn: int) -> None:
+        self._expected.append(turn)
+        self._open.add(turn)
 
-    def add_update(self, place: int, update: T) -> None:
-        if place not in self._open:
+    def add_update(self, turn: int, update: T) -> None:
+        if turn not in self._open:
             self._merge(update)
             return
-        self._early[place] = update
+        self._early[turn] = update
         self._merge_ready()
 
-    def skip_turn(self, place: int) -> None:
-        self._open.discard(place)
+    def skip_turn(self, turn: int) -> None:
+        self._open.discard(turn)
         self._merge_ready()
 
     def merge_remaining(self) -> None:
-        """Whoever has not come by now is passed over."""
-        for place in self._expected:
-            if place in self._early:
-                self._merge(self._early.pop(place))
+        """Merge what has arrived, and pass over the turns that are still open."""
+        for turn in self._expected:
+            if turn in self._early:
+                self._merge(self._early.pop(turn))
         self._expected.clear()
         self._open.clear()
 
     def _merge_ready(self) -> None:
         while self._expected:
-            place = self._expected[0]
-            if place in self._early:
-                self._merge(self._early.pop(place))
-            elif place in self._open:
+            turn = self._expected[0]
+            if turn in self._early:
+                self._merge(self._early.pop(turn))
+            elif turn in self._open:
                 return
             self._expected.popleft()
-            self._open.discard(place)
+            self._open.discard(turn)

@@ -1,7 +1,7 @@
-"""A device's side of the rounds loop: wait for an invitation, take part, wait again.
+"""A device's side of the rounds loop: wait for an invitation, take the turn, wait again.
 
 Invite ──▶ pull ─▶ compute ─▶ push ──▶ idle          in segments, the three overlap (see turn.py)
-           a newer Invite, a Release or the loss of the coordinator drop what is under way
+           a newer Invite, a Release or the loss of the coordinator cancels the turn
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from potluck.loops.backends import DeviceBackend, TurnIdentity
 from potluck.loops.batch_source import BatchSource
@@ -21,45 +21,39 @@ from potluck.loops.parts.model_transfer import Range
 from potluck.loops.settings import Rounds
 from potluck.loops.turn import Turn
 
-__all__ = ["RoundsDevice"]
+__all__ = ["RoundsDevice", "RoundsDeviceContext"]
 
 _log = logging.getLogger("potluck")
 
 
-class RoundsDevice:
-    """One device in one life."""
+class RoundsDeviceContext(NamedTuple):
+    """Everything a device works with besides its node."""
 
-    def __init__(
-        self,
-        node: Node,
-        settings: Rounds,
-        mathematics: DeviceBackend,
-        costs: Callable[[TurnIdentity], DeviceCosts],
-        supply: BatchSource,
-        seen: DeviceEstimates,
-        memory: Any = None,
-        affordable: float = 1.0,
-        share: Callable[[TurnIdentity], float | None] = lambda whom: None,
-    ) -> None:
+    settings: Rounds
+    backend: DeviceBackend
+    costs: Callable[[TurnIdentity], DeviceCosts]
+    batch_source: BatchSource
+    estimates: DeviceEstimates
+    error_feedback: Any = None  # what the backend carries over from turn to turn
+    compute_budget: float = 1.0  # fraction of a whole step that fits into a mini-batch's slot at nominal speed
+    # Of the whole model: what a turn trains, or what its mini-batches choose from; None where that is all of it.
+    submodel_fraction: Callable[[TurnIdentity], float | None] = lambda identity: None
+
+
+class RoundsDevice:
+    """One device in one incarnation."""
+
+    def __init__(self, node: Node, context: RoundsDeviceContext) -> None:
         self.node = node
-        self.settings = settings
-        self.backend = mathematics
-        self.costs = costs
-        self.batch_source = supply
-        self.estimates = seen
-        self.error_feedback = memory  # of the mathematics, from turn to turn
-        self.compute_budget = affordable  # of a whole step in a mini-batch's slot of time, at nominal speed
-        self.submodel_fraction = (
-            share  # of the whole model, that a turn trains or its mini-batches choose from; None is all
-        )
-        self._turns: dict[int, Turn] = {}  # under way, or just over: one, or two where the next begins ahead
+        self.context = context
+        self._turns: dict[int, Turn] = {}  # running or just over: one, or two where the next begins on a draft
         self._turn_tasks: dict[int, asyncio.Task[None]] = {}
         self._newest_turn = -1
-        self.last_push_segments: tuple[Range, ...] = ()  # how the update of the latest turn was cut
+        self.last_push_segments: tuple[Range, ...] = ()  # how the latest turn's update was cut
         self._error: BaseException | None = None
 
     async def main(self) -> None:
-        """Serve until told to stop."""
+        """Take turns until the coordinator says stop."""
         this = asyncio.current_task()
         assert this is not None
         try:
@@ -76,7 +70,7 @@ class RoundsDevice:
         envelope = await self.node.receive()
         assert envelope is not None
         if envelope.sender != COORDINATOR and not isinstance(envelope.message, Gift):
-            return True  # only the coordinator leads
+            return True  # only gifts may come from other devices
         match envelope.message:
             case Invite() as invite:
                 self._begin_turn(invite, this)
@@ -84,7 +78,7 @@ class RoundsDevice:
                 if (turn := self._turns.get(segment.turn)) is not None:
                     turn.receive_segment(segment)
             case Gift() as gift if gift.donor == envelope.sender:
-                self.batch_source.receive_gift(gift)
+                self.context.batch_source.receive_gift(gift)
             case Accept() as accept:
                 if (turn := self._turns.get(accept.turn)) is not None and accept.first in turn.accepted:
                     turn.accepted[accept.first].open()
@@ -101,7 +95,7 @@ class RoundsDevice:
 
     def _begin_turn(self, invite: Invite, this: asyncio.Task[Any]) -> None:
         if invite.turn <= self._newest_turn:
-            return  # said twice
+            return  # a repeated invitation
         self._drop_turns([turn for turn in self._turn_tasks if not invite.ahead or turn < self._newest_turn])
         self._newest_turn = invite.turn
         self._turns = {number: turn for number, turn in self._turns.items() if number in self._turn_tasks}
@@ -109,7 +103,7 @@ class RoundsDevice:
         self._turn_tasks[invite.turn] = asyncio.get_running_loop().create_task(self._run_turn(turn, this))
 
     async def _run_turn(self, turn: Turn, this: asyncio.Task[Any]) -> None:
-        """An error in a turn is the device's error."""
+        """Run a turn; an error in it ends the device."""
         try:
             await turn.run()
             self._turn_tasks.pop(turn.number, None)
@@ -118,7 +112,7 @@ class RoundsDevice:
             this.cancel()
 
     def _drop_turns(self, numbers: Sequence[int] | None = None) -> None:
-        """Give up these turns, or all."""
+        """Cancel these turns, or all."""
         for number in list(self._turn_tasks) if numbers is None else numbers:
             self._turn_tasks.pop(number).cancel()
             self._turns.pop(number, None)

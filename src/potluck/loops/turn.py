@@ -1,8 +1,8 @@
-"""One turn of one device: pull the model, do the local work, push the update; in segments, all three at once.
+"""One turn on a device: pull the model, train, push the update; cut into segments, the three overlap.
 
-    pull     ▒▒▒▒ ▒▒▒▒▒▒▒ ▒▒▒                                   a segment's arrival is the gate of its first layer
+    pull     ▒▒▒▒ ▒▒▒▒▒▒▒ ▒▒▒                                   a layer waits until its segment has arrived
     compute      ░░░░ ░░░░░░░░░ ░░░ ████ ██████████ ████        forward ░, backward █
-    push                                 ▒▒▒▒▒ ▒▒▒▒▒▒▒▒ ▒▒▒     a gradient that is ready is the signal to send it
+    push                                 ▒▒▒▒▒ ▒▒▒▒▒▒▒▒ ▒▒▒     a segment leaves once its gradients are ready
 
 With several mini-batches only the first forward and the last backward pass overlap with transfers.
 """
@@ -29,32 +29,35 @@ __all__ = ["Turn"]
 
 
 class Turn:
-    """One invitation and what comes of it."""
+    """The device's view of one invitation, until its update is accepted or the turn is cancelled."""
 
     def __init__(self, device: RoundsDevice, invite: Invite) -> None:
         self._device = device
+        self._context = device.context
+        self._settings = device.context.settings
+        self._estimates = device.context.estimates
         self._node = device.node
         self.number = invite.turn
         self._round = invite.round
         self._invite = invite
         self._identity = TurnIdentity(device.node.name, invite.round, invite.count)
-        self._costs = device.costs(self._identity)
+        self._costs = device.context.costs(self._identity)
         self._segments: dict[int, tuple[int, int, Payload]] = {}
         self._arrived: dict[int, Latch] = {}
-        self._send_began_at: dict[int, float] = {}  # when each segment began to be sent
-        self._arrived_at: dict[int, float] = {}  # and when it was here
+        self._send_began_at: dict[int, float] = {}  # when the coordinator began to send each segment
+        self._arrived_at: dict[int, float] = {}  # and when it arrived
         self.accepted: dict[int, Latch] = {}
         self._ready: dict[int, Latch] = {}  # gradients of push segments, by first layer
         self._session: TrainingSession | None = None
         self._updates: dict[int, Push] = {}
         self._last_arrival = 0.0
         self._cuts = TurnSegments((), ())
-        self._size = 0  # of the last mini-batch
-        self._fractions: dict[int, float] = {}  # of a whole step's cost, by mini-batch, where each chooses its part
-        self._uses_estimates = device.settings.transfer.uses_estimates
+        self._size = 0  # of the latest mini-batch
+        self._fractions: dict[int, float] = {}  # of a whole step's cost, by mini-batch, where each chooses its submodel
+        self._uses_estimates = self._settings.transfer.uses_estimates
 
     def receive_segment(self, segment: Segment) -> None:
-        """A segment of the model has arrived."""
+        """Take a segment of the model; one that arrives twice is used once."""
         if segment.first in self._arrived and segment.first not in self._segments:
             self._segments[segment.first] = (segment.first, segment.last, segment.payload)
             self._send_began_at[segment.first] = segment.begun
@@ -73,7 +76,7 @@ class Turn:
             self._session = None
 
     def _retract_updates(self) -> None:
-        """Dropped on the way: what was sent counts for nothing, unless the last of it was accepted this very moment."""
+        """Undo what a cancelled turn has sent, unless all of it was accepted before the cancellation took effect."""
         if self.accepted and all(latch.is_open for latch in self.accepted.values()):
             return
         for update in self._updates.values():
@@ -82,11 +85,12 @@ class Turn:
 
     async def _run_transfers(self) -> None:
         device = self._device
-        cuts = device.settings.transfer.plan_segments(
-            self._costs, device.estimates, device.batch_source.expected_batch_size()
-        )
+        samples = self._context.batch_source.expected_batch_size()
+        cuts = self._settings.transfer.plan_segments(self._costs, self._estimates, samples)
         if self._invite.ahead and device.last_push_segments:
-            cuts = TurnSegments(device.last_push_segments, cuts.push)  # layers come back as they went
+            cuts = TurnSegments(
+                device.last_push_segments, cuts.push
+            )  # layers return in the segments in which they left
         self._cuts, device.last_push_segments = cuts, cuts.push
         self._arrived = {first: Latch() for first, _ in cuts.pull}
         self.accepted = {first: Latch() for first, _ in cuts.push}
@@ -108,52 +112,52 @@ class Turn:
     # --- pull ------------------------------------------------------------------------------------------------------
 
     async def _pull_segments(self, segments: tuple[Range, ...]) -> None:
-        """Ask for the segments in order, no more than `window` of them at once."""
-        window = len(segments) if self._invite.ahead else self._device.settings.transfer.window
+        """Request the segments in order, at most `window` of them at a time."""
+        window = len(segments) if self._invite.ahead else self._settings.transfer.window
         async with asyncio.TaskGroup() as group:
-            for place, (first, last) in enumerate(segments):
-                if place >= window:
-                    await self._arrived[segments[place - window][0]].wait()
+            for index, (first, last) in enumerate(segments):
+                if index >= window:
+                    await self._arrived[segments[index - window][0]].wait()
                 group.create_task(self._pull_segment(first, last))
 
     async def _pull_segment(self, first: int, last: int) -> None:
         node, asked = self._node, self._node.now()
         await self._request_answer(Pull(self.number, first, last), self._arrived[first])
-        nbytes, seen = self._segments[first][2].nbytes, self._device.estimates
-        waited = self._invite.ahead  # for others: only what came after it began to be sent says anything of the link
-        pipelined = self._last_arrival > (self._send_began_at[first] if waited else asked)
-        start = max(self._send_began_at[first] if waited else asked, self._last_arrival)
+        nbytes, estimates, ahead = self._segments[first][2].nbytes, self._estimates, self._invite.ahead
+        # On a draft the answer waits for other devices; only the time after it began to be sent is the link's.
+        began = self._send_began_at[first] if ahead else asked
+        pipelined = self._last_arrival > began
+        start = max(began, self._last_arrival)
         self._last_arrival = node.now()
         if self._uses_estimates:
-            trip = 0.0 if pipelined else seen.round_trip / 2 if waited else seen.round_trip
-            seen.observe_pull(nbytes, node.now() - start - trip)
+            trip = 0.0 if pipelined else estimates.round_trip / 2 if ahead else estimates.round_trip
+            estimates.observe_pull(nbytes, node.now() - start - trip)
         self._record_span("pull", start, nbytes, (first, last))
 
     # --- compute ---------------------------------------------------------------------------------------------------
 
     async def _compute_update(self, plan: Callable[[LocalBatches], list[Step]]) -> None:
-        supply = self._device.batch_source
-        share = supply.ready_batches(self._invite) or await supply.wait_for_batches(self._invite)
-        self._session, self._size, steps = self._start_session(share), share.sizes[-1], plan(share)
+        source = self._context.batch_source
+        batches = source.ready_batches(self._invite) or await source.wait_for_batches(self._invite)
+        self._session, self._size, steps = self._start_session(batches), batches.sizes[-1], plan(batches)
         await self._arrived[0].wait()
         start = self._node.now()
         await self._node.compute(Work(steps, lambda pace: self._run_training(pace, steps)))
-        if share.report_losses is not None:
-            share.report_losses(self._session.class_losses)
-        if len(steps) == 1 and not callable(steps[0].seconds):  # gates on the way would count as slowness
-            self._device.estimates.observe_compute(steps[0].seconds, self._node.now() - start)
-        self._record_compute(start, steps, sum(share.sizes))
-        self._record_fraction(share)
+        if batches.report_losses is not None:
+            batches.report_losses(self._session.class_losses)
+        if len(steps) == 1 and not callable(steps[0].seconds):  # waiting for segments would count as slowness
+            self._estimates.observe_compute(steps[0].seconds, self._node.now() - start)
+        self._record_compute(start, steps, sum(batches.sizes))
+        self._record_fraction(batches)
 
-    def _start_session(self, share: LocalBatches) -> TrainingSession:
-        device, count = self._device, self._invite.count
-        factor = device.settings.local_schedule.lr_factor(self._round)
-        return device.backend.start_session(
+    def _start_session(self, batches: LocalBatches) -> TrainingSession:
+        count = self._invite.count
+        return self._context.backend.start_session(
             self._identity,
             self._segments,
-            share,
-            factor,
-            device.error_feedback,
+            batches,
+            self._settings.local_schedule.lr_factor(self._round),
+            self._context.error_feedback,
             lambda name: self._node.rng(name, count),
         )
 
@@ -161,33 +165,32 @@ class Turn:
         assert self._session is not None
         if self._ready:
             self._session.train(PerLayerHooks(pace, self._costs.layer_count, len(steps)))
-        elif self._device.backend.chooses_per_batch:
+        elif self._context.backend.chooses_per_batch:
             self._session.train(PerBatchHooks(pace))
         else:
             self._session.train(SingleStepHooks())
 
-    def _batch_steps(self, share: LocalBatches) -> list[Step]:
-        """All in one; where every mini-batch chooses its part of the model, a step for each."""
+    def _batch_steps(self, batches: LocalBatches) -> list[Step]:
+        """One step for all mini-batches, or one for each where each chooses its submodel."""
         costs = self._costs
-        if not self._device.backend.chooses_per_batch:
-            return [Step(sum(map(costs.step_s, share.sizes)))]
-        return [Step(self._chosen_cost(place, costs.step_s(size))) for place, size in enumerate(share.sizes)]
+        if not self._context.backend.chooses_per_batch:
+            return [Step(sum(map(costs.step_s, batches.sizes)))]
+        return [Step(self._chosen_cost(index, costs.step_s(size))) for index, size in enumerate(batches.sizes)]
 
     def _chosen_cost(self, batch: int, whole_s: float) -> Callable[[], float]:
-        """Choose what the mini-batch trains by what the device can do now; what that costs of a whole step."""
-
+        """The cost of a mini-batch, which is known once it begins and its submodel is chosen."""
         return lambda: whole_s * self._choose_fraction(batch)
 
     def _choose_fraction(self, batch: int) -> float:
-        """What a mini-batch trains with what the device can do now, as a share of the whole model's cost."""
+        """Choose what a mini-batch trains at the device's current speed; the fraction of the whole model's cost."""
         assert self._session is not None
-        budget = self._device.compute_budget * self._node.speed()
-        share = self._fractions[batch] = self._session.choose_submodel(batch, budget)
-        return share
+        budget = self._context.compute_budget * self._node.speed()
+        self._fractions[batch] = self._session.choose_submodel(batch, budget)
+        return self._fractions[batch]
 
-    def _layer_steps(self, share: LocalBatches) -> list[Step]:
-        """Layer by layer forward through the first mini-batch and backward through the last; the rest in one."""
-        costs, sizes = self._costs, share.sizes
+    def _layer_steps(self, batches: LocalBatches) -> list[Step]:
+        """A step per layer for the first forward and the last backward pass; one step for everything between."""
+        costs, sizes = self._costs, batches.sizes
         layers, lasts = range(costs.layer_count), {last for _, last in self._cuts.pull}
         forward = [
             Step(costs.forward_s(layer, sizes[0]), gate=self._arrived.get(layer), timed=layer in lasts)
@@ -200,15 +203,15 @@ class Turn:
             for layer in reversed(layers)
         ]
         steps = [*forward, *([Step(between, timed=True)] if len(sizes) > 1 else []), *backward]
-        return self._scale_steps(steps, share) if self._device.backend.chooses_per_batch else steps
+        return self._scale_steps(steps, batches) if self._context.backend.chooses_per_batch else steps
 
-    def _scale_steps(self, steps: list[Step], share: LocalBatches) -> list[Step]:
-        """With transfers cut, the parts of all mini-batches are chosen as the first begins."""
+    def _scale_steps(self, steps: list[Step], batches: LocalBatches) -> list[Step]:
+        """Where transfers are cut, all mini-batches choose their submodels when the first one begins."""
         whole, first = [step.seconds for step in steps], steps[0]
 
         def choose() -> float:
-            shares = [self._choose_fraction(place) for place in range(len(share.sizes))]
-            mean = sum(map(operator.mul, shares, share.sizes)) / sum(share.sizes)
+            fractions = [self._choose_fraction(index) for index in range(len(batches.sizes))]
+            mean = sum(map(operator.mul, fractions, batches.sizes)) / sum(batches.sizes)
             for step, seconds in zip(steps, whole, strict=True):
                 assert not callable(seconds)
                 step.seconds = seconds * mean
@@ -221,47 +224,47 @@ class Turn:
     # --- push ------------------------------------------------------------------------------------------------------
 
     async def _push_segments(self, segments: tuple[Range, ...]) -> None:
-        """Send each segment once its gradient is there and the one before has left (window 1: is accepted)."""
-        moments: list[float] = []
+        """Send each segment once its gradient is ready and the previous one has left (window 1: is accepted)."""
+        ready_times: list[float] = []
         async with asyncio.TaskGroup() as group:
             for first, _ in segments:
-                self._ready[first].then(lambda: moments.append(self._node.now()))
+                self._ready[first].then(lambda: ready_times.append(self._node.now()))
             async for first, last in self._push_order(segments):
                 await self._push_segment(first, last)
-                settled = group.create_task(self._wait_for_accept(first))
-                if self._device.settings.transfer.window == 1:
-                    await settled
-        self._observe_speed(segments, moments)
+                accepted = group.create_task(self._wait_for_accept(first))
+                if self._settings.transfer.window == 1:
+                    await accepted
+        self._observe_speed(segments, ready_times)
 
     async def _push_order(self, segments: tuple[Range, ...]) -> AsyncIterator[Range]:
-        """As their gradients get ready; with duplex transfers, of those that wait, the nearest to the input first."""
+        """The segments as their gradients get ready; with duplex transfers the one nearest to the input goes first."""
         left = list(segments)
         while left:
             await self._ready[left[0][0]].wait()
             ready = [segment for segment in left if self._ready[segment[0]].is_open]
-            chosen = min(ready) if self._device.settings.transfer.drafts_next_round else ready[0]
+            chosen = min(ready) if self._settings.transfer.drafts_next_round else ready[0]
             left.remove(chosen)
             yield chosen
 
-    def _observe_speed(self, segments: tuple[Range, ...], moments: list[float]) -> None:
-        """Between the first and the last gradient nothing but computation happened."""
-        if len(moments) > 1:
+    def _observe_speed(self, segments: tuple[Range, ...], ready_times: list[float]) -> None:
+        """Between the first and the last gradient the device did nothing but compute."""
+        if len(ready_times) > 1:
             costs, size = self._costs, self._size
             nominal = sum(
                 costs.backward_s(layer, size) for first, last in segments[1:] for layer in range(first, last + 1)
             )
-            self._device.estimates.observe_compute(nominal, moments[-1] - moments[0])
+            self._estimates.observe_compute(nominal, ready_times[-1] - ready_times[0])
 
     async def _push_segment(self, first: int, last: int) -> None:
         start, message = self._node.now(), self._encode_update(first, last)
         self._updates[first] = message
         await self._node.send(COORDINATOR, message)
         if self._uses_estimates:
-            self._device.estimates.observe_push(message.payload.nbytes, self._node.now() - start)
+            self._estimates.observe_push(message.payload.nbytes, self._node.now() - start)
         self._record_span("push", start, message.payload.nbytes, (first, last))
 
     async def _wait_for_accept(self, first: int) -> None:
-        """Sent once; wait until it is accepted, and send it again if that takes too long."""
+        """Wait until a pushed segment is accepted, sending it again if that takes too long."""
         await self._request_answer(self._updates[first], self.accepted[first], sent=True)
 
     def _encode_update(self, first: int, last: int) -> Push:
@@ -270,13 +273,13 @@ class Turn:
         payload = session.encode(first, last)
         return Push(payload, turn=self.number, first=first, last=last, samples=session.samples, loss=session.loss)
 
-    # --- both ------------------------------------------------------------------------------------------------------
+    # --- journal ---------------------------------------------------------------------------------------------------
 
     async def _request_answer(self, request: Pull | Push, reply: Latch, sent: bool = False) -> None:
-        await answered(self._node, COORDINATOR, request, reply, self._device.settings.retry, sent)
+        await answered(self._node, COORDINATOR, request, reply, self._settings.retry, sent)
 
     def _record_compute(self, start: float, steps: list[Step], samples: int) -> None:
-        """One span; where transfers are cut, one for each segment of the first forward and the last backward pass."""
+        """Record one span, or one for each segment of the first forward and the last backward pass."""
         if not self._ready:
             self._record_span("compute", start, samples=samples)
             return
@@ -290,15 +293,15 @@ class Turn:
             count, end = samples if first == 0 else 0, steps[-1 - first].ended
             start = self._record_span("compute", start, layers=(first, last), samples=count, end=end, way="backward")
 
-    def _record_fraction(self, share: LocalBatches) -> None:
-        """How much was trained, of a whole step's cost on average over the samples; nothing where all always is."""
-        part, places = self._device.submodel_fraction(self._identity), range(len(share.sizes))
-        if part is None and not self._fractions:
+    def _record_fraction(self, batches: LocalBatches) -> None:
+        """Record the trained fraction of a whole step's cost, averaged over the samples, unless it is always all."""
+        submodel, sizes = self._context.submodel_fraction(self._identity), batches.sizes
+        if submodel is None and not self._fractions:
             return
-        chosen = [self._fractions[place] for place in places] if self._fractions else [1.0] * len(places)
-        shares = chosen if part is None else [part * one for one in chosen]
-        mean = sum(map(operator.mul, shares, share.sizes)) / sum(share.sizes)
-        fields = {"round": self._round, "least": min(shares), "most": max(shares)}
+        chosen = [self._fractions[index] for index in range(len(sizes))] if self._fractions else [1.0] * len(sizes)
+        fractions = chosen if submodel is None else [submodel * fraction for fraction in chosen]
+        mean = sum(map(operator.mul, fractions, sizes)) / sum(sizes)
+        fields = {"round": self._round, "least": min(fractions), "most": max(fractions)}
         self._node.record(Scalar(self._node.name, "share", self._node.now(), mean, fields))
 
     def _record_span(
@@ -311,7 +314,7 @@ class Turn:
         end: float | None = None,
         way: str = "",
     ) -> float:
-        """Something that lasted until now, or until `end`, which it gives back."""
+        """Record a span that ends now or at `end`; its end."""
         fields: dict[str, Any] = {"round": self._round}
         if samples:
             fields["samples"] = samples

@@ -12,18 +12,18 @@ from torch import Tensor, nn
 
 from potluck.errors import DataError, SettingError
 from potluck.job import Job
+from potluck.loops.leader import RunPolicy
 from potluck.loops.node import Node
 from potluck.loops.pipeline.model_archive import ModelArchive
+from potluck.loops.pipeline.pipeline_context import PipelineContext
 from potluck.loops.pipeline.pipeline_coordinator import PipelineCoordinator
 from potluck.loops.pipeline.pipeline_costs import PipelineCosts
 from potluck.loops.pipeline.pipeline_device import PipelineDevice
-from potluck.loops.pipeline.pipeline_leader import PipelineContext
 from potluck.loops.pipeline.pipeline_planner import PipelinePlanner
 from potluck.loops.pipeline.pipeline_stage import StageContext
 from potluck.loops.pipeline.settings import Pipeline
 from potluck.loops.pipeline.stage_backend import StageBackend, TimingOnlyStages
 from potluck.loops.pipeline.version_store import VersionStore
-from potluck.loops.run_policy import RunPolicy
 from potluck.loops.run_progress import RunProgress
 from potluck.model import weights_file
 from potluck.model.indexed_dataset import IndexedDataset

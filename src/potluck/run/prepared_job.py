@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from torch import Tensor, nn
 
 from potluck.job import Job, load_job, make
+from potluck.loops.leader import RunPolicy
 from potluck.loops.node import Node
-from potluck.loops.run_policy import RunPolicy
 from potluck.loops.run_progress import RunOutcome, RunProgress
 from potluck.run.device_state import DeviceStates
 from potluck.run.job_plan import JobPlan

@@ -24,12 +24,12 @@ from potluck.loops.balanced_batch_source import build_balanced_source
 from potluck.loops.batch_source import BatchSource, ShardBatchSource, StreamBatchSource
 from potluck.loops.device_costs import DeviceCosts
 from potluck.loops.device_estimates import DeviceEstimates, LinkPrior
+from potluck.loops.leader import RunPolicy
 from potluck.loops.node import Node
 from potluck.loops.rounds import RoundsCoordinator
-from potluck.loops.rounds_device import RoundsDevice
-from potluck.loops.run_policy import RunPolicy
+from potluck.loops.rounds_context import RoundsContext, SampleSharing
+from potluck.loops.rounds_device import RoundsDevice, RoundsDeviceContext
 from potluck.loops.run_progress import RunProgress
-from potluck.loops.sample_sharing import SampleSharing
 from potluck.loops.turn_sizing import DeviceSamples, FeedFactory, Shards, TurnSizing, push_bytes
 from potluck.model.class_skew import DeviceSkewCorrection, NoSkewCorrection, class_frequencies
 from potluck.model.codecs import SparseCodec
@@ -100,8 +100,7 @@ class RoundsSetup:
 
     def build_coordinator(self, node: Node, policy: RunPolicy, progress: RunProgress) -> RoundsCoordinator:
         """The coordinator's loop."""
-        return RoundsCoordinator(
-            node,
+        context = RoundsContext(
             self.job.rounds,
             self.server,
             self.costs.layer_count,
@@ -111,13 +110,13 @@ class RoundsSetup:
             progress,
             self._build_sharing(),
         )
+        return RoundsCoordinator(node, context)
 
     def build_device_loop(self, node: Node, states: DeviceStates) -> RoundsDevice:
         """A device's loop, for one incarnation."""
         name, incarnation = node.name, node.incarnation
         estimates = states.estimates_for(name, incarnation, self.link_prior(name))
-        return RoundsDevice(
-            node,
+        context = RoundsDeviceContext(
             self.job.rounds,
             self.trainer,
             self.sizing.turn_costs,
@@ -127,6 +126,7 @@ class RoundsSetup:
             self.sizing.affordable_fraction(name),
             self.sizing.macs_fraction,
         )
+        return RoundsDevice(node, context)
 
     @contextlib.asynccontextmanager
     async def live_inputs(self, node: Node) -> AsyncIterator[None]:

@@ -1,4 +1,4 @@
-"""The pure decisions of the pipeline loop: histories, sources, copies, neighbours, speeds."""
+"""The pure decisions of the pipeline loop: histories, sources, copies, neighbours."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from potluck.loops.node import COORDINATOR
-from potluck.loops.pipeline.device_speeds import DeviceSpeeds
 from potluck.loops.pipeline.layer_sources import HeldLayers, LayerOrigin, newest_complete_version, plan_layer_sources
 from potluck.loops.pipeline.messages import Kept, Report
 from potluck.loops.pipeline.pipeline_planner import PipelinePlan
@@ -18,8 +17,7 @@ from potluck.loops.pipeline.replication import (
     PeriodicReplication,
     next_version_to_copy,
 )
-from potluck.loops.pipeline.term_history import TermHistory
-from potluck.loops.pipeline.term_progress import TermProgress
+from potluck.loops.pipeline.term_state import TermHistory, TermProgress
 
 
 def test_a_rollback_makes_later_versions_those_of_another_story() -> None:
@@ -114,14 +112,3 @@ def test_a_version_is_safe_when_each_stage_has_a_copy_of_it() -> None:
     assert ledger.secure_version == 12
     assert not ledger.record_copy(Kept(1, 2, 3, 11))
     assert not ledger.record_copy(Kept(1, 9, 9, 99)), "nobody has such layers"
-
-
-def test_a_change_of_speed_is_noticed_within_three_batches_and_noise_is_not() -> None:
-    slowness: dict[str, float] = {}
-    speeds = DeviceSpeeds(slowness)
-    assert not any(speeds.observe_batch("a", 1.0, 1.0 + noise) for noise in (0.05, -0.05, 0.02, -0.04))
-    assert [speeds.observe_batch("a", 1.0, 3.0) for _ in range(3)].count(True) == 1
-    assert slowness["a"] == pytest.approx(3.0)
-    assert not speeds.observe_batch("a", 0.0, 3.0)
-    speeds.forget_device("a")
-    assert "a" not in slowness

@@ -10,7 +10,7 @@ import pytest
 import potluck
 from potluck.loops.pipeline.messages import Kept, Report
 from potluck.loops.pipeline.pipeline_planner import PipelinePlan
-from potluck.loops.pipeline.term_progress import TermProgress
+from potluck.loops.pipeline.term_state import TermProgress
 from tests.simulation.pipelines import Story, job_of
 from tests.simulation.test_pipeline_faults import BATCH, BATCHES, CUTS, bench, check, crash
 

@@ -103,6 +103,19 @@ HEAVY = replace(COSTS, activation_bytes=[50.0, 400.0, 200.0, 100.0, 100.0, 100.0
 SAMPLES = 10
 
 
+def test_a_change_of_speed_is_noticed_within_three_batches_and_noise_is_not() -> None:
+    planner = planner_of([1])
+    plan = planner.plan_layout(["d0"])
+    nominal_s = planner.nominal_batch_s("d0", 0, 7)
+    observe = lambda factor: planner.observe_batch(plan, "d0", factor * nominal_s)  # noqa: E731
+    assert not any(observe(1.0 + noise) for noise in (0.05, -0.05, 0.02, -0.04))
+    assert [observe(3.0) for _ in range(3)].count(True) == 1
+    assert planner.slowness["d0"] == pytest.approx(3.0)
+    assert not observe(0.0)
+    planner.forget_device("d0")
+    assert "d0" not in planner.slowness
+
+
 def remembering(memory: list[float], **settings: Any) -> PipelinePlanner:
     """Uneven links, so that windows that fill are wider than the number of stages."""
     devices = [

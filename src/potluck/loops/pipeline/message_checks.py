@@ -10,9 +10,9 @@ from potluck.loops.pipeline.messages import Replica
 from potluck.loops.pipeline.stage_backend import StageBackend, join_payload
 from potluck.payload import Payload
 
-__all__ = ["LONGEST", "join_copy", "layers_refusal", "replica_refusal"]
+__all__ = ["MAX_REASON_CHARS", "join_copy", "layers_refusal", "replica_refusal"]
 
-LONGEST = 500  # characters of a reason that a peer gives
+MAX_REASON_CHARS = 500  # characters of a reason that a peer gives
 
 
 def layers_refusal(first: int, last: int, layers: int) -> str | None:

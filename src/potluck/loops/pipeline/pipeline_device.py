@@ -1,4 +1,4 @@
-"""A device's side of the pipeline loop: one mailbox; what it is told starts, feeds and ends the stage it runs."""
+"""A device's side of the pipeline loop: one mailbox, whose messages start, feed and end the stage it runs."""
 
 from __future__ import annotations
 
@@ -38,22 +38,22 @@ from potluck.loops.pipeline.messages import (
 )
 from potluck.loops.pipeline.pipeline_stage import PipelineStage, StageContext
 from potluck.loops.pipeline.stage_link import BackgroundTaskGroup
-from potluck.loops.pipeline.term_history import TermHistory
+from potluck.loops.pipeline.term_state import TermHistory
 
 __all__ = ["PipelineDevice"]
 
-_ORDERS = (Stop, Halt, Assign, Begin, Close, Finish, Secure, Examine, Refused)  # what only the coordinator may say
+_ORDERS = (Stop, Halt, Assign, Begin, Close, Finish, Secure, Examine, Refused)  # only the coordinator may send them
 
 _log = logging.getLogger("potluck")
 
 
 class PipelineDevice:
-    """One device in one life."""
+    """One device in one incarnation."""
 
-    def __init__(self, shop: StageContext) -> None:
-        self._context = shop
-        self._node = shop.node
-        self._version_store = shop.version_store
+    def __init__(self, context: StageContext) -> None:
+        self._context = context
+        self._node = context.node
+        self._version_store = context.version_store
         self._term = 0
         self._assembly: LayerAssembly | None = None
         self._stage: PipelineStage | None = None
@@ -63,7 +63,7 @@ class PipelineDevice:
         self._main: asyncio.Task[Any] | None = None
 
     async def main(self) -> None:
-        """Serve until told to stop."""
+        """Handle messages until the coordinator says stop."""
         self._main = asyncio.current_task()
         try:
             while True:
@@ -86,7 +86,7 @@ class PipelineDevice:
         if isinstance(message, Halt):
             self._begin_term(message)
         elif getattr(message, "term", None) != self._term:
-            return  # of another term, or of the membership
+            return  # of another term, or a membership event
         elif isinstance(message, Assign):
             self._accept_assignment(message)
         elif isinstance(message, Fetch):
@@ -105,12 +105,12 @@ class PipelineDevice:
         elif isinstance(message, Secure):
             self._version_store.retain_versions(lambda version, first, last: version >= message.version)
             if self._stage is not None:
-                self._stage.set_secure_version(message.version)
+                self._stage.versions.set_secure_version(message.version)
         elif self._stage is not None:
             self._dispatch_to_stage(self._stage, envelope)
 
     def _dispatch_to_stage(self, stage: PipelineStage, envelope: Envelope) -> None:
-        """What concerns the stage at work."""
+        """Hand a message to the running stage."""
         match envelope.message:
             case Begin(start=start, end=end):
                 stage.begin_range(start, end)
@@ -121,15 +121,15 @@ class PipelineDevice:
             case Finish():
                 stage.finish_in_flight()
             case Inquire():
-                self._node.send(COORDINATOR, stage.current_activity())
+                self._node.send(COORDINATOR, stage.exchange.current_activity())
             case Activation() | Labels() | Gradient() as message:
                 stage.receive_micro_batch(envelope.sender, message)
             case Examine() as examine:
                 stage.start_evaluation(examine)
             case Exam() | ExamLabels() as exam:
                 stage.receive_evaluation(envelope.sender, exam)
-            case Resend() as asked:
-                stage.resend_message(envelope.sender, asked)
+            case Resend() as request:
+                stage.exchange.resend_message(envelope.sender, request)
             case Kept() as kept:
                 stage.handle_kept(envelope.sender, kept)
 
@@ -158,7 +158,7 @@ class PipelineDevice:
             self._node.send(COORDINATOR, Doing(self._term))
 
     async def _assemble_layers(self, assembly: LayerAssembly, assign: Assign) -> None:
-        """Fetch what others have, all at once, then take up the work."""
+        """Fetch the layers that other devices hold, all at once, then start the stage."""
         fetches = [self._task_group.start_task(assembly.fetch_layers(origin)) for origin in assembly.remote_sources]
         for fetch in fetches:
             await fetch
@@ -180,20 +180,20 @@ class PipelineDevice:
     # --- copies ----------------------------------------------------------------------------------------------------
 
     def _send_layers(self, receiver: str, fetch: Fetch) -> None:
-        """Send some layers to who asks, unless they are on their way to it."""
+        """Send the requested layers, unless they are already in flight."""
         if (reason := layers_refusal(fetch.first, fetch.last, self._context.costs.layer_count)) is not None:
             self._report_refusal(receiver, reason)
             return
         key = (receiver, fetch.first, fetch.version)
-        giving = self._layer_sends.get(key)
-        if giving is not None and not giving.done():
+        sending = self._layer_sends.get(key)
+        if sending is not None and not sending.done():
             self._node.send(COORDINATOR, Doing(self._term))
             return
-        numbers = self._version_store.find_covering(fetch.version, fetch.first, fetch.last)
-        if numbers is None:
+        weights = self._version_store.find_covering(fetch.version, fetch.first, fetch.last)
+        if weights is None:
             self._node.send(COORDINATOR, Missing(self._term))
             return
-        payload = self._context.backend.pack_layers(numbers, fetch.first, fetch.last, fetch.moments)
+        payload = self._context.backend.pack_layers(weights, fetch.first, fetch.last, fetch.moments)
         piece = Piece(payload, term=self._term, first=fetch.first, last=fetch.last, version=fetch.version)
         self._layer_sends[key] = self._task_group.start_task(self._send_piece(receiver, piece))
 
@@ -201,24 +201,24 @@ class PipelineDevice:
         await self._node.send(receiver, piece)
 
     def _receive_copy(self, sender: str, replica: Replica) -> None:
-        """Take in a piece of a copy, and tell both who care when it is whole."""
+        """Store a chunk of a copy; once complete, confirm the copy to its sender and to the coordinator."""
         if (reason := replica_refusal(replica, self._context.costs.layer_count)) is not None:
             self._report_refusal(sender, reason)
             return
         kept = Kept(self._term, replica.first, replica.last, replica.version)
         if not self._version_store.has_version(replica.version, replica.made, replica.first, replica.last):
-            pieces = self._version_store.receive_chunk(sender, replica)
-            if pieces is None:
+            chunks = self._version_store.receive_chunk(sender, replica)
+            if chunks is None:
                 return
-            payload = join_copy(self._context.backend, replica, pieces)
+            payload = join_copy(self._context.backend, replica, chunks)
             if isinstance(payload, str):
                 self._report_refusal(sender, payload)
                 return
-            numbers = self._apply_copied_step(replica, payload) if replica.step else self._join_copy(replica, payload)
-            if numbers is None:
+            weights = self._apply_copied_step(replica, payload) if replica.step else self._join_copy(replica, payload)
+            if weights is None:
                 self._node.send(sender, Kept(self._term, replica.first, replica.last, replica.version, whole=False))
                 return
-            self._version_store.add_version(replica.version, replica.made, replica.first, replica.last, numbers)
+            self._version_store.add_version(replica.version, replica.made, replica.first, replica.last, weights)
         self._node.send(sender, kept)
         self._node.send(COORDINATOR, kept)
 
@@ -233,11 +233,11 @@ class PipelineDevice:
         return self._context.backend.apply_step(before, payload, lr)
 
     def _report_refusal(self, sender: str, reason: str) -> None:
-        """What somebody sent cannot be used."""
+        """Report that what a device sent cannot be used."""
         self._node.send(COORDINATOR, Refused(self._term, sender, reason))
 
     def _fail_device(self, error: BaseException) -> None:
-        """An error in any of its tasks is the device's error."""
+        """End the device with the error of one of its tasks."""
         if self._error is None and self._main is not None:
             self._error = error
             self._main.cancel()

@@ -12,6 +12,7 @@ from potluck.errors import UserError
 from potluck.fleet import Device
 from potluck.loops.pipeline.pipeline_costs import PipelineCosts
 from potluck.planning.layer_redistribution import StageLayout, plan_redistribution
+from potluck.planning.online_estimates import ChangeDetector
 from potluck.planning.partition import DeviceSpecs, LayerSpecs, PipelinePartition, ShortMemoryError, evaluate_partition
 from potluck.planning.schedule import StageDurations
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from potluck.loops.pipeline.settings import Pipeline
 
 __all__ = ["PipelinePlan", "PipelinePlanner"]
+
+_SLOWNESS_GAIN = 0.3  # weight of the newest batch in the mean of a device's slowness
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,7 @@ class PipelinePlanner:
         self._settings = settings
         self._loss_plans: dict[frozenset[str], PipelinePlan] = {}
         self.slowness: dict[str, float] = {}  # measured over nominal seconds
+        self._change_detectors: dict[str, ChangeDetector] = {}
 
     @property
     def layer_count(self) -> int:
@@ -176,6 +180,30 @@ class PipelinePlanner:
         )
         step = step if replication.sends_steps and name != keeper else version
         return replication.copy_stride(step / rate, version / rate, idle_s)
+
+    # --- speeds ----------------------------------------------------------------------------------------------------
+
+    def observe_batch(self, plan: PipelinePlan, device: str, seconds: float) -> bool:
+        """Learn a device's speed from the time of a batch; whether it has changed.
+
+        The estimate is a running mean, which restarts when a change is detected.
+        """
+        layers = plan.stage_layers[plan.order.index(device)]
+        nominal_s = self.nominal_batch_s(device, layers[0], layers[-1])
+        if nominal_s <= 0 or seconds <= 0:
+            return False
+        slowness = seconds / nominal_s
+        before = self.slowness.setdefault(device, 1.0)
+        if self._change_detectors.setdefault(device, ChangeDetector()).detect_change(before, slowness):
+            self.slowness[device] = slowness
+            return True
+        self.slowness[device] = before + _SLOWNESS_GAIN * (slowness - before)
+        return False
+
+    def forget_device(self, device: str) -> None:
+        """Drop what is known of a device's speed; it may return as another machine."""
+        self.slowness.pop(device, None)
+        self._change_detectors.pop(device, None)
 
     # --- forecasts -------------------------------------------------------------------------------------------------
 

@@ -1,25 +1,22 @@
-"""A stage at work: it does what its course says is due, as soon as what it needs has arrived.
+"""A stage at work: it runs the task its schedule says is next, as soon as the inputs of that task have arrived.
 
-    before ──Activation──▶ forward ──Activation──▶ next
-           ◀──Gradient─── backward ◀──Gradient───        then the step: version v becomes v + 1
+    previous ──Activation──▶ forward ──Activation──▶ next
+             ◀──Gradient─── backward ◀──Gradient───        then the step: version v becomes v + 1
 
-The weights that a batch met on its way forward live on in its graph until it comes back; its gradient is applied to the
-newest version.
+The weights that a micro-batch used in its forward pass live on in its graph until its backward pass; its gradient is
+applied to the newest version.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from potluck.journal import Span
-from potluck.loops.messages import Bulky
 from potluck.loops.node import COORDINATOR, Node, Step, Work
 from potluck.loops.pipeline.messages import (
     Activation,
     Assign,
-    Doing,
     Exam,
     Examine,
     ExamLabels,
@@ -28,23 +25,21 @@ from potluck.loops.pipeline.messages import (
     Labels,
     Refused,
     Report,
-    Resend,
     Stuck,
 )
 from potluck.loops.pipeline.pipeline_costs import PipelineCosts
 from potluck.loops.pipeline.settings import Pipeline
 from potluck.loops.pipeline.stage_backend import MicroBatchSizes, StageBackend
 from potluck.loops.pipeline.stage_evaluator import StageEvaluator
+from potluck.loops.pipeline.stage_exchange import MessageKey, StageExchange
 from potluck.loops.pipeline.stage_link import BackgroundTaskGroup, StageLink, WakeSignal
 from potluck.loops.pipeline.stage_replicator import StageReplicator
 from potluck.loops.pipeline.stage_schedules import StageSchedule
-from potluck.loops.pipeline.version_store import VersionStore
+from potluck.loops.pipeline.version_store import StageVersions, VersionStore
 from potluck.payload import Payload
 from potluck.planning.schedule.stage_rules import Kind
 
 __all__ = ["PipelineStage", "StageContext"]
-
-_STEPS_KEPT = 3
 
 
 class StageContext(NamedTuple):
@@ -60,7 +55,7 @@ class StageContext(NamedTuple):
 
 
 class InFlightMicroBatch(NamedTuple):
-    """A part between its forward and its backward."""
+    """A micro-batch between its forward and its backward pass."""
 
     forwarded: Any
     version: int
@@ -71,52 +66,55 @@ class PipelineStage:
     """One device's layers in one term."""
 
     def __init__(
-        self, shop: StageContext, assign: Assign, numbers: Any, failed: Callable[[BaseException], None]
+        self, context: StageContext, assign: Assign, weights: Any, on_error: Callable[[BaseException], None]
     ) -> None:
-        self.node, self.settings, self.backend, self._costs, self._flops, self._sizes, self._version_store = shop
-        self.term, self.start, self._start_made_in_term = assign.term, assign.version, assign.made
-        self.index, self._stages = assign.order.index(shop.node.name), len(assign.order)
-        self._order, self.window = assign.order, assign.windows[self.index]
-        self._in_flight = max(1, *assign.windows) * self.settings.schedule.micro_batch_count  # parts, at most
+        self.node, self.settings, self.backend, self._costs, self._flops, self._sizes, store = context
+        self.term, self.index = assign.term, assign.order.index(context.node.name)
+        self._window = assign.windows[self.index]
         ends = (0, *assign.cuts, self._costs.layer_count)
         self.first, self.last = ends[self.index], ends[self.index + 1] - 1
-        self._stride = assign.stride
-        self.versions: dict[int, Any] = {}
-        self.steps: dict[int, tuple[Any, Any]] = {}  # what led to a version: a gradient and the buffers
-        self.applied = self.start
-        self._forward_version = self.start  # the version that the latest forward met
-        self._buffers = numbers.buffers
-        self._secure_version = self.start
+        self.versions = StageVersions(store, self.settings, assign, self.index, range(self.first, self.last + 1))
+        self._buffers = weights.buffers
         self._gradient_sum: Any = None
-        self._loss_sum = self._seconds = 0.0  # of the batch whose parts are coming back
+        self._loss_sum = self._seconds = 0.0  # of the batch whose micro-batches are on their way back
         self._schedule: StageSchedule | None = None
         self._range_start = -1
         self._finishing = False
-        self._newest_batch = self._newest_micro_batch = -1  # the newest batch and part whose forward was begun
-        self._inbox: dict[tuple[str, int], Bulky] = {}
-        self._awaited: list[tuple[str, int]] = []  # what its work waits for now
-        self._sent_log: dict[tuple[str, int], tuple[str, Bulky, asyncio.Task[None]]] = {}
-        self._micro_batches_in_flight: dict[int, InFlightMicroBatch] = {}
+        self._newest_batch = self._newest_micro_batch = -1  # whose forward pass has begun
+        self._max_in_flight = max(1, *assign.windows) * self.settings.schedule.micro_batch_count  # micro-batches
+        self._in_flight: dict[int, InFlightMicroBatch] = {}
         self._evaluator: StageEvaluator | None = None
         self._wake = WakeSignal()
-        self._task_group = BackgroundTaskGroup(failed)
+        self._task_group = BackgroundTaskGroup(on_error)
         self.link = StageLink(self.node, self._task_group)
-        self._store_version(self.start, numbers)
+        log_length = 3 * max(1, self._window) * self.settings.schedule.micro_batch_count
+        self.exchange = StageExchange(self.node, self.link, assign.term, assign.order, log_length)
+        self.is_first, self.is_last = self.exchange.is_first, self.exchange.is_last
+        self.versions.store_version(weights)
         self._replicators = self._start_replicators(assign)
         self._task_group.start_task(self._run_schedule())
 
-    # --- what it is told -------------------------------------------------------------------------------------------
+    def _start_replicators(self, assign: Assign) -> list[StageReplicator]:
+        """Start sending copies to the stage's keeper and to the coordinator, which is the keeper if there is none."""
+        strides = {assign.keepers[self.index] if assign.keepers else COORDINATOR: assign.stride}
+        strides[COORDINATOR] = self.settings.replication.central_stride() or strides.get(COORDINATOR, 0)
+        replicators = [StageReplicator(self, keeper, stride) for keeper, stride in strides.items() if stride]
+        for replicator in replicators:
+            self._task_group.start_task(replicator.run())
+        return replicators
+
+    # --- orders ----------------------------------------------------------------------------------------------------
 
     def begin_range(self, start: int, end: int) -> None:
-        """A stretch of batches; said again, it changes nothing."""
+        """Run the batches from `start` to just before `end`; receiving this twice changes nothing."""
         if start > self._range_start:
             self._range_start = start
-            self._schedule = self.settings.schedule.stage_schedule(self.window, start, end)
+            self._schedule = self.settings.schedule.stage_schedule(self._window, start, end)
             self._wake.notify()
         self.send_report()
 
     def close_range(self, end: int | None) -> int | None:
-        """End the stretch before a batch, or as soon as possible; gives back where it ends."""
+        """End the range before a batch, or as soon as possible; where it ends."""
         if self._schedule is None:
             return None
         if end is None:
@@ -127,82 +125,54 @@ class PipelineStage:
         return self._schedule.end_batch
 
     def finish_in_flight(self) -> None:
-        """Only apply what comes back from here on, and say when no more can come."""
+        """Let no more batches in, apply those that return, and report when no more can."""
         self._finishing = True
         self.close_range(None)
         self._wake.notify()
 
+    def start_evaluation(self, examine: Examine) -> None:
+        """Evaluate the model together with the other stages; receiving this twice changes nothing."""
+        evaluator = self._evaluator_for(examine.attempt)
+        if evaluator is not None and not evaluator.has_started:
+            evaluator.has_started = True
+            self._task_group.start_task(evaluator.run(examine))
+
+    def cancel_tasks(self) -> None:
+        self._task_group.cancel_all()
+
+    # --- messages of other stages ----------------------------------------------------------------------------------
+
     def receive_micro_batch(self, sender: str, message: Activation | Labels | Gradient) -> None:
-        """What comes twice, since it was asked for again, is taken once."""
-        if sender != self._expected_sender(type(message).__name__) or not self._is_awaited(message):
+        """Accept a micro-batch from the neighbour that should send it; one that arrives twice is used once."""
+        if sender != self.exchange.expected_sender(type(message).__name__) or not self._is_awaited(message):
             return
         reason = self._payload_refusal(message)
         if reason is not None:
             self.report_refusal(sender, reason)
             return
-        self._inbox[type(message).__name__, message.part] = message
+        self.exchange.store_message(message.part, message)
         self._wake.notify()
-
-    def report_refusal(self, sender: str, reason: str) -> None:
-        """What a device sent cannot be used."""
-        self.node.send(COORDINATOR, Refused(self.term, sender, reason))
-
-    def _expected_sender(self, what: str) -> str | None:
-        """Who sends it to this stage."""
-        place = 0 if what.endswith("Labels") else self.index + (1 if what == "Gradient" else -1)
-        needless = self.is_first if what != "Gradient" else self.is_last
-        return None if needless or (what.endswith("Labels") and not self.is_last) else self._order[place]
 
     def _is_awaited(self, message: Activation | Labels | Gradient) -> bool:
         if isinstance(message, Gradient):
-            return message.part in self._micro_batches_in_flight
-        next_part = max(self._newest_micro_batch + 1, self.start * self.settings.schedule.micro_batch_count)
-        return self._newest_micro_batch < message.part < next_part + 2 * self._in_flight
+            return message.part in self._in_flight
+        first = self.versions.start * self.settings.schedule.micro_batch_count
+        limit = max(self._newest_micro_batch + 1, first) + 2 * self._max_in_flight
+        return self._newest_micro_batch < message.part < limit
 
     def _payload_refusal(self, message: Activation | Labels | Gradient) -> str | None:
-        """Why what arrived cannot be computed with."""
+        """Why a message cannot be computed with."""
         if isinstance(message, Gradient):
-            return self.backend.gradient_refusal(self._micro_batches_in_flight[message.part].forwarded, message.payload)
+            return self.backend.gradient_refusal(self._in_flight[message.part].forwarded, message.payload)
         samples = self._sizes.count(message.part)
         if isinstance(message, Labels):
             return self.backend.labels_refusal(samples, message.payload)
         return self.backend.activation_refusal(self.first, samples, message.payload)
 
-    def resend_message(self, sender: str, asked: Resend) -> None:
-        """Send again what someone misses, unless it is still on its way or not yet made."""
-        found = self._sent_log.get((asked.what, asked.part))
-        if found is not None and found[0] == sender and found[2].done():
-            self._send_logged(*found[:2])
-
-    def handle_kept(self, keeper: str, kept: Kept) -> None:
-        for replicator in self._replicators:
-            if replicator.keeper == keeper:
-                replicator.handle_kept(kept)
-
-    def set_secure_version(self, version: int) -> None:
-        self._secure_version = max(self._secure_version, version)
-        self._drop_versions()
-
-    def send_report(self, seconds: float = 0.0, loss: float | None = None) -> None:
-        self.node.send(COORDINATOR, Report(self.term, self.applied, seconds, loss, self.link.take_sent_bytes()))
-
-    def current_activity(self) -> Doing:
-        """What it waits for, and what it has sent: for who wonders why no batch comes."""
-        awaits = tuple(
-            (giver, what, part) for what, part in self._awaited if (giver := self._expected_sender(what)) is not None
-        )
-        return Doing(self.term, awaits, tuple(key for key, sent in self._sent_log.items() if sent[2].done()))
-
-    def start_evaluation(self, examine: Examine) -> None:
-        """Take part in measuring the model; said again, it changes nothing."""
-        examiner = self._evaluator_for(examine.attempt)
-        if examiner is not None and not examiner.has_started:
-            examiner.has_started = True
-            self._task_group.start_task(examiner.run(examine))
-
     def receive_evaluation(self, sender: str, message: Exam | ExamLabels) -> None:
+        """Accept a held-out batch or its labels."""
         if (
-            sender != self._expected_sender(type(message).__name__)
+            sender != self.exchange.expected_sender(type(message).__name__)
             or not 0 <= message.number < self.backend.evaluation_batches
         ):
             return
@@ -214,223 +184,166 @@ class PipelineStage:
         if reason is not None:
             self.report_refusal(sender, reason)
             return
-        examiner = self._evaluator_for(message.attempt)
-        if examiner is not None:
-            examiner.receive_batch(message)
+        evaluator = self._evaluator_for(message.attempt)
+        if evaluator is not None:
+            evaluator.receive_batch(message)
 
     def _evaluator_for(self, attempt: int) -> StageEvaluator | None:
-        """That of an attempt, which may be new; None for one that is void."""
+        """The evaluator of an attempt, which may be new; None if a later attempt has begun."""
         if self._evaluator is None or self._evaluator.attempt < attempt:
             self._evaluator = StageEvaluator(self, attempt)
         return self._evaluator if self._evaluator.attempt == attempt else None
 
-    def cancel_tasks(self) -> None:
-        self._task_group.cancel_all()
+    def handle_kept(self, keeper: str, kept: Kept) -> None:
+        for replicator in self._replicators:
+            if replicator.keeper == keeper:
+                replicator.handle_kept(kept)
 
-    def term_that_made(self, version: int) -> int:
-        """The term that made one of its versions."""
-        return self.term if version > self.start else self._start_made_in_term
+    # --- messages to the coordinator -------------------------------------------------------------------------------
 
-    # --- the work --------------------------------------------------------------------------------------------------
+    def report_refusal(self, sender: str, reason: str) -> None:
+        """Report that what a device sent cannot be used."""
+        self.node.send(COORDINATOR, Refused(self.term, sender, reason))
 
-    @property
-    def is_first(self) -> bool:
-        return self.index == 0
+    def send_report(self, seconds: float = 0.0, loss: float | None = None) -> None:
+        applied = self.versions.applied
+        self.node.send(COORDINATOR, Report(self.term, applied, seconds, loss, self.link.take_sent_bytes()))
 
-    @property
-    def is_last(self) -> bool:
-        return self.index == self._stages - 1
-
-    @property
-    def next_device(self) -> str:
-        return self._order[self.index + 1]
-
-    @property
-    def last_device(self) -> str:
-        return self._order[-1]
+    # --- computation -----------------------------------------------------------------------------------------------
 
     def forward_s(self, samples: int) -> float:
         return self._costs.stage_forward_flop(self.first, self.last, samples) / self._flops
 
     async def _run_schedule(self) -> None:
-        pause = float(self.settings.retry)
+        retry_s = float(self.settings.retry)
+        pause = retry_s
         while True:
-            task = self._schedule.next_task() if self._schedule is not None else None
-            self._awaited = missing = [] if task is None else self._missing_inputs(*task)
-            if task is None or missing:
+            schedule = self._schedule
+            task = schedule.next_task() if schedule is not None else None
+            missing = self.exchange.await_messages(() if task is None else self._needed_messages(*task))
+            if schedule is None or task is None or missing:
                 if missing and self._finishing:
                     self.node.send(COORDINATOR, Stuck(self.term))
                 if not await self._wake.wait(None if task is None else pause):
-                    self._request_missing(missing)
-                    pause = min(2 * pause, 4 * float(self.settings.retry))
+                    self.exchange.request_missing()
+                    pause = min(2 * pause, 4 * retry_s)
                 continue
-            pause = float(self.settings.retry)
-            course = self._schedule
-            assert course is not None
-            await (
-                self._forward_micro_batch(task[1])
-                if task[0] == "forward"
-                else self._backward_micro_batch(task[1], course)
-            )
-            course.complete_task(task[0])
+            pause = retry_s
+            kind, micro_batch = task
+            if kind == "forward":
+                await self._forward_micro_batch(micro_batch)
+            else:
+                await self._backward_micro_batch(micro_batch, schedule)
+            schedule.complete_task(kind)
 
-    def _missing_inputs(self, kind: Kind, part: int) -> list[tuple[str, int]]:
-        """What must arrive before a task can begin."""
-        needed = []
-        if kind == "backward" and not self.is_last:
-            needed = ["Gradient"]
-        elif kind == "forward" and not self.is_first:
-            needed = ["Activation", "Labels"] if self.is_last else ["Activation"]
-        if kind == "forward":
-            self._check_version(part)
-        return [(what, part) for what in needed if (what, part) not in self._inbox]
+    def _needed_messages(self, kind: Kind, micro_batch: int) -> list[MessageKey]:
+        """The messages without which a task cannot begin."""
+        if kind == "backward":
+            return [] if self.is_last else [("Gradient", micro_batch)]
+        self._check_version(micro_batch)
+        names = [] if self.is_first else ["Activation", "Labels"] if self.is_last else ["Activation"]
+        return [(name, micro_batch) for name in names]
 
-    def _check_version(self, part: int) -> None:
-        """A part that says it met a version which is not here, nor can be, is not let in."""
-        message = self._inbox.get(("Activation", part))
+    def _check_version(self, micro_batch: int) -> None:
+        """Refuse an activation that claims a version which this stage does not hold and never will."""
+        message = self.exchange.peek_message("Activation", micro_batch)
         if not isinstance(message, Activation) or not self.settings.schedule.vertical_sync:
             return
-        if message.version not in self.versions:
-            del self._inbox["Activation", part]
-            self.report_refusal(self._order[self.index - 1], f"it sent a part that met version {message.version}")
+        if message.version not in self.versions.weights:
+            self.exchange.pop_message("Activation", micro_batch)
+            self.report_refusal(self.exchange.previous_device, f"it sent a part that met version {message.version}")
 
-    def _request_missing(self, missing: list[tuple[str, int]]) -> None:
-        for what, part in missing:
-            giver = self._expected_sender(what)
-            assert giver is not None
-            self.node.send(giver, Resend(self.term, what, part))
-
-    async def _forward_micro_batch(self, part: int) -> None:
-        self._newest_batch, self._newest_micro_batch = part // self.settings.schedule.micro_batch_count, part
-        version, arrived, labels = self._pop_inputs(part)
-        numbers, buffers, mathematics = self.versions[version], self._buffers, self.backend
+    async def _forward_micro_batch(self, micro_batch: int) -> None:
+        self._newest_batch = micro_batch // self.settings.schedule.micro_batch_count
+        self._newest_micro_batch = micro_batch
+        version, arrived, labels = self._pop_inputs(micro_batch)
+        weights, buffers, backend = self.versions.weights[version], self._buffers, self.backend
         first, last, ahead = self.is_first, self.is_last, self._predicted_steps(version)
         if first and not last:
-            self._send_logged(self._order[-1], Labels(mathematics.load_labels(part), term=self.term, part=part))
+            targets = Labels(backend.load_labels(micro_batch), term=self.term, part=micro_batch)
+            self.exchange.send_message(self.exchange.last_device, targets)
 
         def run(pace: object) -> Any:
-            inputs = mathematics.load_inputs(part) if first else arrived
-            targets = mathematics.load_labels(part) if first and last else labels
-            return mathematics.forward(numbers, buffers, part, inputs, targets, ahead)
+            inputs = backend.load_inputs(micro_batch) if first else arrived
+            targets = backend.load_labels(micro_batch) if first and last else labels
+            return backend.forward(weights, buffers, micro_batch, inputs, targets, ahead)
 
-        forwarded, seconds = await self._compute_pass("forward", part, version, run)
-        self._buffers, self._forward_version = forwarded.buffers, version
-        self._micro_batches_in_flight[part] = InFlightMicroBatch(forwarded, version, seconds)
+        forwarded, seconds = await self._compute_pass("forward", micro_batch, version, run)
+        self._buffers, self.versions.forward_version = forwarded.buffers, version
+        self._in_flight[micro_batch] = InFlightMicroBatch(forwarded, version, seconds)
         if last:
-            self._loss_sum += (forwarded.loss_now or 0.0) * mathematics.micro_batch_weight(part)
+            self._loss_sum += (forwarded.loss_now or 0.0) * backend.micro_batch_weight(micro_batch)
         else:
-            self._send_logged(
-                self._order[self.index + 1],
-                Activation(forwarded.payload, term=self.term, part=part, version=version),
-            )
+            activation = Activation(forwarded.payload, term=self.term, part=micro_batch, version=version)
+            self.exchange.send_message(self.exchange.next_device, activation)
 
     def _predicted_steps(self, version: int) -> float:
-        """Whole steps (smaller where the learning rate is) from the version that a batch meets to its own."""
+        """By how many whole steps to predict the weights, from the version a batch uses to the one it updates."""
         if not self.settings.schedule.predict:
             return 0.0
         return (self._newest_batch - version) * self.settings.lr_schedule.lr_factor(version)
 
-    def _pop_inputs(self, part: int) -> tuple[int, Any, Payload | None]:
-        """The version that a part meets here, and what came with it."""
+    def _pop_inputs(self, micro_batch: int) -> tuple[int, Any, Payload | None]:
+        """The version that a micro-batch uses on this stage, its activation and, on the last stage, its labels."""
         if self.is_first:
-            return self.applied, None, None
-        message = self._inbox.pop(("Activation", part))
+            return self.versions.applied, None, None
+        message = self.exchange.pop_message("Activation", micro_batch)
         assert isinstance(message, Activation)
-        labels = self._inbox.pop(("Labels", part)) if self.is_last else None
-        version = message.version if self.settings.schedule.vertical_sync else self.applied
+        labels = self.exchange.pop_message("Labels", micro_batch) if self.is_last else None
+        version = message.version if self.settings.schedule.vertical_sync else self.versions.applied
         return version, message.payload, None if labels is None else labels.payload
 
-    async def _backward_micro_batch(self, part: int, course: StageSchedule) -> None:
-        flight = self._micro_batches_in_flight.pop(part)
-        arrived = None if self.is_last else self._inbox.pop(("Gradient", part)).payload
-        self._sent_log.pop(("Activation", part), None)
-        newest, total, mathematics = self.versions[self.applied], self._gradient_sum, self.backend
-        lr, steps = self.settings.lr_schedule.lr_factor(self.applied), course.updates_after(part)
+    async def _backward_micro_batch(self, micro_batch: int, schedule: StageSchedule) -> None:
+        sent = self._in_flight.pop(micro_batch)
+        arrived = None if self.is_last else self.exchange.pop_message("Gradient", micro_batch).payload
+        self.exchange.forget_sent("Activation", micro_batch)
+        newest, total, backend = self.versions.newest, self._gradient_sum, self.backend
+        lr, updates = self.settings.lr_schedule.lr_factor(self.versions.applied), schedule.updates_after(micro_batch)
 
         def run(pace: object) -> Any:
-            own, onward = mathematics.backward(flight.forwarded, arrived)
-            mixed = mathematics.accumulate_gradient(total, own, mathematics.micro_batch_weight(part))
-            stepped = mathematics.step(newest, mixed, flight.forwarded.buffers, lr) if steps else None
-            return mixed, onward, stepped
+            own, onward = backend.backward(sent.forwarded, arrived)
+            gradient = backend.accumulate_gradient(total, own, backend.micro_batch_weight(micro_batch))
+            updated = backend.step(newest, gradient, sent.forwarded.buffers, lr) if updates else None
+            return gradient, onward, updated
 
-        (self._gradient_sum, onward, stepped), seconds = await self._compute_pass("backward", part, flight.version, run)
-        self._seconds += flight.seconds + seconds
+        result, seconds = await self._compute_pass("backward", micro_batch, sent.version, run)
+        self._gradient_sum, onward, updated = result
+        self._seconds += sent.seconds + seconds
         if not self.is_first:
-            self._send_logged(self._order[self.index - 1], Gradient(onward, term=self.term, part=part))
-        if steps:
-            self._finish_step(stepped, flight.forwarded.buffers)
+            gradient = Gradient(onward, term=self.term, part=micro_batch)
+            self.exchange.send_message(self.exchange.previous_device, gradient)
+        if updates:
+            self._finish_step(updated, sent.forwarded.buffers)
 
-    async def _compute_pass(self, kind: Kind, part: int, version: int, run: Callable[[Any], Any]) -> tuple[Any, float]:
-        """Do it, and say how long it took."""
-        cost = self._costs.stage_forward_flop if kind == "forward" else self._costs.stage_backward_flop
+    async def _compute_pass(
+        self, kind: Kind, micro_batch: int, version: int, run: Callable[[Any], Any]
+    ) -> tuple[Any, float]:
+        """Compute one pass; its result and how many seconds it took."""
+        flop = self._costs.stage_forward_flop if kind == "forward" else self._costs.stage_backward_flop
         began = self.node.now()
-        seconds = cost(self.first, self.last, self._sizes.count(part)) / self._flops
+        seconds = flop(self.first, self.last, self._sizes.count(micro_batch)) / self._flops
         result = await self.node.compute(Work([Step(seconds)], run, kind))
         now = self.node.now()
-        fields = {"batch": part, "version": version, "stage": self.index, "term": self.term}
+        fields = {"batch": micro_batch, "version": version, "stage": self.index, "term": self.term}
         self.node.record(Span(self.node.name, kind, began, now, fields))
         return result, now - began
 
-    def _finish_step(self, numbers: Any, buffers: Any) -> None:
-        """The next version is there."""
+    def _finish_step(self, weights: Any, buffers: Any) -> None:
+        """Store the next version, report it, and let the replicators copy it."""
         gradient, self._gradient_sum = self._gradient_sum, None
-        self.applied += 1
-        every = self.settings.schedule.aggregate
-        if every and self.applied % every == 0:
-            older = range(max(self.start, self.applied - self.window + 1), self.applied)
-            numbers = self.backend.average_versions([*(self.versions[version] for version in older), numbers])
+        versions, every = self.versions, self.settings.schedule.aggregate
+        versions.applied += 1
+        if every and versions.applied % every == 0:
+            older = [versions.weights[version] for version in versions.averaged_versions()]
+            weights = self.backend.average_versions([*older, weights])
         else:
-            self.steps[self.applied] = (gradient, buffers)
-        self._store_version(self.applied, numbers)
+            versions.steps[versions.applied] = (gradient, buffers)
+        versions.store_version(weights)
         now = self.node.now()
-        fields = {"batch": self.applied - 1, "version": self.applied, "stage": self.index, "term": self.term}
+        fields = {"batch": versions.applied - 1, "version": versions.applied, "stage": self.index, "term": self.term}
         self.node.record(Span(self.node.name, "step", now, now, fields))
         self.send_report(self._seconds, self._loss_sum if self.is_last else None)
         self._seconds = self._loss_sum = 0.0
-        self._drop_versions()
+        versions.drop_unneeded()
         for replicator in self._replicators:
             replicator.notify_version()
-
-    # --- what it holds ---------------------------------------------------------------------------------------------
-
-    def _store_version(self, version: int, numbers: Any) -> None:
-        self.versions[version] = numbers
-        self._version_store.add_version(version, self.term_that_made(version), self.first, self.last, numbers)
-
-    def _drop_versions(self) -> None:
-        """Drop the versions that nobody can ask for any more."""
-        used = self._forward_version if self.settings.schedule.vertical_sync else self.applied
-        aggregated = self.applied - self.window + 1 if self.settings.schedule.aggregate else self.applied
-        floor = min(used, aggregated)
-
-        def wanted(version: int) -> bool:
-            return version >= floor or (version >= self._secure_version and self._is_copied_version(version))
-
-        self.versions = {version: numbers for version, numbers in self.versions.items() if wanted(version)}
-        self.steps = {version: step for version, step in self.steps.items() if version > self.applied - _STEPS_KEPT}
-        own = (self.first, self.last)
-        self._version_store.retain_versions(
-            lambda version, *layers: layers != own or version <= self.start or version in self.versions
-        )
-
-    def _is_copied_version(self, version: int) -> bool:
-        central = self.settings.replication.central_stride()
-        strides = [stride for stride in (self._stride, central) if stride]
-        return version == self.start or any(version % stride == 0 for stride in strides)
-
-    def _start_replicators(self, assign: Assign) -> list[StageReplicator]:
-        """Those who send its copies: to its keeper and to the coordinator, who keeps them where nobody else does."""
-        keepers = {assign.keepers[self.index] if assign.keepers else COORDINATOR: assign.stride}
-        keepers[COORDINATOR] = self.settings.replication.central_stride() or keepers.get(COORDINATOR, 0)
-        found = [StageReplicator(self, keeper, stride) for keeper, stride in keepers.items() if stride]
-        for replicator in found:
-            self._task_group.start_task(replicator.run())
-        return found
-
-    def _send_logged(self, to: str, message: Bulky) -> None:
-        part: int = message.part  # type: ignore[attr-defined]
-        key = type(message).__name__, part
-        self._sent_log[key] = (to, message, self.link.send(to, message, batch=part))
-        behind = part - 3 * max(1, self.window) * self.settings.schedule.micro_batch_count
-        for old in [key for key in self._sent_log if key[1] < behind]:
-            del self._sent_log[old]

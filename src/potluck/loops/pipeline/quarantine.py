@@ -1,22 +1,24 @@
-"""Devices that are connected and were left out: each is asked back after a while, a longer one each time."""
+"""Keeps unresponsive devices out of the layout and retries them with exponential backoff."""
 
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, deque
 
 __all__ = ["Quarantine"]
 
-_LONGEST = 6  # doublings
+_MAX_DOUBLINGS = 6
+_FLAPPING_LOSSES, _FLAPPING_WINDOW_S = 5, 60.0  # a device lost this often within this time is unreliable
 
 
 class Quarantine:
-    """Who was left out, and when each is asked back."""
+    """Which connected devices are left out, and when each is contacted again."""
 
     def __init__(self) -> None:
         self._times: Counter[str] = Counter()
         self._pause: dict[str, float] = {}
         self._retry_at: dict[str, float] = {}
+        self._losses: dict[str, deque[float]] = {}  # when each device was lost lately
 
     def __contains__(self, device: object) -> bool:
         return device in self._retry_at
@@ -27,22 +29,30 @@ class Quarantine:
 
     def add_device(self, device: str, now: float, pause_s: float) -> None:
         """Leave a device out for this long, and for twice as long each further time."""
-        self._pause[device] = pause_s * 2.0 ** min(self._times[device], _LONGEST)
+        self._pause[device] = pause_s * 2.0 ** min(self._times[device], _MAX_DOUBLINGS)
         self._times[device] += 1
         self._retry_at[device] = now + self._pause[device]
 
     def due_devices(self, now: float) -> list[str]:
-        """Whom to ask back now; if it does not answer, it is asked again after the same pause."""
-        found = [device for device, at in self._retry_at.items() if at <= now]
-        for device in found:
+        """The devices to contact now; one that does not answer is due again after the same pause."""
+        due = [device for device, at in self._retry_at.items() if at <= now]
+        for device in due:
             self._retry_at[device] = now + self._pause[device]
-        return found
+        return due
 
     def release_device(self, device: str) -> bool:
-        """Whether it was left out until now."""
+        """Whether the device was left out until now."""
         return self._retry_at.pop(device, None) is not None
 
     def forget_device(self, device: str) -> None:
-        """It is gone, or in another life."""
+        """The device is gone, or back in a new incarnation."""
         self._retry_at.pop(device, None)
         self._times.pop(device, None)
+
+    def record_loss(self, device: str, now: float) -> None:
+        self._losses.setdefault(device, deque(maxlen=_FLAPPING_LOSSES)).append(now)
+
+    def is_flapping(self, device: str, now: float) -> bool:
+        """Whether a device was lost so often lately that its return would only disturb the run."""
+        losses = self._losses.get(device)
+        return losses is not None and len(losses) == _FLAPPING_LOSSES and now - losses[0] < _FLAPPING_WINDOW_S

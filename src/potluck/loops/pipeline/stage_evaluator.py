@@ -1,4 +1,4 @@
-"""Measuring the model where it is: held-out batches go forward through the stages, and the last one adds up the score.
+"""Evaluates the model in place: held-out batches flow forward through the stages; the last one sums up the score.
 
 Examine ──▶ every stage           first ──Exam──▶ … ──Exam──▶ last ──Scored──▶ coordinator
                                     └────ExamLabels────────────┘
@@ -21,7 +21,7 @@ __all__ = ["StageEvaluator"]
 
 
 class StageEvaluator:
-    """One stage's part in one attempt; what has arrived for another attempt is of no use."""
+    """One stage's side of one attempt; a new attempt starts over with a new evaluator."""
 
     def __init__(self, stage: PipelineStage, attempt: int) -> None:
         self._stage = stage
@@ -39,7 +39,7 @@ class StageEvaluator:
         for number in range(examine.batches):
             passed = await self._forward_batch(number)
             if not stage.is_last:
-                stage.link.send(stage.next_device, Exam(passed, **self._message_fields(number)))
+                stage.link.send(stage.exchange.next_device, Exam(passed, **self._message_fields(number)))
                 continue
             labels = await self._wait_for_labels(number)
             score = stage.backend.evaluation_score(passed, labels)
@@ -48,21 +48,18 @@ class StageEvaluator:
             stage.node.send(COORDINATOR, Scored(stage.term, self.attempt, loss, right, count))
 
     async def _forward_batch(self, number: int) -> Any:
-        """Through this stage, in the stage's own time."""
-        stage = self._stage
-        mathematics, numbers = stage.backend, stage.versions[stage.applied]
+        """The outputs of this stage's layers."""
+        stage, backend, versions = self._stage, self._stage.backend, self._stage.versions
+        weights = versions.newest
         if stage.is_first and not stage.is_last:
-            stage.link.send(
-                stage.last_device, ExamLabels(mathematics.evaluation_labels(number), **self._message_fields(number))
-            )
-        arrived = (
-            mathematics.evaluation_inputs(number) if stage.is_first else await self._wait_for_payload("Exam", number)
-        )
-        seconds, began = stage.forward_s(mathematics.evaluation_batch_size(number)), stage.node.now()
+            labels = ExamLabels(backend.evaluation_labels(number), **self._message_fields(number))
+            stage.link.send(stage.exchange.last_device, labels)
+        arrived = backend.evaluation_inputs(number) if stage.is_first else await self._wait_for_payload("Exam", number)
+        seconds, began = stage.forward_s(backend.evaluation_batch_size(number)), stage.node.now()
         passed = await stage.node.compute(
-            Work([Step(seconds)], lambda pace: mathematics.evaluate_batch(numbers, arrived), "examine")
+            Work([Step(seconds)], lambda pace: backend.evaluate_batch(weights, arrived), "examine")
         )
-        fields = {"batch": number, "version": stage.applied, "stage": stage.index, "term": stage.term}
+        fields = {"batch": number, "version": versions.applied, "stage": stage.index, "term": stage.term}
         stage.node.record(Span(stage.node.name, "examine", began, stage.node.now(), fields))
         return passed
 
@@ -71,10 +68,10 @@ class StageEvaluator:
             return self._stage.backend.evaluation_labels(number)
         return await self._wait_for_payload("ExamLabels", number)
 
-    async def _wait_for_payload(self, what: str, number: int) -> Any:
-        while (what, number) not in self._inbox:
+    async def _wait_for_payload(self, name: str, number: int) -> Any:
+        while (name, number) not in self._inbox:
             await self._wake.wait()
-        return self._inbox.pop((what, number)).payload
+        return self._inbox.pop((name, number)).payload
 
     def _message_fields(self, number: int) -> dict[str, int]:
         return {"term": self._stage.term, "attempt": self.attempt, "number": number}

@@ -1,4 +1,4 @@
-"""Sends copies of a stage's versions to someone else, in pieces, while the line is idle."""
+"""Sends copies of a stage's versions to its keeper, in chunks, while the link is idle."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ class StageReplicator:
         self._link: StageLink = stage.link
         self.keeper = keeper
         self._stride = stride
-        self._can_send_step = False  # whether the keeper can go from the version sent last to the next by a step
-        self._sent_version = stage.start - 1  # the newest version that was sent
-        self._kept_version = stage.start - 1  # the newest version that is known to be kept
-        self._unanswered: dict[int, tuple[float, int]] = {}  # sent and not yet answered: since when, and bytes
+        self._can_send_step = False  # whether the keeper can apply a step to the version it was sent last
+        self._sent_version = stage.versions.start - 1  # the newest version that was sent
+        self._kept_version = stage.versions.start - 1  # the newest version that the keeper has confirmed
+        self._unanswered: dict[int, tuple[float, int]] = {}  # by version: when it was sent, and its bytes
         self._wake = WakeSignal()
 
     def notify_version(self) -> None:
-        """There is a new version."""
+        """A new version is ready to be copied."""
         self._wake.notify()
 
     def handle_kept(self, kept: Kept) -> None:
@@ -52,11 +52,11 @@ class StageReplicator:
         self._wake.notify()
 
     async def run(self) -> None:
-        """Send what is new without waiting for answers; what stays unanswered for too long is sent anew."""
+        """Send new versions without waiting for answers; one that stays unanswered for too long is sent again."""
         pause = float(self._stage.settings.retry)
         while True:
             version = next_version_to_copy(
-                [held for held in self._stage.versions if held > self._sent_version], self._stride
+                [held for held in self._stage.versions.weights if held > self._sent_version], self._stride
             )
             if version is not None:
                 await self._send_version(version)
@@ -64,15 +64,15 @@ class StageReplicator:
                 self._resend_from_kept()
 
     def _resend_from_kept(self) -> None:
-        """Something got lost on the way: go on from what is known to be kept, with a whole version."""
+        """A chunk was lost: continue from the confirmed version, with a whole version instead of a step."""
         self._sent_version = self._kept_version
         self._unanswered.clear()
         self._can_send_step = False
 
     async def _send_version(self, version: int) -> None:
-        stage = self._stage
-        step = stage.steps.get(version) if self._can_send_step and self._sent_version == version - 1 else None
-        payload = self._pack_version(stage.versions[version]) if step is None else self._backend.pack_step(*step)
+        stage, versions = self._stage, self._stage.versions
+        step = versions.steps.get(version) if self._can_send_step and self._sent_version == version - 1 else None
+        payload = self._pack_version(versions.weights[version]) if step is None else self._backend.pack_step(*step)
         count = max(1, math.ceil(payload.nbytes / stage.settings.replication.chunk))
         self._sent_version, self._can_send_step = (
             version,
@@ -80,16 +80,16 @@ class StageReplicator:
         )
         self._unanswered[version] = (self._node.now(), payload.nbytes)
         self._link.count_bytes(payload.nbytes)
-        for place, piece in enumerate(split_payload(payload, count)):
+        for index, chunk in enumerate(split_payload(payload, count)):
             await self._link.wait_until_idle(float(stage.settings.retry))
             await self._node.send(
                 self.keeper,
                 Replica(
-                    piece, term=stage.term, first=stage.first, last=stage.last, version=version,
-                    made=stage.term_that_made(version), place=place, count=count, step=step is not None,
+                    chunk, term=stage.term, first=stage.first, last=stage.last, version=version,
+                    made=versions.term_that_made(version), place=index, count=count, step=step is not None,
                 ),
             )  # fmt: skip
 
-    def _pack_version(self, numbers: Any) -> Any:
+    def _pack_version(self, weights: Any) -> Any:
         stage = self._stage
-        return self._backend.pack_layers(numbers, stage.first, stage.last, stage.settings.replication.optimizer_state)
+        return self._backend.pack_layers(weights, stage.first, stage.last, stage.settings.replication.optimizer_state)

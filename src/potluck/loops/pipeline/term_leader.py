@@ -1,146 +1,161 @@
-"""How a term begins: all stop and tell what they have, a version and a layout are chosen, layers are handed out.
+"""Begins and ends the terms of a pipeline.
 
-And how it ends where a device died: what had passed it on its way back is applied by those before it.
+begin    all devices stop and list the layers they hold; a version and a layout are chosen; layers are handed out
+finish   after a death: the stages before the dead one apply the batches that had already passed it
+rescue   the data is out of reach: the remaining devices' newest version goes into the archive
 """
 
 from __future__ import annotations
 
-import asyncio
-import math
-from collections.abc import Awaitable, Mapping
-
 from potluck.errors import UserError
 from potluck.journal import Span
+from potluck.loops.leader import Leader
 from potluck.loops.messages import Message
-from potluck.loops.node import COORDINATOR, Node
+from potluck.loops.node import COORDINATOR
+from potluck.loops.pipeline.archive_sync import ArchiveSync
 from potluck.loops.pipeline.layer_sources import HeldLayers, newest_complete_version, plan_layer_sources
-from potluck.loops.pipeline.message_checks import layers_refusal, replica_refusal
-from potluck.loops.pipeline.messages import Assign, Fetch, Finish, Halt, Inventory, Kept, Piece, Replica, Secure
-from potluck.loops.pipeline.pipeline_leader import PipelineContext, PipelineLeader
+from potluck.loops.pipeline.message_checks import layers_refusal
+from potluck.loops.pipeline.messages import Assign, Fetch, Finish, Halt, Inventory
+from potluck.loops.pipeline.pipeline_context import PipelineContext
+from potluck.loops.pipeline.pipeline_members import PipelineMembers
 from potluck.loops.pipeline.pipeline_planner import PipelinePlan
-from potluck.loops.pipeline.term_history import TermHistory
-from potluck.loops.pipeline.term_progress import TermProgress
+from potluck.loops.pipeline.term_requests import TermRequests
+from potluck.loops.pipeline.term_state import TermProgress, TermState
 from potluck.loops.run_progress import RunOutcome
 
 __all__ = ["TermLeader"]
 
-_SILENCE = 4  # times `retry`, after which a new term begins without those who do not answer
+_INVENTORY_RETRIES = 4  # times `retry` until a term begins without the devices that do not answer
 
 
-class TermLeader(PipelineLeader):
-    """Begins terms, and keeps the archive that is the last resort where layers are lost."""
+class TermLeader:
+    """Leads from one layout to the next. A term that breaks while it begins has to be begun again."""
 
-    def __init__(self, node: Node, orders: PipelineContext) -> None:
-        super().__init__(node, orders)
-        self._planner = orders.planner
-        self._archive = orders.archive
-        self._policy = orders.policy
-        self._batch_samples = orders.batch_samples
-        self._history = TermHistory()
-        self._range_end = 0  # of the stretch: no batch beyond it was ever let in
-        self._fetch_requests: set[tuple[str, Fetch]] = set()  # what this term asked for, of whom
-        self._layout: PipelinePlan | None = None  # of the term, from when it is handed out
-        self._term_members: set[str] = set()  # who has entered the term
-        self._term_progress: TermProgress | None = None  # of the term that runs
+    def __init__(self, leader: Leader, context: PipelineContext, term: TermState, members: PipelineMembers) -> None:
+        self._leader = leader
+        self._node = leader.node
+        self._journal = leader.journal
+        self._context = context
+        self._settings = context.settings
+        self._planner = context.planner
+        self._archive = context.archive
+        self._progress = context.progress
+        self._term = term
+        self._members = members
+        self.requests = TermRequests(leader, members, term, float(context.settings.retry))
+        self.archive_sync = ArchiveSync(leader, context, term, members, self.requests)
+        self._term_members: set[str] = set()  # the devices that have entered the term
         self._last_plan: PipelinePlan | None = None
         self._secure_version = 0
-        self._replan_wanted = False  # another layout pays
-        self._loss_noticed_at = math.inf  # when a death will be noticed, where only the batch timer tells
-        self._committed_at = 0.0
-        self._layer_sends: dict[tuple[str, int], Awaitable[None]] = {}
 
-    async def _begin_term(self) -> RunOutcome | None:
-        """Begin a term; if someone is lost on the way, `_disturbed` stays set and it must be tried again."""
-        began, after_death = self._node.now(), self._needs_new_term
-        self._planner.clear_loss_plans() if not after_death else None
+    # --- begin -----------------------------------------------------------------------------------------------------
+
+    async def begin_term(self) -> RunOutcome | None:
+        """Begin a term; if a device is lost on the way, the term stays broken."""
+        term, began, after_death = self._term, self._node.now(), self._term.is_broken
+        if not after_death:
+            self._planner.clear_loss_plans()
         held = await self._collect_inventories()
-        there = self._candidate_devices(self._term_members)
-        if self._needs_new_term or not there:
-            self._needs_new_term = True
-            return self._stall_outcome()
+        candidates = self._members.candidates(self._term_members)
+        if term.is_broken or not candidates:
+            term.is_broken = True
+            return self._leader.stall_outcome()
         try:
-            plan = self._settings.recovery.plan_recovery(self._planner, self._last_plan if after_death else None, there)
+            plan = self._settings.recovery.plan_recovery(
+                self._planner, self._last_plan if after_death else None, candidates
+            )
         except UserError as error:
-            return RunOutcome("failed", f"no layout for {', '.join(there)}: {error}")
-        self._plan_for_losses(there)
-        self._layout = plan = self._planner.place_copies(plan, there)
+            return RunOutcome("failed", f"no layout for {', '.join(candidates)}: {error}")
+        self._plan_for_losses(candidates)
+        term.layout = plan = self._planner.place_copies(plan, candidates)
         version, mixed = self._choose_version(held, after_death)
-        await self._request_answers(self._make_assignments(plan, held, version, mixed))
-        if self._needs_new_term:
-            return self._stall_outcome()
+        await self.requests.request_answers(self._make_assignments(plan, held, version, mixed))
+        if term.is_broken:
+            return self._leader.stall_outcome()
         self._restart_from(version)
-        self._term_progress = TermProgress(
-            plan, version, max(min(self._secure_version, version), self._archive.version)
-        )
+        secure = max(min(self._secure_version, version), self._archive.version)
+        term.progress = TermProgress(plan, version, secure)
         self._last_plan = plan
         self._record_layout(plan, version, began, after_death)
         return None
 
     async def _collect_inventories(self) -> list[HeldLayers]:
-        """Begin a new term: everybody stops, and tells what it has."""
-        self._secure_version = self._term_progress.secure_version if self._term_progress is not None else 0
-        self._needs_new_term, self._loss_noticed_at, self._replan_wanted = False, math.inf, False
-        self._term_progress = self._layout = None
-        self._fetch_requests.clear()
-        self._layer_sends.clear()
-        self._term += 1
-        self._archive.begin_term()
-        halt = Halt(self._term, self._history.terms)
-        halts: dict[str, Message] = {device: halt for device in self._roster if device not in self._quarantine}
-        answers = await self._request_answers(halts, _SILENCE * float(self._settings.retry))
-        self._term_members = {device for device in answers if device in self._roster}
-        stock = [answer.held for device, answer in answers.items() if isinstance(answer, Inventory)]
-        archived = HeldLayers(
-            COORDINATOR, 0, self._planner.layer_count - 1, self._archive.version, self._archive.made_in_term
-        )
-        return [*(each for held in stock for each in held), archived]
+        """Stop all devices in a new term; the layers that they and the archive hold."""
+        term, archive = self._term, self._archive
+        self._secure_version = term.progress.secure_version if term.progress is not None else 0
+        term.begin()
+        self.archive_sync.begin_term()
+        halt = Halt(term.number, term.history.terms)
+        halts: dict[str, Message] = {
+            device: halt for device in self._leader.roster if device not in self._members.quarantine
+        }
+        answers = await self.requests.request_answers(halts, _INVENTORY_RETRIES * float(self._settings.retry))
+        self._term_members = {device for device in answers if device in self._leader.roster}
+        inventories = [answer.held for answer in answers.values() if isinstance(answer, Inventory)]
+        archived = HeldLayers(COORDINATOR, 0, self._planner.layer_count - 1, archive.version, archive.made_in_term)
+        return [*(each for held in inventories for each in held), archived]
+
+    def record_inventory(self, sender: str, inventory: Inventory) -> None:
+        """Accept a device's inventory if it can be true; otherwise refuse the device."""
+        pending = self._term.pending
+        if not pending.is_open or not isinstance(pending.requests.get(sender), Halt):
+            return  # it was sent twice
+        for held in inventory.held:
+            reason = layers_refusal(held.first, held.last, self._planner.layer_count)
+            possible = held.device == sender and 0 <= held.version <= self.archive_sync.newest_possible_version
+            if reason is None and not (possible and held.made == self._term.history.term_that_made(held.version)):
+                reason = f"it says that {held.device} has version {held.version} of term {held.made}"
+            if reason is not None:
+                self._members.refuse_device(sender, reason)
+                return
+        pending.record_answer(sender, inventory)
 
     def _choose_version(self, held: list[HeldLayers], after_death: bool) -> tuple[int, bool]:
-        """The version to go on from, and whether layers may be of other versions than that."""
+        """The version to continue from, and whether layers may be of other versions."""
         if after_death and self._settings.recovery.restores_checkpoint:
             held[:] = held[-1:]
         if after_death and not self._settings.recovery.consistent:
-            return self.progress.round, True
+            return self._progress.round, True
         version = newest_complete_version(held, self._planner.layer_count)
-        assert version is not None, "the archive is whole"
+        assert version is not None, "the archive is complete"
         return version, False
 
     def _make_assignments(
         self, plan: PipelinePlan, held: list[HeldLayers], version: int, mixed: bool
     ) -> dict[str, Message]:
-        made = self._history.term_that_made(version)
+        made = self._term.history.term_that_made(version)
         return {
             device: Assign(
-                self._term, plan.cuts, plan.order, plan.windows, plan.stride, plan.keepers, version, made,
+                self._term.number, plan.cuts, plan.order, plan.windows, plan.stride, plan.keepers, version, made,
                 tuple(plan_layer_sources(held, device, layers, None if mixed else version)),
             )
             for device, layers in zip(plan.order, plan.stage_layers, strict=True)
         }  # fmt: skip
 
     def _restart_from(self, version: int) -> None:
-        """From here on, this version is where the run stands."""
-        if version < self.progress.round:
+        """Continue the run from this version."""
+        number, history = self._term.number, self._term.history
+        if version < self._progress.round:
             self._journal.record_event(
-                self._node.name, "rolled back", term=self._term, before=self.progress.round, to=version
+                self._node.name, "rolled back", term=number, before=self._progress.round, to=version
             )
-        for batch in range(self.progress.round, version):  # the reports of it were still on their way
+        for batch in range(self._progress.round, version):  # committed, but the reports had not arrived yet
             self._journal.record_event(
-                self._node.name, "committed", batch=batch, term=self._history.term_that_made(batch + 1)
+                self._node.name, "committed", batch=batch, term=history.term_that_made(batch + 1)
             )
-        self._history.begin_term(self._term, version)
-        self.progress.turn = self._term
-        self._set_version(version)
+        history.begin_term(number, version)
+        self._progress.turn = number
+        self.set_version(version)
 
-    def _set_version(self, version: int) -> None:
-        self.progress.round = self.progress.version = version
-        self.progress.samples = version * self._batch_samples
-        self._committed_at = self._node.now()
+    def set_version(self, version: int) -> None:
+        self._progress.round = self._progress.version = version
+        self._progress.samples = version * self._context.batch_samples
+        self._term.committed_at = self._node.now()
 
     def _record_layout(self, plan: PipelinePlan, version: int, began: float, after_death: bool) -> None:
-        fields = {"term": self._term, "version": version, "cuts": list(plan.cuts), "order": list(plan.order)}
-        self._node.record(
-            Span(self._node.name, "recover" if after_death else "settle", began, self._node.now(), fields)
-        )
+        fields = {"term": self._term.number, "version": version, "cuts": list(plan.cuts), "order": list(plan.order)}
+        name = "recover" if after_death else "settle"
+        self._node.record(Span(self._node.name, name, began, self._node.now(), fields))
         more = {
             "windows": list(plan.windows),
             "period": plan.period,
@@ -149,143 +164,61 @@ class TermLeader(PipelineLeader):
         }
         self._journal.record_event(self._node.name, "partition", **fields, **more)
 
+    # --- plan ------------------------------------------------------------------------------------------------------
+
+    def consider_replan(self) -> None:
+        """Decide whether another layout is worth moving to."""
+        term, candidates = self._term, self._members.candidates()
+        if term.progress is None or term.replan_wanted or not candidates:
+            return
+        old, horizon = term.progress.plan, self._settings.adaptation.horizon
+        self._planner.clear_loss_plans()
+        try:
+            new = self._planner.plan_layout(candidates)
+        except UserError:
+            return
+        gain = self._planner.current_period_s(old) - new.period
+        cost = self._planner.migration_s(old, new) if horizon and not new.has_same_layout(old) else 0.0
+        term.replan_wanted = not new.has_same_layout(old) and gain * (horizon or 1) > cost
+        self._plan_for_losses(candidates)
+
     def _plan_for_losses(self, candidates: list[str]) -> None:
-        """Have plans ready for each single death."""
-        self._planner.plan_for_losses(candidates, self._candidate_devices(candidates[1:]))
+        """Prepare a plan for each single death."""
+        self._planner.plan_for_losses(candidates, self._members.candidates(candidates[1:]))
 
-    async def _finish_in_flight(self) -> RunOutcome | None:
-        """Let those before the dead apply what had passed it: then it need not be done again."""
-        ledger, recovery = self._term_progress, self._settings.recovery
-        if ledger is None or not recovery.consistent or recovery.restores_checkpoint:
+    # --- end -------------------------------------------------------------------------------------------------------
+
+    async def finish_in_flight(self) -> RunOutcome | None:
+        """Let the stages before a dead one apply what had passed it, so that it need not be computed again."""
+        progress, recovery = self._term.progress, self._settings.recovery
+        if progress is None or not recovery.consistent or recovery.restores_checkpoint:
             return None
-        told: set[str] = set()
-        longest = len(ledger.plan.order) * self._planner.current_period_s(ledger.plan)
-        ends_at = min(self._node.now() + longest, self._stall_timeout.expires_at)
-        while (waiting := ledger.unfinished_stages()) and self._node.now() < ends_at:
-            for device in waiting:
-                if device not in told:
-                    self._node.send(device, Finish(self._term))
-            told.update(waiting)
-            envelope = await self._node.receive(ends_at)
-            if envelope is not None:
-                self._handle_message(envelope)
-        return self._stall_outcome()
+        asked: set[str] = set()
+        max_s = len(progress.plan.order) * self._planner.current_period_s(progress.plan)
+        ends_at = min(self._node.now() + max_s, self._leader.stall_timeout.expires_at)
+        while (unfinished := progress.unfinished_stages()) and self._node.now() < ends_at:
+            for device in unfinished:
+                if device not in asked:
+                    self._node.send(device, Finish(self._term.number))
+            asked.update(unfinished)
+            await self._leader.handle_next(ends_at)
+        return self._leader.stall_outcome()
 
-    # --- the archive -----------------------------------------------------------------------------------------------
-
-    async def _rescue_model(self) -> None:
-        """The data is out of reach: save the newest version that the others can put together."""
+    async def rescue_model(self) -> None:
+        """Save the newest version that the remaining devices hold, if batches have been committed."""
+        if self._last_plan is None or not self._leader.roster:
+            return
         held = await self._collect_inventories()
         version = newest_complete_version(held, self._planner.layer_count)
         if version is None or version <= self._archive.version:
             return
         self._restart_from(version)
-        givers: dict[str, list[Fetch]] = {}
+        fetches: dict[str, list[Fetch]] = {}
         for origin in plan_layer_sources(held, COORDINATOR, range(self._planner.layer_count), version):
-            request = Fetch(self._term, origin.first, origin.last, version)
-            givers.setdefault(origin.device, []).append(request)
-        while givers and not self._needs_new_term:
-            await self._fetch_layers({device: requests.pop() for device, requests in givers.items()})
-            givers = {device: requests for device, requests in givers.items() if requests}
+            request = Fetch(self._term.number, origin.first, origin.last, version)
+            fetches.setdefault(origin.device, []).append(request)
+        while fetches and not self._term.is_broken:
+            await self.archive_sync.fetch_layers({device: requests.pop() for device, requests in fetches.items()})
+            fetches = {device: requests for device, requests in fetches.items() if requests}
         if self._archive.version == version:
-            self._policy.save_model(self._archive.weights, self.progress, self._node.now())
-
-    async def _archive_stages(self, ledger: TermProgress) -> None:
-        """Bring the version at which all stages stand into the archive."""
-        version = self.progress.round
-        if self._archive.version == version and self._archive.made_in_term == self._history.term_that_made(version):
-            return
-        stages = zip(ledger.plan.order, ledger.plan.stage_layers, strict=True)
-        await self._fetch_layers({name: Fetch(self._term, layers[0], layers[-1], version) for name, layers in stages})
-
-    async def _fetch_layers(self, requests: Mapping[str, Fetch]) -> None:
-        self._fetch_requests.update(requests.items())
-        await self._request_answers(requests)
-
-    def _receive_layers(self, sender: str, piece: Piece) -> None:
-        """Layers that were asked for, if they can be used."""
-        request = Fetch(self._term, piece.first, piece.last, piece.version)
-        if (sender, request) not in self._fetch_requests:
-            return
-        reason = self._archive.weights_refusal(piece.first, piece.last, piece.payload)
-        if reason is not None:
-            self._refuse_device(sender, reason)
-            return
-        if self._open_requests.get(sender) == request:
-            self._record_answer(sender, piece)
-        made = self._history.term_that_made(piece.version)
-        self._advance_secure_version(
-            self._archive.add_layers(piece.version, made, piece.first, piece.last, piece.payload)
-        )
-
-    def _send_layers(self, sender: str, fetch: Fetch) -> None:
-        """Send layers of the archive, unless they are on their way."""
-        if (reason := layers_refusal(fetch.first, fetch.last, self._planner.layer_count)) is not None:
-            self._refuse_device(sender, reason)
-            return
-        sending = self._layer_sends.get((sender, fetch.first))
-        if isinstance(sending, asyncio.Future) and not sending.done():
-            return
-        if fetch.version != self._archive.version:
-            self._needs_new_term = True
-            return
-        payload = self._archive.pack_layers(fetch.first, fetch.last)
-        piece = Piece(payload, term=self._term, first=fetch.first, last=fetch.last, version=fetch.version)
-        self.progress.bytes_sent += piece.nbytes
-        self._layer_sends[sender, fetch.first] = self._node.send(sender, piece)
-
-    def _receive_copy(self, sender: str, replica: Replica) -> None:
-        reason = self._copy_refusal(sender, replica)
-        whole = self._archive.receive_copy(sender, replica) if reason is None else reason
-        if isinstance(whole, str):
-            self._refuse_device(sender, whole)
-        elif whole is not None:
-            self._node.send(sender, Kept(self._term, replica.first, replica.last, replica.version))
-            self._advance_secure_version(whole)
-
-    def _copy_refusal(self, sender: str, replica: Replica) -> str | None:
-        """Why a piece of a copy has no place in the archive."""
-        reason = replica_refusal(replica, self._planner.layer_count)
-        if reason is not None:
-            return reason
-        stages = (
-            dict(zip(self._layout.order, self._layout.stage_layers, strict=True)) if self._layout is not None else {}
-        )
-        if stages.get(sender) != range(replica.first, replica.last + 1) or replica.step:
-            return f"it sent a copy of layers {replica.first} to {replica.last}, which are not its own"
-        if replica.version > self._newest_possible_version or replica.made != self._history.term_that_made(
-            replica.version
-        ):
-            return f"it sent a copy of version {replica.version}, which term {replica.made} cannot have made"
-        return None
-
-    @property
-    def _newest_possible_version(self) -> int:
-        """The newest version that anyone can have."""
-        return max(self._range_end, self.progress.round, self._archive.version)
-
-    def _record_inventory(self, sender: str, inventory: Inventory) -> None:
-        """What a device says that it has, if it can have that."""
-        if self._answers is None or not isinstance(self._open_requests.get(sender), Halt):
-            return  # said twice
-        for held in inventory.held:
-            reason = layers_refusal(held.first, held.last, self._planner.layer_count)
-            honest = held.device == sender and 0 <= held.version <= self._newest_possible_version
-            if reason is None and not (honest and held.made == self._history.term_that_made(held.version)):
-                reason = f"it says that {held.device} has version {held.version} of term {held.made}"
-            if reason is not None:
-                self._refuse_device(sender, reason)
-                return
-        self._record_answer(sender, inventory)
-
-    def _advance_secure_version(self, whole: bool) -> None:
-        if (
-            whole
-            and self._term_progress is not None
-            and self._term_progress.advance_secure_version(self._archive.version)
-        ):
-            self._announce_secure_version(self._archive.version)
-
-    def _announce_secure_version(self, version: int) -> None:
-        for device in self._roster:
-            self._node.send(device, Secure(self._term, version))
+            self._context.policy.save_model(self._archive.weights, self._progress, self._node.now())
