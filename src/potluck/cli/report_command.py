@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import tempfile
 import time
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from potluck.atomic_file import write_atomically
 from potluck.cli.command_options import AsJson
 from potluck.errors import RunError
 
@@ -53,16 +53,11 @@ def _default_path(runs: list[Path]) -> Path:
 
 
 def _write_page(written: str, path: Path) -> Path:
-    """Written aside and renamed, so that a browser never sees half a page."""
     if path.is_dir():
         path = path / "report.html"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, suffix=".html", delete=False) as file:
-            file.write(written)
-        aside = Path(file.name)
-        aside.chmod(0o644)
-        aside.replace(path)
+        write_atomically(path, written.encode())
     except OSError as error:
         raise RunError(f"cannot write {path}: {error.strerror}; choose another place with --out") from None
     return path

@@ -13,9 +13,11 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from potluck.atomic_file import write_atomically
 from potluck.errors import DataError, ModelError
 from potluck.model.layer_chain import Layer, LayerChain
 from potluck.model.layer_timing import MeasuredTimes, module_device, time_layers, time_whole_model
+from potluck.model.training_costs import BACKWARD_PER_FORWARD, forward_flops
 
 __all__ = [
     "CutProfile",
@@ -27,8 +29,6 @@ __all__ = [
     "measure_profile",
 ]
 
-# A backward pass computes two products of the forward's size: for the weights and for the input.
-BACKWARD_PER_FORWARD = 2.0
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Amount = Annotated[float, msgspec.Meta(ge=0)]
@@ -105,12 +105,9 @@ class ModelProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         return msgspec.structs.replace(self, batch=batch, layers=layers)
 
     def save(self, path: Path | str) -> None:
-        """Write it down as JSON, aside and then renamed, so that a reader never meets half a file."""
-        path = Path(path)
-        aside = path.with_name(f"{path.name}.part")
+        """Write the profile as JSON; the file is complete or absent."""
         try:
-            aside.write_bytes(msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n")
-            aside.replace(path)
+            write_atomically(Path(path), msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n")
         except OSError as error:
             raise DataError(f"cannot write the profile {path}: {error.strerror}") from error
 
@@ -143,7 +140,9 @@ def derive_profile(
         raise ModelError("a profile can only be derived from a rate above zero")
     rows = []
     for layer in chain.layers:
-        forward_s = 2 * layer.macs * batch / flops_per_s if layer.macs else layer.output_bytes * batch / bytes_per_s
+        forward_s = (
+            forward_flops(layer.macs) * batch / flops_per_s if layer.macs else layer.output_bytes * batch / bytes_per_s
+        )
         rows.append(_layer_profile(layer, forward_s, BACKWARD_PER_FORWARD * forward_s))
     return _build_profile(chain, batch, rows, model=model, device=device or f"{flops_per_s:g} FLOP/s", source="derived")
 

@@ -22,7 +22,7 @@ def save_final_model(module: nn.Module | None, carver: SubmodelExtractor | None,
     """Keep the network, put together where it was taken apart; says what is missing of it."""
     if not isinstance(module, GroupedNetwork):
         if module is not None and folder is not None:
-            weights_file.save_weights(module, folder / weights_file.FILE)
+            weights_file.save_weights(module, folder / weights_file.WEIGHTS_FILE)
         return {}
     if isinstance(carver, GroupExtractor):
         carver.calibrate_module(module)

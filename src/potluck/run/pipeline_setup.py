@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from potluck.errors import DataError, SettingError
@@ -28,10 +27,11 @@ from potluck.loops.run_progress import RunProgress
 from potluck.model.indexed_dataset import IndexedDataset
 from potluck.model.layer_chain import LayerChain, trace_layers
 from potluck.model.micro_batches import MicroBatches
-from potluck.model.model_profile import BACKWARD_PER_FORWARD
 from potluck.model.model_state import WeightLayout
+from potluck.model.shape_only import ShapeOnlyMode
 from potluck.model.stage_function import StageFunctions
 from potluck.model.torch_stages import TorchStages
+from potluck.model.training_costs import backward_flops, forward_flops
 from potluck.run.initial_weights import build_initial_module
 from potluck.task import Task, TaskSettings, build_task
 
@@ -189,7 +189,7 @@ def _build_timing_setup(job: Job, task: Task | None) -> PipelineSetup:
         chain = trace_layers(task.build_module(job.seed), task.data.shape)
     elif isinstance(job.task, TaskSettings):
         info = job.task.data.info(None)
-        with torch.device("meta"):
+        with ShapeOnlyMode():
             module = job.task.model_factory(info.shape, len(info.classes))()
         chain = trace_layers(module, info.shape)
     else:
@@ -204,12 +204,11 @@ def pipeline_chain_costs(
     chain: LayerChain, layout: WeightLayout, moments: int, between: str = "layers"
 ) -> PipelineCosts:
     """Two operations per MAC forward, more backward; what crosses at each legal cut."""
-    forward = [2.0 * layer.macs for layer in chain.layers]
     block = _layer_blocks([layer.name for layer in chain.layers]) if between == "blocks" else range(len(chain.layers))
     crossing = {cut.after: float(cut.bytes) for cut in chain.cuts if block[cut.after] != block[cut.after + 1]}
     return PipelineCosts(
-        forward_flop=forward,
-        backward_flop=[BACKWARD_PER_FORWARD * flop for flop in forward],
+        forward_flop=[forward_flops(layer.macs) for layer in chain.layers],
+        backward_flop=[backward_flops(layer.macs) for layer in chain.layers],
         cut_bytes_per_sample=[crossing.get(layer, float("inf")) for layer in range(len(chain.layers))],
         param_bytes=[
             _layer_extent(layout.param_bounds, layer) * layout.itemsize for layer in range(layout.layer_count)

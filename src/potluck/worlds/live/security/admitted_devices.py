@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 from pathlib import Path
 
 import msgspec
 
+from potluck.atomic_file import write_atomically
 from potluck.errors import UserError
 
 __all__ = ["AdmittedDevices"]
@@ -63,9 +63,4 @@ def _read_admitted(path: Path) -> dict[str, str]:
 
 
 def _write_admitted(path: Path, bodies: dict[str, str]) -> None:
-    """Aside, and renamed; for this user's eyes only."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    handle = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(handle, "wb") as file:
-        file.write(msgspec.json.encode(bodies))
-    aside.replace(path)
+    write_atomically(path, msgspec.json.encode(bodies), private=True)

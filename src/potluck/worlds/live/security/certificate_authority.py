@@ -9,13 +9,13 @@ certs/
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
 
+from potluck.atomic_file import write_atomically
 from potluck.errors import UserError
 from potluck.worlds.live.security import certificate_register
 from potluck.worlds.live.security.certificate_register import IssuedCertificate, RevokedCertificate
@@ -55,8 +55,8 @@ class CertificateAuthority:
             COORDINATOR, hosts, days, now
         )  # before anything is written: a host may be wrong
         _make_folder(folder)
-        _write_file(folder / "ca.key", authority._ca.key_pem(), private=True)
-        _write_file(folder / "ca.pem", authority._ca.certificate_pem())
+        write_atomically(folder / "ca.key", authority._ca.key_pem(), private=True)
+        write_atomically(folder / "ca.pem", authority._ca.certificate_pem())
         authority._write_bundle(COORDINATOR, first, hosts, now)
         return authority
 
@@ -122,9 +122,9 @@ class CertificateAuthority:
     def _write_bundle(self, name: str, minted: CertificateWithKey, hosts: Sequence[str], now: datetime) -> Path:
         bundle = self._folder / name
         _make_folder(bundle)
-        _write_file(bundle / "key.pem", minted.key_pem(), private=True)
-        _write_file(bundle / "cert.pem", minted.certificate_pem())
-        _write_file(bundle / "ca.pem", self._ca.certificate_pem())
+        write_atomically(bundle / "key.pem", minted.key_pem(), private=True)
+        write_atomically(bundle / "cert.pem", minted.certificate_pem())
+        write_atomically(bundle / "ca.pem", self._ca.certificate_pem())
         known = certificate_register.load_register(self._folder)
         entry = _register_entry(name, minted, hosts, now)
         certificate_register.save_register(msgspec.structs.replace(known, issued=(*known.issued, entry)), self._folder)
@@ -151,13 +151,3 @@ def _make_folder(folder: Path) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"{folder} cannot be made ({error.strerror}); choose another with --certs") from None
-
-
-def _write_file(path: Path, content: bytes, *, private: bool = False) -> None:
-    """Written aside and renamed; a private file is never open to others, not even for a moment."""
-    aside = path.with_name(f"{path.name}.new")
-    aside.unlink(missing_ok=True)
-    handle = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o644)
-    with os.fdopen(handle, "wb") as file:
-        file.write(content)
-    aside.replace(path)
