@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from potluck.model.codecs import Codec
+from potluck.model.flop_counter import FLOPS_PER_MAC
 from potluck.model.model_state import WeightLayout
 
-__all__ = ["BACKWARD_PER_FORWARD", "FLOPS_PER_MAC", "backward_flops", "forward_flops", "pull_bytes", "push_bytes"]
+__all__ = ["BACKWARD_PER_FORWARD", "backward_flops", "forward_flops", "pull_bytes", "push_bytes"]
 
-FLOPS_PER_MAC = 2.0
 # A backward pass computes two products of the forward's size: for the weights and for the input.
 BACKWARD_PER_FORWARD = 2.0
 
 
 def forward_flops(macs: float) -> float:
     """Floating-point operations of a forward pass."""
-    return FLOPS_PER_MAC * macs
+    return float(FLOPS_PER_MAC * macs)
 
 
 def backward_flops(macs: float) -> float:

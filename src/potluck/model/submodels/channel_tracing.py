@@ -19,7 +19,7 @@ from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from potluck.errors import ModelError
 from potluck.model.flop_counter import iter_tensors
 from potluck.model.graph_recording import GraphRecording
-from potluck.model.meta_interpreter import BATCHES
+from potluck.model.meta_interpreter import PROBE_BATCH_SIZES
 from potluck.model.submodels.channel_operations import (
     CHANNELWISE,
     CHANNELWISE_CALLS,
@@ -223,7 +223,7 @@ class ChannelTracer:
         self.mac_terms.append(MacTerm(self._node_macs(node) // pairs, rows, columns))
 
     def _node_macs(self, node: fx.Node) -> int:
-        return self._recording.facts[node].flops // (2 * BATCHES[0])
+        return self._recording.facts[node].flops // (2 * PROBE_BATCH_SIZES[0])
 
     def _input_channels(self, node: fx.Node) -> Channels:
         return self._channels[node.all_input_nodes[0]]
