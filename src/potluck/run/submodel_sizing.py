@@ -136,7 +136,7 @@ def build_extractor(
     def expected_capacity(device: str) -> float:
         return affordable(device) * expected_speed_fraction(speeds[device], submodel.capacity)
 
-    return WidthExtractor(carver, layout, expected_capacity, lambda: () if train is None else training_batches(train))
+    return WidthExtractor(carver, expected_capacity, lambda: () if train is None else training_batches(train))
 
 
 @lru_cache(maxsize=1024)
