@@ -1,4 +1,4 @@
-"""Numbers on the wire."""
+"""What a transfer carries: a size and, unless only time is modelled, the arrays."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Payload"]
 
 
 class Payload(msgspec.Struct, frozen=True):
-    """`nbytes` is what is sent; the numpy arrays that hold it are absent where only time is modelled."""
+    """`nbytes` is what the link is charged for; `arrays` are the numpy arrays, empty in timing-only runs."""
 
     nbytes: int
     arrays: tuple[Any, ...] = ()

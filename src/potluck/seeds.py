@@ -1,4 +1,4 @@
-"""One seed, a tree of generators by name: same seed and name, same numbers, whoever asks and whenever."""
+"""Random generators derived from one seed by name. The same seed and name always give the same stream."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ __all__ = ["child_generator", "child_seed"]
 
 
 def child_seed(seed: int, *name: object) -> int:
-    """A 63-bit seed for the branch called `name`."""
-    return int.from_bytes(_branch_digest(seed, name, 8), "little") >> 1
+    """A 63-bit seed derived from `seed` and `name`."""
+    return int.from_bytes(_name_digest(seed, name, 8), "little") >> 1
 
 
 def child_generator(seed: int, *name: object) -> np.random.Generator:
-    """The generator of the branch called `name`."""
-    words = np.frombuffer(_branch_digest(seed, name, 32), dtype=np.uint64)
+    """A generator derived from `seed` and `name`."""
+    words = np.frombuffer(_name_digest(seed, name, 32), dtype=np.uint64)
     return np.random.Generator(np.random.PCG64(_HashedSeedSequence(words)))  # type: ignore[arg-type]
 
 
 class _HashedSeedSequence(ISeedSequence):
-    """A bit generator's state straight from a hash, which is as good as numpy's own mixing and four times as fast."""
+    """Takes the bit generator's state straight from a hash: as good as numpy's own mixing and four times as fast."""
 
     def __init__(self, words: Any) -> None:
         self._words = words
@@ -32,5 +32,5 @@ class _HashedSeedSequence(ISeedSequence):
         return self._words.view(dtype)[:n_words]
 
 
-def _branch_digest(seed: int, name: tuple[object, ...], size: int) -> bytes:
+def _name_digest(seed: int, name: tuple[object, ...], size: int) -> bytes:
     return hashlib.blake2b("\0".join([str(seed), *map(str, name)]).encode(), digest_size=size).digest()

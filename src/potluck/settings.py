@@ -1,8 +1,8 @@
-"""Frozen settings from plain tables, with errors that name the key by its path.
+"""Decodes plain tables into frozen settings; errors name the key by its path.
 
-A settings class lists its keys once, with types, defaults and checks; a *part* is a settings class of which
-several kinds exist (`barrier = "all"`, `barrier = {kind = "quorum", share = 0.8}`). A part may also be named
-as `package.module:Class`, so that a user's own part needs no registration.
+A settings class declares its keys once, with types, defaults and checks. A *part* is a settings class that comes in
+several kinds (`barrier = "all"`, `barrier = {kind = "quorum", share = 0.8}`). A part may also be named
+as `package.module:Class`, so a user's own part needs no registration.
 """
 
 from __future__ import annotations
@@ -34,26 +34,26 @@ T = TypeVar("T")
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A frozen table of settings; checks that concern several keys go into `__post_init__` as ValueError."""
+    """A frozen table of settings; `__post_init__` checks what concerns several keys and raises ValueError."""
 
 
 class Part(Settings, frozen=True, kw_only=True, tag_field="kind"):
-    """A settings class that comes in several kinds, each a subclass with `tag=` its name."""
+    """A settings class that comes in several kinds: subclasses, each with its name as `tag=`."""
 
 
 def decode_settings(raw: object, wanted: type[T], path: str = "") -> T:
-    """Build a `wanted` from plain data; SettingError names the first key that is wrong."""
+    """Decode plain data into a `wanted`; SettingError names the first wrong key."""
     return typing.cast(T, _decode_value(raw, wanted, path))
 
 
 def encode_settings(settings: object) -> Any:
-    """Plain data that `decode` reads back to an equal object; keys that are None are left out."""
+    """Plain data that `decode_settings` turns back into an equal object; None values are omitted."""
     if isinstance(settings, msgspec.Struct):
-        found = {
+        table = {
             field.name: encode_settings(getattr(settings, field.name)) for field in msgspec.structs.fields(settings)
         }
         kind = {"kind": _kind_name(type(settings))} if isinstance(settings, Part) else {}
-        return {**kind, **{key: value for key, value in found.items() if value is not None}}
+        return {**kind, **{key: value for key, value in table.items() if value is not None}}
     if isinstance(settings, Mapping):
         return {str(key): encode_settings(value) for key, value in settings.items() if value is not None}
     if isinstance(settings, list | tuple):
@@ -67,39 +67,39 @@ def part_kinds(family: type[Part]) -> dict[str, type[Part]]:
 
 
 def load_object(name: str, path: str) -> Any:
-    """What `package.module:attribute` names; code never travels, so it must be installed here."""
+    """Import what `package.module:attribute` names. Code is never sent, so it must be installed on every device."""
     module, colon, attribute = name.partition(":")
     if not colon or not module or not attribute:
         raise SettingError(path, f"{name!r} does not have the form 'package.module:name'")
     try:
-        found: Any = importlib.import_module(module)
+        target: Any = importlib.import_module(module)
     except (ImportError, TypeError, ValueError) as error:
         raise SettingError(path, f"cannot import {module!r} ({error}); install it on every device") from error
     for step in attribute.split("."):
-        if not hasattr(found, step):
+        if not hasattr(target, step):
             raise SettingError(path, f"module {module!r} has no {attribute!r}")
-        found = getattr(found, step)
-    return found
+        target = getattr(target, step)
+    return target
 
 
-def merge_tables(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """`base` with the keys of `over` put on top, table by table; a part of another kind replaces the whole part."""
+def merge_tables(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """`base` overridden by `overrides`, table by table; a part of another kind replaces the whole part."""
     merged = dict(base)
-    for key, value in over.items():
+    for key, value in overrides.items():
         old = merged.get(key)
         if isinstance(old, str) and isinstance(value, Mapping):
-            old = {"kind": old}  # a part written by its kind alone
+            old = {"kind": old}  # a part given by its kind alone
         merged[key] = merge_tables(old, value) if old is not None and _same_table(old, value) else value
     return merged
 
 
 def apply_override(raw: Mapping[str, Any], assignment: str) -> dict[str, Any]:
-    """`raw` with one dotted key set, as in `rounds.batch=32`; the value is read as TOML, else as text."""
-    key, equals, written = assignment.partition("=")
+    """`raw` with one dotted key set, as in `rounds.batch=32`; the value is parsed as TOML, else taken as text."""
+    key, equals, value = assignment.partition("=")
     steps = [step.strip() for step in key.split(".")]
     if not equals or not all(steps):
         raise SettingError("--set", f"{assignment!r} does not have the form a.b=value")
-    nested: Any = _toml_value(written.strip())
+    nested: Any = _toml_value(value.strip())
     for step in reversed(steps):
         nested = {step: nested}
     return merge_tables(raw, nested)
@@ -151,7 +151,7 @@ def _decode_part(raw: object, family: type[Part], path: str) -> Part:
     known = part_kinds(family)
     name = table.pop("kind", None)
     if not isinstance(name, str):
-        raise SettingError(_join_path(path, "kind"), f"say which kind: one of {', '.join(known)}")
+        raise SettingError(_join_path(path, "kind"), f"set the kind to one of {', '.join(known)}")
     kind = known.get(name)
     if kind is None and ":" in name:
         kind = load_object(name, path)
@@ -184,12 +184,12 @@ def _decode_struct(table: Mapping[str, object], wanted: type[msgspec.Struct], pa
 
 def _known_keys(wanted: type[msgspec.Struct], fields: Mapping[str, object], key: str) -> str:
     if fields:
-        return f"known here: {', '.join(fields)}{_spelling_hint(key, fields)}"
-    return f"{wanted.__struct_config__.tag!r} has no keys; if another kind is meant, say `kind`"
+        return f"known keys: {', '.join(fields)}{_spelling_hint(key, fields)}"
+    return f"{wanted.__struct_config__.tag!r} has no keys; set `kind` to choose another one"
 
 
 def _with_kind(raw: object, default: object) -> object:
-    """A part's table that does not say its kind has the kind of the default."""
+    """A part's table without a kind has the kind of the default."""
     if isinstance(default, Part) and isinstance(raw, Mapping) and "kind" not in raw:
         return {"kind": default.__struct_config__.tag, **raw}
     return raw
@@ -215,7 +215,7 @@ def _decode_quantity(raw: object, wanted: type[Quantity], path: str) -> Quantity
 
 
 def _plain_message(problem: str, raw: object) -> str:
-    """msgspec's sentence without its own path, and with what it was given."""
+    """msgspec's message without its own path, and with the value it was given."""
     problem = problem.split(" - at `$")[0]
     problem += f" ({raw!r})" if ", got " in problem else f", got {raw!r}"
     return problem[:1].lower() + problem[1:]
@@ -234,7 +234,7 @@ def _iter_subclasses(family: type[Part]) -> Iterator[type[Part]]:
 
 
 def _kind_name(kind: type[Part]) -> str:
-    """A part of ours goes by its tag, a user's by where it is installed, so that a saved job finds it again."""
+    """The tag of our own parts, the import path of a user's, so that a saved job can be loaded again."""
     if kind.__module__.split(".")[0] == "potluck":
         return str(kind.__struct_config__.tag)
     return f"{kind.__module__}:{kind.__qualname__}"
@@ -259,10 +259,10 @@ def _spelling_hint(name: str, known: Mapping[str, object]) -> str:
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
-def _toml_value(written: str) -> object:
+def _toml_value(text: str) -> object:
     import tomllib
 
     try:
-        return tomllib.loads(f"value = {written}")["value"]
+        return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
-        return written
+        return text

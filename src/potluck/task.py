@@ -1,4 +1,4 @@
-"""What is trained: a model, a loss and data; from the job's words or from a user's own objects."""
+"""What is trained: a model, a loss and data, named in a job or given as Python objects."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["Task", "TaskSettings", "build_task"]
 
 @dataclass(frozen=True)
 class Task:
-    """A model (a module, or a function that makes one), data, and a loss of (output, targets)."""
+    """A model (a module or a function that builds one), data, and a loss of (output, targets)."""
 
     model: nn.Module | Callable[[], nn.Module]
     data: Dataset
@@ -32,7 +32,7 @@ class Task:
     name: str = "own"
 
     def build_module(self, seed: int) -> nn.Module:
-        """The model to begin with; a factory draws its weights from the run's seed."""
+        """The initial model; a factory initialises its weights from the run's seed."""
         if isinstance(self.model, nn.Module):
             return self.model
         return _build_seeded(self.model, seed, f"the model of task {self.name!r}")
@@ -43,11 +43,11 @@ class TaskSettings(Settings, frozen=True, kw_only=True):
 
     model: str
     data: Source
-    options: dict[str, Any] = msgspec.field(default_factory=dict)  # of the model
-    norm: Literal["batch", "group"] = "batch"  # "group" in place of every batch norm, for skewed classes
+    options: dict[str, Any] = msgspec.field(default_factory=dict)  # of the model's builder
+    norm: Literal["batch", "group"] = "batch"  # "group" replaces every batch norm, for skewed classes
     augment: bool = False
     loss: Literal["cross-entropy", "mse"] = "cross-entropy"
-    costs: str | None = None  # in the simulated world, time and bytes are those of this model of the zoo
+    costs: str | None = None  # in simulation, charge the time and bytes of this zoo model
 
     def __post_init__(self) -> None:
         if ":" not in self.model:
@@ -60,32 +60,33 @@ class TaskSettings(Settings, frozen=True, kw_only=True):
         return f"{self.model} on {self.data.name}"
 
     def sample_shape(self) -> tuple[int, ...]:
-        """One sample's shape, known without the data where the model belongs to the zoo."""
+        """One sample's shape, without loading the data."""
         return self.data.info(None).shape
 
     def model_factory(self, shape: tuple[int, ...], classes: int) -> Callable[[], nn.Module]:
-        made = self._base_factory(shape, classes)
-        return made if self.norm == "batch" else lambda: replace_batch_norms(made())
+        """A function that builds the model for samples of this shape."""
+        factory = self._base_factory(shape, classes)
+        return factory if self.norm == "batch" else lambda: replace_batch_norms(factory())
 
     def _base_factory(self, shape: tuple[int, ...], classes: int) -> Callable[[], nn.Module]:
         if ":" in self.model:
-            made = load_object(self.model, "task.model")
-            return lambda: _require_module(made(**self.options), self.model)
-        fitting: dict[str, Any] = {"classes": classes} if classes else {}
+            factory = load_object(self.model, "task.model")
+            return lambda: _require_module(factory(**self.options), self.model)
+        derived: dict[str, Any] = {"classes": classes} if classes else {}
         known = zoo.model_options(self.model)
         if "side" in known and len(shape) == 3:
-            fitting["side"] = shape[-1]
+            derived["side"] = shape[-1]
         if "channels" in known and len(shape) == 3:
-            fitting["channels"] = shape[0]
-        options = {**fitting, **self.options}
+            derived["channels"] = shape[0]
+        options = {**derived, **self.options}
         return lambda: zoo.build_model(self.model, **options)
 
 
 def build_task(settings: TaskSettings | str, root: Path | None) -> Task:
-    """The task that a job names."""
+    """Load the task that a job names."""
     if isinstance(settings, str):
-        made = load_object(settings, "task")
-        task = made() if callable(made) and not isinstance(made, Task) else made
+        named = load_object(settings, "task")
+        task = named() if callable(named) and not isinstance(named, Task) else named
         if not isinstance(task, Task):
             raise SettingError("task", f"{settings!r} must be a potluck.Task or return one, got {type(task).__name__}")
         return task
@@ -94,7 +95,7 @@ def build_task(settings: TaskSettings | str, root: Path | None) -> Task:
     if not len(data.train):
         raise DataError(f"data set {data.name!r} has no training samples")
     if settings.loss == "mse" and not data.train.y.is_floating_point():
-        raise SettingError("task.loss", f"'mse' needs targets that are numbers; {data.name!r} has classes")
+        raise SettingError("task.loss", f"'mse' needs floating-point targets; {data.name!r} has class labels")
     return Task(settings.model_factory(data.shape, len(data.classes)), data, loss, settings.name)
 
 
@@ -114,7 +115,7 @@ def _build_seeded(factory: Callable[[], nn.Module], seed: int, what: str) -> nn.
             raise ModelError(f"{what} cannot be built: {error}") from error
 
 
-def _require_module(made: Any, what: str) -> nn.Module:
-    if not isinstance(made, nn.Module):
-        raise ModelError(f"{what} gives a {type(made).__name__}; it must give a torch.nn.Module")
-    return made
+def _require_module(built: Any, what: str) -> nn.Module:
+    if not isinstance(built, nn.Module):
+        raise ModelError(f"{what} returns a {type(built).__name__}; it must return a torch.nn.Module")
+    return built

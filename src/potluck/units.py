@@ -1,7 +1,7 @@
-"""Quantities as people write them: `20 Mbit/s`, `35 ms`, `4 GiB`, `2 GFLOP/s`.
+"""Quantities with units, parsed and printed as people write them: `20 Mbit/s`, `35 ms`, `4 GiB`, `2 GFLOP/s`.
 
 Each quantity is a float in its base unit, so arithmetic needs no conversion; the type only says which
-unit that is, how to read it and how to write it. A bare number is taken to be in the base unit.
+unit that is, how to parse it and how to print it. A bare number is in the base unit.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import ClassVar, Self
 
 __all__ = ["Bytes", "BytesPerSecond", "FlopsPerSecond", "Quantity", "Seconds", "format_seconds"]
 
-_WRITTEN = re.compile(r"\s*([-+]?[0-9]*\.?[0-9]+(?:[eE][-+]?[0-9]+)?)\s*([^\s0-9].*?)?\s*")
+_QUANTITY = re.compile(r"\s*([-+]?[0-9]*\.?[0-9]+(?:[eE][-+]?[0-9]+)?)\s*([^\s0-9].*?)?\s*")
 
 
 class Quantity(float):
@@ -23,33 +23,35 @@ class Quantity(float):
     example: ClassVar[str]
 
     @classmethod
-    def parse(cls, written: object) -> Self:
-        """Read `20 Mbit/s` or a number in the base unit; ValueError says what is allowed."""
-        if isinstance(written, bool) or not isinstance(written, int | float | str):
-            raise ValueError(f"{written!r} is not a quantity such as {cls.example!r}")
-        number, unit = (written, cls.unit) if isinstance(written, int | float) else cls._split_unit(written)
+    def parse(cls, text: object) -> Self:
+        """Parse `20 Mbit/s`, or a number in the base unit; ValueError says what is allowed."""
+        if isinstance(text, bool) or not isinstance(text, int | float | str):
+            raise ValueError(f"{text!r} is not a quantity such as {cls.example!r}")
+        number, unit = (text, cls.unit) if isinstance(text, int | float) else cls._split_unit(text)
         scale = cls.units.get(unit)
         if scale is None:
-            raise ValueError(f"{unit!r} is not a unit here; use one of {', '.join(cls.units)}, as in {cls.example!r}")
+            raise ValueError(f"unknown unit {unit!r}; use one of {', '.join(cls.units)}, as in {cls.example!r}")
         try:
             value = float(number) * scale
         except OverflowError:
-            raise ValueError(f"{cls.example!r} is a quantity, a number of {len(str(number))} digits is not") from None
+            raise ValueError(
+                f"a number of {len(str(number))} digits is too large; write a quantity such as {cls.example!r}"
+            ) from None
         if not value >= 0:
-            raise ValueError(f"{written!r} must not be negative")
+            raise ValueError(f"{text!r} must not be negative")
         return cls(value)
 
     @classmethod
-    def _split_unit(cls, written: str) -> tuple[float, str]:
-        match = _WRITTEN.fullmatch(written)
+    def _split_unit(cls, text: str) -> tuple[float, str]:
+        match = _QUANTITY.fullmatch(text)
         if match is None:
-            if written.strip() == "unlimited":
+            if text.strip() == "unlimited":
                 return math.inf, cls.unit
-            raise ValueError(f"{written!r} is not a quantity such as {cls.example!r}")
+            raise ValueError(f"{text!r} is not a quantity such as {cls.example!r}")
         return float(match[1]), match[2] or cls.unit
 
     def __str__(self) -> str:
-        """The shortest way to write it that reads back as exactly the same number."""
+        """The shortest text that parses to exactly the same number."""
         if math.isinf(self):
             return "unlimited"
         for unit, scale in sorted(self.units.items(), key=lambda item: -item[1]):

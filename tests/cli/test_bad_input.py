@@ -43,7 +43,7 @@ WRONG = {
     "accuracy in percent": Wrong("stop.accuracy", job=JOB + "accuracy = 95\n"),
     "no rounds": Wrong("stop.rounds", job=job("rounds = 3", "rounds = 0")),
     "wrong type": Wrong("stop.rounds", job=job("rounds = 3", 'rounds = "three"')),
-    "wrong unit": Wrong("stop.time: 'MB' is not a unit here", job=JOB + 'time = "10 MB"\n'),
+    "wrong unit": Wrong("stop.time: unknown unit 'MB'", job=JOB + 'time = "10 MB"\n'),
     "negative time": Wrong("stop.time: '-1 s'", job=JOB + 'time = "-1 s"\n'),
     "unknown recipe": Wrong("recipe: 'fedavgg' is not known", job=job("fedavg", "fedavgg")),
     "recipe is a number": Wrong("recipe: expected a name, got 3", job=job('"fedavg"', "3")),

@@ -78,7 +78,7 @@ def test_a_large_fleet_is_quick_to_make() -> None:
         ([{"preset": "pi4", "link": {"up": 0}}], "devices[0].link", "above 0"),
         ([{"preset": "pi4", "link": {"down": "-1 Mbit/s"}}], "devices[0].link.down", "negative"),
         ([{"preset": "pi4", "link": {"loss": 1}}], "devices[0].link.loss", "< 1"),
-        ([{"preset": "pi4", "link": {"bandwidth": 1}}], "devices[0].link.bandwidth", "known here: up, down"),
+        ([{"preset": "pi4", "link": {"bandwidth": 1}}], "devices[0].link.bandwidth", "known keys: up, down"),
         ([{"preset": "pi4", "name": "a b"}], "devices[0]", "must not contain spaces"),
         ([{"preset": "pi4", "name": "a/b"}], "devices[0]", "must not contain"),
         ([{"preset": "pi4"}, {"preset": "pi4"}], "", "'pi4' is used twice"),

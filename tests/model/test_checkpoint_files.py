@@ -82,7 +82,7 @@ def test_a_crash_while_writing_leaves_the_one_before(
         raise OSError("power is gone")
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", die) if dies == "fsync" else patch.setattr(Path, "replace", die)
+        patch.setattr(os, "fsync", die) if dies == "fsync" else patch.setattr(os, "replace", die)
         with pytest.raises(OSError, match="power is gone"):
             checkpoint_files.write_checkpoint(tmp_path, 2, TENSORS, "after")
     assert checkpoint_files.read_checkpoint(checkpoint_files.latest_checkpoint(tmp_path))[1] == "before"

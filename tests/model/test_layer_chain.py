@@ -8,7 +8,7 @@ from torch import nn
 
 from potluck.errors import ModelError
 from potluck.model import zoo
-from potluck.model.cut_points import MOST_CROSSING
+from potluck.model.cut_points import MAX_CROSSING_TENSORS
 from potluck.model.flop_counter import count_macs
 from potluck.model.layer_chain import LayerChain, trace_layers
 from potluck.model.meta_copy import copy_to_meta
@@ -50,7 +50,7 @@ def test_cuts_of_the_zoo_are_small_and_in_order(name: str) -> None:
     assert places == sorted(set(places))
     assert len(places) >= 0.9 * (len(chain.layers) - 1)
     for cut in chain.cuts:
-        assert 1 <= len(cut.crossing) <= MOST_CROSSING
+        assert 1 <= len(cut.crossing) <= MAX_CROSSING_TENSORS
         assert cut.bytes == sum(4 * torch.Size(tensor.shape).numel() for tensor in cut.crossing)
 
 

@@ -39,7 +39,12 @@ def test_gradient_and_order(name: str, shape: tuple[int, ...], finest: float | N
     halfway: list[float] = []
     layers = list(range(replica.layout.layer_count))
     found, again = LayerwiseReplica(replica, shape).gradient(
-        inputs, targets, np.random.default_rng(1), before=begun.append, between=halfway.append, ready=ready.append
+        inputs,
+        targets,
+        np.random.default_rng(1),
+        before_layer=begun.append,
+        after_forward=halfway.append,
+        layer_ready=ready.append,
     )
     assert torch.equal(found, expected)
     assert again == loss == halfway[0]
@@ -57,7 +62,7 @@ def test_what_is_ready_is_final() -> None:
         params, _ = replica.layout.layer_slices(layer, layer)
         seen[layer] = paced.flat_gradient[params].clone()
 
-    gradient, _ = paced.gradient(torch.randn(4, 3, 32, 32), torch.randint(10, (4,)), None, ready=keep)
+    gradient, _ = paced.gradient(torch.randn(4, 3, 32, 32), torch.randint(10, (4,)), None, layer_ready=keep)
     for layer, early in seen.items():
         params, _ = replica.layout.layer_slices(layer, layer)
         assert torch.equal(early, gradient[params])

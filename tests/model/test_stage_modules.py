@@ -164,9 +164,9 @@ def test_illegal_cuts_say_where_cuts_are_allowed() -> None:
     chain = trace_layers(styles.Unrolled(), (3, 4))
     with pytest.raises(ModelError, match="cannot cut after layer 1 of 4: a cut is allowed after 2"):
         build_stages(chain, [1])
-    with pytest.raises(ModelError, match="must rise"):
+    with pytest.raises(ModelError, match="must increase"):
         build_stages(chain, [2, 2])
-    with pytest.raises(ModelError, match=r"no place to cut.*could not be traced"):
+    with pytest.raises(ModelError, match=r"this model cannot be cut.*could not be traced"):
         build_stages(trace_layers(styles.Counting(), (6,)), [0])
     residual = trace_layers(styles.Residual(), (3, 6, 6))
     with pytest.raises(ModelError, match="allowed after 0-7"):

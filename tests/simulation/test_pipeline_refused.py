@@ -116,7 +116,7 @@ def test_the_run_goes_on_without_who_sends_what_cannot_be_used(
 @pytest.mark.parametrize(
     ("twist", "reason"),
     [
-        (numbers(say.Labels, lambda labels: np.full_like(labels, 10**6)), "labels go from 1000000"),
+        (numbers(say.Labels, lambda labels: np.full_like(labels, 10**6)), "labels range from 1000000"),
         (numbers(say.Labels, lambda labels: labels.astype(np.float32)), "labels are float32"),
         (numbers(say.Labels, lambda labels: labels[:3]), "labels have the shape"),
         (numbers(say.Activation, spoilt), "not all finite"),
@@ -138,7 +138,7 @@ def test_who_alone_holds_the_data_goes_on_without_those_who_cannot_use_it(
 def test_a_run_that_diverges_fails_and_says_so(tmp_path: Path) -> None:
     result, _ = run(tmp_path / "run", pipeline={"optimizer": {"kind": "sgd", "lr": 1e30, "weight_decay": 1e3}})
     assert result.status == "failed"
-    assert "d0 holds the data and was refused: its numbers are not all finite" in result.reason
+    assert "d0 holds the data and was refused: its weights are not all finite" in result.reason
 
 
 def test_one_that_was_refused_stays_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

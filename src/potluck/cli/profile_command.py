@@ -54,15 +54,14 @@ def profile_command(
 
 
 def _derive_profile(model: str, shape: str | None, batch: int, device: str) -> ModelProfile:
-    import torch
-
     from potluck.fleet import PRESETS
     from potluck.model.layer_chain import trace_layers
     from potluck.model.model_profile import derive_profile
+    from potluck.model.shape_only import ShapeOnlyMode
 
     if device not in PRESETS:
         raise UserError(f"--device {device!r} is not known; choose from {', '.join(PRESETS)}")
-    with torch.device("meta"):
+    with ShapeOnlyMode():
         module, sides = _build_module(model, shape)
     return derive_profile(trace_layers(module, sides), batch, PRESETS[device].flops, model=model, device=device)
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import tempfile
 import time
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from potluck.atomic_file import write_atomically
 from potluck.cli.command_options import AsJson
 from potluck.errors import RunError
 
@@ -80,16 +80,11 @@ def _default_page(runs: list[Path]) -> Path:
 
 
 def _write_page(page: str, path: Path) -> Path:
-    """Written to a temporary file and renamed, so that a browser never sees an incomplete page."""
     if path.is_dir():
         path = path / "report.html"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, suffix=".html", delete=False) as file:
-            file.write(page)
-        temporary = Path(file.name)
-        temporary.chmod(0o644)
-        temporary.replace(path)
+        write_atomically(path, page.encode())
     except OSError as error:
         raise RunError(f"cannot write {path}: {error.strerror}; choose another file with --out") from None
     return path

@@ -1,4 +1,4 @@
-"""A loss that notes how large it is for each class: no pass through the model, only another look at its outputs."""
+"""Records the loss of each class, from the outputs of passes that happen anyway."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["ClassLossRecorder"]
 
 
 class ClassLossRecorder:
-    """The loss as it is; `losses` are the means of each class over all that it was asked for."""
+    """Wraps a loss; `mean_losses` are the means of each class over all calls."""
 
     def __init__(self, loss: Loss) -> None:
         self._loss = loss
@@ -29,12 +29,12 @@ class ClassLossRecorder:
 
     @property
     def mean_losses(self) -> dict[int, float]:
-        return {one: self._sums[one] / count for one, count in self._counts.items()}
+        return {label: self._sums[label] / count for label, count in self._counts.items()}
 
     def _record_classes(self, outputs: Tensor, targets: Tensor) -> None:
-        for one in sorted(set(targets.tolist())):
-            members = targets == one
+        for label in sorted(set(targets.tolist())):
+            members = targets == label
             count = int(members.sum())
             mean = float(self._loss(outputs[members], targets[members]))
-            self._sums[one] = self._sums.get(one, 0.0) + count * mean
-            self._counts[one] = self._counts.get(one, 0) + count
+            self._sums[label] = self._sums.get(label, 0.0) + count * mean
+            self._counts[label] = self._counts.get(label, 0) + count

@@ -1,15 +1,15 @@
-"""A loss for devices whose classes are skewed: no raw data, not even label counts, leaves the device.
+"""Corrects the loss on devices with skewed classes. Neither raw data nor label counts leave the device.
 
-A device that trains for a while on few classes learns to answer with those whatever it sees. Adding the logarithm of
-each class's frequency on this device to the scores takes that reward away (logit adjustment, Menon et al. 2021;
-FedLC, Zhang et al. 2022). A device that holds its data knows how often it has each class; one whose data streams in
-goes by each mini-batch. It is for local steps on classes that are rare: where a class is missing altogether it also
-takes away what tells it apart. A single gradient per round needs none of this, see `norms`.
+A device that trains for a while on few classes learns to predict those whatever it sees. Adding the logarithm of
+each class's frequency on this device to the scores removes that incentive (logit adjustment, Menon et al. 2021;
+FedLC, Zhang et al. 2022). A device that stores its data knows the frequency of each class; one with streaming data
+uses each mini-batch's. The correction is for local steps on rare classes: where a class is missing altogether, it
+also removes what distinguishes it. A single gradient per round needs none of this, see `group_norm`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Annotated
 
 import msgspec
@@ -18,6 +18,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from potluck.model.model_replica import Loss
 from potluck.settings import Part
 
 __all__ = [
@@ -29,62 +30,62 @@ __all__ = [
     "class_frequencies",
 ]
 
-Loss = Callable[[Tensor, Tensor], Tensor]
-Share = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
+
+Fraction = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
 
 
 class SkewCorrection(Part, frozen=True, kw_only=True):
-    """What a device does about its own class frequencies; it never sends them."""
+    """How a device corrects its loss for its own class frequencies, which it never sends."""
 
-    def corrected_loss(self, loss: Loss, shares: Tensor) -> Loss:
-        """The task's loss as this device should use it; `shares` says how often it sees each class."""
+    def corrected_loss(self, loss: Loss, frequencies: Tensor) -> Loss:
+        """The task's loss as this device should use it; `frequencies` are those of each class on it."""
         raise NotImplementedError
 
 
 class NoSkewCorrection(SkewCorrection, frozen=True, kw_only=True, tag="none"):
-    """Nothing."""
+    """Leaves the loss as it is."""
 
-    def corrected_loss(self, loss: Loss, shares: Tensor) -> Loss:
+    def corrected_loss(self, loss: Loss, frequencies: Tensor) -> Loss:
         return loss
 
 
 class LogitAdjustment(SkewCorrection, frozen=True, kw_only=True, tag="adjusted"):
-    """Scores plus `strength` · log(share); a class that never occurs counts as if its share were `unseen`."""
+    """Scores plus `strength` · log(frequency); a class that never occurs counts with the frequency `unseen`."""
 
     strength: Annotated[float, msgspec.Meta(ge=0.0)] = 0.5
     unseen: Annotated[float, msgspec.Meta(gt=0.0, lt=1.0)] = 1e-3
 
-    def corrected_loss(self, loss: Loss, shares: Tensor) -> Loss:
-        shift = self.strength * shares.clamp_min(self.unseen).log()
+    def corrected_loss(self, loss: Loss, frequencies: Tensor) -> Loss:
+        shift = self.strength * frequencies.clamp_min(self.unseen).log()
         return lambda scores, targets: loss(scores + shift, targets)
 
 
 class RestrictedSoftmax(SkewCorrection, frozen=True, kw_only=True, tag="restricted"):
     """Scores of classes that the device does not have are scaled by `factor` (FedRS, Li and Zhan 2021)."""
 
-    factor: Share = 0.5
+    factor: Fraction = 0.5
 
-    def corrected_loss(self, loss: Loss, shares: Tensor) -> Loss:
-        scale = torch.where(shares > 0, 1.0, self.factor)
+    def corrected_loss(self, loss: Loss, frequencies: Tensor) -> Loss:
+        scale = torch.where(frequencies > 0, 1.0, self.factor)
         return lambda scores, targets: loss(scores * scale, targets)
 
 
 def class_frequencies(labels: npt.NDArray[np.int64], classes: int) -> Tensor:
-    """How often each class occurs, as shares of one."""
+    """How often each class occurs, as fractions that add up to one."""
     counts = torch.from_numpy(np.bincount(labels, minlength=classes)).to(torch.float32)
     return counts / counts.sum().clamp_min(1)
 
 
 class DeviceSkewCorrection:
-    """A job's choice, and what each of its devices knows of its own data; None where that streams in."""
+    """A job's skew correction with each device's class frequencies; None where data streams in."""
 
-    def __init__(self, skew: SkewCorrection, shares: Mapping[str, Tensor] | None) -> None:
+    def __init__(self, skew: SkewCorrection, frequencies: Mapping[str, Tensor] | None) -> None:
         self._skew = skew
-        self._shares = shares
+        self._frequencies = frequencies
 
     def device_loss(self, device: str, loss: Loss) -> Loss:
-        if self._shares is not None:
-            return self._skew.corrected_loss(loss, self._shares[device])
+        if self._frequencies is not None:
+            return self._skew.corrected_loss(loss, self._frequencies[device])
         return lambda scores, targets: self._loss_by_batch(loss, scores, targets)
 
     def _loss_by_batch(self, loss: Loss, scores: Tensor, targets: Tensor) -> Tensor:

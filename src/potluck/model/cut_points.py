@@ -1,7 +1,7 @@
-"""Where a pipeline may cut, and what crosses there.
+"""Finds where a pipeline may cut a model, and what crosses there.
 
-Between two layers everything that was made before and is used after crosses. Tensors are sent. Numbers are not:
-a constant is written into the next stage, and the batch size, shapes and the device are read off what arrives.
+Everything computed before a cut and used after it crosses. Tensors are sent. Other values are reproduced in the next
+stage: a constant is written into its graph; the batch size, shapes and the device are taken from the tensors received.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from torch import fx
 from potluck.model.flop_counter import size_bytes
 from potluck.model.graph_recording import GraphRecording
 from potluck.model.layer_assignment import TiedParameter
-from potluck.model.meta_interpreter import BATCHES, NodeFacts, storage_id
+from potluck.model.meta_interpreter import PROBE_BATCH_SIZES, NodeFacts, storage_id
 
 __all__ = [
-    "MOST_CROSSING",
+    "MAX_CROSSING_TENSORS",
     "BatchSizeMarker",
     "CrossingTensor",
     "CutPoint",
@@ -35,12 +35,12 @@ __all__ = [
     "reproduce_value",
 ]
 
-MOST_CROSSING = 4
+MAX_CROSSING_TENSORS = 4
 
 
 @dataclass(frozen=True)
 class CrossingTensor:
-    """One tensor that crosses a cut: its shape for one sample."""
+    """One tensor that crosses a cut; the shape is that of one sample."""
 
     name: str
     shape: tuple[int, ...]
@@ -49,7 +49,7 @@ class CrossingTensor:
 
 @dataclass(frozen=True)
 class CutPoint:
-    """A place after a layer where a pipeline may cut; bytes are those of one sample, one way."""
+    """A legal cut after a layer; bytes are per sample and direction."""
 
     after: int
     crossing: tuple[CrossingTensor, ...]
@@ -62,12 +62,12 @@ def find_cuts(
     """All legal cuts, from input to output."""
     last = max(layer_of.values())
     tied = {after for tie in ties for after in range(tie.owner, tie.user)}
-    found = (_cut_after(recording, layer_of, after) for after in range(last) if after not in tied)
-    return tuple(cut for cut in found if cut is not None)
+    cuts = (_cut_after(recording, layer_of, after) for after in range(last) if after not in tied)
+    return tuple(cut for cut in cuts if cut is not None)
 
 
 def crossing_nodes(layer_of: dict[fx.Node, int], after: int) -> list[fx.Node]:
-    """Nodes made up to a layer and used beyond it, in execution order."""
+    """Nodes computed up to a layer and used beyond it, in execution order."""
     return [
         node
         for node, layer in layer_of.items()
@@ -76,7 +76,7 @@ def crossing_nodes(layer_of: dict[fx.Node, int], after: int) -> list[fx.Node]:
 
 
 def is_ambient(node: fx.Node) -> bool:
-    """Is it found anew wherever it is needed: a parameter, a buffer, the mode?"""
+    """Whether every stage has the value itself: a parameter, a buffer, the mode."""
     return node.op == "get_attr" or node.target is operator.not_
 
 
@@ -86,26 +86,26 @@ def mutated_storages(recording: GraphRecording, nodes: Iterable[fx.Node]) -> set
 
 
 class BatchSizeMarker:
-    """In a retold value: the batch size."""
+    """In a reproduced value: the batch size."""
 
 
 class InputDeviceMarker:
-    """In a retold value: the device of what arrives."""
+    """In a reproduced value: the device of the received tensors."""
 
 
 class NotReproducible:
-    """In a retold value: this cannot be retold."""
+    """In a reproduced value: it cannot be reproduced."""
 
 
 def reproduce_value(fact: NodeFacts) -> Any:
-    """A number, shape or option as the next stage can write it down itself; Untold if it cannot."""
+    """A number, shape or option as the next stage can reproduce it; NotReproducible if it cannot."""
     return _reproduce_pair(fact.value, fact.value_at_other_batch)
 
 
 def _reproduce_pair(value: Any, other: Any) -> Any:
     if isinstance(value, torch.device):
         return InputDeviceMarker
-    if type(value) is int and (value, other) == BATCHES:
+    if type(value) is int and (value, other) == PROBE_BATCH_SIZES:
         return BatchSizeMarker
     if isinstance(value, tuple | list) and len(value) == len(other):
         inner = [_reproduce_pair(*pair) for pair in zip(value, other, strict=True)]
@@ -115,31 +115,26 @@ def _reproduce_pair(value: Any, other: Any) -> Any:
 
 
 def has_batch_dimension(fact: NodeFacts) -> bool:
-    """Does the batch size stand first in its shape?"""
-    pair = (fact.value, fact.value_at_other_batch)
-    return (
-        all(isinstance(made, torch.Tensor) and made.dim() > 0 for made in pair)
-        and (
-            fact.value.shape[0],
-            fact.value_at_other_batch.shape[0],
-        )
-        == BATCHES
-    )
+    """Whether the first dimension of its shape is the batch size."""
+    values = (fact.value, fact.value_at_other_batch)
+    if not all(isinstance(value, torch.Tensor) and value.dim() > 0 for value in values):
+        return False
+    return tuple(value.shape[0] for value in values) == PROBE_BATCH_SIZES
 
 
 def _cut_after(recording: GraphRecording, layer_of: dict[fx.Node, int], after: int) -> CutPoint | None:
     facts = recording.facts
     nodes = crossing_nodes(layer_of, after)
     sent = [node for node in nodes if isinstance(facts[node].value, torch.Tensor)]
-    retold = [reproduce_value(facts[node]) for node in nodes if node not in sent]
-    if not 1 <= len(sent) <= MOST_CROSSING or NotReproducible in retold:
+    reproduced = [reproduce_value(facts[node]) for node in nodes if node not in sent]
+    if not 1 <= len(sent) <= MAX_CROSSING_TENSORS or NotReproducible in reproduced:
         return None
-    if _needs_batch_size(retold) and not any(has_batch_dimension(facts[node]) for node in sent):
+    if _needs_batch_size(reproduced) and not any(has_batch_dimension(facts[node]) for node in sent):
         return None
     later = mutated_storages(recording, (node for node, layer in layer_of.items() if layer > after and node in facts))
-    shares = Counter(storage_id(facts[node].value) for node in sent)
-    if any(shares[changed] > 1 for changed in later):
-        return None  # two names of one memory, changed later: copies would drift apart
+    tensors_on = Counter(storage_id(facts[node].value) for node in sent)
+    if any(tensors_on[changed] > 1 for changed in later):
+        return None  # two tensors share memory that is changed later: their copies would diverge
     return CutPoint(
         after,
         tuple(_crossing_tensor(node, facts[node]) for node in sent),
@@ -147,10 +142,10 @@ def _cut_after(recording: GraphRecording, layer_of: dict[fx.Node, int], after: i
     )
 
 
-def _needs_batch_size(told: Any) -> bool:
-    return (
-        any(_needs_batch_size(inner) for inner in told) if isinstance(told, tuple | list) else told is BatchSizeMarker
-    )
+def _needs_batch_size(value: Any) -> bool:
+    if isinstance(value, tuple | list):
+        return any(_needs_batch_size(inner) for inner in value)
+    return value is BatchSizeMarker
 
 
 def _crossing_tensor(node: fx.Node, fact: NodeFacts) -> CrossingTensor:
@@ -161,6 +156,6 @@ def _crossing_tensor(node: fx.Node, fact: NodeFacts) -> CrossingTensor:
 
 
 def _bytes_per_sample(fact: NodeFacts) -> int:
-    """What one sample adds; a tensor that does not grow with the batch counts whole."""
+    """The bytes that one sample adds; a tensor that does not grow with the batch counts in full."""
     added = size_bytes(fact.value_at_other_batch) - size_bytes(fact.value)
     return added if added > 0 else size_bytes(fact.value)

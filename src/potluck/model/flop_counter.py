@@ -1,7 +1,7 @@
-"""What a forward pass costs, counted by PyTorch's own FLOP counter on meta tensors: nothing runs, nothing is allocated.
+"""Counts the MACs of a forward pass on meta tensors with PyTorch's FLOP formulas: nothing is computed or allocated.
 
-A MAC is one multiply and one add; the counter counts both, so MACs are half its figure. It knows convolutions
-(grouped, depthwise, transposed), matrix products and attention; look-ups, norms and activations count nothing.
+A MAC is one multiply and one add; the formulas count both, so MACs are half of it. They cover convolutions
+(grouped, depthwise, transposed), matrix products and attention; look-ups, norms and activations count as zero.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from torch.utils.flop_counter import flop_registry
 from potluck.model.meta_copy import copy_to_meta
 from potluck.model.shape_only import ShapeOnlyMode
 
-__all__ = ["FlopCounter", "count_macs", "iter_tensors", "macs_per_sample", "meta_batch", "size_bytes"]
+__all__ = ["FLOPS_PER_MAC", "FlopCounter", "count_macs", "iter_tensors", "macs_per_sample", "meta_batch", "size_bytes"]
 
 FLOPS_PER_MAC = 2
 
 
 class FlopCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """A running FLOP count: `split()` gives what was counted since the last call."""
+    """Counts FLOPs; `take_count` returns what was counted since its last call."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -31,41 +31,41 @@ class FlopCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # else the first operation imports the compiler, which takes seconds
+        return False  # else the first operation imports torch.compile, which takes seconds
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         with self:
-            parts = func.decompose(*args, **kwargs)
-        if parts is not NotImplemented:
-            return parts
-        made = func(*args, **kwargs)
-        count = flop_registry.get(func.overloadpacket)
-        if count is not None:
-            self._counted += int(count(*args, **kwargs, out_val=made))
-        return made
+            decomposed = func.decompose(*args, **kwargs)
+        if decomposed is not NotImplemented:
+            return decomposed
+        output = func(*args, **kwargs)
+        formula = flop_registry.get(func.overloadpacket)
+        if formula is not None:
+            self._counted += int(formula(*args, **kwargs, out_val=output))
+        return output
 
     def take_count(self) -> int:
-        """FLOPs since the last split."""
+        """FLOPs since the last call."""
         since, self._counted = self._counted, 0
         return since
 
 
 def count_macs(module: nn.Module, shape: tuple[int, ...], *, dtype: torch.dtype = torch.float32) -> int:
-    """Forward MACs of one sample of this shape, for the module as a whole."""
+    """Forward MACs of the whole module for one sample of this shape."""
     batch = 2
-    with FlopCounter() as tally, ShapeOnlyMode():
+    with FlopCounter() as flop_counter, ShapeOnlyMode():
         copy_to_meta(module)(meta_batch(shape, batch, dtype))
-        return macs_per_sample(tally.take_count(), batch)
+        return macs_per_sample(flop_counter.take_count(), batch)
 
 
 def macs_per_sample(flops: int, batch: int) -> int:
-    """MACs of one sample where `batch` of them cost so many FLOPs."""
+    """MACs of one sample, from the FLOPs of `batch` samples."""
     return round(flops / (FLOPS_PER_MAC * batch))
 
 
 def meta_batch(shape: tuple[int, ...], batch: int, dtype: torch.dtype) -> torch.Tensor:
-    """A batch that has a shape and nothing else."""
+    """A batch with a shape and no values."""
     return torch.empty((batch, *shape), dtype=dtype, device="meta")
 
 
@@ -82,5 +82,5 @@ def iter_tensors(value: object) -> Iterator[torch.Tensor]:
 
 
 def size_bytes(value: object) -> int:
-    """Bytes of all tensors inside."""
+    """Bytes of all tensors inside nested tuples, lists and dicts."""
     return sum(tensor.numel() * tensor.element_size() for tensor in iter_tensors(value))

@@ -1,8 +1,8 @@
-"""Normalisation that does not mind skewed batches: group norm in place of batch norm.
+"""Replaces batch norm by group norm, which works with skewed batches.
 
-Where each device's batch holds few classes, batch norm takes out the very difference between the classes: its
-statistics are the class's own in training and everyone's in evaluation. Group norm looks at one sample at a time, so
-nothing has to be shared, and the mean of all devices' gradients is again the gradient of one large balanced batch.
+Where each device's batch has few classes, batch norm removes the very difference between the classes: its
+statistics are those of the batch's classes in training and of all classes in evaluation. Group norm looks at one
+sample at a time, so the mean of all devices' gradients is again the gradient of one large balanced batch.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def has_batch_norm(module: nn.Module) -> bool:
 def replace_batch_norms(module: nn.Module, width: int = 8) -> nn.Module:
     """A copy of the module with every batch norm replaced; a group has about `width` channels, at least two groups.
 
-    Scale and shift are taken over, so that a trained network is a fair start.
+    Scale and shift are kept, so a trained network remains a reasonable start.
     """
     module = copy.deepcopy(module)
     if isinstance(module, _BatchNorm):
@@ -36,14 +36,14 @@ def replace_batch_norms(module: nn.Module, width: int = 8) -> nn.Module:
 
 def _to_group_norm(norm: _BatchNorm, width: int) -> nn.GroupNorm:
     channels = norm.num_features
-    found = nn.GroupNorm(_group_count(channels, width), channels, norm.eps, norm.affine)
+    group_norm = nn.GroupNorm(_group_count(channels, width), channels, norm.eps, norm.affine)
     if norm.affine:
-        found.weight, found.bias = norm.weight, norm.bias
-    return found
+        group_norm.weight, group_norm.bias = norm.weight, norm.bias
+    return group_norm
 
 
 def _group_count(channels: int, width: int) -> int:
-    """The divisor of the channels that comes closest to groups of this width; a lone channel is its own group."""
+    """The number of groups that divides the channels and comes closest to groups of this width; at least two."""
     divisors = [count for count in range(1, channels + 1) if channels % count == 0]
     wanted = max(channels / width, 2)
     return min(divisors, key=lambda count: (abs(count - wanted), count))

@@ -1,4 +1,4 @@
-"""What training asks of data."""
+"""The interface through which training reads data."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ Indices = npt.NDArray[np.int64]
 
 
 class IndexedDataset(Protocol):
-    """Samples that can be asked for by index."""
+    """Samples that are read by index."""
 
     @property
     def needs_rng(self) -> bool:
-        """Whether a batch is drawn at random, and so needs a generator; False where it is plain."""
+        """Whether reading a batch involves randomness (augmentation) and so needs a generator."""
 
     def __len__(self) -> int: ...
 

@@ -1,7 +1,7 @@
-"""Which parameter belongs to which layer: a layer opens where a weight of two or more dimensions is used.
+"""Assigns operations and parameters to layers: a layer opens where a weight of two or more dimensions is used.
 
 Norms, activations, pooling and sums belong to the layer before them; what comes before the first weight belongs
-to the first layer. A parameter belongs to the first layer that uses it; later users are kept as its reuse.
+to the first layer. A parameter belongs to the first layer that uses it; later uses make it a tied parameter.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from potluck.model.flop_counter import iter_tensors, macs_per_sample, size_bytes
 from potluck.model.graph_recording import GraphRecording
-from potluck.model.meta_interpreter import BATCHES, NodeFacts, storage_id
+from potluck.model.meta_interpreter import PROBE_BATCH_SIZES, NodeFacts, storage_id
 
 __all__ = ["Layer", "LayerBuilder", "TiedParameter", "assign_layers"]
 
@@ -24,7 +24,7 @@ NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 
 @dataclass(frozen=True)
 class Layer:
-    """One parameterised unit and what follows it up to the next one; sizes and MACs are those of one sample."""
+    """One parameterised operation and what follows it up to the next one; sizes and MACs are per sample."""
 
     name: str
     parameters: tuple[str, ...]
@@ -34,12 +34,12 @@ class Layer:
     output_bytes: int
     macs: int
     opener: str | None = None
-    activation_bytes: int = 0  # of all that is made in the layer, which the way back needs
+    activation_bytes: int = 0  # of all that is computed in the layer, which backward needs
 
 
 @dataclass(frozen=True)
 class TiedParameter:
-    """A tied parameter: a later layer uses it again, so its gradient is final only after its owner's backward."""
+    """A parameter that a later layer uses again, so its gradient is final only after its owner's backward."""
 
     parameter: str
     owner: int
@@ -57,7 +57,7 @@ class _OpenLayer:
 
 
 class LayerBuilder:
-    """Writes layers down as the uses of tensors come in, in execution order."""
+    """Builds the layers from the uses of tensors, reported in execution order."""
 
     def __init__(self, module: nn.Module) -> None:
         self._parameters = dict(module.named_parameters())
@@ -71,7 +71,7 @@ class LayerBuilder:
 
     @property
     def current_layer(self) -> int:
-        """The index of the layer that is being written."""
+        """The index of the layer that is being built."""
         return len(self._open_layers) - 1
 
     def owned_names(self, tensors: Iterable[torch.Tensor]) -> list[str]:
@@ -79,20 +79,20 @@ class LayerBuilder:
         return [self._names[id(tensor)] for tensor in tensors if id(tensor) in self._names]
 
     def opens_layer(self, names: Iterable[str], *, called: bool) -> bool:
-        """Does this use begin a layer? A module that is called always does, a bare weight once in a layer."""
+        """Whether this use opens a layer: a call of a module always does, a bare weight once per layer."""
         return any(name in self._weights and (called or name not in self._used_in_layer) for name in names)
 
     def open_layer(self, name: str, opener: str | None) -> None:
-        """Begin a layer; the first takes over what came before it."""
+        """Open a layer; the first includes what came before it."""
         if self._open_layers[-1].name:
             self._open_layers.append(_OpenLayer())
             self._used_in_layer = set()
-        again = sum(draft.name.split("@")[0] == name for draft in self._open_layers)
+        again = sum(open_layer.name.split("@")[0] == name for open_layer in self._open_layers)
         self._open_layers[-1].name = f"{name}@{again + 1}" if again else name
         self._open_layers[-1].opener = opener
 
     def record_use(self, names: Iterable[str]) -> None:
-        """The current layer uses these tensors."""
+        """Record that the current layer uses these tensors."""
         for name in names:
             owner = self._owner.setdefault(name, self.current_layer)
             if owner == self.current_layer and name not in self._open_layers[-1].tensors:
@@ -102,15 +102,15 @@ class LayerBuilder:
             self._used_in_layer.add(name)
 
     def add_flops(self, flops: int) -> None:
-        """The current layer costs so many FLOPs more."""
+        """Add FLOPs to the current layer."""
         self._open_layers[-1].flops += flops
 
     def set_output_bytes(self, layer: int, output_bytes: int) -> None:
-        """What a layer hands on, for the whole batch."""
+        """Set the bytes of a layer's output, for the whole batch."""
         self._open_layers[layer].output_bytes = output_bytes
 
     def set_activation_bytes(self, layer: int, activation_bytes: int) -> None:
-        """All that a layer makes, for the whole batch."""
+        """Set the bytes of all that a layer computes, for the whole batch."""
         self._open_layers[layer].activation_bytes = activation_bytes
 
     def unused_parameters(self) -> tuple[str, ...]:
@@ -118,94 +118,96 @@ class LayerBuilder:
         return tuple(name for name in self._parameters if name not in self._owner)
 
     def tied_parameters(self) -> tuple[TiedParameter, ...]:
-        """The tied parameters."""
-        return tuple(span for span in self.reuses if span.parameter in self._parameters)
+        """Reuses of parameters, without those of buffers."""
+        return tuple(reuse for reuse in self.reuses if reuse.parameter in self._parameters)
 
     def build_layers(self) -> tuple[Layer, ...]:
-        """The layers; what was never used goes into the last one."""
+        """The layers; unused tensors go into the last one."""
         last = self._open_layers[-1]
         last.tensors += [name for name in self._parameters | self._buffers if name not in self._owner]
         last.name = last.name or next(iter(self._parameters))
-        return tuple(self._build_layer(draft) for draft in self._open_layers)
+        return tuple(self._build_layer(open_layer) for open_layer in self._open_layers)
 
-    def _build_layer(self, draft: _OpenLayer) -> Layer:
-        parameters = tuple(name for name in draft.tensors if name in self._parameters)
-        buffers = tuple(name for name in draft.tensors if name in self._buffers)
+    def _build_layer(self, open_layer: _OpenLayer) -> Layer:
+        parameters = tuple(name for name in open_layer.tensors if name in self._parameters)
+        buffers = tuple(name for name in open_layer.tensors if name in self._buffers)
         return Layer(
-            name=draft.name,
+            name=open_layer.name,
             parameters=parameters,
             buffers=buffers,
             param_bytes=size_bytes([self._parameters[name] for name in parameters]),
             buffer_bytes=size_bytes([self._buffers[name] for name in buffers]),
-            output_bytes=-(-draft.output_bytes // BATCHES[0]),
-            macs=macs_per_sample(draft.flops, BATCHES[0]),
-            opener=draft.opener,
-            activation_bytes=-(-max(draft.activation_bytes, draft.output_bytes) // BATCHES[0]),
+            output_bytes=-(-open_layer.output_bytes // PROBE_BATCH_SIZES[0]),
+            macs=macs_per_sample(open_layer.flops, PROBE_BATCH_SIZES[0]),
+            opener=open_layer.opener,
+            activation_bytes=-(-max(open_layer.activation_bytes, open_layer.output_bytes) // PROBE_BATCH_SIZES[0]),
         )
 
 
 def assign_layers(recording: GraphRecording) -> tuple[LayerBuilder, dict[fx.Node, int]]:
-    """Lay the graph's nodes out over layers, in execution order."""
-    ledger = LayerBuilder(recording.meta_module)
+    """Assign each node of the graph to a layer, in execution order."""
+    builder = LayerBuilder(recording.meta_module)
     layer_of: dict[fx.Node, int] = {}
     for node in recording.graph.nodes:
         if node.op != "get_attr":
-            _record_node(node, recording, ledger)
-        layer_of[node] = ledger.current_layer
+            _record_node(node, recording, builder)
+        layer_of[node] = builder.current_layer
     for node in recording.graph.nodes:
         if node.op == "get_attr" and node.users:
             layer_of[node] = min(layer_of[user] for user in node.users)
     for layer, output_bytes in enumerate(_output_bytes(recording, layer_of)):
-        ledger.set_output_bytes(layer, output_bytes)
+        builder.set_output_bytes(layer, output_bytes)
     for layer, activation_bytes in enumerate(_activation_bytes(recording, layer_of)):
-        ledger.set_activation_bytes(layer, activation_bytes)
-    return ledger, layer_of
+        builder.set_activation_bytes(layer, activation_bytes)
+    return builder, layer_of
 
 
-def _record_node(node: fx.Node, recording: GraphRecording, ledger: LayerBuilder) -> None:
+def _record_node(node: fx.Node, recording: GraphRecording, builder: LayerBuilder) -> None:
     called = node.op == "call_module"
-    names = ledger.owned_names(_tensors_used(node, recording.meta_module))
-    if ledger.opens_layer(names, called=called):
+    names = builder.owned_names(_tensors_used(node, recording.meta_module))
+    if builder.opens_layer(names, called=called):
         target = str(node.target)
-        weight = next(name for name in names if ledger.opens_layer([name], called=called))
-        ledger.open_layer(target if called else weight, target if called else None)
-    ledger.record_use(names)
-    ledger.add_flops(recording.facts[node].flops)
+        weight = next(name for name in names if builder.opens_layer([name], called=called))
+        builder.open_layer(target if called else weight, target if called else None)
+    builder.record_use(names)
+    builder.add_flops(recording.facts[node].flops)
 
 
-def _tensors_used(node: fx.Node, bones: nn.Module) -> list[torch.Tensor]:
+def _tensors_used(node: fx.Node, meta_module: nn.Module) -> list[torch.Tensor]:
     if node.op == "call_module":
-        module = bones.get_submodule(str(node.target))
+        module = meta_module.get_submodule(str(node.target))
         return [*module.parameters(), *module.buffers()]
-    fetched = [get_attribute(bones, str(source.target)) for source in node.all_input_nodes if source.op == "get_attr"]
+    fetched = [
+        get_attribute(meta_module, str(source.target)) for source in node.all_input_nodes if source.op == "get_attr"
+    ]
     return [value for value in fetched if isinstance(value, torch.Tensor)]
 
 
 def get_attribute(module: nn.Module, path: str) -> object:
     """The attribute at a dotted path."""
-    found: object = module
+    value: object = module
     for step in path.split("."):
-        found = getattr(found, step)
-    return found
+        value = getattr(value, step)
+    return value
 
 
 def _output_bytes(recording: GraphRecording, layer_of: dict[fx.Node, int]) -> list[int]:
-    """Bytes that each layer makes for later layers or for the caller; memory that is shared counts once."""
-    made: list[dict[int, int]] = [{} for _ in range(max(layer_of.values()) + 1)]
+    """Bytes that each layer outputs to later layers or the caller; shared memory counts once."""
+    storages: list[dict[int, int]] = [{} for _ in range(max(layer_of.values()) + 1)]
     for node, layer in layer_of.items():
-        leaves = any(user.op == "output" or layer_of[user] > layer for user in node.users)
-        if leaves and node.op not in ("get_attr", "placeholder"):
-            made[layer] |= _storage_bytes(recording.facts[node])
-    return [sum(sizes.values()) for sizes in made]
+        is_output = any(user.op == "output" or layer_of[user] > layer for user in node.users)
+        if is_output and node.op not in ("get_attr", "placeholder"):
+            storages[layer] |= _storage_bytes(recording.facts[node])
+    return [sum(sizes.values()) for sizes in storages]
 
 
 def _activation_bytes(recording: GraphRecording, layer_of: dict[fx.Node, int]) -> list[int]:
-    """Bytes of all that is made in each layer, the network's input in the first; what is done in place adds nothing."""
-    made: list[dict[int, int]] = [{} for _ in range(max(layer_of.values()) + 1)]
+    """Bytes of all that each layer computes, plus the input in the first; in-place operations add nothing."""
+    storages: list[dict[int, int]] = [{} for _ in range(max(layer_of.values()) + 1)]
     for node, layer in layer_of.items():
         if node.op not in ("get_attr", "output"):
-            made[layer] |= _storage_bytes(recording.facts[node])
-    return [sum(sizes.values()) for sizes in made]
+            storages[layer] |= _storage_bytes(recording.facts[node])
+    return [sum(sizes.values()) for sizes in storages]
 
 
 def _storage_bytes(fact: NodeFacts) -> dict[int, int]:
@@ -216,8 +218,8 @@ def _weight_names(module: nn.Module) -> list[str]:
     """Names of the parameters whose use opens a layer."""
     return [
         f"{path}.{name}" if path else name
-        for path, part in module.named_modules()
-        if not isinstance(part, NORMS)
-        for name, parameter in part.named_parameters(recurse=False)
+        for path, submodule in module.named_modules()
+        if not isinstance(submodule, NORMS)
+        for name, parameter in submodule.named_parameters(recurse=False)
         if parameter.dim() >= 2
     ]

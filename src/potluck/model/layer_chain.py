@@ -1,9 +1,9 @@
-"""Any module as an ordered chain of layers.
+"""Turns any module into an ordered chain of layers.
 
-    module ──tracing──▶ graph ──layers──▶ who owns which parameter ──cuts──▶ where a pipeline may cut
-       └─(cannot be traced)──observing──▶ the order seen in one run, else the modules' own order; no cuts
+    module ──graph_recording──▶ graph ──layer_assignment──▶ layers ──cut_points──▶ where a pipeline may cut
+       └─(untraceable)──untraced_layers──▶ the order observed in one run, else the modules' order; no cuts
 
-Nothing is run and nothing big is allocated: all of it happens on meta tensors, so a model may itself be meta.
+Nothing is computed and nothing big is allocated: all of it happens on meta tensors, so a model may itself be meta.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["CrossingTensor", "CutPoint", "Layer", "LayerChain", "TiedParameter",
 
 @dataclass(frozen=True, eq=False)
 class LayerChain:
-    """A module's layers in execution order. `exact` says that the order was traced; if not, `note` says why."""
+    """A module's layers in execution order. `exact` means that the order was traced; if not, `note` says why."""
 
     module: nn.Module
     layers: tuple[Layer, ...]
@@ -38,13 +38,13 @@ class LayerChain:
     layer_of: dict[fx.Node, int] = field(default_factory=dict, repr=False)
 
     def opening_module(self, layer: int | Layer) -> nn.Module | None:
-        """The submodule whose call opens this layer; None where a bare parameter opens it."""
+        """The submodule whose call opens this layer; None if a bare parameter opens it."""
         opener = (self.layers[layer] if isinstance(layer, int) else layer).opener
         return None if opener is None else self.module.get_submodule(opener)
 
 
 def trace_layers(module: nn.Module, shape: tuple[int, ...], *, dtype: torch.dtype = torch.float32) -> LayerChain:
-    """The chain of a module that takes samples of this shape and dtype."""
+    """The chain of a module whose samples have this shape and dtype."""
     meta_copy.check_module(module)
     shape = tuple(shape)
     try:
@@ -55,17 +55,19 @@ def trace_layers(module: nn.Module, shape: tuple[int, ...], *, dtype: torch.dtyp
 
 def _build_traced(module: nn.Module, shape: tuple[int, ...], dtype: torch.dtype) -> LayerChain:
     recording = record_graph(module, shape, dtype)
-    ledger, layer_of = assign_layers(recording)
-    notes = [] if recording.both_modes else ["its forward differs in evaluation: stages are for training only"]
+    builder, layer_of = assign_layers(recording)
+    notes = (
+        [] if recording.both_modes else ["its forward differs in evaluation mode, so its stages are for training only"]
+    )
     return LayerChain(
         module=module,
-        layers=ledger.build_layers(),
+        layers=builder.build_layers(),
         shape=shape,
         dtype=dtype,
         exact=True,
-        note=_chain_note(notes, ledger),
-        cuts=find_cuts(recording, layer_of, ledger.reuses),
-        tied_parameters=ledger.tied_parameters(),
+        note=_chain_note(notes, builder),
+        cuts=find_cuts(recording, layer_of, builder.reuses),
+        tied_parameters=builder.tied_parameters(),
         recording=recording,
         layer_of=layer_of,
     )
@@ -73,21 +75,21 @@ def _build_traced(module: nn.Module, shape: tuple[int, ...], dtype: torch.dtype)
 
 def _build_untraced(module: nn.Module, shape: tuple[int, ...], dtype: torch.dtype, why: str) -> LayerChain:
     try:
-        ledger = observe_layers(module, shape, dtype)
-        order = "layers are in the order seen in one run, and there is nowhere to cut"
+        builder = observe_layers(module, shape, dtype)
+        order = "layers are in the order observed in one run, and cannot be cut into stages"
     except Exception as error:  # a user's forward may raise anything
-        ledger = list_layers(module)
+        builder = list_layers(module)
         why = f"{why}) nor run on meta tensors ({error_reason(error)}"
-        order = "layers are in the modules' order, without costs or cuts"
-    note = _chain_note([f"could not be traced ({why}); {order}"], ledger)
+        order = "layers are in the order of the modules, without costs or cuts"
+    note = _chain_note([f"could not be traced ({why}); {order}"], builder)
     return LayerChain(
-        module, ledger.build_layers(), shape, dtype, exact=False, note=note, tied_parameters=ledger.tied_parameters()
+        module, builder.build_layers(), shape, dtype, exact=False, note=note, tied_parameters=builder.tied_parameters()
     )
 
 
-def _chain_note(notes: list[str], ledger: LayerBuilder) -> str:
-    unused = ledger.unused_parameters()
+def _chain_note(notes: list[str], builder: LayerBuilder) -> str:
+    unused = builder.unused_parameters()
     if unused:
         shown = ", ".join(unused[:3]) + (", …" if len(unused) > 3 else "")
-        notes.append(f"{len(unused)} parameters are never used in forward ({shown}) and count to the last layer")
+        notes.append(f"{len(unused)} parameters are never used in forward ({shown}) and are assigned to the last layer")
     return "; ".join(notes)

@@ -1,8 +1,8 @@
-"""Seconds that each layer takes on this device, forward and backward, and what the whole model takes in one go.
+"""Measures the seconds that each layer and the whole model take on this device, forward and backward.
 
-Each layer runs as a section of its own on detached inputs, so that its backward can be timed alone; whole steps
-are timed in between, so that a drift of the machine touches both alike. The model's buffers, gradients, mode and
-the random state are as before afterwards.
+Each layer runs as its own module on detached inputs, so that its backward can be timed alone; whole steps
+are timed in between, so that drift of the machine affects both. The model's buffers, gradients and mode and
+the random state are restored afterwards.
 """
 
 from __future__ import annotations
@@ -26,71 +26,71 @@ from potluck.model.stage_modules import build_layer_range
 
 __all__ = ["MeasuredTimes", "module_device", "time_layers", "time_whole_model"]
 
-OVERHEAD_TRIES = 9
+OVERHEAD_REPEATS = 9
 
 Gradients = dict[tuple[fx.Node, int], torch.Tensor]
 
 
 @dataclass
 class MeasuredTimes:
-    """One run: seconds of each layer forward and backward, and of the whole step."""
+    """One run: the seconds of each layer forward and backward, and of the whole step."""
 
     forward: list[float] = field(default_factory=list)
     backward: list[float] = field(default_factory=list)
     whole: float = 0.0
 
-    def minus_overhead(self, there: float, back: float) -> MeasuredTimes:
-        """The same less what running a layer on its own adds."""
-        forward = [max(seconds - there, 0.0) for seconds in self.forward]
-        return MeasuredTimes(forward, [max(seconds - back, 0.0) for seconds in self.backward], self.whole)
+    def minus_overhead(self, forward_s: float, backward_s: float) -> MeasuredTimes:
+        """The same without the overhead of running a layer as its own module."""
+        forward = [max(seconds - forward_s, 0.0) for seconds in self.forward]
+        return MeasuredTimes(forward, [max(seconds - backward_s, 0.0) for seconds in self.backward], self.whole)
 
     @property
     def layers_to_whole(self) -> float:
-        """Sum of the layers over the whole step."""
+        """The layers' sum divided by the whole step."""
         return sum(self.forward + self.backward) / self.whole
 
 
 def time_layers(
     chain: LayerChain, batch: int, runs: int, progress: Callable[[int, int], None] | None
 ) -> list[MeasuredTimes]:
-    """`runs` runs, each layer by layer and then as a whole."""
+    """Time `runs` runs, each layer by layer and then as a whole step."""
     with _preserve_module(chain.module):
         data = _random_batch(chain, batch)
-        sections = [_TimedLayer(chain, layer) for layer in range(len(chain.layers))]
-        found = []
+        layers = [_TimedLayer(chain, layer) for layer in range(len(chain.layers))]
+        measured = []
         for run in range(runs):
-            times = _time_run(sections, data).minus_overhead(*_layer_overhead(data))
+            times = _time_run(layers, data).minus_overhead(*_layer_overhead(data))
             times.whole = sum(_time_step(chain.module, data))
-            found.append(times)
+            measured.append(times)
             if progress is not None:
                 progress(run + 1, runs)
-        return found
+        return measured
 
 
 def time_whole_model(
     chain: LayerChain, batch: int, runs: int, progress: Callable[[int, int], None] | None
 ) -> list[tuple[float, float]]:
-    """Seconds of the whole model, forward and backward, where it cannot be run by layers."""
+    """Time the whole model, forward and backward, where it cannot be run layer by layer."""
     with _preserve_module(chain.module):
         data = _random_batch(chain, batch)
-        found = []
+        measured = []
         for run in range(runs):
-            found.append(_time_step(chain.module, data))
+            measured.append(_time_step(chain.module, data))
             if progress is not None:
                 progress(run + 1, runs)
-        return found
+        return measured
 
 
 def module_device(module: nn.Module) -> torch.device:
-    """Where the model's parameters are."""
+    """The device that the model's parameters are on."""
     return next(module.parameters()).device
 
 
 class _TimedLayer:
-    """One layer, ready to run: what it takes, what it hands on, what its backward differentiates."""
+    """One layer as a module, with the nodes it reads from earlier layers and hands on to later ones."""
 
     def __init__(self, chain: LayerChain, layer: int) -> None:
-        inside = [node for node, place in chain.layer_of.items() if place == layer and not is_ambient(node)]
+        inside = [node for node, index in chain.layer_of.items() if index == layer and not is_ambient(node)]
         sources = {source: None for node in inside for source in node.all_input_nodes if not is_ambient(source)}
         self.entries = [node for node in sources if chain.layer_of[node] < layer]
         self.exits = [node for node in inside if any(chain.layer_of[user] > layer for user in node.users)]
@@ -100,80 +100,82 @@ class _TimedLayer:
         self.parameters = [parameter for parameter in self.module.parameters() if parameter.requires_grad]
 
     def forward(self, values: dict[fx.Node, Any], data: torch.Tensor) -> tuple[list[Any], Any]:
-        """What went in (detached) and what came out."""
-        taken = [tree_map_only(torch.Tensor, _detach_input, values[node]) for node in self.entries]
+        """The inputs (detached) and the output."""
+        inputs = [tree_map_only(torch.Tensor, _detach_input, values[node]) for node in self.entries]
         if self.first:
-            return taken, self.module(data)
-        arrived: tuple[Any, ...] = (tuple(taken),) if len(taken) > 1 else tuple(taken)
-        return taken, self.module(*arrived)
+            return inputs, self.module(data)
+        arguments: tuple[Any, ...] = (tuple(inputs),) if len(inputs) > 1 else tuple(inputs)
+        return inputs, self.module(*arguments)
 
-    def outputs_by_node(self, made: Any) -> dict[fx.Node, Any]:
-        """The values that went out, by the node that made them."""
+    def outputs_by_node(self, output: Any) -> dict[fx.Node, Any]:
+        """The output's values by the node that computed them."""
         if self.last:
             return {}
-        return dict(zip(self.exits, made if len(self.exits) != 1 else (made,), strict=True))
+        return dict(zip(self.exits, output if len(self.exits) != 1 else (output,), strict=True))
 
 
-def _time_run(sections: list[_TimedLayer], data: torch.Tensor) -> MeasuredTimes:
-    times, kept = MeasuredTimes(), []
+def _time_run(layers: list[_TimedLayer], data: torch.Tensor) -> MeasuredTimes:
+    times, passes = MeasuredTimes(), []
     values: dict[fx.Node, Any] = {}
-    for part in sections:
+    for layer in layers:
         start = _synchronized_now(data)
-        taken, made = part.forward(values, data)
+        inputs, output = layer.forward(values, data)
         times.forward.append(_synchronized_now(data) - start)
-        named = part.outputs_by_node(made)
-        values |= named
-        kept.append((taken, named, made))
+        by_node = layer.outputs_by_node(output)
+        values |= by_node
+        passes.append((inputs, by_node, output))
     gradients: Gradients = {}
-    for part, (taken, named, made) in zip(reversed(sections), reversed(kept), strict=True):
-        times.backward.append(_time_backward(part, taken, named, made, gradients))
+    for layer, (inputs, by_node, output) in zip(reversed(layers), reversed(passes), strict=True):
+        times.backward.append(_time_backward(layer, inputs, by_node, output, gradients))
     times.backward.reverse()
     return times
 
 
 def _layer_overhead(data: torch.Tensor) -> tuple[float, float]:
-    """Seconds that a section costs beyond its work, forward and backward: those of one that does nothing."""
+    """The overhead of running a layer as its own module, forward and backward: the time of an empty one."""
     graph = fx.Graph()
-    graph.output(graph.placeholder("arrived"))
+    graph.output(graph.placeholder("inputs"))
     empty, one = fx.GraphModule(nn.Module(), graph), torch.ones(1, device=data.device, requires_grad=True)
-    there, back = [], []
-    for _ in range(OVERHEAD_TRIES):
+    forward, backward = [], []
+    for _ in range(OVERHEAD_REPEATS):
         start = _synchronized_now(one)
-        taken = tree_map_only(torch.Tensor, _detach_input, one)
-        made = empty(taken).view_as(one)
+        inputs = tree_map_only(torch.Tensor, _detach_input, one)
+        output = empty(inputs).view_as(one)
         middle = _synchronized_now(one)
-        torch.autograd.grad([made], [taken], [one], allow_unused=True)
-        there.append(middle - start)
-        back.append(_synchronized_now(one) - middle)
-    return statistics.median(there), statistics.median(back)
+        torch.autograd.grad([output], [inputs], [one], allow_unused=True)
+        forward.append(middle - start)
+        backward.append(_synchronized_now(one) - middle)
+    return statistics.median(forward), statistics.median(backward)
 
 
 def _time_backward(
-    part: _TimedLayer, taken: list[Any], named: dict[fx.Node, Any], made: Any, gradients: Gradients
+    layer: _TimedLayer, inputs: list[Any], by_node: dict[fx.Node, Any], output: Any, gradients: Gradients
 ) -> float:
-    """Seconds of one layer's backward; the gradients of what it took are added to `gradients`."""
-    ends, seeds = _output_gradients(named, gradients) if not part.last else _unit_gradients(made)
-    wanted = [(slot, tensor) for slot, tensor in _iter_slots(part.entries, taken) if tensor.requires_grad]
-    targets = [tensor for _, tensor in wanted] + part.parameters
-    if not ends or not targets:
+    """Seconds of one layer's backward; adds the gradients of its inputs to `gradients`."""
+    outputs, incoming = _output_gradients(by_node, gradients) if not layer.last else _unit_gradients(output)
+    wanted = [(slot, tensor) for slot, tensor in _iter_slots(layer.entries, inputs) if tensor.requires_grad]
+    targets = [tensor for _, tensor in wanted] + layer.parameters
+    if not outputs or not targets:
         return 0.0
     start = _synchronized_now(targets[0])
-    found = torch.autograd.grad(ends, targets, seeds, allow_unused=True)
-    for (slot, _), gradient in zip(wanted, found, strict=False):
+    computed = torch.autograd.grad(outputs, targets, incoming, allow_unused=True)
+    for (slot, _), gradient in zip(wanted, computed, strict=False):
         if gradient is not None:
             gradients[slot] = gradients[slot] + gradient if slot in gradients else gradient
     return _synchronized_now(targets[0]) - start
 
 
-def _output_gradients(named: dict[fx.Node, Any], gradients: Gradients) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    slots = list(_iter_slots(list(named), list(named.values())))
+def _output_gradients(
+    by_node: dict[fx.Node, Any], gradients: Gradients
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    slots = list(_iter_slots(list(by_node), list(by_node.values())))
     ready = [(tensor, gradients[slot]) for slot, tensor in slots if slot in gradients and tensor.requires_grad]
     return [tensor for tensor, _ in ready], [gradient for _, gradient in ready]
 
 
-def _unit_gradients(made: Any) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    ends = [tensor for tensor in iter_tensors(made) if tensor.requires_grad]
-    return ends, [torch.ones_like(tensor) for tensor in ends]
+def _unit_gradients(output: Any) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    outputs = [tensor for tensor in iter_tensors(output) if tensor.requires_grad]
+    return outputs, [torch.ones_like(tensor) for tensor in outputs]
 
 
 def _iter_slots(nodes: list[fx.Node], values: list[Any]) -> Iterator[tuple[tuple[fx.Node, int], torch.Tensor]]:
@@ -184,10 +186,10 @@ def _iter_slots(nodes: list[fx.Node], values: list[Any]) -> Iterator[tuple[tuple
 
 def _time_step(module: nn.Module, data: torch.Tensor) -> tuple[float, float]:
     start = _synchronized_now(data)
-    made = module(data)
+    output = module(data)
     middle = _synchronized_now(data)
-    ends, seeds = _unit_gradients(made)
-    torch.autograd.grad(ends, [p for p in module.parameters() if p.requires_grad], seeds, allow_unused=True)
+    outputs, incoming = _unit_gradients(output)
+    torch.autograd.grad(outputs, [p for p in module.parameters() if p.requires_grad], incoming, allow_unused=True)
     return middle - start, _synchronized_now(data) - middle
 
 
@@ -196,7 +198,7 @@ def _detach_input(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _random_batch(chain: LayerChain, batch: int) -> torch.Tensor:
-    """Noise, or zeros where the model takes indices."""
+    """Random values, or zeros if the model takes indices."""
     size, device = (batch, *chain.shape), module_device(chain.module)
     if chain.dtype.is_floating_point:
         return torch.randn(size, dtype=chain.dtype, device=device)
@@ -212,15 +214,15 @@ def _synchronized_now(tensor: torch.Tensor) -> float:
 @contextmanager
 def _preserve_module(module: nn.Module) -> Iterator[None]:
     if module_device(module).type == "meta":
-        raise ModelError("a model on meta tensors cannot be measured: derive its profile, or build it for real")
-    modes = [(part, part.training) for part in module.modules()]
+        raise ModelError("cannot measure a model on meta tensors; derive its profile, or build it on a real device")
+    modes = [(submodule, submodule.training) for submodule in module.modules()]
     buffers = [(buffer, buffer.clone()) for buffer in module.buffers()]
     module.train()
     try:
         with torch.random.fork_rng():
             yield
     finally:
-        for part, mode in modes:
-            part.training = mode
+        for submodule, mode in modes:
+            submodule.training = mode
         for buffer, before in buffers:
             buffer.copy_(before)

@@ -1,7 +1,7 @@
-"""A replica that is run layer by layer: it asks before a layer begins, and says when a layer's gradient is there.
+"""Runs a replica layer by layer, calling back before each layer's forward and when each layer's gradient is ready.
 
-This is how real execution overlaps with transfers: a layer's forward waits for its numbers, and its gradient may leave
-while the layers before it are still at work.
+This is how real execution overlaps with transfers: a layer's forward waits for its weights, and its gradient can be
+sent while earlier layers are still computing theirs.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from potluck.model.stage_modules import announce_layers
 
 __all__ = ["LayerwiseReplica"]
 
-Tell = Callable[[int], None]
+LayerCallback = Callable[[int], None]
 
 
 class LayerwiseReplica:
-    """Gradients of one replica, with every layer announced; a model that cannot be traced is one long layer."""
+    """Computes gradients of one replica with per-layer callbacks; an untraceable model counts as one long layer."""
 
     def __init__(self, replica: ModelReplica, shape: tuple[int, ...]) -> None:
         self._replica = replica
-        self._before: Tell = _do_nothing
-        self._ready: Tell = _do_nothing
+        self._before: LayerCallback = _do_nothing
+        self._ready: LayerCallback = _do_nothing
         chain = trace_layers(replica.module, shape, dtype=replica.layout.dtype)
         self.runs_by_layer = chain.exact
         self._units = replica.layout.split_ranges()
@@ -41,24 +41,27 @@ class LayerwiseReplica:
         self,
         inputs: Tensor,
         targets: Tensor,
-        draws: np.random.Generator | None,
+        rng: np.random.Generator | None,
         *,
-        before: Tell | None = None,
-        between: Callable[[float], None] | None = None,
-        ready: Tell | None = None,
+        before_layer: LayerCallback | None = None,
+        after_forward: Callable[[float], None] | None = None,
+        layer_ready: LayerCallback | None = None,
     ) -> tuple[Tensor, float]:
-        """As Replica.gradient; `before` each layer's forward, `between` the passes (with the loss), `ready` from the
-        last layer to the first."""
+        """As ModelReplica.gradient, with callbacks.
+
+        `before_layer` is called before each layer's forward, `after_forward` with the loss, and `layer_ready` when a
+        layer's gradient is final, from the last layer to the first.
+        """
         replica = self._replica
         replica.module.train()
-        self._before, self._ready = before or _do_nothing, ready or _do_nothing
+        self._before, self._ready = before_layer or _do_nothing, layer_ready or _do_nothing
         try:
             if not self.runs_by_layer:
                 self._announce_all()
-            with replica.seeded_draws(draws):
+            with replica.seeded_random(rng):
                 loss = replica.loss(self._module(inputs), targets)
-            if between is not None:
-                between(float(loss.detach()))
+            if after_forward is not None:
+                after_forward(float(loss.detach()))
             self._run_backward(loss)
         finally:
             self._before = self._ready = _do_nothing
@@ -69,7 +72,7 @@ class LayerwiseReplica:
             self._before(layer)
 
     def _begin_layer(self, layer: int) -> None:
-        """A layer of the model begins: all that it is made of must be there."""
+        """A layer of the model begins: all of its transfer units must have arrived."""
         for unit in self._units[layer]:
             self._before(unit)
 
@@ -83,16 +86,16 @@ class LayerwiseReplica:
             param.grad = view
         try:
             torch.autograd.backward(loss)
-            self._unfinished = [0] * len(self._units)  # parameters that took no part are not waited for
+            self._unfinished = [0] * len(self._units)  # unused parameters never report
             self._report_ready()
         finally:
             for param, _, _ in self._views:
                 param.grad = None
 
     def _register_hooks(self) -> list[tuple[Tensor, int, Tensor]]:
-        """Each parameter, its layer, and its place in the flat gradient."""
+        """Each parameter, its layer, and its view of the flat gradient."""
         replica = self._replica
-        found: list[tuple[Tensor, int, Tensor]] = []
+        views: list[tuple[Tensor, int, Tensor]] = []
         layout, params = replica.layout, dict(replica.module.named_parameters())
         ends = [layout.param_bounds[units.stop] for units in self._units]
         layer = 0
@@ -101,8 +104,8 @@ class LayerwiseReplica:
                 layer += 1
             param = params[entry.name]
             param.register_post_accumulate_grad_hook(lambda _, layer=layer: self._gradient_accumulated(layer))  # type: ignore[no-untyped-call]
-            found.append((param, layer, self.flat_gradient[entry.start : entry.stop].view(entry.shape)))
-        return found
+            views.append((param, layer, self.flat_gradient[entry.start : entry.stop].view(entry.shape)))
+        return views
 
     def _gradient_accumulated(self, layer: int) -> None:
         if self._unfinished:
@@ -110,7 +113,7 @@ class LayerwiseReplica:
             self._report_ready()
 
     def _report_ready(self) -> None:
-        """Layers are ready in order, from the last; whoever is early waits."""
+        """Report layers strictly from the last to the first, even where an earlier layer's gradient is final sooner."""
         while self._next >= 0 and self._unfinished[self._next] <= 0:
             self._next -= 1
             for unit in reversed(self._units[self._next + 1]):

@@ -1,7 +1,7 @@
-"""What a device does with its mini-batches: take one gradient, or train for a while and send the difference.
+"""What a device does with its mini-batches: compute one gradient, or train for a while and send the difference.
 
-A Walk is one turn's way through the mini-batches. Its last step may be taken layer by layer, as gradients get ready,
-so that the update of one layer can leave while the next is still being worked out.
+A solver carries one turn through its mini-batches. Its last step may be taken layer by layer as gradients become
+ready, so that the update of one layer can be sent while the next is still being computed.
 """
 
 from __future__ import annotations
@@ -13,45 +13,44 @@ import torch
 from torch import Tensor
 
 from potluck.model.model_replica import ModelReplica
+from potluck.model.optimizers import Fraction, NonNegative, Positive
 from potluck.model.submodel_interface import ExtractedSubmodel
 from potluck.settings import Part
 
 __all__ = ["GradientTraining", "LocalSgd", "LocalSolver", "LocalTraining"]
 
-Positive = Annotated[float, msgspec.Meta(gt=0.0)]
-NonNegative = Annotated[float, msgspec.Meta(ge=0.0)]
 
-WHOLE = slice(None)
+ALL_ENTRIES = slice(None)
 
 
 class LocalSolver:
-    """One turn's way; the direction to go down from the model that was pulled comes out of it."""
+    """Trains for one turn; its update is what the server subtracts from the model that was pulled."""
 
     def start(self) -> None:
-        """The model is loaded."""
+        """Called once the model is loaded."""
 
-    def step(self, gradient: Tensor, share: float, entries: slice = WHOLE) -> None:
-        """Take a mini-batch's gradient, which stands for `share` of the turn's samples; of some entries only, if so."""
+    def step(self, gradient: Tensor, fraction: float, entries: slice = ALL_ENTRIES) -> None:
+        """Apply the gradient of a mini-batch with this `fraction` of the turn's samples, to these entries only."""
         raise NotImplementedError
 
-    def step_submodel(self, loan: ExtractedSubmodel, gradient: Tensor, share: float) -> None:
-        """The same for a part of the model on loan."""
+    def step_submodel(self, submodel: ExtractedSubmodel, gradient: Tensor, fraction: float) -> None:
+        """The same for a sub-model extracted from the replica."""
         raise NotImplementedError
 
-    def update(self, entries: slice = WHOLE) -> Tensor:
-        """What came of it, of some entries."""
+    def update(self, entries: slice = ALL_ENTRIES) -> Tensor:
+        """The turn's update of these entries."""
         raise NotImplementedError
 
 
 class LocalTraining(Part, frozen=True, kw_only=True):
-    """A device's share of a round."""
+    """What a device does in its turn of a round."""
 
     def batches_per_turn(self, per_epoch: int) -> int | None:
-        """How many mini-batches it takes, `per_epoch` being once through the data; None: the next of its sequence."""
+        """The mini-batches of a turn, given those of an epoch; None to continue the device's batch sequence."""
         raise NotImplementedError
 
     def new_solver(self, replica: ModelReplica, lr: float) -> LocalSolver:
-        """Set out to train the replica; `lr` scales the settings' own learning rate (a schedule's factor)."""
+        """A solver for the replica; `lr` is the schedule's factor on the settings' learning rate."""
         raise NotImplementedError
 
 
@@ -66,21 +65,21 @@ class GradientTraining(LocalTraining, frozen=True, kw_only=True, tag="gradient")
 
 
 class _MeanGradientSolver(LocalSolver):
-    """The mean over mini-batches, each by its share; one alone comes out bit for bit."""
+    """The mean over mini-batches, weighted by their fractions; a single one is returned bit for bit."""
 
     def __init__(self, replica: ModelReplica) -> None:
         self._mean = torch.zeros_like(replica.state.params)
 
-    def step(self, gradient: Tensor, share: float, entries: slice = WHOLE) -> None:
-        if share == 1.0:
+    def step(self, gradient: Tensor, fraction: float, entries: slice = ALL_ENTRIES) -> None:
+        if fraction == 1.0:
             self._mean[entries] = gradient[entries]
         else:
-            self._mean[entries] += share * gradient[entries]
+            self._mean[entries] += fraction * gradient[entries]
 
-    def step_submodel(self, loan: ExtractedSubmodel, gradient: Tensor, share: float) -> None:
-        loan.scatter(loan.gather(self._mean).add(gradient, alpha=share), self._mean)
+    def step_submodel(self, submodel: ExtractedSubmodel, gradient: Tensor, fraction: float) -> None:
+        submodel.scatter(submodel.gather(self._mean).add(gradient, alpha=fraction), self._mean)
 
-    def update(self, entries: slice = WHOLE) -> Tensor:
+    def update(self, entries: slice = ALL_ENTRIES) -> Tensor:
         return self._mean[entries]
 
 
@@ -90,14 +89,14 @@ class LocalSgd(LocalTraining, frozen=True, kw_only=True, tag="sgd"):
     epochs: Annotated[int, msgspec.Meta(ge=1)] = 1
     steps: Annotated[int, msgspec.Meta(ge=1)] | None = None
     lr: Positive = 0.05
-    momentum: Annotated[float, msgspec.Meta(ge=0.0, lt=1.0)] = 0.0
+    momentum: Fraction = 0.0
     weight_decay: NonNegative = 0.0
 
     def batches_per_turn(self, per_epoch: int) -> int | None:
         return self.steps if self.steps is not None else self.epochs * per_epoch
 
     def correct_gradient(self, gradient: Tensor, weights: Tensor, anchor: Tensor) -> Tensor:
-        """A place for variants to bend the gradient; `anchor` is the model that was pulled."""
+        """A hook for variants that correct the gradient; `anchor` is the model that was pulled."""
         return gradient
 
     def new_solver(self, replica: ModelReplica, lr: float) -> LocalSolver:
@@ -105,7 +104,7 @@ class LocalSgd(LocalTraining, frozen=True, kw_only=True, tag="sgd"):
 
 
 class _SgdSolver(LocalSolver):
-    """Steps as torch.optim.SGD takes them; entries that a step leaves out stay as they are, momentum included."""
+    """Steps like torch.optim.SGD; entries that a step leaves out keep their value and momentum."""
 
     def __init__(self, settings: LocalSgd, replica: ModelReplica, lr: float) -> None:
         self._settings = settings
@@ -118,18 +117,18 @@ class _SgdSolver(LocalSolver):
     def start(self) -> None:
         self._anchor = self._replica.copy_anchor()
 
-    def step(self, gradient: Tensor, share: float, entries: slice = WHOLE) -> None:
+    def step(self, gradient: Tensor, fraction: float, entries: slice = ALL_ENTRIES) -> None:
         velocity = self._momentum_vector()[entries] if self._settings.momentum else None
         self._apply_step(self._weights[entries], gradient[entries], self._anchor[entries], velocity)
 
-    def step_submodel(self, loan: ExtractedSubmodel, gradient: Tensor, share: float) -> None:
-        settings, whole = self._settings, loan.replica.state.params
-        bends = type(settings).correct_gradient is not LocalSgd.correct_gradient
-        anchor = loan.gather(self._anchor) if bends else whole
-        velocity = loan.gather(self._momentum_vector()) if settings.momentum else None
-        self._apply_step(whole, gradient, anchor, velocity)
+    def step_submodel(self, submodel: ExtractedSubmodel, gradient: Tensor, fraction: float) -> None:
+        settings, weights = self._settings, submodel.replica.state.params
+        corrects = type(settings).correct_gradient is not LocalSgd.correct_gradient
+        anchor = submodel.gather(self._anchor) if corrects else weights
+        velocity = submodel.gather(self._momentum_vector()) if settings.momentum else None
+        self._apply_step(weights, gradient, anchor, velocity)
         if velocity is not None:
-            loan.scatter(velocity, self._momentum_vector())
+            submodel.scatter(velocity, self._momentum_vector())
 
     def _apply_step(self, weights: Tensor, gradient: Tensor, anchor: Tensor, velocity: Tensor | None) -> None:
         settings = self._settings
@@ -145,5 +144,5 @@ class _SgdSolver(LocalSolver):
             self._velocity = torch.zeros_like(self._weights)
         return self._velocity
 
-    def update(self, entries: slice = WHOLE) -> Tensor:
+    def update(self, entries: slice = ALL_ENTRIES) -> Tensor:
         return self._anchor[entries] - self._weights[entries]

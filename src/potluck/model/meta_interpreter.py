@@ -1,4 +1,4 @@
-"""Play a traced graph on meta tensors and write down what each node makes, changes in place and costs."""
+"""Runs a traced graph on meta tensors and records each node's output, in-place changes and cost."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from torch import fx, nn
 from potluck.model.flop_counter import FlopCounter, iter_tensors, meta_batch
 from potluck.model.shape_only import ShapeOnlyMode
 
-__all__ = ["BATCHES", "MetaInterpreter", "NodeFacts", "interpret_graph"]
+__all__ = ["PROBE_BATCH_SIZES", "MetaInterpreter", "NodeFacts", "interpret_graph"]
 
-# Two sizes: what differs between them in a shape is the batch. Batch norm in training refuses a batch of one.
-BATCHES = (2, 3)
+# Two sizes: a dimension that differs between them is the batch. Batch norm refuses to train on a batch of one.
+PROBE_BATCH_SIZES = (2, 3)
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
 @dataclass(frozen=True)
 class NodeFacts:
-    """What one node does: its value at either batch size, the storages it changes in place, its FLOPs at the first."""
+    """One node's value at both batch sizes, the storages it changes in place, and its FLOPs at the first size."""
 
     value: Any
     value_at_other_batch: Any
@@ -30,10 +30,10 @@ class NodeFacts:
 
 
 class MetaInterpreter(fx.Interpreter):
-    """Runs nodes of a graph over a skeleton; nothing is freed, so a storage's address stays its identity."""
+    """Runs nodes of a graph on a meta module; values are never freed, so a storage's address identifies it."""
 
-    def __init__(self, bones: nn.Module, graph: fx.Graph) -> None:
-        super().__init__(bones, garbage_collect_values=False, graph=graph)
+    def __init__(self, meta_module: nn.Module, graph: fx.Graph) -> None:
+        super().__init__(meta_module, garbage_collect_values=False, graph=graph)
         self.mutates: dict[fx.Node, frozenset[int]] = {}
         self.flops: dict[fx.Node, int] = {}
         self.flop_counter: FlopCounter | None = None
@@ -47,14 +47,14 @@ class MetaInterpreter(fx.Interpreter):
         return value
 
     def call_module(self, target: Any, args: Any, kwargs: Any) -> Any:
-        """Batch norm keeps the shape and counts nothing, but takes 10 ms on meta tensors: it is not run."""
+        """Skip batch norm, which keeps the shape and counts as no FLOPs but takes 10 ms on meta tensors."""
         module = self.fetch_attr(str(target))
         if type(module) in BATCH_NORMS and args and args[0].dim() > 1 and args[0].shape[1] == module.num_features:
             return torch.empty_like(args[0])
         return super().call_module(target, args, kwargs)
 
     def fetch_attr(self, target: str) -> Any:
-        """Constants that the trace made are real; here they are meta like all else."""
+        """Move constants, which the trace creates as real tensors, to meta like all else."""
         value = super().fetch_attr(target)
         if isinstance(value, torch.Tensor) and not value.is_meta:
             return self._constants.setdefault(target, value.to("meta"))
@@ -62,15 +62,15 @@ class MetaInterpreter(fx.Interpreter):
 
 
 def interpret_graph(
-    bones: nn.Module, graph: fx.Graph, shape: tuple[int, ...], dtype: torch.dtype
+    meta_module: nn.Module, graph: fx.Graph, shape: tuple[int, ...], dtype: torch.dtype
 ) -> dict[fx.Node, NodeFacts]:
-    """The facts of every node of a finished graph."""
-    first, second = MetaInterpreter(bones, graph), MetaInterpreter(bones, graph)
-    with FlopCounter() as tally, ShapeOnlyMode():
-        first.flop_counter = tally
-        first.run(meta_batch(shape, BATCHES[0], dtype))
+    """The facts about every node of a complete graph."""
+    first, second = MetaInterpreter(meta_module, graph), MetaInterpreter(meta_module, graph)
+    with FlopCounter() as flop_counter, ShapeOnlyMode():
+        first.flop_counter = flop_counter
+        first.run(meta_batch(shape, PROBE_BATCH_SIZES[0], dtype))
     with ShapeOnlyMode():
-        second.run(meta_batch(shape, BATCHES[1], dtype))
+        second.run(meta_batch(shape, PROBE_BATCH_SIZES[1], dtype))
     return {
         node: NodeFacts(first.env[node], second.env[node], first.mutates[node], first.flops[node])
         for node in graph.nodes

@@ -1,23 +1,19 @@
-"""Which samples make up a batch of a pipeline, and its parts where it is cut into several."""
+"""Which samples make up each batch and micro-batch of a pipeline."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
 
-import numpy as np
-import numpy.typing as npt
-
 from potluck import seeds
+from potluck.model.indexed_dataset import Indices
 
 __all__ = ["MicroBatches"]
-
-Indices = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class MicroBatches:
-    """An epoch is a seeded order of all samples; parts are numbered on through the batches."""
+    """An epoch is a seeded order of all samples; micro-batches are numbered continuously across batches."""
 
     samples: int
     batch: int
@@ -26,26 +22,26 @@ class MicroBatches:
 
     @property
     def size(self) -> int:
-        """Samples in a batch; what is left over at the end of an epoch is in none."""
+        """Samples in a batch; the remainder at the end of an epoch is dropped."""
         return min(self.batch, self.samples)
 
-    def sample_indices(self, part: int) -> Indices:
-        batch, place = divmod(part, self.per_batch)
-        epoch, turn = divmod(batch, self.samples // self.size)
-        begin, end = self._micro_batch_bounds(place)
-        return _epoch_order(self.seed, epoch, self.samples)[turn * self.size + begin : turn * self.size + end]
+    def sample_indices(self, micro_batch: int) -> Indices:
+        batch, index = divmod(micro_batch, self.per_batch)
+        epoch, batch_of_epoch = divmod(batch, self.samples // self.size)
+        begin, end, start = *self._micro_batch_bounds(index), batch_of_epoch * self.size
+        return _epoch_order(self.seed, epoch, self.samples)[start + begin : start + end]
 
-    def count(self, part: int) -> int:
-        """How many samples a part has."""
-        begin, end = self._micro_batch_bounds(part % self.per_batch)
+    def count(self, micro_batch: int) -> int:
+        """How many samples a micro-batch has."""
+        begin, end = self._micro_batch_bounds(micro_batch % self.per_batch)
         return end - begin
 
-    def batch_fraction(self, part: int) -> float:
-        """What a part weighs in its batch."""
-        return self.count(part) / self.size
+    def batch_fraction(self, micro_batch: int) -> float:
+        """A micro-batch's fraction of its batch."""
+        return self.count(micro_batch) / self.size
 
-    def _micro_batch_bounds(self, place: int) -> tuple[int, int]:
-        return place * self.size // self.per_batch, (place + 1) * self.size // self.per_batch
+    def _micro_batch_bounds(self, index: int) -> tuple[int, int]:
+        return index * self.size // self.per_batch, (index + 1) * self.size // self.per_batch
 
 
 @lru_cache(maxsize=4)

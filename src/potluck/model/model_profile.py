@@ -1,6 +1,6 @@
-"""What each layer costs on a device: measured there, or derived from MACs and the device's rate; a small JSON file.
+"""What each layer costs on a device, measured there or derived from MACs and the device's speed; saved as JSON.
 
-Planners and the simulated world read a profile and nothing else of a model, so it also says where one may cut.
+Planners and the simulated world know a model by its profile alone, so it also says where one may cut.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from potluck.atomic_file import write_atomically
 from potluck.errors import DataError, ModelError
 from potluck.model.layer_chain import Layer, LayerChain
 from potluck.model.layer_timing import MeasuredTimes, module_device, time_layers, time_whole_model
+from potluck.model.training_costs import BACKWARD_PER_FORWARD, forward_flops
 
 __all__ = [
     "CutProfile",
@@ -27,8 +29,6 @@ __all__ = [
     "measure_profile",
 ]
 
-# A backward pass computes two products of the forward's size: for the weights and for the input.
-BACKWARD_PER_FORWARD = 2.0
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Amount = Annotated[float, msgspec.Meta(ge=0)]
@@ -36,7 +36,7 @@ Progress = Callable[[int, int], None]
 
 
 class LayerProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One layer: output bytes and MACs for one sample, seconds for the profile's batch."""
+    """One layer: output bytes and MACs per sample, seconds for the profile's batch."""
 
     name: str
     param_bytes: Count
@@ -50,7 +50,7 @@ class LayerProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class CutProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A legal cut: after which layer, and the bytes of one sample that cross it one way."""
+    """A legal cut: after which layer, and the bytes that cross it per sample and direction."""
 
     after: Count
     bytes: Count
@@ -77,7 +77,7 @@ class ModelProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     layers: Annotated[tuple[LayerProfile, ...], msgspec.Meta(min_length=1)]
     cuts: tuple[CutProfile, ...] = ()
     agreement: Amount = 1.0
-    """Sum of the layers' seconds over the seconds of the whole step, both measured."""
+    """The measured sum of the layers' seconds divided by the measured seconds of a whole step."""
     note: str = ""
 
     def __post_init__(self) -> None:
@@ -96,7 +96,7 @@ class ModelProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         )
 
     def scaled_to_batch(self, batch: int) -> ModelProfile:
-        """The same model at another batch size, seconds in proportion; exact for derived profiles only."""
+        """The same model at another batch size, with seconds in proportion; exact for derived profiles only."""
         factor = batch / self.batch
         layers = tuple(
             msgspec.structs.replace(layer, forward_s=layer.forward_s * factor, backward_s=layer.backward_s * factor)
@@ -105,18 +105,15 @@ class ModelProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         return msgspec.structs.replace(self, batch=batch, layers=layers)
 
     def save(self, path: Path | str) -> None:
-        """Write it down as JSON, aside and then renamed, so that a reader never meets half a file."""
-        path = Path(path)
-        aside = path.with_name(f"{path.name}.part")
+        """Write the profile as JSON; the file is complete or absent."""
         try:
-            aside.write_bytes(msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n")
-            aside.replace(path)
+            write_atomically(Path(path), msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n")
         except OSError as error:
             raise DataError(f"cannot write the profile {path}: {error.strerror}") from error
 
 
 def load_profile(path: Path | str) -> ModelProfile:
-    """Read what `save` wrote; DataError if it is anything else."""
+    """Load a profile that `save` wrote; DataError if it is anything else."""
     try:
         return msgspec.json.decode(Path(path).read_bytes(), type=ModelProfile)
     except OSError as error:
@@ -134,16 +131,17 @@ def derive_profile(
     model: str = "",
     device: str = "",
 ) -> ModelProfile:
-    """Seconds from MACs and a rate: forward 2·MACs·batch/rate, backward twice that.
+    """Seconds from MACs and a speed: forward 2·MACs·batch/speed, backward twice that.
 
-    A layer without MACs (an embedding) only moves memory: its output's bytes over `bytes_per_s`, by default nothing.
+    A layer without MACs (an embedding) only moves memory: it takes its output's bytes over `bytes_per_s`, by default 0.
     """
     _check_batch(chain, batch)
     if not flops_per_s > 0 or not bytes_per_s > 0:
-        raise ModelError("a profile can only be derived from a rate above zero")
+        raise ModelError("a profile needs a speed above zero")
     rows = []
     for layer in chain.layers:
-        forward_s = 2 * layer.macs * batch / flops_per_s if layer.macs else layer.output_bytes * batch / bytes_per_s
+        work, speed = (forward_flops(layer.macs), flops_per_s) if layer.macs else (layer.output_bytes, bytes_per_s)
+        forward_s = work * batch / speed
         rows.append(_layer_profile(layer, forward_s, BACKWARD_PER_FORWARD * forward_s))
     return _build_profile(chain, batch, rows, model=model, device=device or f"{flops_per_s:g} FLOP/s", source="derived")
 
@@ -157,10 +155,10 @@ def measure_profile(
     progress: Progress | None = None,
     model: str = "",
 ) -> ModelProfile:
-    """Medians of this device; a chain that is not exact is timed as a whole and shared out by MACs."""
+    """Median times on this device; an untraceable model is timed as a whole and divided by MACs."""
     _check_batch(chain, batch)
     if repeats < 1 or warmup < 0:
-        raise ModelError("measuring takes at least one repeat")
+        raise ModelError("measuring needs at least one repeat")
     if chain.recording is None:
         forward, backward, agreement = _split_by_macs(
             chain, time_whole_model(chain, batch, warmup + repeats, progress)[warmup:]
@@ -172,29 +170,29 @@ def measure_profile(
     return _build_profile(chain, batch, rows, model=model, device=device, source="measured", agreement=agreement)
 
 
-Runs = list[tuple[float, ...]]
+RunTimes = list[tuple[float, ...]]
 
 
-def _layer_times(runs: list[MeasuredTimes]) -> tuple[Runs, Runs, float]:
-    """Seconds of every layer over the runs, and how their sum compares with the whole step."""
+def _layer_times(runs: list[MeasuredTimes]) -> tuple[RunTimes, RunTimes, float]:
+    """The seconds of every layer in each run, and the median ratio of their sum to the whole step."""
     forward = list(zip(*(run.forward for run in runs), strict=True))
     backward = list(zip(*(run.backward for run in runs), strict=True))
-    # Each run is compared with the step just after it: on a busy machine both are slowed alike.
+    # Each run is compared with the step just after it, since a busy machine slows both.
     return forward, backward, statistics.median(run.layers_to_whole for run in runs)
 
 
-def _split_by_macs(chain: LayerChain, runs: list[tuple[float, float]]) -> tuple[Runs, Runs, float]:
+def _split_by_macs(chain: LayerChain, runs: list[tuple[float, float]]) -> tuple[RunTimes, RunTimes, float]:
     weights = [float(layer.macs) for layer in chain.layers]
     if not any(weights):
         weights = [float(layer.param_bytes) for layer in chain.layers]
-    shares = [weight / sum(weights) for weight in weights]
-    forward = [tuple(share * run[0] for run in runs) for share in shares]
-    backward = [tuple(share * run[1] for run in runs) for share in shares]
+    fractions = [weight / sum(weights) for weight in weights]
+    forward = [tuple(fraction * run[0] for run in runs) for fraction in fractions]
+    backward = [tuple(fraction * run[1] for run in runs) for fraction in fractions]
     return forward, backward, 1.0
 
 
 def _measured_layer(layer: Layer, forward: Sequence[float], backward: Sequence[float]) -> LayerProfile:
-    both = [there + back for there, back in zip(forward, backward, strict=True)]
+    both = [sum(pair) for pair in zip(forward, backward, strict=True)]
     middle = statistics.median(both)
     low, _, high = statistics.quantiles(both, n=4, method="inclusive") if len(both) > 1 else (middle,) * 3
     spread = (high - low) / middle if middle else 0.0
@@ -238,4 +236,4 @@ def _build_profile(
 
 def _check_batch(chain: LayerChain, batch: int) -> None:
     if batch < 1:
-        raise ModelError(f"a batch of {batch} cannot be profiled; take at least 1")
+        raise ModelError(f"cannot profile a batch of {batch}; use at least 1")

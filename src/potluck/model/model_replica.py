@@ -1,4 +1,4 @@
-"""A working copy of the model: numbers are loaded into it, gradients are taken from it; one per thread, reused."""
+"""A working copy of the model: load weights into it, compute gradients with it. One per thread, reused."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ Loss = Callable[[Any, Tensor], Tensor]
 
 
 class ModelReplica:
-    """A model whose parameters are views of one flat vector, `numbers.params`."""
+    """A model whose parameters are views of one flat vector, `state.params`."""
 
     def __init__(self, module: nn.Module, layout: WeightLayout, loss: Loss) -> None:
         self.module = copy.deepcopy(module)
         self.dropouts = make_dropouts_seedable(self.module)
-        self.has_other_random_ops = True  # whether anything but these layers may draw
-        self.layerwise: object | None = None  # this replica run layer by layer, once that was asked for
-        self.workspace: object | None = None  # where parts of it are trained, once that was asked for
+        self.has_other_random_ops = True  # whether anything but these layers uses random numbers
+        self.layerwise: object | None = None  # its LayerwiseReplica, created on first use
+        self.workspace: object | None = None  # its WidthWorkspace, created on first use
         self.layout = layout
         self.loss = loss
         self.state = bind_views(self.module, layout)
@@ -43,68 +43,65 @@ class ModelReplica:
         ]
 
     def load_layers(self, first: int, last: int, params: Tensor, buffers: Tensor) -> None:
-        """Take over the numbers of the layers `first` to `last`."""
+        """Load the weights and buffers of the layers `first` to `last`."""
         into_params, into_buffers = self.layout.layer_slices(first, last)
         self.state.params[into_params].copy_(params)
         if len(buffers):
             self.state.buffers[into_buffers].copy_(buffers)
 
     def sync_counters(self) -> None:
-        """After loading: bring the counters, which are no views, up to date."""
+        """After loading: copy the counters (buffers of another dtype), which cannot be views, into the module."""
         for tensor, entry in self._counters:
-            numbers = self.state.buffers[entry.start : entry.stop].view(entry.shape)
-            tensor.copy_(numbers if tensor.is_floating_point() else numbers.round())
+            values = self.state.buffers[entry.start : entry.stop].view(entry.shape)
+            tensor.copy_(values if tensor.is_floating_point() else values.round())
 
     def copy_buffers(self) -> Tensor:
-        """A copy of the buffers as they are now."""
+        """A copy of the current buffers."""
         for tensor, entry in self._counters:
             self.state.buffers[entry.start : entry.stop].copy_(tensor.reshape(-1))
         return self.state.buffers.clone() if len(self.state.buffers) else self.state.buffers
 
     def buffer_change(self, before: Tensor) -> Tensor:
-        """How the buffers have changed."""
+        """How the buffers have changed since `before`."""
         return self.copy_buffers().sub_(before) if len(before) else before
 
-    def gradient(
-        self, inputs: Tensor, targets: Tensor, draws: np.random.Generator | None = None
-    ) -> tuple[Tensor, float]:
-        """The loss's gradient as one flat vector, and the loss; `draws` seeds what the model itself draws (dropout).
+    def gradient(self, inputs: Tensor, targets: Tensor, rng: np.random.Generator | None = None) -> tuple[Tensor, float]:
+        """The loss's gradient as one flat vector, and the loss; `rng` seeds the model's own random ops (dropout).
 
-        The vector is the replica's own and holds until the next call.
+        The vector belongs to the replica and is valid until the next call.
         """
         if not self.module.training:
             self.module.train()
-        with self.seeded_draws(draws):
+        with self.seeded_random(rng):
             loss = self.loss(self.module(inputs), targets)
         gradients = torch.autograd.grad(loss, self._params, allow_unused=True, materialize_grads=True)
         torch.cat([gradient.reshape(-1) for gradient in gradients], out=self._gradient)
         return self._gradient, float(loss.detach())
 
-    def seeded_draws(self, draws: np.random.Generator | None) -> AbstractContextManager[object]:
-        """Within this, what the model draws comes from `draws`."""
-        return nullcontext() if draws is None else self._seed_generators(int(draws.integers(2**62)))
+    def seeded_random(self, rng: np.random.Generator | None) -> AbstractContextManager[object]:
+        """A context in which the model's random numbers come from `rng`."""
+        return nullcontext() if rng is None else self._seed_generators(int(rng.integers(2**62)))
 
     def _seed_generators(self, seed: int) -> AbstractContextManager[object]:
-        """What the model draws is drawn from this seed."""
         generator = torch.Generator().manual_seed(seed) if self.dropouts else None
         for dropout in self.dropouts:
             dropout.generator = generator
         return SeededRandomMode(seed) if self.has_other_random_ops else nullcontext()
 
     def copy_anchor(self) -> Tensor:
-        """A copy of the parameters as they are now, the replica's own, good until the next call."""
+        """A copy of the current parameters; it belongs to the replica and is valid until the next call."""
         return self._anchor.copy_(self.state.params)
 
     @torch.no_grad()
     def outputs(self, batches: Iterable[tuple[Tensor, Tensor]]) -> Iterable[tuple[Any, Tensor]]:
-        """The model's outputs in evaluation mode, beside the targets."""
+        """The model's outputs in evaluation mode, with the targets."""
         self.module.eval()
         for inputs, targets in batches:
             yield self.module(inputs), targets
 
 
 class SeededDropout(nn.Dropout):
-    """Dropout from a generator of its own: what the dispatch mode below does for any operation, at no cost."""
+    """Dropout with its own generator; unlike SeededRandomMode, which serves every operation, this costs nothing."""
 
     generator: torch.Generator | None = None
 
@@ -116,17 +113,17 @@ class SeededDropout(nn.Dropout):
 
 
 def make_dropouts_seedable(module: nn.Module) -> list[SeededDropout]:
-    """Make every plain dropout layer one that can be seeded."""
-    found = []
+    """Turn every plain dropout layer into a SeededDropout, and return them."""
+    dropouts = []
     for layer in module.modules():
         if type(layer) is nn.Dropout:
             layer.__class__ = SeededDropout
-            found.append(layer)
-    return found  # type: ignore[return-value]
+            dropouts.append(layer)
+    return dropouts  # type: ignore[return-value]
 
 
 class SeededRandomMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Gives a seeded generator to every operation that draws, in this thread only; torch's global one is shared."""
+    """Gives every random operation of this thread a seeded generator; torch's global one is shared by all threads."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -149,7 +146,7 @@ def _takes_generator(func: Any) -> bool:
 
 
 def _with_generator(func: Any) -> Any:
-    """The overload of an operation that takes a generator, if there is one (`rand` has it beside the plain one)."""
+    """The overload of an operation that takes a generator, if there is one (`rand` has a separate one)."""
     if _takes_generator(func):
         return func
     name = func._overloadname

@@ -1,7 +1,7 @@
-"""A model's numbers as two flat vectors, one of what is trained and one of what is merely kept, in the chain's order.
+"""A model's state as two flat vectors in the order of its layers: trained parameters, and everything else.
 
 Flat vectors make a segment of layers a slice, an update one tensor, a merge one addition and an optimizer step one
-call. What is trained goes into `params`; batch-norm statistics, counters and frozen weights go into `buffers`.
+call. Trained parameters go into `params`; batch-norm statistics, counters and frozen weights go into `buffers`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["ModelState", "TensorEntry", "WeightLayout", "bind_views"]
 
 @dataclass(frozen=True, slots=True)
 class TensorEntry:
-    """Where one parameter or buffer lies in its vector."""
+    """The offsets of one parameter or buffer in its vector."""
 
     name: str
     shape: tuple[int, ...]
@@ -32,14 +32,14 @@ class TensorEntry:
 
 @dataclass(frozen=True, slots=True)
 class WeightLayout:
-    """The order of all entries and where each layer begins and ends."""
+    """The order of all entries and the bounds of each layer."""
 
     params: tuple[TensorEntry, ...]
     buffers: tuple[TensorEntry, ...]
     param_bounds: tuple[int, ...]  # layer l is params[param_bounds[l] : param_bounds[l + 1]]
     buffer_bounds: tuple[int, ...]
     dtype: torch.dtype
-    splits: tuple[int, ...] = ()  # into how many layers of its own each of the model's was split; empty: into one
+    splits: tuple[int, ...] = ()  # how many layers of this layout each of the model's was split into; empty: one
 
     @property
     def layer_count(self) -> int:
@@ -47,24 +47,24 @@ class WeightLayout:
 
     def split_ranges(self) -> list[range]:
         """The layers of this layout that make up each of the model's."""
-        pieces = self.splits or (1,) * self.layer_count
-        ends = list(accumulate(pieces))
-        return [range(end - count, end) for end, count in zip(ends, pieces, strict=True)]
+        counts = self.splits or (1,) * self.layer_count
+        ends = list(accumulate(counts))
+        return [range(end - count, end) for end, count in zip(ends, counts, strict=True)]
 
-    def split_layers(self, share: float) -> WeightLayout:
-        """The same numbers in finer layers: none has more than this share of all parameters.
+    def split_layers(self, fraction: float) -> WeightLayout:
+        """The same entries in finer layers, none with more than this fraction of all parameters.
 
-        A transfer can then be cut inside a layer that holds most of the model. Buffers stay with a layer's last piece.
+        A transfer can then be cut inside a layer that holds most of the model. Buffers go with the last split layer.
         """
-        most = max(1, math.ceil(share * self.param_bounds[-1]))
-        params, buffers, pieces = [0], [0], []
+        most = max(1, math.ceil(fraction * self.param_bounds[-1]))
+        params, buffers, splits = [0], [0], []
         for layer in range(self.layer_count):
             begin, end = self.param_bounds[layer], self.param_bounds[layer + 1]
             count = max(1, math.ceil((end - begin) / most))
-            params += [begin + (end - begin) * place // count for place in range(1, count + 1)]
+            params += [begin + (end - begin) * index // count for index in range(1, count + 1)]
             buffers += [self.buffer_bounds[layer]] * (count - 1) + [self.buffer_bounds[layer + 1]]
-            pieces.append(count)
-        return replace(self, param_bounds=tuple(params), buffer_bounds=tuple(buffers), splits=tuple(pieces))
+            splits.append(count)
+        return replace(self, param_bounds=tuple(params), buffer_bounds=tuple(buffers), splits=tuple(splits))
 
     @property
     def itemsize(self) -> int:
@@ -75,22 +75,23 @@ class WeightLayout:
         return (self.param_bounds[-1] + self.buffer_bounds[-1]) * self.itemsize
 
     def digest(self) -> str:
-        """Tells models apart whose layers have other names, shapes or bounds, whatever their numbers are."""
-        said = (self.params, self.buffers, self.param_bounds, self.buffer_bounds, str(self.dtype))
-        return hashlib.sha256(repr(said).encode()).hexdigest()
+        """A hash of the names, shapes, bounds and dtype, independent of the weights."""
+        described = (self.params, self.buffers, self.param_bounds, self.buffer_bounds, str(self.dtype))
+        return hashlib.sha256(repr(described).encode()).hexdigest()
 
     def layer_slices(self, first: int, last: int) -> tuple[slice, slice]:
-        """Where the layers `first` to `last` (included) lie in the two vectors."""
+        """The slices of the layers `first` to `last` (inclusive) in the two vectors."""
         params = slice(self.param_bounds[first], self.param_bounds[last + 1])
         return params, slice(self.buffer_bounds[first], self.buffer_bounds[last + 1])
 
     def segment_bytes(self, first: int, last: int) -> int:
+        """Uncompressed bytes of the layers `first` to `last` (inclusive)."""
         params, buffers = self.layer_slices(first, last)
         return int((params.stop - params.start + buffers.stop - buffers.start) * self.itemsize)
 
     @staticmethod
     def of_module(module: nn.Module, layers: Sequence[tuple[Sequence[str], Sequence[str]]]) -> WeightLayout:
-        """The layout of a module whose layers own these parameters and buffers (by name)."""
+        """The layout of a module whose layers own these parameters and buffers, given by name."""
         params, buffers = dict(module.named_parameters()), dict(module.named_buffers())
         trained: list[TensorEntry] = []
         kept: list[TensorEntry] = []
@@ -105,10 +106,10 @@ class WeightLayout:
         missing = (params.keys() | buffers.keys()) - {entry.name for entry in (*trained, *kept)}
         assert not missing, f"layers leave out {sorted(missing)}"
         if not trained:
-            raise ModelError("the model has no parameter that can be trained")
+            raise ModelError("the model has no parameter that requires a gradient, so there is nothing to train")
         dtypes = {param.dtype for param in params.values()}
         if torch.bfloat16 in dtypes:
-            raise ModelError("bfloat16 parameters cannot go over the wire; train in float32 (model.float())")
+            raise ModelError("bfloat16 parameters cannot be sent; train in float32 (model.float())")
         if len(dtypes) > 1:
             raise ModelError(f"all parameters must have one dtype, got {', '.join(sorted(map(str, dtypes)))}")
         return WeightLayout(tuple(trained), tuple(kept), tuple(param_bounds), tuple(buffer_bounds), dtypes.pop())
@@ -116,7 +117,7 @@ class WeightLayout:
 
 @dataclass(frozen=True, slots=True)
 class ModelState:
-    """One version of a model's numbers; never changed in place."""
+    """One version of a model's weights and buffers; never changed in place."""
 
     params: Tensor
     buffers: Tensor
@@ -129,7 +130,7 @@ class ModelState:
         )
 
     def named_tensors(self, layout: WeightLayout) -> dict[str, Tensor]:
-        """The numbers by name and in shape, as a state dict has them."""
+        """The tensors by name and in shape, as in a state dict."""
         pairs = ((self.params, layout.params), (self.buffers, layout.buffers))
         return {
             entry.name: vector[entry.start : entry.stop].view(entry.shape)
@@ -139,9 +140,9 @@ class ModelState:
 
 
 def bind_views(module: nn.Module, layout: WeightLayout) -> ModelState:
-    """Make the module's tensors views of two flat vectors; writing to these is loading the model.
+    """Make the module's tensors views of two flat vectors, so that writing to the vectors loads the model.
 
-    Integer buffers (batch-norm's step counter) cannot be views of a float vector; `store` copies them over.
+    Integer buffers (batch norm's step counter) cannot be views of a float vector; ModelReplica copies them.
     """
     state = ModelState.of_module(module, layout)
     tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
@@ -157,11 +158,11 @@ def _append_entry(entries: list[TensorEntry], name: str, tensor: Tensor) -> None
 
 
 def _check_counter(name: str, tensor: Tensor, dtype: torch.dtype) -> None:
-    """Whole numbers travel as the parameters' floats and must survive that."""
+    """Integers are sent as floats of the parameters' dtype, which must represent them exactly."""
     if tensor.is_floating_point() or tensor.is_meta:
         return
     if not torch.equal(tensor.to(dtype).to(tensor.dtype), tensor):
-        raise ModelError(f"buffer {name!r} holds whole numbers too large for the parameters' {dtype} to carry")
+        raise ModelError(f"buffer {name!r} has integers that the parameters' {dtype} cannot represent exactly")
 
 
 def _flatten_tensors(entries: tuple[TensorEntry, ...], tensors: dict[str, Tensor], dtype: torch.dtype) -> Tensor:

@@ -1,4 +1,4 @@
-"""How the coordinator steps down the merged direction: torch's own optimizers on one flat vector."""
+"""The coordinator's optimizers (torch's own, on one flat vector) and learning-rate schedules."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ __all__ = ["Adam", "ConstantSchedule", "CosineSchedule", "LearningRateSchedule",
 
 Positive = Annotated[float, msgspec.Meta(gt=0.0)]
 NonNegative = Annotated[float, msgspec.Meta(ge=0.0)]
-Share = Annotated[float, msgspec.Meta(ge=0.0, lt=1.0)]
+Fraction = Annotated[float, msgspec.Meta(ge=0.0, lt=1.0)]
 
 
 class Optimizer(Part, frozen=True, kw_only=True):
-    """A server optimizer."""
+    """An optimizer that applies the merged update to the model."""
 
     lr: Positive = 1.0
 
@@ -28,12 +28,12 @@ class Optimizer(Part, frozen=True, kw_only=True):
         raise NotImplementedError
 
     def predicted_step(self, moments: Mapping[str, Tensor]) -> Tensor | None:
-        """What the next step would take off the weights if its gradient were as usual; None where nobody can say."""
+        """What the next step would subtract from the weights according to the moments; None if they do not tell."""
         raise NotImplementedError
 
 
 class Sgd(Optimizer, frozen=True, kw_only=True, tag="sgd"):
-    momentum: Share = 0.0
+    momentum: Fraction = 0.0
     weight_decay: NonNegative = 0.0
     nesterov: bool = False
 
@@ -52,11 +52,11 @@ class Sgd(Optimizer, frozen=True, kw_only=True, tag="sgd"):
 
 
 class Adam(Optimizer, frozen=True, kw_only=True, tag="adam"):
-    """Adam; on federated differences this is FedAdam."""
+    """Adam; applied to the weight differences of federated averaging this is FedAdam."""
 
     lr: Positive = 0.001
-    beta1: Share = 0.9
-    beta2: Share = 0.999
+    beta1: Fraction = 0.9
+    beta2: Fraction = 0.999
     epsilon: Positive = 1e-8
     weight_decay: NonNegative = 0.0
 
@@ -71,12 +71,12 @@ class Adam(Optimizer, frozen=True, kw_only=True, tag="adam"):
         if not steps:
             return None
         mean = moments["exp_avg"] / (1.0 - self.beta1**steps)
-        spread = torch.sqrt(moments["exp_avg_sq"] / (1.0 - self.beta2**steps))
-        return torch.div(self.lr * mean, spread + self.epsilon)
+        root_mean_square = torch.sqrt(moments["exp_avg_sq"] / (1.0 - self.beta2**steps))
+        return torch.div(self.lr * mean, root_mean_square + self.epsilon)
 
 
 class LearningRateSchedule(Part, frozen=True, kw_only=True):
-    """A factor on the learning rate, by round."""
+    """A factor on the learning rate for each round."""
 
     warmup: Annotated[int, msgspec.Meta(ge=0)] = 0
 
@@ -95,7 +95,7 @@ class ConstantSchedule(LearningRateSchedule, frozen=True, kw_only=True, tag="con
 
 
 class StepSchedule(LearningRateSchedule, frozen=True, kw_only=True, tag="steps"):
-    """Multiplied by `by` at each of the rounds `at`."""
+    """Multiplies the rate by `by` at each of the rounds `at`."""
 
     at: tuple[int, ...]
     by: Positive = 0.1
@@ -105,11 +105,11 @@ class StepSchedule(LearningRateSchedule, frozen=True, kw_only=True, tag="steps")
 
 
 class CosineSchedule(LearningRateSchedule, frozen=True, kw_only=True, tag="cosine"):
-    """Down to `floor` over `rounds`."""
+    """Follows a cosine from 1 down to `floor` over `rounds`."""
 
     rounds: Annotated[int, msgspec.Meta(ge=1)]
     floor: NonNegative = 0.0
 
     def factor_after_warmup(self, round: int) -> float:
-        share = min(round / self.rounds, 1.0)
-        return self.floor + (1 - self.floor) * 0.5 * (1 + math.cos(math.pi * share))
+        progress = min(round / self.rounds, 1.0)
+        return self.floor + (1 - self.floor) * 0.5 * (1 + math.cos(math.pi * progress))

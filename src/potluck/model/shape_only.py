@@ -1,7 +1,7 @@
-"""Tensors without numbers, by default: `torch.device("meta")` without loading the compiler, which takes seconds.
+"""Makes tensors meta by default, like `torch.device("meta")` but without importing torch.compile.
 
-The context that torch offers is wrapped for torch.compile and imports all of it when first used; a device that only
-wants to know the shapes of its model should not wait for that.
+The context that torch offers is wrapped for torch.compile and imports all of it on first use, which takes seconds; a
+device that only needs the shapes of its model should not wait for that.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["ShapeOnlyMode"]
 
 
 class ShapeOnlyMode(TorchFunctionMode):
-    """Within this, whatever makes tensors makes hollow ones, unless told where."""
+    """A context in which new tensors have a shape but no values, unless a device is given."""
 
     def __torch_function__(
         self,

@@ -1,8 +1,8 @@
-"""A tracer that can answer questions about sizes.
+"""A torch.fx tracer that knows sizes.
 
 A module without children is one node, and so is everything of torch.nn that is not a container. Where the code
-asks for a number (`if x.dim() == 3`, `range(x.size(1))`), the answer is looked up on meta tensors; an answer
-that depends on the batch size or on the data cannot be traced.
+asks for a number (`if x.dim() == 3`, `range(x.size(1))`), the tracer computes it on meta tensors; a forward whose
+control flow depends on the batch size or on the data cannot be traced.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch.fx.proxy import Attribute, TraceError
 from torch.utils._pytree import tree_leaves
 
 from potluck.model.flop_counter import iter_tensors, meta_batch
-from potluck.model.meta_interpreter import BATCHES, MetaInterpreter
+from potluck.model.meta_interpreter import PROBE_BATCH_SIZES, MetaInterpreter
 from potluck.model.shape_only import ShapeOnlyMode
 
 __all__ = ["SizeTracer"]
@@ -36,7 +36,7 @@ FACTORIES = ("arange", "empty", "eye", "full", "ones", "rand", "randn", "zeros")
 
 
 class _SizeQueries:
-    """What a proxy needs so that code may ask it for a number."""
+    """Lets code use a proxy as a number or ask for its length."""
 
     tracer: Any
     node: Any
@@ -66,28 +66,28 @@ class _SizedProxy(_SizeQueries, fx.Proxy):
 
 
 class SizeTracer(fx.Tracer):
-    """Writes a forward down; reads sizes off meta tensors where the code branches on them."""
+    """Traces a forward; where the code branches on sizes, takes them from meta tensors."""
 
     proxy_buffer_attributes = True
 
     def __init__(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         super().__init__()
-        self._samples = [meta_batch(shape, batch, dtype) for batch in BATCHES]
+        self._samples = [meta_batch(shape, batch, dtype) for batch in PROBE_BATCH_SIZES]
         self._interpreters: list[MetaInterpreter] = []
         self._interpreting = False
 
-    def trace_graph(self, bones: nn.Module) -> fx.Graph:
-        """The graph of a skeleton's forward."""
+    def trace_graph(self, meta_module: nn.Module) -> fx.Graph:
+        """The graph of a meta module's forward."""
         with _record_factories(self):
-            self.trace(bones)
+            self.trace(meta_module)
         self._erase_queries()
         return self.graph
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         if isinstance(m, CONTAINERS):
             return False
-        ours = str(getattr(type(m).forward, "__module__", "")).startswith("torch.nn.")
-        return ours or isinstance(m, torch.jit.ScriptModule) or next(m.children(), None) is None
+        built_in = str(getattr(type(m).forward, "__module__", "")).startswith("torch.nn.")
+        return built_in or isinstance(m, torch.jit.ScriptModule) or next(m.children(), None) is None
 
     def create_args_for_root(
         self, root_fn: Callable[..., Any], is_module: bool, concrete_args: Any = None
@@ -112,11 +112,11 @@ class SizeTracer(fx.Tracer):
 
     @property
     def asked_sizes(self) -> bool:
-        """Did the code ask for any number, so that the graph may hold for some sizes only?"""
+        """Whether the code asked for any number, so that the graph may be valid for some sizes only."""
         return bool(self._interpreters)
 
     def concrete_value(self, node: fx.Node) -> Any:
-        """The value of a node that is the same whatever the batch and the data."""
+        """The value of a node; TraceError if it depends on the batch size or the data."""
         values = self._interpret_node(node)
         if any(True for _ in iter_tensors(values)):
             raise TraceError("its control flow depends on the values of a tensor")
@@ -125,23 +125,23 @@ class SizeTracer(fx.Tracer):
         return values[0]
 
     def concrete_length(self, node: fx.Node) -> int:
-        """How many items a node has, whatever the batch."""
+        """The number of items in a node's value; TraceError if it depends on the batch size."""
         first, second = (len(value) for value in self._interpret_node(node))
         if first != second:
             raise TraceError("its control flow depends on the batch size")
         return first
 
     def _erase_queries(self) -> None:
-        """Erase what was only looked up to decide something, or fetched in vain."""
-        answers = self._interpreters[0].env if self._interpreters else {}
+        """Remove nodes that only answered a question about sizes, and unused attribute reads."""
+        values = self._interpreters[0].env if self._interpreters else {}
         for node in reversed(self.graph.nodes):
-            asked = isinstance(answers.get(node), bool | int | torch.Size | torch.device | torch.dtype)
-            if not node.users and (asked or node.op == "get_attr"):
+            is_size = isinstance(values.get(node), bool | int | torch.Size | torch.device | torch.dtype)
+            if not node.users and (is_size or node.op == "get_attr"):
                 self.graph.erase_node(node)
 
     def _interpret_node(self, wanted: fx.Node) -> list[Any]:
         if not self._interpreters:
-            self._interpreters = [MetaInterpreter(self.root, self.graph) for _ in BATCHES]
+            self._interpreters = [MetaInterpreter(self.root, self.graph) for _ in PROBE_BATCH_SIZES]
         self._interpreting = True
         try:
             with ShapeOnlyMode():
@@ -152,25 +152,25 @@ class SizeTracer(fx.Tracer):
         finally:
             self._interpreting = False
 
-    def _run_pending_nodes(self, rehearsal: MetaInterpreter, batch: torch.Tensor) -> dict[fx.Node, Any]:
+    def _run_pending_nodes(self, interpreter: MetaInterpreter, batch: torch.Tensor) -> dict[fx.Node, Any]:
         for node in self.graph.nodes:
             if node.op == "placeholder":
-                rehearsal.env[node] = batch
-            elif node not in rehearsal.env:
-                rehearsal.env[node] = rehearsal.run_node(node)
-        return rehearsal.env
+                interpreter.env[node] = batch
+            elif node not in interpreter.env:
+                interpreter.env[node] = interpreter.run_node(node)
+        return interpreter.env
 
 
 @contextmanager
 def _record_factories(tracer: SizeTracer) -> Iterator[None]:
-    """Let `torch.zeros(x.size(0), 4)` be written down too: without a tensor among its arguments fx does not see it."""
-    plain = {name: getattr(torch, name) for name in FACTORIES}
+    """Record calls like `torch.zeros(x.size(0), 4)` too, which fx misses because no argument is a tensor."""
+    originals = {name: getattr(torch, name) for name in FACTORIES}
     try:
-        for name, factory in plain.items():
+        for name, factory in originals.items():
             setattr(torch, name, _recording_factory(tracer, factory))
         yield
     finally:
-        for name, factory in plain.items():
+        for name, factory in originals.items():
             setattr(torch, name, factory)
 
 

@@ -1,4 +1,4 @@
-"""Whether what another stage sent is what it should be: told before any of it is used."""
+"""Checks tensors received from another stage before they are used."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from torch import Tensor
 
 from potluck.model.codecs.array_checks import count_refusal, is_finite
 from potluck.model.layer_chain import LayerChain
-from potluck.model.meta_interpreter import BATCHES
+from potluck.model.meta_interpreter import PROBE_BATCH_SIZES
 from potluck.model.stage_modules import sent_nodes
 
 __all__ = ["TensorSpec", "crossing_specs", "tensor_spec", "tensors_refusal"]
 
 
 class TensorSpec(NamedTuple):
-    """What an array must look like."""
+    """The shape and dtype that an array must have."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -28,7 +28,7 @@ def tensor_spec(tensor: Tensor) -> TensorSpec:
 
 
 def crossing_specs(chain: LayerChain, after: int, samples: int) -> list[TensorSpec]:
-    """What crosses a cut for so many samples; sizes that grow with the batch are seen at two batch sizes."""
+    """What crosses a cut for this many samples, extrapolated from the shapes at two batch sizes."""
     assert chain.recording is not None
     facts = [chain.recording.facts[node] for node in sent_nodes(chain, after)]
     return [
@@ -38,20 +38,20 @@ def crossing_specs(chain: LayerChain, after: int, samples: int) -> list[TensorSp
 
 
 def _scale_shape(small: Sequence[int], large: Sequence[int], samples: int) -> tuple[int, ...]:
-    few, many = BATCHES
+    few, many = PROBE_BATCH_SIZES
     return tuple(one + (other - one) * (samples - few) // (many - few) for one, other in zip(small, large, strict=True))
 
 
-def tensors_refusal(arrays: Any, forms: Sequence[TensorSpec], name: str) -> str | None:
-    """Why these are not arrays of these forms, all finite."""
-    if why := count_refusal(arrays, len(forms)):
+def tensors_refusal(arrays: Any, specs: Sequence[TensorSpec], name: str) -> str | None:
+    """Why these arrays do not match the specs or are not finite; None if they are fine."""
+    if why := count_refusal(arrays, len(specs)):
         return why
-    for array, form in zip(arrays, forms, strict=True):
-        dtype = str(form.dtype).removeprefix("torch.")
+    for array, spec in zip(arrays, specs, strict=True):
+        dtype = str(spec.dtype).removeprefix("torch.")
         if array.dtype.name != dtype or not array.dtype.isnative:
             return f"its {name} are {array.dtype}, not {dtype}"
-        if array.shape != form.shape:
-            return f"its {name} have the shape {array.shape}, not {form.shape}"
+        if array.shape != spec.shape:
+            return f"its {name} have the shape {array.shape}, not {spec.shape}"
         if array.dtype.kind == "f" and not is_finite(array):
             return f"its {name} are not all finite"
     return None

@@ -1,7 +1,7 @@
-"""Cut a chain into stages whose composition is the model, bit for bit.
+"""Cuts a chain into stages whose composition equals the model, bit for bit.
 
-A stage is a module of the same parameters, buffers and leaf modules under the same names; it takes and returns a
-tensor, or a tuple where several cross. Run one after the other they do exactly what the model does, in its order.
+A stage is a module with the model's own parameters, buffers and leaf modules under the same names; it takes and
+returns a tensor, or a tuple where several cross.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["announce_layers", "build_layer_range", "build_stages", "sent_nodes"]
 
 
 def build_stages(chain: LayerChain, cuts: Sequence[int]) -> tuple[nn.Module, ...]:
-    """Stages that end after the given layers; the last one ends with the model."""
+    """Stages that end after the given layers; the last stage ends with the model."""
     check_cuts(chain, cuts)
     if not cuts:
         return (chain.module,)
@@ -42,21 +42,21 @@ def build_stages(chain: LayerChain, cuts: Sequence[int]) -> tuple[nn.Module, ...
 
 
 def check_cuts(chain: LayerChain, cuts: Sequence[int]) -> None:
-    """Refuse cuts that are out of order or in an illegal place."""
+    """Raise ModelError for cuts that are out of order or not allowed."""
     if list(cuts) != sorted(set(cuts)):
-        raise ModelError(f"cuts {list(cuts)} must rise from input to output")
+        raise ModelError(f"cuts {list(cuts)} must increase from input to output")
     allowed = [cut.after for cut in chain.cuts]
     for cut in cuts:
         if cut not in allowed:
-            where = f"a cut is allowed after {_format_ranges(allowed)}" if allowed else "this model has no place to cut"
+            where = f"a cut is allowed after {_format_ranges(allowed)}" if allowed else "this model cannot be cut"
             why = f" ({chain.note})" if chain.note and not chain.exact else ""
             raise ModelError(f"cannot cut after layer {cut} of {len(chain.layers)}: {where}{why}")
 
 
 def announce_layers(chain: LayerChain, before: Callable[[int], None]) -> nn.Module:
-    """The whole model, calling `before(layer)` as each layer begins: a pre-hook for any exact chain."""
+    """The whole model, calling `before(layer)` as each layer begins: a forward pre-hook for any exact chain."""
 
-    def announce(layer: int) -> None:  # fx needs a function with a name of its own
+    def announce(layer: int) -> None:  # fx needs a function with a unique name
         before(layer)
 
     return build_layer_range(chain, 0, len(chain.layers) - 1, entries=[], exits=None, before=announce)
@@ -86,7 +86,7 @@ def build_layer_range(
 
 
 class _GraphCopy:
-    """A part of the recorded graph, as a graph of its own."""
+    """Copies nodes of the recorded graph into a new graph."""
 
     def __init__(self, recording: GraphRecording, changed: set[int]) -> None:
         self.graph = fx.Graph()
@@ -97,7 +97,7 @@ class _GraphCopy:
         self._arrived: fx.Node | None = None
 
     def add_inputs(self, entries: Sequence[fx.Node]) -> None:
-        """Take the values that arrive: one alone, several as a tuple."""
+        """Add the inputs: a single tensor, or several as a tuple."""
         if not entries:
             return
         whole = self.graph.placeholder("arrived")
@@ -109,7 +109,7 @@ class _GraphCopy:
         self._arrived = self._arrived or self._new[entries[0]]
 
     def copy_node(self, node: fx.Node) -> None:
-        """Copy one node."""
+        """Copy one node into the new graph."""
         self._new[node] = self.graph.node_copy(node, self._copied_value)
 
     def announce_layer(self, layer: int, before: Callable[[int], None]) -> None:
@@ -119,12 +119,12 @@ class _GraphCopy:
             self.graph.call_function(before, (layer,))
 
     def set_outputs(self, exits: Sequence[fx.Node]) -> None:
-        """Hand on the values that go out."""
+        """Return the values of these nodes."""
         out = tuple(self._copied_value(node) for node in exits)
         self.graph.output(out[0] if len(out) == 1 else out)
 
     def _clone_if_changed(self, node: fx.Node, item: fx.Node) -> fx.Node:
-        """What is changed in place here must not be the sender's: autograd refuses that on a leaf."""
+        """Clone an input that this stage changes in place: autograd refuses that on a leaf."""
         value = self._recording.facts[node].value
         shared = isinstance(value, torch.Tensor) and storage_id(value) in self._changed
         return self.graph.call_method("clone", (item,)) if shared else item
@@ -137,13 +137,13 @@ class _GraphCopy:
                 self._new[node] = self._emit_value(reproduce_value(self._recording.facts[node]))
         return self._new[node]
 
-    def _emit_value(self, told: Any) -> Any:
-        assert told is not NotReproducible, "an illegal cut went through"
-        if told is BatchSizeMarker:
+    def _emit_value(self, value: Any) -> Any:
+        assert value is not NotReproducible, "an illegal cut was not refused"
+        if value is BatchSizeMarker:
             return self.graph.call_method("size", (self._arrived, 0))
-        if told is InputDeviceMarker:
+        if value is InputDeviceMarker:
             return self.graph.call_function(getattr, (self._arrived, "device"))
-        return tuple(self._emit_value(inner) for inner in told) if isinstance(told, tuple) else told
+        return tuple(self._emit_value(inner) for inner in value) if isinstance(value, tuple) else value
 
 
 def _build_stage(chain: LayerChain, first: int, last: int) -> nn.Module:
@@ -153,7 +153,7 @@ def _build_stage(chain: LayerChain, first: int, last: int) -> nn.Module:
 
 
 def sent_nodes(chain: LayerChain, after: int) -> list[fx.Node]:
-    """The tensors that cross after a layer."""
+    """The nodes whose tensors cross after a layer."""
     facts = _require_recording(chain).facts
     return [node for node in crossing_nodes(chain.layer_of, after) if isinstance(facts[node].value, torch.Tensor)]
 
@@ -165,15 +165,15 @@ def _require_recording(chain: LayerChain) -> GraphRecording:
 
 
 class _GraphRoot(nn.Module):
-    """The model, and beside it the constants that only its graph holds."""
+    """The model's attributes, and the constants that only its graph holds."""
 
     def __init__(self, module: nn.Module, constants: dict[str, torch.Tensor]) -> None:
         super().__init__()
         self.training = module.training
-        self.__dict__["_found"] = lambda name: constants[name] if name in constants else getattr(module, name)
+        self.__dict__["_lookup"] = lambda name: constants[name] if name in constants else getattr(module, name)
 
     def __getattr__(self, name: str) -> Any:
-        return self.__dict__["_found"](name)
+        return self.__dict__["_lookup"](name)
 
 
 def _assemble_stage(chain: LayerChain, graph: fx.Graph, first: int, last: int) -> fx.GraphModule:
@@ -186,7 +186,7 @@ def _assemble_stage(chain: LayerChain, graph: fx.Graph, first: int, last: int) -
 
 
 def _attach_tensor(stage: nn.Module, module: nn.Module, path: str) -> None:
-    """Give a stage a tensor that its graph does not use, so that all stages together hold the whole state."""
+    """Add a tensor that the stage's graph does not use, so that the stages together hold the whole state."""
     *steps, name = path.split(".")
     for step in steps:
         if not hasattr(stage, step):
@@ -199,7 +199,7 @@ def _attach_tensor(stage: nn.Module, module: nn.Module, path: str) -> None:
 
 
 def _keep_persistence(stage: nn.Module, module: nn.Module) -> None:
-    """What the model does not save, a stage does not save either."""
+    """Mark buffers as non-persistent that are so in the model."""
     saved = module.state_dict(keep_vars=True).keys()
     for path, _ in list(stage.named_buffers()):
         owner, _, name = path.rpartition(".")

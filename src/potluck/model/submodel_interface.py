@@ -1,4 +1,4 @@
-"""What the two sides of a round ask of a sub-model: which numbers it has, what it costs, and how it is trained."""
+"""The interface of sub-models: which weights one has, what it costs, and how it is trained."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["ExtractedSubmodel", "SubmodelChoice", "SubmodelExtractor", "Submodel
 
 
 class TurnKey(Protocol):
-    """Whose turn it is."""
+    """Identifies a turn."""
 
     @property
     def device(self) -> str: ...
@@ -31,38 +31,38 @@ class TurnKey(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class SubmodelSpec:
-    """A part of the model: where its numbers lie in the whole's two vectors, and its own layout of as many layers."""
+    """A sub-model: the indices of its entries in the whole model's vectors, and its own layout with as many layers."""
 
-    key: Hashable  # alike for parts that one small network can serve
+    key: Hashable  # equal for sub-models that one network can represent
     params: Tensor
     buffers: Tensor
     layout: WeightLayout
     macs: Sequence[float]  # of each layer, per sample
 
     def gather_layers(self, state: ModelState, first: int, last: int) -> tuple[Tensor, Tensor]:
-        """The selected numbers of the layers `first` to `last`."""
+        """The sub-model's weights and buffers in the layers `first` to `last`."""
         params, buffers = self.layout.layer_slices(first, last)
         return state.params[self.params[params]], state.buffers[self.buffers[buffers]]
 
     def add_update(self, total: UpdateSum, params: Tensor, buffers: Tensor, weight: float) -> None:
-        """Put an update of this part into a sum."""
+        """Add an update of this sub-model to a sum."""
         total.add_submodel(params, buffers, weight, self.params, self.buffers)
 
 
 class SubmodelChoice(Protocol):
-    """The part of the model that one mini-batch trains."""
+    """The sub-model that one mini-batch trains."""
 
     @property
     def cost_fraction(self) -> float:
-        """Its cost as a share of the whole model's."""
+        """Its cost as a fraction of the whole model's."""
 
 
 class ExtractedSubmodel(Protocol):
-    """What one mini-batch trains: a narrower network on loan from a replica of the whole model."""
+    """A narrower network for one mini-batch, extracted from a replica of the whole model until closed."""
 
     @property
     def replica(self) -> ModelReplica:
-        """Whose gradient to take; its `numbers.params` are the weights to step."""
+        """Computes the gradient; its `state.params` are the weights to step."""
 
     def gather(self, vector: Tensor) -> Tensor: ...
 
@@ -72,31 +72,31 @@ class ExtractedSubmodel(Protocol):
 
 
 class SubmodelExtractor(Protocol):
-    """A submodel part, bound to one model."""
+    """A sub-model setting, bound to one model."""
 
-    chooses_per_batch: bool  # whether every mini-batch trains a part of its own
-    extracts_from_replica: bool  # whether parts are trained on loan from the whole model, or as networks of their own
-    averages_changed_only: bool  # whether the mean of a number is over the updates that changed it only
+    chooses_per_batch: bool  # whether every mini-batch trains its own sub-model
+    extracts_from_replica: bool  # whether sub-models are extracted from a replica, or built as networks
+    averages_changed_only: bool  # whether a weight's mean is over the updates that changed it only
 
     def select_submodel(self, turn: TurnKey) -> SubmodelSpec | None:
-        """What a device is sent and sends back; None for the whole model. Both sides come to the same."""
+        """What a device is sent and sends back, None for the whole model; both sides compute the same."""
 
     def cost_fraction(self, turn: TurnKey) -> float | None:
-        """What all mini-batches of a turn train of the whole model's MACs; None where each chooses."""
+        """The fraction of the whole model's MACs that a turn trains; None if each mini-batch chooses."""
 
-    def choose_submodel(self, turn: TurnKey, affordable: float, draws: np.random.Generator) -> SubmodelChoice:
-        """How much the next mini-batch trains, for at most `affordable` of a whole step's cost."""
+    def choose_submodel(self, turn: TurnKey, affordable: float, rng: np.random.Generator) -> SubmodelChoice:
+        """Choose what the next mini-batch trains, at a cost of at most `affordable` of a whole step's."""
 
     def extract_submodel(
-        self, replica: ModelReplica, turn: TurnKey, choice: SubmodelChoice | None, draws: np.random.Generator
+        self, replica: ModelReplica, turn: TurnKey, choice: SubmodelChoice | None, rng: np.random.Generator
     ) -> ExtractedSubmodel:
-        """What a mini-batch trains, where parts are on loan."""
+        """Extract what a mini-batch trains, if `extracts_from_replica`."""
 
-    def build_network(self, turn: TurnKey, part: SubmodelSpec) -> nn.Module:
-        """A small network of the part's layout, where parts are networks of their own; its numbers do not matter."""
+    def build_network(self, turn: TurnKey, submodel: SubmodelSpec) -> nn.Module:
+        """Build a network of the sub-model's layout, unless `extracts_from_replica`; its weights do not matter."""
 
     def training_loss(self, turn: TurnKey, loss: Loss) -> Loss:
-        """What a device minimises."""
+        """The loss that a device minimises in this turn."""
 
     def calibration_hook(self) -> Callable[[ModelReplica], None] | None:
-        """What has to be done to the whole model before it is used, if anything."""
+        """What must be done to the whole model before it is evaluated, if anything."""

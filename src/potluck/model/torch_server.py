@@ -1,8 +1,8 @@
-"""The coordinator's side of a round: holds the model, takes updates one at a time and steps."""
+"""The coordinator's side of a round: holds the model, merges updates one at a time and steps the optimizer."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from potluck.model.codecs import Codec
 from potluck.model.codecs.array_checks import FLOATS, array_refusal
+from potluck.model.evaluation_score import EvaluationScore
 from potluck.model.indexed_dataset import IndexedDataset
 from potluck.model.model_draft import ModelDraft
 from potluck.model.model_replica import Loss, ModelReplica
@@ -25,7 +26,7 @@ __all__ = ["TorchServer"]
 
 
 class TorchServer:
-    """Holds the model, takes updates one at a time and steps."""
+    """Holds the newest version of the model and the sum of the updates that lead to the next one."""
 
     def __init__(
         self,
@@ -36,66 +37,66 @@ class TorchServer:
         merge: MergeRule,
         optimizer: Optimizer,
         codec: Codec,
-        carver: SubmodelExtractor | None = None,
+        extractor: SubmodelExtractor | None = None,
     ) -> None:
         self.layout = layout
         self.state = ModelState.of_module(module, layout)
         self._merge = merge
         self._codec = codec
-        self._extractor = carver
-        self._calibrate = None if carver is None else carver.calibration_hook()
+        self._extractor = extractor
+        self._calibrate = None if extractor is None else extractor.calibration_hook()
         self._settings = optimizer
         self._optimizer = optimizer.build_optimizer(self.state.params)
         self._sum: UpdateSum | None = None
         self._test = test
         self._replica = ModelReplica(module, layout, loss)
 
-    def select_submodel(self, whom: TurnKey) -> SubmodelSpec | None:
-        """Which part of the model a turn is about; None for all of it."""
-        return None if self._extractor is None else self._extractor.select_submodel(whom)
+    def select_submodel(self, turn: TurnKey) -> SubmodelSpec | None:
+        """The sub-model of a turn; None for the whole model."""
+        return None if self._extractor is None else self._extractor.select_submodel(turn)
 
-    def encode_segment(self, state: ModelState, part: SubmodelSpec | None, first: int, last: int) -> Payload:
-        """Some layers of a version of the model, as they go on the wire."""
-        if part is None:
+    def encode_segment(self, state: ModelState, submodel: SubmodelSpec | None, first: int, last: int) -> Payload:
+        """Some layers of a version of the model, ready to be sent."""
+        if submodel is None:
             params, buffers = self.layout.layer_slices(first, last)
-            numbers = state.params[params], state.buffers[buffers]
+            vectors = state.params[params], state.buffers[buffers]
         else:
-            numbers = part.gather_layers(state, first, last)
-        return Payload(sum(vector.nbytes for vector in numbers), tuple(vector.numpy() for vector in numbers))
+            vectors = submodel.gather_layers(state, first, last)
+        return Payload(sum(vector.nbytes for vector in vectors), tuple(vector.numpy() for vector in vectors))
 
-    def update_refusal(self, pieces: Sequence[ReceivedSegment], part: SubmodelSpec | None) -> str | None:
-        """Why these pieces cannot be merged, if so; asked once for each update, before it counts."""
-        layout = self.layout if part is None else part.layout
-        for piece in pieces:
-            params, buffers = layout.layer_slices(piece.first, piece.last)
-            *coded, kept = piece.payload.arrays or (None,)
+    def update_refusal(self, segments: Sequence[ReceivedSegment], submodel: SubmodelSpec | None) -> str | None:
+        """Why these segments cannot be merged, None if they can; called once for each update, before it counts."""
+        layout = self.layout if submodel is None else submodel.layout
+        for segment in segments:
+            params, buffers = layout.layer_slices(segment.first, segment.last)
+            *coded, kept = segment.payload.arrays or (None,)
             if not isinstance(kept, np.ndarray):
-                return "its payload is not made of arrays"
+                return "its payload does not consist of arrays"
             reason = self._codec.payload_refusal(Payload(0, tuple(coded)), params.stop - params.start)
             reason = reason or array_refusal(kept, "buffers", FLOATS, buffers.stop - buffers.start)
-            reason = reason or _width_refusal(piece.payload, layout)
+            reason = reason or _width_refusal(segment.payload, layout)
             if reason is not None:
-                return f"{reason} (layers {piece.first} to {piece.last})"
+                return f"{reason} (layers {segment.first} to {segment.last})"
         return None
 
     def add_update(
-        self, pieces: Sequence[ReceivedSegment], part: SubmodelSpec | None, samples: int, staleness: int
+        self, segments: Sequence[ReceivedSegment], submodel: SubmodelSpec | None, samples: int, staleness: int
     ) -> None:
-        """Put one whole update into the sum."""
+        """Add one complete update to the sum."""
         if self._sum is None:
             self._sum = self._merge.new_sum(self.layout)
-        params, buffers = self._assemble_update(pieces, self.layout if part is None else part.layout)
+        params, buffers = self._assemble_update(segments, self.layout if submodel is None else submodel.layout)
         weight = self._merge.update_weight(samples, staleness)
-        if part is not None:
-            part.add_update(self._sum, params, buffers, weight)
+        if submodel is not None:
+            submodel.add_update(self._sum, params, buffers, weight)
         elif self._extractor is not None and self._extractor.averages_changed_only:
-            moved = params.nonzero().squeeze(1)
-            self._sum.add_submodel(params[moved], buffers, weight, moved, torch.arange(len(buffers)))
+            changed = params.nonzero().squeeze(1)
+            self._sum.add_submodel(params[changed], buffers, weight, changed, torch.arange(len(buffers)))
         else:
             self._sum.add(params, buffers, weight)
 
     def step(self, lr: float) -> None:
-        """Go down the mean of what was added; the version before stays as it was."""
+        """Step the optimizer with the mean of the added updates; the previous version is unchanged."""
         assert self._sum is not None, "a round with no update has no step"
         direction, change = self._sum.mean()
         trained = self._sum.trained_mask()
@@ -112,14 +113,14 @@ class TorchServer:
         self.state = ModelState(param.data, self.state.buffers + change)
 
     def _optimizer_vectors(self) -> dict[str, Tensor]:
-        """What the optimizer remembers of each parameter (momentum and the like)."""
+        """The optimizer's state per parameter (momentum and the like)."""
         size, state = self.state.params.shape, self._optimizer.state_dict()["state"].get(0, {})
         return {
             name: value.clone() for name, value in state.items() if isinstance(value, Tensor) and value.shape == size
         }
 
     def _restore_untrained(self, untrained: Tensor, before: dict[str, Tensor]) -> None:
-        """What nobody trained stays as it was, and so does what the optimizer remembers of it."""
+        """Undo the step for entries that no device trained, and for their optimizer state."""
         (param,) = self._optimizer.param_groups[0]["params"]
         param.data[untrained] = self.state.params[untrained]
         for name, value in self._optimizer.state[param].items():
@@ -127,12 +128,12 @@ class TorchServer:
                 value[untrained] = before[name][untrained] if name in before else 0.0
 
     def start_draft(self) -> ModelDraft:
-        """The next version in the making, to be stepped layer by layer."""
-        memory = {name: value for name, value in self._optimizer_state().items() if value is not None}
-        return ModelDraft(self.state, memory, self.layout, self._settings, self._merge, self._decode_segment)
+        """A draft of the next version, to be stepped layer by layer."""
+        moments = {name: value for name, value in self._optimizer_state().items() if value is not None}
+        return ModelDraft(self.state, moments, self.layout, self._settings, self._merge, self._decode_segment)
 
     def adopt_draft(self, draft: ModelDraft) -> None:
-        """The draft is whole and becomes the newest version."""
+        """Make the completed draft the newest version."""
         self.state = draft.state
         self._optimizer = self._settings.build_optimizer(self.state.params)
         if draft.optimizer_state:
@@ -140,18 +141,21 @@ class TorchServer:
         self._sum = None
 
     def _optimizer_state(self) -> dict[str, Any]:
-        found: dict[str, Any] = self._optimizer.state_dict()["state"].get(0, {})
-        return found
+        state: dict[str, Any] = self._optimizer.state_dict()["state"].get(0, {})
+        return state
 
     def evaluate(self) -> dict[str, float]:
-        """Loss and accuracy on the held-out data; no accuracy for targets that are no classes."""
+        """Loss and accuracy on the held-out data; no accuracy if the targets are not class labels."""
         assert self._test is not None
-        return _score_outputs(self._load_replica().outputs(_iter_batches(self._test)), self._replica.loss)
+        score = EvaluationScore()
+        for outputs, targets in self._load_replica().outputs(_iter_batches(self._test)):
+            score.add_batch(outputs, targets, self._replica.loss)
+        return score.as_metrics()
 
     def final_state(self) -> ModelState:
-        """The newest version as one uses it: calibrated, and norms whose training kept no statistics have some."""
-        settled = self._load_replica()
-        return ModelState(settled.state.params.clone(), settled.copy_buffers())
+        """The newest version ready for use: calibrated, with statistics also for norms that kept none in training."""
+        replica = self._load_replica()
+        return ModelState(replica.state.params.clone(), replica.copy_buffers())
 
     def _load_replica(self) -> ModelReplica:
         replica = self._replica
@@ -162,12 +166,9 @@ class TorchServer:
         return replica
 
     def tensors(self) -> dict[str, Tensor]:
-        """All that a checkpoint must hold, by name."""
-        found = {"params": self.state.params, "buffers": self.state.buffers}
-        for name, value in self._optimizer_state().items():
-            if value is not None:
-                found[f"optimizer.{name}"] = value
-        return found
+        """Everything that a checkpoint must contain, by name."""
+        moments = {f"optimizer.{name}": value for name, value in self._optimizer_state().items() if value is not None}
+        return {"params": self.state.params, "buffers": self.state.buffers, **moments}
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
         """The reverse of `tensors`."""
@@ -179,37 +180,25 @@ class TorchServer:
         if saved:
             self._optimizer.load_state_dict({**self._optimizer.state_dict(), "state": {0: saved}})
 
-    def _assemble_update(self, pieces: Sequence[ReceivedSegment], layout: WeightLayout) -> tuple[Tensor, Tensor]:
-        decoded = [self._decode_segment(piece, layout) for piece in sorted(pieces)]
+    def _assemble_update(self, segments: Sequence[ReceivedSegment], layout: WeightLayout) -> tuple[Tensor, Tensor]:
+        decoded = [self._decode_segment(segment, layout) for segment in sorted(segments)]
         if len(decoded) == 1:
             return decoded[0]
         return torch.cat([params for params, _ in decoded]), torch.cat([buffers for _, buffers in decoded])
 
-    def _decode_segment(self, piece: ReceivedSegment, layout: WeightLayout) -> tuple[Tensor, Tensor]:
-        params, _ = layout.layer_slices(piece.first, piece.last)
-        *coded, kept = piece.payload.arrays
+    def _decode_segment(self, segment: ReceivedSegment, layout: WeightLayout) -> tuple[Tensor, Tensor]:
+        params, _ = layout.layer_slices(segment.first, segment.last)
+        *coded, kept = segment.payload.arrays
         vector = self._codec.decode(Payload(0, tuple(coded)), params.stop - params.start)
         return vector, torch.from_numpy(kept)
 
 
 def _width_refusal(payload: Payload, layout: WeightLayout) -> str | None:
-    """Numbers that are wider than the model's may be finite, and no longer so in the model."""
+    """Values of a wider dtype may be finite and overflow in the model's."""
     wide = [array.dtype for array in payload.arrays if array.dtype.kind == "f" and array.itemsize > layout.itemsize]
-    return f"its numbers are {wide[0]}, wider than the model's own" if wide else None
+    return f"its values are {wide[0]}, wider than the model's own" if wide else None
 
 
 def _iter_batches(samples: IndexedDataset, size: int = 512) -> Iterable[tuple[Tensor, Tensor]]:
     for start in range(0, len(samples), size):
         yield samples.batch(np.arange(start, min(start + size, len(samples))))
-
-
-def _score_outputs(outputs: Iterable[tuple[Any, Tensor]], loss: Callable[[Any, Tensor], Tensor]) -> dict[str, float]:
-    total, right, count, classes = 0.0, 0, 0, True
-    for output, targets in outputs:
-        total += float(loss(output, targets)) * len(targets)
-        count += len(targets)
-        classes = classes and isinstance(output, Tensor) and output.ndim == 2 and targets.dtype == torch.int64
-        if classes:
-            right += int((output.argmax(1) == targets).sum())
-    score = {"loss": total / count}
-    return {**score, "accuracy": right / count} if classes else score

@@ -1,4 +1,4 @@
-"""The devices' side of a round: load the model's pieces, train, hand over the update layer by layer."""
+"""A device's side of a round: load the received segments, train, hand over the update layer by layer."""
 
 from __future__ import annotations
 
@@ -24,9 +24,11 @@ from potluck.payload import Payload
 
 __all__ = ["LocalTrainingSession", "ReceivedSegment", "TorchTrainer", "TurnBatches"]
 
+_MOST_REPLICAS = 32  # of different sub-models in one thread
+
 
 class TurnBatches(Protocol):
-    """A device's part of the data in one turn."""
+    """The batches that a device trains on in one turn."""
 
     @property
     def sizes(self) -> Sequence[int]: ...
@@ -45,7 +47,7 @@ class TurnBatches(Protocol):
 
 
 class LayerCallbacks(Protocol):
-    """Told of every mini-batch and layer, where it holds."""
+    """Called for every mini-batch and, with overlapped transfers, for every layer; unused unless `holds`."""
 
     @property
     def holds(self) -> bool: ...
@@ -53,7 +55,7 @@ class LayerCallbacks(Protocol):
     @property
     def overlapped(self) -> bool: ...
 
-    def on_batch_start(self, place: int) -> None: ...
+    def on_batch_start(self, index: int) -> None: ...
 
     def before_layer_forward(self, layer: int) -> None: ...
 
@@ -65,7 +67,7 @@ class LayerCallbacks(Protocol):
 
 
 class ReceivedSegment(NamedTuple):
-    """The numbers of the layers `first` to `last`, as they came over the wire."""
+    """The values of the layers `first` to `last` as received."""
 
     first: int
     last: int
@@ -73,7 +75,7 @@ class ReceivedSegment(NamedTuple):
 
 
 class TorchTrainer:
-    """Trains on behalf of devices; each thread has one replica of a kind and uses it for whoever comes next."""
+    """Trains on behalf of devices. Each thread keeps its replicas and reuses them for all devices it trains for."""
 
     def __init__(
         self,
@@ -83,8 +85,8 @@ class TorchTrainer:
         samples: IndexedDataset,
         local: LocalTraining,
         codec: Codec,
-        carver: SubmodelExtractor | None = None,
-        remedy: DeviceSkewCorrection | None = None,
+        extractor: SubmodelExtractor | None = None,
+        skew_correction: DeviceSkewCorrection | None = None,
     ) -> None:
         self._module = module
         self.layout = layout
@@ -92,8 +94,8 @@ class TorchTrainer:
         self.samples = samples
         self.local = local
         self.codec = codec
-        self.extractor = carver
-        self.skew_correction = remedy
+        self.extractor = extractor
+        self.skew_correction = skew_correction
         self._threads = threading.local()
         self.is_random = self._probe_model()
 
@@ -106,89 +108,89 @@ class TorchTrainer:
 
     def start_session(
         self,
-        whom: TurnKey,
-        pieces: Mapping[int, tuple[int, int, Payload]],
-        share: TurnBatches,
+        turn: TurnKey,
+        segments: Mapping[int, tuple[int, int, Payload]],
+        turn_batches: TurnBatches,
         lr: float,
-        memory: Any,
-        draws: Callable[[str], np.random.Generator],
+        codec_state: Any,
+        child_rng: Callable[[str], np.random.Generator],
     ) -> LocalTrainingSession:
-        return LocalTrainingSession(self, whom, pieces, share, lr, memory, draws)
+        return LocalTrainingSession(self, turn, segments, turn_batches, lr, codec_state, child_rng)
 
-    def thread_replica(self, whom: TurnKey, part: SubmodelSpec | None) -> ModelReplica:
-        """This thread's replica of the whole model, or a network of its own for a part like this one."""
-        kept: dict[Any, ModelReplica] = self._threads.__dict__.setdefault("replicas", {})
-        part = None if self.extractor is not None and self.extractor.extracts_from_replica else part
-        key = None if part is None else part.key
-        if key not in kept:
-            if len(kept) > 32:
-                kept.clear()
-            kept[key] = self._make_replica(whom, part)
-        replica = kept[key]
-        replica.loss = self.loss if self.extractor is None else self.extractor.training_loss(whom, self.loss)
+    def thread_replica(self, turn: TurnKey, submodel: SubmodelSpec | None) -> ModelReplica:
+        """This thread's replica of the whole model, or one of a network built for this sub-model."""
+        replicas: dict[Any, ModelReplica] = self._threads.__dict__.setdefault("replicas", {})
+        submodel = None if self.extractor is not None and self.extractor.extracts_from_replica else submodel
+        key = None if submodel is None else submodel.key
+        if key not in replicas:
+            if len(replicas) > _MOST_REPLICAS:
+                replicas.clear()
+            replicas[key] = self._make_replica(turn, submodel)
+        replica = replicas[key]
+        replica.loss = self.loss if self.extractor is None else self.extractor.training_loss(turn, self.loss)
         return replica
 
     def layerwise_replica(self, replica: ModelReplica) -> LayerwiseReplica:
-        """The replica, run layer by layer."""
+        """The replica as one that runs layer by layer."""
         if replica.layerwise is None:
             shape = tuple(self.samples.batch(np.arange(1))[0].shape[1:])
             replica.layerwise = LayerwiseReplica(replica, shape)
         assert isinstance(replica.layerwise, LayerwiseReplica)
         return replica.layerwise
 
-    def _make_replica(self, whom: TurnKey, part: SubmodelSpec | None) -> ModelReplica:
-        if part is None:
+    def _make_replica(self, turn: TurnKey, submodel: SubmodelSpec | None) -> ModelReplica:
+        if submodel is None:
             replica = ModelReplica(self._module, self.layout, self.loss)
         else:
             assert self.extractor is not None
-            replica = ModelReplica(self.extractor.build_network(whom, part), part.layout, self.loss)
+            replica = ModelReplica(self.extractor.build_network(turn, submodel), submodel.layout, self.loss)
         replica.has_other_random_ops = self._has_other_random_ops
         return replica
 
     def _probe_model(self) -> bool:
-        """One gradient on two samples: shows whether model, loss and data fit, and whether the model draws."""
+        """Compute a gradient on two samples: do model, loss and data fit, and does the model use random numbers?"""
         inputs, targets = self.samples.batch(np.arange(min(2, len(self.samples))))
         replica = ModelReplica(self._module, self.layout, self.loss)
         try:
             replica.has_other_random_ops = False
-            with SeededRandomMode(0) as draws:
+            with SeededRandomMode(0) as random_mode:
                 replica.gradient(inputs, targets, np.random.default_rng(0))
         except (RuntimeError, ValueError, IndexError, TypeError) as error:
             reason = str(error).strip().splitlines()[0]
             shape = tuple(inputs.shape[1:])
             raise ModelError(f"the model does not fit the data (inputs of shape {shape}): {reason}") from error
-        self._has_other_random_ops = bool(draws.used_random)
+        self._has_other_random_ops = bool(random_mode.used_random)
         return self._has_other_random_ops or bool(replica.dropouts)
 
 
 class LocalTrainingSession:
-    """One device's turn."""
+    """One device's turn: sub-model choices, local training, and the encoded update."""
 
     def __init__(
         self,
         trainer: TorchTrainer,
-        whom: TurnKey,
-        pieces: Mapping[int, tuple[int, int, Payload]],
-        share: TurnBatches,
+        turn: TurnKey,
+        segments: Mapping[int, tuple[int, int, Payload]],
+        turn_batches: TurnBatches,
         lr: float,
-        memory: Any,
-        draws: Callable[[str], np.random.Generator],
+        codec_state: Any,
+        child_rng: Callable[[str], np.random.Generator],
     ) -> None:
         self._trainer = trainer
-        self._turn = whom
-        self._submodel = None if trainer.extractor is None else trainer.extractor.select_submodel(whom)
+        self._turn = turn
+        self._submodel = None if trainer.extractor is None else trainer.extractor.select_submodel(turn)
         self._layout = trainer.layout if self._submodel is None else self._submodel.layout
-        self._segments = pieces
-        self._turn_batches = share
+        self._segments = segments
+        self._turn_batches = turn_batches
         self._lr = lr
-        self._memory = memory
-        self._draws = draws
+        self._codec_state = codec_state
+        self._child_rng = child_rng
         self._choices: dict[int, SubmodelChoice] = {}
         self._choice_rng: np.random.Generator | None = None
         self._loaded: set[int] = set()
         self._params: Tensor | None = None
         self._buffers: Tensor | None = None
-        self.samples = sum(share.sizes)
+        self.samples = sum(turn_batches.sizes)
         self.loss = 0.0
         self._class_losses: ClassLossRecorder | None = None
 
@@ -196,91 +198,90 @@ class LocalTrainingSession:
     def class_losses(self) -> Mapping[int, float]:
         return {} if self._class_losses is None else self._class_losses.mean_losses
 
-    # --- before ----------------------------------------------------------------------------------------------------
+    # --- before training -------------------------------------------------------------------------------------------
 
     def choose_submodel(self, batch: int, affordable: float) -> float:
-        carver = self._trainer.extractor
-        assert carver is not None
+        extractor = self._trainer.extractor
+        assert extractor is not None
         if self._choice_rng is None:
-            self._choice_rng = self._draws("choose")
-        choice = self._choices[batch] = carver.choose_submodel(self._turn, affordable, self._choice_rng)
+            self._choice_rng = self._child_rng("choose")
+        choice = self._choices[batch] = extractor.choose_submodel(self._turn, affordable, self._choice_rng)
         return choice.cost_fraction
 
-    # --- train -----------------------------------------------------------------------------------------------------
+    # --- training --------------------------------------------------------------------------------------------------
 
-    def train(self, beat: LayerCallbacks) -> None:
+    def train(self, callbacks: LayerCallbacks) -> None:
         replica = self._trainer.thread_replica(self._turn, self._submodel)
         replica.loss = self._turn_loss(replica.loss)
-        walk = self._trainer.local.new_solver(replica, self._lr)
-        if beat.holds and beat.overlapped and not self._extracts_from_replica:
-            self._train_layerwise(replica, walk, beat)
+        solver = self._trainer.local.new_solver(replica, self._lr)
+        if callbacks.holds and callbacks.overlapped and not self._extracts_from_replica:
+            self._train_layerwise(replica, solver, callbacks)
         else:
-            self._train_batchwise(replica, walk, beat)
+            self._train_batchwise(replica, solver, callbacks)
 
     def _turn_loss(self, loss: Loss) -> Loss:
-        """As this turn uses it: noted by class where that is wanted, and with the job's remedy against skew."""
+        """The loss of this turn: recorded by class if requested, and with the job's skew correction."""
         if self._turn_batches.report_losses is not None:
             loss = self._class_losses = ClassLossRecorder(loss)
-        remedy = self._trainer.skew_correction
-        return loss if remedy is None else remedy.device_loss(self._turn.device, loss)
+        correction = self._trainer.skew_correction
+        return loss if correction is None else correction.device_loss(self._turn.device, loss)
 
-    def _train_batchwise(self, replica: ModelReplica, walk: LocalSolver, beat: LayerCallbacks) -> None:
-        if beat.holds and beat.overlapped:
+    def _train_batchwise(self, replica: ModelReplica, solver: LocalSolver, callbacks: LayerCallbacks) -> None:
+        if callbacks.holds and callbacks.overlapped:
             for layer in range(self._layout.layer_count):
-                beat.before_layer_forward(layer)
+                callbacks.before_layer_forward(layer)
         self._load_all_segments(replica)
         before = replica.copy_buffers()
-        walk.start()
-        rng, units = self._batch_rng(), self._draws("units") if self._extracts_from_replica else None
-        for place, (inputs, targets, share) in enumerate(self._iter_batches(rng)):
-            if beat.holds:
-                beat.on_batch_start(place)
-            self._train_batch(replica, walk, place, (inputs, targets), share, rng, units)
-        self._params, self._buffers = self._select_update(walk.update(), replica.buffer_change(before))
-        if beat.holds and beat.overlapped:
-            beat.after_forward(first=True, last=True)
+        solver.start()
+        rng, unit_rng = self._batch_rng(), self._child_rng("units") if self._extracts_from_replica else None
+        for index, batch in enumerate(self._iter_batches(rng)):
+            if callbacks.holds:
+                callbacks.on_batch_start(index)
+            self._train_batch(replica, solver, index, batch, rng, unit_rng)
+        self._params, self._buffers = self._select_update(solver.update(), replica.buffer_change(before))
+        if callbacks.holds and callbacks.overlapped:
+            callbacks.after_forward(first=True, last=True)
             for layer in reversed(range(self._layout.layer_count)):
-                beat.after_layer_backward(layer)
-        if beat.holds:
-            beat.on_train_end()
+                callbacks.after_layer_backward(layer)
+        if callbacks.holds:
+            callbacks.on_train_end()
 
     def _train_batch(
         self,
         replica: ModelReplica,
-        walk: LocalSolver,
-        place: int,
-        batch: tuple[Tensor, Tensor],
-        share: float,
+        solver: LocalSolver,
+        index: int,
+        batch: tuple[Tensor, Tensor, float],
         rng: np.random.Generator | None,
-        units: np.random.Generator | None,
+        unit_rng: np.random.Generator | None,
     ) -> None:
-        draws = rng if self._trainer.is_random else None
-        if units is not None:
+        """One local step, on a sub-model drawn with `unit_rng` where sub-models are extracted from the replica."""
+        inputs, targets, fraction = batch
+        model_rng = rng if self._trainer.is_random else None
+        if unit_rng is not None:
             assert self._trainer.extractor is not None
-            loan = self._trainer.extractor.extract_submodel(replica, self._turn, self._choices.get(place), units)
-            loan.replica.loss = replica.loss
-            gradient, loss = loan.replica.gradient(*batch, draws)
-            walk.step_submodel(loan, gradient, share)
-            loan.close()
+            submodel = self._trainer.extractor.extract_submodel(replica, self._turn, self._choices.get(index), unit_rng)
+            submodel.replica.loss = replica.loss
+            gradient, loss = submodel.replica.gradient(inputs, targets, model_rng)
+            solver.step_submodel(submodel, gradient, fraction)
+            submodel.close()
         else:
-            gradient, loss = replica.gradient(*batch, draws)
-            walk.step(gradient, share)
-        self.loss += loss * share
+            gradient, loss = replica.gradient(inputs, targets, model_rng)
+            solver.step(gradient, fraction)
+        self.loss += loss * fraction
 
     def _load_all_segments(self, replica: ModelReplica) -> None:
-        """All pieces; those of a part on loan go to their places in the whole model."""
+        """Load all segments; those of a sub-model go to its entries in the replica of the whole model."""
         if self._submodel is None or not self._extracts_from_replica:
             self._load_segments(replica, range(self._layout.layer_count))
             return
-        pieces = [self._segments[first][2].arrays for first in sorted(self._segments)]
-        for numbers, places, which in (
-            (replica.state.params, self._submodel.params, 0), (replica.state.buffers, self._submodel.buffers, 1),
-        ):  # fmt: skip
-            numbers[places] = torch.cat([torch.from_numpy(arrays[which]) for arrays in pieces])
+        segments = [self._segments[first][2].arrays for first in sorted(self._segments)]
+        replica.state.params[self._submodel.params] = torch.cat([torch.from_numpy(params) for params, _ in segments])
+        replica.state.buffers[self._submodel.buffers] = torch.cat([torch.from_numpy(kept) for _, kept in segments])
         replica.sync_counters()
 
     def _select_update(self, params: Tensor, buffers: Tensor) -> tuple[Tensor, Tensor]:
-        """The update as it is pushed: of the part that was pulled."""
+        """The update that is pushed: of the sub-model that was pulled."""
         if self._submodel is None or not self._extracts_from_replica:
             return params, buffers
         return params[self._submodel.params], buffers[self._submodel.buffers]
@@ -289,43 +290,47 @@ class LocalTrainingSession:
     def _extracts_from_replica(self) -> bool:
         return self._trainer.extractor is not None and self._trainer.extractor.extracts_from_replica
 
-    def _train_layerwise(self, replica: ModelReplica, walk: LocalSolver, beat: LayerCallbacks) -> None:
-        """The first forward waits for segments, layer by layer; the last backward hands over updates likewise."""
-        paced, rng = self._trainer.layerwise_replica(replica), self._batch_rng()
-        draws = rng if self._trainer.is_random else None
+    def _train_layerwise(self, replica: ModelReplica, solver: LocalSolver, callbacks: LayerCallbacks) -> None:
+        """The first forward waits for segments layer by layer; the last backward hands over the update likewise."""
+        layerwise, rng = self._trainer.layerwise_replica(replica), self._batch_rng()
+        model_rng = rng if self._trainer.is_random else None
         last = len(self._turn_batches.sizes) - 1
         self._params = torch.empty_like(replica.state.params)
-        for place, (inputs, targets, share) in enumerate(self._iter_batches(rng)):
-            beat.on_batch_start(place)
+        for index, (inputs, targets, fraction) in enumerate(self._iter_batches(rng)):
+            callbacks.on_batch_start(index)
 
-            def arrived(layer: int) -> None:
-                beat.before_layer_forward(layer)
+            def await_layer(layer: int) -> None:
+                callbacks.before_layer_forward(layer)
                 self._load_segments(replica, (layer,))
 
-            def halfway(loss: float, place: int = place, share: float = share) -> None:
-                self.loss += loss * share
-                if place == 0:
-                    walk.start()
-                beat.after_forward(first=place == 0, last=place == last)
-                if place == last:
+            def end_forward(loss: float, index: int = index, fraction: float = fraction) -> None:
+                self.loss += loss * fraction
+                if index == 0:
+                    solver.start()
+                callbacks.after_forward(first=index == 0, last=index == last)
+                if index == last:
                     self._buffers = replica.buffer_change(self._pulled_buffers(replica))
 
-            def ready(layer: int, share: float = share) -> None:
+            def finish_layer(layer: int, fraction: float = fraction) -> None:
                 entries, _ = self._layout.layer_slices(layer, layer)
-                walk.step(paced.flat_gradient, share, entries)
+                solver.step(layerwise.flat_gradient, fraction, entries)
                 assert self._params is not None
-                self._params[entries] = walk.update(entries)
-                beat.after_layer_backward(layer)
+                self._params[entries] = solver.update(entries)
+                callbacks.after_layer_backward(layer)
 
-            gradient, _ = paced.gradient(
-                inputs, targets, draws,
-                before=arrived if place == 0 else None, between=halfway, ready=ready if place == last else None,
-            )  # fmt: skip
-            if place != last:
-                walk.step(gradient, share)
+            gradient, _ = layerwise.gradient(
+                inputs,
+                targets,
+                model_rng,
+                before_layer=await_layer if index == 0 else None,
+                after_forward=end_forward,
+                layer_ready=finish_layer if index == last else None,
+            )
+            if index != last:
+                solver.step(gradient, fraction)
 
     def _iter_batches(self, rng: np.random.Generator | None) -> Iterator[tuple[Tensor, Tensor, float]]:
-        """Inputs, targets, and which share of the turn's samples they are."""
+        """Inputs, targets, and their fraction of the turn's samples."""
         samples = self._turn_batches.samples or self._trainer.samples
         for indices in self._turn_batches.batches():
             yield *samples.batch(indices, rng), len(indices) / max(self.samples, 1)
@@ -335,7 +340,7 @@ class LocalTrainingSession:
         return self._turn_batches.rng() if self._trainer.is_random or samples.needs_rng else None
 
     def _load_segments(self, replica: ModelReplica, layers: Sequence[int]) -> None:
-        """Take over the pieces that begin at these layers."""
+        """Load the segments that begin at these layers, each once."""
         for first in layers:
             if first in self._segments and first not in self._loaded:
                 self._loaded.add(first)
@@ -345,22 +350,22 @@ class LocalTrainingSession:
         replica.sync_counters()
 
     def _pulled_buffers(self, replica: ModelReplica) -> Tensor:
-        """The buffers as they came: by now the first forward pass has changed the replica's."""
+        """The buffers as received: by now the first forward pass has changed the replica's."""
         pulled = [torch.from_numpy(self._segments[first][2].arrays[1]) for first in sorted(self._segments)]
         return torch.cat(pulled) if pulled else replica.state.buffers
 
-    # --- after -----------------------------------------------------------------------------------------------------
+    # --- after training --------------------------------------------------------------------------------------------
 
     def encode(self, first: int, last: int) -> Payload:
         assert self._params is not None, "nothing was trained"
         assert self._buffers is not None, "nothing was trained"
         params, buffers = self._layout.layer_slices(first, last)
-        coded = self._trainer.codec.encode(self._params[params], self._memory, params)
+        coded = self._trainer.codec.encode(self._params[params], self._codec_state, params)
         kept = self._buffers[buffers].numpy()
         return Payload(coded.nbytes + kept.nbytes, (*coded.arrays, kept))
 
     def retract_update(self, first: int, last: int, payload: Payload) -> None:
-        if self._memory is not None:
+        if self._codec_state is not None:
             params, _ = self._layout.layer_slices(first, last)
             *coded, _ = payload.arrays
-            self._trainer.codec.retract(Payload(0, tuple(coded)), self._memory, params)
+            self._trainer.codec.retract(Payload(0, tuple(coded)), self._codec_state, params)

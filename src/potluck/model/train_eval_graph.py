@@ -1,4 +1,4 @@
-"""One graph for training and evaluation: where both traces differ by a flag only, the flag is read at run time."""
+"""Merges the training and evaluation traces into one graph; flags that differ are read from the module at run time."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from potluck.errors import ModelError
 
 __all__ = ["merge_mode_graphs"]
 
-Twins = dict[fx.Node, fx.Node]
+NodePairs = dict[fx.Node, fx.Node]
 
 
-def merge_mode_graphs(training: fx.Graph, evaluating: fx.Graph | None) -> bool:
-    """Make the training graph serve both modes, or else make it refuse to evaluate; say which."""
+def merge_mode_graphs(training: fx.Graph, evaluation: fx.Graph | None) -> bool:
+    """Make the training graph serve both modes (True), or make it refuse to evaluate (False)."""
     try:
-        if evaluating is None or len(training.nodes) != len(evaluating.nodes):
+        if evaluation is None or len(training.nodes) != len(evaluation.nodes):
             raise _GraphsDiffer
-        twins = dict(zip(evaluating.nodes, training.nodes, strict=True))
-        changes = [(ours, *_merge_calls(ours, theirs, twins)) for theirs, ours in twins.items()]
+        pairs = dict(zip(evaluation.nodes, training.nodes, strict=True))
+        changes = [(ours, *_merge_calls(ours, theirs, pairs)) for theirs, ours in pairs.items()]
     except _GraphsDiffer:
         _TrainingFlagNodes(training).guard_evaluation()
         return False
@@ -32,9 +32,9 @@ def merge_mode_graphs(training: fx.Graph, evaluating: fx.Graph | None) -> bool:
 
 
 def refuse_evaluation(training: bool) -> None:
-    """A node of graphs that hold for training only."""
+    """Called by graphs that are valid in training only."""
     if not training:
-        raise ModelError("the model's forward differs in evaluation: evaluate the whole model, not its stages")
+        raise ModelError("the model's forward differs in evaluation mode; evaluate the whole model, not its stages")
 
 
 class _GraphsDiffer(Exception):  # noqa: N818
@@ -42,21 +42,21 @@ class _GraphsDiffer(Exception):  # noqa: N818
 
 
 class _TrainingFlag:
-    """Stands for `training`, or its opposite, until there is a node for it."""
+    """Stands for `training`, or its negation, until there is a node for it."""
 
     def __init__(self, when_training: bool) -> None:
         self.when_training = when_training
 
 
 class _TrainingFlagNodes:
-    """The nodes that read the mode, made when first needed."""
+    """The nodes that read the mode, created on first use."""
 
     def __init__(self, graph: fx.Graph) -> None:
         self._graph = graph
         self._nodes: dict[bool, fx.Node] = {}
 
     def insert_flag_nodes(self, value: Any) -> Any:
-        """`value` with nodes in place of flags."""
+        """`value` with each flag replaced by its node."""
         if isinstance(value, _TrainingFlag):
             return self._flag_node(value.when_training)
         if isinstance(value, tuple | list):
@@ -66,7 +66,7 @@ class _TrainingFlagNodes:
         return value
 
     def guard_evaluation(self) -> None:
-        """Let the graph refuse to run in evaluation."""
+        """Make the graph raise ModelError in evaluation mode."""
         flag = self._flag_node(True)
         with self._graph.inserting_after(flag):
             self._graph.call_function(refuse_evaluation, (flag,))
@@ -87,25 +87,25 @@ class _TrainingFlagNodes:
             return self._graph.call_function(operator.not_, (flag,))
 
 
-def _merge_calls(ours: fx.Node, theirs: fx.Node, twins: Twins) -> tuple[Any, Any]:
+def _merge_calls(ours: fx.Node, theirs: fx.Node, pairs: NodePairs) -> tuple[Any, Any]:
     if (ours.op, ours.target) != (theirs.op, theirs.target):
         raise _GraphsDiffer
-    return _merge_values(ours.args, theirs.args, twins), _merge_values(ours.kwargs, theirs.kwargs, twins)
+    return _merge_values(ours.args, theirs.args, pairs), _merge_values(ours.kwargs, theirs.kwargs, pairs)
 
 
-def _merge_values(ours: Any, theirs: Any, twins: Twins) -> Any:
-    """`ours`, with a flag wherever it says True and `theirs` False or the other way round."""
-    if isinstance(theirs, fx.Node) and twins[theirs] is ours:
+def _merge_values(ours: Any, theirs: Any, pairs: NodePairs) -> Any:
+    """`ours`, with a flag wherever the two differ in a boolean."""
+    if isinstance(theirs, fx.Node) and pairs[theirs] is ours:
         return ours
     if isinstance(ours, bool) and isinstance(theirs, bool) and ours != theirs:
         return _TrainingFlag(ours)
     if isinstance(ours, tuple | list) and isinstance(theirs, tuple | list) and len(ours) == len(theirs):
-        return type(ours)(_merge_values(*pair, twins) for pair in zip(ours, theirs, strict=True))
+        return type(ours)(_merge_values(*both, pairs) for both in zip(ours, theirs, strict=True))
     if isinstance(ours, dict) and isinstance(theirs, dict) and ours.keys() == theirs.keys():
-        return {key: _merge_values(value, theirs[key], twins) for key, value in ours.items()}
+        return {key: _merge_values(value, theirs[key], pairs) for key, value in ours.items()}
     if isinstance(ours, slice) and isinstance(theirs, slice):
         ends = ((ours.start, theirs.start), (ours.stop, theirs.stop), (ours.step, theirs.step))
-        return slice(*(_merge_values(*pair, twins) for pair in ends))
+        return slice(*(_merge_values(*both, pairs) for both in ends))
     if not isinstance(ours, fx.Node) and type(ours) is type(theirs) and repr(ours) == repr(theirs):
         return ours
     raise _GraphsDiffer

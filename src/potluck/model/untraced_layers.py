@@ -1,4 +1,4 @@
-"""The order of layers where a forward cannot be traced: as seen in one run on meta tensors, or as the modules stand."""
+"""The order of layers where a forward cannot be traced: as observed in one run on meta tensors, or as registered."""
 
 from __future__ import annotations
 
@@ -12,43 +12,43 @@ from torch.overrides import TorchFunctionMode
 from potluck.model.flop_counter import FlopCounter, iter_tensors, meta_batch, size_bytes
 from potluck.model.layer_assignment import LayerBuilder
 from potluck.model.meta_copy import copy_to_meta
-from potluck.model.meta_interpreter import BATCHES
+from potluck.model.meta_interpreter import PROBE_BATCH_SIZES
 from potluck.model.shape_only import ShapeOnlyMode
 
 __all__ = ["list_layers", "observe_layers"]
 
 
 def observe_layers(module: nn.Module, shape: tuple[int, ...], dtype: torch.dtype) -> LayerBuilder:
-    """Run once on meta tensors and write down which parameters each operation uses."""
-    bones = copy_to_meta(module).train()
-    with FlopCounter() as tally, ShapeOnlyMode():
-        watch = _ParameterUseObserver(bones, tally)
-        with watch:
-            bones(meta_batch(shape, BATCHES[0], dtype))
-        watch.finish_layer()
-    return watch.builder
+    """Run once on meta tensors and record which parameters each operation uses."""
+    meta_module = copy_to_meta(module).train()
+    with FlopCounter() as flop_counter, ShapeOnlyMode():
+        observer = _ParameterUseObserver(meta_module, flop_counter)
+        with observer:
+            meta_module(meta_batch(shape, PROBE_BATCH_SIZES[0], dtype))
+        observer.finish_layer()
+    return observer.builder
 
 
 def list_layers(module: nn.Module) -> LayerBuilder:
-    """The modules' own order, without sizes and costs."""
-    ledger = LayerBuilder(module)
-    for path, part in module.named_modules():
-        names = ledger.owned_names([*part.parameters(recurse=False), *part.buffers(recurse=False)])
-        if ledger.opens_layer(names, called=True):
-            ledger.open_layer(path or names[0], path or None)
-        ledger.record_use(names)
-    return ledger
+    """The modules in the order in which they are registered, without sizes and costs."""
+    builder = LayerBuilder(module)
+    for path, submodule in module.named_modules():
+        names = builder.owned_names([*submodule.parameters(recurse=False), *submodule.buffers(recurse=False)])
+        if builder.opens_layer(names, called=True):
+            builder.open_layer(path or names[0], path or None)
+        builder.record_use(names)
+    return builder
 
 
 class _ParameterUseObserver(TorchFunctionMode):
-    """Sees every call into torch together with the parameters among its arguments."""
+    """Intercepts every torch call and records the parameters among its arguments."""
 
-    def __init__(self, bones: nn.Module, tally: FlopCounter) -> None:
+    def __init__(self, meta_module: nn.Module, flop_counter: FlopCounter) -> None:
         super().__init__()
-        self.builder = LayerBuilder(bones)
-        self._tally = tally
-        self._modules = dict(bones.named_modules())
-        self._made = 0
+        self.builder = LayerBuilder(meta_module)
+        self._flop_counter = flop_counter
+        self._modules = dict(meta_module.named_modules())
+        self._output_bytes = 0
 
     def __torch_function__(
         self,
@@ -57,18 +57,18 @@ class _ParameterUseObserver(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        given = dict(kwargs or {})
+        kwargs = dict(kwargs or {})
         # Reading .shape or .dtype of a weight is not a use of it.
         if getattr(func, "__name__", "") != "__get__":
-            self._record_use(self.builder.owned_names(iter_tensors([args, given])))
-        value = func(*args, **given)
-        self._made = size_bytes(value) or self._made
+            self._record_use(self.builder.owned_names(iter_tensors([args, kwargs])))
+        value = func(*args, **kwargs)
+        self._output_bytes = size_bytes(value) or self._output_bytes
         return value
 
     def finish_layer(self) -> None:
-        """The last layer ends here."""
-        self.builder.add_flops(self._tally.take_count())
-        self.builder.set_output_bytes(self.builder.current_layer, self._made)
+        """End the current layer."""
+        self.builder.add_flops(self._flop_counter.take_count())
+        self.builder.set_output_bytes(self.builder.current_layer, self._output_bytes)
 
     def _record_use(self, names: list[str]) -> None:
         if self.builder.opens_layer(names, called=False):

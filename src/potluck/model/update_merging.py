@@ -1,7 +1,7 @@
-"""How many updates become one: sums that take one update at a time and never hold them all.
+"""Merges updates into a weighted mean, one at a time, without holding them all.
 
-Sums are kept in double precision: with whole numbers of samples as weights, products are exact and hardly any sum
-depends on its order. One update alone comes back bit for bit, whatever it weighs.
+Sums are kept in double precision: with sample counts as weights, products are exact and hardly any sum
+depends on its order. A single update comes back bit for bit, whatever its weight.
 """
 
 from __future__ import annotations
@@ -16,32 +16,32 @@ __all__ = ["EquallyWeighted", "MergeRule", "SampleWeighted", "UpdateSum"]
 
 
 class MergeRule(Part, frozen=True, kw_only=True):
-    """What an update weighs."""
+    """Determines an update's weight in the mean."""
 
     def update_weight(self, samples: int, staleness: int) -> float:
         raise NotImplementedError
 
     def new_sum(self, layout: WeightLayout) -> UpdateSum:
-        """A sum with nothing in it yet."""
+        """An empty sum."""
         return UpdateSum(layout)
 
 
 class SampleWeighted(MergeRule, frozen=True, kw_only=True, tag="samples"):
-    """By the number of samples behind it (federated averaging)."""
+    """By the number of samples it was trained on (federated averaging)."""
 
     def update_weight(self, samples: int, staleness: int) -> float:
         return float(samples)
 
 
 class EquallyWeighted(MergeRule, frozen=True, kw_only=True, tag="mean"):
-    """All alike."""
+    """All updates count the same."""
 
     def update_weight(self, samples: int, staleness: int) -> float:
         return 1.0
 
 
 class StalenessWeighted(MergeRule, frozen=True, kw_only=True, tag="staleness"):
-    """Less the older the model it started from: (1 + staleness)^-power, as in FedBuff."""
+    """Less the older the model it was trained on: (1 + staleness)^-power, as in FedBuff."""
 
     power: float = 0.5
 
@@ -50,16 +50,16 @@ class StalenessWeighted(MergeRule, frozen=True, kw_only=True, tag="staleness"):
 
 
 class UpdateSum:
-    """A weighted sum of updates on the way to their mean."""
+    """A running weighted sum of updates, from which `mean` is taken."""
 
     def __init__(self, layout: WeightLayout, params: int | None = None, buffers: int | None = None) -> None:
-        """Of all entries, or of so many of them."""
+        """Over all entries, or over this many parameters and buffers."""
         self._dtype = layout.dtype
         self._params = torch.zeros(layout.param_bounds[-1] if params is None else params, dtype=torch.float64)
         self._buffers = torch.zeros(layout.buffer_bounds[-1] if buffers is None else buffers, dtype=torch.float64)
         self._weight = 0.0
-        self._weights: tuple[Tensor, Tensor] | None = None  # of each entry, once sub-models are among the updates
-        self._only: tuple[Tensor, Tensor] | None = None  # one update alone is its own mean, to the bit
+        self._weights: tuple[Tensor, Tensor] | None = None  # per entry, once an update of a sub-model was added
+        self._only: tuple[Tensor, Tensor] | None = None  # a single update is its own mean, bit for bit
 
     def add(self, params: Tensor, buffers: Tensor, weight: float) -> None:
         self._only = (params, buffers) if self._weight == 0 else None
@@ -71,26 +71,26 @@ class UpdateSum:
             counts.add_(weight)
 
     def add_submodel(self, params: Tensor, buffers: Tensor, weight: float, entries: Tensor, kept: Tensor) -> None:
-        """Add the update of a sub-model: of these entries of the parameters, and of the buffers, only."""
+        """Add a sub-model's update: of these parameter `entries` and `kept` buffers only."""
         if self._weights is None:
             self._weights = torch.full_like(self._params, self._weight), torch.full_like(self._buffers, self._weight)
         self._only = None
         self._weight += weight
-        for total, counts, places, update in zip(
+        for total, counts, indices, update in zip(
             (self._params, self._buffers), self._weights, (entries, kept), (params, buffers), strict=True
         ):
-            total.index_add_(0, places, update.to(torch.float64), alpha=weight)
-            counts.index_add_(0, places, torch.full_like(update, weight, dtype=torch.float64))
+            total.index_add_(0, indices, update.to(torch.float64), alpha=weight)
+            counts.index_add_(0, indices, torch.full_like(update, weight, dtype=torch.float64))
 
     def trained_mask(self) -> Tensor | None:
-        """Which parameters anybody trained; None for all of them."""
+        """Which parameters at least one device trained; None if all were."""
         if self._weights is None:
             return None
         trained = self._weights[0] > 0
         return None if bool(trained.all()) else trained
 
     def mean(self) -> tuple[Tensor, Tensor]:
-        """The direction of the parameters and the change of the buffers, each entry over those who trained it."""
+        """The mean update of the parameters and change of the buffers; each entry over the updates that trained it."""
         assert self._weight > 0, "nothing was added"
         if self._weights is not None:
             means = [

@@ -1,4 +1,4 @@
-"""A network's numbers by name in a file of their own (safetensors), for whoever goes on from there."""
+"""A trained model's weights by name in a safetensors file, from which another run can start."""
 
 from __future__ import annotations
 
@@ -6,43 +6,43 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor, nn
 
+from potluck.atomic_file import write_atomically
 from potluck.errors import ModelError
 
-__all__ = ["FILE", "load_weights", "save_weights"]
+__all__ = ["WEIGHTS_FILE", "load_weights", "save_weights"]
 
-FILE = "model.safetensors"  # in a run's folder
+WEIGHTS_FILE = "model.safetensors"  # in a run's folder
 
 
 def save_weights(module: nn.Module, path: Path) -> Path:
-    """Write aside and rename: the file is whole or absent."""
-    aside = path.with_name(f"{path.name}.partial")
-    save_file({name: value.detach().clone().contiguous() for name, value in module.state_dict().items()}, aside)
-    aside.replace(path)
+    """Write the module's state; the file is complete or absent."""
+    state = {name: value.detach().clone().contiguous() for name, value in module.state_dict().items()}
+    write_atomically(path, save(state))
     return path
 
 
 def load_weights(module: nn.Module, path: Path) -> None:
-    """Give a network the numbers of a file or of a run; ModelError says what does not fit, and nothing is changed."""
-    numbers, mine = _read_tensors(_resolve_path(path)), module.state_dict()
-    problem = _find_mismatch(numbers, mine)
+    """Load the weights in a file or a run's folder; on a ModelError the module is unchanged."""
+    saved, own = _read_tensors(_resolve_path(path)), module.state_dict()
+    problem = _find_mismatch(saved, own)
     if problem is not None:
-        raise ModelError(f"the numbers in {path} are not this network's: {problem}; train the same model first")
+        raise ModelError(f"the weights in {path} do not fit this model: {problem}; train the same model first")
     with torch.no_grad():
-        for name, value in mine.items():
-            value.copy_(numbers[name])
+        for name, value in own.items():
+            value.copy_(saved[name])
 
 
 def _resolve_path(path: Path) -> Path:
     if not path.is_dir():
         return path
-    if not (path / FILE).exists():
+    if not (path / WEIGHTS_FILE).exists():
         raise ModelError(
-            f"{path} holds no {FILE}; name the folder of a run that trained the whole network and has ended, or a file"
+            f"{path} has no {WEIGHTS_FILE}; name a file, or the folder of a finished run that trained the whole model"
         )
-    return path / FILE
+    return path / WEIGHTS_FILE
 
 
 def _read_tensors(path: Path) -> dict[str, Tensor]:
@@ -53,14 +53,14 @@ def _read_tensors(path: Path) -> dict[str, Tensor]:
         raise ModelError(f"cannot read {path}: {error}") from None
 
 
-def _find_mismatch(numbers: dict[str, Tensor], mine: dict[str, Tensor]) -> str | None:
-    for name, value in mine.items():
-        if name not in numbers:
+def _find_mismatch(saved: dict[str, Tensor], own: dict[str, Tensor]) -> str | None:
+    for name, value in own.items():
+        if name not in saved:
             return f"{name!r} is missing"
-        theirs, ours = tuple(numbers[name].shape), tuple(value.shape)
-        if theirs != ours:
-            return f"{name!r} has the shape {theirs}, not {ours}"
-        if not numbers[name].isfinite().all():
-            return f"{name!r} has values that are not finite"
-    strange = sorted(numbers.keys() - mine.keys())
-    return f"there is no {strange[0]!r} in it" if strange else None
+        actual, expected = tuple(saved[name].shape), tuple(value.shape)
+        if actual != expected:
+            return f"{name!r} has shape {actual}, not {expected}"
+        if not saved[name].isfinite().all():
+            return f"{name!r} contains NaN or infinity"
+    unknown = sorted(saved.keys() - own.keys())
+    return f"the model has no {unknown[0]!r}" if unknown else None

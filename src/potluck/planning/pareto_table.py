@@ -14,6 +14,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from potluck.atomic_file import write_atomically
 from potluck.errors import RunError
 from potluck.settings import Settings
 
@@ -90,9 +91,7 @@ class ParetoTable(Settings, frozen=True, kw_only=True, dict=True):
             raise RunError(f"{path} is no table of `potluck explore`: {error}") from None
 
     def save(self, path: Path) -> None:
-        aside = path.with_name(path.name + ".part")
-        aside.write_text(self.to_json(), encoding="utf-8")
-        aside.replace(path)
+        write_atomically(path, self.to_json().encode())
 
 
 def pareto_front(costs: Sequence[float], gains: Sequence[float]) -> list[int]:

@@ -29,10 +29,10 @@ from potluck.model import weights_file
 from potluck.model.indexed_dataset import IndexedDataset
 from potluck.model.layer_chain import LayerChain, trace_layers
 from potluck.model.micro_batches import MicroBatches
-from potluck.model.model_profile import BACKWARD_PER_FORWARD
 from potluck.model.model_state import WeightLayout
 from potluck.model.stage_function import StageFunctions
 from potluck.model.torch_stages import TorchStages
+from potluck.model.training_costs import backward_flops, forward_flops
 from potluck.run.initial_weights import build_initial_module, trace_shape_only_chain
 from potluck.run.job_plan import JobPlan, PipelineForecast
 from potluck.task import Task, build_task
@@ -171,7 +171,7 @@ class PipelineSetup:
             return None, {}
         module = backend.load_module(self.server.weights)
         if folder is not None:
-            weights_file.save_weights(module, folder / weights_file.FILE)
+            weights_file.save_weights(module, folder / weights_file.WEIGHTS_FILE)
         return module, {}
 
     def forecast(self) -> JobPlan:
@@ -215,12 +215,11 @@ def pipeline_chain_costs(
     chain: LayerChain, layout: WeightLayout, moments: int, between: str = "layers"
 ) -> PipelineCosts:
     """Two operations per MAC forward, more backward; the bytes that cross each legal cut."""
-    forward = [2.0 * layer.macs for layer in chain.layers]
     block = _layer_blocks([layer.name for layer in chain.layers]) if between == "blocks" else range(len(chain.layers))
     crossing = {cut.after: float(cut.bytes) for cut in chain.cuts if block[cut.after] != block[cut.after + 1]}
     return PipelineCosts(
-        forward_flop=forward,
-        backward_flop=[BACKWARD_PER_FORWARD * flop for flop in forward],
+        forward_flop=[forward_flops(layer.macs) for layer in chain.layers],
+        backward_flop=[backward_flops(layer.macs) for layer in chain.layers],
         cut_bytes_per_sample=[crossing.get(layer, float("inf")) for layer in range(len(chain.layers))],
         param_bytes=[
             _layer_extent(layout.param_bounds, layer) * layout.itemsize for layer in range(layout.layer_count)

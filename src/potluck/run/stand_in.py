@@ -10,13 +10,12 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
-import torch
-
 from potluck.job import Job
 from potluck.loops.device_costs import DeviceCosts
 from potluck.model import zoo
 from potluck.model.layer_chain import LayerChain, trace_layers
 from potluck.model.model_state import ModelState
+from potluck.model.shape_only import ShapeOnlyMode
 from potluck.model.torch_server import TorchServer
 from potluck.model.torch_trainer import LocalTrainingSession, TorchTrainer, TurnBatches
 from potluck.payload import Payload
@@ -58,7 +57,7 @@ def stand_in_scale(job: Job, chain: LayerChain) -> StandInScale:
 
 @cache
 def _named_model_size(name: str) -> tuple[int, int]:
-    with torch.device("meta"):
+    with ShapeOnlyMode():
         return _macs_and_params(trace_layers(zoo.build_model(name), zoo.model_entry(name).shape))
 
 

@@ -113,7 +113,7 @@ def test_any_places_are_refused_or_decode(data: st.DataObject) -> None:
 
 def test_more_values_than_places_are_refused() -> None:
     payload = Payload(0, (np.ones(9, dtype=np.float32), np.full(1, 255, dtype=np.uint8)))
-    assert "9 values for 8 places" in str(TopKCodec().payload_refusal(payload, 8))
+    assert "9 values for 8 entries" in str(TopKCodec().payload_refusal(payload, 8))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from potluck.model.codecs import AdaptiveCodec, CodecState, GradedCodec, SparseCodec, TopKCodec
-from potluck.model.codecs.value_coding import Form
+from potluck.model.codecs.value_coding import ValueFormat
 from tests.model.codecs.vectors import SPARSE, vectors
 
 
@@ -85,7 +85,7 @@ def test_signs_of_one_in_25_are_100_times_less() -> None:
 
 
 @pytest.mark.parametrize("form", ["f16", "sign"])
-def test_everything_is_sent_in_the_end(form: Form) -> None:
+def test_everything_is_sent_in_the_end(form: ValueFormat) -> None:
     codec, memory = TopKCodec(ratio=0.1, values=form), CodecState()
     vector = torch.randn(1000, generator=torch.Generator().manual_seed(1))
     total = _sent(codec, vector, memory)

@@ -56,7 +56,7 @@ def test_strange_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="cannot read the network"):
         load(tmp_path / "absent")
     save_file({"a": torch.zeros(1)}, tmp_path / "other")
-    with pytest.raises(ModelError, match="holds no assembled network"):
+    with pytest.raises(ModelError, match="does not contain an assembled network"):
         load(tmp_path / "other")
 
 
@@ -65,7 +65,7 @@ def test_strange_files_are_refused(tmp_path: Path) -> None:
     [
         ('"kind":"Sequential"', "is a 'Sequential', not one of"),
         ('"kind":"ReLU","options":{"code":"x"}', "has no option 'code'"),
-        ('"kind":"Linear","options":{"in_features":1000000000,"out_features":1000000000}', "does not fit"),
+        ('"kind":"Linear","options":{"in_features":1000000000,"out_features":1000000000}', "does not match"),
     ],
 )
 def test_a_description_builds_known_layers_of_the_files_size_only(tmp_path: Path, change: str, said: str) -> None:
@@ -80,5 +80,5 @@ def test_a_description_builds_known_layers_of_the_files_size_only(tmp_path: Path
 
 def test_a_description_that_is_no_description_is_refused(tmp_path: Path) -> None:
     save_file({"a": torch.zeros(1)}, tmp_path / "net", metadata={"potluck.decoupled": '{"shape": 3}'})
-    with pytest.raises(ModelError, match="does not fit its description"):
+    with pytest.raises(ModelError, match="does not match its header"):
         load(tmp_path / "net")

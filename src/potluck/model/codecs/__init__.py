@@ -1,15 +1,15 @@
-"""What goes on the wire for a slice of numbers, and how it is read back.
+"""Codecs: how a slice of an update is encoded for sending, and decoded.
 
-dense     every number as it is
-fp16      every number in half precision
-int8      every number in a byte, a scale for each block
-top-k     the largest few, with what was left out added next time
-adaptive  top-k while that loses little of the gradient, else everything (ScaDLES)
-graded    as few as lose no more than asked
+dense     every value as it is
+fp16      every value in half precision
+int8      every value in a byte, with a scale for each block
+top-k     the largest values; the rest is added to the next update
+adaptive  top-k while that loses little of the gradient, else every value (ScaDLES)
+graded    as few of the largest values as stay within a loss limit
 """
 
 from potluck.model.codecs.adaptive_codec import AdaptiveCodec
-from potluck.model.codecs.codec_interface import WHOLE, Codec
+from potluck.model.codecs.codec_interface import WHOLE_VECTOR, Codec
 from potluck.model.codecs.codec_state import CodecState
 from potluck.model.codecs.dense_codec import DenseCodec
 from potluck.model.codecs.fp16_codec import Fp16Codec
@@ -19,7 +19,7 @@ from potluck.model.codecs.sparse_codec import SparseCodec
 from potluck.model.codecs.top_k_codec import TopKCodec
 
 __all__ = [
-    "WHOLE",
+    "WHOLE_VECTOR",
     "AdaptiveCodec",
     "Codec",
     "CodecState",

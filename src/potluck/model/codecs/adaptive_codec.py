@@ -1,4 +1,4 @@
-"""The largest few entries while they hold most of the gradient, else all of it: the rule of ScaDLES.
+"""Sends the largest entries while they keep most of the gradient, else all of it: the rule of ScaDLES.
 
 With g the vector and c its top-k, c is sent if the running average of |‖g‖² − ‖c‖²| / ‖g‖² is at most delta, else g.
 Tyagi and Swany 2022, arXiv:2301.08897.
@@ -11,7 +11,7 @@ import math
 from torch import Tensor
 
 from potluck.model.codecs.codec_state import CodecState
-from potluck.model.codecs.sparse_codec import Ratio, Share, SparseCodec
+from potluck.model.codecs.sparse_codec import Fraction, Ratio, SparseCodec
 from potluck.model.codecs.top_k_selection import largest_indices, squared_norm
 
 __all__ = ["AdaptiveCodec"]
@@ -21,24 +21,24 @@ class AdaptiveCodec(SparseCodec, frozen=True, kw_only=True, tag="adaptive"):
     """`ratio` is the paper's CR, `delta` its threshold; `smoothing` is the weight of the newest value."""
 
     ratio: Ratio = 0.1
-    delta: Share = 0.3
+    delta: Fraction = 0.3
     smoothing: Ratio = 0.3
     error_feedback: bool = False
 
-    def choose_indices(self, strengths: Tensor, memory: CodecState | None, start: int) -> Tensor | None:
-        places = largest_indices(strengths, self.entry_count(self.ratio, len(strengths)))
-        lost = _lost_fraction(strengths, places)
-        average = lost if memory is None else memory.update_average(start, lost, self.smoothing)
-        return places if average <= self.delta else None
+    def choose_indices(self, magnitudes: Tensor, state: CodecState | None, start: int) -> Tensor | None:
+        indices = largest_indices(magnitudes, self.entry_count(self.ratio, len(magnitudes)))
+        lost = _lost_fraction(magnitudes, indices)
+        average = lost if state is None else state.update_average(start, lost, self.smoothing)
+        return indices if average <= self.delta else None
 
     @property
     def expected_ratio(self) -> float:
         return self.ratio
 
 
-def _lost_fraction(strengths: Tensor, places: Tensor) -> float:
-    """The share of the energy that the places do not hold."""
-    total = squared_norm(strengths)
+def _lost_fraction(magnitudes: Tensor, indices: Tensor) -> float:
+    """The fraction of the energy outside these indices."""
+    total = squared_norm(magnitudes)
     if total == 0:
         return 0.0
-    return max(0.0, 1 - squared_norm(strengths[places]) / total) if math.isfinite(total) else 1.0
+    return max(0.0, 1 - squared_norm(magnitudes[indices]) / total) if math.isfinite(total) else 1.0

@@ -1,7 +1,7 @@
 """The interface of a codec.
 
-A codec is settings and arithmetic; what a device must remember from one round to the next lies in its Memory. A
-vector may be sent in segments: each is encoded alone, `at` says where in the whole vector it lies.
+A codec is settings and arithmetic; what a device must keep from one round to the next is in its CodecState. A
+vector may be sent in segments: each is encoded alone, and `entries` is its slice of the whole vector.
 """
 
 from __future__ import annotations
@@ -12,33 +12,33 @@ from potluck.model.codecs.codec_state import CodecState
 from potluck.payload import Payload
 from potluck.settings import Part
 
-__all__ = ["WHOLE", "Codec"]
+__all__ = ["WHOLE_VECTOR", "Codec"]
 
-WHOLE = slice(None)
+WHOLE_VECTOR = slice(None)
 
 
 class Codec(Part, frozen=True, kw_only=True):
-    """Turns a vector into a payload and back."""
+    """Encodes a vector as a payload and decodes it."""
 
     def new_state(self) -> CodecState | None:
-        """What a new device remembers; None where there is nothing to remember."""
+        """The initial state of a device; None if the codec keeps none."""
         return None
 
-    def encode(self, vector: Tensor, memory: CodecState | None = None, at: slice = WHOLE) -> Payload:
-        """Called exactly once for each segment and round: whoever has to send again sends the same payload."""
+    def encode(self, vector: Tensor, state: CodecState | None = None, entries: slice = WHOLE_VECTOR) -> Payload:
+        """Encode a segment, exactly once per round: resending uses the same payload."""
         raise NotImplementedError
 
     def decode(self, payload: Payload, size: int) -> Tensor:
-        """The `size` numbers of a payload that was not refused."""
+        """The `size` values of a payload that was not refused."""
         raise NotImplementedError
 
-    def retract(self, payload: Payload, memory: CodecState | None, at: slice) -> None:
-        """The payload of this segment was sent in vain; keep what can be kept of it for the next time."""
+    def retract(self, payload: Payload, state: CodecState | None, entries: slice) -> None:
+        """Put back what can be kept of a segment that was sent in vain."""
 
     def encoded_bytes(self, size: int, itemsize: int) -> int:
-        """What `size` numbers will take on the wire, as far as that can be told without looking at them."""
+        """The expected payload bytes of `size` values, without knowing them."""
         raise NotImplementedError
 
     def payload_refusal(self, payload: Payload, size: int) -> str | None:
-        """Why a peer's payload cannot stand for `size` numbers; never raises, whatever is in it."""
+        """Why a peer's payload does not encode `size` values, None if it does; never raises, whatever it contains."""
         raise NotImplementedError

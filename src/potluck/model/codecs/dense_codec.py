@@ -1,4 +1,4 @@
-"""Every number as it is."""
+"""Sends every value as it is."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from potluck.model.codecs.array_checks import FLOATS, array_refusal, count_refusal
-from potluck.model.codecs.codec_interface import WHOLE, Codec
+from potluck.model.codecs.codec_interface import WHOLE_VECTOR, Codec
 from potluck.model.codecs.codec_state import CodecState
 from potluck.payload import Payload
 
@@ -16,9 +16,9 @@ __all__ = ["DenseCodec", "as_tensor"]
 
 
 class DenseCodec(Codec, frozen=True, kw_only=True, tag="dense"):
-    """Every number as it is."""
+    """Sends every value as it is."""
 
-    def encode(self, vector: Tensor, memory: CodecState | None = None, at: slice = WHOLE) -> Payload:
+    def encode(self, vector: Tensor, state: CodecState | None = None, entries: slice = WHOLE_VECTOR) -> Payload:
         array = vector.detach().numpy()
         return Payload(array.nbytes, (array,))
 
@@ -33,5 +33,5 @@ class DenseCodec(Codec, frozen=True, kw_only=True, tag="dense"):
 
 
 def as_tensor(array: Any) -> Tensor:
-    """The same memory as a tensor; what lies in a read-only buffer is copied, for torch would let it be written."""
+    """The same memory as a tensor; a read-only array is copied, since torch would allow writes to it."""
     return torch.from_numpy(array if array.flags.writeable else array.copy())

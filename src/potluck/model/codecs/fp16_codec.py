@@ -1,4 +1,4 @@
-"""Every number in half precision."""
+"""Sends every value in half precision."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from potluck.model.codecs.array_checks import array_refusal, count_refusal
-from potluck.model.codecs.codec_interface import WHOLE, Codec
+from potluck.model.codecs.codec_interface import WHOLE_VECTOR, Codec
 from potluck.model.codecs.codec_state import CodecState
 from potluck.model.codecs.dense_codec import as_tensor
 from potluck.payload import Payload
@@ -18,9 +18,9 @@ _LARGEST = torch.finfo(torch.float16).max
 
 
 class Fp16Codec(Codec, frozen=True, kw_only=True, tag="fp16"):
-    """Every number in half precision: three digits, nothing below 6e-8, nothing above 65504."""
+    """Sends every value in half precision: three digits, nothing below 6e-8, nothing above 65504."""
 
-    def encode(self, vector: Tensor, memory: CodecState | None = None, at: slice = WHOLE) -> Payload:
+    def encode(self, vector: Tensor, state: CodecState | None = None, entries: slice = WHOLE_VECTOR) -> Payload:
         array = to_half(vector.detach()).numpy()
         return Payload(array.nbytes, (array,))
 
@@ -35,7 +35,7 @@ class Fp16Codec(Codec, frozen=True, kw_only=True, tag="fp16"):
 
 
 def to_half(vector: Tensor) -> Tensor:
-    """Nearest half-precision numbers; too large becomes the largest, but what is not finite stays so and is refused."""
+    """The nearest half-precision values; large ones are clipped, NaN and infinity remain and are refused."""
     half = vector.to(torch.float16)
     over = half.isinf() & vector.isfinite()
     return torch.where(over, half.sign() * _LARGEST, half) if bool(over.any()) else half

@@ -1,7 +1,7 @@
-"""As few of the largest entries as hold enough of the gradient.
+"""Sends as few of the largest entries as keep enough of the gradient.
 
-After GraVAC (Tyagi and Swany 2023, arXiv:2305.12201), which moves along a ladder of ratios from step to step; here
-each vector gets the first rung that will do, since the energy of every rung is known at once.
+After GraVAC (Tyagi and Swany 2023, arXiv:2305.12201), which adjusts the ratio from step to step; here
+each vector gets the smallest sufficient ratio, since the energy of all ratios is computed at once.
 """
 
 from __future__ import annotations
@@ -12,36 +12,36 @@ import msgspec
 from torch import Tensor
 
 from potluck.model.codecs.codec_state import CodecState
-from potluck.model.codecs.sparse_codec import Ratio, Share, SparseCodec
+from potluck.model.codecs.sparse_codec import Fraction, Ratio, SparseCodec
 from potluck.model.codecs.top_k_selection import largest_indices, squared_norm
-from potluck.model.codecs.value_coding import Form
+from potluck.model.codecs.value_coding import ValueFormat
 
 __all__ = ["GradedCodec"]
 
 
 class GradedCodec(SparseCodec, frozen=True, kw_only=True, tag="graded"):
-    """The smallest of the `ratios` that loses at most the share `delta` of the energy; the largest, if none does."""
+    """Uses the smallest of the `ratios` that loses at most the fraction `delta` of the energy, else the largest."""
 
     ratios: Annotated[tuple[Ratio, ...], msgspec.Meta(min_length=1)] = (0.0025, 0.005, 0.01, 0.02, 0.04, 0.08)
-    delta: Share = 0.7
-    values: Form = "sign"
+    delta: Fraction = 0.7
+    values: ValueFormat = "sign"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if any(low >= high for low, high in zip(self.ratios, self.ratios[1:], strict=False)):
-            raise ValueError("ratios must ascend, as in [0.001, 0.01, 0.1]")
+            raise ValueError("ratios must be ascending, as in [0.001, 0.01, 0.1]")
 
-    def choose_indices(self, strengths: Tensor, memory: CodecState | None, start: int) -> Tensor | None:
-        places = largest_indices(strengths, self.entry_count(self.ratios[-1], len(strengths)))
-        found, order = strengths[places].sort(descending=True, stable=True)
-        held = found.double().square().cumsum(0)
-        enough = (1 - self.delta) * squared_norm(strengths)
-        for count in (self.entry_count(ratio, len(strengths)) for ratio in self.ratios):
-            if count == 0 or float(held[count - 1]) >= enough:
+    def choose_indices(self, magnitudes: Tensor, state: CodecState | None, start: int) -> Tensor | None:
+        indices = largest_indices(magnitudes, self.entry_count(self.ratios[-1], len(magnitudes)))
+        largest, order = magnitudes[indices].sort(descending=True, stable=True)
+        energy = largest.double().square().cumsum(0)
+        enough = (1 - self.delta) * squared_norm(magnitudes)
+        for count in (self.entry_count(ratio, len(magnitudes)) for ratio in self.ratios):
+            if count == 0 or float(energy[count - 1]) >= enough:
                 break
-        return places[order[:count]].sort().values
+        return indices[order[:count]].sort().values
 
     @property
     def expected_ratio(self) -> float:
-        """The middle of the ladder."""
+        """The middle one of the ratios."""
         return self.ratios[len(self.ratios) // 2]

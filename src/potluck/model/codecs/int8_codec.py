@@ -1,4 +1,4 @@
-"""Every number in a byte: whole steps of a scale that each block of numbers has for itself."""
+"""Sends every value in a byte, as a multiple of its block's scale."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from potluck import seeds
 from potluck.model.codecs.array_checks import array_refusal, count_refusal
-from potluck.model.codecs.codec_interface import WHOLE, Codec
+from potluck.model.codecs.codec_interface import WHOLE_VECTOR, Codec
 from potluck.model.codecs.codec_state import CodecState
 from potluck.model.codecs.dense_codec import as_tensor
 from potluck.payload import Payload
@@ -22,14 +22,15 @@ _STEPS = 127
 
 
 class Int8Codec(Codec, frozen=True, kw_only=True, tag="int8"):
-    """The largest number of each block is 127 steps; the others are rounded to the nearest step or, stochastic, to
-    one of the two beside them so that the mean is right.
+    """The largest magnitude of each block is 127 steps; values are rounded to the nearest step or stochastically.
+
+    Stochastic rounding picks one of the two adjacent steps so that the mean is unbiased.
     """
 
     block: Annotated[int, msgspec.Meta(ge=1)] = 256
     rounding: Literal["nearest", "stochastic"] = "nearest"
 
-    def encode(self, vector: Tensor, memory: CodecState | None = None, at: slice = WHOLE) -> Payload:
+    def encode(self, vector: Tensor, state: CodecState | None = None, entries: slice = WHOLE_VECTOR) -> Payload:
         blocks = self._as_blocks(vector.detach().to(torch.float32))
         scales = blocks.abs().amax(1) / _STEPS if len(blocks) else torch.zeros(0)
         steps = blocks / torch.where(scales > 0, scales, 1.0)[:, None]
@@ -59,21 +60,21 @@ class Int8Codec(Codec, frozen=True, kw_only=True, tag="int8"):
         return -(-size // self.block)
 
     def _as_blocks(self, vector: Tensor) -> Tensor:
-        """A row for each block, the last one filled up with zeros."""
+        """A row for each block, the last one padded with zeros."""
         count = self._block_count(len(vector))
         missing = count * self.block - len(vector)
         return torch.nn.functional.pad(vector, (0, missing)).view(count, self.block)
 
 
 def _scale_refusal(scales: Any) -> str | None:
-    """A scale so large that a step of it is no longer finite would turn finite codes into infinite numbers."""
+    """Why these scales would decode finite codes to infinite values; None if they do not."""
     if scales.size and float(np.abs(scales).max()) > float(np.finfo(np.float32).max) / 128:
         return "its scales are too large"
     return None
 
 
 def _rounding_noise(vector: Tensor, like: Tensor) -> Tensor:
-    """Random numbers in [0, 1) that depend on nothing but the vector's own bits, so that devices differ."""
+    """Random values in [0, 1) that depend only on the vector's bits, so they are repeatable and differ by device."""
     bits = vector.detach().to(torch.float32).contiguous().view(torch.int32)
     rng = seeds.child_generator(int(bits.sum(dtype=torch.int64)), "rounding", len(vector))
     return torch.from_numpy(rng.random(like.numel(), dtype=np.float32)).view(like.shape)

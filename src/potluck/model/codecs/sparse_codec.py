@@ -1,10 +1,10 @@
-"""Some entries of a vector and where they belong; what the sparse codecs have in common.
+"""Sends some entries of a vector and their indices; the base of all sparse codecs.
 
-    vector + what was left out before ──▶ choose ──▶ (values, places) on the wire
-                         ▲                   └─────▶ the rest
-                         └──── next round ──────────────┘
+    vector + residual ──▶ choose_indices ──▶ (values, indices) are sent
+                ▲                  └───────▶ the rest becomes the residual
+                └───── next round ───────────────────┘
 
-On the wire a vector is two arrays, values and places, or one array if it is sent whole.
+A payload is two arrays, values and indices, or one array if all entries are sent.
 """
 
 from __future__ import annotations
@@ -16,37 +16,36 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from potluck.model.codecs import index_coding as placing
-from potluck.model.codecs import value_coding as valuing
+from potluck.model.codecs import index_coding, value_coding
 from potluck.model.codecs.array_checks import array_refusal, count_refusal
-from potluck.model.codecs.codec_interface import WHOLE, Codec
+from potluck.model.codecs.codec_interface import WHOLE_VECTOR, Codec
 from potluck.model.codecs.codec_state import AccumulatedVector, CodecState
 from potluck.model.codecs.dense_codec import DenseCodec
 from potluck.payload import Payload
 
-__all__ = ["Ratio", "Share", "SparseCodec"]
+__all__ = ["Fraction", "Ratio", "SparseCodec"]
 
 Ratio = Annotated[float, msgspec.Meta(gt=0.0, le=1.0)]
-Share = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
+Fraction = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
 
 
 class SparseCodec(Codec, frozen=True, kw_only=True):
-    """Sends some entries; with error feedback the others are added to the next vector, so that nothing is lost."""
+    """Sends some entries; with error feedback the others are added to the next vector, so nothing is lost."""
 
     error_feedback: bool = True
-    values: valuing.Form = "f32"
+    values: value_coding.ValueFormat = "f32"
 
     def __post_init__(self) -> None:
         if self.values == "sign" and not self.error_feedback:
-            raise ValueError('values = "sign" needs error_feedback = true, which makes up for what signs leave out')
+            raise ValueError('values = "sign" needs error_feedback = true, which corrects the error of signs')
 
-    def choose_indices(self, strengths: Tensor, memory: CodecState | None, start: int) -> Tensor | None:
-        """The indices to send, ascending, by the sizes of all entries; None: send everything."""
+    def choose_indices(self, magnitudes: Tensor, state: CodecState | None, start: int) -> Tensor | None:
+        """The indices to send, ascending, given the magnitudes of all entries; None to send everything."""
         raise NotImplementedError
 
     @property
     def expected_ratio(self) -> float:
-        """The share of the entries that planning reckons with."""
+        """The fraction of the entries that planning assumes to be sent."""
         raise NotImplementedError
 
     @property
@@ -56,32 +55,32 @@ class SparseCodec(Codec, frozen=True, kw_only=True):
     def new_state(self) -> CodecState | None:
         return CodecState()
 
-    def encode(self, vector: Tensor, memory: CodecState | None = None, at: slice = WHOLE) -> Payload:
+    def encode(self, vector: Tensor, state: CodecState | None = None, entries: slice = WHOLE_VECTOR) -> Payload:
         vector = vector.detach()
-        carried = self._add_residual(vector, memory, at)
-        strengths = carried.total.abs()
-        if len(vector) and not bool(strengths.max().isfinite()):
-            return DenseCodec().encode(vector)  # not ours to judge: if it is the vector that is bad, it is refused
-        places = self.choose_indices(strengths, memory, at.start or 0)
-        if places is not None and self._sparse_bytes(len(places), len(vector)) >= self._dense_bytes(len(vector)):
-            places = None
-        packed = self._pack_entries(carried.total, places)
-        self._store_unsent(memory, carried, at, places, valuing.unpack_values(packed))
-        return _build_payload(packed, places, len(vector))
+        accumulated = self._add_residual(vector, state, entries)
+        magnitudes = accumulated.total.abs()
+        if len(vector) and not bool(magnitudes.max().isfinite()):
+            return DenseCodec().encode(vector)  # not finite: the receiver refuses it if it is the vector itself
+        indices = self.choose_indices(magnitudes, state, entries.start or 0)
+        if indices is not None and self._sparse_bytes(len(indices), len(vector)) >= self._dense_bytes(len(vector)):
+            indices = None
+        packed = self._pack_entries(accumulated.total, indices)
+        self._store_unsent(state, accumulated, entries, indices, value_coding.unpack_values(packed))
+        return _build_payload(packed, indices, len(vector))
 
     def decode(self, payload: Payload, size: int) -> Tensor:
-        values = valuing.unpack_values(payload.arrays[0])
+        values = value_coding.unpack_values(payload.arrays[0])
         if len(payload.arrays) == 1:
             return values
         vector = torch.zeros(size, dtype=values.dtype)
-        vector[torch.from_numpy(placing.unpack_indices(payload.arrays[1], len(values), size))] = values
+        vector[torch.from_numpy(index_coding.unpack_indices(payload.arrays[1], len(values), size))] = values
         return vector
 
-    def retract(self, payload: Payload, memory: CodecState | None, at: slice) -> None:
-        if memory is not None and self.error_feedback:
-            sent = self.decode(payload, at.stop - at.start)
+    def retract(self, payload: Payload, state: CodecState | None, entries: slice) -> None:
+        if state is not None and self.error_feedback:
+            sent = self.decode(payload, entries.stop - entries.start)
             if bool(sent.isfinite().all()):
-                memory.return_to_residual(sent, at)
+                state.return_to_residual(sent, entries)
 
     def encoded_bytes(self, size: int, itemsize: int) -> int:
         return min(self._sparse_bytes(self.entry_count(self.expected_ratio, size), size), self._dense_bytes(size))
@@ -89,59 +88,62 @@ class SparseCodec(Codec, frozen=True, kw_only=True):
     def payload_refusal(self, payload: Payload, size: int) -> str | None:
         if why := count_refusal(payload.arrays, 1, 2):
             return why
-        values, *places = payload.arrays
-        return valuing.values_refusal(values) or _entries_refusal(valuing.value_count(values), places, size)
+        values, *indices = payload.arrays
+        return value_coding.values_refusal(values) or _entries_refusal(value_coding.value_count(values), indices, size)
 
     @staticmethod
     def entry_count(ratio: float, size: int) -> int:
-        """How many entries a ratio stands for: at least one, if there are any."""
+        """The number of entries that a ratio amounts to: at least one, if there are any."""
         return min(size, max(1, round(ratio * size)))
 
-    def _add_residual(self, vector: Tensor, memory: CodecState | None, at: slice) -> AccumulatedVector:
-        if memory is None or not self.error_feedback:
+    def _add_residual(self, vector: Tensor, state: CodecState | None, entries: slice) -> AccumulatedVector:
+        if state is None or not self.error_feedback:
             return AccumulatedVector(vector)
-        return memory.add_residual(vector, at, self.residual_momentum)
+        return state.add_residual(vector, entries, self.residual_momentum)
 
     def _store_unsent(
-        self, memory: CodecState | None, carried: AccumulatedVector, at: slice, places: Tensor | None, sent: Tensor
+        self,
+        state: CodecState | None,
+        accumulated: AccumulatedVector,
+        entries: slice,
+        indices: Tensor | None,
+        sent: Tensor,
     ) -> None:
-        if memory is None:
+        if state is None:
             return
-        memory.count_sent(compressed=places is not None)
+        state.count_sent(compressed=indices is not None)
         if self.error_feedback:
-            memory.store_residual(carried, at, places, sent)
+            state.store_residual(accumulated, entries, indices, sent)
 
-    def _pack_entries(self, total: Tensor, places: Tensor | None) -> Any:
-        return (
-            valuing.pack_values(total, self._dense_format)
-            if places is None
-            else valuing.pack_values(total[places], self.values)
-        )
+    def _pack_entries(self, total: Tensor, indices: Tensor | None) -> Any:
+        if indices is None:
+            return value_coding.pack_values(total, self._dense_format)
+        return value_coding.pack_values(total[indices], self.values)
 
     @property
-    def _dense_format(self) -> valuing.Form:
-        """Signs stand for entries that are about the same size, and all of them are not."""
+    def _dense_format(self) -> value_coding.ValueFormat:
+        """Signs suit entries of similar magnitude, which all entries together are not."""
         return "f32" if self.values == "sign" else self.values
 
     def _sparse_bytes(self, count: int, size: int) -> int:
-        return valuing.packed_value_bytes(count, self.values) + placing.packed_index_bytes(count, size)
+        return value_coding.packed_value_bytes(count, self.values) + index_coding.packed_index_bytes(count, size)
 
     def _dense_bytes(self, size: int) -> int:
-        return valuing.packed_value_bytes(size, self._dense_format)
+        return value_coding.packed_value_bytes(size, self._dense_format)
 
 
-def _build_payload(packed: Any, places: Tensor | None, size: int) -> Payload:
-    arrays = (packed,) if places is None else (packed, placing.pack_indices(places.numpy(), size))
+def _build_payload(packed: Any, indices: Tensor | None, size: int) -> Payload:
+    arrays = (packed,) if indices is None else (packed, index_coding.pack_indices(indices.numpy(), size))
     return Payload(sum(array.nbytes for array in arrays), arrays)
 
 
-def _entries_refusal(count: int, places: list[Any], size: int) -> str | None:
-    """Why so many numbers do not belong at these places, or are not all of them where no places are given."""
-    if not places:
+def _entries_refusal(count: int, indices: list[Any], size: int) -> str | None:
+    """Why the number of values does not match the indices, or the vector if there are none; None if it does."""
+    if not indices:
         return None if count == size else f"it has {count} values, not {size}"
     if count > size:
-        return f"it has {count} values for {size} places"
-    packed = places[0]
+        return f"it has {count} values for {size} entries"
+    packed = indices[0]
     return array_refusal(
-        packed, "places", (np.uint8,), placing.packed_index_bytes(count, size)
-    ) or placing.indices_refusal(packed, count, size)
+        packed, "indices", (np.uint8,), index_coding.packed_index_bytes(count, size)
+    ) or index_coding.indices_refusal(packed, count, size)

@@ -1,4 +1,4 @@
-"""The largest few entries, always as many."""
+"""Sends a fixed fraction of the entries, the largest ones."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ __all__ = ["TopKCodec"]
 
 
 class TopKCodec(SparseCodec, frozen=True, kw_only=True, tag="top-k"):
-    """The share `ratio` of the entries.
+    """Sends the fraction `ratio` of the entries.
 
     With `momentum` each device keeps the momentum of its own gradients (Lin et al. 2018, Deep gradient compression);
-    the coordinator then steps without.
+    the coordinator's optimizer should then have none.
     """
 
     ratio: Ratio = 0.01
@@ -27,13 +27,13 @@ class TopKCodec(SparseCodec, frozen=True, kw_only=True, tag="top-k"):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.momentum and not self.error_feedback:
-            raise ValueError("momentum needs error_feedback = true, which keeps what it adds up to")
+            raise ValueError("momentum needs error_feedback = true, which keeps what was not sent")
 
     def new_state(self) -> CodecState | None:
         return super().new_state() if self.error_feedback else None
 
-    def choose_indices(self, strengths: Tensor, memory: CodecState | None, start: int) -> Tensor | None:
-        return largest_indices(strengths, self.entry_count(self.ratio, len(strengths)))
+    def choose_indices(self, magnitudes: Tensor, state: CodecState | None, start: int) -> Tensor | None:
+        return largest_indices(magnitudes, self.entry_count(self.ratio, len(magnitudes)))
 
     @property
     def expected_ratio(self) -> float:

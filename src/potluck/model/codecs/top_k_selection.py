@@ -1,6 +1,6 @@
-"""Exactly the largest of many numbers, found without sorting them; of equal ones those with the lowest index.
+"""Selects exactly the largest of many values without sorting them; of equal ones those with the lowest index.
 
-sample ──▶ a threshold that about the right number reaches ──▶ candidates ──▶ the exact bound among them
+sample ──▶ a threshold that about the right number of values reach ──▶ candidates ──▶ the exact bound among them
 """
 
 from __future__ import annotations
@@ -14,49 +14,49 @@ from torch import Tensor
 __all__ = ["largest_indices", "squared_norm"]
 
 _SAMPLE = 1 << 16
-_SERIAL = 1 << 15  # numbers that torch sums in one thread, so that the sum does not depend on how many there are
+_SERIAL = 1 << 15  # torch sums this many values in one thread, so the result does not depend on the threads
 
 
-def largest_indices(strengths: Tensor, count: int) -> Tensor:
-    """The indices of the `count` largest, ascending; no NaN among them."""
-    if count >= len(strengths):
-        return torch.arange(len(strengths))
-    candidates = _candidate_indices(strengths, count)
+def largest_indices(values: Tensor, count: int) -> Tensor:
+    """The indices of the `count` largest values, ascending; none may be NaN."""
+    if count >= len(values):
+        return torch.arange(len(values))
+    candidates = _candidate_indices(values, count)
     if candidates is None:
-        return _exact_mask(strengths, count).nonzero().view(-1)
-    return candidates[_exact_mask(strengths[candidates], count)]
+        return _exact_mask(values, count).nonzero().view(-1)
+    return candidates[_exact_mask(values[candidates], count)]
 
 
 def squared_norm(vector: Tensor) -> float:
     """The sum of squares, in double precision."""
-    parts = (vector[start : start + _SERIAL] for start in range(0, len(vector), _SERIAL))
-    return math.fsum(float(part.double().square().sum()) for part in parts)
+    blocks = (vector[start : start + _SERIAL] for start in range(0, len(vector), _SERIAL))
+    return math.fsum(float(block.double().square().sum()) for block in blocks)
 
 
-def _exact_mask(strengths: Tensor, count: int) -> Tensor:
-    """Marks the `count` largest."""
+def _exact_mask(values: Tensor, count: int) -> Tensor:
+    """A mask of the `count` largest values."""
     if count == 0:
-        return torch.zeros(len(strengths), dtype=torch.bool)
-    bound = strengths.kthvalue(len(strengths) - count + 1).values
-    marked = strengths > bound
-    equal = (strengths == bound).nonzero().view(-1)
+        return torch.zeros(len(values), dtype=torch.bool)
+    bound = values.kthvalue(len(values) - count + 1).values
+    marked = values > bound
+    equal = (values == bound).nonzero().view(-1)
     marked[equal[: count - int(marked.sum())]] = True
     return marked
 
 
-def _candidate_indices(strengths: Tensor, count: int) -> Tensor | None:
-    """Indices, ascending, of a few numbers that hold the `count` largest and all their equals; None: take all."""
-    if len(strengths) < 4 * _SAMPLE:
+def _candidate_indices(values: Tensor, count: int) -> Tensor | None:
+    """Ascending indices of a few values that include the `count` largest and all equal ones; None for all values."""
+    if len(values) < 4 * _SAMPLE:
         return None
-    threshold = _sampled_threshold(strengths, count)
-    found = np.flatnonzero(strengths.numpy() >= threshold)
-    return torch.from_numpy(found) if count <= len(found) < len(strengths) // 2 else None
+    threshold = _sampled_threshold(values, count)
+    candidates = np.flatnonzero(values.numpy() >= threshold)
+    return torch.from_numpy(candidates) if count <= len(candidates) < len(values) // 2 else None
 
 
-def _sampled_threshold(strengths: Tensor, count: int) -> float:
-    """What about `count` numbers reach, and almost surely no fewer, judged by evenly spread ones."""
-    step = len(strengths) // _SAMPLE | 1  # odd, so that it does not walk along the rows of a weight matrix
-    sample = strengths[::step]
-    expected = count * len(sample) / len(strengths)
+def _sampled_threshold(values: Tensor, count: int) -> float:
+    """A threshold that about `count` values reach, almost surely no fewer, estimated from evenly spaced values."""
+    step = len(values) // _SAMPLE | 1  # odd, so that it does not align with the rows of a weight matrix
+    sample = values[::step]
+    expected = count * len(sample) / len(values)
     rank = min(len(sample), math.ceil(expected + 4 * math.sqrt(expected)) + 4)
     return float(sample.kthvalue(len(sample) - rank + 1).values)

@@ -1,4 +1,4 @@
-"""An assembled network as one file: its numbers as safetensors, its description in the same file's header.
+"""Saves an assembled network as one safetensors file whose header describes its structure.
 
 load("assembled.safetensors")                                      from Python
 model = "potluck.model.decoupled:load", options = {path = "…"}     in a job
@@ -11,47 +11,47 @@ from pathlib import Path
 import msgspec
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save as to_bytes
 
+from potluck.atomic_file import write_atomically
 from potluck.errors import ModelError
 from potluck.model.decoupled.grouped_network import AssembledNetwork, GroupedNetworkSpec
+from potluck.model.shape_only import ShapeOnlyMode
 
 __all__ = ["load", "save"]
 
-_KEY = "potluck.decoupled"
+_HEADER_KEY = "potluck.decoupled"
 
 
 def save(network: AssembledNetwork, path: str | Path) -> Path:
-    """Write aside and rename: the file is whole or absent."""
+    """Write the network; the file is complete or absent."""
     path = Path(path)
-    aside = path.with_name(f"{path.name}.partial")
-    words = msgspec.json.encode(network.spec).decode()
-    numbers = {name: value.detach().contiguous() for name, value in network.state_dict().items()}
-    save_file(numbers, aside, metadata={_KEY: words})
-    aside.replace(path)
+    header = msgspec.json.encode(network.spec).decode()
+    state = {name: value.detach().contiguous() for name, value in network.state_dict().items()}
+    write_atomically(path, to_bytes(state, metadata={_HEADER_KEY: header}))
     return path
 
 
 def load(path: str | Path) -> AssembledNetwork:
-    """The network in a file; ModelError if it is none or does not fit its own description."""
+    """The network in a file; ModelError if the file holds none or contradicts its own header."""
     try:
         with safe_open(path, framework="pt") as file:
-            words = (file.metadata() or {}).get(_KEY)
-            numbers = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            header = (file.metadata() or {}).get(_HEADER_KEY)
+            state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         raise ModelError(f"cannot read the network in {path}: {error}") from None
-    if words is None:
-        raise ModelError(f"{path} holds no assembled network; write one with potluck.model.decoupled.save")
-    return _rebuild_network(words, numbers, path)
+    if header is None:
+        raise ModelError(f"{path} does not contain an assembled network; write one with potluck.model.decoupled.save")
+    return _rebuild_network(header, state, path)
 
 
-def _rebuild_network(words: str, numbers: dict[str, torch.Tensor], path: str | Path) -> AssembledNetwork:
-    """First without memory, so that a description cannot ask for more than the file holds."""
+def _rebuild_network(header: str, state: dict[str, torch.Tensor], path: str | Path) -> AssembledNetwork:
+    """Build without allocating memory, so that a header cannot ask for more than the file holds."""
     try:
-        with torch.device("meta"):
-            network = AssembledNetwork(msgspec.json.decode(words, type=GroupedNetworkSpec))
-        network.load_state_dict(numbers, assign=True)
+        with ShapeOnlyMode():
+            network = AssembledNetwork(msgspec.json.decode(header, type=GroupedNetworkSpec))
+        network.load_state_dict(state, assign=True)
     except (msgspec.DecodeError, RuntimeError, IndexError, ValueError) as error:
         reason = str(error).strip().splitlines()
-        raise ModelError(f"the network in {path} does not fit its description: {reason[-1].strip()}") from None
+        raise ModelError(f"the network in {path} does not match its header: {reason[-1].strip()}") from None
     return network.eval()

@@ -14,7 +14,7 @@ from potluck.errors import ModelError
 from potluck.model.decoupled.layer_spec import describe_layer, is_depthwise
 from potluck.model.flop_counter import macs_per_sample
 from potluck.model.graph_recording import GraphRecording, UntraceableError, record_graph
-from potluck.model.meta_interpreter import BATCHES
+from potluck.model.meta_interpreter import PROBE_BATCH_SIZES
 from potluck.planning.groups import ChannelLayer
 
 __all__ = ["SequentialLayer", "layer_costs", "mixes_channels", "trace_sequential", "trunk_length"]
@@ -166,7 +166,7 @@ def _sequential_layer(node: fx.Node, module: nn.Module, recording: GraphRecordin
         outputs=fact.value.shape[1] if weighted else channels,
         width=before.shape[1],
         positions=prod(before.shape[1:]) // channels,
-        macs=macs_per_sample(fact.flops, BATCHES[0]),
+        macs=macs_per_sample(fact.flops, PROBE_BATCH_SIZES[0]),
     )
 
 

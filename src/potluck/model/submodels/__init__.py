@@ -1,4 +1,4 @@
-"""Sub-models by width: fewer channels of the same network, trained at the speed of a smaller one."""
+"""Sub-models by width: the same network with fewer channels, trained at the cost of a smaller one."""
 
 from potluck.model.submodels.narrow_replica import NarrowReplica, NarrowReplicaCache, build_small_model
 from potluck.model.submodels.norm_calibration import calibrate_norms

@@ -1,7 +1,7 @@
-"""What every operation does to channels: makes new ones, hands them on, joins them, lays them side by side.
+"""Traces what every operation does to channels: outputs new ones, passes them on, adds or concatenates them.
 
-Only layers that mix channels (plain convolutions, linear layers) make new sets; what lies between two of them works
-channel by channel, so leaving a channel out there is the same as hiding it from the next layer that mixes.
+Only layers that mix channels (plain convolutions, linear layers) output new sets; what lies between two of them works
+channel by channel, so dropping a channel there is the same as hiding it from the next layer that mixes.
 """
 
 from __future__ import annotations
@@ -17,26 +17,41 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from potluck.errors import ModelError
-from potluck.model.flop_counter import iter_tensors
+from potluck.model.flop_counter import FLOPS_PER_MAC, iter_tensors
 from potluck.model.graph_recording import GraphRecording
-from potluck.model.meta_interpreter import BATCHES
-from potluck.model.submodels.channel_operations import (
-    CHANNELWISE,
-    CHANNELWISE_CALLS,
-    JOINS,
-    MIXES,
-    REDUCTIONS,
-    RESHAPES,
-    SIDE_BY_SIDE,
-)
+from potluck.model.meta_interpreter import PROBE_BATCH_SIZES
 from potluck.model.submodels.channel_sets import Channels, ChannelUnionFind
 
 __all__ = ["ChannelTracer", "MacTerm", "TensorChannels"]
 
+# What is known to treat every channel alike, and calls by what they do to channels.
+CHANNELWISE_LAYERS = (
+    nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.CELU, nn.SELU, nn.GELU, nn.SiLU, nn.Mish, nn.Hardswish, nn.Hardsigmoid,
+    nn.Hardtanh, nn.Tanh, nn.Sigmoid, nn.LogSigmoid, nn.Softplus, nn.Softsign, nn.Identity, nn.Dropout, nn.Dropout1d,
+    nn.Dropout2d, nn.Dropout3d, nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d, nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d,
+    nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d, nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d,
+    nn.AdaptiveMaxPool3d, nn.LPPool2d, nn.ZeroPad2d, nn.ConstantPad2d, nn.ReflectionPad2d, nn.ReplicationPad2d,
+    nn.Upsample,
+)  # fmt: skip
+CHANNELWISE_CALLS = frozenset([
+    "relu", "relu_", "relu6", "leaky_relu", "elu", "celu", "selu", "gelu", "silu", "mish", "hardswish", "hardsigmoid",
+    "hardtanh", "tanh", "sigmoid", "softplus", "dropout", "dropout2d", "max_pool1d", "max_pool2d", "max_pool3d",
+    "avg_pool1d", "avg_pool2d", "avg_pool3d", "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d",
+    "adaptive_max_pool1d", "adaptive_max_pool2d", "interpolate", "contiguous", "clone", "detach", "float", "double",
+    "neg", "abs", "square", "sqrt", "clamp",
+])  # fmt: skip
+ELEMENTWISE_CALLS = frozenset([
+    "add", "add_", "iadd", "sub", "sub_", "isub", "mul", "mul_", "imul", "truediv", "div", "div_", "itruediv",
+])  # fmt: skip
+CONCAT_CALLS = frozenset(["cat", "concat", "concatenate"])
+RESHAPE_CALLS = frozenset(["flatten", "view", "reshape", "squeeze", "unsqueeze"])
+REDUCTION_CALLS = frozenset(["mean", "sum", "amax", "amin"])
+SOFTMAX_CALLS = frozenset(["softmax", "log_softmax"])
+
 
 @dataclass(frozen=True, slots=True)
 class TensorChannels:
-    """What the axes of one parameter or buffer are made of; None is an axis that stays whole."""
+    """The channels along the axes of one parameter or buffer; None is an axis that is never narrowed."""
 
     rows: Channels
     columns: Channels | None = None
@@ -44,7 +59,7 @@ class TensorChannels:
 
 @dataclass(frozen=True, slots=True)
 class MacTerm:
-    """A layer's MACs for one sample: `unit` for each pair of an output and an input that meet."""
+    """A layer's MACs per sample: `unit` for each connected pair of an output and an input channel."""
 
     unit: int
     rows: Channels
@@ -52,14 +67,14 @@ class MacTerm:
 
 
 class ChannelTracer:
-    """Reads a recorded forward from input to output and writes down which channels every tensor is made of."""
+    """Follows a recorded forward from input to output and records which channels every tensor has."""
 
     def __init__(self, recording: GraphRecording) -> None:
         self.sets = ChannelUnionFind()
         self.tensor_channels: dict[str, TensorChannels] = {}
         self.mac_terms: list[MacTerm] = []
         self.fixed_macs = 0
-        self.flattened: list[str] = []  # nodes that flatten, whatever size their code may say
+        self.flattened: list[str] = []  # nodes that flatten, even if their code names sizes
         self._recording = recording
         self._channels: dict[fx.Node, Channels] = {}
         for node in recording.graph.nodes:
@@ -67,7 +82,7 @@ class ChannelTracer:
 
     def _trace_node(self, node: fx.Node) -> None:
         if node.op == "output":
-            self.sets.pin(piece for source in node.all_input_nodes for piece in self._channels.get(source, ()))
+            self.sets.pin(span for source in node.all_input_nodes for span in self._channels.get(source, ()))
         elif node.op != "get_attr" and isinstance(self._traced_value(node), torch.Tensor):
             self._channels[node] = self._output_channels(node)
         elif any(True for _ in iter_tensors(self._traced_value(node))) and any(
@@ -81,16 +96,16 @@ class ChannelTracer:
         if node.op == "call_module":
             return self._trace_module(node)
         name = _call_name(node)
-        for calls, read in CALLS:
+        for calls, trace in CALL_TRACERS:
             if name in calls:
-                return read(self, node)
+                return trace(self, node)
         return self._trace_opaque(node)
 
     def _trace_module(self, node: fx.Node) -> Channels:
         module = self._recording.meta_module.get_submodule(str(node.target))
-        for kind, read in MODULES:
+        for kind, trace in MODULE_TRACERS:
             if isinstance(module, kind):
-                return read(self, node, module)
+                return trace(self, node, module)
         return self._trace_opaque(node)
 
     # --- layers ----------------------------------------------------------------------------------------------------
@@ -99,11 +114,9 @@ class ChannelTracer:
         if isinstance(conv, _ConvTransposeNd) or conv.padding_mode not in ("zeros", "circular", "reflect", "replicate"):
             self._raise_unsupported(node)
         source = self._input_channels(node)
-        return (
-            self._trace_mixing(node, source, conv.out_channels)
-            if conv.groups == 1
-            else self._trace_grouped_conv(node, source, conv)
-        )
+        if conv.groups > 1:
+            return self._trace_grouped_conv(node, source, conv)
+        return self._trace_mixing(node, source, conv.out_channels)
 
     def _trace_linear(self, node: fx.Node, linear: nn.Linear) -> Channels:
         if self._traced_value(node).dim() != 2:
@@ -112,8 +125,8 @@ class ChannelTracer:
 
     def _trace_mixing(self, node: fx.Node, source: Channels, size: int) -> Channels:
         known = self.tensor_channels.get(f"{node.target}.weight")
-        if known is not None:  # a layer that is called again: the same channels must go
-            assert known.columns is not None, "only layers that mix come here"
+        if known is not None:  # a layer that is called again: the same channels must be dropped
+            assert known.columns is not None, "only layers that mix channels are traced here"
             self.sets.join_sets(known.columns, source)
             made = known.rows
         else:
@@ -124,7 +137,7 @@ class ChannelTracer:
         return made
 
     def _trace_grouped_conv(self, node: fx.Node, source: Channels, conv: _ConvNd) -> Channels:
-        """Groups go whole, each with its inputs and outputs; a depthwise convolution has one channel in each."""
+        """Groups are dropped as a whole, with inputs and outputs; in a depthwise convolution each is one channel."""
         inputs, outputs = conv.in_channels // conv.groups, conv.out_channels // conv.groups
         self.sets.coarsen(source, inputs)
         made = self.sets.multiply_features(source, outputs, inputs)
@@ -145,7 +158,7 @@ class ChannelTracer:
     def _trace_group_norm(self, node: fx.Node, norm: nn.GroupNorm) -> Channels:
         source = self._input_channels(node)
         self.sets.coarsen(source, norm.num_channels // norm.num_groups)
-        if not norm.affine:  # nothing would tell it how many groups are left
+        if not norm.affine:  # it has no weight from which to derive the number of groups left
             self.sets.pin(source)
         self._register_tensor(node, "weight", source)
         self._register_tensor(node, "bias", source)
@@ -157,7 +170,7 @@ class ChannelTracer:
             self._register_tensor(node, "weight", source)
         return source
 
-    # --- what lies between them ------------------------------------------------------------------------------------
+    # --- between layers --------------------------------------------------------------------------------------------
 
     def _pass_through(self, node: fx.Node, module: nn.Module | None = None) -> Channels:
         return self._input_channels(node)
@@ -179,7 +192,7 @@ class ChannelTracer:
         axis = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", node.kwargs.get("axis", 0))
         if axis not in (1, 1 - self._traced_value(node).dim()):
             return self._trace_opaque(node)
-        return tuple(piece for source in node.all_input_nodes for piece in self._channels[source])
+        return tuple(span for source in node.all_input_nodes for span in self._channels[source])
 
     def _trace_reshape(self, node: fx.Node, module: nn.Module | None = None) -> Channels:
         before, after = self._traced_value(node.all_input_nodes[0]).shape, self._traced_value(node).shape
@@ -206,7 +219,7 @@ class ChannelTracer:
         return self._input_channels(node)
 
     def _trace_opaque(self, node: fx.Node) -> Channels:
-        """Anything may happen to what is never dropped; to all else only what we understand."""
+        """Unknown operations are allowed only on channels that are never dropped."""
         if any(self.sets.is_droppable(self._known_channels(source)) for source in node.all_input_nodes):
             self._raise_unsupported(node)
         shape = self._traced_value(node).shape
@@ -223,7 +236,7 @@ class ChannelTracer:
         self.mac_terms.append(MacTerm(self._node_macs(node) // pairs, rows, columns))
 
     def _node_macs(self, node: fx.Node) -> int:
-        return self._recording.facts[node].flops // (2 * BATCHES[0])
+        return self._recording.facts[node].flops // (FLOPS_PER_MAC * PROBE_BATCH_SIZES[0])
 
     def _input_channels(self, node: fx.Node) -> Channels:
         return self._channels[node.all_input_nodes[0]]
@@ -240,7 +253,7 @@ class ChannelTracer:
             what = type(self._recording.meta_module.get_submodule(str(node.target))).__name__
         where = str(node.target) if node.op == "call_module" else f"node {node.name}"
         raise ModelError(
-            f"cannot leave channels out before {what or _call_name(node)!r} ({where}); "
+            f"cannot drop channels before {what or _call_name(node)!r} ({where}); "
             "train the whole model (submodel = 'whole') or use layers that work channel by channel there"
         )
 
@@ -253,9 +266,9 @@ def _is_scalar(value: object) -> bool:
     return not isinstance(value, torch.Tensor) or value.numel() == 1
 
 
-ModuleReading = Callable[[ChannelTracer, fx.Node, Any], Channels]
+ModuleTracer = Callable[[ChannelTracer, fx.Node, Any], Channels]
 
-MODULES: tuple[tuple[type[nn.Module] | tuple[type[nn.Module], ...], ModuleReading], ...] = (
+MODULE_TRACERS: tuple[tuple[type[nn.Module] | tuple[type[nn.Module], ...], ModuleTracer], ...] = (
     (_ConvNd, ChannelTracer._trace_conv),
     (nn.Linear, ChannelTracer._trace_linear),
     (_NormBase, ChannelTracer._trace_norm),
@@ -263,13 +276,13 @@ MODULES: tuple[tuple[type[nn.Module] | tuple[type[nn.Module], ...], ModuleReadin
     (nn.PReLU, ChannelTracer._trace_prelu),
     (nn.Flatten, ChannelTracer._trace_reshape),
     ((nn.Softmax, nn.LogSoftmax), ChannelTracer._pin_channels),
-    (CHANNELWISE, ChannelTracer._pass_through),
+    (CHANNELWISE_LAYERS, ChannelTracer._pass_through),
 )
-CALLS: tuple[tuple[frozenset[str], Callable[[ChannelTracer, fx.Node], Channels]], ...] = (
+CALL_TRACERS: tuple[tuple[frozenset[str], Callable[[ChannelTracer, fx.Node], Channels]], ...] = (
     (CHANNELWISE_CALLS, ChannelTracer._pass_through),
-    (JOINS, ChannelTracer._trace_elementwise),
-    (SIDE_BY_SIDE, ChannelTracer._trace_concat),
-    (RESHAPES, ChannelTracer._trace_reshape),
-    (REDUCTIONS, ChannelTracer._trace_reduction),
-    (MIXES, ChannelTracer._pin_channels),
+    (ELEMENTWISE_CALLS, ChannelTracer._trace_elementwise),
+    (CONCAT_CALLS, ChannelTracer._trace_concat),
+    (RESHAPE_CALLS, ChannelTracer._trace_reshape),
+    (REDUCTION_CALLS, ChannelTracer._trace_reduction),
+    (SOFTMAX_CALLS, ChannelTracer._pin_channels),
 )

@@ -1,4 +1,4 @@
-"""The same network with fewer channels, as a real module: the layers are smaller, the forward is the one traced."""
+"""Builds the same network with fewer channels: smaller layers, run by the traced forward."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from potluck.model.submodels.submodel_selection import TensorAxes, narrowed_shap
 
 __all__ = ["build_narrow_network", "width_agnostic_graph"]
 
-FEWEST_STRIDED = 8
+MIN_STRIDED_CHANNELS = 8
 
 
-def width_agnostic_graph(width: SlimmableModel) -> fx.GraphModule:
-    """The whole model as a graph in which no node says how many channels there are."""
-    whole = build_layer_range(width.chain, 0, len(width.chain.layers) - 1, entries=[], exits=None)
+def width_agnostic_graph(slimmable: SlimmableModel) -> fx.GraphModule:
+    """The whole model as a graph in which no node depends on the number of channels."""
+    whole = build_layer_range(slimmable.chain, 0, len(slimmable.chain.layers) - 1, entries=[], exits=None)
     for node in list(whole.graph.nodes):
-        if node.name in width.flattened and node.op != "call_module":
+        if node.name in slimmable.flattened and node.op != "call_module":
             with whole.graph.inserting_before(node):
                 flat = whole.graph.call_function(torch.flatten, (node.all_input_nodes[0], 1))
             node.replace_all_uses_with(flat)
@@ -35,11 +35,11 @@ def width_agnostic_graph(width: SlimmableModel) -> fx.GraphModule:
 
 
 def build_narrow_network(
-    width: SlimmableModel, whole: fx.GraphModule, counts: Sequence[int], *, static: bool = False
+    slimmable: SlimmableModel, whole: fx.GraphModule, counts: Sequence[int], *, static: bool = False
 ) -> nn.Module:
-    """A copy of `whole` that keeps so many units of every set; all its numbers are zero.
+    """A copy of `whole` that keeps this many units of every set; all its weights are zero.
 
-    A `static` batch norm normalises by its mini-batch and leaves its running statistics alone.
+    A `static` batch norm normalises with its mini-batch's statistics and does not update the running ones.
     """
     small = copy.deepcopy(whole)
     for activation in _inplace_activations(small):
@@ -47,30 +47,30 @@ def build_narrow_network(
     for path, layer in small.named_modules():
         for name, tensor in _own_tensors(layer):
             tensor.data = tensor.new_zeros(
-                narrowed_shape(tensor.shape, width.axes.get(f"{path}.{name}", TensorAxes()), counts)
+                narrowed_shape(tensor.shape, slimmable.axes.get(f"{path}.{name}", TensorAxes()), counts)
             )
-        for kind, settle in SETTLE.items():
+        for kind, update_sizes in SIZE_UPDATES.items():
             if isinstance(layer, kind):
-                settle(layer)
+                update_sizes(layer)
         if static and isinstance(layer, _NormBase):
             layer.track_running_stats = False
     return small
 
 
 def _inplace_activations(small: fx.GraphModule) -> Iterator[nn.ReLU]:
-    """Activations that may write over their input: nobody else reads it, nor does its maker's backward.
+    """Activations that may overwrite their input: nothing else reads it, not even the backward of what computed it.
 
-    Only plain ReLU: autograd keeps a copy of what ReLU6 writes over.
+    Only plain ReLU: autograd keeps a copy of what ReLU6 overwrites.
     """
     for node in small.graph.nodes:
         layer = small.get_submodule(str(node.target)) if node.op == "call_module" else None
         if isinstance(layer, nn.ReLU):
             (source,) = node.all_input_nodes
-            if len(source.users) == 1 and _forgets_its_output(small, source):
+            if len(source.users) == 1 and _backward_ignores_output(small, source):
                 yield layer
 
 
-def _forgets_its_output(small: fx.GraphModule, node: fx.Node) -> bool:
+def _backward_ignores_output(small: fx.GraphModule, node: fx.Node) -> bool:
     if node.op == "call_module":
         return isinstance(small.get_submodule(str(node.target)), _ConvNd | nn.Linear | nn.BatchNorm2d)
     return node.target is operator.add
@@ -81,11 +81,11 @@ def _own_tensors(layer: nn.Module) -> list[tuple[str, Tensor]]:
 
 
 def _update_conv_sizes(conv: _ConvNd) -> None:
-    """Bring the numbers that a layer keeps about its own size up to date."""
+    """Update the size attributes of a layer to its weights."""
     outputs = len(conv.weight)
     conv.groups = conv.groups * outputs // conv.out_channels if conv.groups > 1 else 1
     conv.out_channels, conv.in_channels = outputs, conv.weight.shape[1] * conv.groups
-    if type(conv) is nn.Conv2d and _is_strided_pointwise(conv) and conv.in_channels < FEWEST_STRIDED:
+    if type(conv) is nn.Conv2d and _is_strided_pointwise(conv) and conv.in_channels < MIN_STRIDED_CHANNELS:
         conv.__class__ = _SubsampledConv2d
 
 
@@ -104,7 +104,7 @@ def _update_group_norm_sizes(norm: nn.GroupNorm) -> None:
         norm.num_channels = len(norm.weight)
 
 
-SETTLE: dict[type[nn.Module], Callable[[Any], None]] = {
+SIZE_UPDATES: dict[type[nn.Module], Callable[[Any], None]] = {
     _ConvNd: _update_conv_sizes,
     nn.Linear: _update_linear_sizes,
     _NormBase: _update_norm_sizes,
@@ -117,12 +117,12 @@ def _is_strided_pointwise(conv: nn.Conv2d) -> bool:
 
 
 class _SubsampledConv2d(nn.Conv2d):
-    """A strided 1×1 convolution as one without stride on every other pixel.
+    """A strided 1×1 convolution, computed as one without stride on a subsampled input.
 
-    For inputs that are channels last and fewer than 8, oneDNN's weight gradient of the strided form writes past its
-    workspace (uxlfoundation/oneDNN issue 6035: crashes, or wrong numbers).
+    For channels-last inputs with fewer than 8 channels, oneDNN's weight gradient of the strided form writes past its
+    workspace (uxlfoundation/oneDNN issue 6035: crashes or wrong results).
     """
 
     def forward(self, input: Tensor) -> Tensor:
-        picked = input[:, :, :: self.stride[0], :: self.stride[1]]
-        return nn.functional.conv2d(picked, self.weight, self.bias, groups=self.groups)
+        subsampled = input[:, :, :: self.stride[0], :: self.stride[1]]
+        return nn.functional.conv2d(subsampled, self.weight, self.bias, groups=self.groups)

@@ -1,6 +1,6 @@
-"""Batch-norm statistics of a model whose training kept none (static batch norm), or those of other sub-models.
+"""Recomputes batch-norm statistics of a model whose training kept none, or kept those of sub-models.
 
-HeteroFL trains without running statistics and takes them from data once, when the model is to be used.
+HeteroFL trains without running statistics (static batch norm) and computes them from data before the model is used.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ def calibrate_norms(replica: ModelReplica, batches: Iterable[tuple[Tensor, Tenso
     """Set every running statistic to its mean over these batches; nothing else changes."""
     replica.module.eval()
     norms = [layer for layer in replica.module.modules() if isinstance(layer, _NormBase) and layer.track_running_stats]
-    usual = [norm.momentum for norm in norms]
+    momenta = [norm.momentum for norm in norms]
     for norm in norms:
         norm.reset_running_stats()
         norm.train()
         norm.momentum = None  # a plain mean over all batches
     for inputs, _ in batches:
         replica.module(inputs)
-    for norm, momentum in zip(norms, usual, strict=True):
+    for norm, momentum in zip(norms, momenta, strict=True):
         norm.momentum = momentum
     replica.module.eval()

@@ -1,4 +1,4 @@
-"""A model that can be made narrower: its channel sets, what a narrower one costs and where its numbers lie."""
+"""A model that can be narrowed: its channel sets, the cost of a sub-model and the entries of its weights."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ __all__ = ["ChannelSet", "SlimmableModel", "trace_slimmable"]
 
 @dataclass(frozen=True)
 class ChannelSet:
-    """Channels that are kept or dropped as one, named after the first layer that makes them.
+    """Channels that are kept or dropped together, named after the first layer that outputs them.
 
-    `size` counts what can be dropped one by one: channels, or groups of `grain` channels.
+    `size` counts the units that can be dropped one by one: channels, or groups of `grain` channels.
     """
 
     name: str
@@ -39,75 +39,74 @@ class ChannelSet:
 
 @dataclass(frozen=True)
 class _LayerMacs:
-    """A layer's MACs for one sample: `unit` for each pair of an output and an input that meet."""
+    """A layer's MACs per sample: `unit` for each connected pair of an output and an input channel."""
 
     unit: int
     rows: Axis
     columns: Axis
 
     def macs_for(self, counts: Sequence[int]) -> int:
-        return (
-            self.unit
-            * narrowed_length(self.rows, counts)
-            * (narrowed_length(self.columns, counts) if self.columns else 1)
-        )
+        columns = narrowed_length(self.columns, counts) if self.columns else 1
+        return self.unit * narrowed_length(self.rows, counts) * columns
 
 
 class SlimmableModel:
-    """A traced model and its channel sets; those of which nothing may be dropped are not listed."""
+    """A traced model and its channel sets; sets of which nothing may be dropped are not listed."""
 
     def __init__(self, chain: LayerChain) -> None:
         if chain.recording is None:
-            raise ModelError(f"cannot leave channels out of a model that {chain.note}")
-        reader = ChannelTracer(chain.recording)
-        names = reader.sets.droppable_names()
+            raise ModelError(f"cannot drop channels of a model that {chain.note}")
+        tracer = ChannelTracer(chain.recording)
+        names = tracer.sets.droppable_names()
         order = {label: number for number, label in enumerate(names)}
 
         def axis(channels: Channels | None) -> Axis:
-            return () if channels is None else reader.sets.final_axis(channels, order)
+            return () if channels is None else tracer.sets.final_axis(channels, order)
 
         self.chain = chain
-        self.flattened = tuple(reader.flattened)
-        self.sets = tuple(ChannelSet(name, *reader.sets.set_extent(label)) for label, name in names.items())
+        self.flattened = tuple(tracer.flattened)
+        self.sets = tuple(ChannelSet(name, *tracer.sets.set_extent(label)) for label, name in names.items())
         self.axes = {
-            name: TensorAxes(_cuttable_axis(axis(grip.rows)), _cuttable_axis(axis(grip.columns)))
-            for name, grip in reader.tensor_channels.items()
+            name: TensorAxes(_droppable_axis(axis(channels.rows)), _droppable_axis(axis(channels.columns)))
+            for name, channels in tracer.tensor_channels.items()
         }
-        self._layer_macs = [_LayerMacs(made.unit, axis(made.rows), axis(made.columns)) for made in reader.mac_terms]
-        self._fixed_macs = reader.fixed_macs
+        self._layer_macs = [_LayerMacs(term.unit, axis(term.rows), axis(term.columns)) for term in tracer.mac_terms]
+        self._fixed_macs = tracer.fixed_macs
         self.layout = WeightLayout.of_module(
             chain.module, [(layer.parameters, layer.buffers) for layer in chain.layers]
         )
         self._params, self._buffers = (
-            VectorSelector(part, self.axes) for part in (self.layout.params, self.layout.buffers)
+            VectorSelector(entries, self.axes) for entries in (self.layout.params, self.layout.buffers)
         )
         self.full_macs = self.forward_macs(self.full_counts)
 
     @property
     def full_counts(self) -> tuple[int, ...]:
         """The counts of the whole model."""
-        return tuple(part.size for part in self.sets)
+        return tuple(channels.size for channels in self.sets)
 
     def kept_counts(self, rates: Sequence[float], grid: int = 1) -> tuple[int, ...]:
-        """How many units of every set are kept at these rates of dropping, at least one.
+        """How many units of every set are kept at these dropout rates, at least one.
 
-        With a grid of 8 they are multiples of 8 (above 8): convolutions compute in blocks, and 12 take as long as 16.
+        With a grid of 8, counts above 8 are multiples of 8: convolutions compute in blocks, and 12 take as long as 16.
         """
         pairs = zip(self.sets, rates, strict=True)
-        return tuple(_round_to_grid(max(1, round(part.size * (1 - rate))), part.size, grid) for part, rate in pairs)
+        return tuple(
+            _round_to_grid(max(1, round(channels.size * (1 - rate))), channels.size, grid) for channels, rate in pairs
+        )
 
     def forward_macs(self, counts: Sequence[int]) -> int:
         """Forward MACs of one sample."""
-        return self._fixed_macs + sum(product.macs_for(counts) for product in self._layer_macs)
+        return self._fixed_macs + sum(layer.macs_for(counts) for layer in self._layer_macs)
 
     def macs_fraction(self, counts: Sequence[int]) -> float:
-        """MACs as a share of the whole model's."""
+        """MACs as a fraction of the whole model's."""
         return self.forward_macs(counts) / self.full_macs
 
     def select_units(self, subsets: Subsets) -> SubmodelSelection:
-        """Where the numbers of the sub-model lie that keeps these units of every set."""
+        """The sub-model that keeps these units of every set."""
         pairs = zip(self.sets, subsets, strict=True)
-        counts = tuple(part.size if kept is None else len(kept) for part, kept in pairs)
+        counts = tuple(channels.size if kept is None else len(kept) for channels, kept in pairs)
         kept = KeptIndices(subsets)
         return SubmodelSelection(
             counts, self._params.select_vector(kept, counts), self._buffers.select_vector(kept, counts)
@@ -115,7 +114,7 @@ class SlimmableModel:
 
 
 def trace_slimmable(module: nn.Module, shape: tuple[int, ...], *, dtype: torch.dtype = torch.float32) -> SlimmableModel:
-    """The width of a module that takes samples of this shape; ModelError names the layer that stands in the way."""
+    """Trace a module whose samples have this shape; ModelError names a layer that does not allow it."""
     return SlimmableModel(trace_layers(module, shape, dtype=dtype))
 
 
@@ -123,5 +122,5 @@ def _round_to_grid(kept: int, size: int, grid: int) -> int:
     return kept if kept <= grid else min(size, round(kept / grid) * grid)
 
 
-def _cuttable_axis(axis: Axis) -> Axis | None:
+def _droppable_axis(axis: Axis) -> Axis | None:
     return axis if any(run.set is not None for run in axis) else None

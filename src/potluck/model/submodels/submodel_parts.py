@@ -1,4 +1,4 @@
-"""The submodel part of a round: which part of the model a device pulls, and which it trains in each mini-batch.
+"""The submodel part of a round: which sub-model a device pulls, and which it trains in each mini-batch.
 
     kind                pulled            in each mini-batch             units            how many
     whole               everything        everything
@@ -8,12 +8,12 @@
     heterofl            what fits         the same                       leading          fixed levels
     fedrolex            what fits         the same                       rolling          fixed levels
     fjord               what fits         any level up to it             leading          fixed levels
-    small               everything        everything (the model itself was made small)    one share
+    small               everything        everything (the model itself was made small)    one cost fraction
 
-A budget is a share of what the whole model costs: of its MACs, or of a step's seconds where a table was made of them.
-Choosing how much is numbers only and may happen at any moment; which units is left to whoever has the tensors. What
-fits into a round has to be known before it begins: `capacity` says by which speed of the device, the nominal one or
-what its trace has on average or at least.
+A budget is a fraction of the whole model's cost: of its MACs, or of a step's seconds if the table was measured in them.
+Choosing how much to train needs no tensors and can happen at any time; the units are chosen where the tensors are. What
+fits into a round must be known before it begins: `capacity` says for which speed of the device, the nominal one or
+the mean or lowest of its trace.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from potluck.model.submodel_interface import SubmodelExtractor
 from potluck.model.submodels.narrow_network import build_narrow_network, width_agnostic_graph
 from potluck.model.submodels.narrow_replica import build_small_model
 from potluck.model.submodels.slimmable_model import SlimmableModel
-from potluck.model.submodels.unit_subsets import Chooser, leading_units, random_units, rolling_units, uniform_counts
+from potluck.model.submodels.unit_subsets import UnitChooser, leading_units, random_units, rolling_units, uniform_counts
 from potluck.model.submodels.width_extractor import Capacity, build_width_extractor
 from potluck.model.submodels.width_sampler import Counts, WidthChoice, WidthSampler
 from potluck.planning.pareto_table import ParetoTable
@@ -46,19 +46,19 @@ __all__ = ["Capacity", "Submodel", "WholeModel", "WidthSubmodelPart"]
 
 Share = Annotated[float, msgspec.Meta(gt=0.0, le=1.0)]
 STEPS = tuple(step / 20 for step in range(2, 21))
-WIDEST_GAP = 1.15  # between the costs of neighbours
+WIDEST_GAP = 1.15  # between the costs of adjacent choices
 Rates = Sequence[float]
 
 
 class Submodel(Part, frozen=True, kw_only=True):
-    """Which part of the model? This base trains the whole of it.
+    """Decides what a device trains; this base class trains the whole model.
 
     The hooks are called in this order. Whatever a part does not override is as for the whole model.
     """
 
     capacity: ClassVar[Capacity] = "nominal"
 
-    scaled: bool = False  # scale by 1/(share kept), as dropout does
+    scaled: bool = False  # scale by 1/(fraction kept), as dropout does
     static: bool = False  # batch norm without running statistics
 
     # --- hooks: what a part asks of the model, the data, the plan and the end of a run --------------------------------
@@ -100,40 +100,40 @@ class Submodel(Part, frozen=True, kw_only=True):
     ) -> Mapping[str, Any]:
         """Write the trained model to the run's folder, if there is one; returns keys for the summary."""
         if folder is not None:
-            weights_file.save_weights(module, folder / weights_file.FILE)
+            weights_file.save_weights(module, folder / weights_file.WEIGHTS_FILE)
         return {}
 
     # --- width methods: which sizes there are, and when they are chosen ---------------------------------------------
 
     def candidate_counts(self, width: SlimmableModel) -> Sequence[Counts]:
-        """The sizes to choose from."""
+        """The counts to choose from."""
         return [width.full_counts]
 
     def candidate_choices(self, width: SlimmableModel) -> Iterable[WidthChoice]:
-        """The same with what they cost: their MACs, unless the part knows better."""
+        """The counts with their cost: their MACs, unless the part measured it."""
         return (WidthChoice(counts, width.macs_fraction(counts)) for counts in self.candidate_counts(width))
 
     @property
     def chooses_per_round(self) -> bool:
-        """Is the choice made once, before the model is pulled?"""
+        """Whether the choice is made once, before the model is pulled."""
         return False
 
     @property
     def chooses_per_batch(self) -> bool:
-        """Does every mini-batch choose how much it trains?"""
+        """Whether every mini-batch chooses how much it trains."""
         return not self.chooses_per_round
 
     @property
     def averages_changed_only(self) -> bool:
-        """Is the mean of a number over those updates only that changed it?"""
+        """Whether a weight's mean is over only those updates that changed it."""
         return False
 
     def choose_width(self, sampler: WidthSampler, budget: float, rng: np.random.Generator) -> WidthChoice:
-        """How much to train in the next mini-batch, `budget` being a share of what the whole model costs."""
+        """How much to train in the next mini-batch; `budget` is a fraction of the whole model's cost."""
         return sampler.affordable_choice(budget)
 
-    def unit_chooser(self, round: int, rng: np.random.Generator) -> Chooser:
-        """Which units."""
+    def unit_chooser(self, round: int, rng: np.random.Generator) -> UnitChooser:
+        """A function that chooses the units to keep."""
         return random_units(rng)
 
     def create_sampler(self, width: SlimmableModel, seed: int) -> WidthSampler:
@@ -141,7 +141,7 @@ class Submodel(Part, frozen=True, kw_only=True):
 
 
 class WholeModel(Submodel, frozen=True, kw_only=True, tag="whole"):
-    """Everything, always."""
+    """Always trains everything."""
 
 
 class WidthSubmodelPart(Submodel, frozen=True, kw_only=True):
@@ -152,13 +152,13 @@ class WidthSubmodelPart(Submodel, frozen=True, kw_only=True):
 
 
 class FilterDropout(WidthSubmodelPart, frozen=True, kw_only=True, tag="filter-dropout"):
-    """DISTREAL: before each mini-batch the entry of an explored table that the device can afford."""
+    """DISTREAL: before each mini-batch, the entry of an explored table that the device can afford."""
 
-    table: ParetoTable | None = None  # in a job, the file that `potluck explore` wrote; without, one rate for all sets
-    units: Literal["random", "leading"] = "random"  # leading: smaller ones lie inside larger ones, as in HeteroFL
-    mean: Literal["all", "trained"] = "all"  # of a number: over all updates, or over those that changed it
+    table: ParetoTable | None = None  # in a job, the file that `potluck explore` wrote; default: one rate for all sets
+    units: Literal["random", "leading"] = "random"  # leading: smaller sub-models nest in larger ones, as in HeteroFL
+    mean: Literal["all", "trained"] = "all"  # of a weight: over all updates, or over those that changed it
     scaled: bool = True
-    grid: Annotated[int, msgspec.Meta(ge=1)] = 1  # keep multiples of so many units
+    grid: Annotated[int, msgspec.Meta(ge=1)] = 1  # keep multiples of this many units
 
     @property
     def averages_changed_only(self) -> bool:
@@ -177,7 +177,7 @@ class FilterDropout(WidthSubmodelPart, frozen=True, kw_only=True, tag="filter-dr
         return self._measured_choices(self.table, width)
 
     def _measured_choices(self, table: ParetoTable, width: SlimmableModel) -> list[WidthChoice]:
-        """By seconds: as measured, and in between at the place of the set that is nearest to the dearer entry."""
+        """Costs in seconds: as measured, and interpolated by the set that is closest to the more expensive entry."""
         rates, costs = _table_rates(table, width), [*table.cost_fractions, 1.0]
         sizes = [width.kept_counts(vector, self.grid) for vector in rates]
         found: dict[Counts, float] = {}
@@ -189,24 +189,24 @@ class FilterDropout(WidthSubmodelPart, frozen=True, kw_only=True, tag="filter-dr
         found.update(zip(sizes, costs, strict=True))
         return [WidthChoice(counts, cost) for counts, cost in found.items()]
 
-    def unit_chooser(self, round: int, rng: np.random.Generator) -> Chooser:
+    def unit_chooser(self, round: int, rng: np.random.Generator) -> UnitChooser:
         return leading_units if self.units == "leading" else random_units(rng)
 
 
 def _table_rates(table: ParetoTable, width: SlimmableModel) -> list[Rates]:
-    """The table's vectors and the whole model, which a search that judges by noisy trainings may have left out."""
+    """The table's rates and those of the whole model, which a search over noisy trainings may have missed."""
     names = tuple(part.name for part in width.sets)
     if table.sets != names:
         raise SettingError(
-            "rounds.submodel.table", f"is for another model ({table.model}); make one with `potluck explore`"
+            "rounds.submodel.table", f"is for another model ({table.model}); create one with `potluck explore`"
         )
     return [*(entry.rates for entry in table.entries), (0.0,) * len(names)]
 
 
 def _interpolate_rates(rates: Sequence[Rates], costs: Sequence[float]) -> Iterator[tuple[int, Rates]]:
-    """The vectors and, where the next costs far more, mixtures of both: a table is short, and no budget should be lost.
+    """The vectors and, where the next one costs far more, mixtures of both, so that no budget goes unused.
 
-    Each with the place of the vector that it is or comes after.
+    Each comes with the index of the vector that it is or follows.
     """
     pairs = pairwise(zip(rates, costs, strict=True))
     for place, ((low, cheap), (high, dear)) in enumerate(pairs):
@@ -217,16 +217,16 @@ def _interpolate_rates(rates: Sequence[Rates], costs: Sequence[float]) -> Iterat
 
 
 def _mixture_fraction(counts: Counts, low: Counts, high: Counts) -> float:
-    """How far a mixture is from one size to the other, by the set that is furthest; rounding may have moved it."""
+    """How far a mixture is between two sizes, by the set that is furthest; rounding may have moved it."""
     far = ((now - one) / (other - one) for now, one, other in zip(counts, low, high, strict=True) if one != other)
     return min(1.0, max(far, default=0.0))
 
 
 class UniformDropout(WidthSubmodelPart, frozen=True, kw_only=True, tag="uniform-dropout"):
-    """The same with one rate for all sets, so that no table is needed."""
+    """Filter dropout with one rate for all sets, which needs no table."""
 
     scaled: bool = True
-    grid: Annotated[int, msgspec.Meta(ge=1)] = 1  # keep multiples of so many units
+    grid: Annotated[int, msgspec.Meta(ge=1)] = 1  # keep multiples of this many units
 
     def candidate_counts(self, width: SlimmableModel) -> Sequence[Counts]:
         return [uniform_counts(width, kept, self.grid) for kept in STEPS]
@@ -256,22 +256,22 @@ class HeteroFl(_PerRoundSubmodel, frozen=True, kw_only=True, tag="heterofl"):
     levels: tuple[Share, ...] = (0.0625, 0.125, 0.25, 0.5, 1.0)
     static: bool = True
 
-    def unit_chooser(self, round: int, rng: np.random.Generator) -> Chooser:
+    def unit_chooser(self, round: int, rng: np.random.Generator) -> UnitChooser:
         return leading_units
 
 
 class FedRolex(_PerRoundSubmodel, frozen=True, kw_only=True, tag="fedrolex"):
-    """Alam et al. 2022: a window that rolls over the units as rounds go by."""
+    """Alam et al. 2022: a window that moves over the units from round to round."""
 
     levels: tuple[Share, ...] = (0.0625, 0.125, 0.25, 0.5, 1.0)
     static: bool = True
 
-    def unit_chooser(self, round: int, rng: np.random.Generator) -> Chooser:
+    def unit_chooser(self, round: int, rng: np.random.Generator) -> UnitChooser:
         return rolling_units(round)
 
 
 class Fjord(_PerRoundSubmodel, frozen=True, kw_only=True, tag="fjord"):
-    """Horváth et al. 2021: in each mini-batch a leading slice of any level up to the device's own."""
+    """Horváth et al. 2021: in each mini-batch, a leading slice of any level up to the device's own."""
 
     levels: tuple[Share, ...] = (0.2, 0.4, 0.6, 0.8, 1.0)
 
@@ -282,17 +282,17 @@ class Fjord(_PerRoundSubmodel, frozen=True, kw_only=True, tag="fjord"):
     def choose_width(self, sampler: WidthSampler, budget: float, rng: np.random.Generator) -> WidthChoice:
         return sampler.choices[int(rng.integers(sampler.affordable_index(budget) + 1))]
 
-    def unit_chooser(self, round: int, rng: np.random.Generator) -> Chooser:
+    def unit_chooser(self, round: int, rng: np.random.Generator) -> UnitChooser:
         return leading_units
 
 
 class SmallModel(Submodel, frozen=True, kw_only=True, tag="small"):
-    """One smaller network for everyone, the server included; `share` is what it may cost of the whole one's MACs."""
+    """One smaller network for all devices and the server; `share` is its largest fraction of the whole one's MACs."""
 
     share: Share = 0.33
 
     def largest_counts(self, width: SlimmableModel) -> Counts:
-        """The counts of the largest network, all sets cut alike, that costs no more."""
+        """The counts of the largest network within `share`, with the same fraction of every set."""
         grid = [uniform_counts(width, kept / 100) for kept in range(1, 101)]
         return [grid[0], *(counts for counts in grid if width.macs_fraction(counts) <= self.share)][-1]
 

@@ -1,7 +1,7 @@
-"""Where a sub-model's numbers lie in the whole model's vectors: gather them, scatter them back.
+"""Selects a sub-model's entries in the whole model's vectors, to gather them and scatter them back.
 
-Most numbers are kernels, and a kernel is kept or dropped whole, so it is kernels that are looked up, matrix by matrix.
-What is no matrix (norms, biases, statistics) is small and many: all of it goes in one look-up.
+Most entries are in kernels, and a kernel is kept or dropped as a whole, so kernels are indexed, matrix by matrix.
+Vectors (norms, biases, statistics) are small and many, so one index covers all of them.
 """
 
 from __future__ import annotations
@@ -29,29 +29,29 @@ __all__ = [
     "narrowed_shape",
 ]
 
-MOST_REMEMBERED = 64
+MAX_CACHED_SLICES = 64
 
 Indices = npt.NDArray[np.int64]
-Subsets = Sequence[Indices | None]  # for every set the units that are kept, rising; None keeps all
+Subsets = Sequence[Indices | None]  # the kept units of every set, ascending; None keeps all
 
 
 @dataclass(frozen=True, slots=True)
 class TensorAxes:
-    """What the axes of a parameter are made of; None is an axis that is never cut."""
+    """The channel sets along the axes of a parameter; None is an axis that is never narrowed."""
 
     rows: Axis | None = None
     columns: Axis | None = None
 
 
 class KeptIndices:
-    """Where the kept units lie on an axis, worked out once for each axis."""
+    """The indices of the kept units along each axis, computed once per axis."""
 
     def __init__(self, subsets: Subsets) -> None:
         self._subsets = subsets
         self._cached: dict[Axis, Indices | None] = {}
 
     def axis_indices(self, axis: Axis | None) -> Indices | None:
-        """The kept places of an axis; None if all of it is kept."""
+        """The kept indices of an axis; None if all of it is kept."""
         if axis is None:
             return None
         if axis not in self._cached:
@@ -61,24 +61,23 @@ class KeptIndices:
     def _compute_indices(self, axis: Axis) -> Indices | None:
         if all(run.set is None or self._subsets[run.set] is None for run in axis):
             return None
-        found, start = [], 0
+        indices, start = [], 0
         for run in axis:
             kept = None if run.set is None else self._subsets[run.set]
             units = np.arange(run.units) if kept is None else kept
-            places = units + start if run.features == 1 else _expand_units(units, run.features) + start
-            found.append(places)
+            indices.append((units if run.features == 1 else _expand_units(units, run.features)) + start)
             start += run.units * run.features
-        return found[0] if len(found) == 1 else np.concatenate(found)
+        return indices[0] if len(indices) == 1 else np.concatenate(indices)
 
 
 def narrowed_length(axis: Axis, counts: Sequence[int]) -> int:
-    """How long an axis is when so many units of every set are kept."""
+    """The length of an axis when this many units of every set are kept."""
     return sum((run.units if run.set is None else counts[run.set]) * run.features for run in axis)
 
 
 @dataclass(frozen=True, slots=True)
 class _KernelSelection:
-    """A matrix of kernels: its place in the whole vector, its place in the small one, and which are kept."""
+    """A matrix of kernels: its slices of the whole and of the small vector, and the indices of the kept kernels."""
 
     whole: slice
     small: slice
@@ -106,65 +105,66 @@ class _KernelSelection:
 
 
 class VectorSelection:
-    """One of a sub-model's two vectors: which numbers of the whole one it holds, in the same order."""
+    """One of a sub-model's two vectors: which entries of the whole vector it has, in the same order."""
 
-    def __init__(self, size: int, cuts: Sequence[_KernelSelection], lone: Tensor, places: Tensor) -> None:
+    def __init__(
+        self, size: int, kernels: Sequence[_KernelSelection], loose_in_whole: Tensor, loose_in_small: Tensor
+    ) -> None:
+        """`loose` are the indices of all entries that are not in a matrix, in both vectors."""
         self.size = size
-        self._kernels = cuts
-        self._loose_in_whole = (
-            lone  # where the numbers that are in no matrix lie in the whole vector, and in the small one
-        )
-        self._loose_in_small = places
+        self._kernels = kernels
+        self._loose_in_whole = loose_in_whole
+        self._loose_in_small = loose_in_small
 
     @cached_property
     def index(self) -> Tensor:
-        """The place of every number in the whole vector, so that small = whole[index]."""
-        found = torch.empty(self.size, dtype=torch.int64)
-        found[self._loose_in_small] = self._loose_in_whole
-        for cut in self._kernels:
-            found[cut.small] = cut.index()
-        return found
+        """The index of every entry in the whole vector, so that small = whole[index]."""
+        index = torch.empty(self.size, dtype=torch.int64)
+        index[self._loose_in_small] = self._loose_in_whole
+        for kernels in self._kernels:
+            index[kernels.small] = kernels.index()
+        return index
 
     def gather(self, whole: Tensor, out: Tensor | None = None) -> Tensor:
-        """The small vector."""
+        """The small vector, taken from the whole one."""
         small = whole.new_empty(self.size) if out is None else out
         small.index_copy_(0, self._loose_in_small, whole.index_select(0, self._loose_in_whole))
-        for cut in self._kernels:
-            cut.gather(whole, small)
+        for kernels in self._kernels:
+            kernels.gather(whole, small)
         return small
 
     def scatter(self, small: Tensor, whole: Tensor) -> None:
-        """Write the small vector back; all else in the whole one stays as it is."""
+        """Write the small vector back; all else in the whole one is unchanged."""
         whole.index_copy_(0, self._loose_in_whole, small.index_select(0, self._loose_in_small))
-        for cut in self._kernels:
-            cut.scatter(small, whole)
+        for kernels in self._kernels:
+            kernels.scatter(small, whole)
 
 
 class VectorSelector:
-    """One of the model's two vectors, ready to be cut."""
+    """One of the model's two vectors, from which sub-models are selected."""
 
     def __init__(self, entries: Sequence[TensorEntry], axes: dict[str, TensorAxes]) -> None:
         self._entries = [(entry, axes.get(entry.name, TensorAxes())) for entry in entries]
         self._cached_slices: dict[tuple[int, ...], tuple[list[slice], Tensor]] = {}
 
     def select_vector(self, kept: KeptIndices, counts: tuple[int, ...]) -> VectorSelection:
-        """The numbers that are kept."""
-        slices, places = self._narrow_slices(counts)
-        cuts, lone = [], []
+        """The entries that are kept."""
+        slices, loose_in_small = self._narrow_slices(counts)
+        kernels, loose = [], []
         for (entry, axes), small in zip(self._entries, slices, strict=True):
             if _is_matrix(entry):
-                cuts.append(
+                kernels.append(
                     _select_kernels(entry, kept.axis_indices(axes.rows), kept.axis_indices(axes.columns), small)
                 )
             else:
                 rows = kept.axis_indices(axes.rows)
-                lone.append(np.arange(entry.start, entry.stop) if rows is None else rows + entry.start)
-        return VectorSelection(slices[-1].stop if slices else 0, cuts, _concatenate_indices(lone), places)
+                loose.append(np.arange(entry.start, entry.stop) if rows is None else rows + entry.start)
+        return VectorSelection(slices[-1].stop if slices else 0, kernels, _concatenate_indices(loose), loose_in_small)
 
     def _narrow_slices(self, counts: tuple[int, ...]) -> tuple[list[slice], Tensor]:
-        """Where every entry lies in the small vector, and all numbers that are in no matrix."""
+        """The slice of every tensor in the small vector, and the indices of all entries that are not in a matrix."""
         if counts not in self._cached_slices:
-            if len(self._cached_slices) >= MOST_REMEMBERED:
+            if len(self._cached_slices) >= MAX_CACHED_SLICES:
                 self._cached_slices.clear()
             slices, start = [], 0
             for entry, axes in self._entries:
@@ -172,14 +172,14 @@ class VectorSelector:
                 slices.append(slice(start, start + size))
                 start += size
             pairs = zip(self._entries, slices, strict=True)
-            lone = [np.arange(part.start, part.stop) for (entry, _), part in pairs if not _is_matrix(entry)]
-            self._cached_slices[counts] = slices, _concatenate_indices(lone)
+            loose = [np.arange(small.start, small.stop) for (entry, _), small in pairs if not _is_matrix(entry)]
+            self._cached_slices[counts] = slices, _concatenate_indices(loose)
         return self._cached_slices[counts]
 
 
 @dataclass(frozen=True)
 class SubmodelSelection:
-    """A sub-model: how many units of every set it has, and where its numbers lie."""
+    """A sub-model: its number of units of every set, and its entries in both vectors."""
 
     counts: tuple[int, ...]
     params: VectorSelection
@@ -187,9 +187,9 @@ class SubmodelSelection:
 
 
 def narrowed_shape(whole: Sequence[int], axes: TensorAxes, counts: Sequence[int]) -> tuple[int, ...]:
-    """What becomes of a shape when so many units of every set are kept."""
-    cut = zip((axes.rows, axes.columns), whole, strict=False)
-    sizes = [size if axis is None else narrowed_length(axis, counts) for axis, size in cut]
+    """A shape when this many units of every set are kept."""
+    pairs = zip((axes.rows, axes.columns), whole, strict=False)
+    sizes = [size if axis is None else narrowed_length(axis, counts) for axis, size in pairs]
     return (*sizes, *whole[len(sizes) :])
 
 
@@ -213,8 +213,8 @@ def _is_matrix(entry: TensorEntry) -> bool:
 
 
 def _expand_units(units: Indices, features: int) -> Indices:
-    found: Indices = (units[:, None] * features + np.arange(features)).reshape(-1)
-    return found
+    expanded: Indices = (units[:, None] * features + np.arange(features)).reshape(-1)
+    return expanded
 
 
 def _concatenate_indices(indices: list[Indices]) -> Tensor:

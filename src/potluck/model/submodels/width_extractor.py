@@ -1,4 +1,4 @@
-"""The width methods in a round: parts of the whole model, trained on loan from a replica of it."""
+"""Width methods in a round: sub-models of fewer channels, extracted from a replica of the whole model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from potluck.fleet import Trace
 from potluck.model.layer_chain import trace_layers
 from potluck.model.model_replica import Loss, ModelReplica
 from potluck.model.model_state import WeightLayout
-from potluck.model.submodel_context import SubmodelContext, TrainedModel
+from potluck.model.submodel_context import LabelledSamples, SubmodelContext, TrainedModel
 from potluck.model.submodel_interface import ExtractedSubmodel, SubmodelChoice, SubmodelSpec, TurnKey
 from potluck.model.submodels.narrow_network import build_narrow_network, width_agnostic_graph
 from potluck.model.submodels.norm_calibration import calibrate_norms
@@ -33,23 +33,21 @@ Batch = tuple[Tensor, Tensor]
 
 
 class WidthExtractor:
-    """A width method at work; `capacity` says what share of the whole model's MACs a device affords by its figures."""
+    """Applies a width method; `capacity` is the fraction of the whole model's cost that a device can afford."""
 
     extracts_from_replica = True
 
     def __init__(
         self,
-        carver: WidthSampler,
-        layout: WeightLayout,
+        sampler: WidthSampler,
         capacity: Callable[[str], float],
         batches: Callable[[], Iterable[Batch]],
     ) -> None:
-        self._sampler = carver
-        self._layout = layout
+        self._sampler = sampler
         self._capacity = capacity
         self._batches = batches
-        self.chooses_per_batch = carver.part.chooses_per_batch
-        self.averages_changed_only = carver.part.averages_changed_only
+        self.chooses_per_batch = sampler.part.chooses_per_batch
+        self.averages_changed_only = sampler.part.averages_changed_only
         self._cached_submodel = lru_cache(maxsize=1024)(self._submodel_for_round)
         self._cached_layout = lru_cache(maxsize=64)(self._narrow_layout)
 
@@ -58,30 +56,26 @@ class WidthExtractor:
         return None if pulled is None else self._build_spec(pulled)
 
     def cost_fraction(self, turn: TurnKey) -> float | None:
-        return (
-            None
-            if self.chooses_per_batch
-            else self._sampler.affordable_choice(self._capacity(turn.device)).cost_fraction
-        )
+        if self.chooses_per_batch:
+            return None
+        return self._sampler.affordable_choice(self._capacity(turn.device)).cost_fraction
 
-    def choose_submodel(self, turn: TurnKey, affordable: float, draws: np.random.Generator) -> SubmodelChoice:
-        return self._sampler.choose_width(affordable, draws, self._capacity(turn.device))
+    def choose_submodel(self, turn: TurnKey, affordable: float, rng: np.random.Generator) -> SubmodelChoice:
+        return self._sampler.choose_width(affordable, rng, self._capacity(turn.device))
 
     def extract_submodel(
-        self, replica: ModelReplica, turn: TurnKey, choice: SubmodelChoice | None, draws: np.random.Generator
+        self, replica: ModelReplica, turn: TurnKey, choice: SubmodelChoice | None, rng: np.random.Generator
     ) -> ExtractedSubmodel:
         pulled = self._cached_submodel(turn.device, turn.round)
         if not isinstance(replica.workspace, WidthWorkspace):
             replica.workspace = self._sampler.create_workspace(replica)
         if choice is None:
-            size = self._sampler.affordable_choice(self._capacity(turn.device)) if pulled is None else pulled.choice
-        else:
-            assert isinstance(choice, WidthChoice)
-            size = choice
-        return replica.workspace.extract_submodel(self._sampler.choose_units(size, draws, pulled))
+            choice = self._sampler.affordable_choice(self._capacity(turn.device)) if pulled is None else pulled.choice
+        assert isinstance(choice, WidthChoice)
+        return replica.workspace.extract_submodel(self._sampler.choose_units(choice, rng, pulled))
 
-    def build_network(self, turn: TurnKey, part: SubmodelSpec) -> nn.Module:
-        raise AssertionError("width methods train on loan")
+    def build_network(self, turn: TurnKey, submodel: SubmodelSpec) -> nn.Module:
+        raise AssertionError("width methods extract sub-models from a replica")
 
     def training_loss(self, turn: TurnKey, loss: Loss) -> Loss:
         return loss
@@ -94,15 +88,15 @@ class WidthExtractor:
 
     def _build_spec(self, pulled: RoundSubmodel) -> SubmodelSpec:
         layout, macs = self._cached_layout(pulled.choice.counts)
-        chosen = pulled.selection
-        return SubmodelSpec(pulled.choice.counts, chosen.params.index, chosen.buffers.index, layout, macs)
+        selection = pulled.selection
+        return SubmodelSpec(pulled.choice.counts, selection.params.index, selection.buffers.index, layout, macs)
 
     def _narrow_layout(self, counts: tuple[int, ...]) -> tuple[WeightLayout, tuple[float, ...]]:
-        """The layout of a network of this size, and its layers' MACs."""
-        width: SlimmableModel = self._sampler.slimmable
-        module = build_narrow_network(width, width_agnostic_graph(width), counts)
-        layers = [(layer.parameters, layer.buffers) for layer in width.chain.layers]
-        chain = trace_layers(module, width.chain.shape, dtype=width.chain.dtype)
+        """The layout of a network with these counts, and its layers' MACs."""
+        slimmable: SlimmableModel = self._sampler.slimmable
+        module = build_narrow_network(slimmable, width_agnostic_graph(slimmable), counts)
+        layers = [(layer.parameters, layer.buffers) for layer in slimmable.chain.layers]
+        chain = trace_layers(module, slimmable.chain.shape, dtype=slimmable.chain.dtype)
         return WeightLayout.of_module(module, layers), tuple(float(layer.macs) for layer in chain.layers)
 
 
@@ -116,9 +110,7 @@ def build_width_extractor(
         return model.affordable_fraction(device) * expected_speed_fraction(speeds[device], capacity)
 
     sampler = WidthSampler(rule, SlimmableModel(model.chain), context.seed)
-    return WidthExtractor(
-        sampler, model.layout, expected_capacity, lambda: () if samples is None else training_batches(samples)
-    )
+    return WidthExtractor(sampler, expected_capacity, lambda: () if samples is None else training_batches(samples))
 
 
 @lru_cache(maxsize=1024)
@@ -135,9 +127,9 @@ def expected_speed_fraction(speed: Trace, capacity: Capacity) -> float:
     return total / start if capacity == "mean" else least
 
 
-def training_batches(samples: object, count: int = 8, size: int = 128) -> Iterable[Batch]:
-    """A few batches of training data, always the same."""
-    total = len(samples)  # type: ignore[arg-type]
+def training_batches(samples: LabelledSamples, count: int = 8, size: int = 128) -> Iterable[Batch]:
+    """A few batches of evenly spaced training samples, always the same."""
+    total = len(samples)
     chosen = torch.linspace(0, total - 1, min(total, count * size)).long().numpy()
     for start in range(0, len(chosen), size):
-        yield samples.batch(chosen[start : start + size])  # type: ignore[attr-defined]
+        yield samples.batch(chosen[start : start + size])

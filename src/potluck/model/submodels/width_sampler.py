@@ -15,7 +15,7 @@ from potluck import seeds
 from potluck.model.model_replica import ModelReplica
 from potluck.model.submodels.slimmable_model import SlimmableModel
 from potluck.model.submodels.submodel_selection import SubmodelSelection, Subsets
-from potluck.model.submodels.unit_subsets import Chooser, choose_subsets
+from potluck.model.submodels.unit_subsets import UnitChooser, choose_subsets
 from potluck.model.submodels.width_workspace import WidthWorkspace
 
 __all__ = ["Counts", "RoundSubmodel", "WidthChoice", "WidthRule", "WidthSampler"]
@@ -24,14 +24,14 @@ Counts = tuple[int, ...]
 
 
 class WidthChoice(NamedTuple):
-    """How much of the model: units of every set, and the cost as a fraction of the whole model's."""
+    """How much of the model to train: units of every set, and the cost as a fraction of the whole model's."""
 
     counts: Counts
     cost_fraction: float
 
 
 class RoundSubmodel(NamedTuple):
-    """The sub-model that a device holds in one round."""
+    """The sub-model that a device has in one round."""
 
     choice: WidthChoice
     subsets: Subsets
@@ -62,11 +62,11 @@ class WidthRule(Protocol):
 
     def choose_width(self, sampler: WidthSampler, budget: float, rng: np.random.Generator) -> WidthChoice: ...
 
-    def unit_chooser(self, round: int, rng: np.random.Generator) -> Chooser: ...
+    def unit_chooser(self, round: int, rng: np.random.Generator) -> UnitChooser: ...
 
 
 class WidthSampler:
-    """A width method applied to one model: which sizes there are, and which one fits a budget."""
+    """A width method, applied to one model."""
 
     def __init__(self, part: WidthRule, width: SlimmableModel, seed: int) -> None:
         self.part = part
@@ -76,14 +76,14 @@ class WidthSampler:
         self._cost_fractions = [step.cost_fraction for step in self.choices]
 
     def affordable_index(self, budget: float) -> int:
-        """The largest step within a budget (a fraction of what the whole model costs), else the smallest."""
+        """The index of the largest choice within a budget (a fraction of the whole model's cost), else the smallest."""
         return max(bisect_right(self._cost_fractions, budget) - 1, 0)
 
     def affordable_choice(self, budget: float) -> WidthChoice:
         return self.choices[self.affordable_index(budget)]
 
     def submodel_for_round(self, device: str, round: int, capacity: float) -> RoundSubmodel | None:
-        """What a device of this capacity is sent; None is everything. Coordinator and device get the same answer."""
+        """What a device of this capacity is sent, None for everything; coordinator and device compute the same."""
         choice = self.affordable_choice(capacity)
         if not self.part.chooses_per_round or choice.counts == self.slimmable.full_counts:
             return None
@@ -92,17 +92,17 @@ class WidthSampler:
         return RoundSubmodel(choice, kept, self.slimmable.select_units(kept))
 
     def choose_width(self, budget: float, rng: np.random.Generator, capacity: float = 1.0) -> WidthChoice:
-        """How much to train in the next mini-batch; where the round fixes it, `budget` counts for nothing."""
+        """How much to train in the next mini-batch; `budget` is ignored if the round fixes it."""
         return self.part.choose_width(self, capacity if self.part.chooses_per_round else budget, rng)
 
     def choose_units(
         self, choice: WidthChoice, rng: np.random.Generator, pulled: RoundSubmodel | None = None
     ) -> Subsets:
-        """Which units to train in this mini-batch; within the pulled sub-model where there is one."""
+        """Which units to train in this mini-batch, within the pulled sub-model if there is one."""
         if pulled is not None and pulled.choice == choice:
             return pulled.subsets
         return choose_subsets(self.slimmable, choice.counts, self.part.unit_chooser(0, rng))
 
     def create_workspace(self, replica: ModelReplica) -> WidthWorkspace:
-        """Where a thread trains sub-models of its replica."""
+        """The workspace in which a thread trains sub-models of its replica."""
         return WidthWorkspace(self.slimmable, replica, scaled=self.part.scaled, static=self.part.static)

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 from pathlib import Path
 
 import msgspec
 
+from potluck.atomic_file import write_atomically
 from potluck.errors import UserError
 
 __all__ = ["AdmittedDevices"]
@@ -64,9 +64,4 @@ def _read_admitted(path: Path) -> dict[str, str]:
 
 
 def _write_admitted(path: Path, fingerprints: dict[str, str]) -> None:
-    """Replace the file atomically; readable by this user only."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(msgspec.json.encode(fingerprints))
-    temporary.replace(path)
+    write_atomically(path, msgspec.json.encode(fingerprints), private=True)

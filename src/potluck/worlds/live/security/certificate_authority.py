@@ -9,13 +9,13 @@ certs/
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
 
+from potluck.atomic_file import write_atomically
 from potluck.errors import UserError
 from potluck.fleet.fleet_devices import COORDINATOR
 from potluck.worlds.live.security import certificate_register
@@ -53,8 +53,8 @@ class CertificateAuthority:
         hosts = _with_loopback(hosts)
         first = authority._sign_certificate(COORDINATOR, hosts, days, now)  # first, since a host may be invalid
         _make_folder(folder)
-        _write_file(folder / "ca.key", authority._ca.key_pem(), private=True)
-        _write_file(folder / "ca.pem", authority._ca.certificate_pem())
+        write_atomically(folder / "ca.key", authority._ca.key_pem(), private=True)
+        write_atomically(folder / "ca.pem", authority._ca.certificate_pem())
         authority._write_bundle(COORDINATOR, first, hosts, now)
         return authority
 
@@ -127,9 +127,9 @@ class CertificateAuthority:
     def _write_bundle(self, name: str, signed: CertificateWithKey, hosts: Sequence[str], now: datetime) -> Path:
         bundle = self._folder / name
         _make_folder(bundle)
-        _write_file(bundle / "key.pem", signed.key_pem(), private=True)
-        _write_file(bundle / "cert.pem", signed.certificate_pem())
-        _write_file(bundle / "ca.pem", self._ca.certificate_pem())
+        write_atomically(bundle / "key.pem", signed.key_pem(), private=True)
+        write_atomically(bundle / "cert.pem", signed.certificate_pem())
+        write_atomically(bundle / "ca.pem", self._ca.certificate_pem())
         register = certificate_register.load_register(self._folder)
         entry = _register_entry(name, signed, hosts, now)
         certificate_register.save_register(
@@ -158,13 +158,3 @@ def _make_folder(folder: Path) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"{folder} cannot be made ({error.strerror}); choose another with --certs") from None
-
-
-def _write_file(path: Path, content: bytes, *, private: bool = False) -> None:
-    """Replace a file atomically; a private file is never readable by others, not even briefly."""
-    temporary = path.with_name(f"{path.name}.new")
-    temporary.unlink(missing_ok=True)
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o644)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)
-    temporary.replace(path)

@@ -6,13 +6,13 @@ common name is never admitted again, and the device's next certificate gets anot
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
 
+from potluck.atomic_file import write_atomically
 from potluck.errors import UserError
 from potluck.worlds.live.security.tls_credentials import format_utc, numbered_common_name
 
@@ -90,13 +90,7 @@ def load_register(folder: Path) -> CertificateRegister:
 
 
 def save_register(register: CertificateRegister, folder: Path) -> None:
-    """Replace the register atomically, so that a reader never sees half of it."""
-    temporary = folder / f"{_FILE}.new"
-    with temporary.open("wb") as file:
-        file.write(msgspec.json.format(msgspec.json.encode(register), indent=2) + b"\n")
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(folder / _FILE)
+    write_atomically(folder / _FILE, msgspec.json.format(msgspec.json.encode(register), indent=2) + b"\n")
 
 
 def admitted_common_names(folder: Path, names: Iterable[str]) -> dict[str, str]:

@@ -1,0 +1,38 @@
+"""Replaces a file in one step: a reader, also after a crash or a power failure, sees the old content or the new."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+
+__all__ = ["write_atomically"]
+
+
+def write_atomically(path: Path, data: bytes, *, private: bool = False) -> None:
+    """Write `data` to a temporary file beside `path`, sync it to disk and rename it.
+
+    A private file is readable by this user only, at every moment. Several processes may write the same file; the last
+    rename takes effect. A process that is killed may leave a file `.NAME.*.partial` behind.
+    """
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
+    try:
+        handle = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o644)
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+    _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    """The rename itself survives a power failure only once the folder is on disk."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

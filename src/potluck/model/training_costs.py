@@ -1,0 +1,37 @@
+"""What training a model's layers costs, in operations and bytes: the one place with these formulas."""
+
+from __future__ import annotations
+
+from potluck.model.codecs import Codec
+from potluck.model.flop_counter import FLOPS_PER_MAC
+from potluck.model.model_state import WeightLayout
+
+__all__ = ["BACKWARD_PER_FORWARD", "backward_flops", "forward_flops", "pull_bytes", "push_bytes"]
+
+# A backward pass computes two products of the forward's size: for the weights and for the input.
+BACKWARD_PER_FORWARD = 2.0
+
+
+def forward_flops(macs: float) -> float:
+    """Floating-point operations of a forward pass."""
+    return float(FLOPS_PER_MAC * macs)
+
+
+def backward_flops(macs: float) -> float:
+    """Floating-point operations of the backward pass that belongs to a forward pass of this many MACs."""
+    return BACKWARD_PER_FORWARD * forward_flops(macs)
+
+
+def pull_bytes(layout: WeightLayout) -> list[int]:
+    """Bytes of each layer's weights and buffers as a device receives them, which is uncompressed."""
+    return [layout.segment_bytes(layer, layer) for layer in range(layout.layer_count)]
+
+
+def push_bytes(layout: WeightLayout, codec: Codec) -> list[int]:
+    """Bytes of each layer's update as a device sends it: parameters encoded, buffers as they are."""
+    sizes = []
+    for layer in range(layout.layer_count):
+        params, buffers = layout.layer_slices(layer, layer)
+        encoded = codec.encoded_bytes(params.stop - params.start, layout.itemsize)
+        sizes.append(encoded + (buffers.stop - buffers.start) * layout.itemsize)
+    return sizes
