@@ -94,7 +94,7 @@ def test_a_resolved_job_is_read_where_the_recipe_is_not_registered(
     job = make({**JOB, "recipe": "described"}, ["rounds.local.momentum=0.5"])
     text = dump_job(job)
     assert f"{module}:Patient" in text
-    monkeypatch.setattr(recipes.metadata, "entry_points", lambda **_: ())
+    monkeypatch.setattr("potluck.recipes.metadata.entry_points", lambda **_: ())
     with pytest.raises(SettingError, match="'described' is not known"):
         make(tomllib.loads(text))
     assert make(tomllib.loads(text), resolved=True) == job

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
+import resource
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -18,14 +18,16 @@ def test_importing_the_commands_loads_neither_torch_nor_numpy() -> None:
 
 
 @pytest.mark.wall_clock
-def test_help_comes_at_once() -> None:
-    best = 99.0
+def test_help_takes_less_than_a_third_of_a_second() -> None:
+    """Measured in processor time, which the load of the machine changes little."""
+    spent = []
     for _ in range(3):
-        began = time.perf_counter()
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         done = subprocess.run([*POTLUCK, "--help"], capture_output=True, text=True, check=True)
-        best = min(best, time.perf_counter() - began)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        spent.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
         assert "demo" in done.stdout
-    assert best < 0.6
+    assert min(spent) < 0.3
 
 
 def test_version(potluck: Shell) -> None:

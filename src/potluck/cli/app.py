@@ -7,7 +7,7 @@ import importlib
 import importlib.util
 import warnings
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import typer
 from typer.core import TyperGroup
@@ -69,10 +69,19 @@ def _one_line_errors() -> Iterator[None]:
         raise typer.Exit(130) from None
 
 
-def _show_warning(message: Warning | str, category: type[Warning], *where: Any) -> None:
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
     """Potluck's own warnings are one line without the source location; others look as usual."""
-    text = f"warning: {message}" if issubclass(category, PotluckWarning) else None
-    typer.echo(text or warnings.formatwarning(message, category, *where[:2]).rstrip(), err=True)
+    if issubclass(category, PotluckWarning):
+        typer.echo(f"warning: {message}", err=True)
+    else:
+        typer.echo(warnings.formatwarning(message, category, filename, lineno, line), err=True, nl=False)
 
 
 app = typer.Typer(

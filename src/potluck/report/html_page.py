@@ -13,6 +13,8 @@ from typing import Any
 
 import msgspec
 
+from potluck.report.run_labels import label_runs
+
 __all__ = ["render_page"]
 
 _SCRIPTS = ("words", "draw", "lines", "bars", "map", "timeline", "bands", "export", "parts", "runs", "page")
@@ -46,7 +48,7 @@ _FRAME = """<!doctype html>
 def render_page(kind: str, title: str, runs: Sequence[Mapping[str, Any]] = (), served: bool = False) -> str:
     """A page of this kind (`report`, `live` or `runs`); one that is served may ask its own server for more."""
     policy = _POLICY.format("'self'" if served else "'none'")
-    data = _embed_json({"kind": kind, "title": title, "runs": list(runs)})
+    data = _embed_json({"kind": kind, "title": title, "runs": label_runs(runs) if len(runs) > 1 else list(runs)})
     return _FRAME.format(policy=policy, title=escape(title), style=_page_style(), data=data, script=_page_script())
 
 

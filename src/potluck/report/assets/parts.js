@@ -13,7 +13,7 @@ const TROUBLE = ["crash", "leave", "lost", "link"];
 const state = { runs: [], current: 0, axis: "time", off: new Set(), views: {} };
 const run = () => state.runs[state.current];
 const several = () => state.runs.length > 1;
-const runName = (one) => (state.runs.filter((other) => other.recipe === one.recipe).length > 1 ? one.id : one.recipe || one.id);
+const runName = (one) => one.label || one.recipe || one.id;
 const axes = () => Object.keys(AXES).filter((axis) => state.runs.every((one) => one.curves.every((curve) => curve[axis])));
 
 const PARTS = [
