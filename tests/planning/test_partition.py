@@ -19,9 +19,9 @@ from potluck.planning.partition import (
     ftpipehd_partition,
     plan_partition,
 )
-from potluck.planning.partition.brute_force_partition import least_period, least_shortage
 from potluck.planning.partition.partition_planner import Order
 from potluck.planning.partition.pipeline_partition import Bandwidth
+from tests.planning.brute_force_partition import least_period, least_shortage
 
 INSTANCES = 5_000
 

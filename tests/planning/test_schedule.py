@@ -16,16 +16,15 @@ from potluck.planning.schedule import (
     backward_ready,
     due_task,
     filling_windows,
-    format_schedule,
     forward_ready,
     gpipe_schedule,
     one_f_one_b_schedule,
     published_windows,
     simulate_pipeline,
     steady_period,
-    version_used,
-    versions_held,
 )
+from tests.planning.schedule_table import format_schedule
+from tests.planning.weight_versions import version_used, versions_held
 
 TABLES = {
     1: """

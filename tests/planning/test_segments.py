@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from potluck.errors import UserError
 from potluck.planning.segments import STRATEGIES, Direction, SegmentPlan, Strategy, plan_segments, simulate_makespan
-from potluck.planning.segments.segment_references import brute_force_plan, published_plan
+from tests.planning.segment_references import brute_force_plan, published_plan
 
 DIRECTIONS: tuple[Direction, ...] = ("pull", "push")
 Instance = tuple[list[float], list[float], float]

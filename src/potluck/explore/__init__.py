@@ -13,8 +13,7 @@ from potluck.explore.candidate_evaluator import CandidateEvaluator
 from potluck.explore.evaluation_cache import EvaluationCache, settings_digest
 from potluck.explore.evaluation_workers import Asker, evaluate_in_process, evaluation_processes
 from potluck.explore.exploration_run import ExplorationProgress, ExplorationResult, ExplorationRun
-from potluck.explore.job_exploration import settings_from_job
-from potluck.explore.settings import Exploration
+from potluck.explore.settings import Exploration, settings_from_job
 from potluck.settings import encode_settings
 from potluck.task import Task, TaskSettings, build_task
 

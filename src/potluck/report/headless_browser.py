@@ -20,13 +20,14 @@ from typing import Any, Self
 
 from potluck.errors import UserError
 
-__all__ = ["HeadlessBrowser", "find_browser"]
+__all__ = ["HeadlessBrowser", "find_browser", "save_figure_images"]
 
 _NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 _FLAGS = (
     "--headless", "--remote-debugging-pipe", "--no-first-run", "--disable-gpu", "--disable-dev-shm-usage",
     "--disable-extensions", "--hide-scrollbars", "--mute-audio", "--disable-background-networking",
 )  # fmt: skip
+_FINE = 2.0  # pixels of the picture for one of the page
 
 
 def find_browser() -> str | None:
@@ -214,3 +215,18 @@ class HeadlessBrowser:
             self.errors.append(str(details["entry"]["text"]))
         elif message.get("method") == "Runtime.consoleAPICalled" and details["type"] in ("error", "assert"):
             self.errors.append(str(details["args"]))
+
+
+def save_figure_images(page: Path, folder: Path, width: int = 1240) -> list[Path]:
+    """One PNG for each figure of a report that was written to a file."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with HeadlessBrowser(width, 900) as browser:
+        browser.resize_page(width, 900, scale=_FINE)
+        browser.open_file(page)
+        found: dict[str, str] = browser.evaluate("potluckFigures()")
+    paths = []
+    for name, address in found.items():
+        path = folder / f"{name}.png"
+        path.write_bytes(base64.b64decode(address.partition(",")[2]))
+        paths.append(path)
+    return paths

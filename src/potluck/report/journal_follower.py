@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from potluck.journal import Instant, Scalar, Span
-from potluck.report.curve_thinning import thinned_indices
+from potluck.report.run_curves import thinned_indices
 from potluck.report.run_folder import RunFolder, Stamp
 from potluck.report.run_history import RunHistory
 from potluck.report.run_view import build_run_view, job_title, span_positions

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from potluck.report.curve_thinning import thinned_indices
 from potluck.report.run_folder import RunFolder
 from potluck.report.run_history import RunHistory, ScalarSeries
 from potluck.report.time_breakdown import BusyTime
 
-__all__ = ["EnergyEstimate", "device_signals", "run_curves"]
+__all__ = ["EnergyEstimate", "device_signals", "run_curves", "thinned_indices"]
 
 _MOST_SIGNALS = 200  # lines of one quantity
 _POINTS_OF_A_SIGNAL = 400
@@ -76,3 +77,16 @@ def _curve_axes(series: ScalarSeries, energy: EnergyEstimate) -> dict[str, list[
 
 def _rounded_values(column: Any, kept: npt.NDArray[np.int64]) -> list[float]:
     return [float(f"{value:.9g}") for value in np.array(column)[kept]]
+
+
+def thinned_indices(values: Sequence[float] | npt.NDArray[np.float64], most: int = 1000) -> npt.NDArray[np.int64]:
+    """The places to keep, in order; all of them if they are no more than `most`."""
+    found = np.asarray(values, dtype=np.float64)
+    if len(found) <= most:
+        return np.arange(len(found))
+    edges = np.linspace(0, len(found), max(most // 4, 1) + 1).astype(np.int64)
+    kept = {0, len(found) - 1}
+    for first, after in pairwise(edges):
+        bucket = found[first:after]
+        kept.update((first, after - 1, first + int(bucket.argmin()), first + int(bucket.argmax())))
+    return np.array(sorted(kept), dtype=np.int64)

@@ -8,9 +8,27 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from potluck.journal import Instant, JournalRecord, JournalTotals, Scalar, Span
-from potluck.report.span_lanes import LANES, lane_index
 
-__all__ = ["JournalEvent", "RunHistory", "ScalarSeries", "SpanTrack"]
+__all__ = ["LANES", "JournalEvent", "RunHistory", "ScalarSeries", "SpanTrack", "lane_index"]
+
+LANES = ("compute", "receive", "send", "recover", "stream", "other", "round")
+
+_LANE_OF = {
+    "compute": "compute",
+    "train": "compute",
+    "forward": "compute",
+    "backward": "compute",
+    "pull": "receive",
+    "receive": "receive",
+    "fetch": "receive",
+    "push": "send",
+    "send": "send",
+    "replicate": "send",
+    "recover": "recover",
+    "settle": "recover",
+    "stream": "stream",
+    "round": "round",
+}
 
 _MOST_DETAILS = 20_000  # different descriptions of spans; after that a span is known by its name alone
 _LONGEST_LIST = 8
@@ -165,3 +183,8 @@ def _short_value(value: Any) -> Any:
         plain = len(value) <= _LONGEST_LIST and not any(isinstance(item, list | dict) for item in value)
         return tuple(value) if plain else len(value)
     return value if isinstance(value, str | int | float | bool) else str(value)
+
+
+def lane_index(name: str) -> int:
+    """The place in LANES of a span of this name."""
+    return LANES.index(_LANE_OF.get(name, "other"))

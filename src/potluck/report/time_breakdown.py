@@ -8,8 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from potluck.report.device_absence import Absence
-from potluck.report.run_history import SpanTrack
-from potluck.report.span_lanes import LANES
+from potluck.report.run_history import LANES, SpanTrack
 
 __all__ = ["CLASSES", "BusyTime", "seconds_by_class"]
 

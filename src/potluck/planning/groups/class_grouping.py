@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -12,9 +12,10 @@ from potluck import seeds
 from potluck.errors import SettingError
 from potluck.planning.groups.even_assignment import assign_evenly, even_sizes
 
-__all__ = ["Groups", "check_groups", "even_groups", "similar_groups"]
+__all__ = ["Groups", "assign_groups", "assign_round_robin", "check_groups", "even_groups", "similar_groups"]
 
 Groups = tuple[tuple[int, ...], ...]
+HeldGroups = tuple[int, ...]  # the groups that one device trains
 Numbers = npt.NDArray[np.float64]
 
 _STARTS = 8  # k-means from several beginnings; the tightest result counts
@@ -53,6 +54,31 @@ def check_groups(groups: Sequence[Sequence[int]], classes: int, path: str = "gro
     if missing:
         raise SettingError(path, f"class {missing[0]} is in no group; put every class in one")
     return found
+
+
+def assign_round_robin(devices: int, groups: int) -> list[HeldGroups]:
+    """One group for each device where devices are many, several for each where groups are."""
+    if devices >= groups:
+        return [(device % groups,) for device in range(devices)]
+    return [tuple(range(device, groups, devices)) for device in range(devices)]
+
+
+def assign_groups(
+    devices: Sequence[str], groups: int, said: Mapping[str, Sequence[int]], path: str
+) -> dict[str, HeldGroups]:
+    """The groups of each device: what was said of it, else what it is dealt; SettingError names what cannot be."""
+    for name, wanted in said.items():
+        where = f"{path}.{name}"
+        if name not in devices:
+            raise SettingError(where, f"no device of the fleet is called {name!r}")
+        if not wanted:
+            raise SettingError(where, "give the device at least one group")
+        strange = [group for group in wanted if not 0 <= group < groups]
+        if strange:
+            raise SettingError(where, f"there is no group {strange[0]}; they are counted from 0 to {groups - 1}")
+    others = [name for name in devices if name not in said]
+    shares = dict(zip(others, assign_round_robin(len(others), groups), strict=True)) if others else {}
+    return {name: tuple(sorted(set(said[name]))) if name in said else shares[name] for name in devices}
 
 
 def _check_count(classes: int, count: int) -> None:
