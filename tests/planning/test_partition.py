@@ -221,9 +221,9 @@ def test_bad_questions_are_refused() -> None:
         plan_partition(layers, devices, pinned=1)
     with pytest.raises(UserError, match="too many to search"):
         plan_partition(layers, DeviceSpecs(capacities=[1] * 11), order="search", subset=True)
-    with pytest.raises(UserError, match="is not known"):
+    with pytest.raises(UserError, match="unknown value"):
         plan_partition(layers, devices, order="sideways")  # type: ignore[arg-type]
-    with pytest.raises(UserError, match="one less"):
+    with pytest.raises(UserError, match="one fewer"):
         ftpipehd_partition([1, 1], [1, 1], [1, 1], [])
     right: dict[str, Any] = {"times": [1, 1], "outputs": [1, 1]}
     wrongs: list[dict[str, Any]] = [

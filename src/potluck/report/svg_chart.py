@@ -1,4 +1,4 @@
-"""Small charts as SVG, written out by hand so that no plotting library is needed: lines and bars, dark on light."""
+"""Draws small line and bar charts as SVG without a plotting library."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ __all__ = ["Chart", "ChartSeries", "draw_charts"]
 
 _WIDTH, _HEIGHT = 520, 330
 _LEFT, _RIGHT, _TOP, _BOTTOM = 58, 12, 34, 76
-_APART = 34.0  # labels along the x axis, at least
-_LETTER = 0.58  # width of one, in font sizes
+_LABEL_SPACING = 34.0  # minimum, along the x axis
+_CHARACTER_WIDTH = 0.58  # in font sizes
 _INK, _GRID = "#222222", "#dddddd"
 _COLOURS = ("#1b6ca8", "#d1495b", "#3b8b4a", "#e09f3e", "#6d4c9f", "#5c6770", "#17a2a2")
 
 
 @dataclass(frozen=True)
 class ChartSeries:
-    """Named numbers; in a line chart `xs` goes with them, in a bar chart the chart's groups do."""
+    """Named values, one per x of `xs` in a line chart, one per group in a bar chart."""
 
     name: str
     ys: Sequence[float]
@@ -29,7 +29,7 @@ class ChartSeries:
 
 @dataclass(frozen=True)
 class Chart:
-    """One pair of axes. `groups` makes it a bar chart; `marks` are dashed lines across, with a name each."""
+    """One pair of axes. `groups` makes it a bar chart; `marks` are named horizontal dashed lines."""
 
     title: str
     series: Sequence[ChartSeries]
@@ -41,13 +41,13 @@ class Chart:
 
 
 def draw_charts(charts: Sequence[Chart], columns: int = 2) -> str:
-    """All charts in one picture, in rows."""
+    """All charts in one SVG image, row by row."""
     columns = min(columns, len(charts))
     width, height = columns * _WIDTH, -(-len(charts) // columns) * _HEIGHT
     body = [
-        f'<g transform="translate({place % columns * _WIDTH},{place // columns * _HEIGHT})">'
+        f'<g transform="translate({index % columns * _WIDTH},{index // columns * _HEIGHT})">'
         f"{''.join(_draw_axes(chart))}</g>"
-        for place, chart in enumerate(charts)
+        for index, chart in enumerate(charts)
     ]
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
@@ -77,12 +77,12 @@ def _draw_axes(chart: Chart) -> Iterator[str]:
 
 def _draw_lines(chart: Chart, low: float, high: float) -> Iterator[str]:
     xs = sorted({x for series in chart.series for x in series.xs})
-    place = (lambda x: math.log(x)) if chart.x_scale == "log" else float
-    first, last = place(xs[0]), place(xs[-1])
-    at = {x: _LEFT + (_WIDTH - _LEFT - _RIGHT) * (place(x) - first) / ((last - first) or 1.0) for x in xs}
+    scaled = (lambda x: math.log(x)) if chart.x_scale == "log" else float
+    first, last = scaled(xs[0]), scaled(xs[-1])
+    at = {x: _LEFT + (_WIDTH - _LEFT - _RIGHT) * (scaled(x) - first) / ((last - first) or 1.0) for x in xs}
     labelled = -math.inf
     for x in xs:
-        if at[x] - labelled >= _APART:
+        if at[x] - labelled >= _LABEL_SPACING:
             labelled = at[x]
             yield _svg_text(at[x], _HEIGHT - _BOTTOM + 16, f"{x:.2g}" if x < 100 else f"{x:.0f}", "middle")
     for colour, series in zip(_series_colours(chart), chart.series, strict=True):
@@ -98,9 +98,9 @@ def _draw_bars(chart: Chart, low: float, high: float) -> Iterator[str]:
     for number, name in enumerate(chart.groups):
         left = _LEFT + group * (number + 0.1)
         yield from _draw_group_name(name, left + 0.4 * group, group)
-        for place, (colour, series) in enumerate(zip(_series_colours(chart), chart.series, strict=True)):
+        for index, (colour, series) in enumerate(zip(_series_colours(chart), chart.series, strict=True)):
             zero, y = _y_position(0.0, low, high), _y_position(series.ys[number], low, high)
-            x, top = left + place * bar, min(zero, y)
+            x, top = left + index * bar, min(zero, y)
             yield _svg_rect(x, top, 0.9 * bar, abs(y - zero), colour)
             value = f"{series.ys[number]:.3g}" if bar > 24 else f"{series.ys[number]:.2g}"
             yield _svg_text(
@@ -109,20 +109,20 @@ def _draw_bars(chart: Chart, low: float, high: float) -> Iterator[str]:
 
 
 def _draw_group_name(name: str, x: float, width: float) -> Iterator[str]:
-    """Below a group of bars, word under word where it would not fit otherwise."""
+    """The name below a group of bars, on two lines if it does not fit on one."""
     lines = [name] if _fitting_font_size(name, width) > 9 else name.rsplit(" ", 1)
     size = min(_fitting_font_size(line, width) for line in lines)
     for number, line in enumerate(lines):
         yield _svg_text(x, _HEIGHT - _BOTTOM + 14 + 11 * number, line, "middle", f'font-size="{size:.1f}"')
 
 
-def _fitting_font_size(words: str, width: float) -> float:
-    """The font size in which these words are no wider."""
-    return min(11.0, width / (_LETTER * len(words)))
+def _fitting_font_size(text: str, width: float) -> float:
+    """The largest font size at which the text fits the width."""
+    return min(11.0, width / (_CHARACTER_WIDTH * len(text)))
 
 
 def _draw_legend(chart: Chart) -> Iterator[str]:
-    """In as many rows as it takes."""
+    """The legend, wrapped into as many rows as needed."""
     x, y = float(_LEFT), _HEIGHT - 22.0
     for colour, series in zip(_series_colours(chart), chart.series, strict=True):
         width = 28 + 6.2 * len(series.name)
@@ -134,7 +134,7 @@ def _draw_legend(chart: Chart) -> Iterator[str]:
 
 
 def _value_range(chart: Chart) -> tuple[float, float, list[float]]:
-    """From the tick below the least value (or 0) to the tick above the largest."""
+    """Lower end, upper end and ticks of the y axis, which always includes 0."""
     values = [y for series in chart.series for y in series.ys] + [value for _, value in chart.marks]
     low, high = min(0.0, *values), max(0.0, *values)
     rough = ((high - low) or 1.0) / 5
@@ -145,7 +145,7 @@ def _value_range(chart: Chart) -> tuple[float, float, list[float]]:
 
 
 def _series_colours(chart: Chart) -> list[str]:
-    return [_COLOURS[place % len(_COLOURS)] for place in range(len(chart.series))]
+    return [_COLOURS[index % len(_COLOURS)] for index in range(len(chart.series))]
 
 
 def _y_position(value: float, low: float, high: float) -> float:
@@ -160,5 +160,5 @@ def _svg_line(x1: float, y1: float, x2: float, y2: float, colour: str, more: str
     return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{colour}" {more}/>'
 
 
-def _svg_text(x: float, y: float, words: str, anchor: str, more: str = "") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" {more}>{escape(words)}</text>'
+def _svg_text(x: float, y: float, text: str, anchor: str, more: str = "") -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" {more}>{escape(text)}</text>'

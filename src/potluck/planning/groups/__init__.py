@@ -1,4 +1,4 @@
-"""Class groups: which classes go together, what a device pays for some of the groups, and which cut fits it."""
+"""Class groups: which classes form a group, what a device pays for its groups, and which cut fits its budget."""
 
 from potluck.planning.groups.class_grouping import (
     Groups,

@@ -1,4 +1,4 @@
-"""When each stage of a pipeline does what: the rules, the schedules as pure generators, and what they cost in time."""
+"""Pipeline schedules: when each stage runs which task, as rules and pure generators, and how long a schedule takes."""
 
 from potluck.planning.schedule.in_flight_windows import (
     StageDurations,
