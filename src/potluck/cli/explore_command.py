@@ -72,7 +72,7 @@ def explore_command(
 
 def _draw_front(result: ExplorationResult) -> str:
     """Draw the Pareto front beside the one with a single rate for all layers."""
-    from potluck.bench.svg_chart import Chart, ChartSeries, draw_charts
+    from potluck.report.svg_chart import Chart, ChartSeries, draw_charts
 
     tables = {"explored": result.table, "one rate for all layers": result.uniform}
     series = [

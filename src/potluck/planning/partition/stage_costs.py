@@ -1,8 +1,8 @@
-"""What the solvers minimise the largest of: seconds per batch, or, to explain a failure, bytes that are lacking.
+"""The objectives whose maximum the solvers minimise: seconds per batch or, to explain a failure, missing bytes.
 
-Both have the same shape, which is all that the solvers rely on: a run of layers costs more the longer it is, it
-stops fitting a device at some length, and a cut between two devices costs something of its own.
-How many versions a stage holds depends on the stages from it to the end, so solvers work from the end backwards.
+Both have the structure that the solvers rely on: a run of layers costs more the longer it is, exceeds a device's
+memory at some length, and a cut between two devices has a cost of its own.
+How many versions a stage holds depends on the stages from it to the end, so solvers work backwards from the end.
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ from dataclasses import dataclass
 
 from potluck.planning.partition.pipeline_partition import DeviceSpecs, LayerSpecs
 
-__all__ = ["Found", "StageCosts", "shortage_costs", "time_costs"]
+__all__ = ["CutsAndOrder", "StageCosts", "shortage_costs", "time_costs"]
 
-Found = tuple[tuple[int, ...], tuple[int, ...]]  # cuts and order
+CutsAndOrder = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 @dataclass(frozen=True)
 class StageCosts:
-    """The price of runs and cuts; `load` and `bulk` are prefix sums over layers.
+    """The cost of runs of layers and of cuts.
 
-    `entry` and `inflow` are what it adds to the one and the other that a run begins with a layer.
+    `entry` and `inflow` are added to a run's load and memory, by the layer that it begins with.
     """
 
     load_prefix: Sequence[float]
     entry: Sequence[float]
-    slope: Callable[[int, int], float]  # of a device with so many stages from it to the end
+    slope: Callable[[int, int], float]  # cost per load, by device and number of stages from it to the end
     credit: Callable[[int], float]
     memory_prefix: Sequence[float]
     inflow: Sequence[float]
-    versions_held: Callable[[int], int]  # with so many stages to the end
+    versions_held: Callable[[int], int]  # by the number of stages to the end
     memory_limit: Callable[[int], float]
-    cut: Callable[[int, int, int], float]  # between a device and its successor, before a layer
+    cut: Callable[[int, int, int], float]  # by device, its successor and the layer after the cut
 
     @property
     def layers(self) -> int:
@@ -49,12 +49,12 @@ class StageCosts:
         ) <= self.memory_limit(device)
 
     def beyond_last(self) -> list[float]:
-        """The cost of what follows the last stage, by the layer where it ends: it must end at the end."""
+        """The cost beyond the last stage, by the layer where it ends: only the end of the chain is allowed."""
         return [math.inf] * self.layers + [-math.inf]
 
 
 def time_costs(layers: LayerSpecs, devices: DeviceSpecs) -> StageCosts:
-    """Time per batch, within the devices' memory."""
+    """Seconds per batch, within the devices' memory."""
     return StageCosts(
         load_prefix=layers.time_prefix,
         entry=[0.0] * len(layers),
@@ -69,7 +69,7 @@ def time_costs(layers: LayerSpecs, devices: DeviceSpecs) -> StageCosts:
 
 
 def shortage_costs(layers: LayerSpecs, devices: DeviceSpecs) -> StageCosts:
-    """Bytes that a device lacks, over the same allowed cuts."""
+    """Missing bytes per device, over the same allowed cuts."""
     time = time_costs(layers, devices)
     return StageCosts(
         load_prefix=layers.memory_prefix,
