@@ -8,8 +8,8 @@ from pathlib import Path
 from comparison import Case, Comparison, Side
 from environments import OURS
 
-from potluck.bench.benchmark_figures import Goal
-from potluck.bench.simulation.simulation_workload import MODELS
+from benchmarks.benchmark_figures import Goal
+from benchmarks.simulation.simulation_workload import MODELS
 
 __all__ = ["COMPARISONS"]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from environments import interpreter
 
-from potluck.bench.benchmark_figures import Figure, Goal, figure_of_repeats
+from benchmarks.benchmark_figures import Figure, Goal, figure_of_repeats
 
 __all__ = ["Case", "Comparison", "Side", "figures", "measure", "ratio"]
 

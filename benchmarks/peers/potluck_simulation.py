@@ -12,8 +12,8 @@ from pathlib import Path
 import workload
 
 import potluck
-from potluck.bench.simulation.bare_fedavg import clients_of
-from potluck.bench.simulation.simulation_workload import DEVICES, peers_job
+from benchmarks.simulation.bare_fedavg import clients_of
+from benchmarks.simulation.simulation_workload import DEVICES, peers_job
 
 _SEED = 0
 

@@ -15,10 +15,10 @@ import potluck_simulation
 from catalogue import COMPARISONS
 from comparison import Comparison, figures, measure
 
-from potluck.bench.benchmark_figures import Figure
-from potluck.bench.benchmark_report import BenchmarkReport, figures_table
-from potluck.bench.machine_info import describe_machine
-from potluck.bench.simulation.simulation_workload import MODELS
+from benchmarks.benchmark_figures import Figure
+from benchmarks.benchmark_report import BenchmarkReport, figures_table
+from benchmarks.machine_info import describe_machine
+from benchmarks.simulation.simulation_workload import MODELS
 
 _RESULTS = Path(__file__).resolve().parents[2] / "bench" / "results"
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -12,6 +10,7 @@ from typer.core import TyperGroup
 
 import potluck
 from potluck.cli import (
+    bench_command,
     catalogue_command,
     certs_command,
     data_command,
@@ -91,18 +90,9 @@ app.command("plan")(plan_command.plan_command)
 app.command("profile")(profile_command.profile_command)
 app.command("recipes")(catalogue_command.recipes_command)
 app.command("fleets")(catalogue_command.fleets_command)
+app.command("bench")(bench_command.bench_command)
 app.add_typer(data_command.app, name="data")
 app.add_typer(certs_command.app, name="certs")
-
-
-def _mount_bench() -> None:
-    """Benchmarks are for a checkout; a device may be without them."""
-    if importlib.util.find_spec("potluck.cli.bench_command") is not None:
-        bench = importlib.import_module("potluck.cli.bench_command")
-        app.command("bench")(bench.bench_command)
-
-
-_mount_bench()
 
 
 def main(argv: Sequence[str] | None = None) -> None:

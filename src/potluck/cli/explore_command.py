@@ -67,7 +67,7 @@ def explore_command(
 
 def _draw_front(found: ExplorationResult) -> str:
     """The front beside one rate for all sets."""
-    from potluck.bench.svg_chart import Chart, ChartSeries, draw_charts
+    from potluck.report.svg_chart import Chart, ChartSeries, draw_charts
 
     tables = {"explored": found.table, "one rate for all sets": found.uniform}
     series = [

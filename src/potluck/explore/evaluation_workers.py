@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures import Future, as_completed
 from contextlib import contextmanager
-from multiprocessing import get_context
 from pathlib import Path
 
 import torch
@@ -14,6 +13,7 @@ from potluck.explore.candidate_evaluator import CandidateEvaluator, EvaluationRe
 from potluck.explore.evaluation_cache import EvaluationCache
 from potluck.explore.settings import Exploration
 from potluck.task import TaskSettings, build_task
+from potluck.worker_pool import worker_pool
 
 __all__ = ["Asker", "CachedEvaluator", "evaluate_in_process", "evaluation_processes"]
 
@@ -32,21 +32,16 @@ def evaluation_processes(
     count: int, task: TaskSettings | str, root: Path | None, settings: Exploration, weights: Weights
 ) -> Iterator[Asker]:
     """Ask in other processes; the first answers come first."""
-    pool = ProcessPoolExecutor(
-        count, mp_context=get_context("spawn"), initializer=_init_worker, initargs=(task, root, settings, weights)
-    )
+    with worker_pool(count, _init_worker, (task, root, settings, weights)) as pool:
 
-    def ask(questions: Iterable[EvaluationRequest]) -> Iterator[tuple[EvaluationRequest, float]]:
-        asked: dict[Future[float], EvaluationRequest] = {
-            pool.submit(_evaluate_request, question): question for question in questions
-        }
-        for done in as_completed(asked):
-            yield asked[done], done.result()
+        def ask(questions: Iterable[EvaluationRequest]) -> Iterator[tuple[EvaluationRequest, float]]:
+            asked: dict[Future[float], EvaluationRequest] = {
+                pool.submit(_evaluate_request, question): question for question in questions
+            }
+            for done in as_completed(asked):
+                yield asked[done], done.result()
 
-    try:
         yield ask
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
 
 
 class CachedEvaluator:

@@ -1,0 +1,149 @@
+"""One pipeline in the simulated world, timing only, with its story kept in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from benchmarks.pipeline.pipeline_workload import BATCH, measured_chain_costs
+from potluck.job import make
+from potluck.journal import Instant, Journal, JournalRecord
+from potluck.loops.pipeline.stage_backend import TimingOnlyStages
+from potluck.loops.run_progress import RunOutcome, RunProgress
+from potluck.model.micro_batches import MicroBatches
+from potluck.run.pipeline_setup import PipelineSetup
+from potluck.worlds.simulated import virtual_clock
+from potluck.worlds.simulated.compute_pool import ComputePool
+from potluck.worlds.simulated.simulated_world import SimulatedWorld
+
+__all__ = ["PipelineTrial", "run_pipeline_trial"]
+
+
+class PipelineTrial:
+    """What happened, and when."""
+
+    def __init__(self, records: Sequence[JournalRecord]) -> None:
+        self._records = records
+
+    def commit_times(self) -> list[tuple[float, int]]:
+        """When the run first stood at each number of batches."""
+        found: list[tuple[float, int]] = []
+        for note in self._instants_named("committed"):
+            reached = note.fields["batch"] + 1
+            if not found or reached > found[-1][1]:
+                found.append((note.at, reached))
+        return found
+
+    def mean_period_s(self, first: int, last: int) -> float:
+        """Mean seconds from batch to batch between two of them."""
+        at = {reached: when for when, reached in self.commit_times()}
+        return (at[last] - at[first]) / (last - first)
+
+    def partition_records(self) -> list[Mapping[str, Any]]:
+        return [note.fields for note in self._instants_named("partition")]
+
+    def next_commit_after(self, moment: float) -> float:
+        """Seconds from a death until the run is further than it was then, in whichever layout."""
+        return next(when for when, _ in self.commit_times() if when > moment) - moment
+
+    def crash_cost_s(self, moment: float, last: int, period: float) -> float:
+        """Seconds that a death cost: how much later a batch is committed than at this pace from that moment on."""
+        reached = max((batch for when, batch in self.commit_times() if when <= moment), default=0)
+        at = {batch: when for when, batch in self.commit_times()}
+        return at[last] - moment - (last - reached) * period
+
+    def notice_after(self, moment: float) -> float:
+        return next(note.at for note in self._instants_named("lost") if note.at > moment) - moment
+
+    def progress_after(self, moment: float) -> float:
+        """Seconds from a death until a new layout has got the run further than the old one had."""
+        flowing = moment + self.flow_resumes_after(moment)
+        return next(when for when, _ in self.commit_times() if when > flowing) - moment
+
+    def flow_resumes_after(self, moment: float) -> float:
+        """Seconds from a moment until batches flow in a new layout."""
+        return next(note.at for note in self._instants_named("partition") if note.at > moment) - moment
+
+    def rolled_back_batches(self) -> int:
+        """Batches that were committed and taken back."""
+        return sum(note.fields["before"] - note.fields["to"] for note in self._instants_named("rolled back"))
+
+    def _instants_named(self, name: str) -> list[Instant]:
+        return [record for record in self._records if isinstance(record, Instant) and record.name == name]
+
+
+class _MemoryJournal(Journal):
+    """A journal that is only kept in memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: list[JournalRecord] = []
+
+    def write_record(self, record: JournalRecord) -> None:
+        self.records.append(record)
+
+
+class _BatchLimitRules:
+    """Rules of a run that ends after some batches and keeps nothing but, now and then, a checkpoint."""
+
+    def __init__(self, batches: int, checkpoint: int) -> None:
+        self._batches = batches
+        self._checkpoint = checkpoint
+
+    def stop_outcome(self, books: RunProgress, now: float) -> RunOutcome | None:
+        return RunOutcome("done", "") if books.round >= self._batches else None
+
+    def interrupt_outcome(self) -> RunOutcome | None:
+        return None
+
+    def evaluation_due(self, round: int) -> bool:
+        return round == self._batches
+
+    def checkpoint_due(self, round: int) -> bool:
+        return bool(self._checkpoint) and round % self._checkpoint == 0
+
+    def save_checkpoint(self, books: RunProgress, now: float) -> None:
+        pass
+
+    def report_progress(self, books: RunProgress, now: float) -> None:
+        pass
+
+
+def run_pipeline_trial(
+    recipe: str,
+    capacities: Sequence[float],
+    batches: int,
+    *,
+    link: str = "lan",
+    pipeline: Mapping[str, Any] | None = None,
+    faults: Sequence[Mapping[str, Any]] = (),
+    checkpoint: int = 0,
+) -> PipelineTrial:
+    """Let devices of these capacities (seconds in multiples of the reference device's) train for some batches."""
+    devices = [
+        {"name": f"device{place}", "flops": 1 / capacity, "memory": "64 GiB", "link": link}
+        for place, capacity in enumerate(capacities)
+    ]
+    job = make(
+        {
+            "task": {"model": "mobilenet-v2-cifar", "data": "cifar10"},
+            "recipe": recipe,
+            "stop": {"rounds": batches},
+            "timing_only": True,
+            "fleet": {"devices": devices, "faults": list(faults)},
+            "pipeline": {"batch": BATCH, **(pipeline or {})},
+        }
+    )
+    assert job.pipeline is not None
+    feed = MicroBatches(BATCH, BATCH, job.pipeline.schedule.micro_batch_count)
+    setup = PipelineSetup(job, measured_chain_costs(), TimingOnlyStages(measured_chain_costs(), feed), feed, None)
+    tape, rules = _MemoryJournal(), _BatchLimitRules(batches, checkpoint)
+    world = SimulatedWorld(job.fleet, job.seed, tape, ComputePool(0))
+    ending = virtual_clock.run_virtual_time(
+        world.run(
+            lambda node: setup.build_coordinator(node, rules, RunProgress()).main(),
+            lambda node: setup.build_device_loop(node, None).main(),
+        )
+    )
+    assert ending.status == "done", ending.reason
+    return PipelineTrial(tape.records)

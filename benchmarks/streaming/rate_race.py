@@ -1,0 +1,156 @@
+"""The four sets of stream rates: time to a target against the baseline, accuracy, and what has to be held."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from benchmarks.benchmark import BenchmarkContext, BenchmarkPiece, Results
+from benchmarks.benchmark_figures import Figure, Goal
+from benchmarks.streaming import buffer_peaks, scadles_published, time_to_target
+from benchmarks.streaming.scadles_testbed import SETS, RateSet
+from potluck.report.svg_chart import Chart, ChartSeries
+
+__all__ = ["RECIPES", "build_charts", "compute_figures", "declare_pieces"]
+
+RECIPES = ("ddl", "scadles", "scadles-plus")
+_POLICIES = ("persistence", "truncation")
+_ENOUGH: Mapping[RateSet, int] = {"S1": 1500, "S2": 200, "S1'": 1200, "S2'": 300}  # rounds until buffers differ by far
+
+
+def declare_pieces(context: BenchmarkContext) -> list[BenchmarkPiece]:
+    """One run for each recipe, set and seed; buffers are timing only."""
+    workload, seeds = (time_to_target.QUICK, 1) if context.quick else (time_to_target.FULL, 1)
+    runs = [
+        _race_piece(recipe, rates, repeat, workload, context)
+        for repeat in range(seeds)
+        for rates in SETS
+        for recipe in RECIPES
+    ]
+    rounds = _ENOUGH if context.quick else dict.fromkeys(SETS, 6000)
+    return [
+        *runs,
+        *(_buffer_piece(rates, policy, rounds[rates], context.seed) for rates in SETS for policy in _POLICIES),
+    ]
+
+
+def _race_piece(
+    recipe: str, rates: RateSet, repeat: int, workload: time_to_target.RaceWorkload, context: BenchmarkContext
+) -> BenchmarkPiece:
+    seed = context.seed + repeat
+    parameters = {"workload": dict(workload._asdict()), "recipe": recipe, "rates": rates, "repeat": repeat}
+    work, weight = (
+        partial(time_to_target.measure_race, workload, recipe, rates, seed, context.data),
+        4.0 if context.quick else 130.0,
+    )
+    return BenchmarkPiece(f"{recipe}/{rates}/{repeat}", parameters, work, weight, parallel=True)
+
+
+def _buffer_piece(rates: RateSet, policy: str, rounds: int, seed: int) -> BenchmarkPiece:
+    parameters = {"rates": rates, "policy": policy, "rounds": rounds, "seed": seed}
+    work = partial(buffer_peaks.measure_buffers, rates, policy, rounds, seed)
+    return BenchmarkPiece(f"{policy}/{rates}", parameters, work, expected_s=rounds / 400, parallel=True)
+
+
+def compute_figures(results: Results) -> list[Figure]:
+    """Ours first, with the goals; the paper's recipe beside the paper's numbers."""
+    gains = {recipe: {rates: _speed_up(results, recipe, rates) for rates in SETS} for recipe in RECIPES[1:]}
+    best = max(gains["scadles-plus"].values())
+    target = next(iter(_race_runs(results, "ddl", "S1")))["target"]
+    rows = [
+        Figure(
+            name="scadles-plus: time to target against ddl, best set",
+            unit="x",
+            measured=best,
+            published=scadles_published.published_value(max(scadles_published.SPEED_UP.values())),
+            goal=Goal("≥", 3.29),
+            note=f"target {100 * target:g} % top-1",
+        ),
+    ]
+    for recipe in ("scadles-plus", "scadles"):
+        for rates in SETS:
+            rows += _set_figures(results, recipe, rates, gains[recipe][rates])
+    return [*rows, *_buffer_figures(results)]
+
+
+def _set_figures(results: Results, recipe: str, rates: str, gain: float) -> Iterator[Figure]:
+    ours = recipe == "scadles-plus"
+    runs = _race_runs(results, recipe, rates)
+    note = (
+        f"{_mean_value(runs, 'samples') / _mean_value(runs, 'rounds'):.0f} samples and {_round_s(runs):.2f} s a round"
+    )
+    yield Figure(
+        name=f"{recipe}, {rates}: time to target against ddl",
+        unit="x",
+        measured=gain,
+        published=scadles_published.published_value(scadles_published.SPEED_UP[rates]),
+        goal=Goal("≥", 1.0) if ours else None,
+        note=f"{note}; ddl {_round_s(_race_runs(results, 'ddl', rates)):.2f} s",
+    )
+    lost = 100 * (_mean_value(_race_runs(results, "ddl", rates), "accuracy") - _mean_value(runs, "accuracy"))
+    yield Figure(
+        name="  accuracy lost against ddl",
+        unit="pt",
+        measured=lost,
+        published=scadles_published.published_value(scadles_published.ACCURACY_LOST[rates]),
+        goal=Goal("≤", 0.1) if ours else None,
+        note=f"at {100 * _mean_value(runs, 'accuracy'):.1f} %, mean of {len(runs)}",
+    )
+
+
+def _buffer_figures(results: Results) -> Iterator[Figure]:
+    for rates in SETS:
+        kept, cut = (results[f"{policy}/{rates}"] for policy in _POLICIES)
+        note = f"{kept['peak']:,} against {cut['peak']:,} samples on all devices after {kept['time_s'] / 3600:.1f} h"
+        yield Figure(
+            name=f"buffer, {rates}: persistence against truncation",
+            unit="x",
+            measured=kept["peak"] / cut["peak"],
+            published=scadles_published.published_value(scadles_published.BUFFER_RATIO[rates]),
+            goal=Goal("≥", 800.0),
+            note=note,
+        )
+
+
+def _speed_up(results: Results, recipe: str, rates: str) -> float:
+    """Of mean times, over seeds; 0 where the target is never reached."""
+    seconds = [
+        [time_to_target.seconds_to_target(run["target"], run["curve"]) for run in _race_runs(results, name, rates)]
+        for name in ("ddl", recipe)
+    ]
+    ddl, ours = (statistics.mean(found) for found in seconds)
+    return ddl / ours if ddl < float("inf") else 0.0
+
+
+def _race_runs(results: Results, recipe: str, rates: str) -> list[Mapping[str, Any]]:
+    return [result for name, result in results.items() if name.rpartition("/")[0] == f"{recipe}/{rates}"]
+
+
+def _mean_value(runs: Sequence[Mapping[str, Any]], key: str) -> float:
+    return statistics.mean(float(run[key]) for run in runs)
+
+
+def _round_s(runs: Sequence[Mapping[str, Any]]) -> float:
+    """Seconds of a round."""
+    return _mean_value(runs, "time_s") / _mean_value(runs, "rounds")
+
+
+def build_charts(results: Results) -> list[Chart]:
+    series = [
+        ChartSeries(name, [_speed_up(results, name, rates) for rates in SETS]) for name in ("scadles", "scadles-plus")
+    ]
+    paper = ChartSeries("paper's ScaDLES", [scadles_published.SPEED_UP[rates] for rates in SETS])
+    return [
+        Chart(title="Time to target against the baseline", y_label="x", groups=SETS, series=[*series, paper]),
+        *(_accuracy_chart(results, rates) for rates in ("S1", "S2")),
+    ]
+
+
+def _accuracy_chart(results: Results, rates: str) -> Chart:
+    series = []
+    for recipe in RECIPES:
+        curve = _race_runs(results, recipe, rates)[0]["curve"]
+        series.append(ChartSeries(recipe, [100 * score for _, score in curve], [at / 60 for at, _ in curve]))
+    return Chart(title=f"Rates {rates}", y_label="accuracy, %", x_label="minutes", series=series)
