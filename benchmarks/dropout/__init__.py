@@ -11,11 +11,18 @@ from typing import Any, NamedTuple
 from benchmarks.benchmark import Benchmark, BenchmarkContext, BenchmarkPiece, Results
 from benchmarks.benchmark_catalogue import CATALOGUE
 from benchmarks.benchmark_figures import Figure, Goal, figure_of_repeats
-from benchmarks.dropout import dropout_exploration, dropout_steps, dropout_training
-from benchmarks.dropout.dropout_charts import build_charts
-from benchmarks.dropout.dropout_methods import BOUND, METHODS, OURS, PUBLISHED, RIVALS
-from benchmarks.dropout.dropout_standings import ABLATION, SettingStanding, piece_name, setting_standings
-from benchmarks.dropout.dropout_workload import SETTINGS, VARIATIONS, rate_table_path
+from benchmarks.dropout import dropout_measurements
+from benchmarks.dropout.dropout_figures import ABLATION, SettingStanding, build_charts, piece_name, setting_standings
+from benchmarks.dropout.dropout_workload import (
+    BOUND,
+    METHODS,
+    OURS,
+    PUBLISHED,
+    RIVALS,
+    SETTINGS,
+    VARIATIONS,
+    rate_table_path,
+)
 from potluck.explore import Exploration
 from potluck.settings import encode_settings
 
@@ -82,9 +89,14 @@ def _required_datasets(context: BenchmarkContext) -> list[str]:
 
 def _step_pieces(size: _DropoutSize) -> Iterator[BenchmarkPiece]:
     repeats = size.step_repeats
-    for name in dropout_steps.NETWORKS:
-        parameters = {"network": name, "repeats": repeats, "batch": dropout_steps.BATCH, "grid": dropout_steps.GRID}
-        measure = partial(dropout_steps.measure_steps, name, repeats)
+    for name in dropout_measurements.NETWORKS:
+        parameters = {
+            "network": name,
+            "repeats": repeats,
+            "batch": dropout_measurements.BATCH,
+            "grid": dropout_measurements.GRID,
+        }
+        measure = partial(dropout_measurements.measure_steps, name, repeats)
         yield BenchmarkPiece(f"step/{name}", parameters, measure, repeats * 1.5)
 
 
@@ -93,7 +105,7 @@ def _exploration_piece(size: _DropoutSize, context: BenchmarkContext) -> Benchma
     weight = 60 * (settings.minutes or 0.5) + 0.02 * settings.batches * settings.repeats * settings.population
     return BenchmarkPiece(
         "exploration", {"setting": "cifar10-iid", **encode_settings(settings)},
-        lambda: dropout_exploration.measure_exploration(SETTINGS["cifar10-iid"], settings, data), weight,
+        lambda: dropout_measurements.measure_exploration(SETTINGS["cifar10-iid"], settings, data), weight,
     )  # fmt: skip
 
 
@@ -120,7 +132,7 @@ def _federated_piece(
     if table := rate_table_path(SETTINGS[setting], method):
         parameters["table"] = hashlib.blake2b(Path(table).read_bytes(), digest_size=8).hexdigest()
     name, weight = piece_name(setting, variation, method, seed), rounds * (0.6 if method == BOUND else 0.4)
-    work = partial(dropout_training.measure_training, setting, variation, method, rounds, seed, data)
+    work = partial(dropout_measurements.measure_training, setting, variation, method, rounds, seed, data)
     return BenchmarkPiece(name, parameters, work, weight, parallel=True)
 
 
@@ -132,8 +144,8 @@ def compute_figures(results: Results) -> list[Figure]:
 
 
 def _step_figures(results: Results) -> Iterator[Figure]:
-    for name, title in dropout_steps.NETWORKS.items():
-        for rate in dropout_steps.RATES:
+    for name, title in dropout_measurements.NETWORKS.items():
+        for rate in dropout_measurements.RATES:
             row = results[f"step/{name}"][str(rate)]
             goal = Goal("≤", 1.2) if row["macs"] >= FEWEST_MACS else None
             note = (

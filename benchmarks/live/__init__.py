@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from benchmarks.benchmark import Benchmark, BenchmarkContext, BenchmarkPiece, Results
 from benchmarks.benchmark_catalogue import CATALOGUE
 from benchmarks.benchmark_figures import Figure, Goal, PublishedValue, figure_of_repeats
-from benchmarks.live import live_jobs
+from benchmarks.live import live_trial
 from benchmarks.live.live_trial import measure_rounds, predict_rounds
 from potluck.report.svg_chart import Chart, ChartSeries
 
@@ -30,14 +30,14 @@ def declare_pieces(context: BenchmarkContext) -> list[BenchmarkPiece]:
     found = []
     for repeat in range(repeats):
         found.append(
-            _live_piece(f"empty/{repeat}", {"rounds": empty}, live_jobs.empty_job(_DEVICES, empty), act_out=False)
+            _live_piece(f"empty/{repeat}", {"rounds": empty}, live_trial.empty_job(_DEVICES, empty), act_out=False)
         )
         found.append(
-            _live_piece(f"lab/{repeat}", {"rounds": lab}, live_jobs.uneven_job(lab, context.seed), act_out=True)
+            _live_piece(f"lab/{repeat}", {"rounds": lab}, live_trial.uneven_job(lab, context.seed), act_out=True)
         )
         found += [
             _live_piece(
-                f"{recipe}/{repeat}", {"rounds": overlap}, live_jobs.overlapped_job(recipe, overlap), act_out=True
+                f"{recipe}/{repeat}", {"rounds": overlap}, live_trial.overlapped_job(recipe, overlap), act_out=True
             )
             for recipe in _RECIPES
         ]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from benchmarks.benchmark import Benchmark, BenchmarkContext, BenchmarkPiece
 from benchmarks.benchmark_catalogue import CATALOGUE
-from benchmarks.overlap.overlap_charts import build_charts
-from benchmarks.overlap.overlap_figures import compute_figures
+from benchmarks.overlap.overlap_figures import build_charts, compute_figures
 from benchmarks.overlap.overlap_forecast import forecast_case, measure_planning, speed_sensitivity
 from benchmarks.overlap.overlap_simulation import BATCH, PLACES, simulate_case
 from benchmarks.overlap.overlap_workload import BANDWIDTHS, BATCHES, NETWORKS, RTT_S

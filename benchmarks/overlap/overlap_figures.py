@@ -1,4 +1,4 @@
-"""The figures of the benchmark, from the forecast cases and those that were lived through."""
+"""The figures and charts of `overlap`, from the forecast cases and those that ran in the simulated world."""
 
 from __future__ import annotations
 
@@ -8,24 +8,67 @@ from typing import Any
 
 from benchmarks.benchmark import Results
 from benchmarks.benchmark_figures import Figure, Goal, PublishedValue, figure_of_repeats
-from benchmarks.overlap.overlap_cases import (
-    Case,
-    Row,
-    case_rows,
-    cases_of_network,
-    duplex_gains,
-    forecast_cases,
-    forecast_deviation,
-    largest_reduction,
-    simulated_rows,
-    time_reduction,
-)
-from benchmarks.overlap.overlap_charts import TITLES
 from benchmarks.overlap.overlap_forecast import WORKERS
 from benchmarks.overlap.overlap_workload import BANDWIDTHS, NETWORKS
 from potluck.loops.parts.model_transfer import DuplexTransfer
+from potluck.report.svg_chart import Chart, ChartSeries
 
-__all__ = ["compute_figures"]
+__all__ = [
+    "TITLES",
+    "Case",
+    "Row",
+    "build_charts",
+    "case_rows",
+    "cases_of_network",
+    "compute_figures",
+    "duplex_gains",
+    "forecast_cases",
+    "forecast_deviation",
+    "largest_reduction",
+    "simulated_rows",
+    "time_reduction",
+]
+
+Row = Mapping[str, Any]
+Case = Mapping[str, Any]
+
+
+def forecast_cases(results: Results) -> list[Case]:
+    """The cases among the pieces."""
+    return [result for result in results.values() if "network" in result]
+
+
+def cases_of_network(cases: Sequence[Case], network: str) -> list[Case]:
+    return [case for case in cases if case["network"] == network]
+
+
+def case_rows(cases: Sequence[Case]) -> Iterator[Row]:
+    return (row for case in cases for row in case["rows"])
+
+
+def time_reduction(row: Row, strategy: str) -> float:
+    """The share of the sequential iteration that a strategy takes away."""
+    return float(1 - row["iteration_s"][strategy] / row["iteration_s"]["sequential"])
+
+
+def largest_reduction(cases: Sequence[Case], strategy: str) -> float:
+    return max(time_reduction(row, strategy) for row in case_rows(cases))
+
+
+def duplex_gains(cases: Sequence[Case]) -> list[float]:
+    """The shares of the optimal iteration that duplex takes away, wherever it was forecast."""
+    return [float(1 - row["duplex_s"] / row["iteration_s"]["optimal"]) for row in case_rows(cases) if "duplex_s" in row]
+
+
+def simulated_rows(results: Results) -> list[Row]:
+    """The rows that were lived through in the simulated world."""
+    return [row for result in results.values() if "lived" in result for row in result["rows"]]
+
+
+def forecast_deviation(row: Row) -> float:
+    """How far a lived round is from its forecast, as a share of it."""
+    return float(abs(row["lived_s"] / row["forecast_s"] - 1))
+
 
 _PAPER = "Cai et al. 2022, IEEE JSAC 40(2), arXiv:2101.07968: MXNet, 8 workers, 4 servers, RTT about 10 ms"
 _BASELINES = ("sequential", "layer-by-layer", "ibatch", "mg-wfbp")
@@ -176,3 +219,36 @@ def _percent_figure(
 ) -> Figure:
     source = None if published is None else PublishedValue(published, _PAPER)
     return Figure(name=name, unit="%", measured=100 * share, published=source, goal=goal, note=note)
+
+
+TITLES = {"layer-by-layer": "layer by layer", "ibatch": "iBatch", "mg-wfbp": "MG-WFBP", "optimal": "optimal"}
+_BATCH = 32
+_FLOOR = -50.0  # what is worse is drawn here
+_MARKS = {"resnet152": [("published 41.92 %", 41.92)], "vgg19": [("published 41.10 %", 41.10)]}
+
+
+def build_charts(results: Results) -> Sequence[Chart]:
+    return [_network_chart(results[f"{network}/{_BATCH}"]) for network in NETWORKS]
+
+
+def _network_chart(case: Case) -> Chart:
+    network = case["network"]
+    return Chart(
+        title=f"{NETWORKS[network]}, batch {case['batch']}",
+        y_label="% below sequential",
+        x_label="Gbit/s",
+        series=[*(_strategy_series(case, strategy) for strategy in TITLES), _duplex_series(case)],
+        x_scale="log",
+        marks=_MARKS.get(network, []),
+    )
+
+
+def _strategy_series(case: Case, strategy: str) -> ChartSeries:
+    shares = [max(_FLOOR, 100 * time_reduction(row, strategy)) for row in case["rows"]]
+    return ChartSeries(TITLES[strategy], shares, [row["gbit_s"] for row in case["rows"]])
+
+
+def _duplex_series(case: Case) -> ChartSeries:
+    found = [row for row in case["rows"] if "duplex_s" in row]
+    shares = [100 * (1 - row["duplex_s"] / row["iteration_s"]["sequential"]) for row in found]
+    return ChartSeries("duplex", shares, [row["gbit_s"] for row in found])

@@ -12,7 +12,7 @@ from pathlib import Path
 import workload
 
 import potluck
-from benchmarks.simulation.bare_fedavg import clients_of
+from benchmarks.simulation.client_throughput import clients_of
 from benchmarks.simulation.simulation_workload import DEVICES, peers_job
 
 _SEED = 0

@@ -7,7 +7,6 @@ from functools import partial
 
 from benchmarks.benchmark import Benchmark, BenchmarkContext, BenchmarkPiece
 from benchmarks.benchmark_catalogue import CATALOGUE
-from benchmarks.pipeline.pipeline_charts import build_charts
 from benchmarks.pipeline.pipeline_crashes import measure_live_crashes
 from benchmarks.pipeline.pipeline_experiments import (
     LINKS,
@@ -17,7 +16,7 @@ from benchmarks.pipeline.pipeline_experiments import (
     measure_replication,
     measure_speed,
 )
-from benchmarks.pipeline.pipeline_figures import compute_figures
+from benchmarks.pipeline.pipeline_figures import build_charts, compute_figures
 from benchmarks.pipeline.pipeline_learning import CIFAR, DIGITS, WAYS, measure_learning
 
 __all__ = ["BENCHMARK"]

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from benchmarks.pipeline.pipeline_trial import PipelineTrial, run_pipeline_trial
-from benchmarks.pipeline.pipeline_workload import measured_chain_costs
+from benchmarks.pipeline.pipeline_trial import PipelineTrial, measured_chain_costs, run_pipeline_trial
 from potluck.loops.pipeline.pipeline_costs import PipelineCosts
 from potluck.planning.partition import DeviceSpecs, LayerSpecs, plan_partition
 
@@ -60,7 +59,7 @@ def least_period_s(capacities: Sequence[float], link_bytes_s: float = 125e6) -> 
 
 
 def _planner_layers(chain: PipelineCosts) -> LayerSpecs:
-    from benchmarks.pipeline.pipeline_workload import BATCH
+    from benchmarks.pipeline.pipeline_trial import BATCH
 
     times = [chain.stage_flop(layer, layer, BATCH) for layer in range(chain.layer_count)]
     return LayerSpecs(times=times, outputs=[size * BATCH for size in chain.cut_bytes_per_sample])

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from benchmarks.benchmark import Benchmark, BenchmarkContext, BenchmarkPiece, Results
 from benchmarks.benchmark_catalogue import CATALOGUE
 from benchmarks.benchmark_figures import Figure, Goal, PublishedValue, figure_of_repeats
-from benchmarks.simulation import client_throughput, fleet_scale, memory_over_rounds
+from benchmarks.simulation import client_throughput, fleet_scale
 from benchmarks.simulation.simulation_workload import DEVICES, MODELS
 from potluck.report.svg_chart import Chart, ChartSeries
 
@@ -44,7 +44,7 @@ def declare_pieces(context: BenchmarkContext) -> list[BenchmarkPiece]:
     rounds, seed = size.memory_rounds, context.seed
     found.append(
         BenchmarkPiece(
-            "memory", {"rounds": rounds}, lambda: memory_over_rounds.measure_in_child(rounds, seed), rounds / 6 + 15
+            "memory", {"rounds": rounds}, lambda: fleet_scale.measure_in_child(rounds, seed), rounds / 6 + 15
         )
     )
     return found

@@ -1,19 +1,24 @@
-"""Clients per second, ours and the bare loop's, one after the other."""
+"""Clients per second of Potluck and of a bare PyTorch loop, measured one after the other."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
 import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
 import potluck
-from benchmarks.simulation.bare_fedavg import clients_of, run_bare_fedavg
 from benchmarks.simulation.simulation_workload import DEVICES, peers_job
+from potluck import seeds
+from potluck.job import Job
+from potluck.model.local_training import LocalSgd
+from potluck.task import build_task
 
-__all__ = ["measure_throughput"]
+__all__ = ["Client", "clients_of", "measure_throughput", "run_bare_fedavg"]
 
 _WARM = 1  # rounds that do not count
 
@@ -56,3 +61,35 @@ def _run_bare(model: str, rounds: int, seed: int) -> list[_RoundEnd]:
         return [_round_end() for _ in islice(run_bare_fedavg(*clients_of(peers_job(model, 1, seed))), rounds)]
     finally:
         torch.set_num_threads(threads)
+
+
+Client = tuple[Tensor, Tensor]
+
+
+def run_bare_fedavg(model: nn.Module, clients: Sequence[Client], lr: float) -> Iterator[None]:
+    """Endless rounds; each ends with a `yield` and the averaged model in `model`."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+    model.train()
+    current = {name: value.clone() for name, value in model.state_dict().items()}
+    while True:
+        mean = {name: torch.zeros_like(value) for name, value in current.items()}
+        for inputs, targets in clients:
+            model.load_state_dict(current)
+            optimizer.zero_grad()
+            cross_entropy(model(inputs), targets).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            for name, value in model.state_dict().items():
+                mean[name].add_(value, alpha=1 / len(clients))
+        current = mean
+        model.load_state_dict(current)
+        yield
+
+
+def clients_of(job: Job) -> tuple[nn.Module, list[Client], float]:
+    """The model to begin with, the clients' data and the learning rate that the simulation of this job has."""
+    task = build_task(job.task, None)
+    dealt = job.split.assign_samples(
+        task.data.train.labels, len(job.fleet.members), seeds.child_generator(job.seed, "split")
+    )
+    assert isinstance(job.rounds.local, LocalSgd)
+    return task.build_module(job.seed), [task.data.train.batch(held) for held in dealt], job.rounds.local.lr

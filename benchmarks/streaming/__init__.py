@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from benchmarks.benchmark import Benchmark, BenchmarkContext, BenchmarkPiece, Results
 from benchmarks.benchmark_catalogue import CATALOGUE
 from benchmarks.benchmark_figures import Figure
-from benchmarks.streaming import compression_volume, rate_race, skew_figures
+from benchmarks.streaming import compression, rate_race, skewed_classes
 from potluck.report.svg_chart import Chart
 
 __all__ = ["BENCHMARK"]
@@ -16,21 +16,21 @@ __all__ = ["BENCHMARK"]
 def _declare_pieces(context: BenchmarkContext) -> Sequence[BenchmarkPiece]:
     return [
         *rate_race.declare_pieces(context),
-        *skew_figures.declare_pieces(context),
-        *compression_volume.declare_pieces(context),
+        *skewed_classes.declare_pieces(context),
+        *compression.declare_pieces(context),
     ]
 
 
 def _compute_figures(results: Results) -> Sequence[Figure]:
     return [
         *rate_race.compute_figures(results),
-        *skew_figures.compute_figures(results),
-        *compression_volume.compute_figures(results),
+        *skewed_classes.compute_figures(results),
+        *compression.compute_figures(results),
     ]
 
 
 def _build_charts(results: Results) -> Sequence[Chart]:
-    return [*rate_race.build_charts(results), *compression_volume.build_charts(results)]
+    return [*rate_race.build_charts(results), *compression.build_charts(results)]
 
 
 BENCHMARK = Benchmark(

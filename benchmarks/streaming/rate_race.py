@@ -1,19 +1,137 @@
-"""The four sets of stream rates: time to a target against the baseline, accuracy, and what has to be held."""
+"""The paper's four sets of stream rates: time to a target accuracy compared with the baseline, and buffer sizes."""
 
 from __future__ import annotations
 
 import statistics
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
+import msgspec
+
+import potluck
 from benchmarks.benchmark import BenchmarkContext, BenchmarkPiece, Results
 from benchmarks.benchmark_figures import Figure, Goal
-from benchmarks.streaming import buffer_peaks, scadles_published, time_to_target
+from benchmarks.streaming import scadles_testbed
 from benchmarks.streaming.scadles_testbed import SETS, RateSet
+from potluck.job import Job, make
+from potluck.journal import Scalar, read_journal
 from potluck.report.svg_chart import Chart, ChartSeries
 
-__all__ = ["RECIPES", "build_charts", "compute_figures", "declare_pieces"]
+__all__ = [
+    "FULL",
+    "QUICK",
+    "RECIPES",
+    "RaceWorkload",
+    "buffer_job",
+    "build_charts",
+    "compute_figures",
+    "declare_pieces",
+    "measure_buffers",
+    "measure_race",
+    "race_job",
+    "samples_per_round",
+    "seconds_to_target",
+]
+
+
+class RaceWorkload(NamedTuple):
+    """How often the training data is gone through, and what is good enough."""
+
+    epochs: float
+    target: float
+    scores: int = 25  # on the way
+    samples: int = 50_000  # of the training data
+    data: str = "cifar10"
+
+
+FULL = RaceWorkload(epochs=8, target=0.66)
+QUICK = RaceWorkload(epochs=1, target=0.6, scores=8, samples=10_000, data=scadles_testbed.INVENTED)
+
+
+def race_job(
+    workload: RaceWorkload,
+    recipe: str,
+    rates: scadles_testbed.RateSet,
+    seed: int,
+    changes: Mapping[str, Any] | None = None,
+) -> Job:
+    """As many rounds as it takes to go through the data so often, with a learning rate that falls over all of them."""
+    tables: dict[str, Any] = {
+        "task": scadles_testbed.task_table(data=workload.data),
+        "fleet": scadles_testbed.fleet_table(),
+        "recipe": recipe,
+        "stream": scadles_testbed.stream_table(rates),
+        "stop": {"rounds": 1},
+        "checkpoint": 0,
+        "seed": seed,
+        "rounds": {"server": scadles_testbed.SERVER, **(changes or {})},
+    }
+    rounds = max(2, round(workload.epochs * workload.samples / samples_per_round(make(tables))))
+    tables["rounds"] = {"schedule": {"kind": "cosine", "rounds": rounds}, **tables["rounds"]}
+    return make({**tables, "stop": {"rounds": rounds}, "evaluate": max(1, rounds // workload.scores)})
+
+
+def samples_per_round(job: Job) -> int:
+    """Samples of one round, all devices together: tried out, without the mathematics."""
+    tried = msgspec.structs.replace(job, timing_only=True, evaluate=0)
+    return int(potluck.simulate(tried).summary["samples"])
+
+
+def measure_race(
+    workload: RaceWorkload, recipe: str, rates: scadles_testbed.RateSet, seed: int, data: Path | None = None
+) -> dict[str, Any]:
+    """The way of the accuracy over time, and what it took."""
+    job = race_job(workload, recipe, rates, seed)
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place) / "run"
+        result = potluck.simulate(job, folder=folder, data=data, threads=0)
+        curve = list(_accuracy_curve(folder / "journal.jsonl"))
+    assert result.status == "done", result.reason
+    kept = {key: result.summary[key] for key in ("accuracy", "time_s", "bytes", "rounds", "samples", "streams")}
+    return {**kept, "curve": curve, "target": workload.target}
+
+
+def _accuracy_curve(journal: Path) -> Iterator[tuple[float, float]]:
+    for record in read_journal(journal):
+        if isinstance(record, Scalar) and record.name == "test_accuracy":
+            yield record.at, record.value
+
+
+def seconds_to_target(target: float, curve: Sequence[Sequence[float]]) -> float:
+    """When the accuracy first reaches the target, on a straight line between scores; infinite if it never does."""
+    before = (0.0, 0.0)
+    for at, accuracy in curve:
+        if accuracy >= target:
+            share = (target - before[1]) / (accuracy - before[1])
+            return before[0] + share * (at - before[0])
+        before = (at, accuracy)
+    return float("inf")
+
+
+def buffer_job(rates: scadles_testbed.RateSet, policy: str, rounds: int, seed: int) -> Job:
+    """ScaDLES with one policy or the other, the rest alike."""
+    return make(
+        {
+            "task": scadles_testbed.task_table(),
+            "fleet": scadles_testbed.fleet_table(),
+            "recipe": "scadles",
+            "stream": {**scadles_testbed.stream_table(rates), "buffer": policy},
+            "stop": {"rounds": rounds},
+            "timing_only": True,
+            "evaluate": 0,
+            "seed": seed,
+        }
+    )
+
+
+def measure_buffers(rates: scadles_testbed.RateSet, policy: str, rounds: int, seed: int) -> dict[str, Any]:
+    """The most that all devices together ever held, in samples."""
+    summary = potluck.simulate(buffer_job(rates, policy, rounds, seed)).summary
+    return {"peak": summary["streams"]["peak"], "time_s": summary["time_s"]}
+
 
 RECIPES = ("ddl", "scadles", "scadles-plus")
 _POLICIES = ("persistence", "truncation")
@@ -22,7 +140,7 @@ _ENOUGH: Mapping[RateSet, int] = {"S1": 1500, "S2": 200, "S1'": 1200, "S2'": 300
 
 def declare_pieces(context: BenchmarkContext) -> list[BenchmarkPiece]:
     """One run for each recipe, set and seed; buffers are timing only."""
-    workload, seeds = (time_to_target.QUICK, 1) if context.quick else (time_to_target.FULL, 1)
+    workload, seeds = (QUICK, 1) if context.quick else (FULL, 1)
     runs = [
         _race_piece(recipe, rates, repeat, workload, context)
         for repeat in range(seeds)
@@ -37,12 +155,12 @@ def declare_pieces(context: BenchmarkContext) -> list[BenchmarkPiece]:
 
 
 def _race_piece(
-    recipe: str, rates: RateSet, repeat: int, workload: time_to_target.RaceWorkload, context: BenchmarkContext
+    recipe: str, rates: RateSet, repeat: int, workload: RaceWorkload, context: BenchmarkContext
 ) -> BenchmarkPiece:
     seed = context.seed + repeat
     parameters = {"workload": dict(workload._asdict()), "recipe": recipe, "rates": rates, "repeat": repeat}
     work, weight = (
-        partial(time_to_target.measure_race, workload, recipe, rates, seed, context.data),
+        partial(measure_race, workload, recipe, rates, seed, context.data),
         4.0 if context.quick else 130.0,
     )
     return BenchmarkPiece(f"{recipe}/{rates}/{repeat}", parameters, work, weight, parallel=True)
@@ -50,7 +168,7 @@ def _race_piece(
 
 def _buffer_piece(rates: RateSet, policy: str, rounds: int, seed: int) -> BenchmarkPiece:
     parameters = {"rates": rates, "policy": policy, "rounds": rounds, "seed": seed}
-    work = partial(buffer_peaks.measure_buffers, rates, policy, rounds, seed)
+    work = partial(measure_buffers, rates, policy, rounds, seed)
     return BenchmarkPiece(f"{policy}/{rates}", parameters, work, expected_s=rounds / 400, parallel=True)
 
 
@@ -64,7 +182,7 @@ def compute_figures(results: Results) -> list[Figure]:
             name="scadles-plus: time to target against ddl, best set",
             unit="x",
             measured=best,
-            published=scadles_published.published_value(max(scadles_published.SPEED_UP.values())),
+            published=scadles_testbed.published_value(max(scadles_testbed.SPEED_UP.values())),
             goal=Goal("≥", 3.29),
             note=f"target {100 * target:g} % top-1",
         ),
@@ -85,7 +203,7 @@ def _set_figures(results: Results, recipe: str, rates: str, gain: float) -> Iter
         name=f"{recipe}, {rates}: time to target against ddl",
         unit="x",
         measured=gain,
-        published=scadles_published.published_value(scadles_published.SPEED_UP[rates]),
+        published=scadles_testbed.published_value(scadles_testbed.SPEED_UP[rates]),
         goal=Goal("≥", 1.0) if ours else None,
         note=f"{note}; ddl {_round_s(_race_runs(results, 'ddl', rates)):.2f} s",
     )
@@ -94,7 +212,7 @@ def _set_figures(results: Results, recipe: str, rates: str, gain: float) -> Iter
         name="  accuracy lost against ddl",
         unit="pt",
         measured=lost,
-        published=scadles_published.published_value(scadles_published.ACCURACY_LOST[rates]),
+        published=scadles_testbed.published_value(scadles_testbed.ACCURACY_LOST[rates]),
         goal=Goal("≤", 0.1) if ours else None,
         note=f"at {100 * _mean_value(runs, 'accuracy'):.1f} %, mean of {len(runs)}",
     )
@@ -108,7 +226,7 @@ def _buffer_figures(results: Results) -> Iterator[Figure]:
             name=f"buffer, {rates}: persistence against truncation",
             unit="x",
             measured=kept["peak"] / cut["peak"],
-            published=scadles_published.published_value(scadles_published.BUFFER_RATIO[rates]),
+            published=scadles_testbed.published_value(scadles_testbed.BUFFER_RATIO[rates]),
             goal=Goal("≥", 800.0),
             note=note,
         )
@@ -117,7 +235,7 @@ def _buffer_figures(results: Results) -> Iterator[Figure]:
 def _speed_up(results: Results, recipe: str, rates: str) -> float:
     """Of mean times, over seeds; 0 where the target is never reached."""
     seconds = [
-        [time_to_target.seconds_to_target(run["target"], run["curve"]) for run in _race_runs(results, name, rates)]
+        [seconds_to_target(run["target"], run["curve"]) for run in _race_runs(results, name, rates)]
         for name in ("ddl", recipe)
     ]
     ddl, ours = (statistics.mean(found) for found in seconds)
@@ -141,7 +259,7 @@ def build_charts(results: Results) -> list[Chart]:
     series = [
         ChartSeries(name, [_speed_up(results, name, rates) for rates in SETS]) for name in ("scadles", "scadles-plus")
     ]
-    paper = ChartSeries("paper's ScaDLES", [scadles_published.SPEED_UP[rates] for rates in SETS])
+    paper = ChartSeries("paper's ScaDLES", [scadles_testbed.SPEED_UP[rates] for rates in SETS])
     return [
         Chart(title="Time to target against the baseline", y_label="x", groups=SETS, series=[*series, paper]),
         *(_accuracy_chart(results, rates) for rates in ("S1", "S2")),

@@ -1,25 +1,27 @@
-"""How fast a long message travels through a Node, beside plain Zenoh puts of the same size between the same processes.
+"""Measures how fast a large message travels through a Node and through plain Zenoh puts between the same two processes.
 
-coordinator's process                  puller's process (spawn)
-host, a Segment for every Pull ──────▶ visit; seconds of each pull, growth of its memory
-plain session, one put ──────────────▶ plain subscriber
-plain session, a put for each MiB ───▶ plain subscriber
+    coordinator's process                  puller's process (spawned)
+    coordinator: a Segment per Pull ─────▶ device: seconds of each pull, growth of its memory
+    plain session, one put ──────────────▶ plain subscriber
+    plain session, one put per MiB ──────▶ plain subscriber
 
-Shared memory is off in all three. Plain means: bytes handed to Zenoh as they are, nobody checks, counts or confirms.
+Shared memory is off in all three. Plain means that Zenoh gets the bytes as they are: no checks, no acknowledgements.
 """
 
 from __future__ import annotations
 
 import asyncio
 import multiprocessing
+import re
+import resource
 import time
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import zenoh
 
-from benchmarks.transport.memory_growth import MemoryGrowth
 from potluck.journal import Journal
 from potluck.loops.messages import Joined, Pull, Released, Segment, Stop
 from potluck.loops.node import COORDINATOR, Node
@@ -31,7 +33,7 @@ from potluck.worlds.live.handshake_messages import JoinAccepted, JoinRequest, Ru
 from potluck.worlds.live.link_shaping import CHUNK_BYTES
 from potluck.worlds.live.zenoh_session import Endpoint, open_session
 
-__all__ = ["CHUNK_BYTES", "PullTimes", "measure_pulls"]
+__all__ = ["CHUNK_BYTES", "MemoryGrowth", "PullTimes", "measure_pulls"]
 
 _KEY = "potluck/bench/plain"
 _WAIT_S = 120.0
@@ -155,3 +157,39 @@ def _pull_plain(
     while came < nbytes:
         came += len(subscriber.recv().payload.to_bytes())
     return time.perf_counter() - began
+
+
+_STATUS, _RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+_RESET_PEAK = "5"
+
+
+class MemoryGrowth:
+    """The most of several stretches; on Linux each has a peak of its own, elsewhere only what tops all before shows."""
+
+    def __init__(self) -> None:
+        self.most_bytes = 0
+        self._before = 0
+
+    def begin_span(self) -> None:
+        try:
+            _RESET.write_text(_RESET_PEAK)
+            self._before = _status_bytes("VmRSS")
+        except OSError:
+            self._before = _peak_bytes()
+
+    def end_span(self) -> None:
+        self.most_bytes = max(self.most_bytes, _peak_bytes() - self._before)
+
+
+def _peak_bytes() -> int:
+    try:
+        return _status_bytes("VmHWM")
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _status_bytes(name: str) -> int:
+    found = re.search(rf"^{name}:\s+(\d+) kB$", _STATUS.read_text(), re.MULTILINE)
+    if found is None:
+        raise OSError(f"{_STATUS} does not say {name}")
+    return int(found[1]) * 1024

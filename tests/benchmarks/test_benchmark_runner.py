@@ -68,6 +68,7 @@ _SLEEPING_BENCHMARK = """
 import sys
 from functools import partial
 from benchmarks.benchmark import BenchmarkPiece
+from benchmarks.benchmark_runner import measure_pieces
 from tests.benchmarks.test_benchmark_runner import report_pid_and_sleep
 
 if __name__ == "__main__":
@@ -84,7 +85,8 @@ def test_a_killed_benchmark_leaves_no_workers(tmp_path: Path, sign: signal.Signa
     command = [sys.executable, str(tmp_path / "sleeping.py"), str(tmp_path / "pids")]
     parent = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
     try:
-        _wait_until(lambda: len(_pids(tmp_path / "pids")) == 2, 120.0)
+        _wait_until(lambda: len(_pids(tmp_path / "pids")) == 2 or parent.poll() is not None, 120.0)
+        assert parent.poll() is None
         workers = _pids(tmp_path / "pids")
         parent.send_signal(sign)
         parent.wait(30)

@@ -9,11 +9,22 @@ import pytest
 
 import potluck
 from benchmarks.benchmark import BenchmarkContext, Results
-from benchmarks.dropout import BENCHMARK, compute_figures, dropout_exploration, dropout_steps, dropout_training
+from benchmarks.dropout import BENCHMARK, compute_figures, dropout_measurements
 from benchmarks.dropout import declare_pieces as declared
-from benchmarks.dropout.dropout_methods import BOUND, EXPLORED, METHODS, OURS, PUBLISHED, RIVALS
-from benchmarks.dropout.dropout_standings import DropoutRun, setting_standings
-from benchmarks.dropout.dropout_workload import SETTINGS, STEPS, VARIATIONS, dropout_job, rate_table_path
+from benchmarks.dropout.dropout_figures import DropoutRun, setting_standings
+from benchmarks.dropout.dropout_workload import (
+    BOUND,
+    EXPLORED,
+    METHODS,
+    OURS,
+    PUBLISHED,
+    RIVALS,
+    SETTINGS,
+    STEPS,
+    VARIATIONS,
+    dropout_job,
+    rate_table_path,
+)
 from potluck.explore import Exploration
 from potluck.fleet.traces import RandomWalkTrace
 from potluck.model.submodels import trace_slimmable
@@ -69,7 +80,7 @@ def test_nobody_is_waited_for_where_each_mini_batch_chooses() -> None:
 
 
 def test_a_training_has_a_curve() -> None:
-    found = dropout_training.measure_training("digits", "within", OURS, 5, 0, None)
+    found = dropout_measurements.measure_training("digits", "within", OURS, 5, 0, None)
     assert found["times_s"] == sorted(found["times_s"])
     assert len(found["times_s"]) == len(found["accuracies"]) >= 1
     assert found["rounds"] >= 5
@@ -90,7 +101,7 @@ def test_an_exploration_says_how_it_compares() -> None:
         units="leading",
         static=True,
     )
-    found = dropout_exploration.measure_exploration(SETTINGS["digits"], settings, None)
+    found = dropout_measurements.measure_exploration(SETTINGS["digits"], settings, None)
     assert found["behind"] <= 0.0
     assert found["hypervolume"] >= found["uniform_hypervolume"]
     assert len(found["uniform"]) >= 1
@@ -138,7 +149,8 @@ def _result(slope: float) -> dict[str, Any]:
 def _results() -> Results:
     row = {"macs": 0.3, "time": 0.33, "whole_s": 0.1, "small_s": 0.033}
     found: dict[str, Any] = {
-        f"step/{name}": {str(rate): row for rate in dropout_steps.RATES} for name in dropout_steps.NETWORKS
+        f"step/{name}": {str(rate): row for rate in dropout_measurements.RATES}
+        for name in dropout_measurements.NETWORKS
     }
     found["exploration"] = {
         "minutes": 9.0, "hypervolume": 0.3, "uniform_hypervolume": 0.2, "evaluations": 7, "behind": 0.0,

@@ -16,7 +16,7 @@ from benchmarks.decoupled.decoupled_training import device_cost_ratios
 from benchmarks.decoupled.decoupled_workload import CASES, DecoupledCut
 from benchmarks.dropout.dropout_workload import SETTINGS, dropout_job
 from benchmarks.overlap import BENCHMARK, overlap_forecast
-from benchmarks.overlap.overlap_cases import duplex_gains, largest_reduction, time_reduction
+from benchmarks.overlap.overlap_figures import duplex_gains, largest_reduction, time_reduction
 from benchmarks.overlap.overlap_forecast import measure_planning, speed_sensitivity
 from benchmarks.overlap.overlap_simulation import OverlapSetting, simulate_setting
 from benchmarks.overlap.overlap_workload import (
@@ -30,7 +30,7 @@ from benchmarks.pipeline.pipeline_experiments import least_period_s
 from benchmarks.pipeline.pipeline_trial import run_pipeline_trial
 from benchmarks.simulation.fleet_scale import measure_fleet
 from benchmarks.simulation.simulation_workload import fleet_job, peers_job
-from benchmarks.streaming import buffer_peaks, scadles_testbed
+from benchmarks.streaming import rate_race, scadles_testbed
 from potluck.data import parse
 from potluck.job import make
 from potluck.journal import Scalar, read_journal
@@ -182,7 +182,7 @@ def test_rounds_on_streams_take_what_they_took(recipe: str, time_s: float, nbyte
 
 @pytest.mark.parametrize(("policy", "dropped", "peak"), [("persistence", 0, 7_795), ("truncation", 7_191, 611)])
 def test_buffers_account_for_every_sample_that_streamed_in(policy: str, dropped: int, peak: int) -> None:
-    summary = potluck.simulate(buffer_peaks.buffer_job("S1", policy, 20, 0)).summary
+    summary = potluck.simulate(rate_race.buffer_job("S1", policy, 20, 0)).summary
     streams = summary["streams"]
     assert summary["time_s"] == pytest.approx(32.98935793791374, rel=1e-9)
     assert (streams["streamed"], streams["trained"]) == (19_271, 12_080)

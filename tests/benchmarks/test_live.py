@@ -8,7 +8,7 @@ import pytest
 from benchmarks.benchmark import BenchmarkContext
 from benchmarks.benchmark_figures import Figure
 from benchmarks.live import BENCHMARK as LIVE
-from benchmarks.live import live_jobs, live_trial
+from benchmarks.live import live_trial
 from benchmarks.transport import BENCHMARK as TRANSPORT
 from benchmarks.transport.pull_speed import measure_pulls
 from potluck.job import make
@@ -55,7 +55,8 @@ def test_flowers_side_is_taken_from_the_comparison_with_peers(tmp_path: Path, mo
 
 def test_communication_and_computation_of_the_overlapped_job_are_about_equal() -> None:
     predicted = {
-        recipe: live_trial.predict_rounds(live_jobs.overlapped_job(recipe, 2))[0] for recipe in ("sync-sgd", "dynacomm")
+        recipe: live_trial.predict_rounds(live_trial.overlapped_job(recipe, 2))[0]
+        for recipe in ("sync-sgd", "dynacomm")
     }
     assert 0.35 < 1 - predicted["dynacomm"] / predicted["sync-sgd"] < 0.5
 
@@ -63,7 +64,7 @@ def test_communication_and_computation_of_the_overlapped_job_are_about_equal() -
 def test_every_piece_is_a_job() -> None:
     for quick in (True, False):
         assert len(LIVE.pieces(BenchmarkContext(quick=quick))) % 5 == 0
-    model = make(live_jobs.empty_job(10, 1))
+    model = make(live_trial.empty_job(10, 1))
     assert len(model.fleet.members) == 10
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.simulation.bare_fedavg import clients_of
+from benchmarks.simulation.client_throughput import clients_of
 from benchmarks.simulation.simulation_workload import MODELS, peers_job
 
 _PEERS = Path(__file__).parents[2] / "benchmarks" / "peers"

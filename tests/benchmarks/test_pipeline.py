@@ -14,8 +14,7 @@ from benchmarks.pipeline.pipeline_experiments import (
     measure_speed,
 )
 from benchmarks.pipeline.pipeline_learning import DIGITS, WAYS, measure_learning
-from benchmarks.pipeline.pipeline_trial import run_pipeline_trial
-from benchmarks.pipeline.pipeline_workload import BATCH, measured_chain_costs
+from benchmarks.pipeline.pipeline_trial import BATCH, measured_chain_costs, run_pipeline_trial
 
 
 def test_the_profile_is_that_of_the_network() -> None:

@@ -7,8 +7,8 @@ import torch
 
 import potluck
 from benchmarks.benchmark import Results
-from benchmarks.simulation import BENCHMARK, fleet_scale, memory_over_rounds
-from benchmarks.simulation.bare_fedavg import clients_of, run_bare_fedavg
+from benchmarks.simulation import BENCHMARK, fleet_scale
+from benchmarks.simulation.client_throughput import clients_of, run_bare_fedavg
 from benchmarks.simulation.simulation_workload import MODELS, fleet_job, peers_job
 from potluck.model import zoo
 
@@ -64,6 +64,6 @@ def test_figures_come_from_the_results() -> None:
 
 @pytest.mark.long
 def test_memory_is_measured_in_a_child() -> None:
-    found = memory_over_rounds.measure_in_child(20, 0)
+    found = fleet_scale.measure_in_child(20, 0)
     assert found["end_bytes"] > 50 * 2**20
     assert len(found["series"]) >= 20

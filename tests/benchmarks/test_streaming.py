@@ -14,9 +14,14 @@ from benchmarks.streaming import (
     skew_training,
     time_to_target,
 )
-from benchmarks.streaming.codec_volume import DIGITS, compressed_job, measure_codec
-from benchmarks.streaming.compression_speed import time_compression
-from benchmarks.streaming.compression_volume import CODECS, compute_figures
+from benchmarks.streaming.compression import (
+    CODECS,
+    DIGITS,
+    compressed_job,
+    compute_figures,
+    measure_codec,
+    time_compression,
+)
 
 TINY = DIGITS._replace(rounds=2, devices=2)
 SMALL = "synthetic:shape=3x32x32,train=400,test=40"

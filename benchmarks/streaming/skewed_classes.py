@@ -1,17 +1,30 @@
-"""Ten devices with one class each: the baseline stalls, shared samples or another norm help."""
+"""Ten devices with one class each: the baseline stalls; shared samples or group norm help."""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import potluck
+from benchmarks.benchmark import BenchmarkContext, BenchmarkPiece, Results
+from benchmarks.benchmark_figures import Figure
 from benchmarks.streaming import scadles_testbed
 from potluck.job import Job, make
 
-__all__ = ["CASES", "FULL", "QUICK", "SkewCase", "SkewWorkload", "measure_skew", "skewed_job"]
+__all__ = [
+    "CASES",
+    "FULL",
+    "QUICK",
+    "SkewCase",
+    "SkewWorkload",
+    "compute_figures",
+    "declare_pieces",
+    "measure_skew",
+    "skewed_job",
+]
 
 
 class SkewWorkload(NamedTuple):
@@ -68,3 +81,31 @@ def measure_skew(case: SkewCase, workload: SkewWorkload, seed: int, data: Path |
     assert result.status == "done", result.reason
     shared = int(result.summary["streams"]["shared"])
     return {"accuracy": result.summary["accuracy"], "shared": shared, "time_s": result.summary["time_s"]}
+
+
+_SAMPLE_BYTES = 3 * 32 * 32 + 8
+
+
+def declare_pieces(context: BenchmarkContext) -> list[BenchmarkPiece]:
+    workload = QUICK if context.quick else FULL
+    return [_skew_piece(name, case, workload, context) for name, case in CASES.items()]
+
+
+def _skew_piece(name: str, case: SkewCase, workload: SkewWorkload, context: BenchmarkContext) -> BenchmarkPiece:
+    parameters = {"workload": dict(workload._asdict()), "case": dict(case._asdict()), "seed": context.seed}
+    work = partial(measure_skew, case, workload, context.seed, context.data)
+    return BenchmarkPiece(f"skew/{name}", parameters, work, expected_s=3.0 if context.quick else 90.0, parallel=True)
+
+
+def compute_figures(results: Results) -> Iterator[Figure]:
+    for name, case in CASES.items():
+        found: Mapping[str, Any] = results[f"skew/{name}"]
+        said = (
+            scadles_testbed.STALLED.get("ddl" if case.recipe == "ddl" else "scadles") if case.norm == "batch" else None
+        )
+        yield Figure(
+            name=f"one class per device: {name}" if not case.mixed else name, unit="%",
+            measured=100 * found["accuracy"],
+            published=scadles_testbed.published_value(said) if said is not None and not case.mixed else None,
+            note=f"{found['shared'] * _SAMPLE_BYTES / 1e6:.1f} MB of raw samples shared" if found["shared"] else "",
+        )  # fmt: skip
