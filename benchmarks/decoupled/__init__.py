@@ -1,4 +1,7 @@
-"""The `decoupled` benchmark: what a device saves that trains only the groups its classes need, and what that costs."""
+"""`decoupled`: the benchmark of Chen and Qin (2020): MACs saved by devices that train the groups of their classes only.
+
+Accuracy is compared with central training, FedAvg, and devices that do not collaborate.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from benchmarks.decoupled.decoupled_training import (
     train_central,
     train_decoupled,
     train_federated,
-    train_unaided,
+    train_without_negatives,
 )
 from benchmarks.decoupled.decoupled_workload import CASES, QUICK, DecoupledCase, DecoupledCut
 from potluck.report.svg_chart import Chart, ChartSeries
@@ -22,19 +25,19 @@ from potluck.report.svg_chart import Chart, ChartSeries
 __all__ = ["BENCHMARK"]
 
 _PAPER = PublishedValue(
-    11.8, "Chen and Qin 2020, the most of AlexNet and VGG on CIFAR-10, CIFAR-100 and speech commands"
+    11.8, "Chen and Qin 2020, the highest of AlexNet and VGG on CIFAR-10, CIFAR-100 and speech commands"
 )
 _WAYS = {
     "central": train_central,
     "decoupled": train_decoupled,
     "fedavg": train_federated,
     "alone": train_alone,
-    "unaided": train_unaided,
+    "unaided": train_without_negatives,
 }
 _OTHERS = {
     "fedavg": "FedAvg of whole networks",
-    "alone": "no harvest, mean of the devices",
-    "unaided": "harvested, no device has samples of others",
+    "alone": "no collaboration, mean of the devices",
+    "unaided": "assembled, no device has samples of other classes",
 }
 _SEEDS = 3
 
@@ -51,9 +54,9 @@ def declare_pieces(context: BenchmarkContext) -> Sequence[BenchmarkPiece]:
 
 
 def _piece_parameters(case: DecoupledCase, way: str) -> dict[str, Any]:
-    """All that a result depends on, beside the seed."""
-    kept = case._replace(ms=0.0, federated=0, others=(), unaided=False, calibrated="")
-    return {**kept._asdict(), "way": way}
+    """Everything that a result depends on except the seed."""
+    relevant = case._replace(ms=0.0, federated=0, others=(), unaided=False, calibrated="")
+    return {**relevant._asdict(), "way": way}
 
 
 def _quick_plan() -> Iterator[tuple[DecoupledCase, str, int]]:
@@ -83,22 +86,22 @@ def _piece_name(case: DecoupledCase, way: str, seed: int) -> str:
 
 
 def _expected_s(case: DecoupledCase, way: str) -> float:
-    """About how many seconds: whole networks are dear, and devices see every sample twice."""
-    whole = case.ms * 1e-3 * case.rounds * (case.samples or 1500)
-    parts = 0.5 * case.passes
-    return {"central": 1.0, "fedavg": 2.0, "decoupled": parts, "alone": parts, "unaided": parts}[way] * whole
+    """Estimated seconds: full networks are expensive, and with groups every sample is on two devices."""
+    central_s = case.ms * 1e-3 * case.rounds * (case.samples or 1500)
+    grouped = 0.5 * case.passes
+    return {"central": 1.0, "fedavg": 2.0, "decoupled": grouped, "alone": grouped, "unaided": grouped}[way] * central_s
 
 
 def compute_figures(results: Results) -> list[Figure]:
-    found = [figure for case in _present_cases(results) for figure in _case_figures(case, results)]
+    figures = [figure for case in _present_cases(results) for figure in _case_figures(case, results)]
     best = max(
         (_training_saving(case, results) for case in _present_cases(results) if _median_gap(case, results) <= 0.5),
         default=0.0,
     )
     return [
-        *found,
+        *figures,
         Figure(
-            name="most times fewer MACs of a device's whole training, at most 0.5 points below central", unit="x",
+            name="largest MAC reduction of a device's whole training, at most 0.5 points below central", unit="x",
             measured=best, published=_PAPER, goal=Goal("≥", 11.8),
         ),
     ]  # fmt: skip
@@ -118,21 +121,21 @@ def _percentages(runs: Sequence[Mapping[str, Any]], key: str = "accuracy") -> li
 
 
 def _case_figures(case: DecoupledCase, results: Results) -> Iterator[Figure]:
-    ours, whole = _case_runs(case, "decoupled", results), _case_runs(case, "central", results)
+    ours, central = _case_runs(case, "decoupled", results), _case_runs(case, "central", results)
     first, name = ours[0], case.name
     cut = f"{case.cut.depth} shared layers, {case.cut.groups} groups, trunk {case.cut.trunk}"
-    yield Figure(name=f"{name}: MACs of a sample, forward, fewer", unit="x", measured=first["forward"], note=cut)
-    yield Figure(name="  of a sample's training step, fewer", unit="x", measured=first["training"])
+    yield Figure(name=f"{name}: MAC reduction, forward pass of a sample", unit="x", measured=first["forward"], note=cut)
+    yield Figure(name="  MAC reduction, training step of a sample", unit="x", measured=first["training"])
     yield Figure(
-        name="  of a device's whole training, fewer",
+        name="  MAC reduction, whole training of a device",
         unit="x",
         measured=_training_saving(case, results),
         goal=Goal("≥", 5.0),
-        note=f"{first['samples']:,.0f} samples on a device, {whole[0]['samples']:,.0f} in one place",
+        note=f"{first['samples']:,.0f} samples on a device, {central[0]['samples']:,.0f} centrally",
     )
-    yield figure_of_repeats("  accuracy: central", "%", _percentages(whole))
-    yield figure_of_repeats("  accuracy: harvested, calibrated", "%", _percentages(ours, case.calibrated))
-    yield figure_of_repeats("  accuracy: harvested, not calibrated", "%", _percentages(ours))
+    yield figure_of_repeats("  accuracy: central", "%", _percentages(central))
+    yield figure_of_repeats("  accuracy: assembled, calibrated", "%", _percentages(ours, case.calibrated))
+    yield figure_of_repeats("  accuracy: assembled, not calibrated", "%", _percentages(ours))
     for way, label in _OTHERS.items():
         if runs := _case_runs(case, way, results):
             yield figure_of_repeats(f"  accuracy: {label}", "%", _percentages(runs))
@@ -142,21 +145,21 @@ def _case_figures(case: DecoupledCase, results: Results) -> Iterator[Figure]:
 
 
 def _accuracy_gaps(case: DecoupledCase, results: Results) -> list[float]:
-    """Seed by seed."""
-    ours, whole = _case_runs(case, "decoupled", results), _case_runs(case, "central", results)
-    pairs = zip(_percentages(whole), _percentages(ours, case.calibrated), strict=False)
+    """Points below central training, per seed."""
+    ours, central = _case_runs(case, "decoupled", results), _case_runs(case, "central", results)
+    pairs = zip(_percentages(central), _percentages(ours, case.calibrated), strict=False)
     return [theirs - mine for theirs, mine in pairs]
 
 
 def _median_gap(case: DecoupledCase, results: Results) -> float:
-    below = sorted(_accuracy_gaps(case, results))
-    return below[len(below) // 2]
+    gaps = sorted(_accuracy_gaps(case, results))
+    return gaps[len(gaps) // 2]
 
 
 def _training_saving(case: DecoupledCase, results: Results) -> float:
-    """Of the whole training: MACs of a step, times the samples that a device goes through."""
-    ours, whole = _case_runs(case, "decoupled", results)[0], _case_runs(case, "central", results)[0]
-    return float(ours["training"] * whole["samples"] / ours["samples"])
+    """MAC reduction of the whole training: that of a step, times the ratio of samples processed."""
+    ours, central = _case_runs(case, "decoupled", results)[0], _case_runs(case, "central", results)[0]
+    return float(ours["training"] * central["samples"] / ours["samples"])
 
 
 def build_charts(results: Results) -> Sequence[Chart]:
@@ -164,27 +167,27 @@ def build_charts(results: Results) -> Sequence[Chart]:
 
 
 def _trade_off_chart(case: DecoupledCase, results: Results) -> Chart:
-    """Accuracy against what is saved, over all cuts that were tried."""
+    """Accuracy over the MAC reduction, for all cuts that were tried."""
     cuts = [cut for cut in (case.cut, *case.others) if _piece_name(case._replace(cut=cut), "decoupled", 0) in results]
     depths = sorted({(cut.depth, cut.trunk) for cut in cuts})
     series = [
         _depth_series(case, [cut for cut in cuts if (cut.depth, cut.trunk) == depth], results) for depth in depths
     ]
-    whole = _percentages(_case_runs(case, "central", results))[0]
+    central = _percentages(_case_runs(case, "central", results))[0]
     return Chart(
-        title=case.name, y_label="test accuracy, %", x_label="times fewer MACs of a training step",
-        series=series, x_scale="log", marks=[("central", whole)],
+        title=case.name, y_label="test accuracy, %", x_label="MAC reduction of a training step",
+        series=series, x_scale="log", marks=[("central", central)],
     )  # fmt: skip
 
 
 def _depth_series(case: DecoupledCase, cuts: Sequence[DecoupledCut], results: Results) -> ChartSeries:
-    found = sorted(
+    points = sorted(
         (run["training"], 100 * run[case.calibrated])
         for cut in cuts
         for run in _case_runs(case._replace(cut=cut), "decoupled", results)[:1]
     )
     frozen = ", frozen" if cuts[0].trunk == "frozen" else ""
-    return ChartSeries(f"s = {cuts[0].depth}{frozen}", [y for _, y in found], [x for x, _ in found])
+    return ChartSeries(f"s = {cuts[0].depth}{frozen}", [y for _, y in points], [x for x, _ in points])
 
 
 def required_datasets(context: BenchmarkContext) -> Sequence[str]:
@@ -199,14 +202,14 @@ BENCHMARK = Benchmark(
     charts=build_charts,
     datasets=required_datasets,
     notes=(
-        "One device for each group. It holds all samples of its own classes and as many of all others (which other"
-        " devices hold too). In a round it passes over them two or three times (see `samples on a device`), FedAvg's"
-        " devices once, and central training once over all samples.",
-        "MACs are counted layer by layer and equal the FLOP counter's. Training step: forward, gradient of the weights,"
-        " gradient of the inputs (not of the first layer's). Whole training: times the samples that a device goes"
-        " through in all rounds.",
-        "Calibration sees 500 training samples. `no harvest`: each device's own part is asked about all classes. `No"
-        " device has samples of others`: what a group tells its classes from is made of its own samples, scrambled.",
-        "Schedules are short so that all of it fits into 90 minutes on two cores; central training has the same one.",
+        "There is one device per group. It holds all samples of its own classes and as many of other classes (which"
+        " other devices hold too). In a round it makes two or three passes over them (see `samples on a device`);"
+        " FedAvg's devices make one, and central training makes one over all samples.",
+        "MACs are counted layer by layer and agree with PyTorch's FLOP counter. A training step is the forward pass"
+        " and the gradients of the weights and of the inputs (except those of the first layer). The whole training is"
+        " that times the samples that a device processes in all rounds.",
+        "Calibration uses 500 training samples. `No collaboration`: each device's own groups predict all classes. `No"
+        " device has samples of other classes`: negatives are generated by scrambling the device's own samples.",
+        "Schedules are short so that the benchmark takes 90 minutes on two cores; central training has the same one.",
     ),
 )

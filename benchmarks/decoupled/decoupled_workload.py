@@ -1,4 +1,4 @@
-"""The networks, data and schedules of the benchmark, and the jobs that train them in each way."""
+"""The networks, data and schedules of the benchmark, and the jobs that train them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["CASES", "QUICK", "DecoupledCase", "DecoupledCut", "decoupled_job", "
 
 
 class DecoupledCut(NamedTuple):
-    """How a network is taken apart."""
+    """How a network is divided into shared layers and groups."""
 
     depth: int
     groups: int
@@ -29,22 +29,22 @@ class DecoupledCut(NamedTuple):
 
 
 class DecoupledCase(NamedTuple):
-    """One network on one data set, and a schedule that fits the time."""
+    """One network on one dataset, with its schedule."""
 
     name: str
     model: str
     data: str
     cut: DecoupledCut
     rounds: int
-    samples: int  # of the training data, the same share of every class; 0 for all
+    samples: int  # of the training data, the same fraction of every class; 0 for all
     lr: float = 0.05
     batch: int = 64
     augment: bool = True
-    passes: int = 2  # over its samples that a device with a group makes in a round; those with whole networks make one
-    ms: float = 3.0  # that a training step of the whole network takes for one sample, about
+    passes: int = 2  # per round over the samples of a device with a group; devices with full networks make one
+    ms: float = 3.0  # of a training step of the full network for one sample, approximately
     federated: int = 1  # seeds of FedAvg
     others: tuple[DecoupledCut, ...] = ()  # further cuts for the trade-off
-    unaided: bool = False  # whether it is also tried with made-up negatives only
+    unaided: bool = False  # also train with generated negatives only
     calibrated: str = "calibrated readout"
 
 
@@ -63,7 +63,7 @@ CASES: Sequence[DecoupledCase] = (
     ),
     DecoupledCase(
         "slim VGG-11, CIFAR-10",
-        "benchmarks.decoupled.slim_network:slim_vgg",
+        "benchmarks.networks:slim_vgg",
         "cifar10",
         DecoupledCut(1, 5),
         8,
@@ -108,16 +108,16 @@ def _load_dataset(data: str, root: Path | None, augment: bool) -> Dataset:
 
 
 def decoupled_task(case: DecoupledCase, root: Path | None, seed: int) -> Task:
-    """The network with fresh weights, and as much of the data as the case uses."""
-    whole = _load_dataset(case.data, root, case.augment)
-    data = replace(whole, train=_class_balanced_subset(whole.train, case.samples, seed))
+    """The network, newly initialised, and as much of the data as the case uses."""
+    full = _load_dataset(case.data, root, case.augment)
+    data = replace(full, train=_class_balanced_subset(full.train, case.samples, seed))
     options = {"classes": len(data.classes)} if ":" in case.model else {}
     network = decode_settings({"model": case.model, "data": parse(case.data), "options": options}, TaskSettings)
     return Task(network.model_factory(data.shape, len(data.classes)), data, name=case.name)
 
 
 def _class_balanced_subset(train: Samples, count: int, seed: int) -> Samples:
-    """Evenly out of every class, at random."""
+    """A random subset with the same fraction of every class."""
     if not count or count >= len(train):
         return train
     order = seeds.child_generator(seed, "subset").permutation(len(train))
@@ -127,7 +127,7 @@ def _class_balanced_subset(train: Samples, count: int, seed: int) -> Samples:
 
 
 def decoupled_job(case: DecoupledCase, recipe: str, devices: int, seed: int, **more: Any) -> Job:
-    """The case's schedule under a recipe; time does not matter here, so the devices are alike."""
+    """The case's schedule with a recipe; time is not measured, so all devices are equal."""
     passes = case.passes if recipe == "decoupled" else 1
     local = {
         "kind": "sgd", "lr": case.lr, "momentum": 0.9, "weight_decay": 5e-4, "epochs": passes,

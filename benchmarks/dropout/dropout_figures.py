@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from benchmarks.benchmark import Results
+from benchmarks.benchmark_figures import Figure, Goal, figure_of_repeats
 from benchmarks.dropout.dropout_measurements import NETWORKS, RATES
 from benchmarks.dropout.dropout_workload import BOUND, METHODS, OURS, PUBLISHED, SETTINGS
 from potluck.report.svg_chart import Chart, ChartSeries
 
-__all__ = ["ABLATION", "DropoutRun", "SettingStanding", "build_charts", "piece_name", "setting_standings"]
+__all__ = ["DropoutRun", "SettingStanding", "build_charts", "compute_figures", "piece_name", "setting_standings"]
 
-LAST = 0.2  # of the time, whose scores make up a final accuracy
-ABLATION = "uniform-dropout"
+_LAST_FRACTION = 0.2  # of the time, over which a final accuracy is averaged
+_ABLATION = "uniform-dropout"
+_LEAST_MACS = 0.25  # fraction below which the goal for the step time does not apply
 
 
 class DropoutRun(NamedTuple):
-    """One training."""
+    """The accuracy over time of one training run."""
 
     times_s: Sequence[float]
     accuracies: Sequence[float]
@@ -26,22 +28,23 @@ class DropoutRun(NamedTuple):
 
     @property
     def final_accuracy(self) -> float:
-        """The mean of the scores near the end, or the last one.
+        """The mean of the accuracies near the end of the time, or the last one.
 
-        Not of so many scores: who waits has few, and the first of them is that of the untrained model.
+        A fixed number of them would be unfair: a method with long rounds has few, and the first is of the untrained
+        model.
         """
         pairs = zip(self.times_s, self.accuracies, strict=True)
-        late = [accuracy for at, accuracy in pairs if at >= (1 - LAST) * self.end_s] or self.accuracies[-1:]
+        late = [accuracy for at, accuracy in pairs if at >= (1 - _LAST_FRACTION) * self.end_s] or self.accuracies[-1:]
         return sum(late) / len(late)
 
     def time_to_accuracy(self, target: float) -> float:
-        """When it first had this accuracy; never is infinite."""
+        """When the run first reached this accuracy; infinite if it never did."""
         pairs = zip(self.times_s, self.accuracies, strict=True)
         return next((at for at, accuracy in pairs if accuracy >= target), math.inf)
 
 
 class SettingStanding(NamedTuple):
-    """All trainings of one setting, by method."""
+    """All training runs of one setting, by method."""
 
     setting: str
     variation: str
@@ -49,39 +52,40 @@ class SettingStanding(NamedTuple):
 
     def mean_final_accuracy(self, method: str) -> float:
         """The mean over seeds."""
-        found = [run.final_accuracy for run in self.runs[method]]
-        return sum(found) / len(found)
+        accuracies = [run.final_accuracy for run in self.runs[method]]
+        return sum(accuracies) / len(accuracies)
 
     def best_rival(self) -> str:
-        """The strongest of the other methods; DISTREAL itself and its ablation have figures of their own."""
-        others = [method for method in self.runs if method not in (OURS, PUBLISHED, BOUND, ABLATION)]
+        """The baseline with the highest accuracy; DISTREAL as published and the ablation have their own figures."""
+        others = [method for method in self.runs if method not in (OURS, PUBLISHED, BOUND, _ABLATION)]
         return max(others, key=self.mean_final_accuracy)
 
     def speed_ups(self, rival: str) -> list[float]:
-        """For each seed: the rival's time to its own final accuracy, over ours to the same; 0 if we never have it."""
-        found = []
-        for place, ours in enumerate(self.runs[OURS]):
-            theirs = self.runs[rival][place % len(self.runs[rival])]
-            found.append(theirs.time_to_accuracy(theirs.final_accuracy) / ours.time_to_accuracy(theirs.final_accuracy))
-        return found
+        """For each seed, the rival's time to its final accuracy over our time to it; 0 if we never reach it."""
+        ratios = []
+        for index, ours in enumerate(self.runs[OURS]):
+            theirs = self.runs[rival][index % len(self.runs[rival])]
+            target = theirs.final_accuracy
+            ratios.append(theirs.time_to_accuracy(target) / ours.time_to_accuracy(target))
+        return ratios
 
 
 def piece_name(setting: str, variation: str, method: str, seed: int) -> str:
-    """Full resources do not vary, so that method has one training for both."""
+    """The bound has full resources, which do not vary, so it is trained once for both variations."""
     return f"{setting}/{'steady' if method == BOUND else variation}/{method}/{seed}"
 
 
 def setting_standings(results: Results) -> list[SettingStanding]:
-    """One for each setting and variation, in the order of the pieces."""
-    found: dict[tuple[str, str], dict[str, list[DropoutRun]]] = {}
+    """One per setting and variation, in the order of the pieces."""
+    by_setting: dict[tuple[str, str], dict[str, list[DropoutRun]]] = {}
     for name, result in results.items():
         if name.count("/") == 3:
             setting, variation, method, _ = name.split("/")
-            found.setdefault((setting, variation), {}).setdefault(method, []).append(_parse_run(result))
-    bounds = {setting: runs for (setting, variation), runs in found.items() if variation == "steady"}
+            by_setting.setdefault((setting, variation), {}).setdefault(method, []).append(_parse_run(result))
+    bounds = {setting: runs for (setting, variation), runs in by_setting.items() if variation == "steady"}
     return [
         SettingStanding(setting, variation, _in_method_order({**runs, **bounds.get(setting, {})}))
-        for (setting, variation), runs in found.items()
+        for (setting, variation), runs in by_setting.items()
         if variation != "steady"
     ]
 
@@ -94,9 +98,81 @@ def _parse_run(result: Mapping[str, Any]) -> DropoutRun:
     return DropoutRun(result["times_s"], result["accuracies"], result["end_s"])
 
 
-POINTS = 10
-DRAWN = (OURS, PUBLISHED, "small", "federated-dropout", "heterofl", "drop-stragglers", BOUND)
-SHORT = {
+# --- figures ----------------------------------------------------------------------------------------------------------
+
+
+def compute_figures(results: Results) -> list[Figure]:
+    figures = [*_step_figures(results), *_exploration_figures(results["exploration"])]
+    for standing in setting_standings(results):
+        figures += _training_figures(standing)
+    return figures
+
+
+def _step_figures(results: Results) -> Iterator[Figure]:
+    for name, title in NETWORKS.items():
+        for rate in RATES:
+            row = results[f"step/{name}"][str(rate)]
+            goal = Goal("≤", 1.2) if row["macs"] >= _LEAST_MACS else None
+            yield Figure(
+                name=f"{title}, rate {rate}: step time relative to MACs",
+                unit="x",
+                measured=row["time"] / row["macs"],
+                goal=goal,
+                note=f"{row['time']:.2f} of a step of {1e3 * row['whole_s']:.0f} ms, {row['macs']:.2f} of its MACs",
+            )
+
+
+def _exploration_figures(result: Mapping[str, Any]) -> Iterator[Figure]:
+    note = f"{result['evaluations']} short training runs in two processes"
+    yield Figure(name="exploration time", unit="min", measured=result["minutes"], goal=Goal("≤", 20.0), note=note)
+    more = 100 * (result["hypervolume"] / result["uniform_hypervolume"] - 1)
+    yield Figure(name="  hypervolume above one rate for all layers", unit="%", measured=more, goal=Goal("≥", 0.0))
+    yield Figure(
+        name="  largest shortfall of the front behind one rate", unit="", measured=result["behind"], goal=Goal("≤", 0.0)
+    )
+
+
+def _training_figures(standing: SettingStanding) -> Iterator[Figure]:
+    where = f"{SETTINGS[standing.setting].title}, varying {standing.variation} rounds"
+    ours = [100 * run.final_accuracy for run in standing.runs[OURS]]
+    yield figure_of_repeats(f"{where}: accuracy of DISTREAL, ordered", "%", ours, note=_other_accuracies(standing))
+    if PUBLISHED in standing.runs:
+        published = [100 * run.final_accuracy for run in standing.runs[PUBLISHED]]
+        yield figure_of_repeats("  DISTREAL as published", "%", published)
+    best = standing.best_rival()
+    yield Figure(
+        name="  ahead of the best baseline", unit="pt", measured=_accuracy_lead(standing, best), goal=Goal("≥", 0.0),
+        note=METHODS[best].title,
+    )  # fmt: skip
+    yield figure_of_repeats(
+        "  speed-up to the accuracy of the best baseline", "x", standing.speed_ups(best), goal=Goal("≥", 1.0)
+    )
+    if "heterofl" in standing.runs:
+        speed_ups = standing.speed_ups("heterofl")
+        yield figure_of_repeats("  speed-up to the accuracy of HeteroFL", "x", speed_ups, goal=Goal("≥", 2.0))
+    if _ABLATION in standing.runs:
+        ahead = _accuracy_lead(standing, _ABLATION)
+        yield Figure(name="  ahead of one rate for all layers", unit="pt", measured=ahead, goal=Goal("≥", 0.0))
+    if BOUND in standing.runs:
+        behind = -_accuracy_lead(standing, BOUND)
+        yield Figure(name="  behind FedAvg with full resources", unit="pt", measured=behind, goal=Goal("≤", 0.5))
+
+
+def _accuracy_lead(standing: SettingStanding, rival: str) -> float:
+    return 100 * (standing.mean_final_accuracy(OURS) - standing.mean_final_accuracy(rival))
+
+
+def _other_accuracies(standing: SettingStanding) -> str:
+    others = [method for method in standing.runs if method != OURS]
+    return ", ".join(f"{METHODS[method].title} {100 * standing.mean_final_accuracy(method):.1f}" for method in others)
+
+
+# --- charts -----------------------------------------------------------------------------------------------------------
+
+
+_POINTS = 10  # of a curve
+_DRAWN = (OURS, PUBLISHED, "small", "federated-dropout", "heterofl", "drop-stragglers", BOUND)
+_SHORT_TITLES = {
     OURS: "ordered",
     PUBLISHED: "DISTREAL",
     "small": "small",
@@ -108,18 +184,18 @@ SHORT = {
 
 
 def build_charts(results: Results) -> Sequence[Chart]:
-    found = [_step_chart(results)]
+    charts = [_step_chart(results)]
     if "exploration" in results:
-        found.append(_front_chart(results))
-    return [*found, *map(_training_chart, setting_standings(results))]
+        charts.append(_front_chart(results))
+    return [*charts, *map(_training_chart, setting_standings(results))]
 
 
 def _step_chart(results: Results) -> Chart:
     groups = [f"{title} {rate}" for title in NETWORKS.values() for rate in RATES]
     rows = [results[f"step/{name}"][str(rate)] for name in NETWORKS for rate in RATES]
     return Chart(
-        title="A step with channels left out, as a share of a whole one",
-        y_label="share",
+        title="A step with channels left out, relative to a full step",
+        y_label="fraction",
         x_label="network and rate",
         groups=groups,
         series=[ChartSeries("MACs", [row["macs"] for row in rows]), ChartSeries("time", [row["time"] for row in rows])],
@@ -127,31 +203,33 @@ def _step_chart(results: Results) -> Chart:
 
 
 def _front_chart(results: Results) -> Chart:
-    found = results["exploration"]
+    result = results["exploration"]
     lines = [
-        ChartSeries(title, [gain for _, gain in found[key]], [share for share, _ in found[key]])
+        ChartSeries(title, [gain for _, gain in result[key]], [macs for macs, _ in result[key]])
         for key, title in (("front", "explored"), ("uniform", "one rate for all layers"))
     ]
-    return Chart(title="What a short training gains", y_label="accuracy gained", x_label="share of MACs", series=lines)
+    return Chart(
+        title="Gain of a short training run", y_label="accuracy gained", x_label="fraction of MACs", series=lines
+    )
 
 
 def _training_chart(standing: SettingStanding) -> Chart:
-    drawn = [method for method in DRAWN if method in standing.runs]
+    drawn = [method for method in _DRAWN if method in standing.runs]
     end = max(run.times_s[-1] for runs in standing.runs.values() for run in runs)
-    grid = [end * place / POINTS for place in range(1, POINTS + 1)]
+    grid = [end * index / _POINTS for index in range(1, _POINTS + 1)]
     return Chart(
         title=f"{SETTINGS[standing.setting].title}, speeds varying {standing.variation} rounds",
         y_label="accuracy, %",
-        x_label="virtual time in slots of a mini-batch",
+        x_label="simulated time in slots of a mini-batch",
         series=[
-            ChartSeries(SHORT.get(name, METHODS[name].title), _mean_accuracies(standing.runs[name], grid), grid)
+            ChartSeries(_SHORT_TITLES.get(name, METHODS[name].title), _mean_accuracies(standing.runs[name], grid), grid)
             for name in drawn
         ],
     )
 
 
 def _mean_accuracies(runs: Sequence[DropoutRun], grid: Sequence[float]) -> list[float]:
-    """The mean over seeds of the latest score at each time."""
+    """The mean over seeds of the latest accuracy at each time."""
     return [100 * sum(_latest_accuracy(run, at) for run in runs) / len(runs) for at in grid]
 
 

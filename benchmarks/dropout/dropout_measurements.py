@@ -54,17 +54,17 @@ LR = 1e-4
 
 
 def measure_steps(name: str, repeats: int, grid: int = GRID) -> dict[str, Any]:
-    """Whole steps and small ones take turns; processor time of one thread, channels last on both sides."""
+    """Alternate full and reduced steps; CPU time of one thread, channels last for both."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        bench = _StepBench(name)
-        return {str(rate): bench.compare_steps(rate, repeats, grid) for rate in RATES}
+        timer = _StepTimer(name)
+        return {str(rate): timer.compare_steps(rate, repeats, grid) for rate in RATES}
     finally:
         torch.set_num_threads(threads)
 
 
-class _StepBench:
+class _StepTimer:
     """A network, a batch, and the two kinds of step."""
 
     def __init__(self, name: str) -> None:
@@ -75,11 +75,11 @@ class _StepBench:
         self._inputs = inputs.contiguous(memory_format=torch.channels_last)
         self._width: SlimmableModel = trace_slimmable(module, entry.shape)
         self._whole = ModelReplica(module, self._width.layout, nn.functional.cross_entropy)
-        self._workshop = WidthWorkspace(self._width, self._whole, scaled=True)
+        self._workspace = WidthWorkspace(self._width, self._whole, scaled=True)
         self._rng = np.random.default_rng(0)
 
     def compare_steps(self, rate: float, repeats: int, grid: int) -> dict[str, float]:
-        """Medians of the times, after one step of each that does not count."""
+        """Median times, after one warm-up step of each kind."""
         counts = self._width.kept_counts([rate] * len(self._width.sets), grid)
         whole, small = (lambda: self._run_step(self._width.full_counts)), (lambda: self._run_step(counts))
         pairs = [(_thread_seconds(whole), _thread_seconds(small)) for _ in range(repeats + 1)][1:]
@@ -92,10 +92,10 @@ class _StepBench:
         }
 
     def _run_step(self, counts: tuple[int, ...]) -> None:
-        """Everything a device does: draw the channels, gather, forward, backward, update, scatter."""
+        """Everything a device does: choose channels, extract, forward, backward, update, scatter."""
         kept = choose_subsets(self._width, counts, random_units(self._rng))
         batch = (self._inputs, self._targets)
-        self._workshop.train_step(kept, batch, lambda weights, gradient, _: weights.add_(gradient, alpha=-LR))
+        self._workspace.train_step(kept, batch, lambda weights, gradient, _: weights.add_(gradient, alpha=-LR))
 
 
 def _thread_seconds(step: Callable[[], None]) -> float:
@@ -105,25 +105,25 @@ def _thread_seconds(step: Callable[[], None]) -> float:
 
 
 def measure_exploration(setting: DropoutSetting, settings: Exploration, data: Path | None) -> dict[str, Any]:
-    """Everything is trained anew: nothing is taken from an earlier exploration."""
-    began = time.perf_counter()
-    found = explore(decode_settings(task_table(setting), TaskSettings, "task"), settings, root=data)
+    """Explore without reusing any earlier evaluation."""
+    start = time.perf_counter()
+    result = explore(decode_settings(task_table(setting), TaskSettings, "task"), settings, root=data)
     return {
-        "minutes": (time.perf_counter() - began) / 60,
-        "hypervolume": found.hypervolume,
-        "uniform_hypervolume": found.uniform_hypervolume,
-        "evaluations": found.evaluations,
-        "behind": largest_shortfall(found),
-        "correlation": found.correlation,
-        "front": _front_points(found.table),
-        "uniform": _front_points(found.uniform),
+        "minutes": (time.perf_counter() - start) / 60,
+        "hypervolume": result.hypervolume,
+        "uniform_hypervolume": result.uniform_hypervolume,
+        "evaluations": result.evaluations,
+        "behind": largest_shortfall(result),
+        "correlation": result.correlation,
+        "front": _front_points(result.table),
+        "uniform": _front_points(result.uniform),
     }
 
 
-def largest_shortfall(found: ExplorationResult) -> float:
-    """By how much the front gains less than a uniform vector that costs the same or more, at most."""
+def largest_shortfall(result: ExplorationResult) -> float:
+    """The largest difference by which the front gains less than a uniform vector at no higher cost."""
     return max(
-        entry.gain - found.table.entries[found.table.best_within(entry.macs)].gain for entry in found.uniform.entries
+        entry.gain - result.table.entries[result.table.best_within(entry.macs)].gain for entry in result.uniform.entries
     )
 
 
@@ -132,51 +132,51 @@ def _front_points(table: ParetoTable) -> list[tuple[float, float]]:
 
 
 def write_pareto_tables(settings: Exploration, data: Path | None) -> None:
-    """Explore anew what the federated part uses: each network with each way to keep units."""
+    """Explore again what federated training uses: each network with each way to choose units."""
     networks = {setting.table: setting for setting in reversed(list(SETTINGS.values())) if setting.table}
     for setting in networks.values():
         for method in EXPLORED:
             units = METHODS[method].submodel.get("units", "random")
-            chosen = msgspec.structs.replace(settings, units=units, static=True)
-            found = explore(decode_settings(task_table(setting), TaskSettings, "task"), chosen, root=data)
-            found.table.save(Path(rate_table_path(setting, method)))
+            explored = msgspec.structs.replace(settings, units=units, static=True)
+            result = explore(decode_settings(task_table(setting), TaskSettings, "task"), explored, root=data)
+            result.table.save(Path(rate_table_path(setting, method)))
 
 
-TESTED = 3000  # of the test samples, always the same
+_TEST_SAMPLES = 3000  # always the same ones
 
 
 def measure_training(
     setting: str, variation: str, method: str, rounds: int, seed: int, data: Path | None
 ) -> dict[str, Any]:
-    """The accuracies of the whole model (of the small one, where that is what is trained) and when it had them.
+    """Accuracy of the full model over time, or of the small one where that is trained.
 
-    `share` is the mean MAC share of turns, where parts of the model are trained.
+    `share` is the mean fraction of the MACs that devices train, where they train submodels.
     """
     job = dropout_job(SETTINGS[setting], variation, method, rounds, seed)
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place) / "run"
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary) / "run"
         result = potluck.simulate(job, task=_setting_task(setting, data), folder=folder, threads=0)
         assert result.status == "done", result.reason
         curve = list(_accuracy_points(folder / "journal.jsonl"))
-        shares = [scalar.value for scalar in _read_scalars(folder / "journal.jsonl", "share")]
+        fractions = [scalar.value for scalar in _read_scalars(folder / "journal.jsonl", "share")]
     return {
         "times_s": [at for at, _ in curve],
         "accuracies": [accuracy for _, accuracy in curve],
         "end_s": float(job.stop.time or 0.0),
         "rounds": int(result.summary["rounds"]),
-        "share": float(np.mean(shares)) if shares else 0.0,
+        "share": float(np.mean(fractions)) if fractions else 0.0,
     }
 
 
 @lru_cache(maxsize=1)
 def _setting_task(setting: str, data: Path | None) -> Task:
-    """The setting's own, read once for all methods, scored on some of the test samples: scoring takes long."""
+    """The task of the setting, loaded once for all methods, with fewer test samples to keep evaluation short."""
     task = build_task(decode_settings(task_table(SETTINGS[setting]), TaskSettings), data)
     return replace(task, data=replace(task.data, test=_tested_subset(task.data.test)))
 
 
 def _tested_subset(samples: Samples) -> Samples:
-    chosen = np.random.default_rng(0).permutation(len(samples))[:TESTED]
+    chosen = np.random.default_rng(0).permutation(len(samples))[:_TEST_SAMPLES]
     owner = None if samples.owner is None else samples.owner[chosen]
     return replace(samples, x=samples.x[chosen], y=samples.y[chosen], owner=owner)
 

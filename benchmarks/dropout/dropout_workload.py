@@ -19,7 +19,7 @@ __all__ = [
     "PUBLISHED",
     "RIVALS",
     "SETTINGS",
-    "SMALL_SHARE",
+    "SMALL_FRACTION",
     "VARIATIONS",
     "DropoutMethod",
     "DropoutSetting",
@@ -28,16 +28,16 @@ __all__ = [
     "task_table",
 ]
 
-SMALL_SHARE = 0.21  # of the MACs: what the weakest group (0.33) affords at its mean speed (0.65)
+SMALL_FRACTION = 0.21  # of the MACs: what the slowest group (0.33) affords at its mean speed (0.65)
 
 
 class DropoutMethod(NamedTuple):
-    """A recipe and what this benchmark says on top of it."""
+    """A recipe and the settings that this benchmark adds."""
 
     title: str
     recipe: str
     submodel: Mapping[str, Any]
-    full: bool = False  # on a fleet where everyone always affords everything
+    full: bool = False  # on a fleet where every device always affords the full model
 
 
 METHODS: Mapping[str, DropoutMethod] = {
@@ -48,7 +48,7 @@ METHODS: Mapping[str, DropoutMethod] = {
     ),
     "distreal": DropoutMethod("DISTREAL as published", "distreal", {"kind": "filter-dropout"}),
     "uniform-dropout": DropoutMethod("one rate for all layers", "uniform-dropout", {"kind": "uniform-dropout"}),
-    "small": DropoutMethod("small network", "small", {"kind": "small", "share": SMALL_SHARE}),
+    "small": DropoutMethod("small network", "small", {"kind": "small", "share": SMALL_FRACTION}),
     "federated-dropout": DropoutMethod("Federated Dropout", "federated-dropout", {"kind": "federated-dropout"}),
     "heterofl": DropoutMethod("HeteroFL", "heterofl", {"kind": "heterofl"}),
     "fjord": DropoutMethod("FjORD", "fjord", {"kind": "fjord"}),
@@ -58,22 +58,21 @@ METHODS: Mapping[str, DropoutMethod] = {
     "full": DropoutMethod("FedAvg with full resources", "fedavg", {"kind": "whole"}, full=True),
 }
 OURS, PUBLISHED, BOUND = "distreal-ordered", "distreal", "full"
-EXPLORED = (OURS, PUBLISHED)  # those with a table
-RIVALS = ("small", "drop-stragglers")  # the strongest of the baselines, which get as many seeds as ours
-
+EXPLORED = (OURS, PUBLISHED)  # methods with a table of explored rates
+RIVALS = ("small", "drop-stragglers")  # the strongest baselines, which get as many seeds as ours
 
 GROUPS = ((34, 1.0), (33, 0.66), (33, 0.33))
-LOWEST = 0.3  # a device's speed is uniform from here to 1 of its own nominal one
+LOWEST = 0.3  # a device's speed is uniform from this fraction of its nominal one to 1
 DEVICES = 10  # in a round
 STEPS, BATCH = 10, 32
-EVERY = 5  # rounds between two scores
-SLOT_S = 1.0  # a whole step of the fastest at its nominal speed
-VARIATIONS = {"between": float(STEPS), "within": 2.0}  # slots until the speed is drawn anew
+EVERY = 5  # rounds between two evaluations
+SLOT_S = 1.0  # a full step of the fastest device at its nominal speed
+VARIATIONS = {"between": float(STEPS), "within": 2.0}  # slots between two changes of speed
 _NETWORKS = "benchmarks.networks"
 
 
 class DropoutSetting(NamedTuple):
-    """A network, data, and who holds what."""
+    """A network, a dataset, and how it is split over devices."""
 
     title: str
     model: str
@@ -82,7 +81,7 @@ class DropoutSetting(NamedTuple):
     lr: float
     macs: int  # of one sample, forward
     options: Mapping[str, Any] = {}
-    table: str = ""  # the explored rates that come with the benchmark
+    table: str = ""  # of explored rates, stored with the benchmark
 
 
 SETTINGS: Mapping[str, DropoutSetting] = {
@@ -105,7 +104,7 @@ def task_table(setting: DropoutSetting) -> dict[str, Any]:
 
 
 def rate_table_path(setting: DropoutSetting, method: str) -> str:
-    """The file of rates explored for a method; none where there is none, which means one rate for all layers."""
+    """The file of rates explored for a method; empty if there is none, which means one rate for all layers."""
     if not setting.table or method not in EXPLORED:
         return ""
     units = METHODS[method].submodel.get("units", "random")
@@ -113,18 +112,18 @@ def rate_table_path(setting: DropoutSetting, method: str) -> str:
 
 
 def dropout_job(setting: DropoutSetting, variation: str, method: str, rounds: int, seed: int) -> Job:
-    """A job that ends after the time that so many rounds take if nobody is ever waited for."""
-    found = METHODS[method]
+    """A job that stops after the time of that many rounds without any waiting."""
+    chosen = METHODS[method]
     local = {"kind": "sgd", "steps": STEPS, "lr": setting.lr, "momentum": 0.9}
-    submodel = {**found.submodel, "static": True}  # all alike: a norm's statistics are taken when it is scored
+    submodel = {**chosen.submodel, "static": True}  # for all methods: norm statistics are computed for evaluation
     if method in EXPLORED:
         submodel["table"] = rate_table_path(setting, method)
     parts = {"devices": DEVICES, "local": local, "batching": {"size": BATCH}, "submodel": submodel}
     tables = {
         "task": task_table(setting),
-        "recipe": found.recipe,
+        "recipe": chosen.recipe,
         "split": setting.split,
-        "fleet": {"devices": _fleet_devices(setting, variation, found.full)},
+        "fleet": {"devices": _fleet_devices(setting, variation, chosen.full)},
         "rounds": parts,
         "stop": {"time": f"{rounds * STEPS * SLOT_S} s"},
         "evaluate": EVERY,
@@ -135,17 +134,17 @@ def dropout_job(setting: DropoutSetting, variation: str, method: str, rounds: in
 
 
 def _fleet_devices(setting: DropoutSetting, variation: str, full: bool) -> list[dict[str, Any]]:
-    """Links are fast, so that it is computing that counts."""
+    """Links are fast, so that computation determines the time."""
     fastest = 2 * 3 * setting.macs * BATCH / SLOT_S
     every = f"{VARIATIONS[variation] * SLOT_S} s"
     changing = {"kind": "random-walk", "low": LOWEST, "high": 1.0, "step": 1.0 - LOWEST, "every": every}
     return [
         {
-            "name": f"group{place}",
+            "name": f"group{index}",
             "count": count,
             "flops": fastest * (1.0 if full else speed),
             "link": "lan",
             "speed": "constant" if full else changing,
         }
-        for place, (count, speed) in enumerate(GROUPS)
+        for index, (count, speed) in enumerate(GROUPS)
     ]

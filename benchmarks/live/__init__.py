@@ -1,4 +1,4 @@
-"""`live`: what a round costs by itself, how well the simulated world predicts a lab, and overlap on real processes."""
+"""`live`: overhead of a live round, accuracy of the simulated world's predictions, and overlap in real processes."""
 
 from __future__ import annotations
 
@@ -19,38 +19,45 @@ __all__ = ["BENCHMARK"]
 
 _DEVICES = 10
 _RECIPES = {"sync-sgd": "sequential", "dynacomm": "dynacomm", "duplex": "duplex"}
-_PEERS = Path("benchmarks/results/peers-live.json")
-_COMPARE = "benchmarks/peers/run.py live"
-_FLOWER = f"Flower's SuperLink and 10 SuperNodes on the same machine, by {_COMPARE}"
+_PEER_RESULTS = Path(__file__).parents[1] / "results" / "peers-live.json"
+_PEERS_COMMAND = "python -m benchmarks.peers live"
+_FLOWER = f"Flower's SuperLink and 10 SuperNodes on the same machine, by `{_PEERS_COMMAND}`"
 
 
 def declare_pieces(context: BenchmarkContext) -> list[BenchmarkPiece]:
-    """Repeats take turns, so that what else the machine does falls on all of them alike."""
+    """Repeats alternate between jobs, so that other load on the machine affects all of them."""
     repeats, empty, lab, overlap = (1, 20, 6, 4) if context.quick else (2, 200, 30, 12)
-    found = []
+    pieces = []
     for repeat in range(repeats):
-        found.append(
-            _live_piece(f"empty/{repeat}", {"rounds": empty}, live_trial.empty_job(_DEVICES, empty), act_out=False)
-        )
-        found.append(
-            _live_piece(f"lab/{repeat}", {"rounds": lab}, live_trial.uneven_job(lab, context.seed), act_out=True)
-        )
-        found += [
+        pieces.append(
             _live_piece(
-                f"{recipe}/{repeat}", {"rounds": overlap}, live_trial.overlapped_job(recipe, overlap), act_out=True
+                f"empty/{repeat}", {"rounds": empty}, live_trial.empty_job(_DEVICES, empty), emulate_fleet=False
+            )
+        )
+        pieces.append(
+            _live_piece(f"lab/{repeat}", {"rounds": lab}, live_trial.uneven_job(lab, context.seed), emulate_fleet=True)
+        )
+        pieces += [
+            _live_piece(
+                f"{recipe}/{repeat}",
+                {"rounds": overlap},
+                live_trial.overlapped_job(recipe, overlap),
+                emulate_fleet=True,
             )
             for recipe in _RECIPES
         ]
-    return found
+    return pieces
 
 
-def _live_piece(name: str, parameters: Mapping[str, Any], job: Mapping[str, Any], *, act_out: bool) -> BenchmarkPiece:
+def _live_piece(
+    name: str, parameters: Mapping[str, Any], job: Mapping[str, Any], *, emulate_fleet: bool
+) -> BenchmarkPiece:
     def measure_and_predict() -> dict[str, float]:
-        found = {"measured_s": statistics.median(measure_rounds(job, act_out=act_out))}
-        return {**found, "predicted_s": statistics.median(predict_rounds(job))} if act_out else found
+        times = {"measured_s": statistics.median(measure_rounds(job, emulate_fleet=emulate_fleet))}
+        return {**times, "predicted_s": statistics.median(predict_rounds(job))} if emulate_fleet else times
 
     return BenchmarkPiece(
-        name, parameters, measure_and_predict, 10.0 + parameters["rounds"] * (1.5 if act_out else 0.1)
+        name, parameters, measure_and_predict, 10.0 + parameters["rounds"] * (1.5 if emulate_fleet else 0.1)
     )
 
 
@@ -60,24 +67,24 @@ def compute_figures(results: Results) -> list[Figure]:
 
 def _empty_figures(results: Results) -> list[Figure]:
     ours = [1e3 * seconds for seconds in _piece_values(results, "empty", "measured_s")]
-    name = f"a round of {_DEVICES} devices, 1 MiB model, hardly any training"
+    name = f"round of {_DEVICES} devices, 1 MiB model, almost no training"
     peers = _load_peer_results()
     if peers is None:
-        return [figure_of_repeats(name, "ms", ours, note=f"beside Flower: {_COMPARE}")]
+        return [figure_of_repeats(name, "ms", ours, note=f"for a comparison with Flower, run `{_PEERS_COMMAND}`")]
     return [
         figure_of_repeats(name, "ms", ours, published=PublishedValue(1e3 * peers.flower_s, _FLOWER)),
         Figure(
-            name="  less than Flower's, side by side",
+            name="  Flower's round over ours, measured in turns",
             unit="x",
             measured=peers.ratio,
             goal=Goal("≥", 10.0),
-            note=f"{_COMPARE}{', a quick run' if peers.quick else ''}",
+            note=f"`{_PEERS_COMMAND}`{', a quick run' if peers.quick else ''}",
         ),
     ]
 
 
 class _PeerResults(NamedTuple):
-    """What the comparison with peers has found."""
+    """The result of the comparison with Flower."""
 
     flower_s: float
     ratio: float
@@ -85,46 +92,55 @@ class _PeerResults(NamedTuple):
 
 
 def _load_peer_results() -> _PeerResults | None:
-    """None where that was not run here."""
+    """None if the comparison has not been run."""
     try:
-        document = json.loads(_PEERS.read_text())
-        found = {figure["name"]: float(figure["measured"]) for figure in document["figures"]}
-        return _PeerResults(found["round: Flower"], found["round: Potluck against Flower"], document["mode"] == "quick")
+        document = json.loads(_PEER_RESULTS.read_text())
+        measured = {figure["name"]: float(figure["measured"]) for figure in document["figures"]}
+        return _PeerResults(
+            measured["round: Flower"], measured["round: advantage over Flower"], document["mode"] == "quick"
+        )
     except (OSError, ValueError, KeyError):
         return None
 
 
 def _lab_figures(results: Results) -> list[Figure]:
     return [
-        figure_of_repeats("8 uneven devices, shaped links: a round", "s", _piece_values(results, "lab", "measured_s")),
-        _deviation_figure("  predicted by the simulated world, off by", results, "lab"),
+        figure_of_repeats("round of 8 uneven devices, shaped links", "s", _piece_values(results, "lab", "measured_s")),
+        _deviation_figure("  error of the simulated world's prediction", results, "lab"),
     ]
 
 
 def _overlap_figures(results: Results) -> list[Figure]:
-    found = []
+    figures = []
     for recipe, title in _RECIPES.items():
-        name = f"ResNet-20, 2 devices, communication ≈ computation: {title}, an iteration"
-        found.append(figure_of_repeats(name, "s", _piece_values(results, recipe, "measured_s")))
-        found.append(_deviation_figure("  predicted, off by", results, recipe))
-    found.append(
-        figure_of_repeats("dynacomm below sequential", "%", _time_reductions(results, "dynacomm"), goal=Goal("≥", 35.0))
+        name = f"ResNet-20, 2 devices, communication ≈ computation: {title}, iteration"
+        figures.append(figure_of_repeats(name, "s", _piece_values(results, recipe, "measured_s")))
+        figures.append(_deviation_figure("  error of the prediction", results, recipe))
+    figures.append(
+        figure_of_repeats(
+            "reduction of dynacomm compared with sequential",
+            "%",
+            _time_reductions(results, "dynacomm"),
+            goal=Goal("≥", 35.0),
+        )
     )
-    found.append(figure_of_repeats("duplex below sequential", "%", _time_reductions(results, "duplex")))
-    return found
+    figures.append(
+        figure_of_repeats("reduction of duplex compared with sequential", "%", _time_reductions(results, "duplex"))
+    )
+    return figures
 
 
 def _deviation_figure(name: str, results: Results, piece: str) -> Figure:
     measured, predicted = _piece_values(results, piece, "measured_s"), _piece_values(results, piece, "predicted_s")
-    off = [100 * abs(live / paper - 1) for live, paper in zip(measured, predicted, strict=True)]
+    errors = [100 * abs(live / simulated - 1) for live, simulated in zip(measured, predicted, strict=True)]
     return figure_of_repeats(
-        name, "%", off, goal=Goal("≤", 10.0), note=f"predicted {statistics.median(predicted):.4g} s"
+        name, "%", errors, goal=Goal("≤", 10.0), note=f"predicted {statistics.median(predicted):.4g} s"
     )
 
 
 def _time_reductions(results: Results, recipe: str) -> list[float]:
     sequential, other = _piece_values(results, "sync-sgd", "measured_s"), _piece_values(results, recipe, "measured_s")
-    return [100 * (1 - less / more) for less, more in zip(other, sequential, strict=True)]
+    return [100 * (1 - ours / baseline) for ours, baseline in zip(other, sequential, strict=True)]
 
 
 def _piece_values(results: Results, piece: str, key: str) -> list[float]:
@@ -148,8 +164,8 @@ BENCHMARK = Benchmark(
     figures=compute_figures,
     charts=build_charts,
     notes=(
-        "Every device is a process of this machine; links and speeds are acted out by our own transport and throttle,"
-        " except in the first figure, where everything is as fast as the machine is.",
-        "Predicted: the same job in the simulated world. Medians over rounds; the first round does not count.",
+        "Every device is a process on this machine; links and speeds are emulated by our own transport and throttle,"
+        " except in the first figure, where everything runs as fast as the machine can.",
+        "Predictions are from the same job in the simulated world. Times are medians over rounds, without the first.",
     ),
 )

@@ -29,7 +29,7 @@ _LEASE = "10 s"
 
 
 def empty_job(devices: int, rounds: int) -> dict[str, Any]:
-    """A model of 1 MiB, of which every device takes one step on one sample: hardly anything but the round itself."""
+    """A model of 1 MiB, trained for one step on one sample, so that almost all of the time is overhead of the round."""
     return {
         "recipe": "fedavg",
         "task": {
@@ -48,11 +48,11 @@ def empty_job(devices: int, rounds: int) -> dict[str, Any]:
 
 
 def uneven_job(rounds: int, seed: int) -> dict[str, Any]:
-    """Eight devices of four kinds behind four kinds of links; 200 kB each way."""
+    """Eight devices of four speeds behind four kinds of links; 200 kB in each direction."""
     kinds = ((40, 4, "30 ms"), (60, 8, "10 ms"), (90, 12, "5 ms"), (120, 20, "2 ms"))
     devices = [
-        {"name": f"kind-{place}", "count": 2, "flops": f"{mflops} MFLOP/s", "link": _link_table(mbit, latency)}
-        for place, (mflops, mbit, latency) in enumerate(kinds)
+        {"name": f"kind-{index}", "count": 2, "flops": f"{mflops} MFLOP/s", "link": _link_table(mbit, latency)}
+        for index, (mflops, mbit, latency) in enumerate(kinds)
     ]
     return {
         "recipe": "fedavg",
@@ -68,7 +68,7 @@ def uneven_job(rounds: int, seed: int) -> dict[str, Any]:
 
 
 def overlapped_job(recipe: str, rounds: int) -> dict[str, Any]:
-    """Two devices and a ResNet-20 on 4 samples: pull and push take about as long as forward and backward."""
+    """Two devices with ResNet-20 and 4 samples: pull and push take about as long as forward and backward."""
     return {
         "recipe": recipe,
         "task": {"model": "resnet20", "data": {"kind": "synthetic", "shape": [3, 32, 32], "train": 64, "test": 8}},
@@ -82,7 +82,7 @@ def overlapped_job(recipe: str, rounds: int) -> dict[str, Any]:
 
 
 def _rounds_only(rounds: int) -> dict[str, Any]:
-    """Nothing but rounds: no scores, no checkpoints."""
+    """One warm-up round more, no evaluations, no checkpoints."""
     return {"stop": {"rounds": rounds + 1}, "evaluate": 0, "checkpoint": 0}
 
 
@@ -90,40 +90,42 @@ def _link_table(mbit: float, latency: str) -> dict[str, str]:
     return {"up": f"{mbit} Mbit/s", "down": f"{mbit} Mbit/s", "latency": latency, "overhead": "1 ms"}
 
 
-_MUSTER_S = 300.0  # for processes to start, on a machine that is busy with others
+_JOIN_TIMEOUT_S = 300.0  # for processes to start on a busy machine
 
 
-def measure_rounds(tables: Mapping[str, Any], *, act_out: bool) -> list[float]:
-    """Seconds of every round but the first; with the fleet's links and speeds acted out, or as fast as it goes."""
+def measure_rounds(tables: Mapping[str, Any], *, emulate_fleet: bool) -> list[float]:
+    """Seconds of every round but the first, with the fleet's links and speeds emulated or at full speed."""
     ends: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
         job = make(tables)
-        keeper = RunStore.create_run(
-            job, Path(folder) / "run", lambda keeper, now: ends.append(time.perf_counter()), _never_stop
+        store = RunStore.create_run(
+            job, Path(folder) / "run", lambda store, now: ends.append(time.perf_counter()), _never_stop
         )
-        result = _serve_lab(job, keeper, act_out)
+        result = _serve_lab(job, store, emulate_fleet)
     if result.status != "done":
         raise RuntimeError(f"the live run ended early: {result.reason}")
     return _round_durations(ends)
 
 
-def _serve_lab(job: Job, keeper: RunStore, act_out: bool) -> potluck.Result:
-    assert keeper.folder is not None
-    gate = AdmissionPolicy.for_run(keeper.folder, "bench", [device.name for device in job.fleet.members], None)
+def _serve_lab(job: Job, store: RunStore, emulate_fleet: bool) -> potluck.Result:
+    assert store.folder is not None
+    admission = AdmissionPolicy.for_run(store.folder, "bench", [device.name for device in job.fleet.members], None)
     address = free_loopback_address()
-    with LabDevices(job, address, gate, None) as crew:
-        place = Endpoint(listen=(address,), lease=float(job.fleet.lease))
-        door = ServeOptions(place, gate, _MUSTER_S, emulate_fleet=act_out, on_begin=crew.start_fault_script)
-        return serve_run(RoundsSetup.from_job(job, None, None), keeper, door)
+    with LabDevices(job, address, admission, None) as devices:
+        endpoint = Endpoint(listen=(address,), lease=float(job.fleet.lease))
+        options = ServeOptions(
+            endpoint, admission, _JOIN_TIMEOUT_S, emulate_fleet=emulate_fleet, on_begin=devices.start_fault_script
+        )
+        return serve_run(RoundsSetup.from_job(job, None, None), store, options)
 
 
 def predict_rounds(tables: Mapping[str, Any]) -> list[float]:
-    """The same in virtual time, without the mathematics."""
+    """The same rounds in the simulated world, timing only."""
     ends: list[float] = []
     job = make(tables)
     samples = min(len(shard) for shard in RoundsSetup.from_job(job, None, None).shards.values())
-    ghost = make({**tables, "timing_only": True, "samples": samples})
-    potluck.simulate(ghost, watch=lambda keeper, now: ends.append(now))
+    timing = make({**tables, "timing_only": True, "samples": samples})
+    potluck.simulate(timing, watch=lambda store, now: ends.append(now))
     return _round_durations(ends)
 
 

@@ -1,4 +1,4 @@
-"""`overlap`: how much of the transfers hides behind computation, beside what DynaComm's authors published."""
+"""`overlap`: how much of the transfers DynaComm hides behind computation, compared with the published values."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from benchmarks.benchmark import Benchmark, BenchmarkContext, BenchmarkPiece
 from benchmarks.benchmark_catalogue import CATALOGUE
 from benchmarks.overlap.overlap_figures import build_charts, compute_figures
 from benchmarks.overlap.overlap_forecast import forecast_case, measure_planning, speed_sensitivity
-from benchmarks.overlap.overlap_simulation import BATCH, PLACES, simulate_case
+from benchmarks.overlap.overlap_simulation import BATCH, SIMULATED_ROWS, simulate_case
 from benchmarks.overlap.overlap_workload import BANDWIDTHS, BATCHES, NETWORKS, RTT_S
 
 __all__ = ["BENCHMARK"]
 
-_QUICKLY_LIVED = ("vgg19", "googlenet")
+_QUICKLY_SIMULATED = ("vgg19", "googlenet")
 _SECONDS = {"resnet152": 10.0, "inception-v4": 10.0, "googlenet": 4.0, "vgg19": 4.0}  # of a forecast, about
 
 
 def declare_pieces(context: BenchmarkContext) -> list[BenchmarkPiece]:
-    """The forecasts are the same in both modes; fewer are lived through, and the planner is timed less often."""
+    """Both modes have the same forecasts; a quick run simulates fewer cases and times the planner less often."""
     runs = 300 if context.quick else 5000
     timing = BenchmarkPiece("planning", {"runs": runs}, lambda: measure_planning(runs, context.seed), runs / 1000)
     other = BenchmarkPiece("other speeds", {"bandwidths": list(BANDWIDTHS), "rtt_s": RTT_S}, speed_sensitivity, 2.0)
     forecasts = [_forecast_piece(network, batch) for network in NETWORKS for batch in BATCHES]
-    return [timing, other, *forecasts, *map(_simulated_piece, _QUICKLY_LIVED if context.quick else NETWORKS)]
+    return [timing, other, *forecasts, *map(_simulated_piece, _QUICKLY_SIMULATED if context.quick else NETWORKS)]
 
 
 def _forecast_piece(network: str, batch: int) -> BenchmarkPiece:
@@ -30,8 +30,8 @@ def _forecast_piece(network: str, batch: int) -> BenchmarkPiece:
 
 
 def _simulated_piece(network: str) -> BenchmarkPiece:
-    parameters = {"network": network, "batch": BATCH, "places": list(PLACES), "rtt_s": RTT_S}
-    return BenchmarkPiece(f"{network}, lived", parameters, lambda: simulate_case(network), 5 * _SECONDS[network])
+    parameters = {"network": network, "batch": BATCH, "places": list(SIMULATED_ROWS), "rtt_s": RTT_S}
+    return BenchmarkPiece(f"{network}, simulated", parameters, lambda: simulate_case(network), 5 * _SECONDS[network])
 
 
 BENCHMARK = Benchmark(
@@ -41,11 +41,11 @@ BENCHMARK = Benchmark(
     figures=compute_figures,
     charts=build_charts,
     notes=(
-        "Forecast by the planners, per-layer costs from each network's MACs (backward twice forward) and parameters;"
-        " every segment costs one round trip of 10 ms. A sample of the cases also runs in the simulated world.",
-        "All networks run on one device speed: the one that centres the eight balance points of communication and"
+        "Times are forecast by the planners from per-layer costs: MACs of each network (backward is twice forward)"
+        " and parameters; every segment costs one round trip of 10 ms. Some cases also run in the simulated world.",
+        "All networks run at one device speed: the one that centres the eight balance points of communication and"
         " computation in 1 to 5 Gbit/s, where the published gains peak.",
-        "8 workers share fairly the links of four servers, each like their own; one alone computes and sends nothing.",
-        "In the charts what is worse than 50 % above sequential is drawn at -50 %.",
+        "8 workers share the links of four servers fairly, each as fast as a worker's; a single worker sends nothing.",
+        "The charts cut off at -50 %: strategies that are slower still are drawn there.",
     ),
 )

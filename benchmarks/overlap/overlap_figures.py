@@ -34,7 +34,7 @@ Case = Mapping[str, Any]
 
 
 def forecast_cases(results: Results) -> list[Case]:
-    """The cases among the pieces."""
+    """The forecast cases among the pieces: a case is a network and a batch size, each of its rows one bandwidth."""
     return [result for result in results.values() if "network" in result]
 
 
@@ -47,7 +47,7 @@ def case_rows(cases: Sequence[Case]) -> Iterator[Row]:
 
 
 def time_reduction(row: Row, strategy: str) -> float:
-    """The share of the sequential iteration that a strategy takes away."""
+    """The fraction by which a strategy shortens the sequential iteration."""
     return float(1 - row["iteration_s"][strategy] / row["iteration_s"]["sequential"])
 
 
@@ -56,18 +56,18 @@ def largest_reduction(cases: Sequence[Case], strategy: str) -> float:
 
 
 def duplex_gains(cases: Sequence[Case]) -> list[float]:
-    """The shares of the optimal iteration that duplex takes away, wherever it was forecast."""
+    """The fractions by which duplex shortens the optimal iteration, wherever it was forecast."""
     return [float(1 - row["duplex_s"] / row["iteration_s"]["optimal"]) for row in case_rows(cases) if "duplex_s" in row]
 
 
 def simulated_rows(results: Results) -> list[Row]:
-    """The rows that were lived through in the simulated world."""
-    return [row for result in results.values() if "lived" in result for row in result["rows"]]
+    """The rows that ran in the simulated world."""
+    return [row for result in results.values() if "simulated" in result for row in result["rows"]]
 
 
 def forecast_deviation(row: Row) -> float:
-    """How far a lived round is from its forecast, as a share of it."""
-    return float(abs(row["lived_s"] / row["forecast_s"] - 1))
+    """How far a simulated round is from its forecast, as a fraction of it."""
+    return float(abs(row["simulated_s"] / row["forecast_s"] - 1))
 
 
 _PAPER = "Cai et al. 2022, IEEE JSAC 40(2), arXiv:2101.07968: MXNet, 8 workers, 4 servers, RTT about 10 ms"
@@ -93,7 +93,9 @@ def compute_figures(results: Results) -> list[Figure]:
 
 
 def _reduction_figures(cases: Sequence[Case]) -> Iterator[Figure]:
-    yield _percent_figure("largest cut against sequential", largest_reduction(cases, "optimal"), 41.92, Goal("≥", 41.9))
+    yield _percent_figure(
+        "largest reduction compared with sequential", largest_reduction(cases, "optimal"), 41.92, Goal("≥", 41.9)
+    )
     published = {"resnet152": 41.92, "vgg19": 41.10}
     for network, title in NETWORKS.items():
         yield _percent_figure(
@@ -104,11 +106,11 @@ def _reduction_figures(cases: Sequence[Case]) -> Iterator[Figure]:
     yield _percent_figure("  Inception-v4, iBatch", largest_reduction(inception, "ibatch"), 24.22)
 
 
-def _sensitivity_figures(found: Mapping[str, Any]) -> Iterator[Figure]:
-    """The speed of the device is our choice, so the ends of what was open to choose are shown too."""
-    for end, flops in zip(("slowest", "fastest"), found["flops"], strict=True):
+def _sensitivity_figures(result: Mapping[str, Any]) -> Iterator[Figure]:
+    """The device speed is our choice, so the slowest and the fastest admissible ones are shown too."""
+    for end, flops in zip(("slowest", "fastest"), result["flops"], strict=True):
         name = f"  on the {end} device that balances in 1 to 5 Gbit/s"
-        yield _percent_figure(name, found[end], note=f"{flops / 1e9:.0f} GFLOP/s")
+        yield _percent_figure(name, result[end], note=f"{flops / 1e9:.0f} GFLOP/s")
 
 
 def _never_above_figure(cases: Sequence[Case]) -> Figure:
@@ -118,80 +120,82 @@ def _never_above_figure(cases: Sequence[Case]) -> Figure:
         for baseline in _BASELINES
     )
     compared = sum(1 for _ in case_rows(cases)) * len(_BASELINES)
-    name = f"times that optimal is above a baseline, of {compared}"
+    name = f"cases in which optimal is slower than a baseline, of {compared}"
     return Figure(name=name, unit="", measured=above, goal=Goal("≤", 0))
 
 
 def _speed_up_figures(cases: Sequence[Case]) -> Iterator[Figure]:
-    """At the top of the range, where the network is fast and the round trips remain."""
+    """At the highest bandwidth, where the round trips remain."""
     goal = Goal("≥", 7.2)
     for strategy, value in (("optimal", 7.2), ("ibatch", 6.2), ("layer-by-layer", 5.4)):
-        found = [WORKERS * case["compute_s"] / case["rows"][-1]["together_s"][strategy] for case in cases]
+        speed_ups = [WORKERS * case["compute_s"] / case["rows"][-1]["together_s"][strategy] for case in cases]
         yield Figure(
-            name=f"8 workers against one alone, {TITLES[strategy]}, mean at 10 Gbit/s", unit="x",
-            measured=sum(found) / len(found), published=PublishedValue(value, _PAPER),
-            goal=goal if strategy == "optimal" else None, note=_extremes_note(cases, found),
+            name=f"speed-up of 8 workers over one without transfers, {TITLES[strategy]}, mean at 10 Gbit/s", unit="x",
+            measured=sum(speed_ups) / len(speed_ups), published=PublishedValue(value, _PAPER),
+            goal=goal if strategy == "optimal" else None, note=_extremes_note(cases, speed_ups),
         )  # fmt: skip
     last = [case["rows"][-1] for case in cases]
     same = [WORKERS * row["iteration_s"]["optimal"] / row["together_s"]["optimal"] for row in last]
-    name = "8 workers against one with the same link, optimal, least at 10 Gbit/s"
+    name = "speed-up of 8 workers over one with the same link, optimal, lowest at 10 Gbit/s"
     yield Figure(name=name, unit="x", measured=min(same), goal=goal, note=_extremes_note(cases, same))
     yield Figure(
-        name="lowest bandwidth at which the mean against one alone is 7.2x", unit="Gbit/s",
+        name="lowest bandwidth with a mean speed-up of 7.2x over one without transfers", unit="Gbit/s",
         measured=_lowest_bandwidth(cases, goal), note="10 Gbit/s is the most favourable of the ten bandwidths",
     )  # fmt: skip
 
 
 def _lowest_bandwidth(cases: Sequence[Case], goal: Goal) -> float:
-    """Infinite where no bandwidth does."""
-    for place, bandwidth in enumerate(BANDWIDTHS):
-        found = [WORKERS * case["compute_s"] / case["rows"][place]["together_s"]["optimal"] for case in cases]
-        if goal.is_met_by(sum(found) / len(found)):
+    """Infinite if no bandwidth reaches the goal."""
+    for index, bandwidth in enumerate(BANDWIDTHS):
+        speed_ups = [WORKERS * case["compute_s"] / case["rows"][index]["together_s"]["optimal"] for case in cases]
+        if goal.is_met_by(sum(speed_ups) / len(speed_ups)):
             return float(bandwidth / 1e9)
     return math.inf
 
 
-def _extremes_note(cases: Sequence[Case], found: Sequence[float]) -> str:
-    low, high = (found.index(pick(found)) for pick in (min, max))
+def _extremes_note(cases: Sequence[Case], speed_ups: Sequence[float]) -> str:
+    low, high = (speed_ups.index(pick(speed_ups)) for pick in (min, max))
     return ", ".join(
-        f"{found[place]:.2f}x {NETWORKS[cases[place]['network']]} batch {cases[place]['batch']}"
-        for place in (low, high)
+        f"{speed_ups[index]:.2f}x {NETWORKS[cases[index]['network']]} batch {cases[index]['batch']}"
+        for index in (low, high)
     )
 
 
 def _duplex_figures(cases: Sequence[Case]) -> Iterator[Figure]:
     yield _percent_figure(
-        "duplex below optimal where communication ≥ computation, least", min(duplex_gains(cases)), goal=Goal("≥", 15.0)
+        "reduction of duplex compared with optimal, communication ≥ computation, lowest",
+        min(duplex_gains(cases)),
+        goal=Goal("≥", 15.0),
     )
     for network, title in NETWORKS.items():
         own = cases_of_network(cases, network)
-        found = sorted(duplex_gains(own))
+        gains = sorted(duplex_gains(own))
         largest = own[0]["largest_layer_share"]
-        note = f"up to {found[-1]:.1%}; its largest layer has {largest:.0%} of the bytes{_inside_note(largest)}"
-        yield _percent_figure(f"  {title}", found[0], note=note)
+        note = f"up to {gains[-1]:.1%}; the largest layer has {largest:.0%} of the bytes{_split_note(largest)}"
+        yield _percent_figure(f"  {title}", gains[0], note=note)
 
 
-def _inside_note(share: float) -> str:
+def _split_note(fraction: float) -> str:
     return (
-        " and is cut inside"
-        if DuplexTransfer.split_layer_fraction is not None and share > DuplexTransfer.split_layer_fraction
+        " and is split"
+        if DuplexTransfer.split_layer_fraction is not None and fraction > DuplexTransfer.split_layer_fraction
         else ""
     )
 
 
-def _simulated_figures(found: Sequence[Row]) -> Iterator[Figure]:
-    """How far rounds in the simulated world are from what was foreseen for them."""
+def _simulated_figures(rows: Sequence[Row]) -> Iterator[Figure]:
+    """How far rounds in the simulated world are from their forecast."""
     goal = Goal("≤", 5.0)
     kinds = {
-        "cut with a barrier": [row for row in found if row["recipe"] != "duplex" and row["workers"] == 1],
-        "duplex": [row for row in found if row["recipe"] == "duplex"],
-        f"{WORKERS} workers, optimal, at 10 Gbit/s": [row for row in found if row["workers"] > 1],
+        "with a barrier": [row for row in rows if row["recipe"] != "duplex" and row["workers"] == 1],
+        "duplex": [row for row in rows if row["recipe"] == "duplex"],
+        f"{WORKERS} workers, optimal, at 10 Gbit/s": [row for row in rows if row["workers"] > 1],
     }
     for kind, rows_of in kinds.items():
         note = f"{len(rows_of)} cases"
         if kind == "duplex":
-            note += "; a device plans from figures of two digits and tries fewer cuts than the forecast"
-        name = f"rounds in the simulated world against the forecast, {kind}, largest deviation"
+            note += "; a device plans with costs rounded to two digits and tries fewer cuts than the forecast"
+        name = f"simulated rounds compared with the forecast, {kind}, largest deviation"
         yield _percent_figure(name, max(map(forecast_deviation, rows_of)), goal=goal, note=note)
 
 
@@ -199,7 +203,7 @@ def _device_figures(cases: Sequence[Case]) -> Iterator[Figure]:
     balances = [case["balance_gbit_s"] for case in cases]
     peaks = [max(case["rows"], key=lambda row: time_reduction(row, "optimal"))["gbit_s"] for case in cases]
     note = f"communication and computation balance from {min(balances):.2f} to {max(balances):.2f} Gbit/s"
-    yield Figure(name="speed of the device", unit="GFLOP/s", measured=cases[0]["device_flops"] / 1e9, note=note)
+    yield Figure(name="device speed", unit="GFLOP/s", measured=cases[0]["device_flops"] / 1e9, note=note)
     yield Figure(
         name="bandwidth at which the gain peaks, lowest",
         unit="Gbit/s",
@@ -215,15 +219,15 @@ def _device_figures(cases: Sequence[Case]) -> Iterator[Figure]:
 
 
 def _percent_figure(
-    name: str, share: float, published: float | None = None, goal: Goal | None = None, note: str = ""
+    name: str, fraction: float, published: float | None = None, goal: Goal | None = None, note: str = ""
 ) -> Figure:
     source = None if published is None else PublishedValue(published, _PAPER)
-    return Figure(name=name, unit="%", measured=100 * share, published=source, goal=goal, note=note)
+    return Figure(name=name, unit="%", measured=100 * fraction, published=source, goal=goal, note=note)
 
 
 TITLES = {"layer-by-layer": "layer by layer", "ibatch": "iBatch", "mg-wfbp": "MG-WFBP", "optimal": "optimal"}
 _BATCH = 32
-_FLOOR = -50.0  # what is worse is drawn here
+_FLOOR = -50.0  # lower values are drawn here
 _MARKS = {"resnet152": [("published 41.92 %", 41.92)], "vgg19": [("published 41.10 %", 41.10)]}
 
 
@@ -244,11 +248,11 @@ def _network_chart(case: Case) -> Chart:
 
 
 def _strategy_series(case: Case, strategy: str) -> ChartSeries:
-    shares = [max(_FLOOR, 100 * time_reduction(row, strategy)) for row in case["rows"]]
-    return ChartSeries(TITLES[strategy], shares, [row["gbit_s"] for row in case["rows"]])
+    percentages = [max(_FLOOR, 100 * time_reduction(row, strategy)) for row in case["rows"]]
+    return ChartSeries(TITLES[strategy], percentages, [row["gbit_s"] for row in case["rows"]])
 
 
 def _duplex_series(case: Case) -> ChartSeries:
-    found = [row for row in case["rows"] if "duplex_s" in row]
-    shares = [100 * (1 - row["duplex_s"] / row["iteration_s"]["sequential"]) for row in found]
-    return ChartSeries("duplex", shares, [row["gbit_s"] for row in found])
+    rows = [row for row in case["rows"] if "duplex_s" in row]
+    percentages = [100 * (1 - row["duplex_s"] / row["iteration_s"]["sequential"]) for row in rows]
+    return ChartSeries("duplex", percentages, [row["gbit_s"] for row in rows])

@@ -1,4 +1,4 @@
-"""Seconds per iteration of every strategy, of eight workers, and of duplex, as the planners foresee them."""
+"""Forecasts the seconds per iteration of every strategy, of eight workers, and of duplex."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _forecast_row(load: OverlapWorkload, bandwidth: float) -> dict[str, Any]:
 
 
 def duplex_iteration_s(load: OverlapWorkload, bandwidth: float) -> float:
-    """A steady iteration of duplex, which cuts inside large layers too; for the others that would gain nothing."""
+    """A steady iteration of duplex, which also splits large layers; the other strategies would gain nothing from it."""
     assert DuplexTransfer.split_layer_fraction is not None
     return forecast_duplex(
         [load.split_large_layers(DuplexTransfer.split_layer_fraction).worker_at(bandwidth)], RTT_S
@@ -82,13 +82,13 @@ def duplex_iteration_s(load: OverlapWorkload, bandwidth: float) -> float:
 
 
 def shared_iteration_s(load: OverlapWorkload, bandwidth: float, strategy: Strategy) -> float:
-    """An iteration of eight workers that share four servers, each with a link like theirs."""
+    """An iteration of eight workers that share four servers, each with a link as fast as a worker's."""
     worker = load.worker_at(bandwidth)
     return barrier_iteration_s([worker] * WORKERS, RTT_S, strategy, server=sum(worker.pull) / SERVERS)
 
 
 def speed_sensitivity() -> dict[str, Any]:
-    """The largest cut if the device is the slowest or the fastest that the published band admits."""
+    """The largest reduction on the slowest and on the fastest device that the published band admits."""
     slowest, fastest = admissible_flops()
     return {"slowest": _largest_reduction(slowest), "fastest": _largest_reduction(fastest), "flops": [slowest, fastest]}
 
@@ -103,7 +103,7 @@ def _largest_reduction(flops: float) -> float:
 
 
 def measure_planning(runs: int, seed: int) -> dict[str, Any]:
-    """Median milliseconds of one optimal plan of 152 invented layers; the slower direction, several rounds of it."""
+    """Median milliseconds of one optimal plan of 152 random layers in the slower direction, measured five times."""
     rng = np.random.default_rng(seed)
     compute, transfer = (list(rng.lognormal(-4.0, 1.0, _LAYERS)) for _ in range(2))
     directions: tuple[Direction, ...] = ("pull", "push")
@@ -112,9 +112,9 @@ def measure_planning(runs: int, seed: int) -> dict[str, Any]:
 
 
 def _median_ms(compute: list[float], transfer: list[float], direction: Direction, runs: int) -> float:
-    took = []
+    durations = []
     for _ in range(runs):
         start = time.perf_counter_ns()
         plan_segments(compute, transfer, RTT_S, direction)
-        took.append(time.perf_counter_ns() - start)
-    return statistics.median(took) / 1e6
+        durations.append(time.perf_counter_ns() - start)
+    return statistics.median(durations) / 1e6

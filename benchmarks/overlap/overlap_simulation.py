@@ -1,4 +1,4 @@
-"""Some of the forecast cases lived through, round by round, in the simulated world: same networks, links and plans."""
+"""Runs some of the forecast cases in the simulated world, with the same networks, links and plans."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from potluck.job import Job, make
 from potluck.model import zoo
 from potluck.planning.segments import Strategy, barrier_iteration_s
 
-__all__ = ["BATCH", "PLACES", "OverlapSetting", "simulate_case", "simulate_setting"]
+__all__ = ["BATCH", "SIMULATED_ROWS", "OverlapSetting", "simulate_case", "simulate_setting"]
 
 BATCH = 32
-PLACES = (2, 5, 8)  # of the ten bandwidths: links that dominate, that balance, that hardly matter
+SIMULATED_ROWS = (2, 5, 8)  # bandwidths at which communication dominates, balances computation, hardly matters
 _STRATEGIES: dict[str, Strategy] = {"sync-sgd": "sequential", "dynacomm": "optimal"}
-_UNHURRIED = 4  # rounds until an iteration that runs ahead repeats itself
-_ROUNDS = 8 + _UNHURRIED
-_WIDE = 1e15  # bit/s
+_WARM_UP_ROUNDS = 4  # until iterations that overlap the next one become periodic
+_ROUNDS = 8 + _WARM_UP_ROUNDS
+_UNLIMITED = 1e15  # bit/s
 
 
 class OverlapSetting(NamedTuple):
-    """Who meets whom over which links."""
+    """A network, the bandwidth of the workers, and that of the coordinator."""
 
     network: str
     bandwidth: float
     workers: int = 1
-    centre: float = _WIDE
+    coordinator_bandwidth: float = _UNLIMITED
 
 
 def simulate_case(network: str) -> dict[str, Any]:
-    """Seconds of a steady round beside the forecast: recipes by bandwidths, and eight workers at the highest."""
-    return {"lived": network, "batch": BATCH, "rows": list(_simulated_rows(network))}
+    """Seconds of a steady round and its forecast by recipe and bandwidth, and for eight workers at the highest."""
+    return {"simulated": network, "batch": BATCH, "rows": list(_simulated_rows(network))}
 
 
 def _simulated_rows(network: str) -> Iterator[dict[str, Any]]:
     load = overlap_workload(network, BATCH)
-    for bandwidth in (BANDWIDTHS[place] for place in PLACES):
+    for bandwidth in (BANDWIDTHS[row] for row in SIMULATED_ROWS):
         setting = OverlapSetting(network, bandwidth)
         for recipe, strategy in _STRATEGIES.items():
             yield simulate_setting(setting, recipe, barrier_iteration_s([load.worker_at(bandwidth)], RTT_S, strategy))
@@ -50,21 +50,21 @@ def _simulated_rows(network: str) -> Iterator[dict[str, Any]]:
 
 
 def simulate_setting(setting: OverlapSetting, recipe: str, forecast_s: float) -> dict[str, Any]:
-    """One case beside what was foreseen for it."""
-    lived_s = _steady_round_s(_overlap_job(setting, recipe))
-    found = {"recipe": recipe, "gbit_s": setting.bandwidth / 1e9, "workers": setting.workers}
-    return {**found, "lived_s": lived_s, "forecast_s": forecast_s}
+    """One simulated case beside its forecast."""
+    simulated_s = _steady_round_s(_overlap_job(setting, recipe))
+    case = {"recipe": recipe, "gbit_s": setting.bandwidth / 1e9, "workers": setting.workers}
+    return {**case, "simulated_s": simulated_s, "forecast_s": forecast_s}
 
 
 def _steady_round_s(job: Job) -> float:
     ends: list[float] = []
-    result = potluck.simulate(job, watch=lambda keeper, now: ends.append(now))
+    result = potluck.simulate(job, watch=lambda store, now: ends.append(now))
     assert result.status == "done", result.reason
-    return (ends[-1] - ends[_UNHURRIED - 1]) / (len(ends) - _UNHURRIED)
+    return (ends[-1] - ends[_WARM_UP_ROUNDS - 1]) / (len(ends) - _WARM_UP_ROUNDS)
 
 
 def _overlap_job(setting: OverlapSetting, recipe: str) -> Job:
-    """One request at a time, which holds its link for the round trip."""
+    """One request at a time, which occupies its link for the round trip."""
     data = {"kind": "synthetic", "shape": list(zoo.model_entry(setting.network).shape), "classes": 1000}
     device = {
         "name": "d",
@@ -76,7 +76,7 @@ def _overlap_job(setting: OverlapSetting, recipe: str) -> Job:
         "task": {"model": setting.network, "data": data},
         "recipe": recipe,
         "rounds": {"batching": {"size": BATCH}, "transfer": {"window": 1}},
-        "fleet": {"coordinator": {"link": _link_table(setting.centre, 0.0)}, "devices": [device]},
+        "fleet": {"coordinator": {"link": _link_table(setting.coordinator_bandwidth, 0.0)}, "devices": [device]},
         "stop": {"rounds": _ROUNDS},
         "timing_only": True,
         "samples": BATCH,

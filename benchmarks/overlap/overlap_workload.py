@@ -1,9 +1,8 @@
-"""Four networks, two batch sizes, ten bandwidths, and the one kind of device that runs them.
+"""Four networks, two batch sizes, ten bandwidths, and the device that runs them.
 
-How fast that device is: the publication names no speed, but says that gains peak between 1 and 5 Gbit/s, which is where
-communication and computation are about equal. There is almost only one speed at which that is so for all
-eight workloads (network × batch); we take the one that puts their balance points, from the lowest to the highest,
-in the middle of 1 to 5 Gbit/s on a logarithmic scale. Nothing else is fitted.
+The publication names no device speed, but says that gains peak between 1 and 5 Gbit/s, which is where communication and
+computation are about equal. Only a narrow range of speeds satisfies this for all eight workloads (network × batch); we
+use the one that centres their balance points in 1 to 5 Gbit/s on a logarithmic scale. Nothing else is fitted.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ __all__ = [
 
 NETWORKS = {"resnet152": "ResNet-152", "vgg19": "VGG-19", "googlenet": "GoogLeNet", "inception-v4": "Inception-v4"}
 BATCHES = (16, 32)
-BANDWIDTHS = tuple(1e8 * 100 ** (place / 9) for place in range(10))  # bit/s, 0.1 to 10 Gbit/s in even ratios
+BANDWIDTHS = tuple(1e8 * 100 ** (index / 9) for index in range(10))  # bit/s, 0.1 to 10 Gbit/s in even ratios
 RTT_S = 0.010
 _PEAK = (1e9, 5e9)  # bit/s between which the published gains peak
 
@@ -55,39 +54,40 @@ class OverlapWorkload:
         """The bandwidth in bit/s at which pull and push take as long as forward and backward."""
         return 2 * 8 * sum(self.param_bytes) / self.compute_s
 
-    def split_large_layers(self, share: float) -> OverlapWorkload:
-        """Cut inside every layer that has more than this share of the bytes, as duplex transfers are in a run.
+    def split_large_layers(self, fraction: float) -> OverlapWorkload:
+        """Split every layer with more than this fraction of the bytes, as duplex transfers do in a run.
 
-        A layer runs when its last piece is there and gives all its pieces at once, so that one bears the computation.
+        A layer runs when all its chunks have arrived and produces their gradients at once, so its whole cost is on
+        the last chunk.
         """
-        most = share * sum(self.param_bytes)
-        pieces = [max(1, math.ceil(held / most)) for held in self.param_bytes]
+        most = fraction * sum(self.param_bytes)
+        chunks = [max(1, math.ceil(nbytes / most)) for nbytes in self.param_bytes]
         return OverlapWorkload(
             forward=[
-                each for cost, count in zip(self.forward, pieces, strict=True) for each in _cost_on_last(cost, count)
+                each for cost, count in zip(self.forward, chunks, strict=True) for each in _cost_on_last(cost, count)
             ],
             backward=[
-                each for cost, count in zip(self.backward, pieces, strict=True) for each in _cost_on_last(cost, count)
+                each for cost, count in zip(self.backward, chunks, strict=True) for each in _cost_on_last(cost, count)
             ],
             param_bytes=[
                 each
-                for held, count in zip(self.param_bytes, pieces, strict=True)
-                for each in _split_evenly(held, count)
+                for nbytes, count in zip(self.param_bytes, chunks, strict=True)
+                for each in _split_evenly(nbytes, count)
             ],
         )
 
     def worker_at(self, bandwidth: float) -> WorkerCosts:
-        moving = [8 * held / bandwidth for held in self.param_bytes]
-        return WorkerCosts(self.forward, self.backward, moving, moving)
+        transfer_s = [8 * nbytes / bandwidth for nbytes in self.param_bytes]
+        return WorkerCosts(self.forward, self.backward, transfer_s, transfer_s)
 
 
 def overlap_workload(network: str, batch: int, flops: float | None = None) -> OverlapWorkload:
-    """On the device described above, or on one of another speed."""
+    """The costs on the device described above, or on one of another speed."""
     return _workload_on(_network_profile(network), batch, middle_flops() if flops is None else flops)
 
 
 def middle_flops() -> float:
-    """The middle of what is admissible."""
+    """The middle of the admissible range, on a logarithmic scale."""
     return math.sqrt(math.prod(admissible_flops()))
 
 
@@ -114,18 +114,18 @@ def _workload_on(unit: ModelProfile, batch: int, flops: float) -> OverlapWorkloa
     )
 
 
-def _cost_on_last(cost: float, pieces: int) -> list[float]:
-    return [0.0] * (pieces - 1) + [cost]
+def _cost_on_last(cost: float, chunks: int) -> list[float]:
+    return [0.0] * (chunks - 1) + [cost]
 
 
-def _split_evenly(held: int, pieces: int) -> list[int]:
-    bounds = [held * place // pieces for place in range(pieces + 1)]
+def _split_evenly(nbytes: int, chunks: int) -> list[int]:
+    bounds = [nbytes * index // chunks for index in range(chunks + 1)]
     return [end - begin for begin, end in pairwise(bounds)]
 
 
 @cache
 def _network_profile(network: str) -> ModelProfile:
-    """The network's layers on hollow tensors, at one sample and one operation per second."""
+    """The network's layers on meta tensors, for one sample at one operation per second."""
     with torch.device("meta"):
         module = zoo.build_model(network)
     return derive_profile(trace_layers(module, zoo.model_entry(network).shape), 1, 1.0, model=network)

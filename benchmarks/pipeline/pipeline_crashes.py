@@ -1,4 +1,4 @@
-"""Deaths on this machine: a pipeline of real processes, its workers killed (SIGKILL) one after another."""
+"""Runs a pipeline live on this machine and kills its workers (SIGKILL) one after another."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from potluck.worlds.live.zenoh_session import Endpoint
 
 __all__ = ["measure_live_crashes"]
 
-_APART = 15  # batches
+_BATCHES_BETWEEN_KILLS = 15
 _BATCHES = 80
-_FORMING_S = 120.0
+_JOIN_TIMEOUT_S = 120.0
 WORKERS = ("device-2", "device-1", "device-3")
 
 
 def measure_live_crashes() -> dict[str, Any]:
-    """Seconds from each kill to its notice, to the new layout, and to the next batch that this one has committed."""
+    """Seconds from each kill to its detection, to the new layout, and to the first batch that this layout commits."""
     with TemporaryDirectory(prefix="potluck-bench-") as name:
         folder = Path(name)
         killed = _run_with_crashes(_crash_job(), folder)
@@ -43,7 +43,7 @@ def measure_live_crashes() -> dict[str, Any]:
 
 
 def _crash_job() -> Job:
-    """Four devices that are slow on paper, so that they do not get in each other's way on few cores."""
+    """Four devices with a low modelled speed, so that they do not compete for the cores."""
     return make(
         {
             "task": {
@@ -61,30 +61,30 @@ def _crash_job() -> Job:
 
 
 def _run_with_crashes(job: Job, folder: Path) -> list[float]:
-    """Live through it; when each worker was killed."""
+    """Run the job and return when each worker was killed."""
     killed: list[float] = []
-    keeper = RunStore.create_run(job, folder, None, lambda: False)
-    gate = AdmissionPolicy.for_run(folder, job_digest(job), [device.name for device in job.fleet.members], None)
+    store = RunStore.create_run(job, folder, None, lambda: False)
+    admission = AdmissionPolicy.for_run(folder, job_digest(job), [device.name for device in job.fleet.members], None)
     address, tasks = free_loopback_address(), list[asyncio.Task[None]]()
-    place = Endpoint(listen=(address,), lease=float(job.fleet.lease), direct=True)
-    with LabDevices(job, address, gate, None, crashes=False) as crew:
+    endpoint = Endpoint(listen=(address,), lease=float(job.fleet.lease), direct=True)
+    with LabDevices(job, address, admission, None, crashes=False) as devices:
 
-        def begun(node: Node) -> None:
-            tasks.append(asyncio.ensure_future(_kill_workers(crew, node, keeper.progress, killed)))
+        def start_killing(node: Node) -> None:
+            tasks.append(asyncio.ensure_future(_kill_workers(devices, node, store.progress, killed)))
 
         result = serve_run(
             build_setup(job, None, None),
-            keeper,
-            ServeOptions(place, gate, _FORMING_S, emulate_fleet=True, on_begin=begun),
+            store,
+            ServeOptions(endpoint, admission, _JOIN_TIMEOUT_S, emulate_fleet=True, on_begin=start_killing),
         )
     assert result.status == "done", result.reason
-    assert len(killed) == len(WORKERS), "the run was over before all were killed"
+    assert len(killed) == len(WORKERS), "the run ended before all workers were killed"
     return killed
 
 
-async def _kill_workers(crew: LabDevices, node: Node, books: RunProgress, killed: list[float]) -> None:
+async def _kill_workers(devices: LabDevices, node: Node, progress: RunProgress, killed: list[float]) -> None:
     for number, name in enumerate(WORKERS, 1):
-        while books.round < number * _APART:
+        while progress.round < number * _BATCHES_BETWEEN_KILLS:
             await asyncio.sleep(0.005)
         killed.append(node.now())
-        crew.kill_device(name)
+        devices.kill_device(name)

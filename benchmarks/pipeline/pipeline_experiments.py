@@ -1,4 +1,4 @@
-"""The experiments: how fast, how near to the bound, how quick to follow a change, how quick after a death."""
+"""The simulated experiments: speed, replication, adaptation to a change of speed, recovery from a crash."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RECOVERIES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "checkpoint restart": ("ftpipehd", {"replication": "none", "recovery": "restart"}),
 }
 _BATCHES = 120
-_MOMENTS = (0.125, 0.375, 0.625, 0.875)  # of the way from a batch to the next
+_CRASH_OFFSETS = (0.125, 0.375, 0.625, 0.875)  # fractions of the time from a batch to the next
 _LAYOUTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "PipeDream": ("pipedream", {}),
     "published": ("ftpipehd-as-published", {}),
@@ -38,21 +38,21 @@ _LAYOUTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 
 def measure_speed(capacities: Sequence[float], batches: int = _BATCHES) -> dict[str, Any]:
     """Seconds per batch of each layout in the simulated world, once the pipeline is full."""
-    found: dict[str, Any] = {"capacities": list(capacities)}
+    result: dict[str, Any] = {"capacities": list(capacities)}
     for name, (recipe, pipeline) in _LAYOUTS.items():
         trial = run_pipeline_trial(recipe, capacities, batches, pipeline=pipeline)
         plan = trial.partition_records()[-1]
-        found[name] = {
+        result[name] = {
             "period_s": trial.mean_period_s(batches // 3, batches - 10),
             "cuts": plan["cuts"],
             "order": plan["order"],
         }
-    found["bound_s"] = least_period_s(capacities)
-    return found
+    result["bound_s"] = least_period_s(capacities)
+    return result
 
 
 def least_period_s(capacities: Sequence[float], link_bytes_s: float = 125e6) -> float:
-    """The least period of any layout of these devices with the first one in front."""
+    """The shortest period of any layout of these devices that starts with the first one."""
     chain = measured_chain_costs()
     devices = DeviceSpecs(capacities=capacities, bandwidth=link_bytes_s, duplex=True)
     return plan_partition(_planner_layers(chain), devices, order="search", subset=True, pinned=0).period
@@ -66,29 +66,29 @@ def _planner_layers(chain: PipelineCosts) -> LayerSpecs:
 
 
 def measure_replication(link: str, batches: int = _BATCHES) -> dict[str, Any]:
-    """What copies cost: seconds per batch with and without them."""
-    found = {}
+    """Seconds per batch with and without replication."""
+    result = {}
     for name, kind in (("none", "none"), ("incremental", "incremental")):
         trial = run_pipeline_trial("ftpipehd", (1, 1, 1.5), batches, link=link, pipeline={"replication": kind})
-        found[name] = trial.mean_period_s(batches // 3, batches - 10)
-        found[f"{name} stride"] = trial.partition_records()[-1]["stride"]
-    return found
+        result[name] = trial.mean_period_s(batches // 3, batches - 10)
+        result[f"{name} stride"] = trial.partition_records()[-1]["stride"]
+    return result
 
 
 def measure_adaptation(batches: int = 80, change: int = 30) -> dict[str, Any]:
-    """One of three equal devices becomes four times slower for good; periods before, after, and of the best layout."""
-    calm = run_pipeline_trial("ftpipehd", (1, 1, 1), change + 10)
-    at = {reached: when for when, reached in calm.commit_times()}[change]
+    """One of three equal devices becomes four times slower; periods before and after it, and of the best layout."""
+    undisturbed = run_pipeline_trial("ftpipehd", (1, 1, 1), change + 10)
+    at = {reached: when for when, reached in undisturbed.commit_times()}[change]
     slow = [{"kind": "slow", "device": "device1", "at": at, "factor": 0.25, "lasting": "365 d"}]
-    moving = run_pipeline_trial("ftpipehd", (1, 1, 1), batches, faults=slow)
-    still = run_pipeline_trial("ftpipehd", (1, 1, 1), batches, faults=slow, pipeline={"adaptation": _NEVER})
+    adaptive = run_pipeline_trial("ftpipehd", (1, 1, 1), batches, faults=slow)
+    static = run_pipeline_trial("ftpipehd", (1, 1, 1), batches, faults=slow, pipeline={"adaptation": _NEVER})
     return {
-        "before_s": calm.mean_period_s(10, change),
-        "adapted_s": moving.mean_period_s(change + 10, batches - 5),
-        "static_s": still.mean_period_s(change + 10, batches - 5),
+        "before_s": undisturbed.mean_period_s(10, change),
+        "adapted_s": adaptive.mean_period_s(change + 10, batches - 5),
+        "static_s": static.mean_period_s(change + 10, batches - 5),
         "best_s": least_period_s((1, 4, 1)),
-        "layouts": [plan["cuts"] for plan in moving.partition_records()],
-        "series": _batch_periods(moving, change, batches),
+        "layouts": [plan["cuts"] for plan in adaptive.partition_records()],
+        "series": _batch_periods(adaptive, change, batches),
     }
 
 
@@ -101,20 +101,20 @@ def _batch_periods(trial: PipelineTrial, change: int, batches: int) -> list[floa
 
 
 def measure_recovery(
-    name: str, link: str, crash_batch: int = 150, moments: Sequence[float] = _MOMENTS
+    name: str, link: str, crash_batch: int = 150, offsets: Sequence[float] = _CRASH_OFFSETS
 ) -> dict[str, Any]:
-    """What the death of either worker means, at several moments between two batches; means over all of them."""
+    """The effect of a crash of either worker at several moments between two batches; means over all of them."""
     recipe, pipeline = RECOVERIES[name]
-    calm = run_pipeline_trial(recipe, (1, 1, 1.5), crash_batch + 2, link=link, pipeline=pipeline, checkpoint=100)
-    at = {reached: when for when, reached in calm.commit_times()}
+    undisturbed = run_pipeline_trial(recipe, (1, 1, 1.5), crash_batch + 2, link=link, pipeline=pipeline, checkpoint=100)
+    at = {reached: when for when, reached in undisturbed.commit_times()}
     period = at[crash_batch + 1] - at[crash_batch]
-    found = [
-        _measure_crash(name, link, crash_batch, device, at[crash_batch] + share * period)
+    crashes = [
+        _measure_crash(name, link, crash_batch, device, at[crash_batch] + offset * period)
         for device in ("device1", "device2")
-        for share in moments
+        for offset in offsets
     ]
-    means = {key: sum(death[key] for death in found) / len(found) for key in found[0]}
-    return {**means, "deaths": found, "period_before_s": calm.mean_period_s(crash_batch - 40, crash_batch)}
+    means = {key: sum(crash[key] for crash in crashes) / len(crashes) for key in crashes[0]}
+    return {**means, "deaths": crashes, "period_before_s": undisturbed.mean_period_s(crash_batch - 40, crash_batch)}
 
 
 def _measure_crash(name: str, link: str, crash_batch: int, device: str, moment: float) -> dict[str, float]:

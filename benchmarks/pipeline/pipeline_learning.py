@@ -1,4 +1,4 @@
-"""What a pipeline learns: accuracy over time, beside one device alone, with deaths and without."""
+"""Accuracy over time of a pipeline, with and without crashes, and of a single device."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from benchmarks.benchmark import Results
 from potluck.job import Job, make
 from potluck.journal import Instant, Scalar, read_journal
 
-__all__ = ["CIFAR", "DIGITS", "WAYS", "LearningWorkload", "learning_job", "learning_results", "measure_learning"]
+__all__ = ["CIFAR", "DIGITS", "VARIANTS", "LearningWorkload", "learning_job", "learning_results", "measure_learning"]
 
 
 class LearningWorkload(NamedTuple):
-    """A network small enough for this machine, its data, and for how many batches it is trained."""
+    """A network small enough for this machine, its data, and the number of batches."""
 
     title: str
     model: str
@@ -31,50 +31,52 @@ class LearningWorkload(NamedTuple):
 
 
 class LearningVariant(NamedTuple):
-    """Devices by capacity (2 is half as fast), whether they die, and how the recipe's schedule is changed."""
+    """Devices by capacity (2 is half as fast), whether they crash, and changes to the recipe's schedule."""
 
     recipe: str
     capacities: tuple[float, ...]
-    deaths: bool = False
+    crashes: bool = False
     schedule: Mapping[str, Any] = MappingProxyType({})
 
 
 CIFAR = LearningWorkload("CIFAR-10", "benchmarks.networks:thin_vgg", "cifar10", 3_900)
 DIGITS = LearningWorkload("digits", "benchmarks.networks:thin_digits", "digits", 400, batch=16, flops=1e8)
-WAYS: Mapping[str, LearningVariant] = {
+VARIANTS: Mapping[str, LearningVariant] = {
     "one device": LearningVariant("single", (1,)),
     "ours": LearningVariant("ftpipehd", (1, 1, 2)),
-    "ours, with deaths": LearningVariant("ftpipehd", (1, 1, 2), deaths=True),
+    "ours, with crashes": LearningVariant("ftpipehd", (1, 1, 2), crashes=True),
     "ours, 3 in flight": LearningVariant("ftpipehd", (1, 1, 2), schedule={"most": 3}),
-    "ours, 3 in flight, with deaths": LearningVariant("ftpipehd", (1, 1, 2), deaths=True, schedule={"most": 3}),
+    "ours, 3 in flight, with crashes": LearningVariant("ftpipehd", (1, 1, 2), crashes=True, schedule={"most": 3}),
     "weights not predicted": LearningVariant("ftpipehd", (1, 1, 2), schedule={"predict": False}),
     "PipeDream": LearningVariant("pipedream", (1, 1, 2)),
 }
 
 
-def learning_job(workload: LearningWorkload, way: LearningVariant, seed: int, last_s: float | None = None) -> Job:
-    """With deaths each worker dies once and comes back, at moments of a run that takes `last_s`."""
+def learning_job(
+    workload: LearningWorkload, variant: LearningVariant, seed: int, duration_s: float | None = None
+) -> Job:
+    """With crashes each worker crashes and restarts twice, spread over the `duration_s` of the run."""
     devices = [
-        {"name": f"device{place}", "flops": workload.flops / capacity, "link": "lan"}
-        for place, capacity in enumerate(way.capacities)
+        {"name": f"device{index}", "flops": workload.flops / capacity, "link": "lan"}
+        for index, capacity in enumerate(variant.capacities)
     ]
     fleet: dict[str, Any] = {"devices": devices}
-    if way.deaths:
-        assert last_s is not None
+    if variant.crashes:
+        assert duration_s is not None
         fleet["faults"] = [
-            {"kind": "crash", "device": device, "at": share * last_s, "restart": f"{0.1 * last_s} s"}
-            for device, share in (("device1", 0.2), ("device2", 0.4), ("device1", 0.6), ("device2", 0.8))
+            {"kind": "crash", "device": device, "at": fraction * duration_s, "restart": f"{0.1 * duration_s} s"}
+            for device, fraction in (("device1", 0.2), ("device2", 0.4), ("device1", 0.6), ("device2", 0.8))
         ]
     schedule = {"kind": "cosine", "rounds": workload.batches, "warmup": workload.batches // 10}
     optimizer = {"kind": "sgd", "lr": workload.lr, "momentum": 0.9, "weight_decay": 5e-4}
     pipeline: dict[str, Any] = {"batch": workload.batch, "optimizer": optimizer, "lr_schedule": schedule}
-    if way.schedule:
-        pipeline["schedule"] = dict(way.schedule)
+    if variant.schedule:
+        pipeline["schedule"] = dict(variant.schedule)
     return make(
         {
             "task": {"model": workload.model, "data": workload.data},
             "fleet": fleet,
-            "recipe": way.recipe,
+            "recipe": variant.recipe,
             "pipeline": pipeline,
             "stop": {"rounds": workload.batches},
             "evaluate": workload.batches // 10,
@@ -85,14 +87,16 @@ def learning_job(workload: LearningWorkload, way: LearningVariant, seed: int, la
 
 
 def measure_learning(workload: LearningWorkload, name: str, seed: int, data: Path | None) -> dict[str, Any]:
-    """Accuracy over virtual time; deaths are spread over the time that the same run takes without them."""
-    way, last_s = WAYS[name], None
-    if way.deaths:
-        calm = learning_job(workload, way._replace(deaths=False), seed)
-        last_s = float(potluck.simulate(_as_timing_only(calm)).summary["time_s"])
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place) / "run"
-        result = potluck.simulate(learning_job(workload, way, seed, last_s), folder=folder, data=data, threads=0)
+    """Accuracy over simulated time; crashes are spread over the time that the same run takes without them."""
+    variant, duration_s = VARIANTS[name], None
+    if variant.crashes:
+        undisturbed = learning_job(workload, variant._replace(crashes=False), seed)
+        duration_s = float(potluck.simulate(_as_timing_only(undisturbed)).summary["time_s"])
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary) / "run"
+        result = potluck.simulate(
+            learning_job(workload, variant, seed, duration_s), folder=folder, data=data, threads=0
+        )
         records = list(read_journal(folder / "journal.jsonl"))
     assert result.status == "done", result.reason
     scores = [record for record in records if isinstance(record, Scalar) and record.name == "test_accuracy"]
@@ -112,7 +116,8 @@ def _as_timing_only(job: Job) -> Job:
 
 
 def learning_results(results: Results) -> dict[str, list[Any]]:
-    """The trainings among a benchmark's results, by way."""
+    """The training runs among the results, by variant."""
     return {
-        name: [result for piece, result in results.items() if piece.startswith(f"learning/{name}/")] for name in WAYS
+        name: [result for piece, result in results.items() if piece.startswith(f"learning/{name}/")]
+        for name in VARIANTS
     }

@@ -37,7 +37,7 @@ BATCH = 128
 
 @cache
 def measured_chain_costs() -> PipelineCosts:
-    """The chain; a device of capacity 1 has 1 FLOP/s, so that seconds stand where FLOP do."""
+    """The costs of the layers in seconds instead of FLOP: a device of capacity 1 has 1 FLOP/s."""
     with torch.device("meta"):
         module = zoo.build_model("mobilenet-v2-cifar", classes=10)
     chain = trace_layers(module, (3, 32, 32))
@@ -56,60 +56,60 @@ def measured_chain_costs() -> PipelineCosts:
 
 
 class PipelineTrial:
-    """What happened, and when."""
+    """What happened in a run and when, read from its journal."""
 
     def __init__(self, records: Sequence[JournalRecord]) -> None:
         self._records = records
 
     def commit_times(self) -> list[tuple[float, int]]:
-        """When the run first stood at each number of batches."""
-        found: list[tuple[float, int]] = []
-        for note in self._instants_named("committed"):
-            reached = note.fields["batch"] + 1
-            if not found or reached > found[-1][1]:
-                found.append((note.at, reached))
-        return found
+        """When the run first reached each number of batches."""
+        times: list[tuple[float, int]] = []
+        for record in self._instants_named("committed"):
+            reached = record.fields["batch"] + 1
+            if not times or reached > times[-1][1]:
+                times.append((record.at, reached))
+        return times
 
     def mean_period_s(self, first: int, last: int) -> float:
-        """Mean seconds from batch to batch between two of them."""
+        """Mean seconds per batch between two of them."""
         at = {reached: when for when, reached in self.commit_times()}
         return (at[last] - at[first]) / (last - first)
 
     def partition_records(self) -> list[Mapping[str, Any]]:
-        return [note.fields for note in self._instants_named("partition")]
+        return [record.fields for record in self._instants_named("partition")]
 
     def next_commit_after(self, moment: float) -> float:
-        """Seconds from a death until the run is further than it was then, in whichever layout."""
+        """Seconds from a crash to the next committed batch, in the old layout or the new one."""
         return next(when for when, _ in self.commit_times() if when > moment) - moment
 
     def crash_cost_s(self, moment: float, last: int, period: float) -> float:
-        """Seconds that a death cost: how much later a batch is committed than at this pace from that moment on."""
+        """Seconds lost to a crash: how much later a batch is committed than with this period since the crash."""
         reached = max((batch for when, batch in self.commit_times() if when <= moment), default=0)
         at = {batch: when for when, batch in self.commit_times()}
         return at[last] - moment - (last - reached) * period
 
     def notice_after(self, moment: float) -> float:
-        return next(note.at for note in self._instants_named("lost") if note.at > moment) - moment
+        return next(record.at for record in self._instants_named("lost") if record.at > moment) - moment
 
     def progress_after(self, moment: float) -> float:
-        """Seconds from a death until a new layout has got the run further than the old one had."""
+        """Seconds from a crash until a new layout commits its first batch."""
         flowing = moment + self.flow_resumes_after(moment)
         return next(when for when, _ in self.commit_times() if when > flowing) - moment
 
     def flow_resumes_after(self, moment: float) -> float:
         """Seconds from a moment until batches flow in a new layout."""
-        return next(note.at for note in self._instants_named("partition") if note.at > moment) - moment
+        return next(record.at for record in self._instants_named("partition") if record.at > moment) - moment
 
     def rolled_back_batches(self) -> int:
-        """Batches that were committed and taken back."""
-        return sum(note.fields["before"] - note.fields["to"] for note in self._instants_named("rolled back"))
+        """Batches that were committed and rolled back."""
+        return sum(record.fields["before"] - record.fields["to"] for record in self._instants_named("rolled back"))
 
     def _instants_named(self, name: str) -> list[Instant]:
         return [record for record in self._records if isinstance(record, Instant) and record.name == name]
 
 
 class _MemoryJournal(Journal):
-    """A journal that is only kept in memory."""
+    """A journal that keeps its records in memory."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -120,14 +120,14 @@ class _MemoryJournal(Journal):
 
 
 class _BatchLimitRules:
-    """Rules of a run that ends after some batches and keeps nothing but, now and then, a checkpoint."""
+    """Rules of a run that stops after some batches and writes nothing."""
 
     def __init__(self, batches: int, checkpoint: int) -> None:
         self._batches = batches
         self._checkpoint = checkpoint
 
-    def stop_outcome(self, books: RunProgress, now: float) -> RunOutcome | None:
-        return RunOutcome("done", "") if books.round >= self._batches else None
+    def stop_outcome(self, progress: RunProgress, now: float) -> RunOutcome | None:
+        return RunOutcome("done", "") if progress.round >= self._batches else None
 
     def interrupt_outcome(self) -> RunOutcome | None:
         return None
@@ -138,10 +138,10 @@ class _BatchLimitRules:
     def checkpoint_due(self, round: int) -> bool:
         return bool(self._checkpoint) and round % self._checkpoint == 0
 
-    def save_checkpoint(self, books: RunProgress, now: float) -> None:
+    def save_checkpoint(self, progress: RunProgress, now: float) -> None:
         pass
 
-    def report_progress(self, books: RunProgress, now: float) -> None:
+    def report_progress(self, progress: RunProgress, now: float) -> None:
         pass
 
 
@@ -155,10 +155,10 @@ def run_pipeline_trial(
     faults: Sequence[Mapping[str, Any]] = (),
     checkpoint: int = 0,
 ) -> PipelineTrial:
-    """Let devices of these capacities (seconds in multiples of the reference device's) train for some batches."""
+    """Train for some batches on devices of these capacities (times relative to the reference device)."""
     devices = [
-        {"name": f"device{place}", "flops": 1 / capacity, "memory": "64 GiB", "link": link}
-        for place, capacity in enumerate(capacities)
+        {"name": f"device{index}", "flops": 1 / capacity, "memory": "64 GiB", "link": link}
+        for index, capacity in enumerate(capacities)
     ]
     job = make(
         {
@@ -173,13 +173,13 @@ def run_pipeline_trial(
     assert job.pipeline is not None
     feed = MicroBatches(BATCH, BATCH, job.pipeline.schedule.micro_batch_count)
     setup = PipelineSetup(job, measured_chain_costs(), TimingOnlyStages(measured_chain_costs(), feed), feed, None)
-    tape, rules = _MemoryJournal(), _BatchLimitRules(batches, checkpoint)
-    world = SimulatedWorld(job.fleet, job.seed, tape, ComputePool(0))
-    ending = virtual_clock.run_virtual_time(
+    journal, rules = _MemoryJournal(), _BatchLimitRules(batches, checkpoint)
+    world = SimulatedWorld(job.fleet, job.seed, journal, ComputePool(0))
+    outcome = virtual_clock.run_virtual_time(
         world.run(
             lambda node: setup.build_coordinator(node, rules, RunProgress()).main(),
             lambda node: setup.build_device_loop(node, None).main(),
         )
     )
-    assert ending.status == "done", ending.reason
-    return PipelineTrial(tape.records)
+    assert outcome.status == "done", outcome.reason
+    return PipelineTrial(journal.records)

@@ -20,27 +20,27 @@ from potluck.task import build_task
 
 __all__ = ["Client", "clients_of", "measure_throughput", "run_bare_fedavg"]
 
-_WARM = 1  # rounds that do not count
+_WARM_UP_ROUNDS = 1
 
 
 class _RoundEnd(NamedTuple):
-    """The end of a round: the time, and what all threads of this process have computed so far."""
+    """Wall-clock time and CPU time of all threads at the end of a round."""
 
     wall_s: float
     cpu_s: float
 
 
 def measure_throughput(model: str, rounds: int, repeat: int, seed: int) -> dict[str, float]:
-    """Who goes first changes with the repeat, so that neither has the warmer machine."""
+    """Measure both sides; the order alternates with the repeat, so that neither always runs on a warm machine."""
     sides: dict[str, Callable[[str, int, int], list[_RoundEnd]]] = {"bare": _run_bare, "potluck": _run_potluck}
     order = sorted(sides, reverse=bool(repeat % 2))
-    found: dict[str, float] = {}
+    result: dict[str, float] = {}
     for side in order:
-        marks = sides[side](model, _WARM + rounds, seed)
-        first, last = marks[_WARM - 1], marks[-1]
-        found[f"{side}_clients_per_s"] = DEVICES * rounds / (last.wall_s - first.wall_s)
-        found[f"{side}_cpu_ms"] = 1e3 * (last.cpu_s - first.cpu_s) / (DEVICES * rounds)
-    return found
+        marks = sides[side](model, _WARM_UP_ROUNDS + rounds, seed)
+        first, last = marks[_WARM_UP_ROUNDS - 1], marks[-1]
+        result[f"{side}_clients_per_s"] = DEVICES * rounds / (last.wall_s - first.wall_s)
+        result[f"{side}_cpu_ms"] = 1e3 * (last.cpu_s - first.cpu_s) / (DEVICES * rounds)
+    return result
 
 
 def _round_end() -> _RoundEnd:
@@ -49,7 +49,7 @@ def _round_end() -> _RoundEnd:
 
 def _run_potluck(model: str, rounds: int, seed: int) -> list[_RoundEnd]:
     marks: list[_RoundEnd] = []
-    result = potluck.simulate(peers_job(model, rounds, seed), watch=lambda keeper, now: marks.append(_round_end()))
+    result = potluck.simulate(peers_job(model, rounds, seed), watch=lambda store, now: marks.append(_round_end()))
     assert result.summary["updates"] == DEVICES * rounds, result.reason
     return marks
 
@@ -67,7 +67,7 @@ Client = tuple[Tensor, Tensor]
 
 
 def run_bare_fedavg(model: nn.Module, clients: Sequence[Client], lr: float) -> Iterator[None]:
-    """Endless rounds; each ends with a `yield` and the averaged model in `model`."""
+    """Federated averaging without a framework: yields after each round, with the averaged model in `model`."""
     optimizer = torch.optim.SGD(model.parameters(), lr=lr)
     model.train()
     current = {name: value.clone() for name, value in model.state_dict().items()}
@@ -86,10 +86,10 @@ def run_bare_fedavg(model: nn.Module, clients: Sequence[Client], lr: float) -> I
 
 
 def clients_of(job: Job) -> tuple[nn.Module, list[Client], float]:
-    """The model to begin with, the clients' data and the learning rate that the simulation of this job has."""
+    """The initial model, the clients' data and the learning rate of the simulation of this job."""
     task = build_task(job.task, None)
-    dealt = job.split.assign_samples(
+    shards = job.split.assign_samples(
         task.data.train.labels, len(job.fleet.members), seeds.child_generator(job.seed, "split")
     )
     assert isinstance(job.rounds.local, LocalSgd)
-    return task.build_module(job.seed), [task.data.train.batch(held) for held in dealt], job.rounds.local.lr
+    return task.build_module(job.seed), [task.data.train.batch(shard) for shard in shards], job.rounds.local.lr

@@ -1,4 +1,4 @@
-"""The peers' workload: 100 devices each round, each takes one SGD step on 32 invented pictures of 28×28."""
+"""The workload of the peers: 100 devices per round, one SGD step each on 32 synthetic images of 28×28."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _BATCH = 32
 
 
 class PeerNetwork(NamedTuple):
-    """A model of the zoo, its options and how the table calls it."""
+    """A model of the zoo, its options and its title."""
 
     title: str
     name: str
@@ -25,20 +25,20 @@ MODELS = {
     "cnn": PeerNetwork("CNN, 1.2 M parameters", "cnn", {}),
 }
 
-# Boards and links as they come: fast and slow, steady and wandering.
-_WANDERING = {"kind": "random-walk", "low": 0.3, "high": 1.0, "every": "20 s"}
+# Fast and slow boards and links, with constant and with varying speed.
+_VARYING = {"kind": "random-walk", "low": 0.3, "high": 1.0, "every": "20 s"}
 _GROUPS: tuple[tuple[float, dict[str, Any]], ...] = (
-    (0.3, {"preset": "phone", "speed": _WANDERING}),
+    (0.3, {"preset": "phone", "speed": _VARYING}),
     (0.2, {"preset": "pi4"}),
     (0.2, {"preset": "pi5"}),
     (0.1, {"preset": "jetson-nano"}),
-    (0.1, {"preset": "laptop", "speed": _WANDERING}),
+    (0.1, {"preset": "laptop", "speed": _VARYING}),
     (0.1, {"preset": "desktop", "link": "wan"}),
 )
 
 
 def peers_job(model: str, rounds: int, seed: int, devices: int = DEVICES) -> Job:
-    """Every device holds exactly one batch, so that everyone who runs this computes the same."""
+    """Every device holds exactly one batch, so that all frameworks compute the same."""
     network = MODELS[model]
     data = {"kind": "synthetic", "shape": [1, 28, 28], "train": devices * _BATCH, "test": _BATCH}
     return make(
@@ -55,8 +55,8 @@ def peers_job(model: str, rounds: int, seed: int, devices: int = DEVICES) -> Job
 
 
 def fleet_job(devices: int, rounds: int, seed: int) -> Job:
-    """A large uneven fleet of which 100 are invited to each round; no mathematics."""
-    groups = [{**group, "count": round(share * devices)} for share, group in _GROUPS]
+    """A large uneven fleet of which 100 devices are invited to each round; timing only."""
+    groups = [{**group, "count": round(fraction * devices)} for fraction, group in _GROUPS]
     return make(
         {
             "task": {"model": "cnn", "data": {"kind": "synthetic", "shape": [1, 28, 28]}},

@@ -1,4 +1,4 @@
-"""`streaming`: training on data that streams in (ScaDLES): time, buffers, skewed classes, compression."""
+"""`streaming`: the benchmark of ScaDLES: time to target, buffer sizes, skewed classes, compression."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ BENCHMARK = Benchmark(
     charts=_build_charts,
     datasets=lambda context: () if context.quick else ("cifar10",),
     notes=(
-        "Really trained: three convolutions with batch norm (34 k weights) on CIFAR-10; time and bytes are those of"
-        " ResNet-152 for 32×32 on a GPU of a K80 with 5 Gbit/s. Accuracy is top-1; the paper's is top-5.",
-        "All recipes go through the data equally often, with a learning rate that falls over the whole run.",
-        "Stream rates beyond the eight or ten that the authors' code shows are drawn from the paper's distributions,"
-        " none below 8 samples/s: in S1 one of them is at that bound, which is what ddl waits for.",
-        "Volume is what devices push, indices included; the model that they pull is not compressed. Compression: an MLP"
-        " on the digits, 400 rounds of 16 devices, which is until nothing more is learned; LeNet-5 on CIFAR-10, 600"
-        " rounds, is stopped long before.",
-        "A push counts as compressed if it takes less than half of the dense bytes.",
+        "The trained network has three convolutions with batch norm (34 k weights), on CIFAR-10; time and bytes are"
+        " those of ResNet-152 for 32×32 on a GPU of a K80 with 5 Gbit/s. Accuracy is top-1; the paper's is top-5.",
+        "All recipes train for the same number of epochs, with a learning rate that falls over the whole run.",
+        "Stream rates beyond the eight or ten in the authors' code are drawn from the paper's distributions, none"
+        " below 8 samples/s: in S1 one of them is at that bound, and ddl waits for it.",
+        "Volume is what devices push, indices included; the model that they pull is not compressed. Codecs are"
+        " compared on an MLP on the digits, 400 rounds of 16 devices, which is until convergence, and on LeNet-5 on"
+        " CIFAR-10, 600 rounds, which is long before.",
+        "A push counts as compressed if it has less than half of the dense bytes.",
     ),
 )

@@ -41,7 +41,7 @@ __all__ = [
 RATIOS = (0.1, 0.01)
 DELTAS = (0.1, 0.2, 0.3, 0.4)
 _BEST = "graded, error feedback"
-_PICTURES = "CIFAR-10, "
+_CIFAR_PREFIX = "CIFAR-10, "
 _BYTES = ("dense_bytes", "pushed_bytes")
 
 
@@ -67,15 +67,15 @@ _FEW = ("dense", _adaptive_name(0.1, 0.3), _BEST)
 
 
 def declare_pieces(context: BenchmarkContext) -> list[BenchmarkPiece]:
-    """Every codec where training converges, the best with more seeds; some on pictures, where it has not yet."""
+    """Every codec on the digits, where training converges, the best with more seeds; some on CIFAR-10."""
     repeats = 1 if context.quick else 3
     runs = [
         _codec_piece(name, name, DIGITS, repeat, context)
         for repeat in range(repeats)
         for name in (CODECS if repeat == 0 else ("dense", _BEST))
     ]
-    pictures = [] if context.quick else [_codec_piece(_PICTURES + name, name, CIFAR, 0, context) for name in _FEW]
-    return [_speed_piece(context), *runs, *pictures]
+    images = [] if context.quick else [_codec_piece(_CIFAR_PREFIX + name, name, CIFAR, 0, context) for name in _FEW]
+    return [_speed_piece(context), *runs, *images]
 
 
 def _codec_piece(
@@ -83,9 +83,9 @@ def _codec_piece(
 ) -> BenchmarkPiece:
     codec, seed = CODECS[name], context.seed + repeat
     parameters = {"workload": dict(workload._asdict()), "codec": dict(codec), "repeat": repeat}
-    weight = 8.0 if workload is DIGITS else 60.0
+    expected_s = 8.0 if workload is DIGITS else 60.0
     work = partial(measure_codec, workload, codec, seed, context.data)
-    return BenchmarkPiece(f"{title}/{repeat}", parameters, work, weight, parallel=True)
+    return BenchmarkPiece(f"{title}/{repeat}", parameters, work, expected_s, parallel=True)
 
 
 def _speed_piece(context: BenchmarkContext) -> BenchmarkPiece:
@@ -96,13 +96,15 @@ def _speed_piece(context: BenchmarkContext) -> BenchmarkPiece:
 
 def compute_figures(results: Results) -> list[Figure]:
     on_digits = [row for name in CODECS for row in _codec_figures(results, "", name)]
-    on_pictures = [row for name in _FEW for row in _codec_figures(results, _PICTURES, name)]
-    return [_speed_figure(results["speed"]), *on_digits, *on_pictures]
+    on_images = [row for name in _FEW for row in _codec_figures(results, _CIFAR_PREFIX, name)]
+    return [_speed_figure(results["speed"]), *on_digits, *on_images]
 
 
-def _speed_figure(found: Mapping[str, Any]) -> Figure:
-    ratios = [ours / reference for ours, reference in zip(found["ours_s"], found["reference_s"], strict=True)]
-    return figure_of_repeats("compressing at CR 0.01 against a copy and torch.topk", "x", ratios, goal=Goal("≤", 3.0))
+def _speed_figure(result: Mapping[str, Any]) -> Figure:
+    ratios = [ours / reference for ours, reference in zip(result["ours_s"], result["reference_s"], strict=True)]
+    return figure_of_repeats(
+        "time to compress at CR 0.01 relative to a copy and torch.topk", "x", ratios, goal=Goal("≤", 3.0)
+    )
 
 
 def _codec_figures(results: Results, data: str, name: str) -> Iterator[Figure]:
@@ -113,16 +115,18 @@ def _codec_figures(results: Results, data: str, name: str) -> Iterator[Figure]:
     yield figure_of_repeats(f"{title}: accuracy", "%", [100 * value for value in accuracies])
     if name == "dense":
         return
-    less = [whole / sent for whole, sent in zip(*(_piece_values(results, title, key) for key in _BYTES), strict=True)]
-    yield figure_of_repeats("  volume, times less than dense", "x", less, goal=Goal("≥", 100.0) if best else None)
+    factors = [
+        dense / pushed for dense, pushed in zip(*(_piece_values(results, title, key) for key in _BYTES), strict=True)
+    ]
+    yield figure_of_repeats("  volume, factor below dense", "x", factors, goal=Goal("≥", 100.0) if best else None)
     dense = _piece_values(results, f"{data}dense", "accuracy")[: len(accuracies)]
     lost = 100 * (statistics.mean(dense) - statistics.mean(accuracies))
     note = f"mean of {len(accuracies)} seeds" if len(accuracies) > 1 else ""
     goal = Goal("≤", 0.2) if best else None
-    yield Figure(name="  accuracy lost against dense", unit="pt", measured=lost, goal=goal, note=note)
+    yield Figure(name="  accuracy lost compared with dense", unit="pt", measured=lost, goal=goal, note=note)
     if CODECS[name]["kind"] == "adaptive":
         yield figure_of_repeats(
-            "  CNC, share of pushes compressed", "%", [100 * share for share in _piece_values(results, title, "cnc")]
+            "  CNC, fraction of pushes compressed", "%", [100 * cnc for cnc in _piece_values(results, title, "cnc")]
         )
 
 
@@ -141,7 +145,7 @@ def build_charts(results: Results) -> Sequence[Chart]:
 
 
 class CodecWorkload(NamedTuple):
-    """A network, its data, and for how long it is trained."""
+    """A network, its data, and how long it is trained."""
 
     title: str
     task: Mapping[str, Any]
@@ -179,19 +183,19 @@ def compressed_job(workload: CodecWorkload, codec: Mapping[str, Any], seed: int)
 
 
 def measure_codec(workload: CodecWorkload, codec: Mapping[str, Any], seed: int, data: Path | None) -> dict[str, float]:
-    """Accuracy at the end, bytes pushed, and the share of pushes that were compressed (the paper's CNC)."""
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place) / "run"
+    """Final accuracy, bytes pushed, and the fraction of pushes that were compressed (the paper's CNC)."""
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary) / "run"
         result = potluck.simulate(compressed_job(workload, codec, seed), folder=folder, data=data, threads=0)
         pushed = list(_pushed_bytes(folder / "journal.jsonl"))
     assert result.module is not None, result.reason
-    whole = 4 * sum(parameter.numel() for parameter in result.module.parameters())
+    dense_bytes = 4 * sum(parameter.numel() for parameter in result.module.parameters())
     return {
         "accuracy": float(result.summary["accuracy"]),
         "time_s": float(result.summary["time_s"]),
         "pushed_bytes": sum(pushed),
-        "dense_bytes": whole * len(pushed),
-        "cnc": sum(nbytes < whole / 2 for nbytes in pushed) / len(pushed),
+        "dense_bytes": dense_bytes * len(pushed),
+        "cnc": sum(nbytes < dense_bytes / 2 for nbytes in pushed) / len(pushed),
     }
 
 
@@ -205,24 +209,24 @@ def time_compression(size: int, ratio: float, seed: int) -> tuple[float, float]:
     """Seconds of one thread for top-k with error feedback, from a gradient to its payload, and for copy plus topk."""
     gradient = _sample_gradient(size, seed)
     codec = TopKCodec(ratio=ratio)
-    memory = codec.new_state()
+    state = codec.new_state()
     count = codec.entry_count(ratio, size)
     with _one_thread():
-        codec.encode(gradient, memory)  # from the second round on there is something to feed back
+        codec.encode(gradient, state)  # fills the error feedback
         reference = _timed_seconds(lambda: (gradient.clone(), torch.topk(gradient, count)))
-        return _timed_seconds(lambda: codec.encode(gradient, memory)), reference
+        return _timed_seconds(lambda: codec.encode(gradient, state)), reference
 
 
 def measure_compression(size: int, ratio: float, repeats: int, seed: int) -> Mapping[str, Any]:
-    """Both times, again and again in turn."""
-    found = [time_compression(size, ratio, seeds.child_seed(seed, repeat)) for repeat in range(repeats)]
-    return {"ours_s": [ours for ours, _ in found], "reference_s": [reference for _, reference in found]}
+    """Both times, repeated in turn."""
+    times = [time_compression(size, ratio, seeds.child_seed(seed, repeat)) for repeat in range(repeats)]
+    return {"ours_s": [ours for ours, _ in times], "reference_s": [reference for _, reference in times]}
 
 
 def _sample_gradient(size: int, seed: int) -> Tensor:
-    """Most entries small and a few large, as gradients are."""
-    drawn = seeds.child_generator(seed, "gradient").standard_normal(size, dtype=np.float32)
-    return torch.from_numpy(drawn**3)
+    """Random values, most of them small and a few large, as in gradients."""
+    values = seeds.child_generator(seed, "gradient").standard_normal(size, dtype=np.float32)
+    return torch.from_numpy(values**3)
 
 
 def _timed_seconds(work: Callable[[], object]) -> float:

@@ -38,17 +38,17 @@ __all__ = [
 
 
 class RaceWorkload(NamedTuple):
-    """How often the training data is gone through, and what is good enough."""
+    """The training data, the number of epochs and the target accuracy."""
 
     epochs: float
     target: float
-    scores: int = 25  # on the way
+    scores: int = 25  # evaluations during the run
     samples: int = 50_000  # of the training data
     data: str = "cifar10"
 
 
 FULL = RaceWorkload(epochs=8, target=0.66)
-QUICK = RaceWorkload(epochs=1, target=0.6, scores=8, samples=10_000, data=scadles_testbed.INVENTED)
+QUICK = RaceWorkload(epochs=1, target=0.6, scores=8, samples=10_000, data=scadles_testbed.SYNTHETIC)
 
 
 def race_job(
@@ -58,7 +58,7 @@ def race_job(
     seed: int,
     changes: Mapping[str, Any] | None = None,
 ) -> Job:
-    """As many rounds as it takes to go through the data so often, with a learning rate that falls over all of them."""
+    """A job with as many rounds as the epochs take, and a learning rate that falls over all of them."""
     tables: dict[str, Any] = {
         "task": scadles_testbed.task_table(data=workload.data),
         "fleet": scadles_testbed.fleet_table(),
@@ -75,23 +75,23 @@ def race_job(
 
 
 def samples_per_round(job: Job) -> int:
-    """Samples of one round, all devices together: tried out, without the mathematics."""
-    tried = msgspec.structs.replace(job, timing_only=True, evaluate=0)
-    return int(potluck.simulate(tried).summary["samples"])
+    """Samples of one round on all devices together, from a timing-only run."""
+    timing = msgspec.structs.replace(job, timing_only=True, evaluate=0)
+    return int(potluck.simulate(timing).summary["samples"])
 
 
 def measure_race(
     workload: RaceWorkload, recipe: str, rates: scadles_testbed.RateSet, seed: int, data: Path | None = None
 ) -> dict[str, Any]:
-    """The way of the accuracy over time, and what it took."""
+    """The accuracy over time, and the totals of the run."""
     job = race_job(workload, recipe, rates, seed)
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place) / "run"
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary) / "run"
         result = potluck.simulate(job, folder=folder, data=data, threads=0)
         curve = list(_accuracy_curve(folder / "journal.jsonl"))
     assert result.status == "done", result.reason
-    kept = {key: result.summary[key] for key in ("accuracy", "time_s", "bytes", "rounds", "samples", "streams")}
-    return {**kept, "curve": curve, "target": workload.target}
+    totals = {key: result.summary[key] for key in ("accuracy", "time_s", "bytes", "rounds", "samples", "streams")}
+    return {**totals, "curve": curve, "target": workload.target}
 
 
 def _accuracy_curve(journal: Path) -> Iterator[tuple[float, float]]:
@@ -101,18 +101,18 @@ def _accuracy_curve(journal: Path) -> Iterator[tuple[float, float]]:
 
 
 def seconds_to_target(target: float, curve: Sequence[Sequence[float]]) -> float:
-    """When the accuracy first reaches the target, on a straight line between scores; infinite if it never does."""
+    """When the accuracy first reaches the target, interpolated between evaluations; infinite if it never does."""
     before = (0.0, 0.0)
     for at, accuracy in curve:
         if accuracy >= target:
-            share = (target - before[1]) / (accuracy - before[1])
-            return before[0] + share * (at - before[0])
+            fraction = (target - before[1]) / (accuracy - before[1])
+            return before[0] + fraction * (at - before[0])
         before = (at, accuracy)
     return float("inf")
 
 
 def buffer_job(rates: scadles_testbed.RateSet, policy: str, rounds: int, seed: int) -> Job:
-    """ScaDLES with one policy or the other, the rest alike."""
+    """ScaDLES with this buffer policy, timing only."""
     return make(
         {
             "task": scadles_testbed.task_table(),
@@ -128,18 +128,18 @@ def buffer_job(rates: scadles_testbed.RateSet, policy: str, rounds: int, seed: i
 
 
 def measure_buffers(rates: scadles_testbed.RateSet, policy: str, rounds: int, seed: int) -> dict[str, Any]:
-    """The most that all devices together ever held, in samples."""
+    """The largest number of samples that all devices together held at once."""
     summary = potluck.simulate(buffer_job(rates, policy, rounds, seed)).summary
     return {"peak": summary["streams"]["peak"], "time_s": summary["time_s"]}
 
 
 RECIPES = ("ddl", "scadles", "scadles-plus")
 _POLICIES = ("persistence", "truncation")
-_ENOUGH: Mapping[RateSet, int] = {"S1": 1500, "S2": 200, "S1'": 1200, "S2'": 300}  # rounds until buffers differ by far
+_QUICK_BUFFER_ROUNDS: Mapping[RateSet, int] = {"S1": 1500, "S2": 200, "S1'": 1200, "S2'": 300}
 
 
 def declare_pieces(context: BenchmarkContext) -> list[BenchmarkPiece]:
-    """One run for each recipe, set and seed; buffers are timing only."""
+    """One run per recipe, set and seed; buffers are timing only."""
     workload, seeds = (QUICK, 1) if context.quick else (FULL, 1)
     runs = [
         _race_piece(recipe, rates, repeat, workload, context)
@@ -147,7 +147,7 @@ def declare_pieces(context: BenchmarkContext) -> list[BenchmarkPiece]:
         for rates in SETS
         for recipe in RECIPES
     ]
-    rounds = _ENOUGH if context.quick else dict.fromkeys(SETS, 6000)
+    rounds = _QUICK_BUFFER_ROUNDS if context.quick else dict.fromkeys(SETS, 6000)
     return [
         *runs,
         *(_buffer_piece(rates, policy, rounds[rates], context.seed) for rates in SETS for policy in _POLICIES),
@@ -159,11 +159,11 @@ def _race_piece(
 ) -> BenchmarkPiece:
     seed = context.seed + repeat
     parameters = {"workload": dict(workload._asdict()), "recipe": recipe, "rates": rates, "repeat": repeat}
-    work, weight = (
+    work, expected_s = (
         partial(measure_race, workload, recipe, rates, seed, context.data),
         4.0 if context.quick else 130.0,
     )
-    return BenchmarkPiece(f"{recipe}/{rates}/{repeat}", parameters, work, weight, parallel=True)
+    return BenchmarkPiece(f"{recipe}/{rates}/{repeat}", parameters, work, expected_s, parallel=True)
 
 
 def _buffer_piece(rates: RateSet, policy: str, rounds: int, seed: int) -> BenchmarkPiece:
@@ -173,13 +173,13 @@ def _buffer_piece(rates: RateSet, policy: str, rounds: int, seed: int) -> Benchm
 
 
 def compute_figures(results: Results) -> list[Figure]:
-    """Ours first, with the goals; the paper's recipe beside the paper's numbers."""
+    """Our recipe with its goals first, then the paper's recipe with the published values."""
     gains = {recipe: {rates: _speed_up(results, recipe, rates) for rates in SETS} for recipe in RECIPES[1:]}
     best = max(gains["scadles-plus"].values())
     target = next(iter(_race_runs(results, "ddl", "S1")))["target"]
     rows = [
         Figure(
-            name="scadles-plus: time to target against ddl, best set",
+            name="scadles-plus: speed-up over ddl to the target, best set",
             unit="x",
             measured=best,
             published=scadles_testbed.published_value(max(scadles_testbed.SPEED_UP.values())),
@@ -200,7 +200,7 @@ def _set_figures(results: Results, recipe: str, rates: str, gain: float) -> Iter
         f"{_mean_value(runs, 'samples') / _mean_value(runs, 'rounds'):.0f} samples and {_round_s(runs):.2f} s a round"
     )
     yield Figure(
-        name=f"{recipe}, {rates}: time to target against ddl",
+        name=f"{recipe}, {rates}: speed-up over ddl to the target",
         unit="x",
         measured=gain,
         published=scadles_testbed.published_value(scadles_testbed.SPEED_UP[rates]),
@@ -209,7 +209,7 @@ def _set_figures(results: Results, recipe: str, rates: str, gain: float) -> Iter
     )
     lost = 100 * (_mean_value(_race_runs(results, "ddl", rates), "accuracy") - _mean_value(runs, "accuracy"))
     yield Figure(
-        name="  accuracy lost against ddl",
+        name="  accuracy lost compared with ddl",
         unit="pt",
         measured=lost,
         published=scadles_testbed.published_value(scadles_testbed.ACCURACY_LOST[rates]),
@@ -221,9 +221,9 @@ def _set_figures(results: Results, recipe: str, rates: str, gain: float) -> Iter
 def _buffer_figures(results: Results) -> Iterator[Figure]:
     for rates in SETS:
         kept, cut = (results[f"{policy}/{rates}"] for policy in _POLICIES)
-        note = f"{kept['peak']:,} against {cut['peak']:,} samples on all devices after {kept['time_s'] / 3600:.1f} h"
+        note = f"{kept['peak']:,} and {cut['peak']:,} samples on all devices after {kept['time_s'] / 3600:.1f} h"
         yield Figure(
-            name=f"buffer, {rates}: persistence against truncation",
+            name=f"buffer, {rates}: peak with persistence over truncation",
             unit="x",
             measured=kept["peak"] / cut["peak"],
             published=scadles_testbed.published_value(scadles_testbed.BUFFER_RATIO[rates]),
@@ -233,12 +233,12 @@ def _buffer_figures(results: Results) -> Iterator[Figure]:
 
 
 def _speed_up(results: Results, recipe: str, rates: str) -> float:
-    """Of mean times, over seeds; 0 where the target is never reached."""
+    """The ratio of the mean times over seeds; 0 if the target is never reached."""
     seconds = [
         [seconds_to_target(run["target"], run["curve"]) for run in _race_runs(results, name, rates)]
         for name in ("ddl", recipe)
     ]
-    ddl, ours = (statistics.mean(found) for found in seconds)
+    ddl, ours = map(statistics.mean, seconds)
     return ddl / ours if ddl < float("inf") else 0.0
 
 
@@ -251,7 +251,7 @@ def _mean_value(runs: Sequence[Mapping[str, Any]], key: str) -> float:
 
 
 def _round_s(runs: Sequence[Mapping[str, Any]]) -> float:
-    """Seconds of a round."""
+    """Mean seconds of a round."""
     return _mean_value(runs, "time_s") / _mean_value(runs, "rounds")
 
 
@@ -259,9 +259,9 @@ def build_charts(results: Results) -> list[Chart]:
     series = [
         ChartSeries(name, [_speed_up(results, name, rates) for rates in SETS]) for name in ("scadles", "scadles-plus")
     ]
-    paper = ChartSeries("paper's ScaDLES", [scadles_testbed.SPEED_UP[rates] for rates in SETS])
+    paper = ChartSeries("ScaDLES, published", [scadles_testbed.SPEED_UP[rates] for rates in SETS])
     return [
-        Chart(title="Time to target against the baseline", y_label="x", groups=SETS, series=[*series, paper]),
+        Chart(title="Speed-up over ddl to the target", y_label="x", groups=SETS, series=[*series, paper]),
         *(_accuracy_chart(results, rates) for rates in ("S1", "S2")),
     ]
 

@@ -33,7 +33,7 @@ class SkewWorkload(NamedTuple):
 
 
 class SkewCase(NamedTuple):
-    """What is done about it."""
+    """A recipe with its remedy for skewed classes."""
 
     recipe: str
     norm: str = "batch"
@@ -51,7 +51,7 @@ CASES: Mapping[str, SkewCase] = {
 }
 
 FULL = SkewWorkload(rounds=400)
-QUICK = SkewWorkload(rounds=12, data=scadles_testbed.INVENTED)
+QUICK = SkewWorkload(rounds=12, data=scadles_testbed.SYNTHETIC)
 
 
 def skewed_job(case: SkewCase, workload: SkewWorkload, seed: int) -> Job:
@@ -75,9 +75,11 @@ def skewed_job(case: SkewCase, workload: SkewWorkload, seed: int) -> Job:
 
 
 def measure_skew(case: SkewCase, workload: SkewWorkload, seed: int, data: Path | None) -> dict[str, Any]:
-    """Accuracy at the end, and raw data that left the devices."""
-    with tempfile.TemporaryDirectory() as place:
-        result = potluck.simulate(skewed_job(case, workload, seed), folder=Path(place) / "run", data=data, threads=0)
+    """Final accuracy, and the number of raw samples that left the devices."""
+    with tempfile.TemporaryDirectory() as temporary:
+        result = potluck.simulate(
+            skewed_job(case, workload, seed), folder=Path(temporary) / "run", data=data, threads=0
+        )
     assert result.status == "done", result.reason
     shared = int(result.summary["streams"]["shared"])
     return {"accuracy": result.summary["accuracy"], "shared": shared, "time_s": result.summary["time_s"]}
@@ -99,13 +101,13 @@ def _skew_piece(name: str, case: SkewCase, workload: SkewWorkload, context: Benc
 
 def compute_figures(results: Results) -> Iterator[Figure]:
     for name, case in CASES.items():
-        found: Mapping[str, Any] = results[f"skew/{name}"]
-        said = (
+        result: Mapping[str, Any] = results[f"skew/{name}"]
+        published = (
             scadles_testbed.STALLED.get("ddl" if case.recipe == "ddl" else "scadles") if case.norm == "batch" else None
         )
         yield Figure(
             name=f"one class per device: {name}" if not case.mixed else name, unit="%",
-            measured=100 * found["accuracy"],
-            published=scadles_testbed.published_value(said) if said is not None and not case.mixed else None,
-            note=f"{found['shared'] * _SAMPLE_BYTES / 1e6:.1f} MB of raw samples shared" if found["shared"] else "",
+            measured=100 * result["accuracy"],
+            published=scadles_testbed.published_value(published) if published is not None and not case.mixed else None,
+            note=f"{result['shared'] * _SAMPLE_BYTES / 1e6:.1f} MB of raw samples shared" if result["shared"] else "",
         )  # fmt: skip

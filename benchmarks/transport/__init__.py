@@ -1,4 +1,4 @@
-"""`transport`: a 100 MB pull over loopback through a Node, against what plain Zenoh does in the same run."""
+"""`transport`: a 100 MB pull over loopback through a Node, compared with plain Zenoh in the same run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from potluck.report.svg_chart import Chart, ChartSeries
 __all__ = ["BENCHMARK"]
 
 _NBYTES = 100_000_000
-_WAYS = {"node": "Potluck", "single": "plain Zenoh, one put", "chunked": "plain Zenoh, a put for each MiB"}
+_WAYS = {"node": "Potluck", "single": "plain Zenoh, one put", "chunked": "plain Zenoh, one put per MiB"}
 
 
 def declare_pieces(context: BenchmarkContext) -> list[BenchmarkPiece]:
@@ -26,30 +26,30 @@ def declare_pieces(context: BenchmarkContext) -> list[BenchmarkPiece]:
 
 
 def _measure_pulls(times: int) -> dict[str, Any]:
-    """The best pull each way: what else the machine does only makes one slower."""
-    found = measure_pulls(_NBYTES, times)
+    """The fastest pull of each kind, since other load on the machine only makes a pull slower."""
+    times = measure_pulls(_NBYTES, times)
     return {
-        **{way: _NBYTES / min(getattr(found, way)) / 1e6 for way in _WAYS},
-        "beyond_bytes": found.growth_bytes - _NBYTES,
+        **{way: _NBYTES / min(getattr(times, way)) / 1e6 for way in _WAYS},
+        "beyond_bytes": times.growth_bytes - _NBYTES,
     }
 
 
 def compute_figures(results: Results) -> list[Figure]:
     rates = {way: [float(result[way]) for result in results.values()] for way in _WAYS}
-    shares = [
+    percentages = [
         100 * node / max(single, chunked)
         for node, single, chunked in zip(rates["node"], rates["single"], rates["chunked"], strict=True)
     ]
-    beyond = [result["beyond_bytes"] / CHUNK_BYTES for result in results.values()]
+    growth = [result["beyond_bytes"] / CHUNK_BYTES for result in results.values()]
     return [
         figure_of_repeats(
-            "100 MB pull, share of the better of plain Zenoh's two ways", "%", shares, goal=Goal("≥", 60.0)
+            "100 MB pull, throughput relative to the faster kind of plain Zenoh", "%", percentages, goal=Goal("≥", 60.0)
         ),
         *(figure_of_repeats(f"  {title}", "MB/s", rates[way]) for way, title in _WAYS.items()),
         figure_of_repeats(
-            "growth of the puller's memory beyond the model",
+            "memory growth of the puller beyond the model",
             "chunks",
-            beyond,
+            growth,
             goal=Goal("≤", 2.0),
             note=f"a chunk is {CHUNK_BYTES / 2**20:g} MiB",
         ),
@@ -75,8 +75,9 @@ BENCHMARK = Benchmark(
     figures=compute_figures,
     charts=build_charts,
     notes=(
-        "Two processes, TCP over loopback, shared memory off on both sides; each repeat measures all three ways.",
-        "Plain Zenoh checks and confirms nothing; ours has a checksum and a place for every chunk, and repeats what is"
-        " missing.",
+        "Two processes, TCP over loopback, shared memory off on both sides; each repeat measures all three kinds of"
+        " pull.",
+        "Plain Zenoh checks and acknowledges nothing; our transport has a checksum and an offset for every chunk, and"
+        " resends what is missing.",
     ),
 )

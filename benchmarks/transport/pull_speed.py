@@ -27,6 +27,7 @@ from potluck.loops.messages import Joined, Pull, Released, Segment, Stop
 from potluck.loops.node import COORDINATOR, Node
 from potluck.payload import Payload
 from potluck.run.lab import free_loopback_address
+from potluck.worker_pool import exit_when_closed
 from potluck.worlds.live.coordinator_runtime import run_coordinator
 from potluck.worlds.live.device_runtime import run_device
 from potluck.worlds.live.handshake_messages import JoinAccepted, JoinRequest, RunInfo
@@ -40,7 +41,7 @@ _WAIT_S = 120.0
 
 
 class PullTimes(NamedTuple):
-    """Seconds of every pull, and the bytes that the puller's memory grew by at most during one of them."""
+    """Seconds of every pull, and the largest growth of the puller's memory during one of them."""
 
     node: list[float]
     single: list[float]
@@ -49,7 +50,7 @@ class PullTimes(NamedTuple):
 
 
 class _PullPlan(NamedTuple):
-    """What both processes know."""
+    """What both processes need to know."""
 
     address: str
     plain_address: str
@@ -58,31 +59,33 @@ class _PullPlan(NamedTuple):
 
 
 def measure_pulls(nbytes: int, times: int) -> PullTimes:
-    """So many pulls each way, after one that does not count."""
+    """Measure this many pulls of each kind, after one for warm-up."""
     plan = _PullPlan(free_loopback_address(), free_loopback_address(), nbytes, times + 1)
     context = multiprocessing.get_context("spawn")
-    here, there = context.Pipe()
-    puller = context.Process(target=_pull_all, args=(there, plan), daemon=True)
+    pipe, puller_end = context.Pipe()
+    watched, lifeline = context.Pipe(duplex=False)
+    puller = context.Process(target=_pull_all, args=(puller_end, watched, plan), daemon=True)
     puller.start()
     try:
         asyncio.run(_serve_node(plan))
-        node, growth = _receive_times(here)
+        node, growth = _receive_times(pipe)
         with open_session(Endpoint(listen=(plan.plain_address,)), "router", 2 * nbytes) as session:
-            here.send("listening")
-            single = _serve_plain(session, here, plan, nbytes)
-            chunked = _serve_plain(session, here, plan, CHUNK_BYTES)
+            pipe.send("listening")
+            single = _serve_plain(session, pipe, plan, nbytes)
+            chunked = _serve_plain(session, pipe, plan, CHUNK_BYTES)
     finally:
         puller.join(10)
         puller.kill()
         puller.join()
+        lifeline.close()
     return PullTimes(node[1:], single[1:], chunked[1:], int(growth[0]))
 
 
 def _receive_times(pipe: Connection) -> list[list[float]]:
     if not pipe.poll(_WAIT_S):
-        raise TimeoutError(f"not a word from the puller for {_WAIT_S:g} s")
-    found: list[list[float]] = pipe.recv()
-    return found
+        raise TimeoutError(f"no message from the puller within {_WAIT_S:g} s")
+    times: list[list[float]] = pipe.recv()
+    return times
 
 
 async def _serve_node(plan: _PullPlan) -> None:
@@ -105,21 +108,22 @@ async def _serve_node(plan: _PullPlan) -> None:
 
 
 def _serve_plain(session: zenoh.Session, pipe: Connection, plan: _PullPlan, put_bytes: int) -> list[float]:
-    """Put the bytes whenever the puller asks for them; its seconds."""
+    """Put the bytes whenever the puller asks for them; return its seconds."""
     data = bytes(plan.nbytes)
-    pieces = [data[start : start + put_bytes] for start in range(0, len(data), put_bytes)]
+    chunks = [data[start : start + put_bytes] for start in range(0, len(data), put_bytes)]
     for _ in range(plan.times):
         _receive_times(pipe)
-        for piece in pieces:
-            session.put(_KEY, piece, congestion_control=zenoh.CongestionControl.BLOCK)
+        for chunk in chunks:
+            session.put(_KEY, chunk, congestion_control=zenoh.CongestionControl.BLOCK)
     return _receive_times(pipe)[0]
 
 
 # --- the puller -----------------------------------------------------------------------------------------------------
 
 
-def _pull_all(pipe: Connection, plan: _PullPlan) -> None:
-    """The main of the puller's process."""
+def _pull_all(pipe: Connection, watched: Connection, plan: _PullPlan) -> None:
+    """The main function of the puller's process."""
+    exit_when_closed(watched)
     seconds: list[float] = []
     growth = MemoryGrowth()
 
@@ -127,10 +131,10 @@ def _pull_all(pipe: Connection, plan: _PullPlan) -> None:
         await node.receive()
         for turn in range(plan.times):
             growth.begin_span()
-            began = time.perf_counter()
+            start = time.perf_counter()
             await node.send(COORDINATOR, Pull(turn, 0, 0))
             await node.receive()
-            seconds.append(time.perf_counter() - began)
+            seconds.append(time.perf_counter() - start)
             growth.end_span()
         await node.send(COORDINATOR, Stop())
         await node.receive()
@@ -144,7 +148,7 @@ def _pull_all(pipe: Connection, plan: _PullPlan) -> None:
     pipe.recv()
     with open_session(Endpoint(connect=(plan.plain_address,)), "client", 2 * plan.nbytes) as session:
         subscriber = session.declare_subscriber(_KEY)
-        time.sleep(0.5)  # until the router knows of it
+        time.sleep(0.5)  # until the router knows the subscriber
         for _ in range(2):
             pipe.send([[_pull_plain(pipe, subscriber, plan.nbytes) for _ in range(plan.times)]])
 
@@ -152,11 +156,11 @@ def _pull_all(pipe: Connection, plan: _PullPlan) -> None:
 def _pull_plain(
     pipe: Connection, subscriber: zenoh.Subscriber[zenoh.handlers.Handler[zenoh.Sample]], nbytes: int
 ) -> float:
-    began, came = time.perf_counter(), 0
+    start, received = time.perf_counter(), 0
     pipe.send([])
-    while came < nbytes:
-        came += len(subscriber.recv().payload.to_bytes())
-    return time.perf_counter() - began
+    while received < nbytes:
+        received += len(subscriber.recv().payload.to_bytes())
+    return time.perf_counter() - start
 
 
 _STATUS, _RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
@@ -164,7 +168,10 @@ _RESET_PEAK = "5"
 
 
 class MemoryGrowth:
-    """The most of several stretches; on Linux each has a peak of its own, elsewhere only what tops all before shows."""
+    """The largest growth of this process's memory over several spans.
+
+    On Linux each span has its own peak; elsewhere a span counts only if it exceeds all earlier ones.
+    """
 
     def __init__(self) -> None:
         self.most_bytes = 0
@@ -189,7 +196,7 @@ def _peak_bytes() -> int:
 
 
 def _status_bytes(name: str) -> int:
-    found = re.search(rf"^{name}:\s+(\d+) kB$", _STATUS.read_text(), re.MULTILINE)
-    if found is None:
-        raise OSError(f"{_STATUS} does not say {name}")
-    return int(found[1]) * 1024
+    match = re.search(rf"^{name}:\s+(\d+) kB$", _STATUS.read_text(), re.MULTILINE)
+    if match is None:
+        raise OSError(f"{_STATUS} has no line {name}")
+    return int(match[1]) * 1024

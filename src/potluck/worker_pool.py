@@ -16,7 +16,7 @@ __all__ = ["exit_when_closed", "worker_pool"]
 
 @contextmanager
 def worker_pool(
-    processes: int, initializer: Callable[..., object], initargs: tuple[Any, ...] = ()
+    processes: int, initializer: Callable[..., object] | None = None, initargs: tuple[Any, ...] = ()
 ) -> Iterator[ProcessPoolExecutor]:
     """A pool of spawned workers. Leaving the context with an exception stops them at once, whatever they compute."""
     context = get_context("spawn")
@@ -45,6 +45,7 @@ def _exit_on_eof(watched: Connection) -> None:
         os._exit(1)
 
 
-def _init_worker(watched: Connection, initializer: Callable[..., object], initargs: tuple[Any, ...]) -> None:
+def _init_worker(watched: Connection, initializer: Callable[..., object] | None, initargs: tuple[Any, ...]) -> None:
     exit_when_closed(watched)
-    initializer(*initargs)
+    if initializer is not None:
+        initializer(*initargs)

@@ -46,7 +46,7 @@ def _results(ours: float, samples: float) -> Results:
     ("ours", "samples", "verdicts"),
     [(0.797, 400.0, [True, True, True]), (0.797, 900.0, [True, True, False]), (0.78, 400.0, [True, False, False])],
 )
-def test_goals_are_held_against_central_training(ours: float, samples: float, verdicts: list[bool]) -> None:
+def test_goals_are_judged_against_central_training(ours: float, samples: float, verdicts: list[bool]) -> None:
     found = BENCHMARK.figures(_results(ours, samples))
     assert [figure.meets_goal for figure in found if figure.goal is not None] == verdicts
     (chart,) = BENCHMARK.charts(_results(ours, samples))

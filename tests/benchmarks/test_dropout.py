@@ -172,7 +172,7 @@ def test_figures_say_who_is_ahead_and_by_how_much() -> None:
     by_name = {figure.name.strip(): figure for figure in compute_figures(_results())}
     assert by_name["ahead of the best baseline"].measured == pytest.approx(9.0)
     assert by_name["behind FedAvg with full resources"].meets_goal is False
-    assert by_name["VGG-11, rate 0.5: step time against MACs"].measured == pytest.approx(1.1)
+    assert by_name["VGG-11, rate 0.5: step time relative to MACs"].measured == pytest.approx(1.1)
     assert draw_charts(BENCHMARK.charts(_results())).count("<polyline") == 6
 
 

@@ -142,10 +142,10 @@ def test_forecasts_are_those_that_were_kept(vgg: Mapping[str, Any], googlenet: M
 @pytest.mark.parametrize("recipe", ["dynacomm", "duplex"])
 def test_rounds_in_the_simulated_world_take_what_they_took(recipe: str) -> None:
     balanced = BANDWIDTHS[5]
-    rows = _kept("overlap")["vgg19, lived"]["rows"]
+    rows = _kept("overlap")["vgg19, simulated"]["rows"]
     kept = next(row for row in rows if (row["recipe"], row["gbit_s"], row["workers"]) == (recipe, balanced / 1e9, 1))
     found = simulate_setting(OverlapSetting("vgg19", balanced), recipe, kept["forecast_s"])
-    assert found["lived_s"] == pytest.approx(kept["lived_s"], rel=1e-9)
+    assert found["simulated_s"] == pytest.approx(kept["simulated_s"], rel=1e-9)
 
 
 def test_the_pipeline_gains_what_it_gained() -> None:
@@ -250,7 +250,7 @@ def test_the_planner_is_timed_at_the_published_depth() -> None:
 
 def test_quick_and_full_overlap_forecast_the_same() -> None:
     quick, full = (BENCHMARK.pieces(BenchmarkContext(quick)) for quick in (True, False))
-    forecasts = [{p.name: p.parameters for p in pieces[1:] if "lived" not in p.name} for pieces in (quick, full)]
+    forecasts = [{p.name: p.parameters for p in pieces[1:] if "simulated" not in p.name} for pieces in (quick, full)]
     assert forecasts[0] == forecasts[1]
     assert {p.name: p.parameters for p in quick[1:]}.items() <= {p.name: p.parameters for p in full[1:]}.items()
     assert len(BANDWIDTHS) == 10

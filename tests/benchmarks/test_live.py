@@ -28,26 +28,28 @@ def _named(figures: object, part: str) -> list[Figure]:
 
 
 def test_the_figures_of_live_are_what_the_goals_are_about(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("benchmarks.live._PEER_RESULTS", tmp_path / "missing.json")
     figures = LIVE.figures(RESULTS)
-    assert [round(figure.measured, 6) for figure in _named(figures, "off by")] == [5.0, 20.0, 0.0, 0.0]
-    assert [figure.meets_goal for figure in _named(figures, "off by")] == [True, False, True, True]
-    assert _named(figures, "dynacomm below sequential")[0].measured == pytest.approx(40.0)
-    assert "benchmarks/peers/run.py live" in _named(figures, "a round of 10")[0].note
+    assert [round(figure.measured, 6) for figure in _named(figures, "error of")] == [5.0, 20.0, 0.0, 0.0]
+    assert [figure.meets_goal for figure in _named(figures, "error of")] == [True, False, True, True]
+    assert _named(figures, "reduction of dynacomm")[0].measured == pytest.approx(40.0)
+    assert "benchmarks.peers live" in _named(figures, "round of 10")[0].note
     assert LIVE.charts(RESULTS)
 
 
 def test_flowers_side_is_taken_from_the_comparison_with_peers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    rows = [{"name": "round: Potluck against Flower", "measured": 90.0}, {"name": "round: Flower", "measured": 2.7}]
-    (tmp_path / "benchmarks/results").mkdir(parents=True)
-    (tmp_path / "benchmarks/results/peers-live.json").write_text(json.dumps({"figures": rows, "mode": "quick"}))
+    monkeypatch.setattr("benchmarks.live._PEER_RESULTS", tmp_path / "peers-live.json")
+    rows = [{"name": "round: advantage over Flower", "measured": 90.0}, {"name": "round: Flower", "measured": 2.7}]
+    (tmp_path / "peers-live.json").write_text(json.dumps({"figures": rows, "mode": "quick"}))
     figures = LIVE.figures(RESULTS)
-    assert "a quick run" in _named(figures, "less than Flower")[0].note
-    published = _named(figures, "a round of 10")[0].published
+    assert "a quick run" in _named(figures, "Flower's round over")[0].note
+    published = _named(figures, "round of 10")[0].published
     assert published is not None
     assert published.value == pytest.approx(2700.0)
-    assert (_named(figures, "less than Flower")[0].measured, _named(figures, "less than Flower")[0].meets_goal) == (
+    assert (
+        _named(figures, "Flower's round over")[0].measured,
+        _named(figures, "Flower's round over")[0].meets_goal,
+    ) == (
         90.0,
         True,
     )

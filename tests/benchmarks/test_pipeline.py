@@ -1,4 +1,4 @@
-"""The pipeline benchmark on few batches: its trials tell what they should, and its figures can be drawn."""
+"""The pipeline benchmark on few batches."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks.pipeline.pipeline_experiments import (
     measure_replication,
     measure_speed,
 )
-from benchmarks.pipeline.pipeline_learning import DIGITS, WAYS, measure_learning
+from benchmarks.pipeline.pipeline_learning import DIGITS, VARIANTS, measure_learning
 from benchmarks.pipeline.pipeline_trial import BATCH, measured_chain_costs, run_pipeline_trial
 
 
@@ -45,18 +45,18 @@ def test_figures_and_charts_are_made_of_all_pieces() -> None:
         "replication/lan": measure_replication("lan", batches=24),
     }
     results |= {
-        f"recovery/{name}/lan": measure_recovery(name, "lan", crash_batch=60, moments=[0.5]) for name in RECOVERIES
+        f"recovery/{name}/lan": measure_recovery(name, "lan", crash_batch=60, offsets=[0.5]) for name in RECOVERIES
     }
-    results |= {"lived deaths": {"seconds": [0.2], "notice_s": [0.01], "flows_s": [0.05], "rolled_back": 0}}
+    results |= {"live crashes": {"seconds": [0.2], "notice_s": [0.01], "flows_s": [0.05], "rolled_back": 0}}
     few = DIGITS._replace(batches=40)
-    results |= {f"learning/{name}/0": measure_learning(few, name, 0, None) for name in WAYS}
+    results |= {f"learning/{name}/0": measure_learning(few, name, 0, None) for name in VARIANTS}
     figures = {figure.name: figure for figure in BENCHMARK.figures(results)}
-    assert results["learning/ours, with deaths/0"]["deaths"] == 4
+    assert results["learning/ours, with crashes/0"]["deaths"] == 4
     assert results["learning/ours/0"]["time_s"] < results["learning/one device/0"]["time_s"]
     assert figures["period above the optimum from 10 batches after a change"].meets_goal
     assert figures["replication, 1 Gbit/s: throughput lost"].meets_goal
-    assert figures["a death, 1 Gbit/s: batches flow again sooner by"].measured > 5
-    assert figures["a death, 1 Gbit/s: costs less than as published by"].measured > 3
+    assert figures["crash, 1 Gbit/s: time until batches flow again, as published over ours"].measured > 5
+    assert figures["crash, 1 Gbit/s: cost, as published over ours"].measured > 3
     assert len(BENCHMARK.charts(results)) == 4
     names = [piece.name for piece in BENCHMARK.pieces(BenchmarkContext(quick=True))]
     assert len(names) == len(set(names))

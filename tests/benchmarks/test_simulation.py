@@ -64,6 +64,6 @@ def test_figures_come_from_the_results() -> None:
 
 @pytest.mark.long
 def test_memory_is_measured_in_a_child() -> None:
-    found = fleet_scale.measure_in_child(20, 0)
+    found = fleet_scale.measure_memory_in_child(20, 0)
     assert found["end_bytes"] > 50 * 2**20
     assert len(found["series"]) >= 20

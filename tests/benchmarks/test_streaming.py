@@ -5,15 +5,7 @@ from typing import Any
 import pytest
 
 from benchmarks.benchmark import BenchmarkContext, Results
-from benchmarks.streaming import (
-    BENCHMARK,
-    buffer_peaks,
-    rate_race,
-    scadles_testbed,
-    skew_figures,
-    skew_training,
-    time_to_target,
-)
+from benchmarks.streaming import BENCHMARK, rate_race, scadles_testbed, skewed_classes
 from benchmarks.streaming.compression import (
     CODECS,
     DIGITS,
@@ -64,7 +56,7 @@ def _compressed(best: dict[str, float]) -> Results:
         ({"pushed_bytes": 20.0, "accuracy": 0.695}, [True, False, False]),
     ],
 )
-def test_goals_are_held_against_the_dense_run(best: dict[str, float], verdicts: list[bool]) -> None:
+def test_goals_are_judged_against_the_dense_run(best: dict[str, float], verdicts: list[bool]) -> None:
     found = compute_figures(_compressed(best))
     assert [figure.meets_goal for figure in found if figure.goal is not None] == verdicts
 
@@ -77,14 +69,14 @@ def test_pieces_have_their_own_names() -> None:
 
 @pytest.mark.parametrize("recipe", rate_race.RECIPES)
 def test_every_recipe_goes_through_the_data_equally_often(recipe: str) -> None:
-    workload = time_to_target.RaceWorkload(epochs=2, target=0.5, samples=5000, data=SMALL)
-    job = time_to_target.race_job(workload, recipe, "S1", seed=0)
-    assert time_to_target.samples_per_round(job) == pytest.approx(10_000, rel=0.05)
+    workload = rate_race.RaceWorkload(epochs=2, target=0.5, samples=5000, data=SMALL)
+    job = rate_race.race_job(workload, recipe, "S1", seed=0)
+    assert rate_race.samples_per_round(job) == pytest.approx(10_000, rel=0.05)
 
 
 def test_a_race_tells_when_it_was_how_good() -> None:
-    workload = time_to_target.RaceWorkload(epochs=1, target=0.5, scores=2, samples=3000, data=SMALL)
-    found = time_to_target.measure_race(workload, "ddl", "S1'", seed=0)
+    workload = rate_race.RaceWorkload(epochs=1, target=0.5, scores=2, samples=3000, data=SMALL)
+    found = rate_race.measure_race(workload, "ddl", "S1'", seed=0)
     moments = [at for at, _ in found["curve"]]
     assert moments == sorted(moments)
     assert len(moments) >= 3
@@ -93,29 +85,29 @@ def test_a_race_tells_when_it_was_how_good() -> None:
 
 def test_the_moment_of_the_target_lies_between_scores() -> None:
     curve = [(0.0, 0.1), (10.0, 0.3), (20.0, 0.7)]
-    assert time_to_target.seconds_to_target(0.3, curve) == 10.0
-    assert time_to_target.seconds_to_target(0.5, curve) == pytest.approx(15.0)
-    assert time_to_target.seconds_to_target(0.8, curve) == float("inf")
+    assert rate_race.seconds_to_target(0.3, curve) == 10.0
+    assert rate_race.seconds_to_target(0.5, curve) == pytest.approx(15.0)
+    assert rate_race.seconds_to_target(0.8, curve) == float("inf")
 
 
 def test_what_persists_piles_up() -> None:
-    kept, cut = (buffer_peaks.measure_buffers("S2", policy, 6, 0) for policy in ("persistence", "truncation"))
+    kept, cut = (rate_race.measure_buffers("S2", policy, 6, 0) for policy in ("persistence", "truncation"))
     assert kept["time_s"] == cut["time_s"]
     assert kept["peak"] > 5 * cut["peak"]
 
 
-@pytest.mark.parametrize("name", skew_training.CASES)
+@pytest.mark.parametrize("name", skewed_classes.CASES)
 def test_every_case_of_skew_stands_in_its_job(name: str) -> None:
-    case = skew_training.CASES[name]
-    job = skew_training.skewed_job(case, skew_training.QUICK, 0)
+    case = skewed_classes.CASES[name]
+    job = skewed_classes.skewed_job(case, skewed_classes.QUICK, 0)
     assert job.stream is not None
     assert (job.stream.injection is not None) == (case.injection is not None)
 
 
 def test_shared_samples_are_counted() -> None:
-    workload = skew_training.SkewWorkload(rounds=2, data=SMALL)
-    found = skew_training.measure_skew(
-        skew_training.SkewCase("scadles-injection", injection=(0.5, 0.5)), workload, 0, None
+    workload = skewed_classes.SkewWorkload(rounds=2, data=SMALL)
+    found = skewed_classes.measure_skew(
+        skewed_classes.SkewCase("scadles-injection", injection=(0.5, 0.5)), workload, 0, None
     )
     assert found["shared"] > 0
 
@@ -138,7 +130,7 @@ def _raced(speed: float, lost: float) -> Results:
 
 
 @pytest.mark.parametrize(("speed", "lost", "held"), [(3.5, 0.05, True), (0.9, 0.5, False)])
-def test_speed_and_accuracy_are_held_against_the_baseline(speed: float, lost: float, held: bool) -> None:
+def test_speed_and_accuracy_are_judged_against_the_baseline(speed: float, lost: float, held: bool) -> None:
     found = rate_race.compute_figures(_raced(speed, lost))
     assert found[0].measured == pytest.approx(speed)
     goals = [figure.meets_goal for figure in found if figure.goal is not None]
@@ -147,5 +139,5 @@ def test_speed_and_accuracy_are_held_against_the_baseline(speed: float, lost: fl
 
 
 def test_the_remedies_have_their_rows() -> None:
-    results = {f"skew/{name}": {"accuracy": 0.5, "shared": 10, "time_s": 1.0} for name in skew_training.CASES}
-    assert [figure.measured for figure in skew_figures.compute_figures(results)] == [50.0] * len(skew_training.CASES)
+    results = {f"skew/{name}": {"accuracy": 0.5, "shared": 10, "time_s": 1.0} for name in skewed_classes.CASES}
+    assert [figure.measured for figure in skewed_classes.compute_figures(results)] == [50.0] * len(skewed_classes.CASES)

@@ -1,8 +1,8 @@
-"""What everyone computes: each client takes one SGD step on its batch, and their models are averaged.
+"""The workload of all sides: each client takes one SGD step on its batch, and the models are averaged.
 
-Runs in every peer's environment, so it knows torch and nothing else. The weights to begin with and the clients' data
-come from a file that Potluck wrote, so that all sides begin from the same numbers; the networks are spelled out again
-and `load_state_dict` is strict, so that a network that is not ours is refused.
+This module runs in every peer's environment and imports nothing but torch. Initial weights and the clients' data come
+from a file that Potluck wrote, so that all sides start from the same values. The networks are defined again here;
+`load_state_dict` is strict, so a network that differs from Potluck's is refused.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import json
 import sys
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +20,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-__all__ = ["NETWORKS", "Client", "Workload", "gaps", "load", "moved", "now", "pace", "save", "say", "step"]
+__all__ = [
+    "NETWORKS",
+    "Client",
+    "Workload",
+    "clients_per_second",
+    "load_workload",
+    "print_answer",
+    "round_durations",
+    "save_workload",
+    "train_step",
+    "weight_change",
+]
 
 Client = tuple[Tensor, Tensor]
 State = dict[str, Tensor]
@@ -29,12 +39,14 @@ State = dict[str, Tensor]
 
 def mlp() -> nn.Module:
     """One hidden layer of 32: 25 k parameters."""
-    return _row(flatten=nn.Flatten(), linear1=nn.Linear(784, 32), linear1_relu=nn.ReLU(), classifier=nn.Linear(32, 10))
+    return _named_sequential(
+        flatten=nn.Flatten(), linear1=nn.Linear(784, 32), linear1_relu=nn.ReLU(), classifier=nn.Linear(32, 10)
+    )
 
 
 def cnn() -> nn.Module:
     """Two convolutions and a hidden layer of 128: 1.2 M parameters."""
-    return _row(
+    return _named_sequential(
         conv1=nn.Conv2d(1, 32, 3),
         relu1=nn.ReLU(),
         conv2=nn.Conv2d(32, 64, 3),
@@ -54,7 +66,7 @@ NETWORKS: Mapping[str, Callable[[], nn.Module]] = {"mlp": mlp, "cnn": cnn}
 
 @dataclass(frozen=True)
 class Workload:
-    """A network with its first weights, and what the clients hold."""
+    """A network with its initial weights, and the data of the clients."""
 
     network: str
     lr: float
@@ -67,7 +79,7 @@ class Workload:
         return model.train()
 
 
-def save(workload: Workload, path: Path) -> None:
+def save_workload(workload: Workload, path: Path) -> None:
     inputs, targets = zip(*workload.clients, strict=True)
     torch.save(
         {
@@ -81,45 +93,41 @@ def save(workload: Workload, path: Path) -> None:
     )
 
 
-def load(path: Path | str) -> Workload:
-    """Numbers only: nothing in the file is executed."""
-    kept = torch.load(path, weights_only=True)
-    clients = [(inputs, targets) for inputs, targets in zip(kept["inputs"], kept["targets"], strict=True)]
-    return Workload(kept["network"], kept["lr"], kept["state"], clients)
+def load_workload(path: Path | str) -> Workload:
+    """Read a workload; only tensors are loaded, nothing in the file is executed."""
+    content = torch.load(path, weights_only=True)
+    clients = [(inputs, targets) for inputs, targets in zip(content["inputs"], content["targets"], strict=True)]
+    return Workload(content["network"], content["lr"], content["state"], clients)
 
 
-def step(model: nn.Module, optimizer: torch.optim.Optimizer, client: Client) -> None:
-    """The work of one client."""
+def train_step(model: nn.Module, optimizer: torch.optim.Optimizer, client: Client) -> None:
+    """One SGD step, the work of one client in a round."""
     inputs, targets = client
     optimizer.zero_grad()
     cross_entropy(model(inputs), targets).backward()  # type: ignore[no-untyped-call]
     optimizer.step()
 
 
-def moved(state: Mapping[str, Tensor], start: Mapping[str, Tensor]) -> float:
-    """How far training has carried the weights; tells whether two sides have computed the same."""
+def weight_change(state: Mapping[str, Tensor], start: Mapping[str, Tensor]) -> float:
+    """The sum of absolute changes of the weights, which shows whether two sides computed the same."""
     return float(sum((state[name].double() - value.double()).abs().sum() for name, value in start.items()))
 
 
-def pace(marks: Sequence[float], clients: int) -> float:
-    """Clients per second from the ends of the rounds; the first round warms up and does not count."""
+def clients_per_second(marks: Sequence[float], clients: int) -> float:
+    """From the ends of the rounds; the first one is warm-up and does not count."""
     return clients * (len(marks) - 1) / (marks[-1] - marks[0])
 
 
-def gaps(marks: Sequence[float]) -> list[float]:
-    """How long each round but the first took."""
+def round_durations(marks: Sequence[float]) -> list[float]:
+    """Seconds of each round but the first."""
     return [later - earlier for earlier, later in itertools.pairwise(marks)]
 
 
-def say(name: str, packages: Sequence[str], figures: Mapping[str, float]) -> None:
-    """The one line that a peer's script prints."""
+def print_answer(name: str, packages: Sequence[str], figures: Mapping[str, float]) -> None:
+    """Print the line that `run_side` reads."""
     versions = {"python": sys.version.split()[0], **{package: metadata.version(package) for package in packages}}
     print(json.dumps({"name": name, "versions": versions, "figures": dict(figures)}), flush=True)
 
 
-def now() -> float:
-    return time.perf_counter()
-
-
-def _row(**layers: nn.Module) -> nn.Module:
+def _named_sequential(**layers: nn.Module) -> nn.Module:
     return nn.Sequential(OrderedDict(layers))

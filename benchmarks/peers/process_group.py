@@ -1,4 +1,4 @@
-"""Processes that belong together: at the end, none of them or of their children is left."""
+"""Starts processes together and ends all of them, with their children, when the context is left."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
-__all__ = ["PATIENCE_S", "Crowd", "free_ports", "listens", "wait_for"]
+__all__ = ["TERMINATION_S", "ProcessGroup", "free_ports", "is_listening", "wait_for"]
 
-PATIENCE_S = 5.0  # for those who are asked to end, before they are killed
+TERMINATION_S = 5.0  # from SIGTERM to SIGKILL
 
 
-class Crowd:
-    """Starts processes, each as the head of a group of its own, with what they say in files of a folder."""
+class ProcessGroup:
+    """Starts each process in its own session, with its output in a file of the folder."""
 
     def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
         self._folder = folder
         self._environment = {**os.environ, **environment}
         self._processes: list[subprocess.Popen[bytes]] = []
 
-    def __enter__(self) -> Crowd:
+    def __enter__(self) -> ProcessGroup:
         return self
 
     def __exit__(
@@ -36,8 +36,8 @@ class Crowd:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, sign)
             if sign == signal.SIGTERM:
-                self._wait(PATIENCE_S)
-        self._wait(PATIENCE_S)
+                self._wait(TERMINATION_S)
+        self._wait(TERMINATION_S)
 
     def start(self, name: str, command: Sequence[str]) -> subprocess.Popen[bytes]:
         with (self._folder / f"{name}.log").open("wb") as log:
@@ -47,18 +47,18 @@ class Crowd:
         self._processes.append(process)
         return process
 
-    def log(self, name: str) -> str:
+    def read_log(self, name: str) -> str:
         return (self._folder / f"{name}.log").read_text(errors="replace")
 
     def _wait(self, seconds: float) -> None:
-        until = time.monotonic() + seconds
+        deadline = time.monotonic() + seconds
         for process in self._processes:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(max(0.0, until - time.monotonic()))
+                process.wait(max(0.0, deadline - time.monotonic()))
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of the loopback address that nobody listens on."""
+    """Unused ports of the loopback address."""
     probes = [socket.socket() for _ in range(count)]
     try:
         for probe in probes:
@@ -69,15 +69,15 @@ def free_ports(count: int) -> list[int]:
             probe.close()
 
 
-def listens(port: int) -> bool:
+def is_listening(port: int) -> bool:
     with socket.socket() as probe:
         probe.settimeout(1.0)
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def wait_for(happened: Callable[[], bool], what: str, seconds: float) -> None:
-    until = time.monotonic() + seconds
-    while not happened():
-        if time.monotonic() > until:
-            raise SystemExit(f"waited {seconds:g} s for {what}")
+def wait_for(condition: Callable[[], bool], description: str, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise SystemExit(f"timed out after {seconds:g} s waiting for {description}")
         time.sleep(0.05)
