@@ -27,10 +27,10 @@ def declare_pieces(context: BenchmarkContext) -> list[BenchmarkPiece]:
 
 def _measure_pulls(times: int) -> dict[str, Any]:
     """The fastest pull of each kind, since other load on the machine only makes a pull slower."""
-    times = measure_pulls(_NBYTES, times)
+    measured = measure_pulls(_NBYTES, times)
     return {
-        **{way: _NBYTES / min(getattr(times, way)) / 1e6 for way in _WAYS},
-        "beyond_bytes": times.growth_bytes - _NBYTES,
+        **{way: _NBYTES / min(getattr(measured, way)) / 1e6 for way in _WAYS},
+        "beyond_bytes": measured.growth_bytes - _NBYTES,
     }
 
 

@@ -9,9 +9,9 @@ import pytest
 
 import potluck
 from benchmarks.benchmark import BenchmarkContext, Results
-from benchmarks.dropout import BENCHMARK, compute_figures, dropout_measurements
+from benchmarks.dropout import BENCHMARK, dropout_measurements
 from benchmarks.dropout import declare_pieces as declared
-from benchmarks.dropout.dropout_figures import DropoutRun, setting_standings
+from benchmarks.dropout.dropout_figures import DropoutRun, compute_figures, setting_standings
 from benchmarks.dropout.dropout_workload import (
     BOUND,
     EXPLORED,

@@ -19,6 +19,7 @@ from benchmarks.benchmark_figures import Figure, Goal, PublishedValue, figure_of
 from benchmarks.benchmark_progress import PlainProgress, RemainingTime
 from benchmarks.benchmark_report import BenchmarkReport, figures_table
 from benchmarks.benchmark_runner import run_benchmark
+from potluck.cli import main
 from potluck.cli.bench_command import bench_command
 from potluck.errors import UserError
 from potluck.report.svg_chart import Chart, ChartSeries, draw_charts
@@ -228,3 +229,16 @@ def test_every_benchmark_of_the_catalogue_loads_under_its_name() -> None:
         for quick in (True, False):
             names = [piece.name for piece in benchmark.pieces(BenchmarkContext(quick))]
             assert len(names) == len(set(names)) > 1
+
+
+def test_without_a_checkout_the_command_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("potluck.cli.bench_command.__file__", str(tmp_path / "lib" / "potluck" / "cli" / "x.py"))
+    with pytest.raises(SystemExit) as stopped:
+        main(["bench", "overlap"])
+    assert stopped.value.code == 2
+    assert capsys.readouterr().err.splitlines() == [
+        "error: benchmarks are not part of the installed package; clone the repository and run `potluck bench` there"
+    ]
