@@ -28,7 +28,7 @@ check: .venv/ready
 screenshots: .venv/ready
 	$(BIN)/python scripts/screenshots.py
 
-# The page of results from bench/results/*.json; measures nothing (potluck bench all --full does).
+# Generates docs/results.md from benchmarks/results/*.json; measures nothing (`potluck bench all --full` does).
 results: .venv/ready
 	$(BIN)/potluck bench --results docs/results.md
 

@@ -1,7 +1,7 @@
 """PyTorch's DistributedDataParallel over Gloo, each process behind a shaped link.
 
-ddp.py lead WORKLOAD WORKERS ITERATIONS RATE     makes the links and starts the workers
-ddp.py work WORKLOAD ITERATIONS                  one worker; rank and address come by the environment
+ddp lead WORKLOAD WORKERS ITERATIONS RATE     sets up the links and starts the workers
+ddp work WORKLOAD ITERATIONS                  one worker; rank and address are in the environment
 """
 
 from __future__ import annotations
@@ -10,57 +10,60 @@ import os
 import statistics
 import subprocess
 import sys
+import time
 
-import links
 import torch
 import torch.distributed as dist
-import workload
 from torch.nn.parallel import DistributedDataParallel
+
+from benchmarks.peers import peer_workload, shaped_network
 
 
 def lead(path: str, workers: int, iterations: int, rate: str) -> None:
-    if trouble := links.problem():
-        raise SystemExit(f"skipped: {trouble}")
-    with links.Town([rate] * workers) as town:
-        started = [_start(town, rank, workers, path, iterations) for rank in range(workers)]
+    if missing := shaped_network.missing_requirement():
+        raise SystemExit(f"skipped: {missing}")
+    with shaped_network.ShapedNetwork([rate] * workers) as network:
+        started = [_start_worker(network, rank, workers, path, iterations) for rank in range(workers)]
         try:
-            said = [process.communicate(timeout=120 + 10 * iterations) for process in started]
+            outputs = [process.communicate(timeout=120 + 10 * iterations) for process in started]
         finally:
             for process in started:
                 process.kill()
     if any(process.returncode for process in started):
-        raise SystemExit(f"a worker failed:\n{said[0][1][-2000:]}")
-    print(said[0][0].splitlines()[-1])
+        raise SystemExit(f"a worker failed:\n{outputs[0][1][-2000:]}")
+    print(outputs[0][0].splitlines()[-1])
 
 
-def _start(town: links.Town, rank: int, workers: int, path: str, iterations: int) -> subprocess.Popen[str]:
-    group = {
-        "MASTER_ADDR": town.address(0),
+def _start_worker(
+    network: shaped_network.ShapedNetwork, rank: int, workers: int, path: str, iterations: int
+) -> subprocess.Popen[str]:
+    environment = {
+        "MASTER_ADDR": network.address(0),
         "MASTER_PORT": "29500",
         "RANK": str(rank),
         "WORLD_SIZE": str(workers),
         "GLOO_SOCKET_IFNAME": "eth0",
     }
-    command = town.on(rank, [sys.executable, __file__, "work", path, str(iterations)])
+    command = network.command_on(rank, [sys.executable, "-m", "benchmarks.peers.ddp", "work", path, str(iterations)])
     return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **group}
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **environment}
     )
 
 
 def work(path: str, iterations: int) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    kept = workload.load(path)
-    model = DistributedDataParallel(kept.model())
-    optimizer = torch.optim.SGD(model.parameters(), lr=kept.lr)
+    shared = peer_workload.load_workload(path)
+    model = DistributedDataParallel(shared.model())
+    optimizer = torch.optim.SGD(model.parameters(), lr=shared.lr)
     marks = []
     for _ in range(iterations + 1):
-        workload.step(model, optimizer, kept.clients[dist.get_rank()])
-        marks.append(workload.now())
-    taken = workload.gaps(marks)
+        peer_workload.train_step(model, optimizer, shared.clients[dist.get_rank()])
+        marks.append(time.perf_counter())
+    durations = peer_workload.round_durations(marks)
     if dist.get_rank() == 0:
-        figures = {"iteration_s": statistics.median(taken), "low_s": min(taken), "high_s": max(taken)}
-        workload.say(f"PyTorch DDP over Gloo, {dist.get_world_size()} workers", ["torch"], figures)
+        figures = {"iteration_s": statistics.median(durations), "low_s": min(durations), "high_s": max(durations)}
+        peer_workload.print_answer(f"PyTorch DDP over Gloo, {dist.get_world_size()} workers", ["torch"], figures)
     dist.barrier()
     dist.destroy_process_group()
 

@@ -1,7 +1,7 @@
-"""torchrun's elastic recovery: from kill −9 of a worker to the next step of the group.
+"""Elastic recovery of torchrun: from the kill −9 of a worker to the next step of the group.
 
-elastic.py lead WORKLOAD WORKERS KILLS     starts torchrun and kills
-elastic.py work WORKLOAD FOLDER            one worker, as torchrun starts it
+elastic lead WORKLOAD WORKERS KILLS     starts torchrun and kills workers
+elastic work WORKLOAD FOLDER            one worker, as torchrun starts it
 """
 
 from __future__ import annotations
@@ -17,71 +17,72 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-import workload
-from crowd import Crowd, wait_for
 from torch.nn.parallel import DistributedDataParallel
+
+from benchmarks.peers import peer_workload
+from benchmarks.peers.process_group import ProcessGroup, wait_for
 
 _BIN = Path(sys.executable).parent
 _STEPS = 5  # between two kills
-# Gloo finds the addresses of the dead in a store that outlives them, and cannot restart; see PyTorch issue 135712.
+# With a store that outlives the workers, Gloo finds stale addresses and cannot restart; see PyTorch issue 135712.
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 
 
 def lead(path: str, workers: int, kills: int) -> None:
-    with tempfile.TemporaryDirectory() as name, Crowd(Path(name), _ENVIRONMENT) as crowd:
-        group = [f"{_BIN}/torchrun", "--standalone", f"--nproc-per-node={workers}", f"--max-restarts={kills}"]
-        crowd.start("torchrun", [*group, __file__, "work", path, name])
+    with tempfile.TemporaryDirectory() as name, ProcessGroup(Path(name), _ENVIRONMENT) as group:
+        torchrun = [f"{_BIN}/torchrun", "--standalone", f"--nproc-per-node={workers}", f"--max-restarts={kills}"]
+        group.start("torchrun", [*torchrun, "-m", "benchmarks.peers.elastic", "work", path, name])
         try:
-            taken = [_kill(Path(name), attempt) for attempt in range(kills)]
+            durations = [_time_recovery(Path(name), attempt) for attempt in range(kills)]
         except SystemExit as error:
-            raise SystemExit(f"{error}\n{crowd.log('torchrun')[-2000:]}") from None
-    figures = {"recovery_s": statistics.median(taken), "low_s": min(taken), "high_s": max(taken)}
-    workload.say(f"torchrun, {workers} workers", ["torch"], figures)
+            raise SystemExit(f"{error}\n{group.read_log('torchrun')[-2000:]}") from None
+    figures = {"recovery_s": statistics.median(durations), "low_s": min(durations), "high_s": max(durations)}
+    peer_workload.print_answer(f"torchrun, {workers} workers", ["torch"], figures)
 
 
-def _kill(folder: Path, attempt: int) -> float:
-    """Kill the last worker of this attempt of the group; how long until the next attempt has done a step."""
-    wait_for(lambda: _steps(folder, attempt) >= _STEPS, f"step {_STEPS} of attempt {attempt}", 120.0)
+def _time_recovery(folder: Path, attempt: int) -> float:
+    """Kill the last worker of this attempt; return the seconds until the next attempt has done a step."""
+    wait_for(lambda: _steps_done(folder, attempt) >= _STEPS, f"step {_STEPS} of attempt {attempt}", 120.0)
     victim = json.loads((folder / f"attempt-{attempt}.json").read_text())["victim"]
-    began = time.monotonic()
+    start = time.monotonic()
     os.kill(victim, signal.SIGKILL)
-    wait_for(lambda: _steps(folder, attempt + 1) >= 1, f"a step of attempt {attempt + 1}", 180.0)
-    return float(json.loads((folder / f"attempt-{attempt + 1}.json").read_text())["first_s"]) - began
+    wait_for(lambda: _steps_done(folder, attempt + 1) >= 1, f"a step of attempt {attempt + 1}", 180.0)
+    return float(json.loads((folder / f"attempt-{attempt + 1}.json").read_text())["first_s"]) - start
 
 
-def _steps(folder: Path, attempt: int) -> int:
-    note = folder / f"attempt-{attempt}.json"
-    return int(json.loads(note.read_text())["steps"]) if note.exists() else 0
+def _steps_done(folder: Path, attempt: int) -> int:
+    status = folder / f"attempt-{attempt}.json"
+    return int(json.loads(status.read_text())["steps"]) if status.exists() else 0
 
 
 def work(path: str, folder: Path) -> None:
-    """Trains for ever; the whole state is kept after every step, so that nothing but the step in work is lost."""
+    """Train until killed; the state is saved after every step, so that only the step in progress is lost."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    kept = workload.load(path)
-    model, saved = kept.model(), folder / "model.pt"
+    shared = peer_workload.load_workload(path)
+    model, saved = shared.model(), folder / "model.pt"
     if saved.exists():
         model.load_state_dict(torch.load(saved, weights_only=True))
-    shared = DistributedDataParallel(model)
-    optimizer = torch.optim.SGD(shared.parameters(), lr=kept.lr)
+    parallel = DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(parallel.parameters(), lr=shared.lr)
     pids = [0] * dist.get_world_size()
     dist.all_gather_object(pids, os.getpid())
-    note = {"victim": pids[-1], "steps": 0, "first_s": 0.0}
+    status = {"victim": pids[-1], "steps": 0, "first_s": 0.0}
     while True:
-        workload.step(shared, optimizer, kept.clients[dist.get_rank()])
-        note["steps"] += 1
-        note["first_s"] = note["first_s"] or time.monotonic()
+        peer_workload.train_step(parallel, optimizer, shared.clients[dist.get_rank()])
+        status["steps"] += 1
+        status["first_s"] = status["first_s"] or time.monotonic()
         if dist.get_rank() == 0:
-            _keep(folder, model, note)
+            _save_state(folder, model, status)
         time.sleep(0.05)
 
 
-def _keep(folder: Path, model: torch.nn.Module, note: dict[str, float]) -> None:
-    """Written aside and renamed: it may be killed at any moment."""
-    torch.save(model.state_dict(), folder / "aside.pt")
-    (folder / "aside.pt").replace(folder / "model.pt")
-    (folder / "aside.json").write_text(json.dumps(note))
-    (folder / "aside.json").replace(folder / f"attempt-{os.environ['TORCHELASTIC_RESTART_COUNT']}.json")
+def _save_state(folder: Path, model: torch.nn.Module, status: dict[str, float]) -> None:
+    """Write to temporary files and rename them, since the worker may be killed at any moment."""
+    torch.save(model.state_dict(), folder / "partial.pt")
+    (folder / "partial.pt").replace(folder / "model.pt")
+    (folder / "partial.json").write_text(json.dumps(status))
+    (folder / "partial.json").replace(folder / f"attempt-{os.environ['TORCHELASTIC_RESTART_COUNT']}.json")
 
 
 if __name__ == "__main__":

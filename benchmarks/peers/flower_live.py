@@ -1,8 +1,8 @@
-"""Flower's SuperLink and SuperNodes on loopback; clients send back what they got.
+"""Flower's SuperLink and SuperNodes on loopback; clients send back what they receive.
 
-`flower_live.py DEVICES ROUNDS [SECONDS]`.
+flower_live DEVICES ROUNDS [SECONDS]
 
-SECONDS is how often Flower's launcher asks for work (1 by default).
+SECONDS is the interval at which Flower's launcher polls for work (1 by default).
 """
 
 from __future__ import annotations
@@ -15,22 +15,21 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import workload
-from crowd import Crowd, free_ports, listens, wait_for
+from benchmarks.peers import peer_workload
+from benchmarks.peers.process_group import ProcessGroup, free_ports, is_listening, wait_for
 
-_HERE = Path(__file__).resolve().parent
+_FOLDER = Path(__file__).resolve().parent
 _BIN = Path(sys.executable).parent
 _PARAMETERS = 2**18  # float32: 1 MiB
 
 
 def main(devices: int, rounds: int) -> None:
     with tempfile.TemporaryDirectory() as name:
-        found = _measure(Path(name), devices, rounds + 1)
-    assert found["replies"] == devices * (rounds + 1), f"only {found['replies']} replies came"
-    ends = found["ends"]
-    taken = workload.gaps(ends)
-    figures = {"round_s": statistics.median(taken), "round_low_s": min(taken), "round_high_s": max(taken)}
-    workload.say(f"Flower, SuperLink and {devices} SuperNodes", ["flwr", "torch"], figures)
+        result = _measure(Path(name), devices, rounds + 1)
+    assert result["replies"] == devices * (rounds + 1), f"only {result['replies']} replies arrived"
+    durations = peer_workload.round_durations(result["ends"])
+    figures = {"round_s": statistics.median(durations), "round_low_s": min(durations), "round_high_s": max(durations)}
+    peer_workload.print_answer(f"Flower, SuperLink and {devices} SuperNodes", ["flwr", "torch"], figures)
 
 
 def _measure(folder: Path, devices: int, rounds: int) -> dict[str, Any]:
@@ -39,21 +38,21 @@ def _measure(folder: Path, devices: int, rounds: int) -> dict[str, Any]:
     (folder / "config.toml").write_text(
         f'[superlink]\ndefault = "peers"\n\n[superlink.peers]\naddress = "127.0.0.1:{link}"\ninsecure = true\n'
     )
-    with Crowd(folder, _environment(folder, devices, rounds, answer)) as crowd:
-        _start(crowd, link, nodes)
-        wait_for(lambda: listens(link), "the SuperLink", 60.0)
-        crowd.start("run", [f"{_BIN}/flwr", "run", str(_HERE / "flower_app"), "peers"])
+    with ProcessGroup(folder, _environment(folder, devices, rounds, answer)) as group:
+        _start_flower(group, link, nodes)
+        wait_for(lambda: is_listening(link), "the SuperLink", 60.0)
+        group.start("run", [f"{_BIN}/flwr", "run", str(_FOLDER / "flower_app"), "peers"])
         try:
             wait_for(answer.exists, "Flower's rounds", 60.0 + 20.0 * rounds)
         except SystemExit as error:
-            raise SystemExit(f"{error}\n{crowd.log('run')}\n{crowd.log('superlink')[-2000:]}") from None
-        found: dict[str, Any] = json.loads(answer.read_text())
-    return found
+            raise SystemExit(f"{error}\n{group.read_log('run')}\n{group.read_log('superlink')[-2000:]}") from None
+        result: dict[str, Any] = json.loads(answer.read_text())
+    return result
 
 
-def _start(crowd: Crowd, link: int, nodes: list[int]) -> None:
-    """As a user starts them, but without TLS (as Potluck's lab) and without installing the app's packages anew."""
-    crowd.start(
+def _start_flower(group: ProcessGroup, link: int, nodes: list[int]) -> None:
+    """Start them as a user would, but without TLS (like `potluck lab`) and without installing the app's packages."""
+    group.start(
         "superlink",
         [
             f"{_BIN}/flower-superlink", "--insecure", "--port", str(link),
@@ -61,7 +60,7 @@ def _start(crowd: Crowd, link: int, nodes: list[int]) -> None:
         ],
     )  # fmt: skip
     for number, port in enumerate(nodes):
-        crowd.start(
+        group.start(
             f"supernode-{number}",
             [
                 f"{_BIN}/flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{link}", "--port", str(port),
@@ -75,7 +74,7 @@ def _environment(folder: Path, devices: int, rounds: int, answer: Path) -> dict[
         "FLWR_HOME": str(folder),
         "FLWR_TELEMETRY_ENABLED": "0",
         "PATH": f"{_BIN}:{os.environ['PATH']}",  # a SuperNode looks up its own commands
-        "PYTHONPATH": str(_HERE),
+        "PYTHONPATH": str(_FOLDER.parents[1]),
         "PEERS_WORKLOAD": "",
         "PEERS_PARAMETERS": str(_PARAMETERS),
         "PEERS_DEVICES": str(devices),

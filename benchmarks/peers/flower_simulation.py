@@ -1,4 +1,4 @@
-"""Flower's simulation engine (Ray), one core per client. `flower_simulation.py WORKLOAD ROUNDS`."""
+"""Flower's simulation engine (Ray), one core per client: `flower_simulation WORKLOAD ROUNDS`."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import workload
+from benchmarks.peers import peer_workload
 
-_HERE = Path(__file__).resolve().parent
+_FOLDER = Path(__file__).resolve().parent
 
 
 def main(path: str, rounds: int) -> None:
-    clients = len(workload.load(path).clients)
+    clients = len(peer_workload.load_workload(path).clients)
     with tempfile.TemporaryDirectory() as folder:
         answer = Path(folder) / "answer.json"
-        _prepare(path, clients, rounds + 1, answer)
+        _set_environment(path, clients, rounds + 1, answer)
         _simulate(clients)
-        found = json.loads(answer.read_text())
-    assert found["replies"] == clients * (rounds + 1), f"only {found['replies']} replies came"
-    figures = {"clients_per_s": workload.pace(found["ends"], clients), "moved": found["moved"]}
-    workload.say("Flower, simulation engine", ["flwr", "ray", "torch"], figures)
+        result = json.loads(answer.read_text())
+    assert result["replies"] == clients * (rounds + 1), f"only {result['replies']} replies arrived"
+    figures = {"clients_per_s": peer_workload.clients_per_second(result["ends"], clients), "moved": result["moved"]}
+    peer_workload.print_answer("Flower, simulation engine", ["flwr", "ray", "torch"], figures)
 
 
-def _prepare(path: str, clients: int, rounds: int, answer: Path) -> None:
-    """For this process and for the workers that Ray starts from it."""
-    app = str(_HERE / "flower_app")
+def _set_environment(path: str, clients: int, rounds: int, answer: Path) -> None:
+    """Configure this process and the workers that Ray starts from it."""
+    app = str(_FOLDER / "flower_app")
     sys.path.insert(0, app)
     os.environ |= {
         "FLWR_HOME": str(answer.parent),
         "FLWR_TELEMETRY_ENABLED": "0",
         "RAY_USAGE_STATS_ENABLED": "0",
-        "PYTHONPATH": f"{app}:{_HERE}",
+        "PYTHONPATH": f"{app}:{_FOLDER.parents[1]}",
         "PEERS_WORKLOAD": path,
         "PEERS_DEVICES": str(clients),
         "PEERS_ROUNDS": str(rounds),
@@ -43,7 +43,7 @@ def _prepare(path: str, clients: int, rounds: int, answer: Path) -> None:
 
 
 def _simulate(clients: int) -> None:
-    """As many workers as there are cores: with Flower's default of two cores per client there would be half of them."""
+    """Use one core per client; with Flower's default of two there would be half as many workers."""
     from flwr.simulation import run_simulation
     from peers_app.client import app as client_app
     from peers_app.server import app as server_app

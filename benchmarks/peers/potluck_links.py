@@ -1,8 +1,8 @@
 """Potluck's side of `ddp`: `potluck serve` and `potluck join` behind the same shaped links.
 
-potluck_links.py WORKERS ITERATIONS RATE RECIPE
+potluck_links WORKERS ITERATIONS RATE RECIPE
 
-The coordinator is a machine of its own with a link ten times as fast; that is what it costs to have one.
+The coordinator is a separate machine whose link is ten times as fast; DDP needs none.
 """
 
 from __future__ import annotations
@@ -15,35 +15,38 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import links
-import verbs
-import workload
-from crowd import Crowd, wait_for
+from benchmarks.peers import peer_workload, potluck_commands, shaped_network
+from benchmarks.peers.process_group import ProcessGroup, wait_for
 
 
 def main(workers: int, iterations: int, rate: str, recipe: str) -> None:
-    if trouble := links.problem():
-        raise SystemExit(f"skipped: {trouble}")
+    if missing := shaped_network.missing_requirement():
+        raise SystemExit(f"skipped: {missing}")
     with tempfile.TemporaryDirectory() as folder:
         ends = _measure(Path(folder), workers, iterations, rate, recipe)
-    taken = workload.gaps(ends)
-    figures = {"iteration_s": statistics.median(taken), "low_s": min(taken), "high_s": max(taken)}
-    workload.say(f"Potluck {recipe}, {workers} devices", ["potluck", "torch", "eclipse-zenoh"], figures)
+    durations = peer_workload.round_durations(ends)
+    figures = {"iteration_s": statistics.median(durations), "low_s": min(durations), "high_s": max(durations)}
+    peer_workload.print_answer(f"Potluck {recipe}, {workers} devices", ["potluck", "torch", "eclipse-zenoh"], figures)
 
 
 def _measure(folder: Path, workers: int, iterations: int, rate: str, recipe: str) -> list[float]:
-    asked = job(workers, iterations + 1, rate, recipe)
-    with links.Town([rate] * workers + [_ten_times(rate)]) as town, Crowd(folder, {"OMP_NUM_THREADS": "1"}) as crowd:
-        address = f"{town.address(workers)}:7447"
-        leading, token = verbs.serve(crowd, asked, folder, address, partial(town.on, workers))
+    job = shaped_job(workers, iterations + 1, rate, recipe)
+    with (
+        shaped_network.ShapedNetwork([rate] * workers + [_ten_times(rate)]) as network,
+        ProcessGroup(folder, {"OMP_NUM_THREADS": "1"}) as group,
+    ):
+        address = f"{network.address(workers)}:7447"
+        coordinator, token = potluck_commands.start_serve(
+            group, job, folder, address, partial(network.command_on, workers)
+        )
         for number in range(workers):
-            verbs.join(crowd, number, address, token, partial(town.on, number))
-        wait_for(lambda: leading.poll() is not None, "Potluck's rounds", 120 + 10 * iterations)
-    return [item.end for item in verbs.rounds(folder)]
+            potluck_commands.start_join(group, number, address, token, partial(network.command_on, number))
+        wait_for(lambda: coordinator.poll() is not None, "Potluck's rounds", 120 + 10 * iterations)
+    return [committed.end for committed in potluck_commands.read_rounds(folder)]
 
 
-def job(workers: int, rounds: int, rate: str, recipe: str) -> dict[str, Any]:
-    """The CNN of `simulation`, one gradient of a batch of 32 per device and round; a plan knows the links' rates."""
+def shaped_job(workers: int, rounds: int, rate: str, recipe: str) -> dict[str, Any]:
+    """The CNN of `simulation`, one gradient of a batch of 32 per device and round; plans use the links' rates."""
     speed = f"{float(rate.removesuffix('mbit')):g} Mbit/s"
     data = {"kind": "synthetic", "shape": [1, 28, 28], "train": workers * 32, "test": 32}
     link = {"up": speed, "down": speed, "latency": 0.0002}

@@ -1,6 +1,6 @@
 """Potluck's side of `live`: `potluck lab`, each device takes one gradient of one sample.
 
-potluck_live.py DEVICES ROUNDS
+potluck_live DEVICES ROUNDS
 """
 
 from __future__ import annotations
@@ -11,21 +11,20 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import verbs
-import workload
+from benchmarks.peers import peer_workload, potluck_commands
 
 
 def main(devices: int, rounds: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        ends = verbs.lab(job(devices, rounds + 1), Path(folder))
-    assert len(ends) == rounds + 1, f"only {len(ends)} rounds came about"
-    taken = workload.gaps(ends)
-    figures = {"round_s": statistics.median(taken), "round_low_s": min(taken), "round_high_s": max(taken)}
-    workload.say(f"Potluck, lab of {devices} devices", ["potluck", "torch", "eclipse-zenoh"], figures)
+        ends = potluck_commands.run_lab(live_job(devices, rounds + 1), Path(folder))
+    assert len(ends) == rounds + 1, f"only {len(ends)} rounds were committed"
+    durations = peer_workload.round_durations(ends)
+    figures = {"round_s": statistics.median(durations), "round_low_s": min(durations), "round_high_s": max(durations)}
+    peer_workload.print_answer(f"Potluck, lab of {devices} devices", ["potluck", "torch", "eclipse-zenoh"], figures)
 
 
-def job(devices: int, rounds: int) -> dict[str, Any]:
-    """A model of 1 MiB; links and devices are as fast as this machine is."""
+def live_job(devices: int, rounds: int) -> dict[str, Any]:
+    """A model of 1 MiB; links and devices run as fast as this machine can."""
     data = {"kind": "synthetic", "shape": [1, 28, 28], "train": devices, "test": 1}
     return {
         "recipe": "fedavg",
@@ -35,8 +34,10 @@ def job(devices: int, rounds: int) -> dict[str, Any]:
         "rounds": {"local": {"kind": "sgd", "steps": 1}, "batching": {"kind": "fixed", "size": 1}},
         "stop": {"rounds": rounds},
         "fleet": {
-            "coordinator": {"link": verbs.FAST, "flops": verbs.FLOPS},
-            "devices": [{"name": "device", "count": devices, "flops": verbs.FLOPS, "link": verbs.FAST}],
+            "coordinator": {"link": potluck_commands.FAST, "flops": potluck_commands.FLOPS},
+            "devices": [
+                {"name": "device", "count": devices, "flops": potluck_commands.FLOPS, "link": potluck_commands.FAST}
+            ],
         },
     }
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
-import importlib.util
 import warnings
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, TextIO
@@ -14,6 +12,7 @@ from typer.core import TyperGroup
 
 import potluck
 from potluck.cli import (
+    bench_command,
     catalogue_command,
     certs_command,
     data_command,
@@ -128,18 +127,9 @@ app.command("plan")(plan_command.plan_command)
 app.command("profile")(profile_command.profile_command)
 app.command("recipes")(catalogue_command.recipes_command)
 app.command("fleets")(catalogue_command.fleets_command)
+app.command("bench")(bench_command.bench_command)
 app.add_typer(data_command.app, name="data")
 app.add_typer(certs_command.app, name="certs")
-
-
-def _mount_bench() -> None:
-    """Add the benchmarks where they are installed: a device may not have them."""
-    if importlib.util.find_spec("potluck.cli.bench_command") is not None:
-        bench = importlib.import_module("potluck.cli.bench_command")
-        app.command("bench")(bench.bench_command)
-
-
-_mount_bench()
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -1,10 +1,12 @@
-"""`potluck bench`: measured figures beside the published ones and the goals."""
+"""`potluck bench`: measures, and prints the figures beside the published values and the goals.
+
+The benchmarks belong to the repository, not to the installed package, so the command works in a checkout only.
+"""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,23 +15,22 @@ import typer
 from potluck.cli.command_options import AsJson, Data
 
 if TYPE_CHECKING:
-    from potluck.bench.benchmark import BenchmarkContext
-    from potluck.bench.benchmark_report import BenchmarkReport
+    from benchmarks.benchmark import BenchmarkContext
+    from benchmarks.benchmark_report import BenchmarkReport
     from potluck.errors import DataError
 
 __all__ = ["bench_command"]
 
-Name = Annotated[
-    str | None, typer.Argument(metavar="NAME", help="A benchmark, or `all`; without a name they are listed.")
+Name = Annotated[str | None, typer.Argument(help="Name of a benchmark, or `all`; without a name they are listed.")]
+Quick = Annotated[bool, typer.Option("--quick/--full", help="A smaller workload, or the one that the docs quote.")]
+Out = Annotated[
+    Path | None,
+    typer.Option("--out", help="Folder for NAME.json and NAME.svg.", show_default="benchmarks/results of the checkout"),
 ]
-Quick = Annotated[
-    bool, typer.Option("--quick/--full", help="A smaller workload, or the one that the documentation quotes.")
-]
-Out = Annotated[Path, typer.Option("--out", help="The folder for NAME.json and NAME.svg.")]
-Resume = Annotated[bool, typer.Option("--resume", help="Reuse the results of an earlier, interrupted benchmark.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Reuse the pieces that an interrupted run has finished.")]
 Strict = Annotated[bool, typer.Option("--strict", help="Exit with 1 if a goal is missed.")]
 Page = Annotated[Path | None, typer.Option("--results", help="Write a page with all results in --out to this file.")]
-Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of the benchmark.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of all random numbers.")]
 
 
 def bench_command(
@@ -37,15 +38,17 @@ def bench_command(
     quick: Quick = True,
     as_json: AsJson = False,
     data: Data = None,
-    out: Out = Path("bench/results"),
+    out: Out = None,
     resume: Resume = False,
     strict: Strict = False,
     seed: Seed = 0,
     page: Page = None,
 ) -> None:
-    """Run benchmarks and compare them with published figures and goals."""
-    from potluck.bench.benchmark import BenchmarkContext
+    """Measure, and show the figures beside the published values and the goals."""
+    checkout = _import_from_checkout()
+    from benchmarks.benchmark import BenchmarkContext
 
+    out = checkout / "benchmarks" / "results" if out is None else out
     _check_arguments(data, out)
     if name is None and page is None:
         typer.echo(_list_benchmarks(as_json))
@@ -61,62 +64,75 @@ def bench_command(
         raise typer.Exit(2 if refused else 1)
 
 
-def _run_benchmarks(
-    name: str, context: BenchmarkContext, out: Path, resume: bool, as_json: bool
-) -> tuple[list[BenchmarkReport], list[DataError]]:
-    """Run them one after the other; with `all`, those whose data is missing are reported and skipped."""
-    from potluck import bench
-    from potluck.bench.benchmark_progress import choose_progress
-    from potluck.bench.benchmark_runner import run_benchmark
-    from potluck.errors import DataError
+def _import_from_checkout() -> Path:
+    """Make `benchmarks` importable; the checkout is where this package lies, or around the current folder."""
+    from potluck.errors import UserError
 
-    reports: list[BenchmarkReport] = []
-    refused: list[DataError] = []
-    chosen = bench.benchmark_names() if name == "all" else [name]
-    for benchmark in [bench.find_benchmark(each) for each in chosen]:
-        try:
-            reports.append(run_benchmark(benchmark, context, out, choose_progress(sys.stderr), resume))
-        except DataError as error:
-            if name != "all":
-                raise
-            refused.append(error)
-            typer.echo(f"{benchmark.name} is skipped: {error}\n", err=True)
-        else:
-            _print_report(reports[-1], out, as_json)
-    return reports, refused
-
-
-def _write_results_page(results: Path, page: Path) -> None:
-    from potluck.bench.piece_cache import write_atomically
-    from potluck.bench.results_page import render_results_page
-
-    write_atomically(page, render_results_page(results, page))
-    typer.echo(f"written: {page}", err=True)
-
-
-def _list_benchmarks(as_json: bool) -> str:
-    from potluck import bench
-
-    if as_json:
-        return json.dumps([{"name": name, "summary": entry.summary} for name, entry in bench.CATALOGUE.items()])
-    width = max(map(len, bench.CATALOGUE))
-    lines = [f"{name:<{width}}  {entry.summary}" for name, entry in bench.CATALOGUE.items()]
-    return "\n".join([*lines, "", "Run one with: potluck bench NAME (or all) [--quick|--full]"])
+    for folder in (Path(__file__).resolve().parents[3], Path.cwd(), *Path.cwd().parents):
+        if (folder / "benchmarks" / "benchmark_catalogue.py").is_file():
+            if str(folder) not in sys.path:
+                sys.path.insert(0, str(folder))
+            return folder
+    raise UserError(
+        "benchmarks are not part of the installed package; clone the repository and run `potluck bench` there"
+    )
 
 
 def _check_arguments(data: Path | None, out: Path) -> None:
     from potluck.errors import UserError
 
     if data is not None and not data.is_dir():
-        raise UserError(f"--data: there is no folder {data}; name the one that contains the datasets")
+        raise UserError(f"--data: there is no folder {data}; name the folder that holds the datasets")
     if out.exists() and not out.is_dir():
         raise UserError(f"--out: {out} is not a folder; choose another one for the results")
 
 
-def _print_report(report: BenchmarkReport, out: Path, as_json: bool) -> None:
-    from potluck.bench.benchmark_report import figures_table
+def _list_benchmarks(as_json: bool) -> str:
+    from benchmarks.benchmark_catalogue import CATALOGUE
 
-    written: Sequence[Path] = report.write_files(out)
+    if as_json:
+        return json.dumps([{"name": name, "summary": entry.summary} for name, entry in CATALOGUE.items()])
+    width = max(map(len, CATALOGUE))
+    lines = [f"{name:<{width}}  {entry.summary}" for name, entry in CATALOGUE.items()]
+    return "\n".join([*lines, "", "Run one with: potluck bench NAME (or all) [--quick|--full]"])
+
+
+def _run_benchmarks(
+    name: str, context: BenchmarkContext, out: Path, resume: bool, as_json: bool
+) -> tuple[list[BenchmarkReport], list[DataError]]:
+    """Run one benchmark, or all of them except those whose datasets are missing."""
+    from benchmarks.benchmark_catalogue import benchmark_names, find_benchmark
+    from benchmarks.benchmark_progress import choose_progress
+    from benchmarks.benchmark_runner import run_benchmark
+    from potluck.errors import DataError
+
+    reports: list[BenchmarkReport] = []
+    refused: list[DataError] = []
+    for benchmark in [find_benchmark(each) for each in (benchmark_names() if name == "all" else [name])]:
+        try:
+            reports.append(run_benchmark(benchmark, context, out, choose_progress(sys.stderr), resume))
+        except DataError as error:
+            if name != "all":
+                raise
+            refused.append(error)
+            typer.echo(f"skipped {benchmark.name}: {error}\n", err=True)
+        else:
+            _print_report(reports[-1], out, as_json)
+    return reports, refused
+
+
+def _print_report(report: BenchmarkReport, out: Path, as_json: bool) -> None:
+    from benchmarks.benchmark_report import figures_table
+
+    written = report.write_files(out)
     if not as_json:
         typer.echo(figures_table(report))
         typer.echo(f"\nwritten: {', '.join(map(str, written))}\n")
+
+
+def _write_results_page(results: Path, page: Path) -> None:
+    from benchmarks.benchmark_report import write_atomically
+    from benchmarks.results_page import render_results_page
+
+    write_atomically(page, render_results_page(results, page))
+    typer.echo(f"written: {page}", err=True)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures import Future, as_completed
 from contextlib import contextmanager
-from multiprocessing import get_context
 from pathlib import Path
 
 import torch
@@ -14,6 +13,7 @@ from potluck.explore.candidate_evaluator import CandidateEvaluator, EvaluationRe
 from potluck.explore.evaluation_cache import EvaluationCache
 from potluck.explore.settings import Exploration
 from potluck.task import TaskSettings, build_task
+from potluck.worker_pool import worker_pool
 
 __all__ = ["CachedEvaluator", "EvaluateRequests", "evaluate_in_process", "evaluation_processes"]
 
@@ -32,21 +32,16 @@ def evaluation_processes(
     count: int, task: TaskSettings | str, root: Path | None, settings: Exploration, weights: Weights
 ) -> Iterator[EvaluateRequests]:
     """Scores requests in `count` worker processes, in order of completion."""
-    pool = ProcessPoolExecutor(
-        count, mp_context=get_context("spawn"), initializer=_init_worker, initargs=(task, root, settings, weights)
-    )
+    with worker_pool(count, _init_worker, (task, root, settings, weights)) as pool:
 
-    def evaluate(requests: Iterable[EvaluationRequest]) -> Iterator[tuple[EvaluationRequest, float]]:
-        submitted: dict[Future[float], EvaluationRequest] = {
-            pool.submit(_evaluate_request, request): request for request in requests
-        }
-        for done in as_completed(submitted):
-            yield submitted[done], done.result()
+        def evaluate(requests: Iterable[EvaluationRequest]) -> Iterator[tuple[EvaluationRequest, float]]:
+            submitted: dict[Future[float], EvaluationRequest] = {
+                pool.submit(_evaluate_request, request): request for request in requests
+            }
+            for done in as_completed(submitted):
+                yield submitted[done], done.result()
 
-    try:
         yield evaluate
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
 
 
 class CachedEvaluator:

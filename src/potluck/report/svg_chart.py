@@ -1,4 +1,4 @@
-"""Draws small line and bar charts as SVG without a plotting library."""
+"""Draws line and bar charts as SVG without a plotting library."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ __all__ = ["Chart", "ChartSeries", "draw_charts"]
 
 _WIDTH, _HEIGHT = 520, 330
 _LEFT, _RIGHT, _TOP, _BOTTOM = 58, 12, 34, 76
-_LABEL_SPACING = 34.0  # minimum, along the x axis
-_CHARACTER_WIDTH = 0.58  # in font sizes
+_LABEL_GAP = 34.0  # least distance of labels along the x axis
+_LETTER_WIDTH = 0.58  # in font sizes
 _INK, _GRID = "#222222", "#dddddd"
 _COLOURS = ("#1b6ca8", "#d1495b", "#3b8b4a", "#e09f3e", "#6d4c9f", "#5c6770", "#17a2a2")
 
 
 @dataclass(frozen=True)
 class ChartSeries:
-    """Named values, one per x of `xs` in a line chart, one per group in a bar chart."""
+    """Named values: at `xs` in a line chart, one per group in a bar chart."""
 
     name: str
     ys: Sequence[float]
@@ -29,7 +29,7 @@ class ChartSeries:
 
 @dataclass(frozen=True)
 class Chart:
-    """One pair of axes. `groups` makes it a bar chart; `marks` are named horizontal dashed lines."""
+    """One pair of axes. With `groups` it is a bar chart; `marks` are named horizontal lines, drawn dashed."""
 
     title: str
     series: Sequence[ChartSeries]
@@ -41,7 +41,7 @@ class Chart:
 
 
 def draw_charts(charts: Sequence[Chart], columns: int = 2) -> str:
-    """All charts in one SVG image, row by row."""
+    """All charts in one picture, arranged in rows."""
     columns = min(columns, len(charts))
     width, height = columns * _WIDTH, -(-len(charts) // columns) * _HEIGHT
     body = [
@@ -82,7 +82,7 @@ def _draw_lines(chart: Chart, low: float, high: float) -> Iterator[str]:
     at = {x: _LEFT + (_WIDTH - _LEFT - _RIGHT) * (scaled(x) - first) / ((last - first) or 1.0) for x in xs}
     labelled = -math.inf
     for x in xs:
-        if at[x] - labelled >= _LABEL_SPACING:
+        if at[x] - labelled >= _LABEL_GAP:
             labelled = at[x]
             yield _svg_text(at[x], _HEIGHT - _BOTTOM + 16, f"{x:.2g}" if x < 100 else f"{x:.0f}", "middle")
     for colour, series in zip(_series_colours(chart), chart.series, strict=True):
@@ -109,20 +109,20 @@ def _draw_bars(chart: Chart, low: float, high: float) -> Iterator[str]:
 
 
 def _draw_group_name(name: str, x: float, width: float) -> Iterator[str]:
-    """The name below a group of bars, on two lines if it does not fit on one."""
+    """The name below a group of bars, its last word on a second line where it would not fit otherwise."""
     lines = [name] if _fitting_font_size(name, width) > 9 else name.rsplit(" ", 1)
     size = min(_fitting_font_size(line, width) for line in lines)
     for number, line in enumerate(lines):
         yield _svg_text(x, _HEIGHT - _BOTTOM + 14 + 11 * number, line, "middle", f'font-size="{size:.1f}"')
 
 
-def _fitting_font_size(text: str, width: float) -> float:
-    """The largest font size at which the text fits the width."""
-    return min(11.0, width / (_CHARACTER_WIDTH * len(text)))
+def _fitting_font_size(words: str, width: float) -> float:
+    """The largest font size at which the words fit into the width."""
+    return min(11.0, width / (_LETTER_WIDTH * len(words)))
 
 
 def _draw_legend(chart: Chart) -> Iterator[str]:
-    """The legend, wrapped into as many rows as needed."""
+    """In as many rows as needed."""
     x, y = float(_LEFT), _HEIGHT - 22.0
     for colour, series in zip(_series_colours(chart), chart.series, strict=True):
         width = 28 + 6.2 * len(series.name)
@@ -134,7 +134,7 @@ def _draw_legend(chart: Chart) -> Iterator[str]:
 
 
 def _value_range(chart: Chart) -> tuple[float, float, list[float]]:
-    """Lower end, upper end and ticks of the y axis, which always includes 0."""
+    """From the tick below the lowest value (or 0) to the tick above the highest."""
     values = [y for series in chart.series for y in series.ys] + [value for _, value in chart.marks]
     low, high = min(0.0, *values), max(0.0, *values)
     rough = ((high - low) or 1.0) / 5
@@ -160,5 +160,5 @@ def _svg_line(x1: float, y1: float, x2: float, y2: float, colour: str, more: str
     return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{colour}" {more}/>'
 
 
-def _svg_text(x: float, y: float, text: str, anchor: str, more: str = "") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" {more}>{escape(text)}</text>'
+def _svg_text(x: float, y: float, words: str, anchor: str, more: str = "") -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" {more}>{escape(words)}</text>'

@@ -1,4 +1,4 @@
-"""A client of the Flower app: one SGD step on its own batch, or nothing at all."""
+"""A client of the Flower app: one SGD step on its own batch, or no training at all."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from peers_app import wishes
+from peers_app import app_settings
 
 app = ClientApp()
 
@@ -16,31 +16,32 @@ app = ClientApp()
 @app.train()
 def train(message: Message, context: Context) -> Message:
     arrays = message.content.array_records["arrays"]
-    if wishes.WORKLOAD:
-        arrays = _step(int(context.node_config["partition-id"]), arrays)
+    if app_settings.WORKLOAD:
+        arrays = _train(int(context.node_config["partition-id"]), arrays)
     content = RecordDict({"arrays": arrays, "metrics": MetricRecord({"num-examples": 32})})
     return Message(content=content, reply_to=message)
 
 
-def _step(client: int, received: ArrayRecord) -> ArrayRecord:
-    import workload
+def _train(client: int, received: ArrayRecord) -> ArrayRecord:
+    from benchmarks.peers import peer_workload
 
-    work, model, optimizer = _tools()
+    work, model, optimizer = _load_once()
     model.load_state_dict(received.to_torch_state_dict())
-    workload.step(model, optimizer, work.clients[client])
+    peer_workload.train_step(model, optimizer, work.clients[client])
     return ArrayRecord(model.state_dict())
 
 
 @cache
-def _tools() -> tuple[Any, Any, Any]:
-    """Once per process, so that Flower's clients find their data in memory as everyone else's do.
+def _load_once() -> tuple[Any, Any, Any]:
+    """Load the workload once per process, so that the data is in memory as it is for all sides.
 
-    A client that does not train does not even import torch: Flower starts a process for every message.
+    A client that does not train does not import torch either, since Flower starts a process for every message.
     """
     import torch
-    import workload
+
+    from benchmarks.peers import peer_workload
 
     torch.set_num_threads(1)
-    work = workload.load(wishes.WORKLOAD)
+    work = peer_workload.load_workload(app_settings.WORKLOAD)
     model = work.model()
     return work, model, torch.optim.SGD(model.parameters(), lr=work.lr)

@@ -1,0 +1,68 @@
+"""What a benchmark declares: pieces of work, and the figures and charts computed from their results.
+
+    pieces ──measured one by one, each stored when done──▶ results by name ──▶ figures, charts
+
+A piece is measured independently of the others and returns plain data, so a stopped benchmark can resume.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.benchmark_figures import Figure
+from potluck import data
+from potluck.errors import DataError
+from potluck.report.svg_chart import Chart
+
+__all__ = ["Benchmark", "BenchmarkContext", "BenchmarkPiece", "Results"]
+
+Results = Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class BenchmarkContext:
+    """The options of `potluck bench` that affect what is measured."""
+
+    quick: bool
+    seed: int = 0
+    data: Path | None = None
+
+
+@dataclass(frozen=True)
+class BenchmarkPiece:
+    """One measurement; equal parameters mean equal work.
+
+    A piece may be `parallel`, that is, run beside others in a worker process, if its result contains no time of this
+    machine. Its `measure` must then be picklable.
+    """
+
+    name: str
+    parameters: Mapping[str, Any]
+    measure: Callable[[], Mapping[str, Any]]
+    expected_s: float = 1.0
+    parallel: bool = False
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """An experiment that can be run by name."""
+
+    name: str
+    summary: str
+    pieces: Callable[[BenchmarkContext], Sequence[BenchmarkPiece]]
+    figures: Callable[[Results], Sequence[Figure]]
+    charts: Callable[[Results], Sequence[Chart]] = field(default=lambda results: ())
+    notes: Sequence[str] = ()
+    datasets: Callable[[BenchmarkContext], Sequence[str]] = field(default=lambda context: ())
+
+    def check_data(self, context: BenchmarkContext) -> None:
+        """Raise DataError if a dataset is missing, before hours are spent on the pieces that do not need it."""
+        for name in self.datasets(context):
+            info = data.info(name, context.data)
+            if info.place is None:
+                raise DataError(
+                    f"potluck bench {self.name} needs the dataset {name}, which is missing; {info.get} (or --data DIR)"
+                )

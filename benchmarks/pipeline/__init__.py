@@ -1,0 +1,76 @@
+"""`pipeline`: the benchmark of FTPipeHD: devices that are uneven, change speed and crash; some crashes live."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+from benchmarks.benchmark import Benchmark, BenchmarkContext, BenchmarkPiece
+from benchmarks.benchmark_catalogue import CATALOGUE
+from benchmarks.pipeline.pipeline_crashes import measure_live_crashes
+from benchmarks.pipeline.pipeline_experiments import (
+    LINKS,
+    RECOVERIES,
+    measure_adaptation,
+    measure_recovery,
+    measure_replication,
+    measure_speed,
+)
+from benchmarks.pipeline.pipeline_figures import build_charts, compute_figures
+from benchmarks.pipeline.pipeline_learning import CIFAR, DIGITS, VARIANTS, measure_learning
+
+__all__ = ["BENCHMARK"]
+
+_CAPACITIES = (1, 2, 4, 7, 10, 15, 20)  # of the slowest of three devices
+_QUICK_CAPACITIES = (1, 4, 10)
+
+
+def declare_pieces(context: BenchmarkContext) -> Sequence[BenchmarkPiece]:
+    capacities = _QUICK_CAPACITIES if context.quick else _CAPACITIES
+    links = ("lan",) if context.quick else tuple(LINKS)
+    pieces = [BenchmarkPiece(f"1:1:{k}", {"k": k}, partial(measure_speed, (1, 1, k)), 8.0) for k in capacities]
+    pieces.append(BenchmarkPiece("adaptation", {}, measure_adaptation, 6.0))
+    pieces.append(BenchmarkPiece("live crashes", {}, measure_live_crashes, 12.0))
+    for link in links:
+        pieces.append(BenchmarkPiece(f"replication/{link}", {"link": link}, partial(measure_replication, link), 6.0))
+        for name in RECOVERIES:
+            work = partial(measure_recovery, name, link)
+            pieces.append(BenchmarkPiece(f"recovery/{name}/{link}", {"name": name, "link": link}, work, 30.0))
+    return [*pieces, *_learning_pieces(context)]
+
+
+def _learning_pieces(context: BenchmarkContext) -> Iterator[BenchmarkPiece]:
+    workload, seeds = (DIGITS, 1) if context.quick else (CIFAR, 2)
+    for repeat in range(seeds):
+        for name, variant in VARIANTS.items():
+            parameters = {"workload": list(workload), "way": [*variant[:3], dict(variant.schedule)], "repeat": repeat}
+            work = partial(measure_learning, workload, name, context.seed + repeat, context.data)
+            yield BenchmarkPiece(f"learning/{name}/{repeat}", parameters, work, workload.batches / 50, parallel=True)
+
+
+def _required_datasets(context: BenchmarkContext) -> Sequence[str]:
+    return [] if context.quick else [CIFAR.data]
+
+
+BENCHMARK = Benchmark(
+    name="pipeline",
+    summary=CATALOGUE["pipeline"].summary,
+    pieces=declare_pieces,
+    figures=compute_figures,
+    charts=build_charts,
+    datasets=_required_datasets,
+    notes=(
+        "Speed: MobileNetV2 on CIFAR-10 images, batch 128, three devices; timing only, with seconds per layer"
+        " measured once on one core of a shared machine, and cuts allowed between any two layers.",
+        "Recovery: of three devices (1:1:1.5) the second or the third crashes after batch 150, at four moments"
+        " between two batches; figures are means of these eight. The cost of a crash is how much later batch 168 is"
+        " committed than if the new layout had run at its speed since the crash. Checkpoints every 100 batches. As"
+        " published: a batch timer of twice the mean, replicas every 100 and 200 batches, without optimizer state,"
+        " versions mixed.",
+        "Live: four processes on this machine, a small network, devices slowed to 5 MFLOP/s; the three workers are"
+        " killed one after another, and the time is measured until the new layout commits its first batch.",
+        "Accuracy: a network of four convolutions (1.3 MMAC) on CIFAR-10 for five epochs in batches of 64, momentum"
+        " 0.9; three devices of capacities 1:1:2 compared with one of capacity 1. With crashes, each of the workers"
+        " crashes and restarts twice.",
+    ),
+)

@@ -1,0 +1,135 @@
+"""The simulated experiments: speed, replication, adaptation to a change of speed, recovery from a crash."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from benchmarks.pipeline.pipeline_trial import PipelineTrial, measured_chain_costs, run_pipeline_trial
+from potluck.loops.pipeline.pipeline_costs import PipelineCosts
+from potluck.planning.partition import DeviceSpecs, LayerSpecs, plan_partition
+
+__all__ = [
+    "LINKS",
+    "RECOVERIES",
+    "least_period_s",
+    "measure_adaptation",
+    "measure_recovery",
+    "measure_replication",
+    "measure_speed",
+]
+
+LINKS = {"lan": "1 Gbit/s", "wifi": "50 Mbit/s"}
+RECOVERIES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "as published": ("ftpipehd-as-published", {}),
+    "ours": ("ftpipehd", {}),
+    "ResPipe": ("respipe", {}),
+    "checkpoint restart": ("ftpipehd", {"replication": "none", "recovery": "restart"}),
+}
+_BATCHES = 120
+_CRASH_OFFSETS = (0.125, 0.375, 0.625, 0.875)  # fractions of the time from a batch to the next
+_LAYOUTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "PipeDream": ("pipedream", {}),
+    "published": ("ftpipehd-as-published", {}),
+    "ours, order given": ("ftpipehd", {"partition": {"kind": "optimal", "order": "given"}}),
+    "ours, order searched": ("ftpipehd", {}),
+}
+
+
+def measure_speed(capacities: Sequence[float], batches: int = _BATCHES) -> dict[str, Any]:
+    """Seconds per batch of each layout in the simulated world, once the pipeline is full."""
+    result: dict[str, Any] = {"capacities": list(capacities)}
+    for name, (recipe, pipeline) in _LAYOUTS.items():
+        trial = run_pipeline_trial(recipe, capacities, batches, pipeline=pipeline)
+        plan = trial.partition_records()[-1]
+        result[name] = {
+            "period_s": trial.mean_period_s(batches // 3, batches - 10),
+            "cuts": plan["cuts"],
+            "order": plan["order"],
+        }
+    result["bound_s"] = least_period_s(capacities)
+    return result
+
+
+def least_period_s(capacities: Sequence[float], link_bytes_s: float = 125e6) -> float:
+    """The shortest period of any layout of these devices that starts with the first one."""
+    chain = measured_chain_costs()
+    devices = DeviceSpecs(capacities=capacities, bandwidth=link_bytes_s, duplex=True)
+    return plan_partition(_planner_layers(chain), devices, order="search", subset=True, pinned=0).period
+
+
+def _planner_layers(chain: PipelineCosts) -> LayerSpecs:
+    from benchmarks.pipeline.pipeline_trial import BATCH
+
+    times = [chain.stage_flop(layer, layer, BATCH) for layer in range(chain.layer_count)]
+    return LayerSpecs(times=times, outputs=[size * BATCH for size in chain.cut_bytes_per_sample])
+
+
+def measure_replication(link: str, batches: int = _BATCHES) -> dict[str, Any]:
+    """Seconds per batch with and without replication."""
+    result = {}
+    for name, kind in (("none", "none"), ("incremental", "incremental")):
+        trial = run_pipeline_trial("ftpipehd", (1, 1, 1.5), batches, link=link, pipeline={"replication": kind})
+        result[name] = trial.mean_period_s(batches // 3, batches - 10)
+        result[f"{name} stride"] = trial.partition_records()[-1]["stride"]
+    return result
+
+
+def measure_adaptation(batches: int = 80, change: int = 30) -> dict[str, Any]:
+    """One of three equal devices becomes four times slower; periods before and after it, and of the best layout."""
+    undisturbed = run_pipeline_trial("ftpipehd", (1, 1, 1), change + 10)
+    at = {reached: when for when, reached in undisturbed.commit_times()}[change]
+    slow = [{"kind": "slow", "device": "device1", "at": at, "factor": 0.25, "lasting": "365 d"}]
+    adaptive = run_pipeline_trial("ftpipehd", (1, 1, 1), batches, faults=slow)
+    static = run_pipeline_trial("ftpipehd", (1, 1, 1), batches, faults=slow, pipeline={"adaptation": _NEVER})
+    return {
+        "before_s": undisturbed.mean_period_s(10, change),
+        "adapted_s": adaptive.mean_period_s(change + 10, batches - 5),
+        "static_s": static.mean_period_s(change + 10, batches - 5),
+        "best_s": least_period_s((1, 4, 1)),
+        "layouts": [plan["cuts"] for plan in adaptive.partition_records()],
+        "series": _batch_periods(adaptive, change, batches),
+    }
+
+
+_NEVER = {"every": 0, "on_change": False, "join": False}
+
+
+def _batch_periods(trial: PipelineTrial, change: int, batches: int) -> list[float]:
+    at = {reached: when for when, reached in trial.commit_times()}
+    return [at[batch + 1] - at[batch] for batch in range(change - 10, batches - 1)]
+
+
+def measure_recovery(
+    name: str, link: str, crash_batch: int = 150, offsets: Sequence[float] = _CRASH_OFFSETS
+) -> dict[str, Any]:
+    """The effect of a crash of either worker at several moments between two batches; means over all of them."""
+    recipe, pipeline = RECOVERIES[name]
+    undisturbed = run_pipeline_trial(recipe, (1, 1, 1.5), crash_batch + 2, link=link, pipeline=pipeline, checkpoint=100)
+    at = {reached: when for when, reached in undisturbed.commit_times()}
+    period = at[crash_batch + 1] - at[crash_batch]
+    crashes = [
+        _measure_crash(name, link, crash_batch, device, at[crash_batch] + offset * period)
+        for device in ("device1", "device2")
+        for offset in offsets
+    ]
+    means = {key: sum(crash[key] for crash in crashes) / len(crashes) for key in crashes[0]}
+    return {**means, "deaths": crashes, "period_before_s": undisturbed.mean_period_s(crash_batch - 40, crash_batch)}
+
+
+def _measure_crash(name: str, link: str, crash_batch: int, device: str, moment: float) -> dict[str, float]:
+    recipe, pipeline = RECOVERIES[name]
+    last = crash_batch + 18
+    faults = [{"kind": "crash", "device": device, "at": moment}]
+    trial = run_pipeline_trial(
+        recipe, (1, 1, 1.5), last + 2, link=link, pipeline=pipeline, faults=faults, checkpoint=100
+    )
+    period = trial.mean_period_s(crash_batch + 8, last)
+    return {
+        "seconds": trial.next_commit_after(moment),
+        "flows_s": trial.flow_resumes_after(moment),
+        "new_layout_s": trial.progress_after(moment),
+        "cost_s": trial.crash_cost_s(moment, last, period),
+        "rolled_back": trial.rolled_back_batches(),
+        "period_after_s": period,
+    }

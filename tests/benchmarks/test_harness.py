@@ -1,0 +1,244 @@
+from __future__ import annotations
+
+import json
+import re
+import sys
+import xml.etree.ElementTree as ElementTree
+from io import StringIO
+from pathlib import Path
+from types import ModuleType
+from typing import cast
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from benchmarks import benchmark_catalogue as bench
+from benchmarks.benchmark import Benchmark, BenchmarkContext, BenchmarkPiece, Results
+from benchmarks.benchmark_figures import Figure, Goal, PublishedValue, figure_of_repeats, format_value
+from benchmarks.benchmark_progress import PlainProgress, RemainingTime
+from benchmarks.benchmark_report import BenchmarkReport, figures_table
+from benchmarks.benchmark_runner import run_benchmark
+from potluck.cli import main
+from potluck.cli.bench_command import bench_command
+from potluck.errors import UserError
+from potluck.report.svg_chart import Chart, ChartSeries, draw_charts
+
+
+class Counting:
+    """A benchmark of three pieces that remembers how often each was measured; the third may fail."""
+
+    def __init__(self) -> None:
+        self.measured: list[str] = []
+        self.broken = False
+        self.BENCHMARK = Benchmark("counting", "counts", self.pieces, self.figures, self.charts, ("a note",))
+
+    def pieces(self, context: BenchmarkContext) -> list[BenchmarkPiece]:
+        size = 1 if context.quick else 10
+        return [BenchmarkPiece(f"p{n}", {"n": n, "size": size}, lambda n=n: self.measure(n, size)) for n in range(3)]  # type: ignore[misc]
+
+    def measure(self, n: int, size: int) -> dict[str, int]:
+        if self.broken and n == 2:
+            raise KeyboardInterrupt
+        self.measured.append(f"p{n}")
+        return {"value": n * size}
+
+    def figures(self, results: Results) -> list[Figure]:
+        values = [result["value"] for result in results.values()]
+        good = Figure(
+            name="sum", unit="s", measured=sum(values), published=PublishedValue(7, "somebody"), goal=Goal("≥", 3)
+        )
+        return [good, figure_of_repeats("each", "x", values, goal=Goal("≤", 0.5))]
+
+    def charts(self, results: Results) -> list[Chart]:
+        return [Chart("values", [ChartSeries("v", [1.0, 2.0], [1, 10])], "y", "x", x_scale="log")]
+
+
+@pytest.fixture
+def counting() -> Counting:
+    return Counting()
+
+
+def _run(
+    counting: Counting, folder: Path, *, quick: bool = True, resume: bool = False, seed: int = 0
+) -> BenchmarkReport:
+    return run_benchmark(counting.BENCHMARK, BenchmarkContext(quick, seed), folder, PlainProgress(StringIO()), resume)
+
+
+@pytest.fixture
+def command(counting: Counting, monkeypatch: pytest.MonkeyPatch) -> typer.Typer:
+    monkeypatch.setattr(bench, "CATALOGUE", {"counting": bench.BenchmarkEntry("a_counting_bench", "counts")})
+    monkeypatch.setitem(sys.modules, "a_counting_bench", cast(ModuleType, counting))
+    app = typer.Typer()
+    app.command("bench")(bench_command)
+    return app
+
+
+def test_a_goal_is_judged_in_its_own_direction() -> None:
+    assert Goal("≥", 2.0).is_met_by(2.0)
+    assert not Goal("≥", 2.0).is_met_by(1.99)
+    assert Goal("≤", 2.0).is_met_by(2.0)
+    assert not Goal("≤", 2.0).is_met_by(2.01)
+    assert Figure(name="f", unit="s", measured=1.0).meets_goal is None
+
+
+def test_repeats_give_their_median_and_spread() -> None:
+    figure = figure_of_repeats("f", "s", [5.0, 1.0, 2.0], goal=Goal("≤", 2.0))
+    assert (figure.measured, figure.spread.low, figure.spread.high) == (2.0, 1.0, 5.0) if figure.spread else False
+    assert figure.as_table()["held"] is True
+
+
+def test_values_are_rounded_to_four_digits() -> None:
+    assert [format_value(value) for value in (0.0, 0.06068, 41.9, 939_600.0)] == ["0", "0.06068", "41.9", "939,600"]
+
+
+def test_a_result_file_records_how_it_was_measured(counting: Counting, tmp_path: Path) -> None:
+    places = _run(counting, tmp_path).write_files(tmp_path)
+    document = json.loads((tmp_path / "counting.json").read_text())
+    assert [place.name for place in places] == ["counting.json", "counting.svg"]
+    assert document["mode"] == "quick"
+    assert document["command"] == "potluck bench counting --quick --seed 0"
+    assert set(document["versions"]) == {"python", "potluck", "torch", "numpy"}
+    assert document["machine"]["cores"] >= 1
+    assert document["machine"]["memory_bytes"] > 0
+    assert [figure["held"] for figure in document["figures"]] == [True, False]
+    assert document["figures"][1]["spread"] == {"low": 0, "high": 2, "repeats": 3}
+    assert document["pieces"]["p2"] == {"value": 2}
+
+
+def test_the_table_has_all_columns_and_says_that_it_was_quick(counting: Counting, tmp_path: Path) -> None:
+    quick, full = (figures_table(_run(counting, tmp_path, quick=quick)) for quick in (True, False))
+    assert quick.count("QUICK") == 2
+    assert "QUICK" not in full
+    header, _, first, second = quick.splitlines()[3:7]
+    assert header.split() == ["figure", "published", "goal", "measured", "met"]
+    assert re.split(r"\s{2,}", first) == ["sum", "7 s", "≥ 3 s", "3 s", "yes"]
+    assert re.split(r"\s{2,}", second) == ["each", "-", "≤ 0.5 x", "1 x (0 to 2, 3 repeats)", "NO"]
+    assert "published: somebody" in quick
+    assert "a note" in quick
+
+
+def test_a_stopped_benchmark_resumes(counting: Counting, tmp_path: Path) -> None:
+    counting.broken = True
+    with pytest.raises(KeyboardInterrupt):
+        _run(counting, tmp_path)
+    counting.broken = False
+    report = _run(counting, tmp_path, resume=True)
+    assert counting.measured == ["p0", "p1", "p2"]
+    assert report.figures[0].measured == 3
+
+
+def test_nothing_is_reused_unasked_or_for_other_parameters(counting: Counting, tmp_path: Path) -> None:
+    _run(counting, tmp_path)
+    _run(counting, tmp_path)
+    assert len(counting.measured) == 6
+    _run(counting, tmp_path, resume=True)
+    assert len(counting.measured) == 6
+    _run(counting, tmp_path, resume=True, quick=False)
+    _run(counting, tmp_path, resume=True, seed=1)
+    assert len(counting.measured) == 12
+
+
+def test_a_damaged_piece_is_measured_again(counting: Counting, tmp_path: Path) -> None:
+    _run(counting, tmp_path)
+    for place in (tmp_path / ".cache" / "counting").iterdir():
+        place.write_text('{"half": ')
+    assert _run(counting, tmp_path, resume=True).figures[0].measured == 3
+    assert len(counting.measured) == 6
+
+
+def test_the_time_left_follows_expected_seconds_and_observed_speed() -> None:
+    pieces = [BenchmarkPiece(str(n), {}, dict, weight) for n, weight in enumerate((1.0, 2.0, 4.0))]
+    forecast = RemainingTime(pieces)
+    assert forecast.seconds_left == 7.0
+    forecast.count_measured(pieces[0], 3.0)
+    assert forecast.seconds_left == 18.0
+    forecast.count_reused(pieces[1])
+    assert forecast.seconds_left == 12.0
+
+
+def test_progress_shows_the_time_left(counting: Counting, tmp_path: Path) -> None:
+    stream = StringIO()
+    run_benchmark(counting.BENCHMARK, BenchmarkContext(True), tmp_path, PlainProgress(stream))
+    lines = stream.getvalue().splitlines()
+    assert lines[0] == "[1/3] counting: p0, about 3 s left"
+    assert lines[-1].startswith("done in")
+
+
+@pytest.mark.parametrize(
+    "chart",
+    [
+        Chart(
+            "lines <&>", [ChartSeries("a", [0.0, -3.0], [0.1, 10]), ChartSeries("b", [2.0], [1.0])], "y", x_scale="log"
+        ),
+        Chart(
+            "bars",
+            [ChartSeries("a", [1.0, 0.0]), ChartSeries("b", [0.5, 7.0])],
+            "y",
+            groups=["g", "h"],
+            marks=[("goal", 9.0)],
+        ),
+        Chart("flat", [ChartSeries("a", [0.0], [1.0])], "y"),
+    ],
+)
+def test_a_chart_is_whole_and_stays_inside_its_frame(chart: Chart) -> None:
+    root = ElementTree.fromstring(draw_charts([chart, chart, chart]))
+    words = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert words.count(chart.title) == 3
+    for series in chart.series:
+        assert words.count(series.name) == 3
+    for element in root.iter():
+        for key, most in (("cx", 520), ("cy", 330), ("x1", 520), ("y1", 330), ("y2", 330)):
+            assert 0 <= float(element.get(key, 0)) <= most
+        assert float(element.get("height", 0)) >= 0
+
+
+def test_without_a_name_they_are_listed(command: typer.Typer) -> None:
+    assert "counting  counts" in CliRunner().invoke(command, []).stdout
+    assert json.loads(CliRunner().invoke(command, ["--json"]).stdout) == [{"name": "counting", "summary": "counts"}]
+
+
+def test_the_command_writes_and_prints(command: typer.Typer, tmp_path: Path) -> None:
+    shown = CliRunner().invoke(command, ["counting", "--out", str(tmp_path)])
+    assert shown.exit_code == 0
+    assert "≥ 3 s" in shown.stdout
+    assert (tmp_path / "counting.svg").exists()
+    document = json.loads(CliRunner().invoke(command, ["counting", "--json", "--full", "--out", str(tmp_path)]).stdout)
+    assert document["mode"] == "full"
+    both = json.loads(CliRunner().invoke(command, ["all", "--json", "--out", str(tmp_path)]).stdout)
+    assert [one["name"] for one in both] == ["counting"]
+
+
+def test_a_missed_goal_only_counts_when_strict(command: typer.Typer, tmp_path: Path) -> None:
+    assert CliRunner().invoke(command, ["counting", "--strict", "--out", str(tmp_path)]).exit_code == 1
+
+
+@pytest.mark.parametrize(
+    "wrong", [["nothing"], ["counting", "--data", "/no/such/folder"], ["counting", "--out", __file__]]
+)
+def test_bad_input_is_named_in_one_line(command: typer.Typer, wrong: list[str]) -> None:
+    error = CliRunner().invoke(command, wrong).exception
+    assert isinstance(error, UserError)
+    assert "\n" not in str(error)
+
+
+def test_every_benchmark_of_the_catalogue_loads_under_its_name() -> None:
+    for name, entry in bench.CATALOGUE.items():
+        benchmark = bench.find_benchmark(name)
+        assert (benchmark.name, benchmark.summary) == (name, entry.summary)
+        for quick in (True, False):
+            names = [piece.name for piece in benchmark.pieces(BenchmarkContext(quick))]
+            assert len(names) == len(set(names)) > 1
+
+
+def test_without_a_checkout_the_command_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("potluck.cli.bench_command.__file__", str(tmp_path / "lib" / "potluck" / "cli" / "x.py"))
+    with pytest.raises(SystemExit) as stopped:
+        main(["bench", "overlap"])
+    assert stopped.value.code == 2
+    assert capsys.readouterr().err.splitlines() == [
+        "error: benchmarks are not part of the installed package; clone the repository and run `potluck bench` there"
+    ]

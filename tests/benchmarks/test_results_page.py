@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+import json
+import re
+import sys
+import tomllib
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from benchmarks import benchmark_catalogue as bench
+from benchmarks import results_page
+from benchmarks.benchmark import Benchmark, BenchmarkPiece
+from benchmarks.benchmark_figures import Figure, Goal, PublishedValue
+from benchmarks.results_page import published_verdict, read_results, render_results_page
+from potluck.cli.bench_command import bench_command
+from potluck.errors import UserError
+from tests.cli.calling import ROOT
+
+RESULTS = ROOT / "benchmarks" / "results"
+
+
+def figure(name: str, measured: float, published: float | None = None, goal: Goal | None = None) -> Figure:
+    source = None if published is None else PublishedValue(published, "Somebody 2020")
+    return Figure(name=name, unit="x", measured=measured, published=source, goal=goal)
+
+
+def write(folder: Path, name: str, *figures: Figure, mode: str = "full", **more: Any) -> None:
+    document = {
+        "name": name, "summary": f"what {name} shows", "mode": mode, "command": f"potluck bench {name} --{mode}",
+        "date": "2026-01-02T03:04:05+00:00", "figures": [each.as_table() for each in figures], **more,
+    }  # fmt: skip
+    (folder / f"{name}.json").write_text(json.dumps(document))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "results").mkdir()
+    return tmp_path / "results"
+
+
+def written(folder: Path) -> str:
+    return render_results_page(folder, folder.parent / "docs" / "results.md")
+
+
+@pytest.mark.parametrize(
+    ("comparison", "measured", "expected"),
+    [
+        ("≥", 10.3, "beaten"),
+        ("≥", 10.1, "reproduced"),
+        ("≥", 9.85, "reproduced"),
+        ("≥", 9.7, "short"),
+        ("≤", 9.7, "beaten"),
+        ("≤", 10.3, "short"),
+    ],
+)
+def test_the_goal_says_which_way_is_better(comparison: Any, measured: float, expected: str) -> None:
+    assert published_verdict(figure("f", measured, 10.0, Goal(comparison, 1.0))) == expected
+    assert published_verdict(figure("f", measured, 10.0)) is None
+    assert published_verdict(figure("f", measured, goal=Goal(comparison, 1.0))) is None
+
+
+def test_the_page_says_what_is_beaten_reproduced_and_short(folder: Path) -> None:
+    write(
+        folder, "overlap",
+        figure("largest", 50.0, 40.0, Goal("≥", 41.0)), figure("  of one | network", 39.9, 40.0, Goal("≥", 41.0)),
+    )  # fmt: skip
+    found = written(folder)
+    assert "**1 of 2 goals are met.**" in found
+    assert "`overlap` largest: 50 x, published 40 x" in found.split("**Reproduced**")[0]
+    assert "`overlap` largest: of one | network: 39.9 x, goal ≥ 41 x" in found.split("**Goal missed**")[1]
+    assert "| &nbsp;&nbsp;of one \\| network | 40 x | ≥ 41 x | 39.9 x | **no** |" in found
+    assert "- Published: Somebody 2020" in found
+    assert "`potluck bench overlap --full` on 2026-01-02" in found
+
+
+def test_nothing_is_claimed_from_quick_runs(folder: Path) -> None:
+    write(folder, "overlap", figure("f", 50.0, 40.0, Goal("≥", 41.0)), mode="quick")
+    found = written(folder)
+    assert "QUICK" in found
+    assert "**0 of 0 goals are met.**" in found
+    assert "Better than" not in found
+    assert "| f | 40 x | ≥ 41 x | 50 x | yes |" in found
+
+
+def test_a_reason_is_given_while_the_goal_is_missed_and_only_then(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(results_page, "_load_reasons", lambda: {"own": {"f": "Because."}})
+    write(folder, "own", figure("f", 1.0, goal=Goal("≥", 2.0)), figure("g", 1.0, goal=Goal("≥", 2.0)))
+    assert re.search(r"own` f: .* Because\.", written(folder))
+    assert re.search(r"own` g: .* Not explained yet\.", written(folder))
+    write(folder, "own", figure("f", 3.0, goal=Goal("≥", 2.0)))
+    assert "Because" not in written(folder)
+
+
+def test_benchmarks_without_results_are_listed_with_their_command(folder: Path) -> None:
+    write(folder, "peers-own", figure("f", 1.0))
+    found = written(folder)
+    assert "## peers-own" in found
+    for name in bench.benchmark_names():
+        assert f"`potluck bench {name} --full`" in found.split("## Not measured yet")[1]
+
+
+def test_a_picture_is_linked_from_where_the_page_is(folder: Path) -> None:
+    write(folder, "overlap", figure("f", 1.0))
+    assert "![" not in written(folder)
+    (folder / "overlap.svg").write_text("<svg/>")
+    assert "![overlap](../results/overlap.svg)" in written(folder)
+
+
+def test_the_catalogue_gives_the_order_and_infinity_is_read(folder: Path) -> None:
+    for name in reversed(("anything", *bench.benchmark_names()[:2])):
+        write(folder, name, figure("f", float("inf")))
+    assert list(read_results(folder)) == [*bench.benchmark_names()[:2], "anything"]
+    assert "| f |  |  | inf x |  |" in written(folder)
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"name": "x"}'])
+def test_a_damaged_result_is_named(folder: Path, content: str) -> None:
+    (folder / "broken.json").write_text(content)
+    with pytest.raises(UserError, match=r"broken\.json is not a benchmark's result"):
+        written(folder)
+
+
+def test_the_page_of_this_repository_is_that_of_its_results() -> None:
+    place = ROOT / "docs" / "results.md"
+    assert place.read_text() == render_results_page(RESULTS, place), "run `make results`"
+
+
+def test_reasons_are_about_figures_that_exist() -> None:
+    reasons = tomllib.loads((ROOT / "benchmarks/reasons.toml").read_text())
+    found = read_results(RESULTS)
+    for name in reasons.keys() & found.keys():
+        known = {
+            each
+            for named in results_page._named_figures(found[name])
+            for each in (named.name, named.figure.name.strip())
+        }
+        assert reasons[name].keys() <= known
+
+
+def test_missing_data_is_reported_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With how to get it, before anything is measured; of `all`, the others are still run."""
+    monkeypatch.setenv("POTLUCK_DATA", str(tmp_path / "nothing"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "nothing"))
+    _declare(monkeypatch, needing=("cifar10",), plain=())
+    app = typer.Typer()
+    app.command()(bench_command)
+    alone = CliRunner().invoke(app, ["needing", "--out", str(tmp_path)])
+    assert isinstance(alone.exception, UserError)
+    assert "potluck bench needing needs the dataset cifar10" in str(alone.exception)
+    assert "cs.toronto.edu" in str(alone.exception)
+    together = CliRunner().invoke(app, ["all", "--out", str(tmp_path), "--results", str(tmp_path / "page.md")])
+    assert together.exit_code == 2
+    assert "skipped needing: potluck bench needing needs the dataset cifar10" in together.stderr
+    assert [path.name for path in tmp_path.glob("*.json")] == ["plain.json"]
+    assert "`potluck bench needing --full`" in (tmp_path / "page.md").read_text()
+
+
+def _declare(monkeypatch: pytest.MonkeyPatch, **needs: tuple[str, ...]) -> None:
+    """Benchmarks of one piece that need these data sets."""
+    monkeypatch.setattr(bench, "CATALOGUE", {name: bench.BenchmarkEntry(f"bench_{name}", name) for name in needs})
+    for name, sets in needs.items():
+        made = Benchmark(
+            name, name, lambda context: [BenchmarkPiece("p", {}, dict)], lambda found: [figure("f", 1.0)],
+            datasets=lambda context, sets=sets: sets,  # type: ignore[misc]
+        )  # fmt: skip
+        monkeypatch.setitem(sys.modules, f"bench_{name}", cast(Any, SimpleNamespace(BENCHMARK=made)))
