@@ -97,10 +97,21 @@ class RecordingNode:
 
     async def deliver(self, sender: str, *messages: Message, incarnation: int = 1) -> None:
         """Let messages arrive, and the loop handle them."""
-        for message in messages:
-            self._inbox.append(Envelope(sender, incarnation, message))
-        self._wake()
+        self.queue(sender, *messages, incarnation=incarnation)
         await self.advance()
+
+    def queue(self, sender: str, *messages: Message, incarnation: int = 1) -> None:
+        """Put messages into the mailbox without waiting for them to be handled."""
+        self._inbox.extend(Envelope(sender, incarnation, message) for message in messages)
+        self._wake()
+
+    @property
+    def has_started(self) -> bool:
+        return self._main is not None
+
+    @property
+    def has_ended(self) -> bool:
+        return self._main is not None and self._main.done()
 
     @property
     def result(self) -> Any:
