@@ -176,8 +176,8 @@ def test_a_part_of_ones_own_reads_back_where_its_module_was_not_imported(tmp_pat
         "class Slowest(AllBarrier, frozen=True, kw_only=True, tag='slowest'): pass\n"
     )
     barrier = "import sys, json; from potluck.loops.parts.barrier import Barrier; from potluck.settings import *; "
-    write = barrier + "print(json.dumps(encode(decode('kitchen:Slowest', Barrier))))"
-    read = barrier + "decode(json.load(sys.stdin), Barrier)"
+    write = barrier + "print(json.dumps(encode_settings(decode_settings('kitchen:Slowest', Barrier))))"
+    read = barrier + "decode_settings(json.load(sys.stdin), Barrier)"
     saved = subprocess.run([sys.executable, "-c", write], cwd=tmp_path, capture_output=True, check=True)
     done = subprocess.run([sys.executable, "-c", read], cwd=tmp_path, input=saved.stdout, capture_output=True)
     assert done.returncode == 0, done.stderr.decode()

@@ -26,7 +26,7 @@ from potluck.fleet import Fleet
 from potluck.loops.pipeline.settings import Pipeline
 from potluck.loops.settings import Rounds
 from potluck.planning.pareto_table import ParetoTable
-from potluck.settings import Settings, apply_override, decode_settings, encode_settings, merge_tables, part_kinds
+from potluck.settings import Settings, apply_override, decode_settings, doc, encode_settings, merge_tables, part_kinds
 from potluck.task import TaskSettings
 from potluck.units import Bytes, Seconds
 
@@ -36,12 +36,17 @@ Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class StopRules(Settings, frozen=True, kw_only=True):
-    """`[stop]`: whichever comes first ends the run."""
+    """`[stop]`: the run ends at the first of these limits; `rounds`, `time` or `bytes` is required."""
 
-    rounds: Annotated[int, msgspec.Meta(ge=1)] | None = None
-    time: Seconds | None = None
-    bytes: Bytes | None = None
-    accuracy: Annotated[float, msgspec.Meta(gt=0.0, le=1.0)] | None = None
+    rounds: Annotated[Annotated[int, msgspec.Meta(ge=1)] | None, doc("Rounds to train; in a pipeline, batches.")] = None
+    time: Annotated[
+        Seconds | None, doc("Seconds to train: simulated time in a simulated run, wall-clock time in a live one.")
+    ] = None
+    bytes: Annotated[Bytes | None, doc("Bytes to transfer over the network in total.")] = None
+    accuracy: Annotated[
+        Annotated[float, msgspec.Meta(gt=0.0, le=1.0)] | None,
+        doc("Target accuracy on the test samples, as a fraction of 1."),
+    ] = None
 
     def __post_init__(self) -> None:
         if self.rounds is None and self.time is None and self.bytes is None:
@@ -51,25 +56,35 @@ class StopRules(Settings, frozen=True, kw_only=True):
 
 
 class Job(Settings, frozen=True, kw_only=True):
-    """`job.toml`."""
+    """`job.toml`: what is trained, how, on which fleet and until when."""
 
-    task: TaskSettings | str  # a table, or `package.module:function` that returns a potluck.Task
-    fleet: Fleet
-    stop: StopRules
-    recipe: str = "fedavg"
-    rounds: Rounds = Rounds()
-    pipeline: Pipeline | None = None  # the layers are laid out over the devices; one round is one batch
-    split: Split = IidSplit()
-    stream: StreamSettings | None = (
-        None  # where data streams in; without it a device has all of its data from the start
-    )
-    seed: Count = 0
-    start: str | None = None  # the numbers to begin with: a run's folder or a .safetensors file; None: fresh ones
-    name: str = ""
-    evaluate: Count = 1  # score the model every so many rounds (0: only at the end)
-    checkpoint: Count = 10  # save every so many rounds (0: only where the run ends)
-    timing_only: bool = False  # no mathematics: the same protocol, bytes and seconds
-    samples: Annotated[int, msgspec.Meta(ge=1)] = 500  # per device, where timing only needs a number
+    task: Annotated[
+        TaskSettings | str, doc("The `[task]` table, or `package.module:function` that returns a `potluck.Task`.")
+    ]
+    fleet: Annotated[Fleet, doc("The `[fleet]` table, a `.toml` file beside the job, or the name of a built-in fleet.")]
+    stop: Annotated[StopRules, doc("When the run ends.")]
+    recipe: Annotated[
+        str, doc("Recipe that supplies every setting that the job leaves out; `potluck recipes` lists them.")
+    ] = "fedavg"
+    rounds: Annotated[Rounds, doc("Settings of the rounds loop.")] = Rounds()
+    pipeline: Annotated[
+        Pipeline | None, doc("Settings of the pipeline loop; with this table the layers are spread over the devices.")
+    ] = None
+    split: Annotated[Split, doc("Which device holds which training samples.")] = IidSplit()
+    stream: Annotated[
+        StreamSettings | None,
+        doc("Settings of streamed data; without this table a device holds all its samples from the start."),
+    ] = None
+    seed: Annotated[Count, doc("Seed from which all randomness of the run is derived.")] = 0
+    start: Annotated[
+        str | None,
+        doc("Initial weights: the folder of an earlier run or a `.safetensors` file; by default newly initialised."),
+    ] = None
+    name: Annotated[str, doc("Title of the run in tables and reports; by default the model and the data set.")] = ""
+    evaluate: Annotated[Count, doc("Rounds between two evaluations of the model; 0 evaluates at the end only.")] = 1
+    checkpoint: Annotated[Count, doc("Rounds between two checkpoints; 0 saves at the end only.")] = 10
+    timing_only: Annotated[bool, doc("Simulate messages, bytes and seconds without training.")] = False
+    samples: Annotated[int, msgspec.Meta(ge=1), doc("Samples assumed on each device when `timing_only` is set.")] = 500
 
     def __post_init__(self) -> None:
         if self.rounds.least > len(self.fleet.members):

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from potluck.settings import Part
+from potluck.settings import Part, doc
 
 __all__ = [
     "DeviceSkewCorrection",
@@ -34,7 +34,7 @@ Share = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
 
 
 class SkewCorrection(Part, frozen=True, kw_only=True):
-    """What a device does about its own class frequencies; it never sends them."""
+    """Changes a device's loss to offset its own class frequencies, which never leave the device."""
 
     def corrected_loss(self, loss: Loss, shares: Tensor) -> Loss:
         """The task's loss as this device should use it; `shares` says how often it sees each class."""
@@ -42,17 +42,19 @@ class SkewCorrection(Part, frozen=True, kw_only=True):
 
 
 class NoSkewCorrection(SkewCorrection, frozen=True, kw_only=True, tag="none"):
-    """Nothing."""
+    """The task's loss as it is."""
 
     def corrected_loss(self, loss: Loss, shares: Tensor) -> Loss:
         return loss
 
 
 class LogitAdjustment(SkewCorrection, frozen=True, kw_only=True, tag="adjusted"):
-    """Scores plus `strength` · log(share); a class that never occurs counts as if its share were `unseen`."""
+    """Adds strength · log(class frequency) to the logits (Menon et al. 2021, FedLC)."""
 
-    strength: Annotated[float, msgspec.Meta(ge=0.0)] = 0.5
-    unseen: Annotated[float, msgspec.Meta(gt=0.0, lt=1.0)] = 1e-3
+    strength: Annotated[float, msgspec.Meta(ge=0.0), doc("Factor on the logarithm.")] = 0.5
+    unseen: Annotated[
+        float, msgspec.Meta(gt=0.0, lt=1.0), doc("Frequency assumed for a class that the device does not have.")
+    ] = 1e-3
 
     def corrected_loss(self, loss: Loss, shares: Tensor) -> Loss:
         shift = self.strength * shares.clamp_min(self.unseen).log()
@@ -60,9 +62,9 @@ class LogitAdjustment(SkewCorrection, frozen=True, kw_only=True, tag="adjusted")
 
 
 class RestrictedSoftmax(SkewCorrection, frozen=True, kw_only=True, tag="restricted"):
-    """Scores of classes that the device does not have are scaled by `factor` (FedRS, Li and Zhan 2021)."""
+    """Scales the logits of classes that the device does not have (FedRS)."""
 
-    factor: Share = 0.5
+    factor: Annotated[Share, doc("Factor on these logits.")] = 0.5
 
     def corrected_loss(self, loss: Loss, shares: Tensor) -> Loss:
         scale = torch.where(shares > 0, 1.0, self.factor)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from potluck.model.model_replica import ModelReplica
 from potluck.model.submodel_interface import ExtractedSubmodel
-from potluck.settings import Part
+from potluck.settings import Part, doc
 
 __all__ = ["GradientTraining", "LocalSgd", "LocalSolver", "LocalTraining"]
 
@@ -44,7 +44,7 @@ class LocalSolver:
 
 
 class LocalTraining(Part, frozen=True, kw_only=True):
-    """A device's share of a round."""
+    """What a device computes in its turn."""
 
     def batches_per_turn(self, per_epoch: int) -> int | None:
         """How many mini-batches it takes, `per_epoch` being once through the data; None: the next of its sequence."""
@@ -56,7 +56,7 @@ class LocalTraining(Part, frozen=True, kw_only=True):
 
 
 class GradientTraining(LocalTraining, frozen=True, kw_only=True, tag="gradient"):
-    """The mean gradient of the turn's samples: synchronous SGD."""
+    """The mean gradient of the turn's samples (synchronous SGD)."""
 
     def batches_per_turn(self, per_epoch: int) -> int | None:
         return None
@@ -85,13 +85,15 @@ class _MeanGradientSolver(LocalSolver):
 
 
 class LocalSgd(LocalTraining, frozen=True, kw_only=True, tag="sgd"):
-    """SGD for `epochs` over the device's data, or for `steps` mini-batches: federated averaging."""
+    """Several steps of SGD; the device sends the difference of the weights (federated averaging)."""
 
-    epochs: Annotated[int, msgspec.Meta(ge=1)] = 1
-    steps: Annotated[int, msgspec.Meta(ge=1)] | None = None
-    lr: Positive = 0.05
-    momentum: Annotated[float, msgspec.Meta(ge=0.0, lt=1.0)] = 0.0
-    weight_decay: NonNegative = 0.0
+    epochs: Annotated[int, msgspec.Meta(ge=1), doc("Passes over the device's samples in one turn.")] = 1
+    steps: Annotated[
+        Annotated[int, msgspec.Meta(ge=1)] | None, doc("Mini-batches in one turn; overrides `epochs`.")
+    ] = None
+    lr: Annotated[Positive, doc("Learning rate.")] = 0.05
+    momentum: Annotated[float, msgspec.Meta(ge=0.0, lt=1.0), doc("Momentum, which starts at zero in every turn.")] = 0.0
+    weight_decay: Annotated[NonNegative, doc("Weight decay (L2).")] = 0.0
 
     def batches_per_turn(self, per_epoch: int) -> int | None:
         return self.steps if self.steps is not None else self.epochs * per_epoch

@@ -14,7 +14,7 @@ from typing import Annotated, NamedTuple
 import msgspec
 
 from potluck import seeds
-from potluck.settings import Settings
+from potluck.settings import Settings, doc
 
 __all__ = ["Injection", "SampleTransfer", "injected_batch_sizes", "injection_bytes", "plan_injection"]
 
@@ -22,10 +22,10 @@ Share = Annotated[float, msgspec.Meta(gt=0.0, le=1.0)]
 
 
 class Injection(Settings, frozen=True, kw_only=True):
-    """The share of the devices that give, and what share of their batch."""
+    """`[stream.injection]`: in every round some devices give samples of their batch to the others."""
 
-    alpha: Share = 0.25
-    beta: Annotated[float, msgspec.Meta(gt=0.0, lt=1.0)] = 0.25
+    alpha: Annotated[Share, doc("Fraction of the devices that give samples.")] = 0.25
+    beta: Annotated[float, msgspec.Meta(gt=0.0, lt=1.0), doc("Fraction of its batch that such a device gives.")] = 0.25
 
 
 class SampleTransfer(NamedTuple):

@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from potluck.errors import RunError
-from potluck.settings import Settings
+from potluck.settings import Settings, doc
 
 __all__ = ["Cost", "ParetoEntry", "ParetoTable", "hypervolume", "pareto_front"]
 
@@ -26,9 +26,9 @@ Rate = Annotated[float, msgspec.Meta(ge=0.0, lt=1.0)]
 class ParetoEntry(Settings, frozen=True, kw_only=True):
     """One trade-off: what it costs, what it brings, and the rate at which every channel set is dropped."""
 
-    macs: Annotated[int, msgspec.Meta(gt=0)]
-    gain: float
-    rates: tuple[Rate, ...]
+    macs: Annotated[int, msgspec.Meta(gt=0), doc("Cost of a step per sample, in MACs.")]
+    gain: Annotated[float, doc("What training this sub-model gained in the exploration.")]
+    rates: Annotated[tuple[Rate, ...], doc("Fraction of each channel set that is dropped.")]
 
 
 class ParetoTable(Settings, frozen=True, kw_only=True, dict=True):
@@ -37,11 +37,11 @@ class ParetoTable(Settings, frozen=True, kw_only=True, dict=True):
     Where seconds were measured, `macs` are as large a share of `baseline_macs` as the seconds are of a whole step's.
     """
 
-    model: str
-    sets: tuple[str, ...]
-    baseline_macs: Annotated[int, msgspec.Meta(gt=0)]
-    entries: tuple[ParetoEntry, ...]
-    cost: Cost = "macs"  # what was weighed: counted MACs, or the measured time of a step
+    model: Annotated[str, doc("Model for which the table was explored.")]
+    sets: Annotated[tuple[str, ...], doc("Names of the model's channel sets.")]
+    baseline_macs: Annotated[int, msgspec.Meta(gt=0), doc("Cost of the whole model, in MACs.")]
+    entries: Annotated[tuple[ParetoEntry, ...], doc("The sub-models, cheapest first.")]
+    cost: Annotated[Cost, doc("What was weighed: counted MACs or the measured time of a step.")] = "macs"
 
     def __post_init__(self) -> None:
         if not self.entries:

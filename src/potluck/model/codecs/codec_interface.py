@@ -18,7 +18,7 @@ WHOLE = slice(None)
 
 
 class Codec(Part, frozen=True, kw_only=True):
-    """Turns a vector into a payload and back."""
+    """Encodes a vector as a payload and decodes it."""
 
     def new_state(self) -> CodecState | None:
         """What a new device remembers; None where there is nothing to remember."""

@@ -16,7 +16,7 @@ __all__ = ["DenseCodec", "as_tensor"]
 
 
 class DenseCodec(Codec, frozen=True, kw_only=True, tag="dense"):
-    """Every number as it is."""
+    """Every value as it is."""
 
     def encode(self, vector: Tensor, memory: CodecState | None = None, at: slice = WHOLE) -> Payload:
         array = vector.detach().numpy()

@@ -18,7 +18,7 @@ _LARGEST = torch.finfo(torch.float16).max
 
 
 class Fp16Codec(Codec, frozen=True, kw_only=True, tag="fp16"):
-    """Every number in half precision: three digits, nothing below 6e-8, nothing above 65504."""
+    """Every value in half precision."""
 
     def encode(self, vector: Tensor, memory: CodecState | None = None, at: slice = WHOLE) -> Payload:
         array = to_half(vector.detach()).numpy()

@@ -15,6 +15,7 @@ from potluck.model.codecs.codec_interface import WHOLE, Codec
 from potluck.model.codecs.codec_state import CodecState
 from potluck.model.codecs.dense_codec import as_tensor
 from potluck.payload import Payload
+from potluck.settings import doc
 
 __all__ = ["Int8Codec"]
 
@@ -22,12 +23,12 @@ _STEPS = 127
 
 
 class Int8Codec(Codec, frozen=True, kw_only=True, tag="int8"):
-    """The largest number of each block is 127 steps; the others are rounded to the nearest step or, stochastic, to
-    one of the two beside them so that the mean is right.
-    """
+    """One byte per entry, with one scale per block."""
 
-    block: Annotated[int, msgspec.Meta(ge=1)] = 256
-    rounding: Literal["nearest", "stochastic"] = "nearest"
+    block: Annotated[int, msgspec.Meta(ge=1), doc("Entries per block.")] = 256
+    rounding: Annotated[
+        Literal["nearest", "stochastic"], doc("Round to the nearest step, or at random so that the mean is right.")
+    ] = "nearest"
 
     def encode(self, vector: Tensor, memory: CodecState | None = None, at: slice = WHOLE) -> Payload:
         blocks = self._as_blocks(vector.detach().to(torch.float32))

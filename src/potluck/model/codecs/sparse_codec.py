@@ -23,6 +23,7 @@ from potluck.model.codecs.codec_interface import WHOLE, Codec
 from potluck.model.codecs.codec_state import AccumulatedVector, CodecState
 from potluck.model.codecs.dense_codec import DenseCodec
 from potluck.payload import Payload
+from potluck.settings import doc
 
 __all__ = ["Ratio", "Share", "SparseCodec"]
 
@@ -33,8 +34,8 @@ Share = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
 class SparseCodec(Codec, frozen=True, kw_only=True):
     """Sends some entries; with error feedback the others are added to the next vector, so that nothing is lost."""
 
-    error_feedback: bool = True
-    values: valuing.Form = "f32"
+    error_feedback: Annotated[bool, doc("Add the entries that were not sent to the next update.")] = True
+    values: Annotated[valuing.Form, doc("Format of the values: 32 or 16 bits, or signs with one common size.")] = "f32"
 
     def __post_init__(self) -> None:
         if self.values == "sign" and not self.error_feedback:

@@ -13,7 +13,7 @@ __all__ = ["ReplaySource", "replay_samples"]
 
 
 class ReplaySource(StreamSource, frozen=True, kw_only=True, tag="replay"):
-    """The task's data, over and over, in a new order each time."""
+    """The device's own shard, replayed at `stream.rate`."""
 
     def samples(self, inlet: StreamIngest) -> AsyncIterator[StreamSample]:
         assert inlet.replay is not None, "a replay needs data"
