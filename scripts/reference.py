@@ -93,7 +93,7 @@ PAGES = {
     "data": Page("Data", "Data sets, and which device holds what.", [
         Section("task.data", Source), Section("[split]", Split),
     ]),
-    "streams": Page("Streams", "`[stream]` and its parts; without this table devices hold all samples from the start.", [
+    "streams": Page("Streams", "`[stream]` and its parts; without this table a device starts with all its samples.", [
         Section("[stream]", StreamSettings), Section("source", StreamSource), Section("rate", StreamRate),
         Section("buffer", BufferPolicy), Section("[stream.injection]", Injection),
     ]),

@@ -31,7 +31,7 @@ TABLES = sorted(
 
 
 def test_the_pages_are_current() -> None:
-    words = [sys.executable, ROOT / "scripts" / "reference.py", "--check"]
+    words = [sys.executable, str(ROOT / "scripts" / "reference.py"), "--check"]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -54,7 +54,7 @@ def test_every_key_is_listed() -> None:
 
 def test_every_kind_is_listed() -> None:
     pages = "\n".join(page.read_text(encoding="utf-8") for page in REFERENCE.glob("*.md"))
-    families = [table for table in TABLES if table.__base__ is Part]
+    families = [table for table in TABLES if issubclass(table, Part) and table.__base__ is Part]
     assert len(families) > 20
     for family in families:
         for kind, part in part_kinds(family).items():

@@ -215,9 +215,9 @@ class UniformDropout(Submodel, frozen=True, kw_only=True, tag="uniform-dropout")
 
 
 class _PerRoundSubmodel(Submodel, frozen=True, kw_only=True):
-    capacity: Annotated[
+    capacity: Annotated[  # type: ignore[misc]
         Capacity, doc("Speed that a device is expected to have: nominal, or the mean or the least of its trace.")
-    ] = "mean"  # type: ignore[misc]
+    ] = "mean"
     levels: Annotated[tuple[Share, ...], doc("Widths to choose from, as fractions of the channels kept.")] = STEPS
 
     @property
