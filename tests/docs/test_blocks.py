@@ -109,7 +109,8 @@ class PageRunner:
         if "devices" in tables:
             tables = {"fleet": tables}
         if not {"task", "fleet", "stop"} <= set(tables):
-            tables = merge_tables(BASE, tables)
+            base = {key: value for key, value in BASE.items() if key != "fleet" or "fleet" not in tables}
+            tables = merge_tables(base, tables)
         job = make(tables, ["stop.rounds=2"], self._folder)
         assert potluck.simulate(job, threads=0).status == "done"
 
