@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo test test-long check screenshots results clean
+.PHONY: demo test test-long check reference screenshots results clean
 demo: .venv/ready
 	$(BIN)/potluck demo
 
@@ -27,6 +27,10 @@ check: .venv/ready
 
 screenshots: .venv/ready
 	$(BIN)/python scripts/screenshots.py
+
+# Generates docs/reference from the settings classes; a test checks that it is current.
+reference: .venv/ready
+	$(BIN)/python scripts/reference.py
 
 # Generates docs/results.md from benchmarks/results/*.json; measures nothing (`potluck bench all --full` does).
 results: .venv/ready

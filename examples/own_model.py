@@ -1,4 +1,4 @@
-"""Your own module and tensors on a simulated fleet: python examples/own_model.py"""
+"""Train your own module and tensors on a simulated fleet: python examples/own_model.py"""
 
 import torch
 from torch import nn
@@ -17,5 +17,5 @@ result = potluck.simulate(
     task=task,
 )
 print(f"{result.status}: {result.reason}")
-print(f"{result.summary['time_s']:.2f} s of virtual time, {result.summary['limit']}")
+print(f"{result.summary['time_s']:.2f} s of simulated time, {result.summary['limit']}")
 print(result.module)

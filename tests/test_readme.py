@@ -1,23 +1,20 @@
-"""What the documents say works as they say it."""
+"""The README, the docs and the examples hold together: links, widths, figures, examples."""
 
 from __future__ import annotations
 
 import re
-import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
-from torch import nn
 
 from potluck import recipes
-from potluck.job import load_job, make
+from potluck.job import load_job
 from potluck.run.rounds_setup import RoundsSetup
 from tests.cli.calling import ROOT, Shell
 
-README = (ROOT / "README.md").read_text()
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+RESULTS = ROOT / "docs" / "results.md"
 
 
 @pytest.fixture
@@ -25,72 +22,53 @@ def potluck(capsys: pytest.CaptureFixture[str]) -> Shell:
     return Shell(capsys)
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+def prose(page: Path) -> str:
+    """The text without code blocks."""
+    return re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
 
 
-def commands() -> Iterator[list[str]]:
-    """Every call of Potluck in the README, in blocks and in lines of text, without its remark."""
-    for written in re.findall(r"^potluck [^#\n]*|`potluck [^`]*`", README, re.MULTILINE):
-        yield written.strip("` \n").split()[1:]
-
-
-def test_every_command_is_one() -> None:
-    import typer.main
-
-    from potluck.cli.app import app
-
-    known = typer.main.get_command(app).commands  # type: ignore[attr-defined]
-    found = [words for words in commands() if words]
-    assert len(found) > 12
-    for words in found:
-        assert words[0] in known
-        options = {option for each in known[words[0]].params for option in (*each.opts, *each.secondary_opts)}
-        assert {word for word in words if word.startswith("--")} <= options
-
-
-def test_the_first_commands_work_in_their_order(
-    potluck: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert potluck("new", "mine").code == 0
-    assert potluck("run", "mine/job.toml", "--quiet", "--set", "stop.rounds=2").code == 0
-    assert potluck("plan", "mine/job.toml").code == 0
-    (run,) = Path("runs").iterdir()
-    assert potluck("report", run).code == 0
-    assert (run / "report.html").exists()
-
-
-def test_the_job_is_one() -> None:
-    (written,) = blocks("toml")
-    assert make(tomllib.loads(written)).fleet.faults
-
-
-def test_the_python_runs() -> None:
-    (written,) = blocks("python")
-    x, y = torch.rand(64, 4), torch.arange(64) % 2
-
-    def small() -> nn.Module:
-        return nn.Sequential(nn.Linear(4, 2))
-
-    names = {"MyNet": small, "x": x, "y": y, "x_test": x, "y_test": y}
-    exec(written, names)
-    assert names["result"].summary["rounds"] == 30  # type: ignore[attr-defined]
+def anchors(page: Path) -> set[str]:
+    """What GitHub makes of the page's headings."""
+    headings = re.findall(r"^#+ (.*)$", prose(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
-        if "://" not in target and not target.startswith("#"):
-            assert (page.parent / target.split("#")[0]).exists(), f"{page.name} links to {target}"
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
+        if "://" in target:
+            continue
+        path, _, anchor = target.partition("#")
+        found = (page.parent / path) if path else page
+        assert found.exists(), f"{page.name} links to {target}"
+        if anchor:
+            assert anchor in anchors(found), f"{page.name} links to {target}"
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page != RESULTS], ids=lambda page: page.name)
+def test_prose_is_wrapped(page: Path) -> None:
+    lines = [line for line in prose(page).splitlines() if not line.startswith(("|", "#", "!", "**`", "- [", "`["))]
+    assert [line for line in lines if len(line) > 120] == []
+
+
+def test_the_readme_quotes_at_most_eight_figures_and_each_is_in_the_results() -> None:
+    table = re.search(r"^## Eight figures.*?(?=^## )", README, re.MULTILINE | re.DOTALL)
+    assert table is not None
+    rows = [line for line in table[0].splitlines() if line.startswith("|")][2:]
+    assert 0 < len(rows) <= 8
+    measured = [float(number) for number in re.findall(r"-?\d+\.?\d*", RESULTS.read_text(encoding="utf-8"))]
+    for row in rows:
+        for quoted in re.findall(r"\d+\.\d+", row):
+            digits = len(quoted.partition(".")[2])
+            assert any(round(number, digits) == float(quoted) for number in measured), f"{quoted} in: {row}"
 
 
 @pytest.mark.parametrize("name", ["dynacomm", "ftpipehd", "scadles"])
 def test_an_example_plans_and_names_its_rivals(name: str) -> None:
-    place = ROOT / "examples" / name / "job.toml"
-    job = load_job(place)
+    path = ROOT / "examples" / name / "job.toml"
+    job = load_job(path)
     assert job.recipe == name
-    for rival in re.findall(r"--set recipe=([\w-]+)", place.read_text()):
+    for rival in re.findall(r"--set recipe=([\w-]+)", path.read_text()):
         assert rival in recipes.CATALOGUE
     if job.pipeline is None:
         assert RoundsSetup.from_job(job, None, None).costs.layer_count > 1
@@ -99,6 +77,6 @@ def test_an_example_plans_and_names_its_rivals(name: str) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize(("name", "accuracy"), [("dynacomm", 0.93), ("ftpipehd", 0.8), ("scadles", 0.9)])
 def test_an_example_trains(potluck: Shell, tmp_path: Path, name: str, accuracy: float) -> None:
-    found = potluck("run", ROOT / "examples" / name, "--json", "--out", tmp_path / "run")
-    assert found.code == 0
-    assert found.json["accuracy"] >= accuracy
+    outcome = potluck("run", ROOT / "examples" / name, "--json", "--out", tmp_path / "run")
+    assert outcome.code == 0
+    assert outcome.json["accuracy"] >= accuracy

@@ -1,4 +1,4 @@
-"""Plays the sensors of examples/streams: sends each device its share of the digits over MQTT, at the job's rates."""
+"""Acts as the sensors of examples/streams: sends each device its shard of the digits over MQTT, at the job's rates."""
 
 import asyncio
 import sys
@@ -17,10 +17,10 @@ async def main(port: int, seconds: float) -> None:
     assert job.stream is not None
     assert setup.data is not None
     publishers = []
-    for place, device in enumerate(job.fleet.members):
+    for index, device in enumerate(job.fleet.members):
         order = stream_order(setup.shards[device.name], device.name, job.seed)
-        stock = ReplayData(setup.data.train, order, job.stream.rate.arrivals_of(place, job.seed))
-        publishers.append(MqttPublisher(broker, f"potluck/{device.name}", stock, clock))
+        replay = ReplayData(setup.data.train, order, job.stream.rate.arrivals_of(index, job.seed))
+        publishers.append(MqttPublisher(broker, f"potluck/{device.name}", replay, clock))
     try:
         async with asyncio.timeout(seconds), asyncio.TaskGroup() as group:
             for publisher in publishers:

@@ -28,7 +28,7 @@ from potluck.loops.pipeline.settings import Pipeline
 from potluck.loops.settings import Rounds
 from potluck.model.local_training import LocalSgd
 from potluck.planning.pareto_table import ParetoTable
-from potluck.settings import Settings, apply_override, decode_settings, encode_settings, merge_tables, part_kinds
+from potluck.settings import Settings, apply_override, decode_settings, doc, encode_settings, merge_tables, part_kinds
 from potluck.task import TaskSettings
 from potluck.units import Bytes, Seconds
 
@@ -40,12 +40,17 @@ Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class StopRules(Settings, frozen=True, kw_only=True):
-    """`[stop]`: the run ends when the first of these is reached."""
+    """`[stop]`: the run ends at the first of these limits; `rounds`, `time` or `bytes` is required."""
 
-    rounds: Annotated[int, msgspec.Meta(ge=1)] | None = None
-    time: Seconds | None = None
-    bytes: Bytes | None = None
-    accuracy: Annotated[float, msgspec.Meta(gt=0.0, le=1.0)] | None = None
+    rounds: Annotated[Annotated[int, msgspec.Meta(ge=1)] | None, doc("Rounds to train; in a pipeline, batches.")] = None
+    time: Annotated[
+        Seconds | None, doc("Seconds to train: simulated time in a simulated run, wall-clock time in a live one.")
+    ] = None
+    bytes: Annotated[Bytes | None, doc("Bytes to transfer over the network in total.")] = None
+    accuracy: Annotated[
+        Annotated[float, msgspec.Meta(gt=0.0, le=1.0)] | None,
+        doc("Target accuracy on the test samples, as a fraction of 1."),
+    ] = None
 
     def __post_init__(self) -> None:
         if self.rounds is None and self.time is None and self.bytes is None:
@@ -55,27 +60,39 @@ class StopRules(Settings, frozen=True, kw_only=True):
 
 
 class Job(Settings, frozen=True, kw_only=True):
-    """`job.toml`, with its recipe applied.
+    """`job.toml`: what is trained, how, on which fleet and until when, with its recipe applied.
 
     Build a job that names a recipe with `make` or `load_job`: the constructor takes settings as they are, has the
     defaults of `fedavg`, and refuses any other recipe.
     """
 
-    task: TaskSettings | str  # a table, or `package.module:function` that returns a potluck.Task
-    fleet: Fleet
-    stop: StopRules
-    recipe: str = DEFAULT_RECIPE
-    rounds: Rounds = Rounds(local=LocalSgd(lr=0.05))  # those of fedavg
-    pipeline: Pipeline | None = None  # spread the layers over the devices; one round is one batch
-    split: Split = IidSplit()
-    stream: StreamSettings | None = None  # how data streams in; None: a device has all of its data from the start
-    seed: Count = 0
-    start: str | None = None  # initial weights: a run's folder or a .safetensors file; None: initialised from the seed
-    name: str = ""
-    evaluate: Count = 1  # evaluate the model every so many rounds (0: only at the end)
-    checkpoint: Count = 10  # save every so many rounds (0: only at the end)
-    timing_only: bool = False  # no training: the same protocol, bytes and seconds
-    samples: Annotated[int, msgspec.Meta(ge=1)] = 500  # per device, assumed where no data is read
+    task: Annotated[
+        TaskSettings | str, doc("The `[task]` table, or `package.module:function` that returns a `potluck.Task`.")
+    ]
+    fleet: Annotated[Fleet, doc("The `[fleet]` table, a `.toml` file beside the job, or the name of a built-in fleet.")]
+    stop: Annotated[StopRules, doc("When the run ends.")]
+    recipe: Annotated[
+        str, doc("Recipe that supplies every setting that the job leaves out; `potluck recipes` lists them.")
+    ] = DEFAULT_RECIPE
+    rounds: Annotated[Rounds, doc("Settings of the rounds loop.")] = Rounds(local=LocalSgd(lr=0.05))  # those of fedavg
+    pipeline: Annotated[
+        Pipeline | None, doc("Settings of the pipeline loop; with this table the layers are spread over the devices.")
+    ] = None
+    split: Annotated[Split, doc("Which device holds which training samples.")] = IidSplit()
+    stream: Annotated[
+        StreamSettings | None,
+        doc("Settings of streamed data; without this table a device holds all its samples from the start."),
+    ] = None
+    seed: Annotated[Count, doc("Seed from which all randomness of the run is derived.")] = 0
+    start: Annotated[
+        str | None,
+        doc("Initial weights: the folder of an earlier run or a `.safetensors` file; by default newly initialised."),
+    ] = None
+    name: Annotated[str, doc("Title of the run in tables and reports; by default the model and the data set.")] = ""
+    evaluate: Annotated[Count, doc("Rounds between two evaluations of the model; 0 evaluates at the end only.")] = 1
+    checkpoint: Annotated[Count, doc("Rounds between two checkpoints; 0 saves at the end only.")] = 10
+    timing_only: Annotated[bool, doc("Simulate messages, bytes and seconds without training.")] = False
+    samples: Annotated[int, msgspec.Meta(ge=1), doc("Samples assumed on each device when `timing_only` is set.")] = 500
 
     def __post_init__(self) -> None:
         if self.recipe != DEFAULT_RECIPE and not isinstance(self.recipe, _AppliedRecipe):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 import torch
@@ -17,7 +17,7 @@ from potluck.errors import DataError, ModelError, SettingError
 from potluck.model import zoo
 from potluck.model.group_norm import replace_batch_norms
 from potluck.model.model_replica import Loss
-from potluck.settings import Settings, load_object
+from potluck.settings import Settings, doc, load_object
 
 __all__ = ["Task", "TaskSettings", "build_task"]
 
@@ -39,15 +39,27 @@ class Task:
 
 
 class TaskSettings(Settings, frozen=True, kw_only=True):
-    """`[task]`: a model of the zoo (or `package.module:factory`) and a data set."""
+    """`[task]`: the model, its data and its loss."""
 
-    model: str
-    data: Source
-    options: dict[str, Any] = msgspec.field(default_factory=dict)  # of the model's builder
-    norm: Literal["batch", "group"] = "batch"  # "group" replaces every batch norm, for skewed classes
-    augment: bool = False
-    loss: Literal["cross-entropy", "mse"] = "cross-entropy"
-    costs: str | None = None  # in simulation, charge the time and bytes of this zoo model
+    model: Annotated[str, doc("Name of a built-in model, or `package.module:factory` that returns an `nn.Module`.")]
+    data: Annotated[
+        Source, doc("Data set by name, as `name:key=value`, or as a table; `potluck data list` shows them.")
+    ]
+    options: Annotated[dict[str, Any], doc("Keyword arguments for the model's constructor.")] = msgspec.field(
+        default_factory=dict
+    )
+    norm: Annotated[
+        Literal["batch", "group"],
+        doc("Keep the model's batch norms, or replace each with a group norm, which suits skewed classes."),
+    ] = "batch"
+    augment: Annotated[bool, doc("Augment training images with the data set's random crops and flips.")] = False
+    loss: Annotated[Literal["cross-entropy", "mse"], doc("Loss function; `mse` needs numeric targets.")] = (
+        "cross-entropy"
+    )
+    costs: Annotated[
+        str | None,
+        doc("Built-in model whose time and bytes are charged in a simulated run instead of the trained model's."),
+    ] = None
 
     def __post_init__(self) -> None:
         if ":" not in self.model:

@@ -51,4 +51,4 @@ def test_nothing_is_overwritten(potluck: Shell, tmp_path: Path) -> None:
 
 def test_json(potluck: Shell, tmp_path: Path) -> None:
     files = potluck("new", tmp_path, "--json").json["files"]
-    assert files == [str(tmp_path / "job.toml"), str(tmp_path / "fleet.toml")]
+    assert files == [str(tmp_path / name) for name in ("job.toml", "fleet.toml", "job.schema.json")]

@@ -25,6 +25,7 @@ from potluck.cli import (
     profile_command,
     report_command,
     run_command,
+    schema_command,
     serve_command,
     status_command,
     ui_command,
@@ -125,6 +126,7 @@ app.command("ui")(ui_command.ui_command)
 app.command("export")(report_command.export_command)
 app.command("plan")(plan_command.plan_command)
 app.command("profile")(profile_command.profile_command)
+app.command("schema")(schema_command.schema_command)
 app.command("recipes")(catalogue_command.recipes_command)
 app.command("fleets")(catalogue_command.fleets_command)
 app.command("bench")(bench_command.bench_command)

@@ -1,4 +1,4 @@
-"""`potluck new`: a commented job and fleet to start from, which run as they are."""
+"""`potluck new`: a job and a fleet that run as they are, and a schema by which editors complete keys."""
 
 from __future__ import annotations
 
@@ -10,33 +10,35 @@ from typing import Annotated
 import typer
 
 from potluck.cli.command_options import AsJson
+from potluck.cli.schema_command import schema_text
 from potluck.errors import UserError
 
 __all__ = ["new_command"]
 
-FILES = ("job.toml", "fleet.toml")
+STARTERS = ("job.toml", "fleet.toml")
+SCHEMA = "job.schema.json"  # named in the first line of the starter job.toml
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The folder to write to (default: the current one).")]
 
 
 def new_command(folder: Folder = Path(), as_json: AsJson = False) -> None:
-    """Write a commented job.toml and fleet.toml to start from."""
-    for name in FILES:
+    """Write a job.toml and a fleet.toml to start from."""
+    for name in (*STARTERS, SCHEMA):
         if (folder / name).exists():
-            raise UserError(f"{folder / name} already exists; choose another folder with `potluck new DIR`")
-    written = [_write_starter(folder, name) for name in FILES]
+            raise UserError(f"{folder / name} exists already; choose another folder: potluck new DIR")
+    starters = resources.files("potluck.cli").joinpath("starter")
+    texts = {name: starters.joinpath(name).read_text(encoding="utf-8") for name in STARTERS}
+    written = [_write_file(folder / name, text) for name, text in {**texts, SCHEMA: schema_text() + "\n"}.items()]
     if as_json:
         typer.echo(json.dumps({"files": [str(path) for path in written]}))
         return
-    typer.echo(f"wrote {' and '.join(map(str, written))}")
+    typer.echo(f"wrote {written[0]}, {written[1]} and {written[2]}")
     typer.echo(f"try: potluck run {written[0]}")
 
 
-def _write_starter(folder: Path, name: str) -> Path:
-    text = resources.files("potluck.cli").joinpath("starter", name).read_text(encoding="utf-8")
-    path = folder / name
+def _write_file(path: Path, text: str) -> Path:
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}") from None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ from potluck.data.augmentation import CropFlip
 from potluck.data.dataset_files import PublishedFile, read_published_file
 from potluck.data.dataset_source import PublishedSource
 from potluck.data.samples import Dataset, Samples, Scaling
+from potluck.settings import doc
 
 __all__ = ["Cifar10Source", "Cifar100Source"]
 
@@ -52,6 +53,8 @@ class _CifarSource(PublishedSource, frozen=True, kw_only=True):
 
 
 class Cifar10Source(_CifarSource, frozen=True, kw_only=True, tag="cifar10"):
+    """60,000 photographs of 10 kinds of animals and vehicles (Krizhevsky 2009)."""
+
     about: ClassVar[str] = "photographs of 10 kinds of animals and vehicles (Krizhevsky 2009)"
     get: ClassVar[str] = (
         "get 'CIFAR-10 binary version' from Alex Krizhevsky's page at the University of Toronto"
@@ -86,9 +89,9 @@ class Cifar10Source(_CifarSource, frozen=True, kw_only=True, tag="cifar10"):
 
 
 class Cifar100Source(_CifarSource, frozen=True, kw_only=True, tag="cifar100"):
-    """`labels` selects the 100 fine classes or the 20 coarse ones."""
+    """60,000 photographs of 100 kinds of things in 20 groups (Krizhevsky 2009)."""
 
-    labels: Literal["fine", "coarse"] = "fine"
+    labels: Annotated[Literal["fine", "coarse"], doc("Use the 100 fine classes or the 20 coarse ones.")] = "fine"
 
     about: ClassVar[str] = "photographs of 100 kinds of things in 20 groups (Krizhevsky 2009)"
     get: ClassVar[str] = (

@@ -15,7 +15,7 @@ from msgspec import Meta
 from potluck.data.samples import Indices
 from potluck.errors import DataError
 from potluck.planning.groups import Groups
-from potluck.settings import Part
+from potluck.settings import Part, doc
 
 __all__ = ["ClassSplit", "DirichletSplit", "IidSplit", "OwnerSplit", "PowerLawSplit", "ShardSplit", "Split"]
 
@@ -25,7 +25,7 @@ Positive = Annotated[int, Meta(ge=1)]
 
 
 class Split(Part, frozen=True, kw_only=True):
-    """A way to spread samples over devices."""
+    """Distributes the training samples over the devices."""
 
     def for_devices(self, devices: Sequence[str]) -> Split:
         """The same for a fleet whose devices have these names."""
@@ -54,20 +54,23 @@ class Split(Part, frozen=True, kw_only=True):
 
 
 class IidSplit(Split, frozen=True, kw_only=True, tag="iid"):
-    """Shuffled and cut evenly."""
+    """Shuffles the samples and divides them evenly."""
 
     def split_samples(self, labels: Labels, devices: int, rng: np.random.Generator, owner: Owners) -> list[Indices]:
         return np.array_split(rng.permutation(len(labels)), devices)
 
 
 class DirichletSplit(Split, frozen=True, kw_only=True, tag="dirichlet"):
-    """Each class is shared out by a draw from Dirichlet(alpha): small alpha, few devices hold it.
+    """Divides each class by proportions drawn from a Dirichlet distribution."""
 
-    A device with fewer than `min_samples` takes some from the one with the most.
-    """
-
-    alpha: Annotated[float, Meta(ge=1e-3)] = 0.5
-    min_samples: Positive = 1
+    alpha: Annotated[
+        float,
+        Meta(ge=1e-3),
+        doc("Concentration of the Dirichlet distribution; the smaller, the more skewed the classes."),
+    ] = 0.5
+    min_samples: Annotated[
+        Positive, doc("Fewest samples per device; devices below take some from those with most.")
+    ] = 1
 
     def split_samples(self, labels: Labels, devices: int, rng: np.random.Generator, owner: Owners) -> list[Indices]:
         if len(labels) < devices * self.min_samples:
@@ -82,9 +85,9 @@ class DirichletSplit(Split, frozen=True, kw_only=True, tag="dirichlet"):
 
 
 class ShardSplit(Split, frozen=True, kw_only=True, tag="shards"):
-    """Sorted by label, cut into equal shards, a few shards per device (McMahan et al. 2017)."""
+    """Sorts the samples by label and assigns each device a few shards of equal size (McMahan et al. 2017)."""
 
-    per_device: Positive = 2
+    per_device: Annotated[Positive, doc("Shards per device.")] = 2
 
     def split_samples(self, labels: Labels, devices: int, rng: np.random.Generator, owner: Owners) -> list[Indices]:
         count = devices * self.per_device
@@ -96,9 +99,9 @@ class ShardSplit(Split, frozen=True, kw_only=True, tag="shards"):
 
 
 class ClassSplit(Split, frozen=True, kw_only=True, tag="classes"):
-    """Each device holds `per_device` classes and no other; a class is shared evenly by those who hold it."""
+    """Gives each device a few classes; devices with the same class divide its samples evenly."""
 
-    per_device: Positive = 2
+    per_device: Annotated[Positive, doc("Classes per device.")] = 2
 
     def split_samples(self, labels: Labels, devices: int, rng: np.random.Generator, owner: Owners) -> list[Indices]:
         members = _indices_by_class(labels, rng)
@@ -135,7 +138,7 @@ class ClassSplit(Split, frozen=True, kw_only=True, tag="classes"):
 
 
 class OwnerSplit(Split, frozen=True, kw_only=True, tag="owner"):
-    """By natural owner (writer, speaker): nobody's samples are divided; each device gets one owner or several."""
+    """Assigns whole owners (writers, speakers) to devices, for data sets that name them."""
 
     def split_samples(self, labels: Labels, devices: int, rng: np.random.Generator, owner: Owners) -> list[Indices]:
         if owner is None or len(owner) != len(labels):
@@ -150,9 +153,9 @@ class OwnerSplit(Split, frozen=True, kw_only=True, tag="owner"):
 
 
 class PowerLawSplit(Split, frozen=True, kw_only=True, tag="power-law"):
-    """The same class mix, different amounts: the r-th largest shard is proportional to r ** -exponent."""
+    """Same classes for all, different amounts: the r-th largest shard is proportional to r^−exponent."""
 
-    exponent: Annotated[float, Meta(ge=0, le=20)] = 1.5
+    exponent: Annotated[float, Meta(ge=0, le=20), doc("Exponent of the power law; 0 gives equal amounts.")] = 1.5
 
     def split_samples(self, labels: Labels, devices: int, rng: np.random.Generator, owner: Owners) -> list[Indices]:
         weights = rng.permutation(np.arange(1, devices + 1) ** -self.exponent)

@@ -25,6 +25,8 @@ _INSTALL = "pip install 'potluck[digits]'"
 
 
 class DigitsSource(Source, frozen=True, kw_only=True, tag="digits"):
+    """1,797 handwritten digits of 8 × 8 pixels, embedded (scikit-learn)."""
+
     augmentation: ClassVar[CropFlip | None] = CropFlip(rows=1, columns=1, flip=False)
 
     def read(self, root: Path | None) -> Dataset:

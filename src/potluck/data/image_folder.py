@@ -16,6 +16,7 @@ from potluck.data.dataset_source import Info, Source
 from potluck.data.holdout_split import split_holdout
 from potluck.data.samples import Dataset, Samples, Scaling
 from potluck.errors import DataError
+from potluck.settings import doc
 
 __all__ = ["ImageFolderSource"]
 
@@ -27,11 +28,11 @@ Labelled = list[tuple[Path, int]]
 
 
 class ImageFolderSource(Source, frozen=True, kw_only=True, tag="folder"):
-    """Every image is brought to one `size` (height, width); without a test folder a fifth is set aside."""
+    """Your own images: one folder per class, or such folders in `train` and `test`; else a fifth is tested on."""
 
-    path: str = ""
-    size: tuple[Side, ...] = (32, 32)
-    channels: Literal[1, 3] = 3
+    path: Annotated[str, doc("Folder of the images.")] = ""
+    size: Annotated[tuple[Side, ...], doc("Height and width to which every image is resized.")] = (32, 32)
+    channels: Annotated[Literal[1, 3], doc("Colour channels: 1 for grey, 3 for RGB.")] = 3
 
     augmentation: ClassVar[CropFlip | None] = CropFlip()
 

@@ -47,6 +47,8 @@ def _idx_files(train_images: str, train_labels: str, test_images: str, test_labe
 
 
 class MnistSource(_IdxSource, frozen=True, kw_only=True, tag="mnist"):
+    """70,000 handwritten digits (LeCun, Cortes, Burges)."""
+
     about: ClassVar[str] = "handwritten digits (LeCun, Cortes, Burges)"
     get: ClassVar[str] = "get the four idx files of Yann LeCun's MNIST page (or a mirror) and put them there"
     folders: ClassVar[tuple[str, ...]] = ("mnist", "MNIST/raw")
@@ -64,6 +66,8 @@ class MnistSource(_IdxSource, frozen=True, kw_only=True, tag="mnist"):
 
 
 class FashionMnistSource(_IdxSource, frozen=True, kw_only=True, tag="fashion-mnist"):
+    """70,000 small pictures of clothes (Xiao, Rasul, Vollgraf 2017)."""
+
     about: ClassVar[str] = "small pictures of clothes (Xiao, Rasul, Vollgraf 2017)"
     get: ClassVar[str] = (
         "on Debian and Ubuntu: apt install dataset-fashion-mnist; elsewhere get the four idx files"

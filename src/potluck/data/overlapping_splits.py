@@ -13,6 +13,7 @@ from potluck.data.data_splits import Labels, Owners, Split
 from potluck.data.samples import Indices
 from potluck.errors import DataError, SettingError
 from potluck.planning.groups import Groups, assign_groups, assign_round_robin, check_groups, even_groups
+from potluck.settings import doc
 
 __all__ = ["ClassGroupSplit", "ReplicatedSplit"]
 
@@ -20,22 +21,23 @@ _GROUPS = 2  # default number of groups
 
 
 class ReplicatedSplit(Split, frozen=True, kw_only=True, tag="everything"):
-    """Every device holds all samples."""
+    """Gives every device all samples."""
 
     def split_samples(self, labels: Labels, devices: int, rng: np.random.Generator, owner: Owners) -> list[Indices]:
         return [np.arange(len(labels)) for _ in range(devices)]
 
 
 class ClassGroupSplit(Split, frozen=True, kw_only=True, tag="class-groups"):
-    """The samples of a device's own classes, plus `rest` times as many of the other classes.
+    """Gives each device the samples of its own class groups, plus samples of other classes."""
 
-    Where devices train class groups, `groups` and `held` are those of the sub-model. Devices without an entry in `held`
-    are assigned groups round-robin; devices with the same group divide its samples evenly.
-    """
-
-    groups: Annotated[int, Meta(ge=1)] | tuple[tuple[int, ...], ...] | None = None  # None: those trained, else 2
-    rest: Annotated[float, Meta(ge=0)] = 1.0
-    held: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    groups: Annotated[
+        Annotated[int, Meta(ge=1)] | tuple[tuple[int, ...], ...] | None,
+        doc("Number of class groups, or their classes; by default those of `rounds.submodel`, else 2."),
+    ] = None
+    rest: Annotated[float, Meta(ge=0), doc("Samples of other classes for each sample of an own class.")] = 1.0
+    held: Annotated[
+        dict[str, tuple[int, ...]], doc("Groups of each device by name; the others are assigned round-robin.")
+    ] = field(default_factory=dict)
 
     def for_devices(self, devices: Sequence[str]) -> ClassGroupSplit:
         """Return this split with groups assigned to the named devices."""

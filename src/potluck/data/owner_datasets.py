@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import string
 from pathlib import Path
-from typing import ClassVar, Literal, cast
+from typing import Annotated, ClassVar, Literal, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,7 @@ from potluck.data.dataset_files import ColumnSpec, read_npz
 from potluck.data.dataset_source import PublishedSource
 from potluck.data.samples import Dataset, Indices, Samples, Scaling
 from potluck.errors import DataError
+from potluck.settings import doc
 
 __all__ = ["FemnistSource", "SpeechCommandsSource"]
 
@@ -72,7 +73,7 @@ class _OwnerSource(PublishedSource, frozen=True, kw_only=True):
 
 
 class FemnistSource(_OwnerSource, frozen=True, kw_only=True, tag="femnist"):
-    """Digits and letters by who wrote them; split 0 trains, 1 tests."""
+    """Handwritten digits and letters, by writer (LEAF)."""
 
     about: ClassVar[str] = "handwritten digits and letters by writer (LEAF, from NIST Special Database 19)"
     get: ClassVar[str] = (
@@ -109,7 +110,10 @@ class SpeechCommandsSource(_OwnerSource, frozen=True, kw_only=True, tag="speech-
       `_unknown_`; `_silence_`, 1 clip in 12, is not trained, so accuracy is at most 92 %.
     """
 
-    test_clips: Literal["words", "validation", "official"] = "words"
+    test_clips: Annotated[
+        Literal["words", "validation", "official"],
+        doc("Test on the 13 words' test clips, on their validation clips, or on the official 12-class set."),
+    ] = "words"
 
     about: ClassVar[str] = "spoken words as log-mel spectrograms, by speaker (Warden 2018, CC BY 4.0)"
     get: ClassVar[str] = (

@@ -15,6 +15,7 @@ from potluck.data.augmentation import CropFlip
 from potluck.data.dataset_files import LARGEST_BYTES
 from potluck.data.dataset_source import BUILT_IN, Info, Source
 from potluck.data.samples import Dataset, Samples, Scaling
+from potluck.settings import doc
 
 __all__ = ["SyntheticSource"]
 
@@ -27,15 +28,15 @@ Floats = npt.NDArray[np.float32]
 
 
 class SyntheticSource(Source, frozen=True, kw_only=True, tag="synthetic"):
-    """Any shape and number of classes; `noise` is relative to a signal of one, `owners` are assigned at random."""
+    """Generated samples of any shape: a prototype per class plus noise."""
 
-    classes: Annotated[int, Meta(ge=1)] = 10
-    shape: tuple[Annotated[int, Meta(ge=1)], ...] = (1, 8, 8)
-    train: Annotated[int, Meta(ge=1)] = 2000
-    test: Annotated[int, Meta(ge=1)] = 500
-    noise: Annotated[float, Meta(ge=0)] = 1.0
-    owners: Annotated[int, Meta(ge=0)] = 0
-    seed: Annotated[int, Meta(ge=0)] = 0
+    classes: Annotated[int, Meta(ge=1), doc("Number of classes.")] = 10
+    shape: Annotated[tuple[Annotated[int, Meta(ge=1)], ...], doc("Shape of one sample.")] = (1, 8, 8)
+    train: Annotated[int, Meta(ge=1), doc("Number of training samples.")] = 2000
+    test: Annotated[int, Meta(ge=1), doc("Number of test samples.")] = 500
+    noise: Annotated[float, Meta(ge=0), doc("Standard deviation of the noise; the signal is about 1.")] = 1.0
+    owners: Annotated[int, Meta(ge=0), doc("Number of owners among whom the samples are divided; 0 for none.")] = 0
+    seed: Annotated[int, Meta(ge=0), doc("Seed of the generated data.")] = 0
 
     augmentation: ClassVar[CropFlip | None] = CropFlip(rows=1, columns=1, background=_GREY)
 

@@ -13,7 +13,7 @@ from potluck.model.local_training import LocalSgd
 from potluck.model.optimizers import Sgd
 from potluck.model.submodels.submodel_parts import FilterDropout, Submodel, UniformDropout
 from potluck.planning.pareto_table import Cost
-from potluck.settings import Settings
+from potluck.settings import Settings, doc
 
 __all__ = ["Exploration", "settings_from_job"]
 
@@ -22,33 +22,42 @@ Count = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class Exploration(Settings, frozen=True, kw_only=True):
-    """What one evaluation does, and how many there are."""
+    """`potluck explore --with KEY=VALUE`: how sub-models are evaluated and searched."""
 
-    batches: Count = 64  # of the short training that scores a candidate
-    batch: Annotated[int, msgspec.Meta(ge=2)] = 32
-    lr: Positive = 0.05
-    momentum: Annotated[float, msgspec.Meta(ge=0.0, lt=1.0)] = 0.9
-    warmup: Annotated[int, msgspec.Meta(ge=0)] = (
-        128  # mini-batches of the full model before all evaluations: the common weights
-    )
-    held_out: Annotated[int, msgspec.Meta(ge=10)] = 2000  # training samples used for scoring only
-    measure: Literal["accuracy", "loss"] = "accuracy"
-    cost: Cost = "macs"  # of a candidate: its MACs, or the seconds of a step on this machine
-    units: Literal["random", "leading"] = "random"  # as in the job's submodel
-    scaled: bool | None = None  # by 1/(fraction kept), as in the job's submodel; by default if units are random
-    static: bool = False  # norms without running statistics, as in the job's submodel
-    repeats: Count = 3  # trainings per entry of the table; the search itself scores once
-    highest_rate: Annotated[float, msgspec.Meta(gt=0.0, lt=1.0)] = 0.8
-    grid: Count = 1  # keep a multiple of this many units; 8 suits the block size of convolutions
-    uniform: Annotated[int, msgspec.Meta(ge=2)] = 9  # number of initial vectors with one rate for all channel sets
-    population: Annotated[int, msgspec.Meta(ge=4)] = 32
-    generations: Count = 20
-    minutes: Positive | None = None  # stop the search after this time
-    proxy: Literal["none", "alignment", "brief"] = (
-        "none"  # what the search scores with; entries of the table are always trained
-    )
-    processes: Annotated[int, msgspec.Meta(ge=0)] = 2  # 0: in this process
-    seed: Annotated[int, msgspec.Meta(ge=0)] = 0
+    batches: Annotated[Count, doc("Mini-batches of the short training that evaluates a sub-model.")] = 64
+    batch: Annotated[int, msgspec.Meta(ge=2), doc("Samples per mini-batch.")] = 32
+    lr: Annotated[Positive, doc("Learning rate.")] = 0.05
+    momentum: Annotated[float, msgspec.Meta(ge=0.0, lt=1.0), doc("Momentum.")] = 0.9
+    warmup: Annotated[
+        int, msgspec.Meta(ge=0), doc("Mini-batches that train the whole model to the common initial weights.")
+    ] = 128
+    held_out: Annotated[int, msgspec.Meta(ge=10), doc("Training samples that are used for evaluation only.")] = 2000
+    measure: Annotated[Literal["accuracy", "loss"], doc("What an evaluation returns.")] = "accuracy"
+    cost: Annotated[Cost, doc("Cost of a sub-model: counted MACs, or the time of a step on this machine.")] = "macs"
+    units: Annotated[
+        Literal["random", "leading"], doc("Keep random filters or the leading ones, as in the job's submodel.")
+    ] = "random"
+    scaled: Annotated[
+        bool | None, doc("Scale by 1 / (fraction kept), as in the job's submodel; by default if `units` is `random`.")
+    ] = None
+    static: Annotated[bool, doc("Use batch norm without running statistics, as in the job's submodel.")] = False
+    repeats: Annotated[Count, doc("Evaluations of each sub-model of the final table; the search evaluates once.")] = 3
+    highest_rate: Annotated[float, msgspec.Meta(gt=0.0, lt=1.0), doc("Highest dropout rate of a channel set.")] = 0.8
+    grid: Annotated[
+        Count, doc("Keep multiples of this many filters; 8 suits the blocks in which convolutions compute.")
+    ] = 1
+    uniform: Annotated[
+        int, msgspec.Meta(ge=2), doc("Sub-models with one rate for all layers in the first generation.")
+    ] = 9
+    population: Annotated[int, msgspec.Meta(ge=4), doc("Sub-models per generation.")] = 32
+    generations: Annotated[Count, doc("Generations of the search.")] = 20
+    minutes: Annotated[Positive | None, doc("Minutes after which the search stops.")] = None
+    proxy: Annotated[
+        Literal["none", "alignment", "brief"],
+        doc("Cheaper evaluation that the search uses; the final table is always trained."),
+    ] = "none"
+    processes: Annotated[int, msgspec.Meta(ge=0), doc("Worker processes; 0 evaluates in this process.")] = 2
+    seed: Annotated[int, msgspec.Meta(ge=0), doc("Seed of the search.")] = 0
 
     @property
     def scales(self) -> bool:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import cached_property
+from typing import Annotated
 
 from potluck.errors import SettingError
 from potluck.fleet.faults import Fault, FleetChange
 from potluck.fleet.fleet_devices import LINKS, PRESETS, Device, DeviceGroup, Link, expand_group
 from potluck.fleet.fleet_events import device_speed, fleet_changes
 from potluck.fleet.traces import ConstantTrace, Trace
-from potluck.settings import Settings
+from potluck.settings import Settings, doc
 from potluck.units import FlopsPerSecond, Seconds
 
 __all__ = [
@@ -34,10 +35,14 @@ __all__ = [
 
 
 class CoordinatorMachine(Settings, frozen=True, kw_only=True):
-    """The machine that holds the model; its link is shared by all transfers."""
+    """`[coordinator]`: the machine that holds the model."""
 
-    link: str | Link = "server"
-    flops: FlopsPerSecond = FlopsPerSecond(100e9)
+    link: Annotated[
+        str | Link, doc("The coordinator's network link, by name or as a table; all transfers share it.")
+    ] = "server"
+    flops: Annotated[
+        FlopsPerSecond, doc("Has no effect at present: the coordinator's own computation takes no simulated time.")
+    ] = FlopsPerSecond(100e9)
 
     def __post_init__(self) -> None:
         if isinstance(self.link, str) and self.link not in LINKS:
@@ -49,13 +54,13 @@ class CoordinatorMachine(Settings, frozen=True, kw_only=True):
 
 
 class Fleet(Settings, frozen=True, kw_only=True, dict=True):
-    """`fleet.toml`: the devices that may take part, how they are connected, and what goes wrong."""
+    """`fleet.toml`, or `[fleet]` in a job: devices, their links, and what goes wrong."""
 
-    devices: tuple[DeviceGroup, ...]
-    coordinator: CoordinatorMachine = CoordinatorMachine()
-    faults: tuple[Fault, ...] = ()
-    notice: Seconds = Seconds(0.05)  # until a dropped connection is noticed
-    lease: Seconds = Seconds(5)  # until a silent device is considered lost
+    devices: Annotated[tuple[DeviceGroup, ...], doc("Groups of identical devices.")]
+    coordinator: Annotated[CoordinatorMachine, doc("The machine that holds the model.")] = CoordinatorMachine()
+    faults: Annotated[tuple[Fault, ...], doc("Rules that break devices and links.")] = ()
+    notice: Annotated[Seconds, doc("Time until a dropped connection is noticed.")] = Seconds(0.05)
+    lease: Annotated[Seconds, doc("Time without a sign of life after which a device is considered lost.")] = Seconds(5)
 
     def __post_init__(self) -> None:
         if not self.devices:

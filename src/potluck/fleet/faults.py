@@ -16,7 +16,7 @@ from typing import Annotated, NamedTuple
 import msgspec
 import numpy as np
 
-from potluck.settings import Part
+from potluck.settings import Part, doc
 from potluck.units import Seconds
 
 __all__ = [
@@ -46,11 +46,13 @@ class FleetChange(NamedTuple):
 
 
 class Fault(Part, frozen=True, kw_only=True):
-    """One rule: which devices (a name or a pattern such as `pi4-*`) and when."""
+    """Breaks devices or links at a time or at a rate."""
 
-    device: str = "*"
-    at: Seconds | None = None
-    every: Seconds | None = None
+    device: Annotated[str, doc("Name of the affected device, or a pattern such as `pi4-*` for several.")] = "*"
+    at: Annotated[Seconds | None, doc("Time of the only occurrence; give either `at` or `every`.")] = None
+    every: Annotated[
+        Seconds | None, doc("Mean time between two occurrences on each matching device, exponentially distributed.")
+    ] = None
 
     def __post_init__(self) -> None:
         if (self.at is None) == (self.every is None):
@@ -82,9 +84,11 @@ class Fault(Part, frozen=True, kw_only=True):
 
 
 class CrashFault(Fault, frozen=True, kw_only=True, tag="crash"):
-    """The process is killed; its state and everything in transit is lost. It starts again after `restart`."""
+    """Kills the device's process; its state and all messages in flight are lost."""
 
-    restart: Seconds | None = None
+    restart: Annotated[Seconds | None, doc("Time until the device starts again; without it the device stays away.")] = (
+        None
+    )
 
     def changes_at(self, at: float, device: str) -> Sequence[FleetChange]:
         crash = FleetChange(at, device, "crash")
@@ -92,16 +96,16 @@ class CrashFault(Fault, frozen=True, kw_only=True, tag="crash"):
 
 
 class RestartFault(Fault, frozen=True, kw_only=True, tag="restart"):
-    """The process is killed (if it is running) and starts again immediately."""
+    """Kills the device's process and starts it again at once."""
 
     def changes_at(self, at: float, device: str) -> Sequence[FleetChange]:
         return [FleetChange(at, device, "crash"), FleetChange(at, device, "start")]
 
 
 class LeaveFault(Fault, frozen=True, kw_only=True, tag="leave"):
-    """The device leaves in an orderly way; it returns after `back`."""
+    """Makes the device leave in an orderly way."""
 
-    back: Seconds | None = None
+    back: Annotated[Seconds | None, doc("Time until the device returns; without it the device stays away.")] = None
 
     def changes_at(self, at: float, device: str) -> Sequence[FleetChange]:
         leave = FleetChange(at, device, "leave")
@@ -109,7 +113,7 @@ class LeaveFault(Fault, frozen=True, kw_only=True, tag="leave"):
 
 
 class JoinFault(Fault, frozen=True, kw_only=True, tag="join"):
-    """The device joins at this time and is absent before."""
+    """Makes the device join at the given time; with `at` it is absent before."""
 
     def changes_at(self, at: float, device: str) -> Sequence[FleetChange]:
         return [FleetChange(at, device, "start")]
@@ -119,29 +123,29 @@ class JoinFault(Fault, frozen=True, kw_only=True, tag="join"):
 
 
 class PartitionFault(Fault, frozen=True, kw_only=True, tag="partition"):
-    """The device's link is cut, in both directions, for `lasting`."""
+    """Cuts the device's link in both directions."""
 
-    lasting: Seconds = Seconds(10)
+    lasting: Annotated[Seconds, doc("Time until the link works again.")] = Seconds(10)
 
     def changes_at(self, at: float, device: str) -> Sequence[FleetChange]:
         return [FleetChange(at, device, "link", 0.0), FleetChange(at + self.lasting, device, "link", 1.0)]
 
 
 class SlowdownFault(Fault, frozen=True, kw_only=True, tag="slow"):
-    """The device computes at `factor` of its speed for `lasting`."""
+    """Slows the device's computation down."""
 
-    factor: Annotated[float, msgspec.Meta(gt=0.0, le=1.0)] = 0.25
-    lasting: Seconds = Seconds(60)
+    factor: Annotated[float, msgspec.Meta(gt=0.0, le=1.0), doc("Fraction of its speed that the device retains.")] = 0.25
+    lasting: Annotated[Seconds, doc("Time until the device has its full speed again.")] = Seconds(60)
 
     def changes_at(self, at: float, device: str) -> Sequence[FleetChange]:
         return [FleetChange(at, device, "slow", self.factor), FleetChange(at + self.lasting, device, "slow", 1.0)]
 
 
 class MessageLossFault(Fault, frozen=True, kw_only=True, tag="lose"):
-    """The fraction `share` of the device's messages is lost for `lasting`."""
+    """Drops messages to and from the device."""
 
-    share: Annotated[float, msgspec.Meta(gt=0.0, le=1.0)] = 0.2
-    lasting: Seconds = Seconds(60)
+    share: Annotated[float, msgspec.Meta(gt=0.0, le=1.0), doc("Fraction of the messages that are lost.")] = 0.2
+    lasting: Annotated[Seconds, doc("Time until messages are no longer lost.")] = Seconds(60)
 
     def changes_at(self, at: float, device: str) -> Sequence[FleetChange]:
         return [

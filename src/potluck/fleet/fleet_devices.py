@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 
 from potluck.fleet.traces import ConstantTrace, Trace
-from potluck.settings import Settings
+from potluck.settings import Settings, doc
 from potluck.units import Bytes, BytesPerSecond, FlopsPerSecond, Seconds
 
 __all__ = ["COORDINATOR", "LINKS", "PRESETS", "Device", "DeviceGroup", "DevicePreset", "Link"]
@@ -17,14 +17,16 @@ COORDINATOR = "coordinator"  # the node that leads a run; no device may have thi
 
 
 class Link(Settings, frozen=True, kw_only=True):
-    """A device's access link to the network."""
+    """A device's own connection to the network."""
 
-    up: BytesPerSecond = BytesPerSecond.parse("50 Mbit/s")
-    down: BytesPerSecond = BytesPerSecond.parse("50 Mbit/s")
-    latency: Seconds = Seconds(0.005)  # one way; does not occupy the link
-    overhead: Seconds = Seconds(0.001)  # per bulk transfer; occupies the link
-    loss: Annotated[float, msgspec.Meta(ge=0.0, lt=1.0)] = 0.0  # fraction of messages lost
-    quality: Trace = ConstantTrace()  # fraction of `up` and `down` that is available over time
+    up: Annotated[BytesPerSecond, doc("Bandwidth from the device to the network.")] = BytesPerSecond.parse("50 Mbit/s")
+    down: Annotated[BytesPerSecond, doc("Bandwidth from the network to the device.")] = BytesPerSecond.parse(
+        "50 Mbit/s"
+    )
+    latency: Annotated[Seconds, doc("One-way delay of a message; does not occupy the link.")] = Seconds(0.005)
+    overhead: Annotated[Seconds, doc("Start-up time of each bulk transfer; occupies the link.")] = Seconds(0.001)
+    loss: Annotated[float, msgspec.Meta(ge=0.0, lt=1.0), doc("Fraction of messages that are lost.")] = 0.0
+    quality: Annotated[Trace, doc("Fraction of `up` and `down` that is available over time.")] = ConstantTrace()
 
     def __post_init__(self) -> None:
         if not (self.up > 0 and self.down > 0):
@@ -47,14 +49,14 @@ LINKS = {
 
 
 class DevicePreset(Settings, frozen=True, kw_only=True):
-    """A common board: training speed, memory, power and link, with the source of its figures."""
+    """A kind of board: its speed in training, memory and power, with the source of the figures."""
 
-    peak: FlopsPerSecond
-    share: float  # of the peak that PyTorch training reaches
-    memory: Bytes
-    watts: float
-    link: str
-    source: str
+    peak: Annotated[FlopsPerSecond, doc("Peak speed by the data sheet.")]
+    share: Annotated[float, doc("Fraction of the peak that training with PyTorch is assumed to reach.")]
+    memory: Annotated[Bytes, doc("Main memory.")]
+    watts: Annotated[float, doc("Power while busy, in watts.")]
+    link: Annotated[str, doc("Name of the link that boards of this kind usually have.")]
+    source: Annotated[str, doc("Where the figures come from.")]
 
     @property
     def flops(self) -> FlopsPerSecond:
@@ -95,16 +97,24 @@ PRESETS = {
 
 
 class DeviceGroup(Settings, frozen=True, kw_only=True):
-    """One `[[devices]]` table: `count` devices alike, called `name-0`, `name-1`, … (or just `name` for one)."""
+    """`[[devices]]`: identical devices, named `name-0`, `name-1`, … (a single one just `name`)."""
 
-    name: str = ""
-    preset: str = ""
-    count: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 1
-    flops: FlopsPerSecond | None = None
-    memory: Bytes | None = None
-    link: str | Link | None = None
-    speed: Trace = ConstantTrace()
-    available: Trace = ConstantTrace()
+    name: Annotated[
+        str, doc("Name of the device or, with `count`, the prefix of their names; by default the preset's.")
+    ] = ""
+    preset: Annotated[str, doc("Kind of board that supplies speed, memory and link; `potluck fleets` lists them.")] = ""
+    count: Annotated[int, msgspec.Meta(ge=1, le=1_000_000), doc("Number of devices in this group.")] = 1
+    flops: Annotated[
+        FlopsPerSecond | None, doc("Training speed; overrides the preset's and is required without a preset.")
+    ] = None
+    memory: Annotated[Bytes | None, doc("Main memory; overrides the preset's, and is 4 GiB without a preset.")] = None
+    link: Annotated[
+        str | Link | None, doc("Network link by name or as a table; by default the preset's, or `wifi`.")
+    ] = None
+    speed: Annotated[Trace, doc("Fraction of `flops` that is available over time.")] = ConstantTrace()
+    available: Annotated[Trace, doc("Presence over time; the device is absent while the level is below one half.")] = (
+        ConstantTrace()
+    )
 
     def __post_init__(self) -> None:
         if self.preset and self.preset not in PRESETS:

@@ -16,7 +16,7 @@ from typing import Annotated
 import msgspec
 import numpy as np
 
-from potluck.settings import Part
+from potluck.settings import Part, doc
 from potluck.units import Seconds
 
 __all__ = ["ConstantTrace", "CsvTrace", "LevelInterval", "PiecewiseTrace", "RandomWalkTrace", "Trace"]
@@ -26,7 +26,7 @@ LevelInterval = tuple[float, float]  # until, level
 
 
 class Trace(Part, frozen=True, kw_only=True):
-    """A level over time, relative to nominal (1.0)."""
+    """A relative level over time; 1.0 is nominal."""
 
     def level_intervals(self, rng: np.random.Generator) -> Iterator[LevelInterval]:
         raise NotImplementedError
@@ -38,9 +38,9 @@ class Trace(Part, frozen=True, kw_only=True):
 
 
 class ConstantTrace(Trace, frozen=True, kw_only=True, tag="constant"):
-    """Always the same level."""
+    """The same level at all times."""
 
-    level: Level = 1.0
+    level: Annotated[Level, doc("The level.")] = 1.0
 
     def level_intervals(self, rng: np.random.Generator) -> Iterator[LevelInterval]:
         yield math.inf, self.level
@@ -51,11 +51,13 @@ class ConstantTrace(Trace, frozen=True, kw_only=True, tag="constant"):
 
 
 class PiecewiseTrace(Trace, frozen=True, kw_only=True, tag="piecewise"):
-    """Levels that change at given times: `at = ["0 s", "30 s"]`, `levels = [1.0, 0.4]`; `repeat` is the period."""
+    """Levels that change at given times."""
 
-    at: tuple[Seconds, ...]
-    levels: tuple[Level, ...]
-    repeat: Seconds | None = None
+    at: Annotated[tuple[Seconds, ...], doc("Times at which the levels begin: the first is 0, the others rise.")]
+    levels: Annotated[tuple[Level, ...], doc("The level from each of these times on.")]
+    repeat: Annotated[
+        Seconds | None, doc("Time after which the sequence starts again; without it the last level stays.")
+    ] = None
 
     def __post_init__(self) -> None:
         if not self.at or len(self.at) != len(self.levels):
@@ -81,12 +83,12 @@ class PiecewiseTrace(Trace, frozen=True, kw_only=True, tag="piecewise"):
 
 
 class RandomWalkTrace(Trace, frozen=True, kw_only=True, tag="random-walk"):
-    """A level that changes by up to `step` every `every`, reflected at `low` and `high`."""
+    """A level that moves by a random step at regular intervals and is reflected at its bounds."""
 
-    low: Level = 0.3
-    high: Level = 1.0
-    step: Level = 0.2
-    every: Seconds = Seconds(10)
+    low: Annotated[Level, doc("Lower bound of the level.")] = 0.3
+    high: Annotated[Level, doc("Upper bound of the level.")] = 1.0
+    step: Annotated[Level, doc("Largest change in one interval.")] = 0.2
+    every: Annotated[Seconds, doc("Length of an interval.")] = Seconds(10)
 
     def __post_init__(self) -> None:
         if not self.low < self.high:
@@ -103,13 +105,13 @@ class RandomWalkTrace(Trace, frozen=True, kw_only=True, tag="random-walk"):
 
 
 class CsvTrace(Trace, frozen=True, kw_only=True, tag="csv"):
-    """Levels read from a CSV file with two columns, seconds and level; a header line is allowed.
+    """Levels read from a CSV file with two columns, seconds and level; a header line is allowed."""
 
-    The rows are kept in the settings, so that the trace can be sent to devices that do not have the file.
-    """
-
-    file: str
-    rows: tuple[tuple[float, ...], ...] = ()
+    file: Annotated[str, doc("Path of the file, relative to the file that names it.")]
+    rows: Annotated[
+        tuple[tuple[float, ...], ...],
+        doc("What was read, stored so that the saved job does not need the file; not to be set by hand."),
+    ] = ()
 
     def __post_init__(self) -> None:
         pairs = self._check_levels([(row[0], row[-1]) for row in self.rows]) if self.rows else self._read_csv()

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from potluck.model.model_replica import Loss
-from potluck.settings import Part
+from potluck.settings import Part, doc
 
 __all__ = [
     "DeviceSkewCorrection",
@@ -35,7 +35,7 @@ Fraction = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
 
 
 class SkewCorrection(Part, frozen=True, kw_only=True):
-    """How a device corrects its loss for its own class frequencies, which it never sends."""
+    """Changes a device's loss to offset its own class frequencies, which never leave the device."""
 
     def corrected_loss(self, loss: Loss, frequencies: Tensor) -> Loss:
         """The task's loss as this device should use it; `frequencies` are those of each class on it."""
@@ -43,17 +43,19 @@ class SkewCorrection(Part, frozen=True, kw_only=True):
 
 
 class NoSkewCorrection(SkewCorrection, frozen=True, kw_only=True, tag="none"):
-    """Leaves the loss as it is."""
+    """The task's loss as it is."""
 
     def corrected_loss(self, loss: Loss, frequencies: Tensor) -> Loss:
         return loss
 
 
 class LogitAdjustment(SkewCorrection, frozen=True, kw_only=True, tag="adjusted"):
-    """Scores plus `strength` · log(frequency); a class that never occurs counts with the frequency `unseen`."""
+    """Adds strength · log(class frequency) to the logits (Menon et al. 2021, FedLC)."""
 
-    strength: Annotated[float, msgspec.Meta(ge=0.0)] = 0.5
-    unseen: Annotated[float, msgspec.Meta(gt=0.0, lt=1.0)] = 1e-3
+    strength: Annotated[float, msgspec.Meta(ge=0.0), doc("Factor on the logarithm.")] = 0.5
+    unseen: Annotated[
+        float, msgspec.Meta(gt=0.0, lt=1.0), doc("Frequency assumed for a class that the device does not have.")
+    ] = 1e-3
 
     def corrected_loss(self, loss: Loss, frequencies: Tensor) -> Loss:
         shift = self.strength * frequencies.clamp_min(self.unseen).log()
@@ -61,9 +63,9 @@ class LogitAdjustment(SkewCorrection, frozen=True, kw_only=True, tag="adjusted")
 
 
 class RestrictedSoftmax(SkewCorrection, frozen=True, kw_only=True, tag="restricted"):
-    """Scores of classes that the device does not have are scaled by `factor` (FedRS, Li and Zhan 2021)."""
+    """Scales the logits of classes that the device does not have (FedRS)."""
 
-    factor: Fraction = 0.5
+    factor: Annotated[Fraction, doc("Factor on these logits.")] = 0.5
 
     def corrected_loss(self, loss: Loss, frequencies: Tensor) -> Loss:
         scale = torch.where(frequencies > 0, 1.0, self.factor)

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from potluck.model.model_replica import ModelReplica
-from potluck.model.optimizers import Fraction, NonNegative, Positive
+from potluck.model.optimizers import NonNegative, Positive
 from potluck.model.submodel_interface import ExtractedSubmodel
-from potluck.settings import Part
+from potluck.settings import Part, doc
 
 __all__ = ["GradientTraining", "LocalSgd", "LocalSolver", "LocalTraining"]
 
@@ -43,7 +43,7 @@ class LocalSolver:
 
 
 class LocalTraining(Part, frozen=True, kw_only=True):
-    """What a device does in its turn of a round."""
+    """What a device computes in its turn."""
 
     def batches_per_turn(self, per_epoch: int) -> int | None:
         """The mini-batches of a turn, given those of an epoch; None to continue the device's batch sequence."""
@@ -55,7 +55,7 @@ class LocalTraining(Part, frozen=True, kw_only=True):
 
 
 class GradientTraining(LocalTraining, frozen=True, kw_only=True, tag="gradient"):
-    """The mean gradient of the turn's samples: synchronous SGD."""
+    """The mean gradient of the turn's samples (synchronous SGD)."""
 
     def batches_per_turn(self, per_epoch: int) -> int | None:
         return None
@@ -84,13 +84,15 @@ class _MeanGradientSolver(LocalSolver):
 
 
 class LocalSgd(LocalTraining, frozen=True, kw_only=True, tag="sgd"):
-    """SGD for `epochs` over the device's data, or for `steps` mini-batches: federated averaging."""
+    """Several steps of SGD; the device sends the difference of the weights (federated averaging)."""
 
-    epochs: Annotated[int, msgspec.Meta(ge=1)] = 1
-    steps: Annotated[int, msgspec.Meta(ge=1)] | None = None
-    lr: Positive = 0.05
-    momentum: Fraction = 0.0
-    weight_decay: NonNegative = 0.0
+    epochs: Annotated[int, msgspec.Meta(ge=1), doc("Passes over the device's samples in one turn.")] = 1
+    steps: Annotated[
+        Annotated[int, msgspec.Meta(ge=1)] | None, doc("Mini-batches in one turn; overrides `epochs`.")
+    ] = None
+    lr: Annotated[Positive, doc("Learning rate.")] = 0.05
+    momentum: Annotated[float, msgspec.Meta(ge=0.0, lt=1.0), doc("Momentum, which starts at zero in every turn.")] = 0.0
+    weight_decay: Annotated[NonNegative, doc("Weight decay (L2).")] = 0.0
 
     def batches_per_turn(self, per_epoch: int) -> int | None:
         return self.steps if self.steps is not None else self.epochs * per_epoch

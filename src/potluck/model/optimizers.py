@@ -10,7 +10,7 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
-from potluck.settings import Part
+from potluck.settings import Part, doc
 
 __all__ = ["Adam", "ConstantSchedule", "CosineSchedule", "LearningRateSchedule", "Optimizer", "Sgd", "StepSchedule"]
 
@@ -20,9 +20,9 @@ Fraction = Annotated[float, msgspec.Meta(ge=0.0, lt=1.0)]
 
 
 class Optimizer(Part, frozen=True, kw_only=True):
-    """An optimizer that applies the merged update to the model."""
+    """Applies a merged update or gradient to the weights."""
 
-    lr: Positive = 1.0
+    lr: Annotated[Positive, doc("Learning rate.")] = 1.0
 
     def build_optimizer(self, params: Tensor) -> torch.optim.Optimizer:
         raise NotImplementedError
@@ -33,9 +33,11 @@ class Optimizer(Part, frozen=True, kw_only=True):
 
 
 class Sgd(Optimizer, frozen=True, kw_only=True, tag="sgd"):
-    momentum: Fraction = 0.0
-    weight_decay: NonNegative = 0.0
-    nesterov: bool = False
+    """Stochastic gradient descent; with `lr = 1` it adds the mean of the updates."""
+
+    momentum: Annotated[Fraction, doc("Momentum.")] = 0.0
+    weight_decay: Annotated[NonNegative, doc("Weight decay (L2).")] = 0.0
+    nesterov: Annotated[bool, doc("Use Nesterov's momentum.")] = False
 
     def __post_init__(self) -> None:
         if self.nesterov and not self.momentum:
@@ -52,13 +54,13 @@ class Sgd(Optimizer, frozen=True, kw_only=True, tag="sgd"):
 
 
 class Adam(Optimizer, frozen=True, kw_only=True, tag="adam"):
-    """Adam; applied to the weight differences of federated averaging this is FedAdam."""
+    """Adam; on the updates of local SGD this is FedAdam."""
 
     lr: Positive = 0.001
-    beta1: Fraction = 0.9
-    beta2: Fraction = 0.999
-    epsilon: Positive = 1e-8
-    weight_decay: NonNegative = 0.0
+    beta1: Annotated[Fraction, doc("Decay of the mean of gradients.")] = 0.9
+    beta2: Annotated[Fraction, doc("Decay of the mean of squared gradients.")] = 0.999
+    epsilon: Annotated[Positive, doc("Added to the denominator.")] = 1e-8
+    weight_decay: Annotated[NonNegative, doc("Weight decay (L2).")] = 0.0
 
     def build_optimizer(self, params: Tensor) -> torch.optim.Optimizer:
         return torch.optim.Adam(
@@ -78,7 +80,7 @@ class Adam(Optimizer, frozen=True, kw_only=True, tag="adam"):
 class LearningRateSchedule(Part, frozen=True, kw_only=True):
     """A factor on the learning rate for each round."""
 
-    warmup: Annotated[int, msgspec.Meta(ge=0)] = 0
+    warmup: Annotated[int, msgspec.Meta(ge=0), doc("Rounds over which the factor rises linearly to 1.")] = 0
 
     def lr_factor(self, round: int) -> float:
         if round < self.warmup:
@@ -90,25 +92,27 @@ class LearningRateSchedule(Part, frozen=True, kw_only=True):
 
 
 class ConstantSchedule(LearningRateSchedule, frozen=True, kw_only=True, tag="constant"):
+    """The factor is 1."""
+
     def factor_after_warmup(self, round: int) -> float:
         return 1.0
 
 
 class StepSchedule(LearningRateSchedule, frozen=True, kw_only=True, tag="steps"):
-    """Multiplies the rate by `by` at each of the rounds `at`."""
+    """The factor is multiplied at given rounds."""
 
-    at: tuple[int, ...]
-    by: Positive = 0.1
+    at: Annotated[tuple[int, ...], doc("Rounds at which the factor is multiplied.")]
+    by: Annotated[Positive, doc("What it is multiplied by.")] = 0.1
 
     def factor_after_warmup(self, round: int) -> float:
         return float(self.by ** sum(round >= at for at in self.at))
 
 
 class CosineSchedule(LearningRateSchedule, frozen=True, kw_only=True, tag="cosine"):
-    """Follows a cosine from 1 down to `floor` over `rounds`."""
+    """The factor falls from 1 along a cosine."""
 
-    rounds: Annotated[int, msgspec.Meta(ge=1)]
-    floor: NonNegative = 0.0
+    rounds: Annotated[int, msgspec.Meta(ge=1), doc("Rounds until the end of the curve.")]
+    floor: Annotated[NonNegative, doc("Factor at the end.")] = 0.0
 
     def factor_after_warmup(self, round: int) -> float:
         progress = min(round / self.rounds, 1.0)

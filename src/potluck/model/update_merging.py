@@ -6,17 +6,19 @@ depends on its order. A single update comes back bit for bit, whatever its weigh
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
 from torch import Tensor
 
 from potluck.model.model_state import WeightLayout
-from potluck.settings import Part
+from potluck.settings import Part, doc
 
 __all__ = ["EquallyWeighted", "MergeRule", "SampleWeighted", "UpdateSum"]
 
 
 class MergeRule(Part, frozen=True, kw_only=True):
-    """Determines an update's weight in the mean."""
+    """Weight of each update in the mean."""
 
     def update_weight(self, samples: int, staleness: int) -> float:
         raise NotImplementedError
@@ -27,23 +29,23 @@ class MergeRule(Part, frozen=True, kw_only=True):
 
 
 class SampleWeighted(MergeRule, frozen=True, kw_only=True, tag="samples"):
-    """By the number of samples it was trained on (federated averaging)."""
+    """By the number of samples behind an update (federated averaging)."""
 
     def update_weight(self, samples: int, staleness: int) -> float:
         return float(samples)
 
 
 class EquallyWeighted(MergeRule, frozen=True, kw_only=True, tag="mean"):
-    """All updates count the same."""
+    """The same weight for every update."""
 
     def update_weight(self, samples: int, staleness: int) -> float:
         return 1.0
 
 
 class StalenessWeighted(MergeRule, frozen=True, kw_only=True, tag="staleness"):
-    """Less the older the model it was trained on: (1 + staleness)^-power, as in FedBuff."""
+    """(1 + staleness)^−power: an update of an older model counts less, as in FedBuff."""
 
-    power: float = 0.5
+    power: Annotated[float, doc("Exponent; 0 weights all updates equally.")] = 0.5
 
     def update_weight(self, samples: int, staleness: int) -> float:
         return float((1 + staleness) ** -self.power)

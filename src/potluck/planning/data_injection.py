@@ -13,7 +13,7 @@ from typing import Annotated, NamedTuple
 import msgspec
 
 from potluck import seeds
-from potluck.settings import Settings
+from potluck.settings import Settings, doc
 
 __all__ = ["Injection", "SampleTransfer", "plan_injection"]
 
@@ -21,10 +21,10 @@ Fraction = Annotated[float, msgspec.Meta(gt=0.0, le=1.0)]
 
 
 class Injection(Settings, frozen=True, kw_only=True):
-    """Which fraction of the devices gives samples away, and which fraction of its batch each of them gives."""
+    """`[stream.injection]`: in every round some devices give samples of their batch to the others."""
 
-    alpha: Fraction = 0.25
-    beta: Annotated[float, msgspec.Meta(gt=0.0, lt=1.0)] = 0.25
+    alpha: Annotated[Fraction, doc("Fraction of the devices that give samples.")] = 0.25
+    beta: Annotated[float, msgspec.Meta(gt=0.0, lt=1.0), doc("Fraction of its batch that such a device gives.")] = 0.25
 
 
 class SampleTransfer(NamedTuple):

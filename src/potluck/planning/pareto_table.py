@@ -16,7 +16,7 @@ import msgspec
 
 from potluck.atomic_file import write_atomically
 from potluck.errors import RunError
-from potluck.settings import Settings
+from potluck.settings import Settings, doc
 
 __all__ = ["Cost", "ParetoEntry", "ParetoTable", "hypervolume", "pareto_front"]
 
@@ -27,9 +27,9 @@ Rate = Annotated[float, msgspec.Meta(ge=0.0, lt=1.0)]
 class ParetoEntry(Settings, frozen=True, kw_only=True):
     """One configuration: its cost, its gain, and the dropout rate of every channel set."""
 
-    macs: Annotated[int, msgspec.Meta(gt=0)]
-    gain: float
-    rates: tuple[Rate, ...]
+    macs: Annotated[int, msgspec.Meta(gt=0), doc("Cost of a step per sample, in MACs.")]
+    gain: Annotated[float, doc("What training this sub-model gained in the exploration.")]
+    rates: Annotated[tuple[Rate, ...], doc("Fraction of each channel set that is dropped.")]
 
 
 class ParetoTable(Settings, frozen=True, kw_only=True, dict=True):
@@ -38,11 +38,11 @@ class ParetoTable(Settings, frozen=True, kw_only=True, dict=True):
     Where seconds were measured, `macs` is that fraction of `baseline_macs` which the seconds are of a full step.
     """
 
-    model: str
-    sets: tuple[str, ...]
-    baseline_macs: Annotated[int, msgspec.Meta(gt=0)]
-    entries: tuple[ParetoEntry, ...]
-    cost: Cost = "macs"  # what was measured: MACs, or the seconds of a step
+    model: Annotated[str, doc("Model for which the table was explored.")]
+    sets: Annotated[tuple[str, ...], doc("Names of the model's channel sets.")]
+    baseline_macs: Annotated[int, msgspec.Meta(gt=0), doc("Cost of the whole model, in MACs.")]
+    entries: Annotated[tuple[ParetoEntry, ...], doc("The sub-models, cheapest first.")]
+    cost: Annotated[Cost, doc("What was weighed: counted MACs or the measured time of a step.")] = "macs"
 
     def __post_init__(self) -> None:
         if not self.entries:

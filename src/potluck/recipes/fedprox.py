@@ -8,14 +8,17 @@ import msgspec
 from torch import Tensor
 
 from potluck.model.local_training import LocalSgd
+from potluck.settings import doc
 
 __all__ = ["Proximal"]
 
 
 class Proximal(LocalSgd, frozen=True, kw_only=True, tag="proximal"):
-    """Local SGD on the loss plus mu/2 · ‖w − w₀‖²."""
+    """Local SGD on the loss plus mu/2 · ‖w − w₀‖², with w₀ the pulled weights (FedProx)."""
 
-    mu: Annotated[float, msgspec.Meta(ge=0.0)] = 0.01
+    mu: Annotated[
+        float, msgspec.Meta(ge=0.0), doc("Strength of the pull towards the weights that the turn started from.")
+    ] = 0.01
 
     def correct_gradient(self, gradient: Tensor, weights: Tensor, anchor: Tensor) -> Tensor:
         return gradient.add(weights - anchor, alpha=self.mu)

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from potluck.data.buffers.range_queue import Numbers, RangeQueue
-from potluck.settings import Part
+from potluck.settings import Part, doc
 from potluck.units import Seconds
 
 __all__ = [
@@ -37,7 +37,7 @@ Counts = npt.NDArray[np.int64]
 
 
 class BufferPolicy(Part, frozen=True, kw_only=True):
-    """Splits the buffered samples into those used and those kept; the others are dropped."""
+    """Decides which streamed samples are kept and which are trained on next."""
 
     @property
     def needs_losses(self) -> bool:
@@ -59,9 +59,12 @@ class BufferPolicy(Part, frozen=True, kw_only=True):
 
 
 class PersistencePolicy(BufferPolicy, frozen=True, kw_only=True, tag="persistence"):
-    """Keeps everything, or the newest `most`; trains on the oldest."""
+    """Keeps everything and trains on the oldest samples."""
 
-    most: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    most: Annotated[
+        Annotated[int, msgspec.Meta(ge=1)] | None,
+        doc("Largest number of samples kept, the newest; without it there is no limit."),
+    ] = None
 
     def max_samples(self, rate: float, want: int) -> float:
         return math.inf if self.most is None else max(self.most, want)
@@ -71,9 +74,11 @@ class PersistencePolicy(BufferPolicy, frozen=True, kw_only=True, tag="persistenc
 
 
 class TruncationPolicy(BufferPolicy, frozen=True, kw_only=True, tag="truncation"):
-    """Keeps the newest of what streamed in since the last batch, at most what streams in within `seconds`."""
+    """Keeps the newest samples since the last batch."""
 
-    seconds: Seconds = Seconds(1)
+    seconds: Annotated[Seconds, doc("Length of the stream that is kept, or the next batch if that is larger.")] = (
+        Seconds(1)
+    )
 
     def max_samples(self, rate: float, want: int) -> float:
         return max(want, math.ceil(self.seconds * rate), 1)
@@ -84,14 +89,11 @@ class TruncationPolicy(BufferPolicy, frozen=True, kw_only=True, tag="truncation"
 
 
 class ValuePolicy(TruncationPolicy, frozen=True, kw_only=True, tag="value"):
-    """Keeps as many samples as truncation, but carries over what a batch leaves and divides the buffer by class worth.
+    """Keeps as many samples as `truncation`, divided among the classes; what a batch leaves stays."""
 
-    A class's worth is its recent loss in the device's own turns. Before the first turn, or with `worth = "same"`, all
-    classes are worth the same, so that a common class cannot crowd out a rare one. Classes with a low loss keep a
-    minimum weight. Within a class the newest samples are kept and the oldest are used first.
-    """
-
-    worth: Literal["loss", "same"] = "loss"
+    worth: Annotated[
+        Literal["loss", "same"], doc("Divide by the classes' recent loss in the device's own turns, or evenly.")
+    ] = "loss"
 
     @property
     def needs_losses(self) -> bool:

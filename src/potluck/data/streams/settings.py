@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from potluck.data.buffers import BufferPolicy, TruncationPolicy
 from potluck.data.streams.sources import ReplaySource, StreamSource
 from potluck.data.streams.stream_rates import ScadlesRate, StreamRate
 from potluck.errors import SettingError
 from potluck.planning.data_injection import Injection
-from potluck.settings import Settings
+from potluck.settings import Settings, doc
 from potluck.units import Bytes, Seconds
 
 __all__ = ["StreamSettings"]
 
 
 class StreamSettings(Settings, frozen=True, kw_only=True):
-    """Without this table a device holds all of its data from the start."""
+    """`[stream]`: where samples stream from, how fast, and what a device keeps."""
 
-    source: StreamSource = ReplaySource()  # in live runs; the simulated world always replays
-    rate: StreamRate = ScadlesRate()  # of a replay
-    buffer: BufferPolicy = TruncationPolicy()
-    late: Seconds = Seconds("inf")  # a record older than this is dropped
-    memory: Bytes = Bytes(256e6)  # the most that a live device's buffer takes
-    raw_data: bool = True  # whether samples may leave the device on which they streamed in
-    injection: Injection | None = None
+    source: Annotated[
+        StreamSource, doc("Where samples come from in a live run; a simulated run always replays the device's shard.")
+    ] = ReplaySource()
+    rate: Annotated[StreamRate, doc("Samples per second of a replay.")] = ScadlesRate()
+    buffer: Annotated[BufferPolicy, doc("Which samples are kept until they are used.")] = TruncationPolicy()
+    late: Annotated[Seconds, doc("Age at which a record is dropped.")] = Seconds("inf")
+    memory: Annotated[Bytes, doc("Largest size of a live device's buffer.")] = Bytes(256e6)
+    raw_data: Annotated[bool, doc("Whether samples may leave the device on which they arrived.")] = True
+    injection: Annotated[Injection | None, doc("Moves samples between devices in every round.")] = None
 
     def __post_init__(self) -> None:
         if self.injection is not None and not self.raw_data:

@@ -12,7 +12,7 @@ import numpy as np
 from potluck import seeds
 from potluck.data.streams.stream_arrivals import StreamArrivals
 from potluck.fleet.traces import ConstantTrace, Trace
-from potluck.settings import Part
+from potluck.settings import Part, doc
 
 __all__ = ["ConstantRate", "NormalRate", "RandomRate", "ScadlesRate", "StreamRate", "TraceRate", "UniformRate"]
 
@@ -29,9 +29,9 @@ _PUBLISHED: dict[str, tuple[str, float, float, tuple[float, ...]]] = {
 
 
 class StreamRate(Part, frozen=True, kw_only=True):
-    """Samples per second of each device, times a level that may change during the run."""
+    """Samples per second of each device."""
 
-    level: Trace = ConstantTrace()
+    level: Annotated[Trace, doc("Factor on the rate over time.")] = ConstantTrace()
 
     def nominal_rate(self, index: int, seed: int) -> float:
         """The nominal rate of the device with this index in the fleet."""
@@ -45,9 +45,9 @@ class StreamRate(Part, frozen=True, kw_only=True):
 
 
 class ConstantRate(StreamRate, frozen=True, kw_only=True, tag="constant"):
-    """The same for every device."""
+    """The same rate for every device."""
 
-    per_second: PerSecond = 64.0
+    per_second: Annotated[PerSecond, doc("Samples per second.")] = 64.0
 
     def nominal_rate(self, index: int, seed: int) -> float:
         return self.per_second
@@ -56,9 +56,9 @@ class ConstantRate(StreamRate, frozen=True, kw_only=True, tag="constant"):
 class RandomRate(StreamRate, frozen=True, kw_only=True):
     """Drawn once per device from the run's seed; at least `least`."""
 
-    mean: PerSecond = 64.0
-    deviation: Spread = 24.0
-    least: PerSecond = 8.0
+    mean: Annotated[PerSecond, doc("Mean over the devices, in samples per second.")] = 64.0
+    deviation: Annotated[Spread, doc("Standard deviation over the devices, in samples per second.")] = 24.0
+    least: Annotated[PerSecond, doc("Lowest rate that a device may have, in samples per second.")] = 8.0
 
     def nominal_rate(self, index: int, seed: int) -> float:
         return max(self.least, self.draw_rate(seeds.child_generator(seed, "rate", index)))
@@ -68,7 +68,7 @@ class RandomRate(StreamRate, frozen=True, kw_only=True):
 
 
 class UniformRate(RandomRate, frozen=True, kw_only=True, tag="uniform"):
-    """Uniform, with this mean and standard deviation."""
+    """One draw per device from a uniform distribution."""
 
     def draw_rate(self, rng: np.random.Generator) -> float:
         reach = math.sqrt(3) * self.deviation
@@ -76,16 +76,16 @@ class UniformRate(RandomRate, frozen=True, kw_only=True, tag="uniform"):
 
 
 class NormalRate(RandomRate, frozen=True, kw_only=True, tag="normal"):
-    """Normally distributed."""
+    """One draw per device from a normal distribution."""
 
     def draw_rate(self, rng: np.random.Generator) -> float:
         return float(rng.normal(self.mean, self.deviation))
 
 
 class ScadlesRate(StreamRate, frozen=True, kw_only=True, tag="scadles"):
-    """The rate sets of the ScaDLES paper: the draws in the authors' code first, then draws of our own."""
+    """The rate sets of the ScaDLES paper: the authors' draws first, then more of the same distribution."""
 
-    set: Literal["S1", "S2", "S1'", "S2'"] = "S1"
+    set: Annotated[Literal["S1", "S2", "S1'", "S2'"], doc("Name of the set.")] = "S1"
 
     def nominal_rate(self, index: int, seed: int) -> float:
         shape, mean, deviation, known = _PUBLISHED[self.set]
@@ -96,7 +96,7 @@ class ScadlesRate(StreamRate, frozen=True, kw_only=True, tag="scadles"):
 
 
 class TraceRate(StreamRate, frozen=True, kw_only=True, tag="trace"):
-    """Samples per second taken directly from a trace: `level = {kind = "piecewise", at = [...], levels = [...]}`."""
+    """Samples per second given by the trace `level`."""
 
     def nominal_rate(self, index: int, seed: int) -> float:
         return 1.0

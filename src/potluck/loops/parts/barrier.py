@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar
 
 import msgspec
 
-from potluck.settings import Part
+from potluck.settings import Part, doc
 
 __all__ = ["AllBarrier", "Barrier", "BufferedBarrier", "QuorumBarrier", "RoundStatus", "late_after_s"]
 
@@ -25,7 +25,7 @@ class RoundStatus(msgspec.Struct, frozen=True):
 
 
 class Barrier(Part, frozen=True, kw_only=True):
-    """Opens when the round may close."""
+    """Decides when a round closes."""
 
     carries_over: ClassVar[bool] = False  # whether work under way goes on into the next round
 
@@ -38,20 +38,23 @@ class Barrier(Part, frozen=True, kw_only=True):
 
 
 class AllBarrier(Barrier, frozen=True, kw_only=True, tag="all"):
-    """When every invited device that is still here has answered."""
+    """When every invited device that is still present has answered."""
 
     def should_close(self, progress: RoundStatus) -> bool:
         return progress.working == 0 and progress.arrived > 0
 
 
 class QuorumBarrier(Barrier, frozen=True, kw_only=True, tag="quorum"):
-    """When all have answered, or a share of them has and the others are late.
+    """When a fraction of the devices has answered and the others are late."""
 
-    Late means: later than the median of the latest updates plus `tolerance` times their median deviation.
-    """
-
-    share: Annotated[float, msgspec.Meta(gt=0.0, le=1.0)] = 0.8
-    tolerance: Annotated[float, msgspec.Meta(ge=0.0)] = 3.0
+    share: Annotated[
+        float, msgspec.Meta(gt=0.0, le=1.0), doc("Fraction of the invited devices that must have answered.")
+    ] = 0.8
+    tolerance: Annotated[
+        float,
+        msgspec.Meta(ge=0.0),
+        doc("Late is after the median of recent turns plus this many median absolute deviations."),
+    ] = 3.0
 
     def should_close(self, progress: RoundStatus) -> bool:
         if progress.arrived == 0:
@@ -68,11 +71,11 @@ class QuorumBarrier(Barrier, frozen=True, kw_only=True, tag="quorum"):
 
 
 class BufferedBarrier(Barrier, frozen=True, kw_only=True, tag="buffered"):
-    """When `size` updates are there, whatever version they started from; everyone else keeps working (FedBuff)."""
+    """When enough updates have arrived, of whatever version; others keep working (FedBuff)."""
 
     carries_over: ClassVar[bool] = True
 
-    size: Annotated[int, msgspec.Meta(ge=1)] = 4
+    size: Annotated[int, msgspec.Meta(ge=1), doc("Updates per round.")] = 4
 
     def should_close(self, progress: RoundStatus) -> bool:
         return progress.arrived >= self.size or (progress.working == 0 and progress.arrived > 0)

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from potluck.settings import Part
+from potluck.settings import Part, doc
 
 __all__ = ["Batching", "FixedBatching"]
 
@@ -55,9 +55,9 @@ class Batching(Part, frozen=True, kw_only=True):
 
 
 class FixedBatching(Batching, frozen=True, kw_only=True, tag="fixed"):
-    """Always the same number, or all a device has if that is less."""
+    """The same number of samples in every mini-batch, or all that the device has if that is less."""
 
-    size: Annotated[int, msgspec.Meta(ge=1)] = 32
+    size: Annotated[int, msgspec.Meta(ge=1), doc("Samples per mini-batch.")] = 32
 
     def batch_size_for(self, samples: int) -> int:
         return min(self.size, samples)

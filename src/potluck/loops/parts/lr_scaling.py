@@ -7,7 +7,7 @@ from typing import Annotated
 
 import msgspec
 
-from potluck.settings import Part
+from potluck.settings import Part, doc
 
 __all__ = ["CappedLrScaling", "LinearLrScaling", "LrScaling", "NoLrScaling", "SquareRootLrScaling"]
 
@@ -15,9 +15,9 @@ Base = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class LrScaling(Part, frozen=True, kw_only=True):
-    """A factor on the learning rate; one above 1 is reached over the first `warmup` rounds."""
+    """A factor on the learning rate, by the samples of a round."""
 
-    warmup: Annotated[int, msgspec.Meta(ge=0)] = 0
+    warmup: Annotated[int, msgspec.Meta(ge=0), doc("Rounds over which a factor above 1 is reached.")] = 0
 
     def lr_factor(self, samples: int, devices: int, round: int) -> float:
         """The factor of a round in which so many devices trained on so many samples in all."""
@@ -32,32 +32,32 @@ class LrScaling(Part, frozen=True, kw_only=True):
 
 
 class NoLrScaling(LrScaling, frozen=True, kw_only=True, tag="none"):
-    """The same for any batch."""
+    """The same learning rate for any number of samples."""
 
     def full_lr_factor(self, samples: int, devices: int) -> float:
         return 1.0
 
 
 class LinearLrScaling(LrScaling, frozen=True, kw_only=True, tag="linear"):
-    """In proportion to the global batch; the learning rate is meant for `base` samples per device (ScaDLES)."""
+    """In proportion to the samples of the round (ScaDLES)."""
 
-    base: Base = 64
+    base: Annotated[Base, doc("Samples per device for which the learning rate is meant.")] = 64
 
     def full_lr_factor(self, samples: int, devices: int) -> float:
         return samples / (self.base * max(devices, 1))
 
 
 class SquareRootLrScaling(LinearLrScaling, frozen=True, kw_only=True, tag="sqrt"):
-    """With the square root of the global batch, as the noise of its gradient falls."""
+    """With the square root of the samples of the round."""
 
     def full_lr_factor(self, samples: int, devices: int) -> float:
         return math.sqrt(super().full_lr_factor(samples, devices))
 
 
 class CappedLrScaling(LinearLrScaling, frozen=True, kw_only=True, tag="capped"):
-    """In proportion, but never more than `most`: large batches do not bear ever larger steps."""
+    """In proportion to the samples of the round, up to a limit."""
 
-    most: Annotated[float, msgspec.Meta(gt=0.0)] = 4.0
+    most: Annotated[float, msgspec.Meta(gt=0.0), doc("Largest factor.")] = 4.0
 
     def full_lr_factor(self, samples: int, devices: int) -> float:
         return min(super().full_lr_factor(samples, devices), self.most)

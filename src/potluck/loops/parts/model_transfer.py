@@ -10,7 +10,7 @@ import msgspec
 from potluck.loops.device_costs import DeviceCosts
 from potluck.loops.device_estimates import DeviceEstimates
 from potluck.planning.segments import Strategy, WorkerCosts, forecast_duplex, plan_segments
-from potluck.settings import Part
+from potluck.settings import Part, doc
 
 __all__ = [
     "DuplexTransfer",
@@ -34,7 +34,7 @@ class TurnSegments(NamedTuple):
 
 
 class ModelTransfer(Part, frozen=True, kw_only=True):
-    """Plans a turn's transfers; `window` of them may be in flight at once (with one, each pays the round trip)."""
+    """Plans how a turn's transfers are cut."""
 
     strategy: ClassVar[Strategy]
     drafts_next_round: ClassVar[bool] = False  # whether the next round begins before this one is over
@@ -43,7 +43,9 @@ class ModelTransfer(Part, frozen=True, kw_only=True):
     )
     uses_estimates: ClassVar[bool] = True  # whether it goes by what the device has seen
 
-    window: Annotated[int, msgspec.Meta(ge=1)] = 2
+    window: Annotated[
+        int, msgspec.Meta(ge=1), doc("Segment requests in flight; with 1 every segment pays the round trip.")
+    ] = 2
 
     def plan_segments(self, costs: DeviceCosts, seen: DeviceEstimates, samples: int) -> TurnSegments:
         each_waits = seen.round_trip if self.window == 1 else 0.0
@@ -74,26 +76,25 @@ class SequentialTransfer(ModelTransfer, frozen=True, kw_only=True, tag="sequenti
 
 
 class LayerByLayerTransfer(ModelTransfer, frozen=True, kw_only=True, tag="layer-by-layer"):
-    """A segment for every layer (Poseidon's wait-free propagation, both ways)."""
+    """One segment per layer (Poseidon)."""
 
     strategy: ClassVar[Strategy] = "layer-by-layer"
 
 
 class IbatchTransfer(ModelTransfer, frozen=True, kw_only=True, tag="ibatch"):
-    """Greedy: each segment as large as the computation it hides behind (iBatch)."""
+    """Greedy: each segment as large as the computation that hides it (iBatch)."""
 
     strategy: ClassVar[Strategy] = "ibatch"
 
 
 class MgWfbpTransfer(ModelTransfer, frozen=True, kw_only=True, tag="mg-wfbp"):
-    """Merge a layer with the next where it could not have been sent before the next is ready (MG-WFBP)."""
+    """Merges a layer with the next if it could not be sent before the next is ready (MG-WFBP)."""
 
     strategy: ClassVar[Strategy] = "mg-wfbp"
 
 
 class DuplexTransfer(ModelTransfer, frozen=True, kw_only=True, tag="duplex"):
-    """Every segment comes back for the next round as soon as all devices' updates for it are merged, while others
-    still push. Cut for that, by the forecast of a steady round; where it does not pay, as the optimal plan cuts."""
+    """Segments return for the next round as soon as they are merged, while others are still pushed."""
 
     strategy: ClassVar[Strategy] = "optimal"
     drafts_next_round: ClassVar[bool] = True
@@ -112,7 +113,7 @@ class DuplexTransfer(ModelTransfer, frozen=True, kw_only=True, tag="duplex"):
 
 
 class OptimalTransfer(ModelTransfer, frozen=True, kw_only=True, tag="optimal"):
-    """The cuts that end soonest (DynaComm)."""
+    """The cuts with the shortest time (DynaComm)."""
 
     strategy: ClassVar[Strategy] = "optimal"
 

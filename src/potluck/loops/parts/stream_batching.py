@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 
 from potluck.loops.parts.batching import Batching, Indices
+from potluck.settings import doc
 from potluck.units import Seconds
 
 __all__ = [
@@ -43,9 +44,12 @@ class StreamThroughput(NamedTuple):
 class RateBatching(Batching, frozen=True, kw_only=True):
     """Between `low` and `high` samples a turn, in mini-batches of at most `cap`."""
 
-    low: Size = 8
-    high: Size = 1024
-    cap: Size | None = None
+    low: Annotated[Size, doc("Fewest samples of a turn.")] = 8
+    high: Annotated[Size, doc("Most samples of a turn.")] = 1024
+    cap: Annotated[
+        Size | None,
+        doc("Most samples of a mini-batch; a larger turn is divided evenly. By default the turn is one mini-batch."),
+    ] = None
 
     def __post_init__(self) -> None:
         if self.low > self.high:
@@ -66,22 +70,19 @@ class RateBatching(Batching, frozen=True, kw_only=True):
 class StreamBatching(RateBatching, frozen=True, kw_only=True, tag="stream"):
     """As many samples as stream in within `window` (ScaDLES)."""
 
-    window: Seconds = Seconds(1)
+    window: Annotated[Seconds, doc("Time whose samples make up a turn.")] = Seconds(1)
 
     def unbounded_samples(self, flow: StreamThroughput) -> float:
         return self.window * flow.rate
 
 
 class LineRateBatching(RateBatching, frozen=True, kw_only=True, tag="line-rate"):
-    """As many as stream in within `window`, but no more than the device works off in that time.
+    """Like `stream`, but no more samples than the device can train on in that time."""
 
-    With `turns` the window is as long as the device's own turns, where these are longer: nothing that streams in
-    meanwhile has to be dropped. No more is then taken than it works off in half a turn, the other half being for
-    transfers: a device whose stream outruns it would else make its turns longer and longer.
-    """
-
-    window: Seconds = Seconds(1)
-    turns: bool = False
+    window: Annotated[Seconds, doc("Time whose samples make up a turn.")] = Seconds(1)
+    turns: Annotated[
+        bool, doc("Extend the window to the length of the device's own turns; at most half of that is spent computing.")
+    ] = False
 
     def unbounded_samples(self, flow: StreamThroughput) -> float:
         least = self.window * min(flow.rate, flow.speed)

@@ -19,13 +19,13 @@ from potluck.planning.partition import (
     ftpipehd_partition,
     plan_partition,
 )
-from potluck.settings import Part
+from potluck.settings import Part, doc
 
 __all__ = ["EqualPartitioning", "ManualPartitioning", "OptimalPartitioning", "Partitioning", "PublishedPartitioning"]
 
 
 class Partitioning(Part, frozen=True, kw_only=True):
-    """`partition`: who gets which layers."""
+    """Assigns layers to devices."""
 
     def plan_partition(self, layers: LayerSpecs, devices: DeviceSpecs) -> PipelinePartition:
         """The layout; UserError where there is none."""
@@ -33,10 +33,13 @@ class Partitioning(Part, frozen=True, kw_only=True):
 
 
 class OptimalPartitioning(Partitioning, frozen=True, kw_only=True, tag="optimal"):
-    """The exact least period; devices may be left out, and put in the best order."""
+    """The shortest period over all cuts."""
 
-    order: Literal["given", "search"] = "given"
-    subset: bool = True
+    order: Annotated[
+        Literal["given", "search"],
+        doc("Keep the fleet's order of devices, or search for the best one (up to 10 devices)."),
+    ] = "given"
+    subset: Annotated[bool, doc("Devices may be left out.")] = True
 
     def plan_partition(self, layers: LayerSpecs, devices: DeviceSpecs) -> PipelinePartition:
         order = self.order if len(devices) <= 10 else "given"
@@ -44,7 +47,7 @@ class OptimalPartitioning(Partitioning, frozen=True, kw_only=True, tag="optimal"
 
 
 class PublishedPartitioning(Partitioning, frozen=True, kw_only=True, tag="published"):
-    """FTPipeHD's recurrence over the measured capacities; every device takes part."""
+    """FTPipeHD's recurrence over the measured speeds; every device takes part."""
 
     def plan_partition(self, layers: LayerSpecs, devices: DeviceSpecs) -> PipelinePartition:
         def of_first(count: int) -> PipelinePartition:
@@ -56,7 +59,7 @@ class PublishedPartitioning(Partitioning, frozen=True, kw_only=True, tag="publis
 
 
 class EqualPartitioning(Partitioning, frozen=True, kw_only=True, tag="equal"):
-    """PipeDream's: as if all devices were alike."""
+    """As if all devices were equally fast (PipeDream)."""
 
     def plan_partition(self, layers: LayerSpecs, devices: DeviceSpecs) -> PipelinePartition:
         def of_first(count: int) -> PipelinePartition:
@@ -68,9 +71,9 @@ class EqualPartitioning(Partitioning, frozen=True, kw_only=True, tag="equal"):
 
 
 class ManualPartitioning(Partitioning, frozen=True, kw_only=True, tag="cuts"):
-    """Stages that end after the layers `after`; the exact partition where too few devices are left for them."""
+    """Given cuts; `optimal` if too few devices are left for them."""
 
-    after: tuple[Annotated[int, msgspec.Meta(ge=0)], ...]
+    after: Annotated[tuple[Annotated[int, msgspec.Meta(ge=0)], ...], doc("Layers after which a stage ends.")]
 
     def plan_partition(self, layers: LayerSpecs, devices: DeviceSpecs) -> PipelinePartition:
         if len(self.after) >= len(devices):

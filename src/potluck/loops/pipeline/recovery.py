@@ -9,21 +9,25 @@ import msgspec
 
 from potluck.loops.pipeline.pipeline_planner import PipelinePlan, PipelinePlanner
 from potluck.planning.partition import ShortMemoryError
-from potluck.settings import Part
+from potluck.settings import Part, doc
 
 __all__ = ["NeighbourRecovery", "Recovery", "RepartitionRecovery", "RestartRecovery"]
 
 
 class Recovery(Part, frozen=True, kw_only=True):
-    """`recovery`: how a death is noticed, and where the layers go.
+    """What happens after a device is lost."""
 
-    `timer` waits until a batch has taken `factor` times the mean before anyone is asked; `connection` goes by the
-    membership events. Without `consistent` every layer is taken in its newest copy, whatever version that is.
-    """
-
-    notice: Literal["connection", "timer"] = "connection"
-    factor: Annotated[float, msgspec.Meta(ge=1.0)] = 2.0
-    consistent: bool = True
+    notice: Annotated[
+        Literal["connection", "timer"], doc("Notice a loss by the connection, or by a batch that takes too long.")
+    ] = "connection"
+    factor: Annotated[
+        float,
+        msgspec.Meta(ge=1.0),
+        doc("With `timer`: how many times the mean a batch may take before the stages are asked."),
+    ] = 2.0
+    consistent: Annotated[bool, doc("Restore one version of all layers; otherwise the newest copy of each layer.")] = (
+        True
+    )
 
     @property
     def restores_checkpoint(self) -> bool:
@@ -38,11 +42,11 @@ class Recovery(Part, frozen=True, kw_only=True):
 
 
 class RepartitionRecovery(Recovery, frozen=True, kw_only=True, tag="repartition"):
-    """All layers are laid out anew over those who are left."""
+    """Partitions all layers again over the remaining devices."""
 
 
 class NeighbourRecovery(Recovery, frozen=True, kw_only=True, tag="neighbour"):
-    """The next stage takes over the layers of the dead one, as in ResPipe; all is laid out anew where it lacks room."""
+    """The next stage takes over the lost layers (ResPipe); `repartition` if its memory is too small."""
 
     def plan_recovery(
         self, planner: PipelinePlanner, old: PipelinePlan | None, candidates: Sequence[str]
@@ -56,7 +60,7 @@ class NeighbourRecovery(Recovery, frozen=True, kw_only=True, tag="neighbour"):
 
 
 class RestartRecovery(Recovery, frozen=True, kw_only=True, tag="restart"):
-    """Everybody goes back to the latest checkpoint."""
+    """All devices return to the latest checkpoint."""
 
     @property
     def restores_checkpoint(self) -> bool:

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import msgspec
 
-from potluck.settings import Part
+from potluck.settings import Part, doc
 from potluck.units import Bytes
 
 __all__ = ["IncrementalReplication", "NoReplication", "PeriodicReplication", "Replication", "next_version_to_copy"]
@@ -23,10 +23,12 @@ Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class Replication(Part, frozen=True, kw_only=True):
-    """`replication`."""
+    """Where copies of a stage's layers are stored, and how often."""
 
-    optimizer_state: bool = True  # whether copies hold what the optimizer remembers
-    chunk: Bytes = Bytes(256_000)  # a copy travels in pieces of this size, each when the link is idle
+    optimizer_state: Annotated[bool, doc("Copies include the optimizer's state.")] = True
+    chunk: Annotated[Bytes, doc("Size of the chunks in which a copy is sent, each while the link is idle.")] = Bytes(
+        256_000
+    )
 
     def copy_stride(self, step_s: float, version_s: float, idle_s: float) -> int:
         """Every how many batches a copy goes to the next stage (0: never).
@@ -46,17 +48,17 @@ class Replication(Part, frozen=True, kw_only=True):
 
 
 class NoReplication(Replication, frozen=True, kw_only=True, tag="none"):
-    """Nobody but the owner; a death goes back to the latest checkpoint."""
+    """No copies; after a loss the pipeline returns to the latest checkpoint."""
 
     def copy_stride(self, step_s: float, version_s: float, idle_s: float) -> int:
         return 0
 
 
 class PeriodicReplication(Replication, frozen=True, kw_only=True, tag="periodic"):
-    """Along the chain every `chain` batches, to the coordinator every `central`."""
+    """Copies at fixed intervals."""
 
-    chain: Count = 100
-    central: Count = 200
+    chain: Annotated[Count, doc("Batches between two copies to the next stage; 0 for never.")] = 100
+    central: Annotated[Count, doc("Batches between two copies to the coordinator; 0 for never.")] = 200
 
     def copy_stride(self, step_s: float, version_s: float, idle_s: float) -> int:
         return self.chain
@@ -66,10 +68,12 @@ class PeriodicReplication(Replication, frozen=True, kw_only=True, tag="periodic"
 
 
 class IncrementalReplication(Replication, frozen=True, kw_only=True, tag="incremental"):
-    """Along the chain after every batch, or every so many that the idle time of the links is enough."""
+    """Copies to the next stage after every batch, or as often as the links' idle time allows."""
 
-    central: Count = 0
-    share: Annotated[float, msgspec.Meta(gt=0.0, le=1.0)] = 0.9  # of the links' idle time that copies may take
+    central: Annotated[Count, doc("Batches between two copies to the coordinator; 0 for never.")] = 0
+    share: Annotated[
+        float, msgspec.Meta(gt=0.0, le=1.0), doc("Fraction of the links' idle time that copies may use.")
+    ] = 0.9
 
     def copy_stride(self, step_s: float, version_s: float, idle_s: float) -> int:
         room = self.share * idle_s

@@ -11,7 +11,7 @@ from potluck.loops.pipeline.recovery import Recovery, RepartitionRecovery
 from potluck.loops.pipeline.replication import IncrementalReplication, Replication
 from potluck.loops.pipeline.stage_schedules import OneFOneBSchedule, PipelineSchedule
 from potluck.model.optimizers import ConstantSchedule, LearningRateSchedule, Optimizer, Sgd
-from potluck.settings import Settings
+from potluck.settings import Settings, doc
 from potluck.units import Seconds
 
 __all__ = ["Adaptation", "Pipeline"]
@@ -20,35 +20,40 @@ Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class Adaptation(Settings, frozen=True, kw_only=True):
-    """When the layout is looked at again: at batch `first`, then `every` so many (0: never), and on a change of speed.
+    """`[pipeline.adaptation]`: when the partition is planned again."""
 
-    Moving must pay within `horizon` batches; with 0 any gain will do.
-    """
-
-    first: Count = 10
-    every: Count = 100
-    on_change: bool = True
-    join: bool = True  # whether devices that come or return are taken in
-    horizon: Count = 200
+    first: Annotated[Count, doc("Batch after which the partition is first planned again, if `every` is not 0.")] = 10
+    every: Annotated[Count, doc("Batches between two replans; 0 for never.")] = 100
+    on_change: Annotated[bool, doc("Replan when a device's speed changes.")] = True
+    join: Annotated[bool, doc("Include devices that join or return while the pipeline runs.")] = True
+    horizon: Annotated[Count, doc("Batches within which moving layers must pay off; 0 accepts any gain.")] = 200
 
 
 class Pipeline(Settings, frozen=True, kw_only=True):
-    """`[pipeline]`: the layers are laid out over the devices, and batches flow through them."""
+    """`[pipeline]`: the layers are spread over the devices, and batches flow through them."""
 
-    batch: Annotated[int, msgspec.Meta(ge=1)] = 128
-    schedule: PipelineSchedule = OneFOneBSchedule()
-    partition: Partitioning = OptimalPartitioning()
-    between: Literal["layers", "blocks"] = "layers"  # where cuts may lie: blocks are the model's own outer modules
-    replication: Replication = IncrementalReplication()
-    recovery: Recovery = RepartitionRecovery()
-    adaptation: Adaptation = Adaptation()
-    optimizer: Optimizer = Sgd(lr=0.05, momentum=0.9)
-    lr_schedule: LearningRateSchedule = ConstantSchedule()
-    evaluation: Literal["coordinator", "pipeline"] = "coordinator"  # who measures the model, where that is due
-    central: str = ""  # the device that holds the data and is stage 0; the first of the fleet by default
-    sources: tuple[str, ...] = ()  # other devices that hold the data too, and may take its place
-    retry: Seconds = Seconds(2)  # until something that was not answered is asked again; doubles each time
-    patience: Seconds = Seconds(1800)  # how long the run waits without any progress before it gives up
+    batch: Annotated[int, msgspec.Meta(ge=1), doc("Samples per batch; one round is one batch.")] = 128
+    schedule: Annotated[PipelineSchedule, doc("Order of forward and backward passes on a stage.")] = OneFOneBSchedule()
+    partition: Annotated[Partitioning, doc("Which device gets which layers.")] = OptimalPartitioning()
+    between: Annotated[
+        Literal["layers", "blocks"],
+        doc("Where stages may be cut: between any two layers, or between the model's outer modules."),
+    ] = "layers"
+    replication: Annotated[Replication, doc("Where copies of the layers are stored, and how often.")] = (
+        IncrementalReplication()
+    )
+    recovery: Annotated[Recovery, doc("What happens after a device is lost.")] = RepartitionRecovery()
+    adaptation: Annotated[Adaptation, doc("When the partition is planned again.")] = Adaptation()
+    optimizer: Annotated[Optimizer, doc("Optimizer of every stage.")] = Sgd(lr=0.05, momentum=0.9)
+    lr_schedule: Annotated[LearningRateSchedule, doc("Factor on the learning rate, by batch.")] = ConstantSchedule()
+    evaluation: Annotated[
+        Literal["coordinator", "pipeline"],
+        doc("Evaluate on the coordinator, which collects the layers, or by sending test batches through the pipeline."),
+    ] = "coordinator"
+    central: Annotated[str, doc("Device that holds the data and is stage 0; by default the first of the fleet.")] = ""
+    sources: Annotated[tuple[str, ...], doc("Other devices that hold the data and may replace the central one.")] = ()
+    retry: Annotated[Seconds, doc("Time until an unanswered request is sent again; doubles each time.")] = Seconds(2)
+    patience: Annotated[Seconds, doc("Time without any progress after which the run gives up.")] = Seconds(1800)
 
     def __post_init__(self) -> None:
         for key in ("retry", "patience"):

@@ -22,7 +22,7 @@ from potluck.planning.schedule import (
     steady_period,
 )
 from potluck.planning.schedule.stage_rules import Kind
-from potluck.settings import Part
+from potluck.settings import Part, doc
 
 __all__ = [
     "GPipeSchedule",
@@ -121,11 +121,13 @@ class GPipeStageSchedule:
 
 
 class PipelineSchedule(Part, frozen=True, kw_only=True):
-    """`schedule`: when a stage does what."""
+    """Order of forward and backward passes on a stage."""
 
-    vertical_sync: bool = False
-    aggregate: Count = 0
-    predict: bool = False
+    vertical_sync: Annotated[bool, doc("A batch uses the same version of the weights on every stage.")] = False
+    aggregate: Annotated[Count, doc("Batches after which a stage averages the versions in flight; 0 for never.")] = 0
+    predict: Annotated[
+        bool, doc("Compute a batch with the weights predicted, from the momentum, for when its gradient is applied.")
+    ] = False
     most_stages: ClassVar[int | None] = None
 
     @property
@@ -150,18 +152,14 @@ class PipelineSchedule(Part, frozen=True, kw_only=True):
 
 
 class OneFOneBSchedule(PipelineSchedule, frozen=True, kw_only=True, tag="1f1b"):
-    """Asynchronous, one forward and one backward in turn.
-
-    With `vertical_sync` a batch meets the same version of the weights on every stage. Every `aggregate` batches
-    (0: never) a stage takes the mean of the versions in flight. `filling` windows let in as many batches as keep
-    the slowest part busy, transfers included, but no more than `most` (0: twice as many as there are stages): a
-    gradient is as many versions old as there are batches in flight. `published` windows are N − i. With `predict` a
-    batch is computed with the weights as they will be when its gradient is applied, if the optimizer's momentum lasts.
-    """
+    """Asynchronous: one forward and one backward pass in turn."""
 
     vertical_sync: bool = True
-    fill: Literal["published", "filling"] = "published"
-    most: Count = 0
+    fill: Annotated[
+        Literal["published", "filling"],
+        doc("Batches in flight: N − i on stage i, or as many as keep the slowest stage or link busy."),
+    ] = "published"
+    most: Annotated[Count, doc("With `filling`: most batches in flight; 0 for twice the number of stages.")] = 0
 
     def stage_windows(self, durations: StageDurations, least: float = 0.0) -> tuple[int, ...]:
         if self.fill == "published":
@@ -170,9 +168,9 @@ class OneFOneBSchedule(PipelineSchedule, frozen=True, kw_only=True, tag="1f1b"):
 
 
 class GPipeSchedule(PipelineSchedule, frozen=True, kw_only=True, tag="gpipe"):
-    """Synchronous: a batch in `micro_batches`, a flush after each batch."""
+    """Synchronous: micro-batches, and a flush after each batch."""
 
-    micro_batches: Annotated[int, msgspec.Meta(ge=1)] = 4
+    micro_batches: Annotated[int, msgspec.Meta(ge=1), doc("Micro-batches per batch.")] = 4
 
     @property
     def micro_batch_count(self) -> int:

@@ -7,22 +7,26 @@ Tyagi and Swany 2022, arXiv:2301.08897.
 from __future__ import annotations
 
 import math
+from typing import Annotated
 
 from torch import Tensor
 
 from potluck.model.codecs.codec_state import CodecState
 from potluck.model.codecs.sparse_codec import Fraction, Ratio, SparseCodec
 from potluck.model.codecs.top_k_selection import largest_indices, squared_norm
+from potluck.settings import doc
 
 __all__ = ["AdaptiveCodec"]
 
 
 class AdaptiveCodec(SparseCodec, frozen=True, kw_only=True, tag="adaptive"):
-    """`ratio` is the paper's CR, `delta` its threshold; `smoothing` is the weight of the newest value."""
+    """The largest entries while they hold most of the gradient's energy, else all of them (ScaDLES)."""
 
-    ratio: Ratio = 0.1
-    delta: Fraction = 0.3
-    smoothing: Ratio = 0.3
+    ratio: Annotated[Ratio, doc("Fraction of the entries to send.")] = 0.1
+    delta: Annotated[
+        Fraction, doc("Largest loss, as a fraction of the squared norm, with which only these are sent.")
+    ] = 0.3
+    smoothing: Annotated[Ratio, doc("Weight of the newest value in the running mean of that loss.")] = 0.3
     error_feedback: bool = False
 
     def choose_indices(self, magnitudes: Tensor, state: CodecState | None, start: int) -> Tensor | None:

@@ -16,7 +16,7 @@ __all__ = ["DenseCodec", "as_tensor"]
 
 
 class DenseCodec(Codec, frozen=True, kw_only=True, tag="dense"):
-    """Sends every value as it is."""
+    """Every value as it is."""
 
     def encode(self, vector: Tensor, state: CodecState | None = None, entries: slice = WHOLE_VECTOR) -> Payload:
         array = vector.detach().numpy()

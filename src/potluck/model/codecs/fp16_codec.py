@@ -18,7 +18,7 @@ _LARGEST = torch.finfo(torch.float16).max
 
 
 class Fp16Codec(Codec, frozen=True, kw_only=True, tag="fp16"):
-    """Sends every value in half precision: three digits, nothing below 6e-8, nothing above 65504."""
+    """Every value in half precision."""
 
     def encode(self, vector: Tensor, state: CodecState | None = None, entries: slice = WHOLE_VECTOR) -> Payload:
         array = to_half(vector.detach()).numpy()

@@ -15,15 +15,20 @@ from potluck.model.codecs.codec_state import CodecState
 from potluck.model.codecs.sparse_codec import Fraction, Ratio, SparseCodec
 from potluck.model.codecs.top_k_selection import largest_indices, squared_norm
 from potluck.model.codecs.value_coding import ValueFormat
+from potluck.settings import doc
 
 __all__ = ["GradedCodec"]
 
 
 class GradedCodec(SparseCodec, frozen=True, kw_only=True, tag="graded"):
-    """Uses the smallest of the `ratios` that loses at most the fraction `delta` of the energy, else the largest."""
+    """As few of the largest entries as hold enough of the gradient's energy (after GraVAC)."""
 
-    ratios: Annotated[tuple[Ratio, ...], msgspec.Meta(min_length=1)] = (0.0025, 0.005, 0.01, 0.02, 0.04, 0.08)
-    delta: Fraction = 0.7
+    ratios: Annotated[
+        tuple[Ratio, ...], msgspec.Meta(min_length=1), doc("Fractions of the entries to choose from, rising.")
+    ] = (0.0025, 0.005, 0.01, 0.02, 0.04, 0.08)
+    delta: Annotated[
+        Fraction, doc("Largest loss, as a fraction of the squared norm; if no ratio reaches it, the largest is used.")
+    ] = 0.7
     values: ValueFormat = "sign"
 
     def __post_init__(self) -> None:

@@ -15,6 +15,7 @@ from potluck.model.codecs.codec_interface import WHOLE_VECTOR, Codec
 from potluck.model.codecs.codec_state import CodecState
 from potluck.model.codecs.dense_codec import as_tensor
 from potluck.payload import Payload
+from potluck.settings import doc
 
 __all__ = ["Int8Codec"]
 
@@ -22,13 +23,12 @@ _STEPS = 127
 
 
 class Int8Codec(Codec, frozen=True, kw_only=True, tag="int8"):
-    """The largest magnitude of each block is 127 steps; values are rounded to the nearest step or stochastically.
+    """One byte per entry, with one scale per block."""
 
-    Stochastic rounding picks one of the two adjacent steps so that the mean is unbiased.
-    """
-
-    block: Annotated[int, msgspec.Meta(ge=1)] = 256
-    rounding: Literal["nearest", "stochastic"] = "nearest"
+    block: Annotated[int, msgspec.Meta(ge=1), doc("Entries per block.")] = 256
+    rounding: Annotated[
+        Literal["nearest", "stochastic"], doc("Round to the nearest step, or at random so that the mean is right.")
+    ] = "nearest"
 
     def encode(self, vector: Tensor, state: CodecState | None = None, entries: slice = WHOLE_VECTOR) -> Payload:
         blocks = self._as_blocks(vector.detach().to(torch.float32))

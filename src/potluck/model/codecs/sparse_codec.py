@@ -22,6 +22,7 @@ from potluck.model.codecs.codec_interface import WHOLE_VECTOR, Codec
 from potluck.model.codecs.codec_state import AccumulatedVector, CodecState
 from potluck.model.codecs.dense_codec import DenseCodec
 from potluck.payload import Payload
+from potluck.settings import doc
 
 __all__ = ["Fraction", "Ratio", "SparseCodec"]
 
@@ -32,8 +33,10 @@ Fraction = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
 class SparseCodec(Codec, frozen=True, kw_only=True):
     """Sends some entries; with error feedback the others are added to the next vector, so nothing is lost."""
 
-    error_feedback: bool = True
-    values: value_coding.ValueFormat = "f32"
+    error_feedback: Annotated[bool, doc("Add the entries that were not sent to the next update.")] = True
+    values: Annotated[
+        value_coding.ValueFormat, doc("Format of the values: 32 or 16 bits, or signs with one common size.")
+    ] = "f32"
 
     def __post_init__(self) -> None:
         if self.values == "sign" and not self.error_feedback:

@@ -10,19 +10,20 @@ from torch import Tensor
 from potluck.model.codecs.codec_state import CodecState
 from potluck.model.codecs.sparse_codec import Ratio, SparseCodec
 from potluck.model.codecs.top_k_selection import largest_indices
+from potluck.settings import doc
 
 __all__ = ["TopKCodec"]
 
 
 class TopKCodec(SparseCodec, frozen=True, kw_only=True, tag="top-k"):
-    """Sends the fraction `ratio` of the entries.
+    """A fixed fraction of the entries, the largest."""
 
-    With `momentum` each device keeps the momentum of its own gradients (Lin et al. 2018, Deep gradient compression);
-    the coordinator's optimizer should then have none.
-    """
-
-    ratio: Ratio = 0.01
-    momentum: Annotated[float, msgspec.Meta(ge=0.0, lt=1.0)] = 0.0
+    ratio: Annotated[Ratio, doc("Fraction of the entries to send.")] = 0.01
+    momentum: Annotated[
+        float,
+        msgspec.Meta(ge=0.0, lt=1.0),
+        doc("Momentum of the device's own gradients (deep gradient compression); the coordinator then uses none."),
+    ] = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -38,6 +38,7 @@ from potluck.model.submodel_interface import SubmodelExtractor
 from potluck.model.submodels.submodel_parts import Submodel
 from potluck.model.submodels.width_extractor import training_batches
 from potluck.planning.groups import Groups, assign_groups, check_groups, even_groups, similar_groups
+from potluck.settings import doc
 
 __all__ = ["ClassGroups"]
 
@@ -53,18 +54,35 @@ Depth = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class ClassGroups(Submodel, frozen=True, kw_only=True, tag="class-groups"):
-    """Chen and Qin 2020: layers beyond the first `depth` fall into groups, each with classes of its own."""
+    """Layers beyond the first `depth` are divided into groups with classes of their own (Chen and Qin 2020)."""
 
-    groups: Literal["auto"] | Count | tuple[tuple[int, ...], ...] = 2  # how many, in the order of the classes; or which
-    alike: bool = False  # put classes together that look alike (to the trunk, if the job has a `start`), not neighbours
-    depth: Literal["auto"] | Depth = 1  # how many layers all devices share; "auto": what the slowest one affords
-    held: dict[str, tuple[int, ...]] = msgspec.field(default_factory=dict)  # by device; others: dealt round in turn
-    variant: Variant = "structural"
-    trunk: Literal["averaged", "frozen"] = "averaged"
-    negatives: Negatives = "own"  # what a group tells its classes from
-    calibration: Annotated[int, msgspec.Meta(ge=0)] = 0  # so many samples make the groups' logits comparable
-    held_out: bool = True  # nobody trains on these samples
-    extent: Extent = "readout"  # what they fit: three numbers of each group, or its last layer ("heads") too
+    groups: Annotated[
+        Literal["auto"] | Count | tuple[tuple[int, ...], ...],
+        doc("Number of class groups, their classes as lists, or `auto`: what the slowest device can afford."),
+    ] = 2
+    alike: Annotated[bool, doc("Group classes that look alike instead of neighbouring ones.")] = False
+    depth: Annotated[
+        Literal["auto"] | Depth,
+        doc("Number of first layers that all devices share, or `auto`: what the slowest device can afford."),
+    ] = 1
+    held: Annotated[
+        dict[str, tuple[int, ...]], doc("Groups of each device by name; the others are assigned round-robin.")
+    ] = msgspec.field(default_factory=dict)
+    variant: Annotated[
+        Variant, doc("Divide channels evenly, or attribute a trained model's channels to the classes that they serve.")
+    ] = "structural"
+    trunk: Annotated[
+        Literal["averaged", "frozen"],
+        doc("Average the shared layers in every round, or keep them as they are at the start."),
+    ] = "averaged"
+    negatives: Annotated[
+        Negatives, doc("Train against the device's own samples of other classes, or against generated ones.")
+    ] = "own"
+    calibration: Annotated[
+        int, msgspec.Meta(ge=0), doc("Number of samples that make the groups' logits comparable; 0 for no calibration.")
+    ] = 0
+    held_out: Annotated[bool, doc("Exclude the calibration samples from training.")] = True
+    extent: Annotated[Extent, doc("Calibrate three values per group, or also the groups' last layers.")] = "readout"
 
     def __post_init__(self) -> None:
         if self.alike and isinstance(self.groups, tuple):

@@ -40,7 +40,7 @@ from potluck.model.submodels.unit_subsets import UnitChooser, leading_units, ran
 from potluck.model.submodels.width_extractor import Capacity, build_width_extractor
 from potluck.model.submodels.width_sampler import Counts, WidthChoice, WidthSampler
 from potluck.planning.pareto_table import ParetoTable
-from potluck.settings import Part
+from potluck.settings import Part, doc
 
 __all__ = ["Capacity", "Submodel", "WholeModel", "WidthSubmodelPart"]
 
@@ -51,15 +51,17 @@ Rates = Sequence[float]
 
 
 class Submodel(Part, frozen=True, kw_only=True):
-    """Decides what a device trains; this base class trains the whole model.
+    """Selects the sub-model that a device trains; this base trains the whole model.
 
     The hooks are called in this order. Whatever a part does not override is as for the whole model.
     """
 
     capacity: ClassVar[Capacity] = "nominal"
 
-    scaled: bool = False  # scale by 1/(fraction kept), as dropout does
-    static: bool = False  # batch norm without running statistics
+    scaled: Annotated[bool, doc("Scale the kept weights by 1 / (fraction kept), as dropout does.")] = False
+    static: Annotated[
+        bool, doc("Use batch norm without running statistics; they are computed from training data before evaluation.")
+    ] = False
 
     # --- hooks: what a part asks of the model, the data, the plan and the end of a run --------------------------------
 
@@ -141,7 +143,7 @@ class Submodel(Part, frozen=True, kw_only=True):
 
 
 class WholeModel(Submodel, frozen=True, kw_only=True, tag="whole"):
-    """Always trains everything."""
+    """Every device trains the whole model."""
 
 
 class WidthSubmodelPart(Submodel, frozen=True, kw_only=True):
@@ -152,13 +154,24 @@ class WidthSubmodelPart(Submodel, frozen=True, kw_only=True):
 
 
 class FilterDropout(WidthSubmodelPart, frozen=True, kw_only=True, tag="filter-dropout"):
-    """DISTREAL: before each mini-batch, the entry of an explored table that the device can afford."""
+    """DISTREAL: each mini-batch trains the entry of an explored table that fits into the slot."""
 
-    table: ParetoTable | None = None  # in a job, the file that `potluck explore` wrote; default: one rate for all sets
-    units: Literal["random", "leading"] = "random"  # leading: smaller sub-models nest in larger ones, as in HeteroFL
-    mean: Literal["all", "trained"] = "all"  # of a weight: over all updates, or over those that changed it
+    table: Annotated[
+        ParetoTable | None, doc("File that `potluck explore` wrote; without it, one dropout rate for all layers.")
+    ] = None
+    units: Annotated[
+        Literal["random", "leading"],
+        doc("Keep random filters or the leading ones; with the latter, smaller sub-models lie inside larger ones."),
+    ] = "random"
+    mean: Annotated[
+        Literal["all", "trained"], doc("Average each weight over all updates, or over those that trained it.")
+    ] = "all"
     scaled: bool = True
-    grid: Annotated[int, msgspec.Meta(ge=1)] = 1  # keep multiples of this many units
+    grid: Annotated[
+        int,
+        msgspec.Meta(ge=1),
+        doc("Keep multiples of this many filters; 8 suits the blocks in which convolutions compute."),
+    ] = 1
 
     @property
     def averages_changed_only(self) -> bool:
@@ -223,18 +236,24 @@ def _mixture_fraction(counts: Counts, low: Counts, high: Counts) -> float:
 
 
 class UniformDropout(WidthSubmodelPart, frozen=True, kw_only=True, tag="uniform-dropout"):
-    """Filter dropout with one rate for all sets, which needs no table."""
+    """Like `filter-dropout` with one dropout rate for all layers, so no table is needed."""
 
     scaled: bool = True
-    grid: Annotated[int, msgspec.Meta(ge=1)] = 1  # keep multiples of this many units
+    grid: Annotated[
+        int,
+        msgspec.Meta(ge=1),
+        doc("Keep multiples of this many filters; 8 suits the blocks in which convolutions compute."),
+    ] = 1
 
     def candidate_counts(self, width: SlimmableModel) -> Sequence[Counts]:
         return [uniform_counts(width, kept, self.grid) for kept in STEPS]
 
 
 class _PerRoundSubmodel(WidthSubmodelPart, frozen=True, kw_only=True):
-    capacity: Capacity = "mean"  # type: ignore[misc]
-    levels: tuple[Share, ...] = STEPS
+    capacity: Annotated[  # type: ignore[misc]
+        Capacity, doc("Speed that a device is expected to have: nominal, or the mean or the least of its trace.")
+    ] = "mean"
+    levels: Annotated[tuple[Share, ...], doc("Widths to choose from, as fractions of the channels kept.")] = STEPS
 
     @property
     def chooses_per_round(self) -> bool:
@@ -245,13 +264,13 @@ class _PerRoundSubmodel(WidthSubmodelPart, frozen=True, kw_only=True):
 
 
 class FederatedDropout(_PerRoundSubmodel, frozen=True, kw_only=True, tag="federated-dropout"):
-    """Caldas et al. 2018: a random sub-model for each device and round."""
+    """A random sub-model for each device and round (Caldas et al. 2018)."""
 
     scaled: bool = True
 
 
 class HeteroFl(_PerRoundSubmodel, frozen=True, kw_only=True, tag="heterofl"):
-    """Diao et al. 2020: the leading slice of the level that a device can afford."""
+    """The leading channels, as wide a slice as the device can afford (Diao et al. 2020)."""
 
     levels: tuple[Share, ...] = (0.0625, 0.125, 0.25, 0.5, 1.0)
     static: bool = True
@@ -261,7 +280,7 @@ class HeteroFl(_PerRoundSubmodel, frozen=True, kw_only=True, tag="heterofl"):
 
 
 class FedRolex(_PerRoundSubmodel, frozen=True, kw_only=True, tag="fedrolex"):
-    """Alam et al. 2022: a window that moves over the units from round to round."""
+    """A slice of channels that moves on from round to round (Alam et al. 2022)."""
 
     levels: tuple[Share, ...] = (0.0625, 0.125, 0.25, 0.5, 1.0)
     static: bool = True
@@ -271,7 +290,7 @@ class FedRolex(_PerRoundSubmodel, frozen=True, kw_only=True, tag="fedrolex"):
 
 
 class Fjord(_PerRoundSubmodel, frozen=True, kw_only=True, tag="fjord"):
-    """Horváth et al. 2021: in each mini-batch, a leading slice of any level up to the device's own."""
+    """In each mini-batch the leading channels, of any width up to the device's own (Horváth et al. 2021)."""
 
     levels: tuple[Share, ...] = (0.2, 0.4, 0.6, 0.8, 1.0)
 
@@ -287,9 +306,9 @@ class Fjord(_PerRoundSubmodel, frozen=True, kw_only=True, tag="fjord"):
 
 
 class SmallModel(Submodel, frozen=True, kw_only=True, tag="small"):
-    """One smaller network for all devices and the server; `share` is its largest fraction of the whole one's MACs."""
+    """One smaller network for every device and the coordinator."""
 
-    share: Share = 0.33
+    share: Annotated[Share, doc("Largest cost of the small network, as a fraction of the whole model's MACs.")] = 0.33
 
     def largest_counts(self, width: SlimmableModel) -> Counts:
         """The counts of the largest network within `share`, with the same fraction of every set."""

@@ -7,13 +7,14 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from potluck.data.streams.sources.stream_source import StreamIngest, StreamSource, backoff_pauses, device_topic
 from potluck.data.streams.stream_records import StreamSample
 from potluck.errors import DataError, SettingError
+from potluck.settings import doc
 from potluck.units import Seconds
 
 __all__ = ["KafkaSource"]
@@ -25,13 +26,17 @@ _log = logging.getLogger("potluck")
 
 
 class KafkaSource(StreamSource, frozen=True, kw_only=True, tag="kafka"):
-    """Records from a cluster; `options` are librdkafka's own (TLS, SASL, ...)."""
+    """Records from a Kafka cluster."""
 
-    servers: str = "localhost:9092"
-    topic: str = "potluck.{device}"
-    group: str = "potluck.{device}"
-    retry: Seconds = Seconds(0.5)  # until a consumer that failed for good is replaced; doubles each time, up to 30 s
-    options: dict[str, str | int | float | bool] = msgspec.field(default_factory=dict)
+    servers: Annotated[str, doc("Addresses of the brokers, separated by commas.")] = "localhost:9092"
+    topic: Annotated[str, doc("Topic to read; `{device}` stands for the device's name.")] = "potluck.{device}"
+    group: Annotated[str, doc("Consumer group; `{device}` stands for the device's name.")] = "potluck.{device}"
+    retry: Annotated[Seconds, doc("Time until a failed consumer is replaced; doubles each time, up to 30 s.")] = (
+        Seconds(0.5)
+    )
+    options: Annotated[dict[str, str | int | float | bool], doc("Options of librdkafka (TLS, SASL, …).")] = (
+        msgspec.field(default_factory=dict)
+    )
 
     async def samples(self, ingest: StreamIngest) -> AsyncIterator[StreamSample]:
         waits = backoff_pauses(self.retry)

@@ -14,6 +14,7 @@ import msgspec
 from potluck.data.streams.sources.stream_source import StreamIngest, StreamSource, backoff_pauses, device_topic
 from potluck.data.streams.stream_records import StreamSample
 from potluck.errors import DataError, SettingError
+from potluck.settings import doc
 from potluck.units import Seconds
 
 if TYPE_CHECKING:
@@ -81,15 +82,17 @@ class MqttBroker(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MqttSource(StreamSource, frozen=True, kw_only=True, tag="mqtt"):
-    """Records from a broker."""
+    """Records from an MQTT broker."""
 
-    host: str = "localhost"
-    port: Annotated[int, msgspec.Meta(ge=1, le=65535)] = 1883
-    topic: str = "potluck/{device}"
-    username: str | None = None
-    password_file: str | None = None
-    tls: bool = False
-    retry: Seconds = Seconds(0.5)  # until a lost broker is tried again; doubles each time, up to 30 s
+    host: Annotated[str, doc("Host name or address of the broker.")] = "localhost"
+    port: Annotated[int, msgspec.Meta(ge=1, le=65535), doc("TCP port of the broker.")] = 1883
+    topic: Annotated[str, doc("Topic to subscribe to; `{device}` stands for the device's name.")] = "potluck/{device}"
+    username: Annotated[str | None, doc("User name for the broker.")] = None
+    password_file: Annotated[str | None, doc("File that holds the password.")] = None
+    tls: Annotated[bool, doc("Connect with TLS.")] = False
+    retry: Annotated[Seconds, doc("Time until a lost broker is tried again; doubles each time, up to 30 s.")] = Seconds(
+        0.5
+    )
 
     def broker_address(self) -> MqttBroker:
         return MqttBroker(

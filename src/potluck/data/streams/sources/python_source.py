@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from potluck.data.streams.sources.stream_source import StreamIngest, StreamSource
 from potluck.data.streams.stream_records import StreamSample
 from potluck.errors import DataError
-from potluck.settings import load_object
+from potluck.settings import doc, load_object
 
 __all__ = ["PythonSource"]
 
 
 class PythonSource(StreamSource, frozen=True, kw_only=True, tag="python"):
-    """`generator = "package.module:function"`, called with the device's name; it yields (input, label)."""
+    """Samples from your own asynchronous generator."""
 
-    generator: str
+    generator: Annotated[str, doc("`package.module:function`, called with the device's name; yields (input, label).")]
 
     async def samples(self, ingest: StreamIngest) -> AsyncIterator[StreamSample]:
         function = load_object(self.generator, "stream.source.generator")

@@ -13,7 +13,7 @@ __all__ = ["ReplaySource", "replay_samples"]
 
 
 class ReplaySource(StreamSource, frozen=True, kw_only=True, tag="replay"):
-    """The task's data, repeated, reshuffled on each pass."""
+    """The device's own shard, replayed at `stream.rate`."""
 
     def samples(self, ingest: StreamIngest) -> AsyncIterator[StreamSample]:
         assert ingest.replay is not None, "a replay needs data"
