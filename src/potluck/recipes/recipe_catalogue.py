@@ -21,7 +21,7 @@ class Recipe(NamedTuple):
     """A name for some settings."""
 
     summary: str
-    source: str
+    source: str  # the publication; may be empty
     settings: Mapping[str, Any]
     origin: str = "built in"  # or the distribution that registers it
 
