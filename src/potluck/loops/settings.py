@@ -23,17 +23,19 @@ __all__ = ["Rounds"]
 
 
 class Rounds(Settings, frozen=True, kw_only=True):
-    """Who takes part in a round, what they do, and how it becomes a new model."""
+    """Which devices take part in a round, what they do, and how that becomes a new model."""
 
-    devices: Annotated[int, msgspec.Meta(ge=0)] = 0  # how many are invited (0: all that are here)
-    least: Annotated[int, msgspec.Meta(ge=1)] = 1  # how many must be here to begin
+    devices: Annotated[int, msgspec.Meta(ge=0)] = 0  # how many are invited (0: all that are connected)
+    least: Annotated[int, msgspec.Meta(ge=1)] = 1  # how many must be connected to begin
     batching: Batching = FixedBatching()
     local: LocalTraining = GradientTraining()
     local_schedule: LearningRateSchedule = ConstantSchedule()
-    skew: SkewCorrection = NoSkewCorrection()  # what a device's loss does about its own class frequencies
+    skew: SkewCorrection = NoSkewCorrection()  # how a device's loss corrects for its own class frequencies
     transfer: ModelTransfer = SequentialTransfer()
     submodel: Submodel = WholeModel()
-    slot: Seconds | None = None  # of a mini-batch: a device trains what fits (default: the fastest one's whole step)
+    slot: Seconds | None = (
+        None  # time for a mini-batch: a device trains what fits (default: the fastest device's whole step)
+    )
     codec: Codec = DenseCodec()
     merge: MergeRule = SampleWeighted()
     barrier: Barrier = AllBarrier()
@@ -41,4 +43,4 @@ class Rounds(Settings, frozen=True, kw_only=True):
     scaling: LrScaling = NoLrScaling()  # of the learning rate, by the samples of a round
     schedule: LearningRateSchedule = ConstantSchedule()
     retry: Seconds = Seconds(5)  # until an unanswered request is sent again; doubles each time
-    patience: Seconds = Seconds(1800)  # how long the run waits without any progress before it gives up
+    patience: Seconds = Seconds(1800)  # how long the run may go without progress before it fails

@@ -107,7 +107,10 @@ def test_a_change_of_speed_is_noticed_within_three_batches_and_noise_is_not() ->
     planner = planner_of([1])
     plan = planner.plan_layout(["d0"])
     nominal_s = planner.nominal_batch_s("d0", 0, 7)
-    observe = lambda factor: planner.observe_batch(plan, "d0", factor * nominal_s)  # noqa: E731
+
+    def observe(factor: float) -> bool:
+        return planner.observe_batch(plan, "d0", factor * nominal_s)
+
     assert not any(observe(1.0 + noise) for noise in (0.05, -0.05, 0.02, -0.04))
     assert [observe(3.0) for _ in range(3)].count(True) == 1
     assert planner.slowness["d0"] == pytest.approx(3.0)

@@ -1,4 +1,4 @@
-"""How does the learning rate follow the number of samples in a round?"""
+"""Learning-rate scaling: how the learning rate follows the number of samples in a round."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ class LrScaling(Part, frozen=True, kw_only=True):
     warmup: Annotated[int, msgspec.Meta(ge=0)] = 0
 
     def lr_factor(self, samples: int, devices: int, round: int) -> float:
-        """The factor of a round in which so many devices trained on so many samples in all."""
+        """The factor of a round, given its devices and their samples in total."""
         full = self.full_lr_factor(samples, devices)
         if full <= 1.0 or round >= self.warmup:
             return full
         return 1.0 + (full - 1.0) * (round + 1) / (self.warmup + 1)
 
     def full_lr_factor(self, samples: int, devices: int) -> float:
-        """The factor once warm."""
+        """The factor after warm-up."""
         raise NotImplementedError
 
 
 class NoLrScaling(LrScaling, frozen=True, kw_only=True, tag="none"):
-    """The same for any batch."""
+    """The same learning rate for any batch."""
 
     def full_lr_factor(self, samples: int, devices: int) -> float:
         return 1.0
@@ -48,14 +48,14 @@ class LinearLrScaling(LrScaling, frozen=True, kw_only=True, tag="linear"):
 
 
 class SquareRootLrScaling(LinearLrScaling, frozen=True, kw_only=True, tag="sqrt"):
-    """With the square root of the global batch, as the noise of its gradient falls."""
+    """In proportion to the square root of the global batch, as the noise of its gradient falls."""
 
     def full_lr_factor(self, samples: int, devices: int) -> float:
         return math.sqrt(super().full_lr_factor(samples, devices))
 
 
 class CappedLrScaling(LinearLrScaling, frozen=True, kw_only=True, tag="capped"):
-    """In proportion, but never more than `most`: large batches do not bear ever larger steps."""
+    """In proportion, but at most `most`: large batches do not tolerate ever larger steps."""
 
     most: Annotated[float, msgspec.Meta(gt=0.0)] = 4.0
 

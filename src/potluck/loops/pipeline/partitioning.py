@@ -1,6 +1,6 @@
-"""How the layers are laid out over the devices: the partitioners as parts of a job.
+"""How the layers are distributed over the devices: the partitioners as parts of a job.
 
-Devices come in the order of the fleet with the central one first, and are named by their place in it.
+Devices are given in the order of the fleet with the central one first, and are identified by their index.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ __all__ = ["EqualPartitioning", "ManualPartitioning", "OptimalPartitioning", "Pa
 
 
 class Partitioning(Part, frozen=True, kw_only=True):
-    """`partition`: who gets which layers."""
+    """`partition`: which device gets which layers."""
 
     def plan_partition(self, layers: LayerSpecs, devices: DeviceSpecs) -> PipelinePartition:
-        """The layout; UserError where there is none."""
+        """The layout; raises UserError if there is none."""
         raise NotImplementedError
 
 
 class OptimalPartitioning(Partitioning, frozen=True, kw_only=True, tag="optimal"):
-    """The exact least period; devices may be left out, and put in the best order."""
+    """The smallest period, exactly; devices may be left out and reordered."""
 
     order: Literal["given", "search"] = "given"
     subset: bool = True
@@ -47,28 +47,28 @@ class PublishedPartitioning(Partitioning, frozen=True, kw_only=True, tag="publis
     """FTPipeHD's recurrence over the measured capacities; every device takes part."""
 
     def plan_partition(self, layers: LayerSpecs, devices: DeviceSpecs) -> PipelinePartition:
-        def of_first(count: int) -> PipelinePartition:
+        def partition_first(count: int) -> PipelinePartition:
             links = [_link_bandwidth(devices, *pair) for pair in pairwise(range(count))]
-            found = ftpipehd_partition(layers.times, layers.outputs, devices.capacities[:count], links)
-            return evaluate_partition(found.cuts, found.order, layers, devices)
+            partition = ftpipehd_partition(layers.times, layers.outputs, devices.capacities[:count], links)
+            return evaluate_partition(partition.cuts, partition.order, layers, devices)
 
-        return _largest_feasible(of_first, layers, devices)
+        return _largest_feasible(partition_first, layers, devices)
 
 
 class EqualPartitioning(Partitioning, frozen=True, kw_only=True, tag="equal"):
-    """PipeDream's: as if all devices were alike."""
+    """PipeDream's partition, as if all devices were equal."""
 
     def plan_partition(self, layers: LayerSpecs, devices: DeviceSpecs) -> PipelinePartition:
-        def of_first(count: int) -> PipelinePartition:
-            alike = DeviceSpecs(capacities=[1.0] * count, bandwidth=devices.bandwidth, duplex=devices.duplex)
-            found = plan_partition(layers, alike)
-            return evaluate_partition(found.cuts, found.order, layers, devices)
+        def partition_first(count: int) -> PipelinePartition:
+            equal = DeviceSpecs(capacities=[1.0] * count, bandwidth=devices.bandwidth, duplex=devices.duplex)
+            partition = plan_partition(layers, equal)
+            return evaluate_partition(partition.cuts, partition.order, layers, devices)
 
-        return _largest_feasible(of_first, layers, devices)
+        return _largest_feasible(partition_first, layers, devices)
 
 
 class ManualPartitioning(Partitioning, frozen=True, kw_only=True, tag="cuts"):
-    """Stages that end after the layers `after`; the exact partition where too few devices are left for them."""
+    """Stages that end after the layers `after`; the optimal partition if too few devices are left for them."""
 
     after: tuple[Annotated[int, msgspec.Meta(ge=0)], ...]
 
@@ -84,12 +84,12 @@ def _link_bandwidth(devices: DeviceSpecs, sender: int, receiver: int) -> float:
     return 1 / one_way if one_way else float("inf")
 
 
-def _largest_feasible(of_first, layers: LayerSpecs, devices: DeviceSpecs) -> PipelinePartition:  # type: ignore[no-untyped-def]
-    """The layout of all devices, or of as many of the first as there are places to cut."""
+def _largest_feasible(partition_first, layers: LayerSpecs, devices: DeviceSpecs) -> PipelinePartition:  # type: ignore[no-untyped-def]
+    """The layout over all devices, or over as many of the first ones as the legal cuts allow."""
     for count in range(min(len(devices), len(layers)), 1, -1):
         try:
-            found: PipelinePartition = of_first(count)
+            partition: PipelinePartition = partition_first(count)
         except UserError:
             continue
-        return found
+        return partition
     return evaluate_partition((), (0,), layers, devices)

@@ -1,4 +1,4 @@
-"""What happens after a death: the kinds of recovery as parts of a job."""
+"""What happens after a device dies: the kinds of recovery as parts of a job."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ __all__ = ["NeighbourRecovery", "Recovery", "RepartitionRecovery", "RestartRecov
 class Recovery(Part, frozen=True, kw_only=True):
     """`recovery`: how a death is noticed, and where the layers go.
 
-    `timer` waits until a batch has taken `factor` times the mean before anyone is asked; `connection` goes by the
-    membership events. Without `consistent` every layer is taken in its newest copy, whatever version that is.
+    `connection` relies on membership events; `timer` waits until a batch has taken `factor` times the mean. Without
+    `consistent` every layer is restored from its newest copy, whatever version that is.
     """
 
     notice: Literal["connection", "timer"] = "connection"
@@ -27,22 +27,22 @@ class Recovery(Part, frozen=True, kw_only=True):
 
     @property
     def restores_checkpoint(self) -> bool:
-        """Whether all goes back to the latest checkpoint."""
+        """Whether the run restarts from the latest checkpoint."""
         return False
 
     def plan_recovery(
         self, planner: PipelinePlanner, old: PipelinePlan | None, candidates: Sequence[str]
     ) -> PipelinePlan:
-        """Who gets which layers, from those who are here."""
+        """The layout over the candidates."""
         return planner.plan_layout(candidates)
 
 
 class RepartitionRecovery(Recovery, frozen=True, kw_only=True, tag="repartition"):
-    """All layers are laid out anew over those who are left."""
+    """All layers are partitioned again over the remaining devices."""
 
 
 class NeighbourRecovery(Recovery, frozen=True, kw_only=True, tag="neighbour"):
-    """The next stage takes over the layers of the dead one, as in ResPipe; all is laid out anew where it lacks room."""
+    """The next stage takes over the layers of the dead one, as in ResPipe; if it lacks memory, replan."""
 
     def plan_recovery(
         self, planner: PipelinePlanner, old: PipelinePlan | None, candidates: Sequence[str]
@@ -56,7 +56,7 @@ class NeighbourRecovery(Recovery, frozen=True, kw_only=True, tag="neighbour"):
 
 
 class RestartRecovery(Recovery, frozen=True, kw_only=True, tag="restart"):
-    """Everybody goes back to the latest checkpoint."""
+    """The run restarts from the latest checkpoint."""
 
     @property
     def restores_checkpoint(self) -> bool:
@@ -66,8 +66,8 @@ class RestartRecovery(Recovery, frozen=True, kw_only=True, tag="restart"):
 def layout_without(
     cuts: Sequence[int], order: Sequence[str], alive: Collection[str]
 ) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    """The layout in which a dead stage's layers belong to the next stage that lives, at the end to the one before."""
-    left = [place for place, device in enumerate(order) if device in alive]
+    """The layout in which a dead stage's layers go to the next stage that is alive, or else to the previous one."""
+    remaining = [index for index, device in enumerate(order) if device in alive]
     begins = (0, *cuts)
-    new_begins = [0, *(begins[before + 1] for before in left[:-1])]
-    return tuple(new_begins[1:]), tuple(order[place] for place in left)
+    new_begins = [0, *(begins[before + 1] for before in remaining[:-1])]
+    return tuple(new_begins[1:]), tuple(order[index] for index in remaining)

@@ -1,7 +1,7 @@
-"""Who keeps copies of whose layers, and how often: the kinds of replication as parts of a job.
+"""How often the layers of a stage are copied to another device: the kinds of replication as parts of a job.
 
-Versions that are copied are *marks*: every stage marks the same ones and keeps them until newer ones are safe, so a
-consistent version of the whole model can be put together again after a death.
+Every stage copies the same versions and keeps them until newer ones are secure, so that a consistent version of the
+whole model can be restored after a death.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from potluck.units import Bytes
 
 __all__ = ["IncrementalReplication", "NoReplication", "PeriodicReplication", "Replication", "next_version_to_copy"]
 
-_RAREST = 100
+_MAX_STRIDE = 100  # batches
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
 
@@ -25,13 +25,13 @@ Count = Annotated[int, msgspec.Meta(ge=0)]
 class Replication(Part, frozen=True, kw_only=True):
     """`replication`."""
 
-    optimizer_state: bool = True  # whether copies hold what the optimizer remembers
-    chunk: Bytes = Bytes(256_000)  # a copy travels in pieces of this size, each when the link is idle
+    optimizer_state: bool = True  # whether copies include the optimizer's state
+    chunk: Bytes = Bytes(256_000)  # a copy is sent in chunks of this size, each when the link is idle
 
     def copy_stride(self, step_s: float, version_s: float, idle_s: float) -> int:
-        """Every how many batches a copy goes to the next stage (0: never).
+        """Every how many batches a copy goes to the keeper (0: never).
 
-        A step takes so long to send, a whole version so long, and the link is idle for so long in every batch.
+        Given are the seconds to send a step, to send a whole version, and for which the link is idle in every batch.
         """
         raise NotImplementedError
 
@@ -41,19 +41,19 @@ class Replication(Part, frozen=True, kw_only=True):
 
     @property
     def sends_steps(self) -> bool:
-        """Whether a copy may be brought up to date by sending the step instead of the version."""
+        """Whether a copy may be updated by sending the step instead of the version."""
         return False
 
 
 class NoReplication(Replication, frozen=True, kw_only=True, tag="none"):
-    """Nobody but the owner; a death goes back to the latest checkpoint."""
+    """No copies; after a death the run restarts from the latest checkpoint."""
 
     def copy_stride(self, step_s: float, version_s: float, idle_s: float) -> int:
         return 0
 
 
 class PeriodicReplication(Replication, frozen=True, kw_only=True, tag="periodic"):
-    """Along the chain every `chain` batches, to the coordinator every `central`."""
+    """To the next stage every `chain` batches, to the coordinator every `central`."""
 
     chain: Count = 100
     central: Count = 200
@@ -66,16 +66,16 @@ class PeriodicReplication(Replication, frozen=True, kw_only=True, tag="periodic"
 
 
 class IncrementalReplication(Replication, frozen=True, kw_only=True, tag="incremental"):
-    """Along the chain after every batch, or every so many that the idle time of the links is enough."""
+    """To the keeper after every batch, or as often as the idle time of the links allows."""
 
     central: Count = 0
-    share: Annotated[float, msgspec.Meta(gt=0.0, le=1.0)] = 0.9  # of the links' idle time that copies may take
+    share: Annotated[float, msgspec.Meta(gt=0.0, le=1.0)] = 0.9  # fraction of the links' idle time that copies may take
 
     def copy_stride(self, step_s: float, version_s: float, idle_s: float) -> int:
-        room = self.share * idle_s
-        if step_s <= room:
+        available_s = self.share * idle_s
+        if step_s <= available_s:
             return 1
-        return min(_RAREST, max(2, math.ceil(version_s / room))) if room > 0 else _RAREST
+        return min(_MAX_STRIDE, max(2, math.ceil(version_s / available_s))) if available_s > 0 else _MAX_STRIDE
 
     def central_stride(self) -> int:
         return self.central
@@ -86,9 +86,9 @@ class IncrementalReplication(Replication, frozen=True, kw_only=True, tag="increm
 
 
 def next_version_to_copy(waiting: Iterable[int], stride: int) -> int | None:
-    """Which of the marks that wait to be copied goes next: one that others who lag behind pick as well.
+    """Which of the versions that wait to be copied goes next: one that other stages that lag behind pick as well.
 
-    That is the roundest number, the newest among equals. Who keeps up copies them all.
+    That is the multiple of the highest power of two, the newest among equals. A stage that keeps up copies all of them.
     """
-    marks = [version for version in waiting if version % stride == 0] if stride else []
-    return max(marks, key=lambda version: ((version // stride) & -(version // stride), version), default=None)
+    copied = [version for version in waiting if version % stride == 0] if stride else []
+    return max(copied, key=lambda version: ((version // stride) & -(version // stride), version), default=None)

@@ -20,35 +20,35 @@ Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class Adaptation(Settings, frozen=True, kw_only=True):
-    """When the layout is looked at again: at batch `first`, then `every` so many (0: never), and on a change of speed.
+    """When to reconsider the layout: at batch `first`, then every `every` batches (0: never), and on a change of speed.
 
-    Moving must pay within `horizon` batches; with 0 any gain will do.
+    Moving must pay off within `horizon` batches; with 0 any gain suffices.
     """
 
     first: Count = 10
     every: Count = 100
     on_change: bool = True
-    join: bool = True  # whether devices that come or return are taken in
+    join: bool = True  # whether devices that join or return are included
     horizon: Count = 200
 
 
 class Pipeline(Settings, frozen=True, kw_only=True):
-    """`[pipeline]`: the layers are laid out over the devices, and batches flow through them."""
+    """`[pipeline]`: the layers are distributed over the devices, and batches flow through them."""
 
     batch: Annotated[int, msgspec.Meta(ge=1)] = 128
     schedule: PipelineSchedule = OneFOneBSchedule()
     partition: Partitioning = OptimalPartitioning()
-    between: Literal["layers", "blocks"] = "layers"  # where cuts may lie: blocks are the model's own outer modules
+    between: Literal["layers", "blocks"] = "layers"  # where cuts are allowed: blocks are the model's outer modules
     replication: Replication = IncrementalReplication()
     recovery: Recovery = RepartitionRecovery()
     adaptation: Adaptation = Adaptation()
     optimizer: Optimizer = Sgd(lr=0.05, momentum=0.9)
     lr_schedule: LearningRateSchedule = ConstantSchedule()
-    evaluation: Literal["coordinator", "pipeline"] = "coordinator"  # who measures the model, where that is due
+    evaluation: Literal["coordinator", "pipeline"] = "coordinator"  # where the model is evaluated
     central: str = ""  # the device that holds the data and is stage 0; the first of the fleet by default
-    sources: tuple[str, ...] = ()  # other devices that hold the data too, and may take its place
-    retry: Seconds = Seconds(2)  # until something that was not answered is asked again; doubles each time
-    patience: Seconds = Seconds(1800)  # how long the run waits without any progress before it gives up
+    sources: tuple[str, ...] = ()  # other devices that hold the data and may replace it
+    retry: Seconds = Seconds(2)  # until an unanswered request is sent again; doubles each time
+    patience: Seconds = Seconds(1800)  # how long the run may go without progress before it fails
 
     def __post_init__(self) -> None:
         for key in ("retry", "patience"):
