@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +24,7 @@ from potluck.loops.parts.stream_batching import StreamThroughput, split_batch_si
 from potluck.loops.settings import Rounds
 from potluck.payload import Payload
 
-__all__ = ["BatchSource", "ShardBatchSource", "StreamBatchSource"]
+__all__ = ["BatchSource", "SampleFormat", "ShardBatchSource", "StreamBatchSource"]
 
 Indices = npt.NDArray[np.int64]
 
@@ -74,6 +74,13 @@ class ShardBatchSource:
         pass
 
 
+class SampleFormat(NamedTuple):
+    """What samples from other devices must look like."""
+
+    shape: tuple[int, ...] = ()
+    classes: int = 0
+
+
 class StreamBatchSource:
     """Mini-batches of a device whose data streams in."""
 
@@ -83,25 +90,23 @@ class StreamBatchSource:
         settings: Rounds,
         feed: StreamFeed,
         samples_per_s: float,
-        shape: tuple[int, ...],
-        classes: int,
+        sample_format: SampleFormat,
         estimates: DeviceEstimates,
     ) -> None:
         self._node = node
         self._settings = settings
         self.feed = feed
         self._samples_per_s = samples_per_s  # that the device can train on
-        self._shape = shape
         self._estimates = estimates
-        self._classes = classes
+        self._sample_format = sample_format
         self._round = -1
         self._gifts: dict[str, Gift] = {}
         self._expected = 0
         self._gifts_complete = Latch()
 
     def expected_batch_size(self) -> int:
-        flow = StreamThroughput(self.feed.rate_at(self._node.now()), self._samples_per_s, self._estimates.turn_s)
-        return turn_samples(self._settings.batching, flow)
+        throughput = StreamThroughput(self.feed.rate_at(self._node.now()), self._samples_per_s, self._estimates.turn_s)
+        return turn_samples(self._settings.batching, throughput)
 
     def ready_batches(self, invite: Invite) -> None:
         return None
@@ -146,7 +151,7 @@ class StreamBatchSource:
     # --- injection -------------------------------------------------------------------------------------------------
 
     def receive_gift(self, gift: Gift) -> None:
-        reason = refusal_reason(gift.payload.arrays, self._shape, self._classes)
+        reason = refusal_reason(gift.payload.arrays, *self._sample_format)
         if reason is not None:
             fields = {"round": gift.round, "from": gift.donor, "reason": reason}
             self._node.record(Instant(self._node.name, "gift refused", self._node.now(), fields))

@@ -18,7 +18,7 @@ from potluck.data.streams.stream_feed import StreamFeed
 from potluck.errors import DataError, SettingError
 from potluck.job import Job
 from potluck.loops.backends import DeviceBackend, ServerBackend, TimingOnlyServer, TimingOnlyTrainer, TurnIdentity
-from potluck.loops.batch_source import BatchSource, StreamBatchSource
+from potluck.loops.batch_source import BatchSource, SampleFormat, StreamBatchSource
 from potluck.loops.device_costs import DeviceCosts
 from potluck.loops.device_estimates import DeviceEstimates, LinkPrior
 from potluck.loops.leader import RunPolicy
@@ -126,8 +126,8 @@ class RoundsSetup:
         if feeds is None:
             return build_held_source(node, rounds, self.shards[node.name], self.data, self.extractor)
         feed = belongings.feed_for(node.name, node.incarnation, lambda: feeds(node.name), node.now())
-        shape, classes = (self.data.shape, len(self.data.classes)) if self.data is not None else ((), 0)
-        return StreamBatchSource(node, rounds, feed, 1 / costs.step_s(1), shape, classes, seen)
+        sample_format = SampleFormat() if self.data is None else SampleFormat(self.data.shape, len(self.data.classes))
+        return StreamBatchSource(node, rounds, feed, 1 / costs.step_s(1), sample_format, seen)
 
     def _build_sharing(self) -> SampleSharing | None:
         stream = self.job.stream

@@ -1,8 +1,8 @@
 """Notices stages that are connected but make no progress.
 
     a batch ──▶ none for 4 times the usual ──▶ Inquire ──▶ Doing, from each stage
-                                                    │             └─ it twice awaits what was sent: a broken link
-                                                    └─ no message for 8 times the usual: quarantine
+                                                 │             └─ it twice awaits what was sent: a broken link
+                                                 └─ no message for 8 times the usual: quarantine
 
 The usual time follows the observed mean and spread, so a fleet that is merely slow is asked late and answers; a lost
 message is sent again meanwhile. If nothing helps, a new term begins.

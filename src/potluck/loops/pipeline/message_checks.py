@@ -23,14 +23,14 @@ def layers_refusal(first: int, last: int, layers: int) -> str | None:
 def replica_refusal(replica: Replica, layers: int) -> str | None:
     """Why a chunk of a copy cannot be valid."""
     if not 0 <= replica.place < replica.count or replica.version < 0:
-        return f"it sent piece {replica.place} of {replica.count} of version {replica.version}"
+        return f"it sent chunk {replica.place} of {replica.count} of version {replica.version}"
     return layers_refusal(replica.first, replica.last, layers)
 
 
 def join_copy(backend: StageBackend, replica: Replica, chunks: Sequence[Payload]) -> Payload | str:
     """The payload of a copy from all of its chunks, or why it cannot be used."""
     if len({len(chunk.arrays) for chunk in chunks}) > 1 or not all(_is_flat(chunk) for chunk in chunks):
-        return "the pieces of its copy do not fit each other"
+        return "the chunks of its copy do not fit each other"
     payload = join_payload(chunks)
     return backend.weights_refusal(replica.first, replica.last, payload, replica.step) or payload
 
