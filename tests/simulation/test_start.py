@@ -1,4 +1,4 @@
-"""A run that begins with the numbers of another, under any recipe, stopped or not."""
+"""A run that begins with the weights of another, under any recipe, interrupted or not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each layer costs on a device: seconds forward and backward per sample, bytes to pull and to push."""
+"""What each layer costs on a device: time forward and backward per sample, bytes to pull and to push."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["DeviceCosts"]
 
 @dataclass(frozen=True)
 class DeviceCosts:
-    """A chain as a device sees it; the seconds are those of a device of 1 FLOP/s, to be divided by `flops`."""
+    """The costs of a chain of layers on a device that computes `flops` FLOP/s."""
 
     forward_flop: Sequence[float]
     backward_flop: Sequence[float]

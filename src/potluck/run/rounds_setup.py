@@ -21,7 +21,7 @@ from potluck.fleet import Device
 from potluck.job import Job
 from potluck.loops.backends import DeviceBackend, ServerBackend, TimingOnlyServer, TimingOnlyTrainer, TurnIdentity
 from potluck.loops.balanced_batch_source import build_balanced_source
-from potluck.loops.batch_source import BatchSource, ShardBatchSource, StreamBatchSource
+from potluck.loops.batch_source import BatchSource, SampleFormat, ShardBatchSource, StreamBatchSource
 from potluck.loops.device_costs import DeviceCosts
 from potluck.loops.device_estimates import DeviceEstimates, LinkPrior
 from potluck.loops.leader import RunPolicy
@@ -150,9 +150,9 @@ class RoundsSetup:
                 return ShardBatchSource(node, rounds, self.shards[name])
             return build_balanced_source(node, rounds, self.shards[name], self.data, balance)
         feed = states.feed_for(name, node.incarnation, lambda: feeds(name), node.now())
-        shape, classes = (self.data.shape, len(self.data.classes)) if self.data is not None else ((), 0)
+        sample_format = SampleFormat() if self.data is None else SampleFormat(self.data.shape, len(self.data.classes))
         samples_per_s = 1 / self.whole_model_costs(name).step_s(1)
-        return StreamBatchSource(node, rounds, feed, samples_per_s, shape, classes, estimates)
+        return StreamBatchSource(node, rounds, feed, samples_per_s, sample_format, estimates)
 
     def _build_sharing(self) -> SampleSharing | None:
         stream = self.job.stream
