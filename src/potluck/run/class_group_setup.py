@@ -20,9 +20,9 @@ from potluck.loops.batch_source import ShardBatchSource
 from potluck.loops.messages import Invite
 from potluck.loops.node import Node
 from potluck.loops.settings import Rounds
-from potluck.model.decoupled.balanced_sampling import expected_class_counts
 from potluck.model.decoupled.class_groups import PATH, ClassGroups, LabelledSamples
 from potluck.model.decoupled.group_extractor import Batches, Counts, GroupExtractor
+from potluck.model.decoupled.group_loss import expected_class_counts
 from potluck.model.decoupled.grouped_network import GroupedNetwork
 from potluck.model.layer_chain import LayerChain, trace_layers
 from potluck.model.model_state import WeightLayout

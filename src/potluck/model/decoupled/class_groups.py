@@ -1,4 +1,4 @@
-"""The submodel part of a round by classes: a device trains the trunk and the groups whose classes concern it."""
+"""The submodel part by class groups: a device trains the trunk and the groups of the classes it is responsible for."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from potluck.planning.groups import Groups, assign_groups, check_groups, even_gr
 __all__ = ["ClassGroups", "LabelledSamples"]
 
 PATH = "rounds.submodel"
-_LOOKED_AT = 4096  # samples that tell which classes are alike, and which channels serve which
+_LOOKED_AT = 4096  # samples used to find similar classes and to attribute channels
 _BATCH = 256
 
-Negatives = Literal["own", "generated"]  # samples of other classes that the device has, or made of its own ones
+Negatives = Literal["own", "generated"]  # the device's samples of other classes, or ones generated from its own
 Count = Annotated[int, msgspec.Meta(ge=1)]
 Seen = Callable[[Tensor], Tensor]
 Depth = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class LabelledSamples(Protocol):
-    """Samples that can be asked for by index, and their labels."""
+    """Samples that are read by index, and their labels."""
 
     @property
     def labels(self) -> npt.NDArray[np.int64]: ...
@@ -46,43 +46,43 @@ class LabelledSamples(Protocol):
 
 
 class ClassGroups(Submodel, frozen=True, kw_only=True, tag="class-groups"):
-    """Chen and Qin 2020: layers beyond the first `depth` fall into groups, each with classes of its own."""
+    """Chen and Qin 2020: layers beyond the first `depth` are split into groups, each with its own classes."""
 
-    groups: Literal["auto"] | Count | tuple[tuple[int, ...], ...] = 2  # how many, in the order of the classes; or which
-    alike: bool = False  # put classes together that look alike (to the trunk, if the job has a `start`), not neighbours
-    depth: Literal["auto"] | Depth = 1  # how many layers all devices share; "auto": what the slowest one affords
-    held: dict[str, tuple[int, ...]] = msgspec.field(default_factory=dict)  # by device; others: dealt round in turn
+    groups: Literal["auto"] | Count | tuple[tuple[int, ...], ...] = 2  # how many, in class order; or their classes
+    alike: bool = False  # group similar classes (as the trunk sees them, if the job has a `start`)
+    depth: Literal["auto"] | Depth = 1  # layers that all devices share; "auto": what the slowest one can afford
+    held: dict[str, tuple[int, ...]] = msgspec.field(default_factory=dict)  # by device; others: round-robin
     variant: Variant = "structural"
     trunk: Literal["averaged", "frozen"] = "averaged"
-    negatives: Negatives = "own"  # what a group tells its classes from
-    calibration: Annotated[int, msgspec.Meta(ge=0)] = 0  # so many samples make the groups' logits comparable
-    held_out: bool = True  # nobody trains on these samples
-    extent: Extent = "readout"  # what they fit: three numbers of each group, or its last layer ("heads") too
+    negatives: Negatives = "own"  # what a group learns to distinguish its classes from
+    calibration: Annotated[int, msgspec.Meta(ge=0)] = 0  # samples used to make the groups' logits comparable
+    held_out: bool = True  # no device trains on these samples
+    extent: Extent = "readout"  # what they fit: three values per group, or also its last layer ("heads")
 
     def __post_init__(self) -> None:
         if self.alike and isinstance(self.groups, tuple):
-            raise ValueError("`alike` finds the groups itself: give their number only")
+            raise ValueError("`alike` forms the groups itself; set `groups` to their number")
         if self.held and self.groups == "auto":
-            raise ValueError("`held` names groups by their numbers: give `groups` too")
+            raise ValueError("`held` refers to groups by index; set `groups` too")
 
     @property
     def is_resolved(self) -> bool:
-        """Is it known how the network is cut?"""
+        """Whether the cut of the network is decided."""
         return self.groups != "auto" and self.depth != "auto"
 
     def group_counts(self) -> tuple[int, ...]:
-        """The numbers of groups to choose from; empty: any."""
+        """The numbers of groups to choose from; empty for any."""
         if self.groups == "auto":
             return ()
         return (self.groups if isinstance(self.groups, int) else len(self.groups),)
 
     def resolve_cut(self, depth: int, groups: int) -> ClassGroups:
-        """The same where what was left open is this."""
+        """The same settings with this cut in place of "auto"."""
         return msgspec.structs.replace(self, depth=depth, groups=groups if self.groups == "auto" else self.groups)
 
     def build_grouped(self, chain: LayerChain, samples: LabelledSamples | None, seed: int) -> GroupedNetwork:
-        """The network taken apart; without samples (only sizes matter) classes and channels go in order."""
-        assert self.depth != "auto", "a cut is settled before the network is taken apart"
+        """The grouped network; without samples (only sizes matter) classes and channels are assigned in order."""
+        assert self.depth != "auto", "the cut is decided before the network is split"
         groups = self._resolve_groups(trace_sequential(chain.module, chain.shape)[-1].outputs, samples, seed)
         hollow = samples is None or any(param.is_meta for param in chain.module.parameters())
         return decouple(
@@ -97,9 +97,9 @@ class ClassGroups(Submodel, frozen=True, kw_only=True, tag="class-groups"):
         )
 
     def group_by_features(self, chain: LayerChain, samples: LabelledSamples, seed: int) -> ClassGroups:
-        """The same with its groups found: classes together of which a trained network's trunk makes much the same."""
-        assert self.alike, "groups that are given need not be found"
-        assert self.depth != "auto", "the cut says what the trunk is"
+        """The same settings with groups of classes whose features in a trained network's trunk are similar."""
+        assert self.alike, "the groups are given"
+        assert self.depth != "auto", "the cut defines the trunk"
         steps = trace_sequential(chain.module, chain.shape)
         trunk = steps[: trunk_length(steps, self.depth)]
         found = self._resolve_groups(steps[-1].outputs, samples, seed, lambda inputs: pooled_features(trunk, inputs))
@@ -112,7 +112,7 @@ class ClassGroups(Submodel, frozen=True, kw_only=True, tag="class-groups"):
     def _resolve_groups(
         self, classes: int, samples: LabelledSamples | None, seed: int, seen: Seen = Tensor.double
     ) -> Groups:
-        assert self.groups != "auto", "a cut is settled before the network is taken apart"
+        assert self.groups != "auto", "the cut is decided before the network is split"
         if not isinstance(self.groups, int):
             return check_groups(self.groups, classes, f"{PATH}.groups")
         if self.groups > classes:
@@ -123,19 +123,21 @@ class ClassGroups(Submodel, frozen=True, kw_only=True, tag="class-groups"):
 
 
 def _spread_batches(samples: LabelledSamples) -> list[tuple[Tensor, Tensor]]:
-    """Some samples from all over the data, always the same, in batches."""
+    """Batches of evenly spaced samples, always the same."""
     chosen = np.linspace(0, len(samples) - 1, min(len(samples), _LOOKED_AT)).astype(np.int64)
     return [samples.batch(chosen[start : start + _BATCH]) for start in range(0, len(chosen), _BATCH)]
 
 
 def _class_means(samples: LabelledSamples, classes: int, seen: Seen) -> npt.NDArray[np.float64]:
-    """What a class looks like on average, to whoever has `seen` its samples."""
+    """The mean of each class's samples as transformed by `seen`."""
     batches = _spread_batches(samples)
     inputs = torch.cat([seen(given).flatten(1).double() for given, _ in batches])
     labels = torch.cat([targets for _, targets in batches])
     missing = sorted(set(range(classes)) - set(labels.tolist()))
     if missing:
-        raise SettingError(f"{PATH}.alike", f"class {missing[0]} is too rare to tell what it is like; give the groups")
+        raise SettingError(
+            f"{PATH}.alike", f"class {missing[0]} is too rare to compare it with others; set the groups explicitly"
+        )
     sums = torch.zeros(classes, inputs.shape[1], dtype=torch.float64).index_add_(0, labels, inputs)
     found: npt.NDArray[np.float64] = (sums / torch.bincount(labels, minlength=classes)[:, None]).numpy()
     return found

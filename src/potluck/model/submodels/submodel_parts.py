@@ -120,9 +120,7 @@ class FilterDropout(Submodel, frozen=True, kw_only=True, tag="filter-dropout"):
     """DISTREAL: before each mini-batch, the entry of an explored table that the device can afford."""
 
     table: ParetoTable | None = None  # in a job, the file that `potluck explore` wrote; default: one rate for all sets
-    units: Literal["random", "leading"] = (
-        "random"  # leading: smaller sub-models nest in larger ones, as in HeteroFL
-    )
+    units: Literal["random", "leading"] = "random"  # leading: smaller sub-models nest in larger ones, as in HeteroFL
     mean: Literal["all", "trained"] = "all"  # of a weight: over all updates, or over those that changed it
     scaled: bool = True
     grid: Annotated[int, msgspec.Meta(ge=1)] = 1  # keep multiples of this many units
