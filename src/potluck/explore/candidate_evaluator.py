@@ -16,7 +16,7 @@ from potluck.explore.settings import Exploration
 from potluck.model.layer_chain import trace_layers
 from potluck.model.model_replica import ModelReplica
 from potluck.model.submodels import SlimmableModel, WidthWorkspace, calibrate_norms
-from potluck.model.submodels.unit_subsets import Chooser, choose_subsets, leading_units, random_units
+from potluck.model.submodels.unit_subsets import UnitChooser, choose_subsets, leading_units, random_units
 from potluck.task import Task
 
 __all__ = ["CandidateEvaluator", "Counts", "EvaluationRequest", "Weights"]
@@ -101,7 +101,7 @@ class CandidateEvaluator:
             kept = choose_subsets(self.slimmable, counts, self._unit_chooser(draws))
             self._workspace.train_step(kept, self._draw_batch(data), update, velocity, draws)
 
-    def _unit_chooser(self, draws: np.random.Generator) -> Chooser:
+    def _unit_chooser(self, draws: np.random.Generator) -> UnitChooser:
         return leading_units if self._settings.units == "leading" else random_units(draws)
 
     def _draw_batch(self, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
