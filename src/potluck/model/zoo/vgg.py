@@ -75,11 +75,11 @@ def build_vgg9(*, classes: Count, channels: Count, side: Count = 32, dropout: Fr
 def _conv_layers(inputs: int, groups: Groups, *, bn: bool, bias: bool) -> Iterator[Named]:
     for group, widths in enumerate(groups, start=1):
         for position, filters in enumerate(widths, start=1):
-            place = f"{group}_{position}"
-            yield f"conv{place}", nn.Conv2d(inputs, filters, 3, padding=1, bias=bias)
+            suffix = f"{group}_{position}"
+            yield f"conv{suffix}", nn.Conv2d(inputs, filters, 3, padding=1, bias=bias)
             if bn:
-                yield f"bn{place}", nn.BatchNorm2d(filters)
-            yield f"relu{place}", nn.ReLU()
+                yield f"bn{suffix}", nn.BatchNorm2d(filters)
+            yield f"relu{suffix}", nn.ReLU()
             inputs = filters
         yield f"pool{group}", nn.MaxPool2d(2)
 
