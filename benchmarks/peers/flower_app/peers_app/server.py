@@ -31,7 +31,7 @@ class TimedFedAvg(FedAvg):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         answers = list(replies)
         self.replies += sum(not answer.has_error() for answer in answers)
-        merged = super().aggregate_train(server_round, answers)
+        merged: tuple[ArrayRecord | None, MetricRecord | None] = super().aggregate_train(server_round, answers)
         self.ends.append(time.perf_counter())
         return merged
 
