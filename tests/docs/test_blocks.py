@@ -55,6 +55,7 @@ NOT_RUN = {
     r"potluck (serve|join)\b": "needs devices; tests/live runs both as processes on loopback",
     r"potluck ui\b": "serves until Ctrl-C; tests/report opens the page",
     r"(mosquitto|python examples/streams/sensors\.py)\b": "needs a broker; tests/live_streams runs one",
+    r"potluck lab .*kind=mqtt": "reads from that broker; tests/live_streams runs it",
     r"(sudo|chronyc|journalctl|systemd-inhibit|caffeinate)\b": "needs root, or another operating system",
     r"(scp|ssh|uname|curl)\b": "needs a second machine or the network",
     r"(python3 -m venv|.*/pip install|pip install|git clone)\b": "needs the network",
