@@ -52,7 +52,7 @@ NOT_RUN = {
     r"make (demo|check|test|test-long|reference|results|screenshots)": "sets up an environment of its own",
     r"(ruff|mypy|lint-imports|pytest)\b": "run by `make check` and `make test`",
     r"potluck bench\b": "measures for minutes; tests/bench runs each benchmark in a small size",
-    r"potluck (serve|join)\b": "needs devices; tests/live runs both as processes on loopback",
+    r"potluck (serve|join)\b": "one process for each side; tests/docs/test_serve_and_join.py runs both",
     r"potluck ui\b": "serves until Ctrl-C; tests/report opens the page",
     r"(mosquitto|python examples/streams/sensors\.py)\b": "needs a broker; tests/live_streams runs one",
     r"potluck lab .*kind=mqtt": "reads from that broker; tests/live_streams runs it",
