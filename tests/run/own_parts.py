@@ -65,7 +65,8 @@ def build_model() -> nn.Module:
 
 
 def burnt_loss(outputs: Tensor, targets: Tensor) -> Tensor:
-    if outputs.requires_grad:
+    """Raises in training, but not on the two samples by which a model is probed beforehand."""
+    if outputs.requires_grad and len(outputs) > 2:
         raise ZeroDivisionError("burnt")
     return nn.functional.cross_entropy(outputs, targets)
 
