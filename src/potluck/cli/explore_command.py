@@ -45,6 +45,7 @@ def explore_command(
     """Search for the best filters to drop at every budget."""
     from potluck.cli.run_command import add_cwd_to_path
     from potluck.explore import explore as search
+    from potluck.explore import slowest_profile
     from potluck.job import load_job
 
     add_cwd_to_path()
@@ -52,7 +53,14 @@ def explore_command(
     chosen = _exploration_settings(wanted, minutes, proxy, ways or [])
     shown = None if quiet or as_json else _ExploreProgress(chosen)
     cache = out.with_name(out.name + ".evaluations.jsonl")
-    found = search(wanted.task, chosen, root=data, cache=cache, progress=shown or (lambda _: None))
+    found = search(
+        wanted.task,
+        chosen,
+        root=data,
+        cache=cache,
+        profile=slowest_profile(wanted),
+        progress=shown or (lambda _: None),
+    )
     if shown is not None:
         shown.end_line()
     found.table.save(out)

@@ -101,9 +101,9 @@ def _show_pipeline_plan(job: Job, own: Task | None, data: Path | None, width: in
 
 def forecast_rounds(job: Job, setup: RoundsSetup) -> list[RoundForecast]:
     """Each kind of device of the fleet once, those alike together."""
-    kinds: dict[tuple[float, object], list[Device]] = {}
+    kinds: dict[tuple[float, int, object], list[Device]] = {}
     for device in job.fleet.members:
-        kinds.setdefault((device.flops, _nominal_link(device)), []).append(device)
+        kinds.setdefault((device.flops, id(device.profile), _nominal_link(device)), []).append(device)
     return [_forecast_round(alike, job, setup) for alike in kinds.values()]
 
 

@@ -33,7 +33,7 @@ class Exploration(Settings, frozen=True, kw_only=True):
     )
     held_out: Annotated[int, msgspec.Meta(ge=10)] = 2000  # training samples used for scoring only
     measure: Literal["accuracy", "loss"] = "accuracy"
-    cost: Cost = "macs"  # of a candidate: its MACs, or the seconds of a step on this machine
+    cost: Cost = "macs"  # MACs (or their time by the job's profile), or measured seconds of a step on this machine
     units: Literal["random", "leading"] = "random"  # as in the job's submodel
     scaled: bool | None = None  # by 1/(fraction kept), as in the job's submodel; by default if units are random
     static: bool = False  # norms without running statistics, as in the job's submodel

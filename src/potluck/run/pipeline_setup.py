@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from potluck.model.model_state import WeightLayout
 from potluck.model.stage_function import StageFunctions
 from potluck.model.torch_stages import TorchStages
 from potluck.run.initial_weights import build_initial_module
+from potluck.run.measured_costs import check_profiles, measured_work
 from potluck.task import Task, TaskSettings, build_task
 
 __all__ = ["PipelineSetup"]
@@ -155,7 +157,8 @@ class PipelineSetup:
         """A device's loop, for one life; all that it has is lost with it."""
         flops, mathematics = self._devices[node.name].flops, self.server.backend
         shelf = VersionStore(node.name)
-        return PipelineDevice(StageContext(node, self.settings, mathematics, self.costs, flops, self._feed, shelf))
+        costs = self.costs.on_device(node.name)
+        return PipelineDevice(StageContext(node, self.settings, mathematics, costs, flops, self._feed, shelf))
 
     def trained_module(self) -> nn.Module | None:
         """The trained model."""
@@ -179,6 +182,7 @@ def _build_training_setup(job: Job, task: Task, elsewhere: bool) -> PipelineSetu
         sections, task.loss, job.pipeline.optimizer, train, feed, job.seed, task.data.test, len(task.data.classes)
     )
     costs = pipeline_chain_costs(chain, sections.layout, sum(mathematics.moments.values()), job.pipeline.between)
+    costs = _with_profiles(costs, job, chain)
     return PipelineSetup(job, costs, mathematics, feed, task.data.test)
 
 
@@ -196,7 +200,7 @@ def _build_timing_setup(job: Job, task: Task | None) -> PipelineSetup:
         raise SettingError("timing_only", "needs a [task] table or a task given in Python")
     feed = MicroBatches(job.pipeline.batch, job.pipeline.batch, job.pipeline.schedule.micro_batch_count, job.seed)
     layout = WeightLayout.of_module(chain.module, [(layer.parameters, layer.buffers) for layer in chain.layers])
-    costs = pipeline_chain_costs(chain, layout, 1, job.pipeline.between)
+    costs = _with_profiles(pipeline_chain_costs(chain, layout, 1, job.pipeline.between), job, chain)
     return PipelineSetup(job, costs, TimingOnlyStages(costs, feed), feed, None)
 
 
@@ -220,6 +224,16 @@ def pipeline_chain_costs(
         moments=moments,
         activation_bytes=[float(layer.activation_bytes) for layer in chain.layers],
     )
+
+
+def _with_profiles(costs: PipelineCosts, job: Job, chain: LayerChain) -> PipelineCosts:
+    """With the measured work per layer of the devices that have a profile."""
+    check_profiles(job, chain)
+    works = measured_work(job, [[layer] for layer in range(len(chain.layers))])
+    measured = {
+        name: replace(costs, forward_flop=work.forward, backward_flop=work.backward) for name, work in works.items()
+    }
+    return replace(costs, measured=measured)
 
 
 def _layer_blocks(names: Sequence[str]) -> Sequence[object]:

@@ -37,6 +37,7 @@ from potluck.run.class_group_cut import resolve_class_groups
 from potluck.run.class_group_setup import build_held_source, calibration_indices, resolve_split
 from potluck.run.device_state import DeviceStates
 from potluck.run.initial_weights import build_initial_module
+from potluck.run.measured_costs import check_profiles, measured_work
 from potluck.run.replay_streams import replay_feed_factory
 from potluck.run.skew_remedy import build_skew_remedy
 from potluck.run.stand_in import stand_in_scale, stand_in_server_class, stand_in_trainer_class
@@ -138,7 +139,7 @@ class RoundsSetup:
 
     def whole_model_costs(self, device: str) -> DeviceCosts:
         """Of the whole model, on a device."""
-        return self.costs.with_speed(self._devices[device].flops)
+        return self.costs.on_device(device).with_speed(self._devices[device].flops)
 
     def turn_costs(self, whom: TurnIdentity) -> DeviceCosts:
         """Of what a device is sent for a turn."""
@@ -193,10 +194,11 @@ class RoundsSetup:
 def _build_training_setup(job: Job, task: Task, elsewhere: bool) -> RoundsSetup:
     module = build_initial_module(job, task, elsewhere)
     whole = trace_layers(module, task.data.shape)
+    check_profiles(job, whole)
     job = resolve_class_groups(job, whole, task.data.train)
     chain = build_trained_chain(job, whole, task.data.train)
     module, layout, rounds = chain.module, _build_layout(chain, job), job.rounds
-    shards, costs, data = _split_into_shards(job, task, chain), _layer_costs(chain, layout, job), task.data
+    shards, costs, data = _split_into_shards(job, task, chain), _layer_costs(chain, layout, job, whole), task.data
     carver = build_extractor(
         job, chain, layout, SubmodelSizing(job, costs, None).affordable_fraction, data.train, shards
     )
@@ -221,10 +223,11 @@ def _build_timing_setup(job: Job, task: Task | None) -> RoundsSetup:
         whole = trace_layers(module, info.shape)
     else:
         raise SettingError("timing_only", "needs a [task] table or a task given in Python")
+    check_profiles(job, whole)
     job = resolve_class_groups(job, whole, None)
     chain = build_trained_chain(job, whole)
     layout = _build_layout(chain, job)
-    costs = _layer_costs(chain, layout, job)
+    costs = _layer_costs(chain, layout, job, whole)
     carver = build_extractor(job, chain, layout, SubmodelSizing(job, costs, None).affordable_fraction, None)
     shards, sizing = _EqualShards(np.arange(job.samples)), SubmodelSizing(job, costs, carver)
     server, trainer = TimingOnlyServer(sizing.turn_costs), TimingOnlyTrainer(sizing.turn_costs, carver)
@@ -250,8 +253,9 @@ def _build_layout(chain: LayerChain, job: Job) -> WeightLayout:
     return layout if finest is None else layout.split_layers(finest)
 
 
-def _layer_costs(chain: LayerChain, layout: WeightLayout, job: Job) -> DeviceCosts:
-    """Two operations per MAC forward, twice that backward; what the codec makes of the bytes."""
+def _layer_costs(chain: LayerChain, layout: WeightLayout, job: Job, whole: LayerChain) -> DeviceCosts:
+    """Two operations per MAC forward, twice that backward; bytes after the codec. Profiles are of the whole model:
+    if the job trains another one (class groups, small), a device's profile sets its rate only."""
     forward = [0.0] * layout.layer_count
     for found, units in zip(chain.layers, layout.split_ranges(), strict=True):
         forward[units[-1]] = 2.0 * found.macs  # a layer begins when all of it is there, and gives all of it at once
@@ -261,7 +265,10 @@ def _layer_costs(chain: LayerChain, layout: WeightLayout, job: Job) -> DeviceCos
         params, buffers = layout.layer_slices(layer, layer)
         kept = (buffers.stop - buffers.start) * layout.itemsize
         push.append(job.rounds.codec.encoded_bytes(params.stop - params.start, layout.itemsize) + kept)
-    return stand_in_scale(job, chain).scale_costs(DeviceCosts(forward, [2 * flop for flop in forward], pull, push))
+    works = measured_work(job, layout.split_ranges()) if chain is whole else {}
+    measured = {name: DeviceCosts(*work, pull, push) for name, work in works.items()}
+    costs = DeviceCosts(forward, [2 * flop for flop in forward], pull, push, measured=measured)
+    return stand_in_scale(job, chain).scale_costs(costs)
 
 
 def _split_into_shards(job: Job, task: Task, chain: LayerChain) -> Shards:

@@ -61,8 +61,10 @@ class SubmodelSizing:
         part = None if self._extractor is None else self._extractor.select_submodel(whom)
         flops = self._flops[whom.device]
         if part is None:
-            return self._on(flops)
-        return self._submodel_costs(part).with_speed(flops)
+            measured = self._whole.on_device(whom.device)
+            return self._on(flops) if measured is self._whole else measured.with_speed(flops)
+        costs = self._submodel_costs(part)
+        return costs.scaled_like(self._whole, self._whole.on_device(whom.device)).with_speed(flops)
 
     def macs_fraction(self, whom: TurnIdentity) -> float | None:
         """The share of the whole model's MACs that a turn trains or its mini-batches choose from; None is all."""
