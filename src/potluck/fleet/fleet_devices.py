@@ -67,7 +67,7 @@ def _make_preset(peak_gflops: float, share: float, gib: float, watts: float, lin
 
 # Peaks are cores × clock × fp32 operations per cycle from the makers' data sheets. The share that training reaches
 # is an assumption, the same for all boards of a kind (0.25 on CPUs, 0.35 on GPUs): measure yours with
-# `potluck profile` and set `flops` where it matters.
+# `potluck profile` and name the file as `profile` where it matters.
 PRESETS = {
     "pi4": _make_preset(
         48.0, 0.25, 4, 6.4, "wifi", "BCM2711, 4 Cortex-A72 at 1.5 GHz, 8 FLOP/cycle; Raspberry Pi 4 product brief"
