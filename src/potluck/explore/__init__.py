@@ -11,7 +11,12 @@ from pathlib import Path
 
 from potluck.explore.candidate_evaluator import CandidateEvaluator
 from potluck.explore.evaluation_cache import EvaluationCache, settings_digest
-from potluck.explore.evaluation_workers import EvaluateRequests, evaluate_in_process, evaluation_processes
+from potluck.explore.evaluation_workers import (
+    CachedEvaluator,
+    EvaluateRequests,
+    evaluate_in_process,
+    evaluation_processes,
+)
 from potluck.explore.exploration_run import ExplorationProgress, ExplorationResult, ExplorationRun
 from potluck.explore.profiled_cost import ProfiledCost, slowest_profile
 from potluck.explore.settings import Exploration, settings_from_job
@@ -42,7 +47,7 @@ def explore(
     measured = None if profile is None else ProfiledCost(evaluator.slimmable, profile)
     with _open_evaluator(task, root, settings, evaluator) as evaluate:
         return ExplorationRun(
-            built.name, evaluator.slimmable, settings, evaluate, scores, progress, measured
+            built.name, evaluator.slimmable, settings, CachedEvaluator(evaluate, scores), progress, measured
         ).run_search()
 
 

@@ -8,8 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from potluck.explore.candidate_evaluator import Counts, EvaluationRequest
-from potluck.explore.evaluation_cache import EvaluationCache
-from potluck.explore.evaluation_workers import CachedEvaluator, EvaluateRequests
+from potluck.explore.evaluation_workers import CachedEvaluator
 from potluck.explore.nsga2_search import evolve_counts, uniform_rates
 from potluck.explore.profiled_cost import ProfiledCost
 from potluck.explore.settings import Exploration
@@ -49,16 +48,15 @@ class ExplorationRun:
         name: str,
         slimmable: SlimmableModel,
         settings: Exploration,
-        evaluate: EvaluateRequests,
-        cache: EvaluationCache,
+        evaluator: CachedEvaluator,
         progress: Callable[[ExplorationProgress], None],
         profiled: ProfiledCost | None = None,
     ) -> None:
         self._name = name
         self._slimmable = slimmable
         self._settings = settings
-        self._evaluator = CachedEvaluator(evaluate, cache, self._report_progress)
-        self._cache = cache
+        self._evaluator = evaluator
+        evaluator.on_score = self._report_progress
         self._progress = progress
         self._profiled = profiled if settings.cost == "macs" else None
         self._generation = 0
@@ -77,7 +75,9 @@ class ExplorationRun:
         table, uniform_table = self._pareto_table(candidates), self._pareto_table(uniform)
         min_gain = min(0.0, *(entry.gain for entry in (*table.entries, *uniform_table.entries)))
         areas = (self._front_hypervolume(table, min_gain), self._front_hypervolume(uniform_table, min_gain))
-        return ExplorationResult(table, uniform_table, *areas, len(self._cache), self._proxy_correlation(candidates))
+        return ExplorationResult(
+            table, uniform_table, *areas, self._evaluator.known_scores, self._proxy_correlation(candidates)
+        )
 
     def _judge_candidates(self, counts: Sequence[Counts]) -> list[float]:
         judge = "training" if self._settings.proxy == "none" else self._settings.proxy
