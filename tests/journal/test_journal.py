@@ -81,13 +81,13 @@ def test_a_journal_shorter_than_its_checkpoint_says_is_refused(tmp_path: Path) -
         Journal(path, position)
 
 
-def test_a_journal_to_nowhere_still_counts() -> None:
-    tally = JournalTotals()
-    with Journal(None, tally=tally) as journal:
+def test_a_journal_without_a_file_still_counts() -> None:
+    totals = JournalTotals()
+    with Journal(None, totals=totals) as journal:
         for record in SOME:
             journal.write_record(record)
         assert journal.position() == journal.sync_to_disk() == 0
-    assert tally.device_summary(10.0)["pi4-0"]["pull_s"] == 1.5
+    assert totals.device_summary(10.0)["pi4-0"]["pull_s"] == 1.5
 
 
 def test_a_torn_last_line_is_left_out(tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_a_damaged_line_is_named(tmp_path: Path) -> None:
     _written(path, SOME)
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(lines[0] + b'{"kind":"wedding"}\n' + lines[2])
-    with pytest.raises(RunError, match="line 2, is not a record"):
+    with pytest.raises(RunError, match="line 2: not a journal record"):
         list(read_journal(path))
 
 

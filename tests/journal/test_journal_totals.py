@@ -21,27 +21,27 @@ INSTANTS = st.builds(Instant, st.sampled_from(["a", "b"]), st.sampled_from(["cra
 RECORDS: st.SearchStrategy[JournalRecord] = st.one_of(SPANS, INSTANTS)
 
 
-def _tally(*records: JournalRecord) -> JournalTotals:
-    tally = JournalTotals()
+def _totals(*records: JournalRecord) -> JournalTotals:
+    totals = JournalTotals()
     for record in records:
-        tally.add_record(record)
-    return tally
+        totals.add_record(record)
+    return totals
 
 
 def test_the_newest_account_of_every_stream_counts() -> None:
-    tally = _tally(
+    totals = _totals(
         Instant("a", "account", 1.0, {"round": 7, "stream": "x", "streamed": 5, "late": 1}),
         Instant("a", "account", 2.0, {"round": 8, "stream": "x", "streamed": 9, "late": 1}),
         Instant("a", "account", 3.0, {"stream": "y", "streamed": 2, "late": 0, "trained": "lots"}),
         Instant("b", "account", 3.0, {"stream": "x", "streamed": 4, "late": 2}),
     )
-    assert tally.stream_summary() == {"streamed": 9 + 2 + 4, "late": 3}
-    assert _tally(Instant("a", "crash", 1.0)).stream_summary() is None
-    assert tally.device_summary(3.0) == {}, "it is nothing that happened to a device"
+    assert totals.stream_summary() == {"streamed": 9 + 2 + 4, "late": 3}
+    assert _totals(Instant("a", "crash", 1.0)).stream_summary() is None
+    assert totals.device_summary(3.0) == {}, "it is nothing that happened to a device"
 
 
 def test_seconds_bytes_and_events_of_a_device() -> None:
-    tally = _tally(
+    totals = _totals(
         Span("a", "pull", 0.0, 2.0, {"bytes": 100}),
         Span("a", "compute", 2.0, 5.0, {"samples": 8}),
         Span("a", "push", 5.0, 6.0, {"bytes": 50}),
@@ -51,31 +51,31 @@ def test_seconds_bytes_and_events_of_a_device() -> None:
         Instant("a", "crash", 8.5),
         Instant("a", "crash", 9.5),
     )
-    (device,) = tally.device_summary(10.0).values()
+    (device,) = totals.device_summary(10.0).values()
     assert device == {
         "pull_s": 3.0, "compute_s": 3.0, "push_s": 1.0, "wait_s": 3.0,
         "bytes": 250, "samples": 8, "updates": 1, "crash": 2,
     }  # fmt: skip
-    assert tally.sum_devices(["a", "nobody"]) == DeviceTotals(
+    assert totals.sum_devices(["a", "nobody"]) == DeviceTotals(
         3.0, 3.0, 1.0, 250, samples=8, updates=1, pulled_bytes=200, pushed_bytes=50
     )  # fmt: skip
-    assert tally.sum_devices([]) == DeviceTotals()
+    assert totals.sum_devices([]) == DeviceTotals()
 
 
 @settings(deadline=None)
 @given(records=st.lists(RECORDS, max_size=20))
 def test_sums_do_not_depend_on_the_order(records: list[JournalRecord]) -> None:
-    forth, back = _tally(*records), _tally(*reversed(records))
+    forth, back = _totals(*records), _totals(*reversed(records))
     assert forth.device_summary(500.0) == back.device_summary(500.0)
     assert forth.bottleneck_sentence(500.0) == back.bottleneck_sentence(500.0)
 
 
 @settings(max_examples=40, deadline=None)
 @given(records=st.lists(RECORDS, max_size=20), cut=st.integers(0, 20))
-def test_a_tally_that_reads_what_was_written_goes_on_as_if_never_stopped(
+def test_totals_read_from_a_journal_continue_as_if_never_stopped(
     records: list[JournalRecord], cut: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    path: Path = tmp_path_factory.mktemp("tally") / "journal"
+    path: Path = tmp_path_factory.mktemp("totals") / "journal"
     with Journal(path) as journal:
         for record in records[:cut]:
             journal.write_record(record)
@@ -83,7 +83,7 @@ def test_a_tally_that_reads_what_was_written_goes_on_as_if_never_stopped(
     again.add_journal(path)
     for record in records[cut:]:
         again.add_record(record)
-    assert again.device_summary(500.0) == _tally(*records).device_summary(500.0)
+    assert again.device_summary(500.0) == _totals(*records).device_summary(500.0)
 
 
 @pytest.mark.parametrize(
@@ -98,25 +98,25 @@ def test_a_tally_that_reads_what_was_written_goes_on_as_if_never_stopped(
     ],
 )
 def test_what_held_the_run_up_is_one_sentence(records: list[JournalRecord], says: str) -> None:
-    assert says in _tally(*records).bottleneck_sentence(10.0)
+    assert says in _totals(*records).bottleneck_sentence(10.0)
 
 
 def test_at_the_very_start_nothing_was_measured() -> None:
-    assert _tally(Span("a", "pull", 0.0, 0.0)).bottleneck_sentence(0.0) == "nothing was measured"
+    assert _totals(Span("a", "pull", 0.0, 0.0)).bottleneck_sentence(0.0) == "nothing was measured"
 
 
 def test_waiting_is_never_negative() -> None:
     """Spans of one device may overlap where transfers hide behind computation."""
-    tally = _tally(Span("a", "pull", 0.0, 9.0), Span("a", "compute", 0.0, 9.0))
-    assert tally.device_summary(10.0)["a"]["wait_s"] == 0.0
+    totals = _totals(Span("a", "pull", 0.0, 9.0), Span("a", "compute", 0.0, 9.0))
+    assert totals.device_summary(10.0)["a"]["wait_s"] == 0.0
 
 
-def test_what_a_device_is_at_is_told_from_its_last_record() -> None:
-    tally = _tally()
-    seen = [tally.current_activity("a")]
+def test_current_activity_follows_the_last_record() -> None:
+    totals = _totals()
+    seen = [totals.current_activity("a")]
     for record in (Span("a", "pull", 0.0, 1.0), Span("a", "compute", 1.0, 2.0), Instant("a", "late", 2.0)):
-        tally.add_record(record)
-        seen.append(tally.current_activity("a"))
+        totals.add_record(record)
+        seen.append(totals.current_activity("a"))
     assert seen == ["waiting", "computing", "pushing", "pushing"]
-    tally.add_record(Instant("a", "lost", 3.0))
-    assert (tally.current_activity("a"), tally.current_activity("b")) == ("lost", "waiting")
+    totals.add_record(Instant("a", "lost", 3.0))
+    assert (totals.current_activity("a"), totals.current_activity("b")) == ("lost", "waiting")

@@ -17,14 +17,14 @@ def _round(number: int, slow: str, part: str, *, by: float = 5.0) -> list[Journa
 
 
 def _limit(*rounds: list[JournalRecord]) -> str:
-    tally = JournalTotals()
+    totals = JournalTotals()
     for records in rounds:
         for record in records:
-            tally.add_record(record)
-    return tally.bottleneck_sentence(10.0 * len(rounds))
+            totals.add_record(record)
+    return totals.bottleneck_sentence(10.0 * len(rounds))
 
 
-def test_whoever_is_waited_for_is_named_with_its_reason() -> None:
+def test_the_straggler_is_named_with_its_reason() -> None:
     said = _limit(*(_round(number, "b", "push") for number in range(4)))
     assert "b was waited for in 4 of 4 rounds" in said
     assert "its uplink (pushing updates), 60% of that time" in said
@@ -48,25 +48,25 @@ def test_where_nobody_waits_the_busiest_is_named() -> None:
 
 
 def test_the_stages_of_a_pipeline_are_counted_as_computing() -> None:
-    tally = JournalTotals()
-    tally.add_record(Span("a", "forward", 0.0, 4.0))
-    tally.add_record(Span("a", "backward", 4.0, 9.0))
-    assert "a was busy 90% of the time, above all with its processor" in tally.bottleneck_sentence(10.0)
+    totals = JournalTotals()
+    totals.add_record(Span("a", "forward", 0.0, 4.0))
+    totals.add_record(Span("a", "backward", 4.0, 9.0))
+    assert "a was busy 90% of the time, above all with its processor" in totals.bottleneck_sentence(10.0)
 
 
 def test_transfers_at_the_same_time_do_not_make_more_than_all_of_it() -> None:
-    tally = JournalTotals()
+    totals = JournalTotals()
     for _ in range(3):
-        tally.add_record(Span("a", "send", 0.0, 9.0))
-    assert "busy 100% of the time" in tally.bottleneck_sentence(10.0)
+        totals.add_record(Span("a", "send", 0.0, 9.0))
+    assert "busy 100% of the time" in totals.bottleneck_sentence(10.0)
 
 
 def test_an_update_in_segments_is_one_update() -> None:
-    tally = JournalTotals()
+    totals = JournalTotals()
     for layers in ([3, 5], [1, 2], [0, 0]):
-        tally.add_record(Span("a", "push", 0.0, 1.0, {"round": 0, "layers": layers}))
-    tally.add_record(Span("a", "push", 1.0, 2.0, {"round": 1}))
-    assert tally.sum_devices(["a"]).updates == 2
+        totals.add_record(Span("a", "push", 0.0, 1.0, {"round": 0, "layers": layers}))
+    totals.add_record(Span("a", "push", 1.0, 2.0, {"round": 1}))
+    assert totals.sum_devices(["a"]).updates == 2
 
 
 def test_where_streams_are_equally_slow_the_lack_of_data_is_said() -> None:

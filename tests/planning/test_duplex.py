@@ -13,7 +13,7 @@ from potluck.errors import UserError
 from potluck.planning.segments import WorkerCosts, WorkerCuts, barrier_iteration_s, forecast_duplex
 from potluck.planning.segments.cut_search import steady_iteration_s
 from potluck.planning.segments.duplex_simulation import TransferTiming, simulate_duplex
-from potluck.planning.segments.max_min_sharing import max_min_rates, share_server_link
+from potluck.planning.segments.iteration_forecast import max_min_rates, share_server_link
 
 seconds = st.floats(0.0, 10.0, allow_subnormal=False)
 

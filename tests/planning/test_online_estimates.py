@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from potluck.errors import UserError
-from potluck.planning.online_estimates import ChangeDetector, LayerTimeEstimate, LinkEstimate
+from potluck.planning.online_estimates import ChangeDetector, LinkEstimate
 
 OVERHEAD, PER_BYTE = 0.01, 1e-8
 SIZES = (1e6, 2.5e6, 6e6)
@@ -116,35 +116,12 @@ def test_empty_segments_show_the_overhead_alone() -> None:
     assert (link.overhead, link.seconds_per_byte) == (0.02, 1e-6)
 
 
-@pytest.mark.parametrize("factor", [0.25, 0.5, 0.8, 1.3, 2.0, 4.0])
-def test_layers_follow_a_step_of_speed_in_five_iterations(factor: float) -> None:
-    for seed in range(20):
-        rng = random.Random(seed)
-        times = LayerTimeEstimate()
-        for iteration in range(25):
-            scale = factor if iteration >= 20 else 1.0
-            sample = [scale * i * (1 + rng.gauss(0.0, 0.02)) for i in (1.0, 2.0, 3.0)]
-            times.observe_iteration(sample, [2 * s for s in sample])
-        assert off(sum(times.forward), 6.0 * factor) < 0.1
-        assert off(sum(times.backward), 12.0 * factor) < 0.1
-
-
-def test_layers_hold_still_under_noise() -> None:
-    rng = random.Random(2)
-    times = LayerTimeEstimate()
-    seen = []
-    for _ in range(300):
-        times.observe_iteration([1 + rng.gauss(0.0, 0.05)], [1.0])
-        seen.append(times.forward[0])
-    assert statistics.stdev(seen[20:]) < 0.025
-
-
-def test_surprise_needs_more_than_one_and_a_side() -> None:
-    surprise = ChangeDetector()
-    assert not surprise.detect_change(1.0, 100.0)
-    assert surprise.detect_change(1.0, 100.0)
-    assert not any(surprise.detect_change(1.0, observed) for observed in (1.3, 0.75) * 20)
-    assert not any(surprise.detect_change(1.0, 1.09) for _ in range(100))
+def test_a_change_takes_more_than_one_observation_on_one_side() -> None:
+    detector = ChangeDetector()
+    assert not detector.detect_change(1.0, 100.0)
+    assert detector.detect_change(1.0, 100.0)
+    assert not any(detector.detect_change(1.0, observed) for observed in (1.3, 0.75) * 20)
+    assert not any(detector.detect_change(1.0, 1.09) for _ in range(100))
 
 
 def test_bad_observations_are_refused() -> None:
@@ -154,9 +131,3 @@ def test_bad_observations_are_refused() -> None:
         LinkEstimate(overhead=-1)
     with pytest.raises(UserError, match="memory"):
         LinkEstimate(memory=1.0)
-    with pytest.raises(UserError, match="memory"):
-        LayerTimeEstimate(memory=1.0)
-    times = LayerTimeEstimate()
-    times.observe_iteration([1, 2], [3, 4])
-    with pytest.raises(UserError, match="give 2 of both"):
-        times.observe_iteration([1], [1])

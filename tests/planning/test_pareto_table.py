@@ -39,7 +39,7 @@ def test_pick_is_the_dearest_within_the_budget(points: list[tuple[int, int]], bu
 @given(POINTS, POINTS)
 def test_hypervolume_only_grows_with_more_points(some: list[tuple[int, int]], more: list[tuple[int, int]]) -> None:
     def area(points: list[tuple[int, int]]) -> float:
-        return hypervolume([macs for macs, _ in points], [gain for _, gain in points], dearest=51, worst=-1)
+        return hypervolume([macs for macs, _ in points], [gain for _, gain in points], max_cost=51, min_gain=-1)
 
     covered = sum(any(m <= x and g >= y for m, g in some) for x in range(1, 51) for y in range(21))
     assert area(some) == covered  # unit squares, counted
@@ -55,7 +55,7 @@ def test_a_table_survives_being_saved(tmp_path: Path) -> None:
 
 def test_a_damaged_table_is_refused(tmp_path: Path) -> None:
     (tmp_path / "table.json").write_text('{"model": 3}')
-    with pytest.raises(RunError, match="no table"):
+    with pytest.raises(RunError, match="not a table"):
         ParetoTable.load(tmp_path / "table.json")
     entries = (ParetoEntry(macs=2, gain=0.0, rates=(0.1,)), ParetoEntry(macs=1, gain=0.0, rates=(0.2,)))
     with pytest.raises(ValueError, match="sorted"):

@@ -19,9 +19,9 @@ from potluck.planning.partition import (
     ftpipehd_partition,
     plan_partition,
 )
-from potluck.planning.partition.brute_force_partition import least_period, least_shortage
 from potluck.planning.partition.partition_planner import Order
 from potluck.planning.partition.pipeline_partition import Bandwidth
+from tests.planning.brute_force_partition import least_period, least_shortage
 
 INSTANCES = 5_000
 
@@ -78,6 +78,15 @@ def test_least_period_or_least_shortage_as_by_brute_force(search: bool, subset: 
         said.append(agree(layers, some_devices(rng, count), search, subset, pinned))
     assert said.count("found") > INSTANCES // 3
     assert said.count("short") > INSTANCES // 50
+
+
+@pytest.mark.parametrize(("search", "subset"), [(False, False), (False, True), (True, True)])
+def test_layer_times_of_each_device_as_by_brute_force(search: bool, subset: bool) -> None:
+    rng = random.Random(f"layer times {search} {subset}")
+    for _ in range(INSTANCES // 5):
+        layers, devices = some_layers(rng, rng.randint(1, 5)), some_devices(rng, rng.randint(1, 3))
+        rows = [[*(rng.choice([0, 1, 2, 7]) for _ in layers.times[1:]), 1] for _ in devices.capacities]
+        agree(layers, replace(devices, layer_times=rows), search, subset, None)
 
 
 def test_the_published_recurrence_is_what_brute_force_finds() -> None:
@@ -221,9 +230,9 @@ def test_bad_questions_are_refused() -> None:
         plan_partition(layers, devices, pinned=1)
     with pytest.raises(UserError, match="too many to search"):
         plan_partition(layers, DeviceSpecs(capacities=[1] * 11), order="search", subset=True)
-    with pytest.raises(UserError, match="is not known"):
+    with pytest.raises(UserError, match="unknown value"):
         plan_partition(layers, devices, order="sideways")  # type: ignore[arg-type]
-    with pytest.raises(UserError, match="one less"):
+    with pytest.raises(UserError, match="one fewer"):
         ftpipehd_partition([1, 1], [1, 1], [1, 1], [])
     right: dict[str, Any] = {"times": [1, 1], "outputs": [1, 1]}
     wrongs: list[dict[str, Any]] = [

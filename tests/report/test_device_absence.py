@@ -14,7 +14,7 @@ def test_a_crash_lasts_until_the_start() -> None:
     assert _gone((2, "crash", 1), (2.1, "lost", 0), (5, "start", 0), (5, "joined", 0)) == [Absence(2, 5, "dead")]
 
 
-def test_who_never_comes_back_is_dead_to_the_end() -> None:
+def test_a_device_that_never_returns_is_dead_to_the_end() -> None:
     assert _gone((4, "leave", 1)) == [Absence(4, 10.0, "dead")]
 
 
@@ -26,7 +26,7 @@ def test_a_broken_link_is_not_a_death() -> None:
     assert _gone((3, "link", 0), (4, "lost", 0), (6, "link", 1), (6.5, "joined", 0)) == [Absence(3, 6, "cut")]
 
 
-def test_who_comes_first_late_was_not_there_before() -> None:
+def test_a_device_that_joins_late_was_absent_before() -> None:
     assert _gone((4, "start", 0), (4, "joined", 0)) == [Absence(0.0, 4, "dead")]
 
 

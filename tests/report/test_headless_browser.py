@@ -65,7 +65,7 @@ def whole(tmp_path: Path) -> Path:
 
 def test_every_part_is_there_and_has_data(browser: HeadlessBrowser, whole: Path) -> None:
     _open(browser, whole, whole)
-    parts = browser.evaluate("[...document.querySelectorAll('#parts > section')].map((part) => part.id)")
+    parts = browser.evaluate("[...document.querySelectorAll('#sections > section')].map((part) => part.id)")
     assert parts == [
         "learning", "timeline", "time", "fleet", "devices", "streams", "submodels", "pareto", "partitions", "events",
         "job",
@@ -82,7 +82,7 @@ def test_every_part_is_there_and_has_data(browser: HeadlessBrowser, whole: Path)
 
 def test_parts_without_records_are_left_out(browser: HeadlessBrowser, tmp_path: Path) -> None:
     _open(browser, tmp_path, keep(tmp_path / "run", rounds(3)))
-    parts = browser.evaluate("[...document.querySelectorAll('#parts > section')].map((part) => part.id)")
+    parts = browser.evaluate("[...document.querySelectorAll('#sections > section')].map((part) => part.id)")
     assert parts == ["learning", "timeline", "time", "fleet", "devices", "job"]
 
 
@@ -142,7 +142,7 @@ def test_runs_are_laid_over_each_other(browser: HeadlessBrowser, tmp_path: Path)
     browser.wait_for("document.querySelector('.chooser [data-choice=\"1\"]').getAttribute('aria-pressed') === 'true'")
 
 
-def test_light_and_dark_change_places(browser: HeadlessBrowser, whole: Path) -> None:
+def test_light_and_dark_can_be_switched(browser: HeadlessBrowser, whole: Path) -> None:
     _open(browser, whole, whole)
     ground = "getComputedStyle(document.body).backgroundColor"
     before = browser.evaluate(ground)
@@ -158,7 +158,7 @@ def test_a_narrow_screen_needs_no_sideways_scrolling(browser: HeadlessBrowser, w
     assert browser.evaluate("document.documentElement.scrollWidth") <= 380
 
 
-def test_every_figure_becomes_a_picture(browser: HeadlessBrowser, whole: Path) -> None:
+def test_every_figure_is_saved_as_an_image(browser: HeadlessBrowser, whole: Path) -> None:
     _open(browser, whole, whole)
     figures: dict[str, str] = browser.evaluate("potluckFigures()")
     assert {"learning", "timeline", "time", "fleet", "pareto", "partitions"} <= set(figures)

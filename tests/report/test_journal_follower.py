@@ -15,7 +15,7 @@ def _append(folder: Path, number: int, position: int | None = None) -> None:
             journal.write_record(record)
 
 
-def test_only_what_is_new_is_read_and_told(tmp_path: Path) -> None:
+def test_only_new_records_are_read_and_sent(tmp_path: Path) -> None:
     follower = JournalFollower(open_run(keep(tmp_path, rounds(2), over=False)))
     assert follower.read_new()
     whole, seen = follower.current_view()
@@ -39,7 +39,7 @@ def test_half_a_line_waits_for_its_other_half(tmp_path: Path) -> None:
     assert (before, follower.current_view()[0]["figures"]["accuracy"] is not None) == (None, True)
 
 
-def test_a_journal_that_was_cut_is_read_anew(tmp_path: Path) -> None:
+def test_a_truncated_journal_is_read_again(tmp_path: Path) -> None:
     """A resumed run cuts its journal back to the checkpoint."""
     folder = keep(tmp_path, rounds(3), over=False)
     follower = JournalFollower(open_run(folder))

@@ -43,7 +43,7 @@ def test_runs_are_listed(client: Client) -> None:
     assert "Potluck" in client.get("/").text
 
 
-def test_a_finished_run_is_told_as_a_whole_and_then_it_is_over(client: Client) -> None:
+def test_a_finished_run_is_sent_whole_and_the_stream_ends(client: Client) -> None:
     told = client.get("/run/first/events").text
     events = [part.split("\n", 1)[0] for part in told.split("\n\n") if part]
     assert events == ["event: whole", "event: over"]
@@ -96,13 +96,13 @@ class _Reading:
 
 
 @pytest.mark.parametrize("address", ["/metrics", "/runs.json"])
-def test_who_asks_again_before_anything_is_written_makes_nothing_be_read(
+def test_a_repeated_request_reads_nothing_until_something_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str
 ) -> None:
     """A scraper that comes every second must not slow the run down that it watches."""
     folder = keep(tmp_path / "going", rounds(3), over=False)
     client, reading = Client(tmp_path), _Reading(monkeypatch)
-    monkeypatch.setattr("potluck.report.report_server._SHARE_OF_TIME", float("inf"))
+    monkeypatch.setattr("potluck.report.report_server._TIME_FRACTION", float("inf"))
     first = client.get(address).text
     assert "journal.jsonl" in reading.files
     reading.files.clear()
@@ -116,12 +116,10 @@ def test_who_asks_again_before_anything_is_written_makes_nothing_be_read(
     assert set(reading.files) == {"journal.jsonl"}
 
 
-def test_metrics_of_a_run_that_writes_all_the_time_are_reckoned_seldom(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_metrics_of_a_busy_run_are_recomputed_rarely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = keep(tmp_path / "going", rounds(3), over=False)
     client = Client(tmp_path)
-    monkeypatch.setattr("potluck.report.report_server._SHARE_OF_TIME", 1e-9)
+    monkeypatch.setattr("potluck.report.report_server._TIME_FRACTION", 1e-9)
     first = client.get("/metrics").text
     with Journal(folder / "journal.jsonl", (folder / "journal.jsonl").stat().st_size) as journal:
         for record in one_round(3):

@@ -48,7 +48,7 @@ def test_the_table_that_the_job_holds_is_shown(tmp_path: Path) -> None:
     assert load_run_view(open_run(keep(tmp_path / "named", rounds(2), job=named)))["pareto"] == []
 
 
-def test_a_live_run_is_known_by_its_note(tmp_path: Path) -> None:
+def test_a_live_run_is_recognised_by_its_status_file(tmp_path: Path) -> None:
     folder = keep(tmp_path, rounds(1))
     assert load_run_view(open_run(folder))["world"] == "simulated"
     (folder / "live.json").write_text("{}")

@@ -47,7 +47,7 @@ def test_only_what_is_new_is_packed() -> None:
 
 
 def test_too_many_spans_are_merged_and_their_seconds_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(span_packing, "MOST_SPANS", 100)
+    monkeypatch.setattr(span_packing, "MAX_SPANS", 100)
     many = [Span("a", "pull", 0.01 * place, 0.01 * place + 0.004, {"round": place}) for place in range(20_000)]
     packed = pack_spans(RunHistory().add_records(many), ["a"])
     assert packed["counts"][0] < 2000

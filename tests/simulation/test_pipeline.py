@@ -12,7 +12,7 @@ from torch import nn
 
 import potluck
 from potluck.journal import Scalar
-from potluck.planning.schedule import version_used
+from tests.planning.weight_versions import version_used
 from tests.simulation.pipelines import Story, data_of, deep_net, expected, job_of, plain_sgd, same, small_net
 
 BATCHES, BATCH = 14, 12

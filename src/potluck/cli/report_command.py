@@ -93,6 +93,6 @@ def _write_page(page: str, path: Path) -> Path:
 def _save_images(path: Path, folder: Path | None) -> list[Path]:
     if folder is None:
         return []
-    from potluck.report.figure_images import save_figure_images
+    from potluck.report.headless_browser import save_figure_images
 
     return save_figure_images(path, folder)

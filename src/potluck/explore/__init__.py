@@ -1,6 +1,6 @@
-"""Exploration: which filters to drop at which budget. The result is a table that jobs name.
+"""Searches for the dropout rates that are worth their cost at each budget; the result is a Pareto table for jobs.
 
-common weights ─▶ uniform vectors ─▶ NSGA-II (trained, or judged by a proxy) ─▶ the front, trained again ─▶ table
+common weights ─▶ uniform rates ─▶ NSGA-II (scored by training or a proxy) ─▶ front, trained again ─▶ table
 """
 
 from __future__ import annotations
@@ -11,14 +11,20 @@ from pathlib import Path
 
 from potluck.explore.candidate_evaluator import CandidateEvaluator
 from potluck.explore.evaluation_cache import EvaluationCache, settings_digest
-from potluck.explore.evaluation_workers import Asker, evaluate_in_process, evaluation_processes
+from potluck.explore.evaluation_workers import (
+    CachedEvaluator,
+    EvaluateRequests,
+    evaluate_in_process,
+    evaluation_processes,
+)
 from potluck.explore.exploration_run import ExplorationProgress, ExplorationResult, ExplorationRun
-from potluck.explore.job_exploration import settings_from_job
-from potluck.explore.settings import Exploration
+from potluck.explore.profiled_cost import ProfiledCost, slowest_profile
+from potluck.explore.settings import Exploration, settings_from_job
+from potluck.fleet.compute_profile import ComputeProfile
 from potluck.settings import encode_settings
 from potluck.task import Task, TaskSettings, build_task
 
-__all__ = ["Exploration", "ExplorationProgress", "ExplorationResult", "explore", "settings_from_job"]
+__all__ = ["Exploration", "ExplorationProgress", "ExplorationResult", "explore", "settings_from_job", "slowest_profile"]
 
 
 def explore(
@@ -27,23 +33,30 @@ def explore(
     *,
     root: Path | None = None,
     cache: Path | None = None,
+    profile: ComputeProfile | None = None,
     progress: Callable[[ExplorationProgress], None] = lambda _: None,
 ) -> ExplorationResult:
-    """Search; `cache` is a file that keeps every evaluation, so that the same call goes on after a stop."""
+    """Search for a Pareto table. `cache` is a file of all scores, with which an interrupted search can continue.
+
+    With a `profile`, candidates cost what its layer times say instead of MACs.
+    """
     built = task if isinstance(task, Task) else build_task(task, root)
-    trial = CandidateEvaluator(built, settings)
+    evaluator = CandidateEvaluator(built, settings)
     named = built.name if isinstance(task, Task) else encode_settings(task)
-    shelf = EvaluationCache(cache, settings_digest(named, settings.evaluation_settings))
-    with _open_evaluator(task, root, settings, trial) as ask:
-        return ExplorationRun(built.name, trial.slimmable, settings, ask, shelf, progress).run_search()
+    scores = EvaluationCache(cache, settings_digest(named, settings.evaluation_settings))
+    measured = None if profile is None else ProfiledCost(evaluator.slimmable, profile)
+    with _open_evaluator(task, root, settings, evaluator) as evaluate:
+        return ExplorationRun(
+            built.name, evaluator.slimmable, settings, CachedEvaluator(evaluate, scores), progress, measured
+        ).run_search()
 
 
 @contextmanager
 def _open_evaluator(
-    task: TaskSettings | str | Task, root: Path | None, settings: Exploration, trial: CandidateEvaluator
-) -> Iterator[Asker]:
-    if settings.processes == 0 or isinstance(task, Task):  # a user's own objects may not survive being sent
-        yield evaluate_in_process(trial)
+    task: TaskSettings | str | Task, root: Path | None, settings: Exploration, evaluator: CandidateEvaluator
+) -> Iterator[EvaluateRequests]:
+    if settings.processes == 0 or isinstance(task, Task):  # a user's own objects may not be picklable
+        yield evaluate_in_process(evaluator)
     else:
-        with evaluation_processes(settings.processes, task, root, settings, trial.weights) as ask:
-            yield ask
+        with evaluation_processes(settings.processes, task, root, settings, evaluator.weights) as evaluate:
+            yield evaluate

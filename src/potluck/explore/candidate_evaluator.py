@@ -1,4 +1,4 @@
-"""One evaluation: a short training with some channels left out, from common weights, judged on samples kept aside."""
+"""Scores a sub-model candidate: a short training from common weights, evaluated on held-out samples."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ __all__ = ["CandidateEvaluator", "Counts", "EvaluationRequest", "Weights"]
 
 Counts = tuple[int, ...]
 Weights = tuple[npt.NDArray[np.floating], npt.NDArray[np.floating]]
-PROXY_DRAWS = 4
-BRIEF = 8
-TIMED = 5
-CALIBRATION = 16  # mini-batches that statistics of norms are taken from
+ALIGNMENT_BATCHES = 4
+BRIEF_DIVISOR = 8  # the `brief` proxy trains for this fraction of the batches
+TIMED_STEPS = 5
+CALIBRATION_BATCHES = 16  # for the statistics of norm layers
 
 
 class EvaluationRequest(NamedTuple):
-    """What is asked of a trial: by which judge, for how many units of every set, for the which-th time."""
+    """What to score: the judge, the number of units kept in every channel set, and the repeat."""
 
     judge: str
     counts: Counts
@@ -38,7 +38,7 @@ class EvaluationRequest(NamedTuple):
 
 
 class CandidateEvaluator:
-    """A model at its common weights and the data to judge it by; asked the same, it answers the same."""
+    """A model at its common weights, and the data to score candidates with; equal requests get equal scores."""
 
     def __init__(self, task: Task, settings: Exploration, weights: Weights | None = None) -> None:
         self._settings = settings
@@ -46,36 +46,36 @@ class CandidateEvaluator:
         module = task.build_module(settings.seed)
         self.slimmable = SlimmableModel(trace_layers(module, task.data.shape))
         self._replica = ModelReplica(module, self.slimmable.layout, task.loss)
-        ways = {"scaled": settings.scales, "static": settings.static}
-        self._workspace = WidthWorkspace(self.slimmable, self._replica, **ways, most=1)
+        self._workspace = WidthWorkspace(
+            self.slimmable, self._replica, scaled=settings.scales, static=settings.static, most=1
+        )
         order = seeds.child_generator(settings.seed, "held out").permutation(len(task.data.train))
-        aside = min(settings.held_out, len(order) // 4)
-        self._held_out, self._train = order[:aside], order[aside:]
-        self._everything: list[None] = [None] * len(self.slimmable.sets)
+        held_out = min(settings.held_out, len(order) // 4)
+        self._held_out, self._train = order[:held_out], order[held_out:]
         self.weights = self._warm_up() if weights is None else weights
         self._reset_weights()
         self._score_before = self._held_out_score()
 
-    def evaluate_candidate(self, question: EvaluationRequest) -> float:
-        """How much the model gains; of two vectors the better one has the larger answer."""
+    def evaluate_candidate(self, request: EvaluationRequest) -> float:
+        """The score of a candidate: its gain, cosine or seconds, depending on the judge."""
         self._reset_weights()
-        if question.judge == "alignment":
-            return self._gradient_alignment(question)
-        if question.judge == "seconds":
-            return self._step_s(question.counts)
-        brief = question.judge == "brief"
-        batches = max(2, self._settings.batches // BRIEF) if brief else self._settings.batches
-        self._train_batches(question.counts, batches, f"trial {question.repeat}")
+        if request.judge == "alignment":
+            return self._gradient_alignment(request)
+        if request.judge == "seconds":
+            return self._step_s(request.counts)
+        brief = request.judge == "brief"
+        batches = max(2, self._settings.batches // BRIEF_DIVISOR) if brief else self._settings.batches
+        self._train_batches(request.counts, batches, f"trial {request.repeat}")
         return self._held_out_score() - self._score_before
 
     def _step_s(self, counts: Counts) -> float:
-        """Processor time of a mini-batch, the least of several: what else the machine does only adds to it."""
-        found = []
-        for again in range(TIMED + 1):  # the first makes room
+        """CPU seconds of one mini-batch; the minimum of several, because other load only adds to it."""
+        seconds = []
+        for repeat in range(TIMED_STEPS + 1):  # the first one warms up
             began = time.thread_time()
-            self._train_batches(counts, 1, f"timed {again}")
-            found.append(time.thread_time() - began)
-        return min(found[1:])
+            self._train_batches(counts, 1, f"timed {repeat}")
+            seconds.append(time.thread_time() - began)
+        return min(seconds[1:])
 
     def _warm_up(self) -> Weights:
         self._train_batches(self.slimmable.full_counts, self._settings.warmup, "warm-up")
@@ -87,15 +87,15 @@ class CandidateEvaluator:
         self._replica.sync_counters()
 
     def _train_batches(self, counts: Counts, batches: int, name: str) -> None:
-        """Train; mini-batches depend on `name` only, so that all vectors see the same ones."""
+        """Train on mini-batches that depend on `name` only, so that all candidates see the same ones."""
         settings = self._settings
-        data, draws = (seeds.child_generator(settings.seed, name, what) for what in ("batches", "subsets"))
+        data, draws = (seeds.child_generator(settings.seed, name, purpose) for purpose in ("batches", "subsets"))
         velocity = torch.zeros_like(self._replica.state.params)
 
-        def update(weights: Tensor, gradient: Tensor, slow: Tensor | None) -> None:
-            assert slow is not None
-            slow.mul_(settings.momentum).add_(gradient)
-            weights.add_(slow, alpha=-settings.lr)
+        def update(weights: Tensor, gradient: Tensor, velocity: Tensor | None) -> None:
+            assert velocity is not None
+            velocity.mul_(settings.momentum).add_(gradient)
+            weights.add_(velocity, alpha=-settings.lr)
 
         for _ in range(batches):
             kept = choose_subsets(self.slimmable, counts, self._unit_chooser(draws))
@@ -109,32 +109,32 @@ class CandidateEvaluator:
         return self._data.train.batch(chosen, rng)
 
     def _held_out_score(self) -> float:
-        """Accuracy, or the loss's negative, on the samples kept aside."""
+        """Accuracy, or the negative loss, on the held-out samples."""
         if self._settings.static:
             rng = seeds.child_generator(self._settings.seed, "statistics")
-            calibrate_norms(self._replica, [self._draw_batch(rng) for _ in range(CALIBRATION)])
-        parts = [self._held_out[start : start + 500] for start in range(0, len(self._held_out), 500)]
+            calibrate_norms(self._replica, [self._draw_batch(rng) for _ in range(CALIBRATION_BATCHES)])
+        batches = [self._held_out[start : start + 500] for start in range(0, len(self._held_out), 500)]
         total = 0.0
-        for output, targets in self._replica.outputs(self._data.train.batch(part) for part in parts):
+        for output, targets in self._replica.outputs(self._data.train.batch(batch) for batch in batches):
             if self._settings.measure == "accuracy":
                 total += float((output.argmax(1) == targets).sum())
             else:
                 total -= float(self._replica.loss(output, targets)) * len(targets)
         return total / len(self._held_out)
 
-    def _gradient_alignment(self, question: EvaluationRequest) -> float:
-        """The cosine between the sub-models' gradients and the whole model's on another batch, on average."""
-        rng = seeds.child_generator(self._settings.seed, "alignment", question.repeat)
-        whole = torch.zeros_like(self._replica.state.params)
-        for _ in range(PROXY_DRAWS):
-            whole += self._replica.gradient(*self._draw_batch(rng), rng)[0]
-        parts = torch.zeros_like(whole)
-        for _ in range(PROXY_DRAWS):
-            loan = self._workspace.extract_submodel(
-                choose_subsets(self.slimmable, question.counts, self._unit_chooser(rng))
+    def _gradient_alignment(self, request: EvaluationRequest) -> float:
+        """Cosine between the mean gradient of random sub-models and that of the full model on other batches."""
+        rng = seeds.child_generator(self._settings.seed, "alignment", request.repeat)
+        full = torch.zeros_like(self._replica.state.params)
+        for _ in range(ALIGNMENT_BATCHES):
+            full += self._replica.gradient(*self._draw_batch(rng), rng)[0]
+        sampled = torch.zeros_like(full)
+        for _ in range(ALIGNMENT_BATCHES):
+            submodel = self._workspace.extract_submodel(
+                choose_subsets(self.slimmable, request.counts, self._unit_chooser(rng))
             )
-            gradient, _ = loan.replica.gradient(*self._draw_batch(rng), rng)
-            held = torch.zeros_like(whole)
-            loan.scatter(gradient, held)
-            parts += held if loan.selection is not None else gradient
-        return float(torch.cosine_similarity(whole, parts, dim=0))
+            gradient, _ = submodel.replica.gradient(*self._draw_batch(rng), rng)
+            scattered = torch.zeros_like(full)
+            submodel.scatter(gradient, scattered)
+            sampled += scattered if submodel.selection is not None else gradient
+        return float(torch.cosine_similarity(full, sampled, dim=0))

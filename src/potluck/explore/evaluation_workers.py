@@ -1,4 +1,4 @@
-"""Trials on several cores: processes that each build the trial once and answer questions."""
+"""Scores candidates in worker processes, each of which builds the evaluator once."""
 
 from __future__ import annotations
 
@@ -15,63 +15,67 @@ from potluck.explore.evaluation_cache import EvaluationCache
 from potluck.explore.settings import Exploration
 from potluck.task import TaskSettings, build_task
 
-__all__ = ["Asker", "CachedEvaluator", "evaluate_in_process", "evaluation_processes"]
+__all__ = ["CachedEvaluator", "EvaluateRequests", "evaluate_in_process", "evaluation_processes"]
 
-Asker = Callable[[Iterable[EvaluationRequest]], Iterator[tuple[EvaluationRequest, float]]]
+EvaluateRequests = Callable[[Iterable[EvaluationRequest]], Iterator[tuple[EvaluationRequest, float]]]
 
-_trial: CandidateEvaluator | None = None  # a worker process's own
+_evaluator: CandidateEvaluator | None = None  # of this worker process
 
 
-def evaluate_in_process(trial: CandidateEvaluator) -> Asker:
-    """Ask in this process."""
-    return lambda questions: ((question, trial.evaluate_candidate(question)) for question in questions)
+def evaluate_in_process(evaluator: CandidateEvaluator) -> EvaluateRequests:
+    """Scores requests in this process."""
+    return lambda requests: ((request, evaluator.evaluate_candidate(request)) for request in requests)
 
 
 @contextmanager
 def evaluation_processes(
     count: int, task: TaskSettings | str, root: Path | None, settings: Exploration, weights: Weights
-) -> Iterator[Asker]:
-    """Ask in other processes; the first answers come first."""
+) -> Iterator[EvaluateRequests]:
+    """Scores requests in `count` worker processes, in order of completion."""
     pool = ProcessPoolExecutor(
         count, mp_context=get_context("spawn"), initializer=_init_worker, initargs=(task, root, settings, weights)
     )
 
-    def ask(questions: Iterable[EvaluationRequest]) -> Iterator[tuple[EvaluationRequest, float]]:
-        asked: dict[Future[float], EvaluationRequest] = {
-            pool.submit(_evaluate_request, question): question for question in questions
+    def evaluate(requests: Iterable[EvaluationRequest]) -> Iterator[tuple[EvaluationRequest, float]]:
+        submitted: dict[Future[float], EvaluationRequest] = {
+            pool.submit(_evaluate_request, request): request for request in requests
         }
-        for done in as_completed(asked):
-            yield asked[done], done.result()
+        for done in as_completed(submitted):
+            yield submitted[done], done.result()
 
     try:
-        yield ask
+        yield evaluate
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 
 
 class CachedEvaluator:
-    """Answers questions from the shelf, and asks what is not on it yet."""
+    """Looks scores up in the cache and evaluates the missing ones."""
 
-    def __init__(self, ask: Asker, shelf: EvaluationCache, seen: Callable[[EvaluationRequest, float], None]) -> None:
-        self._evaluate = ask
-        self._cache = shelf
-        self._on_score = seen
+    def __init__(self, evaluate: EvaluateRequests, cache: EvaluationCache) -> None:
+        self._evaluate = evaluate
+        self._cache = cache
+        self.on_score: Callable[[EvaluationRequest, float], None] = lambda request, score: None  # of new evaluations
 
-    def evaluate_all(self, questions: Sequence[EvaluationRequest]) -> list[float]:
-        """In the order of the questions; every new answer is kept at once."""
-        fresh = [question for question in dict.fromkeys(questions) if self._cache.find_score(question) is None]
-        for question, answer in self._evaluate(fresh):
-            self._cache.store_score(question, answer)
-            self._on_score(question, answer)
-        return [answer for answer in map(self._cache.find_score, questions) if answer is not None]
+    @property
+    def known_scores(self) -> int:
+        return len(self._cache)
+
+    def evaluate_all(self, requests: Sequence[EvaluationRequest]) -> list[float]:
+        """The scores in the order of the requests; every new one is cached at once."""
+        missing = [request for request in dict.fromkeys(requests) if self._cache.find_score(request) is None]
+        for request, score in self._evaluate(missing):
+            self._cache.store_score(request, score)
+            self.on_score(request, score)
+        return [score for score in map(self._cache.find_score, requests) if score is not None]
 
 
 def _init_worker(task: TaskSettings | str, root: Path | None, settings: Exploration, weights: Weights) -> None:
-    global _trial
+    global _evaluator
     torch.set_num_threads(1)
-    _trial = CandidateEvaluator(build_task(task, root), settings, weights)
+    _evaluator = CandidateEvaluator(build_task(task, root), settings, weights)
 
 
-def _evaluate_request(question: EvaluationRequest) -> float:
-    assert _trial is not None, "the process has not begun"
-    return _trial.evaluate_candidate(question)
+def _evaluate_request(request: EvaluationRequest) -> float:
+    assert _evaluator is not None, "the worker process was not initialised"
+    return _evaluator.evaluate_candidate(request)

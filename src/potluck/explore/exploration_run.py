@@ -1,4 +1,4 @@
-"""One exploration on its way: look, keep the best, train the best again, compare with one rate for all sets."""
+"""Runs one exploration: searches, trains the best candidates again, and compares them with uniform rates."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import NamedTuple
 import numpy as np
 
 from potluck.explore.candidate_evaluator import Counts, EvaluationRequest
-from potluck.explore.evaluation_cache import EvaluationCache
-from potluck.explore.evaluation_workers import Asker, CachedEvaluator
+from potluck.explore.evaluation_workers import CachedEvaluator
 from potluck.explore.nsga2_search import evolve_counts, uniform_rates
+from potluck.explore.profiled_cost import ProfiledCost
 from potluck.explore.settings import Exploration
 from potluck.model.submodels import SlimmableModel
 from potluck.planning.pareto_table import ParetoTable, hypervolume, pareto_front
 
 __all__ = ["ExplorationProgress", "ExplorationResult", "ExplorationRun", "rank_correlation"]
 
-BEYOND_FULL = 1.0001  # the corner of the hypervolume, so that the whole model counts too
+REFERENCE_COST = 1.0001  # of the hypervolume; just above 1, so that the full model counts too
 
 
 class ExplorationProgress(NamedTuple):
-    """Told after every evaluation that was not known: what was asked and answered, how many so far, the generation."""
+    """Reported after every new evaluation: request and score, evaluations so far, and the generation."""
 
     request: EvaluationRequest
     score: float
@@ -30,91 +30,99 @@ class ExplorationProgress(NamedTuple):
 
 
 class ExplorationResult(NamedTuple):
-    """The table and what it is worth against one rate for all sets."""
+    """The Pareto table, and how it compares with uniform rates."""
 
     table: ParetoTable
     uniform: ParetoTable
     hypervolume: float
     uniform_hypervolume: float
     evaluations: int
-    correlation: float | None  # rank correlation of the proxy with training, where there is a proxy
+    correlation: float | None  # rank correlation of the proxy with training, if a proxy was used
 
 
 class ExplorationRun:
-    """Asks for evaluations and makes the table of them."""
+    """Requests evaluations and builds the table from their scores."""
 
     def __init__(
         self,
         name: str,
-        width: SlimmableModel,
+        slimmable: SlimmableModel,
         settings: Exploration,
-        ask: Asker,
-        shelf: EvaluationCache,
+        evaluator: CachedEvaluator,
         progress: Callable[[ExplorationProgress], None],
+        profiled: ProfiledCost | None = None,
     ) -> None:
         self._name = name
-        self._slimmable = width
+        self._slimmable = slimmable
         self._settings = settings
-        self._evaluator = CachedEvaluator(ask, shelf, self._report_progress)
-        self._cache = shelf
+        self._evaluator = evaluator
+        evaluator.on_score = self._report_progress
         self._progress = progress
+        self._profiled = profiled if settings.cost == "macs" else None
         self._generation = 0
         self._done = 0
 
     def run_search(self) -> ExplorationResult:
-        """Search and compare; what is in the table is trained `repeats` times, the uniform vectors too."""
-        plainly = uniform_rates(self._settings, len(self._slimmable.sets))
-        uniform = [self._slimmable.kept_counts(rates, self._settings.grid) for rates in plainly]
+        """Search and compare; entries of the table and uniform rates are both trained `repeats` times."""
+        rate_vectors = uniform_rates(self._settings, len(self._slimmable.sets))
+        uniform = [self._slimmable.kept_counts(rates, self._settings.grid) for rates in rate_vectors]
         best = self._search_front(
             evolve_counts(
                 self._slimmable, self._settings, self._cost_fractions, self._judge_candidates, self._next_generation
             )
         )
-        everything = list(dict.fromkeys([*best, *uniform]))
-        table, plain = self._pareto_table(everything), self._pareto_table(uniform)
-        worst = min(0.0, *(entry.gain for entry in (*table.entries, *plain.entries)))
-        areas = (self._front_hypervolume(table, worst), self._front_hypervolume(plain, worst))
-        return ExplorationResult(table, plain, *areas, len(self._cache), self._proxy_correlation(everything))
+        candidates = list(dict.fromkeys([*best, *uniform]))
+        table, uniform_table = self._pareto_table(candidates), self._pareto_table(uniform)
+        min_gain = min(0.0, *(entry.gain for entry in (*table.entries, *uniform_table.entries)))
+        areas = (self._front_hypervolume(table, min_gain), self._front_hypervolume(uniform_table, min_gain))
+        return ExplorationResult(
+            table, uniform_table, *areas, self._evaluator.known_scores, self._proxy_correlation(candidates)
+        )
 
     def _judge_candidates(self, counts: Sequence[Counts]) -> list[float]:
         judge = "training" if self._settings.proxy == "none" else self._settings.proxy
-        return self._evaluator.evaluate_all([EvaluationRequest(judge, one, 0) for one in counts])
+        return self._evaluator.evaluate_all([EvaluationRequest(judge, candidate, 0) for candidate in counts])
 
     def _cost_fractions(self, counts: Sequence[Counts]) -> list[float]:
-        """As shares of what the whole model costs."""
+        """Costs as fractions of the full model's."""
+        if self._profiled is not None:
+            return [self._profiled.cost_fraction(candidate) for candidate in counts]
         if self._settings.cost == "macs":
-            return [self._slimmable.macs_fraction(one) for one in counts]
-        whole, *each = self._evaluator.evaluate_all(
-            [EvaluationRequest("seconds", one, 0) for one in (self._slimmable.full_counts, *counts)]
+            return [self._slimmable.macs_fraction(candidate) for candidate in counts]
+        full_s, *candidate_s = self._evaluator.evaluate_all(
+            [EvaluationRequest("seconds", candidate, 0) for candidate in (self._slimmable.full_counts, *counts)]
         )
-        return [min(seconds / whole, 1.0) for seconds in each]
+        return [min(seconds / full_s, 1.0) for seconds in candidate_s]
 
     def _search_front(self, seen: Sequence[Counts]) -> list[Counts]:
-        """The front as the search has seen it."""
+        """The Pareto front by the search's own scores."""
         return [seen[index] for index in pareto_front(self._cost_fractions(seen), self._judge_candidates(seen))]
 
     def _pareto_table(self, counts: Sequence[Counts]) -> ParetoTable:
-        """Costs in MACs; those measured as time are so many of the whole model's."""
+        """The table of these candidates; measured seconds are converted to that fraction of the full model's MACs."""
         rows = [
-            (max(1, round(share * self._slimmable.full_macs)), gain, self._dropout_rates(one))
-            for one, share, gain in zip(counts, self._cost_fractions(counts), self._mean_gains(counts), strict=True)
+            (max(1, round(fraction * self._slimmable.full_macs)), gain, self._dropout_rates(candidate))
+            for candidate, fraction, gain in zip(
+                counts, self._cost_fractions(counts), self._mean_gains(counts), strict=True
+            )
         ]
-        sets = [part.name for part in self._slimmable.sets]
-        return ParetoTable.from_trials(self._name, sets, self._slimmable.full_macs, rows, self._settings.cost)
+        sets = [channel_set.name for channel_set in self._slimmable.sets]
+        cost = "seconds" if self._profiled is not None else self._settings.cost
+        return ParetoTable.from_trials(self._name, sets, self._slimmable.full_macs, rows, cost)
 
     def _mean_gains(self, counts: Sequence[Counts]) -> list[float]:
-        """The mean gain of several short trainings."""
+        """The mean gain of each candidate over the repeats."""
         repeats = self._settings.repeats
-        answers = self._evaluator.evaluate_all(
-            [EvaluationRequest("training", one, again) for one in counts for again in range(repeats)]
+        scores = self._evaluator.evaluate_all(
+            [EvaluationRequest("training", candidate, repeat) for candidate in counts for repeat in range(repeats)]
         )
-        return [float(mean) for mean in np.reshape(answers, (len(counts), repeats)).mean(1)]
+        return [float(mean) for mean in np.reshape(scores, (len(counts), repeats)).mean(1)]
 
     def _dropout_rates(self, counts: Counts) -> list[float]:
-        return [1 - kept / part.size for kept, part in zip(counts, self._slimmable.sets, strict=True)]
+        return [1 - kept / channel_set.size for kept, channel_set in zip(counts, self._slimmable.sets, strict=True)]
 
-    def _front_hypervolume(self, table: ParetoTable, worst: float) -> float:
-        return hypervolume(table.cost_fractions, [entry.gain for entry in table.entries], BEYOND_FULL, worst)
+    def _front_hypervolume(self, table: ParetoTable, min_gain: float) -> float:
+        return hypervolume(table.cost_fractions, [entry.gain for entry in table.entries], REFERENCE_COST, min_gain)
 
     def _proxy_correlation(self, counts: Sequence[Counts]) -> float | None:
         if self._settings.proxy == "none" or len(counts) < 3:
@@ -124,14 +132,14 @@ class ExplorationRun:
     def _next_generation(self, generation: int) -> None:
         self._generation = generation
 
-    def _report_progress(self, question: EvaluationRequest, answer: float) -> None:
+    def _report_progress(self, request: EvaluationRequest, score: float) -> None:
         self._done += 1
-        self._progress(ExplorationProgress(question, answer, self._done, self._generation))
+        self._progress(ExplorationProgress(request, score, self._done, self._generation))
 
 
-def rank_correlation(one: Sequence[float], other: Sequence[float]) -> float:
-    """Rank correlation; ties share their mean rank."""
-    return float(np.corrcoef(_mean_ranks(one), _mean_ranks(other))[0, 1])
+def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float:
+    """Spearman's rank correlation; ties get their mean rank."""
+    return float(np.corrcoef(_mean_ranks(first), _mean_ranks(second))[0, 1])
 
 
 def _mean_ranks(values: Sequence[float]) -> list[float]:

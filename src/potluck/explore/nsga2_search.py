@@ -1,4 +1,4 @@
-"""NSGA-II over vectors of rates: cheap networks against networks that gain much."""
+"""NSGA-II over dropout rates per channel set, minimising cost and maximising gain."""
 
 from __future__ import annotations
 
@@ -17,30 +17,33 @@ from potluck.model.submodels import SlimmableModel
 __all__ = ["evolve_counts", "uniform_rates"]
 
 Rates = npt.NDArray[np.float64]
-Judge = Callable[[Sequence[Counts]], Sequence[float]]
+ScoreCounts = Callable[[Sequence[Counts]], Sequence[float]]
 
-CROSSOVER, SPREAD = 0.9, 15.0
+CROSSOVER_PROBABILITY, DISTRIBUTION_INDEX = 0.9, 15.0
 
 
 def uniform_rates(settings: Exploration, sets: int) -> list[list[float]]:
-    """One rate for all sets, from nothing dropped to the highest rate."""
+    """Vectors with one rate for all channel sets, from 0 to the highest rate."""
     return [[float(rate)] * sets for rate in np.linspace(0.0, settings.highest_rate, settings.uniform)]
 
 
 def evolve_counts(
-    width: SlimmableModel, settings: Exploration, costs: Judge, judge: Judge, progress: Callable[[int], None]
+    slimmable: SlimmableModel,
+    settings: Exploration,
+    costs: ScoreCounts,
+    gains: ScoreCounts,
+    progress: Callable[[int], None],
 ) -> list[Counts]:
-    """All counts that were looked at; the same settings and answers look at the same ones, so it can be resumed."""
-    algorithm = _create_nsga2(width, settings)
+    """All candidates evaluated. Equal settings and scores visit the same ones, so a search can be resumed."""
+    algorithm = _create_nsga2(slimmable, settings)
     deadline = None if settings.minutes is None else time.monotonic() + 60 * settings.minutes
     seen: dict[Counts, None] = {}
     generation = 0
     while algorithm.has_next() and (deadline is None or time.monotonic() < deadline):
         offspring = algorithm.ask()
-        counts = [width.kept_counts([float(rate) for rate in rates], settings.grid) for rates in offspring.get("X")]
-        gains = judge(counts)
+        counts = [slimmable.kept_counts([float(rate) for rate in rates], settings.grid) for rates in offspring.get("X")]
         seen.update(dict.fromkeys(counts))
-        offspring.set("F", np.array([[cost, -gain] for cost, gain in zip(costs(counts), gains, strict=True)]))
+        offspring.set("F", np.array([[cost, -gain] for gain, cost in zip(gains(counts), costs(counts), strict=True)]))
         for individual in offspring:
             individual.evaluated.update(["F", "G", "H"])
         algorithm.tell(infills=offspring)
@@ -49,7 +52,7 @@ def evolve_counts(
     return list(seen)
 
 
-def _create_nsga2(width: SlimmableModel, settings: Exploration) -> Any:
+def _create_nsga2(slimmable: SlimmableModel, settings: Exploration) -> Any:
     try:
         from pymoo.algorithms.moo.nsga2 import NSGA2  # type: ignore[import-untyped, unused-ignore]
         from pymoo.core.problem import Problem  # type: ignore[import-untyped, unused-ignore]
@@ -57,25 +60,25 @@ def _create_nsga2(width: SlimmableModel, settings: Exploration) -> Any:
         from pymoo.operators.mutation.pm import PM  # type: ignore[import-untyped, unused-ignore]
     except ImportError:
         raise UserError("`potluck explore` needs pymoo; pip install 'potluck[explore]'") from None
-    sets = len(width.sets)
+    sets = len(slimmable.sets)
     problem = Problem(n_var=sets, n_obj=2, xl=0.0, xu=settings.highest_rate)
     algorithm = NSGA2(
         pop_size=settings.population,
         sampling=_initial_population(settings, sets),
-        crossover=SBX(prob=CROSSOVER, eta=SPREAD),
-        mutation=PM(prob_var=1 / sets, eta=SPREAD),
+        crossover=SBX(prob=CROSSOVER_PROBABILITY, eta=DISTRIBUTION_INDEX),
+        mutation=PM(prob_var=1 / sets, eta=DISTRIBUTION_INDEX),
     )
     algorithm.setup(problem, termination=("n_gen", settings.generations), seed=settings.seed, verbose=False)
     return algorithm
 
 
 def _initial_population(settings: Exploration, sets: int) -> Rates:
-    """The uniform vectors, and around them vectors that rise or fall from input to output."""
+    """The uniform vectors, and random vectors that rise or fall from input to output."""
     rng = np.random.default_rng(settings.seed)
     uniform = np.array(uniform_rates(settings, sets))
-    others = max(0, settings.population - len(uniform))
-    level = rng.uniform(0, settings.highest_rate, (others, 1))
-    slope = rng.uniform(-1, 1, (others, 1)) * np.linspace(-0.5, 0.5, sets)
-    bent = level + settings.highest_rate * (slope + rng.normal(0, 0.1, (others, sets)))
-    found: Rates = np.vstack([uniform, np.clip(bent, 0.0, settings.highest_rate)])
-    return found
+    random_count = max(0, settings.population - len(uniform))
+    level = rng.uniform(0, settings.highest_rate, (random_count, 1))
+    slope = rng.uniform(-1, 1, (random_count, 1)) * np.linspace(-0.5, 0.5, sets)
+    sloped = level + settings.highest_rate * (slope + rng.normal(0, 0.1, (random_count, sets)))
+    population: Rates = np.vstack([uniform, np.clip(sloped, 0.0, settings.highest_rate)])
+    return population

@@ -1,4 +1,4 @@
-"""One JSONL file per run: spans, instants and scalars, in the order in which they happened."""
+"""The journal of a run: one JSONL file of spans, instants and scalars in chronological order."""
 
 from __future__ import annotations
 
@@ -29,34 +29,34 @@ __all__ = [
 
 
 class Journal:
-    """Appends records to a file, or to nothing, and counts them; `position` is where a checkpoint may cut it."""
+    """Appends records to a file, if any, and adds them to the totals; resuming truncates it to `position`."""
 
-    def __init__(self, path: Path | None = None, position: int = 0, tally: JournalTotals | None = None) -> None:
+    def __init__(self, path: Path | None = None, position: int = 0, totals: JournalTotals | None = None) -> None:
         self._encode = msgspec.json.Encoder().encode
-        self._tally = tally
+        self._totals = totals
         self._file: BinaryIO | None = None
         if path is not None:
             path.touch()
             if path.stat().st_size < position:
                 raise RunError(
-                    f"journal {path} is shorter than its checkpoint says; it was cut or belongs to another run"
+                    f"journal {path} is shorter than its checkpoint says; it was truncated or belongs to another run"
                 )
             self._file = path.open("r+b", buffering=1 << 16)
             self._file.truncate(position)
             self._file.seek(position)
 
     def write_record(self, record: JournalRecord) -> None:
-        if self._tally is not None:
-            self._tally.add_record(record)
+        if self._totals is not None:
+            self._totals.add_record(record)
         if self._file is not None:
             self._file.write(self._encode(record) + b"\n")
 
     def position(self) -> int:
-        """How long the journal is, what is not yet on the disk included."""
+        """Length of the journal in bytes, including what is still buffered."""
         return self._file.tell() if self._file is not None else 0
 
     def sync_to_disk(self) -> int:
-        """Bring all records to the disk and tell how long the journal is."""
+        """Write all records to disk; returns the length of the journal in bytes."""
         if self._file is None:
             return 0
         self._file.flush()
@@ -64,7 +64,7 @@ class Journal:
         return self._file.tell()
 
     def flush_buffer(self) -> None:
-        """Let others see what was written so far."""
+        """Make all records visible to readers of the file."""
         if self._file is not None:
             self._file.flush()
 
@@ -83,7 +83,7 @@ class Journal:
 
 
 def read_journal(path: Path) -> Iterator[Span | Instant | Scalar]:
-    """The records of a journal, one by one; a torn last line (a crash while writing) is left out."""
+    """Yields the records of a journal; an incomplete last line (a crash while writing) is skipped."""
     decode = msgspec.json.Decoder(Span | Instant | Scalar).decode
     try:
         lines = path.open("rb")
@@ -96,11 +96,11 @@ def read_journal(path: Path) -> Iterator[Span | Instant | Scalar]:
             try:
                 yield decode(line)
             except msgspec.DecodeError as error:
-                raise RunError(f"{path}, line {number}, is not a record: {error}") from None
+                raise RunError(f"{path}, line {number}: not a journal record: {error}") from None
 
 
 def read_journal_tail(path: Path, nbytes: int) -> list[Span | Instant | Scalar]:
-    """The last records of a journal that may still be written to; torn lines are left out."""
+    """The records in the last `nbytes` of a journal that may still be written; incomplete lines are skipped."""
     decode = msgspec.json.Decoder(Span | Instant | Scalar).decode
     try:
         with path.open("rb") as file:
@@ -109,8 +109,8 @@ def read_journal_tail(path: Path, nbytes: int) -> list[Span | Instant | Scalar]:
             lines = file.read().split(b"\n")
     except OSError:
         return []
-    found = []
+    records = []
     for line in lines[(1 if size > nbytes else 0) : -1]:
         with contextlib.suppress(msgspec.DecodeError):
-            found.append(decode(line))
-    return found
+            records.append(decode(line))
+    return records

@@ -1,4 +1,4 @@
-"""The three kinds of record of which a run's journal is made."""
+"""The three kinds of record in a journal."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ __all__ = ["Instant", "JournalRecord", "Scalar", "Span"]
 
 
 class JournalRecord(msgspec.Struct, frozen=True, tag_field="kind"):
-    """Something that a node did or saw; `fields` says more (round, bytes, …)."""
+    """Something that a node did or observed; `fields` has details (round, bytes, …)."""
 
 
 class Span(JournalRecord, frozen=True, tag="span"):
-    """From `start` to `end` the node was busy with `name`."""
+    """The node was busy with `name` from `start` to `end`."""
 
     node: str
     name: str
@@ -24,7 +24,7 @@ class Span(JournalRecord, frozen=True, tag="span"):
 
 
 class Instant(JournalRecord, frozen=True, tag="instant"):
-    """At `at`, `name` happened."""
+    """`name` happened at time `at`."""
 
     node: str
     name: str
@@ -33,7 +33,7 @@ class Instant(JournalRecord, frozen=True, tag="instant"):
 
 
 class Scalar(JournalRecord, frozen=True, tag="scalar"):
-    """At `at`, the quantity `name` was `value`."""
+    """The quantity `name` was `value` at time `at`."""
 
     node: str
     name: str

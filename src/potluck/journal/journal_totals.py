@@ -1,4 +1,4 @@
-"""Sums over a journal as it is written: who spent how long on what, and what held the run up."""
+"""Totals of a journal while it is written: seconds, bytes and events per device, and what limited the run."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from potluck.journal.stragglers import StragglerTracker
 
 __all__ = ["ACCOUNT", "DeviceTotals", "JournalTotals"]
 
-ACCOUNT = "account"  # an instant in which a device says where the samples of its stream went
+ACCOUNT = "account"  # an instant that accounts for the samples of a device's stream
 
-_PARTS = ("pull", "compute", "push")
-_PART_OF = {
-    **{part: part for part in _PARTS},
+_PHASES = ("pull", "compute", "push")
+_PHASE_OF = {
+    **{phase: phase for phase in _PHASES},
     "forward": "compute", "backward": "compute", "receive": "pull", "send": "push", "replicate": "push",
 }  # fmt: skip
-_AFTERWARDS = {"pull": "computing", "compute": "pushing", "push": "waiting", "joined": "waiting", "lost": "lost"}
+_NEXT_ACTIVITY = {"pull": "computing", "compute": "pushing", "push": "waiting", "joined": "waiting", "lost": "lost"}
 
 
 class DeviceTotals(NamedTuple):
-    """What some devices did, added up."""
+    """The totals of one or more devices."""
 
     pull_s: float = 0.0
     compute_s: float = 0.0
@@ -38,7 +38,7 @@ class DeviceTotals(NamedTuple):
 
 
 class JournalTotals:
-    """Seconds per device and part of a round, bytes, and how often a device was lost or late."""
+    """Seconds per device and phase (pull, compute, push), bytes, and how often a device was lost or late."""
 
     def __init__(self) -> None:
         self._seconds: dict[str, dict[str, float]] = {}
@@ -46,15 +46,15 @@ class JournalTotals:
         self._samples: dict[str, int] = {}
         self._events: dict[str, dict[str, int]] = {}
         self._state: dict[str, str] = {}
-        self._starved: dict[str, float] = {}  # seconds without data, where it streams in
-        self._accounts: dict[tuple[str, str], dict[str, int]] = {}  # the newest of each stream
+        self._starved: dict[str, float] = {}  # seconds spent waiting for streamed data
+        self._accounts: dict[tuple[str, str], dict[str, int]] = {}  # the latest account of each stream
         self._stragglers = StragglerTracker()
         self.device_status = DeviceStatus()
 
     def add_record(self, record: JournalRecord) -> None:
         self.device_status.add_record(record)
-        if isinstance(record, Span) and record.name in _PART_OF:
-            self._add_phase(record, _PART_OF[record.name])
+        if isinstance(record, Span) and record.name in _PHASE_OF:
+            self._add_phase(record, _PHASE_OF[record.name])
             self._stragglers.add_phase(record)
         elif isinstance(record, Span) and record.name == "stream":
             self._starved[record.node] = self._starved.get(record.node, 0.0) + record.end - record.start
@@ -66,37 +66,37 @@ class JournalTotals:
         elif isinstance(record, Instant):
             self._count_event(record.node, record.name)
 
-    def _add_phase(self, span: Span, part: str) -> None:
+    def _add_phase(self, span: Span, phase: str) -> None:
         seconds = self._seconds.get(span.node)
         if seconds is None:
-            self._bytes[span.node] = dict.fromkeys(_PARTS, 0.0)
-            seconds = self._seconds[span.node] = dict.fromkeys(_PARTS, 0.0)
-        seconds[part] += span.end - span.start
-        self._bytes[span.node][part] += span.fields.get("bytes", 0)
+            self._bytes[span.node] = dict.fromkeys(_PHASES, 0.0)
+            seconds = self._seconds[span.node] = dict.fromkeys(_PHASES, 0.0)
+        seconds[phase] += span.end - span.start
+        self._bytes[span.node][phase] += span.fields.get("bytes", 0)
         self._samples[span.node] = self._samples.get(span.node, 0) + span.fields.get("samples", 0)
-        self._state[span.node] = _AFTERWARDS[part]
-        if span.name == "push" and span.fields.get("layers", (0,))[0] == 0:  # of an update in segments this is the last
+        self._state[span.node] = _NEXT_ACTIVITY[phase]
+        if span.name == "push" and span.fields.get("layers", (0,))[0] == 0:  # the last segment of an update
             self._count_event(span.node, "updates")
 
     def _count_event(self, node: str, event: str) -> None:
         events = self._events.setdefault(node, {})
         events[event] = events.get(event, 0) + 1
-        if event in _AFTERWARDS:
-            self._state[node] = _AFTERWARDS[event]
+        if event in _NEXT_ACTIVITY:
+            self._state[node] = _NEXT_ACTIVITY[event]
 
     def add_journal(self, path: Path) -> None:
-        """Count what a journal holds already."""
+        """Add all records of an existing journal."""
         from potluck.journal import read_journal
 
         for record in read_journal(path):
             self.add_record(record)
 
     def current_activity(self, device: str) -> str:
-        """What a device has been at since its last record."""
+        """What a device has been doing since its last record."""
         return self._state.get(device, "waiting")
 
     def sum_devices(self, devices: Iterable[str]) -> DeviceTotals:
-        """What these devices did, added up."""
+        """The totals of these devices together."""
         pull = compute = push = nbytes = pulled = pushed = 0.0
         samples = updates = lost = late = 0
         for name in devices:
@@ -112,10 +112,10 @@ class JournalTotals:
         return DeviceTotals(pull, compute, push, nbytes, samples, updates, lost, late, pulled, pushed)
 
     def device_summary(self, now: float) -> dict[str, dict[str, Any]]:
-        """Each device's seconds by part, the rest of the time being waiting, its bytes and events."""
+        """Seconds per phase, waiting time, bytes and event counts of each device."""
         return {
             name: {
-                **{f"{part}_s": value for part, value in seconds.items()},
+                **{f"{phase}_s": value for phase, value in seconds.items()},
                 "wait_s": max(now - sum(seconds.values()), 0.0),
                 "bytes": sum(self._bytes[name].values()),
                 "samples": self._samples.get(name, 0),
@@ -125,7 +125,7 @@ class JournalTotals:
         }
 
     def stream_summary(self) -> dict[str, int] | None:
-        """The accounts that devices gave of their streams, added up over all of their lives; None without any."""
+        """The sample accounts of all streams and incarnations added up; None if there are none."""
         if not self._accounts:
             return None
         total: dict[str, int] = {}
@@ -135,7 +135,7 @@ class JournalTotals:
         return total
 
     def bottleneck_sentence(self, now: float) -> str:
-        """What held the run up, in one sentence: who was waited for, or else who was busiest, and with what."""
+        """What limited the run, in one sentence: the straggler, or else the busiest device and its main activity."""
         if not self._seconds or now <= 0:
             return "nothing was measured"
         verdict = self._stragglers.worst_straggler(now)
@@ -148,15 +148,15 @@ class JournalTotals:
 
     def _busiest_device(self, now: float) -> str:
         name, seconds = max(self._seconds.items(), key=lambda item: (sum(item[1].values()), item[0]))
-        part, spent = max(seconds.items(), key=lambda item: item[1])
-        share = min(sum(seconds.values()) / now, 1.0)  # several transfers at once count more than once
-        if share < 0.5:
-            return f"no device was busy for more than {share:.0%} of the time; the rest was waiting for the coordinator"
+        phase, spent = max(seconds.items(), key=lambda item: item[1])
+        busy = min(sum(seconds.values()) / now, 1.0)  # concurrent transfers are counted more than once
+        if busy < 0.5:
+            return f"no device was busy for more than {busy:.0%} of the time; the rest was waiting for the coordinator"
         doing = {"pull": "its downlink (receiving)", "push": "its uplink (sending)"}
-        what = doing.get(part, "its processor (computing)")
-        return f"{name} was busy {share:.0%} of the time, above all with {what}, {min(spent / now, 1.0):.0%}"
+        what = doing.get(phase, "its processor (computing)")
+        return f"{name} was busy {busy:.0%} of the time, above all with {what}, {min(spent / now, 1.0):.0%}"
 
 
 def _integer_fields(fields: Mapping[str, Any]) -> dict[str, int]:
-    """The numbers of an account; whatever else a device says of it counts for nothing."""
+    """The integer fields of an account; other fields are ignored."""
     return {name: value for name, value in fields.items() if isinstance(value, int) and name != "round"}

@@ -1,4 +1,4 @@
-"""Who a run waited for, round by round: the device whose update came last, and what it was busy with meanwhile."""
+"""Finds the straggler of a run: the device whose update arrives last in most rounds, and what it was busy with."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from potluck.journal.journal_records import Span
 
 __all__ = ["StragglerTracker", "StragglerVerdict"]
 
-_LEAST_GAIN = 0.01  # of the run; below that nobody really waited
-_DOING = {
+_MIN_GAIN = 0.01  # fraction of the run; below it no device really waited
+_ACTIVITY = {
     "pull": "its downlink (pulling the model)",
     "push": "its uplink (pushing updates)",
     "compute": "its processor (computing)",
@@ -19,55 +19,57 @@ _DOING = {
 
 
 class StragglerVerdict(NamedTuple):
-    """The device that was last most often, weighed by the length of the rounds."""
+    """The device that was last in most rounds, weighted by their length."""
 
     device: str
-    rounds: int  # that it closed
+    rounds: int  # in which it was last
     total_rounds: int
-    seconds: float  # that those rounds took
-    phase_s: Mapping[str, float]  # its seconds in them
-    avoidable_s: float  # had it been as early as the one before it, by how many seconds they would have been shorter
+    seconds: float  # duration of those rounds
+    phase_s: Mapping[str, float]  # its seconds per phase in those rounds
+    avoidable_s: float  # seconds saved if it had finished with the second-to-last device
 
     def describe_straggler(self, now: float) -> str:
-        """What held the run up, in words."""
-        part, spent = max(self.phase_s.items(), key=lambda item: item[1], default=("", 0.0))
-        share = min(spent / self.seconds, 1.0) if self.seconds > 0 else 0.0
-        busy = f", above all because of {_DOING.get(part, part)}, {share:.0%} of that time" if share > 0 else ""
+        """What limited the run, in words."""
+        phase, spent = max(self.phase_s.items(), key=lambda item: item[1], default=("", 0.0))
+        fraction = min(spent / self.seconds, 1.0) if self.seconds > 0 else 0.0
+        busy = (
+            f", above all because of {_ACTIVITY.get(phase, phase)}, {fraction:.0%} of that time" if fraction > 0 else ""
+        )
         without = f"; had it been as early as the next, the run would have been {self.avoidable_s / now:.0%} shorter"
         return f"{self.device} was waited for in {self.rounds} of {self.total_rounds} rounds{busy}{without}"
 
 
 class TurnTimes:
-    """What a device did in one round."""
+    """Seconds per phase of one device in one round, and the end of its last push."""
 
-    __slots__ = ("end", "parts")
+    __slots__ = ("end", "phase_s")
 
     def __init__(self) -> None:
-        self.parts: dict[str, float] = {}  # seconds
-        self.end = 0.0  # of its last push
+        self.phase_s: dict[str, float] = {}
+        self.end = 0.0
 
 
 class StragglerTotals(NamedTuple):
-    """The rounds that one device was the last in, added up."""
+    """Totals of the rounds in which one device was last."""
 
     rounds: int = 0
     seconds: float = 0.0
     phase_s: Mapping[str, float] = {}
     avoidable_s: float = 0.0
 
-    def add_round(self, seconds: float, parts: Mapping[str, float], gained: float) -> StragglerTotals:
-        both = {part: self.phase_s.get(part, 0.0) + parts.get(part, 0.0) for part in {**self.phase_s, **parts}}
+    def add_round(self, seconds: float, phase_s: Mapping[str, float], gained: float) -> StragglerTotals:
+        both = {name: self.phase_s.get(name, 0.0) + phase_s.get(name, 0.0) for name in {**self.phase_s, **phase_s}}
         return StragglerTotals(self.rounds + 1, self.seconds + seconds, both, self.avoidable_s + gained)
 
 
 class StragglerTracker:
-    """Told of the parts of every turn and of the rounds that took them in; knows who was last how often.
+    """Fed with the phases of every turn and with closed rounds; counts how often each device was last.
 
-    A live device's records come a little later than what they tell of, so a round is judged when the next one closes.
+    A live device's records arrive with a delay, so a round is evaluated when the next one closes.
     """
 
     def __init__(self) -> None:
-        self._turns: dict[str, dict[Any, TurnTimes]] = {}  # of the two latest rounds of each device
+        self._turns: dict[str, dict[Any, TurnTimes]] = {}  # the two latest rounds of each device
         self._closed: dict[str, StragglerTotals] = {}
         self._newest: Span | None = None
         self._rounds = 0
@@ -80,7 +82,7 @@ class StragglerTracker:
             if len(turns) > 1:
                 del turns[next(iter(turns))]
             turn = turns[number] = TurnTimes()
-        turn.parts[name] = turn.parts.get(name, 0.0) + span.end - span.start
+        turn.phase_s[name] = turn.phase_s.get(name, 0.0) + span.end - span.start
         if name == "push":
             turn.end = span.end
 
@@ -90,17 +92,17 @@ class StragglerTracker:
         self._rounds += 1
 
     def worst_straggler(self, now: float) -> StragglerVerdict | None:
-        """None where nobody was last in a third of the rounds, or where being last held nobody up."""
+        """The straggler; None if no device was last in a third of the rounds, or if being last cost almost no time."""
         closed = self._totals_with_newest()
         if not closed:
             return None
         name, last = max(closed.items(), key=lambda item: (item[1].seconds, item[0]))
-        if 3 * last.rounds < self._rounds or last.avoidable_s < _LEAST_GAIN * now:
+        if 3 * last.rounds < self._rounds or last.avoidable_s < _MIN_GAIN * now:
             return None
         return StragglerVerdict(name, last.rounds, self._rounds, last.seconds, last.phase_s, last.avoidable_s)
 
     def _totals_with_newest(self) -> dict[str, StragglerTotals]:
-        """With the newest round, those who finished in it compared. A single device waits for nobody."""
+        """The totals including the newest round; a round with a single device has no straggler."""
         span = self._newest
         if span is None:
             return self._closed
@@ -111,6 +113,6 @@ class StragglerTracker:
             return self._closed
         (before, _), (last, name) = done[-2:]
         entry = self._closed.get(name, StragglerTotals()).add_round(
-            span.end - span.start, last.parts, max(last.end - before.end, 0.0)
+            span.end - span.start, last.phase_s, max(last.end - before.end, 0.0)
         )
         return {**self._closed, name: entry}

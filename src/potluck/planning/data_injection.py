@@ -1,13 +1,12 @@
-"""Who sends how many samples to whom, so that skewed devices see other classes: ScaDLES' data injection.
+"""Plans data injection (ScaDLES): which devices send samples to which others, so that skewed devices see more classes.
 
-In every round a random share `alpha` of the devices gives away a share `beta` of its batch, spread evenly over all
-others. A sample moves, it is not copied: the samples of a round stay as many as they were.
+In every round a random fraction `alpha` of the devices gives away a fraction `beta` of its batch, spread evenly over
+the other devices. Samples are moved, not copied: the total of a round stays the same.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Annotated, NamedTuple
 
@@ -16,20 +15,20 @@ import msgspec
 from potluck import seeds
 from potluck.settings import Settings
 
-__all__ = ["Injection", "SampleTransfer", "injected_batch_sizes", "injection_bytes", "plan_injection"]
+__all__ = ["Injection", "SampleTransfer", "plan_injection"]
 
-Share = Annotated[float, msgspec.Meta(gt=0.0, le=1.0)]
+Fraction = Annotated[float, msgspec.Meta(gt=0.0, le=1.0)]
 
 
 class Injection(Settings, frozen=True, kw_only=True):
-    """The share of the devices that give, and what share of their batch."""
+    """Which fraction of the devices gives samples away, and which fraction of its batch each of them gives."""
 
-    alpha: Share = 0.25
+    alpha: Fraction = 0.25
     beta: Annotated[float, msgspec.Meta(gt=0.0, lt=1.0)] = 0.25
 
 
 class SampleTransfer(NamedTuple):
-    """So many samples of one device's batch go into another's."""
+    """Moves `samples` samples from the donor's batch to the receiver's."""
 
     donor: str
     receiver: str
@@ -39,44 +38,30 @@ class SampleTransfer(NamedTuple):
 def plan_injection(
     injection: Injection, batches: Mapping[str, int], seed: int, round: int
 ) -> tuple[SampleTransfer, ...]:
-    """The gifts of one round, by donor; the same for everyone who asks, whatever the order of the batches."""
+    """The transfers of one round, by donor. Depends on the seed and the round only, not on the order of `batches`."""
     devices = sorted(batches)
     if len(devices) < 2:
         return ()
     rng = seeds.child_generator(seed, "injection", round)
     donors = rng.choice(len(devices), math.ceil(injection.alpha * len(devices) - 1e-9), replace=False)
-    gifts: list[SampleTransfer] = []
+    transfers: list[SampleTransfer] = []
     for donor in sorted(donors.tolist()):
         others = [device for device in devices if device != devices[donor]]
         first = int(rng.integers(len(others)))
         count = _donated_samples(batches[devices[donor]], injection.beta)
-        gifts += _spread_evenly(devices[donor], others[first:] + others[:first], count)
-    return tuple(gifts)
-
-
-def injected_batch_sizes(batches: Mapping[str, int], gifts: Sequence[SampleTransfer]) -> dict[str, int]:
-    """Everyone's batch once the gifts have arrived."""
-    change: Counter[str] = Counter()
-    for gift in gifts:
-        change[gift.donor] -= gift.samples
-        change[gift.receiver] += gift.samples
-    return {device: size + change[device] for device, size in batches.items()}
-
-
-def injection_bytes(gifts: Sequence[SampleTransfer], sample_bytes: int) -> int:
-    """What the gifts put on the wire, between donor and receiver."""
-    return sum(gift.samples for gift in gifts) * sample_bytes
+        transfers += _spread_evenly(devices[donor], others[first:] + others[:first], count)
+    return tuple(transfers)
 
 
 def _donated_samples(batch: int, beta: float) -> int:
-    """A share of the batch, to the nearest whole sample; one stays at least."""
+    """The fraction `beta` of the batch, rounded to the nearest sample; at least one sample stays."""
     return max(0, min(math.floor(beta * batch + 0.5), batch - 1))
 
 
 def _spread_evenly(donor: str, receivers: Sequence[str], count: int) -> list[SampleTransfer]:
-    """Evenly, in order: some get one more than others."""
-    each, more = divmod(count, len(receivers))
-    counts = (each + (place < more) for place in range(len(receivers)))
+    """Spread `count` samples evenly; the first receivers get the remainder."""
+    each, remainder = divmod(count, len(receivers))
+    counts = (each + (index < remainder) for index in range(len(receivers)))
     return [
         SampleTransfer(donor, receiver, samples) for receiver, samples in zip(receivers, counts, strict=True) if samples
     ]

@@ -1,4 +1,4 @@
-"""Who is busy when: bars as plain data, and a drawing of them in text."""
+"""Gantt charts of a plan: bars as plain data, and a text drawing of them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from potluck.planning.segments.segment_plan import SegmentPlan
 __all__ = ["GanttBar", "draw_gantt", "segment_bars"]
 
 _FILLS = "█▒"
-_LEAST_COLUMNS = 10
+_MIN_COLUMNS = 10
 
 
 class GanttBar(NamedTuple):
-    """Something that occupies a row from `start` to `end` seconds."""
+    """Occupies a row from `start` to `end` seconds."""
 
     row: str
     start: float
@@ -28,12 +28,12 @@ class GanttBar(NamedTuple):
 def segment_bars(
     plan: SegmentPlan, compute: Iterable[float], transfer: Iterable[float], overhead: float, latency: float = 0.0
 ) -> list[GanttBar]:
-    """A plan's segments on the row `pull` or `push`, and its layers by number on the row `forward` or `backward`."""
+    """The plan's segments on row `pull` or `push`, and its layers, by index, on row `forward` or `backward`."""
     check_seconds(overhead=overhead, latency=latency)
     computing, moving = check_layer_seconds(compute, transfer)
     if len(computing) != plan.layers:
         raise UserError(
-            f"the plan has {plan.layers} layers and the times {len(computing)}; give the times it was made from"
+            f"the plan has {plan.layers} layers and the times have {len(computing)}; pass the times it was made from"
         )
     return (_pull_bars if plan.direction == "pull" else _push_bars)(plan, computing, moving, overhead, latency)
 
@@ -42,35 +42,35 @@ def _pull_bars(
     plan: SegmentPlan, compute: Sequence[float], transfer: Sequence[float], overhead: float, latency: float
 ) -> list[GanttBar]:
     link = device = 0.0
-    drawn = []
+    bars = []
     for first, last in plan.segments:
-        begun, link = link, link + overhead + sum(transfer[first : last + 1])
-        drawn.append(GanttBar("pull", begun, link, _span_label(first, last)))
+        start, link = link, link + overhead + sum(transfer[first : last + 1])
+        bars.append(GanttBar("pull", start, link, _span_label(first, last)))
         layers = _layer_bars("forward", max(device, link + latency), compute, range(first, last + 1))
         device = layers[-1].end
-        drawn += layers
-    return drawn
+        bars += layers
+    return bars
 
 
 def _push_bars(
     plan: SegmentPlan, compute: Sequence[float], transfer: Sequence[float], overhead: float, latency: float
 ) -> list[GanttBar]:
-    """The latency of a push comes after its last bar: by then nothing here is busy."""
+    """Bars of a push. Its latency comes after the last bar, when neither link nor device is busy."""
     link = device = 0.0
-    drawn = []
+    bars = []
     for first, last in plan.segments:
         layers = _layer_bars("backward", device, compute, range(last, first - 1, -1))
         device = layers[-1].end
-        begun = max(link, device)
-        link = begun + overhead + sum(transfer[first : last + 1])
-        drawn += [*layers, GanttBar("push", begun, link, _span_label(first, last))]
-    return drawn
+        start = max(link, device)
+        link = start + overhead + sum(transfer[first : last + 1])
+        bars += [*layers, GanttBar("push", start, link, _span_label(first, last))]
+    return bars
 
 
-def _layer_bars(row: str, start: float, seconds: Sequence[float], layers: range) -> list[GanttBar]:
-    moments = accumulate((seconds[layer] for layer in layers), initial=start)
+def _layer_bars(row: str, begin: float, seconds: Sequence[float], layers: range) -> list[GanttBar]:
+    moments = accumulate((seconds[layer] for layer in layers), initial=begin)
     return [
-        GanttBar(row, begun, end, str(layer)) for layer, (begun, end) in zip(layers, pairwise(moments), strict=True)
+        GanttBar(row, start, end, str(layer)) for layer, (start, end) in zip(layers, pairwise(moments), strict=True)
     ]
 
 
@@ -78,25 +78,25 @@ def _span_label(first: int, last: int) -> str:
     return str(first) if first == last else f"{first}-{last}"
 
 
-def draw_gantt(drawn: Sequence[GanttBar], width: int = 100) -> str:
-    """One line per row in order of appearance, neighbours in two shades, labels where they fit, and a time axis."""
-    if not drawn:
+def draw_gantt(bars: Sequence[GanttBar], width: int = 100) -> str:
+    """One line per row, in order of appearance, and a time axis; labels appear where they fit."""
+    if not bars:
         return ""
-    names = list(dict.fromkeys(bar.row for bar in drawn))
+    names = list(dict.fromkeys(bar.row for bar in bars))
     margin = max(map(len, names)) + 1
-    columns = max(width - margin, _LEAST_COLUMNS)
-    begin, end = min(bar.start for bar in drawn), max(bar.end for bar in drawn)
+    columns = max(width - margin, _MIN_COLUMNS)
+    begin, end = min(bar.start for bar in bars), max(bar.end for bar in bars)
     scale = columns / (end - begin) if end > begin else 0.0
     lines = [
-        name.ljust(margin) + _draw_row([bar for bar in drawn if bar.row == name], begin, scale, columns)
+        name.ljust(margin) + _draw_row([bar for bar in bars if bar.row == name], begin, scale, columns)
         for name in names
     ]
     return "\n".join([*lines, " " * margin + _time_axis(begin, end, columns)])
 
 
-def _draw_row(drawn: Sequence[GanttBar], begin: float, scale: float, columns: int) -> str:
+def _draw_row(bars: Sequence[GanttBar], begin: float, scale: float, columns: int) -> str:
     cells = [" "] * columns
-    for number, bar in enumerate(sorted(drawn, key=lambda bar: (bar.start, bar.end))):
+    for number, bar in enumerate(sorted(bars, key=lambda bar: (bar.start, bar.end))):
         if bar.end <= bar.start:
             continue
         left = min(round((bar.start - begin) * scale), columns - 1)

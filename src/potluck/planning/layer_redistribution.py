@@ -1,10 +1,10 @@
-"""Where each layer of a new layout comes from when devices have died, joined or been given other layers.
+"""Plans which device each layer of a new pipeline layout is copied from after devices died, joined or changed stages.
 
-    old layout   device 3 │ device 5 │ device 7        stage p's weights are also kept by stage p + 1,
-    replicas         ╰──────▶   ╰──────▶  ╰──▶ 3       the last one's by the first, the centre
-    global copy  device 3 holds one of everything
+    old layout   device 3 │ device 5 │ device 7        stage p + 1 keeps a replica of stage p's weights,
+    replicas         ╰──────▶   ╰──────▶  ╰──▶ 3       stage 0 one of the last stage's
+    global copy  device 3 holds a copy of all layers
 
-Devices are named by identity, never by their place in a layout, since places shift when one is removed: what a device
+Devices are identified by number, never by their stage, because stages shift when a device is removed. What a device
 holds is looked up in the old layout, what it needs in the new one.
 """
 
@@ -23,7 +23,7 @@ Copy = Literal["own", "own replica", "owner", "replica", "global"]
 
 @dataclass(frozen=True)
 class StageLayout:
-    """Which device has which layers: a cut c lies between layers c−1 and c."""
+    """Which device holds which layers. A cut c lies between layers c−1 and c."""
 
     cuts: tuple[int, ...]
     order: tuple[int, ...]
@@ -47,7 +47,7 @@ class StageLayout:
 
 @dataclass(frozen=True)
 class LayerSource:
-    """The device to take a layer from, and which of its copies."""
+    """The device that provides a layer, and which of its copies it sends."""
 
     device: int
     copy: Copy
@@ -55,14 +55,14 @@ class LayerSource:
 
 @dataclass(frozen=True)
 class LayerRedistribution:
-    """For each new stage the source of each of its layers; layers that nobody has are in `lost` instead."""
+    """The source of every layer, per stage of the new layout; layers of which no copy is left are in `lost`."""
 
     stages: tuple[Mapping[int, LayerSource], ...]
     lost: tuple[int, ...]
     layout: StageLayout
 
     def layer_transfers(self) -> Iterator[tuple[int, int, int]]:
-        """What must travel: layer, from which device, to which."""
+        """The transfers to make, as (layer, sender, receiver)."""
         for receiver, stage in zip(self.layout.order, self.stages, strict=True):
             for layer, source in stage.items():
                 if source.device != receiver:
@@ -70,7 +70,7 @@ class LayerRedistribution:
 
 
 def chain_replicas(old: StageLayout) -> dict[int, int]:
-    """Who keeps the replica of each device's layers: the next stage, for the last one the centre."""
+    """Maps each device to the one that keeps its replica: the next stage's device, or stage 0's for the last stage."""
     if len(old.order) == 1:
         return {}
     return dict(zip(old.order, (*old.order[1:], old.first_device), strict=True))
@@ -85,14 +85,14 @@ def plan_redistribution(
     global_copy: bool = False,
     prefer: Literal["local", "fresh"] = "local",
 ) -> LayerRedistribution:
-    """Find each layer's source.
+    """Choose the source of every layer of the new layout.
 
     Args:
-        dead: devices of the old layout whose memory is gone; one that came back empty may be in the new layout as well.
-        replicas: device → who keeps its replica; by default the whole chain's. Leave out those never sent.
-        global_copy: whether the old centre holds a copy of everything.
-        prefer: `local` takes a device's own replica before asking the live owner, as published; `fresh` asks the owner,
-            whose weights are the newest, first.
+        dead: devices of the old layout whose memory is lost; one that has restarted may be in the new layout too.
+        replicas: maps a device to the keeper of its replica, if that was sent; by default `chain_replicas(old)`.
+        global_copy: whether stage 0 of the old layout holds a copy of all layers.
+        prefer: `local` uses a replica on the receiver before asking the live owner, as published; `fresh` asks the
+            owner first, whose weights are the newest.
     """
     assert old.layers == new.layers
     keepers = chain_replicas(old) if replicas is None else replicas
@@ -102,14 +102,16 @@ def plan_redistribution(
             layer: _source_options(old, old.owner_of(layer), receiver, keepers, global_copy, prefer) for layer in layers
         }
         stages.append({layer: source for layer in layers if (source := _first_live_source(options[layer], dead))})
-    found = {layer for stage in stages for layer in stage}
-    return LayerRedistribution(tuple(stages), tuple(layer for layer in range(new.layers) if layer not in found), new)
+    available = {layer for stage in stages for layer in stage}
+    return LayerRedistribution(
+        tuple(stages), tuple(layer for layer in range(new.layers) if layer not in available), new
+    )
 
 
 def _source_options(
     old: StageLayout, owner: int, receiver: int, keepers: Mapping[int, int], global_copy: bool, prefer: str
 ) -> list[LayerSource]:
-    """Every copy of the owner's layers, in the order in which the receiver should try them."""
+    """All copies of the owner's layers, in the order in which the receiver tries them."""
     keeper = keepers.get(owner)
     options = [LayerSource(receiver, "own")] if owner == receiver else []
     nearby = [LayerSource(receiver, "own replica")] if keeper == receiver else []

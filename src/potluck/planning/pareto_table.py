@@ -1,7 +1,7 @@
-"""What a device can afford, from a table of trade-offs: dearer entries further down, each better than all before it.
+"""Pareto tables: sub-model configurations by rising cost, each better than all cheaper ones.
 
-macs   ├────┼───┼───────┼──────────┤        pick(budget) is the last entry that costs no more;
-                  ▲ budget                   where even the first costs more, the first
+macs   ├────┼───┼───────┼──────────┤        best_within(budget) is the last entry within the budget,
+                  ▲ budget                   or the first one if even that costs more
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Rate = Annotated[float, msgspec.Meta(ge=0.0, lt=1.0)]
 
 
 class ParetoEntry(Settings, frozen=True, kw_only=True):
-    """One trade-off: what it costs, what it brings, and the rate at which every channel set is dropped."""
+    """One configuration: its cost, its gain, and the dropout rate of every channel set."""
 
     macs: Annotated[int, msgspec.Meta(gt=0)]
     gain: float
@@ -33,16 +33,16 @@ class ParetoEntry(Settings, frozen=True, kw_only=True):
 
 
 class ParetoTable(Settings, frozen=True, kw_only=True, dict=True):
-    """Trade-offs of one model, sorted by cost.
+    """The configurations of one model, sorted by cost.
 
-    Where seconds were measured, `macs` are as large a share of `baseline_macs` as the seconds are of a whole step's.
+    Where seconds were measured, `macs` is that fraction of `baseline_macs` which the seconds are of a full step.
     """
 
     model: str
     sets: tuple[str, ...]
     baseline_macs: Annotated[int, msgspec.Meta(gt=0)]
     entries: tuple[ParetoEntry, ...]
-    cost: Cost = "macs"  # what was weighed: counted MACs, or the measured time of a step
+    cost: Cost = "macs"  # what was measured: MACs, or the seconds of a step
 
     def __post_init__(self) -> None:
         if not self.entries:
@@ -55,12 +55,12 @@ class ParetoTable(Settings, frozen=True, kw_only=True, dict=True):
         self.__dict__["_costs"] = costs
 
     def best_within(self, budget_macs: float) -> int:
-        """The dearest entry within the budget, else the cheapest; a bisection that allocates nothing."""
+        """Index of the most expensive entry within the budget, or 0 if none is; a bisection that allocates nothing."""
         return max(bisect_right(self.__dict__["_costs"], budget_macs) - 1, 0)
 
     @property
     def cost_fractions(self) -> list[float]:
-        """What the entries cost of the whole model."""
+        """Cost of each entry as a fraction of the full model's."""
         return [entry.macs / self.baseline_macs for entry in self.entries]
 
     def to_json(self) -> str:
@@ -71,12 +71,12 @@ class ParetoTable(Settings, frozen=True, kw_only=True, dict=True):
         model: str,
         sets: Sequence[str],
         baseline_macs: int,
-        seen: Sequence[tuple[int, float, Sequence[float]]],
+        trials: Sequence[tuple[int, float, Sequence[float]]],
         cost: Cost = "macs",
     ) -> ParetoTable:
-        """The table of those (macs, gain, rates) that no other dominates."""
-        kept = pareto_front([macs for macs, _, _ in seen], [gain for _, gain, _ in seen])
-        entries = [ParetoEntry(macs=seen[i][0], gain=seen[i][1], rates=tuple(seen[i][2])) for i in kept]
+        """The table of the trials (macs, gain, rates) that no other trial dominates."""
+        kept = pareto_front([macs for macs, _, _ in trials], [gain for _, gain, _ in trials])
+        entries = [ParetoEntry(macs=trials[i][0], gain=trials[i][1], rates=tuple(trials[i][2])) for i in kept]
         return ParetoTable(
             model=model, sets=tuple(sets), baseline_macs=baseline_macs, entries=tuple(entries), cost=cost
         )
@@ -86,16 +86,18 @@ class ParetoTable(Settings, frozen=True, kw_only=True, dict=True):
         try:
             return msgspec.json.decode(path.read_bytes(), type=ParetoTable)
         except OSError as error:
-            raise RunError(f"cannot read the table {path}: {error.strerror}; make it with `potluck explore`") from None
+            raise RunError(
+                f"cannot read the table {path}: {error.strerror}; create it with `potluck explore`"
+            ) from None
         except msgspec.DecodeError as error:
-            raise RunError(f"{path} is no table of `potluck explore`: {error}") from None
+            raise RunError(f"{path} is not a table of `potluck explore`: {error}") from None
 
     def save(self, path: Path) -> None:
         write_atomically(path, self.to_json().encode())
 
 
 def pareto_front(costs: Sequence[float], gains: Sequence[float]) -> list[int]:
-    """Those that no other beats (no dearer, no worse, and better in one), cheapest first; of equals the first."""
+    """Indices of the points that no other dominates, cheapest first; of equal points the first."""
     kept: list[int] = []
     for index in sorted(range(len(costs)), key=lambda index: (costs[index], -gains[index], index)):
         if not kept or gains[index] > gains[kept[-1]]:
@@ -103,11 +105,11 @@ def pareto_front(costs: Sequence[float], gains: Sequence[float]) -> list[int]:
     return kept
 
 
-def hypervolume(costs: Sequence[float], gains: Sequence[float], dearest: float, worst: float) -> float:
-    """The area that a front covers between it and the corner of the dearest cost and the worst gain."""
-    area, best = 0.0, worst
+def hypervolume(costs: Sequence[float], gains: Sequence[float], max_cost: float, min_gain: float) -> float:
+    """The area between the Pareto front and the reference point (max_cost, min_gain)."""
+    area, best = 0.0, min_gain
     for index in pareto_front(costs, gains):
-        if costs[index] < dearest and gains[index] > best:
-            area += (dearest - costs[index]) * (gains[index] - best)
+        if costs[index] < max_cost and gains[index] > best:
+            area += (max_cost - costs[index]) * (gains[index] - best)
             best = gains[index]
     return area

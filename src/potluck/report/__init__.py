@@ -1,4 +1,4 @@
-"""Pictures of runs: one HTML file, a page that follows them, exports. This room only reads journals."""
+"""Reports of runs: a self-contained HTML file, a live page, exports. This package only reads run folders."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ __all__ = ["load_run_view", "render_report"]
 
 
 def load_run_view(run: RunFolder) -> dict[str, Any]:
-    """What there is to show of one run."""
+    """The view of one run: everything that a page shows of it."""
     return build_run_view(RunHistory().add_records(read_journal(run.journal)), run)
 
 
 def render_report(runs: Sequence[Path]) -> str:
-    """The report of one run, or of several beside each other."""
+    """The HTML report of one run, or a comparison of several."""
     views = [load_run_view(open_run(path)) for path in runs]
-    title = " · ".join(dict.fromkeys(f"{one['title']}, {one['recipe']}" for one in views))
+    title = " · ".join(dict.fromkeys(f"{view['title']}, {view['recipe']}" for view in views))
     return render_page("report", f"Potluck: {title}", views)

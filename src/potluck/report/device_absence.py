@@ -1,4 +1,4 @@
-"""When each device was dead or cut off, told from the events of its life."""
+"""Derives from the events of a device when it was dead or disconnected."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from potluck.report.run_history import JournalEvent
 
 __all__ = ["Absence", "device_absences"]
 
-_DIES = {"crash", "leave"}
+_DEATHS = {"crash", "leave"}
 
 
 class Absence(NamedTuple):
-    """From `start` to `end` the device was `dead`, or alive but `cut` off."""
+    """From `start` to `end` the device was `dead`, or alive but disconnected (`cut`)."""
 
     start: float
     end: float
@@ -21,29 +21,29 @@ class Absence(NamedTuple):
 
 
 class AbsenceTracker:
-    """One device's state, event by event."""
+    """The absences of one device, updated event by event."""
 
     def __init__(self) -> None:
         self.absences: list[Absence] = []
         self._since: dict[str, float] = {}
-        self._seen = False
+        self._has_events = False
 
     def add_event(self, event: JournalEvent) -> None:
-        if event.name in _DIES:
+        if event.name in _DEATHS:
             self._begin_absence("dead", event.at)
         elif event.name == "lost" and not self._since:
-            self._begin_absence("dead", event.at)  # a live run knows no more than that
+            self._begin_absence("dead", event.at)  # the only event of a death in a live run
         elif event.name in ("start", "joined"):
             self._mark_present(event)
         elif event.name == "link":
             self._begin_absence("cut", event.at) if event.fields.get("value") == 0 else self._end_absence(
                 "cut", event.at
             )
-        self._seen = True
+        self._has_events = True
 
     def _mark_present(self, event: JournalEvent) -> None:
-        if not self._seen:
-            self._since["dead"] = 0.0  # what comes first in a life is that it was not there
+        if not self._has_events:
+            self._since["dead"] = 0.0  # its first event is a start: it was absent before
         self._end_absence("dead", event.at)
 
     def _begin_absence(self, what: str, at: float) -> None:
@@ -61,9 +61,9 @@ class AbsenceTracker:
 
 
 def device_absences(events: Iterable[JournalEvent], end: float) -> dict[str, list[Absence]]:
-    """The absences of each node that has any."""
-    lives: dict[str, AbsenceTracker] = {}
+    """The absences of every node that has any."""
+    trackers: dict[str, AbsenceTracker] = {}
     for event in events:
-        lives.setdefault(event.node, AbsenceTracker()).add_event(event)
-    closed = {node: life.close(end) for node, life in lives.items()}
-    return {node: found for node, found in closed.items() if found}
+        trackers.setdefault(event.node, AbsenceTracker()).add_event(event)
+    closed = {node: tracker.close(end) for node, tracker in trackers.items()}
+    return {node: absences for node, absences in closed.items() if absences}

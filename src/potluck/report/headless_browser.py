@@ -1,6 +1,6 @@
-"""Drives a Chromium without a window over its debugging pipe: for pictures without a screen, and for tests.
+"""Drives a headless Chromium over its debugging pipe, to save figures as PNG files and to test pages.
 
-One process, two pipes, JSON separated by NUL bytes; nothing has to be installed beside the browser.
+One process, two pipes, JSON separated by NUL bytes; needs nothing but the browser.
 """
 
 from __future__ import annotations
@@ -20,35 +20,36 @@ from typing import Any, Self
 
 from potluck.errors import UserError
 
-__all__ = ["HeadlessBrowser", "find_browser"]
+__all__ = ["HeadlessBrowser", "find_browser", "save_figure_images"]
 
 _NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 _FLAGS = (
     "--headless", "--remote-debugging-pipe", "--no-first-run", "--disable-gpu", "--disable-dev-shm-usage",
     "--disable-extensions", "--hide-scrollbars", "--mute-audio", "--disable-background-networking",
 )  # fmt: skip
+_IMAGE_SCALE = 2.0  # image pixels per page pixel
 
 
 def find_browser() -> str | None:
-    """The path of a Chromium, Chrome or their headless shell; $POTLUCK_BROWSER names another one."""
+    """The path of a Chromium, Chrome or headless shell, or of the program that $POTLUCK_BROWSER names."""
     named = os.environ.get("POTLUCK_BROWSER")
     return next((path for name in ([named] if named else _NAMES) if (path := shutil.which(name))), None)
 
 
 class HeadlessBrowser:
-    """One page in one browser; console errors and uncaught exceptions gather in `errors`."""
+    """One page in one browser; console errors and uncaught exceptions are collected in `errors`."""
 
-    def __init__(self, width: int = 1360, height: int = 900, dark: bool = False, patience_s: float = 30.0) -> None:
+    def __init__(self, width: int = 1360, height: int = 900, dark: bool = False, timeout_s: float = 30.0) -> None:
         path = find_browser()
         if path is None:
             raise UserError(
-                "no Chromium or Chrome was found; install one (on Debian: apt-get install chromium),"
-                " or save single figures with the PNG button in the page"
+                "no Chromium or Chrome found; install one (on Debian: apt-get install chromium),"
+                " or save single figures with the PNG button of the page"
             )
         self.errors: list[str] = []
-        self._patience_s = patience_s
+        self._timeout_s = timeout_s
         self._numbers = itertools.count(1)
-        self._rest = b""
+        self._unread = b""
         self._session: str | None = None
         self._home = Path(tempfile.mkdtemp(prefix="potluck-browser-"))
         self._process = self._start_process(path)
@@ -60,9 +61,9 @@ class HeadlessBrowser:
         self._in, write_end = os.pipe()
         sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []  # the sandbox refuses to run as root
         command = [path, *_FLAGS, *sandbox, f"--user-data-dir={self._home}", "about:blank"]
-        wired = f'exec "$@" 3<&{read_end} 4>&{write_end}'
+        with_pipes = f'exec "$@" 3<&{read_end} 4>&{write_end}'
         process = subprocess.Popen(
-            ["bash", "-c", wired, "bash", *command],
+            ["bash", "-c", with_pipes, "bash", *command],
             pass_fds=(read_end, write_end),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -90,7 +91,7 @@ class HeadlessBrowser:
         self.close()
 
     def close(self) -> None:
-        """Ask it to end, and see to it that it does; its folder goes once nobody writes to it any more."""
+        """Close the browser, killing it if necessary, and remove its profile folder."""
         self._session = None
         with contextlib.suppress(OSError, RuntimeError, TimeoutError):
             self.send_command("Browser.close")
@@ -108,7 +109,7 @@ class HeadlessBrowser:
             shutil.rmtree(self._home, ignore_errors=True)
             if not self._home.exists():
                 return
-            time.sleep(0.05)  # its helpers end a moment later
+            time.sleep(0.05)  # its helper processes exit a moment later and still write
 
     # --- the page --------------------------------------------------------------------------------------------------
 
@@ -118,7 +119,7 @@ class HeadlessBrowser:
         )
 
     def open(self, address: str) -> None:
-        """Load a page and wait until it says that it is drawn."""
+        """Load a page and wait until it reports that it is drawn."""
         self.send_command("Page.navigate", url=address)
         self.wait_for("document.documentElement.dataset.ready !== undefined")
 
@@ -133,10 +134,12 @@ class HeadlessBrowser:
         return answer["result"].get("value")
 
     def wait_for(self, expression: str) -> None:
-        until = time.monotonic() + self._patience_s
+        until = time.monotonic() + self._timeout_s
         while not self._evaluates_true(expression):
             if time.monotonic() > until:
-                raise TimeoutError(f"the page did not come to {expression!r}; it said {self.errors}")
+                raise TimeoutError(
+                    f"{expression!r} did not become true in {self._timeout_s:g} s; errors of the page: {self.errors}"
+                )
             time.sleep(0.05)
 
     def _evaluates_true(self, expression: str) -> bool:
@@ -149,7 +152,7 @@ class HeadlessBrowser:
         self.send_command("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
 
     def press_mouse(self, x: float, y: float, to: tuple[float, float] | None = None) -> None:
-        """A click, or a drag to another place."""
+        """Click at a position, or drag to another one."""
         self.move_to(x, y)
         self.send_command("Input.dispatchMouseEvent", type="mousePressed", x=x, y=y, button="left", clickCount=1)
         end = to or (x, y)
@@ -165,44 +168,44 @@ class HeadlessBrowser:
         self.send_command("Input.dispatchMouseEvent", type="mouseWheel", x=x, y=y, deltaX=0, deltaY=delta)
 
     def press_key(self, key: str) -> None:
-        words = {"text": key} if len(key) == 1 else {}
-        self.send_command("Input.dispatchKeyEvent", type="keyDown", key=key, **words)
+        text = {"text": key} if len(key) == 1 else {}
+        self.send_command("Input.dispatchKeyEvent", type="keyDown", key=key, **text)
         self.send_command("Input.dispatchKeyEvent", type="keyUp", key=key)
 
     def screenshot(self, whole: bool = False) -> bytes:
-        """A PNG of what is to be seen, or of the whole page."""
-        found = self.send_command("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
-        return base64.b64decode(found["data"])
+        """A PNG of the visible part of the page, or of all of it."""
+        image = self.send_command("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
+        return base64.b64decode(image["data"])
 
     # --- the pipe --------------------------------------------------------------------------------------------------
 
     def send_command(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """Send a command and wait for its answer."""
+        """Send a command and return its result."""
         number = next(self._numbers)
         command = {"id": number, "method": method, "params": parameters}
         if self._session is not None:
             command["sessionId"] = self._session
         os.write(self._out, json.dumps(command).encode() + b"\0")
-        until = time.monotonic() + self._patience_s
+        until = time.monotonic() + self._timeout_s
         while True:
             message = self._read_message(until)
             if message.get("id") == number:
                 if "error" in message:
                     raise RuntimeError(f"{method}: {message['error'].get('message')}")
-                found: dict[str, Any] = message["result"]
-                return found
+                result: dict[str, Any] = message["result"]
+                return result
             self._handle_message(message)
 
     def _read_message(self, until: float) -> dict[str, Any]:
-        while b"\0" not in self._rest:
+        while b"\0" not in self._unread:
             ready, _, _ = select.select([self._in], [], [], max(0.0, until - time.monotonic()))
             if not ready:
                 raise TimeoutError("the browser does not answer")
-            piece = os.read(self._in, 1 << 20)
-            if not piece:
-                raise RuntimeError("the browser went away")
-            self._rest += piece
-        line, _, self._rest = self._rest.partition(b"\0")
+            chunk = os.read(self._in, 1 << 20)
+            if not chunk:
+                raise RuntimeError("the browser exited")
+            self._unread += chunk
+        line, _, self._unread = self._unread.partition(b"\0")
         message: dict[str, Any] = json.loads(line)
         return message
 
@@ -214,3 +217,18 @@ class HeadlessBrowser:
             self.errors.append(str(details["entry"]["text"]))
         elif message.get("method") == "Runtime.consoleAPICalled" and details["type"] in ("error", "assert"):
             self.errors.append(str(details["args"]))
+
+
+def save_figure_images(page: Path, folder: Path, width: int = 1240) -> list[Path]:
+    """Write one PNG for each figure of an HTML report; returns their paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with HeadlessBrowser(width, 900) as browser:
+        browser.resize_page(width, 900, scale=_IMAGE_SCALE)
+        browser.open_file(page)
+        figures: dict[str, str] = browser.evaluate("potluckFigures()")
+    paths = []
+    for name, address in figures.items():
+        path = folder / f"{name}.png"
+        path.write_bytes(base64.b64decode(address.partition(",")[2]))
+        paths.append(path)
+    return paths

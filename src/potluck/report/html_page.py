@@ -1,6 +1,6 @@
-"""One HTML file that needs nothing else: styles, scripts and data are in it, and its policy forbids all requests.
+"""Renders self-contained HTML pages: styles, scripts and data are inlined, and the page's policy forbids requests.
 
-Data goes in as JSON in which `<` is escaped, and comes out as text nodes only, so no name can become markup.
+Data is embedded as JSON with `<` escaped and shown as text nodes only, so no name can become markup.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 
 __all__ = ["render_page"]
 
-_SCRIPTS = ("words", "draw", "lines", "bars", "map", "timeline", "bands", "export", "parts", "runs", "page")
+_SCRIPTS = ("format", "draw", "lines", "bars", "map", "timeline", "bands", "export", "sections", "runs", "page")
 _POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data: blob:; connect-src {}"
 )
@@ -32,7 +32,7 @@ _FRAME = """<!doctype html>
 </style>
 </head>
 <body>
-<noscript>This page draws its charts with a script; the figures are in summary.json beside the journal.</noscript>
+<noscript>This page needs JavaScript to draw its charts; the numbers are in summary.json in the run folder.</noscript>
 <main id="page" aria-busy="true"></main>
 <script id="data" type="application/json">{data}</script>
 <script>
@@ -44,14 +44,14 @@ _FRAME = """<!doctype html>
 
 
 def render_page(kind: str, title: str, runs: Sequence[Mapping[str, Any]] = (), served: bool = False) -> str:
-    """A page of this kind (`report`, `live` or `runs`); one that is served may ask its own server for more."""
+    """A page of this kind (`report`, `live` or `runs`); a served page may send requests to its own server."""
     policy = _POLICY.format("'self'" if served else "'none'")
     data = _embed_json({"kind": kind, "title": title, "runs": list(runs)})
     return _FRAME.format(policy=policy, title=escape(title), style=_page_style(), data=data, script=_page_script())
 
 
 def _embed_json(data: object) -> str:
-    """JSON that can stand inside a script element."""
+    """JSON that is safe inside a script element."""
     written = msgspec.json.encode(data).decode()
     return written.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 

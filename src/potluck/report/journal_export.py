@@ -1,4 +1,4 @@
-"""A journal for other tools: tables of comma-separated values, plain JSON lines, TensorBoard event files."""
+"""Exports a journal for other tools: CSV tables, JSON lines, TensorBoard event files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TABLES: Mapping[type, tuple[str, tuple[str, ...]]] = {
 
 
 def export_run(run: RunFolder, to: str, folder: Path) -> list[Path]:
-    """Write the run in this format into a folder; the files that were written."""
+    """Export a run to a folder in this format; returns the paths of the files."""
     if to not in FORMATS:
         raise UserError(f"--to {to!r} is not a format; choose from {', '.join(FORMATS)}")
     folder.mkdir(parents=True, exist_ok=True)
@@ -32,7 +32,7 @@ def export_run(run: RunFolder, to: str, folder: Path) -> list[Path]:
 
 
 def _to_csv(run: RunFolder, folder: Path) -> list[Path]:
-    """A table for each kind of record; what only some records have is in a column of its own."""
+    """One table per kind of record; every field that occurs becomes a column."""
     columns = _field_columns(run.journal)
     paths = {kind: folder / f"{name}.csv" for kind, (name, _) in _TABLES.items() if kind in columns}
     files = {kind: path.open("w", newline="", encoding="utf-8") for kind, path in paths.items()}
@@ -53,14 +53,14 @@ def _to_csv(run: RunFolder, folder: Path) -> list[Path]:
 
 
 def _field_columns(journal: Path) -> dict[type, dict[str, None]]:
-    found: dict[type, dict[str, None]] = {}
+    columns: dict[type, dict[str, None]] = {}
     for record in read_journal(journal):
-        found.setdefault(type(record), {}).update(dict.fromkeys(record.fields))
-    return found
+        columns.setdefault(type(record), {}).update(dict.fromkeys(record.fields))
+    return columns
 
 
 def _csv_cell(value: Any) -> Any:
-    """Numbers as they are; a text that a spreadsheet would take for a formula gets a quote in front."""
+    """The value of a cell; text that a spreadsheet would read as a formula is prefixed with a quote."""
     if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r"):
         return "'" + value
     return msgspec.json.encode(value).decode() if isinstance(value, list | dict) else value
@@ -69,13 +69,13 @@ def _csv_cell(value: Any) -> Any:
 def _to_jsonl(run: RunFolder, folder: Path) -> list[Path]:
     path = folder / f"{run.name}.jsonl"
     if path.resolve() == run.journal.resolve():
-        raise UserError(f"-o {folder}: this is where the journal itself is; choose another folder")
+        raise UserError(f"-o {folder}: this is the folder of the journal itself; choose another one")
     shutil.copyfile(run.journal, path)
     return [path]
 
 
 def _to_tensorboard(run: RunFolder, folder: Path) -> list[Path]:
-    """Each scalar under its name, a device's own under device/name; the step is the round."""
+    """Scalars by name, those of devices as device/name; the step is the round."""
     try:
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary
@@ -83,10 +83,10 @@ def _to_tensorboard(run: RunFolder, folder: Path) -> list[Path]:
     except ImportError:
         raise UserError("--to tensorboard needs TensorBoard; install it with: pip install tensorboard") from None
     writer = EventFileWriter(str(folder))
-    for place, scalar in enumerate(_read_scalars(run.journal)):
+    for index, scalar in enumerate(_read_scalars(run.journal)):
         tag = scalar.name if scalar.node == "coordinator" else f"{scalar.node}/{scalar.name}"
         summary = Summary(value=[Summary.Value(tag=tag, simple_value=scalar.value)])
-        writer.add_event(Event(wall_time=scalar.at, step=int(scalar.fields.get("round", place)), summary=summary))
+        writer.add_event(Event(wall_time=scalar.at, step=int(scalar.fields.get("round", index)), summary=summary))
     writer.close()
     return sorted(folder.glob("events.out.tfevents.*"))
 

@@ -1,4 +1,4 @@
-"""A journal that is still being written: what is new since the last look, and what the list of runs says of each."""
+"""Follows journals that are still being written: the full history of one run, and an overview for the list of runs."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from typing import Any
 import msgspec
 
 from potluck.journal import Instant, Scalar, Span
-from potluck.report.curve_thinning import thinned_indices
+from potluck.report.run_curves import thinned_indices
 from potluck.report.run_folder import RunFolder, Stamp
 from potluck.report.run_history import RunHistory
 from potluck.report.run_view import build_run_view, job_title, span_positions
 
 __all__ = ["JournalFollower", "RunOverview"]
 
-_PIECE = 8 << 20  # bytes that are read at once
-_SPARK = 60
+_CHUNK_BYTES = 8 << 20
+_SPARKLINE_POINTS = 60
 
 
 class JournalFollower:
-    """Keeps the story of one run up to date by reading what was appended; several may ask."""
+    """Keeps the history of one run up to date by reading appended records; safe to call from several threads."""
 
     def __init__(self, run: RunFolder) -> None:
         self.run = run
-        self.generation = 0  # another one begins where the journal was cut (a resumed run)
+        self.generation = 0  # incremented when the journal was truncated (a resumed run)
         self.history = RunHistory()
         self._offset = 0
-        self._last_stamp: Stamp = (0, -1)  # as the journal was
+        self._last_stamp: Stamp = (0, -1)  # of the journal
         self._lock = threading.Lock()
         self._decode = msgspec.json.Decoder(Span | Instant | Scalar).decode
 
     def read_new(self) -> bool:
-        """Read what is new; whether there was anything."""
+        """Read appended records; returns whether there were any."""
         with self._lock:
             stamp = self.run.file_stamps()[0]
             if stamp == self._last_stamp:
@@ -48,9 +48,9 @@ class JournalFollower:
     def _read_chunk(self) -> bool:
         with self.run.journal.open("rb") as file:
             file.seek(self._offset)
-            piece = file.read(_PIECE)
-        whole = piece.rfind(b"\n") + 1
-        for line in piece[:whole].splitlines():
+            chunk = file.read(_CHUNK_BYTES)
+        whole = chunk.rfind(b"\n") + 1
+        for line in chunk[:whole].splitlines():
             self._add_line(line)
         self._offset += whole
         return whole > 0
@@ -59,16 +59,16 @@ class JournalFollower:
         try:
             self.history.add_record(self._decode(line))
         except msgspec.DecodeError:
-            return  # the report names the line; a page that follows goes on
+            return  # a report names the bad line; a live page skips it
 
     def current_view(self, since: dict[str, int] | None = None) -> tuple[dict[str, Any], dict[str, int]]:
-        """What there is to show, and the positions after which the next look begins."""
+        """The view of the run, and the span positions to pass as `since` next time."""
         with self._lock:
             return build_run_view(self.history, self.run, since), span_positions(self.history)
 
 
 class RunOverview:
-    """What the list shows of a run, read from its accuracy records only and kept until the journal grows."""
+    """What the list shows of a run, read from its coordinator's scalars only and cached until the journal changes."""
 
     def __init__(self, run: RunFolder) -> None:
         self.run = run
@@ -81,14 +81,14 @@ class RunOverview:
     def to_entry(self) -> dict[str, Any]:
         self._read_new()
         summary, job = self.run.load_summary(), self.run.load_job()
-        kept = thinned_indices(self._accuracy, _SPARK)
+        kept = thinned_indices(self._accuracy, _SPARKLINE_POINTS)
         return {
             "id": self.run.name,
             "title": summary.get("name") or job_title(job) or self.run.name,
             "recipe": summary.get("recipe") or job.get("recipe", ""),
             "status": self.run.run_status(),
             "accuracy": self._accuracy[-1] if self._accuracy else None,
-            "curve": [round(self._accuracy[place], 4) for place in kept],
+            "curve": [round(self._accuracy[index], 4) for index in kept],
             "rounds": summary.get("rounds", self._rounds),
             "time_s": summary.get("time_s", self._time_s),
             "changed": self.run.journal.stat().st_mtime,

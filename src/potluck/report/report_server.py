@@ -1,4 +1,4 @@
-"""The page that follows runs: served on this machine, fed by reading journals, so that a run never waits for it.
+"""Serves the live pages of the runs in a folder. It only reads journals, so a run never waits for it.
 
 / · runs.json · run/ID/ · run/ID/events (server-sent) · run/ID/report.html · compare?run=ID&run=ID · metrics
 """
@@ -31,15 +31,15 @@ from potluck.report.run_folder import RunFolder, Stamp, find_runs
 __all__ = ["create_app", "create_server", "is_loopback"]
 
 _LOOPBACK = ("localhost", "127.0.0.1", "[::1]", "::1")
-_SHARE_OF_TIME = 0.02  # of one core that following may take
-_PATIENCE_S = 0.5
-_LONGEST_S = 20.0
-_SOON_S = 0.2
-_FRESH = {"Cache-Control": "no-store"}
+_TIME_FRACTION = 0.02  # of one core that following a run may use
+_MIN_PAUSE_S = 0.5
+_MAX_PAUSE_S = 20.0
+_CLOSING_POLL_S = 0.2
+_NO_CACHE = {"Cache-Control": "no-store"}
 
 
 class RunCollection:
-    """The runs in a folder, with what has been read of each."""
+    """The runs in a folder, with what was read of each so far."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -51,19 +51,18 @@ class RunCollection:
         return [self._overviews.setdefault(run.path, RunOverview(run)).to_entry() for run in find_runs(self.root)]
 
     def follower_of(self, name: str) -> JournalFollower:
-        """Only what the folder lists can be asked for, so a name cannot lead elsewhere."""
+        """The follower of a listed run; a name cannot lead outside the folder."""
         run = self._find_run(name)
         if run is None:
-            raise HTTPException(404, f"there is no run {name!r} in {self.root}")
+            raise HTTPException(404, f"no run {name!r} in {self.root}")
         return self._followers.setdefault(run.path, JournalFollower(run))
 
     def _find_run(self, name: str) -> RunFolder | None:
         return next((run for run in find_runs(self.root) if run.name == name), None)
 
     def metrics_text(self) -> str:
-        """The running ones, and the newest of the others."""
-        found = find_runs(self.root)
-        wanted = [run for place, run in enumerate(found) if place == 0 or run.run_status() == "running"]
+        """Metrics of the running runs and of the newest one."""
+        wanted = [run for index, run in enumerate(find_runs(self.root)) if index == 0 or run.run_status() == "running"]
         return prometheus_text([self._metrics_of(run).current_figures() for run in wanted])
 
     def _metrics_of(self, run: RunFolder) -> RunMetrics:
@@ -72,13 +71,13 @@ class RunCollection:
 
 
 class RunMetrics:
-    """What is measured of a run: reckoned anew when its files have changed, and no oftener than may cost its share."""
+    """The metrics of a run, recomputed when its files changed and only as often as the time budget allows."""
 
     def __init__(self, follower: JournalFollower) -> None:
         self._follower = follower
         self._lock = threading.Lock()
         self._stamps: tuple[Stamp, ...] = ()
-        self._known: dict[str, Any] = {}
+        self._figures: dict[str, Any] = {}
         self._due = 0.0
 
     def current_figures(self) -> dict[str, Any]:
@@ -86,15 +85,15 @@ class RunMetrics:
             stamps = self._follower.run.file_stamps()
             if stamps != self._stamps and time.monotonic() >= self._due:
                 self._recompute_figures(stamps)
-            return {**self._known, "status": self._follower.run.run_status()}
+            return {**self._figures, "status": self._follower.run.run_status()}
 
     def _recompute_figures(self, stamps: tuple[Stamp, ...]) -> None:
         began = time.thread_time()
         self._follower.read_new()
-        seen = self._follower.current_view()[0]
-        self._known = {name: seen[name] for name in ("id", "recipe", "figures", "devices")}
+        view = self._follower.current_view()[0]
+        self._figures = {name: view[name] for name in ("id", "recipe", "figures", "devices")}
         self._stamps = stamps
-        self._due = time.monotonic() + min((time.thread_time() - began) / _SHARE_OF_TIME, _LONGEST_S)
+        self._due = time.monotonic() + min((time.thread_time() - began) / _TIME_FRACTION, _MAX_PAUSE_S)
 
 
 def is_loopback(host: str) -> bool:
@@ -102,7 +101,7 @@ def is_loopback(host: str) -> bool:
 
 
 class ReportPages:
-    """What is answered at each address."""
+    """The handlers of all routes."""
 
     def __init__(self, root: Path, closing: Callable[[], bool]) -> None:
         self._runs = RunCollection(root)
@@ -124,8 +123,8 @@ class ReportPages:
         return HTMLResponse(render_page("runs", "Potluck: runs", served=True))
 
     async def runs_json(self, request: Request) -> Response:
-        found = await run_in_threadpool(self._runs.list_runs)
-        return Response(msgspec.json.encode(found), media_type="application/json", headers=_FRESH)
+        runs = await run_in_threadpool(self._runs.list_runs)
+        return Response(msgspec.json.encode(runs), media_type="application/json", headers=_NO_CACHE)
 
     async def redirect_to_run(self, request: Request) -> Response:
         return RedirectResponse(request.url.path + "/")
@@ -135,7 +134,7 @@ class ReportPages:
 
     async def run_events(self, request: Request) -> Response:
         feed = _event_stream(self._requested_follower(request), self._closing)
-        return StreamingResponse(feed, media_type="text/event-stream", headers=_FRESH)
+        return StreamingResponse(feed, media_type="text/event-stream", headers=_NO_CACHE)
 
     async def report_page(self, request: Request) -> Response:
         return HTMLResponse(await run_in_threadpool(_render_followers, [self._requested_follower(request)]))
@@ -143,7 +142,7 @@ class ReportPages:
     async def comparison_page(self, request: Request) -> Response:
         followers = [self._runs.follower_of(name) for name in request.query_params.getlist("run")]
         if not followers:
-            raise HTTPException(404, "say which runs: compare?run=ID&run=ID")
+            raise HTTPException(404, "no run given; use compare?run=ID&run=ID")
         return HTMLResponse(await run_in_threadpool(_render_followers, followers))
 
     async def metrics_page(self, request: Request) -> Response:
@@ -155,50 +154,50 @@ class ReportPages:
 
 
 def create_server(root: Path, host: str = "127.0.0.1", port: int = 0) -> uvicorn.Server:
-    """A server for the runs in a folder; told to end, it first ends what it tells those who follow a run."""
+    """A server for the runs in a folder; on shutdown it first ends its event streams."""
 
     def is_closing() -> bool:
-        return found.should_exit
+        return server.should_exit
 
     application = create_app(root, host, is_closing)
-    found = uvicorn.Server(uvicorn.Config(application, port=port, log_level="warning", timeout_graceful_shutdown=2))
-    return found
+    server = uvicorn.Server(uvicorn.Config(application, port=port, log_level="warning", timeout_graceful_shutdown=2))
+    return server
 
 
 def create_app(root: Path, host: str = "127.0.0.1", closing: Callable[[], bool] = lambda: False) -> Starlette:
-    """The application; on loopback it answers only to loopback's own names, whatever a web page elsewhere tries."""
+    """The application; on loopback it only answers to loopback host names, which prevents DNS rebinding."""
     hosts = ["localhost", "127.0.0.1", "[::1]"] if is_loopback(host) else ["*"]
-    guard = Middleware(TrustedHostMiddleware, allowed_hosts=hosts)
-    return Starlette(routes=ReportPages(root, closing).routes(), middleware=[guard])
+    host_check = Middleware(TrustedHostMiddleware, allowed_hosts=hosts)
+    return Starlette(routes=ReportPages(root, closing).routes(), middleware=[host_check])
 
 
 async def _event_stream(follower: JournalFollower, closing: Callable[[], bool]) -> AsyncIterator[bytes]:
-    """The whole run once, then what is new; it ends when the run has ended and all of it was told."""
+    """Sends the whole run, then updates; ends when the run has ended and everything was sent."""
     await run_in_threadpool(follower.read_new)
-    life = follower.generation
-    shown, seen = await run_in_threadpool(follower.current_view)
-    yield _encode_event("whole", shown)
-    pause, status = _PATIENCE_S, shown["status"]
+    generation = follower.generation
+    view, positions = await run_in_threadpool(follower.current_view)
+    yield _encode_event("whole", view)
+    pause, status = _MIN_PAUSE_S, view["status"]
     while status in ("running", "silent"):
         if await _closes_within(pause, closing):
             return
         began = time.process_time()
         if await run_in_threadpool(follower.read_new) or follower.run.run_status() != status:
-            since = seen if follower.generation == life else {}
-            shown, seen = await run_in_threadpool(follower.current_view, since)
-            yield _encode_event("more" if follower.generation == life else "whole", shown)
-            life, status = follower.generation, shown["status"]
+            since = positions if follower.generation == generation else {}
+            view, positions = await run_in_threadpool(follower.current_view, since)
+            yield _encode_event("more" if follower.generation == generation else "whole", view)
+            generation, status = follower.generation, view["status"]
         else:
             yield b": nothing new\n\n"
-        pause = min(max(_PATIENCE_S, (time.process_time() - began) / _SHARE_OF_TIME), _LONGEST_S)
+        pause = min(max(_MIN_PAUSE_S, (time.process_time() - began) / _TIME_FRACTION), _MAX_PAUSE_S)
     yield _encode_event("over", {"status": status})
 
 
 async def _closes_within(seconds: float, closing: Callable[[], bool]) -> bool:
-    """Wait, but not on when the server is to end; whether it is."""
+    """Wait unless the server shuts down meanwhile; returns whether it does."""
     until = time.monotonic() + seconds
     while not closing() and (left := until - time.monotonic()) > 0:
-        await asyncio.sleep(min(left, _SOON_S))
+        await asyncio.sleep(min(left, _CLOSING_POLL_S))
     return closing()
 
 
@@ -207,7 +206,7 @@ def _render_followers(followers: list[JournalFollower]) -> str:
     for follower in followers:
         follower.read_new()
         views.append(follower.current_view()[0])
-    return render_page("report", f"Potluck: {' · '.join(one['title'] for one in views)}", views)
+    return render_page("report", f"Potluck: {' · '.join(view['title'] for view in views)}", views)
 
 
 def _encode_event(name: str, data: object) -> bytes:

@@ -1,4 +1,4 @@
-"""A run's folder as a report sees it: the resolved job, the journal and, once it is over, the summary."""
+"""Reads a run folder: the resolved job, the journal and, once the run has ended, the summary."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from potluck.settings import decode_settings
 
 __all__ = ["RunFolder", "Stamp", "find_runs", "open_run"]
 
-Stamp = tuple[int, int]  # of a file: when it was changed and how long it is
+Stamp = tuple[int, int]  # of a file: modification time (ns) and size
 
-_SILENT_S = 60.0  # after which a run that writes nothing is taken to have been killed
+_SILENT_S = 60.0  # a run that writes nothing for so long was probably killed
 JOURNAL = "journal.jsonl"
 
 
 @dataclass(frozen=True)
 class RunFolder:
-    """Where a run is kept."""
+    """The folder of one run. Files are cached and read again when they change."""
 
     path: Path
 
@@ -41,45 +41,45 @@ class RunFolder:
         return _cached_text(self.path / "job.toml")
 
     def load_job(self) -> dict[str, Any]:
-        """The job as plain data, not to be changed; nothing if it cannot be read."""
+        """The job as plain data (do not modify); empty if it cannot be read."""
         return _parse_job(self.job_text())
 
     def load_summary(self) -> dict[str, Any]:
-        """What the run said at its end; nothing while it goes (again)."""
+        """The summary; empty while the run is in progress or has been resumed."""
         if self._is_resumed():
             return {}
         try:
-            found = msgspec.json.decode(_cached_text(self.path / "summary.json") or "{}")
+            summary = msgspec.json.decode(_cached_text(self.path / "summary.json") or "{}")
         except msgspec.DecodeError:
             return {}
-        return found if isinstance(found, dict) else {}
+        return summary if isinstance(summary, dict) else {}
 
     def load_fleet(self) -> Fleet | None:
         return _parse_fleet(self.job_text())
 
     def file_stamps(self) -> tuple[Stamp, ...]:
-        """As long as they stay the same, so does all that its files say."""
+        """The stamps of all files; while they are unchanged, so is the content."""
         return tuple(_file_stamp(self.path / name) for name in (JOURNAL, "summary.json", "job.toml", "live.json"))
 
     def pareto_entries(self) -> list[dict[str, Any]]:
-        """The entries of the explored table that the job holds, if it holds one."""
+        """The entries of the job's Pareto table, if it has one."""
         table = self.load_job().get("rounds", {}).get("submodel", {}).get("table")
         rows: list[Any] = table.get("entries", []) if isinstance(table, dict) else []
         return [row for row in rows if isinstance(row, dict) and "macs" in row and "gain" in row]
 
     def world_kind(self) -> str:
-        """Whether its seconds are real: a live run leaves a note in its folder."""
+        """`live` or `simulated`; a live run has a status file in its folder."""
         return "live" if (self.path / "live.json").exists() else "simulated"
 
     def run_status(self) -> str:
-        """`done`, `failed` or `interrupted` as the run said; else `running`, or `silent` if nothing is written."""
-        said = self.load_summary().get("status")
-        if said is not None:
-            return str(said)
+        """`done`, `failed` or `interrupted` from the summary; else `running`, or `silent` if nothing is written."""
+        status = self.load_summary().get("status")
+        if status is not None:
+            return str(status)
         return "running" if time.time() - self.journal.stat().st_mtime < _SILENT_S else "silent"
 
     def _is_resumed(self) -> bool:
-        """A resumed run writes its journal after the summary of its first life."""
+        """Whether the journal is newer than the summary, which a resumed run leaves from before."""
         try:
             return self.journal.stat().st_mtime > (self.path / "summary.json").stat().st_mtime + 1.0
         except OSError:
@@ -87,23 +87,23 @@ class RunFolder:
 
 
 def open_run(path: Path) -> RunFolder:
-    """The run in this folder, or the one whose journal this is."""
+    """The run in this folder, or the run of this journal file."""
     folder = path.parent if path.name == JOURNAL else path
     if not (folder / JOURNAL).is_file():
-        raise RunError(f"{path} is not the folder of a run: it has no {JOURNAL}; give one such as runs/<id>")
+        raise RunError(f"{path} is not a run folder: it has no {JOURNAL}; give one such as runs/<id>")
     return RunFolder(folder)
 
 
 def find_runs(root: Path) -> list[RunFolder]:
-    """The runs in a folder, or the one that it is; the newest first."""
+    """The runs in a folder, newest first; a run folder itself gives that run."""
     if (root / JOURNAL).is_file():
         return [RunFolder(root)]
-    found = [RunFolder(path.parent) for path in root.glob(f"*/{JOURNAL}")]
-    return sorted(found, key=lambda run: run.journal.stat().st_mtime, reverse=True)
+    runs = [RunFolder(path.parent) for path in root.glob(f"*/{JOURNAL}")]
+    return sorted(runs, key=lambda run: run.journal.stat().st_mtime, reverse=True)
 
 
 def _cached_text(path: Path) -> str:
-    """What is in a file, read again only where it was changed."""
+    """The text of a file, read again only when it changed."""
     return _read_text(path, _file_stamp(path))
 
 
@@ -117,10 +117,10 @@ def _read_text(path: Path, stamp: Stamp) -> str:
 
 def _file_stamp(path: Path) -> Stamp:
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return 0, -1
-    return found.st_mtime_ns, found.st_size
+    return status.st_mtime_ns, status.st_size
 
 
 @lru_cache(maxsize=128)

@@ -1,4 +1,4 @@
-"""What a journal tells, gathered record by record, so that a run can be followed while it writes."""
+"""The history of a run, built record by record so that a running one can be followed."""
 
 from __future__ import annotations
 
@@ -8,25 +8,38 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from potluck.journal import Instant, JournalRecord, JournalTotals, Scalar, Span
-from potluck.report.span_lanes import LANES, lane_index
 
-__all__ = ["JournalEvent", "RunHistory", "ScalarSeries", "SpanTrack"]
+__all__ = ["LANES", "JournalEvent", "RunHistory", "ScalarSeries", "SpanTrack", "lane_index"]
 
-_MOST_DETAILS = 20_000  # different descriptions of spans; after that a span is known by its name alone
-_LONGEST_LIST = 8
+LANES = ("compute", "receive", "send", "recover", "stream", "other", "round")
+
+_LANE_OF = {
+    "compute": "compute",
+    "train": "compute",
+    "forward": "compute",
+    "backward": "compute",
+    "pull": "receive",
+    "receive": "receive",
+    "fetch": "receive",
+    "push": "send",
+    "send": "send",
+    "replicate": "send",
+    "recover": "recover",
+    "settle": "recover",
+    "stream": "stream",
+    "round": "round",
+}
+
+_MAX_DETAILS = 20_000  # distinct span descriptions; beyond that only a span's name is kept
+_MAX_LIST_ITEMS = 8
 _OTHER = LANES.index("other")
-_MOST_EVENTS = 50_000
-_NOISE = {
-    "bandwidth",
-    "lose",
-    "committed",
-    "account",
-}  # there are many of them, and their effect is in the spans and curves
-_NUMBERS = ("round", "batch", "part", "version")  # say which one of many alike; the first one found is kept
+_MAX_EVENTS = 50_000
+_NOT_LISTED = {"bandwidth", "lose", "committed", "account"}  # frequent, and visible in the spans and curves
+_SEQUENCE_FIELDS = ("round", "batch", "part", "version")  # number similar spans; the first one present is kept
 
 
 class SpanTrack:
-    """The spans of one node, column by column."""
+    """The spans of one node, as columns."""
 
     def __init__(self) -> None:
         self.starts = array("d")
@@ -41,7 +54,7 @@ class SpanTrack:
 
 
 class ScalarSeries:
-    """A quantity over time, with the round and the bytes sent so far where the record says so."""
+    """A quantity over time, with the round and the total bytes where the records have them."""
 
     def __init__(self) -> None:
         self.at = array("d")
@@ -66,16 +79,16 @@ class JournalEvent(NamedTuple):
 
 
 class RunHistory:
-    """Everything a report needs of a journal, in memory that a large run can afford."""
+    """Everything that a report needs from a journal, compact enough for large runs."""
 
     def __init__(self) -> None:
         self.tracks: dict[str, SpanTrack] = {}
         self.series: dict[tuple[str, str], ScalarSeries] = {}  # by name and node
         self.events: list[JournalEvent] = []
-        self.counts: Counter[tuple[str, str]] = Counter()  # of events, by node and name; also of those not kept
+        self.counts: Counter[tuple[str, str]] = Counter()  # events by node and name, including those not kept
         self.details: list[dict[str, Any]] = []
-        self.lanes: list[int] = []  # of each detail
-        self.tally = JournalTotals()
+        self.lanes: list[int] = []  # lane of each detail
+        self.totals = JournalTotals()
         self.rounds = 0
         self.end = 0.0
         self._detail_indices: dict[object, int] = {}
@@ -86,7 +99,7 @@ class RunHistory:
         return self
 
     def add_record(self, record: JournalRecord) -> None:
-        self.tally.add_record(record)
+        self.totals.add_record(record)
         if isinstance(record, Span):
             self._add_span(record)
         elif isinstance(record, Scalar):
@@ -101,7 +114,7 @@ class RunHistory:
             track = self.tracks[span.node] = SpanTrack()
         self.end = max(self.end, span.end)
         if span.end == span.start and lane_index(span.name) == _OTHER:
-            return  # a moment, not a stretch of time
+            return  # has no duration and no lane
         detail = self._detail_index(span)
         track.starts.append(span.start)
         track.ends.append(span.end)
@@ -109,50 +122,50 @@ class RunHistory:
         track.details.append(detail)
         self._count_traffic(track, LANES[self.lanes[detail]], span)
 
-    def _count_traffic(self, track: SpanTrack, about: str, span: Span) -> None:
-        if about == "receive":
+    def _count_traffic(self, track: SpanTrack, lane: str, span: Span) -> None:
+        if lane == "receive":
             track.received += span.fields.get("bytes", 0)
-        elif about == "send":
+        elif lane == "send":
             track.sent += span.fields.get("bytes", 0)
-        elif about == "round":
+        elif lane == "round":
             self.rounds = max(self.rounds, int(span.fields.get("round", self.rounds)) + 1)
 
     def _detail_index(self, span: Span) -> int:
-        """The number of this span's description; descriptions repeat, so each is kept once."""
-        key: tuple[Any, ...] = (span.name, *[item for item in span.fields.items() if item[0] not in _NUMBERS])
+        """The index of this span's description; descriptions repeat, so each is kept once."""
+        key: tuple[Any, ...] = (span.name, *[item for item in span.fields.items() if item[0] not in _SEQUENCE_FIELDS])
         try:
-            place = self._detail_indices.get(key)
-        except TypeError:  # a list among the values
+            index = self._detail_indices.get(key)
+        except TypeError:  # a list is not hashable
             key = (
                 span.name,
-                *((name, _short_value(value)) for name, value in span.fields.items() if name not in _NUMBERS),
+                *((name, _short_value(value)) for name, value in span.fields.items() if name not in _SEQUENCE_FIELDS),
             )
-            place = self._detail_indices.get(key)
-        return place if place is not None else self._add_detail(span, key)
+            index = self._detail_indices.get(key)
+        return index if index is not None else self._add_detail(span, key)
 
     def _add_detail(self, span: Span, key: tuple[Any, ...]) -> int:
-        kept = {name: _short_value(value) for name, value in span.fields.items() if name not in _NUMBERS}
-        unit = next((name for name in _NUMBERS if name in span.fields), "round")
-        if len(self.details) >= _MOST_DETAILS:
+        kept = {name: _short_value(value) for name, value in span.fields.items() if name not in _SEQUENCE_FIELDS}
+        unit = next((name for name in _SEQUENCE_FIELDS if name in span.fields), "round")
+        if len(self.details) >= _MAX_DETAILS:
             key, kept = (span.name,), {}
-        place = self._detail_indices.setdefault(key, len(self.details))
-        if place == len(self.details):
+        index = self._detail_indices.setdefault(key, len(self.details))
+        if index == len(self.details):
             self.details.append({"name": span.name, "unit": unit, **kept})
             self.lanes.append(lane_index(span.name))
-        return place
+        return index
 
     def _add_event(self, instant: Instant) -> None:
         self.end = max(self.end, instant.at)
         self.counts[instant.node, instant.name] += 1
         if instant.name == "committed":
             self.rounds = max(self.rounds, int(instant.fields.get("batch", self.rounds)) + 1)
-        if instant.name not in _NOISE and len(self.events) < _MOST_EVENTS:
+        if instant.name not in _NOT_LISTED and len(self.events) < _MAX_EVENTS:
             self.events.append(JournalEvent(instant.at, instant.node, instant.name, instant.fields))
 
 
 def _round_number(fields: dict[str, Any]) -> int:
-    """Which round, batch or version it was."""
-    for name in _NUMBERS:
+    """The round, batch or version of a span; -1 if it has none."""
+    for name in _SEQUENCE_FIELDS:
         value = fields.get(name)
         if isinstance(value, int):
             return value
@@ -160,8 +173,13 @@ def _round_number(fields: dict[str, Any]) -> int:
 
 
 def _short_value(value: Any) -> Any:
-    """A value that can be compared and shown: lists that are long or nested are known by their length."""
+    """A hashable value to show: long or nested lists are replaced by their length."""
     if isinstance(value, list):
-        plain = len(value) <= _LONGEST_LIST and not any(isinstance(item, list | dict) for item in value)
+        plain = len(value) <= _MAX_LIST_ITEMS and not any(isinstance(item, list | dict) for item in value)
         return tuple(value) if plain else len(value)
     return value if isinstance(value, str | int | float | bool) else str(value)
+
+
+def lane_index(name: str) -> int:
+    """The index in LANES of spans with this name."""
+    return LANES.index(_LANE_OF.get(name, "other"))

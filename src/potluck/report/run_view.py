@@ -1,4 +1,4 @@
-"""All that a page shows of a run, as plain data: what is not in the journal is not in here either."""
+"""Builds the view of a run: everything that a page shows, as plain data read from the run folder alone."""
 
 from __future__ import annotations
 
@@ -7,44 +7,48 @@ from typing import Any
 
 import numpy as np
 
-from potluck.report.device_summaries import COORDINATOR, describe_devices, shown_devices
+from potluck.fleet import Device
+from potluck.report.device_absence import Absence, device_absences
 from potluck.report.run_curves import EnergyEstimate, device_signals, run_curves
 from potluck.report.run_folder import RunFolder
-from potluck.report.run_history import JournalEvent, RunHistory
+from potluck.report.run_history import JournalEvent, RunHistory, SpanTrack
 from potluck.report.span_packing import pack_spans
+from potluck.report.time_breakdown import seconds_by_class
 
-__all__ = ["build_run_view", "job_title", "span_positions"]
+__all__ = ["MAX_ROWS", "build_run_view", "job_title", "span_positions"]
 
-_MOST_EVENTS = 3000
-_QUIET = {"late"}  # counted for each device; too many to list beside what went wrong
+MAX_ROWS = 300  # devices shown one by one
+COORDINATOR = "coordinator"
+_MAX_EVENTS = 3000
+_NOT_LISTED = {"late"}  # counted per device; too many to list beside the faults
 
 
-def build_run_view(story: RunHistory, folder: RunFolder, since: Mapping[str, int] | None = None) -> dict[str, Any]:
-    """A run as the page's scripts take it; with `since` (see `positions`) only the spans after that."""
-    names = shown_devices(story, folder)
-    energy = EnergyEstimate(story, folder)
+def build_run_view(history: RunHistory, folder: RunFolder, since: Mapping[str, int] | None = None) -> dict[str, Any]:
+    """A run as the page's scripts expect it; with `since` (see `span_positions`) only the spans after that."""
+    names = shown_devices(history, folder)
+    energy = EnergyEstimate(history, folder)
     rows = [COORDINATOR, *names]
     return {
-        **_run_header(story, folder),
-        "figures": _run_figures(story, folder, energy),
-        "curves": [] if folder.load_job().get("timing_only") else run_curves(story, energy, set(names)),
-        "signals": device_signals(story, set(names)),
-        "devices": describe_devices(story, folder, names),
-        "events": _listed_events(story.events, rows),
-        "partitions": _layer_partitions(story),
+        **_run_header(history, folder),
+        "figures": _run_figures(history, folder, energy),
+        "curves": [] if folder.load_job().get("timing_only") else run_curves(history, energy, set(names)),
+        "signals": device_signals(history, set(names)),
+        "devices": describe_devices(history, folder, names),
+        "events": _listed_events(history.events, rows),
+        "partitions": _layer_partitions(history),
         "pareto": folder.pareto_entries(),
-        "details": story.details,
-        "lanes": story.lanes,
-        "spans": pack_spans(story, rows, since),
+        "details": history.details,
+        "lanes": history.lanes,
+        "spans": pack_spans(history, rows, since),
     }
 
 
-def span_positions(story: RunHistory) -> dict[str, int]:
-    """How many spans of each node there are by now."""
-    return {node: len(track) for node, track in story.tracks.items()}
+def span_positions(history: RunHistory) -> dict[str, int]:
+    """The number of spans of each node so far."""
+    return {node: len(track) for node, track in history.tracks.items()}
 
 
-def _run_header(story: RunHistory, folder: RunFolder) -> dict[str, Any]:
+def _run_header(history: RunHistory, folder: RunFolder) -> dict[str, Any]:
     summary, job = folder.load_summary(), folder.load_job()
     return {
         "id": folder.name,
@@ -52,9 +56,9 @@ def _run_header(story: RunHistory, folder: RunFolder) -> dict[str, Any]:
         "recipe": summary.get("recipe") or job.get("recipe", ""),
         "status": folder.run_status(),
         "reason": summary.get("reason", ""),
-        "limit": summary.get("limit") or story.tally.bottleneck_sentence(story.end),
+        "limit": summary.get("limit") or history.totals.bottleneck_sentence(history.end),
         "world": folder.world_kind(),
-        "end": story.end,
+        "end": history.end,
         "stop": job.get("stop", {}),
         "job": folder.job_text(),
     }
@@ -68,67 +72,113 @@ def job_title(job: Mapping[str, Any]) -> str:
     return f"{task.get('model', '')} on {data.get('kind', '') if isinstance(data, dict) else data}"
 
 
-def _run_figures(story: RunHistory, folder: RunFolder, energy: EnergyEstimate) -> dict[str, Any]:
+def _run_figures(history: RunHistory, folder: RunFolder, energy: EnergyEstimate) -> dict[str, Any]:
     fleet = folder.load_fleet()
-    joules = energy.joules_until(np.array([story.end]))
-    received = sum(track.received for track in story.tracks.values())
-    sent = sum(track.sent for track in story.tracks.values())
+    joules = energy.joules_until(np.array([history.end]))
+    received = sum(track.received for track in history.tracks.values())
+    sent = sum(track.sent for track in history.tracks.values())
     return {
-        "accuracy": _last_value(story, "test_accuracy"),
-        "best": max(_scalar_values(story, "test_accuracy"), default=None),
-        "loss": None if folder.load_job().get("timing_only") else _latest_loss(story),
-        "rounds": story.rounds,
-        "time_s": story.end,
+        "accuracy": _last_value(history, "test_accuracy"),
+        "best": max(_scalar_values(history, "test_accuracy"), default=None),
+        "loss": None if folder.load_job().get("timing_only") else _latest_loss(history),
+        "rounds": history.rounds,
+        "time_s": history.end,
         "wall_s": folder.load_summary().get("wall_s"),
         "bytes": folder.load_summary().get("bytes", received + sent),
         "energy_j": float(joules[0]) if joules is not None else None,
         "samples": folder.load_summary().get("samples"),
-        "devices": len(fleet.members) if fleet is not None else len(shown_devices(story, folder)),
-        "lost": _event_count(story, "lost"),
-        "late": _event_count(story, "late"),
+        "devices": len(fleet.members) if fleet is not None else len(shown_devices(history, folder)),
+        "lost": _event_count(history, "lost"),
+        "late": _event_count(history, "late"),
     }
 
 
-def _event_count(story: RunHistory, name: str) -> int:
-    return sum(many for (_, event), many in story.counts.items() if event == name)
+def _event_count(history: RunHistory, name: str) -> int:
+    return sum(count for (_, event), count in history.counts.items() if event == name)
 
 
-def _latest_loss(story: RunHistory) -> float | None:
-    return _last_value(story, "test_loss") if _scalar_values(story, "test_loss") else _last_value(story, "loss")
+def _latest_loss(history: RunHistory) -> float | None:
+    return _last_value(history, "test_loss") if _scalar_values(history, "test_loss") else _last_value(history, "loss")
 
 
-def _scalar_values(story: RunHistory, name: str) -> Sequence[float]:
-    found = [series.values for (key, _), series in story.series.items() if key == name]
-    return found[0] if found else ()
+def _scalar_values(history: RunHistory, name: str) -> Sequence[float]:
+    matching = [series.values for (key, _), series in history.series.items() if key == name]
+    return matching[0] if matching else ()
 
 
-def _last_value(story: RunHistory, name: str) -> float | None:
-    values = _scalar_values(story, name)
+def _last_value(history: RunHistory, name: str) -> float | None:
+    values = _scalar_values(history, name)
     return values[-1] if values else None
 
 
 def _listed_events(events: Sequence[JournalEvent], rows: Sequence[str]) -> list[list[Any]]:
-    """Time, row, name and words of what happened; where there is too much of it, every so many."""
-    places = {name: row for row, name in enumerate(rows)}
-    loud = [event for event in events if event.name not in _QUIET and event.node in places]
-    step = max(1, -(-len(loud) // _MOST_EVENTS))
-    return [[event.at, places[event.node], event.name, _event_text(event)] for event in loud[::step]]
+    """Time, row, name and text of events; if there are too many, every n-th one."""
+    row_of = {name: row for row, name in enumerate(rows)}
+    listed = [event for event in events if event.name not in _NOT_LISTED and event.node in row_of]
+    step = max(1, -(-len(listed) // _MAX_EVENTS))
+    return [[event.at, row_of[event.node], event.name, _event_text(event)] for event in listed[::step]]
 
 
 def _event_text(event: JournalEvent) -> str:
     fields = event.fields
     if event.name == "link":
-        return "cut off" if fields.get("value") == 0 else "connected again"
+        return "disconnected" if fields.get("value") == 0 else "reconnected"
     if event.name == "partition" and fields.get("cuts") is not None and fields.get("order"):
         starts = [0, *fields["cuts"]]
         return ", ".join(f"{name} from layer {start}" for name, start in zip(fields["order"], starts, strict=False))
     return ", ".join(f"{name} {value}" for name, value in fields.items() if name != "value")
 
 
-def _layer_partitions(story: RunHistory) -> list[dict[str, Any]]:
-    """Who held which layers from when on. How many layers there are is told by the records, or by the highest seen."""
-    found = [event for event in story.events if event.name == "partition" and event.fields.get("cuts") is not None]
-    seen = [detail["layers"][-1] + 1 for detail in story.details if isinstance(detail.get("layers"), tuple)]
-    seen += [max(event.fields["cuts"], default=0) + 1 for event in found]
-    layers = max((event.fields["layers"] for event in found if "layers" in event.fields), default=max(seen, default=1))
-    return [{"at": event.at, **event.fields, "layers": layers} for event in found]
+def _layer_partitions(history: RunHistory) -> list[dict[str, Any]]:
+    """Which device held which layers from when on. The number of layers is recorded, or else the highest index seen."""
+    changes = [event for event in history.events if event.name == "partition" and event.fields.get("cuts") is not None]
+    seen = [detail["layers"][-1] + 1 for detail in history.details if isinstance(detail.get("layers"), tuple)]
+    seen += [max(event.fields["cuts"], default=0) + 1 for event in changes]
+    layers = max(
+        (event.fields["layers"] for event in changes if "layers" in event.fields), default=max(seen, default=1)
+    )
+    return [{"at": event.at, **event.fields, "layers": layers} for event in changes]
+
+
+def shown_devices(history: RunHistory, folder: RunFolder) -> list[str]:
+    """All devices in the fleet's order, then those only in the journal; the busiest ones if there are too many."""
+    fleet = folder.load_fleet()
+    known = [device.name for device in fleet.members] if fleet is not None else []
+    seen = [*history.tracks, *(event.node for event in history.events), *(node for _, node in history.series)]
+    devices = [name for name in dict.fromkeys([*known, *seen]) if name != COORDINATOR]
+    if len(devices) <= MAX_ROWS:
+        return devices
+    busiest = sorted(devices, key=lambda name: -len(history.tracks.get(name, ())))[:MAX_ROWS]
+    return [name for name in devices if name in set(busiest)]
+
+
+def describe_devices(history: RunHistory, folder: RunFolder, names: list[str]) -> list[dict[str, Any]]:
+    """One entry per device: its figures, its load, and where its time went."""
+    fleet = folder.load_fleet()
+    members = {device.name: device for device in fleet.members} if fleet is not None else {}
+    absences = device_absences(history.events, history.end)
+    return [_describe_device(history, name, members.get(name), absences.get(name, [])) for name in names]
+
+
+def _describe_device(history: RunHistory, name: str, device: Device | None, absences: list[Absence]) -> dict[str, Any]:
+    track, load = history.tracks.get(name, SpanTrack()), history.totals.sum_devices([name])
+    return {
+        "name": name,
+        "seconds": seconds_by_class(track, history.lanes, absences, history.end),
+        "gone": [[absence.start, absence.end, absence.what] for absence in absences],
+        "received": track.received,
+        "sent": track.sent,
+        "samples": load.samples,
+        "updates": load.updates,
+        "seen": max(track.ends, default=None),
+        "lost": history.counts[name, "lost"],
+        "late": history.counts[name, "late"],
+        "state": "away" if absences and absences[-1].end >= history.end else history.totals.current_activity(name),
+        **(_device_figures(device) if device is not None else {}),
+    }
+
+
+def _device_figures(device: Device) -> dict[str, float]:
+    link = device.link
+    figures = {"flops": device.flops, "memory": device.memory, "watts": device.watts}
+    return {**figures, "up": float(link.up), "down": float(link.down), "latency": float(link.latency)}

@@ -1,7 +1,7 @@
-"""Spans as a browser takes them: whole ticks in four columns, deflated, in base64.
+"""Packs spans for the browser: integer ticks in four columns, deflated, in base64.
 
-A tick is a 2^31st of the run. Where there are too many spans for a page, those of one kind that begin in the same
-small stretch of time become one that is as long as all of them together.
+A tick is a 2^31st of the run. If there are too many spans for a page, those of one kind that begin in the same short
+interval are merged into one as long as all of them together.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ import numpy.typing as npt
 
 from potluck.report.run_history import RunHistory, SpanTrack
 
-__all__ = ["MOST_SPANS", "pack_spans"]
+__all__ = ["MAX_SPANS", "pack_spans"]
 
-MOST_SPANS = 400_000
+MAX_SPANS = 400_000
 _TICKS = 2.0**31 - 1
-_STRETCHES = 4096
+_INTERVALS = 4096
 
 Columns = npt.NDArray[np.float64]  # rows: start, length, round, detail
 
 
-def pack_spans(story: RunHistory, nodes: Sequence[str], since: Mapping[str, int] | None = None) -> dict[str, Any]:
-    """The spans of these nodes, node by node; with `since` only those after so many of each."""
+def pack_spans(history: RunHistory, nodes: Sequence[str], since: Mapping[str, int] | None = None) -> dict[str, Any]:
+    """The spans of these nodes, node by node; `since` skips that many of each."""
     since = since or {}
-    tracks = [(story.tracks.get(node, SpanTrack()), since.get(node, 0)) for node in nodes]
+    tracks = [(history.tracks.get(node, SpanTrack()), since.get(node, 0)) for node in nodes]
     total = sum(len(track) - first for track, first in tracks)
-    found = [_span_columns(track, first) for track, first in tracks]
-    if total > MOST_SPANS:
-        found = [_merge_spans(columns, story, _bucket_s(story.end, total)) for columns in found]
-    tick = max(story.end, 1e-9) / _TICKS
-    return {"tick": tick, "counts": [columns.shape[1] for columns in found], "columns": _deflate_columns(found, tick)}
+    packed = [_span_columns(track, first) for track, first in tracks]
+    if total > MAX_SPANS:
+        packed = [_merge_spans(columns, history, _bucket_s(history.end, total)) for columns in packed]
+    tick = max(history.end, 1e-9) / _TICKS
+    return {"tick": tick, "counts": [columns.shape[1] for columns in packed], "columns": _deflate_columns(packed, tick)}
 
 
 def _span_columns(track: SpanTrack, first: int) -> Columns:
@@ -43,23 +43,23 @@ def _span_columns(track: SpanTrack, first: int) -> Columns:
 
 
 def _bucket_s(end: float, total: int) -> float:
-    return end / _STRETCHES * max(1.0, total / MOST_SPANS / 8)
+    return end / _INTERVALS * max(1.0, total / MAX_SPANS / 8)
 
 
-def _merge_spans(columns: Columns, story: RunHistory, stretch: float) -> Columns:
+def _merge_spans(columns: Columns, history: RunHistory, bucket_s: float) -> Columns:
     if not columns.shape[1]:
         return columns
-    kinds = np.asarray(story.lanes, dtype=np.int64)[columns[3].astype(np.int64)]
-    keys = np.stack([np.floor(columns[0] / stretch), kinds])
-    _, first, place = np.unique(keys, axis=1, return_index=True, return_inverse=True)
+    kinds = np.asarray(history.lanes, dtype=np.int64)[columns[3].astype(np.int64)]
+    keys = np.stack([np.floor(columns[0] / bucket_s), kinds])
+    _, first, bucket = np.unique(keys, axis=1, return_index=True, return_inverse=True)
     kept = columns[:, first]
-    kept[1] = np.bincount(place.ravel(), weights=columns[1])
+    kept[1] = np.bincount(bucket.ravel(), weights=columns[1])
     return kept
 
 
-def _deflate_columns(found: Sequence[Columns], tick: float) -> str:
-    """Starts and rounds as differences, which deflate well."""
-    whole = np.concatenate([*found, np.zeros((4, 0))], axis=1)
+def _deflate_columns(packed: Sequence[Columns], tick: float) -> str:
+    """Starts and rounds as differences, which compress well."""
+    whole = np.concatenate([*packed, np.zeros((4, 0))], axis=1)
     whole[0], whole[1] = np.round(whole[0] / tick), np.round(whole[1] / tick)
     whole[0], whole[2] = np.diff(whole[0], prepend=0), np.diff(whole[2], prepend=0)
     return base64.b64encode(zlib.compress(whole.astype("<i4").tobytes(), 3)).decode()

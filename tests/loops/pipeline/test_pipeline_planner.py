@@ -16,8 +16,8 @@ from potluck.loops.pipeline.pipeline_planner import PipelinePlan, PipelinePlanne
 from potluck.loops.pipeline.recovery import NeighbourRecovery
 from potluck.loops.pipeline.settings import Pipeline
 from potluck.planning.partition import ShortMemoryError, evaluate_partition
-from potluck.planning.partition.brute_force_partition import least_period
 from potluck.settings import decode_settings
+from tests.planning.brute_force_partition import least_period
 
 COSTS = PipelineCosts([1.0] * 8, [2.0] * 8, [10.0] * 7 + [math.inf], [1000] * 8, [0] * 8)
 

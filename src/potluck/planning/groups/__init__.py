@@ -1,8 +1,14 @@
-"""Class groups: which classes go together, what a device pays for some of the groups, and which cut fits it."""
+"""Class groups: which classes form a group, what a device pays for its groups, and which cut fits its budget."""
 
-from potluck.planning.groups.class_grouping import Groups, check_groups, even_groups, similar_groups
+from potluck.planning.groups.class_grouping import (
+    Groups,
+    assign_groups,
+    assign_round_robin,
+    check_groups,
+    even_groups,
+    similar_groups,
+)
 from potluck.planning.groups.even_assignment import assign_evenly, even_sizes
-from potluck.planning.groups.group_assignment import assign_groups, assign_round_robin
 from potluck.planning.groups.group_choice import DeviceBudget, GroupChoice, choose_groups, group_choices
 from potluck.planning.groups.group_costs import (
     ChannelLayer,

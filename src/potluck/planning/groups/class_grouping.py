@@ -1,8 +1,8 @@
-"""Which classes form a group: as given, in order, or those that are alike together."""
+"""Forms groups of classes (given, in order, or by similarity) and assigns groups to devices."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -12,38 +12,41 @@ from potluck import seeds
 from potluck.errors import SettingError
 from potluck.planning.groups.even_assignment import assign_evenly, even_sizes
 
-__all__ = ["Groups", "check_groups", "even_groups", "similar_groups"]
+__all__ = ["Groups", "assign_groups", "assign_round_robin", "check_groups", "even_groups", "similar_groups"]
 
 Groups = tuple[tuple[int, ...], ...]
-Numbers = npt.NDArray[np.float64]
+HeldGroups = tuple[int, ...]  # the groups that one device trains
+FloatArray = npt.NDArray[np.float64]
 
-_STARTS = 8  # k-means from several beginnings; the tightest result counts
+_STARTS = 8  # k-means restarts; the result with the least variance within groups wins
 _PASSES = 50
 
 
 def even_groups(classes: int, count: int) -> Groups:
-    """The classes in order, cut evenly."""
+    """Groups of consecutive classes, as equal in size as possible."""
     _check_count(classes, count)
     bounds = np.cumsum((0, *even_sizes(classes, count)))
     return tuple(tuple(range(first, last)) for first, last in pairwise(bounds))
 
 
-def similar_groups(features: Numbers, count: int, seed: int = 0) -> Groups:
-    """Even-sized groups of classes whose mean features (a row for each class) lie close together."""
+def similar_groups(features: FloatArray, count: int, seed: int = 0) -> Groups:
+    """Equal-sized groups of classes whose mean features (one row per class) are close."""
     _check_count(len(features), count)
     features = np.asarray(features, np.float64).reshape(len(features), -1)
-    found = [_cluster_evenly(features, count, seeds.child_generator(seed, "groups", start)) for start in range(_STARTS)]
-    owners = min(found, key=lambda owners: _within_group_variance(features, owners, count))
+    clusterings = [
+        _cluster_evenly(features, count, seeds.child_generator(seed, "groups", start)) for start in range(_STARTS)
+    ]
+    owners = min(clusterings, key=lambda owners: _within_group_variance(features, owners, count))
     return tuple(sorted(tuple(int(label) for label in np.flatnonzero(owners == group)) for group in range(count)))
 
 
 def check_groups(groups: Sequence[Sequence[int]], classes: int, path: str = "groups") -> Groups:
-    """The groups as tuples; SettingError unless every class is in exactly one of them."""
-    found = tuple(tuple(int(label) for label in group) for group in groups)
-    for number, group in enumerate(found):
+    """The groups as tuples; SettingError unless every class is in exactly one group."""
+    checked = tuple(tuple(int(label) for label in group) for group in groups)
+    for number, group in enumerate(checked):
         if not group:
             raise SettingError(f"{path}[{number}]", "is empty; give each group at least one class")
-    labels = [label for group in found for label in group]
+    labels = [label for group in checked for label in group]
     for label in labels:
         if not 0 <= label < classes:
             raise SettingError(path, f"class {label} is not among the {classes} classes, counted from 0")
@@ -52,7 +55,32 @@ def check_groups(groups: Sequence[Sequence[int]], classes: int, path: str = "gro
     missing = sorted(set(range(classes)) - set(labels))
     if missing:
         raise SettingError(path, f"class {missing[0]} is in no group; put every class in one")
-    return found
+    return checked
+
+
+def assign_round_robin(devices: int, groups: int) -> list[HeldGroups]:
+    """One group per device if there are at least as many devices as groups, else several per device."""
+    if devices >= groups:
+        return [(device % groups,) for device in range(devices)]
+    return [tuple(range(device, groups, devices)) for device in range(devices)]
+
+
+def assign_groups(
+    devices: Sequence[str], groups: int, configured: Mapping[str, Sequence[int]], path: str
+) -> dict[str, HeldGroups]:
+    """The groups of each device: as configured, else assigned round-robin; SettingError names an invalid entry."""
+    for name, wanted in configured.items():
+        where = f"{path}.{name}"
+        if name not in devices:
+            raise SettingError(where, f"the fleet has no device {name!r}")
+        if not wanted:
+            raise SettingError(where, "give the device at least one group")
+        unknown = [group for group in wanted if not 0 <= group < groups]
+        if unknown:
+            raise SettingError(where, f"there is no group {unknown[0]}; choose from 0 to {groups - 1}")
+    others = [name for name in devices if name not in configured]
+    assigned = dict(zip(others, assign_round_robin(len(others), groups), strict=True)) if others else {}
+    return {name: tuple(sorted(set(configured[name]))) if name in configured else assigned[name] for name in devices}
 
 
 def _check_count(classes: int, count: int) -> None:
@@ -60,7 +88,7 @@ def _check_count(classes: int, count: int) -> None:
         raise SettingError("groups", f"{classes} classes cannot form {count} groups; choose from 1 to {classes}")
 
 
-def _cluster_evenly(features: Numbers, count: int, rng: np.random.Generator) -> npt.NDArray[np.int64]:
+def _cluster_evenly(features: FloatArray, count: int, rng: np.random.Generator) -> npt.NDArray[np.int64]:
     sizes = even_sizes(len(features), count)
     centres = features[_initial_centres(features, count, rng)]
     owners = np.full(len(features), -1)
@@ -72,8 +100,8 @@ def _cluster_evenly(features: Numbers, count: int, rng: np.random.Generator) -> 
     return owners
 
 
-def _initial_centres(features: Numbers, count: int, rng: np.random.Generator) -> list[int]:
-    """The first centre by lot, each further one by lot in proportion to its squared distance from the others."""
+def _initial_centres(features: FloatArray, count: int, rng: np.random.Generator) -> list[int]:
+    """k-means++: a random first centre, each next one drawn in proportion to its squared distance from the others."""
     chosen = [int(rng.integers(len(features)))]
     while len(chosen) < count:
         nearest = _squared_distances(features, features[chosen]).min(axis=1)
@@ -84,11 +112,11 @@ def _initial_centres(features: Numbers, count: int, rng: np.random.Generator) ->
     return chosen
 
 
-def _squared_distances(features: Numbers, centres: Numbers) -> Numbers:
-    squared: Numbers = ((features[:, None, :] - centres[None, :, :]) ** 2).sum(axis=2)
+def _squared_distances(features: FloatArray, centres: FloatArray) -> FloatArray:
+    squared: FloatArray = ((features[:, None, :] - centres[None, :, :]) ** 2).sum(axis=2)
     return squared
 
 
-def _within_group_variance(features: Numbers, owners: npt.NDArray[np.int64], count: int) -> float:
+def _within_group_variance(features: FloatArray, owners: npt.NDArray[np.int64], count: int) -> float:
     members = [features[owners == group] for group in range(count)]
     return float(sum(((group - group.mean(axis=0)) ** 2).sum() for group in members))

@@ -1,4 +1,4 @@
-"""Even shares: how many each group gets, and who goes where when each group has a fixed number of places."""
+"""Assigns rows to groups of fixed, even sizes so that the total gain is high."""
 
 from __future__ import annotations
 
@@ -10,51 +10,54 @@ import numpy.typing as npt
 
 __all__ = ["assign_evenly", "even_sizes"]
 
-Numbers = npt.NDArray[np.float64]
-Owners = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float64]
+GroupIndices = npt.NDArray[np.int64]
 
 
 def even_sizes(total: int, groups: int) -> tuple[int, ...]:
-    """As even as whole numbers can be; the first groups take what is left over."""
+    """Sizes that sum to `total` and differ by at most one; the first groups are the larger ones."""
     each, left = divmod(total, groups)
     return tuple(each + (group < left) for group in range(groups))
 
 
-def assign_evenly(gains: Numbers, sizes: Sequence[int]) -> Owners:
-    """A group for each row of `gains` (what it is worth in each group), so that group g gets `sizes[g]` of them.
+def assign_evenly(gains: FloatArray, sizes: Sequence[int]) -> GroupIndices:
+    """A group for each row of `gains` (its gain in each group), so that group g gets `sizes[g]` rows.
 
-    Whoever would lose most by not getting the first choice chooses first; then pairs are swapped while that helps.
+    Greedy by regret (the row that would lose most without its first choice chooses first), then pairwise swaps while
+    they help.
     """
     rows, groups = gains.shape
-    assert len(sizes) == groups, "a gain for every group"
-    assert sum(sizes) == rows, "a place for everyone"
+    assert len(sizes) == groups, "one size per group"
+    assert sum(sizes) == rows, "the sizes must sum to the number of rows"
     owners = _assign_greedily(gains, list(sizes))
     while _swap_pairs(gains, owners):
         pass
     return owners
 
 
-def _assign_greedily(gains: Numbers, room: list[int]) -> Owners:
+def _assign_greedily(gains: FloatArray, free: list[int]) -> GroupIndices:
     ranked = np.sort(gains, axis=1)
     regret = ranked[:, -1] - ranked[:, -2] if gains.shape[1] > 1 else ranked[:, -1]
     owners = np.empty(len(gains), np.int64)
     for row in np.argsort(-regret, kind="stable"):
-        best = max((group for group in range(len(room)) if room[group]), key=lambda group: gains[row, group])
+        best = max((group for group in range(len(free)) if free[group]), key=lambda group: gains[row, group])
         owners[row] = best
-        room[best] -= 1
+        free[best] -= 1
     return owners
 
 
-def _swap_pairs(gains: Numbers, owners: Owners) -> bool:
-    """Swap the best pair between any two groups; False if no swap gains anything."""
+def _swap_pairs(gains: FloatArray, owners: GroupIndices) -> bool:
+    """Swap the best pair between every two groups; False if no swap gains anything."""
     swapped = False
-    tolerance = 1e-9 * float(np.abs(gains).max(initial=0.0))  # each swap gains this at least, so there is an end
+    tolerance = 1e-9 * float(
+        np.abs(gains).max(initial=0.0)
+    )  # every swap gains at least this much, so the search terminates
     for one, two in combinations(range(gains.shape[1]), 2):
-        ours, theirs = np.flatnonzero(owners == one), np.flatnonzero(owners == two)
-        if not len(ours) or not len(theirs):
+        first, second = np.flatnonzero(owners == one), np.flatnonzero(owners == two)
+        if not len(first) or not len(second):
             continue
-        leave, come = gains[ours, two] - gains[ours, one], gains[theirs, one] - gains[theirs, two]
-        if leave.max() + come.max() > tolerance:
-            owners[ours[leave.argmax()]], owners[theirs[come.argmax()]] = two, one
+        first_gain, second_gain = gains[first, two] - gains[first, one], gains[second, one] - gains[second, two]
+        if first_gain.max() + second_gain.max() > tolerance:
+            owners[first[first_gain.argmax()]], owners[second[second_gain.argmax()]] = two, one
             swapped = True
     return swapped

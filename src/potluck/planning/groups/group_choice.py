@@ -1,4 +1,4 @@
-"""Which depth and how many groups: the table of all cuts, and the one that keeps most of the network in a budget."""
+"""Chooses trunk depth and number of groups: the cut within a budget that keeps most of the network."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from potluck.planning.groups.group_costs import ChannelLayer, GroupCost, full_mo
 
 __all__ = ["DeviceBudget", "GroupChoice", "choose_groups", "group_choices"]
 
-_NUMBER_BYTES = 4
+_WEIGHT_BYTES = 4
 
-Held = Callable[[int], int]  # how many groups a device trains where there are so many
+HeldCount = Callable[[int], int]  # number of groups a device trains, by the number of groups
 
 
 @dataclass(frozen=True)
 class DeviceBudget:
-    """What a device can afford for one sample's training step, and for the weights it holds."""
+    """What a device can afford: MACs of one sample's training step, and bytes of weights."""
 
     macs: float = math.inf
     weight_bytes: float = math.inf
@@ -27,12 +27,12 @@ class DeviceBudget:
 
     def fits_budget(self, cost: GroupCost) -> bool:
         macs = cost.training_macs(frozen=self.frozen)
-        return macs <= self.macs and cost.weights * _NUMBER_BYTES <= self.weight_bytes
+        return macs <= self.macs and cost.weights * _WEIGHT_BYTES <= self.weight_bytes
 
 
 @dataclass(frozen=True)
 class GroupChoice:
-    """One way to cut: the dearest device's cost, and how much of the network's arithmetic the assembled one keeps."""
+    """One cut: the most expensive device's cost, and the fraction of the MACs that the assembled network keeps."""
 
     depth: int
     groups: int
@@ -49,9 +49,9 @@ def group_choices(
     classes: int,
     counts: Sequence[int] = (),
     depths: Sequence[int] = (),
-    held: Held = _one_group,
+    held: HeldCount = _one_group,
 ) -> Iterator[GroupChoice]:
-    """All cuts, or those of some depths and numbers of groups; `held` says how many of them a device trains."""
+    """All cuts, or those with the given depths and numbers of groups; `held` says how many groups a device trains."""
     for depth in depths or range(max_trunk_depth(layers) + 1):
         for count in counts or range(1, classes + 1):
             if held(count) <= count <= _narrowest_width(layers, depth):
@@ -64,31 +64,31 @@ def choose_groups(
     budget: DeviceBudget,
     counts: Sequence[int] = (),
     depths: Sequence[int] = (),
-    held: Held = _one_group,
+    held: HeldCount = _one_group,
 ) -> GroupChoice:
-    """The cut within the budget whose assembled network keeps most of the whole one; ModelError if none fits."""
-    found = list(group_choices(layers, classes, counts, depths, held))
-    if not found:
+    """The cut within the budget that keeps the largest fraction of the network; ModelError if none fits."""
+    choices = list(group_choices(layers, classes, counts, depths, held))
+    if not choices:
         raise ModelError(f"the network cannot be cut into {tuple(counts) or classes} groups; ask for fewer")
-    fitting = [choice for choice in found if budget.fits_budget(choice.cost)]
+    fitting = [choice for choice in choices if budget.fits_budget(choice.cost)]
     if not fitting:
-        least = min(found, key=lambda choice: choice.cost.training_macs(frozen=budget.frozen))
-        macs = least.cost.training_macs(frozen=budget.frozen)
+        smallest = min(choices, key=lambda choice: choice.cost.training_macs(frozen=budget.frozen))
+        macs = smallest.cost.training_macs(frozen=budget.frozen)
         raise ModelError(
-            f"no cut fits the budget; the smallest (depth {least.depth}, {least.groups} groups) needs {macs:,} MACs"
-            f" a sample and {least.cost.weights * _NUMBER_BYTES:,} bytes"
+            f"no cut fits the budget; the smallest (depth {smallest.depth}, {smallest.groups} groups) needs"
+            f" {macs:,} MACs per sample and {smallest.cost.weights * _WEIGHT_BYTES:,} bytes"
         )
     return max(fitting, key=lambda choice: (choice.kept_fraction, choice.depth, -choice.groups))
 
 
 def _evaluate_choice(layers: Sequence[ChannelLayer], classes: int, depth: int, count: int, held: int) -> GroupChoice:
     sizes = even_sizes(classes, count)
-    paid = group_cost(layers, sizes, depth, range(held))  # the first groups are the largest
+    device_cost = group_cost(layers, sizes, depth, range(held))  # the first groups are the largest
     assembled = group_cost(layers, sizes, depth, range(count))
-    return GroupChoice(depth, count, paid, min(1.0, assembled.macs / full_model_cost(layers).macs))
+    return GroupChoice(depth, count, device_cost, min(1.0, assembled.macs / full_model_cost(layers).macs))
 
 
 def _narrowest_width(layers: Sequence[ChannelLayer], depth: int) -> int:
-    """The smallest number of channels that must be divided; the last layer is divided by classes."""
+    """The smallest number of channels that must be divided; the last layer is divided by class instead."""
     mixing = [layer for layer in layers if not layer.depthwise]
     return min((layer.outputs for layer in mixing[depth:-1]), default=mixing[-1].outputs)

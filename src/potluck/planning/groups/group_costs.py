@@ -1,8 +1,8 @@
-"""What a device pays for a trunk and some of the groups, exactly as the network will be built.
+"""The cost of a trunk and some of the class groups, exactly as the network is built.
 
     shared + first decoupled / m + rest / m²        for one of m groups, up to widths that do not divide evenly
 
-A layer costs so much for each pair of an input and an output channel, so a narrow one needs only its two widths.
+A layer's cost is proportional to its pairs of input and output channels, so a narrower one needs only its two widths.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from potluck.planning.groups.even_assignment import even_sizes
 
 __all__ = ["ChannelLayer", "GroupCost", "full_model_cost", "group_cost", "group_widths", "max_trunk_depth", "trunk_end"]
 
-OTHER = 1  # each group has one logit for all classes that are not its own
+OTHER = 1  # each group has one logit for all classes of other groups
 
 
 @dataclass(frozen=True)
 class ChannelLayer:
-    """A weighted layer by its channels; `macs` and `weights` are for one pair of them, `extras` for one output.
+    """A layer with weights: `macs` and `weights` per pair of channels, `extras` (such as a bias) per output channel.
 
-    A depthwise layer has as many outputs as inputs and one pair for each.
+    A depthwise layer has as many outputs as inputs, and one pair for each.
     """
 
     name: str
@@ -39,7 +39,7 @@ class ChannelLayer:
 
 @dataclass(frozen=True)
 class GroupCost:
-    """MACs of one sample's forward pass and numbers to hold; `*_entry` is the part's first layer's share."""
+    """MACs of one sample's forward pass, and weights to hold; `*_entry` are the MACs of the first layer."""
 
     trunk_macs: int
     group_macs: int
@@ -57,7 +57,7 @@ class GroupCost:
         return self.trunk_weights + self.group_weights
 
     def training_macs(self, *, frozen: bool) -> int:
-        """Forward and backward of one sample: each layer three times, but no gradient for what is not trained.
+        """MACs of one sample's training step: three times the forward pass, less the gradients that are not needed.
 
         The first trained layer needs no gradient of its input, and a frozen trunk only runs forward.
         """
@@ -66,13 +66,9 @@ class GroupCost:
         entry = self.trunk_entry if self.trunk_macs else self.group_entry
         return 3 * self.macs - entry
 
-    def cached_macs(self, samples: int, passes: int) -> int:
-        """Training on `passes` features that a frozen trunk computed once for each of `samples` inputs."""
-        return samples * self.trunk_macs + passes * (3 * self.group_macs - self.group_entry)
-
 
 def full_model_cost(layers: Sequence[ChannelLayer]) -> GroupCost:
-    """The network as it is."""
+    """The cost of the whole network, as a trunk without groups."""
     trunk, weights = _sum_costs((layer, layer.inputs, layer.outputs) for layer in layers)
     return GroupCost(
         trunk, 0, layers[0].macs * layers[0].channel_pairs(layers[0].inputs, layers[0].outputs), 0, weights, 0
@@ -82,7 +78,7 @@ def full_model_cost(layers: Sequence[ChannelLayer]) -> GroupCost:
 def group_cost(
     layers: Sequence[ChannelLayer], sizes: Sequence[int], depth: int, chosen: Collection[int] = (0,)
 ) -> GroupCost:
-    """The trunk of `depth` layers and the chosen of the groups; `sizes` are their numbers of classes."""
+    """The cost of a trunk of `depth` layers and the chosen groups; `sizes` is the number of classes of each group."""
     end = trunk_end(layers, depth)
     shared = full_model_cost(layers[:end]) if end else GroupCost(0, 0, 0, 0, 0, 0)
     macs, entry, weights = 0, 0, 0
@@ -96,20 +92,20 @@ def group_cost(
 
 
 def group_widths(layer: ChannelLayer, groups: int) -> tuple[int, ...]:
-    """The widths of a layer's groups; ModelError if there are fewer channels than groups."""
+    """The width of each group in a layer; ModelError if there are fewer channels than groups."""
     if layer.outputs < groups:
         raise ModelError(f"layer {layer.name!r} has {layer.outputs} channels, too few for {groups} groups; use fewer")
     return even_sizes(layer.outputs, groups)
 
 
 def max_trunk_depth(layers: Sequence[ChannelLayer]) -> int:
-    """The largest depth: everything but the last layer is shared."""
+    """The largest depth, at which all but the last layer is shared."""
     return sum(not layer.depthwise for layer in layers) - 1
 
 
 def trunk_end(layers: Sequence[ChannelLayer], depth: int) -> int:
-    """How many layers a trunk of `depth` has: up to the next that mixes channels, depthwise ones come along."""
-    mixing = [place for place, layer in enumerate(layers) if not layer.depthwise]
+    """Number of layers in a trunk of `depth`: up to the next layer that mixes channels, including depthwise ones."""
+    mixing = [index for index, layer in enumerate(layers) if not layer.depthwise]
     if not 0 <= depth < len(mixing):
         raise ModelError(f"depth {depth} leaves no layer for the groups; choose from 0 to {len(mixing) - 1}")
     return mixing[depth]
@@ -118,10 +114,10 @@ def trunk_end(layers: Sequence[ChannelLayer], depth: int) -> int:
 def _narrowed_layers(
     layers: Sequence[ChannelLayer], sizes: Sequence[int], group: int
 ) -> Iterable[tuple[ChannelLayer, int, int]]:
-    """The layers of one group with their widths."""
+    """The layers of one group with their input and output widths."""
     width = layers[0].inputs
-    for place, layer in enumerate(layers):
-        last = place == len(layers) - 1
+    for index, layer in enumerate(layers):
+        last = index == len(layers) - 1
         outputs = sizes[group] + OTHER if last else group_widths(layer, len(sizes))[group]
         yield layer, width, width if layer.depthwise else outputs
         width = width if layer.depthwise else outputs

@@ -1,4 +1,4 @@
-"""Where to cut a chain of layers, and which device gets which part, so that a pipeline's slowest part is fastest."""
+"""Partitions a chain of layers over devices so that the period of the pipeline is minimal."""
 
 from potluck.planning.partition.ftpipehd_recurrence import ftpipehd_partition
 from potluck.planning.partition.partition_planner import plan_partition

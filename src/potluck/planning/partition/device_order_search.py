@@ -1,11 +1,11 @@
-"""The best order of the devices, and the best subset of them, by dynamic programming over subsets.
+"""Finds the optimal order and subset of devices by dynamic programming over subsets.
 
-tail(S, d, begin) is the least period of the layers from `begin` on, run by exactly the devices of S, with d first:
+tail(S, d, begin) is the minimal period of the layers from `begin` on, run by exactly the devices of S, with d first:
 
     tail(S, d, begin) = min over end of max{ run(d, begin, end), beyond(S, d, end) }
     beyond(S, d, end) = min over s in S∖d of max{ cut(d, s, end), tail(S∖d, s, end) }
 
-There are 2^N·N·L of them, so this is for ten devices or so; each is a minimum over a row of an array.
+There are 2^N·N·L entries, each a minimum over an array row, so this is feasible for about ten devices.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from potluck.planning.partition.stage_costs import Found, StageCosts
+from potluck.planning.partition.stage_costs import CutsAndOrder, StageCosts
 
-__all__ = ["MOST_DEVICES", "solve_any_order"]
+__all__ = ["MAX_DEVICES", "solve_any_order"]
 
-MOST_DEVICES = 10
+MAX_DEVICES = 10
 
 Array = NDArray[np.float64]
 
@@ -44,7 +44,7 @@ class SubsetTails:
                     self.period[subset, device, :-1] = both.min(axis=1)
 
     def handover_costs(self, subset: int, device: int) -> Array:
-        """The cost of handing over from `device` to each other one of the subset, before each layer."""
+        """The cost of continuing on each other device of the subset, for a cut before each layer."""
         handover: Array = np.maximum(self.cut[device], self.period[subset & ~(1 << device)])
         return handover
 
@@ -54,8 +54,8 @@ class SubsetTails:
         beyond: Array = self.handover_costs(subset, device).min(axis=0)
         return beyond
 
-    def trace_layout(self, subset: int, device: int) -> Found:
-        """The cuts and the order behind a tail that begins with layer 0."""
+    def trace_layout(self, subset: int, device: int) -> CutsAndOrder:
+        """The cuts and the order of a tail that starts at layer 0."""
         cuts, order, begin = [], [device], 0
         while subset != 1 << device:
             run = _run_costs(self.costs, device, subset.bit_count())[begin]
@@ -67,12 +67,12 @@ class SubsetTails:
         return tuple(cuts), tuple(order)
 
 
-def solve_any_order(costs: StageCosts, devices: int, *, subset: bool, pinned: int | None) -> Found | None:
-    """Cuts and order of the least period, fewest devices first among equals; None if nothing is feasible."""
+def solve_any_order(costs: StageCosts, devices: int, *, subset: bool, pinned: int | None) -> CutsAndOrder | None:
+    """Cuts and order of minimal period, with the fewest devices among equals; None if nothing is feasible."""
     tails = SubsetTails(costs, devices)
-    everyone = (1 << devices) - 1
-    allowed = sorted(range(1, everyone + 1), key=int.bit_count) if subset else [everyone]
-    choices = [(some, first) for some in allowed for first in _subset_devices(some) if pinned in (None, first)]
+    all_devices = (1 << devices) - 1
+    allowed = sorted(range(1, all_devices + 1), key=int.bit_count) if subset else [all_devices]
+    choices = [(members, first) for members in allowed for first in _subset_devices(members) if pinned in (None, first)]
     best = min(choices, key=lambda choice: tails.period[choice[0], choice[1], 0])
     return tails.trace_layout(*best) if tails.period[best[0], best[1], 0] < math.inf else None
 
@@ -82,11 +82,11 @@ def _subset_devices(subset: int) -> list[int]:
 
 
 def _run_costs(costs: StageCosts, device: int, versions: int) -> Array:
-    """The cost of the run [begin, end) on a device; infinite where it is empty or does not fit."""
-    load, bulk = np.array(costs.load_prefix), np.array(costs.memory_prefix)
+    """The cost of running layers [begin, end) on a device; infinite where empty or too large for its memory."""
+    load, memory = np.array(costs.load_of(device)), np.array(costs.memory_prefix)
     entry, inflow = np.array(costs.entry)[:, None], np.array(costs.inflow)[:, None]
     price = costs.slope(device, versions) * (load - load[:-1, None] + entry) - costs.credit(device)
-    fits = costs.versions_held(versions) * (bulk - bulk[:-1, None] + inflow) <= costs.memory_limit(device)
+    fits = costs.versions_held(versions) * (memory - memory[:-1, None] + inflow) <= costs.memory_limit(device)
     ends = np.arange(len(load))
     runs: Array = np.where(fits & (ends > ends[:-1, None]), price, math.inf)
     return runs

@@ -1,18 +1,18 @@
-"""The best cuts for devices in a given order, exact in O(N·L·log L); O(N³·L + N²·L·log L) if some may be left out.
+"""Optimal cuts for devices in a given order, in O(N·L·log L); O(N³·L + N²·L·log L) if devices may be left out.
 
-Let tail(begin) be the least period of the layers from `begin` on, with this device as their first stage:
+Let tail(begin) be the minimal period of the layers from `begin` on, with this device as their first stage:
 
     tail(begin) = min over end > begin of max{ run(begin, end), beyond(end) }
     beyond(end) = max{ the cut before `end`, the next device's tail(end) }
 
-1. For a fixed `begin`, run falls as `end` comes nearer. An end that is nearer and has no larger `beyond` than another
-   therefore beats it, for this and for each smaller `begin`: the other can be forgotten.
-2. What is left, kept on a stack while `begin` goes down, has `beyond` rising strictly from the farthest end (bottom)
-   to the nearest (top) while `run` falls: the maximum of the two is least where they cross, found by bisection.
-3. Memory only forbids ends that are too far, a part at the bottom of the stack, found by bisection as well. An end that
-   was forgotten was farther than the one that beat it, so it never fits where that one does not.
+1. For a fixed `begin`, run decreases as `end` comes nearer. A nearer end whose `beyond` is no larger therefore
+   dominates a farther one, for this and every smaller `begin`: the farther one can be discarded.
+2. The remaining ends, kept on a stack while `begin` decreases, have `beyond` rising strictly from the farthest end
+   (bottom) to the nearest (top) while `run` falls: the maximum of both is minimal where they cross, found by bisection.
+3. Memory only excludes ends that are too far, at the bottom of the stack, also found by bisection. A discarded end is
+   farther than the one that dominates it, so it never fits where that one does not.
 
-Nothing here needs a tail to be monotone; it is not, where cuts are forbidden.
+The argument does not need tails to be monotone, which they are not where cuts are forbidden.
 """
 
 from __future__ import annotations
@@ -22,23 +22,25 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from potluck.planning.partition.stage_costs import Found, StageCosts
+from potluck.planning.partition.stage_costs import CutsAndOrder, StageCosts
 
 __all__ = ["solve_fixed_order"]
 
 
 @dataclass(frozen=True)
 class TailSolution:
-    """The best that can be done from each layer on, if one device begins there."""
+    """The optimum from each layer on, if this device runs the first stage from there."""
 
     device: int
     period: Sequence[float]
     end: Sequence[int]  # where the device's run ends
-    successor: Sequence[TailSolution | None]  # who begins there
+    successor: Sequence[TailSolution | None]  # the solution that continues there
 
 
-def solve_fixed_order(costs: StageCosts, order: Sequence[int], *, subset: bool, pinned: int | None) -> Found | None:
-    """Cuts and devices of the least period, fewest devices first among equals; None if nothing is feasible."""
+def solve_fixed_order(
+    costs: StageCosts, order: Sequence[int], *, subset: bool, pinned: int | None
+) -> CutsAndOrder | None:
+    """Cuts and devices of minimal period, with the fewest devices among equals; None if nothing is feasible."""
     best: TailSolution | None = None
     tails: list[TailSolution | None] = [None] * len(order)
     for versions in range(1, min(len(order), costs.layers) + 1):
@@ -52,12 +54,12 @@ def solve_fixed_order(costs: StageCosts, order: Sequence[int], *, subset: bool, 
 def _add_stage(
     costs: StageCosts, order: Sequence[int], tails: list[TailSolution | None], versions: int, subset: bool
 ) -> list[TailSolution | None]:
-    """The tails of `versions` stages from those of one stage less."""
+    """The tails of `versions` stages, from those with one stage less."""
     longer: list[TailSolution | None] = [None] * len(order)
     last = len(order) - versions
-    for place in range(last + 1) if subset else (last,):
-        followers = tails[place + 1 :] if subset else tails[place + 1 : place + 2]
-        longer[place] = _solve_tail(costs, order[place], versions, [tail for tail in followers if tail])
+    for position in range(last + 1) if subset else (last,):
+        followers = tails[position + 1 :] if subset else tails[position + 1 : position + 2]
+        longer[position] = _solve_tail(costs, order[position], versions, [tail for tail in followers if tail])
     return longer
 
 
@@ -79,7 +81,7 @@ def _solve_tail(costs: StageCosts, device: int, versions: int, followers: list[T
 def _best_successor(
     costs: StageCosts, device: int, followers: list[TailSolution], at: int
 ) -> tuple[float, TailSolution | None]:
-    """The cheapest way to hand over before layer `at`."""
+    """The cheapest continuation after a cut before layer `at`."""
     best, chosen = math.inf, None
     for tail in followers:
         price = max(costs.cut(device, tail.device, at), tail.period[at])
@@ -111,7 +113,7 @@ def _push_end(stack: list[int], end: int, beyond: list[float]) -> None:
 def _best_end(
     stack: list[int], costs: StageCosts, device: int, versions: int, begin: int, beyond: list[float]
 ) -> int | None:
-    """The end on the stack where the larger of run and beyond is least."""
+    """The end on the stack that minimises the maximum of run and beyond."""
 
     def run_cost(end: int) -> float:
         return costs.run_cost(device, versions, begin, end)
@@ -122,7 +124,7 @@ def _best_end(
     return min(either_side, key=lambda end: max(beyond[end], run_cost(end)), default=None)
 
 
-def _trace_layout(tail: TailSolution, layers: int) -> Found:
+def _trace_layout(tail: TailSolution, layers: int) -> CutsAndOrder:
     cuts, order = [], [tail.device]
     end = tail.end[0]
     while end < layers:

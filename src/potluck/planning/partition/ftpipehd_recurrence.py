@@ -1,4 +1,4 @@
-"""The recurrence as FTPipeHD published it, in O(N·L²): the measure for our own."""
+"""FTPipeHD's partition recurrence as published, in O(N·L²)."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ def ftpipehd_partition(
 ) -> PipelinePartition:
     """A(j,0) = T(j);  A(j,n) = min_i max{ A(i,n−1), 2·D_i / BW_{n−1}, C_n·(T(j) − T(i)) }.
 
-    The first device is the reference, so its capacity is 1; should it be another, T(j) is scaled by it.
+    The first device is the reference, so its capacity is 1; if it is not, T(j) is scaled by it.
     """
     if len(bandwidths) != len(capacities) - 1:
         raise UserError(
-            f"bandwidths: {len(bandwidths)} links for {len(capacities)} devices; give one less than devices"
+            f"bandwidths: {len(bandwidths)} links for {len(capacities)} devices; give one fewer than devices"
         )
     layers = LayerSpecs(times=times, outputs=outputs)
     devices = DeviceSpecs(capacities=capacities, bandwidth=lambda i, j: bandwidths[min(i, j)])
@@ -30,14 +30,16 @@ def ftpipehd_partition(
         reach, chosen = _extend_stage(reach, layers, devices, stage)
         choices.append(chosen)
     if math.isinf(reach[-1]):
-        raise UserError("no layout is possible: too few layers can be cut apart for each device to get one")
+        raise UserError(
+            "no layout is possible: too few cuts are allowed to give every device a layer; use fewer devices"
+        )
     return evaluate_partition(_trace_cuts(choices, len(times)), range(len(capacities)), layers, devices)
 
 
 def _extend_stage(
     reach: list[float], layers: LayerSpecs, devices: DeviceSpecs, stage: int
 ) -> tuple[list[float], list[int]]:
-    """A(·, stage) and the cut behind each entry, from A(·, stage − 1)."""
+    """A(·, stage) and the cut of each entry, from A(·, stage − 1)."""
     further, chosen = [math.inf] * len(reach), [0] * len(reach)
     for end in range(1, len(reach)):
         for cut in range(1, end):

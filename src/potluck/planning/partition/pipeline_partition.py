@@ -1,4 +1,4 @@
-"""Layers, devices, and what a given layout of the one over the other costs.
+"""Layer and device specifications, and the cost of a given pipeline partition.
 
 layers   0 1 2 | 3 4 5 6 | 7 8        cuts (3, 7): a cut c lies between layers c−1 and c
 stage      0        1       2         order: the device of each stage
@@ -21,22 +21,22 @@ Bandwidth = float | Sequence[Sequence[float]] | Callable[[int, int], float]
 
 
 class ShortMemoryError(UserError):
-    """No split fits the devices' memory; `device` lacks `short_bytes` in the split that lacks least."""
+    """No partition fits the devices' memory; `device` lacks `short_bytes` in the one with the smallest shortage."""
 
-    def __init__(self, device: int, stage: int, need_bytes: float, room_bytes: float, name: str = "") -> None:
+    def __init__(self, device: int, stage: int, need_bytes: float, available_bytes: float, name: str = "") -> None:
         self.device = device
-        self.short_bytes = need_bytes - room_bytes
-        self._facts = device, stage, need_bytes, room_bytes
-        who = name or f"device {device}"
+        self.short_bytes = need_bytes - available_bytes
+        self._details = device, stage, need_bytes, available_bytes
+        label = name or f"device {device}"
         super().__init__(
-            f"{who} is {_format_megabytes(self.short_bytes)} short of memory: as stage {stage} it needs "
-            f"{_format_megabytes(need_bytes)} and has {_format_megabytes(room_bytes)}; "
-            "use a smaller batch, add a device, or leave out the ones with little memory"
+            f"{label} is {_format_megabytes(self.short_bytes)} short of memory: as stage {stage} it needs "
+            f"{_format_megabytes(need_bytes)} and has {_format_megabytes(available_bytes)}; "
+            "use a smaller batch, add a device, or leave out devices with little memory"
         )
 
     def with_device_name(self, names: Sequence[str]) -> ShortMemoryError:
-        """The same, with the device's name."""
-        return ShortMemoryError(*self._facts, names[self.device])
+        """The same error with the device's name in its message."""
+        return ShortMemoryError(*self._details, names[self.device])
 
 
 def _versions_by_default(to_end: int) -> int:
@@ -45,13 +45,15 @@ def _versions_by_default(to_end: int) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class LayerSpecs:
-    """What the planner knows of each layer; times are forward + backward on the reference device."""
+    """What the planner knows about each layer; times are forward + backward on the reference device."""
 
     times: Sequence[float]
     outputs: Sequence[float]  # bytes that cross a cut after the layer; infinite where no cut is allowed
     weights: Sequence[float] = ()  # bytes held once for each weight version
-    activations: Sequence[float] = ()  # bytes that are made in the layer and held once for each batch in flight
-    in_flight: Callable[[int], int] = _versions_by_default  # versions held by a stage with so many from it to the end
+    activations: Sequence[float] = ()  # bytes produced in the layer, held once for each batch in flight
+    in_flight: Callable[[int], int] = (
+        _versions_by_default  # versions held by a stage, by the number of stages from it to the end
+    )
 
     def __post_init__(self) -> None:
         if not self.times:
@@ -77,48 +79,58 @@ class LayerSpecs:
 
     @cached_property
     def memory_prefix(self) -> list[float]:
-        """Bytes that one version of the first j layers takes."""
+        """Bytes of one version of the first j layers."""
         blank = [0.0] * len(self)
         each = zip(self.weights or blank, self.activations or blank, strict=True)
         return list(accumulate((weights + activations for weights, activations in each), initial=0.0))
 
     @cached_property
     def input_bytes(self) -> list[float]:
-        """Bytes that a stage which begins with the layer is sent, and holds with what it makes of them."""
+        """Bytes that a stage receives and holds if it begins with this layer."""
         if not self.activations:
             return [0.0] * len(self)
         return [0.0, *(0.0 if math.isinf(size) else size for size in self.outputs[:-1])]
 
     def run_bytes(self, begin: int, end: int, to_end: int) -> float:
-        """Bytes that a run of layers takes on a stage with so many stages from it to the end."""
+        """Bytes that layers [begin, end) take on a stage with `to_end` stages from it to the end."""
         return self.in_flight(to_end) * (self.memory_prefix[end] - self.memory_prefix[begin] + self.input_bytes[begin])
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceSpecs:
-    """What the planner knows of the devices and of the links between them."""
+    """What the planner knows about the devices and the links between them."""
 
-    capacities: Sequence[float]  # measured / reference time: more than 1 is slower
+    capacities: Sequence[float]  # measured time / reference time: above 1 is slower
     bandwidth: Bandwidth = math.inf  # bytes per second from device i to device j; 0 where there is no link
-    memory: Sequence[float] = ()  # bytes; none given: unlimited
-    duplex: bool = False  # both directions at once, or one after the other
+    memory: Sequence[float] = ()  # bytes; unlimited if empty
+    layer_times: Sequence[Sequence[float]] = ()  # seconds of each layer on each device; if empty, capacity × reference
+    duplex: bool = False  # whether links carry both directions at once
 
     def __post_init__(self) -> None:
         if not self.capacities or any(not 0 < capacity < math.inf for capacity in self.capacities):
             raise UserError("devices.capacities: give a finite number above 0 for each device")
+        if self.layer_times and len(self.layer_times) != len(self):
+            raise UserError(
+                f"devices.layer_times: {len(self.layer_times)} rows for {len(self)} devices; give one for each"
+            )
         if self.memory and len(self.memory) != len(self):
             raise UserError(f"devices.memory: {len(self.memory)} values for {len(self)} devices; give one for each")
-        if any(not room >= 0 for room in self.memory):
+        if any(not limit >= 0 for limit in self.memory):
             raise UserError("devices.memory: each must be a number of bytes, 0 or more")
 
     def __len__(self) -> int:
         return len(self.capacities)
 
+    @cached_property
+    def time_prefixes(self) -> list[list[float]]:
+        """Per device, the seconds of the first j layers; empty without `layer_times`."""
+        return [list(accumulate(times, initial=0.0)) for times in self.layer_times]
+
     def memory_limit(self, device: int) -> float:
         return self.memory[device] if self.memory else math.inf
 
     def transfer_s(self, sender: int, receiver: int, size_bytes: float) -> float:
-        """Seconds that one batch occupies the link: its output down and the gradient, of equal size, back up."""
+        """Seconds that one batch occupies the link: the output downstream, and the gradient of equal size upstream."""
         down = _transfer_seconds(size_bytes, self._link_bandwidth(sender, receiver))
         up = _transfer_seconds(size_bytes, self._link_bandwidth(receiver, sender))
         return max(down, up) if self.duplex else down + up
@@ -133,7 +145,7 @@ class DeviceSpecs:
 
 @dataclass(frozen=True)
 class PipelinePartition:
-    """A layout and its cost per batch; equal layouts are equal objects."""
+    """A partition and its cost per batch."""
 
     cuts: tuple[int, ...]
     order: tuple[int, ...]
@@ -141,7 +153,7 @@ class PipelinePartition:
     stage_times: tuple[float, ...]
     transfer_times: tuple[float, ...]
     memory_bytes: tuple[float, ...]
-    ideal_period: float  # the period that these devices would reach if layers could be cut anywhere and links were free
+    ideal_period: float  # period of these devices if layers could be cut anywhere and links were free
 
     @property
     def period(self) -> float:
@@ -150,7 +162,7 @@ class PipelinePartition:
 
     @property
     def throughput(self) -> float:
-        """Batches per second once the pipeline is full: the bound that a schedule is measured against."""
+        """Batches per second once the pipeline is full: an upper bound for any schedule."""
         return 1 / self.period if self.period else math.inf
 
     @property
@@ -160,7 +172,7 @@ class PipelinePartition:
 
     @property
     def bottleneck(self) -> str:
-        """The part that sets the period, a device before a link."""
+        """The stage or link that determines the period; a stage if both do."""
         if self.period in self.stage_times:
             stage = self.stage_times.index(self.period)
             return f"stage {stage} on device {self.order[stage]}"
@@ -171,25 +183,37 @@ class PipelinePartition:
 def evaluate_partition(
     cuts: Sequence[int], order: Sequence[int], layers: LayerSpecs, devices: DeviceSpecs
 ) -> PipelinePartition:
-    """The cost of a layout chosen by hand or by a planner; UserError if it cannot be run."""
+    """The partition with these cuts and devices; UserError if it cannot run."""
     _check_layout(cuts, order, layers, devices)
     runs = list(pairwise((0, *cuts, len(layers))))
-    found = PipelinePartition(
+    partition = PipelinePartition(
         cuts=tuple(cuts),
         order=tuple(order),
         layers=len(layers),
         stage_times=tuple(
-            devices.capacities[device] * (layers.time_prefix[end] - layers.time_prefix[begin])
+            _stage_seconds(layers, devices, device, begin, end)
             for device, (begin, end) in zip(order, runs, strict=True)
         ),
         transfer_times=tuple(
             devices.transfer_s(*link, layers.outputs[cut - 1]) for link, cut in zip(pairwise(order), cuts, strict=True)
         ),
         memory_bytes=tuple(layers.run_bytes(begin, end, len(order) - stage) for stage, (begin, end) in enumerate(runs)),
-        ideal_period=layers.time_prefix[-1] / sum(1 / devices.capacities[device] for device in order),
+        ideal_period=_ideal_period(layers, devices, order),
     )
-    _check_feasible(found, devices)
-    return found
+    _check_feasible(partition, devices)
+    return partition
+
+
+def _stage_seconds(layers: LayerSpecs, devices: DeviceSpecs, device: int, begin: int, end: int) -> float:
+    if devices.layer_times:
+        return devices.time_prefixes[device][end] - devices.time_prefixes[device][begin]
+    return devices.capacities[device] * (layers.time_prefix[end] - layers.time_prefix[begin])
+
+
+def _ideal_period(layers: LayerSpecs, devices: DeviceSpecs, order: Sequence[int]) -> float:
+    if devices.layer_times:
+        return 1 / sum(1 / devices.time_prefixes[device][-1] for device in order)
+    return layers.time_prefix[-1] / sum(1 / devices.capacities[device] for device in order)
 
 
 def _check_layout(cuts: Sequence[int], order: Sequence[int], layers: LayerSpecs, devices: DeviceSpecs) -> None:
@@ -201,19 +225,19 @@ def _check_layout(cuts: Sequence[int], order: Sequence[int], layers: LayerSpecs,
         raise UserError(f"cuts: {tuple(cuts)} must rise and lie between 1 and {len(layers) - 1}: no stage may be empty")
 
 
-def _check_feasible(found: PipelinePartition, devices: DeviceSpecs) -> None:
-    for cut, link, seconds in zip(found.cuts, pairwise(found.order), found.transfer_times, strict=True):
+def _check_feasible(partition: PipelinePartition, devices: DeviceSpecs) -> None:
+    for cut, link, seconds in zip(partition.cuts, pairwise(partition.order), partition.transfer_times, strict=True):
         if math.isinf(seconds):
             raise UserError(
                 f"cuts: no cut is possible before layer {cut} between devices {link[0]} and {link[1]}; "
                 "cut elsewhere or connect them"
             )
-    needs = zip(found.order, found.memory_bytes, strict=True)
+    needs = zip(partition.order, partition.memory_bytes, strict=True)
     lacks = [(need - devices.memory_limit(device), stage) for stage, (device, need) in enumerate(needs)]
     short, stage = max(lacks, key=lambda lack: lack[0])
     if short > 0:
-        device = found.order[stage]
-        raise ShortMemoryError(device, stage, found.memory_bytes[stage], devices.memory_limit(device))
+        device = partition.order[stage]
+        raise ShortMemoryError(device, stage, partition.memory_bytes[stage], devices.memory_limit(device))
 
 
 def _transfer_seconds(size_bytes: float, rate: float) -> float:

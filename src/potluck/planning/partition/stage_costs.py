@@ -1,8 +1,8 @@
-"""What the solvers minimise the largest of: seconds per batch, or, to explain a failure, bytes that are lacking.
+"""The objectives whose maximum the solvers minimise: seconds per batch or, to explain a failure, missing bytes.
 
-Both have the same shape, which is all that the solvers rely on: a run of layers costs more the longer it is, it
-stops fitting a device at some length, and a cut between two devices costs something of its own.
-How many versions a stage holds depends on the stages from it to the end, so solvers work from the end backwards.
+Both have the structure that the solvers rely on: a run of layers costs more the longer it is, exceeds a device's
+memory at some length, and a cut between two devices has a cost of its own.
+How many versions a stage holds depends on the stages from it to the end, so solvers work backwards from the end.
 """
 
 from __future__ import annotations
@@ -13,35 +13,38 @@ from dataclasses import dataclass
 
 from potluck.planning.partition.pipeline_partition import DeviceSpecs, LayerSpecs
 
-__all__ = ["Found", "StageCosts", "shortage_costs", "time_costs"]
+__all__ = ["CutsAndOrder", "StageCosts", "shortage_costs", "time_costs"]
 
-Found = tuple[tuple[int, ...], tuple[int, ...]]  # cuts and order
+CutsAndOrder = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 @dataclass(frozen=True)
 class StageCosts:
-    """The price of runs and cuts; `load` and `bulk` are prefix sums over layers.
+    """The cost of runs of layers and of cuts.
 
-    `entry` and `inflow` are what it adds to the one and the other that a run begins with a layer.
+    `entry` and `inflow` are added to a run's load and memory, by the layer that it begins with.
     """
 
-    load_prefix: Sequence[float]
+    load_prefix: Sequence[Sequence[float]]  # per device; one row if it is the same for all
     entry: Sequence[float]
-    slope: Callable[[int, int], float]  # of a device with so many stages from it to the end
+    slope: Callable[[int, int], float]  # cost per load, by device and number of stages from it to the end
     credit: Callable[[int], float]
     memory_prefix: Sequence[float]
     inflow: Sequence[float]
-    versions_held: Callable[[int], int]  # with so many stages to the end
+    versions_held: Callable[[int], int]  # by the number of stages to the end
     memory_limit: Callable[[int], float]
-    cut: Callable[[int, int, int], float]  # between a device and its successor, before a layer
+    cut: Callable[[int, int, int], float]  # by device, its successor and the layer after the cut
 
     @property
     def layers(self) -> int:
-        return len(self.load_prefix) - 1
+        return len(self.load_prefix[0]) - 1
+
+    def load_of(self, device: int) -> Sequence[float]:
+        return self.load_prefix[device if len(self.load_prefix) > 1 else 0]
 
     def run_cost(self, device: int, to_end: int, begin: int, end: int) -> float:
-        load = self.load_prefix[end] - self.load_prefix[begin] + self.entry[begin]
-        return self.slope(device, to_end) * load - self.credit(device)
+        load = self.load_of(device)
+        return self.slope(device, to_end) * (load[end] - load[begin] + self.entry[begin]) - self.credit(device)
 
     def fits_memory(self, device: int, to_end: int, begin: int, end: int) -> bool:
         return self.versions_held(to_end) * (
@@ -49,16 +52,16 @@ class StageCosts:
         ) <= self.memory_limit(device)
 
     def beyond_last(self) -> list[float]:
-        """The cost of what follows the last stage, by the layer where it ends: it must end at the end."""
+        """The cost beyond the last stage, by the layer where it ends: only the end of the chain is allowed."""
         return [math.inf] * self.layers + [-math.inf]
 
 
 def time_costs(layers: LayerSpecs, devices: DeviceSpecs) -> StageCosts:
-    """Time per batch, within the devices' memory."""
+    """Seconds per batch, within the devices' memory."""
     return StageCosts(
-        load_prefix=layers.time_prefix,
+        load_prefix=devices.time_prefixes or [layers.time_prefix],
         entry=[0.0] * len(layers),
-        slope=lambda device, _: devices.capacities[device],
+        slope=lambda device, _: 1.0 if devices.layer_times else devices.capacities[device],
         credit=lambda _: 0.0,
         memory_prefix=layers.memory_prefix,
         inflow=layers.input_bytes,
@@ -69,10 +72,10 @@ def time_costs(layers: LayerSpecs, devices: DeviceSpecs) -> StageCosts:
 
 
 def shortage_costs(layers: LayerSpecs, devices: DeviceSpecs) -> StageCosts:
-    """Bytes that a device lacks, over the same allowed cuts."""
+    """Missing bytes per device, over the same allowed cuts."""
     time = time_costs(layers, devices)
     return StageCosts(
-        load_prefix=layers.memory_prefix,
+        load_prefix=[layers.memory_prefix],
         entry=layers.input_bytes,
         slope=lambda _, to_end: layers.in_flight(to_end),
         credit=devices.memory_limit,

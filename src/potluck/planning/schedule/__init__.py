@@ -1,4 +1,4 @@
-"""When each stage of a pipeline does what: the rules, the schedules as pure generators, and what they cost in time."""
+"""Pipeline schedules: when each stage runs which task, as rules and pure generators, and how long a schedule takes."""
 
 from potluck.planning.schedule.in_flight_windows import (
     StageDurations,
@@ -8,9 +8,7 @@ from potluck.planning.schedule.in_flight_windows import (
 )
 from potluck.planning.schedule.pipeline_schedules import StageTask, gpipe_schedule, one_f_one_b_schedule
 from potluck.planning.schedule.pipeline_simulation import PipelineTimeline, TimedTask, simulate_pipeline
-from potluck.planning.schedule.schedule_table import format_schedule
 from potluck.planning.schedule.stage_rules import StageProgress, backward_ready, due_task, forward_ready
-from potluck.planning.schedule.weight_versions import version_used, versions_held
 
 __all__ = [
     "PipelineTimeline",
@@ -21,13 +19,10 @@ __all__ = [
     "backward_ready",
     "due_task",
     "filling_windows",
-    "format_schedule",
     "forward_ready",
     "gpipe_schedule",
     "one_f_one_b_schedule",
     "published_windows",
     "simulate_pipeline",
     "steady_period",
-    "version_used",
-    "versions_held",
 ]

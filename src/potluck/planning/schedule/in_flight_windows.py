@@ -1,14 +1,14 @@
-"""How many batches each stage lets into flight, and the period that follows from it.
+"""Computes how many batches each stage may have in flight, and the period that follows.
 
-A batch that leaves stage i, turns at stage j and comes back takes trip(i, j): the forwards and backwards of stages
-i … j and the transfers between them. Meanwhile stage i may begin w_i − w_j + 1 batches, so with links that do both
-directions at once the pipeline's period is exactly
+A batch that leaves stage i, turns at stage j and returns takes trip(i, j): the forwards and backwards of stages
+i … j and the transfers between them. Meanwhile stage i may start w_i − w_j + 1 batches, so with full-duplex links the
+pipeline's period is exactly
 
     max{ each stage's forward + backward, each transfer, trip(i, j) / (w_i − w_j + 1) for i < j }.
 
 (Each bound is a cycle of the dependency graph; a path that turns more often is a sum of such trips.)
-The published windows N − i leave room for the computation of a balanced pipeline and for nothing else: transfers that
-take a share s of the period each way slow it by a factor of 1 + 2s·(N−1)/N, however well they overlap.
+The published windows N − i only suffice for the computation of a balanced pipeline: transfers that take a fraction s
+of the period each way slow it by a factor of 1 + 2s·(N−1)/N, however well they overlap.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _HALVINGS = 40
 
 @dataclass(frozen=True)
 class StageDurations:
-    """Seconds of each stage's forward and backward, and of each link's way down and way back."""
+    """Seconds of each stage's forward and backward pass, and of each link's downstream and upstream transfer."""
 
     forward: Sequence[float]
     backward: Sequence[float]
@@ -41,12 +41,12 @@ class StageDurations:
         return len(self.forward)
 
     def min_period(self) -> float:
-        """No period is shorter: the busiest stage or direction of a link."""
+        """Lower bound of the period: the busiest stage or link direction."""
         both = [forward + backward for forward, backward in zip(self.forward, self.backward, strict=True)]
         return max(*both, *self.down, *self.up, 0.0)
 
     def round_trips(self, origin: int) -> Iterator[tuple[int, float]]:
-        """Each stage beyond `origin` with the time from there to it and back."""
+        """Each stage after `origin`, with the time from `origin` to it and back."""
         computed = self.forward[origin] + self.backward[origin]
         hops = [
             self.down[stage - 1] + self.forward[stage] + self.backward[stage] + self.up[stage - 1]
@@ -60,19 +60,21 @@ def published_windows(stages: int) -> tuple[int, ...]:
     return tuple(range(stages, 0, -1))
 
 
-def filling_windows(durations: StageDurations, period: float | None = None, most: int | None = None) -> tuple[int, ...]:
-    """The least windows that reach a period, by default the shortest; each extra batch is an extra version to hold.
+def filling_windows(
+    durations: StageDurations, period: float | None = None, max_in_flight: int | None = None
+) -> tuple[int, ...]:
+    """The smallest windows that reach a period, by default the shortest; a batch in flight is a version to hold.
 
-    Where that takes more than `most` batches in flight, the windows of the shortest period that takes no more.
+    Where that takes more than `max_in_flight` batches, the windows of the shortest period that takes no more.
     """
     shortest = durations.min_period() if period is None else period
     windows = _windows_for_period(shortest, durations)
-    if most is None or windows[0] <= most:
+    if max_in_flight is None or windows[0] <= max_in_flight:
         return windows
     longest = max(trip for _, trip in durations.round_trips(0))  # one batch at a time
     for _ in range(_HALVINGS):
         middle = (shortest + longest) / 2
-        if _windows_for_period(middle, durations)[0] <= most:
+        if _windows_for_period(middle, durations)[0] <= max_in_flight:
             longest = middle
         else:
             shortest = middle
@@ -88,7 +90,7 @@ def _windows_for_period(target: float, durations: StageDurations) -> tuple[int, 
 
 
 def steady_period(durations: StageDurations, windows: Sequence[int]) -> float:
-    """Seconds between two batches of a full 1F1B pipeline whose links do both directions at once."""
+    """Seconds between two batches of a full 1F1B pipeline with full-duplex links."""
     limits = [
         trip / (windows[near] - windows[far] + 1)
         for near in range(durations.stages)
@@ -98,5 +100,5 @@ def steady_period(durations: StageDurations, windows: Sequence[int]) -> float:
 
 
 def _batches_in_flight(trip: float, period: float) -> int:
-    """Rounded up, but not for the sake of a rounding error."""
+    """Trip over period, rounded up; the tolerance keeps floating-point error from adding a batch."""
     return max(1, math.ceil(trip / period * (1 - 1e-9))) if period else 1

@@ -1,7 +1,7 @@
-"""A pipeline in virtual time: stages do their tasks in the schedule's order, links carry one message after another.
+"""Simulates a pipeline schedule from durations alone: no tensors, no faults.
 
-It is arithmetic on durations, not a world: no tensors, no faults. It says how near a schedule comes to the bound of a
-partition, and draws the bars for a chart.
+Stages run their tasks in the schedule's order and links carry one message after another. The result shows how close
+a schedule comes to a partition's bound, and gives the bars of a chart.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Mode = Literal["1f1b", "gpipe"]
 
 @dataclass(frozen=True)
 class TimedTask:
-    """A task with its time."""
+    """A task with its begin and end."""
 
     kind: Kind
     batch: int
@@ -34,7 +34,7 @@ class TimedTask:
 
 @dataclass(frozen=True)
 class PipelineTimeline:
-    """The bars of each stage in order of time."""
+    """The tasks of each stage in order of time."""
 
     bars: tuple[tuple[TimedTask, ...], ...]
 
@@ -44,19 +44,15 @@ class PipelineTimeline:
 
     @property
     def period(self) -> float:
-        """Mean seconds between two batches on the last stage, without the first and the last quarter of the run."""
+        """Mean seconds between two batches on the last stage, ignoring the first and last quarter of the run."""
         ends = [bar.end for bar in self.bars[-1] if bar.kind == "backward"]
         early, late = len(ends) // 4, len(ends) - 1 - len(ends) // 4
         return (ends[late] - ends[early]) / (late - early) if late > early else math.nan
 
     @property
     def throughput(self) -> float:
-        """Batches (for GPipe: parts of batches) per second in the middle of the run."""
+        """Batches (for GPipe: micro-batches) per second in the middle of the run."""
         return 1 / self.period if self.period else math.inf
-
-    def utilisation(self, stage: int) -> float:
-        """The share of the run in which a stage computes."""
-        return sum(bar.end - bar.begin for bar in self.bars[stage]) / self.makespan if self.makespan else 0.0
 
 
 def simulate_pipeline(
@@ -71,9 +67,9 @@ def simulate_pipeline(
     micro_batches: int = 1,
     duplex: bool = True,
 ) -> PipelineTimeline:
-    """Run a schedule with these seconds per task and per transfer; transfers overlap computation.
+    """Simulate a schedule with these seconds per task and per transfer; transfers overlap computation.
 
-    For GPipe the seconds are those of one of a batch's parts.
+    For GPipe the seconds are those of one micro-batch.
     """
     durations = StageDurations(stage_forward, stage_backward, transfer_forward, transfer_backward)
     stages = len(stage_forward)
@@ -86,7 +82,7 @@ def simulate_pipeline(
 
 
 class _PipelineSimulation:
-    """The state of the simulation; events are tasks that end and messages that arrive, ties in order of making."""
+    """State of the simulation. Events are finished tasks and arrived messages; ties keep the order of scheduling."""
 
     def __init__(self, durations: StageDurations, schedule: list[StageTask], duplex: bool) -> None:
         self.durations = durations
@@ -99,7 +95,7 @@ class _PipelineSimulation:
         self.link_free: dict[tuple[int, Kind | None], float] = defaultdict(float)
         self.bars: list[list[TimedTask]] = [[] for _ in range(durations.stages)]
         self.events: list[tuple[float, int, bool, StageTask]] = []
-        self.made = 0
+        self.event_count = 0
 
     def run_to_end(self) -> PipelineTimeline:
         for stage in range(self.durations.stages):
@@ -114,7 +110,7 @@ class _PipelineSimulation:
         return PipelineTimeline(tuple(map(tuple, self.bars)))
 
     def _start_next_task(self, stage: int, now: float) -> None:
-        """Start the stage's next task if the stage is free and its input is there."""
+        """Start the stage's next task if the stage is free and the input has arrived."""
         if self.busy[stage] or not self.waiting[stage]:
             return
         task = self.waiting[stage][0]
@@ -133,20 +129,20 @@ class _PipelineSimulation:
         self._start_next_task(task.stage, now)
 
     def _send_result(self, task: StageTask, now: float) -> None:
-        """Put the result on the link to the neighbour; at the end of the chain the same device goes on with it."""
+        """Send the result to the neighbour; at either end of the chain it stays on the device."""
         link = task.stage if task.kind == "forward" else task.stage - 1
         if link < 0 or link == self.durations.stages - 1:
             self.arrived.add(task)
             return
-        way = (link, task.kind if self.duplex else None)
+        direction = (link, task.kind if self.duplex else None)
         seconds = self.durations.down if task.kind == "forward" else self.durations.up
-        self.link_free[way] = max(now, self.link_free[way]) + seconds[link]
-        self._schedule_event(self.link_free[way], False, task)
+        self.link_free[direction] = max(now, self.link_free[direction]) + seconds[link]
+        self._schedule_event(self.link_free[direction], False, task)
 
     def _receive_result(self, task: StageTask, now: float) -> None:
         self.arrived.add(task)
         self._start_next_task(task.stage + (1 if task.kind == "forward" else -1), now)
 
     def _schedule_event(self, time: float, computed: bool, task: StageTask) -> None:
-        self.made += 1
-        heapq.heappush(self.events, (time, self.made, computed, task))
+        self.event_count += 1
+        heapq.heappush(self.events, (time, self.event_count, computed, task))

@@ -1,8 +1,8 @@
-"""The rule of asynchronous 1F1B: which batch a stage may take next, from its own progress alone.
+"""The rules of asynchronous 1F1B: which task a stage runs next, decided from its own progress alone.
 
-A stage has a window w: the batches that may be in flight between its forward and its backward. It does w forwards,
-then one backward and one forward in turn, then, when no batch is left, the backwards that remain. So at any moment
-exactly one task is due, and what has arrived only decides when it starts.
+A stage has a window w: the number of batches that may be in flight between its forward and its backward. It runs w
+forwards, then alternates one backward and one forward, and when no batch is left, the remaining backwards. So exactly
+one task is due at any time, and arrivals only decide when it starts.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ Kind = Literal["forward", "backward"]
 
 
 def forward_ready(batch: int, *, forward: int, backward: int, window: int, start: int = 0) -> bool:
-    """Whether a batch's forward may run; `forward` and `backward` are the last committed ones, at first start − 1."""
+    """Whether a batch's forward may run; `forward` and `backward` are the last completed ones, initially start − 1."""
     return forward == batch - 1 and (batch - start < window or backward == batch - window)
 
 
 def backward_ready(batch: int, *, forward: int, backward: int, window: int, draining: bool) -> bool:
-    """Whether the backward of a batch may run; `draining` once the stage has done the forward of the last batch."""
+    """Whether a batch's backward may run; `draining` means that the forward of the last batch is done."""
     return backward == batch - 1 and batch <= forward and (draining or forward == batch + window - 1)
 
 
 @dataclass(frozen=True)
 class StageProgress:
-    """What one stage has committed of the batches from `start` to just before `end`."""
+    """The last forward and backward that one stage has completed of the batches `start` to `end` − 1."""
 
     window: int
     end: int
@@ -44,14 +44,14 @@ class StageProgress:
         return self.forward == self.end - 1
 
     def after_task(self, kind: Kind) -> StageProgress:
-        """The progress once the task of this kind that was due is done."""
+        """The progress after the due task, which is of this kind."""
         forward = self.forward + (kind == "forward")
         backward = self.backward + (kind == "backward")
         return StageProgress(self.window, self.end, self.start, forward, backward)
 
 
 def due_task(progress: StageProgress) -> tuple[Kind, int] | None:
-    """The one task that the gates let through, None when all is done."""
+    """The task that may run next; None when all are done."""
     at = progress
     if backward_ready(
         at.backward + 1, forward=at.forward, backward=at.backward, window=at.window, draining=at.draining

@@ -1,6 +1,6 @@
-"""Good cuts for the duplex policy, found by trying: no exact solver is known for it.
+"""Local search for good cuts under the duplex policy, for which no exact solver is known.
 
-All workers use the same cuts in both directions, so that a layer comes back in the company in which it left.
+All workers use the same cuts in both directions, so a layer is pulled in the segment in which it was pushed.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ _COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 _GROWTHS = (1.0, 1.5, 2.0)
 _SHIFTS = (1, 2, 4)
 _ITERATIONS = 12
-_NOTICEABLE = 1e-6
+_MIN_IMPROVEMENT = 1e-6
 
 
 class CutCandidate(NamedTuple):
-    """Cuts, and the seconds of a steady iteration with them."""
+    """Cuts, and the steady-state seconds per iteration that they give."""
 
     seconds: float
     cuts: tuple[int, ...]
 
 
 class CutSearch:
-    """Climbs from the best of the starting points: a good start may lie at the foot of a low hill, so from several.
+    """Hill climbing from several starting points, because the best start may lead to a poor local optimum.
 
-    Workers that are alike act alike, so one of each kind is rehearsed.
+    Identical workers behave identically, so only one of each kind is simulated.
     """
 
     def __init__(self, workers: Sequence[WorkerCosts], timing: TransferTiming) -> None:
@@ -37,22 +37,22 @@ class CutSearch:
         self._timing = timing
 
     def best_candidate(self, starts: Iterable[tuple[int, ...]], climbs: int, trials: int) -> CutCandidate:
-        """The best of what is found by climbing from that many of the starts, each within so many trials."""
+        """The best result of climbing from the `climbs` best starts, with at most `trials` simulations each."""
         ranked = sorted(map(self.evaluate_cuts, starts))
         return min(self.climb_from(start, trials) for start in ranked[:climbs])
 
-    def climb_from(self, found: CutCandidate, trials: int) -> CutCandidate:
-        """Take one change after the other as long as some change helps noticeably and trials are left."""
-        changes = _neighbouring_cuts(found.cuts, len(self._distinct_workers[0].forward))
+    def climb_from(self, start: CutCandidate, trials: int) -> CutCandidate:
+        """Accept improving changes until no neighbour improves noticeably or the trials are used up."""
+        layers = len(self._distinct_workers[0].forward)
+        best, changes = start, _neighbouring_cuts(start.cuts, layers)
         for _ in range(trials):
             change = next(changes, None)
             if change is None:
                 break
-            other = self.evaluate_cuts(change)
-            if other.seconds < found.seconds * (1 - _NOTICEABLE):
-                found = other
-                changes = _neighbouring_cuts(found.cuts, len(self._distinct_workers[0].forward))
-        return found
+            candidate = self.evaluate_cuts(change)
+            if candidate.seconds < best.seconds * (1 - _MIN_IMPROVEMENT):
+                best, changes = candidate, _neighbouring_cuts(candidate.cuts, layers)
+        return best
 
     def evaluate_cuts(self, cuts: tuple[int, ...]) -> CutCandidate:
         ends = simulate_duplex(
@@ -62,7 +62,7 @@ class CutSearch:
 
 
 def steady_iteration_s(ends: Sequence[float]) -> float:
-    """Seconds per iteration once the ends repeat with a period of up to four; else the mean over the later half."""
+    """Seconds per iteration once the ends are periodic (up to four iterations), else the mean of the second half."""
     for length in range(1, min(4, (len(ends) - 1) // 2) + 1):
         last, before = ends[-1] - ends[-1 - length], ends[-1 - length] - ends[-1 - 2 * length]
         if abs(last - before) <= 1e-9 * last:
@@ -71,17 +71,17 @@ def steady_iteration_s(ends: Sequence[float]) -> float:
     return (ends[-1] - ends[half]) / (len(ends) - 1 - half)
 
 
-def starting_points(workers: Sequence[WorkerCosts], others: Iterable[tuple[int, ...]]) -> list[tuple[int, ...]]:
-    """Segments of even length, segments that grow from the input (where the wait is), and what others propose."""
+def starting_points(workers: Sequence[WorkerCosts], proposals: Iterable[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """Even segments, segments that grow from the input (where the device waits), and the given proposals."""
     weights = [sum(w.pull[i] + w.push[i] for w in workers) for i in range(len(workers[0].pull))]
     shapes = ([growth**i for i in range(count)] for growth in _GROWTHS for count in _COUNTS)
-    return list(dict.fromkeys((*others, *(_proportional_cuts(weights, shape) for shape in shapes))))
+    return list(dict.fromkeys((*proposals, *(_proportional_cuts(weights, shape) for shape in shapes))))
 
 
-def _proportional_cuts(weights: Sequence[float], parts: Sequence[float]) -> tuple[int, ...]:
-    """Cuts that split the weights as nearly as layers allow in the ratio of the parts."""
-    scale = sum(weights) / sum(parts)
-    marks = [sum(parts[: i + 1]) * scale for i in range(len(parts) - 1)]
+def _proportional_cuts(weights: Sequence[float], ratios: Sequence[float]) -> tuple[int, ...]:
+    """Cuts that split the weights in the given ratios, as nearly as layer boundaries allow."""
+    scale = sum(weights) / sum(ratios)
+    marks = [sum(ratios[: i + 1]) * scale for i in range(len(ratios) - 1)]
     cuts = []
     filled, passed = 0.0, 0
     for index, weight in enumerate(weights[:-1]):
@@ -94,7 +94,7 @@ def _proportional_cuts(weights: Sequence[float], parts: Sequence[float]) -> tupl
 
 
 def _neighbouring_cuts(cuts: tuple[int, ...], layers: int) -> Iterator[tuple[int, ...]]:
-    """Drop a cut, shift a cut, halve a segment."""
+    """All cuts that differ by one change: a cut dropped, a cut shifted, a segment halved."""
     for i in range(len(cuts)):
         yield cuts[:i] + cuts[i + 1 :]
     for i, cut in enumerate(cuts):

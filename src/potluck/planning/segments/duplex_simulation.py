@@ -1,12 +1,12 @@
-"""Event by event, the duplex policy: layers come back while others still leave.
+"""Discrete-event simulation of the duplex policy: some layers are pulled while others are still being pushed.
 
     device    ... b3 b2 b1 |           f1 f2 f3 | b3 b2 b1 ...
-    push         g3 |  g1 | g2 |                              a segment leaves once its last gradient exists
-    server              merge 1, 2 …                          a layer is merged once every worker's gradient is there
-    pull              p3   | p1 | p2 |                        a segment comes back once all its layers are merged
+    push         g3 |  g1 | g2 |                              a segment is sent once its last gradient exists
+    server              merge 1, 2 …                          a layer is merged once every worker's gradient has arrived
+    pull              p3   | p1 | p2 |                        a segment is pulled once all its layers are merged
 
-Push and pull have a direction of the link each and do not compete. When several segments wait, the one nearest
-to the input goes first, because the next forward pass needs it first; a segment that has begun is not
+Push and pull use one direction of the link each and do not compete. When several segments wait, the one nearest
+to the input goes first, because the next forward pass needs it first; a segment in transfer is not
 interrupted. There is no barrier: a worker's forward pass waits only for the layer it is about to run.
 """
 
@@ -36,7 +36,7 @@ class WorkerCosts:
 
 @dataclass(frozen=True, slots=True)
 class WorkerCuts:
-    """Where one worker cuts its pull and its push."""
+    """The cuts of one worker's pull and push."""
 
     pull: tuple[int, ...]
     push: tuple[int, ...]
@@ -46,8 +46,8 @@ class WorkerCuts:
 class TransferTiming:
     """What a transfer costs beyond its layers.
 
-    A segment holds its link for `overhead`, lands `latency` after it left, and a layer may be pulled `merge`
-    after the last gradient for it has landed.
+    A segment occupies its link for `overhead` seconds more, arrives `latency` seconds after it was sent, and a layer
+    can be pulled `merge` seconds after its last gradient has arrived.
     """
 
     overhead: float
@@ -58,13 +58,13 @@ class TransferTiming:
 def simulate_duplex(
     workers: Sequence[WorkerCosts], cuts: Sequence[WorkerCuts], timing: TransferTiming, iterations: int
 ) -> list[float]:
-    """When the last worker ends each iteration's backward pass; the first iteration has its model at hand."""
+    """When the last worker ends each iteration's backward pass. The first iteration starts with the model in place."""
     return _DuplexSimulation(workers, cuts, timing, iterations).run()
 
 
 @dataclass(slots=True)
 class _LinkState:
-    """One direction of a link: its segments, as spans of blocks, and those that wait, nearest to the input first."""
+    """One direction of a link: its segments as spans of blocks, and the waiting ones, nearest to the input first."""
 
     spans: list[Span]
     seconds: list[float]
@@ -75,7 +75,7 @@ class _LinkState:
 
 @dataclass(slots=True)
 class _WorkerState:
-    """Where a worker stands: `step` counts forward blocks up and then backward blocks down."""
+    """A worker's progress: `step` counts the forward blocks up and then the backward blocks down."""
 
     forward: list[float]
     backward: list[float]
@@ -90,7 +90,7 @@ class _WorkerState:
 
 
 class _DuplexSimulation:
-    """Layers that no worker ever separates move as one block, so the work grows with segments and not with layers."""
+    """Layers that no worker separates move as one block, so the cost grows with the segments, not the layers."""
 
     def __init__(
         self, workers: Sequence[WorkerCosts], cuts: Sequence[WorkerCuts], timing: TransferTiming, iterations: int
@@ -106,18 +106,18 @@ class _DuplexSimulation:
         self.count = 0
 
     def run(self) -> list[float]:
-        for seat in self.workers:
-            self._start_compute(seat)
+        for worker in self.workers:
+            self._start_compute(worker)
         while self.events:
-            self.now, _, happen = heapq.heappop(self.events)
-            happen()
-        return [max(ends) for ends in zip(*(seat.ends for seat in self.workers), strict=True)]
+            self.now, _, action = heapq.heappop(self.events)
+            action()
+        return [max(ends) for ends in zip(*(worker.ends for worker in self.workers), strict=True)]
 
-    def _make_worker(self, worker: WorkerCosts, cuts: WorkerCuts) -> _WorkerState:
-        push, pull = self._make_link(worker.push, cuts.push), self._make_link(worker.pull, cuts.pull)
+    def _make_worker(self, costs: WorkerCosts, cuts: WorkerCuts) -> _WorkerState:
+        push, pull = self._make_link(costs.push, cuts.push), self._make_link(costs.pull, cuts.pull)
         return _WorkerState(
-            forward=self._block_seconds(worker.forward),
-            backward=self._block_seconds(worker.backward),
+            forward=self._block_seconds(costs.forward),
+            backward=self._block_seconds(costs.backward),
             push=push,
             pull=pull,
             missing_blocks=[last - first + 1 for first, last in pull.spans],
@@ -132,60 +132,62 @@ class _DuplexSimulation:
         block_cuts = [index[cut] for cut in cuts]
         spans = list(segment_ranges(block_cuts, len(self.blocks)))
         per_block = self._block_seconds(seconds)
-        held = [self.timing.overhead + sum(per_block[first : last + 1]) for first, last in spans]
-        return _LinkState(spans, held, [i for i, (first, last) in enumerate(spans) for _ in range(first, last + 1)])
+        seconds_held = [self.timing.overhead + sum(per_block[first : last + 1]) for first, last in spans]
+        return _LinkState(
+            spans, seconds_held, [i for i, (first, last) in enumerate(spans) for _ in range(first, last + 1)]
+        )
 
-    def _schedule_event(self, delay: float, happen: Callable[[], None]) -> None:
-        """Events of the same moment happen in the order in which they were foreseen."""
+    def _schedule_event(self, delay: float, action: Callable[[], None]) -> None:
+        """Events at the same time run in the order in which they were scheduled."""
         self.count += 1
-        heapq.heappush(self.events, (self.now + delay, self.count, happen))
+        heapq.heappush(self.events, (self.now + delay, self.count, action))
 
-    def _start_compute(self, seat: _WorkerState) -> None:
+    def _start_compute(self, worker: _WorkerState) -> None:
         blocks = len(self.blocks)
-        if seat.busy or seat.iteration == self.iterations:
+        if worker.busy or worker.iteration == self.iterations:
             return
-        if seat.step < blocks and seat.versions[seat.step] < seat.iteration:
+        if worker.step < blocks and worker.versions[worker.step] < worker.iteration:
             return
-        seat.busy = True
-        forward = seat.step < blocks
-        delay = seat.forward[seat.step] if forward else seat.backward[2 * blocks - 1 - seat.step]
-        self._schedule_event(delay, partial(self._on_computed, seat))
+        worker.busy = True
+        forward = worker.step < blocks
+        delay = worker.forward[worker.step] if forward else worker.backward[2 * blocks - 1 - worker.step]
+        self._schedule_event(delay, partial(self._on_computed, worker))
 
-    def _on_computed(self, seat: _WorkerState) -> None:
+    def _on_computed(self, worker: _WorkerState) -> None:
         blocks = len(self.blocks)
-        seat.busy = False
-        if seat.step >= blocks:
-            self._on_gradient(seat, 2 * blocks - 1 - seat.step)
-        seat.step += 1
-        if seat.step == 2 * blocks:
-            seat.step = 0
-            seat.iteration += 1
-            seat.ends.append(self.now)
-        self._start_compute(seat)
+        worker.busy = False
+        if worker.step >= blocks:
+            self._on_gradient(worker, 2 * blocks - 1 - worker.step)
+        worker.step += 1
+        if worker.step == 2 * blocks:
+            worker.step = 0
+            worker.iteration += 1
+            worker.ends.append(self.now)
+        self._start_compute(worker)
 
-    def _on_gradient(self, seat: _WorkerState, block: int) -> None:
-        index = seat.push.segment_of[block]
-        if seat.push.spans[index][0] == block:
-            self._enqueue_segment(seat.push, index, partial(self._on_pushed, seat))
+    def _on_gradient(self, worker: _WorkerState, block: int) -> None:
+        index = worker.push.segment_of[block]
+        if worker.push.spans[index][0] == block:
+            self._enqueue_segment(worker.push, index, partial(self._on_pushed, worker))
 
-    def _enqueue_segment(self, link: _LinkState, index: int, landed: Callable[[int], None]) -> None:
+    def _enqueue_segment(self, link: _LinkState, index: int, on_arrival: Callable[[int], None]) -> None:
         heapq.heappush(link.waiting, index)
-        self._start_transfer(link, landed)
+        self._start_transfer(link, on_arrival)
 
-    def _start_transfer(self, link: _LinkState, landed: Callable[[int], None]) -> None:
+    def _start_transfer(self, link: _LinkState, on_arrival: Callable[[int], None]) -> None:
         if link.busy or not link.waiting:
             return
         link.busy = True
         index = heapq.heappop(link.waiting)
-        self._schedule_event(link.seconds[index], partial(self._on_sent, link, index, landed))
+        self._schedule_event(link.seconds[index], partial(self._on_sent, link, index, on_arrival))
 
-    def _on_sent(self, link: _LinkState, index: int, landed: Callable[[int], None]) -> None:
+    def _on_sent(self, link: _LinkState, index: int, on_arrival: Callable[[int], None]) -> None:
         link.busy = False
-        self._schedule_event(self.timing.latency, partial(landed, index))
-        self._start_transfer(link, landed)
+        self._schedule_event(self.timing.latency, partial(on_arrival, index))
+        self._start_transfer(link, on_arrival)
 
-    def _on_pushed(self, seat: _WorkerState, index: int) -> None:
-        first, last = seat.push.spans[index]
+    def _on_pushed(self, worker: _WorkerState, index: int) -> None:
+        first, last = worker.push.spans[index]
         for block in range(first, last + 1):
             self.arrived_counts[block] += 1
             if self.arrived_counts[block] == len(self.workers):
@@ -193,16 +195,16 @@ class _DuplexSimulation:
                 self._schedule_event(self.timing.merge, partial(self._on_merged, block))
 
     def _on_merged(self, block: int) -> None:
-        for seat in self.workers:
-            index = seat.pull.segment_of[block]
-            seat.missing_blocks[index] -= 1
-            if not seat.missing_blocks[index]:
-                first, last = seat.pull.spans[index]
-                seat.missing_blocks[index] = last - first + 1
-                self._enqueue_segment(seat.pull, index, partial(self._on_pulled, seat))
+        for worker in self.workers:
+            index = worker.pull.segment_of[block]
+            worker.missing_blocks[index] -= 1
+            if not worker.missing_blocks[index]:
+                first, last = worker.pull.spans[index]
+                worker.missing_blocks[index] = last - first + 1
+                self._enqueue_segment(worker.pull, index, partial(self._on_pulled, worker))
 
-    def _on_pulled(self, seat: _WorkerState, index: int) -> None:
-        first, last = seat.pull.spans[index]
+    def _on_pulled(self, worker: _WorkerState, index: int) -> None:
+        first, last = worker.pull.spans[index]
         for block in range(first, last + 1):
-            seat.versions[block] += 1
-        self._start_compute(seat)
+            worker.versions[block] += 1
+        self._start_compute(worker)

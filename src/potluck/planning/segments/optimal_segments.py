@@ -1,15 +1,15 @@
-"""The best cuts of one transfer, exact in O(L).
+"""Finds the optimal cuts of one transfer exactly, in O(L).
 
-Everything is counted from the output, as in a push (a pull is the same problem, see `schedule`). With C(m) and
+Layers are counted from the output, as in a push (a pull is the same problem, see `segment_plan`). With C(m) and
 G(m) the computation and transfer of the first m layers, B(m), the earliest end of pushing them, obeys
 
     B(0) = 0,    B(m) = Δt + G(m) + min over k < m of max(B(k), C(m)) − G(k)
 
-where k is where the last segment begins. B does not fall with m (drop a layer from the best schedule and it is
-no longer), and neither does b(k) = B(k) − G(k). So let k* be the largest k < m with B(k) ≤ C(m):
+where the last segment begins at k. B does not decrease with m (dropping a layer from the best schedule makes it no
+longer), and neither does b(k) = B(k) − G(k). So let k* be the largest k < m with B(k) ≤ C(m):
   - up to k* the minimum is over C(m) − G(k), smallest at k* itself since G rises;
   - beyond k* it is over b(k), smallest at k* + 1 since b rises.
-Two candidates are left, and since C rises k* only ever moves to the right: each pointer passes each layer once.
+Two candidates remain, and because C rises, k* only moves right: each pointer passes each layer once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def optimal_cuts(compute: Sequence[float], transfer: Sequence[float], overhead: 
     """The cuts, in layer order, and the makespan."""
     layers = len(compute)
     moved = list(accumulate(reversed(transfer), initial=0.0))  # G
-    # What is not known yet is infinite, which keeps both candidates below m without asking.
+    # Unknown entries are infinite, which keeps both candidates below m without a check.
     end = [0.0] + [inf] * layers  # B
     lead = [0.0] + [inf] * layers  # b
     begin = [0] * (layers + 1)  # the k that gave B(m)
@@ -47,7 +47,7 @@ def optimal_cuts(compute: Sequence[float], transfer: Sequence[float], overhead: 
 
 
 def _trace_cuts(begin: Sequence[int]) -> tuple[int, ...]:
-    """Follow the beginnings from the last segment back: it holds the first layers, so the cuts come in layer order."""
+    """Follow the segment starts backwards: the last segment holds the first layers, so the cuts come in layer order."""
     last = len(begin) - 1
     cuts = []
     boundary = begin[last]

@@ -1,4 +1,4 @@
-"""The cuts of other people's rules, kept beside the optimal ones for comparison."""
+"""Published segmentation rules that the optimal cuts are compared with."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ def sequential_cuts(
 def layer_by_layer_cuts(
     compute: Sequence[float], transfer: Sequence[float], overhead: float, direction: Direction
 ) -> list[int]:
-    """A segment for each layer: as much overlap as can be, and as much overhead (Poseidon, both ways)."""
+    """One segment per layer: maximal overlap and maximal overhead (Poseidon, in both directions)."""
     return list(range(len(compute) - 1))
 
 
 def ibatch_cuts(
     compute: Sequence[float], transfer: Sequence[float], overhead: float, direction: Direction
 ) -> list[int]:
-    """iBatch (AAAI 2019): the next batch is whatever fits beside the running one, in lock step.
+    """iBatch (AAAI 2019): each segment holds the layers that fit beside the previous one, in lock step.
 
-    It starts with a single layer. While a batch is on the second machine (a pull computes it, a push sends
-    it), the next one takes the layers that the first machine can finish in that time, at least one.
+    The first segment is a single layer. While a segment is on the second machine (a pull computes it, a push
+    sends it), the next one takes the layers that the first machine can finish in that time, at least one.
     """
     if direction == "pull":
         return [end - 1 for end in _lock_step_ends(transfer, compute, overhead, 0.0)]
@@ -41,7 +41,7 @@ def ibatch_cuts(
 def _lock_step_ends(
     first: Sequence[float], second: Sequence[float], first_fixed: float, second_fixed: float
 ) -> Iterator[int]:
-    """How many layers are covered after each batch but the last."""
+    """Number of layers covered after each segment but the last."""
     begin, end = 0, min(1, len(first))
     while end < len(first):
         yield end
@@ -56,9 +56,9 @@ def _lock_step_ends(
 def mg_wfbp_cuts(
     compute: Sequence[float], transfer: Sequence[float], overhead: float, direction: Direction
 ) -> list[int]:
-    """MG-WFBP (INFOCOM 2019): a gradient waits for the next one if that one exists before this one's start-up is over.
+    """MG-WFBP (INFOCOM 2019): a gradient is merged with the next if that is ready before this one's overhead is over.
 
-    The rule is for a push; a pull takes the cuts of the push that is its mirror image in time.
+    The rule is defined for a push; a pull uses the cuts of its time-reversed push.
     """
     ready = list(accumulate(reversed(compute)))
     cuts = []

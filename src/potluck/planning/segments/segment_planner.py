@@ -1,4 +1,4 @@
-"""The one call that plans a transfer, and the strategies it knows."""
+"""Plans a transfer with one of the known strategies."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def plan_segments(
     strategy: Strategy = "optimal",
     latency: float = 0.0,
 ) -> SegmentPlan:
-    """Where to cut a transfer so that it hides behind the computation, and how long both then take.
+    """Cut a transfer so that it overlaps with the computation; the plan says how long both take.
 
-    `compute` and `transfer` are seconds per layer from input to output, for both directions: forward and pull, or
-    backward and push. Each segment holds the link for `overhead` seconds on top of its layers; `latency` is added
-    once, for requests that are kept in flight. Plans are judged by the model in `schedule`.
+    `compute` and `transfer` are seconds per layer from input to output, in both directions: forward and pull,
+    or backward and push. Each segment occupies the link for `overhead` seconds on top of its layers; `latency` is added
+    once, for requests that are kept in flight. The timing model is described in `segment_plan`.
     """
     check_direction(direction)
     check_seconds(overhead=overhead, latency=latency)
@@ -46,7 +46,7 @@ def plan_segments(
         cuts, makespan = optimal_cuts(computing, moving, overhead)
         return SegmentPlan(cuts, makespan + latency if moving else 0.0, strategy, direction, len(moving))
     if strategy not in _RULES:
-        raise UserError(f"strategy {strategy!r} is not known; choose from {', '.join(STRATEGIES)}")
+        raise UserError(f"unknown strategy {strategy!r}; choose from {', '.join(STRATEGIES)}")
     cuts = tuple(_RULES[strategy](computing, moving, overhead, direction))
     makespan = makespan_of_cuts(computing, moving, overhead, direction, cuts, latency)
     return SegmentPlan(cuts, makespan, strategy, direction, len(moving))

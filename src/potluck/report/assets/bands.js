@@ -1,13 +1,13 @@
-// Pictures of choices: which device held which layers, how much of the model each one used, what sub-models cost and gain.
+// Charts of assignments: which device held which layers, how much of the model each one used, what sub-models cost and gain.
 function bandChart(run, width) {
-  const parts = run.partitions.filter((one) => one.cuts);
-  const layers = parts[0].layers;
+  const partitions = run.partitions.filter((one) => one.cuts);
+  const layers = partitions[0].layers;
   const left = 46, right = 12, top = 8, bottom = 34, height = 240;
   const svg = s("svg", { class: "chart", viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": "Layers held by each stage over time" });
   const px = (time) => left + (time / (run.end || 1)) * (width - left - right);
   const py = (layer) => top + (layer / layers) * (height - top - bottom);
-  parts.forEach((one, place) => {
-    const until = place + 1 < parts.length ? parts[place + 1].at : run.end;
+  partitions.forEach((one, index) => {
+    const until = index + 1 < partitions.length ? partitions[index + 1].at : run.end;
     const edges = edgesOf(one, layers), who = one.order || [];
     for (let stage = 0; stage + 1 < edges.length; stage++) {
       const name = who[stage] === undefined ? `stage ${stage}` : String(who[stage]);
@@ -19,9 +19,9 @@ function bandChart(run, width) {
       if (px(until) - px(one.at) > 8 * name.length + 10 && py(edges[stage + 1]) - py(edges[stage]) > 15) svg.append(s("text", { x: px(one.at) + 7, y: (py(edges[stage]) + py(edges[stage + 1])) / 2 + 4, style: "fill:#fff;font-weight:560;pointer-events:none" }, name));
     }
   });
-  for (const tick of ticks(0, layers, 5, true)) svg.append(words(left - 8, py(tick) + 4, String(tick), { "text-anchor": "end" }));
-  for (const tick of timeTicks(0, run.end, width / 110)) svg.append(words(px(tick), height - bottom + 18, seconds(tick), { "text-anchor": "middle" }));
-  svg.append(words((left + width) / 2, height - 2, "time", { "text-anchor": "middle" }), words(0, 0, "layer", { transform: `translate(11,${height / 2 - 10}) rotate(-90)`, "text-anchor": "middle" }));
+  for (const tick of ticks(0, layers, 5, true)) svg.append(svgText(left - 8, py(tick) + 4, String(tick), { "text-anchor": "end" }));
+  for (const tick of timeTicks(0, run.end, width / 110)) svg.append(svgText(px(tick), height - bottom + 18, seconds(tick), { "text-anchor": "middle" }));
+  svg.append(svgText((left + width) / 2, height - 2, "time", { "text-anchor": "middle" }), svgText(0, 0, "layer", { transform: `translate(11,${height / 2 - 10}) rotate(-90)`, "text-anchor": "middle" }));
   return svg;
 }
 
@@ -38,9 +38,9 @@ function paretoChart(points, width) {
   const px = (value) => left + ((value - x0) / (x1 - x0 || 1)) * (width - left - right - 8) + 4;
   const py = (value) => height - bottom - ((value - y0) / (y1 - y0 || 1)) * (height - top - bottom - 8) - 4;
   const svg = s("svg", { class: "chart", viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": `${points.length} sub-models by cost and gain` });
-  for (const tick of ticks(y0, y1, 5)) svg.append(s("line", { x1: left, x2: width - right, y1: py(tick), y2: py(tick), stroke: "var(--grid)" }), words(left - 8, py(tick) + 4, decimal(tick), { "text-anchor": "end" }));
-  for (const tick of ticks(x0, x1, width / 100)) svg.append(words(px(tick), height - bottom + 18, decimal(tick), { "text-anchor": "middle" }));
-  svg.append(words((left + width) / 2, height - 2, "MACs of a sample", { "text-anchor": "middle" }));
+  for (const tick of ticks(y0, y1, 5)) svg.append(s("line", { x1: left, x2: width - right, y1: py(tick), y2: py(tick), stroke: "var(--grid)" }), svgText(left - 8, py(tick) + 4, decimal(tick), { "text-anchor": "end" }));
+  for (const tick of ticks(x0, x1, width / 100)) svg.append(svgText(px(tick), height - bottom + 18, decimal(tick), { "text-anchor": "middle" }));
+  svg.append(svgText((left + width) / 2, height - 2, "MACs per sample", { "text-anchor": "middle" }));
   let best = -Infinity;
   const front = sorted.filter((point) => point.gain > best && ((best = point.gain), true));
   svg.append(s("polyline", { points: front.map((point) => `${px(point.macs).toFixed(1)},${py(point.gain).toFixed(1)}`).join(" "), fill: "none", stroke: "var(--accent)", "stroke-width": 1.6 }));
@@ -53,15 +53,15 @@ function paretoChart(points, width) {
   return svg;
 }
 
-// A row for each device, stronger in colour where it used more of the model.
+// One row per device; the colour is stronger where it used more of the model.
 function heatChart(lines, end, width) {
   const row = lines.length > 24 ? 10 : 22, left = Math.min(130, 20 + 7 * Math.max(...lines.map((line) => line.node.length))), right = 14;
   const height = lines.length * row + 26, columns = Math.max(20, Math.min(160, Math.floor((width - left - right) / 5)));
-  const svg = s("svg", { class: "chart", viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": "Share of the model that each device used over time" });
+  const svg = s("svg", { class: "chart", viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": "Fraction of the model that each device used over time" });
   const step = (width - left - right) / columns;
   lines.forEach((line, number) => {
     const y = number * row + 1;
-    svg.append(words(left - 8, y + row / 2 + 3, short(line.node, 16), { "text-anchor": "end", class: "strong", "font-size": row < 14 ? 9 : 11.5 }));
+    svg.append(svgText(left - 8, y + row / 2 + 3, short(line.node, 16), { "text-anchor": "end", class: "strong", "font-size": row < 14 ? 9 : 11.5 }));
     svg.append(s("rect", { x: left, y, width: width - left - right, height: row - 2, fill: "var(--track)" }));
     for (const [from, until, value] of averaged(line, end, columns)) {
       const box = s("rect", { x: (left + from * step).toFixed(2), y, width: ((until - from) * step + 0.3).toFixed(2), height: row - 2, fill: "var(--compute)", opacity: (0.08 + 0.92 * value).toFixed(3), "data-heat": "" });
@@ -70,16 +70,16 @@ function heatChart(lines, end, width) {
       svg.append(box);
     }
   });
-  for (const tick of timeTicks(0, end, width / 110)) svg.append(words(left + (tick / end) * (width - left - right), height - 6, seconds(tick), { "text-anchor": "middle" }));
+  for (const tick of timeTicks(0, end, width / 110)) svg.append(svgText(left + (tick / end) * (width - left - right), height - 6, seconds(tick), { "text-anchor": "middle" }));
   return svg;
 }
 
-// The mean in each column, a column without news going on with the last value; columns alike are joined.
+// The mean of each column; a column without values repeats the last one, and equal columns are joined.
 function averaged(line, end, columns) {
   const sums = new Float64Array(columns), many = new Float64Array(columns);
-  line.at.forEach((at, place) => {
+  line.at.forEach((at, index) => {
     const column = Math.min(columns - 1, Math.floor((at / (end || 1)) * columns));
-    sums[column] += line.values[place];
+    sums[column] += line.values[index];
     many[column] += 1;
   });
   const found = [];

@@ -1,4 +1,4 @@
-// Elements, colours, ticks and the one tooltip. Words only ever enter the page as text nodes.
+// Elements, colours, ticks and the tooltip. Text enters the page as text nodes only.
 const SVG = "http://www.w3.org/2000/svg";
 
 function fill(node, attributes, children) {
@@ -12,10 +12,10 @@ function fill(node, attributes, children) {
 }
 const el = (tag, attributes, ...children) => fill(document.createElement(tag), attributes, children);
 const s = (tag, attributes, ...children) => fill(document.createElementNS(SVG, tag), attributes, children);
-const words = (x, y, said, more) => s("text", { x: x.toFixed(1), y: y.toFixed(1), ...more }, said);
+const svgText = (x, y, caption, more) => s("text", { x: x.toFixed(1), y: y.toFixed(1), ...more }, caption);
 
 const ink = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
-const series = (place) => `var(--s${place % 8})`;
+const series = (index) => `var(--s${index % 8})`;
 
 function ticks(low, high, about, whole = false) {
   if (!(high > low)) return [low];
@@ -24,21 +24,21 @@ function ticks(low, high, about, whole = false) {
   let step = [1, 2, 2.5, 5, 10].map((factor) => factor * power).find((one) => one >= rough * 0.999);
   if (whole) step = Math.max(1, Math.round(step));
   const found = [];
-  for (let place = Math.ceil(low / step - 1e-9); place * step <= high + step * 1e-9; place++) found.push(+(place * step).toPrecision(12));
+  for (let index = Math.ceil(low / step - 1e-9); index * step <= high + step * 1e-9; index++) found.push(+(index * step).toPrecision(12));
   return found;
 }
 
-// Time is read in sixties: steps of 1, 2, 5, 10, 15, 30 seconds or minutes, then hours.
+// Ticks of a time axis: steps of 1, 2, 5, 10, 15, 30 seconds or minutes, then hours.
 function timeTicks(low, high, about) {
   const rough = (high - low) / Math.max(about, 1);
   const step = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400].find((one) => one >= rough);
   if (rough < 1 || !step) return ticks(low, high, about);
   const found = [];
-  for (let place = Math.ceil(low / step); place * step <= high; place++) found.push(place * step);
+  for (let index = Math.ceil(low / step); index * step <= high; index++) found.push(index * step);
   return found;
 }
 
-// How many decimals it takes to tell steps of this size apart: 0.25 needs two.
+// The number of decimals that distinguishes steps of this size: 0.25 needs two.
 function decimals(step) {
   let digits = 0;
   while (digits < 9 && Math.abs(step * 10 ** digits - Math.round(step * 10 ** digits)) > 1e-3 * step * 10 ** digits) digits++;
@@ -49,7 +49,7 @@ const tip = {
   node: null,
   show(event, lines) {
     if (!this.node) document.body.append((this.node = el("div", { id: "tip", role: "status" })));
-    this.node.replaceChildren(...lines.flatMap((line, place) => [place ? el("br") : null, line].filter(Boolean)));
+    this.node.replaceChildren(...lines.flatMap((line, index) => [index ? el("br") : null, line].filter(Boolean)));
     this.node.classList.add("shown");
     const box = this.node.getBoundingClientRect();
     const left = event.clientX + 16 + box.width > innerWidth ? event.clientX - box.width - 12 : event.clientX + 16;
@@ -60,11 +60,11 @@ const tip = {
     if (this.node) this.node.classList.remove("shown");
   },
 };
-const bold = (said) => el("b", {}, said);
-const swatch = (colour, said) => {
+const bold = (caption) => el("b", {}, caption);
+const swatch = (colour, caption) => {
   const mark = el("i");
   mark.style.background = colour;
-  return el("span", {}, mark, said);
+  return el("span", {}, mark, caption);
 };
 
 function chips(entries, toggle) {
@@ -76,6 +76,6 @@ function chips(entries, toggle) {
 }
 
 function choice(label, options, chosen, pick) {
-  return el("div", { class: "switch", role: "group", "aria-label": label }, options.map(([key, said]) =>
-    el("button", { type: "button", "aria-pressed": String(key === chosen), "data-choice": key, onclick: () => pick(key) }, said)));
+  return el("div", { class: "switch", role: "group", "aria-label": label }, options.map(([key, caption]) =>
+    el("button", { type: "button", "aria-pressed": String(key === chosen), "data-choice": key, onclick: () => pick(key) }, caption)));
 }

@@ -1,4 +1,4 @@
-// A chart of lines: hover or arrow keys read values off, a drag zooms in, a double click comes back.
+// A line chart: hover or arrow keys show values, a drag zooms in, a double click resets the zoom.
 function lineChart(options) {
   const c = framed(options);
   const svg = s("svg", { class: "chart", viewBox: `0 0 ${c.width} ${c.height}`, height: c.height, role: "img", "aria-label": options.label, tabindex: 0 });
@@ -14,11 +14,11 @@ function lineChart(options) {
 }
 lineChart.made = 0;
 
-// The ranges of both axes and the way from a value to its place.
+// The ranges of both axes, and the scales from values to pixels.
 function framed({ lines, width, height = 250, x, y, view = {}, redraw }) {
   const left = 52, right = 14, top = 10, bottom = 34;
   const [x0, x1] = view.range || extent(lines.flatMap((line) => [line.xs[0], line.xs[line.xs.length - 1]]));
-  const seen = lines.filter((line) => !line.off).flatMap((line) => line.ys.filter((value, place) => line.xs[place] >= x0 && line.xs[place] <= x1));
+  const seen = lines.filter((line) => !line.off).flatMap((line) => line.ys.filter((value, index) => line.xs[index] >= x0 && line.xs[index] <= x1));
   let [y0, y1] = extent([...seen, ...(y.include || [])]);
   const pad = (y1 - y0) * 0.06 || Math.abs(y1) * 0.1 || 1;
   y0 = y.floor !== undefined && y0 - pad < y.floor ? y.floor : y0 - pad;
@@ -31,26 +31,26 @@ function framed({ lines, width, height = 250, x, y, view = {}, redraw }) {
 function drawAxes(svg, c) {
   for (const tick of ticks(c.y0, c.y1, c.height / 48)) {
     svg.append(s("line", { x1: c.left, x2: c.width - c.right, y1: c.py(tick), y2: c.py(tick), stroke: "var(--grid)" }));
-    svg.append(words(c.left - 8, c.py(tick) + 4, c.y.format(tick), { "text-anchor": "end" }));
+    svg.append(svgText(c.left - 8, c.py(tick) + 4, c.y.format(tick), { "text-anchor": "end" }));
   }
   const floor = c.height - c.bottom;
-  for (const tick of (c.x.ticks || ticks)(c.x0, c.x1, c.width / 90, c.x.whole)) svg.append(words(c.px(tick), floor + 18, c.x.format(tick), { "text-anchor": "middle" }));
+  for (const tick of (c.x.ticks || ticks)(c.x0, c.x1, c.width / 90, c.x.whole)) svg.append(svgText(c.px(tick), floor + 18, c.x.format(tick), { "text-anchor": "middle" }));
   svg.append(s("line", { x1: c.left, x2: c.width - c.right, y1: floor, y2: floor, stroke: "var(--line)" }));
-  if (c.x.label) svg.append(words((c.left + c.width - c.right) / 2, c.height - 2, c.x.label, { "text-anchor": "middle", fill: "var(--faint)" }));
+  if (c.x.label) svg.append(svgText((c.left + c.width - c.right) / 2, c.height - 2, c.x.label, { "text-anchor": "middle", fill: "var(--faint)" }));
 }
 
-// What went wrong when: dashed lines, or short strokes along the top where there are many.
+// Faults: dashed lines, or short strokes along the top if there are many.
 function drawMarks(body, c, marks) {
   const seen = marks.filter((mark) => mark.x >= c.x0 && mark.x <= c.x1), many = seen.length > 16;
   for (const mark of seen) {
     const x = c.px(mark.x);
-    body.append(s("line", { x1: x, x2: x, y1: c.top, y2: many ? c.top + 8 : c.height - c.bottom, stroke: mark.colour, "stroke-dasharray": many ? null : "2 3", opacity: many ? 0.6 : 0.75 }, s("title", {}, mark.said)));
-    if (!many) body.append(s("path", { d: `M${x - 4},${c.top}h8l-4,6z`, fill: mark.colour }, s("title", {}, mark.said)));
+    body.append(s("line", { x1: x, x2: x, y1: c.top, y2: many ? c.top + 8 : c.height - c.bottom, stroke: mark.colour, "stroke-dasharray": many ? null : "2 3", opacity: many ? 0.6 : 0.75 }, s("title", {}, mark.caption)));
+    if (!many) body.append(s("path", { d: `M${x - 4},${c.top}h8l-4,6z`, fill: mark.colour }, s("title", {}, mark.caption)));
   }
 }
 
 function curve(line, px, py) {
-  const points = line.ys.map((value, place) => `${px(line.xs[place]).toFixed(1)},${py(value).toFixed(1)}`);
+  const points = line.ys.map((value, index) => `${px(line.xs[index]).toFixed(1)},${py(value).toFixed(1)}`);
   const drawn = line.step ? stepped(line, px, py) : points.join(" ");
   const width = line.thin ? 1 : 1.9;
   const attributes = { points: drawn, fill: "none", stroke: line.colour, "stroke-width": width, "stroke-linejoin": "round", "stroke-dasharray": line.dash, opacity: line.thin ? 0.65 : 1, "data-line": line.name };
@@ -60,14 +60,14 @@ function curve(line, px, py) {
 
 function stepped(line, px, py) {
   const found = [];
-  line.ys.forEach((value, place) => {
-    if (place) found.push(`${px(line.xs[place]).toFixed(1)},${py(line.ys[place - 1]).toFixed(1)}`);
-    found.push(`${px(line.xs[place]).toFixed(1)},${py(value).toFixed(1)}`);
+  line.ys.forEach((value, index) => {
+    if (index) found.push(`${px(line.xs[index]).toFixed(1)},${py(line.ys[index - 1]).toFixed(1)}`);
+    found.push(`${px(line.xs[index]).toFixed(1)},${py(value).toFixed(1)}`);
   });
   return found.join(" ");
 }
 
-// The cross that follows the pointer or the arrow keys, and the stretch that a drag zooms into.
+// The cross that follows the pointer or the arrow keys, and the range that a drag zooms into.
 class Reading {
   constructor(svg, c) {
     this.svg = svg;
@@ -128,13 +128,13 @@ class Reading {
     this.cross.setAttribute("opacity", 1);
     for (const side of ["x1", "x2"]) this.rule.setAttribute(side, c.px(value));
     const found = this.lines.map((line) => nearest(line.xs, value));
-    this.lines.forEach((line, place) => {
-      this.dots[place].setAttribute("cx", c.px(line.xs[found[place]]));
-      this.dots[place].setAttribute("cy", c.py(line.ys[found[place]]));
+    this.lines.forEach((line, index) => {
+      this.dots[index].setAttribute("cx", c.px(line.xs[found[index]]));
+      this.dots[index].setAttribute("cy", c.py(line.ys[found[index]]));
     });
-    const said = this.lines.slice(0, 12).map((line, place) => swatch(line.colour, `${line.name}  ${format(line.ys[found[place]])}`));
-    if (this.lines.length > 12) said.push(`and ${this.lines.length - 12} more`);
-    tip.show(event, [bold(`${c.x.name || ""} ${c.x.format(value)}`.trim()), ...said]);
+    const caption = this.lines.slice(0, 12).map((line, index) => swatch(line.colour, `${line.name}  ${format(line.ys[found[index]])}`));
+    if (this.lines.length > 12) caption.push(`and ${this.lines.length - 12} more`);
+    tip.show(event, [bold(`${c.x.name || ""} ${c.x.format(value)}`.trim()), ...caption]);
   }
 
   leave() {
@@ -173,6 +173,6 @@ function nearest(xs, value) {
 function sparkline(values, width, height, colour) {
   if (values.length < 2) return null;
   const [low, high] = extent(values);
-  const points = values.map((value, place) => `${((place / (values.length - 1)) * (width - 2) + 1).toFixed(1)},${(height - 2 - ((value - low) / (high - low || 1)) * (height - 4)).toFixed(1)}`);
+  const points = values.map((value, index) => `${((index / (values.length - 1)) * (width - 2) + 1).toFixed(1)},${(height - 2 - ((value - low) / (high - low || 1)) * (height - 4)).toFixed(1)}`);
   return s("svg", { width, height, viewBox: `0 0 ${width} ${height}`, "aria-hidden": true }, s("polyline", { points: points.join(" "), fill: "none", stroke: colour, "stroke-width": 1.6, "stroke-linejoin": "round" }));
 }

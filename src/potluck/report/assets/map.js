@@ -1,4 +1,4 @@
-// The fleet: a star around the coordinator, or a chain where layers are spread over devices.
+// The fleet: a star around the coordinator, or a chain for a pipeline.
 function fleetMap(run, width) {
   const devices = run.devices.slice(0, 120);
   return chainOrder(run) ? chain(run, devices, width) : star(run, devices, width);
@@ -18,15 +18,15 @@ function star(run, devices, width) {
   const cx = width / 2, cy = height / 2, rx = width / 2 - (crowded ? 30 : 30 + 7 * Math.min(16, Math.max(...devices.map((device) => device.name.length), 13))), ry = height / 2 - 46;
   const svg = s("svg", { class: "chart", viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": `${run.devices.length} devices and their links to the coordinator` });
   const top = Math.max(...devices.map((device) => device.flops || 1));
-  const place = (turn) => [cx + rx * Math.cos(turn), cy + ry * Math.sin(turn)];
+  const position = (turn) => [cx + rx * Math.cos(turn), cy + ry * Math.sin(turn)];
   devices.forEach((device, number) => {
-    const [x, y] = place((2 * Math.PI * number) / devices.length - Math.PI / 2);
+    const [x, y] = position((2 * Math.PI * number) / devices.length - Math.PI / 2);
     svg.append(linkLine(device, run.end, cx, cy, x, y, crowded ? 1.2 : null));
   });
   svg.append(s("circle", { cx, cy, r: 19, fill: "var(--card)", stroke: "var(--ink)", "stroke-width": 2 }), s("path", { d: `M${cx - 8},${cy - 3}h16M${cx - 8},${cy + 4}h16M${cx - 8},${cy - 3}v7M${cx + 8},${cy - 3}v7`, stroke: "var(--ink)", "stroke-width": 1.6, fill: "none" }));
   devices.forEach((device, number) => {
     const turn = (2 * Math.PI * number) / devices.length - Math.PI / 2;
-    const [x, y] = place(turn);
+    const [x, y] = position(turn);
     const size = crowded ? 5 : 8 + 8 * Math.sqrt((device.flops || top) / top);
     svg.append(deviceMark(device, run.end, x, y, size));
     if (crowded) return;
@@ -34,13 +34,13 @@ function star(run, devices, width) {
     const anchor = Math.cos(turn) > 0.3 ? "start" : Math.cos(turn) < -0.3 ? "end" : "middle";
     const out = anchor === "middle" ? 0 : (anchor === "start" ? 1 : -1) * (size + 9);
     const dy = anchor === "middle" ? (below ? size + 19 : -size - 20) : -2;
-    svg.append(words(x + out, y + dy, short(device.name, 16), { "text-anchor": anchor, class: "strong" }));
-    svg.append(words(x + out, y + dy + 14, device.up ? linkWords(device) : bytes(device.sent + device.received), { "text-anchor": anchor, "font-size": 10.5 }));
+    svg.append(svgText(x + out, y + dy, short(device.name, 16), { "text-anchor": anchor, class: "strong" }));
+    svg.append(svgText(x + out, y + dy + 14, device.up ? linkWords(device) : bytes(device.sent + device.received), { "text-anchor": anchor, "font-size": 10.5 }));
   });
   return svg;
 }
 
-// `50 Mbit/s` where both ways are alike, else `10 ↑ 30 ↓ Mbit/s`.
+// `50 Mbit/s` if both directions are equal, else `10 ↑ 30 ↓ Mbit/s`.
 function linkWords(device) {
   const [up, down] = [bitrate(device.up), bitrate(device.down)];
   const [many, unit] = up.split(" ");
@@ -60,11 +60,11 @@ function chain(run, devices, width) {
   shown.forEach((device, number) => {
     const x = step * (number + 0.5);
     svg.append(deviceMark(device, run.end, x, 62, 16));
-    svg.append(words(x, 104, short(device.name, Math.max(6, step / 8)), { "text-anchor": "middle", class: "strong" }), words(x, 120, `stage ${number}`, { "text-anchor": "middle" }));
+    svg.append(svgText(x, 104, short(device.name, Math.max(6, step / 8)), { "text-anchor": "middle", class: "strong" }), svgText(x, 120, `stage ${number}`, { "text-anchor": "middle" }));
   });
   spare.slice(0, 12).forEach((device, number) => {
     const x = (width / Math.min(12, spare.length)) * (number + 0.5);
-    svg.append(deviceMark(device, run.end, x, 162, 10), words(x, 192, short(device.name, 12), { "text-anchor": "middle" }), words(x, 206, device.state === "away" ? "away" : "standing by", { "text-anchor": "middle", "font-size": 10.5 }));
+    svg.append(deviceMark(device, run.end, x, 162, 10), svgText(x, 192, short(device.name, 12), { "text-anchor": "middle" }), svgText(x, 206, device.state === "away" ? "away" : "standing by", { "text-anchor": "middle", "font-size": 10.5 }));
   });
   return svg;
 }

@@ -1,4 +1,4 @@
-// The list of runs: fresh every few seconds, chosen with the mouse or with j, k and Enter; / filters, x marks, c compares.
+// The list of runs, refreshed every two seconds. Keys: j, k and Enter choose and open; / filters, x marks, c compares.
 const listed = { runs: [], chosen: 0, filter: "", marked: new Set() };
 
 function drawRuns() {
@@ -6,13 +6,13 @@ function drawRuns() {
   const found = listed.runs.filter((one) => `${one.id} ${one.title} ${one.recipe} ${one.status}`.toLowerCase().includes(listed.filter.toLowerCase()));
   listed.chosen = Math.max(0, Math.min(listed.chosen, found.length - 1));
   if (!found.length) { host.replaceChildren(el("p", { class: "empty" }, listed.runs.length ? "No run matches." : "No runs here yet. Start one with: potluck run job.toml")); return; }
-  const rows = found.map((one, place) => el("tr", { "data-run": one.id, class: `${place === listed.chosen ? "chosen" : ""} ${listed.marked.has(one.id) ? "marked" : ""}`, onclick: () => openRun(one.id) },
+  const rows = found.map((one, index) => el("tr", { "data-run": one.id, class: `${index === listed.chosen ? "chosen" : ""} ${listed.marked.has(one.id) ? "marked" : ""}`, onclick: () => openRun(one.id) },
     el("td", {}, el("a", { href: `run/${encodeURIComponent(one.id)}` }, one.title), el("div", { class: "sub" }, one.id)),
     el("td", {}, el("span", { class: `pill ${one.status}` }, one.status)), el("td", { class: "hide-narrow" }, one.recipe),
     el("td", { class: "number" }, percent(one.accuracy)), el("td", { class: "hide-narrow" }, sparkline(one.curve, 120, 28, "var(--accent)")),
     el("td", { class: "number hide-narrow" }, count(one.rounds)), el("td", { class: "number hide-narrow" }, seconds(one.time_s)), el("td", { class: "number hide-narrow" }, ago(one.changed))));
   const head = [["run", ""], ["status", ""], ["recipe", "hide-narrow"], ["accuracy", "number"], ["", "hide-narrow"], ["rounds", "number hide-narrow"], ["time", "number hide-narrow"], ["written", "number hide-narrow"]];
-  host.replaceChildren(el("table", { class: "runs" }, el("thead", {}, el("tr", {}, head.map(([said, kind]) => el("th", { class: kind }, said)))), el("tbody", {}, rows)));
+  host.replaceChildren(el("table", { class: "runs" }, el("thead", {}, el("tr", {}, head.map(([caption, kind]) => el("th", { class: kind }, caption)))), el("tbody", {}, rows)));
 }
 
 const openRun = (id) => { location.href = `run/${encodeURIComponent(id)}`; };
@@ -24,7 +24,7 @@ async function refreshRuns() {
   try {
     listed.runs = await (await fetch("runs.json")).json();
     drawRuns();
-  } catch { /* the server is gone; the next try may find it */ }
+  } catch { /* the server is unreachable; try again later */ }
   setTimeout(refreshRuns, 2000);
 }
 

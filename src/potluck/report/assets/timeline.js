@@ -1,5 +1,5 @@
-// Who did what when, on a canvas. Every pixel column shows what was going on during it, in proportion, so a
-// hundred thousand spans draw as fast as a hundred and nothing short disappears.
+// The timeline of all devices on a canvas. Every pixel column mixes the colours of its spans in proportion, so a
+// hundred thousand spans draw as fast as a hundred and short ones stay visible.
 const PAINTS = ["compute", "forward", "backward", "receive", "send", "replicate", "recover", "stream", "other", "round-a", "round-b"];
 const LANE_OF = { compute: 0, forward: 0, backward: 0, recover: 0, stream: 0, other: 0, receive: 1, send: 2, replicate: 2, "round-a": 0, "round-b": 0 };
 const LANES = ["compute", "receive", "send", "recover", "stream", "other", "round"];
@@ -23,7 +23,7 @@ class Spans {
     this.longest = Math.max(this.longest, end - start);
     if (this.size > 1 && end < this.ends[this.size - 2]) this.sorted = false;
   }
-  // The places between which everything lies that is to be seen from one time to another; spans come in order of their ends.
+  // The index range of all spans visible between two times; spans are sorted by end.
   between(from, to) {
     return this.sorted ? [this.after(from), Math.min(this.size, this.after(to + this.longest) + 1)] : [0, this.size];
   }
@@ -47,13 +47,13 @@ async function inflated(text) {
 async function unpack(packed, rows) {
   const columns = await inflated(packed.columns);
   const total = columns.length / 4;
-  let start = 0, round = 0, place = 0;
+  let start = 0, round = 0, index = 0;
   packed.counts.forEach((many, row) => {
     rows[row] = rows[row] || new Spans();
-    for (let number = 0; number < many; number++, place++) {
-      start += columns[place];
-      round += columns[2 * total + place];
-      rows[row].add(start * packed.tick, (start + columns[total + place]) * packed.tick, round, columns[3 * total + place]);
+    for (let number = 0; number < many; number++, index++) {
+      start += columns[index];
+      round += columns[2 * total + index];
+      rows[row].add(start * packed.tick, (start + columns[total + index]) * packed.tick, round, columns[3 * total + index]);
     }
   });
   return rows;
@@ -109,16 +109,16 @@ class Timeline {
     const inks = getComputedStyle(document.documentElement);
     this.ink = Object.fromEntries([...PAINTS, "card", "track", "line", "soft", "ink", "dead", "cut", "accent", "warn", "sans"].map((name) => [name, inks.getPropertyValue(`--${name}`).trim()]));
     const names = this.run.details.map((detail) => detail.pass || detail.name);
-    this.paints = Uint8Array.from(names, (name, place) => {
+    this.paints = Uint8Array.from(names, (name, index) => {
       const found = PAINTS.indexOf(name);
-      return found >= 0 ? found : { compute: 0, receive: 3, send: 4, recover: 6, stream: 7, other: 8, round: 9 }[LANES[this.run.lanes[place]]];
+      return found >= 0 ? found : { compute: 0, receive: 3, send: 4, recover: 6, stream: 7, other: 8, round: 9 }[LANES[this.run.lanes[index]]];
     });
     const probe = document.createElement("canvas").getContext("2d");
     this.colours = PAINTS.map((name) => { probe.fillStyle = this.ink[name]; const hex = probe.fillStyle; return [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16)); });
     this.lanes = PAINTS.map((name) => LANE_OF[name]);
   }
 
-  // Rows that are scrolled out of sight are left for later, unless the whole is wanted as a picture.
+  // Rows that are scrolled out of view are skipped, unless the whole timeline is exported.
   draw(whole = false) {
     this.layout();
     const from = this.scroller.scrollTop, until = from + (this.scroller.clientHeight || Infinity);
@@ -150,8 +150,8 @@ class Timeline {
       pen.fillStyle = this.ink.line;
       pen.fillRect(this.x(tick), 18, 1, this.height - 18);
       pen.fillStyle = this.ink.soft;
-      const said = digits && tick ? `${tick.toFixed(digits)} s` : seconds(tick);
-      pen.fillText(said, Math.max(this.left + 14, Math.min(this.x(tick), this.width - 24)), 13);
+      const caption = digits && tick ? `${tick.toFixed(digits)} s` : seconds(tick);
+      pen.fillText(caption, Math.max(this.left + 14, Math.min(this.x(tick), this.width - 24)), 13);
     }
   }
 
@@ -162,7 +162,7 @@ class Timeline {
     return `${time.toFixed(digits)} s`;
   }
 
-  // The bars of a row: colours summed by how much of each pixel they cover.
+  // The bars of a row: colours weighted by how much of each pixel they cover.
   drawRow(pen, spans, row) {
     const wide = Math.round((this.width - this.left) * this.ratio);
     const lanes = [0, 1, 2].map(() => new Float32Array(4 * wide));
@@ -170,11 +170,11 @@ class Timeline {
     const [from] = this.view;
     const { starts, ends, rounds, details } = spans;
     const [first, after] = spans.between(...this.view);
-    for (let place = first; place < after; place++) {
-      const a = (starts[place] - from) * scale, b = (ends[place] - from) * scale;
+    for (let index = first; index < after; index++) {
+      const a = (starts[index] - from) * scale, b = (ends[index] - from) * scale;
       if (b < 0 || a > wide) continue;
-      let paint = this.paints[details[place]];
-      if (paint === 9 && rounds[place] & 1) paint = 10;
+      let paint = this.paints[details[index]];
+      if (paint === 9 && rounds[index] & 1) paint = 10;
       cover(lanes[this.lanes[paint]], this.colours[paint], Math.max(a, 0), Math.min(Math.max(b, a + 0.02), wide), wide);
     }
     const ground = hexOf(this.ink[row ? "track" : "card"]);
@@ -189,11 +189,11 @@ class Timeline {
 
   strips(pen, lane, ground, wide, y, high) {
     const image = new ImageData(wide, 1);
-    for (let place = 0; place < wide; place++) {
-      const weight = lane[4 * place + 3];
+    for (let index = 0; index < wide; index++) {
+      const weight = lane[4 * index + 3];
       const shown = weight <= 0 ? 0 : Math.min(1, Math.max(weight, 0.22));
-      for (let part = 0; part < 3; part++) image.data[4 * place + part] = weight > 0 ? (lane[4 * place + part] / weight) * shown + ground[part] * (1 - shown) : ground[part];
-      image.data[4 * place + 3] = weight > 0 ? 255 : 0;
+      for (let part = 0; part < 3; part++) image.data[4 * index + part] = weight > 0 ? (lane[4 * index + part] / weight) * shown + ground[part] * (1 - shown) : ground[part];
+      image.data[4 * index + 3] = weight > 0 ? 255 : 0;
     }
     const aside = this.aside || (this.aside = document.createElement("canvas"));
     aside.width = wide;
@@ -205,50 +205,50 @@ class Timeline {
 
   drawGone(pen) {
     const hatch = { dead: pattern(pen, this.ink.dead), cut: pattern(pen, this.ink.cut) };
-    this.run.devices.forEach((device, place) => {
+    this.run.devices.forEach((device, index) => {
       for (const [start, end, what] of device.gone) {
         const a = Math.max(this.left, this.x(start)), b = Math.min(this.width, this.x(end));
         if (b <= a) continue;
         pen.fillStyle = hatch[what];
-        pen.fillRect(a, this.y(place + 1) + 1, Math.max(b - a, 1), this.row - 4);
+        pen.fillRect(a, this.y(index + 1) + 1, Math.max(b - a, 1), this.row - 4);
         if (b - a < 50 || this.row < 18) continue;
         pen.fillStyle = this.ink.card;
-        pen.fillRect(a + 6, this.y(place + 1) + this.row / 2 - 10, what === "dead" ? 36 : 44, 16);
+        pen.fillRect(a + 6, this.y(index + 1) + this.row / 2 - 10, what === "dead" ? 36 : 44, 16);
         pen.fillStyle = this.ink[what === "dead" ? "dead" : "soft"];
         pen.textAlign = "left";
-        pen.fillText(what === "dead" ? "dead" : "cut off", a + 10, this.y(place + 1) + this.row / 2 + 2);
+        pen.fillText(what === "dead" ? "dead" : "disconnected", a + 10, this.y(index + 1) + this.row / 2 + 2);
       }
     });
   }
 
-  // Words inside bars that are wide enough, and a thin edge so that neighbours stay apart.
+  // Labels in bars that are wide enough, and a thin edge between neighbours.
   drawLabels(pen) {
     pen.textAlign = "left";
     pen.font = `10.5px ${this.ink.sans}`;
     this.rows.forEach((spans, row) => {
       const [first, after] = spans.between(...this.view);
       if (!this.sees(row) || (spans.longest / (this.view[1] - this.view[0])) * this.width < 5) return;
-      for (let place = first, written = 0; place < after && written < 80; place++) {
-        const a = this.x(spans.starts[place]), b = this.x(spans.ends[place]);
+      for (let index = first, written = 0; index < after && written < 80; index++) {
+        const a = this.x(spans.starts[index]), b = this.x(spans.ends[index]);
         if (b - a < 5 || b < this.left || a > this.width) continue;
-        const lane = this.lanes[this.paints[spans.details[place]]];
+        const lane = this.lanes[this.paints[spans.details[index]]];
         if (lane !== 0 && row) continue;
         const from = Math.max(a, this.left);
         pen.fillStyle = this.ink.card;
         pen.fillRect(b - 0.5, this.y(row) + 1, 1, row ? Math.round((this.row - 4) * 0.56) : this.first - 4);
-        const said = this.word(spans, place, row);
-        if (Math.min(b, this.width) - from < 14 + 6 * said.length || this.row < 18) continue;
+        const caption = this.word(spans, index, row);
+        if (Math.min(b, this.width) - from < 14 + 6 * caption.length || this.row < 18) continue;
         pen.fillStyle = row ? "#fff" : this.ink.ink;
-        pen.fillText(said, from + 5, this.y(row) + (row ? Math.round((this.row - 4) * 0.28) + 5 : 13));
+        pen.fillText(caption, from + 5, this.y(row) + (row ? Math.round((this.row - 4) * 0.28) + 5 : 13));
         written++;
       }
     });
   }
 
-  word(spans, place, row) {
-    const detail = this.run.details[spans.details[place]];
-    if (row === 0) return detail.name === "round" ? `round ${spans.rounds[place]}` : detail.name;
-    if (detail.unit === "batch" || detail.unit === "part") return `${detail.name[0].toUpperCase()}${spans.rounds[place]}`;
+  word(spans, index, row) {
+    const detail = this.run.details[spans.details[index]];
+    if (row === 0) return detail.name === "round" ? `round ${spans.rounds[index]}` : detail.name;
+    if (detail.unit === "batch" || detail.unit === "part") return `${detail.name[0].toUpperCase()}${spans.rounds[index]}`;
     const stage = detail.stage ?? detail.layer ?? detail.layers;
     return stage === undefined ? detail.name : `${detail.name} ${Array.isArray(stage) ? stage.join("–") : stage}`;
   }
@@ -288,7 +288,7 @@ class Timeline {
     pen.globalAlpha = 1;
   }
 
-  // --- moving about -------------------------------------------------------------------------------------------------
+  // --- zooming and panning -------------------------------------------------------------------------------------------------
 
   show(from, to) {
     const end = this.run.end || 1;
@@ -369,21 +369,21 @@ class Timeline {
     const slack = (1.2 * (this.view[1] - this.view[0])) / (this.width - this.left);
     const [first, after] = spans.between(time - slack, time + slack);
     let best = -1, bestScore = Infinity;
-    for (let place = first; place < after; place++) {
-      if (spans.starts[place] - slack > time || spans.ends[place] + slack < time) continue;
-      const main = this.lanes[this.paints[spans.details[place]]] === 0;
-      const away = Math.max(0, spans.starts[place] - time, time - spans.ends[place]);
+    for (let index = first; index < after; index++) {
+      if (spans.starts[index] - slack > time || spans.ends[index] + slack < time) continue;
+      const main = this.lanes[this.paints[spans.details[index]]] === 0;
+      const away = Math.max(0, spans.starts[index] - time, time - spans.ends[index]);
       const score = away / slack + (main === inMain ? 0 : 10);
-      if (score < bestScore) { best = place; bestScore = score; }
+      if (score < bestScore) { best = index; bestScore = score; }
     }
     return best;
   }
 
-  about(spans, place) {
-    const detail = this.run.details[spans.details[place]];
-    const long = spans.ends[place] - spans.starts[place];
-    const paint = PAINTS[this.paints[spans.details[place]]];
-    const lines = [swatch(`var(--${paint})`, `${detail.name}${spans.rounds[place] >= 0 ? `, ${detail.unit} ${spans.rounds[place]}` : ""}`), `${seconds(long)} from ${this.exact(spans.starts[place])}`];
+  about(spans, index) {
+    const detail = this.run.details[spans.details[index]];
+    const long = spans.ends[index] - spans.starts[index];
+    const paint = PAINTS[this.paints[spans.details[index]]];
+    const lines = [swatch(`var(--${paint})`, `${detail.name}${spans.rounds[index] >= 0 ? `, ${detail.unit} ${spans.rounds[index]}` : ""}`), `${seconds(long)} from ${this.exact(spans.starts[index])}`];
     if (detail.bytes) lines.push(`${bytes(detail.bytes)}${long > 0 ? ` at ${bitrate(detail.bytes / long)}` : ""}`);
     for (const [name, value] of Object.entries(detail)) if (!["name", "unit", "bytes"].includes(name)) lines.push(`${name} ${Array.isArray(value) ? value.join("–") : typeof value === "number" ? decimal(value) : value}`);
     return lines;
@@ -391,16 +391,16 @@ class Timeline {
 
   idle(row, time) {
     const gone = row ? this.run.devices[row - 1].gone.find(([start, end]) => start <= time && time <= end) : null;
-    return gone ? `${gone[2] === "dead" ? "dead" : "cut off"} for ${seconds(gone[1] - gone[0])}` : row ? "waiting" : "between rounds";
+    return gone ? `${gone[2] === "dead" ? "dead" : "disconnected"} for ${seconds(gone[1] - gone[0])}` : row ? "waiting" : "between rounds";
   }
 }
 
 function cover(lane, colour, a, b, wide) {
   const first = Math.floor(a), last = Math.min(wide - 1, Math.floor(b));
-  for (let place = first; place <= last; place++) {
-    const share = Math.min(b, place + 1) - Math.max(a, place);
+  for (let index = first; index <= last; index++) {
+    const share = Math.min(b, index + 1) - Math.max(a, index);
     if (share <= 0) continue;
-    const at = 4 * place;
+    const at = 4 * index;
     lane[at] += colour[0] * share;
     lane[at + 1] += colour[1] * share;
     lane[at + 2] += colour[2] * share;

@@ -1,4 +1,4 @@
-// Numbers as a person reads them.
+// Formats numbers for people.
 const three = (value) => (Math.abs(value) >= 99.95 ? value.toFixed(0) : String(+value.toPrecision(3)));
 const scaled = (steps) => (value) => {
   if (value === null || value === undefined || Number.isNaN(value)) return "–";
@@ -28,6 +28,6 @@ function seconds(value) {
 
 const TITLES = {
   test_accuracy: "accuracy, held-out data", test_loss: "loss, held-out data", loss: "loss, training",
-  buffer: "samples in the buffer", rate: "samples arriving per second", dropped: "samples dropped", share: "share of the MACs in use",
+  buffer: "samples in the buffer", rate: "samples arriving per second", dropped: "samples dropped", share: "fraction of the MACs in use",
 };
 const titled = (name) => TITLES[name] || name.replaceAll("_", " ");

@@ -1,9 +1,9 @@
-// The parts of the page. Each says whether the run has something for it; what is missing is left out.
+// The sections of the page. Each says whether the run has data for it; others are left out.
 const AXES = {
-  round: { said: "Rounds", name: "round", label: "round", format: (value) => decimal(Math.round(value)), whole: true },
-  time: { said: "Time", name: "at", label: "time", format: seconds, ticks: timeTicks },
-  bytes: { said: "Bytes", name: "after", label: "bytes sent and received", format: bytes },
-  energy: { said: "Energy", name: "after", label: "energy proxy: board watts × busy seconds", format: joules },
+  round: { title: "Rounds", name: "round", label: "round", format: (value) => decimal(Math.round(value)), whole: true },
+  time: { title: "Time", name: "at", label: "time", format: seconds, ticks: timeTicks },
+  bytes: { title: "Bytes", name: "after", label: "bytes sent and received", format: bytes },
+  energy: { title: "Energy", name: "after", label: "energy proxy: board watts × busy seconds", format: joules },
 };
 const STREAMS = ["buffer", "rate", "dropped"];
 const SUBMODELS = ["share"];
@@ -16,21 +16,21 @@ const several = () => state.runs.length > 1;
 const runName = (one) => (state.runs.filter((other) => other.recipe === one.recipe).length > 1 ? one.id : one.recipe || one.id);
 const axes = () => Object.keys(AXES).filter((axis) => state.runs.every((one) => one.curves.every((curve) => curve[axis])));
 
-const PARTS = [
+const SECTIONS = [
   { id: "learning", title: "Learning", size: "", has: () => state.runs.some((one) => one.curves.some((curve) => MAIN.includes(curve.name))), draw: drawLearning, tools: axisSwitch },
   { id: "timeline", title: "Timeline", size: "", has: () => run().rows.some((spans) => spans.size), draw: drawTimeline, tools: timelineTools },
-  { id: "time", title: "Where the time went", size: "wide", has: () => run().devices.length > 0 && run().end > 0, draw: drawShares },
+  { id: "time", title: "Where the time went", size: "wide", has: () => run().devices.length > 0 && run().end > 0, draw: drawTimeBreakdown },
   { id: "fleet", title: "Fleet", size: "slim", has: () => run().devices.length > 0, draw: drawFleet },
   { id: "devices", title: "Devices", size: "", has: () => run().devices.length > 0, draw: drawDevices, plain: true },
   { id: "streams", title: "Streams", size: "", has: () => STREAMS.some((name) => run().signals[name]), draw: (body) => drawSignals(body, "streams", STREAMS) },
-  { id: "submodels", title: "Sub-models", size: "half", has: () => SUBMODELS.some((name) => run().signals[name]), draw: (body, wide) => body.append(heatChart(run().signals.share, run().end, wide)), note: "The share of the model's MACs that each device trained: the stronger the colour, the more." },
-  { id: "pareto", title: "Pareto front", size: "half", has: () => run().pareto.length > 1, draw: (body, wide) => body.append(paretoChart(run().pareto, wide)), note: "Each point is a sub-model: what a sample costs, and what it gains." },
-  { id: "partitions", title: "Who held which layers", size: "", has: () => run().partitions.some((one) => one.cuts), draw: (body, wide) => body.append(bandChart(run(), wide)) },
+  { id: "submodels", title: "Sub-models", size: "half", has: () => SUBMODELS.some((name) => run().signals[name]), draw: (body, wide) => body.append(heatChart(run().signals.share, run().end, wide)), note: "The fraction of the model's MACs that each device trained; a stronger colour means more." },
+  { id: "pareto", title: "Pareto front", size: "half", has: () => run().pareto.length > 1, draw: (body, wide) => body.append(paretoChart(run().pareto, wide)), note: "Each point is a sub-model: its cost per sample, and its gain." },
+  { id: "partitions", title: "Layers held by each device", size: "", has: () => run().partitions.some((one) => one.cuts), draw: (body, wide) => body.append(bandChart(run(), wide)) },
   { id: "quantities", title: "More quantities", size: "", has: () => others().length > 0, draw: drawOthers },
   { id: "events", title: "Faults and recoveries", size: "", has: () => run().events.length > 0, draw: drawEvents, plain: true },
 ];
 
-// --- the top -----------------------------------------------------------------------------------------------------------
+// --- header -----------------------------------------------------------------------------------------------------------
 
 function headOf(live) {
   if (several()) return [el("h1", {}, "Comparison of ", String(state.runs.length), " runs"), el("p", { class: "lead" }, [...new Set(state.runs.map((one) => one.title))].join(" · ")), comparison()];
@@ -39,21 +39,21 @@ function headOf(live) {
   const going = live && one.status === "running";
   return [
     el("div", { class: "head" }, el("h1", {}, one.title), el("span", { class: "pill", style: "padding-left:10px" }, one.recipe), status),
-    el("p", { class: "lead" }, one.reason ? `${sentence(`${one.status}: ${one.reason}`)} ` : "", bold(going ? "What holds it up so far: " : "What limited it: "), `${one.limit}.`),
+    el("p", { class: "lead" }, one.reason ? `${sentence(`${one.status}: ${one.reason}`)} ` : "", bold(going ? "What limits it so far: " : "What limited it: "), `${one.limit}.`),
     tiles(one),
   ];
 }
 
-const sentence = (said) => `${said[0].toUpperCase()}${said.slice(1)}.`;
+const sentence = (caption) => `${caption[0].toUpperCase()}${caption.slice(1)}.`;
 
 function tiles(one) {
-  const f = one.figures, virtual = one.world === "simulated" ? "virtual time" : "time";
-  const busy = one.devices.reduce((sum, device) => sum + busyShare(device, one.end), 0) / (one.devices.length || 1);
+  const f = one.figures, clock = one.world === "simulated" ? "simulated time" : "time";
+  const busy = one.devices.reduce((sum, device) => sum + busyFraction(device, one.end), 0) / (one.devices.length || 1);
   const entries = [
     ["Accuracy", f.accuracy === null ? null : percent(f.accuracy), f.best === null ? "" : `best ${percent(f.best)}`],
     ["Loss", f.loss === null ? null : decimal(f.loss), one.curves.some((curve) => curve.name === "test_loss") ? "held-out data" : "training"],
     ["Rounds", count(f.rounds), one.stop.rounds ? `of ${count(one.stop.rounds)}` : f.rounds ? `${seconds(f.time_s / f.rounds)} each` : ""],
-    [sentence(virtual).slice(0, -1), seconds(f.time_s), f.wall_s ? `${one.world === "simulated" ? "computed in" : "in all"} ${seconds(f.wall_s)}` : ""],
+    [sentence(clock).slice(0, -1), seconds(f.time_s), f.wall_s ? `${one.world === "simulated" ? "computed in" : "in all"} ${seconds(f.wall_s)}` : ""],
     ["Traffic", bytes(f.bytes), f.time_s ? `${bitrate(f.bytes / f.time_s)}` : ""],
     ["Energy proxy", f.energy_j === null ? null : joules(f.energy_j), "watts × busy time"],
     ["Devices", count(f.devices), f.lost || f.late ? `lost ${count(f.lost)}×, late ${count(f.late)}×` : "none lost or late"],
@@ -71,9 +71,9 @@ function comparison() {
   ].filter(([, take]) => state.runs.some((one) => take(one) !== null && take(one) !== undefined));
   const best = columns.map(([, take, , way]) => (way ? Math.max(...state.runs.map((one) => (take(one) === null ? -Infinity : way * take(one)))) * way : null));
   const head = el("tr", {}, el("th", {}, "run"), columns.map(([name]) => el("th", { class: "number" }, name)), el("th", { class: "hide-narrow" }, "what limited it"));
-  const rows = state.runs.map((one, place) => {
+  const rows = state.runs.map((one, index) => {
     const dot = el("i", { class: "dot" });
-    dot.style.background = series(place);
+    dot.style.background = series(index);
     return el("tr", {}, el("td", {}, dot, bold(runName(one)), " ", el("span", { class: `pill ${one.status}` }, one.status)), columns.map(([, take, format], column) =>
       el("td", { class: `number${best[column] !== null && take(one) === best[column] ? " best" : ""}` }, format(take(one)))), el("td", { class: "hide-narrow" }, one.limit));
   });
@@ -82,7 +82,7 @@ function comparison() {
 
 function runChooser() {
   const pick = (key) => { state.current = Number(key); drawAll(); };
-  return choice("Run shown below", state.runs.map((one, place) => [String(place), runName(one)]), String(state.current), pick);
+  return choice("Run shown below", state.runs.map((one, index) => [String(index), runName(one)]), String(state.current), pick);
 }
 
 // --- learning ------------------------------------------------------------------------------------------------------------
@@ -90,7 +90,7 @@ function runChooser() {
 function axisSwitch() {
   const found = axes();
   if (!found.includes(state.axis)) state.axis = found[0] || "time";
-  return found.length > 1 ? choice("Horizontal axis", found.map((axis) => [axis, AXES[axis].said]), state.axis, (axis) => { state.axis = axis; state.views = {}; drawAll(); }) : null;
+  return found.length > 1 ? choice("Horizontal axis", found.map((axis) => [axis, AXES[axis].title]), state.axis, (axis) => { state.axis = axis; state.views = {}; drawAll(); }) : null;
 }
 
 function drawLearning(body, wide) {
@@ -100,35 +100,35 @@ function drawLearning(body, wide) {
   if (accuracy.length) host.append(panel("Accuracy on held-out data", learningChart("accuracy", accuracy, half, { format: (value) => percent(value, 0), exact: percent, floor: 0, ceiling: 1 })));
   if (loss.length) host.append(panel("Loss", learningChart("loss", loss, half, { format: decimal, floor: 0 })));
   body.append(host);
-  const entries = several() ? state.runs.map((one, place) => [runName(one), series(place), "stroke", state.off.has(runName(one))]) : [...new Map([...loss].map((line) => [line.name, [line.name, line.colour, "stroke", state.off.has(line.name)]])).values()];
+  const entries = several() ? state.runs.map((one, index) => [runName(one), series(index), "stroke", state.off.has(runName(one))]) : [...new Map([...loss].map((line) => [line.name, [line.name, line.colour, "stroke", state.off.has(line.name)]])).values()];
   if (entries.length > 1) body.append(chips(entries, (name) => { state.off.has(name) ? state.off.delete(name) : state.off.add(name); drawAll(); }));
 }
 
 const panel = (title, drawn) => el("div", { "data-panel": title }, el("h3", {}, title), drawn);
 
 function learned(names) {
-  return state.runs.flatMap((one, place) => one.curves.filter((curve) => names.includes(curve.name) && curve[state.axis]).map((curve) => {
+  return state.runs.flatMap((one, index) => one.curves.filter((curve) => names.includes(curve.name) && curve[state.axis]).map((curve) => {
     const training = curve.name === "loss";
     const name = several() ? `${runName(one)}${training ? ", training" : ""}` : titled(curve.name);
-    const colour = several() ? series(place) : training ? series(7) : curve.name === "test_accuracy" ? series(0) : series(1);
+    const colour = several() ? series(index) : training ? series(7) : curve.name === "test_accuracy" ? series(0) : series(1);
     return { name, colour, xs: curve[state.axis], ys: curve.values, dash: training && several() ? "3 3" : null, thin: training, off: state.off.has(several() ? runName(one) : name) };
   }));
 }
 
 function learningChart(id, lines, width, y) {
-  const axis = AXES[state.axis], label = state.axis === "time" && run().world === "simulated" ? "virtual time" : axis.label;
+  const axis = AXES[state.axis], label = state.axis === "time" && run().world === "simulated" ? "simulated time" : axis.label;
   return lineChart({ lines, width, height: 250, x: { ...axis, label }, y, marks: state.axis === "time" && !several() ? troubles() : [], label: `${id} by ${axis.label}`, view: (state.views[id] = state.views[id] || {}), redraw: drawAll });
 }
 
 function troubles() {
-  const found = run().events.filter(([, , name, said]) => TROUBLE.includes(name) && said !== "connected again" && !(name === "lost" && said.includes("crash")));
-  return found.map(([at, row, name, said]) => ({ x: at, colour: "var(--dead)", said: `${run().devices[row - 1]?.name || "coordinator"}: ${name}${said ? `, ${said}` : ""}` }));
+  const found = run().events.filter(([, , name, caption]) => TROUBLE.includes(name) && caption !== "reconnected" && !(name === "lost" && caption.includes("crash")));
+  return found.map(([at, row, name, caption]) => ({ x: at, colour: "var(--dead)", caption: `${run().devices[row - 1]?.name || "coordinator"}: ${name}${caption ? `, ${caption}` : ""}` }));
 }
 
-// --- the rest ------------------------------------------------------------------------------------------------------------
+// --- other sections ------------------------------------------------------------------------------------------------------------
 
 function timelineTools() {
-  const press = (said, name, action) => el("button", { type: "button", class: "ghost", "aria-label": name, title: name, onclick: () => action(run().timeline) }, said);
+  const press = (caption, name, action) => el("button", { type: "button", class: "ghost", "aria-label": name, title: name, onclick: () => action(run().timeline) }, caption);
   return el("span", { class: "tools" },
     el("span", { class: "keys" }, "drag to zoom, or ", el("kbd", {}, "+"), " ", el("kbd", {}, "−"), " ", el("kbd", {}, "←"), " ", el("kbd", {}, "→"), " ", el("kbd", {}, "0")),
     press("+", "Zoom in", (line) => line.zoom(0.5)), press("−", "Zoom out", (line) => line.zoom(2)), press("Fit", "Show everything", (line) => line.fit()));
@@ -139,18 +139,18 @@ function drawTimeline(body) {
   one.timeline = one.timeline || new Timeline(one, one.rows);
   body.append(one.timeline.node);
   one.timeline.update(one);
-  const paints = new Set(one.details.map((detail, place) => PAINTS[one.timeline.paints[place]]));
+  const paints = new Set(one.details.map((detail, index) => PAINTS[one.timeline.paints[index]]));
   const named = { compute: "computing", forward: "forward", backward: "backward", receive: "receiving", send: "sending", replicate: "replicating", recover: "recovering", stream: "waiting for data", other: "other" };
   const entries = Object.keys(named).filter((paint) => paints.has(paint)).map((paint) => [named[paint], `var(--${paint})`]);
   if (one.devices.some((device) => device.gone.some(([, , what]) => what === "dead"))) entries.push(["dead", "var(--dead)"]);
-  if (one.devices.some((device) => device.gone.some(([, , what]) => what === "cut"))) entries.push(["cut off", "var(--cut)"]);
+  if (one.devices.some((device) => device.gone.some(([, , what]) => what === "cut"))) entries.push(["disconnected", "var(--cut)"]);
   body.append(chips([...entries, ["waiting", "var(--track)"]]));
   if (one.figures.devices > one.devices.length) body.append(el("p", { class: "keys" }, `The ${one.devices.length} busiest of ${count(one.figures.devices)} devices.`));
 }
 
-function drawShares(body, wide) {
+function drawTimeBreakdown(body, wide) {
   const one = run();
-  body.append(el("div", { class: "scroller tall", tabindex: one.devices.length > 24 ? 0 : null }, barChart(one.devices, one.end, wide)), chips(present(one.devices).map(([key, said]) => [said, `var(--${key})`])));
+  body.append(el("div", { class: "scroller tall", tabindex: one.devices.length > 24 ? 0 : null }, barChart(one.devices, one.end, wide)), chips(present(one.devices).map(([key, caption]) => [caption, `var(--${key})`])));
 }
 
 function drawFleet(body, wide) {
@@ -165,7 +165,7 @@ function drawDevices(body) {
   const columns = [
     ["device", (device) => bold(device.name), ""],
     ...(going ? [["now", (device) => swatched(`var(--${STATES[device.state] || "wait"})`, device.state), ""], ["last seen", (device) => (device.seen === null ? "–" : `${seconds(Math.max(0, one.end - device.seen))} ago`), "number"]] : []),
-    ["busy", (device) => percent(busyShare(device, one.end), 0), "number"],
+    ["busy", (device) => percent(busyFraction(device, one.end), 0), "number"],
     ...(some("updates") ? [["updates", (device) => count(device.updates), "number"]] : []),
     ...(some("samples") ? [["samples", (device) => count(device.samples), "number"], ["samples/s", (device) => decimal(+(device.samples / (one.end || 1)).toPrecision(3)), "number hide-narrow"]] : []),
     ...(some("received") ? [["received", (device) => bytes(device.received), "number hide-narrow"]] : []), ["sent", (device) => bytes(device.sent), "number hide-narrow"],
@@ -177,10 +177,10 @@ function drawDevices(body) {
   body.append(el("div", { class: "scroll", tabindex: 0 }, el("table", {}, el("thead", {}, head), el("tbody", {}, rows))));
 }
 
-function swatched(colour, said) {
+function swatched(colour, caption) {
   const dot = el("i", { class: "dot" });
   dot.style.background = colour;
-  return el("span", {}, dot, said);
+  return el("span", {}, dot, caption);
 }
 
 function drawSignals(body, id, names) {
@@ -214,12 +214,12 @@ function drawOthers(body, wide) {
 
 function drawEvents(body) {
   const one = run(), shown = one.events.slice(0, 400);
-  const rows = shown.map(([at, row, name, said]) => {
+  const rows = shown.map(([at, row, name, caption]) => {
     const dot = el("i", { class: "dot" });
     dot.style.background = `var(--${EVENTS[name] || "other"})`;
     const look = () => { one.timeline.show(at - one.end * 0.02, at + one.end * 0.04); one.timeline.node.scrollIntoView({ block: "center", behavior: "smooth" }); };
-    return el("tr", {}, el("td", { class: "number", style: "width:1%" }, el("a", { href: "#timeline", onclick: (event) => { event.preventDefault(); look(); } }, seconds(at))), el("td", {}, row ? one.devices[row - 1].name : "coordinator"), el("td", {}, dot, name), el("td", {}, said));
+    return el("tr", {}, el("td", { class: "number", style: "width:1%" }, el("a", { href: "#timeline", onclick: (event) => { event.preventDefault(); look(); } }, seconds(at))), el("td", {}, row ? one.devices[row - 1].name : "coordinator"), el("td", {}, dot, name), el("td", {}, caption));
   });
-  body.append(el("div", { class: "scroll", tabindex: 0 }, el("table", {}, el("thead", {}, el("tr", {}, ["at", "device", "what", "details"].map((name, place) => el("th", { class: place ? "" : "number" }, name)))), el("tbody", {}, rows))));
+  body.append(el("div", { class: "scroll", tabindex: 0 }, el("table", {}, el("thead", {}, el("tr", {}, ["at", "device", "what", "details"].map((name, index) => el("th", { class: index ? "" : "number" }, name)))), el("tbody", {}, rows))));
   if (one.events.length > shown.length) body.append(el("p", { class: "keys" }, `The first ${shown.length} of ${count(one.events.length)}; all of them are in the journal.`));
 }

@@ -1,4 +1,4 @@
-"""A schedule as a table of clock ticks and stages, each task one tick long and begun as early as it can be.
+"""Formats a schedule as a table of clock ticks and stages; every task takes one tick and starts as early as possible.
 
 clock  stage 0  stage 1
     0  F0
@@ -35,7 +35,7 @@ def _format_row(name: str, row: Sequence[str]) -> str:
 
 
 def clock_ticks(schedule: Iterable[StageTask]) -> Iterator[tuple[int, StageTask]]:
-    """Each task with the tick in which it runs; stages keep the order in which the schedule names their tasks."""
+    """Each task with the tick in which it runs; every stage keeps the schedule's order."""
     tasks = list(schedule)
     stages = 1 + max((task.stage for task in tasks), default=-1)
     free = [0] * stages

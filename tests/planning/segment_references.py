@@ -1,7 +1,7 @@
-"""Slow and plain ways to the best cuts: the programme as published, and every cut set there is.
+"""Reference planners for segments: the published dynamic programmes, and brute force over all cut sets.
 
-They exist to be compared with. `published` costs O(L³) and follows the paper's two programmes, each in its
-own direction; `brute_force` costs O(L·2^L) and knows nothing but the model of time.
+`published_plan` costs O(L³) and follows the paper's two programmes, one per direction; `brute_force_plan` costs
+O(L·2^L) and relies on the timing model alone.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from potluck.planning.segments.segment_plan import SegmentPlan
 __all__ = ["brute_force_plan", "published_plan"]
 
 Floats = npt.NDArray[np.float64]
-_LARGEST = 20
+_MAX_LAYERS = 20
 
 
 def published_plan(
@@ -89,11 +89,11 @@ def _trace_boundaries(parents: npt.NDArray[np.intp], used: int, layers: int) -> 
 def brute_force_plan(
     compute: Iterable[float], transfer: Iterable[float], overhead: float, direction: Direction = "pull"
 ) -> SegmentPlan:
-    """The best of all 2^(L−1) cut sets, each replayed."""
+    """The best of all 2^(L−1) cut sets."""
     computing, moving = _checked_arrays(compute, transfer, overhead, direction)
     layers = len(computing)
-    if layers > _LARGEST:
-        raise UserError(f"{layers} layers have too many cut sets to try them all; give at most {_LARGEST}")
+    if layers > _MAX_LAYERS:
+        raise UserError(f"{layers} layers have too many cut sets to try them all; give at most {_MAX_LAYERS}")
     if not layers:
         return SegmentPlan((), 0.0, "brute-force", direction, 0)
     makespans = (_all_pull_makespans if direction == "pull" else _all_push_makespans)(computing, moving, overhead)
@@ -103,7 +103,7 @@ def brute_force_plan(
 
 
 def _all_pull_makespans(compute: Floats, transfer: Floats, overhead: float) -> Floats:
-    """Bit i of a cut set says that a segment ends after layer i."""
+    """Makespans of all cut sets; bit i of a set says that a segment ends after layer i."""
     sets = np.arange(2 ** (len(compute) - 1))
     arrived, computed, waiting = np.zeros(len(sets)), np.zeros(len(sets)), np.zeros(len(sets))
     for i in range(len(compute)):

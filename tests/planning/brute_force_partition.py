@@ -1,4 +1,4 @@
-"""The same questions answered by trying everything: what the planners are tested against."""
+"""Brute-force partitions that the planners are tested against."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from potluck.planning.partition.pipeline_partition import DeviceSpecs, LayerSpec
 __all__ = ["all_layouts", "layout_period", "layout_shortage", "least_period", "least_shortage"]
 
 Runs = list[tuple[int, int]]
-Layout = tuple[Runs, tuple[int, ...]]
+RunsAndOrder = tuple[Runs, tuple[int, ...]]
 
 
-def all_layouts(layers: int, devices: int, *, search: bool, subset: bool, pinned: int | None) -> Iterator[Layout]:
-    """Each allowed order with each way to cut, as runs of layers and the devices that run them."""
+def all_layouts(layers: int, devices: int, *, search: bool, subset: bool, pinned: int | None) -> Iterator[RunsAndOrder]:
+    """Every allowed order with every set of cuts, as runs of layers and the devices that run them."""
     sizes = range(1, devices + 1) if subset else [devices]
     for size in sizes:
         for order in (permutations if search else combinations)(range(devices), size):
@@ -25,23 +25,21 @@ def all_layouts(layers: int, devices: int, *, search: bool, subset: bool, pinned
 
 
 def least_period(layers: LayerSpecs, devices: DeviceSpecs, *, search: bool, subset: bool, pinned: int | None) -> float:
-    """Infinite if nothing fits."""
-    return _least_price(layout_period, layers, devices, search, subset, pinned)
+    """The minimal period; infinite if nothing fits."""
+    return _minimum(layout_period, layers, devices, search, subset, pinned)
 
 
 def least_shortage(
     layers: LayerSpecs, devices: DeviceSpecs, *, search: bool, subset: bool, pinned: int | None
 ) -> float:
-    """The least bytes that the device which lacks most can lack; infinite if no cuts are possible at all."""
-    return _least_price(layout_shortage, layers, devices, search, subset, pinned)
+    """The minimal largest shortage in bytes; infinite if no cuts are possible at all."""
+    return _minimum(layout_shortage, layers, devices, search, subset, pinned)
 
 
 def layout_period(layers: LayerSpecs, devices: DeviceSpecs, runs: Runs, order: tuple[int, ...]) -> float:
     if layout_shortage(layers, devices, runs, order) > 0:
         return math.inf
-    times = [
-        devices.capacities[device] * sum(layers.times[slice(*run)]) for device, run in zip(order, runs, strict=True)
-    ]
+    times = [_run_s(layers, devices, device, run) for device, run in zip(order, runs, strict=True)]
     return max(times + _link_times(layers, devices, runs, order))
 
 
@@ -49,12 +47,18 @@ def layout_shortage(layers: LayerSpecs, devices: DeviceSpecs, runs: Runs, order:
     if math.inf in _link_times(layers, devices, runs, order):
         return math.inf
     lacks = [0.0]
-    for place, (device, run) in enumerate(zip(order, runs, strict=True)):
-        versions = layers.in_flight(len(order) - place)
+    for stage, (device, run) in enumerate(zip(order, runs, strict=True)):
+        versions = layers.in_flight(len(order) - stage)
         arriving = layers.outputs[run[0] - 1] if layers.activations and run[0] else 0.0
         each = sum(layers.weights[slice(*run)]) + sum(layers.activations[slice(*run)]) + arriving
         lacks.append(versions * each - (devices.memory[device] if devices.memory else math.inf))
     return max(lacks)
+
+
+def _run_s(layers: LayerSpecs, devices: DeviceSpecs, device: int, run: tuple[int, int]) -> float:
+    if devices.layer_times:
+        return sum(devices.layer_times[device][slice(*run)])
+    return devices.capacities[device] * sum(layers.times[slice(*run)])
 
 
 def _link_times(layers: LayerSpecs, devices: DeviceSpecs, runs: Runs, order: tuple[int, ...]) -> list[float]:
@@ -62,8 +66,8 @@ def _link_times(layers: LayerSpecs, devices: DeviceSpecs, runs: Runs, order: tup
     return [devices.transfer_s(*link, layers.outputs[end - 1]) for link, end in zip(pairwise(order), ends, strict=True)]
 
 
-def _least_price(
-    price: Callable[[LayerSpecs, DeviceSpecs, Runs, tuple[int, ...]], float],
+def _minimum(
+    objective: Callable[[LayerSpecs, DeviceSpecs, Runs, tuple[int, ...]], float],
     layers: LayerSpecs,
     devices: DeviceSpecs,
     search: bool,
@@ -71,4 +75,4 @@ def _least_price(
     pinned: int | None,
 ) -> float:
     tried = all_layouts(len(layers), len(devices), search=search, subset=subset, pinned=pinned)
-    return min((price(layers, devices, *layout) for layout in tried), default=math.inf)
+    return min((objective(layers, devices, *layout) for layout in tried), default=math.inf)

@@ -19,14 +19,15 @@ def test_no_group_is_left_out_and_no_device_goes_empty(devices: int, groups: int
     assert max(map(len, held)) - min(map(len, held)) <= 1
 
 
-def test_what_was_said_holds_and_the_others_are_dealt() -> None:
+def test_configured_groups_are_kept_and_other_devices_are_assigned_round_robin() -> None:
     found = assign_groups(["a", "b", "c"], 2, {"b": [1, 0, 1]}, "held")
     assert found == {"a": (0,), "b": (0, 1), "c": (1,)}
 
 
 @pytest.mark.parametrize(
-    ("said", "words"), [({"z": [0]}, "held.z: no device"), ({"a": []}, "held.a: give"), ({"a": [2]}, "no group 2")]
+    ("configured", "message"),
+    [({"z": [0]}, "held.z: the fleet has no device"), ({"a": []}, "held.a: give"), ({"a": [2]}, "no group 2")],
 )
-def test_what_cannot_be_is_named(said: dict[str, list[int]], words: str) -> None:
-    with pytest.raises(SettingError, match=words):
-        assign_groups(["a"], 2, said, "held")
+def test_an_invalid_entry_is_named(configured: dict[str, list[int]], message: str) -> None:
+    with pytest.raises(SettingError, match=message):
+        assign_groups(["a"], 2, configured, "held")

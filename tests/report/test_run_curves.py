@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from potluck.report.curve_thinning import thinned_indices
+from potluck.report.run_curves import thinned_indices
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=3000), st.integers(4, 500))
