@@ -55,7 +55,7 @@ def test_layers_take_the_measured_seconds_in_proportion_to_the_batch(profiled: P
         assert backward == pytest.approx([5e-3 * samples / BATCH] * costs.layer_count)
         assert setup.whole_model_costs("pi-0").step_s(samples) == pytest.approx(sum(expected) + sum(backward))
     assert setup.turn_costs(TurnIdentity("pi4", 0, 0)).flops == pytest.approx(12e9)
-    assert setup.sizing.expected_turn_s("pi-0") > setup.expected_turn_s("pi4")
+    assert setup.sizing.expected_turn_s("pi-0") > setup.sizing.expected_turn_s("pi4")
 
 
 def test_sub_models_scale_every_layer_with_its_macs(profiled: Path) -> None:
