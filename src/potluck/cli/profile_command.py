@@ -20,7 +20,12 @@ if TYPE_CHECKING:
 
 __all__ = ["profile_command"]
 
-Model = Annotated[str, typer.Argument(metavar="MODEL", help="A model by name, or package.module:function.")]
+Model = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL", help="A model by name, package.module:function, or a job.toml, whose model is profiled."
+    ),
+]
 Shape = Annotated[
     str | None, typer.Option("--shape", help="The shape of one sample, such as 3x32x32 (default: the model's).")
 ]
@@ -62,24 +67,27 @@ def _derive_profile(model: str, shape: str | None, batch: int, device: str) -> M
     if device not in PRESETS:
         raise UserError(f"--device {device!r} is not known; choose from {', '.join(PRESETS)}")
     with ShapeOnlyMode():
-        module, sides = _build_module(model, shape)
-    return derive_profile(trace_layers(module, sides), batch, PRESETS[device].flops, model=model, device=device)
+        module, sides, name = _build_module(model, shape)
+    return derive_profile(trace_layers(module, sides), batch, PRESETS[device].flops, model=name, device=device)
 
 
 def _measure_profile(model: str, shape: str | None, batch: int) -> ModelProfile:
     from potluck.model.layer_chain import trace_layers
     from potluck.model.model_profile import measure_profile
 
-    module, sides = _build_module(model, shape)
-    return measure_profile(trace_layers(module, sides), batch, model=model)
+    module, sides, name = _build_module(model, shape)
+    return measure_profile(trace_layers(module, sides), batch, model=name)
 
 
-def _build_module(model: str, shape: str | None) -> tuple[nn.Module, tuple[int, ...]]:
+def _build_module(model: str, shape: str | None) -> tuple[nn.Module, tuple[int, ...], str]:
+    """The module, the shape of its input, and its name."""
     from potluck.cli.run_command import add_cwd_to_path
     from potluck.data import parse
     from potluck.model import zoo
     from potluck.task import TaskSettings
 
+    if model.endswith(".toml"):
+        return _build_job_module(Path(model), shape)
     sides = _parse_shape(shape) if shape is not None else None
     if ":" not in model:
         sides = sides or zoo.model_entry(model).shape
@@ -88,11 +96,28 @@ def _build_module(model: str, shape: str | None) -> tuple[nn.Module, tuple[int, 
     add_cwd_to_path()
     build = TaskSettings(model=model, data=parse("synthetic")).model_factory(sides, 0)
     try:
-        return build(), sides
+        return build(), sides, model
     except UserError:
         raise
     except Exception as error:  # the user's code may raise anything
         raise ModelError(f"cannot build {model!r}: {type(error).__name__}: {error}") from error
+
+
+def _build_job_module(path: Path, shape: str | None) -> tuple[nn.Module, tuple[int, ...], str]:
+    """A job's model at the shape and classes of its data; its fleet is not read, since it may name the profile."""
+    from potluck.cli.run_command import add_cwd_to_path
+    from potluck.job import load_task_settings
+    from potluck.task import build_task
+
+    if shape is not None:
+        raise UserError("--shape: a job's model has the shape of the job's data; leave it out")
+    add_cwd_to_path()
+    settings = load_task_settings(path)
+    if isinstance(settings, str):
+        task = build_task(settings, None)
+        return task.build_module(0), task.data.shape, task.name
+    info = settings.data.info(None)
+    return settings.model_factory(info.shape, len(info.classes))(), info.shape, settings.model
 
 
 def _parse_shape(written: str) -> tuple[int, ...]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 
 __all__ = ["DeviceCosts"]
@@ -18,10 +18,23 @@ class DeviceCosts:
     pull_bytes: Sequence[int]
     push_bytes: Sequence[int]
     flops: float = 1.0
+    measured: Mapping[str, DeviceCosts] = field(default_factory=dict)  # of devices with a profile, by name
 
     @property
     def layer_count(self) -> int:
         return len(self.forward_flop)
+
+    def on_device(self, device: str) -> DeviceCosts:
+        """The same chain with the device's measured work per layer, where it has a profile."""
+        return self.measured.get(device, self)
+
+    def scaled_like(self, whole: DeviceCosts, measured: DeviceCosts) -> DeviceCosts:
+        """These costs of a sub-model, each layer scaled as a profile scales it in the whole model."""
+        if measured is whole:
+            return self
+        forward = _scale_layers(self.forward_flop, whole.forward_flop, measured.forward_flop)
+        backward = _scale_layers(self.backward_flop, whole.backward_flop, measured.backward_flop)
+        return DeviceCosts(forward, backward, self.pull_bytes, self.push_bytes, self.flops)
 
     def with_speed(self, flops: float) -> DeviceCosts:
         """The same chain on a device of this speed."""
@@ -40,3 +53,11 @@ class DeviceCosts:
     @cached_property
     def _flop_per_sample(self) -> float:
         return sum(self.forward_flop) + sum(self.backward_flop)
+
+
+def _scale_layers(own: Sequence[float], whole: Sequence[float], measured: Sequence[float]) -> list[float]:
+    """A layer without MACs takes its measured time whatever the sub-model."""
+    return [
+        flop * seconds / nominal if nominal else seconds
+        for flop, nominal, seconds in zip(own, whole, measured, strict=True)
+    ]
