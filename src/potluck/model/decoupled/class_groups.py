@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from potluck import seeds
 from potluck.errors import SettingError
 from potluck.model.decoupled import assembled_file
-from potluck.model.decoupled.balanced_sampling import expected_class_counts
 from potluck.model.decoupled.channel_attribution import pooled_features
 from potluck.model.decoupled.decouple import Variant, decouple
 from potluck.model.decoupled.group_calibration import Extent
 from potluck.model.decoupled.group_cut import CutRequest, choose_cut
 from potluck.model.decoupled.group_extractor import Batches, Counts, GroupExtractor
+from potluck.model.decoupled.group_loss import expected_class_counts
 from potluck.model.decoupled.group_plan import describe_groups
 from potluck.model.decoupled.grouped_network import GroupedNetwork
 from potluck.model.decoupled.sequential_layers import layer_costs, trace_sequential, trunk_length
