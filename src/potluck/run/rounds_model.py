@@ -16,13 +16,14 @@ from potluck.data import Dataset
 from potluck.errors import DataError, SettingError
 from potluck.job import Job
 from potluck.loops.device_costs import DeviceCosts
-from potluck.loops.turn_sizing import Shards, TurnSizing, push_bytes
+from potluck.loops.turn_sizing import Shards, TurnSizing
 from potluck.model.class_skew import DeviceSkewCorrection, NoSkewCorrection, class_frequencies
 from potluck.model.codecs import SparseCodec
 from potluck.model.layer_chain import LayerChain
 from potluck.model.model_state import WeightLayout
 from potluck.model.submodel_context import LabelledSamples, SubmodelContext, TrainedModel
 from potluck.model.submodel_interface import SubmodelExtractor
+from potluck.model.training_costs import BACKWARD_PER_FORWARD, forward_flops, pull_bytes, push_bytes
 from potluck.run.measured_costs import check_profiles, measured_work
 from potluck.run.stand_in import stand_in_scale
 from potluck.task import TaskSettings
@@ -109,18 +110,17 @@ def _build_layout(chain: LayerChain, job: Job) -> WeightLayout:
 
 
 def _layer_costs(job: Job, chain: LayerChain, layout: WeightLayout, whole: LayerChain) -> DeviceCosts:
-    """Two operations per MAC forward, twice that backward; bytes as the codec encodes them.
+    """What each layer costs on a device.
 
     Profiles are of the whole model: where a sub-model part trains another one, they set a device's speed only.
     """
     forward = [0.0] * layout.layer_count
     for layer, units in zip(chain.layers, layout.split_ranges(), strict=True):
-        forward[units[-1]] = 2.0 * layer.macs  # a layer starts when all of it is there, and ends all at once
-    pull = [layout.segment_bytes(layer, layer) for layer in range(layout.layer_count)]
-    push = push_bytes(layout, job.rounds.codec)
+        forward[units[-1]] = forward_flops(layer.macs)  # a layer starts when all of it is there, and ends all at once
+    pull, push = pull_bytes(layout), push_bytes(layout, job.rounds.codec)
     works = measured_work(job, layout.split_ranges()) if chain is whole else {}
     measured = {name: DeviceCosts(*work, pull, push) for name, work in works.items()}
-    costs = DeviceCosts(forward, [2 * flop for flop in forward], pull, push, measured=measured)
+    costs = DeviceCosts(forward, [BACKWARD_PER_FORWARD * flop for flop in forward], pull, push, measured=measured)
     return stand_in_scale(job, chain).scale_costs(costs)
 
 
