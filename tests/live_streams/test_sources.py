@@ -111,7 +111,7 @@ def test_every_sample_of_a_live_run_is_accounted_for_and_what_was_refused_is_cou
     assert total["streamed"] == sum(account["streamed"] for account in found.values())
     assert (total["malformed"], total["oversized"], total["late"], total["breaks"]) == (malformed, 0, 0, 0)
     assert total["trained"] >= result.summary["samples"] > 0, "a turn that was dropped at the end was taken, not merged"
-    print_summary(result, None, as_json=False, quiet=False)
+    print_summary(result, None, 1.0, as_json=False, quiet=False)
     assert f"{total['streamed']:,} samples streamed in: " in (said := capsys.readouterr().out)
     assert f"; records refused: {malformed:,} malformed\n" in said
 
