@@ -15,7 +15,7 @@ from torch import Tensor
 
 import potluck
 from potluck.journal import Span, read_journal
-from potluck.model import checkpoint_files
+from potluck.model import weights_file
 from potluck.run import Result
 from potluck.run.live_run import LiveRun
 from potluck.worlds.live.zenoh_session import Endpoint
@@ -100,7 +100,7 @@ def run_live(folder: Path, story: Story = nothing, *, act_out: bool = False, **s
 
 def tensors(folder: Path) -> dict[str, Tensor]:
     """What the newest checkpoint of a run holds."""
-    found, _ = checkpoint_files.read_checkpoint(checkpoint_files.latest_checkpoint(folder / "checkpoints"))
+    found, _ = weights_file.read_checkpoint(weights_file.latest_checkpoint(folder / "checkpoints"))
     return found
 
 

@@ -126,7 +126,7 @@ def _check_runs_folder(folder: Path) -> Iterator[DoctorCheck]:
 def _check_datasets(root: Path | None) -> Iterator[DoctorCheck]:
     try:
         from potluck.data import info, names
-        from potluck.data.dataset_paths import data_roots
+        from potluck.data.dataset_source import data_roots
     except (ImportError, OSError) as error:
         yield DoctorCheck("data", BAD, str(error))
         return

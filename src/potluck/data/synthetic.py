@@ -11,10 +11,9 @@ import numpy.typing as npt
 import torch
 from msgspec import Meta
 
-from potluck.data.augmentation import CropFlip
 from potluck.data.dataset_files import LARGEST_BYTES
 from potluck.data.dataset_source import BUILT_IN, Info, Source
-from potluck.data.samples import Dataset, Samples, Scaling
+from potluck.data.samples import CropFlip, Dataset, Samples, Scaling
 from potluck.settings import doc
 
 __all__ = ["SyntheticSource"]

@@ -12,8 +12,8 @@ import torch
 import torch.utils.data
 from torch import Tensor
 
+from potluck.data.data_splits import split_holdout
 from potluck.data.dataset_files import LARGEST_BYTES
-from potluck.data.holdout_split import split_holdout
 from potluck.data.samples import PLAIN, Dataset, Samples, Scaling
 from potluck.errors import DataError
 

@@ -21,7 +21,7 @@ from potluck.job import Job, dump_job
 from potluck.journal import Journal
 from potluck.journal.journal_totals import JournalTotals
 from potluck.loops.run_progress import RunOutcome, RunProgress
-from potluck.model import checkpoint_files
+from potluck.model import weights_file
 from potluck.run.device_state import DeviceStates, SavedDeviceStates
 
 __all__ = ["RunStore", "Watch"]
@@ -85,8 +85,8 @@ class RunStore:
     @staticmethod
     def reopen_run(job: Job, folder: Path, watch: Watch | None, stopping: Callable[[], bool]) -> RunStore:
         """Continue a run from its latest checkpoint."""
-        path = checkpoint_files.latest_checkpoint(folder / "checkpoints")
-        tensors, metadata = checkpoint_files.read_checkpoint(path)
+        path = weights_file.latest_checkpoint(folder / "checkpoints")
+        tensors, metadata = weights_file.read_checkpoint(path)
         try:
             checkpoint = msgspec.json.decode(metadata, type=CheckpointMetadata)
         except msgspec.DecodeError as error:
@@ -210,7 +210,7 @@ class RunStore:
         assert self._metadata is not None
         began = time.monotonic()
         self.journal.sync_to_disk()
-        checkpoint_files.write_checkpoint(
+        weights_file.write_checkpoint(
             self.folder / "checkpoints",
             self._metadata_version,
             {**self._tensors_now(), **self._device_tensors},

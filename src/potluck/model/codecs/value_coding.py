@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from potluck.model.codecs.array_checks import FLOATS, array_refusal
-from potluck.model.codecs.dense_codec import as_tensor
-from potluck.model.codecs.fp16_codec import to_half
+from potluck.model.codecs.dense_codec import as_tensor, to_half
 
 __all__ = ["ValueFormat", "pack_values", "packed_value_bytes", "unpack_values", "value_count", "values_refusal"]
 

@@ -35,8 +35,14 @@ from potluck.model.submodel_context import ClassBalance, SampleRules, SubmodelCo
 from potluck.model.submodel_interface import SubmodelExtractor
 from potluck.model.submodels.narrow_network import build_narrow_network, width_agnostic_graph
 from potluck.model.submodels.narrow_replica import build_small_model
-from potluck.model.submodels.slimmable_model import SlimmableModel
-from potluck.model.submodels.unit_subsets import UnitChooser, leading_units, random_units, rolling_units, uniform_counts
+from potluck.model.submodels.slimmable_model import (
+    SlimmableModel,
+    UnitChooser,
+    leading_units,
+    random_units,
+    rolling_units,
+    uniform_counts,
+)
 from potluck.model.submodels.width_extractor import Capacity, build_width_extractor
 from potluck.model.submodels.width_sampler import Counts, WidthChoice, WidthSampler
 from potluck.planning.pareto_table import ParetoTable

@@ -9,8 +9,7 @@ from __future__ import annotations
 from torch import nn
 
 from potluck.model.zoo.builder_options import Count, Fraction
-from potluck.model.zoo.network_blocks import Named, classifier_head, named_sequential, optional_dropout
-from potluck.model.zoo.weight_init import init_he
+from potluck.model.zoo.network_blocks import Named, classifier_head, init_he, named_sequential, optional_dropout
 
 __all__ = ["build_cifar", "build_imagenet"]
 

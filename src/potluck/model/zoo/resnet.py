@@ -14,8 +14,7 @@ from typing import Literal
 from torch import nn
 
 from potluck.model.zoo.builder_options import Count
-from potluck.model.zoo.network_blocks import Named, Residual, classifier_head, conv_bn, named_sequential
-from potluck.model.zoo.weight_init import init_he
+from potluck.model.zoo.network_blocks import Named, Residual, classifier_head, conv_bn, init_he, named_sequential
 
 __all__ = ["build_cifar", "build_imagenet", "build_thin"]
 
