@@ -227,7 +227,7 @@ def _percent_figure(
 
 TITLES = {"layer-by-layer": "layer by layer", "ibatch": "iBatch", "mg-wfbp": "MG-WFBP", "optimal": "optimal"}
 _BATCH = 32
-_FLOOR = -50.0  # lower values are drawn here
+_FLOOR = -50.0  # lower values are drawn at it
 _MARKS = {"resnet152": [("published 41.92 %", 41.92)], "vgg19": [("published 41.10 %", 41.10)]}
 
 

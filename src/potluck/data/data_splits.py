@@ -94,8 +94,8 @@ class DirichletSplit(Split, frozen=True, kw_only=True, tag="dirichlet"):
         for members in _indices_by_class(labels, rng):
             shares = rng.dirichlet(np.full(devices, self.alpha))
             cuts = np.rint(np.cumsum(shares)[:-1] * len(members)).astype(np.int64)
-            for part, piece in zip(held, np.split(members, cuts), strict=True):
-                part.append(piece)
+            for part, chunk in zip(held, np.split(members, cuts), strict=True):
+                part.append(chunk)
         return _ensure_min_samples([rng.permutation(np.concatenate(part)) for part in held], self.min_samples)
 
 
@@ -127,9 +127,9 @@ class ClassSplit(Split, frozen=True, kw_only=True, tag="classes"):
         # Small classes first, and the poorer of its holders first: where samples are scarce nobody goes empty.
         for number in sorted(range(len(members)), key=lambda number: len(members[number])):
             poorest = sorted(holders[number], key=lambda device: int(sizes[device]))
-            for device, piece in zip(poorest, np.array_split(members[number], len(poorest)), strict=True):
-                held[device].append(piece)
-                sizes[device] += len(piece)
+            for device, chunk in zip(poorest, np.array_split(members[number], len(poorest)), strict=True):
+                held[device].append(chunk)
+                sizes[device] += len(chunk)
         return [np.concatenate(part) for part in held]
 
     def _check_counts(self, classes: int, devices: int) -> None:
@@ -237,9 +237,9 @@ class ClassGroupSplit(Split, frozen=True, kw_only=True, tag="class-groups"):
         mine: list[list[Indices]] = [[] for _ in range(devices)]
         for group, samples in enumerate(members):
             having = [device for device in range(devices) if group in held[device]]
-            pieces = np.array_split(samples, len(having)) if having else []  # a group that no device holds
-            for device, piece in zip(having, pieces, strict=True):
-                mine[device].append(piece)
+            chunks = np.array_split(samples, len(having)) if having else []  # a group that no device holds
+            for device, chunk in zip(having, chunks, strict=True):
+                mine[device].append(chunk)
         own = [[label for group in numbers for label in groups[group]] for numbers in held]
         return [
             self._add_other_classes(np.concatenate(part), labels, own[device], rng) for device, part in enumerate(mine)

@@ -33,7 +33,7 @@ class Info(msgspec.Struct, frozen=True, kw_only=True):
     train: int
     test: int
     sample_bytes: int
-    place: str | None
+    location: str | None = msgspec.field(name="place")
     """`built in`, the folder that holds it, or None where it is missing."""
     get: str
     """How to get it."""
@@ -89,7 +89,7 @@ class PublishedSource(Source, frozen=True, kw_only=True):
         train, test = self.count_samples(folder)
         return Info(
             name=self.name, about=self.about, shape=self.shape, classes=self.class_names(), train=train, test=test,
-            sample_bytes=math.prod(self.shape), place=None if folder is None else str(folder), get=self.get,
+            sample_bytes=math.prod(self.shape), location=None if folder is None else str(folder), get=self.get,
             options=self.option_values(),
         )  # fmt: skip
 

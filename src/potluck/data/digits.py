@@ -66,7 +66,7 @@ class DigitsSource(Source, frozen=True, kw_only=True, tag="digits"):
         return Info(
             name=self.name, about="handwritten digits embedded in scikit-learn (Alpaydin, Kaynak 1998)",
             shape=(1, 8, 8), classes=tuple("0123456789"), train=1797 - _TEST, test=_TEST, sample_bytes=64,
-            place=BUILT_IN, get=_INSTALL, options=self.option_values(),
+            location=BUILT_IN, get=_INSTALL, options=self.option_values(),
         )  # fmt: skip
 
 
@@ -108,7 +108,7 @@ class DrawnDigitsSource(Source, frozen=True, kw_only=True, tag="drawn-digits"):
         return Info(
             name=self.name, about="digits drawn as pen strokes, generated from a seed", shape=(1, _SIDE, _SIDE),
             classes=tuple("0123456789"), train=self.train, test=self.test, sample_bytes=_SIDE * _SIDE,
-            place=BUILT_IN, get="nothing to get", options=self.option_values(),
+            location=BUILT_IN, get="nothing to get", options=self.option_values(),
         )  # fmt: skip
 
     def _draw_samples(self, count: int, rng: np.random.Generator) -> Samples:

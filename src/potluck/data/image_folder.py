@@ -56,7 +56,7 @@ class ImageFolderSource(Source, frozen=True, kw_only=True, tag="folder"):
             train=len(train),
             test=len(test),
             sample_bytes=math.prod(self._image_shape()),
-            place=self.path or None,
+            location=self.path or None,
             get="name it as folder:/path (images need: pip install 'potluck[images]')",
             options=self.option_values(),
         )

@@ -56,7 +56,7 @@ class SyntheticSource(Source, frozen=True, kw_only=True, tag="synthetic"):
         return Info(
             name=self.name, about="generated images, one pattern of blobs per class", shape=self.shape,
             classes=self._class_names(), train=self.train, test=self.test, sample_bytes=math.prod(self.shape),
-            place=BUILT_IN, get="nothing to get", options=self.option_values(),
+            location=BUILT_IN, get="nothing to get", options=self.option_values(),
         )  # fmt: skip
 
     def _class_names(self) -> tuple[str, ...]:

@@ -107,9 +107,11 @@ class ExplorationRun:
         )
         return [min(seconds / full_s, 1.0) for seconds in candidate_s]
 
-    def _search_front(self, seen: Sequence[Counts]) -> list[Counts]:
+    def _search_front(self, visited: Sequence[Counts]) -> list[Counts]:
         """The Pareto front by the search's own scores."""
-        return [seen[index] for index in pareto_front(self._cost_fractions(seen), self._judge_candidates(seen))]
+        return [
+            visited[index] for index in pareto_front(self._cost_fractions(visited), self._judge_candidates(visited))
+        ]
 
     def _pareto_table(self, counts: Sequence[Counts]) -> ParetoTable:
         """The table of these candidates; measured seconds are converted to that fraction of the full model's MACs."""

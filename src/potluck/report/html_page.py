@@ -35,7 +35,7 @@ _FRAME = """<!doctype html>
 </style>
 </head>
 <body>
-<noscript>This page needs JavaScript to draw its charts; the numbers are in summary.json in the run folder.</noscript>
+<noscript>This page needs JavaScript to draw its charts; the figures are in summary.json in the run folder.</noscript>
 <main id="page" aria-busy="true"></main>
 <script id="data" type="application/json">{data}</script>
 <script>

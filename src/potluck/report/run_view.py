@@ -138,12 +138,12 @@ def _event_text(event: JournalEvent) -> str:
 
 
 def _layer_partitions(history: RunHistory) -> list[dict[str, Any]]:
-    """Which device held which layers from when on. The number of layers is recorded, or else the highest index seen."""
+    """Which device held which layers from when on. Without a record of the layers, the highest index counts."""
     changes = [event for event in history.events if event.name == "partition" and event.fields.get("cuts") is not None]
-    seen = [detail["layers"][-1] + 1 for detail in history.details if isinstance(detail.get("layers"), tuple)]
-    seen += [max(event.fields["cuts"], default=0) + 1 for event in changes]
+    layer_counts = [detail["layers"][-1] + 1 for detail in history.details if isinstance(detail.get("layers"), tuple)]
+    layer_counts += [max(event.fields["cuts"], default=0) + 1 for event in changes]
     layers = max(
-        (event.fields["layers"] for event in changes if "layers" in event.fields), default=max(seen, default=1)
+        (event.fields["layers"] for event in changes if "layers" in event.fields), default=max(layer_counts, default=1)
     )
     return [{"at": event.at, **event.fields, "layers": layers} for event in changes]
 
@@ -152,8 +152,8 @@ def shown_devices(history: RunHistory, folder: RunFolder) -> list[str]:
     """All devices in the fleet's order, then those only in the journal; the busiest ones if there are too many."""
     fleet = folder.load_fleet()
     known = [device.name for device in fleet.members] if fleet is not None else []
-    seen = [*history.tracks, *(event.node for event in history.events), *(node for _, node in history.series)]
-    devices = [name for name in dict.fromkeys([*known, *seen]) if name != COORDINATOR]
+    recorded = [*history.tracks, *(event.node for event in history.events), *(node for _, node in history.series)]
+    devices = [name for name in dict.fromkeys([*known, *recorded]) if name != COORDINATOR]
     if len(devices) <= MAX_ROWS:
         return devices
     busiest = sorted(devices, key=lambda name: -len(history.tracks.get(name, ())))[:MAX_ROWS]

@@ -36,7 +36,7 @@ class CheckpointMetadata(msgspec.Struct):
 
     time: float
     position: int  # of the journal
-    books: RunProgress  # the progress
+    progress: RunProgress = msgspec.field(name="books")
     kept: SavedDeviceStates = msgspec.field(default_factory=SavedDeviceStates)
 
 
@@ -54,7 +54,7 @@ class RunStore:
     ) -> None:
         self.job = job
         self.folder = folder
-        self.progress = checkpoint.books
+        self.progress = checkpoint.progress
         self.start_s = checkpoint.time
         self.device_states = DeviceStates(checkpoint.kept, tensors or {})
         self.tally = JournalTotals()
@@ -94,7 +94,7 @@ class RunStore:
         write_atomically(folder / "job.toml", dump_job(job).encode())
         store = RunStore(job, folder, checkpoint, watch, stopping, tensors)
         store.tally.add_journal(folder / "journal.jsonl")
-        store._saved_version = checkpoint.books.version
+        store._saved_version = checkpoint.progress.version
         return store
 
     def attach_tensors(self, tensors_now: Callable[[], dict[str, Tensor]]) -> None:

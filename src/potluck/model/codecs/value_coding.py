@@ -71,5 +71,5 @@ def _pack_signs(values: Any) -> Any:
 
 
 def _common_magnitude(packed: Any) -> np.float32:
-    """The magnitude that all values share."""
+    """The common magnitude of all values."""
     return np.float32(packed[: _MAGNITUDE.itemsize].view(_MAGNITUDE)[0])

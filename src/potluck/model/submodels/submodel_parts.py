@@ -199,14 +199,14 @@ class FilterDropout(WidthSubmodelPart, frozen=True, kw_only=True, tag="filter-dr
         """Costs in seconds: as measured, and interpolated by the set that is closest to the more expensive entry."""
         rates, costs = _table_rates(table, width), [*table.cost_fractions, 1.0]
         sizes = [width.kept_counts(vector, self.grid) for vector in rates]
-        found: dict[Counts, float] = {}
-        for place, vector in _interpolate_rates(rates, costs):
-            counts, after = width.kept_counts(vector, self.grid), min(place + 1, len(sizes) - 1)
-            reached = _mixture_fraction(counts, sizes[place], sizes[after])
-            cost = costs[place] + (costs[after] - costs[place]) * reached
-            found[counts] = max(cost, found.get(counts, 0.0))
-        found.update(zip(sizes, costs, strict=True))
-        return [WidthChoice(counts, cost) for counts, cost in found.items()]
+        cost_of: dict[Counts, float] = {}
+        for index, vector in _interpolate_rates(rates, costs):
+            counts, after = width.kept_counts(vector, self.grid), min(index + 1, len(sizes) - 1)
+            reached = _mixture_fraction(counts, sizes[index], sizes[after])
+            cost = costs[index] + (costs[after] - costs[index]) * reached
+            cost_of[counts] = max(cost, cost_of.get(counts, 0.0))
+        cost_of.update(zip(sizes, costs, strict=True))
+        return [WidthChoice(counts, cost) for counts, cost in cost_of.items()]
 
     def unit_chooser(self, round: int, rng: np.random.Generator) -> UnitChooser:
         return leading_units if self.units == "leading" else random_units(rng)
@@ -228,10 +228,10 @@ def _interpolate_rates(rates: Sequence[Rates], costs: Sequence[float]) -> Iterat
     Each comes with the index of the vector that it is or follows.
     """
     pairs = pairwise(zip(rates, costs, strict=True))
-    for place, ((low, cheap), (high, dear)) in enumerate(pairs):
+    for index, ((low, cheap), (high, dear)) in enumerate(pairs):
         parts = max(1, math.ceil(math.log(dear / cheap) / math.log(WIDEST_GAP)))
         for part in range(parts):
-            yield place, tuple(one + (other - one) * part / parts for one, other in zip(low, high, strict=True))
+            yield index, tuple(one + (other - one) * part / parts for one, other in zip(low, high, strict=True))
     yield len(rates) - 1, rates[-1]
 
 

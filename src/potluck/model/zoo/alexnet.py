@@ -1,6 +1,6 @@
 """AlexNet in the one-column form (Krizhevsky 2014, arXiv:1404.5997), for large images and for 32×32.
 
-Both share the five convolutions; the small one pads its first convolution, pools to a single point and has one
+Both have the same five convolutions; the small one pads its first convolution, pools to a single point and has one
 linear layer, since two of 4096 would outweigh the rest by far.
 """
 

@@ -1,6 +1,6 @@
 """GoogLeNet (Szegedy et al. 2014, arXiv:1409.4842) with batch norm and optional auxiliary heads.
 
-The branch that the paper gives a 5×5 convolution has 3×3 here, as in the widely used weights;
+The branch with a 5×5 convolution in the paper has a 3×3 one, as in the widely used weights;
 `largest_kernel=5` is the paper's.
 """
 

@@ -2,7 +2,7 @@
 
 Where a block changes the width its shortcut is a 1×1 convolution with batch norm (the paper's option B)
 everywhere. For the thin ones the paper also describes option A, which pads with zeros and has no weights
-(269,722 in all for ResNet-20): a sum over padded channels cannot be cut filter by filter, so it is not here.
+(269,722 in all for ResNet-20): a sum over padded channels cannot be cut filter by filter, so it is left out.
 The bottleneck strides in its 3×3 convolution, as is usual today.
 """
 

@@ -1,4 +1,4 @@
-"""Decides whether a device may join a run. Every check is called from here; a refusal carries its reason."""
+"""Decides whether a device may join a run. It runs every check; a refusal carries its reason."""
 
 from __future__ import annotations
 
