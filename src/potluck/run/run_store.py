@@ -23,6 +23,7 @@ from potluck.journal.journal_totals import JournalTotals
 from potluck.loops.run_progress import RunOutcome, RunProgress
 from potluck.model import weights_file
 from potluck.run.device_state import DeviceStates, SavedDeviceStates
+from potluck.units import format_percent
 
 __all__ = ["RunStore", "Watch"]
 
@@ -107,7 +108,9 @@ class RunStore:
         stop = self.job.stop
         accuracy = progress.score.get("accuracy", 0.0)
         if stop.accuracy is not None and accuracy >= stop.accuracy:
-            return RunOutcome("done", f"accuracy {accuracy:.2%} reached the target of {stop.accuracy:.2%}")
+            return RunOutcome(
+                "done", f"accuracy {format_percent(accuracy)} reached the target of {format_percent(stop.accuracy)}"
+            )
         if stop.rounds is not None and progress.round >= stop.rounds:
             return RunOutcome("done", f"{stop.rounds} rounds")
         if stop.time is not None and now >= stop.time:
