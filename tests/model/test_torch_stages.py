@@ -11,7 +11,7 @@ from torch import nn
 
 from potluck.data import Dataset, from_tensors
 from potluck.errors import ModelError
-from potluck.model.indexed_dataset import MicroBatches
+from potluck.model.indexed_dataset import MicroBatches, PipelineData
 from potluck.model.layer_chain import trace_layers
 from potluck.model.optimizers import Adam, Optimizer, Sgd
 from potluck.model.stage_function import StageFunctions
@@ -38,7 +38,7 @@ def stages_of(module: nn.Module, optimizer: Optimizer, parts: int = 1) -> TorchS
     chain, samples = trace_layers(module, (1, 4, 4)), data()
     sections = StageFunctions(chain, samples.train.x[:2])
     feed = MicroBatches(24, BATCH, parts)
-    return TorchStages(sections, nn.functional.cross_entropy, optimizer, samples.train, feed, 0)
+    return TorchStages(sections, nn.functional.cross_entropy, optimizer, PipelineData(samples.train, feed), 0)
 
 
 def cut(stages: TorchStages, whole: StageState, after: int) -> tuple[StageState, StageState]:

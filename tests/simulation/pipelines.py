@@ -14,7 +14,7 @@ import potluck
 from potluck.data import Dataset, from_tensors
 from potluck.job import make
 from potluck.journal import Instant, JournalRecord, Span, read_journal
-from potluck.model.indexed_dataset import MicroBatches
+from potluck.model.indexed_dataset import MicroBatches, PipelineData
 from potluck.model.layer_chain import trace_layers
 from potluck.model.stage_function import StageFunctions
 from potluck.model.torch_stages import TorchStages
@@ -80,10 +80,9 @@ class Bench:
         chain, train = self._sections.chain, self.data.train
         chain.module.load_state_dict(self._start)
         feed = MicroBatches(len(train), job.pipeline.batch, job.pipeline.schedule.micro_batch_count, job.seed)
-        stages = TorchStages(
-            self._sections, nn.functional.cross_entropy, job.pipeline.optimizer, train, feed, job.seed,
-            self.data.test if job.pipeline.evaluation == "pipeline" else None, len(self.data.classes),
-        )  # fmt: skip
+        test = self.data.test if job.pipeline.evaluation == "pipeline" else None
+        data = PipelineData(train, feed, test, len(self.data.classes))
+        stages = TorchStages(self._sections, nn.functional.cross_entropy, job.pipeline.optimizer, data, job.seed)
         costs = pipeline_chain_costs(chain, self._sections.layout, sum(stages.moments.values()))
         setup = PipelineSetup(job, costs, stages, feed, self.data.test)
         return simulate_prepared(setup, RunStore.create_run(job, folder, None, lambda: False), threads=0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from potluck import seeds
 
-__all__ = ["IndexedDataset", "Indices", "MicroBatches"]
+__all__ = ["IndexedDataset", "Indices", "MicroBatches", "PipelineData"]
 
 
 Indices = npt.NDArray[np.int64]
@@ -61,6 +61,15 @@ class MicroBatches:
 
     def _micro_batch_bounds(self, index: int) -> tuple[int, int]:
         return index * self.size // self.per_batch, (index + 1) * self.size // self.per_batch
+
+
+class PipelineData(NamedTuple):
+    """What a pipeline trains and is evaluated on."""
+
+    train: IndexedDataset
+    micro_batches: MicroBatches
+    test: IndexedDataset | None = None
+    classes: int = 0  # 0 if unknown
 
 
 @lru_cache(maxsize=4)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from potluck import seeds
 from potluck.model import stage_input_checks
 from potluck.model.evaluation_score import EvaluationScore
-from potluck.model.indexed_dataset import IndexedDataset, Indices, MicroBatches
+from potluck.model.indexed_dataset import IndexedDataset, Indices, PipelineData
 from potluck.model.model_replica import Loss
 from potluck.model.model_state import ModelState
 from potluck.model.optimizers import Optimizer
@@ -62,22 +62,16 @@ class TorchStages:
         functions: StageFunctions,
         loss: Loss,
         optimizer: Optimizer,
-        train: IndexedDataset,
-        micro_batches: MicroBatches,
+        data: PipelineData,
         seed: int,
-        test: IndexedDataset | None = None,
-        classes: int = 0,
     ) -> None:
         self.chain = functions.chain
         self.layout = functions.layout
         self._functions = functions
         self._loss = loss
         self._optimizer = optimizer
-        self._train = train
-        self._micro_batches = micro_batches
+        self._data = data
         self._seed = seed
-        self._test = test
-        self._classes = classes  # the number of classes; 0 if unknown
         self._crossing = lru_cache(maxsize=64)(partial(stage_input_checks.crossing_specs, functions.chain))
         self.moments = _moment_kinds(optimizer)  # name -> whether it is a vector like the weights (else a scalar)
 
@@ -123,7 +117,7 @@ class TorchStages:
 
     def micro_batch_weight(self, micro_batch: int) -> float:
         """A micro-batch's fraction of its batch."""
-        return self._micro_batches.batch_fraction(micro_batch)
+        return self._data.micro_batches.batch_fraction(micro_batch)
 
     def accumulate_gradient(self, total: Tensor | None, gradient: Tensor, weight: float) -> Tensor:
         """The sum of a batch's gradients with one more micro-batch added."""
@@ -194,14 +188,15 @@ class TorchStages:
 
     def labels_refusal(self, samples: int, payload: Payload) -> str | None:
         """Why these cannot be the targets of this many samples; None if they can."""
-        one = self._train.batch(np.arange(1))[1]
+        one = self._data.train.batch(np.arange(1))[1]
         reason = stage_input_checks.tensors_refusal(
             payload.arrays, [TensorSpec((samples, *one.shape[1:]), one.dtype)], "labels"
         )
-        if reason is None and self._classes and not one.is_floating_point():
+        if reason is None and self._data.classes and not one.is_floating_point():
             (labels,) = payload.arrays
-            if labels.min() < 0 or labels.max() >= self._classes:
-                return f"its labels range from {labels.min()} to {labels.max()}, but there are {self._classes} classes"
+            if labels.min() < 0 or labels.max() >= self._data.classes:
+                classes = f"there are {self._data.classes} classes"
+                return f"its labels range from {labels.min()} to {labels.max()}, but {classes}"
         return reason
 
     def gradient_refusal(self, forwarded: ForwardResult, payload: Payload) -> str | None:
@@ -228,9 +223,9 @@ class TorchStages:
     def evaluation_batches(self) -> int:
         """How many there are; none if the stages cannot run in evaluation mode."""
         recording = self.chain.recording
-        if self._test is None or recording is None or not recording.both_modes:
+        if self._data.test is None or recording is None or not recording.both_modes:
             return 0
-        return -(-len(self._test) // _EVALUATION_BATCH)
+        return -(-len(self._data.test) // _EVALUATION_BATCH)
 
     def evaluation_batch_size(self, number: int) -> int:
         return len(self._evaluation_indices(number))
@@ -254,12 +249,12 @@ class TorchStages:
         return score.loss, score.correct if score.has_classes else -1, score.count
 
     def _evaluation_batch(self, number: int) -> tuple[Tensor, Tensor]:
-        assert self._test is not None
-        return self._test.batch(self._evaluation_indices(number))
+        assert self._data.test is not None
+        return self._data.test.batch(self._evaluation_indices(number))
 
     def _evaluation_indices(self, number: int) -> Indices:
-        assert self._test is not None
-        return np.arange(number * _EVALUATION_BATCH, min((number + 1) * _EVALUATION_BATCH, len(self._test)))
+        assert self._data.test is not None
+        return np.arange(number * _EVALUATION_BATCH, min((number + 1) * _EVALUATION_BATCH, len(self._data.test)))
 
     # --- the whole model -------------------------------------------------------------------------------------------
 
@@ -320,8 +315,8 @@ class TorchStages:
         return params, buffers
 
     def _micro_batch(self, micro_batch: int) -> tuple[Tensor, Tensor]:
-        rng = seeds.child_generator(self._seed, "augment", micro_batch) if self._train.needs_rng else None
-        return self._train.batch(self._micro_batches.sample_indices(micro_batch), rng)
+        rng = seeds.child_generator(self._seed, "augment", micro_batch) if self._data.train.needs_rng else None
+        return self._data.train.batch(self._data.micro_batches.sample_indices(micro_batch), rng)
 
 
 def _to_payload(tensors: Sequence[Tensor]) -> Payload:

@@ -27,7 +27,7 @@ from potluck.loops.pipeline.stage_backend import StageBackend, TimingOnlyStages
 from potluck.loops.pipeline.version_store import VersionStore
 from potluck.loops.run_progress import RunProgress
 from potluck.model import weights_file
-from potluck.model.indexed_dataset import IndexedDataset, MicroBatches
+from potluck.model.indexed_dataset import IndexedDataset, MicroBatches, PipelineData
 from potluck.model.layer_chain import LayerChain, trace_layers
 from potluck.model.model_state import WeightLayout
 from potluck.model.stage_function import StageFunctions
@@ -196,9 +196,8 @@ def _build_training_setup(job: Job, task: Task, load_weights: bool) -> PipelineS
         )
     chain = trace_layers(build_initial_module(job, task, load_weights), task.data.shape)
     functions = StageFunctions(chain, train.batch(np.arange(min(2, len(train))))[0])
-    backend = TorchStages(
-        functions, task.loss, job.pipeline.optimizer, train, batches, job.seed, task.data.test, len(task.data.classes)
-    )
+    data = PipelineData(train, batches, task.data.test, len(task.data.classes))
+    backend = TorchStages(functions, task.loss, job.pipeline.optimizer, data, job.seed)
     costs = pipeline_chain_costs(chain, functions.layout, sum(backend.moments.values()), job.pipeline.between)
     return PipelineSetup(job, _with_profiles(costs, job, chain), backend, batches, task.data.test)
 

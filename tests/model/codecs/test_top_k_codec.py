@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from potluck.model.codecs import top_k_selection
-from potluck.model.codecs.top_k_selection import largest_indices, squared_norm
+from potluck.model.codecs import top_k_codec
+from potluck.model.codecs.top_k_codec import largest_indices, squared_norm
 
 
 def _by_sorting(strengths: Tensor, count: int) -> list[int]:
@@ -18,7 +18,7 @@ def _by_sorting(strengths: Tensor, count: int) -> list[int]:
 
 @pytest.fixture
 def small_sample(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(top_k_selection, "_SAMPLE", 8)
+    monkeypatch.setattr(top_k_codec, "_SAMPLE", 8)
 
 
 @settings(deadline=None)
@@ -41,7 +41,7 @@ def test_the_way_through_candidates_gives_the_same(levels: int, count: int) -> N
 @pytest.mark.parametrize("order", [False, True])
 def test_a_sample_that_misleads_costs_time_only(order: bool) -> None:
     strengths = torch.zeros(300_001)
-    step = len(strengths) // top_k_selection._SAMPLE | 1
+    step = len(strengths) // top_k_codec._SAMPLE | 1
     strengths[1::step] = 5.0  # just where the sample does not look
     strengths[::step] = 9.0 if order else 1.0  # just where it looks
     assert largest_indices(strengths, 1000).tolist() == torch.where(strengths == strengths.max())[0][:1000].tolist()
