@@ -94,7 +94,7 @@ def test_totals_read_from_a_journal_continue_as_if_never_stopped(
         ([Span("a", "pull", 0.0, 8.0)], "downlink"),
         ([Span("a", "push", 0.0, 8.0)], "uplink"),
         ([Span("a", "compute", 0.0, 8.0), Span("a", "pull", 8.0, 9.0)], "processor"),
-        ([Span("a", "compute", 0.0, 2.0)], "no device was busy for more than 20%"),
+        ([Span("a", "compute", 0.0, 2.0)], "no device was busy for more than 20 %"),
     ],
 )
 def test_what_held_the_run_up_is_one_sentence(records: list[JournalRecord], says: str) -> None:
