@@ -36,7 +36,7 @@ PAGES += [page for page in sorted((ROOT / "docs").rglob("*.md")) if page.name !=
 
 FILES = {"presence.csv": "seconds,level\n0,1\n60,0\n90,1\n"}  # that blocks name and do not show
 BASE: dict[str, Any] = {
-    "task": {"model": "mlp", "data": "digits", "options": {"hidden": [16, 16]}},
+    "task": {"model": "mlp", "data": "drawn-digits", "options": {"hidden": [16, 16]}},
     "fleet": "kitchen-table",
     "stop": {"rounds": 2},
 }
