@@ -13,15 +13,15 @@ from potluck.errors import DataError, ModelError, PotluckError, PotluckWarning, 
 def _drawn() -> dict[str, str]:
     """Each class of the drawing at the top of the module, with the one it hangs below."""
     parents: list[str] = []
-    found = {}
+    tree = {}
     for line in (errors.__doc__ or "").splitlines():
         match = re.match(r"    ([│├└─ ]*)(\w+)", line)
         if match is None:
             continue
         depth = len(match[1]) // 4
         parents = [*parents[:depth], match[2]]
-        found[match[2]] = parents[depth - 1] if depth else ""
-    return found
+        tree[match[2]] = parents[depth - 1] if depth else ""
+    return tree
 
 
 def test_the_tree_is_as_drawn() -> None:
@@ -40,7 +40,7 @@ def test_what_the_tree_cites_exists() -> None:
 
 
 def test_everything_defined_here_is_public() -> None:
-    defined = {name for name, found in vars(errors).items() if inspect.isclass(found)}
+    defined = {name for name, value in vars(errors).items() if inspect.isclass(value)}
     assert defined == set(errors.__all__)
     assert errors.__all__ == sorted(errors.__all__)
 

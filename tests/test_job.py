@@ -67,8 +67,8 @@ def _again(job: Job) -> Job:
     return make(tomllib.loads(dump_job(job)))
 
 
-def _with(place: tuple[str, ...], value: Any) -> dict[str, Any]:
-    for step in reversed(place):
+def _with(key_path: tuple[str, ...], value: Any) -> dict[str, Any]:
+    for step in reversed(key_path):
         value = {step: value}
     return {**PLAIN, **value}
 
@@ -78,16 +78,16 @@ def _shipped(family: type[Part]) -> list[str]:
     return [name for name, kind in part_kinds(family).items() if kind.__module__.startswith("potluck.")]
 
 
-CASES = [(family, place, kind) for family, place in PLACES for kind in _shipped(family)]
+CASES = [(family, key_path, kind) for family, key_path in PLACES for kind in _shipped(family)]
 
 
-@pytest.mark.parametrize(("family", "place", "kind"), CASES, ids=[f"{'.'.join(p)}={k}" for _, p, k in CASES])
-def test_every_kind_of_part_is_written_and_read(family: type[Part], place: tuple[str, ...], kind: str) -> None:
-    job = make(_with(place, {"kind": kind, **NEEDS.get(kind, {})}))
-    found: Any = job
-    for step in place:
-        found = getattr(found, step)
-    assert isinstance(found, part_kinds(family)[kind])
+@pytest.mark.parametrize(("family", "key_path", "kind"), CASES, ids=[f"{'.'.join(p)}={k}" for _, p, k in CASES])
+def test_every_kind_of_part_is_written_and_read(family: type[Part], key_path: tuple[str, ...], kind: str) -> None:
+    job = make(_with(key_path, {"kind": kind, **NEEDS.get(kind, {})}))
+    value: Any = job
+    for step in key_path:
+        value = getattr(value, step)
+    assert isinstance(value, part_kinds(family)[kind])
     assert _again(job) == job
 
 
@@ -164,9 +164,9 @@ def test_any_job_is_written_and_read(tables: dict[str, Any]) -> None:
 def test_the_recipe_lies_below_the_job_and_the_job_below_the_overrides() -> None:
     recipe = {**PLAIN, "recipe": "fedavg"}
     assert make(recipe).rounds.local.lr == 0.05  # type: ignore[attr-defined]
-    own = {**recipe, "rounds": {"local": {"lr": 0.5}, "batching": {"size": 7}}}
-    assert make(own).rounds.local.lr == 0.5  # type: ignore[attr-defined]
-    over = make(own, ["rounds.local.lr=0.25", "rounds.least=2"])
+    job_tables = {**recipe, "rounds": {"local": {"lr": 0.5}, "batching": {"size": 7}}}
+    assert make(job_tables).rounds.local.lr == 0.5  # type: ignore[attr-defined]
+    over = make(job_tables, ["rounds.local.lr=0.25", "rounds.least=2"])
     assert over.rounds.local.lr == 0.25  # type: ignore[attr-defined]
     assert over.rounds.batching.batch_size_for(100) == 7
     assert over.rounds.least == 2
@@ -204,9 +204,9 @@ def test_an_override_may_name_a_fleet_or_reach_into_it() -> None:
 @pytest.mark.xfail(strict=True, reason="merge takes any text for the kind of a part: `unknown key link.kind`")
 def test_an_override_of_one_figure_of_a_named_link_does_not_speak_of_a_kind_that_nobody_wrote() -> None:
     tables = {**PLAIN, "fleet": {"devices": [{"preset": "pi4"}], "coordinator": {"link": "lan"}}}
-    with pytest.raises(SettingError) as caught:
+    with pytest.raises(SettingError) as excinfo:
         make(tables, ["fleet.coordinator.link.up=1 Mbit/s"])
-    assert "kind" not in str(caught.value)
+    assert "kind" not in str(excinfo.value)
 
 
 def test_files_are_looked_for_beside_the_file_that_names_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,26 +228,26 @@ def test_files_of_overrides_are_looked_for_in_the_current_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A user who stands elsewhere names files as the shell completes them."""
-    beside, here = tmp_path / "job", tmp_path / "here"
-    for place, macs in ((beside, 10), (here, 20)):
-        place.mkdir()
-        ParetoTable.from_trials("net", ["conv1"], 50, [(macs, 1.0, [0.5])]).save(place / "table.json")
-        (place / "levels.csv").write_text("0,1\n")
+    beside, current = tmp_path / "job", tmp_path / "here"
+    for directory, macs in ((beside, 10), (current, 20)):
+        directory.mkdir()
+        ParetoTable.from_trials("net", ["conv1"], 50, [(macs, 1.0, [0.5])]).save(directory / "table.json")
+        (directory / "levels.csv").write_text("0,1\n")
         trace = '{kind = "csv", file = "levels.csv"}'
-        (place / "fleet.toml").write_text(f'[[devices]]\npreset = "pi4"\ncount = {macs}\nspeed = {trace}\n')
+        (directory / "fleet.toml").write_text(f'[[devices]]\npreset = "pi4"\ncount = {macs}\nspeed = {trace}\n')
     (beside / "job.toml").write_text(
         'fleet = "fleet.toml"\nrecipe = "distreal"\nrounds.submodel.table = "table.json"\n'
         'task = {model = "mlp", data = "digits"}\nstop = {rounds = 1}\n'
     )
-    monkeypatch.chdir(here)
+    monkeypatch.chdir(current)
     job = load_job(beside / "job.toml")
     assert (_cheapest(job), len(job.fleet.members)) == (10, 10)
     assert job.fleet.devices[0].speed.file == str(beside / "levels.csv")  # type: ignore[attr-defined]
     job = load_job(beside / "job.toml", ["rounds.submodel.table=table.json", "fleet=fleet.toml"])
     assert (_cheapest(job), len(job.fleet.members)) == (20, 20)
-    assert job.fleet.devices[0].speed.file == str(here / "levels.csv")  # type: ignore[attr-defined]
+    assert job.fleet.devices[0].speed.file == str(current / "levels.csv")  # type: ignore[attr-defined]
     traced = load_job(beside / "job.toml", ['fleet.devices=[{preset="pi4", speed={kind="csv", file="levels.csv"}}]'])
-    assert traced.fleet.devices[0].speed.file == str(here / "levels.csv")  # type: ignore[attr-defined]
+    assert traced.fleet.devices[0].speed.file == str(current / "levels.csv")  # type: ignore[attr-defined]
     without = load_job(beside / "job.toml", ["rounds.submodel.table="])
     assert without.rounds.submodel.table is None  # type: ignore[attr-defined]
 
@@ -261,8 +261,8 @@ def _cheapest(job: Job) -> int:
 def test_an_explored_table_travels_with_the_job(tmp_path: Path) -> None:
     """A device elsewhere has the job's text and nothing else; here a table of the largest kind, with its file gone."""
     rates = np.random.default_rng(0).random((60, 150))
-    seen = [(place + 1, float(place) / 7, [float(rate) for rate in row]) for place, row in enumerate(rates)]
-    table = ParetoTable.from_trials("net", [f"features.{place}.conv" for place in range(150)], 100, seen)
+    measurements = [(index + 1, float(index) / 7, [float(rate) for rate in row]) for index, row in enumerate(rates)]
+    table = ParetoTable.from_trials("net", [f"features.{index}.conv" for index in range(150)], 100, measurements)
     table.save(tmp_path / "table.json")
     job = make({**PLAIN, "recipe": "distreal"}, [f"rounds.submodel.table={tmp_path / 'table.json'}"])
     (tmp_path / "table.json").unlink()
@@ -270,11 +270,11 @@ def test_an_explored_table_travels_with_the_job(tmp_path: Path) -> None:
         run="r", era="e", name="n", incarnation=0, job=dump_job(job), digest="", model="", seed=0, lease=5.0,
         limit_bytes=1,
     )  # fmt: skip
-    came = handshake_messages.decode_join_answer(handshake_messages.encode_handshake(welcome))
-    assert isinstance(came, handshake_messages.JoinAccepted)
-    there = make(tomllib.loads(came.job))
-    assert there == job
-    assert there.rounds.submodel.table == table  # type: ignore[attr-defined]
+    received = handshake_messages.decode_join_answer(handshake_messages.encode_handshake(welcome))
+    assert isinstance(received, handshake_messages.JoinAccepted)
+    parsed = make(tomllib.loads(received.job))
+    assert parsed == job
+    assert parsed.rounds.submodel.table == table  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
@@ -289,10 +289,10 @@ def test_a_table_that_cannot_be_read_is_named_by_its_key(content: str | None, sa
     if content is not None:
         (tmp_path / "none.json").write_text(content)
     submodel = {"kind": "filter-dropout", "table": "none.json"}
-    with pytest.raises(SettingError, match=says) as caught:
+    with pytest.raises(SettingError, match=says) as excinfo:
         make({**PLAIN, "rounds": {"submodel": submodel}}, folder=tmp_path)
-    assert caught.value.path == "rounds.submodel.table"
-    assert "\n" not in str(caught.value)
+    assert excinfo.value.path == "rounds.submodel.table"
+    assert "\n" not in str(excinfo.value)
 
 
 def test_a_resolved_job_stands_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -334,10 +334,10 @@ def test_a_resolved_job_stands_alone(tmp_path: Path, monkeypatch: pytest.MonkeyP
     ],
 )
 def test_what_is_wrong_with_a_job_is_named(tables: dict[str, Any], overrides: list[str], path: str, says: str) -> None:
-    with pytest.raises(SettingError) as caught:
+    with pytest.raises(SettingError) as excinfo:
         make({**PLAIN, **tables}, overrides)
-    assert caught.value.path.startswith(path), "the table, or the key in it"
-    assert says in caught.value.problem
+    assert excinfo.value.path.startswith(path), "the table, or the key in it"
+    assert says in excinfo.value.problem
 
 
 @pytest.mark.parametrize("key", ["task", "fleet", "stop"])
@@ -350,9 +350,9 @@ def test_what_a_job_must_say_is_missed(key: str) -> None:
 def test_a_file_that_is_no_toml_is_named(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "job.toml"
     path.write_bytes(content)
-    with pytest.raises(SettingError, match=r"job\.toml is not TOML") as caught:
+    with pytest.raises(SettingError, match=r"job\.toml is not TOML") as excinfo:
         load_job(path)
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(excinfo.value)
 
 
 def test_a_missing_file_and_a_folder_are_named(tmp_path: Path) -> None:
@@ -382,13 +382,13 @@ def test_a_title_is_the_name_or_the_task() -> None:
 
 def test_a_job_of_python_objects_is_equal_to_the_one_that_was_read() -> None:
     read = make(PLAIN)
-    made = Job(
+    built = Job(
         task=read.task,
         fleet=Fleet(devices=read.fleet.devices),
         stop=read.stop,
         rounds=read.rounds,
     )
-    assert made == read
+    assert built == read
 
 
 def test_the_defaults_of_the_constructor_are_those_of_its_recipe() -> None:
@@ -402,9 +402,9 @@ def test_the_defaults_of_the_constructor_are_those_of_its_recipe() -> None:
 )
 def test_the_constructor_applies_no_recipe_and_says_so(recipe: str, says: str) -> None:
     read = make(PLAIN)
-    with pytest.raises(SettingError, match=says) as caught:
+    with pytest.raises(SettingError, match=says) as excinfo:
         Job(task=read.task, fleet=read.fleet, stop=read.stop, recipe=recipe)
-    assert caught.value.path == "recipe"
+    assert excinfo.value.path == "recipe"
     with pytest.raises(SettingError):
         msgspec.structs.replace(read, recipe=recipe)
 

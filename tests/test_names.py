@@ -26,7 +26,7 @@ def glossary_rows() -> list[tuple[str, str, list[str]]]:
         if not line.startswith("| ") or line.startswith("| word |"):
             continue
         word, meaning, avoided = (cell.strip() for cell in line.strip("|").split("|"))
-        rows.append((word, meaning, [each.strip() for each in avoided.split(",") if each.strip()]))
+        rows.append((word, meaning, [item.strip() for item in avoided.split(",") if item.strip()]))
     return rows
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import potluck
 
-MODULES = sorted(found.name for found in pkgutil.walk_packages(potluck.__path__, "potluck."))
+MODULES = sorted(module.name for module in pkgutil.walk_packages(potluck.__path__, "potluck."))
 
 
 def _in_a_fresh_python(code: str) -> str:

@@ -39,10 +39,10 @@ def test_links_lead_somewhere(page: Path) -> None:
         if "://" in target:
             continue
         path, _, anchor = target.partition("#")
-        found = (page.parent / path) if path else page
-        assert found.exists(), f"{page.name} links to {target}"
+        linked = (page.parent / path) if path else page
+        assert linked.exists(), f"{page.name} links to {target}"
         if anchor:
-            assert anchor in anchors(found), f"{page.name} links to {target}"
+            assert anchor in anchors(linked), f"{page.name} links to {target}"
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page != RESULTS], ids=lambda page: page.name)

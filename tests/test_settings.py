@@ -135,17 +135,17 @@ def test_what_is_encoded_is_plain(table: Table) -> None:
     ],
 )
 def test_what_is_wrong_is_named_by_its_path(raw: object, path: str, says: str) -> None:
-    with pytest.raises(SettingError) as caught:
+    with pytest.raises(SettingError) as excinfo:
         decode_settings(raw, Table)
-    assert caught.value.path == path
-    assert says in caught.value.problem
-    assert "\n" not in str(caught.value)
+    assert excinfo.value.path == path
+    assert says in excinfo.value.problem
+    assert "\n" not in str(excinfo.value)
 
 
 def test_a_path_above_is_put_in_front() -> None:
-    with pytest.raises(SettingError) as caught:
+    with pytest.raises(SettingError) as excinfo:
         decode_settings({"guests": [{"dish": "soup"}]}, Table, "house.table")
-    assert caught.value.path == "house.table.guests[0].name"
+    assert excinfo.value.path == "house.table.guests[0].name"
 
 
 def test_a_part_is_its_kind_alone_or_a_table() -> None:
@@ -196,9 +196,9 @@ def test_a_part_of_ones_own_reads_back_where_its_module_was_not_imported(tmp_pat
     ],
 )
 def test_what_cannot_be_loaded_is_said(name: str, says: str) -> None:
-    with pytest.raises(SettingError, match=says) as caught:
+    with pytest.raises(SettingError, match=says) as excinfo:
         load_object(name, "task")
-    assert caught.value.path == "task"
+    assert excinfo.value.path == "task"
 
 
 def test_an_object_is_loaded_by_its_dotted_name() -> None:

@@ -10,6 +10,6 @@ from tests.live.shells import Shells
 
 @pytest.fixture
 def shells(tmp_path: Path) -> Iterator[Shells]:
-    found = Shells(tmp_path)
-    yield found
-    found.end()
+    commands = Shells(tmp_path)
+    yield commands
+    commands.end()

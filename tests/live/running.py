@@ -71,8 +71,8 @@ Story = Callable[[Scene], Coroutine[Any, Any, None]]
 class Teller(potluck.LiveObserver):
     """Tells a story once the run begins."""
 
-    def __init__(self, story: Story, scene: type[Scene] = Scene) -> None:
-        self._story, self._scene = story, scene
+    def __init__(self, scenario: Story, scene: type[Scene] = Scene) -> None:
+        self._story, self._scene = scenario, scene
         self._told: asyncio.Task[None] | None = None
 
     def on_begin(self, run: LiveRun) -> None:
@@ -89,9 +89,9 @@ async def nothing(scene: Scene) -> None:
     pass
 
 
-def run_live(folder: Path, story: Story = nothing, *, act_out: bool = False, **settings: Any) -> Result:
+def run_live(folder: Path, scenario: Story = nothing, *, act_out: bool = False, **settings: Any) -> Result:
     """Lead the small job with some settings changed; the story begins with the run and must be over at its end."""
-    teller, options = Teller(story), potluck.LabOptions(LIMIT_S, emulate_fleet=act_out, play_faults=False)
+    teller, options = Teller(scenario), potluck.LabOptions(LIMIT_S, emulate_fleet=act_out, play_faults=False)
     with within(LIMIT_S):
         result = potluck.lab({**SMALL, **settings}, folder=folder, options=options, observer=teller)
     teller.check(result)
@@ -100,25 +100,25 @@ def run_live(folder: Path, story: Story = nothing, *, act_out: bool = False, **s
 
 def tensors(folder: Path) -> dict[str, Tensor]:
     """What the newest checkpoint of a run holds."""
-    found, _ = checkpoint_files.read_checkpoint(checkpoint_files.latest_checkpoint(folder / "checkpoints"))
-    return found
+    state, _ = checkpoint_files.read_checkpoint(checkpoint_files.latest_checkpoint(folder / "checkpoints"))
+    return state
 
 
-def differing(one: Path, other: Path) -> list[str]:
+def differing(first: Path, second: Path) -> list[str]:
     """The tensors in which two runs ended differently, by a single bit."""
-    ours, theirs = tensors(one), tensors(other)
+    first_state, second_state = tensors(first), tensors(second)
     return [
         name
-        for name in sorted(ours.keys() | theirs.keys())
-        if name not in ours or name not in theirs or not torch.equal(ours[name], theirs[name])
+        for name in sorted(first_state.keys() | second_state.keys())
+        if name not in first_state or name not in second_state or not torch.equal(first_state[name], second_state[name])
     ]
 
 
-def check_books(folder: Path, result: Result, wanted: int) -> None:
+def check_books(folder: Path, result: Result, expected_rounds: int) -> None:
     """No committed round is lost or there twice, and no update is counted twice."""
     assert result.status == "done", result.reason
     committed = rounds(folder)
-    assert [span.fields["round"] for span in committed] == list(range(wanted)), "a round is missing or twice"
+    assert [span.fields["round"] for span in committed] == list(range(expected_rounds)), "a round is missing or twice"
     turns = [turn for span in committed for _, turn in span.fields["devices"]]
     assert len(turns) == len(set(turns)), "an update was merged twice"
     assert all(span.fields["devices"] for span in committed), "a round without an update was committed"

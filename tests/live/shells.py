@@ -32,14 +32,14 @@ __all__ = ["Command", "Shells", "listens", "ticket", "until", "write_job"]
 _JOIN = re.compile(r"potluck join (\S+) --name (\S+) --token (\S+)")
 
 
-def until(what: str, holds: Callable[[], Any], seconds: float = LIMIT_S) -> Any:
+def until(description: str, condition: Callable[[], Any], seconds: float = LIMIT_S) -> Any:
     """Wait for something, but not for ever; gives back what made it true."""
     end = time.monotonic() + seconds
-    while not (found := holds()):
+    while not (value := condition()):
         if time.monotonic() > end:
-            raise AssertionError(f"waited {seconds:g} s for {what}")
+            raise AssertionError(f"waited {seconds:g} s for {description}")
         time.sleep(0.02)
-    return found
+    return value
 
 
 def write_job(folder: Path, **settings: Any) -> Path:
@@ -117,17 +117,17 @@ def listens(address: str) -> bool:
 def ticket(run: Path) -> dict[str, Any]:
     """The note of a live run; empty while there is none."""
     try:
-        found: dict[str, Any] = msgspec.json.decode((run / "live.json").read_bytes())
+        status: dict[str, Any] = msgspec.json.decode((run / "live.json").read_bytes())
     except FileNotFoundError:
         return {}
-    return found
+    return status
 
 
 def _started(folder: Path, words: Sequence[str], out: Path, err: Path) -> subprocess.Popen[bytes]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    with out.open("wb") as said, err.open("wb") as complained:
+    with out.open("wb") as stdout, err.open("wb") as stderr:
         return subprocess.Popen(
-            [*POTLUCK, *words], cwd=folder, stdout=said, stderr=complained, env=environment, start_new_session=True
+            [*POTLUCK, *words], cwd=folder, stdout=stdout, stderr=stderr, env=environment, start_new_session=True
         )
 
 

@@ -40,8 +40,8 @@ def certs(shells: Shells) -> Path:
 
 def _invitations(serving: Command) -> dict[str, tuple[str, str]]:
     """The address and the token that each device gets."""
-    found = until("the invitations", lambda: len(_JOIN.findall(serving.err)) == 2 and _JOIN.findall(serving.err))
-    return {name: (address, token) for address, name, token in found}
+    invitations = until("the invitations", lambda: len(_JOIN.findall(serving.err)) == 2 and _JOIN.findall(serving.err))
+    return {name: (address, token) for address, name, token in invitations}
 
 
 def _serve(shells: Shells, job: Path, *words: str) -> Command:
@@ -58,14 +58,14 @@ def test_a_pipeline_behind_certificates_whose_devices_are_linked_directly(shells
     job = shells.folder / "job.toml"
     job.write_text(dump_job(make({**tables, "pipeline": pipeline, "checkpoint": 1})))
     serving = _serve(shells, job, "--token-each")
-    invited = _invitations(serving)
+    invitations = _invitations(serving)
     ports = {name: free_port() for name in HOSTS}
     devices = [
         shells(
             "join", address, "--certs", certs / name, "--token", token, "--once", "--threads", "1",
             "--listen", f"{HOSTS[name]}:{ports[name]}",
         )
-        for name, (address, token) in invited.items()
+        for name, (address, token) in invitations.items()
     ]  # fmt: skip
     until("some batches", lambda: _newest(shells.folder / "run") > 3)
     assert _linked(HOSTS["pi-1"], ports["pi-1"]) or _linked(HOSTS["pi-2"], ports["pi-2"])
@@ -77,11 +77,11 @@ def test_a_pipeline_behind_certificates_whose_devices_are_linked_directly(shells
 def test_who_is_turned_away_is_named_on_stderr(shells: Shells, certs: Path) -> None:
     """Another's token, and a certificate of nobody in the fleet."""
     serving = _serve(shells, write_job(shells.folder, fleet=FLEET), "--token-each")
-    invited = _invitations(serving)
-    address, token = invited["pi-1"]
-    thief = shells("join", address, "--certs", certs / "pi-2", "--token", token, "--once")
-    assert thief.end() == 2
-    assert "pi-2 was refused: the token is for pi-1 and not for pi-2" in thief.err
+    invitations = _invitations(serving)
+    address, token = invitations["pi-1"]
+    impostor = shells("join", address, "--certs", certs / "pi-2", "--token", token, "--once")
+    assert impostor.end() == 2
+    assert "pi-2 was refused: the token is for pi-1 and not for pi-2" in impostor.err
     stranger = shells("join", address, "--certs", certs / "pi-9", "--token", token)
     until("the reason", lambda: "pi-9 is not in this run's fleet (pi-1, pi-2)" in stranger.err)
     when, where = r"\d\d:\d\d:\d\d", r"127\.0\.0\.1:\d+"
@@ -96,11 +96,11 @@ def test_a_throttled_device_takes_longer(shells: Shells, certs: Path) -> None:
         "model": "mlp", "data": {"kind": "synthetic", "train": 2000, "test": 50}, "options": {"hidden": [256, 256]},
     }  # fmt: skip
     serving = _serve(shells, write_job(shells.folder, task=task, fleet=FLEET, stop={"rounds": 4}))
-    share = {"pi-1": "0.1", "pi-2": "1"}
+    throttle = {"pi-1": "0.1", "pi-2": "1"}
     devices = [
         shells(
             "join", address, "--certs", certs / name, "--token", token, "--once", "--threads", "1",
-            "--throttle", share[name],
+            "--throttle", throttle[name],
         )
         for name, (address, token) in _invitations(serving).items()
     ]  # fmt: skip

@@ -30,10 +30,10 @@ def _serve(shells: Shells, run: Path, rounds: int) -> Command:
 
 
 def _join(shells: Shells, serving: Command) -> list[Command]:
-    invited = until("the invitations", serving.invitations)
+    invitations = until("the invitations", serving.invitations)
     return [
         shells("join", address, "--name", name, "--token", token, "--once", "--threads", "1")
-        for name, (address, token) in invited.items()
+        for name, (address, token) in invitations.items()
     ]
 
 
@@ -45,10 +45,10 @@ def test_a_run_is_looked_at_stopped_and_taken_up_again(shells: Shells, potluck: 
     assert (waiting.code, waiting.json["state"]) == (0, "running")
     devices = _join(shells, serving)
     until("some rounds", lambda: (potluck("status", run, "--json").json.get("round") or 0) > 3)
-    found = potluck("status", run)
-    assert found.code == 0
-    assert "d-0: joined" in found.out
-    assert "running (process" in found.out
+    result = potluck("status", run)
+    assert result.code == 0
+    assert "d-0: joined" in result.out
+    assert "running (process" in result.out
     assert potluck("resume", run).err.count("\n") == 1, "one leads it already"
     stopped = potluck("stop", run)
     assert (stopped.code, f"potluck resume {run}" in stopped.out) == (0, True)
@@ -59,7 +59,7 @@ def test_a_run_is_looked_at_stopped_and_taken_up_again(shells: Shells, potluck: 
     resumed = shells("resume", run, "--set", f"stop.rounds={done + 3}", "--json")
     address = json.loads((run / "live.json").read_text())["listen"]
     token = next(iter(serving.invitations().values()))[1]
-    again = [shells("join", address, "--name", f"d-{place}", "--token", token, "--once") for place in range(2)]
+    again = [shells("join", address, "--name", f"d-{index}", "--token", token, "--once") for index in range(2)]
     assert resumed.end() == 0, resumed.err
     assert json.loads(resumed.out)["rounds"] == done + 3
     assert [device.end() for device in again] == [0, 0]
@@ -127,10 +127,10 @@ def test_wrong_input_is_one_line_and_exit_code_2(
     monkeypatch.chdir(tmp_path)
     write_job(tmp_path)
     make_authority(tmp_path / "certs").issue_certificate("pi-1", ["127.0.0.2"], 30, NOW)
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.2", 0))
-        taken.listen()
-        found = potluck(*(word.format(taken=taken.getsockname()[1]) for word in words))
-    assert (found.code, found.out) == (2, ""), found.err
-    assert reason in found.err
-    assert found.err.count("\n") == 1
+    with socket.socket() as busy:
+        busy.bind(("127.0.0.2", 0))
+        busy.listen()
+        result = potluck(*(word.format(taken=busy.getsockname()[1]) for word in words))
+    assert (result.code, result.out) == (2, ""), result.err
+    assert reason in result.err
+    assert result.err.count("\n") == 1

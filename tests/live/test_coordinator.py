@@ -26,11 +26,11 @@ ROUNDS = 60
 def joined(serving: Command) -> Iterator[None]:
     """Everyone whom `serve` invites, each in a process of its own that looks for the coordinator until the run ends."""
     context = multiprocessing.get_context("forkserver")
-    invited = until("the invitations", serving.invitations)
+    invitations = until("the invitations", serving.invitations)
     options = potluck.JoinOptions(threads=1, throttle=0.2, timeout_s=LIMIT_S)
     devices = [
         context.Process(target=potluck.join, args=invitation, kwargs={"name": name, "options": options}, name=name)
-        for name, invitation in invited.items()
+        for name, invitation in invitations.items()
     ]
     for device in devices:
         device.start()
@@ -66,8 +66,8 @@ def _kill_and_resume(shells: Shells, versions: list[int]) -> None:
             until(f"version {version}", partial(_has_reached, run, version))
             os.kill(leading.pid, signal.SIGKILL)
             leading.end()
-            kept = _committed(run)
-            assert kept < ROUNDS, "it was over before it was killed"
+            committed = _committed(run)
+            assert committed < ROUNDS, "it was over before it was killed"
             leading = shells("resume", run, "--json")
         assert leading.end() == 0, leading.err
     summary = json.loads(leading.out)

@@ -28,12 +28,12 @@ def _shares(folder: Path, devices: list[Device], *, act_out: bool, **rounds: Any
     }
     result = run_live(folder, act_out=act_out, **job)
     check_books(folder, result, ROUNDS)
-    shares: dict[str, list[Scalar]] = {device["name"]: [] for device in devices}
+    fractions: dict[str, list[Scalar]] = {device["name"]: [] for device in devices}
     for record in read_journal(folder / "journal.jsonl"):
         if isinstance(record, Scalar) and record.name == "share":
-            shares[record.node].append(record)
-    assert all(len(found) == ROUNDS for found in shares.values())
-    return shares
+            fractions[record.node].append(record)
+    assert all(len(scalars) == ROUNDS for scalars in fractions.values())
+    return fractions
 
 
 def test_a_device_trains_less_of_the_network_while_it_is_slow(tmp_path: Path) -> None:
@@ -41,10 +41,10 @@ def test_a_device_trains_less_of_the_network_while_it_is_slow(tmp_path: Path) ->
         {"name": "free", "flops": "300 MFLOP/s"},
         {"name": "busy", "flops": "300 MFLOP/s", "speed": {"kind": "constant", "level": 0.4}},
     ]
-    shares = _shares(tmp_path / "live", devices, act_out=True)
-    assert statistics.mean(record.value for record in shares["free"]) > 0.9
-    assert all(record.fields["most"] <= 0.4 for record in shares["busy"])
-    assert all(record.fields["least"] > 0.1 for record in shares["busy"])
+    fractions = _shares(tmp_path / "live", devices, act_out=True)
+    assert statistics.mean(record.value for record in fractions["free"]) > 0.9
+    assert all(record.fields["most"] <= 0.4 for record in fractions["busy"])
+    assert all(record.fields["least"] > 0.1 for record in fractions["busy"])
 
 
 @pytest.mark.parametrize(
@@ -56,8 +56,8 @@ def test_a_device_goes_by_what_its_own_steps_took(
     tmp_path: Path, flops: str, slot: str, begins: str, ends: str
 ) -> None:
     """Nobody acts anything out: the fleet file is wrong by a factor of thousands, and the device finds out."""
-    shares = _shares(tmp_path / "live", [{"name": "a", "flops": flops}], act_out=False, slot=slot)["a"]
-    extremes = {"least": min(share.fields["least"] for share in shares), "whole": 1.0}
-    assert extremes["least"] < 0.1
-    assert extremes[begins] in (shares[0].fields["least"], shares[0].fields["most"])
-    assert shares[-1].value == extremes[ends]
+    fractions = _shares(tmp_path / "live", [{"name": "a", "flops": flops}], act_out=False, slot=slot)["a"]
+    bounds = {"least": min(scalar.fields["least"] for scalar in fractions), "whole": 1.0}
+    assert bounds["least"] < 0.1
+    assert bounds[begins] in (fractions[0].fields["least"], fractions[0].fields["most"])
+    assert fractions[-1].value == bounds[ends]

@@ -63,11 +63,11 @@ def test_segments_that_travel_while_layers_compute_change_no_bit(tmp_path: Path,
 def _overlaps(journal: Path, name: str) -> bool:
     """Whether a transfer of this name went on while the same device computed."""
     spans = [record for record in read_journal(journal) if isinstance(record, Span)]
-    computing = [(span.node, span.fields["round"], span) for span in spans if span.name == "compute"]
-    moving = [(span.node, span.fields["round"], span) for span in spans if span.name == name]
+    compute_spans = [(span.node, span.fields["round"], span) for span in spans if span.name == "compute"]
+    transfer_spans = [(span.node, span.fields["round"], span) for span in spans if span.name == name]
     return any(
         max(move.start, work.start) < min(move.end, work.end)
-        for *whose, move in moving
-        for *same, work in computing
+        for *whose, move in transfer_spans
+        for *same, work in compute_spans
         if whose == same
     )

@@ -79,25 +79,25 @@ def resume_live(folder: Path, **settings: Any) -> tuple[Result, Story]:
         return lab.resume_live(folder), Story(folder)
 
 
-def check(result: Result, story: Story) -> None:
+def check(result: Result, scenario: Story) -> None:
     """Trained to the end, no batch skipped or twice, and as the reference trains: so momentum went on as well."""
     assert result.status == "done", result.reason
-    assert len(story.committed()) == BATCHES
-    task, met = _task(), versions(story)
-    theirs = expected(
-        task.build_module(0), task.data, BATCHES, BATCH, lambda batch, layer: met[batch], layer_of=_layer_of()
+    assert len(scenario.committed()) == BATCHES
+    task, version = _task(), versions(scenario)
+    reference = expected(
+        task.build_module(0), task.data, BATCHES, BATCH, lambda batch, layer: version[batch], layer_of=_layer_of()
     )
-    same(result.module, theirs)
+    same(result.module, reference)
 
 
-def versions(story: Story) -> list[int]:
+def versions(scenario: Story) -> list[int]:
     """The version that each committed batch met on stage 0, and so on all others."""
     used = {
         (span.fields["term"], span.fields["batch"]): span.fields["version"]
-        for span in story.spans("forward")
+        for span in scenario.spans("forward")
         if span.fields["stage"] == 0
     }
-    return [used[term, batch] for batch, term in enumerate(story.committed())]
+    return [used[term, batch] for batch, term in enumerate(scenario.committed())]
 
 
 @cache
@@ -113,15 +113,15 @@ def _layer_of() -> dict[str, int]:
     return {name: number for number, layer in enumerate(layers) for name in layer.parameters}
 
 
-def rolled_back(story: Story) -> int:
+def rolled_back(scenario: Story) -> int:
     """Batches that were committed and done again."""
-    return sum(note.fields["before"] - note.fields["to"] for note in story.instants("rolled back"))
+    return sum(note.fields["before"] - note.fields["to"] for note in scenario.instants("rolled back"))
 
 
-def recovery_s(story: Story, killed: float) -> float:
+def recovery_s(scenario: Story, killed: float) -> float:
     """Seconds from a death to the next batch that is committed in a new layout."""
-    (began,) = [note.at for note in story.instants("partition") if note.at > killed][:1]
-    return next(note.at for note in story.instants("committed") if note.at > began) - killed
+    (started_at,) = [note.at for note in scenario.instants("partition") if note.at > killed][:1]
+    return next(note.at for note in scenario.instants("committed") if note.at > started_at) - killed
 
 
 # --- deaths -----------------------------------------------------------------------------------------------------------
@@ -136,15 +136,15 @@ def test_all_workers_are_killed_one_after_another(tmp_path: Path) -> None:
             killed.append(stage.kill(name))
             await stage.reach(stage.progress.round + 2)
 
-    result, story = run_live(tmp_path / "run", plot)
-    check(result, story)
-    story.check_gates()
-    assert [note.node for note in story.instants("lost")] == ["d-2", "d-1", "d-3"]
-    for note, at in zip(story.instants("lost"), killed, strict=True):
+    result, scenario = run_live(tmp_path / "run", plot)
+    check(result, scenario)
+    scenario.check_gates()
+    assert [note.node for note in scenario.instants("lost")] == ["d-2", "d-1", "d-3"]
+    for note, at in zip(scenario.instants("lost"), killed, strict=True):
         assert 0 <= note.at - at < LOST_S
-        assert recovery_s(story, at) < RECOVERED_S
-    assert story.instants("partition")[-1].fields["order"] == ["d-0"]
-    assert rolled_back(story) <= 3
+        assert recovery_s(scenario, at) < RECOVERED_S
+    assert scenario.instants("partition")[-1].fields["order"] == ["d-0"]
+    assert rolled_back(scenario) <= 3
 
 
 @pytest.mark.long
@@ -157,9 +157,9 @@ def test_any_worker_may_be_killed_at_any_batch(tmp_path: Path, name: str, batch:
         await stage.reach(batch)
         killed.append(stage.kill(name))
 
-    result, story = run_live(tmp_path / "run", plot)
-    check(result, story)
-    assert rolled_back(story) <= 1
+    result, scenario = run_live(tmp_path / "run", plot)
+    check(result, scenario)
+    assert rolled_back(scenario) <= 1
 
 
 @pytest.mark.parametrize("names", [("d-1", "d-2"), pytest.param(("d-2", "d-3"), marks=pytest.mark.long)])
@@ -168,10 +168,10 @@ def test_two_neighbours_are_killed_at_once(tmp_path: Path, names: tuple[str, str
         await stage.reach(14)
         stage.kill(*names)
 
-    result, story = run_live(tmp_path / "run", plot, checkpoint=10)
-    check(result, story)
-    assert {note.node for note in story.instants("lost")} == set(names)
-    assert rolled_back(story) <= 10 + 1, "not further than to the checkpoint"
+    result, scenario = run_live(tmp_path / "run", plot, checkpoint=10)
+    check(result, scenario)
+    assert {note.node for note in scenario.instants("lost")} == set(names)
+    assert rolled_back(scenario) <= 10 + 1, "not further than to the checkpoint"
 
 
 def test_another_who_holds_the_data_takes_the_central_place(tmp_path: Path) -> None:
@@ -179,10 +179,10 @@ def test_another_who_holds_the_data_takes_the_central_place(tmp_path: Path) -> N
         await stage.reach(10)
         stage.kill("d-0")
 
-    result, story = run_live(tmp_path / "run", plot, pipeline={"sources": ["d-2"]})
-    check(result, story)
-    assert story.instants("partition")[-1].fields["order"][0] == "d-2"
-    assert rolled_back(story) <= 1
+    result, scenario = run_live(tmp_path / "run", plot, pipeline={"sources": ["d-2"]})
+    check(result, scenario)
+    assert scenario.instants("partition")[-1].fields["order"][0] == "d-2"
+    assert rolled_back(scenario) <= 1
 
 
 def test_without_the_data_the_run_stops_and_is_resumed(tmp_path: Path) -> None:
@@ -190,10 +190,10 @@ def test_without_the_data_the_run_stops_and_is_resumed(tmp_path: Path) -> None:
         await stage.reach(12)
         stage.kill("d-0")
 
-    result, story = run_live(tmp_path / "run", plot, pipeline={"patience": "1 s"})
-    check_stopped(result.summary, story)
-    again, story = resume_live(tmp_path / "run")
-    check(again, story)
+    result, scenario = run_live(tmp_path / "run", plot, pipeline={"patience": "1 s"})
+    check_stopped(result.summary, scenario)
+    again, scenario = resume_live(tmp_path / "run")
+    check(again, scenario)
 
 
 @pytest.mark.long
@@ -215,18 +215,18 @@ def test_a_killed_lab_is_resumed_from_its_checkpoint(shells: Shells) -> None:
     path, run = shells.folder / "job.toml", shells.folder / "run"
     path.write_text(dump_job(job_of(checkpoint=10)))
     lab = shells("lab", path, "--out", run, "--json")
-    until("a checkpoint", lambda: any(int(found.stem) >= 10 for found in run.glob("checkpoints/*.safetensors")))
+    until("a checkpoint", lambda: any(int(file.stem) >= 10 for file in run.glob("checkpoints/*.safetensors")))
     os.kill(lab.pid, signal.SIGKILL)
     again = shells("resume", run, "--json")
     assert again.end() == 0, again.err
     assert json.loads(again.out)["rounds"] == len(Story(run).committed()) == BATCHES
 
 
-def check_stopped(summary: dict[str, Any], story: Story) -> None:
+def check_stopped(summary: dict[str, Any], scenario: Story) -> None:
     """It says what to do, and what the others had is saved."""
     assert summary["status"] == "failed"
     assert "d-0 holds the data and is gone; the run can be resumed from batch" in summary["reason"]
-    (lost,) = story.instants("lost")
+    (lost,) = scenario.instants("lost")
     assert summary["rounds"] >= lost.fields["round"] - 1 > 0
 
 
@@ -242,20 +242,20 @@ def test_a_frozen_worker_is_given_up_and_does_no_harm_when_it_thaws(tmp_path: Pa
         finally:
             stage.signal("d-2", signal.SIGCONT)
 
-    result, story = run_live(tmp_path / "run", plot)
-    check(result, story)
-    assert [note.node for note in story.instants("lost")] == ["d-2"]
-    assert rolled_back(story) <= 1
+    result, scenario = run_live(tmp_path / "run", plot)
+    check(result, scenario)
+    assert [note.node for note in scenario.instants("lost")] == ["d-2"]
+    assert rolled_back(scenario) <= 1
 
 
 @pytest.mark.parametrize("lease", [1.0, 10.0])
 def test_a_link_drops_for_three_seconds(tmp_path: Path, lease: float) -> None:
     """Beyond the lease it costs the device its place, within the lease nothing but time."""
     cut = {"kind": "partition", "device": "d-1", "at": "500 ms", "lasting": "3 s"}
-    result, story = run_live(tmp_path / "run", fleet=fleet(faults=[cut], lease=lease))
-    check(result, story)
-    assert [note.node for note in story.instants("lost")] == (["d-1"] if lease < 3 else [])
-    assert rolled_back(story) <= (lease < 3)
+    result, scenario = run_live(tmp_path / "run", fleet=fleet(faults=[cut], lease=lease))
+    check(result, scenario)
+    assert [note.node for note in scenario.instants("lost")] == (["d-1"] if lease < 3 else [])
+    assert rolled_back(scenario) <= (lease < 3)
 
 
 # --- peace ------------------------------------------------------------------------------------------------------------

@@ -38,9 +38,9 @@ HONEST = {"d-0", "d-1"}
 DeviceMain = Callable[[Node, JoinAccepted], Coroutine[Any, Any, None]]
 
 
-def _undisturbed(folder: Path, story: Story, rounds: int = ROUNDS) -> dict[str, Any]:
+def _undisturbed(folder: Path, scenario: Story, rounds: int = ROUNDS) -> dict[str, Any]:
     """Let the story happen to a run; its honest devices must not notice anything. Gives back the run's summary."""
-    result = run_live(folder, story, act_out=True, stop={"rounds": rounds}, **STEADY)
+    result = run_live(folder, scenario, act_out=True, stop={"rounds": rounds}, **STEADY)
     check_books(folder, result, rounds)
     assert not [note for note in instants(folder, "lost") if note.node in HONEST]
     updates = {name: figures["updates"] for name, figures in result.summary["devices"].items()}
@@ -55,16 +55,16 @@ def test_who_may_not_come_in_is_told_why(tmp_path: Path) -> None:
     """A wrong token, an expired one, a name nobody knows, another job, a newer protocol, noise."""
     rng = np.random.default_rng(1)
 
-    async def story(scene: Scene) -> None:
-        for hello, reason in _unwelcome(scene):
-            with pytest.raises(JoinRefusedError, match=f"{hello.name} was refused: .*{re.escape(reason)}"):
-                await run_device(scene.place, hello, _never, DeviceOptions(once=True))
+    async def scenario(scene: Scene) -> None:
+        for request, reason in _unwelcome(scene):
+            with pytest.raises(JoinRefusedError, match=f"{request.name} was refused: .*{re.escape(reason)}"):
+                await run_device(scene.place, request, _never, DeviceOptions(once=True))
         for length in (0, 7, 1000, 100_000):
             answer = decode_join_answer(await asyncio.to_thread(_knock, scene, rng.bytes(length)))
             assert isinstance(answer, JoinRefused)
             assert "handshake message" in answer.reason
 
-    _undisturbed(tmp_path / "run", story, rounds=60)
+    _undisturbed(tmp_path / "run", scenario, rounds=60)
     assert not instants(tmp_path / "run", "joined")
 
 
@@ -82,7 +82,7 @@ def _unwelcome(scene: Scene) -> list[tuple[JoinRequest, str]]:
 def test_another_job_or_another_model_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As `potluck join` meets it: at the address that it knows another job is led by now, or its code is another."""
 
-    async def story(scene: Scene) -> None:
+    async def scenario(scene: Scene) -> None:
         scene.kill("d-2")
         with pytest.raises(JoinRefusedError, match="d-2 was refused: d-2 takes part in another job than this run's"):
             await _join(scene, "0" * 64)
@@ -92,7 +92,7 @@ def test_another_job_or_another_model_is_refused(tmp_path: Path, monkeypatch: py
                 await _join(scene)
         scene.crew.start_device("d-2")
 
-    _undisturbed(tmp_path / "run", story)
+    _undisturbed(tmp_path / "run", scenario)
     assert [note.node for note in instants(tmp_path / "run", "joined")] == ["d-2"]
 
 
@@ -107,9 +107,9 @@ async def _join(scene: Scene, digest: str = "") -> None:
 
 def _other_code(job: Job, task: Task | None, data: Path | None, *, load_weights: bool) -> RoundsSetup:
     """The same job, of which other code makes another model of the same size."""
-    straight = RoundsSetup.from_job(job, None, None, load_weights)
-    params = tuple(replace(entry, name=f"{entry.name}s") for entry in straight.layout.params)
-    return replace(straight, layout=replace(straight.layout, params=params))
+    original = RoundsSetup.from_job(job, None, None, load_weights)
+    params = tuple(replace(entry, name=f"{entry.name}s") for entry in original.layout.params)
+    return replace(original, layout=replace(original.layout, params=params))
 
 
 async def _never(node: Node, welcome: JoinAccepted) -> None:
@@ -118,9 +118,9 @@ async def _never(node: Node, welcome: JoinAccepted) -> None:
 
 def _knock(scene: Scene, noise: bytes) -> bytes:
     with open_session(scene.place, "client") as session:
-        found = [reply.ok for reply in session.get(key_expressions.admission_key("d-2"), payload=noise, timeout=10)]
-    assert found[0] is not None
-    return bytes(found[0].payload.to_bytes())
+        replies = [reply.ok for reply in session.get(key_expressions.admission_key("d-2"), payload=noise, timeout=10)]
+    assert replies[0] is not None
+    return bytes(replies[0].payload.to_bytes())
 
 
 # --- inside ---------------------------------------------------------------------------------------------------------
@@ -129,14 +129,14 @@ def _knock(scene: Scene, noise: bytes) -> bytes:
 async def _replace(scene: Scene, take_part: DeviceMain, done: Callable[[], bool]) -> None:
     """Take the place of d-2 with a device of our own, until it has done its mischief; then let d-2 come again."""
     scene.kill("d-2")
-    visiting = asyncio.ensure_future(
+    join_task = asyncio.ensure_future(
         run_device(scene.place, JoinRequest(name="d-2", token=scene.token()), take_part, DeviceOptions(once=True))
     )
     while not done():
-        assert not visiting.done(), visiting.result()
+        assert not join_task.done(), join_task.result()
         await asyncio.sleep(0.02)
-    visiting.cancel()
-    await asyncio.gather(visiting, return_exceptions=True)
+    join_task.cancel()
+    await asyncio.gather(join_task, return_exceptions=True)
     scene.crew.start_device("d-2")
 
 
@@ -158,7 +158,7 @@ class _Poisoned:
 
 
 def test_weights_that_are_no_numbers_are_not_merged(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
+    async def scenario(scene: Scene) -> None:
         sent: list[Message] = []
         setup = RoundsSetup.from_job(scene.job, None, None)
 
@@ -167,7 +167,7 @@ def test_weights_that_are_no_numbers_are_not_merged(tmp_path: Path) -> None:
 
         await _replace(scene, take_part, lambda: len(sent) > 2)
 
-    summary = _undisturbed(tmp_path / "run", story)
+    summary = _undisturbed(tmp_path / "run", scenario)
     refused = instants(tmp_path / "run", "refused")
     assert len(refused) == summary["refused"] >= 1
     assert {note.node for note in refused} == {"d-2"}
@@ -179,7 +179,7 @@ def test_ten_gigabytes_that_are_only_claimed_and_noise_send_a_device_away(tmp_pa
     rng = np.random.default_rng(2)
     lost: list[Any] = []
 
-    async def story(scene: Scene) -> None:
+    async def scenario(scene: Scene) -> None:
         async def take_part(node: Node, welcome: JoinAccepted) -> None:
             await node.receive(node.now() + 0.2)
             lane = key_expressions.lane_key(welcome.era, "d-2", "coordinator", key_expressions.BULK)
@@ -194,11 +194,11 @@ def test_ten_gigabytes_that_are_only_claimed_and_noise_send_a_device_away(tmp_pa
 
         await _replace(scene, take_part, sent_away)
 
-    _undisturbed(tmp_path / "run", story)
+    _undisturbed(tmp_path / "run", scenario)
     assert {note.node for note in lost} == {"d-2"}
 
 
 def _claim() -> bytes:
-    numbers = np.zeros(4)
-    push = Push(Payload(10 * 2**30, (numbers,)), turn=0, first=0, last=0, samples=0, loss=0.0)
-    return wire_format.encode_offer(2, 0, 1, push, [numbers], 1 << 20)
+    values = np.zeros(4)
+    push = Push(Payload(10 * 2**30, (values,)), turn=0, first=0, last=0, samples=0, loss=0.0)
+    return wire_format.encode_offer(2, 0, 1, push, [values], 1 << 20)

@@ -36,8 +36,8 @@ def over(device: str) -> Path:
 
 
 async def failing(device: str) -> AsyncIterator[tuple[Any, int]]:
-    async for given in steady(device):
-        yield given
+    async for item in steady(device):
+        yield item
         if over(device).exists():
             raise OSError("sensor unplugged")
 
@@ -45,14 +45,14 @@ async def failing(device: str) -> AsyncIterator[tuple[Any, int]]:
 async def dirty(device: str) -> AsyncIterator[Any]:
     """Every fourth of what d-0 says is no sample."""
     number = 0
-    async for given in steady(device):
+    async for item in steady(device):
         number += 1
-        yield "rubbish" if device == "d-0" and number % 4 == 0 else given
+        yield "rubbish" if device == "d-0" and number % 4 == 0 else item
 
 
 async def ending(device: str) -> AsyncIterator[tuple[Any, int]]:
-    async for given in steady(device):
-        yield given
+    async for item in steady(device):
+        yield item
         if over(device).exists():
             return
 

@@ -65,22 +65,22 @@ class Sensors(threading.Thread):
         self._loop.run_until_complete(self._publish())
 
     async def _publish(self) -> None:
-        self.publishers = [self._publisher(place) for place in range(DEVICES)]
+        self.publishers = [self._publisher(index) for index in range(DEVICES)]
         tasks = [asyncio.ensure_future(publisher.run()) for publisher in self.publishers]
         await self._over.wait()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _publisher(self, place: int) -> MqttPublisher:
+    def _publisher(self, index: int) -> MqttPublisher:
         job, data = self._job, self._setup.data
         assert job.stream is not None
         assert data is not None
         assert isinstance(job.stream.source, MqttSource)
-        name = f"sensor-{place}"
+        name = f"sensor-{index}"
         order = stream_order(self._setup.shards[name], name, job.seed)
-        stock = ReplayData(data.train, order, job.stream.rate.arrivals_of(place, job.seed))
-        return MqttPublisher(job.stream.source.broker_address(), f"potluck/{name}", stock, WallClock())
+        replay = ReplayData(data.train, order, job.stream.rate.arrivals_of(index, job.seed))
+        return MqttPublisher(job.stream.source.broker_address(), f"potluck/{name}", replay, WallClock())
 
     def end(self) -> None:
         self._loop.call_soon_threadsafe(self._over.set)
@@ -137,7 +137,7 @@ def test_fed_by_a_broker_that_dies_it_learns_what_the_simulated_run_learns(
 def _check_batches(folder: Path, job: Job) -> None:
     """Devices saw their own rates, and a faster stream made larger batches."""
     assert job.stream is not None
-    rates = {f"sensor-{place}": job.stream.rate.nominal_rate(place, job.seed) for place in range(DEVICES)}
+    rates = {f"sensor-{index}": job.stream.rate.nominal_rate(index, job.seed) for index in range(DEVICES)}
     sizes: dict[str, list[int]] = {name: [] for name in rates}
     for record in read_journal(folder / "journal.jsonl"):
         if isinstance(record, Span) and record.name == "compute":

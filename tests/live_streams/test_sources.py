@@ -53,12 +53,12 @@ def test_a_source_that_is_over_ends_the_devices_part_in_words_and_the_others_go_
     group = f"d{os.getpid()}"  # the sensors' processes know nothing but their device's name
     broken = f"{group}-0"
 
-    async def story(scene: Scene) -> None:
+    async def scenario(scene: Scene) -> None:
         over(broken).touch()
 
     fleet = {"devices": [{"name": group, "count": 2, "flops": "2 GFLOP/s"}], "lease": 2.0}
     try:
-        result = run_live(tmp_path / "run", story, **_job(_own(name), fleet=fleet))
+        result = run_live(tmp_path / "run", scenario, **_job(_own(name), fleet=fleet))
     finally:
         over(broken).unlink(missing_ok=True)
     assert result.status == "done", result.reason
@@ -73,12 +73,12 @@ def test_a_password_file_that_cannot_be_read_any_more_is_said_to_the_coordinator
     password = tmp_path / "password"
     password.write_text("secret")
 
-    async def story(scene: Scene) -> None:
+    async def scenario(scene: Scene) -> None:
         password.unlink()
 
     port = int(free_address().rpartition(":")[2])
     source = {"kind": "mqtt", "host": "127.0.0.1", "port": port, "password_file": str(password), "retry": "100 ms"}
-    result = run_live(tmp_path / "run", story, **_job(source, rounds={"patience": "5 s"}))
+    result = run_live(tmp_path / "run", scenario, **_job(source, rounds={"patience": "5 s"}))
     assert result.status == "failed"
     assert set(_lost(tmp_path / "run")) == {"d-0", "d-1"}
     assert all("password_file" in reason for reason in _lost(tmp_path / "run").values())
@@ -99,21 +99,21 @@ def test_every_sample_of_a_live_run_is_accounted_for_and_what_was_refused_is_cou
 ) -> None:
     result = run_live(tmp_path / "run", **_job(_own("dirty")))
     assert result.status == "done", result.reason
-    found = _accounts(tmp_path / "run")
-    assert set(found) == {"d-0", "d-1"}
-    for account in found.values():
+    accounts = _accounts(tmp_path / "run")
+    assert set(accounts) == {"d-0", "d-1"}
+    for account in accounts.values():
         _account(account).check_balance()
-    streamed, malformed = found["d-0"]["streamed"], found["d-0"]["malformed"]
+    streamed, malformed = accounts["d-0"]["streamed"], accounts["d-0"]["malformed"]
     assert malformed == (streamed + malformed) // 4
-    assert found["d-1"]["malformed"] == 0
+    assert accounts["d-1"]["malformed"] == 0
     total = result.summary["streams"]
     _account(total).check_balance()
-    assert total["streamed"] == sum(account["streamed"] for account in found.values())
+    assert total["streamed"] == sum(account["streamed"] for account in accounts.values())
     assert (total["malformed"], total["oversized"], total["late"], total["breaks"]) == (malformed, 0, 0, 0)
     assert total["trained"] >= result.summary["samples"] > 0, "a turn that was dropped at the end was taken, not merged"
     print_summary(result, None, 1.0, as_json=False, quiet=False)
-    assert f"{total['streamed']:,} samples streamed in: " in (said := capsys.readouterr().out)
-    assert f"; records refused: {malformed:,} malformed\n" in said
+    assert f"{total['streamed']:,} samples streamed in: " in (printed := capsys.readouterr().out)
+    assert f"; records refused: {malformed:,} malformed\n" in printed
 
 
 def test_samples_move_between_processes_and_each_is_accounted_for(tmp_path: Path) -> None:
@@ -122,16 +122,16 @@ def test_samples_move_between_processes_and_each_is_accounted_for(tmp_path: Path
     fleet = {"devices": [{"name": "d", "count": 3, "flops": "2 GFLOP/s"}], "lease": 2.0}
     result = run_live(tmp_path / "run", **_job({}, stream=stream, fleet=fleet))
     assert result.status == "done", result.reason
-    found = _accounts(tmp_path / "run")
-    for account in found.values():
+    accounts = _accounts(tmp_path / "run")
+    for account in accounts.values():
         _account(account).check_balance()
     total = _account(result.summary["streams"])
     total.check_balance()
     assert 0 < total.received <= total.shared
     assert total.shared > 20 * 2 * 2, "two of three give at least two samples in every round"
     records = [one for one in read_journal(tmp_path / "run/journal.jsonl") if isinstance(one, Span)]
-    given = [one.fields["bytes"] for one in records if one.name == "give"]
-    assert sum(given) == total.shared * (math.prod(SHAPE) + 8), "a picture and its label each"
+    gift_bytes = [one.fields["bytes"] for one in records if one.name == "give"]
+    assert sum(gift_bytes) == total.shared * (math.prod(SHAPE) + 8), "a picture and its label each"
     assert sum(one.fields["samples"] for one in records if one.name == "compute") <= total.trained
 
 
@@ -141,7 +141,7 @@ def test_fed_by_a_broker_that_dies_and_returns_the_devices_go_on(tmp_path: Path)
     source = {"kind": "mqtt", "host": "127.0.0.1", "port": broker.port, "retry": "50 ms"}
     job = _job(source, stop={"rounds": 60})  # more than what is held lasts for
     broker.start()
-    publishers = [Publishing(broker.port, f"d-{place}", f"potluck/d-{place}") for place in range(2)]
+    publishers = [Publishing(broker.port, f"d-{index}", f"potluck/d-{index}") for index in range(2)]
 
     async def outage(scene: Scene) -> None:
         await asyncio.sleep(0.3)

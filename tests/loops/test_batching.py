@@ -28,8 +28,8 @@ def test_as_many_batches_as_asked_for_of_samples_that_the_device_holds(samples: 
     assert len(batches) == passes
     assert all(np.isin(batch, shard).all() for batch in batches)
     assert all(len(set(batch.tolist())) == len(batch) for batch in batches)
-    most = size + 1 if size > 1 else 1
-    assert all(1 <= len(batch) <= most for batch in batches)
+    longest = size + 1 if size > 1 else 1
+    assert all(1 <= len(batch) <= longest for batch in batches)
 
 
 @settings(deadline=None)

@@ -68,22 +68,22 @@ def test_in_a_long_turn_it_takes_all_that_arrives_or_half_of_what_it_can_train_o
 @pytest.mark.parametrize("rate", [3.0, 30.0, 300.0, 3000.0])
 def test_turns_that_follow_turns_settle(rate: float) -> None:
     """Also where a stream outruns its device; transfers take 2 s here, and a sample 10 ms."""
-    seen, now = DeviceEstimates.from_prior(LinkPrior(1.0, 1.0)), 0.0
+    estimates, now = DeviceEstimates.from_prior(LinkPrior(1.0, 1.0)), 0.0
     for _ in range(60):
-        seen.begin_turn(now)
+        estimates.begin_turn(now)
         now += 2.0 + 0.01 * turn_samples(
-            LineRateBatching(turns=True, low=1, high=10**6), StreamThroughput(rate, 100.0, seen.turn_s)
+            LineRateBatching(turns=True, low=1, high=10**6), StreamThroughput(rate, 100.0, estimates.turn_s)
         )
-    assert seen.turn_s == pytest.approx(min(2 / (1 - min(rate / 100, 0.5)), 4.0), rel=0.05)
+    assert estimates.turn_s == pytest.approx(min(2 / (1 - min(rate / 100, 0.5)), 4.0), rel=0.05)
 
 
 def test_waiting_for_data_is_no_part_of_a_turn() -> None:
-    seen = DeviceEstimates.from_prior(LinkPrior(1.0, 1.0))
-    seen.begin_turn(5.0)
-    assert seen.turn_s == 0.0
-    seen.waited_s = 3.0
-    seen.begin_turn(10.0)
-    assert seen.turn_s == 2.0
+    estimates = DeviceEstimates.from_prior(LinkPrior(1.0, 1.0))
+    estimates.begin_turn(5.0)
+    assert estimates.turn_s == 0.0
+    estimates.waited_s = 3.0
+    estimates.begin_turn(10.0)
+    assert estimates.turn_s == 2.0
 
 
 @given(samples=st.integers(1, 5000), cap=st.integers(1, 300))

@@ -36,9 +36,9 @@ def test_a_whole_model_part(world: str, tmp_path: Path) -> None:
 
 
 def test_both_kinds_can_be_planned() -> None:
-    whole, half, linear = (
+    full, half, linear = (
         potluck.plan({**SMALL, "rounds": {"submodel": part}}).rounds[0].worker
         for part in ("whole", f"{OWN}:HalfWidth", f"{OWN}:LinearModel")
     )
-    assert sum(half.forward) < sum(whole.forward)
-    assert sum(linear.pull) < sum(whole.pull)
+    assert sum(half.forward) < sum(full.forward)
+    assert sum(linear.pull) < sum(full.pull)

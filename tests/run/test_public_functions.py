@@ -40,7 +40,7 @@ def _weights(result: potluck.Result) -> list[torch.Tensor]:
 def test_a_lab_trains_a_task_object_as_the_simulated_world_does(tmp_path: Path) -> None:
     one = run_in("simulated", tmp_path / "simulated", build_task(), task="mine")
     other = run_in("lab", tmp_path / "lab", build_task(), task="mine")
-    assert all(torch.equal(ours, theirs) for ours, theirs in zip(_weights(one), _weights(other), strict=True))
+    assert all(torch.equal(actual, reference) for actual, reference in zip(_weights(one), _weights(other), strict=True))
 
 
 def test_a_task_that_cannot_be_pickled_is_refused_before_a_lab_begins(tmp_path: Path) -> None:

@@ -43,12 +43,12 @@ def _saved(
     clock = _Clock(saving_s)
     monkeypatch.setattr(run_store, "time", clock)
     monkeypatch.setattr(checkpoint_files, "write_checkpoint", clock.write)
-    keeper = RunStore.create_run(make({**JOB, "checkpoint": every}), folder, None, lambda: False)
+    store = RunStore.create_run(make({**JOB, "checkpoint": every}), folder, None, lambda: False)
     if often:
-        keeper.save_every_round()
+        store.save_every_round()
     for number in range(1, 41):
         clock.now += round_s
-        keeper.save_checkpoint(RunProgress(round=number, version=number), clock.now)
+        store.save_checkpoint(RunProgress(round=number, version=number), clock.now)
     return clock.saved
 
 

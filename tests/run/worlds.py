@@ -19,10 +19,10 @@ SMALL: dict[str, Any] = {
 }
 
 
-def run_in(world: str, folder: Path, given: potluck.Task | None = None, **settings: Any) -> potluck.Result:
+def run_in(world: str, folder: Path, task_object: potluck.Task | None = None, **settings: Any) -> potluck.Result:
     """The result of the small job with some settings changed."""
     job = {**SMALL, **settings}
     if world == "simulated":
-        return potluck.simulate(job, task=given, folder=folder, threads=0)
+        return potluck.simulate(job, task=task_object, folder=folder, threads=0)
     with within(90):
-        return potluck.lab(job, task=given, folder=folder)
+        return potluck.lab(job, task=task_object, folder=folder)

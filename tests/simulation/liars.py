@@ -22,9 +22,9 @@ Twist = Callable[[str, Message], Iterable[Message]]  # (receiver, what it would 
 class _Bent:
     """A node that says something else."""
 
-    def __init__(self, node: Node, twist: Twist) -> None:
+    def __init__(self, node: Node, tamper: Twist) -> None:
         self._node = node
-        self._twist = twist
+        self._twist = tamper
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._node, name)
@@ -36,15 +36,15 @@ class _Bent:
         return self._node.send(to, last)
 
 
-def bend(patch: pytest.MonkeyPatch, device: str, twist: Twist) -> None:
+def bend(patch: pytest.MonkeyPatch, device: str, tamper: Twist) -> None:
     """Let one device of all runs from here on say something else than it should."""
     for kind in (RoundsSetup, PipelineSetup):
-        patch.setattr(kind, "build_device_loop", _bent_loop(kind.build_device_loop, device, twist))
+        patch.setattr(kind, "build_device_loop", _bent_loop(kind.build_device_loop, device, tamper))
 
 
-def _bent_loop(straight: Callable[..., Any], device: str, twist: Twist) -> Callable[..., Any]:
-    def device_loop(self: Any, node: Node, belongings: Any) -> Any:
-        return straight(self, _Bent(node, twist) if node.name == device else node, belongings)
+def _bent_loop(original: Callable[..., Any], device: str, tamper: Twist) -> Callable[..., Any]:
+    def device_loop(self: Any, node: Node, state: Any) -> Any:
+        return original(self, _Bent(node, tamper) if node.name == device else node, state)
 
     return device_loop
 

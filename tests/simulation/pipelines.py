@@ -53,12 +53,12 @@ def data_of(shape: tuple[int, ...], samples: int = 60) -> Dataset:
 
 def job_of(devices: Sequence[Mapping[str, Any]] | int, **settings: Any) -> potluck.Job:
     """A job of a few devices; `pipeline` goes on top of a plain one."""
-    alike = (
-        [{"name": f"d{place}", "flops": "1 MFLOP/s"} for place in range(devices)]
+    device_tables = (
+        [{"name": f"d{index}", "flops": "1 MFLOP/s"} for index in range(devices)]
         if isinstance(devices, int)
         else devices
     )
-    fleet = {"devices": list(alike), **settings.pop("fleet", {})}
+    fleet = {"devices": list(device_tables), **settings.pop("fleet", {})}
     pipeline = {"batch": 12, "optimizer": SGD, **settings.pop("pipeline", {})}
     tables = {"task": "tests.simulation.pipelines:unused", "recipe": "ftpipehd", "stop": {"rounds": 14}, "evaluate": 0}
     return make({**tables, "fleet": fleet, "pipeline": pipeline, **settings})
@@ -211,13 +211,13 @@ def expected(
     return net
 
 
-def _load(weights: Mapping[str, nn.Parameter], numbers: Mapping[str, Tensor]) -> None:
+def _load(weights: Mapping[str, nn.Parameter], values: Mapping[str, Tensor]) -> None:
     for name, weight in weights.items():
-        weight.data = numbers[name].clone()
+        weight.data = values[name].clone()
 
 
-def same(mine: nn.Module | None, theirs: nn.Module) -> None:
+def same(actual: nn.Module | None, reference: nn.Module) -> None:
     """Equal bit for bit, buffers included."""
-    assert mine is not None
-    for name, tensor in theirs.state_dict().items():
-        assert torch.equal(tensor, mine.state_dict()[name]), name
+    assert actual is not None
+    for name, tensor in reference.state_dict().items():
+        assert torch.equal(tensor, actual.state_dict()[name]), name

@@ -81,9 +81,9 @@ def differs(one: GroupedNetwork, two: GroupedNetwork, name: str) -> float:
 def test_the_share_of_the_network_that_each_device_trains_is_recorded(tmp_path: Path) -> None:
     wanted = job(HALVES, 2)
     run(wanted, tmp_path / "run")
-    carver = RoundsSetup.from_job(wanted, task(), None).extractor
-    assert isinstance(carver, GroupExtractor)
-    whole = sum(layer.macs for layer in trace_layers(grouped(wanted), SHAPE).layers)
+    extractor = RoundsSetup.from_job(wanted, task(), None).extractor
+    assert isinstance(extractor, GroupExtractor)
+    total_macs = sum(layer.macs for layer in trace_layers(grouped(wanted), SHAPE).layers)
     recorded = [
         one
         for one in read_journal(tmp_path / "run" / "journal.jsonl")
@@ -91,8 +91,8 @@ def test_the_share_of_the_network_that_each_device_trains_is_recorded(tmp_path: 
     ]
     assert len(recorded) == 4 * 2
     for scalar in recorded:
-        part = trace_layers(grouped(wanted).build_submodel(carver.device_groups[scalar.node]), SHAPE)
-        assert scalar.value == pytest.approx(sum(layer.macs for layer in part.layers) / whole)
+        part = trace_layers(grouped(wanted).build_submodel(extractor.device_groups[scalar.node]), SHAPE)
+        assert scalar.value == pytest.approx(sum(layer.macs for layer in part.layers) / total_macs)
         assert 0.3 < scalar.value < 1
 
 
@@ -117,10 +117,10 @@ def test_groups_on_a_frozen_trunk_learn_alike_alone_and_in_company() -> None:
     """Each of two devices has all data, so that one half of the classes is the other's rest."""
     settings = {"batching": {"size": 120}, "local": {"kind": "sgd", "lr": 0.05}}
     frozen = {**HALVES, "trunk": "frozen"}
-    apart, _ = run(job({**frozen, "held": {"pi-0": [0], "pi-1": [1]}}, 2, split="everything", rounds=settings))
+    separate, _ = run(job({**frozen, "held": {"pi-0": [0], "pi-1": [1]}}, 2, split="everything", rounds=settings))
     together, _ = run(job({**frozen, "held": {"pi": [0, 1]}}, 1, rounds=settings))
     for name, tensor in together.state_dict().items():
-        torch.testing.assert_close(apart.state_dict()[name], tensor, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(separate.state_dict()[name], tensor, rtol=1e-5, atol=1e-6)
 
 
 def test_a_frozen_trunk_stays_and_an_averaged_one_moves() -> None:
@@ -143,14 +143,14 @@ def test_a_trunk_is_trained_for_a_while_and_frozen_then() -> None:
 
 def test_one_long_round_is_one_harvest_at_the_end() -> None:
     """Each device trains its part for several epochs; what comes together is what `harvest` makes of them."""
-    held = {"pi-0": [0], "pi-1": [1], "pi-2": [2], "pi-3": [0]}
+    assignment = {"pi-0": [0], "pi-1": [1], "pi-2": [2], "pi-3": [0]}
     local = {"local": {"kind": "sgd", "lr": 0.05, "epochs": 4}}
     once: dict[str, Any] = {"split": "everything", "stop": {"rounds": 1}, "rounds": local}
-    wanted = job({**THIRDS, "held": held}, 4, **once)
+    wanted = job({**THIRDS, "held": assignment}, 4, **once)
     module, summary = run(wanted)
     assert summary["samples"] == 4 * 4 * 80  # own classes and as many others, four times over
     given = []
-    for device, (group,) in held.items():
+    for device, (group,) in assignment.items():
         alone, _ = run(job({**THIRDS, "held": {device: [group]}}, [{"name": device, "flops": "40 MFLOP/s"}], **once))
         given.append(Contribution(device, alone.state_dict(), {group: 40}))
     state, account = merge_contributions(grouped(wanted), given)
@@ -178,13 +178,13 @@ def test_a_group_that_nobody_holds_is_reported_and_left_alone(tmp_path: Path) ->
 
 def test_a_device_that_leaves_loses_only_its_own_group() -> None:
     """It dies in the middle of the third round; what it trained before stays, and the others go on."""
-    lasting, before = run(job(THIRDS, 3, stop={"rounds": 2}))
+    complete, before = run(job(THIRDS, 3, stop={"rounds": 2}))
     faults = [{"kind": "crash", "device": "pi-1", "at": before["time_s"] + 1e-4}]
     left, summary = run(job(THIRDS, 3, stop={"rounds": 5}, fleet={"faults": faults}))
     assert summary["untrained_groups"] == []
-    assert differs(left, lasting, "groups.1.stages.2.weight") == 0
-    assert differs(left, lasting, "groups.0.stages.2.weight") > 0
-    assert differs(left, lasting, "groups.2.stages.2.weight") > 0
+    assert differs(left, complete, "groups.1.stages.2.weight") == 0
+    assert differs(left, complete, "groups.0.stages.2.weight") > 0
+    assert differs(left, complete, "groups.2.stages.2.weight") > 0
 
 
 def test_uneven_devices_with_overlapping_groups_learn(tmp_path: Path) -> None:
@@ -192,9 +192,9 @@ def test_uneven_devices_with_overlapping_groups_learn(tmp_path: Path) -> None:
         {"name": "fast", "flops": "400 MFLOP/s"},
         {"name": "slow", "flops": "4 MFLOP/s", "count": 2},
     ]
-    held = {"fast": [0, 1, 2], "slow-0": [1], "slow-1": [2, 0]}
+    assignment = {"fast": [0, 1, 2], "slow-0": [1], "slow-1": [2, 0]}
     module, summary = run(
-        job({**THIRDS, "held": held}, fleet, split="everything", stop={"rounds": 12}, evaluate=0),
+        job({**THIRDS, "held": assignment}, fleet, split="everything", stop={"rounds": 12}, evaluate=0),
         tmp_path / "run",
         norm=True,
     )
@@ -217,18 +217,22 @@ def test_uneven_devices_with_overlapping_groups_learn(tmp_path: Path) -> None:
 def test_a_device_has_the_samples_of_the_groups_that_it_trains(submodel: Any) -> None:
     split = {"kind": "class-groups", "rest": 0.5}
     setup = RoundsSetup.from_job(job(submodel, 4, split=split), potluck.Task(small(norm=False), paired()), None)
-    carver, labels = setup.extractor, paired().train.labels
-    assert isinstance(carver, GroupExtractor)
-    said = submodel.get("held", {})
+    extractor, labels = setup.extractor, paired().train.labels
+    assert isinstance(extractor, GroupExtractor)
+    explicit = submodel.get("held", {})
     for device, shard in setup.shards.items():
-        assert carver.device_groups[device] == tuple(sorted(said.get(device, carver.device_groups[device])))
-        own = np.isin(labels[shard], carver.device_classes(device))
-        assert set(labels[shard][own]) == set(carver.device_classes(device))
-        assert (~own).sum() == min(round(0.5 * own.sum()), (~np.isin(labels, carver.device_classes(device))).sum())
-    trained = [shard[np.isin(labels[shard], carver.device_classes(device))] for device, shard in setup.shards.items()]
+        assert extractor.device_groups[device] == tuple(sorted(explicit.get(device, extractor.device_groups[device])))
+        own_class = np.isin(labels[shard], extractor.device_classes(device))
+        assert set(labels[shard][own_class]) == set(extractor.device_classes(device))
+        assert (~own_class).sum() == min(
+            round(0.5 * own_class.sum()), (~np.isin(labels, extractor.device_classes(device))).sum()
+        )
+    trained = [
+        shard[np.isin(labels[shard], extractor.device_classes(device))] for device, shard in setup.shards.items()
+    ]
     assert len(np.unique(np.concatenate(trained))) == len(labels)  # all groups are held, and all of their samples
     if submodel.get("alike"):
-        assert any(own[:1] + own[-1:] == (0, 5) for own in carver.grouped.spec.groups)
+        assert any(own_class[:1] + own_class[-1:] == (0, 5) for own_class in extractor.grouped.spec.groups)
 
 
 def paired() -> Dataset:
@@ -241,22 +245,29 @@ def paired() -> Dataset:
 
 def test_whole_networks_can_have_the_same_samples() -> None:
     """So that FedAvg is compared on what the devices of `decoupled` hold."""
-    held = {"pi-0": [0, 2], "pi-2": [1]}
-    parts = RoundsSetup.from_job(job({**THIRDS, "held": held}, 3, split={"kind": "class-groups"}), task(), None)
-    split = {"kind": "class-groups", "groups": 3, "held": held}
-    wholes = RoundsSetup.from_job(job("whole", 3, split=split), task(), None)
-    assert all(np.array_equal(parts.shards[name], shard) for name, shard in wholes.shards.items())
+    assignment = {"pi-0": [0, 2], "pi-2": [1]}
+    parts = RoundsSetup.from_job(job({**THIRDS, "held": assignment}, 3, split={"kind": "class-groups"}), task(), None)
+    split = {"kind": "class-groups", "groups": 3, "held": assignment}
+    full = RoundsSetup.from_job(job("whole", 3, split=split), task(), None)
+    assert all(np.array_equal(parts.shards[name], shard) for name, shard in full.shards.items())
 
 
 def test_a_group_weighs_by_the_samples_of_its_own_classes() -> None:
-    held = {"pi-0": [0, 1], "pi-1": [1]}
-    setup = RoundsSetup.from_job(job({**HALVES, "held": held}, 2, split={"kind": "power-law"}), task(), None)
-    carver, labels = setup.extractor, data().train.labels
-    assert isinstance(carver, GroupExtractor)
-    both, one = carver.select_submodel(TurnIdentity("pi-0", 0, 0)), carver.select_submodel(TurnIdentity("pi-1", 0, 0))
-    own = [int(np.isin(labels[setup.shards["pi-0"]], group).sum()) for group in carver.grouped.spec.groups]
-    assert [weighed.weight_fraction for weighed in both.group_weights] == [1.0, own[0] / sum(own), own[1] / sum(own)]
-    assert [weighed.weight_fraction for weighed in one.group_weights] == [1.0, 1.0]
+    assignment = {"pi-0": [0, 1], "pi-1": [1]}
+    setup = RoundsSetup.from_job(job({**HALVES, "held": assignment}, 2, split={"kind": "power-law"}), task(), None)
+    extractor, labels = setup.extractor, data().train.labels
+    assert isinstance(extractor, GroupExtractor)
+    both, one = (
+        extractor.select_submodel(TurnIdentity("pi-0", 0, 0)),
+        extractor.select_submodel(TurnIdentity("pi-1", 0, 0)),
+    )
+    own_samples = [int(np.isin(labels[setup.shards["pi-0"]], group).sum()) for group in extractor.grouped.spec.groups]
+    assert [group_weight.weight_fraction for group_weight in both.group_weights] == [
+        1.0,
+        own_samples[0] / sum(own_samples),
+        own_samples[1] / sum(own_samples),
+    ]
+    assert [group_weight.weight_fraction for group_weight in one.group_weights] == [1.0, 1.0]
 
 
 def test_a_part_has_the_servers_layers_and_pays_for_its_own_only() -> None:
@@ -313,13 +324,13 @@ def test_nobody_trains_on_what_calibrates(monkeypatch: pytest.MonkeyPatch) -> No
 def test_calibration_may_go_as_far_as_the_last_layers() -> None:
     """Its samples may be as few as it takes; what lies before the last layers is left alone."""
     plain, _ = run(job({**THIRDS, "held_out": False}, 3))
-    found = {extent: run(job(_calibrated(extent), 3)) for extent in ("readout", "heads")}
+    results = {extent: run(job(_calibrated(extent), 3)) for extent in ("readout", "heads")}
     for name in plain.state_dict():
         last = name.startswith("groups.") and ".stages.11." in name
-        for extent, (module, _) in found.items():
+        for extent, (module, _) in results.items():
             if "readout." not in name:
                 assert (differs(module, plain, name) > 0) == (last and extent == "heads"), name
-    assert found["heads"][1]["loss"] != found["readout"][1]["loss"]
+    assert results["heads"][1]["loss"] != results["readout"][1]["loss"]
 
 
 def _calibrated(extent: str) -> dict[str, Any]:
@@ -356,8 +367,8 @@ def test_auto_is_the_best_cut_that_the_slowest_device_affords(tmp_path: Path) ->
     everything = full_model_cost(layer_costs(steps)).training_macs(frozen=False)
     best = choose_groups(layer_costs(steps), 6, DeviceBudget(macs=everything / 10))
     assert (module.spec.depth, len(module.spec.groups)) == (best.depth, best.groups)
-    kept = load_job(tmp_path / "run" / "job.toml").rounds.submodel
-    assert (kept.depth, kept.groups) == (best.depth, best.groups)  # type: ignore[attr-defined]
+    submodel = load_job(tmp_path / "run" / "job.toml").rounds.submodel
+    assert (submodel.depth, submodel.groups) == (best.depth, best.groups)  # type: ignore[attr-defined]
 
 
 def test_auto_leaves_alone_what_is_said() -> None:
@@ -377,17 +388,17 @@ def test_auto_says_which_slot_would_do() -> None:
 
 def test_a_stopped_run_goes_on_bit_for_bit(tmp_path: Path) -> None:
     wanted = job({**THIRDS, "calibration": 60}, 3, stop={"rounds": 6}, checkpoint=2)
-    whole = potluck.simulate(wanted, task=task(norm=True), folder=tmp_path / "whole", threads=0)
-    seen: list[float] = []
+    uninterrupted = potluck.simulate(wanted, task=task(norm=True), folder=tmp_path / "whole", threads=0)
+    times: list[float] = []
     potluck.simulate(
         wanted, task=task(norm=True), folder=tmp_path / "cut", threads=0,
-        watch=lambda keeper, now: seen.append(now), stopping=lambda: len(seen) >= 3,
+        watch=lambda store, now: times.append(now), stopping=lambda: len(times) >= 3,
     )  # fmt: skip
     again = potluck.resume(tmp_path / "cut", task=task(norm=True), threads=0)
     assert journal(tmp_path / "whole") == journal(tmp_path / "cut")
-    assert whole.module is not None
+    assert uninterrupted.module is not None
     assert again.module is not None
-    for name, tensor in whole.module.state_dict().items():
+    for name, tensor in uninterrupted.module.state_dict().items():
         assert torch.equal(tensor, again.module.state_dict()[name]), name
 
 
@@ -441,9 +452,9 @@ def test_sizes_alone_are_enough_for_timing() -> None:
         "stop": {"rounds": 2}, "timing_only": True, "recipe": "decoupled",
     }  # fmt: skip
     parts = potluck.simulate({**tables, "rounds": {"submodel": {"kind": "class-groups", "groups": 10}}}).summary
-    whole = potluck.simulate({**tables, "rounds": {"submodel": "whole"}}).summary
-    assert parts["time_s"] < whole["time_s"] / 6
-    assert parts["bytes"] < whole["bytes"] / 20
+    full = potluck.simulate({**tables, "rounds": {"submodel": "whole"}}).summary
+    assert parts["time_s"] < full["time_s"] / 6
+    assert parts["bytes"] < full["bytes"] / 20
 
 
 def test_the_example_leaves_one_network_behind(tmp_path: Path) -> None:

@@ -53,9 +53,9 @@ def test_batch_norm_goes_along() -> None:
 def test_a_steady_round_takes_what_the_planner_foresees() -> None:
     wanted = job("duplex", timing_only=True, stop={"rounds": 40})
     setup = RoundsSetup.from_job(wanted, None, None)
-    seen = DeviceEstimates.from_prior(setup.link_prior("d-0"))
-    seconds = wanted.rounds.transfer.layer_times_s(setup.whole_model_costs("d-0"), seen, 32)
-    forecast = forecast_duplex([WorkerCosts(*seconds)], seen.down.overhead, seen.round_trip / 2)
+    estimates = DeviceEstimates.from_prior(setup.link_prior("d-0"))
+    seconds = wanted.rounds.transfer.layer_times_s(setup.whole_model_costs("d-0"), estimates, 32)
+    forecast = forecast_duplex([WorkerCosts(*seconds)], estimates.down.overhead, estimates.round_trip / 2)
     measured = potluck.simulate(wanted).summary["time_s"] / 40
     assert forecast.overlaps
     assert measured == pytest.approx(forecast.iteration, rel=0.10)

@@ -99,8 +99,8 @@ def test_equal_shares_are_one_big_batch() -> None:
     )
     assert many.module is not None
     assert one.module is not None
-    for mine, theirs in zip(many.module.parameters(), one.module.parameters(), strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-10)
+    for actual, reference in zip(many.module.parameters(), one.module.parameters(), strict=True):
+        torch.testing.assert_close(actual, reference, rtol=1e-9, atol=1e-10)
 
 
 @pytest.mark.parametrize("recipe", ["sync-sgd", "fedavg"])
@@ -110,8 +110,8 @@ def test_the_result_does_not_depend_on_who_is_faster(recipe: str) -> None:
     rates = [(9, 7, 5, 1), (1, 1, 8, 20), (5, 5, 5, 5)]
     fleets = [
         [
-            {"name": f"d{place}", "flops": f"{flops} GFLOP/s", "link": {"up": f"{rate} Mbit/s"}}
-            for place, (flops, rate) in enumerate(zip(*figures, strict=True))
+            {"name": f"d{index}", "flops": f"{flops} GFLOP/s", "link": {"up": f"{rate} Mbit/s"}}
+            for index, (flops, rate) in enumerate(zip(*figures, strict=True))
         ]
         for figures in zip(speeds, rates, strict=True)
     ]

@@ -76,16 +76,18 @@ def test_every_segment_of_layers_has_its_own_span_of_computing(kind: str, recipe
     potluck.simulate(one, folder=tmp_path / "run")
     records = list(read_journal(tmp_path / "run" / "journal.jsonl"))
     spans = [record for record in records if isinstance(record, Span) and record.fields.get("round") == 1]
-    mine = {name: [span for span in spans if (span.node, span.name) == ("d-0", name)] for name in ("pull", "compute")}
-    computed = mine["compute"]
+    own_spans = {
+        name: [span for span in spans if (span.node, span.name) == ("d-0", name)] for name in ("pull", "compute")
+    }
+    computed = own_spans["compute"]
     forward, backward = ([s for s in computed if s.fields.get("pass") == way] for way in ("forward", "backward"))
-    assert [span.fields["layers"] for span in forward] == sorted(span.fields["layers"] for span in mine["pull"])
+    assert [span.fields["layers"] for span in forward] == sorted(span.fields["layers"] for span in own_spans["pull"])
     assert len(forward) > 1
     assert backward[-1].fields["layers"][0] == 0
     assert [span.fields["layers"] for span in backward] == sorted((s.fields["layers"] for s in backward), reverse=True)
     assert all(before.end <= after.start for before, after in pairwise(computed))
-    came = {tuple(span.fields["layers"]): span.end for span in mine["pull"]}
-    assert all(span.start >= came[tuple(span.fields["layers"])] for span in forward)
+    arrivals = {tuple(span.fields["layers"]): span.end for span in own_spans["pull"]}
+    assert all(span.start >= arrivals[tuple(span.fields["layers"])] for span in forward)
     assert [span.fields["samples"] for span in computed if "samples" in span.fields] == [
         32 if recipe != "sync-sgd" else 8
     ]
@@ -110,7 +112,7 @@ def test_optimal_cuts_follow_a_link_that_becomes_slow() -> None:
     slow = {"devices": [{"name": "d", "flops": "2 GFLOP/s", "link": {**LINK, "up": "20 Mbit/s", "down": "30 Mbit/s"}}]}
     adapted = _durations(job("optimal", timing_only=True, fleet=fleet, stop={"rounds": 60}))
     expected = _durations(job("optimal", timing_only=True, fleet=slow))[-1]
-    changed = next(place for place, seconds in enumerate(adapted) if seconds > 1.5 * adapted[0])
+    changed = next(index for index, seconds in enumerate(adapted) if seconds > 1.5 * adapted[0])
     assert adapted[changed + 5] == pytest.approx(expected, rel=0.03)
 
 
@@ -128,12 +130,12 @@ def test_optimal_cuts_follow_a_device_that_becomes_slow() -> None:
     slow = {"devices": [{"name": "d", "flops": "0.4 GFLOP/s", "link": LINK}]}
     adapted = _durations(job("optimal", timing_only=True, fleet=fast, stop={"rounds": 60}))
     expected = _durations(job("optimal", timing_only=True, fleet=slow))[-1]
-    changed = next(place for place, seconds in enumerate(adapted) if seconds > 1.5 * adapted[0])
+    changed = next(index for index, seconds in enumerate(adapted) if seconds > 1.5 * adapted[0])
     assert adapted[changed + 5] == pytest.approx(expected, rel=0.03)
 
 
 def _durations(job: potluck.Job) -> list[float]:
     """Seconds of each round."""
     ends: list[float] = [0.0]
-    potluck.simulate(job, watch=lambda keeper, now: ends.append(now))
+    potluck.simulate(job, watch=lambda store, now: ends.append(now))
     return [later - earlier for earlier, later in pairwise(ends)]

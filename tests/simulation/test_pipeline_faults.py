@@ -26,7 +26,7 @@ def bench() -> Bench:
 
 
 def devices(count: int = 4) -> list[dict[str, Any]]:
-    return [{"name": f"d{place}", "flops": "100 kFLOP/s", "link": "lan"} for place in range(count)]
+    return [{"name": f"d{index}", "flops": "100 kFLOP/s", "link": "lan"} for index in range(count)]
 
 
 def run(folder: Path, faults: list[dict[str, Any]], count: int = 4, **settings: Any) -> tuple[potluck.Result, Story]:
@@ -119,18 +119,18 @@ def test_the_layout_after_any_single_death_was_worked_out_before(
     plan = PipelinePlanner.plan_layout
 
     def spied(self: PipelinePlanner, candidates: Sequence[str]) -> PipelinePlan:
-        found = plan(self, candidates)
-        asked.append((tuple(candidates), found in self._loss_plans.values()))
-        return found
+        layout = plan(self, candidates)
+        asked.append((tuple(candidates), layout in self._loss_plans.values()))
+        return layout
 
     monkeypatch.setattr(PipelinePlanner, "plan_layout", spied)
     result, story = run(tmp_path / "run", [crash(dead)], pipeline={"sources": ["d2"]})
     check(result, story)
     left = [name for name in ("d0", "d2", "d1", "d3") if name != dead]
     first = left[0]
-    wanted = (first, *(name for name in ("d0", "d1", "d2", "d3") if name in left and name != first))
+    expected_order = (first, *(name for name in ("d0", "d1", "d2", "d3") if name in left and name != first))
     assert dead not in story.instants("partition")[-1].fields["order"]
-    assert (wanted, True) in asked
+    assert (expected_order, True) in asked
 
 
 def test_without_the_data_the_run_stops_and_can_be_resumed(tmp_path: Path) -> None:
@@ -167,8 +167,8 @@ def test_a_device_that_slows_down_gets_fewer_layers(tmp_path: Path) -> None:
     slow = {"kind": "slow", "device": "d1", "at": "300 ms", "factor": 0.2, "lasting": "1000 s"}
     result, story = run(tmp_path / "run", [slow], 3, pipeline={"partition": {"kind": "optimal", "subset": False}})
     check(result, story)
-    shares = [_layers_of(note.fields, "d1") for note in story.instants("partition")]
-    assert shares[-1] < shares[0]
+    layer_counts = [_layers_of(note.fields, "d1") for note in story.instants("partition")]
+    assert layer_counts[-1] < layer_counts[0]
 
 
 @pytest.mark.parametrize("recovery", ["neighbour", "restart"])
@@ -191,15 +191,15 @@ def test_as_published_the_batch_timer_notices_and_versions_mix(tmp_path: Path) -
     assert result.status == "done"
     assert len(story.committed()) == BATCHES
     assert story.instants("rolled back") == []
-    theirs = expected(net, data, BATCHES, BATCH, story.versions(), layer_of=bench().layer_of)
+    reference = expected(net, data, BATCHES, BATCH, story.versions(), layer_of=bench().layer_of)
     assert result.module is not None
-    ours = result.module.state_dict()
-    assert any(not torch.equal(tensor, ours[name]) for name, tensor in theirs.state_dict().items())
+    actual = result.module.state_dict()
+    assert any(not torch.equal(tensor, actual[name]) for name, tensor in reference.state_dict().items())
 
 
-@pytest.mark.parametrize("share", [0.1, 0.3])
-def test_lost_messages_only_cost_time(tmp_path: Path, share: float) -> None:
-    lossy = {"kind": "lose", "device": "*", "at": "0 s", "share": share, "lasting": "1000 s"}
+@pytest.mark.parametrize("fraction", [0.1, 0.3])
+def test_lost_messages_only_cost_time(tmp_path: Path, fraction: float) -> None:
+    lossy = {"kind": "lose", "device": "*", "at": "0 s", "share": fraction, "lasting": "1000 s"}
     result, story = run(tmp_path / "run", [lossy])
     check(result, story)
     assert story.instants("lost") == []
@@ -215,8 +215,8 @@ def test_a_link_that_drops_for_a_moment_costs_no_batch(tmp_path: Path) -> None:
 
 def _layers_of(partition: dict[str, Any], device: str) -> int:
     ends = [0, *partition["cuts"], 6]
-    place = partition["order"].index(device)
-    return int(ends[place + 1] - ends[place])
+    index = partition["order"].index(device)
+    return int(ends[index + 1] - ends[index])
 
 
 def test_a_run_whose_devices_restart_for_ever_gives_up_at_its_patience(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def bench() -> Bench:
 
 
 def run(folder: Path, **settings: Any) -> tuple[potluck.Result, Story]:
-    devices = [{"name": f"d{place}", "flops": "100 kFLOP/s", "link": "lan"} for place in range(3)]
+    devices = [{"name": f"d{index}", "flops": "100 kFLOP/s", "link": "lan"} for index in range(3)]
     pipeline = {"batch": 8, "partition": {"kind": "cuts", "after": [1, 3]}, "retry": "200 ms", "patience": "30 s"}
     pipeline |= settings.pop("pipeline", {})
     job = job_of(devices, fleet={"lease": "1 s"}, pipeline=pipeline, stop={"rounds": BATCHES}, **settings)
@@ -43,13 +43,13 @@ def run(folder: Path, **settings: Any) -> tuple[potluck.Result, Story]:
 def on(kind: type[Message], change: Callable[[Any], Message | Iterable[Message]]) -> Twist:
     """Other words of one kind."""
 
-    def twist(to: str, message: Message) -> Iterable[Message]:
+    def tamper(to: str, message: Message) -> Iterable[Message]:
         if not isinstance(message, kind):
             return [message]
-        said = change(message)
-        return [said] if isinstance(said, Message) else said
+        replacement = change(message)
+        return [replacement] if isinstance(replacement, Message) else replacement
 
-    return twist
+    return tamper
 
 
 def words(kind: type[Message], **fields: Any) -> Twist:
@@ -96,11 +96,11 @@ LIES: dict[str, tuple[Twist, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("twist", "reason"), LIES.values(), ids=LIES.keys())
+@pytest.mark.parametrize(("tamper", "reason"), LIES.values(), ids=LIES.keys())
 def test_the_run_goes_on_without_who_sends_what_cannot_be_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, twist: Twist, reason: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tamper: Twist, reason: str
 ) -> None:
-    bend(monkeypatch, LIAR, twist)
+    bend(monkeypatch, LIAR, tamper)
     result, story = run(tmp_path / "run")
     assert result.status == "done", result.reason
     assert len(story.committed()) == BATCHES
@@ -114,7 +114,7 @@ def test_the_run_goes_on_without_who_sends_what_cannot_be_used(
 
 
 @pytest.mark.parametrize(
-    ("twist", "reason"),
+    ("tamper", "reason"),
     [
         (numbers(say.Labels, lambda labels: np.full_like(labels, 10**6)), "labels range from 1000000"),
         (numbers(say.Labels, lambda labels: labels.astype(np.float32)), "labels are float32"),
@@ -123,10 +123,10 @@ def test_the_run_goes_on_without_who_sends_what_cannot_be_used(
     ],
 )
 def test_who_alone_holds_the_data_goes_on_without_those_who_cannot_use_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, twist: Twist, reason: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tamper: Twist, reason: str
 ) -> None:
     """The run cannot continue without it; and if the other device lies, the run would be lost to a lie."""
-    bend(monkeypatch, "d0", twist)
+    bend(monkeypatch, "d0", tamper)
     result, story = run(tmp_path / "run")
     assert result.status == "done", result.reason
     refused = story.instants("refused")
@@ -145,7 +145,7 @@ def test_one_that_was_refused_stays_out(tmp_path: Path, monkeypatch: pytest.Monk
     """It may come back as often as it likes."""
     bend(monkeypatch, LIAR, numbers(say.Gradient, spoilt))
     crash = [{"kind": "crash", "device": LIAR, "at": f"{at} s", "restart": "100 ms"} for at in (0.6, 1.0)]
-    devices = [{"name": f"d{place}", "flops": "100 kFLOP/s", "link": "lan"} for place in range(3)]
+    devices = [{"name": f"d{index}", "flops": "100 kFLOP/s", "link": "lan"} for index in range(3)]
     pipeline = {"batch": 8, "partition": {"kind": "cuts", "after": [1, 3]}, "retry": "200 ms", "patience": "30 s"}
     job = job_of(devices, fleet={"lease": "200 ms", "faults": crash}, pipeline=pipeline, stop={"rounds": 60})
     result, story = bench().simulate(job, tmp_path / "run"), Story(tmp_path / "run")
@@ -157,13 +157,13 @@ def test_one_that_was_refused_stays_out(tmp_path: Path, monkeypatch: pytest.Monk
 def test_stages_follow_nobody_but_the_coordinator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A device that tells another one to stop, to halt or to forget is not listened to."""
 
-    def twist(to: str, message: Message) -> Iterable[Message]:
+    def tamper(to: str, message: Message) -> Iterable[Message]:
         if to == COORDINATOR or not isinstance(message, say.Gradient | say.Activation):
             return [message]
         term = message.term
         return [Stop(), say.Halt(10**6, ()), say.Secure(term, 10**6), say.Close(term, 0), say.Finish(term), message]
 
-    bend(monkeypatch, LIAR, twist)
+    bend(monkeypatch, LIAR, tamper)
     result, story = run(tmp_path / "run")
     assert result.status == "done", result.reason
     assert len(story.instants("partition")) == 1
@@ -173,20 +173,20 @@ def test_stages_follow_nobody_but_the_coordinator(tmp_path: Path, monkeypatch: p
 def test_what_comes_from_the_wrong_side_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Labels from a stage in the middle, and activations for batches that are far off, would only fill memory."""
 
-    def twist(to: str, message: Message) -> Iterable[Message]:
+    def tamper(to: str, message: Message) -> Iterable[Message]:
         if not isinstance(message, say.Activation):
             return [message]
         labels = say.Labels(message.payload, term=message.term, part=message.part)
         return [labels, msgspec.structs.replace(message, part=message.part + 1000), message]
 
-    bend(monkeypatch, LIAR, twist)
+    bend(monkeypatch, LIAR, tamper)
     result, story = run(tmp_path / "run")
     assert result.status == "done", result.reason
     assert len(story.instants("partition")) == 1
 
 
 @pytest.mark.parametrize(
-    ("twist", "reason"),
+    ("tamper", "reason"),
     [
         (words(say.Scored, count=0), "right of 0, not of 20"),
         (words(say.Scored, right=10**6), "1000000 right of 20"),
@@ -195,9 +195,9 @@ def test_what_comes_from_the_wrong_side_is_not_taken(tmp_path: Path, monkeypatch
     ],
 )
 def test_what_is_measured_is_looked_at_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, twist: Twist, reason: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tamper: Twist, reason: str
 ) -> None:
-    bend(monkeypatch, "d2" if "right" in reason else LIAR, twist)
+    bend(monkeypatch, "d2" if "right" in reason else LIAR, tamper)
     result, story = run(tmp_path / "run", pipeline={"evaluation": "pipeline"}, evaluate=5)
     assert result.status == "done", result.reason
     (refused,) = story.instants("refused")

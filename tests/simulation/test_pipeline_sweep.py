@@ -34,7 +34,7 @@ def _bench() -> Bench:
 def random_job(seed: int) -> potluck.Job:
     """A few random devices with a random fault script; in half of the jobs everybody holds the data."""
     rng = np.random.default_rng(seed)
-    devices = [_random_device(rng, place) for place in range(rng.integers(2, 6))]
+    devices = [_random_device(rng, index) for index in range(rng.integers(2, 6))]
     faults = [_random_fault(rng, len(devices)) for _ in range(rng.integers(1, 5))]
     everybody = [device["name"] for device in devices] if rng.random() < 0.5 else []
     pipeline: dict[str, Any] = {
@@ -80,11 +80,11 @@ def check(seed: int, folder: Path) -> str:
         return "gave up"
     assert result.status == "done"
     assert len(committed) == BATCHES
-    theirs = expected(
+    reference = expected(
         bench.net, bench.data, BATCHES, BATCH, story.versions(), seed=seed, layer_of=bench.layer_of,
         predict=job.pipeline.schedule.predict,
     )  # fmt: skip
-    same(result.module, theirs)
+    same(result.module, reference)
     return "done"
 
 
@@ -132,22 +132,22 @@ def sweep(folder: Path, seeds: range) -> None:
     endings = []
     for seed in seeds:
         try:
-            with tempfile.TemporaryDirectory(dir=folder) as place:
-                endings.append(check(seed, Path(place) / "run"))
+            with tempfile.TemporaryDirectory(dir=folder) as directory:
+                endings.append(check(seed, Path(directory) / "run"))
         except Exception as error:
             pytest.fail(f"{error!r}; replay with: python -m tests.simulation.test_pipeline_sweep {seed}")
     assert endings.count("done") > len(endings) / 2
     assert endings.count("gave up") <= len(endings) / 500
 
 
-def _random_device(rng: np.random.Generator, place: int) -> dict[str, Any]:
+def _random_device(rng: np.random.Generator, index: int) -> dict[str, Any]:
     link = {
         "up": f"{rng.uniform(0.5, 50)} Mbit/s",
         "down": f"{rng.uniform(0.5, 50)} Mbit/s",
         "latency": f"{rng.uniform(0, 20)} ms",
         "loss": float(rng.choice([0.0, 0.0, 0.0, 0.05])),
     }
-    device: dict[str, Any] = {"name": f"d{place}", "flops": f"{rng.uniform(0.05, 1)} MFLOP/s", "link": link}
+    device: dict[str, Any] = {"name": f"d{index}", "flops": f"{rng.uniform(0.05, 1)} MFLOP/s", "link": link}
     if rng.random() < 0.2:
         device["speed"] = {"kind": "random-walk", "low": 0.2, "every": f"{rng.uniform(0.05, 1)} s"}
     return device
@@ -159,13 +159,13 @@ def _random_fault(rng: np.random.Generator, devices: int) -> dict[str, Any]:
     when = "every" if rng.random() < 0.2 and kind not in ("join", "leave") else "at"
     rarely = 10 if kind == "partition" and when == "every" else 1  # else hardly a message would ever get through
     fault[when] = f"{rarely * rng.uniform(0.05, 3)} s"
-    lasting = f"{rng.uniform(0.01, 3)} s"
+    duration = f"{rng.uniform(0.01, 3)} s"
     if kind == "crash" and rng.random() < 0.7:
-        fault["restart"] = lasting
+        fault["restart"] = duration
     if kind == "leave" and rng.random() < 0.7:
-        fault["back"] = lasting
+        fault["back"] = duration
     if kind in ("partition", "slow", "lose"):
-        fault["lasting"] = lasting
+        fault["lasting"] = duration
     return fault
 
 
@@ -178,8 +178,8 @@ def _random_replication(rng: np.random.Generator) -> dict[str, Any]:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as place:
-        print(check(int(sys.argv[1]), Path(place) / "run"))  # noqa: T201
+    with tempfile.TemporaryDirectory() as directory:
+        print(check(int(sys.argv[1]), Path(directory) / "run"))  # noqa: T201
 
 
 def test_a_worker_that_comes_and_goes_all_the_time_does_not_hold_up_the_others(tmp_path: Path) -> None:

@@ -91,8 +91,8 @@ def test_a_message_that_was_lost_is_only_sent_again(tmp_path: Path, monkeypatch:
 def test_who_is_merely_slow_keeps_its_place(tmp_path: Path) -> None:
     """It is asked, and answers; from then on its time is the usual one."""
     slow = {"kind": "slow", "device": "d1", "at": f"{STRUCK_S} s", "factor": 0.004, "lasting": "1000 s"}
-    never = {"every": 0, "on_change": False, "join": False}
-    result, story = run(tmp_path / "run", [slow], pipeline={"adaptation": never})
+    no_repartition = {"every": 0, "on_change": False, "join": False}
+    result, story = run(tmp_path / "run", [slow], pipeline={"adaptation": no_repartition})
     check(result, story)
     committed = [note.at for note in story.instants("committed")]
     longest = max(late - early for early, late in pairwise(committed))
@@ -107,13 +107,13 @@ def test_who_falls_silent_while_nothing_flows_is_left_out_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last_heard: type[Message]
 ) -> None:
     """When layers are handed out, or brought together for a checkpoint."""
-    arrive, struck = SimulatedWorld._deliver_message, list[float]()
+    deliver, struck = SimulatedWorld._deliver_message, list[float]()
 
     def swallow(self: SimulatedWorld, origin: Any, target: Any, incarnation: int, envelope: Any) -> None:
         if target.name == "d2" and isinstance(envelope.message, last_heard):
             struck.append(self.loop.time())
         if not struck or "d2" not in (origin.name, target.name):
-            arrive(self, origin, target, incarnation, envelope)
+            deliver(self, origin, target, incarnation, envelope)
 
     monkeypatch.setattr(SimulatedWorld, "_deliver_message", swallow)
     result, story = run(tmp_path / "run", [], checkpoint=6)
@@ -125,7 +125,7 @@ def test_who_falls_silent_while_nothing_flows_is_left_out_too(
 def test_layers_that_take_long_to_travel_are_waited_for(tmp_path: Path) -> None:
     """Longer than one who is silent: who is asked again for what is on its way says so."""
     retry_s, narrow = 0.02, {"up": "20 kbit/s", "down": "20 kbit/s"}
-    members = [{"name": f"d{place}", "flops": "100 kFLOP/s", "link": narrow} for place in range(3)]
+    members = [{"name": f"d{index}", "flops": "100 kFLOP/s", "link": narrow} for index in range(3)]
     cuts = {"kind": "cuts", "after": [3, 4]}
     pipeline = {"batch": 8, "partition": cuts, "retry": f"{retry_s} s", "replication": "none"}
     job = job_of(members, pipeline=pipeline, stop={"rounds": 3}, evaluate=0, checkpoint=1)
@@ -139,10 +139,10 @@ def test_layers_that_take_long_to_travel_are_waited_for(tmp_path: Path) -> None:
 
 def _cut_between(monkeypatch: pytest.MonkeyPatch, one: str, other: str, until: float = 1000.0) -> None:
     """From some moment on nothing gets from one of two devices to the other."""
-    arrive = SimulatedWorld._deliver_message
+    deliver = SimulatedWorld._deliver_message
 
     def cut(self: SimulatedWorld, origin: Any, target: Any, incarnation: int, envelope: Any) -> None:
         if {origin.name, target.name} != {one, other} or not STRUCK_S < self.loop.time() < until:
-            arrive(self, origin, target, incarnation, envelope)
+            deliver(self, origin, target, incarnation, envelope)
 
     monkeypatch.setattr(SimulatedWorld, "_deliver_message", cut)

@@ -67,11 +67,11 @@ LIES = {
 
 
 @pytest.mark.parametrize("recipe", ["sync-sgd", "duplex", "fedbuff"])
-@pytest.mark.parametrize(("twist", "reason"), LIES.values(), ids=LIES.keys())
+@pytest.mark.parametrize(("tamper", "reason"), LIES.values(), ids=LIES.keys())
 def test_the_round_ends_without_an_update_that_cannot_be_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recipe: str, twist: Twist, reason: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recipe: str, tamper: Twist, reason: str
 ) -> None:
-    bend(monkeypatch, LIAR, twist)
+    bend(monkeypatch, LIAR, tamper)
     summary = _run(tmp_path / "run", recipe)
     refused = instants(tmp_path / "run", "refused")
     assert {note.node for note in refused} == {LIAR}
@@ -86,10 +86,10 @@ def test_the_round_ends_without_an_update_that_cannot_be_used(
 def test_layers_that_come_twice_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same layers in segments that overlap would add up to a whole model, or to more than one."""
 
-    def twist(push: Push) -> Iterable[Message]:
+    def tamper(push: Push) -> Iterable[Message]:
         return [push] if push.first == 0 else [push, msgspec.structs.replace(push, first=0)]
 
-    bend(monkeypatch, LIAR, _on_push(twist))
+    bend(monkeypatch, LIAR, _on_push(tamper))
     _run(tmp_path / "run", rounds={"transfer": "layer-by-layer"})
     refused = instants(tmp_path / "run", "refused")
     assert {note.node for note in refused} == {LIAR}
@@ -113,12 +113,12 @@ def test_a_loss_that_is_no_number_leaves_that_of_the_others(
     summary = _run(tmp_path / "run")
     assert summary["refused"] == 0
     losses = [
-        each.value
-        for each in read_journal(tmp_path / "run" / "journal.jsonl")
-        if isinstance(each, Scalar) and each.name == "loss"
+        record.value
+        for record in read_journal(tmp_path / "run" / "journal.jsonl")
+        if isinstance(record, Scalar) and record.name == "loss"
     ]
     assert len(losses) == ROUNDS
-    assert all(0 < found < 10 for found in losses)
+    assert all(0 < value < 10 for value in losses)
 
 
 def test_a_round_whose_only_device_is_refused_is_given_to_others(
@@ -140,13 +140,13 @@ def test_a_run_ends_where_everyone_is_refused(tmp_path: Path, monkeypatch: pytes
 
 def test_devices_follow_nobody_but_the_coordinator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A device that tells another one to stop, or to take part, is not listened to."""
-    straight = RoundsDevice.main
+    original = RoundsDevice.main
 
     async def main(self: RoundsDevice) -> None:
         if self.node.name == LIAR:
             for word in (Stop(), Invite(10**6, 0, 0)):
                 self.node.send("d-0", word)
-        await straight(self)
+        await original(self)
 
     monkeypatch.setattr(RoundsDevice, "main", main)
     _run(tmp_path / "run")
@@ -167,15 +167,15 @@ def _on_gift(change: Callable[[Gift], Message]) -> Twist:
 
 
 def _labels(change: Callable[[Any], Any]) -> Twist:
-    def twist(gift: Gift) -> Message:
+    def tamper(gift: Gift) -> Message:
         x, y = gift.payload.arrays
         return msgspec.structs.replace(gift, payload=Payload(gift.payload.nbytes, (x, change(y))))
 
-    return _on_gift(twist)
+    return _on_gift(tamper)
 
 
 @pytest.mark.parametrize(
-    ("twist", "reason"),
+    ("tamper", "reason"),
     [
         (_labels(lambda y: np.full_like(y, 10**6)), "its labels go from 1000000 to 1000000, of 10 classes"),
         (_labels(lambda y: y - 100), "its labels go from -"),
@@ -184,9 +184,9 @@ def _labels(change: Callable[[Any], Any]) -> Twist:
     ],
 )
 def test_samples_that_are_none_are_not_trained_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, twist: Twist, reason: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tamper: Twist, reason: str
 ) -> None:
-    bend(monkeypatch, LIAR, twist)
+    bend(monkeypatch, LIAR, tamper)
     summary = _run(tmp_path / "run", **INJECTION)
     refused = instants(tmp_path / "run", "gift refused")
     assert {note.fields["from"] for note in refused} == {LIAR}
@@ -204,11 +204,11 @@ def test_a_gift_is_no_more_than_was_promised(tmp_path: Path, monkeypatch: pytest
 
 def test_a_gift_is_by_who_sends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     donors: set[str] = set()
-    straight = StreamBatchSource.receive_gift
+    original = StreamBatchSource.receive_gift
 
     def receive(self: StreamBatchSource, gift: Gift) -> None:
         donors.add(gift.donor)
-        straight(self, gift)
+        original(self, gift)
 
     monkeypatch.setattr(StreamBatchSource, "receive_gift", receive)
     bend(monkeypatch, LIAR, _on_gift(lambda gift: msgspec.structs.replace(gift, donor="somebody")))

@@ -72,28 +72,28 @@ def test_a_device_whose_data_streams_in_goes_by_its_batch() -> None:
     setup = RoundsSetup.from_job(make(tables), None, None)
     assert setup.feeds is not None
     feeds = [(setup.feeds(name), size) for name, size in zip(_NAMES, (50, 38, 12), strict=True)]
-    taken = [feed.take_samples(size, feed.ready_at(size, 0.0)) for feed, size in feeds]
-    expected = _one_step(setup, LogitAdjustment(strength=1.0), taken, 0.1)
+    batches = [feed.take_samples(size, feed.ready_at(size, 0.0)) for feed, size in feeds]
+    expected = _one_step(setup, LogitAdjustment(strength=1.0), batches, 0.1)
     assert _distance(potluck.simulate(tables).module, expected) < 1e-6
 
 
 def test_it_goes_with_cut_transfers_narrow_models_and_local_steps(tmp_path: Path) -> None:
     job: dict[str, Any] = {"recipe": "fedavg", "split": {"kind": "classes", "per_device": 4}, "stop": {"rounds": 2}}
-    for place, parts in enumerate(({"transfer": "layer-by-layer"}, {"submodel": "filter-dropout"})):
-        plain = simulate(tmp_path / f"{place}", **job, rounds=parts)
-        bent = simulate(tmp_path / f"{place}-bent", **job, rounds={**parts, "skew": "adjusted"})
-        assert bent.summary["bytes"] == plain.summary["bytes"], "nothing more is sent"
-        assert bent.summary["loss"] != plain.summary["loss"]
-        assert np.isfinite(bent.summary["loss"])
+    for index, parts in enumerate(({"transfer": "layer-by-layer"}, {"submodel": "filter-dropout"})):
+        plain = simulate(tmp_path / f"{index}", **job, rounds=parts)
+        adjusted = simulate(tmp_path / f"{index}-bent", **job, rounds={**parts, "skew": "adjusted"})
+        assert adjusted.summary["bytes"] == plain.summary["bytes"], "nothing more is sent"
+        assert adjusted.summary["loss"] != plain.summary["loss"]
+        assert np.isfinite(adjusted.summary["loss"])
 
 
 def test_where_it_means_nothing_it_is_refused() -> None:
     groups = {**SMALL, "recipe": "decoupled", "task": {"model": "lenet", "data": "synthetic:shape=1x28x28,train=400"}}
     with pytest.raises(SettingError, match=r"rounds\.skew: class groups"):
         RoundsSetup.from_job(make({**groups, "rounds": {"skew": "adjusted"}}), None, None)
-    numbers = potluck.Task(lambda: nn.Linear(3, 1), _numbers(), nn.functional.mse_loss)
+    regression = potluck.Task(lambda: nn.Linear(3, 1), _numbers(), nn.functional.mse_loss)
     with pytest.raises(SettingError, match=r"rounds\.skew: needs classes"):
-        RoundsSetup.from_job(make({**SMALL, "rounds": {"skew": "adjusted"}}), numbers, None)
+        RoundsSetup.from_job(make({**SMALL, "rounds": {"skew": "adjusted"}}), regression, None)
 
 
 def _numbers() -> Any:

@@ -39,20 +39,20 @@ def trained(tmp_path: Path) -> Path:
 def test_a_run_leaves_its_network_behind(trained: Path) -> None:
     result = potluck.simulate(JOB, threads=0)
     assert result.module is not None
-    kept = load_file(trained / "model.safetensors")
-    assert kept.keys() == result.module.state_dict().keys()
-    assert all(torch.equal(value, kept[name]) for name, value in result.module.state_dict().items())
+    weights = load_file(trained / "model.safetensors")
+    assert weights.keys() == result.module.state_dict().keys()
+    assert all(torch.equal(value, weights[name]) for name, value in result.module.state_dict().items())
 
 
 @pytest.mark.parametrize("recipe", ["fedavg", "sync-sgd", "heterofl", "ftpipehd"])
 def test_every_recipe_begins_with_it(trained: Path, tmp_path: Path, recipe: str) -> None:
-    numbers = torch.cat([value.flatten() for value in load_file(trained / "model.safetensors").values()])
+    weights = torch.cat([value.flatten() for value in load_file(trained / "model.safetensors").values()])
     for start, equal in ((trained, True), (trained / "model.safetensors", True), (None, False)):
         tables = {**JOB, "recipe": recipe, "stop": {"rounds": 1}, **({"start": str(start)} if start else {})}
         setup = prepare_job(make(tables), None, None)
-        held = setup.server.tensors()
-        begun = torch.cat([held["params"], held["buffers"]])
-        assert torch.equal(begun.sort().values, numbers.sort().values) == equal
+        state = setup.server.tensors()
+        initial = torch.cat([state["params"], state["buffers"]])
+        assert torch.equal(initial.sort().values, weights.sort().values) == equal
     assert potluck.simulate(tables, threads=0).status == "done"
 
 
@@ -61,8 +61,8 @@ def test_class_groups_keep_what_was_trained(trained: Path) -> None:
     tables = {**JOB, "recipe": "decoupled", "start": str(trained), "rounds": {"submodel": submodel}}
     result = potluck.simulate(tables, threads=0)
     assert isinstance(result.module, GroupedNetwork)
-    kept, first = load_file(trained / "model.safetensors"), next(iter(result.module.trunk.parameters()))
-    assert any(torch.equal(first, value) for value in kept.values())
+    weights, first = load_file(trained / "model.safetensors"), next(iter(result.module.trunk.parameters()))
+    assert any(torch.equal(first, value) for value in weights.values())
 
 
 def test_classes_whose_features_are_alike_go_together(trained: Path, tmp_path: Path) -> None:
@@ -87,21 +87,21 @@ def test_classes_whose_features_are_alike_go_together(trained: Path, tmp_path: P
 
 
 def _spread(means: torch.Tensor, groups: Any) -> float:
-    return float(sum((means[list(own)] - means[list(own)].mean(dim=0)).square().sum() for own in groups))
+    return float(sum((means[list(group)] - means[list(group)].mean(dim=0)).square().sum() for group in groups))
 
 
 def test_a_stopped_run_goes_on_without_it(trained: Path, tmp_path: Path) -> None:
     tables = {**JOB, "start": str(trained), "checkpoint": 1}
-    whole = potluck.simulate(tables, folder=tmp_path / "whole", threads=0)
-    seen: list[float] = []
+    uninterrupted = potluck.simulate(tables, folder=tmp_path / "whole", threads=0)
+    times: list[float] = []
     potluck.simulate(
         tables, folder=tmp_path / "cut", threads=0,
-        watch=lambda keeper, now: seen.append(now), stopping=lambda: len(seen) >= 2,
+        watch=lambda store, now: times.append(now), stopping=lambda: len(times) >= 2,
     )  # fmt: skip
     (trained / "model.safetensors").unlink()
     again = potluck.resume(tmp_path / "cut", threads=0)
     assert journal(tmp_path / "whole") == journal(tmp_path / "cut")
-    assert again.summary["loss"] == whole.summary["loss"]
+    assert again.summary["loss"] == uninterrupted.summary["loss"]
 
 
 def test_the_place_is_the_jobs_or_the_users(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,9 +134,9 @@ def test_fresh_numbers_are_warned_of_where_trained_ones_are_meant(
     (key,) = submodel
     with caplog.at_level(logging.WARNING, "potluck"):
         RoundsSetup.from_job(make(tables), None, None)
-    (said,) = caplog.messages
-    assert said.startswith(f"rounds.submodel.{key}: ")
-    assert "`start`" in said
+    (warning,) = caplog.messages
+    assert warning.startswith(f"rounds.submodel.{key}: ")
+    assert "`start`" in warning
     caplog.clear()
     with caplog.at_level(logging.WARNING, "potluck"):
         RoundsSetup.from_job(make({**tables, "start": str(trained)}), None, None)

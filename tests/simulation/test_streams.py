@@ -49,7 +49,7 @@ JOBS: dict[str, dict[str, Any]] = {
 
 def _three(rates: tuple[float, ...], rounds: int, **settings: Any) -> dict[str, Any]:
     """Devices whose streams have these rates in the first second."""
-    devices = [{"name": f"d{place}", "preset": "laptop"} for place in range(len(rates))]
+    devices = [{"name": f"d{index}", "preset": "laptop"} for index in range(len(rates))]
     return {
         **SMALL,
         "recipe": "scadles-weighted",
@@ -67,16 +67,16 @@ def test_the_weighted_mean_is_one_large_batch() -> None:
     assert setup.feeds is not None
     assert setup.data is not None
     assert setup.module is not None
-    streams = [(setup.feeds(f"d{place}"), rate) for place, rate in enumerate((50, 38, 12))]
-    taken = [feed.take_samples(rate, feed.ready_at(rate, 0.0)) for feed, rate in streams]
-    x, y = setup.data.train.batch(np.concatenate(taken))
+    streams = [(setup.feeds(f"d{index}"), rate) for index, rate in enumerate((50, 38, 12))]
+    batches = [feed.take_samples(rate, feed.ready_at(rate, 0.0)) for feed, rate in streams]
+    x, y = setup.data.train.batch(np.concatenate(batches))
     optimizer = torch.optim.SGD(setup.module.parameters(), lr=0.1 * 100 / (64 * 3))
     nn.functional.cross_entropy(setup.module(x), y).backward()  # type: ignore[no-untyped-call]
     optimizer.step()
     trained = potluck.simulate(tables).module
     assert trained is not None
-    for mine, theirs in zip(trained.parameters(), setup.module.parameters(), strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-7)
+    for actual, reference in zip(trained.parameters(), setup.module.parameters(), strict=True):
+        torch.testing.assert_close(actual, reference, rtol=1e-5, atol=1e-7)
 
 
 def test_one_device_is_plain_sgd() -> None:
@@ -95,8 +95,8 @@ def test_one_device_is_plain_sgd() -> None:
         optimizer.step()
     trained = potluck.simulate(tables).module
     assert trained is not None
-    for mine, theirs in zip(trained.parameters(), setup.module.parameters(), strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-6, atol=1e-7)
+    for actual, reference in zip(trained.parameters(), setup.module.parameters(), strict=True):
+        torch.testing.assert_close(actual, reference, rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.parametrize("transfer", ["sequential", "layer-by-layer"])
@@ -115,15 +115,15 @@ def test_a_capped_batch_that_is_accumulated_is_the_whole_batch(transfer: str) ->
         task = build_task(make(tables).task, None)
         trained.append(potluck.simulate(tables, task=replace(task, loss=loss), threads=0))
         largest.append(max(sizes))
-    whole, roomy, capped = trained
+    uncapped, loosely_capped, capped = trained
     assert largest == [50, 50, 13], "four even ones of 50 samples"
-    assert _weights(roomy) == _weights(whole), "nothing changes where no batch is above the cap"
-    assert _weights(capped) != _weights(whole)
-    for mine, theirs in zip(capped.module.parameters(), whole.module.parameters(), strict=True):  # type: ignore[union-attr]
-        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6)
-    assert capped.summary["samples"] == whole.summary["samples"]
+    assert _weights(loosely_capped) == _weights(uncapped), "nothing changes where no batch is above the cap"
+    assert _weights(capped) != _weights(uncapped)
+    for actual, reference in zip(capped.module.parameters(), uncapped.module.parameters(), strict=True):  # type: ignore[union-attr]
+        torch.testing.assert_close(actual, reference, rtol=1e-5, atol=1e-6)
+    assert capped.summary["samples"] == uncapped.summary["samples"]
     if transfer == "sequential":
-        assert capped.summary["time_s"] == pytest.approx(whole.summary["time_s"])
+        assert capped.summary["time_s"] == pytest.approx(uncapped.summary["time_s"])
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -131,10 +131,10 @@ def test_a_capped_batch_that_is_accumulated_is_the_whole_batch(transfer: str) ->
 def test_every_sample_is_accounted_for_at_all_times(tmp_path: Path, name: str, seed: int) -> None:
     looked = 0
 
-    def look(keeper: RunStore, now: float) -> None:
+    def look(store: RunStore, now: float) -> None:
         nonlocal looked
         looked += 1
-        for feed in keeper.device_states.feeds.values():
+        for feed in store.device_states.feeds.values():
             feed.account.check_balance()
 
     stop = {"rounds": 8}
@@ -162,14 +162,14 @@ def test_truncation_holds_no_more_than_a_second_of_the_stream() -> None:
 @pytest.mark.parametrize("fleet", ["kitchen-table", FAULTY], ids=["steady", "faulty"])
 @pytest.mark.parametrize("name", JOBS)
 def test_resumed_it_is_the_uninterrupted_run(tmp_path: Path, name: str, fleet: Any) -> None:
-    whole = simulate(tmp_path / "whole", fleet=fleet, **JOBS[name])
+    uninterrupted = simulate(tmp_path / "whole", fleet=fleet, **JOBS[name])
     for rounds in (5,) if fleet == "kitchen-table" else (2, 5):
         folder = tmp_path / str(rounds)
         simulate(folder, fleet=fleet, **{**JOBS[name], "stop": {"rounds": rounds}})
         resumed = potluck.resume(folder, overrides=["stop.rounds=8"])
         assert journal(folder) == journal(tmp_path / "whole"), f"stopped after {rounds} rounds"
-        assert resumed.summary["streams"] == whole.summary["streams"]
-        assert _weights(resumed) == _weights(whole)
+        assert resumed.summary["streams"] == uninterrupted.summary["streams"]
+        assert _weights(resumed) == _weights(uninterrupted)
 
 
 def _weights(result: potluck.Result) -> list[bytes]:
@@ -179,21 +179,21 @@ def _weights(result: potluck.Result) -> list[bytes]:
 
 def test_another_networks_costs_change_time_and_bytes_only(tmp_path: Path) -> None:
     task = {"model": "mlp", "data": "digits", "options": {"hidden": [16]}}
-    light = simulate(tmp_path / "light", recipe="sync-sgd", task=task)
+    small = simulate(tmp_path / "light", recipe="sync-sgd", task=task)
     heavy = simulate(tmp_path / "heavy", recipe="sync-sgd", task={**task, "costs": "resnet20"})
-    assert _weights(light) == _weights(heavy)
+    assert _weights(small) == _weights(heavy)
     times = 272_474 / (16 * 65 + 10 * 17)
-    assert heavy.summary["bytes"] / light.summary["bytes"] == pytest.approx(times, rel=0.05)
-    assert heavy.summary["time_s"] > 2 * light.summary["time_s"]
+    assert heavy.summary["bytes"] / small.summary["bytes"] == pytest.approx(times, rel=0.05)
+    assert heavy.summary["time_s"] > 2 * small.summary["time_s"]
 
 
 def test_timing_only_takes_as_long_as_the_real_run(tmp_path: Path) -> None:
     task = {"model": "mlp", "data": "digits", "options": {"hidden": [16]}, "costs": "resnet20"}
     job: dict[str, Any] = {"recipe": "ddl", "task": task, "evaluate": 0}
     real = simulate(tmp_path / "real", **job)
-    hollow = simulate(tmp_path / "hollow", timing_only=True, **job)
-    assert hollow.summary["time_s"] == pytest.approx(real.summary["time_s"])
-    assert hollow.summary["streams"] == real.summary["streams"]
+    timing_only = simulate(tmp_path / "hollow", timing_only=True, **job)
+    assert timing_only.summary["time_s"] == pytest.approx(real.summary["time_s"])
+    assert timing_only.summary["streams"] == real.summary["streams"]
 
 
 def _dropped(turns: bool) -> float:
@@ -251,13 +251,13 @@ def _trained_on(buffer: str | dict[str, str]) -> Counter[int]:
 
 def test_what_is_learned_badly_is_kept_and_trained_on_more() -> None:
     """Truncation takes classes as they come; by value the hard ones get the room, as their losses say."""
-    blind, valued = _trained_on("truncation"), _trained_on("value")
+    truncated, by_value = _trained_on("truncation"), _trained_on("value")
     even = _trained_on({"kind": "value", "worth": "same"})
-    assert sum(blind.values()) == sum(valued.values()), "at the same memory and batch"
-    for counts, least, most in ((blind, 0.9, 1.1), (even, 0.9, 1.1), (valued, 1.5, 5.0)):
-        share = sum(counts[one] for one in _HARD) / sum(counts[one] for one in _EASY)
-        assert least < share < most, counts
-    assert valued == _trained_on("value"), "and the same every time"
+    assert sum(truncated.values()) == sum(by_value.values()), "at the same memory and batch"
+    for counts, low, high in ((truncated, 0.9, 1.1), (even, 0.9, 1.1), (by_value, 1.5, 5.0)):
+        ratio = sum(counts[one] for one in _HARD) / sum(counts[one] for one in _EASY)
+        assert low < ratio < high, counts
+    assert by_value == _trained_on("value"), "and the same every time"
 
 
 def test_the_example_learns_though_a_device_loses_its_buffer() -> None:

@@ -76,8 +76,8 @@ def run(wanted: potluck.Job, folder: Path | None = None, net: nn.Module | None =
 
 
 def shares(folder: Path) -> list[Scalar]:
-    found = [record for record in read_journal(folder / "journal.jsonl") if isinstance(record, Scalar)]
-    return [record for record in found if record.name == "share"]
+    scalars = [record for record in read_journal(folder / "journal.jsonl") if isinstance(record, Scalar)]
+    return [record for record in scalars if record.name == "share"]
 
 
 # --- rate 0 -----------------------------------------------------------------------------------------------------------
@@ -110,13 +110,13 @@ def test_no_mini_batch_costs_more_than_the_device_affords_at_that_moment(
     monkeypatch.setattr(WidthExtractor, "choose_submodel", watched)
     part = {"kind": kind, "capacity": "least"} if kind == "fjord" else kind
     run(job(part, uneven()), tmp_path / "run")
-    smallest = min(share for _, share in asked)
+    smallest = min(fraction for _, fraction in asked)
     assert len(asked) == 5 * 3 * 4
-    assert all(share <= affordable or share == smallest for affordable, share in asked)
+    assert all(fraction <= affordable or fraction == smallest for affordable, fraction in asked)
     assert len({round(affordable, 9) for affordable, _ in asked}) > 5, "the speed did not change"
     recorded = shares(tmp_path / "run")
     assert len(recorded) == 5 * 3
-    assert np.mean([scalar.value for scalar in recorded]) == pytest.approx(np.mean([share for _, share in asked]))
+    assert np.mean([scalar.value for scalar in recorded]) == pytest.approx(np.mean([fraction for _, fraction in asked]))
 
 
 @pytest.mark.parametrize("kind", ["federated-dropout", "heterofl", "fedrolex"])
@@ -124,13 +124,13 @@ def test_what_is_fixed_for_a_round_is_recorded_too(tmp_path: Path, kind: str) ->
     run(job(kind, uneven()), tmp_path / "run")
     recorded = shares(tmp_path / "run")
     assert len(recorded) == 5 * 3
-    found = {scalar.node: scalar for scalar in recorded}
-    assert found["fast"].value == found["fast"].fields["least"] == 1.0
+    scalars = {scalar.node: scalar for scalar in recorded}
+    assert scalars["fast"].value == scalars["fast"].fields["least"] == 1.0
     net = trace_slimmable(small_net(), (1, 6, 6))
     sizes = {step.cost_fraction for step in decode_settings(kind, Submodel).create_sampler(net, 0).choices}
-    assert found["slow-0"].fields["least"] == found["slow-0"].fields["most"]
-    assert found["slow-0"].fields["most"] in {size for size in sizes if size <= 0.5 * 0.6}
-    assert found["slow-0"].value == pytest.approx(found["slow-0"].fields["most"])
+    assert scalars["slow-0"].fields["least"] == scalars["slow-0"].fields["most"]
+    assert scalars["slow-0"].fields["most"] in {size for size in sizes if size <= 0.5 * 0.6}
+    assert scalars["slow-0"].value == pytest.approx(scalars["slow-0"].fields["most"])
 
 
 @pytest.mark.parametrize("timing_only", [False, True])
@@ -238,11 +238,11 @@ def test_a_mean_over_those_who_trained_needs_to_see_what_did_not_move() -> None:
 
 
 def test_a_sub_model_is_sent_and_sent_back_as_one() -> None:
-    whole, half = (
+    full, half = (
         potluck.simulate(job(kind, uneven()), task=potluck.Task(small_net(), small_data()), threads=0).summary["bytes"]
         for kind in ("whole", "heterofl")
     )
-    assert half < 0.6 * whole
+    assert half < 0.6 * full
 
 
 # --- faults, and after a stop -----------------------------------------------------------------------------------------
@@ -251,9 +251,9 @@ def test_a_sub_model_is_sent_and_sent_back_as_one() -> None:
 @pytest.mark.parametrize("recipe", ["distreal", "heterofl", "fjord", "fedrolex", "federated-dropout", "small"])
 def test_every_run_with_faults_ends_and_counts_every_update_once(recipe: str) -> None:
     for seed in range(3):
-        with tempfile.TemporaryDirectory() as place:
-            result = potluck.simulate(random_job(recipe, seed), folder=Path(place) / "run")
-            committed = rounds(Path(place) / "run")
+        with tempfile.TemporaryDirectory() as directory:
+            result = potluck.simulate(random_job(recipe, seed), folder=Path(directory) / "run")
+            committed = rounds(Path(directory) / "run")
         turns = [turn for span in committed for _, turn in span.fields["devices"]]
         assert len(turns) == len(set(turns)), seed
         assert result.status == "done" or "no progress" in result.reason, seed
@@ -271,17 +271,17 @@ def trouble() -> dict[str, Any]:
 def test_a_run_with_faults_that_was_stopped_goes_on_to_the_same_end(tmp_path: Path, kind: str) -> None:
     more = {"fleet": trouble(), "stop": {"rounds": 6}, "checkpoint": 3, "rounds": {"retry": "200 ms"}}
     task = potluck.Task(small_net(), small_data())
-    whole = potluck.simulate(job(kind, [], **more), task=task, folder=tmp_path / "whole", threads=0)
+    uninterrupted = potluck.simulate(job(kind, [], **more), task=task, folder=tmp_path / "whole", threads=0)
     task = potluck.Task(small_net(), small_data())
     stopped = {**more, "stop": {"rounds": 3}}
     potluck.simulate(job(kind, [], **stopped), task=task, folder=tmp_path / "parts", threads=0)
     task = potluck.Task(small_net(), small_data())
     parts = potluck.resume(tmp_path / "parts", overrides=["stop.rounds=6"], task=task, threads=0)
-    assert whole.module is not None
+    assert uninterrupted.module is not None
     assert parts.module is not None
-    for name, tensor in whole.module.state_dict().items():
+    for name, tensor in uninterrupted.module.state_dict().items():
         assert torch.equal(tensor, parts.module.state_dict()[name]), name
-    assert whole.summary["time_s"] == parts.summary["time_s"]
+    assert uninterrupted.summary["time_s"] == parts.summary["time_s"]
 
 
 @pytest.mark.parametrize("kind", ["filter-dropout", "fjord"])
@@ -324,7 +324,7 @@ def test_a_model_comes_out_with_statistics_and_scores_as_the_run_says(kind: str)
 
 def test_the_small_network_is_what_everyone_trains_and_what_comes_out() -> None:
     after = run(job({"kind": "small", "share": 0.4}, alike()))
-    kept = after["0.weight"].shape[0]
-    found = trace_slimmable(small_net(), (1, 6, 6))
-    assert found.macs_fraction((kept, after["3.weight"].shape[0])) <= 0.4
-    assert after["3.weight"].shape[1] == kept == after["1.running_mean"].shape[0]
+    width = after["0.weight"].shape[0]
+    model = trace_slimmable(small_net(), (1, 6, 6))
+    assert model.macs_fraction((width, after["3.weight"].shape[0])) <= 0.4
+    assert after["3.weight"].shape[1] == width == after["1.running_mean"].shape[0]

@@ -67,9 +67,9 @@ def test_a_batch_ends_the_inquiry() -> None:
     assert watch.has_stalled(25.0)
 
 
-def _rounds(*said: dict[str, Doing]) -> BatchTimer:
+def _rounds(*reports: dict[str, Doing]) -> BatchTimer:
     watch = watch_of(0.5)
-    for number, answers in enumerate(said):
+    for number, answers in enumerate(reports):
         watch.begin_inquiry(4.0 * (number + 1))
         for device, doing in answers.items():
             watch.record_answer(device, doing)

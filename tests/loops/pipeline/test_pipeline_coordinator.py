@@ -222,8 +222,8 @@ async def test_at_the_end_the_model_is_archived_saved_and_the_devices_stopped() 
     await bench.report(1, *DEVICES)
     for device, first in (("d0", 0), ("d1", 2)):
         assert bench.node.sent_of(say.Fetch, device) == [say.Fetch(1, first, first + 1, 1)]
-        piece = say.Piece(Payload(8), term=1, first=first, last=first + 1, version=1)
-        await bench.say(device, piece)
+        chunk = say.Piece(Payload(8), term=1, first=first, last=first + 1, version=1)
+        await bench.say(device, chunk)
     assert bench.policy.saved_rounds == [0, 1]
     assert bench.node.result.status == "done"
     assert [sent.to for sent in bench.node.sent if isinstance(sent.message, Stop)] == ["d0", "d1"]

@@ -73,7 +73,7 @@ async def test_a_halt_is_answered_with_the_inventory_each_time() -> None:
     await bench.tell(say.Halt(1, ()))
     inventories = bench.node.sent_of(say.Inventory)
     assert inventories[0].held == ()
-    assert [(held.first, held.last, held.version) for held in inventories[1].held] == [(1, 2, 0)]
+    assert [(layers.first, layers.last, layers.version) for layers in inventories[1].held] == [(1, 2, 0)]
 
 
 @on_virtual_time

@@ -15,11 +15,11 @@ from potluck.loops.pipeline.stage_schedules import (
 from potluck.planning.schedule import StageDurations, gpipe_schedule, one_f_one_b_schedule
 
 
-def walk(course: StageSchedule) -> list[tuple[str, int]]:
+def walk(schedule: StageSchedule) -> list[tuple[str, int]]:
     done = []
-    while (task := course.next_task()) is not None:
+    while (task := schedule.next_task()) is not None:
         done.append((str(task[0]), task[1]))
-        course.complete_task(task[0])
+        schedule.complete_task(task[0])
     return done
 
 
@@ -43,23 +43,23 @@ def test_a_stage_follows_the_gpipe_schedule(parts: int) -> None:
 
 
 def test_closing_lets_started_batches_return() -> None:
-    course = OneFOneBStageSchedule(3, 0, 100)
+    schedule = OneFOneBStageSchedule(3, 0, 100)
     for _ in range(5):  # three forwards, a backward, a forward
-        task = course.next_task()
+        task = schedule.next_task()
         assert task is not None
-        course.complete_task(task[0])
-    assert course.first_unstarted_batch() == 4
-    course.end_before(course.first_unstarted_batch())
-    assert walk(course) == [("backward", 1), ("backward", 2), ("backward", 3)]
+        schedule.complete_task(task[0])
+    assert schedule.first_unstarted_batch() == 4
+    schedule.end_before(schedule.first_unstarted_batch())
+    assert walk(schedule) == [("backward", 1), ("backward", 2), ("backward", 3)]
 
 
 def test_a_started_gpipe_batch_is_finished() -> None:
-    course = GPipeStageSchedule(2, 5, 9)
-    assert course.first_unstarted_batch() == 5
-    course.complete_task("forward")
-    assert course.first_unstarted_batch() == 6
-    course.end_before(6)
-    assert walk(course) == [("forward", 11), ("backward", 11), ("backward", 10)]
+    schedule = GPipeStageSchedule(2, 5, 9)
+    assert schedule.first_unstarted_batch() == 5
+    schedule.complete_task("forward")
+    assert schedule.first_unstarted_batch() == 6
+    schedule.end_before(6)
+    assert walk(schedule) == [("forward", 11), ("backward", 11), ("backward", 10)]
 
 
 def test_windows_by_schedule() -> None:

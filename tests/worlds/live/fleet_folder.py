@@ -34,8 +34,8 @@ def open_coordinator(folder: Path, admitted: Mapping[str, str] | None) -> tuple[
     """Its session, and the locator under which it listens."""
     locator = f"tls/127.0.0.1:{free_port()}"
     rules = None if admitted is None else access_control.coordinator_access(admitted)
-    place = Endpoint(listen=(locator,), tls=TlsCredentials.from_bundle(folder / "coordinator"), access_control=rules)
-    return open_session(place, "router"), locator
+    endpoint = Endpoint(listen=(locator,), tls=TlsCredentials.from_bundle(folder / "coordinator"), access_control=rules)
+    return open_session(endpoint, "router"), locator
 
 
 def open_device(tls: TlsCredentials | None, locator: str, patience_s: float = 10.0) -> zenoh.Session:

@@ -29,8 +29,8 @@ def test_chunks_cover_every_byte_once(sizes: list[int], chunk_bytes: int) -> Non
 
 
 def _message(kib: int) -> Push:
-    numbers = np.random.default_rng(kib).integers(0, 256, kib << 10, np.uint8)
-    return Push(Payload(numbers.nbytes, (numbers,)), turn=0, first=0, last=0, samples=0, loss=0.0)
+    values = np.random.default_rng(kib).integers(0, 256, kib << 10, np.uint8)
+    return Push(Payload(values.nbytes, (values,)), turn=0, first=0, last=0, samples=0, loss=0.0)
 
 
 def _open(kib: int) -> tuple[OutgoingTransfer, Reassembly]:

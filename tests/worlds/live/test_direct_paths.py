@@ -169,11 +169,11 @@ def test_a_listening_device_ignores_devices_outside_the_run(tmp_path: Path, monk
     """Neither as itself, nor as one of the fleet, nor as the coordinator; the certificate is of the same authority."""
     certs = _certified(tmp_path / "certs")
     meeting = Meeting(tmp_path, certs, listen=True, direct=True)
-    heard: list[bytes] = []
+    received: list[bytes] = []
 
     def intrude() -> None:
         keys = [lane_key(meeting.era, name, "a", CONTROL) for name in ("c", "b", "coordinator")]
-        own = lane_key(meeting.era, "b", "a", BULK)
+        own_key = lane_key(meeting.era, "b", "a", BULK)
         endpoint = Endpoint(
             connect=(meeting.listens["a"],),
             tls=TlsCredentials.from_bundle(certs / "c"),
@@ -182,17 +182,17 @@ def test_a_listening_device_ignores_devices_outside_the_run(tmp_path: Path, monk
         )
         with (
             meeting.sessions["a"].declare_subscriber(
-                inbox_key(meeting.era, "a"), lambda sample: heard.append(sample.payload.to_bytes())
+                inbox_key(meeting.era, "a"), lambda sample: received.append(sample.payload.to_bytes())
             ),
             open_session(endpoint, "peer") as intruder,
         ):
             time.sleep(0.3)
             for key in keys:
                 intruder.put(key, b"lies")
-            meeting.sessions["b"].put(own, b"truth")
-            wait_until(lambda: b"truth" in heard)
+            meeting.sessions["b"].put(own_key, b"truth")
+            wait_until(lambda: b"truth" in received)
             time.sleep(0.3)
-        assert b"lies" not in heard
+        assert b"lies" not in received
 
     async def look(node: Node) -> None:
         await meeting.are_linked(node)
@@ -200,7 +200,7 @@ def test_a_listening_device_ignores_devices_outside_the_run(tmp_path: Path, monk
             await asyncio.to_thread(intrude)
 
     _let(meeting, look, monkeypatch)
-    assert heard
+    assert received
 
 
 def _answers(locator: str) -> bool:

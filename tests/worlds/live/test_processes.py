@@ -56,9 +56,9 @@ def test_killed_devices_are_noticed_immediately_frozen_ones_at_the_lease_and_bot
         pid = devices["a"].pid
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
-        began = time.monotonic()
+        started_at = time.monotonic()
         lost = await _next(node, Lost)
-        assert time.monotonic() - began < 1.0
+        assert time.monotonic() - started_at < 1.0
         assert isinstance(lost, Lost)
         assert (lost.device, lost.incarnation) == ("a", 1)
         devices["a"].join()
@@ -69,9 +69,9 @@ def test_killed_devices_are_noticed_immediately_frozen_ones_at_the_lease_and_bot
         pid = devices["a"].pid
         assert pid is not None
         os.kill(pid, signal.SIGSTOP)
-        began = time.monotonic()
+        started_at = time.monotonic()
         lost = await _next(node, Lost)
-        assert 0.5 * LEASE < time.monotonic() - began < LEASE + 0.5
+        assert 0.5 * LEASE < time.monotonic() - started_at < LEASE + 0.5
         assert isinstance(lost, Lost)
         assert lost.incarnation == 2
         await node.sleep(LEASE)
@@ -112,7 +112,7 @@ def test_devices_rejoin_after_the_coordinator_was_killed() -> None:
         await node.send("a", Invite(1, 0, 0))
         return await _next(node, Pull)
 
-    async def story() -> object:
+    async def scenario() -> object:
         endpoint = Endpoint(connect=(address,), lease=LEASE)
         device_task = asyncio.create_task(
             run_device(endpoint, JoinRequest(name="a"), device_main, DeviceOptions(once=True))
@@ -127,13 +127,13 @@ def test_devices_rejoin_after_the_coordinator_was_killed() -> None:
             coordinate,
             AdmissionHooks(check=lambda request: request.name),
         )
-        found = await coordinator_task
+        result = await coordinator_task
         assert await device_task == "the run is over"
-        return found
+        return result
 
     try:
         with within(30):
-            assert asyncio.run(story()) == Pull(1, 1, 0)
+            assert asyncio.run(scenario()) == Pull(1, 1, 0)
     finally:
         first.kill()
     assert incarnations[0].era != incarnations[1].era

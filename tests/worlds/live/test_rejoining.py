@@ -64,14 +64,14 @@ def test_a_device_that_has_been_in_a_run_asks_until_the_next_run_admits_it(caplo
         asyncio.run(_two_runs(knocks))
     assert len(knocks) == 3
     assert len(set(knocks)) == 1, "it is the same process each time"
-    said = [record.message for record in caplog.records if REASON in record.message and "waits" in record.message]
-    assert len(said) == 1, "once, not for every request"
-    assert "it keeps asking" in said[0]
-    assert "start the device again with that run's token" in said[0]
+    lines = [record.message for record in caplog.records if REASON in record.message and "waits" in record.message]
+    assert len(lines) == 1, "once, not for every request"
+    assert "it keeps asking" in lines[0]
+    assert "start the device again with that run's token" in lines[0]
 
 
 def test_a_device_refused_at_its_first_join_exits_with_the_reason() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         address = free_address()
         coordinator_task = asyncio.create_task(_lead(address, lambda request: JoinRefused(reason=REASON)))
         with pytest.raises(JoinRefusedError, match=REASON):
@@ -80,4 +80,4 @@ def test_a_device_refused_at_its_first_join_exits_with_the_reason() -> None:
         await asyncio.gather(coordinator_task, return_exceptions=True)
 
     with within(30):
-        asyncio.run(story())
+        asyncio.run(scenario())

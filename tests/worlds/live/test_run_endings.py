@@ -147,7 +147,7 @@ def test_after_either_was_cancelled_in_the_middle_of_work_and_transfers() -> Non
 
 
 def test_after_a_device_was_cancelled_while_it_looked_for_the_coordinator() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         endpoint = Endpoint(connect=(free_address(),), connect_timeout_s=0.5)
         device_task = asyncio.create_task(run_device(endpoint, JoinRequest(name="a"), _idle))
         await asyncio.sleep(0.3)
@@ -156,7 +156,7 @@ def test_after_a_device_was_cancelled_while_it_looked_for_the_coordinator() -> N
         assert device_task.cancelled()
 
     with within(10):
-        asyncio.run(story())
+        asyncio.run(scenario())
 
 
 def test_an_address_in_use_is_an_error() -> None:
@@ -192,7 +192,7 @@ def test_peers_connect_to_each_other() -> None:
 
 def test_membership_changes_are_announced_once_and_in_order() -> None:
     """A device that ends and starts again within one process has two incarnations."""
-    seen: list[dict[str, int]] = []
+    rosters: list[dict[str, int]] = []
     address = free_address()
 
     async def coordinate(node: Node) -> list[str]:
@@ -207,14 +207,14 @@ def test_membership_changes_are_announced_once_and_in_order() -> None:
     async def leave(node: Node, accepted: JoinAccepted) -> None:
         await node.receive(node.now() + 0.05)
 
-    async def story() -> list[str]:
+    async def scenario() -> list[str]:
         coordinator_task = asyncio.create_task(
             run_coordinator(
                 Endpoint(listen=(address,)),
                 CoordinatedRun(info=RunInfo(run="test", job=""), seed=0, journal=RecordingJournal()),
                 coordinate,
                 AdmissionHooks(
-                    check=lambda request: request.name, on_members_changed=lambda here: seen.append(dict(here))
+                    check=lambda request: request.name, on_members_changed=lambda members: rosters.append(dict(members))
                 ),
             )
         )
@@ -223,5 +223,5 @@ def test_membership_changes_are_announced_once_and_in_order() -> None:
         return await coordinator_task
 
     with within(20):
-        assert asyncio.run(story()) == ["Joined 1", "Lost 1", "Joined 2"]
-    assert seen[:3] == [{"a": 1}, {}, {"a": 2}]
+        assert asyncio.run(scenario()) == ["Joined 1", "Lost 1", "Joined 2"]
+    assert rosters[:3] == [{"a": 1}, {}, {"a": 2}]

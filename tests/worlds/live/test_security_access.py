@@ -82,11 +82,11 @@ class Stage:
 
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    made = Stage(tmp_path_factory.mktemp("stage"))
+    created = Stage(tmp_path_factory.mktemp("stage"))
     with ExitStack() as sessions:
-        for session in (made.coordinator, *made.devices.values()):
+        for session in (created.coordinator, *created.devices.values()):
             sessions.enter_context(session)
-        yield made
+        yield created
 
 
 @pytest.mark.parametrize(("sender", "receiver", "lane"), [("a", "coordinator", BULK), ("a", "b", CONTROL)])
@@ -105,13 +105,13 @@ def test_a_device_cannot_send_as_another(stage: Stage) -> None:
 
 
 def test_a_device_receives_only_what_is_sent_to_it(stage: Stage) -> None:
-    spied: list[str] = []
+    received: list[str] = []
     to_a, to_b = (lane_key(ERA, "coordinator", name, BULK) for name in "ab")
-    with stage.devices["a"].declare_subscriber("**", lambda sample: spied.append(str(sample.key_expr))):
+    with stage.devices["a"].declare_subscriber("**", lambda sample: received.append(str(sample.key_expr))):
         time.sleep(SETTLE_S)
         assert stage.say("coordinator", to_b) == [("b", to_b)]
         assert stage.say("coordinator", to_a) == [("a", to_a)]
-    assert spied == [to_a]
+    assert received == [to_a]
 
 
 def test_a_device_can_query_only_for_itself(stage: Stage) -> None:
@@ -132,8 +132,8 @@ def test_a_device_can_declare_only_its_own_liveliness(stage: Stage) -> None:
 
 def test_a_device_sees_the_coordinator_s_liveliness(stage: Stage) -> None:
     with stage.coordinator.liveliness().declare_token(liveliness_key(ERA, "coordinator", 1)):
-        found = list(stage.devices["a"].liveliness().get(liveliness_key(ERA, "coordinator", ANY), timeout=1.0))
-        assert [str(reply.ok.key_expr) for reply in found if reply.ok] == [liveliness_key(ERA, "coordinator", 1)]
+        tokens = list(stage.devices["a"].liveliness().get(liveliness_key(ERA, "coordinator", ANY), timeout=1.0))
+        assert [str(reply.ok.key_expr) for reply in tokens if reply.ok] == [liveliness_key(ERA, "coordinator", 1)]
 
 
 def test_a_device_outside_the_run_is_ignored_but_can_query_the_reason(stage: Stage) -> None:
@@ -155,24 +155,24 @@ def test_the_coordinator_reports_links_that_it_ignores(stage: Stage) -> None:
     refused: list[tuple[str, str, str]] = []
     refusal_reasons.report_unadmitted_links(stage.coordinator, stage.admitted, lambda *about: refused.append(about))
     time.sleep(SETTLE_S)
-    (who, at, why), (other, there, reason) = sorted(refused)
+    (who, at, why), (other, address, reason) = sorted(refused)
     assert (who, other) == ("c", "old")
     assert "its certificate (c) names no device of this run's fleet" in why
     assert "its certificate (old) was revoked" in reason
     assert at.startswith("127.0.0.1:")
-    assert there.startswith("127.0.0.1:")
+    assert address.startswith("127.0.0.1:")
 
 
 def test_a_device_may_have_the_name_of_a_rule() -> None:
-    made = access_control.coordinator_access({name: name for name in ("anyone", "admitted", "who")})
+    created = access_control.coordinator_access({name: name for name in ("anyone", "admitted", "who")})
     for part in ("rules", "subjects", "policies"):
-        names = [one["id"] for one in made[part]]
+        names = [one["id"] for one in created[part]]
         assert len(set(names)) == len(names)
 
 
 @pytest.mark.parametrize("names", [[], ["a"], [f"d{number}" for number in range(300)]], ids=len)
 def test_zenoh_accepts_the_rules_of_any_fleet(names: list[str]) -> None:
-    began = time.perf_counter()
+    started_at = time.perf_counter()
     config = zenoh.Config()
     config.insert_json5("access_control", json.dumps(access_control.coordinator_access({name: name for name in names})))
-    assert time.perf_counter() - began < 5.0
+    assert time.perf_counter() - started_at < 5.0

@@ -57,11 +57,11 @@ class Triangle:
 
 @pytest.fixture(scope="module")
 def triangle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Triangle]:
-    made = Triangle(tmp_path_factory.mktemp("triangle"))
+    created = Triangle(tmp_path_factory.mktemp("triangle"))
     with ExitStack() as sessions:
-        for session in (made.coordinator, made.a, made.b):
+        for session in (created.coordinator, created.a, created.b):
             sessions.enter_context(session)
-        yield made
+        yield created
 
 
 def test_the_devices_are_connected(triangle: Triangle) -> None:
@@ -84,8 +84,8 @@ def test_a_device_with_access_rules_still_reaches_the_coordinator(triangle: Tria
     assert any(reply.ok is not None for reply in triangle.b.get(admission_key("b"), timeout=2.0))
     with triangle.coordinator.liveliness().declare_token(liveliness_key(ERA, "coordinator", 0)):
         time.sleep(SETTLE_S)
-        found = list(triangle.b.liveliness().get(liveliness_key(ERA, "coordinator", 0), timeout=2.0))
-        assert len(found) == 1
+        tokens = list(triangle.b.liveliness().get(liveliness_key(ERA, "coordinator", 0), timeout=2.0))
+        assert len(tokens) == 1
     with triangle.b.liveliness().declare_token(liveliness_key(ERA, "b", 1)):
         time.sleep(SETTLE_S)
         assert len(list(triangle.coordinator.liveliness().get(liveliness_key(ERA, ANY, ANY), timeout=2.0))) == 1

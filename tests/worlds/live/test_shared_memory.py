@@ -63,11 +63,11 @@ def test_the_last_process_removes_the_segments(error: str) -> None:
     address, processes = free_address(), list[_Process]()
     try:
         with within(60):
-            processes.append(hearer := _Process(_HEAR, address))
-            assert hearer.says() == "listening"
-            processes.append(sayer := _Process(_SAY, address))
-            assert (sayer.says(), hearer.says()) == ("said", "heard")
-        files = held.shared_memory(hearer.pid) | held.shared_memory(sayer.pid)
+            processes.append(subscriber := _Process(_HEAR, address))
+            assert subscriber.says() == "listening"
+            processes.append(publisher := _Process(_SAY, address))
+            assert (publisher.says(), subscriber.says()) == ("said", "heard")
+        files = held.shared_memory(subscriber.pid) | held.shared_memory(publisher.pid)
         assert files, "nothing went through shared memory"
         assert [process.end(error) for process in processes] == [int(bool(error))] * 2
         assert not [path for path in files if path.exists()]
