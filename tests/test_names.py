@@ -1,4 +1,4 @@
-"""Names can be found: no public class and no module name twice, and none of the words that the glossary rules out."""
+"""Public class names and module names are unique, and none uses a word that the glossary rules out."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ def test_a_resolved_job_is_read_where_the_recipe_is_not_registered(
         ("{}:number", "expected a mapping of settings, got int"),
     ],
 )
-def test_a_broken_entry_point_is_one_line(install: Install, value: str, says: str) -> None:
+def test_a_broken_entry_point_is_a_one_line_warning(install: Install, value: str, says: str) -> None:
     install(broken=value, made="{}:made")
     with pytest.warns(PotluckWarning) as caught:
         known = recipes.known_recipes()

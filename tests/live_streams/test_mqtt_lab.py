@@ -1,4 +1,4 @@
-"""A lab whose devices are fed by a real MQTT broker, which dies on the way and comes back."""
+"""A lab whose devices read from a real MQTT broker, which is killed and restarted during the run."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _job(port: int, rounds: int) -> Job:
 
 
 class Sensors(threading.Thread):
-    """Publishes every device's share of the data at its rate, until told to stop."""
+    """Publishes every device's shard at its rate until it is stopped."""
 
     def __init__(self, job: Job) -> None:
         super().__init__(name="sensors", daemon=True)
@@ -100,7 +100,7 @@ def _fed(job: Job, broker: Mosquitto) -> Iterator[Sensors]:
 
 
 def _live(folder: Path, broker: Mosquitto, job: Job, outage_s: float) -> tuple[potluck.Result, Sensors]:
-    """The broker is killed in the middle of the run and comes back a little later."""
+    """The broker is killed in the middle of the run and restarted a little later."""
     back = threading.Timer(outage_s, broker.start)
 
     class Outage(potluck.LiveObserver):
@@ -119,7 +119,7 @@ def _live(folder: Path, broker: Mosquitto, job: Job, outage_s: float) -> tuple[p
 @pytest.mark.parametrize(
     ("rounds", "outage_s", "points"), [(40, 0.8, 6.0), (300, 3.0, 1.0)], ids=["short", "converged"]
 )
-def test_fed_by_a_broker_that_dies_it_learns_what_the_simulated_run_learns(
+def test_with_a_broker_that_restarts_the_lab_learns_as_well_as_the_simulated_run(
     tmp_path: Path, rounds: int, outage_s: float, points: float
 ) -> None:
     broker = Mosquitto(tmp_path)
@@ -135,7 +135,7 @@ def test_fed_by_a_broker_that_dies_it_learns_what_the_simulated_run_learns(
 
 
 def _check_batches(folder: Path, job: Job) -> None:
-    """Devices saw their own rates, and a faster stream made larger batches."""
+    """Devices measured their own rates, and a faster stream gave larger batches."""
     assert job.stream is not None
     rates = {f"sensor-{index}": job.stream.rate.nominal_rate(index, job.seed) for index in range(DEVICES)}
     sizes: dict[str, list[int]] = {name: [] for name in rates}

@@ -54,8 +54,8 @@ def test_all_waiters_continue_and_those_that_timed_out_do_no_harm() -> None:
     assert virtual_clock.run_virtual_time(scenario()) == [2.0, 2.0]
 
 
-class _Deaf:
-    """A node that only counts when it was asked to send."""
+class _CountingNode:
+    """A node that only records when it was asked to send."""
 
     name = "deaf"
     incarnation = 0
@@ -73,7 +73,7 @@ class _Deaf:
 
 def _asked(opens: float, retry: float, sent: bool) -> tuple[list[float], float]:
     async def scenario() -> tuple[list[float], float]:
-        node, reply, loop = _Deaf(), Latch(), asyncio.get_running_loop()
+        node, reply, loop = _CountingNode(), Latch(), asyncio.get_running_loop()
         loop.call_at(opens, reply.open)
         typed_node: Node = node  # type: ignore[assignment]
         await answered(typed_node, "x", Stop(), reply, retry, sent)
@@ -97,7 +97,7 @@ def test_the_pause_does_not_grow_forever() -> None:
 
 def test_a_request_that_is_answered_already_is_not_sent() -> None:
     async def scenario() -> list[float]:
-        node, reply = _Deaf(), Latch()
+        node, reply = _CountingNode(), Latch()
         reply.open()
         typed_node: Node = node  # type: ignore[assignment]
         await answered(typed_node, "x", Stop(), reply, 1.0)

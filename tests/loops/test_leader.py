@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from potluck.loops.leader import DeviceRoster, StallTimeout
 
-# --- roster ---------------------------------------------------------------------------------------------------------
+# --- roster -----------------------------------------------------------------------------------------------------------
 
 
 def test_a_device_that_returned_is_not_removed_by_the_loss_of_its_earlier_incarnation() -> None:
@@ -47,7 +47,7 @@ def test_the_roster_is_a_sorted_view_of_the_newest_incarnations(events: list[tup
         assert {name: roster.incarnation_of(name) for name in roster} == expected
 
 
-# --- stall timeout --------------------------------------------------------------------------------------------------
+# --- stall timeout ----------------------------------------------------------------------------------------------------
 
 
 def _timeout() -> StallTimeout:

@@ -185,7 +185,7 @@ async def test_only_the_coordinator_may_invite_or_stop_a_device() -> None:
     assert bench.node.has_ended
 
 
-# --- cut transfers --------------------------------------------------------------------------------------------------
+# --- cut transfers ----------------------------------------------------------------------------------------------------
 
 
 @on_virtual_time

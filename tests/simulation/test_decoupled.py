@@ -1,4 +1,4 @@
-"""Class groups through whole runs: what comes together, what is left alone, with faults and after a stop."""
+"""Class groups in whole runs: merging, unchanged weights, faults and resuming."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def run(wanted: potluck.Job, folder: Path | None = None, norm: bool = False) -> 
 
 
 def grouped(wanted: potluck.Job, norm: bool = False) -> GroupedNetwork:
-    """The network as it is before training."""
+    """The network before training."""
     module = RoundsSetup.from_job(wanted, task(norm), None).module
     assert isinstance(module, GroupedNetwork)
     return module
@@ -78,7 +78,7 @@ def differs(one: GroupedNetwork, two: GroupedNetwork, name: str) -> float:
     return float((one.state_dict()[name] - two.state_dict()[name]).abs().max())
 
 
-def test_the_share_of_the_network_that_each_device_trains_is_recorded(tmp_path: Path) -> None:
+def test_the_fraction_of_the_network_that_each_device_trains_is_recorded(tmp_path: Path) -> None:
     wanted = job(HALVES, 2)
     run(wanted, tmp_path / "run")
     extractor = RoundsSetup.from_job(wanted, task(), None).extractor
@@ -96,7 +96,7 @@ def test_the_share_of_the_network_that_each_device_trains_is_recorded(tmp_path: 
         assert 0.3 < scalar.value < 1
 
 
-# --- the same as in one place -----------------------------------------------------------------------------------------
+# --- equal to central training ->----------------------------------------------------------------------------------------
 
 
 def test_all_groups_on_one_device_are_the_grouped_network_trained_centrally() -> None:
@@ -113,8 +113,8 @@ def test_all_groups_on_one_device_are_the_grouped_network_trained_centrally() ->
     assert summary["accuracy"] is not None
 
 
-def test_groups_on_a_frozen_trunk_learn_alike_alone_and_in_company() -> None:
-    """Each of two devices has all data, so that one half of the classes is the other's rest."""
+def test_groups_on_a_frozen_trunk_learn_the_same_together_and_separately() -> None:
+    """Both devices have all data, so that each one's negatives are the other's classes."""
     settings = {"batching": {"size": 120}, "local": {"kind": "sgd", "lr": 0.05}}
     frozen = {**HALVES, "trunk": "frozen"}
     separate, _ = run(job({**frozen, "held": {"pi-0": [0], "pi-1": [1]}}, 2, split="everything", rounds=settings))
@@ -123,14 +123,14 @@ def test_groups_on_a_frozen_trunk_learn_alike_alone_and_in_company() -> None:
         torch.testing.assert_close(separate.state_dict()[name], tensor, rtol=1e-5, atol=1e-6)
 
 
-def test_a_frozen_trunk_stays_and_an_averaged_one_moves() -> None:
+def test_a_frozen_trunk_does_not_change_and_an_averaged_one_does() -> None:
     for trunk in ("frozen", "averaged"):
         wanted = job({**HALVES, "trunk": trunk}, 2)
         moved = differs(run(wanted)[0], grouped(wanted), "trunk.0.weight")
         assert (moved > 0) == (trunk == "averaged")
 
 
-def test_a_trunk_is_trained_for_a_while_and_frozen_then() -> None:
+def test_a_trunk_can_be_trained_first_and_then_frozen() -> None:
     brief = potluck.simulate(job("whole", 2, stop={"rounds": 2}), task=task(), threads=0)
     assert brief.module is not None
     pretrained = brief.module.state_dict()["0.weight"].clone()
@@ -141,14 +141,14 @@ def test_a_trunk_is_trained_for_a_while_and_frozen_then() -> None:
     assert torch.equal(result.module.state_dict()["trunk.0.weight"], pretrained)
 
 
-def test_one_long_round_is_one_harvest_at_the_end() -> None:
-    """Each device trains its part for several epochs; what comes together is what `harvest` makes of them."""
+def test_one_long_round_is_merged_once_at_the_end() -> None:
+    """Each device trains its submodel for several epochs; the merged model is what `harvest` makes of them."""
     assignment = {"pi-0": [0], "pi-1": [1], "pi-2": [2], "pi-3": [0]}
     local = {"local": {"kind": "sgd", "lr": 0.05, "epochs": 4}}
     once: dict[str, Any] = {"split": "everything", "stop": {"rounds": 1}, "rounds": local}
     wanted = job({**THIRDS, "held": assignment}, 4, **once)
     module, summary = run(wanted)
-    assert summary["samples"] == 4 * 4 * 80  # own classes and as many others, four times over
+    assert summary["samples"] == 4 * 4 * 80  # own classes and as many others, for four epochs
     given = []
     for device, (group,) in assignment.items():
         alone, _ = run(job({**THIRDS, "held": {device: [group]}}, [{"name": device, "flops": "40 MFLOP/s"}], **once))
@@ -160,10 +160,10 @@ def test_one_long_round_is_one_harvest_at_the_end() -> None:
     assert differs(module, grouped(wanted), "trunk.0.weight") > 1e-3
 
 
-# --- who trains what --------------------------------------------------------------------------------------------------
+# --- assignment ->-------------------------------------------------------------------------------------------------
 
 
-def test_a_group_that_nobody_holds_is_reported_and_left_alone(tmp_path: Path) -> None:
+def test_a_group_that_no_device_holds_is_reported_and_unchanged(tmp_path: Path) -> None:
     wanted = job({**THIRDS, "held": {"pi-0": [0], "pi-1": [2, 0]}}, 2)
     module, summary = run(wanted, tmp_path / "run")
     assert summary["untrained_groups"] == [1]
@@ -177,7 +177,7 @@ def test_a_group_that_nobody_holds_is_reported_and_left_alone(tmp_path: Path) ->
 
 
 def test_a_device_that_leaves_loses_only_its_own_group() -> None:
-    """It dies in the middle of the third round; what it trained before stays, and the others go on."""
+    """It dies in the middle of the third round; what it trained before is kept, and the others continue."""
     complete, before = run(job(THIRDS, 3, stop={"rounds": 2}))
     faults = [{"kind": "crash", "device": "pi-1", "at": before["time_s"] + 1e-4}]
     left, summary = run(job(THIRDS, 3, stop={"rounds": 5}, fleet={"faults": faults}))
@@ -236,7 +236,7 @@ def test_a_device_has_the_samples_of_the_groups_that_it_trains(submodel: Any) ->
 
 
 def paired() -> Dataset:
-    """Classes 0 and 5 look alike, 1 and 4, 2 and 3."""
+    """Classes 0 and 5 are similar, as are 1 and 4, and 2 and 3."""
     inputs, labels = samples(240, seed=1)
     base = torch.randn(3, *SHAPE, generator=torch.Generator().manual_seed(5))
     inputs = 0.1 * inputs + base[torch.minimum(labels, 5 - labels)]
@@ -244,7 +244,7 @@ def paired() -> Dataset:
 
 
 def test_whole_networks_can_have_the_same_samples() -> None:
-    """So that FedAvg is compared on what the devices of `decoupled` hold."""
+    """So that FedAvg can be compared on the same data as `decoupled`."""
     assignment = {"pi-0": [0, 2], "pi-2": [1]}
     parts = RoundsSetup.from_job(job({**THIRDS, "held": assignment}, 3, split={"kind": "class-groups"}), task(), None)
     split = {"kind": "class-groups", "groups": 3, "held": assignment}
@@ -252,7 +252,7 @@ def test_whole_networks_can_have_the_same_samples() -> None:
     assert all(np.array_equal(parts.shards[name], shard) for name, shard in full.shards.items())
 
 
-def test_a_group_weighs_by_the_samples_of_its_own_classes() -> None:
+def test_a_group_is_weighted_by_the_samples_of_its_own_classes() -> None:
     assignment = {"pi-0": [0, 1], "pi-1": [1]}
     setup = RoundsSetup.from_job(job({**HALVES, "held": assignment}, 2, split={"kind": "power-law"}), task(), None)
     extractor, labels = setup.extractor, data().train.labels
@@ -270,7 +270,7 @@ def test_a_group_weighs_by_the_samples_of_its_own_classes() -> None:
     assert [group_weight.weight_fraction for group_weight in one.group_weights] == [1.0, 1.0]
 
 
-def test_a_part_has_the_servers_layers_and_pays_for_its_own_only() -> None:
+def test_a_submodel_has_the_servers_layers_and_costs_only_its_own() -> None:
     setup = RoundsSetup.from_job(job(THIRDS, 3), task(norm=True), None)
     assert isinstance(setup.extractor, GroupExtractor)
     part = setup.extractor.select_submodel(TurnIdentity("pi-1", 0, 0))
@@ -281,7 +281,7 @@ def test_a_part_has_the_servers_layers_and_pays_for_its_own_only() -> None:
     assert len(set(part.params.tolist())) == part.layout.param_bounds[-1]
 
 
-def test_batches_are_half_own_classes_and_half_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_half_of_each_batch_is_from_the_devices_own_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[np.ndarray[Any, np.dtype[np.int64]]] = []
     plain = Samples.batch
 
@@ -297,10 +297,10 @@ def test_batches_are_half_own_classes_and_half_others(tmp_path: Path, monkeypatc
     assert len(labels) == 3 * 80
     assert np.isin(labels, (2, 3)).sum() == 3 * 40
     others = [frozenset(batch.tolist()) for batch in np.array_split(np.concatenate(turns), 3)]
-    assert len(set(others)) == 3  # drawn anew
+    assert len(set(others)) == 3  # drawn again
 
 
-def test_nobody_trains_on_what_calibrates(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_device_trains_on_calibration_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[np.ndarray[Any, np.dtype[np.int64]]] = []
     plain = Samples.batch
 
@@ -321,8 +321,8 @@ def test_nobody_trains_on_what_calibrates(monkeypatch: pytest.MonkeyPatch) -> No
             assert len(np.unique(trained)) == 120 - 37
 
 
-def test_calibration_may_go_as_far_as_the_last_layers() -> None:
-    """Its samples may be as few as it takes; what lies before the last layers is left alone."""
+def test_calibration_may_include_the_last_layers() -> None:
+    """A few samples are enough; the layers before the last ones do not change."""
     plain, _ = run(job({**THIRDS, "held_out": False}, 3))
     results = {extent: run(job(_calibrated(extent), 3)) for extent in ("readout", "heads")}
     for name in plain.state_dict():
@@ -337,19 +337,19 @@ def _calibrated(extent: str) -> dict[str, Any]:
     return {**THIRDS, "calibration": 60, "held_out": False, "extent": extent}
 
 
-def test_without_any_sample_of_others_negatives_are_made_up(tmp_path: Path) -> None:
-    """Each device has its own classes only; it is refused unless it may make up what to tell them from."""
+def test_negatives_are_generated_where_a_device_has_no_other_classes(tmp_path: Path) -> None:
+    """Each device has only its own classes; this is refused unless it may generate negatives."""
     only = {"kind": "class-groups", "groups": 3, "rest": 0.0}
     with pytest.raises(SettingError, match="negatives = 'generated'"):
         run(job(THIRDS, 3, split=only))
     wanted = job({**THIRDS, "negatives": "generated"}, 3, split=only, stop={"rounds": 30})
     _, summary = run(wanted, tmp_path / "run", norm=True)
     assert summary["untrained_groups"] == []
-    assert summary["samples"] == 30 * 2 * 120  # each with one that is made of it
+    assert summary["samples"] == 30 * 2 * 120  # each with one generated from it
     assert summary["accuracy"] > 0.6  # of six classes
 
 
-# --- how the network is cut -------------------------------------------------------------------------------------------
+# --- automatic cuts ->------------------------------------------------------------------------------------------
 
 UNEVEN: list[dict[str, Any]] = [
     {"name": "fast", "flops": "400 MFLOP/s"},
@@ -361,7 +361,7 @@ def auto(**more: Any) -> dict[str, Any]:
     return {"kind": "class-groups", "groups": "auto", "depth": "auto", **more}
 
 
-def test_auto_is_the_best_cut_that_the_slowest_device_affords(tmp_path: Path) -> None:
+def test_auto_chooses_the_best_cut_that_the_slowest_device_can_afford(tmp_path: Path) -> None:
     module, _ = run(job(auto(), UNEVEN, split="everything"), tmp_path / "run")
     steps = trace_sequential(small(norm=False), SHAPE)
     everything = full_model_cost(layer_costs(steps)).training_macs(frozen=False)
@@ -371,22 +371,22 @@ def test_auto_is_the_best_cut_that_the_slowest_device_affords(tmp_path: Path) ->
     assert (submodel.depth, submodel.groups) == (best.depth, best.groups)  # type: ignore[attr-defined]
 
 
-def test_auto_leaves_alone_what_is_said() -> None:
+def test_auto_keeps_explicit_settings() -> None:
     patient = {"rounds": {"slot": "1 s"}}
     assert grouped(job(auto(groups=3), UNEVEN, **patient)).spec.depth == 4  # all that can be shared
     assert len(grouped(job(auto(depth=0), UNEVEN, **patient)).spec.groups) == 1
     assert grouped(job(auto(groups=[[0], [1, 2, 3, 4, 5]]), UNEVEN, **patient)).spec.groups == ((0,), (1, 2, 3, 4, 5))
 
 
-def test_auto_says_which_slot_would_do() -> None:
+def test_auto_names_a_slot_that_would_suffice() -> None:
     with pytest.raises(SettingError, match=r"fits slow-0: a mini-batch takes it .*set `rounds.slot`"):
         grouped(job(auto(), UNEVEN, rounds={"slot": "1 us"}))
 
 
-# --- runs that are disturbed ------------------------------------------------------------------------------------------
+# --- faults and resuming ->-----------------------------------------------------------------------------------------
 
 
-def test_a_stopped_run_goes_on_bit_for_bit(tmp_path: Path) -> None:
+def test_a_resumed_run_equals_the_uninterrupted_one(tmp_path: Path) -> None:
     wanted = job({**THIRDS, "calibration": 60}, 3, stop={"rounds": 6}, checkpoint=2)
     uninterrupted = potluck.simulate(wanted, task=task(norm=True), folder=tmp_path / "whole", threads=0)
     times: list[float] = []
@@ -405,7 +405,7 @@ def test_a_stopped_run_goes_on_bit_for_bit(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("recipe", "transfer"), [("decoupled", "optimal"), ("fedbuff", "sequential"), ("fedavg-quorum", "optimal")]
 )
-def test_faults_are_survived_and_the_journal_is_whole(tmp_path: Path, recipe: str, transfer: str) -> None:
+def test_a_run_with_faults_completes_and_its_journal_is_consistent(tmp_path: Path, recipe: str, transfer: str) -> None:
     faults = [
         {"kind": "crash", "device": "pi-1", "at": 0.05, "restart": "50 ms"},
         {"kind": "slow", "device": "pi-2", "at": 0.0, "factor": 0.1, "lasting": "100 ms"},
@@ -417,12 +417,12 @@ def test_faults_are_survived_and_the_journal_is_whole(tmp_path: Path, recipe: st
     assert all(tensor.isfinite().all() for tensor in module.state_dict().values())
 
 
-def test_a_codec_that_holds_back_follows_a_devices_own_part() -> None:
+def test_error_feedback_follows_the_devices_own_submodel() -> None:
     module, _ = run(job(THIRDS, 3, rounds={"codec": {"kind": "top-k", "ratio": 0.1}}))
     assert module.untrained_groups() == ()
 
 
-# --- what cannot be ---------------------------------------------------------------------------------------------------
+# --- impossible settings ->--------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -440,12 +440,12 @@ def test_a_codec_that_holds_back_follows_a_devices_own_part() -> None:
         (THIRDS, {"stream": {}}, "stream"),
     ],
 )
-def test_what_cannot_be_is_said_before_the_run(submodel: Any, more: dict[str, Any], words: str) -> None:
+def test_impossible_settings_are_refused_before_the_run(submodel: Any, more: dict[str, Any], words: str) -> None:
     with pytest.raises(SettingError, match=words.replace("[", r"\[")):
         RoundsSetup.from_job(job(submodel, 3, **more), task(), None)
 
 
-def test_sizes_alone_are_enough_for_timing() -> None:
+def test_shapes_are_enough_for_a_timing_only_run() -> None:
     tables = {
         "task": {"model": "alexnet-cifar", "data": "cifar10"},
         "fleet": {"devices": [{"name": "pi", "count": 10, "preset": "pi4"}]},
@@ -457,7 +457,7 @@ def test_sizes_alone_are_enough_for_timing() -> None:
     assert parts["bytes"] < full["bytes"] / 20
 
 
-def test_the_example_leaves_one_network_behind(tmp_path: Path) -> None:
+def test_the_example_saves_one_network(tmp_path: Path) -> None:
     example = Path(__file__).parents[2] / "examples/decoupled/job.toml"
     result = potluck.simulate(load_job(example, ["stop.rounds=5"]), folder=tmp_path / "run", threads=0)
     assert result.summary["accuracy"] > 0.8

@@ -1,4 +1,4 @@
-"""Duplex transfers: layers come back as they are merged, inside large layers too, and nothing else changes."""
+"""Duplex transfers: layers are sent back as soon as they are merged, and the result does not change."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ def weights(wanted: potluck.Job) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("recipe", ["sync-sgd", "fedavg", "fedadam"])
-def test_the_weights_are_those_of_sequential_transfers(recipe: str) -> None:
+def test_the_weights_equal_those_of_sequential_transfers(recipe: str) -> None:
     plain, ahead = weights(job("sequential", recipe=recipe)), weights(job("duplex", recipe=recipe))
     assert all(torch.equal(plain[name], ahead[name]) for name in plain)
 
 
-def test_batch_norm_goes_along() -> None:
+def test_batch_norm_statistics_are_transferred() -> None:
     task = {"model": "resnet20", "data": {"kind": "synthetic", "shape": [3, 32, 32], "train": 48, "test": 10}}
     stop = {"rounds": 3}
     plain, ahead = (weights(job(kind, task=task, stop=stop)) for kind in ("sequential", "duplex"))
     assert all(torch.equal(plain[name], ahead[name]) for name in plain)
 
 
-def test_a_steady_round_takes_what_the_planner_foresees() -> None:
+def test_a_steady_round_takes_as_long_as_the_planner_predicts() -> None:
     wanted = job("duplex", timing_only=True, stop={"rounds": 40})
     setup = RoundsSetup.from_job(wanted, None, None)
     estimates = DeviceEstimates.from_prior(setup.link_prior("d-0"))
@@ -61,13 +61,13 @@ def test_a_steady_round_takes_what_the_planner_foresees() -> None:
     assert measured == pytest.approx(forecast.iteration, rel=0.10)
 
 
-def test_it_is_faster_where_transfers_weigh_as_much_as_computation() -> None:
+def test_duplex_is_faster_if_transfers_take_as_long_as_computation() -> None:
     optimal, ahead = (potluck.simulate(job(kind, timing_only=True)).summary["time_s"] for kind in ("optimal", "duplex"))
     assert ahead < 0.85 * optimal
 
 
-def test_a_device_that_dies_on_the_way_takes_only_its_own_update_along() -> None:
-    """The draft is thrown away and the round committed without it, as with any other transfer."""
+def test_a_device_that_dies_during_a_round_loses_only_its_own_update() -> None:
+    """The draft is discarded and the round committed without the device, as with any other transfer."""
     faults = [{"kind": "crash", "device": "d-1", "at": "1.5 s", "restart": "1 s"}]
     fleet = {
         "coordinator": WIDE, "faults": faults,
@@ -79,6 +79,6 @@ def test_a_device_that_dies_on_the_way_takes_only_its_own_update_along() -> None
     assert result.summary["updates"] < 60
 
 
-def test_it_is_refused_where_devices_train_parts_of_the_model() -> None:
+def test_duplex_is_refused_if_devices_train_submodels() -> None:
     with pytest.raises(potluck.errors.SettingError, match="whole models"):
         potluck.simulate(job("sequential", rounds={"transfer": "duplex", "submodel": "heterofl"}, recipe="fedavg"))

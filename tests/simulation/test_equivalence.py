@@ -1,4 +1,4 @@
-"""What a run computes is what a plain loop computes."""
+"""A run computes what a plain training loop computes."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_one_device_is_a_plain_pytorch_loop_bit_for_bit() -> None:
         assert torch.equal(tensor, result.module.state_dict()[name]), name
 
 
-def test_equal_shares_are_one_big_batch() -> None:
+def test_equal_shards_are_equivalent_to_one_big_batch() -> None:
     torch.manual_seed(1)
     net, data = nn.Sequential(nn.Flatten(), nn.Linear(36, 8), nn.ReLU(), nn.Linear(8, 3)).double(), small_data()
     data = from_tensors(
@@ -104,8 +104,8 @@ def test_equal_shares_are_one_big_batch() -> None:
 
 
 @pytest.mark.parametrize("recipe", ["sync-sgd", "fedavg"])
-def test_the_result_does_not_depend_on_who_is_faster(recipe: str) -> None:
-    """Other speeds and links, another order of arrival, the same model."""
+def test_the_result_does_not_depend_on_which_device_is_faster(recipe: str) -> None:
+    """Other speeds and links give another order of arrival and the same model."""
     speeds = [(1, 2, 3, 4), (4, 1, 2, 3), (1, 1, 1, 1)]
     rates = [(9, 7, 5, 1), (1, 1, 8, 20), (5, 5, 5, 5)]
     fleets = [

@@ -1,4 +1,4 @@
-"""Memory is flat: what a round needs is given back before the next."""
+"""Memory use is flat: each round frees what it needed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _resident_bytes() -> int:
 
 
 def _run(recipe: str, results: Any) -> None:
-    """In a process of its own, so that nothing else moves the figures."""
+    """Runs in its own process, so that nothing else changes the measurement."""
     resident_bytes: list[int] = []
     potluck.simulate(
         {

@@ -44,7 +44,7 @@ def test_the_weights_do_not_depend_on_the_cuts(recipe: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_round_takes_what_the_planner_predicts(kind: Strategy) -> None:
+def test_a_round_takes_as_long_as_the_planner_predicts(kind: Strategy) -> None:
     """One device, one request in flight: round trip of the invitation, pull with forward, push with backward."""
     one = job(kind, timing_only=True, fleet={"devices": [{"name": "d", "flops": "2 GFLOP/s", "link": LINK}]})
     setup = RoundsSetup.from_job(one, None, None)
@@ -70,8 +70,8 @@ def test_a_round_takes_what_the_planner_predicts(kind: Strategy) -> None:
 
 
 @pytest.mark.parametrize(("kind", "recipe"), [("layer-by-layer", "sync-sgd"), ("optimal", "fedavg")])
-def test_every_segment_of_layers_has_its_own_span_of_computing(kind: str, recipe: str, tmp_path: Path) -> None:
-    """Forward from the first layer on as its segment is there, backward from the last; nothing twice, no wait in it."""
+def test_every_segment_of_layers_has_its_own_compute_span(kind: str, recipe: str, tmp_path: Path) -> None:
+    """Forward starts once the first segment is there, backward from the last layer; no repeats, no waiting in a span."""
     one = job(kind, 3, recipe=recipe, stop={"rounds": 2}, rounds={"batching": {"size": 8}, "transfer": {"kind": kind}})
     potluck.simulate(one, folder=tmp_path / "run")
     records = list(read_journal(tmp_path / "run" / "journal.jsonl"))
@@ -99,7 +99,7 @@ def test_every_segment_of_layers_has_its_own_span_of_computing(kind: str, recipe
 
 
 def test_optimal_cuts_follow_a_link_that_becomes_slow() -> None:
-    """Within five rounds of a drop to a tenth the plan is again as good as one made with the new figures."""
+    """Within five rounds of a drop to a tenth, the plan is as good as one made for the new speed."""
     fleet = {
         "devices": [
             {

@@ -1,4 +1,4 @@
-"""Runs on data that streams in: what is merged is one large batch, and no sample is lost or counted twice."""
+"""Runs on streamed data: the merged update equals one large batch, and no sample is lost or counted twice."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_one_device_is_plain_sgd() -> None:
 
 @pytest.mark.parametrize("transfer", ["sequential", "layer-by-layer"])
 def test_a_capped_batch_that_is_accumulated_is_the_whole_batch(transfer: str) -> None:
-    """In as many mini-batches as it takes, the same step to rounding, in the same time."""
+    """In several mini-batches: the same step up to rounding, in the same time."""
     trained, largest = [], []
     for cap in (None, 512, 16):
         sizes: list[int] = []
@@ -161,7 +161,7 @@ def test_truncation_holds_no_more_than_a_second_of_the_stream() -> None:
 
 @pytest.mark.parametrize("fleet", ["kitchen-table", FAULTY], ids=["steady", "faulty"])
 @pytest.mark.parametrize("name", JOBS)
-def test_resumed_it_is_the_uninterrupted_run(tmp_path: Path, name: str, fleet: Any) -> None:
+def test_a_resumed_stream_run_equals_the_uninterrupted_one(tmp_path: Path, name: str, fleet: Any) -> None:
     uninterrupted = simulate(tmp_path / "whole", fleet=fleet, **JOBS[name])
     for rounds in (5,) if fleet == "kitchen-table" else (2, 5):
         folder = tmp_path / str(rounds)
@@ -177,7 +177,7 @@ def _weights(result: potluck.Result) -> list[bytes]:
     return [value.numpy().tobytes() for value in result.module.state_dict().values()]
 
 
-def test_another_networks_costs_change_time_and_bytes_only(tmp_path: Path) -> None:
+def test_the_costs_of_another_network_change_only_time_and_bytes(tmp_path: Path) -> None:
     task = {"model": "mlp", "data": "digits", "options": {"hidden": [16]}}
     small = simulate(tmp_path / "light", recipe="sync-sgd", task=task)
     heavy = simulate(tmp_path / "heavy", recipe="sync-sgd", task={**task, "costs": "resnet20"})
@@ -197,7 +197,7 @@ def test_timing_only_takes_as_long_as_the_real_run(tmp_path: Path) -> None:
 
 
 def _dropped(turns: bool) -> float:
-    """The share of a stream that is dropped by a device whose turns take four seconds."""
+    """The fraction of a stream that a device drops if its turns take four seconds."""
     tables: dict[str, Any] = {
         **SMALL,
         "recipe": "scadles-plus",
@@ -211,7 +211,7 @@ def _dropped(turns: bool) -> float:
     return float(streams["dropped"] / streams["streamed"])
 
 
-def test_a_device_that_follows_its_own_turns_trains_at_line_rate() -> None:
+def test_a_device_that_adapts_to_its_turns_trains_at_line_rate() -> None:
     assert _dropped(turns=False) > 0.7
     assert _dropped(turns=True) < 0.05
 
@@ -220,7 +220,7 @@ _EASY, _HARD = (0, 1), (2, 3)
 
 
 def _two_easy_and_two_hard() -> Dataset:
-    """Classes 0 and 1 can be told from their inputs; 2 and 3 look alike, so that their loss stays high."""
+    """Classes 0 and 1 are separable; 2 and 3 have the same inputs, so that their loss stays high."""
     y = torch.arange(400) % 4
     x = nn.functional.one_hot(y.clamp_max(2), 3).float()
     return from_tensors(x, y, x, y)
@@ -249,8 +249,8 @@ def _trained_on(buffer: str | dict[str, str]) -> Counter[int]:
     return Counter(label for batch in used[len(used) // 2 :] for label in batch)
 
 
-def test_what_is_learned_badly_is_kept_and_trained_on_more() -> None:
-    """Truncation takes classes as they come; by value the hard ones get the room, as their losses say."""
+def test_hard_samples_are_kept_and_trained_on_more() -> None:
+    """Truncation keeps classes as they arrive; selection by value prefers hard samples, whose loss is high."""
     truncated, by_value = _trained_on("truncation"), _trained_on("value")
     even = _trained_on({"kind": "value", "worth": "same"})
     assert sum(truncated.values()) == sum(by_value.values()), "at the same memory and batch"

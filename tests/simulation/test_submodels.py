@@ -1,4 +1,4 @@
-"""Sub-models through whole runs: what is trained, what it costs, what is left alone, with faults and after a stop."""
+"""Sub-models in whole runs: what is trained, what it costs, what does not change, faults and resuming."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from potluck.model.submodels.width_extractor import WidthExtractor, expected_spe
 from potluck.settings import decode_settings
 from potluck.units import Seconds
 from tests.simulation.runs import journal, rounds
-from tests.simulation.test_sweep import random_job
+from tests.simulation.test_fault_sweep import random_job
 
 KINDS = ["filter-dropout", "uniform-dropout", "federated-dropout", "heterofl", "fedrolex", "fjord"]
 CHOOSING = ["filter-dropout", "uniform-dropout", "fjord"]
@@ -59,7 +59,7 @@ def job(kind: Any, devices: list[dict[str, Any]], **more: Any) -> potluck.Job:
 
 
 def uneven() -> list[dict[str, Any]]:
-    """One that affords everything and two that do not, whose speed changes while they train."""
+    """One device that can afford the full network and two that cannot, whose speed changes while they train."""
     slow = {"name": "slow", "flops": "2 MFLOP/s", "count": 2, "link": "lan", "speed": WAVES}
     return [{"name": "fast", "flops": "4 MFLOP/s", "link": "lan"}, slow]
 
@@ -84,7 +84,7 @@ def shares(folder: Path) -> list[Scalar]:
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "fjord"])
-def test_where_everyone_affords_everything_it_is_plain_fedavg_bit_for_bit(kind: str) -> None:
+def test_with_enough_capacity_everywhere_it_is_plain_fedavg_bit_for_bit(kind: str) -> None:
     """FjORD draws smaller widths even then, and a static norm trains by another rule."""
     table = {"kind": kind} if kind not in ("heterofl", "fedrolex") else {"kind": kind, "static": False}
     plain, dropped = run(job("whole", alike())), run(job(table, alike()))
@@ -96,7 +96,7 @@ def test_where_everyone_affords_everything_it_is_plain_fedavg_bit_for_bit(kind: 
 
 
 @pytest.mark.parametrize("kind", CHOOSING)
-def test_no_mini_batch_costs_more_than_the_device_affords_at_that_moment(
+def test_no_mini_batch_costs_more_than_the_device_can_currently_afford(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     asked: list[tuple[float, float]] = []
@@ -120,7 +120,7 @@ def test_no_mini_batch_costs_more_than_the_device_affords_at_that_moment(
 
 
 @pytest.mark.parametrize("kind", ["federated-dropout", "heterofl", "fedrolex"])
-def test_what_is_fixed_for_a_round_is_recorded_too(tmp_path: Path, kind: str) -> None:
+def test_a_fraction_fixed_for_a_round_is_recorded_too(tmp_path: Path, kind: str) -> None:
     run(job(kind, uneven()), tmp_path / "run")
     recorded = shares(tmp_path / "run")
     assert len(recorded) == 5 * 3
@@ -135,7 +135,7 @@ def test_what_is_fixed_for_a_round_is_recorded_too(tmp_path: Path, kind: str) ->
 
 @pytest.mark.parametrize("timing_only", [False, True])
 @pytest.mark.parametrize("static", [False, True])
-def test_a_small_network_is_recorded_as_a_share_of_the_whole_one(
+def test_a_small_network_is_recorded_as_a_fraction_of_the_full_one(
     tmp_path: Path, static: bool, timing_only: bool
 ) -> None:
     wanted = job({"kind": "small", "share": 0.4, "static": static}, alike(), timing_only=timing_only)
@@ -149,13 +149,13 @@ def test_a_small_network_is_recorded_as_a_share_of_the_whole_one(
     assert expected <= 0.4
 
 
-def test_nothing_is_recorded_where_everyone_trains_the_whole(tmp_path: Path) -> None:
+def test_nothing_is_recorded_if_every_device_trains_the_full_network(tmp_path: Path) -> None:
     run(job("whole", uneven()), tmp_path / "run")
     assert shares(tmp_path / "run") == []
 
 
-def test_time_follows_what_was_chosen(tmp_path: Path) -> None:
-    """A device at half the speed takes as long as the fast one, for it trains what half the speed can."""
+def test_turn_time_follows_the_chosen_submodel(tmp_path: Path) -> None:
+    """A device at half the speed takes as long as the fast one, because it trains half as much."""
     devices = [{"name": name, "flops": flops, "link": "lan"} for name, flops in (("a", 4e6), ("b", 2e6))]
     run(job("uniform-dropout", devices), tmp_path / "run")
     spans = [record for record in read_journal(tmp_path / "run" / "journal.jsonl") if isinstance(record, Span)]
@@ -169,7 +169,7 @@ def test_time_follows_what_was_chosen(tmp_path: Path) -> None:
     assert busy["b"] == pytest.approx(busy["a"] * by_name["b"].value * 2)
 
 
-def test_what_is_expected_of_a_speed_that_changes() -> None:
+def test_the_expected_capacity_of_a_changing_speed() -> None:
     wave = PiecewiseTrace(at=(Seconds(0), Seconds(3)), levels=(1.0, 0.2), repeat=Seconds(4))
     assert expected_speed_fraction(wave, "nominal") == 1.0
     assert expected_speed_fraction(wave, "mean") == pytest.approx(0.8)
@@ -186,7 +186,7 @@ def test_what_is_expected_of_a_speed_that_changes() -> None:
 
 
 def test_a_choice_made_ahead_follows_the_capacity_that_is_expected(tmp_path: Path) -> None:
-    """By its least speed a device never trains longer than the fast one; by its nominal one it does."""
+    """Planned by its lowest speed, a device never trains longer than the fast one; by its nominal speed it does."""
     longest = {}
     for capacity in ("nominal", "mean", "least"):
         folder = tmp_path / capacity
@@ -196,11 +196,11 @@ def test_a_choice_made_ahead_follows_the_capacity_that_is_expected(tmp_path: Pat
     assert longest["least"] < longest["nominal"]
 
 
-# --- what is left out -------------------------------------------------------------------------------------------------
+# --- untrained weights ->------------------------------------------------------------------------------------------------
 
 
-def test_what_no_device_trains_stays_as_it_was_with_server_momentum() -> None:
-    """All devices afford the leading half at most: weights outside it, and the server's memory, do not move."""
+def test_weights_that_no_device_trains_do_not_move_with_server_momentum() -> None:
+    """All devices can afford at most the leading half: weights outside it, and the server's momentum, do not change."""
     fast = {"name": "fast", "flops": "4 MFLOP/s", "link": "lan", "speed": {"kind": "constant", "level": 0.3}}
     net = small_net(norm=False)
     before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
@@ -216,8 +216,8 @@ def test_what_no_device_trains_stays_as_it_was_with_server_momentum() -> None:
     assert moved["5.bias"].all()
 
 
-def test_what_one_device_trains_alone_is_averaged_over_that_device_alone() -> None:
-    """Of two devices only one affords the last filters: averaged over both they move half as far."""
+def test_weights_trained_by_one_device_are_averaged_over_that_device() -> None:
+    """Only one of two devices can afford the last filters: averaged over both, they would move half as far."""
     devices = [{"name": "fast", "flops": "4 MFLOP/s", "link": "lan"}, {"name": "slow", "flops": "1e6", "link": "lan"}]
     once = {"stop": {"rounds": 1}, "rounds": {"local": {"steps": 1, "lr": 0.05}}}
     start = small_net(norm=False).state_dict()["0.weight"]
@@ -231,13 +231,13 @@ def test_what_one_device_trains_alone_is_averaged_over_that_device_alone() -> No
     torch.testing.assert_close(trained[0], everyone[0])
 
 
-def test_a_mean_over_those_who_trained_needs_to_see_what_did_not_move() -> None:
+def test_averaging_over_trainers_needs_to_know_the_untrained_weights() -> None:
     kind = {"kind": "filter-dropout", "units": "leading", "mean": "trained"}
     with pytest.raises(SettingError, match="leaves out entries"):
         run(job(kind, uneven(), rounds={"codec": "top-k"}))
 
 
-def test_a_sub_model_is_sent_and_sent_back_as_one() -> None:
+def test_only_the_sub_model_is_transferred() -> None:
     full, half = (
         potluck.simulate(job(kind, uneven()), task=potluck.Task(small_net(), small_data()), threads=0).summary["bytes"]
         for kind in ("whole", "heterofl")
@@ -245,7 +245,7 @@ def test_a_sub_model_is_sent_and_sent_back_as_one() -> None:
     assert half < 0.6 * full
 
 
-# --- faults, and after a stop -----------------------------------------------------------------------------------------
+# --- faults and resuming ->----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("recipe", ["distreal", "heterofl", "fjord", "fedrolex", "federated-dropout", "small"])
@@ -268,7 +268,7 @@ def trouble() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", ["filter-dropout", "heterofl", "fjord", "federated-dropout"])
-def test_a_run_with_faults_that_was_stopped_goes_on_to_the_same_end(tmp_path: Path, kind: str) -> None:
+def test_a_resumed_run_with_faults_equals_the_uninterrupted_one(tmp_path: Path, kind: str) -> None:
     more = {"fleet": trouble(), "stop": {"rounds": 6}, "checkpoint": 3, "rounds": {"retry": "200 ms"}}
     task = potluck.Task(small_net(), small_data())
     uninterrupted = potluck.simulate(job(kind, [], **more), task=task, folder=tmp_path / "whole", threads=0)
@@ -303,7 +303,7 @@ def test_the_example_trains_within_its_slots(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["whole", "small"])
-def test_norms_without_statistics_leave_the_training_as_it_is(kind: str) -> None:
+def test_norms_without_statistics_do_not_change_training(kind: str) -> None:
     """The weights are those of plain training; only the norms' statistics are not kept."""
     plain, static = (run(job({"kind": kind, "static": static}, alike())) for static in (False, True))
     for name, tensor in plain.items():
@@ -311,7 +311,7 @@ def test_norms_without_statistics_leave_the_training_as_it_is(kind: str) -> None
 
 
 @pytest.mark.parametrize("kind", ["whole", "heterofl", "filter-dropout"])
-def test_a_model_comes_out_with_statistics_and_scores_as_the_run_says(kind: str) -> None:
+def test_the_saved_model_has_statistics_and_the_reported_score(kind: str) -> None:
     wanted = job({"kind": kind, "static": True}, uneven())
     data = small_data()
     result = potluck.simulate(wanted, task=potluck.Task(small_net(), data), threads=0)
@@ -322,7 +322,7 @@ def test_a_model_comes_out_with_statistics_and_scores_as_the_run_says(kind: str)
     assert float(right) == pytest.approx(result.summary["accuracy"])
 
 
-def test_the_small_network_is_what_everyone_trains_and_what_comes_out() -> None:
+def test_every_device_trains_the_small_network_and_the_run_returns_it() -> None:
     after = run(job({"kind": "small", "share": 0.4}, alike()))
     width = after["0.weight"].shape[0]
     model = trace_slimmable(small_net(), (1, 6, 6))

@@ -72,7 +72,7 @@ def _numbers(*values: float) -> Push:
     return Push(Payload(array.nbytes, (array,)), turn=0, first=0, last=0, samples=1, loss=0.0)
 
 
-async def _told(node: Node, until: float = math.inf) -> list[float]:
+async def _next_values(node: Node, until: float = math.inf) -> list[float]:
     """The next array that a device sends."""
     envelope = await _next(node, Push, until=until)
     assert envelope is not None, "nothing arrived"
@@ -171,7 +171,7 @@ async def _confirm(node: Node) -> None:
         await node.send(envelope.sender, Release(envelope.message.turn))
 
 
-class _Diary:
+class _EventLog:
     """What happened, in order, with the time."""
 
     def __init__(self, node: Node) -> None:
@@ -330,7 +330,7 @@ class NodeConformance:
             await node.send("a", Invite(0, 0, int(2000 * tick)))
             for turn in (5, 6, 7):
                 await node.send("a", Pull(turn, 0, 0))
-            return await _told(node)
+            return await _next_values(node)
 
         assert make_world(fleet_of("a"), coordinate, _keep).result == [5.0, 6.0, 7.0]
 
@@ -389,7 +389,7 @@ class NodeConformance:
 
     def test_works_run_one_at_a_time_in_order(self, make_world: MakeWorld) -> None:
         async def coordinate(node: Node) -> list[str]:
-            log, gate = _Diary(node), Latch()
+            log, gate = _EventLog(node), Latch()
 
             async def work(name: str, first: Latch | None) -> None:
                 steps = [Step(0.0, gate=first), Step(0.0)]
@@ -408,8 +408,8 @@ class NodeConformance:
     def test_a_step_waits_for_its_gate_and_fires_its_signal(self, make_world: MakeWorld) -> None:
         tick = self.tick
 
-        async def coordinate(node: Node) -> _Diary:
-            log = _Diary(node)
+        async def coordinate(node: Node) -> _EventLog:
+            log = _EventLog(node)
             gates, signals = [Latch(), Latch()], [Latch(), Latch(), Latch()]
             for number, signal in enumerate(signals):
                 signal.then(lambda number=number: log.note(f"signal {number}"))  # type: ignore[misc]
@@ -475,7 +475,7 @@ class NodeConformance:
             draws = {}
             for name in names:
                 await node.send(name, Invite(0, 0, 0))
-                draws[name] = await _told(node)
+                draws[name] = await _next_values(node)
             return draws
 
         draws: dict[str, list[float]] = make_world(fleet_of(*names), coordinate, _draw, seed=seed).result
@@ -620,7 +620,7 @@ class NodeConformance:
             await _joined(node, 1)
             await node.send("a", Invite(0, 0, int(1000 * tick)))
             await node.send("a", Pull(2, 0, 0))
-            return await _told(node)
+            return await _next_values(node)
 
         fleet = fleet_of("a", faults=[self._at("restart", 2)], notice=0.1 * tick)
         assert make_world(fleet, coordinate, _keep).result == [2.0]

@@ -27,7 +27,7 @@ def _pool(threads: int, ahead: int = 4, **more: Any) -> Iterator[ComputePool]:
             pool.close()
 
 
-class _Watched:
+class _CallRecorder:
     """Functions that record which of them ran, how often, and in which thread."""
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ ACTS = st.lists(
 def test_any_order_of_submitting_taking_and_discarding(
     actions: list[tuple[str, float]], threads: int, ahead: int
 ) -> None:
-    recorder, tickets, finished = _Watched(), dict[int, PendingResult](), set[int]()
+    recorder, tickets, finished = _CallRecorder(), dict[int, PendingResult](), set[int]()
     with _pool(threads, ahead) as pool:
         count = 0
         for action, value in actions:
@@ -144,7 +144,7 @@ def _until(condition: Callable[[], bool]) -> None:
 
 
 def test_threads_run_ahead_by_a_bounded_number_of_results() -> None:
-    recorder = _Watched()
+    recorder = _CallRecorder()
     with _pool(2, ahead=3) as pool:
         tickets = [pool.submit(recorder.function(5 * n), float(n)) for n in range(10)]
         _until(lambda: len(recorder.begun) == 3)
@@ -228,7 +228,7 @@ def test_every_thread_is_prepared() -> None:
 
 def test_closing_ends_the_threads_and_drops_the_rest() -> None:
     before = threading.active_count()
-    recorder = _Watched()
+    recorder = _CallRecorder()
     pool = ComputePool(2, max_untaken=1)
     for number in range(0, 100, 5):
         pool.submit(recorder.function(number), float(number))

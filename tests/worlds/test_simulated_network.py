@@ -33,7 +33,7 @@ def flows(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return np.array(ups), np.array(downs), np.array(capacity)
 
 
-def _filled_slowly(ups: np.ndarray, downs: np.ndarray, capacity: np.ndarray) -> np.ndarray:
+def _reference_rates(ups: np.ndarray, downs: np.ndarray, capacity: np.ndarray) -> np.ndarray:
     """The textbook algorithm: the pipe with the smallest fair rate fixes its transfers, one pipe at a time."""
     paths = [{int(up), int(down)} for up, down in zip(ups, downs, strict=True)]
     rates = [math.nan] * len(paths)
@@ -56,7 +56,7 @@ Flows = tuple[np.ndarray, np.ndarray, np.ndarray]
 @settings(deadline=None)
 @given(flows=flows())
 def test_rates_equal_those_of_pipe_by_pipe_filling(flows: Flows) -> None:
-    np.testing.assert_allclose(fair_rates(*flows), _filled_slowly(*flows), rtol=1e-9)
+    np.testing.assert_allclose(fair_rates(*flows), _reference_rates(*flows), rtol=1e-9)
 
 
 @settings(deadline=None)

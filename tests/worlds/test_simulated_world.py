@@ -29,7 +29,7 @@ from tests.worlds.conformance import Ended, Main, MakeWorld, NodeConformance, fl
 LIMIT = 20.0
 
 
-class _Kept(Journal):
+class _RecordingJournal(Journal):
     """A journal that keeps its records."""
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class _Kept(Journal):
 def _live(
     fleet: Fleet, coordinator: Main, device: Main, *, seed: int = 0, threads: int = 0, start: float = 0.0
 ) -> Ended:
-    journal, pool = _Kept(), ComputePool(threads)
+    journal, pool = _RecordingJournal(), ComputePool(threads)
     try:
         with within(LIMIT):
             result = virtual_clock.run_virtual_time(
@@ -442,7 +442,9 @@ def test_cancelled_work_does_not_stop_the_threads() -> None:
         return started
 
     try:
-        assert virtual_clock.run_virtual_time(SimulatedWorld(fleet_of("a"), 0, _Kept(), pool).run(coordinate, _idle))
+        assert virtual_clock.run_virtual_time(
+            SimulatedWorld(fleet_of("a"), 0, _RecordingJournal(), pool).run(coordinate, _idle)
+        )
     finally:
         pool.close()
 

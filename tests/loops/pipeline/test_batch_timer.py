@@ -45,7 +45,7 @@ def test_a_silent_stage_is_distinguished_from_one_that_answers() -> None:
     assert watch.next_check_at == 12.0
     watch.record_contact("a")
     watch.record_answer("a", Doing(1))
-    watch.record_contact("c")  # any word will do
+    watch.record_contact("c")  # any message will do
     assert watch.silent_stages(HERE) == ["b"]
     assert watch.unanswered_stages(HERE) == ["b", "c"]
     assert watch.silent_stages({"a", "c"}) == [], "who is known to be lost is not waited for"

@@ -11,7 +11,7 @@ import pytest
 from potluck.loops.node import COORDINATOR
 from potluck.loops.pipeline.layer_sources import HeldLayers, newest_complete_version, plan_layer_sources
 
-OLD, COPIED, NEWEST = 3, 6, 7  # versions: of the checkpoint, of the copies, and where the stages stand
+OLD, COPIED, NEWEST = 3, 6, 7  # versions: of the checkpoint, of the copies, and of the stages
 TERM = 1
 
 
@@ -21,7 +21,7 @@ class Stage(NamedTuple):
 
 
 def layouts(devices: Sequence[str], layers: int) -> Iterator[list[Stage]]:
-    """The first of these devices, as many as there are layers for, cut in every way."""
+    """Every way to assign the layers to the first of these devices."""
     for count in range(1, min(len(devices), layers) + 1):
         for cuts in combinations(range(1, layers), count - 1):
             runs = pairwise((0, *cuts, layers))
@@ -29,7 +29,7 @@ def layouts(devices: Sequence[str], layers: int) -> Iterator[list[Stage]]:
 
 
 def deaths(stages: Sequence[Stage]) -> Iterator[set[str]]:
-    """Each one, and each with the stage after it, which keeps its copies; that of the last is the first."""
+    """Each stage alone, and each with the next stage, which holds its copies (the first, for the last stage)."""
     names = [stage.device for stage in stages]
     pairs = [{one, other} for one, other in zip(names, (*names[1:], names[0]), strict=True)]
     for dead in [*({name} for name in names), *pairs]:
@@ -38,7 +38,7 @@ def deaths(stages: Sequence[Stage]) -> Iterator[set[str]]:
 
 
 def stock(stages: Sequence[Stage], copies: bool, archive: int) -> list[HeldLayers]:
-    """What a term's devices tell: their own layers, copies of the stage before, and what the coordinator has."""
+    """The inventory of a term: each stage's layers, its copies of the stage before, and the coordinator's archive."""
     held_layers = [
         HeldLayers(name, run[0], run[-1], version, TERM) for name, run in stages for version in (COPIED, NEWEST)
     ]
@@ -50,8 +50,8 @@ def stock(stages: Sequence[Stage], copies: bool, archive: int) -> list[HeldLayer
     return [*held_layers, HeldLayers(COORDINATOR, 0, everything, archive, 0)]
 
 
-def whole_elsewhere(stages: Sequence[Stage], dead: set[str], copies: bool) -> bool:
-    """Whether the living hold each layer among them: a stage lives, or the next one does and keeps copies."""
+def all_layers_survive(stages: Sequence[Stage], dead: set[str], copies: bool) -> bool:
+    """Whether the survivors hold every layer: each stage is alive, or the next one is and has copies."""
     names = [stage.device for stage in stages]
     holders = dict(zip(names, (*names[1:], names[0]), strict=True))
     return all(name not in dead or (copies and holders[name] not in dead) for name in names)
@@ -61,7 +61,7 @@ def check(stages: list[Stage], dead: set[str], new: list[Stage], copies: bool, a
     layers = stages[-1].layers[-1] + 1
     held_layers = [entry for entry in stock(stages, copies, archive) if entry.device not in dead]
     version = newest_complete_version(held_layers, layers)
-    among_devices = whole_elsewhere(stages, dead, copies)
+    among_devices = all_layers_survive(stages, dead, copies)
     assert version == (COPIED if among_devices else archive)
     for receiver, run in new:
         covered = []
@@ -88,7 +88,7 @@ def check(stages: list[Stage], dead: set[str], new: list[Stage], copies: bool, a
 
 
 def check_mixed(stages: list[Stage], dead: set[str], new: list[Stage], copies: bool, archive: int) -> None:
-    """As published: each layer in the newest version that lives, whichever that is."""
+    """As published: each layer comes from its newest surviving version."""
     held_layers = [entry for entry in stock(stages, copies, archive) if entry.device not in dead]
     for receiver, run in new:
         for origin in plan_layer_sources(held_layers, receiver, run, None):
@@ -99,7 +99,7 @@ def check_mixed(stages: list[Stage], dead: set[str], new: list[Stage], copies: b
 
 
 def sweep(stages: int, layers: int) -> int:
-    """All layouts of exactly so many stages and layers; gives back how many cases there were."""
+    """Check all layouts of exactly this many stages and layers; return the number of cases."""
     cases = 0
     names = [f"d{index}" for index in range(stages)]
     for old in layouts(names, layers):

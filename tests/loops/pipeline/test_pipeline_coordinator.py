@@ -15,7 +15,7 @@ from potluck.loops.pipeline.pipeline_planner import PipelinePlanner
 from potluck.loops.run_progress import RunProgress
 from potluck.payload import Payload
 from potluck.settings import decode_settings
-from tests.loops.pipeline.bench import BATCH, COSTS, PickyStages, settings_of
+from tests.loops.pipeline.timing_only_pipeline import BATCH, COSTS, RefusingStages, settings_of
 from tests.loops.recording_node import FixedPolicy, RecordingNode, on_virtual_time
 
 RETRY_S = 2.0
@@ -23,7 +23,7 @@ DEVICES = ("d0", "d1")  # d0 holds the data
 
 
 class Bench:
-    """A coordinator of two devices, on which two layers each are laid out."""
+    """A coordinator of two devices with two layers each."""
 
     def __init__(self, policy: FixedPolicy | None = None, **settings: Any) -> None:
         self.node = RecordingNode("coordinator")
@@ -31,7 +31,7 @@ class Bench:
         self.policy = policy or FixedPolicy()
         pipeline = settings_of(partition={"kind": "cuts", "after": [1]}, **settings)
         fleet = decode_settings({"devices": [{"name": name, "flops": 100, "link": "lan"} for name in DEVICES]}, Fleet)
-        stages = PickyStages()
+        stages = RefusingStages()
         archive = ModelArchive(stages, COSTS.layer_count, 0, stages.initial_weights())
         planner = PipelinePlanner(fleet.members, COSTS, BATCH, pipeline)
         context = PipelineContext(pipeline, DEVICES, planner, archive, self.policy, self.progress, BATCH)
@@ -68,7 +68,7 @@ class Bench:
             await self.say(device, say.Report(self.term, applied, 0.1))
 
 
-# --- terms ----------------------------------------------------------------------------------------------------------
+# --- terms ------------------------------------------------------------------------------------------------------------
 
 
 @on_virtual_time
@@ -169,7 +169,7 @@ async def test_a_new_term_continues_from_the_newest_version_that_is_complete() -
     assert {assign.version for assign in bench.node.sent_of(say.Assign) if assign.term == 2} == {2}
 
 
-# --- batches --------------------------------------------------------------------------------------------------------
+# --- batches ----------------------------------------------------------------------------------------------------------
 
 
 @on_virtual_time
@@ -201,7 +201,7 @@ async def test_a_range_is_announced_again_while_nothing_is_heard() -> None:
 
 
 @on_virtual_time
-async def test_an_overdue_batch_makes_the_coordinator_ask_and_leave_out_who_is_silent() -> None:
+async def test_an_overdue_batch_makes_the_coordinator_ask_and_exclude_silent_stages() -> None:
     bench = Bench()
     await bench.start()
     await bench.node.advance(5 * RETRY_S)
@@ -229,7 +229,7 @@ async def test_at_the_end_the_model_is_archived_saved_and_the_devices_stopped() 
     assert [sent.to for sent in bench.node.sent if isinstance(sent.message, Stop)] == ["d0", "d1"]
 
 
-# --- refusals -------------------------------------------------------------------------------------------------------
+# --- refusals ---------------------------------------------------------------------------------------------------------
 
 
 @on_virtual_time
@@ -268,7 +268,7 @@ async def test_an_inventory_that_cannot_be_true_is_refused() -> None:
     assert bench.node.events("refused")[0].fields["reason"] == "it says that d1 has version 50 of term 1"
 
 
-# --- stalls ---------------------------------------------------------------------------------------------------------
+# --- stalls -----------------------------------------------------------------------------------------------------------
 
 
 @on_virtual_time

@@ -120,7 +120,7 @@ def test_a_change_of_speed_is_noticed_within_three_batches_and_noise_is_not() ->
 
 
 def remembering(memory: list[float], **settings: Any) -> PipelinePlanner:
-    """Uneven links, so that windows that fill are wider than the number of stages."""
+    """Uneven links, so that the windows that fill the pipeline are wider than the number of stages."""
     devices = [
         {
             "name": f"d{index}",
@@ -146,7 +146,7 @@ def taken(plan: PipelinePlan, index: int) -> float:
 @pytest.mark.parametrize("fill", ["published", "filling"])
 @pytest.mark.parametrize("order", ["given", "search"])
 def test_a_small_device_gets_layers_that_fit(fill: str, order: str) -> None:
-    """Against every layout there is, in the same costs."""
+    """Compared with every possible layout at the same costs."""
     rng, names, refused = random.Random(0), ["d0", "d1", "d2"], 0
     for _ in range(60):
         memory = [rng.choice([5e3, 9e3, 15e3, 30e3, 1e9]) for _ in names]

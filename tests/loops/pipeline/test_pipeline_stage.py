@@ -12,7 +12,7 @@ from potluck.loops.pipeline.pipeline_device import PipelineDevice
 from potluck.loops.pipeline.pipeline_stage import StageContext
 from potluck.loops.pipeline.version_store import VersionStore
 from potluck.payload import Payload
-from tests.loops.pipeline.bench import COSTS, SIZES, PickyStages, settings_of
+from tests.loops.pipeline.timing_only_pipeline import COSTS, SIZES, RefusingStages, settings_of
 from tests.loops.recording_node import RecordingNode, on_virtual_time
 
 FLOPS = 10.0
@@ -29,7 +29,7 @@ class Bench:
         self.node = RecordingNode("b")
         self._window = window
         context = StageContext(
-            self.node, settings_of(**settings), PickyStages(), COSTS, FLOPS, SIZES, VersionStore("b")
+            self.node, settings_of(**settings), RefusingStages(), COSTS, FLOPS, SIZES, VersionStore("b")
         )
         self.device = PipelineDevice(context)
 
@@ -63,7 +63,7 @@ class Bench:
         return [work.label for work in self.node.computed]
 
 
-# --- terms ----------------------------------------------------------------------------------------------------------
+# --- terms ------------------------------------------------------------------------------------------------------------
 
 
 @on_virtual_time
@@ -137,7 +137,7 @@ async def test_only_the_coordinator_gives_orders() -> None:
     assert bench.passes() == ["forward"]
 
 
-# --- the schedule ---------------------------------------------------------------------------------------------------
+# --- the schedule -----------------------------------------------------------------------------------------------------
 
 
 @on_virtual_time
@@ -198,7 +198,7 @@ async def test_a_range_that_is_announced_again_is_not_run_again() -> None:
     assert [report.applied for report in bench.node.sent_of(say.Report)] == [0, 0], "it is answered each time"
 
 
-# --- exchange with the neighbours -----------------------------------------------------------------------------------
+# --- exchange with the neighbours -------------------------------------------------------------------------------------
 
 
 @on_virtual_time
@@ -270,7 +270,7 @@ async def test_an_inquiry_is_answered_with_what_the_stage_awaits_and_has_sent() 
     assert bench.node.sent_of(say.Doing) == [say.Doing(1, ((BEFORE, "Activation", 1),), (("Activation", 0),))]
 
 
-# --- ends and copies ------------------------------------------------------------------------------------------------
+# --- ends and copies --------------------------------------------------------------------------------------------------
 
 
 @on_virtual_time
@@ -298,7 +298,7 @@ async def test_a_copy_that_is_not_confirmed_is_sent_again() -> None:
 
 
 @on_virtual_time
-async def test_a_keeper_confirms_a_copy_to_its_sender_and_to_the_coordinator() -> None:
+async def test_a_holder_confirms_a_copy_to_its_sender_and_to_the_coordinator() -> None:
     bench = Bench()
     await bench.assign()
     chunk: dict[str, Any] = {"term": 1, "first": 0, "last": 0, "version": 0, "made": 0, "count": 2}

@@ -1,4 +1,4 @@
-"""A stage's course keeps to the schedule, and can be made to end early."""
+"""A stage follows its schedule and can be closed early."""
 
 from __future__ import annotations
 

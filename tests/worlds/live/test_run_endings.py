@@ -20,7 +20,7 @@ from potluck.worlds.live.coordinator_runtime import AdmissionHooks, CoordinatedR
 from potluck.worlds.live.device_runtime import DeviceOptions, run_device
 from potluck.worlds.live.handshake_messages import JoinAccepted, JoinRequest, RunInfo
 from potluck.worlds.live.zenoh_session import Endpoint, EndpointError, open_session
-from tests import held
+from tests import process_resources
 from tests.time_limits import within
 from tests.worlds.live.live_fleet import RecordingJournal, free_address, wait_until
 
@@ -32,11 +32,15 @@ LONG = Payload(30 << 20, (np.zeros(30 << 20, np.uint8),))
 
 @pytest.fixture(autouse=True)
 def _nothing_is_left() -> Iterator[None]:
-    threads, sockets, shared = set(threading.enumerate()), held.sockets(), held.shared_memory()
+    threads, sockets, shared = (
+        set(threading.enumerate()),
+        process_resources.sockets(),
+        process_resources.shared_memory(),
+    )
     yield
     wait_until(lambda: set(threading.enumerate()) <= threads, 3)
-    wait_until(lambda: held.sockets() <= sockets, 3)
-    assert held.shared_memory() <= shared
+    wait_until(lambda: process_resources.sockets() <= sockets, 3)
+    assert process_resources.shared_memory() <= shared
 
 
 def _run(coordinate: Coordinate, device_main: DeviceMain, address: str | None = None) -> list[Any]:

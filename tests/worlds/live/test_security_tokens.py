@@ -71,7 +71,7 @@ def test_a_missing_token_is_refused_with_the_flag_to_pass() -> None:
 
 
 @given(st.text(min_size=1, max_size=300) | st.binary(min_size=1, max_size=300).map(lambda raw: raw.decode("latin-1")))
-def test_rubbish_is_refused_and_never_raises(invalid: str) -> None:
+def test_invalid_tokens_are_refused_and_never_raise(invalid: str) -> None:
     assert _check(invalid) == (
         "the token is damaged or of another run; copy all of it, or ask for a new one with `potluck serve`"
     )

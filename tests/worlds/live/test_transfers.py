@@ -76,7 +76,7 @@ def _numbers(nbytes: int, seed: int = 0) -> Payload:
     return Payload(nbytes, (np.random.default_rng(seed).integers(0, 256, nbytes, np.uint8),))
 
 
-class _Leaky:
+class _LossyTransport:
     """Drops some chunks before they are sent, and counts the chunks."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, lost: set[int]) -> None:
@@ -104,7 +104,7 @@ class _Leaky:
 )
 def test_only_lost_chunks_are_sent_again(monkeypatch: pytest.MonkeyPatch, lost: set[int]) -> None:
     payload = _numbers(20 * MIB)
-    leaky = _Leaky(monkeypatch, lost)
+    leaky = _LossyTransport(monkeypatch, lost)
 
     async def coordinate(node: Node) -> bytes:
         await node.send("a", Segment(payload, turn=1, first=0, last=0))

@@ -1,4 +1,4 @@
-"""A run that begins with the weights of another, under any recipe, interrupted or not."""
+"""A run that starts from the weights of another, with any recipe, interrupted or not."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def trained(tmp_path: Path) -> Path:
     return tmp_path / "before"
 
 
-def test_a_run_leaves_its_network_behind(trained: Path) -> None:
+def test_a_run_saves_its_network(trained: Path) -> None:
     result = potluck.simulate(JOB, threads=0)
     assert result.module is not None
     weights = load_file(trained / "model.safetensors")
@@ -45,7 +45,7 @@ def test_a_run_leaves_its_network_behind(trained: Path) -> None:
 
 
 @pytest.mark.parametrize("recipe", ["fedavg", "sync-sgd", "heterofl", "ftpipehd"])
-def test_every_recipe_begins_with_it(trained: Path, tmp_path: Path, recipe: str) -> None:
+def test_every_recipe_starts_from_the_given_weights(trained: Path, tmp_path: Path, recipe: str) -> None:
     weights = torch.cat([value.flatten() for value in load_file(trained / "model.safetensors").values()])
     for start, equal in ((trained, True), (trained / "model.safetensors", True), (None, False)):
         tables = {**JOB, "recipe": recipe, "stop": {"rounds": 1}, **({"start": str(start)} if start else {})}
@@ -56,7 +56,7 @@ def test_every_recipe_begins_with_it(trained: Path, tmp_path: Path, recipe: str)
     assert potluck.simulate(tables, threads=0).status == "done"
 
 
-def test_class_groups_keep_what_was_trained(trained: Path) -> None:
+def test_class_groups_keep_the_trained_weights(trained: Path) -> None:
     submodel = {"groups": 2, "trunk": "frozen"}
     tables = {**JOB, "recipe": "decoupled", "start": str(trained), "rounds": {"submodel": submodel}}
     result = potluck.simulate(tables, threads=0)
@@ -65,8 +65,8 @@ def test_class_groups_keep_what_was_trained(trained: Path) -> None:
     assert any(torch.equal(first, value) for value in weights.values())
 
 
-def test_classes_whose_features_are_alike_go_together(trained: Path, tmp_path: Path) -> None:
-    """By what the trained trunk makes of them, not by their looks; whoever takes part is told the groups."""
+def test_classes_with_similar_features_are_grouped(trained: Path, tmp_path: Path) -> None:
+    """By their features in the trained trunk, not by their inputs; every device gets the groups."""
     submodel = {"groups": 5, "alike": True, "depth": 2}
     tables = {**JOB, "recipe": "decoupled", "rounds": {"submodel": submodel}, "split": "class-groups"}
     looks = RoundsSetup.from_job(make(tables), None, None)
@@ -90,7 +90,7 @@ def _spread(means: torch.Tensor, groups: Any) -> float:
     return float(sum((means[list(group)] - means[list(group)].mean(dim=0)).square().sum() for group in groups))
 
 
-def test_a_stopped_run_goes_on_without_it(trained: Path, tmp_path: Path) -> None:
+def test_a_stopped_run_resumes_without_the_initial_weights(trained: Path, tmp_path: Path) -> None:
     tables = {**JOB, "start": str(trained), "checkpoint": 1}
     uninterrupted = potluck.simulate(tables, folder=tmp_path / "whole", threads=0)
     times: list[float] = []
@@ -104,8 +104,10 @@ def test_a_stopped_run_goes_on_without_it(trained: Path, tmp_path: Path) -> None
     assert again.summary["loss"] == uninterrupted.summary["loss"]
 
 
-def test_the_place_is_the_jobs_or_the_users(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A job names it from where the job lies, the command line from where the user is."""
+def test_the_path_is_relative_to_the_job_or_to_the_current_folder(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a job it is relative to the job file, on the command line to the current folder."""
     text = dump_job(make(JOB))
     (tmp_path / "jobs").mkdir()
     (tmp_path / "jobs" / "job.toml").write_text(f'start = "../before"\n{text}')
@@ -115,7 +117,7 @@ def test_the_place_is_the_jobs_or_the_users(trained: Path, tmp_path: Path, monke
     assert load_job(tmp_path / "jobs" / "job.toml", ["start=before"]).start == str(trained)
 
 
-def test_what_does_not_fit_is_said_before_the_run(trained: Path, tmp_path: Path) -> None:
+def test_weights_that_do_not_fit_are_refused_before_the_run(trained: Path, tmp_path: Path) -> None:
     wider = {**JOB["task"], "options": {"hidden": [30, 20]}}
     with pytest.raises(SettingError, match=r"^start: the weights in .* has shape \(20, .*not \(30, "):
         RoundsSetup.from_job(make({**JOB, "task": wider, "start": str(trained)}), None, None)
@@ -127,7 +129,7 @@ def test_what_does_not_fit_is_said_before_the_run(trained: Path, tmp_path: Path)
 
 
 @pytest.mark.parametrize("submodel", [{"trunk": "frozen"}, {"variant": "attributed"}])
-def test_fresh_numbers_are_warned_of_where_trained_ones_are_meant(
+def test_new_weights_cause_a_warning_where_trained_ones_are_expected(
     trained: Path, caplog: pytest.LogCaptureFixture, submodel: dict[str, Any]
 ) -> None:
     tables = {**JOB, "recipe": "decoupled", "rounds": {"submodel": submodel}}
@@ -140,7 +142,7 @@ def test_fresh_numbers_are_warned_of_where_trained_ones_are_meant(
     caplog.clear()
     with caplog.at_level(logging.WARNING, "potluck"):
         RoundsSetup.from_job(make({**tables, "start": str(trained)}), None, None)
-        RoundsSetup.from_job(make(tables), None, None, load_weights=False)  # a device, or a run that goes on
+        RoundsSetup.from_job(make(tables), None, None, load_weights=False)  # a device, or a resumed run
         RoundsSetup.from_job(make({**tables, "rounds": {}}), None, None)
         setup = RoundsSetup.from_job(make(JOB), None, None)
         assert setup.data is not None

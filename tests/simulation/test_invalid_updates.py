@@ -1,4 +1,4 @@
-"""What a device sends is looked at before it is used: the run goes on without it, and says why."""
+"""What a device sends is checked before it is used: the run continues without an invalid update and says why."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from potluck.loops.batch_source import StreamBatchSource
 from potluck.loops.messages import Gift, Invite, Message, Push, Stop
 from potluck.loops.rounds_device import RoundsDevice
 from potluck.payload import Payload
-from tests.simulation.liars import Twist, bend, with_arrays
 from tests.simulation.runs import instants, rounds, simulate
+from tests.simulation.tampering import Tamper, tamper_with_messages, with_arrays
 
-LIAR = "d-1"
+TAMPERING_DEVICE = "d-1"
 FLEET: dict[str, Any] = {"devices": [{"name": "d", "count": 3, "flops": "10 MFLOP/s"}]}
 ROUNDS = 4
 
 
-def _lie(**fields: Any) -> Twist:
-    """Other words in the header of every update."""
+def _lie(**fields: Any) -> Tamper:
+    """Changes the header of every update."""
     return _on_push(lambda push: [msgspec.structs.replace(push, **fields)])
 
 
-def _on_push(change: Callable[[Push], Iterable[Message]]) -> Twist:
+def _on_push(change: Callable[[Push], Iterable[Message]]) -> Tamper:
     return lambda to, message: change(message) if isinstance(message, Push) else [message]
 
 
-def _numbers(change: Callable[[Any], Any]) -> Twist:
+def _numbers(change: Callable[[Any], Any]) -> Tamper:
     return _on_push(lambda push: [with_arrays(push, change)])
 
 
@@ -48,11 +48,11 @@ def _run(folder: Path, recipe: str = "sync-sgd", **settings: Any) -> dict[str, A
 
 
 def _merged(folder: Path) -> list[tuple[str, int]]:
-    """The device and the turn of each update that counted."""
+    """The device and the turn of each merged update."""
     return [(device, turn) for span in rounds(folder) for device, turn in span.fields["devices"]]
 
 
-LIES = {
+TAMPERINGS = {
     "layers that there are not": (_lie(first=1000, last=1001), "layers 1000 to 1001 of a model with"),
     "layers before the first": (_lie(first=-1), "layers -1 to"),
     "layers the wrong way round": (_lie(first=1, last=0), "layers 1 to 0"),
@@ -67,49 +67,51 @@ LIES = {
 
 
 @pytest.mark.parametrize("recipe", ["sync-sgd", "duplex", "fedbuff"])
-@pytest.mark.parametrize(("tamper", "reason"), LIES.values(), ids=LIES.keys())
-def test_the_round_ends_without_an_update_that_cannot_be_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recipe: str, tamper: Twist, reason: str
+@pytest.mark.parametrize(("tamper", "reason"), TAMPERINGS.values(), ids=TAMPERINGS.keys())
+def test_an_invalid_update_is_refused_and_the_round_completes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recipe: str, tamper: Tamper, reason: str
 ) -> None:
-    bend(monkeypatch, LIAR, tamper)
+    tamper_with_messages(monkeypatch, TAMPERING_DEVICE, tamper)
     summary = _run(tmp_path / "run", recipe)
     refused = instants(tmp_path / "run", "refused")
-    assert {note.node for note in refused} == {LIAR}
+    assert {note.node for note in refused} == {TAMPERING_DEVICE}
     assert len(refused) == summary["refused"] >= 1
     assert all(reason in note.fields["reason"] for note in refused)
     merged = [device for device, _ in _merged(tmp_path / "run")]
-    assert LIAR not in merged
+    assert TAMPERING_DEVICE not in merged
     if recipe != "fedbuff":
         assert sorted(merged) == ["d-0"] * ROUNDS + ["d-2"] * ROUNDS
 
 
-def test_layers_that_come_twice_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_layers_sent_twice_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same layers in segments that overlap would add up to a whole model, or to more than one."""
 
     def tamper(push: Push) -> Iterable[Message]:
         return [push] if push.first == 0 else [push, msgspec.structs.replace(push, first=0)]
 
-    bend(monkeypatch, LIAR, _on_push(tamper))
+    tamper_with_messages(monkeypatch, TAMPERING_DEVICE, _on_push(tamper))
     _run(tmp_path / "run", rounds={"transfer": "layer-by-layer"})
     refused = instants(tmp_path / "run", "refused")
-    assert {note.node for note in refused} == {LIAR}
+    assert {note.node for note in refused} == {TAMPERING_DEVICE}
     assert all("which overlap" in note.fields["reason"] for note in refused)
 
 
-def test_an_update_before_the_model_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With duplex transfers the next turn's invitation comes while this turn is under way."""
-    bend(monkeypatch, LIAR, _on_push(lambda push: [push, msgspec.structs.replace(push, turn=push.turn + 3)]))
+def test_an_update_sent_before_the_model_arrived_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With duplex transfers the next invitation arrives while this turn is still running."""
+    tamper_with_messages(
+        monkeypatch, TAMPERING_DEVICE, _on_push(lambda push: [push, msgspec.structs.replace(push, turn=push.turn + 3)])
+    )
     _run(tmp_path / "run", "duplex")
     refused = instants(tmp_path / "run", "refused")
-    assert {note.node for note in refused} == {LIAR}
+    assert {note.node for note in refused} == {TAMPERING_DEVICE}
     assert any("before it can have had the model" in note.fields["reason"] for note in refused)
 
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf, 1e308])
-def test_a_loss_that_is_no_number_leaves_that_of_the_others(
+def test_a_nan_loss_does_not_affect_the_mean_of_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loss: float
 ) -> None:
-    bend(monkeypatch, LIAR, _lie(loss=loss))
+    tamper_with_messages(monkeypatch, TAMPERING_DEVICE, _lie(loss=loss))
     summary = _run(tmp_path / "run")
     assert summary["refused"] == 0
     losses = [
@@ -121,29 +123,29 @@ def test_a_loss_that_is_no_number_leaves_that_of_the_others(
     assert all(0 < value < 10 for value in losses)
 
 
-def test_a_round_whose_only_device_is_refused_is_given_to_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bend(monkeypatch, LIAR, _lie(samples=0))
+def test_a_round_whose_only_device_is_refused_goes_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tamper_with_messages(monkeypatch, TAMPERING_DEVICE, _lie(samples=0))
     summary = _run(tmp_path / "run", rounds={"devices": 1}, stop={"rounds": 12})
     assert summary["refused"] >= 1
     assert len(_merged(tmp_path / "run")) == 12
 
 
-def test_a_run_ends_where_everyone_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fleet = {"devices": [{"name": LIAR, "flops": "10 MFLOP/s"}]}
-    bend(monkeypatch, LIAR, _lie(samples=0))
+def test_a_run_ends_if_every_device_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet = {"devices": [{"name": TAMPERING_DEVICE, "flops": "10 MFLOP/s"}]}
+    tamper_with_messages(monkeypatch, TAMPERING_DEVICE, _lie(samples=0))
     result = simulate(tmp_path / "run", fleet=fleet)
     assert result.status == "failed"
-    assert result.reason.startswith(f"no update of round 0 could be used: {LIAR}: it says that it trained on 0 samples")
+    assert result.reason.startswith(
+        f"no update of round 0 could be used: {TAMPERING_DEVICE}: it says that it trained on 0 samples"
+    )
 
 
-def test_devices_follow_nobody_but_the_coordinator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A device that tells another one to stop, or to take part, is not listened to."""
+def test_devices_obey_only_the_coordinator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device that tells another to stop or to take part is ignored."""
     original = RoundsDevice.main
 
     async def main(self: RoundsDevice) -> None:
-        if self.node.name == LIAR:
+        if self.node.name == TAMPERING_DEVICE:
             for word in (Stop(), Invite(10**6, 0, 0)):
                 self.node.send("d-0", word)
         await original(self)
@@ -153,7 +155,7 @@ def test_devices_follow_nobody_but_the_coordinator(tmp_path: Path, monkeypatch: 
     assert sorted(device for device, _ in _merged(tmp_path / "run")) == sorted(["d-0", "d-1", "d-2"] * ROUNDS)
 
 
-# --- gifts ----------------------------------------------------------------------------------------------------------
+# --- gifts ------------------------------------------------------------------------------------------------------------
 
 INJECTION: dict[str, Any] = {
     "recipe": "scadles-injection",
@@ -162,11 +164,11 @@ INJECTION: dict[str, Any] = {
 }
 
 
-def _on_gift(change: Callable[[Gift], Message]) -> Twist:
+def _on_gift(change: Callable[[Gift], Message]) -> Tamper:
     return lambda to, message: [change(message)] if isinstance(message, Gift) else [message]
 
 
-def _labels(change: Callable[[Any], Any]) -> Twist:
+def _labels(change: Callable[[Any], Any]) -> Tamper:
     def tamper(gift: Gift) -> Message:
         x, y = gift.payload.arrays
         return msgspec.structs.replace(gift, payload=Payload(gift.payload.nbytes, (x, change(y))))
@@ -183,26 +185,30 @@ def _labels(change: Callable[[Any], Any]) -> Twist:
         (_labels(lambda y: y[:, None]), "do not fit"),
     ],
 )
-def test_samples_that_are_none_are_not_trained_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tamper: Twist, reason: str
+def test_invalid_samples_are_not_trained_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tamper: Tamper, reason: str
 ) -> None:
-    bend(monkeypatch, LIAR, tamper)
+    tamper_with_messages(monkeypatch, TAMPERING_DEVICE, tamper)
     summary = _run(tmp_path / "run", **INJECTION)
     refused = instants(tmp_path / "run", "gift refused")
-    assert {note.fields["from"] for note in refused} == {LIAR}
+    assert {note.fields["from"] for note in refused} == {TAMPERING_DEVICE}
     assert all(reason in note.fields["reason"] for note in refused)
     assert summary["refused"] == 0
 
 
-def test_a_gift_is_no_more_than_was_promised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise a device would train on samples nobody planned, and its update would weigh too much."""
-    bend(monkeypatch, LIAR, _on_gift(lambda gift: with_arrays(gift, lambda array: np.repeat(array, 1000, axis=0))))
+def test_a_gift_larger_than_planned_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a device would train on unplanned samples, and its update would have too much weight."""
+    tamper_with_messages(
+        monkeypatch,
+        TAMPERING_DEVICE,
+        _on_gift(lambda gift: with_arrays(gift, lambda array: np.repeat(array, 1000, axis=0))),
+    )
     summary = _run(tmp_path / "run", **INJECTION)
     assert summary["refused"] == 0
     assert sorted(device for device, _ in _merged(tmp_path / "run")) == sorted(["d-0", "d-1", "d-2"] * ROUNDS)
 
 
-def test_a_gift_is_by_who_sends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gift_is_attributed_to_its_sender(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     donors: set[str] = set()
     original = StreamBatchSource.receive_gift
 
@@ -211,6 +217,8 @@ def test_a_gift_is_by_who_sends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         original(self, gift)
 
     monkeypatch.setattr(StreamBatchSource, "receive_gift", receive)
-    bend(monkeypatch, LIAR, _on_gift(lambda gift: msgspec.structs.replace(gift, donor="somebody")))
+    tamper_with_messages(
+        monkeypatch, TAMPERING_DEVICE, _on_gift(lambda gift: msgspec.structs.replace(gift, donor="somebody"))
+    )
     _run(tmp_path / "run", **INJECTION)
     assert donors == {"d-0", "d-2"}

@@ -1,4 +1,4 @@
-"""Same seed, same run, byte for byte; a run that was stopped and taken up again is the run that never stopped."""
+"""The same seed gives the same run, byte for byte; a resumed run equals one that was never stopped."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_another_seed_is_another_run(tmp_path: Path, recipe: str) -> None:
 
 @pytest.mark.parametrize("fleet", ["kitchen-table", FAULTY], ids=["steady", "faulty"])
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_resumed_after_any_round_it_is_the_uninterrupted_run(
+def test_a_run_resumed_after_any_round_equals_the_uninterrupted_one(
     tmp_path: Path, recipe: str, fleet: dict[str, object]
 ) -> None:
     uninterrupted = simulate(tmp_path / "whole", recipe=recipe, fleet=fleet)
@@ -51,7 +51,7 @@ def test_resumed_after_any_round_it_is_the_uninterrupted_run(
 
 @pytest.mark.parametrize("recipe", RECIPES)
 @pytest.mark.parametrize("after", [1, 30, 60])
-def test_interrupted_at_any_moment_it_can_be_resumed(tmp_path: Path, recipe: str, after: int) -> None:
+def test_a_run_interrupted_at_any_time_can_be_resumed(tmp_path: Path, recipe: str, after: int) -> None:
     asked = 0
 
     def stopping() -> bool:
@@ -68,8 +68,8 @@ def test_interrupted_at_any_moment_it_can_be_resumed(tmp_path: Path, recipe: str
     _assert_same_weights(uninterrupted, resumed)
 
 
-def test_killed_while_writing_it_can_be_resumed(tmp_path: Path) -> None:
-    """A kill leaves a torn journal line and half a checkpoint; both are passed over."""
+def test_a_run_killed_while_writing_can_be_resumed(tmp_path: Path) -> None:
+    """A kill leaves a partial journal line and half a checkpoint; both are ignored."""
     uninterrupted = simulate(tmp_path / "whole", recipe="fedavg")
     simulate(tmp_path / "killed", recipe="fedavg", stop={"rounds": 5})
     with (tmp_path / "killed" / "journal.jsonl").open("ab") as file:

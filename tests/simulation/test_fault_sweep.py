@@ -1,6 +1,6 @@
 """Random fault scripts: every run ends, no update is merged twice, no committed round is lost.
 
-A failing seed prints the command that replays it: `python -m tests.simulation.test_sweep RECIPE SEED`.
+A failing seed prints the command that replays it: `python -m tests.simulation.test_fault_sweep RECIPE SEED`.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ def random_job(recipe: str, seed: int) -> potluck.Job:
 
 
 def check(recipe: str, seed: int, folder: Path) -> str:
-    """Run the job of this seed and hold its journal to the rules; gives back how it ended."""
+    """Run the job of this seed, check its journal, and return its status."""
     result = potluck.simulate(random_job(recipe, seed), folder=folder)
     committed = rounds(folder)
-    assert [span.fields["round"] for span in committed] == list(range(len(committed))), "a round is missing or twice"
+    assert [span.fields["round"] for span in committed] == list(range(len(committed))), "a round is missing or repeated"
     turns = [turn for span in committed for _, turn in span.fields["devices"]]
     assert len(turns) == len(set(turns)), "an update was merged twice"
     assert all(span.fields["devices"] for span in committed), "a round without an update was committed"
@@ -75,7 +75,7 @@ def test_every_run_ends_and_counts_every_update_once(tmp_path: Path, recipe: str
 
 @pytest.mark.long
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_ten_thousand_scripts(tmp_path: Path, recipe: str) -> None:
+def test_ten_thousand_fault_scripts(tmp_path: Path, recipe: str) -> None:
     sweep(tmp_path, recipe, range(SEEDS, MANY))
 
 
@@ -85,7 +85,7 @@ def sweep(folder: Path, recipe: str, seeds: range) -> None:
             with tempfile.TemporaryDirectory(dir=folder) as directory:
                 check(recipe, seed, Path(directory) / "run")
         except Exception as error:
-            pytest.fail(f"{error!r}; replay with: python -m tests.simulation.test_sweep {recipe} {seed}")
+            pytest.fail(f"{error!r}; replay with: python -m tests.simulation.test_fault_sweep {recipe} {seed}")
 
 
 def _random_device(rng: np.random.Generator, index: int) -> dict[str, Any]:

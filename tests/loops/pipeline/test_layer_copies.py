@@ -1,4 +1,4 @@
-"""What is kept where: shelves, archives, and payloads in pieces."""
+"""Copies of layers: version stores, archives, and payloads split into chunks."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ def test_a_version_store_finds_layers_inside_what_it_holds() -> None:
     assert store.list_held() == ()
 
 
-def ghosts(layers: int = 4) -> tuple[TimingOnlyStages, PipelineCosts]:
+def timing_only_stages(layers: int = 4) -> tuple[TimingOnlyStages, PipelineCosts]:
     costs = PipelineCosts([1.0] * layers, [2.0] * layers, [8.0] * layers, [100] * layers, [4] * layers)
     return TimingOnlyStages(costs, MicroBatches(8, 8)), costs
 
 
 def test_an_archive_adopts_a_version_when_it_is_complete() -> None:
-    stages, _ = ghosts()
+    stages, _ = timing_only_stages()
     archive = ModelArchive(stages, 4, 0, stages.initial_weights())
     assert not archive.add_layers(2, 1, 0, 1, Payload(1))
     assert archive.version == 0
@@ -68,7 +68,7 @@ def test_an_archive_adopts_a_version_when_it_is_complete() -> None:
 
 @pytest.mark.parametrize("moments", [True, False])
 def test_timing_only_layers_have_the_bytes_of_real_ones(moments: bool) -> None:
-    stages, costs = ghosts()
+    stages, costs = timing_only_stages()
     weights = stages.initial_weights()
     stage = stages.join_layers(1, 2, [(1, 2, stages.pack_layers(weights, 1, 2))])
     assert stages.pack_layers(stage, 1, 2, moments).nbytes == 200 * (1 + moments) + 8

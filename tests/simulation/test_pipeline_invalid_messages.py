@@ -19,11 +19,11 @@ from potluck.loops.node import COORDINATOR
 from potluck.loops.pipeline import messages as say
 from potluck.loops.pipeline.layer_sources import HeldLayers
 from potluck.payload import Payload
-from tests.simulation.liars import Twist, bend, with_arrays
-from tests.simulation.pipelines import Bench, Story, data_of, deep_net, job_of
+from tests.simulation.pipelines import Bench, PipelineJournal, data_of, deep_net, job_of
+from tests.simulation.tampering import Tamper, tamper_with_messages, with_arrays
 
 BATCHES = 16
-LIAR = "d1"
+TAMPERING_DEVICE = "d1"
 
 
 @cache
@@ -32,16 +32,16 @@ def bench() -> Bench:
     return Bench(deep_net(), data_of((5,), samples=40))
 
 
-def run(folder: Path, **settings: Any) -> tuple[potluck.Result, Story]:
+def run(folder: Path, **settings: Any) -> tuple[potluck.Result, PipelineJournal]:
     devices = [{"name": f"d{index}", "flops": "100 kFLOP/s", "link": "lan"} for index in range(3)]
     pipeline = {"batch": 8, "partition": {"kind": "cuts", "after": [1, 3]}, "retry": "200 ms", "patience": "30 s"}
     pipeline |= settings.pop("pipeline", {})
     job = job_of(devices, fleet={"lease": "1 s"}, pipeline=pipeline, stop={"rounds": BATCHES}, **settings)
-    return bench().simulate(job, folder), Story(folder)
+    return bench().simulate(job, folder), PipelineJournal(folder)
 
 
-def on(kind: type[Message], change: Callable[[Any], Message | Iterable[Message]]) -> Twist:
-    """Other words of one kind."""
+def on(kind: type[Message], change: Callable[[Any], Message | Iterable[Message]]) -> Tamper:
+    """Replaces the messages of one kind."""
 
     def tamper(to: str, message: Message) -> Iterable[Message]:
         if not isinstance(message, kind):
@@ -52,11 +52,11 @@ def on(kind: type[Message], change: Callable[[Any], Message | Iterable[Message]]
     return tamper
 
 
-def words(kind: type[Message], **fields: Any) -> Twist:
+def words(kind: type[Message], **fields: Any) -> Tamper:
     return on(kind, lambda message: msgspec.structs.replace(message, **fields))
 
 
-def numbers(kind: type[Bulky], change: Callable[[Any], Any]) -> Twist:
+def numbers(kind: type[Bulky], change: Callable[[Any], Any]) -> Tamper:
     return on(kind, lambda message: with_arrays(message, change))
 
 
@@ -66,7 +66,7 @@ def spoilt(array: Any) -> Any:
     return array
 
 
-LIES: dict[str, tuple[Twist, str]] = {
+TAMPERINGS: dict[str, tuple[Tamper, str]] = {
     "activations that are no numbers": (numbers(say.Activation, spoilt), "activations are not all finite"),
     "activations of another shape": (numbers(say.Activation, lambda a: a[:, :-1]), "activations have the shape"),
     "activations of another kind": (numbers(say.Activation, lambda a: a.astype(np.float64)), "are float64"),
@@ -86,29 +86,29 @@ LIES: dict[str, tuple[Twist, str]] = {
     "a report of what cannot be": (words(say.Report, applied=10**12), "reports batch 1000000000000"),
     "a batch that took no time that there is": (words(say.Report, seconds=math.nan), "after nan s"),
     "a device that has all": (
-        on(say.Inventory, lambda m: say.Inventory(m.term, (HeldLayers(LIAR, 0, 5, 10**9, m.term),))),
+        on(say.Inventory, lambda m: say.Inventory(m.term, (HeldLayers(TAMPERING_DEVICE, 0, 5, 10**9, m.term),))),
         "version 1000000000",
     ),
     "a device that has layers that are none": (
-        on(say.Inventory, lambda m: say.Inventory(m.term, (HeldLayers(LIAR, -5, 99, 0, 0),))),
+        on(say.Inventory, lambda m: say.Inventory(m.term, (HeldLayers(TAMPERING_DEVICE, -5, 99, 0, 0),))),
         "layers -5 to 99",
     ),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("tamper", "reason"), LIES.values(), ids=LIES.keys())
-def test_the_run_goes_on_without_who_sends_what_cannot_be_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tamper: Twist, reason: str
+@pytest.mark.parametrize(("tamper", "reason"), TAMPERINGS.values(), ids=TAMPERINGS.keys())
+def test_the_run_continues_without_a_device_that_sends_invalid_messages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tamper: Tamper, reason: str
 ) -> None:
-    bend(monkeypatch, LIAR, tamper)
-    result, story = run(tmp_path / "run")
+    tamper_with_messages(monkeypatch, TAMPERING_DEVICE, tamper)
+    result, journal = run(tmp_path / "run")
     assert result.status == "done", result.reason
-    assert len(story.committed()) == BATCHES
-    refused = story.instants("refused")
-    assert [note.node for note in refused] == [LIAR]
+    assert len(journal.committed()) == BATCHES
+    refused = journal.instants("refused")
+    assert [note.node for note in refused] == [TAMPERING_DEVICE]
     assert reason in refused[0].fields["reason"]
     assert result.summary["refused"] == 1
-    assert all(LIAR not in note.fields["order"] for note in story.instants("partition")[1:])
+    assert all(TAMPERING_DEVICE not in note.fields["order"] for note in journal.instants("partition")[1:])
     assert result.module is not None
     assert all(bool(tensor.isfinite().all()) for tensor in result.module.state_dict().values())
 
@@ -122,14 +122,14 @@ def test_the_run_goes_on_without_who_sends_what_cannot_be_used(
         (numbers(say.Activation, spoilt), "not all finite"),
     ],
 )
-def test_who_alone_holds_the_data_goes_on_without_those_who_cannot_use_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tamper: Twist, reason: str
+def test_the_only_device_with_the_data_continues_without_those_that_complain(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tamper: Tamper, reason: str
 ) -> None:
-    """The run cannot continue without it; and if the other device lies, the run would be lost to a lie."""
-    bend(monkeypatch, "d0", tamper)
-    result, story = run(tmp_path / "run")
+    """The run cannot continue without it, and a false accusation must not end the run."""
+    tamper_with_messages(monkeypatch, "d0", tamper)
+    result, journal = run(tmp_path / "run")
     assert result.status == "done", result.reason
-    refused = story.instants("refused")
+    refused = journal.instants("refused")
     assert {note.node for note in refused} <= {"d1", "d2"}
     assert all("it cannot use what d0 sends" in note.fields["reason"] for note in refused)
     assert any(reason in note.fields["reason"] for note in refused)
@@ -141,21 +141,21 @@ def test_a_run_that_diverges_fails_and_says_so(tmp_path: Path) -> None:
     assert "d0 holds the data and was refused: its weights are not all finite" in result.reason
 
 
-def test_one_that_was_refused_stays_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may come back as often as it likes."""
-    bend(monkeypatch, LIAR, numbers(say.Gradient, spoilt))
-    crash = [{"kind": "crash", "device": LIAR, "at": f"{at} s", "restart": "100 ms"} for at in (0.6, 1.0)]
+def test_a_refused_device_stays_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often it rejoins."""
+    tamper_with_messages(monkeypatch, TAMPERING_DEVICE, numbers(say.Gradient, spoilt))
+    crash = [{"kind": "crash", "device": TAMPERING_DEVICE, "at": f"{at} s", "restart": "100 ms"} for at in (0.6, 1.0)]
     devices = [{"name": f"d{index}", "flops": "100 kFLOP/s", "link": "lan"} for index in range(3)]
     pipeline = {"batch": 8, "partition": {"kind": "cuts", "after": [1, 3]}, "retry": "200 ms", "patience": "30 s"}
     job = job_of(devices, fleet={"lease": "200 ms", "faults": crash}, pipeline=pipeline, stop={"rounds": 60})
-    result, story = bench().simulate(job, tmp_path / "run"), Story(tmp_path / "run")
+    result, journal = bench().simulate(job, tmp_path / "run"), PipelineJournal(tmp_path / "run")
     assert result.status == "done", result.reason
-    assert [note.node for note in story.instants("refused")] == [LIAR]
-    assert not [note for note in story.instants("joined") if note.node == LIAR]
+    assert [note.node for note in journal.instants("refused")] == [TAMPERING_DEVICE]
+    assert not [note for note in journal.instants("joined") if note.node == TAMPERING_DEVICE]
 
 
-def test_stages_follow_nobody_but_the_coordinator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A device that tells another one to stop, to halt or to forget is not listened to."""
+def test_stages_obey_only_the_coordinator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device that tells another to stop, halt or forget is ignored."""
 
     def tamper(to: str, message: Message) -> Iterable[Message]:
         if to == COORDINATOR or not isinstance(message, say.Gradient | say.Activation):
@@ -163,15 +163,15 @@ def test_stages_follow_nobody_but_the_coordinator(tmp_path: Path, monkeypatch: p
         term = message.term
         return [Stop(), say.Halt(10**6, ()), say.Secure(term, 10**6), say.Close(term, 0), say.Finish(term), message]
 
-    bend(monkeypatch, LIAR, tamper)
-    result, story = run(tmp_path / "run")
+    tamper_with_messages(monkeypatch, TAMPERING_DEVICE, tamper)
+    result, journal = run(tmp_path / "run")
     assert result.status == "done", result.reason
-    assert len(story.instants("partition")) == 1
-    assert not story.instants("refused")
+    assert len(journal.instants("partition")) == 1
+    assert not journal.instants("refused")
 
 
-def test_what_comes_from_the_wrong_side_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Labels from a stage in the middle, and activations for batches that are far off, would only fill memory."""
+def test_messages_from_the_wrong_stage_are_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Labels from a middle stage and activations of far-off batches would only fill memory."""
 
     def tamper(to: str, message: Message) -> Iterable[Message]:
         if not isinstance(message, say.Activation):
@@ -179,10 +179,10 @@ def test_what_comes_from_the_wrong_side_is_not_taken(tmp_path: Path, monkeypatch
         labels = say.Labels(message.payload, term=message.term, part=message.part)
         return [labels, msgspec.structs.replace(message, part=message.part + 1000), message]
 
-    bend(monkeypatch, LIAR, tamper)
-    result, story = run(tmp_path / "run")
+    tamper_with_messages(monkeypatch, TAMPERING_DEVICE, tamper)
+    result, journal = run(tmp_path / "run")
     assert result.status == "done", result.reason
-    assert len(story.instants("partition")) == 1
+    assert len(journal.instants("partition")) == 1
 
 
 @pytest.mark.parametrize(
@@ -194,12 +194,12 @@ def test_what_comes_from_the_wrong_side_is_not_taken(tmp_path: Path, monkeypatch
         (numbers(say.Exam, lambda array: array[1:]), "activations have the shape"),
     ],
 )
-def test_what_is_measured_is_looked_at_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tamper: Twist, reason: str
+def test_evaluation_results_are_checked_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tamper: Tamper, reason: str
 ) -> None:
-    bend(monkeypatch, "d2" if "right" in reason else LIAR, tamper)
-    result, story = run(tmp_path / "run", pipeline={"evaluation": "pipeline"}, evaluate=5)
+    tamper_with_messages(monkeypatch, "d2" if "right" in reason else TAMPERING_DEVICE, tamper)
+    result, journal = run(tmp_path / "run", pipeline={"evaluation": "pipeline"}, evaluate=5)
     assert result.status == "done", result.reason
-    (refused,) = story.instants("refused")
+    (refused,) = journal.instants("refused")
     assert reason in refused.fields["reason"]
     assert 0 <= result.summary["accuracy"] <= 1

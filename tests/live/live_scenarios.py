@@ -1,4 +1,4 @@
-"""Live runs for tests: this process leads, the devices are processes of their own, and a story happens meanwhile."""
+"""Live runs for tests: the coordinator in this process, each device in its own, and a scenario beside them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.simulation.runs import rounds
 from tests.time_limits import within
 
 LEASE = 1.0
-LIMIT_S = 120.0  # of a whole run, on a machine that is busy with others
+LIMIT_S = 120.0  # for a whole run, on a busy machine
 
 SMALL: dict[str, Any] = {
     "recipe": "fedavg",
@@ -35,77 +35,80 @@ SMALL: dict[str, Any] = {
 }
 
 
-class Scene:
-    """A live run under way, as its story sees it."""
+class RunControl:
+    """Controls a running lab from a scenario: kills and signals its devices, issues tokens."""
 
     def __init__(self, run: LiveRun) -> None:
         assert run.node is not None
         assert run.devices is not None
         assert run.store.folder is not None
-        self.job, self.folder, self.node, self.crew = run.store.job, run.store.folder, run.node, run.devices
-        self.gate, self.address, self.progress = run.admission, run.locator, run.store.progress
+        self.job, self.folder, self.node, self.devices = run.store.job, run.store.folder, run.node, run.devices
+        self.admission, self.address, self.progress = run.admission, run.locator, run.store.progress
 
     @property
-    def place(self) -> Endpoint:
+    def endpoint(self) -> Endpoint:
         return Endpoint(connect=(self.address,), lease=LEASE)
 
     def token(self, hours: float = 1.0) -> str:
-        return self.gate.issue_token(datetime.now(UTC) + timedelta(hours=hours))
+        return self.admission.issue_token(datetime.now(UTC) + timedelta(hours=hours))
 
     def signal(self, name: str, number: int) -> float:
-        """Send a device's process a signal; when that was, in the run's time."""
+        """Send a device's process a signal and return the run's time at which it was sent."""
         at = self.node.now()
-        os.kill(self.crew.processes[name].pid, number)
+        os.kill(self.devices.processes[name].pid, number)
         return at
 
     def kill(self, *names: str) -> float:
         at = min(self.signal(name, signal.SIGKILL) for name in names)
         for name in names:
-            self.crew.kill_device(name)  # and bury it
+            self.devices.kill_device(name)  # and reap it
         return at
 
 
-Story = Callable[[Scene], Coroutine[Any, Any, None]]
+Scenario = Callable[[RunControl], Coroutine[Any, Any, None]]
 
 
-class Teller(potluck.LiveObserver):
-    """Tells a story once the run begins."""
+class ScenarioObserver(potluck.LiveObserver):
+    """Starts a scenario when the run begins."""
 
-    def __init__(self, scenario: Story, scene: type[Scene] = Scene) -> None:
-        self._story, self._scene = scenario, scene
-        self._told: asyncio.Task[None] | None = None
+    def __init__(self, scenario: Scenario, control: type[RunControl] = RunControl) -> None:
+        self._story, self._scene = scenario, control
+        self._task: asyncio.Task[None] | None = None
 
     def on_begin(self, run: LiveRun) -> None:
-        self._told = asyncio.ensure_future(self._story(self._scene(run)))
+        self._task = asyncio.ensure_future(self._story(self._scene(run)))
 
     def check(self, result: Result) -> None:
-        """The story is over, and all went as it should."""
-        assert self._told is not None, result.reason
-        assert not self._told.cancelled(), "the run was over before its story was; give it more rounds"
-        self._told.result()
+        """The scenario has finished without an error."""
+        assert self._task is not None, result.reason
+        assert not self._task.cancelled(), "the run ended before its scenario; give it more rounds"
+        self._task.result()
 
 
-async def nothing(scene: Scene) -> None:
+async def nothing(control: RunControl) -> None:
     pass
 
 
-def run_live(folder: Path, scenario: Story = nothing, *, act_out: bool = False, **settings: Any) -> Result:
-    """Lead the small job with some settings changed; the story begins with the run and must be over at its end."""
-    teller, options = Teller(scenario), potluck.LabOptions(LIMIT_S, emulate_fleet=act_out, play_faults=False)
+def run_live(folder: Path, scenario: Scenario = nothing, *, emulate_fleet: bool = False, **settings: Any) -> Result:
+    """Run the small job with some settings changed; the scenario starts with the run and must finish before it ends."""
+    observer, options = (
+        ScenarioObserver(scenario),
+        potluck.LabOptions(LIMIT_S, emulate_fleet=emulate_fleet, play_faults=False),
+    )
     with within(LIMIT_S):
-        result = potluck.lab({**SMALL, **settings}, folder=folder, options=options, observer=teller)
-    teller.check(result)
+        result = potluck.lab({**SMALL, **settings}, folder=folder, options=options, observer=observer)
+    observer.check(result)
     return result
 
 
 def tensors(folder: Path) -> dict[str, Tensor]:
-    """What the newest checkpoint of a run holds."""
+    """The tensors of a run's latest checkpoint."""
     state, _ = checkpoint_files.read_checkpoint(checkpoint_files.latest_checkpoint(folder / "checkpoints"))
     return state
 
 
-def differing(first: Path, second: Path) -> list[str]:
-    """The tensors in which two runs ended differently, by a single bit."""
+def differing_tensors(first: Path, second: Path) -> list[str]:
+    """Names of the tensors that differ between two finished runs, even by a single bit."""
     first_state, second_state = tensors(first), tensors(second)
     return [
         name
@@ -114,11 +117,13 @@ def differing(first: Path, second: Path) -> list[str]:
     ]
 
 
-def check_books(folder: Path, result: Result, expected_rounds: int) -> None:
-    """No committed round is lost or there twice, and no update is counted twice."""
+def check_committed_rounds(folder: Path, result: Result, expected_rounds: int) -> None:
+    """No committed round is missing or repeated, and no update is counted twice."""
     assert result.status == "done", result.reason
     committed = rounds(folder)
-    assert [span.fields["round"] for span in committed] == list(range(expected_rounds)), "a round is missing or twice"
+    assert [span.fields["round"] for span in committed] == list(range(expected_rounds)), (
+        "a round is missing or repeated"
+    )
     turns = [turn for span in committed for _, turn in span.fields["devices"]]
     assert len(turns) == len(set(turns)), "an update was merged twice"
     assert all(span.fields["devices"] for span in committed), "a round without an update was committed"

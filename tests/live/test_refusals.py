@@ -1,4 +1,4 @@
-"""Whoever may not take part, or sends what may not be used, is told why; the run goes on undisturbed."""
+"""A device that may not join or sends invalid messages gets the reason; the run continues undisturbed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from potluck.worlds.live import key_expressions, wire_format
 from potluck.worlds.live.device_runtime import DeviceOptions, JoinRefusedError, run_device
 from potluck.worlds.live.handshake_messages import PROTOCOL, JoinAccepted, JoinRefused, JoinRequest, decode_join_answer
 from potluck.worlds.live.zenoh_session import open_session
-from tests.live.running import LEASE, Scene, Story, check_books, run_live
+from tests.live.live_scenarios import LEASE, RunControl, Scenario, check_committed_rounds, run_live
 from tests.simulation.runs import instants
 
 ROUNDS = 16
@@ -38,29 +38,29 @@ HONEST = {"d-0", "d-1"}
 DeviceMain = Callable[[Node, JoinAccepted], Coroutine[Any, Any, None]]
 
 
-def _undisturbed(folder: Path, scenario: Story, rounds: int = ROUNDS) -> dict[str, Any]:
-    """Let the story happen to a run; its honest devices must not notice anything. Gives back the run's summary."""
-    result = run_live(folder, scenario, act_out=True, stop={"rounds": rounds}, **STEADY)
-    check_books(folder, result, rounds)
+def _undisturbed(folder: Path, scenario: Scenario, rounds: int = ROUNDS) -> dict[str, Any]:
+    """Run the scenario during a run whose honest devices must not be affected; return the run's summary."""
+    result = run_live(folder, scenario, emulate_fleet=True, stop={"rounds": rounds}, **STEADY)
+    check_committed_rounds(folder, result, rounds)
     assert not [note for note in instants(folder, "lost") if note.node in HONEST]
     updates = {name: figures["updates"] for name, figures in result.summary["devices"].items()}
     assert {name: updates[name] for name in HONEST} == dict.fromkeys(HONEST, rounds)
     return result.summary
 
 
-# --- at the door ----------------------------------------------------------------------------------------------------
+# --- admission ->---------------------------------------------------------------------------------------------------
 
 
-def test_who_may_not_come_in_is_told_why(tmp_path: Path) -> None:
-    """A wrong token, an expired one, a name nobody knows, another job, a newer protocol, noise."""
+def test_a_refused_device_gets_the_reason(tmp_path: Path) -> None:
+    """A wrong token, an expired one, an unknown name, another job, a newer protocol, noise."""
     rng = np.random.default_rng(1)
 
-    async def scenario(scene: Scene) -> None:
-        for request, reason in _unwelcome(scene):
+    async def scenario(control: RunControl) -> None:
+        for request, reason in _unwelcome(control):
             with pytest.raises(JoinRefusedError, match=f"{request.name} was refused: .*{re.escape(reason)}"):
-                await run_device(scene.place, request, _never, DeviceOptions(once=True))
+                await run_device(control.endpoint, request, _never, DeviceOptions(once=True))
         for length in (0, 7, 1000, 100_000):
-            answer = decode_join_answer(await asyncio.to_thread(_knock, scene, rng.bytes(length)))
+            answer = decode_join_answer(await asyncio.to_thread(_knock, control, rng.bytes(length)))
             assert isinstance(answer, JoinRefused)
             assert "handshake message" in answer.reason
 
@@ -68,11 +68,11 @@ def test_who_may_not_come_in_is_told_why(tmp_path: Path) -> None:
     assert not instants(tmp_path / "run", "joined")
 
 
-def _unwelcome(scene: Scene) -> list[tuple[JoinRequest, str]]:
-    good = JoinRequest(name="d-2", token=scene.token())
+def _unwelcome(control: RunControl) -> list[tuple[JoinRequest, str]]:
+    good = JoinRequest(name="d-2", token=control.token())
     return [
         (msgspec.structs.replace(good, token="guessed"), "token"),
-        (msgspec.structs.replace(good, token=scene.token(hours=-1.0)), "has expired"),
+        (msgspec.structs.replace(good, token=control.token(hours=-1.0)), "has expired"),
         (msgspec.structs.replace(good, name="stranger"), "not in this run's fleet (d-0, d-1, d-2)"),
         (msgspec.structs.replace(good, digest="0" * 64), "another job"),
         (msgspec.structs.replace(good, protocol=PROTOCOL + 1), f"speaks protocol {PROTOCOL + 1}"),
@@ -80,33 +80,33 @@ def _unwelcome(scene: Scene) -> list[tuple[JoinRequest, str]]:
 
 
 def test_another_job_or_another_model_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As `potluck join` meets it: at the address that it knows another job is led by now, or its code is another."""
+    """As `potluck join` experiences it: the address now serves another job, or the device's code differs."""
 
-    async def scenario(scene: Scene) -> None:
-        scene.kill("d-2")
+    async def scenario(control: RunControl) -> None:
+        control.kill("d-2")
         with pytest.raises(JoinRefusedError, match="d-2 was refused: d-2 takes part in another job than this run's"):
-            await _join(scene, "0" * 64)
+            await _join(control, "0" * 64)
         with monkeypatch.context() as patch:
             patch.setattr(joined_device, "prepare_job", _other_code)
             with pytest.raises(RunError, match="d-2 builds another model than the coordinator"):
-                await _join(scene)
-        scene.crew.start_device("d-2")
+                await _join(control)
+        control.devices.start_device("d-2")
 
     _undisturbed(tmp_path / "run", scenario)
     assert [note.node for note in instants(tmp_path / "run", "joined")] == ["d-2"]
 
 
-async def _join(scene: Scene, digest: str = "") -> None:
-    """As `potluck join` does it as d-2, perhaps with another job in mind."""
+async def _join(control: RunControl, digest: str = "") -> None:
+    """Join as d-2 like `potluck join`, optionally expecting another job."""
     device = joined_device.JoinedDevice()
     device.digest = digest
-    request = JoinRequest(name="d-2", token=scene.token())
+    request = JoinRequest(name="d-2", token=control.token())
     options = DeviceOptions(once=True, load_fleet=device.load_fleet, known_digest=lambda: device.digest)
-    await run_device(scene.place, request, device.train, options)
+    await run_device(control.endpoint, request, device.train, options)
 
 
 def _other_code(job: Job, task: Task | None, data: Path | None, *, load_weights: bool) -> RoundsSetup:
-    """The same job, of which other code makes another model of the same size."""
+    """The same job with code that builds another model of the same size."""
     original = RoundsSetup.from_job(job, None, None, load_weights)
     params = tuple(replace(entry, name=f"{entry.name}s") for entry in original.layout.params)
     return replace(original, layout=replace(original.layout, params=params))
@@ -116,32 +116,34 @@ async def _never(node: Node, welcome: JoinAccepted) -> None:
     raise AssertionError("it was let in")
 
 
-def _knock(scene: Scene, noise: bytes) -> bytes:
-    with open_session(scene.place, "client") as session:
+def _knock(control: RunControl, noise: bytes) -> bytes:
+    with open_session(control.endpoint, "client") as session:
         replies = [reply.ok for reply in session.get(key_expressions.admission_key("d-2"), payload=noise, timeout=10)]
     assert replies[0] is not None
     return bytes(replies[0].payload.to_bytes())
 
 
-# --- inside ---------------------------------------------------------------------------------------------------------
+# --- invalid messages ->--------------------------------------------------------------------------------------------------------
 
 
-async def _replace(scene: Scene, take_part: DeviceMain, done: Callable[[], bool]) -> None:
-    """Take the place of d-2 with a device of our own, until it has done its mischief; then let d-2 come again."""
-    scene.kill("d-2")
+async def _replace(control: RunControl, take_part: DeviceMain, done: Callable[[], bool]) -> None:
+    """Replace d-2 with a misbehaving device until `done` is true; then start d-2 again."""
+    control.kill("d-2")
     join_task = asyncio.ensure_future(
-        run_device(scene.place, JoinRequest(name="d-2", token=scene.token()), take_part, DeviceOptions(once=True))
+        run_device(
+            control.endpoint, JoinRequest(name="d-2", token=control.token()), take_part, DeviceOptions(once=True)
+        )
     )
     while not done():
         assert not join_task.done(), join_task.result()
         await asyncio.sleep(0.02)
     join_task.cancel()
     await asyncio.gather(join_task, return_exceptions=True)
-    scene.crew.start_device("d-2")
+    control.devices.start_device("d-2")
 
 
 class _Poisoned:
-    """A node whose every update is not a number."""
+    """A node whose updates contain only NaN."""
 
     def __init__(self, node: Node, sent: list[Message]) -> None:
         self._node, self._sent = node, sent
@@ -157,15 +159,15 @@ class _Poisoned:
         return self._node.send(to, message)
 
 
-def test_weights_that_are_no_numbers_are_not_merged(tmp_path: Path) -> None:
-    async def scenario(scene: Scene) -> None:
+def test_nan_weights_are_not_merged(tmp_path: Path) -> None:
+    async def scenario(control: RunControl) -> None:
         sent: list[Message] = []
-        setup = RoundsSetup.from_job(scene.job, None, None)
+        setup = RoundsSetup.from_job(control.job, None, None)
 
         async def take_part(node: Node, welcome: JoinAccepted) -> None:
             await setup.build_device_loop(_Poisoned(node, sent), DeviceStates(SavedDeviceStates(), {})).main()
 
-        await _replace(scene, take_part, lambda: len(sent) > 2)
+        await _replace(control, take_part, lambda: len(sent) > 2)
 
     summary = _undisturbed(tmp_path / "run", scenario)
     refused = instants(tmp_path / "run", "refused")
@@ -175,24 +177,24 @@ def test_weights_that_are_no_numbers_are_not_merged(tmp_path: Path) -> None:
     assert np.isfinite(summary["loss"])
 
 
-def test_ten_gigabytes_that_are_only_claimed_and_noise_send_a_device_away(tmp_path: Path) -> None:
+def test_a_device_that_offers_ten_gigabytes_or_sends_noise_is_expelled(tmp_path: Path) -> None:
     rng = np.random.default_rng(2)
     lost: list[Any] = []
 
-    async def scenario(scene: Scene) -> None:
+    async def scenario(control: RunControl) -> None:
         async def take_part(node: Node, welcome: JoinAccepted) -> None:
             await node.receive(node.now() + 0.2)
             lane = key_expressions.lane_key(welcome.era, "d-2", "coordinator", key_expressions.BULK)
-            with open_session(scene.place, "client") as session:
+            with open_session(control.endpoint, "client") as session:
                 for data in (_claim(), rng.bytes(50), rng.bytes(70_000)):
                     await asyncio.to_thread(session.put, lane, data)
                 await node.sleep(60)
 
         def sent_away() -> bool:
-            lost[:] = [note for note in instants(scene.folder, "lost") if "invalid messages" in str(note.fields)]
+            lost[:] = [note for note in instants(control.folder, "lost") if "invalid messages" in str(note.fields)]
             return bool(lost)
 
-        await _replace(scene, take_part, sent_away)
+        await _replace(control, take_part, sent_away)
 
     _undisturbed(tmp_path / "run", scenario)
     assert {note.node for note in lost} == {"d-2"}

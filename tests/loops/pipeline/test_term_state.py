@@ -1,4 +1,4 @@
-"""What had passed a device before it died is applied by those before it, and not done again."""
+"""Batches that had passed a device before it died are applied by the stages before it, not computed again."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import potluck
 from potluck.loops.pipeline.messages import Kept, Report
 from potluck.loops.pipeline.pipeline_planner import PipelinePlan
 from potluck.loops.pipeline.term_state import TermProgress
-from tests.simulation.pipelines import Story, job_of
+from tests.simulation.pipelines import PipelineJournal, job_of
 from tests.simulation.test_pipeline_faults import BATCH, BATCHES, CUTS, bench, check, crash
 
 
 def ledger(applied: tuple[int, ...], copied: tuple[int, ...]) -> TermProgress:
-    """Four stages of two layers: how far each is, and the newest copy of each."""
+    """Progress of four stages of two layers: the last applied batch and the newest copy of each."""
     plan = PipelinePlan((2, 4, 6), ("a", "b", "c", "d"), 8, (4, 3, 2, 1), 1.0, 1, ("b", "c", "d", "a"))
     progress = TermProgress(plan, 0, 0)
     for device, version, copy, layers in zip(plan.order, applied, copied, plan.stage_layers, strict=True):
@@ -52,7 +52,7 @@ def test_stages_before_a_dead_one_go_as_far_as_its_copies_do(
     assert list(progress.unfinished_stages()) == expected
 
 
-def test_what_cannot_arrive_is_not_waited_for() -> None:
+def test_the_stage_does_not_wait_for_batches_that_cannot_arrive() -> None:
     progress = ledger((5, 6, 6, 8), (5, 6, 6, 8))
     progress.mark_lost("d")
     progress.mark_stuck("a")
@@ -63,25 +63,25 @@ def test_what_cannot_arrive_is_not_waited_for() -> None:
     assert list(progress.unfinished_stages()) == []
 
 
-def run(folder: Path, faults: list[dict[str, Any]]) -> tuple[potluck.Result, Story]:
-    """A pipeline so slow that a death is noticed within a batch."""
+def run(folder: Path, faults: list[dict[str, Any]]) -> tuple[potluck.Result, PipelineJournal]:
+    """Run a pipeline so slow that a death is noticed within a batch."""
     devices = [{"name": f"d{index}", "flops": "5 kFLOP/s", "link": "lan"} for index in range(4)]
     job = job_of(
         devices, fleet={"faults": faults, "lease": "1 s"}, stop={"rounds": BATCHES},
         pipeline={"batch": BATCH, "partition": CUTS},
     )  # fmt: skip
-    return bench().simulate(job, folder), Story(folder)
+    return bench().simulate(job, folder), PipelineJournal(folder)
 
 
 @pytest.mark.parametrize("fraction", [0.1, 0.5, 0.9])
 def test_a_batch_that_had_passed_the_dead_is_committed_in_the_old_layout(tmp_path: Path, fraction: float) -> None:
     _, calm = run(tmp_path / "calm", [])
     tenth, next_one = (note.at for note in calm.instants("committed")[10:12])
-    result, story = run(tmp_path / "run", [crash("d3", tenth + fraction * (next_one - tenth))])
-    check(result, story)
-    (lost,), (first, second) = story.instants("lost"), story.instants("partition")
-    late = [note for note in story.instants("committed") if lost.at < note.at < second.at]
+    result, journal = run(tmp_path / "run", [crash("d3", tenth + fraction * (next_one - tenth))])
+    check(result, journal)
+    (lost,), (first, second) = journal.instants("lost"), journal.instants("partition")
+    late = [note for note in journal.instants("committed") if lost.at < note.at < second.at]
     assert late, "what was on its way back was thrown away"
     assert {note.fields["term"] for note in late} == {first.fields["term"]}
-    assert story.instants("rolled back") == []
+    assert journal.instants("rolled back") == []
     assert second.fields["version"] == lost.fields["round"] + len(late)
