@@ -230,7 +230,7 @@ def check_stopped(summary: dict[str, Any], journal: PipelineJournal) -> None:
     assert summary["rounds"] >= lost.fields["round"] - 1 > 0
 
 
-# --- frozen devices and links ->---------------------------------------------------------------------------------------------------------
+# --- frozen devices and links -----------------------------------------------------------------------------------------
 
 
 def test_a_frozen_worker_is_removed_and_does_no_harm_when_it_thaws(tmp_path: Path) -> None:
@@ -258,7 +258,7 @@ def test_a_link_drops_for_three_seconds(tmp_path: Path, lease: float) -> None:
     assert rolled_back(journal) <= (lease < 3)
 
 
-# --- no faults ->-----------------------------------------------------------------------------------------------------------
+# --- no faults --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("after", [[], [2, 4]])

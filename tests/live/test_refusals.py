@@ -48,7 +48,7 @@ def _undisturbed(folder: Path, scenario: Scenario, rounds: int = ROUNDS) -> dict
     return result.summary
 
 
-# --- admission ->---------------------------------------------------------------------------------------------------
+# --- admission --------------------------------------------------------------------------------------------------------
 
 
 def test_a_refused_device_gets_the_reason(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def _knock(control: RunControl, noise: bytes) -> bytes:
     return bytes(replies[0].payload.to_bytes())
 
 
-# --- invalid messages ->--------------------------------------------------------------------------------------------------------
+# --- invalid messages -------------------------------------------------------------------------------------------------
 
 
 async def _replace(control: RunControl, take_part: DeviceMain, done: Callable[[], bool]) -> None:

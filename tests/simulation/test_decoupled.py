@@ -96,7 +96,7 @@ def test_the_fraction_of_the_network_that_each_device_trains_is_recorded(tmp_pat
         assert 0.3 < scalar.value < 1
 
 
-# --- equal to central training ->----------------------------------------------------------------------------------------
+# --- equal to central training ----------------------------------------------------------------------------------------
 
 
 def test_all_groups_on_one_device_are_the_grouped_network_trained_centrally() -> None:
@@ -160,7 +160,7 @@ def test_one_long_round_is_merged_once_at_the_end() -> None:
     assert differs(module, grouped(wanted), "trunk.0.weight") > 1e-3
 
 
-# --- assignment ->-------------------------------------------------------------------------------------------------
+# --- assignment -------------------------------------------------------------------------------------------------------
 
 
 def test_a_group_that_no_device_holds_is_reported_and_unchanged(tmp_path: Path) -> None:
@@ -349,7 +349,7 @@ def test_negatives_are_generated_where_a_device_has_no_other_classes(tmp_path: P
     assert summary["accuracy"] > 0.6  # of six classes
 
 
-# --- automatic cuts ->------------------------------------------------------------------------------------------
+# --- automatic cuts ---------------------------------------------------------------------------------------------------
 
 UNEVEN: list[dict[str, Any]] = [
     {"name": "fast", "flops": "400 MFLOP/s"},
@@ -383,7 +383,7 @@ def test_auto_names_a_slot_that_would_suffice() -> None:
         grouped(job(auto(), UNEVEN, rounds={"slot": "1 us"}))
 
 
-# --- faults and resuming ->-----------------------------------------------------------------------------------------
+# --- faults and resuming ----------------------------------------------------------------------------------------------
 
 
 def test_a_resumed_run_equals_the_uninterrupted_one(tmp_path: Path) -> None:
@@ -422,7 +422,7 @@ def test_error_feedback_follows_the_devices_own_submodel() -> None:
     assert module.untrained_groups() == ()
 
 
-# --- impossible settings ->--------------------------------------------------------------------------------------------------
+# --- impossible settings ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ def test_a_round_takes_as_long_as_the_planner_predicts(kind: Strategy) -> None:
 
 @pytest.mark.parametrize(("kind", "recipe"), [("layer-by-layer", "sync-sgd"), ("optimal", "fedavg")])
 def test_every_segment_of_layers_has_its_own_compute_span(kind: str, recipe: str, tmp_path: Path) -> None:
-    """Forward starts once the first segment is there, backward from the last layer; no repeats, no waiting in a span."""
+    """Forward starts once the first segment is there, backward from the last layer; no repeats, no waits in a span."""
     one = job(kind, 3, recipe=recipe, stop={"rounds": 2}, rounds={"batching": {"size": 8}, "transfer": {"kind": kind}})
     potluck.simulate(one, folder=tmp_path / "run")
     records = list(read_journal(tmp_path / "run" / "journal.jsonl"))

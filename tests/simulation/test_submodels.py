@@ -196,7 +196,7 @@ def test_a_choice_made_ahead_follows_the_capacity_that_is_expected(tmp_path: Pat
     assert longest["least"] < longest["nominal"]
 
 
-# --- untrained weights ->------------------------------------------------------------------------------------------------
+# --- untrained weights ------------------------------------------------------------------------------------------------
 
 
 def test_weights_that_no_device_trains_do_not_move_with_server_momentum() -> None:
@@ -245,7 +245,7 @@ def test_only_the_sub_model_is_transferred() -> None:
     assert half < 0.6 * full
 
 
-# --- faults and resuming ->----------------------------------------------------------------------------------------
+# --- faults and resuming ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("recipe", ["distreal", "heterofl", "fjord", "fedrolex", "federated-dropout", "small"])
