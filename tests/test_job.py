@@ -276,18 +276,18 @@ def test_an_explored_table_is_embedded_in_the_job(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "says"),
+    ("content", "message"),
     [
         (None, "cannot read the table .*none.json: No such file or directory; create it with `potluck explore`"),
         ('{"model": 3}', "is not a table of `potluck explore`"),
         ('{"model": "m", "sets": ["a"], "baseline_macs": 1, "entries": []}', "at least one entry"),
     ],
 )
-def test_an_unreadable_table_is_named_by_its_key(content: str | None, says: str, tmp_path: Path) -> None:
+def test_an_unreadable_table_is_named_by_its_key(content: str | None, message: str, tmp_path: Path) -> None:
     if content is not None:
         (tmp_path / "none.json").write_text(content)
     submodel = {"kind": "filter-dropout", "table": "none.json"}
-    with pytest.raises(SettingError, match=says) as excinfo:
+    with pytest.raises(SettingError, match=message) as excinfo:
         make({**PLAIN, "rounds": {"submodel": submodel}}, folder=tmp_path)
     assert excinfo.value.path == "rounds.submodel.table"
     assert "\n" not in str(excinfo.value)
@@ -307,7 +307,7 @@ def test_a_resolved_job_is_self_contained(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(
-    ("tables", "overrides", "path", "says"),
+    ("tables", "overrides", "path", "message"),
     [
         ({"fleet": "no-such"}, [], "fleet", "neither a .toml file nor one of kitchen-table, pi-shelf"),
         ({"fleet": "no-such.toml"}, [], "fleet", "cannot read"),
@@ -331,11 +331,11 @@ def test_a_resolved_job_is_self_contained(tmp_path: Path, monkeypatch: pytest.Mo
         ({}, ["name=3"], "name", "expected `str`"),
     ],
 )
-def test_errors_in_a_job_name_their_key(tables: dict[str, Any], overrides: list[str], path: str, says: str) -> None:
+def test_errors_in_a_job_name_their_key(tables: dict[str, Any], overrides: list[str], path: str, message: str) -> None:
     with pytest.raises(SettingError) as excinfo:
         make({**PLAIN, **tables}, overrides)
     assert excinfo.value.path.startswith(path), "the table, or the key in it"
-    assert says in excinfo.value.problem
+    assert message in excinfo.value.problem
 
 
 @pytest.mark.parametrize("key", ["task", "fleet", "stop"])
@@ -395,12 +395,12 @@ def test_the_defaults_of_the_constructor_are_those_of_its_recipe() -> None:
 
 
 @pytest.mark.parametrize(
-    ("recipe", "says"),
+    ("recipe", "message"),
     [("dynacomm", r"use potluck\.make\(\{'recipe': 'dynacomm'"), ("dynacom", "'dynacom' is not known; did you mean")],
 )
-def test_the_constructor_applies_no_recipe_and_says_so(recipe: str, says: str) -> None:
+def test_the_constructor_applies_no_recipe_and_says_so(recipe: str, message: str) -> None:
     read = make(PLAIN)
-    with pytest.raises(SettingError, match=says) as excinfo:
+    with pytest.raises(SettingError, match=message) as excinfo:
         Job(task=read.task, fleet=read.fleet, stop=read.stop, recipe=recipe)
     assert excinfo.value.path == "recipe"
     with pytest.raises(SettingError):

@@ -15,12 +15,12 @@ def test_the_same_seed_and_name_give_the_same_numbers(seed: int, name: list[obje
     assert np.array_equal(first.integers(2**62, size=4), second.integers(2**62, size=4))
 
 
-@given(one=st.tuples(st.integers(0, 99), NAMES), other=st.tuples(st.integers(0, 99), NAMES))
+@given(first=st.tuples(st.integers(0, 99), NAMES), second=st.tuples(st.integers(0, 99), NAMES))
 def test_another_seed_or_name_gives_another_branch(
-    one: tuple[int, list[object]], other: tuple[int, list[object]]
+    first: tuple[int, list[object]], second: tuple[int, list[object]]
 ) -> None:
-    written = [[str(seed), *map(str, name)] for seed, name in (one, other)]
-    equal = seeds.child_seed(one[0], *one[1]) == seeds.child_seed(other[0], *other[1])
+    written = [[str(seed), *map(str, name)] for seed, name in (first, second)]
+    equal = seeds.child_seed(first[0], *first[1]) == seeds.child_seed(second[0], *second[1])
     assert equal == (written[0] == written[1])
 
 

@@ -107,7 +107,7 @@ def test_encoded_settings_are_plain_data(table: Table) -> None:
 
 
 @pytest.mark.parametrize(
-    ("raw", "path", "says"),
+    ("raw", "path", "message"),
     [
         ({"guest": []}, "guest", "did you mean 'guests'?"),
         ({"zzz": 1}, "zzz", "unknown key; known keys: guests, place"),
@@ -134,11 +134,11 @@ def test_encoded_settings_are_plain_data(table: Table) -> None:
         ([], "", "expected a table"),
     ],
 )
-def test_errors_name_the_path_of_the_key(raw: object, path: str, says: str) -> None:
+def test_errors_name_the_path_of_the_key(raw: object, path: str, message: str) -> None:
     with pytest.raises(SettingError) as excinfo:
         decode_settings(raw, Table)
     assert excinfo.value.path == path
-    assert says in excinfo.value.problem
+    assert message in excinfo.value.problem
     assert "\n" not in str(excinfo.value)
 
 
@@ -184,7 +184,7 @@ def test_a_part_of_ones_own_reads_back_where_its_module_was_not_imported(tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("name", "says"),
+    ("name", "message"),
     [
         ("json", "does not have the form"),
         (":loads", "does not have the form"),
@@ -195,8 +195,8 @@ def test_a_part_of_ones_own_reads_back_where_its_module_was_not_imported(tmp_pat
         (".relative:x", "cannot import"),
     ],
 )
-def test_errors_explain_what_cannot_be_loaded(name: str, says: str) -> None:
-    with pytest.raises(SettingError, match=says) as excinfo:
+def test_errors_explain_what_cannot_be_loaded(name: str, message: str) -> None:
+    with pytest.raises(SettingError, match=message) as excinfo:
         load_object(name, "task")
     assert excinfo.value.path == "task"
 

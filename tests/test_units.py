@@ -20,9 +20,9 @@ LEVELS = st.floats(min_value=0, allow_nan=False)
 @example(level=0.1 + 0.2)
 def test_a_formatted_quantity_reads_back_as_exactly_the_same_number(kind: type[Quantity], level: float) -> None:
     quantity = kind(level)
-    again = kind.parse(str(quantity))
-    assert float(again) == level
-    assert type(again) is kind
+    parsed = kind.parse(str(quantity))
+    assert float(parsed) == level
+    assert type(parsed) is kind
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -61,7 +61,7 @@ def test_accepted_notations(kind: type[Quantity], written: object, value: float)
 
 
 @pytest.mark.parametrize(
-    ("kind", "written", "says"),
+    ("kind", "written", "message"),
     [
         (Seconds, "-1 s", "negative"),
         (Seconds, -0.001, "negative"),
@@ -80,8 +80,10 @@ def test_accepted_notations(kind: type[Quantity], written: object, value: float)
         (FlopsPerSecond, "2 GFLOPS", "as in '2 GFLOP/s'"),
     ],
 )
-def test_an_invalid_quantity_is_refused_with_what_is_allowed(kind: type[Quantity], written: object, says: str) -> None:
-    with pytest.raises(ValueError, match=says):
+def test_an_invalid_quantity_is_refused_with_what_is_allowed(
+    kind: type[Quantity], written: object, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
         kind.parse(written)
 
 

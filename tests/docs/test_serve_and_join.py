@@ -10,7 +10,7 @@ import pytest
 
 from tests.cli.calling import ROOT
 from tests.docs.test_blocks import blocks, commands
-from tests.live.command_processes import CommandRunner, until
+from tests.live.command_processes import CommandRunner, wait_until
 
 SHORTER = ("--set", "stop.rounds=1", "--wait", "1")
 
@@ -38,7 +38,7 @@ def test_serve_and_join(start_command: CommandRunner) -> None:
 
     assert start_command("new", "mine").end() == 0
     serving = start_command(*serve, "--listen", address, *SHORTER)
-    _, token = until("the join command", lambda: serving.invitations().get("laptop"))
+    _, token = wait_until("the join command", lambda: serving.invitations().get("laptop"))
     joining = start_command("join", f"tcp/{address}", *join[2:], "--token", token, "--once")
     assert serving.end() == 0, serving.err
     assert joining.end() == 0, joining.err

@@ -27,12 +27,12 @@ from tests import process_resources
 from tests.cli.calling import POTLUCK
 from tests.live.live_scenarios import LIMIT_S, SMALL
 
-__all__ = ["Command", "CommandRunner", "is_listening", "live_status", "until", "write_job"]
+__all__ = ["Command", "CommandRunner", "is_listening", "live_status", "wait_until", "write_job"]
 
 _JOIN = re.compile(r"potluck join (\S+) --name (\S+) --token (\S+)")
 
 
-def until(description: str, condition: Callable[[], Any], seconds: float = LIMIT_S) -> Any:
+def wait_until(description: str, condition: Callable[[], Any], seconds: float = LIMIT_S) -> Any:
     """Wait until the condition is true and return its value; fail after some time."""
     end = time.monotonic() + seconds
     while not (value := condition()):
@@ -138,7 +138,7 @@ def _fork_process(folder: Path, words: Sequence[str], out: Path, err: Path) -> B
         path.touch()
     process = context.Process(target=_run_command, args=(folder, words, out, err))
     process.start()
-    until("the session", lambda: process.pid is None or _session(process.pid) in (0, process.pid))
+    wait_until("the session", lambda: process.pid is None or _session(process.pid) in (0, process.pid))
     return process
 
 

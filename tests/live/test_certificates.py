@@ -13,7 +13,7 @@ import pytest
 
 from potluck.job import dump_job, make
 from potluck.journal import Span, read_journal
-from tests.live.command_processes import Command, CommandRunner, until, write_job
+from tests.live.command_processes import Command, CommandRunner, wait_until, write_job
 from tests.live.live_scenarios import LEASE
 from tests.simulation.pipelines import SGD
 from tests.worlds.live.fleet_folder import free_port
@@ -40,7 +40,9 @@ def certs(start_command: CommandRunner) -> Path:
 
 def _invitations(serving: Command) -> dict[str, tuple[str, str]]:
     """The address and the token of each device."""
-    invitations = until("the invitations", lambda: len(_JOIN.findall(serving.err)) == 2 and _JOIN.findall(serving.err))
+    invitations = wait_until(
+        "the invitations", lambda: len(_JOIN.findall(serving.err)) == 2 and _JOIN.findall(serving.err)
+    )
     return {name: (address, token) for address, name, token in invitations}
 
 
@@ -69,8 +71,8 @@ def test_a_pipeline_behind_certificates_whose_devices_are_linked_directly(
         )
         for name, (address, token) in invitations.items()
     ]  # fmt: skip
-    until("some batches", lambda: _newest(start_command.folder / "run") > 3)
-    assert _linked(HOSTS["pi-1"], ports["pi-1"]) or _linked(HOSTS["pi-2"], ports["pi-2"])
+    wait_until("some batches", lambda: _newest(start_command.folder / "run") > 3)
+    assert _is_connected(HOSTS["pi-1"], ports["pi-1"]) or _is_connected(HOSTS["pi-2"], ports["pi-2"])
     os.kill(serving.pid, signal.SIGINT)
     assert serving.end() == 130, serving.err
     assert [device.end() for device in devices] == [0, 0], [device.err for device in devices]
@@ -85,12 +87,12 @@ def test_refused_devices_are_named_on_stderr(start_command: CommandRunner, certs
     assert impostor.end() == 2
     assert "pi-2 was refused: the token is for pi-1 and not for pi-2" in impostor.err
     stranger = start_command("join", address, "--certs", certs / "pi-9", "--token", token)
-    until("the reason", lambda: "pi-9 is not in this run's fleet (pi-1, pi-2)" in stranger.err)
+    wait_until("the reason", lambda: "pi-9 is not in this run's fleet (pi-1, pi-2)" in stranger.err)
     when, where = r"\d\d:\d\d:\d\d", r"127\.0\.0\.1:\d+"
     why = "the token is for pi-1 and not for pi-2"
-    until("the log", lambda: re.search(f"{when} refused pi-2 at {where}: {why}", serving.err))
+    wait_until("the log", lambda: re.search(f"{when} refused pi-2 at {where}: {why}", serving.err))
     why = r"its certificate \(pi-9\) names no device of this run's fleet"
-    until("the log", lambda: re.search(f"{when} refused pi-9 at {where}: {why}", serving.err))
+    wait_until("the log", lambda: re.search(f"{when} refused pi-9 at {where}: {why}", serving.err))
 
 
 def test_a_throttled_device_takes_longer(start_command: CommandRunner, certs: Path) -> None:
@@ -109,21 +111,21 @@ def test_a_throttled_device_takes_longer(start_command: CommandRunner, certs: Pa
     assert serving.end() == 0, serving.err
     assert json.loads(serving.out)["rounds"] == 4
     assert [device.end() for device in devices] == [0, 0]
-    took = {name: _computing(start_command.folder / "run", name) for name in HOSTS}
+    took = {name: _compute_s(start_command.folder / "run", name) for name in HOSTS}
     assert took["pi-1"] > 4 * took["pi-2"], took
 
 
-def _computing(run: Path, name: str) -> float:
+def _compute_s(run: Path, name: str) -> float:
     """Seconds that a device computes in a round."""
-    spans = [one for one in read_journal(run / "journal.jsonl") if isinstance(one, Span)]
-    return median(one.end - one.start for one in spans if (one.node, one.name) == (name, "compute"))
+    spans = [record for record in read_journal(run / "journal.jsonl") if isinstance(record, Span)]
+    return median(record.end - record.start for record in spans if (record.node, record.name) == (name, "compute"))
 
 
 def _newest(run: Path) -> int:
     return max((int(path.stem) for path in run.glob("checkpoints/*.safetensors")), default=0)
 
 
-def _linked(host: str, port: int) -> bool:
+def _is_connected(host: str, port: int) -> bool:
     """Whether any process has a connection to this address."""
     packed = "".join(f"{int(part):02X}" for part in reversed(host.split(".")))
     lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]

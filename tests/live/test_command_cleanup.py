@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.live.command_processes import Command, CommandRunner, is_listening, live_status, until, write_job
+from tests.live.command_processes import Command, CommandRunner, is_listening, live_status, wait_until, write_job
 
 SOON_S = 15.0  # until everything that belongs to a command is gone
 FOREVER = {"stop": {"rounds": 1_000_000}, "checkpoint": 5}
@@ -24,19 +24,19 @@ class _Trace:
         assert is_listening(self._address)
 
     def check(self) -> None:
-        until(f"processes {self._command.group()} to end", lambda: not self._command.group(), SOON_S)
+        wait_until(f"processes {self._command.group()} to end", lambda: not self._command.group(), SOON_S)
         assert not is_listening(self._address)
         assert not [path for path in self._shared if path.exists()]
 
 
-def _goes(run: Path) -> bool:
+def _is_running(run: Path) -> bool:
     return any(int(path.stem) > 0 for path in run.glob("checkpoints/*.safetensors"))
 
 
 def _lab(start_command: CommandRunner) -> tuple[Command, _Trace]:
     run = start_command.folder / "run"
     command = start_command("lab", write_job(start_command.folder, **FOREVER), "--out", run, forked=False)
-    until("the first rounds", lambda: _goes(run))
+    wait_until("the first rounds", lambda: _is_running(run))
     assert len(command.group()) >= 5, "a lab has a process for each device"
     return command, _Trace(command, run)
 
@@ -71,7 +71,7 @@ def test_a_finished_lab_leaves_nothing_behind(start_command: CommandRunner) -> N
     command = start_command(
         "lab", write_job(start_command.folder, stop={"rounds": 12}), "--out", run, "--json", forked=False
     )
-    until("the run to begin", lambda: live_status(run).get("here"))
+    wait_until("the run to begin", lambda: live_status(run).get("here"))
     trace = _Trace(command, run)
     assert command.end() == 0, command.err
     trace.check()

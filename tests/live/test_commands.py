@@ -12,7 +12,7 @@ import pytest
 
 from potluck.run.live_addresses import free_loopback_address
 from tests.cli.calling import Shell
-from tests.live.command_processes import Command, CommandRunner, until, write_job
+from tests.live.command_processes import Command, CommandRunner, wait_until, write_job
 from tests.live.live_scenarios import SMALL
 from tests.worlds.live.fleet_folder import NOW, make_authority
 
@@ -30,7 +30,7 @@ def _serve(start_command: CommandRunner, run: Path, rounds: int) -> Command:
 
 
 def _join(start_command: CommandRunner, serving: Command) -> list[Command]:
-    invitations = until("the invitations", serving.invitations)
+    invitations = wait_until("the invitations", serving.invitations)
     return [
         start_command("join", address, "--name", name, "--token", token, "--once", "--threads", "1")
         for name, (address, token) in invitations.items()
@@ -40,11 +40,11 @@ def _join(start_command: CommandRunner, serving: Command) -> list[Command]:
 def test_a_run_can_be_inspected_stopped_and_resumed(start_command: CommandRunner, potluck: Shell) -> None:
     run = start_command.folder / "run"
     serving = _serve(start_command, run, rounds=100_000)
-    until("the invitations", serving.invitations)
+    wait_until("the invitations", serving.invitations)
     waiting = potluck("status", run, "--json")
     assert (waiting.code, waiting.json["state"]) == (0, "running")
     devices = _join(start_command, serving)
-    until("some rounds", lambda: (potluck("status", run, "--json").json.get("round") or 0) > 3)
+    wait_until("some rounds", lambda: (potluck("status", run, "--json").json.get("round") or 0) > 3)
     result = potluck("status", run)
     assert result.code == 0
     assert "d-0: joined" in result.out
@@ -59,16 +59,18 @@ def test_a_run_can_be_inspected_stopped_and_resumed(start_command: CommandRunner
     resumed = start_command("resume", run, "--set", f"stop.rounds={done + 3}", "--json")
     address = json.loads((run / "live.json").read_text())["listen"]
     token = next(iter(serving.invitations().values()))[1]
-    again = [start_command("join", address, "--name", f"d-{index}", "--token", token, "--once") for index in range(2)]
+    rejoined = [
+        start_command("join", address, "--name", f"d-{index}", "--token", token, "--once") for index in range(2)
+    ]
     assert resumed.end() == 0, resumed.err
     assert json.loads(resumed.out)["rounds"] == done + 3
-    assert [device.end() for device in again] == [0, 0]
+    assert [device.end() for device in rejoined] == [0, 0]
 
 
 def test_ctrl_c_ends_a_run_that_waits_for_its_fleet(start_command: CommandRunner) -> None:
     serving = _serve(start_command, start_command.folder / "run", rounds=3)
-    until("the invitations", serving.invitations)
-    until("who is missing", lambda: "0 of 2 devices; waiting for d-0, d-1" in serving.err)
+    wait_until("the invitations", serving.invitations)
+    wait_until("who is missing", lambda: "0 of 2 devices; waiting for d-0, d-1" in serving.err)
     os.kill(serving.pid, signal.SIGINT)
     assert serving.end(30.0) == 130
 
@@ -77,12 +79,12 @@ def test_ctrl_c_ends_a_device_and_the_run_goes_on_without_it(start_command: Comm
     run = start_command.folder / "run"
     serving = _serve(start_command, run, rounds=100_000)
     devices = _join(start_command, serving)
-    until("some rounds", lambda: any(int(path.stem) > 3 for path in run.glob("checkpoints/*.safetensors")))
+    wait_until("some rounds", lambda: any(int(path.stem) > 3 for path in run.glob("checkpoints/*.safetensors")))
     os.kill(devices[0].pid, signal.SIGINT)
     assert devices[0].end() in (0, 130)
     assert "Traceback" not in devices[0].err
     before = _newest(run)
-    until("more rounds", lambda: _newest(run) > before + 3)
+    wait_until("more rounds", lambda: _newest(run) > before + 3)
     os.kill(serving.pid, signal.SIGINT)
     assert serving.end() == 130
     assert devices[1].end() == 0

@@ -16,7 +16,7 @@ import pytest
 import potluck
 from potluck.run import Result
 from potluck.run.live_addresses import free_loopback_address
-from tests.live.command_processes import Command, CommandRunner, until, write_job
+from tests.live.command_processes import Command, CommandRunner, wait_until, write_job
 from tests.live.live_scenarios import LIMIT_S, SMALL, check_committed_rounds, differing_tensors
 
 ROUNDS = 60
@@ -26,7 +26,7 @@ ROUNDS = 60
 def joined(serving: Command) -> Iterator[None]:
     """Start every device that `serve` invites; each looks for the coordinator until the run ends."""
     context = multiprocessing.get_context("forkserver")
-    invitations = until("the invitations", serving.invitations)
+    invitations = wait_until("the invitations", serving.invitations)
     options = potluck.JoinOptions(threads=1, throttle=0.2, timeout_s=LIMIT_S)
     devices = [
         context.Process(target=potluck.join, args=invitation, kwargs={"name": name, "options": options}, name=name)
@@ -63,7 +63,7 @@ def _kill_and_resume(start_command: CommandRunner, versions: list[int]) -> None:
     leading = start_command("serve", job, "--listen", address, "--out", run, "--json")
     with joined(leading):
         for version in versions:
-            until(f"version {version}", partial(_has_reached, run, version))
+            wait_until(f"version {version}", partial(_has_reached, run, version))
             os.kill(leading.pid, signal.SIGKILL)
             leading.end()
             committed = _committed(run)

@@ -25,14 +25,18 @@ LATEST_S = 0.9  # at which a fault occurs; the run is not over by then
 
 def _lost(folder: Path, name: str, incarnation: int = 1) -> Instant:
     records = [
-        note for note in instants(folder, "lost") if note.node == name and note.fields["incarnation"] == incarnation
+        instant
+        for instant in instants(folder, "lost")
+        if instant.node == name and instant.fields["incarnation"] == incarnation
     ]
     assert len(records) == 1, f"{name} was lost {len(records)} times in life {incarnation}"
     return records[0]
 
 
 def _came_back(folder: Path, name: str, incarnation: int = 2) -> bool:
-    return any(note.node == name and note.fields["incarnation"] == incarnation for note in instants(folder, "joined"))
+    return any(
+        instant.node == name and instant.fields["incarnation"] == incarnation for instant in instants(folder, "joined")
+    )
 
 
 def _check_kills(folder: Path, seed: int, killed_count: int, minimum: int) -> None:

@@ -35,6 +35,6 @@ def test_a_device_rejoins_after_its_token_has_expired(tmp_path: Path) -> None:
 
 async def _times(control: RunControl, name: str, count: int) -> None:
     async with asyncio.timeout(30 * LEASE):
-        while sum(note.node == "d-3" for note in instants(control.folder, name)) < count:
+        while sum(instant.node == "d-3" for instant in instants(control.folder, name)) < count:
             assert name == "lost" or control.devices.processes["d-3"].is_alive(), "it was refused"
             await asyncio.sleep(0.05)

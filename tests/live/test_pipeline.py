@@ -18,9 +18,9 @@ from potluck.job import Job, dump_job, make
 from potluck.model.layer_chain import trace_layers
 from potluck.run import Result, lab
 from potluck.task import Task, TaskSettings, build_task
-from tests.live.command_processes import CommandRunner, until
+from tests.live.command_processes import CommandRunner, wait_until
 from tests.live.live_scenarios import LEASE, LIMIT_S, RunControl, ScenarioObserver, differing_tensors, nothing
-from tests.simulation.pipelines import SGD, PipelineJournal, expected, same
+from tests.simulation.pipelines import SGD, PipelineJournal, assert_same_weights, delayed_sgd
 from tests.time_limits import within
 
 BATCHES, BATCH = 60, 8
@@ -84,10 +84,10 @@ def check(result: Result, journal: PipelineJournal) -> None:
     assert result.status == "done", result.reason
     assert len(journal.committed()) == BATCHES
     task, version = _task(), versions(journal)
-    reference = expected(
+    reference = delayed_sgd(
         task.build_module(0), task.data, BATCHES, BATCH, lambda batch, layer: version[batch], layer_of=_layer_of()
     )
-    same(result.module, reference)
+    assert_same_weights(result.module, reference)
 
 
 def versions(journal: PipelineJournal) -> list[int]:
@@ -115,13 +115,13 @@ def _layer_of() -> dict[str, int]:
 
 def rolled_back(journal: PipelineJournal) -> int:
     """Batches that were committed and then computed again."""
-    return sum(note.fields["before"] - note.fields["to"] for note in journal.instants("rolled back"))
+    return sum(instant.fields["before"] - instant.fields["to"] for instant in journal.instants("rolled back"))
 
 
 def recovery_s(journal: PipelineJournal, killed: float) -> float:
     """Seconds from a death to the next batch that is committed in a new layout."""
-    (started_at,) = [note.at for note in journal.instants("partition") if note.at > killed][:1]
-    return next(note.at for note in journal.instants("committed") if note.at > started_at) - killed
+    (started_at,) = [instant.at for instant in journal.instants("partition") if instant.at > killed][:1]
+    return next(instant.at for instant in journal.instants("committed") if instant.at > started_at) - killed
 
 
 # --- deaths -----------------------------------------------------------------------------------------------------------
@@ -138,10 +138,10 @@ def test_all_workers_are_killed_one_after_another(tmp_path: Path) -> None:
 
     result, journal = run_live(tmp_path / "run", scenario)
     check(result, journal)
-    journal.check_gates()
-    assert [note.node for note in journal.instants("lost")] == ["d-2", "d-1", "d-3"]
-    for note, at in zip(journal.instants("lost"), killed, strict=True):
-        assert 0 <= note.at - at < LOST_S
+    journal.check_schedules()
+    assert [instant.node for instant in journal.instants("lost")] == ["d-2", "d-1", "d-3"]
+    for instant, at in zip(journal.instants("lost"), killed, strict=True):
+        assert 0 <= instant.at - at < LOST_S
         assert recovery_s(journal, at) < RECOVERED_S
     assert journal.instants("partition")[-1].fields["order"] == ["d-0"]
     assert rolled_back(journal) <= 3
@@ -170,7 +170,7 @@ def test_two_neighbours_are_killed_at_once(tmp_path: Path, names: tuple[str, str
 
     result, journal = run_live(tmp_path / "run", scenario, checkpoint=10)
     check(result, journal)
-    assert {note.node for note in journal.instants("lost")} == set(names)
+    assert {instant.node for instant in journal.instants("lost")} == set(names)
     assert rolled_back(journal) <= 10 + 1, "not further than to the checkpoint"
 
 
@@ -192,8 +192,8 @@ def test_without_the_data_the_run_stops_and_is_resumed(tmp_path: Path) -> None:
 
     result, journal = run_live(tmp_path / "run", scenario, pipeline={"patience": "1 s"})
     check_stopped(result.summary, journal)
-    again, journal = resume_live(tmp_path / "run")
-    check(again, journal)
+    resumed, journal = resume_live(tmp_path / "run")
+    check(resumed, journal)
 
 
 @pytest.mark.long
@@ -205,9 +205,9 @@ def test_a_lab_without_the_data_stops_and_says_so(start_command: CommandRunner) 
     lab = start_command("lab", path, "--out", run, "--json")
     assert lab.end() == 1, lab.err
     check_stopped(json.loads(lab.out), PipelineJournal(run))
-    again = start_command("resume", run, "--set", "fleet.faults=[]", "--json")
-    assert again.end() == 0, again.err
-    assert json.loads(again.out)["rounds"] == len(PipelineJournal(run).committed()) == BATCHES
+    resumed = start_command("resume", run, "--set", "fleet.faults=[]", "--json")
+    assert resumed.end() == 0, resumed.err
+    assert json.loads(resumed.out)["rounds"] == len(PipelineJournal(run).committed()) == BATCHES
 
 
 @pytest.mark.long
@@ -215,11 +215,11 @@ def test_a_killed_lab_is_resumed_from_its_checkpoint(start_command: CommandRunne
     path, run = start_command.folder / "job.toml", start_command.folder / "run"
     path.write_text(dump_job(job_of(checkpoint=10)))
     lab = start_command("lab", path, "--out", run, "--json")
-    until("a checkpoint", lambda: any(int(file.stem) >= 10 for file in run.glob("checkpoints/*.safetensors")))
+    wait_until("a checkpoint", lambda: any(int(file.stem) >= 10 for file in run.glob("checkpoints/*.safetensors")))
     os.kill(lab.pid, signal.SIGKILL)
-    again = start_command("resume", run, "--json")
-    assert again.end() == 0, again.err
-    assert json.loads(again.out)["rounds"] == len(PipelineJournal(run).committed()) == BATCHES
+    resumed = start_command("resume", run, "--json")
+    assert resumed.end() == 0, resumed.err
+    assert json.loads(resumed.out)["rounds"] == len(PipelineJournal(run).committed()) == BATCHES
 
 
 def check_stopped(summary: dict[str, Any], journal: PipelineJournal) -> None:
@@ -244,7 +244,7 @@ def test_a_frozen_worker_is_removed_and_does_no_harm_when_it_thaws(tmp_path: Pat
 
     result, journal = run_live(tmp_path / "run", scenario)
     check(result, journal)
-    assert [note.node for note in journal.instants("lost")] == ["d-2"]
+    assert [instant.node for instant in journal.instants("lost")] == ["d-2"]
     assert rolled_back(journal) <= 1
 
 
@@ -254,7 +254,7 @@ def test_a_link_drops_for_three_seconds(tmp_path: Path, lease: float) -> None:
     cut = {"kind": "partition", "device": "d-1", "at": "500 ms", "lasting": "3 s"}
     result, journal = run_live(tmp_path / "run", fleet=fleet(faults=[cut], lease=lease))
     check(result, journal)
-    assert [note.node for note in journal.instants("lost")] == (["d-1"] if lease < 3 else [])
+    assert [instant.node for instant in journal.instants("lost")] == (["d-1"] if lease < 3 else [])
     assert rolled_back(journal) <= (lease < 3)
 
 

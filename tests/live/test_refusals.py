@@ -42,7 +42,7 @@ def _undisturbed(folder: Path, scenario: Scenario, rounds: int = ROUNDS) -> dict
     """Run the scenario during a run whose honest devices must not be affected; return the run's summary."""
     result = run_live(folder, scenario, emulate_fleet=True, stop={"rounds": rounds}, **STEADY)
     check_committed_rounds(folder, result, rounds)
-    assert not [note for note in instants(folder, "lost") if note.node in HONEST]
+    assert not [instant for instant in instants(folder, "lost") if instant.node in HONEST]
     updates = {name: figures["updates"] for name, figures in result.summary["devices"].items()}
     assert {name: updates[name] for name in HONEST} == dict.fromkeys(HONEST, rounds)
     return result.summary
@@ -56,11 +56,11 @@ def test_a_refused_device_gets_the_reason(tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
 
     async def scenario(control: RunControl) -> None:
-        for request, reason in _unwelcome(control):
+        for request, reason in _refused_requests(control):
             with pytest.raises(JoinRefusedError, match=f"{request.name} was refused: .*{re.escape(reason)}"):
                 await run_device(control.endpoint, request, _never, DeviceOptions(once=True))
         for length in (0, 7, 1000, 100_000):
-            answer = decode_join_answer(await asyncio.to_thread(_knock, control, rng.bytes(length)))
+            answer = decode_join_answer(await asyncio.to_thread(_send_join_request, control, rng.bytes(length)))
             assert isinstance(answer, JoinRefused)
             assert "handshake message" in answer.reason
 
@@ -68,7 +68,7 @@ def test_a_refused_device_gets_the_reason(tmp_path: Path) -> None:
     assert not instants(tmp_path / "run", "joined")
 
 
-def _unwelcome(control: RunControl) -> list[tuple[JoinRequest, str]]:
+def _refused_requests(control: RunControl) -> list[tuple[JoinRequest, str]]:
     good = JoinRequest(name="d-2", token=control.token())
     return [
         (msgspec.structs.replace(good, token="guessed"), "token"),
@@ -93,7 +93,7 @@ def test_another_job_or_another_model_is_refused(tmp_path: Path, monkeypatch: py
         control.devices.start_device("d-2")
 
     _undisturbed(tmp_path / "run", scenario)
-    assert [note.node for note in instants(tmp_path / "run", "joined")] == ["d-2"]
+    assert [instant.node for instant in instants(tmp_path / "run", "joined")] == ["d-2"]
 
 
 async def _join(control: RunControl, digest: str = "") -> None:
@@ -116,7 +116,7 @@ async def _never(node: Node, welcome: JoinAccepted) -> None:
     raise AssertionError("it was let in")
 
 
-def _knock(control: RunControl, noise: bytes) -> bytes:
+def _send_join_request(control: RunControl, noise: bytes) -> bytes:
     with open_session(control.endpoint, "client") as session:
         replies = [reply.ok for reply in session.get(key_expressions.admission_key("d-2"), payload=noise, timeout=10)]
     assert replies[0] is not None
@@ -172,7 +172,7 @@ def test_nan_weights_are_not_merged(tmp_path: Path) -> None:
     summary = _undisturbed(tmp_path / "run", scenario)
     refused = instants(tmp_path / "run", "refused")
     assert len(refused) == summary["refused"] >= 1
-    assert {note.node for note in refused} == {"d-2"}
+    assert {instant.node for instant in refused} == {"d-2"}
     assert "not all finite" in refused[0].fields["reason"]
     assert np.isfinite(summary["loss"])
 
@@ -190,14 +190,16 @@ def test_a_device_that_offers_ten_gigabytes_or_sends_noise_is_expelled(tmp_path:
                     await asyncio.to_thread(session.put, lane, data)
                 await node.sleep(60)
 
-        def sent_away() -> bool:
-            lost[:] = [note for note in instants(control.folder, "lost") if "invalid messages" in str(note.fields)]
+        def is_expelled() -> bool:
+            lost[:] = [
+                instant for instant in instants(control.folder, "lost") if "invalid messages" in str(instant.fields)
+            ]
             return bool(lost)
 
-        await _replace(control, take_part, sent_away)
+        await _replace(control, take_part, is_expelled)
 
     _undisturbed(tmp_path / "run", scenario)
-    assert {note.node for note in lost} == {"d-2"}
+    assert {instant.node for instant in lost} == {"d-2"}
 
 
 def _claim() -> bytes:

@@ -30,7 +30,7 @@ async def steady(device: str, per_second: float = 400.0) -> AsyncIterator[tuple[
         number += 1
 
 
-def over(device: str) -> Path:
+def end_marker(device: str) -> Path:
     """Once this file exists, the device's sensor fails or ends."""
     return Path(tempfile.gettempdir()) / f"potluck-test-{device}.over"
 
@@ -38,7 +38,7 @@ def over(device: str) -> Path:
 async def failing(device: str) -> AsyncIterator[tuple[Any, int]]:
     async for item in steady(device):
         yield item
-        if over(device).exists():
+        if end_marker(device).exists():
             raise OSError("sensor unplugged")
 
 
@@ -53,7 +53,7 @@ async def dirty(device: str) -> AsyncIterator[Any]:
 async def ending(device: str) -> AsyncIterator[tuple[Any, int]]:
     async for item in steady(device):
         yield item
-        if over(device).exists():
+        if end_marker(device).exists():
             return
 
 

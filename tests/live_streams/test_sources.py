@@ -15,7 +15,7 @@ from potluck.data.buffers import SampleAccount
 from potluck.journal import Instant, Span, read_journal
 from tests.data.streams.brokers import MOSQUITTO, Mosquitto
 from tests.live.live_scenarios import RunControl, run_live
-from tests.live_streams.sensors import SHAPE, Publishing, over
+from tests.live_streams.sensors import SHAPE, Publishing, end_marker
 from tests.worlds.live.live_fleet import free_address
 
 
@@ -41,7 +41,11 @@ def _own(name: str) -> dict[str, str]:
 def _lost(folder: Path) -> dict[str, str]:
     """The devices that were lost, and why."""
     records = read_journal(folder / "journal.jsonl")
-    return {one.node: one.fields["reason"] for one in records if isinstance(one, Instant) and one.name == "lost"}
+    return {
+        record.node: record.fields["reason"]
+        for record in records
+        if isinstance(record, Instant) and record.name == "lost"
+    }
 
 
 @pytest.mark.parametrize(
@@ -54,13 +58,13 @@ def test_a_device_whose_source_ends_leaves_with_a_reason_and_the_others_continue
     broken = f"{group}-0"
 
     async def scenario(control: RunControl) -> None:
-        over(broken).touch()
+        end_marker(broken).touch()
 
     fleet = {"devices": [{"name": group, "count": 2, "flops": "2 GFLOP/s"}], "lease": 2.0}
     try:
         result = run_live(tmp_path / "run", scenario, **_job(_own(name), fleet=fleet))
     finally:
-        over(broken).unlink(missing_ok=True)
+        end_marker(broken).unlink(missing_ok=True)
     assert result.status == "done", result.reason
     lost = _lost(tmp_path / "run")
     assert list(lost) == [broken]
@@ -87,7 +91,9 @@ def test_an_unreadable_password_file_is_reported_to_the_coordinator(tmp_path: Pa
 def _accounts(folder: Path) -> dict[str, dict[str, Any]]:
     """The last account of its stream that each device sent."""
     records = read_journal(folder / "journal.jsonl")
-    return {one.node: one.fields for one in records if isinstance(one, Instant) and one.name == "account"}
+    return {
+        record.node: record.fields for record in records if isinstance(record, Instant) and record.name == "account"
+    }
 
 
 def _account(counts: dict[str, Any]) -> SampleAccount:
@@ -129,10 +135,10 @@ def test_samples_move_between_processes_and_each_is_accounted_for(tmp_path: Path
     total.check_balance()
     assert 0 < total.received <= total.shared
     assert total.shared > 20 * 2 * 2, "two of three give at least two samples in every round"
-    records = [one for one in read_journal(tmp_path / "run/journal.jsonl") if isinstance(one, Span)]
-    gift_bytes = [one.fields["bytes"] for one in records if one.name == "give"]
+    records = [record for record in read_journal(tmp_path / "run/journal.jsonl") if isinstance(record, Span)]
+    gift_bytes = [record.fields["bytes"] for record in records if record.name == "give"]
     assert sum(gift_bytes) == total.shared * (math.prod(SHAPE) + 8), "a picture and its label each"
-    assert sum(one.fields["samples"] for one in records if one.name == "compute") <= total.trained
+    assert sum(record.fields["samples"] for record in records if record.name == "compute") <= total.trained
 
 
 @pytest.mark.skipif(MOSQUITTO is None, reason="needs mosquitto: apt-get install mosquitto")

@@ -103,8 +103,8 @@ def test_a_turn_can_be_taken_again(samples: int, size: int, count: int) -> None:
     """What a turn uses depends on its number only, so a resumed or repeated turn is the same."""
     batching, shard = FixedBatching(size=size), _shard(samples)
     for passes in (None, 3):
-        once, again = (batching.choose_batches(shard, count, passes, _rng) for _ in range(2))
-        assert all(np.array_equal(a, b) for a, b in zip(once, again, strict=True))
+        first, second = (batching.choose_batches(shard, count, passes, _rng) for _ in range(2))
+        assert all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
 
 
 def test_turns_differ() -> None:

@@ -71,7 +71,7 @@ class _CountingNode:
         return done
 
 
-def _asked(opens: float, retry: float, sent: bool) -> tuple[list[float], float]:
+def _request_times(opens: float, retry: float, sent: bool) -> tuple[list[float], float]:
     async def scenario() -> tuple[list[float], float]:
         node, reply, loop = _CountingNode(), Latch(), asyncio.get_running_loop()
         loop.call_at(opens, reply.open)
@@ -83,15 +83,15 @@ def _asked(opens: float, retry: float, sent: bool) -> tuple[list[float], float]:
 
 
 def test_a_request_is_repeated_with_growing_pauses_until_it_is_answered() -> None:
-    assert _asked(opens=20.0, retry=2.0, sent=False) == ([0.0, 2.0, 6.0, 14.0], 20.0)
+    assert _request_times(opens=20.0, retry=2.0, sent=False) == ([0.0, 2.0, 6.0, 14.0], 20.0)
 
 
 def test_a_request_that_was_sent_already_is_not_sent_at_first() -> None:
-    assert _asked(opens=5.0, retry=2.0, sent=True) == ([2.0], 5.0)
+    assert _request_times(opens=5.0, retry=2.0, sent=True) == ([2.0], 5.0)
 
 
 def test_the_pause_does_not_grow_forever() -> None:
-    sent, _ = _asked(opens=1000.0, retry=50.0, sent=False)
+    sent, _ = _request_times(opens=1000.0, retry=50.0, sent=False)
     assert sent[:4] == [0.0, 50.0, 110.0, 170.0]
 
 

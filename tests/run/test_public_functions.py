@@ -38,9 +38,11 @@ def _weights(result: potluck.Result) -> list[torch.Tensor]:
 
 
 def test_a_lab_trains_a_task_object_as_the_simulated_world_does(tmp_path: Path) -> None:
-    one = run_small_job("simulated", tmp_path / "simulated", build_task(), task="mine")
-    other = run_small_job("lab", tmp_path / "lab", build_task(), task="mine")
-    assert all(torch.equal(actual, reference) for actual, reference in zip(_weights(one), _weights(other), strict=True))
+    simulated = run_small_job("simulated", tmp_path / "simulated", build_task(), task="mine")
+    live = run_small_job("lab", tmp_path / "lab", build_task(), task="mine")
+    assert all(
+        torch.equal(actual, reference) for actual, reference in zip(_weights(simulated), _weights(live), strict=True)
+    )
 
 
 def test_a_task_that_cannot_be_pickled_is_refused_before_a_lab_begins(tmp_path: Path) -> None:

@@ -23,7 +23,17 @@ from potluck.run.pipeline_setup import PipelineSetup, pipeline_chain_costs
 from potluck.run.run_store import RunStore
 from potluck.run.simulated_run import simulate_prepared
 
-__all__ = ["Bench", "PipelineJournal", "data_of", "deep_net", "expected", "job_of", "plain_sgd", "same", "small_net"]
+__all__ = [
+    "PipelineJournal",
+    "TracedNetwork",
+    "assert_same_weights",
+    "data_of",
+    "deep_net",
+    "delayed_sgd",
+    "job_of",
+    "plain_sgd",
+    "small_net",
+]
 
 SGD = {"kind": "sgd", "lr": 0.05, "momentum": 0.9, "weight_decay": 1e-3}
 Versions = Callable[[int, int], int]  # (batch, layer) → version
@@ -64,7 +74,7 @@ def job_of(devices: Sequence[Mapping[str, Any]] | int, **settings: Any) -> potlu
     return make({**tables, "fleet": fleet, "pipeline": pipeline, **settings})
 
 
-class Bench:
+class TracedNetwork:
     """A network that is traced once and used for many runs."""
 
     def __init__(self, net: nn.Module, data: Dataset) -> None:
@@ -94,7 +104,7 @@ class PipelineJournal:
 
     def __init__(self, folder: Path) -> None:
         self.records: list[JournalRecord] = list(read_journal(folder / "journal.jsonl"))
-        self.partitions = {note.fields["term"]: note.fields for note in self.instants("partition")}
+        self.partitions = {instant.fields["term"]: instant.fields for instant in self.instants("partition")}
 
     def instants(self, name: str) -> list[Instant]:
         return [record for record in self.records if isinstance(record, Instant) and record.name == name]
@@ -129,7 +139,7 @@ class PipelineJournal:
 
         return version
 
-    def check_gates(self) -> None:
+    def check_schedules(self) -> None:
         """Every forward and backward of every term follows its stage's schedule."""
         progress: dict[tuple[int, int], list[int]] = {}  # start, forward, backward of a term's stage
         for record in self.records:
@@ -162,7 +172,7 @@ def plain_sgd(net: nn.Module, data: Dataset, batches: int, batch: int, seed: int
     return net
 
 
-def expected(
+def delayed_sgd(
     net: nn.Module,
     data: Dataset,
     batches: int,
@@ -186,14 +196,14 @@ def expected(
     history: list[dict[str, Tensor]] = [{name: weight.detach().clone() for name, weight in weights.items()}]
     headings: list[dict[str, Tensor]] = [{}]
 
-    def met(number: int, name: str) -> Tensor:
+    def weights_used(number: int, name: str) -> Tensor:
         used = version(number, layer_of[name])
         old, lag = history[used][name], number - used
         return old - float(lag) * headings[used][name] if predict and lag and headings[used] else old
 
     for number in range(batches):
         inputs, targets = data.train.batch(feed.sample_indices(number))
-        _load(weights, {name: met(number, name) for name in weights})
+        _load(weights, {name: weights_used(number, name) for name in weights})
         loss = nn.functional.cross_entropy(net(inputs), targets)
         gradients = torch.autograd.grad(loss, list(weights.values()))
         _load(weights, history[-1])
@@ -216,7 +226,7 @@ def _load(weights: Mapping[str, nn.Parameter], values: Mapping[str, Tensor]) -> 
         weight.data = values[name].clone()
 
 
-def same(actual: nn.Module | None, reference: nn.Module) -> None:
+def assert_same_weights(actual: nn.Module | None, reference: nn.Module) -> None:
     """Equal bit for bit, buffers included."""
     assert actual is not None
     for name, tensor in reference.state_dict().items():

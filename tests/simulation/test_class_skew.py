@@ -50,9 +50,11 @@ def _one_step(setup: RoundsSetup, skew: SkewCorrection, batches: list[Indices], 
     return module
 
 
-def _distance(one: nn.Module | None, other: nn.Module) -> float:
-    assert one is not None
-    return max(float((a - b).detach().abs().max()) for a, b in zip(one.parameters(), other.parameters(), strict=True))
+def _distance(first: nn.Module | None, second: nn.Module) -> float:
+    assert first is not None
+    return max(
+        float((a - b).detach().abs().max()) for a, b in zip(first.parameters(), second.parameters(), strict=True)
+    )
 
 
 @pytest.mark.parametrize("kind", _WORDS)

@@ -44,7 +44,7 @@ def data(number: int = 120) -> Dataset:
     return from_tensors(inputs, labels, *tests, name="six", classes=tuple("abcdef"))
 
 
-def job(submodel: Any, devices: int | list[dict[str, Any]], **more: Any) -> potluck.Job:
+def make_job(submodel: Any, devices: int | list[dict[str, Any]], **more: Any) -> potluck.Job:
     fleet = [{"name": "pi", "flops": "40 MFLOP/s", "count": devices}] if isinstance(devices, int) else devices
     local = {"kind": "sgd", "lr": 0.05, "epochs": 1, "momentum": 0.5}
     tables: dict[str, Any] = {
@@ -60,38 +60,38 @@ def task(norm: bool = False) -> potluck.Task:
     return potluck.Task(small(norm=norm), data())
 
 
-def run(wanted: potluck.Job, folder: Path | None = None, norm: bool = False) -> tuple[GroupedNetwork, dict[str, Any]]:
-    result = potluck.simulate(wanted, task=task(norm), folder=folder, threads=0)
+def run(job: potluck.Job, folder: Path | None = None, norm: bool = False) -> tuple[GroupedNetwork, dict[str, Any]]:
+    result = potluck.simulate(job, task=task(norm), folder=folder, threads=0)
     assert result.status == "done", result.reason
     assert isinstance(result.module, GroupedNetwork)
     return result.module, result.summary
 
 
-def grouped(wanted: potluck.Job, norm: bool = False) -> GroupedNetwork:
+def grouped(job: potluck.Job, norm: bool = False) -> GroupedNetwork:
     """The network before training."""
-    module = RoundsSetup.from_job(wanted, task(norm), None).module
+    module = RoundsSetup.from_job(job, task(norm), None).module
     assert isinstance(module, GroupedNetwork)
     return module
 
 
-def differs(one: GroupedNetwork, two: GroupedNetwork, name: str) -> float:
-    return float((one.state_dict()[name] - two.state_dict()[name]).abs().max())
+def max_difference(first: GroupedNetwork, second: GroupedNetwork, name: str) -> float:
+    return float((first.state_dict()[name] - second.state_dict()[name]).abs().max())
 
 
 def test_the_fraction_of_the_network_that_each_device_trains_is_recorded(tmp_path: Path) -> None:
-    wanted = job(HALVES, 2)
-    run(wanted, tmp_path / "run")
-    extractor = RoundsSetup.from_job(wanted, task(), None).extractor
+    job = make_job(HALVES, 2)
+    run(job, tmp_path / "run")
+    extractor = RoundsSetup.from_job(job, task(), None).extractor
     assert isinstance(extractor, GroupExtractor)
-    total_macs = sum(layer.macs for layer in trace_layers(grouped(wanted), SHAPE).layers)
+    total_macs = sum(layer.macs for layer in trace_layers(grouped(job), SHAPE).layers)
     recorded = [
-        one
-        for one in read_journal(tmp_path / "run" / "journal.jsonl")
-        if isinstance(one, Scalar) and one.name == "share"
+        record
+        for record in read_journal(tmp_path / "run" / "journal.jsonl")
+        if isinstance(record, Scalar) and record.name == "share"
     ]
     assert len(recorded) == 4 * 2
     for scalar in recorded:
-        part = trace_layers(grouped(wanted).build_submodel(extractor.device_groups[scalar.node]), SHAPE)
+        part = trace_layers(grouped(job).build_submodel(extractor.device_groups[scalar.node]), SHAPE)
         assert scalar.value == pytest.approx(sum(layer.macs for layer in part.layers) / total_macs)
         assert 0.3 < scalar.value < 1
 
@@ -101,9 +101,11 @@ def test_the_fraction_of_the_network_that_each_device_trains_is_recorded(tmp_pat
 
 def test_all_groups_on_one_device_are_the_grouped_network_trained_centrally() -> None:
     everything = {"batching": {"size": 120}}
-    wanted = job({**THIRDS, "held": {"pi": [0, 1, 2]}}, 1, rounds={**everything, "local": {"kind": "sgd", "lr": 0.05}})
-    module, summary = run(wanted)
-    central = grouped(wanted).build_submodel([0, 1, 2])
+    job = make_job(
+        {**THIRDS, "held": {"pi": [0, 1, 2]}}, 1, rounds={**everything, "local": {"kind": "sgd", "lr": 0.05}}
+    )
+    module, summary = run(job)
+    central = grouped(job).build_submodel([0, 1, 2])
     train = data().train
     loss = GroupLoss(central.own_classes, 6, expected_class_counts(train.labels, range(6)))
     fit(central, loss, train.batch(np.arange(120)), 4, 0.05, momentum=0.0)
@@ -117,25 +119,25 @@ def test_groups_on_a_frozen_trunk_learn_the_same_together_and_separately() -> No
     """Both devices have all data, so that each one's negatives are the other's classes."""
     settings = {"batching": {"size": 120}, "local": {"kind": "sgd", "lr": 0.05}}
     frozen = {**HALVES, "trunk": "frozen"}
-    separate, _ = run(job({**frozen, "held": {"pi-0": [0], "pi-1": [1]}}, 2, split="everything", rounds=settings))
-    together, _ = run(job({**frozen, "held": {"pi": [0, 1]}}, 1, rounds=settings))
+    separate, _ = run(make_job({**frozen, "held": {"pi-0": [0], "pi-1": [1]}}, 2, split="everything", rounds=settings))
+    together, _ = run(make_job({**frozen, "held": {"pi": [0, 1]}}, 1, rounds=settings))
     for name, tensor in together.state_dict().items():
         torch.testing.assert_close(separate.state_dict()[name], tensor, rtol=1e-5, atol=1e-6)
 
 
 def test_a_frozen_trunk_does_not_change_and_an_averaged_one_does() -> None:
     for trunk in ("frozen", "averaged"):
-        wanted = job({**HALVES, "trunk": trunk}, 2)
-        moved = differs(run(wanted)[0], grouped(wanted), "trunk.0.weight")
+        job = make_job({**HALVES, "trunk": trunk}, 2)
+        moved = max_difference(run(job)[0], grouped(job), "trunk.0.weight")
         assert (moved > 0) == (trunk == "averaged")
 
 
 def test_a_trunk_can_be_trained_first_and_then_frozen() -> None:
-    brief = potluck.simulate(job("whole", 2, stop={"rounds": 2}), task=task(), threads=0)
+    brief = potluck.simulate(make_job("whole", 2, stop={"rounds": 2}), task=task(), threads=0)
     assert brief.module is not None
     pretrained = brief.module.state_dict()["0.weight"].clone()
     assert not torch.equal(pretrained, small(norm=False).state_dict()["0.weight"])
-    frozen = job({**HALVES, "trunk": "frozen"}, 2)
+    frozen = make_job({**HALVES, "trunk": "frozen"}, 2)
     result = potluck.simulate(frozen, task=potluck.Task(brief.module, data()), threads=0)
     assert isinstance(result.module, GroupedNetwork)
     assert torch.equal(result.module.state_dict()["trunk.0.weight"], pretrained)
@@ -146,29 +148,31 @@ def test_one_long_round_is_merged_once_at_the_end() -> None:
     assignment = {"pi-0": [0], "pi-1": [1], "pi-2": [2], "pi-3": [0]}
     local = {"local": {"kind": "sgd", "lr": 0.05, "epochs": 4}}
     once: dict[str, Any] = {"split": "everything", "stop": {"rounds": 1}, "rounds": local}
-    wanted = job({**THIRDS, "held": assignment}, 4, **once)
-    module, summary = run(wanted)
+    job = make_job({**THIRDS, "held": assignment}, 4, **once)
+    module, summary = run(job)
     assert summary["samples"] == 4 * 4 * 80  # own classes and as many others, for four epochs
     given = []
     for device, (group,) in assignment.items():
-        alone, _ = run(job({**THIRDS, "held": {device: [group]}}, [{"name": device, "flops": "40 MFLOP/s"}], **once))
+        alone, _ = run(
+            make_job({**THIRDS, "held": {device: [group]}}, [{"name": device, "flops": "40 MFLOP/s"}], **once)
+        )
         given.append(Contribution(device, alone.state_dict(), {group: 40}))
-    state, account = merge_contributions(grouped(wanted), given)
+    state, account = merge_contributions(grouped(job), given)
     assert account.trained == {0: {"pi-0": 40, "pi-3": 40}, 1: {"pi-1": 40}, 2: {"pi-2": 40}}
     for name, tensor in module.state_dict().items():
         torch.testing.assert_close(state[name], tensor, rtol=1e-5, atol=1e-6)
-    assert differs(module, grouped(wanted), "trunk.0.weight") > 1e-3
+    assert max_difference(module, grouped(job), "trunk.0.weight") > 1e-3
 
 
 # --- assignment -------------------------------------------------------------------------------------------------------
 
 
 def test_a_group_that_no_device_holds_is_reported_and_unchanged(tmp_path: Path) -> None:
-    wanted = job({**THIRDS, "held": {"pi-0": [0], "pi-1": [2, 0]}}, 2)
-    module, summary = run(wanted, tmp_path / "run")
+    job = make_job({**THIRDS, "held": {"pi-0": [0], "pi-1": [2, 0]}}, 2)
+    module, summary = run(job, tmp_path / "run")
     assert summary["untrained_groups"] == [1]
     assert module.untrained_groups() == (1,)
-    before = grouped(wanted).state_dict()
+    before = grouped(job).state_dict()
     for name, tensor in module.state_dict().items():
         if name.startswith("groups.1."):
             assert torch.equal(tensor, before[name]), name
@@ -178,13 +182,13 @@ def test_a_group_that_no_device_holds_is_reported_and_unchanged(tmp_path: Path) 
 
 def test_a_device_that_leaves_loses_only_its_own_group() -> None:
     """It dies in the middle of the third round; what it trained before is kept, and the others continue."""
-    complete, before = run(job(THIRDS, 3, stop={"rounds": 2}))
+    complete, before = run(make_job(THIRDS, 3, stop={"rounds": 2}))
     faults = [{"kind": "crash", "device": "pi-1", "at": before["time_s"] + 1e-4}]
-    left, summary = run(job(THIRDS, 3, stop={"rounds": 5}, fleet={"faults": faults}))
+    left, summary = run(make_job(THIRDS, 3, stop={"rounds": 5}, fleet={"faults": faults}))
     assert summary["untrained_groups"] == []
-    assert differs(left, complete, "groups.1.stages.2.weight") == 0
-    assert differs(left, complete, "groups.0.stages.2.weight") > 0
-    assert differs(left, complete, "groups.2.stages.2.weight") > 0
+    assert max_difference(left, complete, "groups.1.stages.2.weight") == 0
+    assert max_difference(left, complete, "groups.0.stages.2.weight") > 0
+    assert max_difference(left, complete, "groups.2.stages.2.weight") > 0
 
 
 def test_uneven_devices_with_overlapping_groups_learn(tmp_path: Path) -> None:
@@ -194,14 +198,14 @@ def test_uneven_devices_with_overlapping_groups_learn(tmp_path: Path) -> None:
     ]
     assignment = {"fast": [0, 1, 2], "slow-0": [1], "slow-1": [2, 0]}
     module, summary = run(
-        job({**THIRDS, "held": assignment}, fleet, split="everything", stop={"rounds": 12}, evaluate=0),
+        make_job({**THIRDS, "held": assignment}, fleet, split="everything", stop={"rounds": 12}, evaluate=0),
         tmp_path / "run",
         norm=True,
     )
     assert summary["accuracy"] > 0.8
-    again = load(tmp_path / "run" / "assembled.safetensors")
+    loaded = load(tmp_path / "run" / "assembled.safetensors")
     inputs, _ = data().test.batch(np.arange(60))
-    assert torch.equal(again(inputs), module.eval()(inputs))
+    assert torch.equal(loaded(inputs), module.eval()(inputs))
 
 
 @pytest.mark.parametrize(
@@ -216,8 +220,10 @@ def test_uneven_devices_with_overlapping_groups_learn(tmp_path: Path) -> None:
 )
 def test_a_device_has_the_samples_of_the_groups_that_it_trains(submodel: Any) -> None:
     split = {"kind": "class-groups", "rest": 0.5}
-    setup = RoundsSetup.from_job(job(submodel, 4, split=split), potluck.Task(small(norm=False), paired()), None)
-    extractor, labels = setup.extractor, paired().train.labels
+    setup = RoundsSetup.from_job(
+        make_job(submodel, 4, split=split), potluck.Task(small(norm=False), paired_classes()), None
+    )
+    extractor, labels = setup.extractor, paired_classes().train.labels
     assert isinstance(extractor, GroupExtractor)
     explicit = submodel.get("held", {})
     for device, shard in setup.shards.items():
@@ -235,7 +241,7 @@ def test_a_device_has_the_samples_of_the_groups_that_it_trains(submodel: Any) ->
         assert any(own_class[:1] + own_class[-1:] == (0, 5) for own_class in extractor.grouped.spec.groups)
 
 
-def paired() -> Dataset:
+def paired_classes() -> Dataset:
     """Classes 0 and 5 are similar, as are 1 and 4, and 2 and 3."""
     inputs, labels = samples(240, seed=1)
     base = torch.randn(3, *SHAPE, generator=torch.Generator().manual_seed(5))
@@ -246,15 +252,17 @@ def paired() -> Dataset:
 def test_whole_networks_can_have_the_same_samples() -> None:
     """So that FedAvg can be compared on the same data as `decoupled`."""
     assignment = {"pi-0": [0, 2], "pi-2": [1]}
-    parts = RoundsSetup.from_job(job({**THIRDS, "held": assignment}, 3, split={"kind": "class-groups"}), task(), None)
+    parts = RoundsSetup.from_job(
+        make_job({**THIRDS, "held": assignment}, 3, split={"kind": "class-groups"}), task(), None
+    )
     split = {"kind": "class-groups", "groups": 3, "held": assignment}
-    full = RoundsSetup.from_job(job("whole", 3, split=split), task(), None)
+    full = RoundsSetup.from_job(make_job("whole", 3, split=split), task(), None)
     assert all(np.array_equal(parts.shards[name], shard) for name, shard in full.shards.items())
 
 
 def test_a_group_is_weighted_by_the_samples_of_its_own_classes() -> None:
     assignment = {"pi-0": [0, 1], "pi-1": [1]}
-    setup = RoundsSetup.from_job(job({**HALVES, "held": assignment}, 2, split={"kind": "power-law"}), task(), None)
+    setup = RoundsSetup.from_job(make_job({**HALVES, "held": assignment}, 2, split={"kind": "power-law"}), task(), None)
     extractor, labels = setup.extractor, data().train.labels
     assert isinstance(extractor, GroupExtractor)
     both, one = (
@@ -271,7 +279,7 @@ def test_a_group_is_weighted_by_the_samples_of_its_own_classes() -> None:
 
 
 def test_a_submodel_has_the_servers_layers_and_costs_only_its_own() -> None:
-    setup = RoundsSetup.from_job(job(THIRDS, 3), task(norm=True), None)
+    setup = RoundsSetup.from_job(make_job(THIRDS, 3), task(norm=True), None)
     assert isinstance(setup.extractor, GroupExtractor)
     part = setup.extractor.select_submodel(TurnIdentity("pi-1", 0, 0))
     paid = group_cost(setup.extractor.grouped.layers, (2, 2, 2), 1, (1,))
@@ -289,9 +297,9 @@ def test_half_of_each_batch_is_from_the_devices_own_classes(tmp_path: Path, monk
         drawn.append(np.asarray(indices))
         return plain(self, indices, rng)
 
-    wanted = job({**THIRDS, "held": {"pi": [1]}}, 1, stop={"rounds": 3}, evaluate=0)
+    job = make_job({**THIRDS, "held": {"pi": [1]}}, 1, stop={"rounds": 3}, evaluate=0)
     monkeypatch.setattr(Samples, "batch", seen)
-    potluck.simulate(wanted, task=task(), threads=0)
+    potluck.simulate(job, task=task(), threads=0)
     turns = [batch for batch in drawn if len(batch) == 20]
     labels = data().train.labels[np.concatenate(turns)]
     assert len(labels) == 3 * 80
@@ -312,7 +320,7 @@ def test_no_device_trains_on_calibration_samples(monkeypatch: pytest.MonkeyPatch
     for held_out in (True, False):
         drawn.clear()
         submodel = {**THIRDS, "held": {"pi-0": [0, 1, 2]}, "calibration": 37, "held_out": held_out}
-        fixed = job(submodel, 2, split="everything", evaluate=0, stop={"rounds": 2})
+        fixed = make_job(submodel, 2, split="everything", evaluate=0, stop={"rounds": 2})
         potluck.simulate(fixed, task=task(), threads=0)
         (calibrating,) = {tuple(batch.tolist()) for batch in drawn if len(batch) == 37}
         trained = np.concatenate([batch for batch in drawn if len(batch) <= 20])
@@ -323,13 +331,13 @@ def test_no_device_trains_on_calibration_samples(monkeypatch: pytest.MonkeyPatch
 
 def test_calibration_may_include_the_last_layers() -> None:
     """A few samples are enough; the layers before the last ones do not change."""
-    plain, _ = run(job({**THIRDS, "held_out": False}, 3))
-    results = {extent: run(job(_calibrated(extent), 3)) for extent in ("readout", "heads")}
+    plain, _ = run(make_job({**THIRDS, "held_out": False}, 3))
+    results = {extent: run(make_job(_calibrated(extent), 3)) for extent in ("readout", "heads")}
     for name in plain.state_dict():
         last = name.startswith("groups.") and ".stages.11." in name
         for extent, (module, _) in results.items():
             if "readout." not in name:
-                assert (differs(module, plain, name) > 0) == (last and extent == "heads"), name
+                assert (max_difference(module, plain, name) > 0) == (last and extent == "heads"), name
     assert results["heads"][1]["loss"] != results["readout"][1]["loss"]
 
 
@@ -341,9 +349,9 @@ def test_negatives_are_generated_where_a_device_has_no_other_classes(tmp_path: P
     """Each device has only its own classes; this is refused unless it may generate negatives."""
     only = {"kind": "class-groups", "groups": 3, "rest": 0.0}
     with pytest.raises(SettingError, match="negatives = 'generated'"):
-        run(job(THIRDS, 3, split=only))
-    wanted = job({**THIRDS, "negatives": "generated"}, 3, split=only, stop={"rounds": 30})
-    _, summary = run(wanted, tmp_path / "run", norm=True)
+        run(make_job(THIRDS, 3, split=only))
+    job = make_job({**THIRDS, "negatives": "generated"}, 3, split=only, stop={"rounds": 30})
+    _, summary = run(job, tmp_path / "run", norm=True)
     assert summary["untrained_groups"] == []
     assert summary["samples"] == 30 * 2 * 120  # each with one generated from it
     assert summary["accuracy"] > 0.6  # of six classes
@@ -362,7 +370,7 @@ def auto(**more: Any) -> dict[str, Any]:
 
 
 def test_auto_chooses_the_best_cut_that_the_slowest_device_can_afford(tmp_path: Path) -> None:
-    module, _ = run(job(auto(), UNEVEN, split="everything"), tmp_path / "run")
+    module, _ = run(make_job(auto(), UNEVEN, split="everything"), tmp_path / "run")
     steps = trace_sequential(small(norm=False), SHAPE)
     everything = full_model_cost(layer_costs(steps)).training_macs(frozen=False)
     best = choose_groups(layer_costs(steps), 6, DeviceBudget(macs=everything / 10))
@@ -373,33 +381,36 @@ def test_auto_chooses_the_best_cut_that_the_slowest_device_can_afford(tmp_path: 
 
 def test_auto_keeps_explicit_settings() -> None:
     patient = {"rounds": {"slot": "1 s"}}
-    assert grouped(job(auto(groups=3), UNEVEN, **patient)).spec.depth == 4  # all that can be shared
-    assert len(grouped(job(auto(depth=0), UNEVEN, **patient)).spec.groups) == 1
-    assert grouped(job(auto(groups=[[0], [1, 2, 3, 4, 5]]), UNEVEN, **patient)).spec.groups == ((0,), (1, 2, 3, 4, 5))
+    assert grouped(make_job(auto(groups=3), UNEVEN, **patient)).spec.depth == 4  # all that can be shared
+    assert len(grouped(make_job(auto(depth=0), UNEVEN, **patient)).spec.groups) == 1
+    assert grouped(make_job(auto(groups=[[0], [1, 2, 3, 4, 5]]), UNEVEN, **patient)).spec.groups == (
+        (0,),
+        (1, 2, 3, 4, 5),
+    )
 
 
 def test_auto_names_a_slot_that_would_suffice() -> None:
     with pytest.raises(SettingError, match=r"fits slow-0: a mini-batch takes it .*set `rounds.slot`"):
-        grouped(job(auto(), UNEVEN, rounds={"slot": "1 us"}))
+        grouped(make_job(auto(), UNEVEN, rounds={"slot": "1 us"}))
 
 
 # --- faults and resuming ----------------------------------------------------------------------------------------------
 
 
 def test_a_resumed_run_equals_the_uninterrupted_one(tmp_path: Path) -> None:
-    wanted = job({**THIRDS, "calibration": 60}, 3, stop={"rounds": 6}, checkpoint=2)
-    uninterrupted = potluck.simulate(wanted, task=task(norm=True), folder=tmp_path / "whole", threads=0)
+    job = make_job({**THIRDS, "calibration": 60}, 3, stop={"rounds": 6}, checkpoint=2)
+    uninterrupted = potluck.simulate(job, task=task(norm=True), folder=tmp_path / "whole", threads=0)
     times: list[float] = []
     potluck.simulate(
-        wanted, task=task(norm=True), folder=tmp_path / "cut", threads=0,
+        job, task=task(norm=True), folder=tmp_path / "cut", threads=0,
         watch=lambda store, now: times.append(now), stopping=lambda: len(times) >= 3,
     )  # fmt: skip
-    again = potluck.resume(tmp_path / "cut", task=task(norm=True), threads=0)
+    resumed = potluck.resume(tmp_path / "cut", task=task(norm=True), threads=0)
     assert journal(tmp_path / "whole") == journal(tmp_path / "cut")
     assert uninterrupted.module is not None
-    assert again.module is not None
+    assert resumed.module is not None
     for name, tensor in uninterrupted.module.state_dict().items():
-        assert torch.equal(tensor, again.module.state_dict()[name]), name
+        assert torch.equal(tensor, resumed.module.state_dict()[name]), name
 
 
 @pytest.mark.parametrize(
@@ -411,14 +422,14 @@ def test_a_run_with_faults_completes_and_its_journal_is_consistent(tmp_path: Pat
         {"kind": "slow", "device": "pi-2", "at": 0.0, "factor": 0.1, "lasting": "100 ms"},
     ]
     more = {"rounds": {"transfer": transfer}, "recipe": recipe, "stop": {"rounds": 6}}
-    module, summary = run(job(THIRDS, 4, fleet={"faults": faults}, **more), tmp_path / "run")
+    module, summary = run(make_job(THIRDS, 4, fleet={"faults": faults}, **more), tmp_path / "run")
     assert summary["rounds"] == 6
     assert all(isinstance(record, Span) for record in rounds(tmp_path / "run"))
     assert all(tensor.isfinite().all() for tensor in module.state_dict().values())
 
 
 def test_error_feedback_follows_the_devices_own_submodel() -> None:
-    module, _ = run(job(THIRDS, 3, rounds={"codec": {"kind": "top-k", "ratio": 0.1}}))
+    module, _ = run(make_job(THIRDS, 3, rounds={"codec": {"kind": "top-k", "ratio": 0.1}}))
     assert module.untrained_groups() == ()
 
 
@@ -442,7 +453,7 @@ def test_error_feedback_follows_the_devices_own_submodel() -> None:
 )
 def test_impossible_settings_are_refused_before_the_run(submodel: Any, more: dict[str, Any], words: str) -> None:
     with pytest.raises(SettingError, match=words.replace("[", r"\[")):
-        RoundsSetup.from_job(job(submodel, 3, **more), task(), None)
+        RoundsSetup.from_job(make_job(submodel, 3, **more), task(), None)
 
 
 def test_shapes_are_enough_for_a_timing_only_run() -> None:

@@ -94,12 +94,12 @@ def test_equal_shards_are_equivalent_to_one_big_batch() -> None:
     many = potluck.simulate(
         job(6, rounds={"batching": {"size": 15}}), task=potluck.Task(_DoubleInputs(copy.deepcopy(net)), data)
     )
-    one = potluck.simulate(
+    central = potluck.simulate(
         job(1, rounds={"batching": {"size": 90}}), task=potluck.Task(_DoubleInputs(copy.deepcopy(net)), data)
     )
     assert many.module is not None
-    assert one.module is not None
-    for actual, reference in zip(many.module.parameters(), one.module.parameters(), strict=True):
+    assert central.module is not None
+    for actual, reference in zip(many.module.parameters(), central.module.parameters(), strict=True):
         torch.testing.assert_close(actual, reference, rtol=1e-9, atol=1e-10)
 
 

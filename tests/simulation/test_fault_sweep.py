@@ -63,7 +63,7 @@ def check(recipe: str, seed: int, folder: Path) -> str:
         assert "no progress for 1 min" in result.reason
         assert "devices needed are connected" in result.reason or "still waiting for" in result.reason
     lost = instants(folder, "lost")
-    assert len({(note.node, note.fields["incarnation"], note.at) for note in lost}) == len(lost)
+    assert len({(instant.node, instant.fields["incarnation"], instant.at) for instant in lost}) == len(lost)
     return result.status
 
 

@@ -82,8 +82,8 @@ def test_classes_with_similar_features_are_grouped(trained: Path, tmp_path: Path
     labels = torch.from_numpy(setup.data.train.labels)
     means = torch.stack([features[labels == label].mean(dim=0) for label in range(10)])
     assert _spread(means, setup.module.spec.groups) < _spread(means, looks.module.spec.groups)
-    again = RoundsSetup.from_job(setup.job, None, None, load_weights=False)
-    assert all(np.array_equal(again.shards[name], shard) for name, shard in setup.shards.items())
+    device_setup = RoundsSetup.from_job(setup.job, None, None, load_weights=False)
+    assert all(np.array_equal(device_setup.shards[name], shard) for name, shard in setup.shards.items())
 
 
 def _spread(means: torch.Tensor, groups: Any) -> float:
@@ -99,9 +99,9 @@ def test_a_stopped_run_resumes_without_the_initial_weights(trained: Path, tmp_pa
         watch=lambda store, now: times.append(now), stopping=lambda: len(times) >= 2,
     )  # fmt: skip
     (trained / "model.safetensors").unlink()
-    again = potluck.resume(tmp_path / "cut", threads=0)
+    resumed = potluck.resume(tmp_path / "cut", threads=0)
     assert journal(tmp_path / "whole") == journal(tmp_path / "cut")
-    assert again.summary["loss"] == uninterrupted.summary["loss"]
+    assert resumed.summary["loss"] == uninterrupted.summary["loss"]
 
 
 def test_the_path_is_relative_to_the_job_or_to_the_current_folder(

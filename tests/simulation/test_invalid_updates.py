@@ -19,12 +19,12 @@ from potluck.payload import Payload
 from tests.simulation.runs import instants, rounds, simulate
 from tests.simulation.tampering import Tamper, tamper_with_messages, with_arrays
 
-TAMPERING_DEVICE = "d-1"
+BAD_DEVICE = "d-1"
 FLEET: dict[str, Any] = {"devices": [{"name": "d", "count": 3, "flops": "10 MFLOP/s"}]}
 ROUNDS = 4
 
 
-def _lie(**fields: Any) -> Tamper:
+def _change_header(**fields: Any) -> Tamper:
     """Changes the header of every update."""
     return _on_push(lambda push: [msgspec.structs.replace(push, **fields)])
 
@@ -33,7 +33,7 @@ def _on_push(change: Callable[[Push], Iterable[Message]]) -> Tamper:
     return lambda to, message: change(message) if isinstance(message, Push) else [message]
 
 
-def _numbers(change: Callable[[Any], Any]) -> Tamper:
+def _change_arrays(change: Callable[[Any], Any]) -> Tamper:
     return _on_push(lambda push: [with_arrays(push, change)])
 
 
@@ -53,16 +53,22 @@ def _merged(folder: Path) -> list[tuple[str, int]]:
 
 
 TAMPERINGS = {
-    "layers that there are not": (_lie(first=1000, last=1001), "layers 1000 to 1001 of a model with"),
-    "layers before the first": (_lie(first=-1), "layers -1 to"),
-    "layers the wrong way round": (_lie(first=1, last=0), "layers 1 to 0"),
-    "no samples": (_lie(samples=0), "trained on 0 samples"),
-    "fewer than no samples": (_lie(samples=-(10**12)), "trained on -1000000000000 samples"),
-    "more samples than there are": (_lie(samples=10**15), "trained on 1000000000000000 samples; in a turn it has 1 to"),
-    "no numbers": (_numbers(lambda array: np.full_like(array, np.nan)), "not all finite"),
-    "another shape": (_numbers(lambda array: array.reshape(1, -1)), "shape"),
-    "another kind": (_numbers(lambda array: array.astype(np.int32)), "int32"),
-    "numbers too large for the model": (_numbers(lambda array: np.full(array.shape, 1e300)), "wider than the model's"),
+    "layers that do not exist": (_change_header(first=1000, last=1001), "layers 1000 to 1001 of a model with"),
+    "layers before the first": (_change_header(first=-1), "layers -1 to"),
+    "layers in reverse order": (_change_header(first=1, last=0), "layers 1 to 0"),
+    "no samples": (_change_header(samples=0), "trained on 0 samples"),
+    "a negative number of samples": (_change_header(samples=-(10**12)), "trained on -1000000000000 samples"),
+    "more samples than it has": (
+        _change_header(samples=10**15),
+        "trained on 1000000000000000 samples; in a turn it has 1 to",
+    ),
+    "NaN": (_change_arrays(lambda array: np.full_like(array, np.nan)), "not all finite"),
+    "another shape": (_change_arrays(lambda array: array.reshape(1, -1)), "shape"),
+    "another dtype": (_change_arrays(lambda array: array.astype(np.int32)), "int32"),
+    "values too large for the model": (
+        _change_arrays(lambda array: np.full(array.shape, 1e300)),
+        "wider than the model's",
+    ),
 }
 
 
@@ -71,14 +77,14 @@ TAMPERINGS = {
 def test_an_invalid_update_is_refused_and_the_round_completes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recipe: str, tamper: Tamper, reason: str
 ) -> None:
-    tamper_with_messages(monkeypatch, TAMPERING_DEVICE, tamper)
+    tamper_with_messages(monkeypatch, BAD_DEVICE, tamper)
     summary = _run(tmp_path / "run", recipe)
     refused = instants(tmp_path / "run", "refused")
-    assert {note.node for note in refused} == {TAMPERING_DEVICE}
+    assert {instant.node for instant in refused} == {BAD_DEVICE}
     assert len(refused) == summary["refused"] >= 1
-    assert all(reason in note.fields["reason"] for note in refused)
+    assert all(reason in instant.fields["reason"] for instant in refused)
     merged = [device for device, _ in _merged(tmp_path / "run")]
-    assert TAMPERING_DEVICE not in merged
+    assert BAD_DEVICE not in merged
     if recipe != "fedbuff":
         assert sorted(merged) == ["d-0"] * ROUNDS + ["d-2"] * ROUNDS
 
@@ -89,29 +95,29 @@ def test_layers_sent_twice_are_refused(tmp_path: Path, monkeypatch: pytest.Monke
     def tamper(push: Push) -> Iterable[Message]:
         return [push] if push.first == 0 else [push, msgspec.structs.replace(push, first=0)]
 
-    tamper_with_messages(monkeypatch, TAMPERING_DEVICE, _on_push(tamper))
+    tamper_with_messages(monkeypatch, BAD_DEVICE, _on_push(tamper))
     _run(tmp_path / "run", rounds={"transfer": "layer-by-layer"})
     refused = instants(tmp_path / "run", "refused")
-    assert {note.node for note in refused} == {TAMPERING_DEVICE}
-    assert all("which overlap" in note.fields["reason"] for note in refused)
+    assert {instant.node for instant in refused} == {BAD_DEVICE}
+    assert all("which overlap" in instant.fields["reason"] for instant in refused)
 
 
 def test_an_update_sent_before_the_model_arrived_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With duplex transfers the next invitation arrives while this turn is still running."""
     tamper_with_messages(
-        monkeypatch, TAMPERING_DEVICE, _on_push(lambda push: [push, msgspec.structs.replace(push, turn=push.turn + 3)])
+        monkeypatch, BAD_DEVICE, _on_push(lambda push: [push, msgspec.structs.replace(push, turn=push.turn + 3)])
     )
     _run(tmp_path / "run", "duplex")
     refused = instants(tmp_path / "run", "refused")
-    assert {note.node for note in refused} == {TAMPERING_DEVICE}
-    assert any("before it can have had the model" in note.fields["reason"] for note in refused)
+    assert {instant.node for instant in refused} == {BAD_DEVICE}
+    assert any("before it can have had the model" in instant.fields["reason"] for instant in refused)
 
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf, 1e308])
 def test_a_nan_loss_does_not_affect_the_mean_of_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loss: float
 ) -> None:
-    tamper_with_messages(monkeypatch, TAMPERING_DEVICE, _lie(loss=loss))
+    tamper_with_messages(monkeypatch, BAD_DEVICE, _change_header(loss=loss))
     summary = _run(tmp_path / "run")
     assert summary["refused"] == 0
     losses = [
@@ -124,19 +130,19 @@ def test_a_nan_loss_does_not_affect_the_mean_of_the_others(
 
 
 def test_a_round_whose_only_device_is_refused_goes_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tamper_with_messages(monkeypatch, TAMPERING_DEVICE, _lie(samples=0))
+    tamper_with_messages(monkeypatch, BAD_DEVICE, _change_header(samples=0))
     summary = _run(tmp_path / "run", rounds={"devices": 1}, stop={"rounds": 12})
     assert summary["refused"] >= 1
     assert len(_merged(tmp_path / "run")) == 12
 
 
 def test_a_run_ends_if_every_device_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fleet = {"devices": [{"name": TAMPERING_DEVICE, "flops": "10 MFLOP/s"}]}
-    tamper_with_messages(monkeypatch, TAMPERING_DEVICE, _lie(samples=0))
+    fleet = {"devices": [{"name": BAD_DEVICE, "flops": "10 MFLOP/s"}]}
+    tamper_with_messages(monkeypatch, BAD_DEVICE, _change_header(samples=0))
     result = simulate(tmp_path / "run", fleet=fleet)
     assert result.status == "failed"
     assert result.reason.startswith(
-        f"no update of round 0 could be used: {TAMPERING_DEVICE}: it says that it trained on 0 samples"
+        f"no update of round 0 could be used: {BAD_DEVICE}: it says that it trained on 0 samples"
     )
 
 
@@ -145,7 +151,7 @@ def test_devices_obey_only_the_coordinator(tmp_path: Path, monkeypatch: pytest.M
     original = RoundsDevice.main
 
     async def main(self: RoundsDevice) -> None:
-        if self.node.name == TAMPERING_DEVICE:
+        if self.node.name == BAD_DEVICE:
             for word in (Stop(), Invite(10**6, 0, 0)):
                 self.node.send("d-0", word)
         await original(self)
@@ -188,11 +194,11 @@ def _labels(change: Callable[[Any], Any]) -> Tamper:
 def test_invalid_samples_are_not_trained_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tamper: Tamper, reason: str
 ) -> None:
-    tamper_with_messages(monkeypatch, TAMPERING_DEVICE, tamper)
+    tamper_with_messages(monkeypatch, BAD_DEVICE, tamper)
     summary = _run(tmp_path / "run", **INJECTION)
     refused = instants(tmp_path / "run", "gift refused")
-    assert {note.fields["from"] for note in refused} == {TAMPERING_DEVICE}
-    assert all(reason in note.fields["reason"] for note in refused)
+    assert {instant.fields["from"] for instant in refused} == {BAD_DEVICE}
+    assert all(reason in instant.fields["reason"] for instant in refused)
     assert summary["refused"] == 0
 
 
@@ -200,7 +206,7 @@ def test_a_gift_larger_than_planned_is_refused(tmp_path: Path, monkeypatch: pyte
     """Otherwise a device would train on unplanned samples, and its update would have too much weight."""
     tamper_with_messages(
         monkeypatch,
-        TAMPERING_DEVICE,
+        BAD_DEVICE,
         _on_gift(lambda gift: with_arrays(gift, lambda array: np.repeat(array, 1000, axis=0))),
     )
     summary = _run(tmp_path / "run", **INJECTION)
@@ -218,7 +224,7 @@ def test_a_gift_is_attributed_to_its_sender(tmp_path: Path, monkeypatch: pytest.
 
     monkeypatch.setattr(StreamBatchSource, "receive_gift", receive)
     tamper_with_messages(
-        monkeypatch, TAMPERING_DEVICE, _on_gift(lambda gift: msgspec.structs.replace(gift, donor="somebody"))
+        monkeypatch, BAD_DEVICE, _on_gift(lambda gift: msgspec.structs.replace(gift, donor="somebody"))
     )
     _run(tmp_path / "run", **INJECTION)
     assert donors == {"d-0", "d-2"}

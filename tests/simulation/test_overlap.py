@@ -46,8 +46,8 @@ def test_the_weights_do_not_depend_on_the_cuts(recipe: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_round_takes_as_long_as_the_planner_predicts(kind: Strategy) -> None:
     """One device, one request in flight: round trip of the invitation, pull with forward, push with backward."""
-    one = job(kind, timing_only=True, fleet={"devices": [{"name": "d", "flops": "2 GFLOP/s", "link": LINK}]})
-    setup = RoundsSetup.from_job(one, None, None)
+    one_job = job(kind, timing_only=True, fleet={"devices": [{"name": "d", "flops": "2 GFLOP/s", "link": LINK}]})
+    setup = RoundsSetup.from_job(one_job, None, None)
     costs, prior = setup.whole_model_costs("d"), setup.link_prior("d")
     overhead = prior.overhead + prior.round_trip
     layers = range(costs.layer_count)
@@ -65,15 +65,17 @@ def test_a_round_takes_as_long_as_the_planner_predicts(kind: Strategy) -> None:
         "push",
         kind,
     )
-    measured = potluck.simulate(one).summary["time_s"] / 20
+    measured = potluck.simulate(one_job).summary["time_s"] / 20
     assert measured == pytest.approx(pull.makespan + push.makespan, rel=0.02)
 
 
 @pytest.mark.parametrize(("kind", "recipe"), [("layer-by-layer", "sync-sgd"), ("optimal", "fedavg")])
 def test_every_segment_of_layers_has_its_own_compute_span(kind: str, recipe: str, tmp_path: Path) -> None:
     """Forward starts once the first segment is there, backward from the last layer; no repeats, no waits in a span."""
-    one = job(kind, 3, recipe=recipe, stop={"rounds": 2}, rounds={"batching": {"size": 8}, "transfer": {"kind": kind}})
-    potluck.simulate(one, folder=tmp_path / "run")
+    one_job = job(
+        kind, 3, recipe=recipe, stop={"rounds": 2}, rounds={"batching": {"size": 8}, "transfer": {"kind": kind}}
+    )
+    potluck.simulate(one_job, folder=tmp_path / "run")
     records = list(read_journal(tmp_path / "run" / "journal.jsonl"))
     spans = [record for record in records if isinstance(record, Span) and record.fields.get("round") == 1]
     own_spans = {
@@ -92,7 +94,7 @@ def test_every_segment_of_layers_has_its_own_compute_span(kind: str, recipe: str
         32 if recipe != "sync-sgd" else 8
     ]
     costs, sizes = (
-        RoundsSetup.from_job(one, None, None).whole_model_costs("d-0"),
+        RoundsSetup.from_job(one_job, None, None).whole_model_costs("d-0"),
         [8] * (4 if recipe == "fedavg" else 1),
     )
     assert sum(span.end - span.start for span in computed) == pytest.approx(sum(map(costs.step_s, sizes)))

@@ -13,7 +13,16 @@ from torch import nn
 import potluck
 from potluck.journal import Scalar
 from tests.planning.weight_versions import version_used
-from tests.simulation.pipelines import PipelineJournal, data_of, deep_net, expected, job_of, plain_sgd, same, small_net
+from tests.simulation.pipelines import (
+    PipelineJournal,
+    assert_same_weights,
+    data_of,
+    deep_net,
+    delayed_sgd,
+    job_of,
+    plain_sgd,
+    small_net,
+)
 
 BATCHES, BATCH = 14, 12
 
@@ -40,14 +49,14 @@ def run(folder: Path | None, net: nn.Module, devices: int = 3, **settings: Any) 
 def test_one_stage_is_plain_sgd_bit_for_bit(schedule: Any) -> None:
     net = small_net()
     reference = plain_sgd(net, data_of((1, 4, 4)), BATCHES, BATCH)
-    same(run(None, net, devices=1, pipeline={"schedule": schedule}).module, reference)
+    assert_same_weights(run(None, net, devices=1, pipeline={"schedule": schedule}).module, reference)
 
 
 def test_gpipe_with_one_micro_batch_is_plain_sgd_on_any_number_of_stages() -> None:
     net = small_net()
     reference = plain_sgd(net, data_of((1, 4, 4)), BATCHES, BATCH)
     cuts = {"schedule": {"kind": "gpipe", "micro_batches": 1}, "partition": {"kind": "cuts", "after": [0, 2]}}
-    same(run(None, net, pipeline=cuts).module, reference)
+    assert_same_weights(run(None, net, pipeline=cuts).module, reference)
 
 
 def test_gpipe_micro_batches_add_up_to_the_batch() -> None:
@@ -79,14 +88,14 @@ def test_stages_are_the_delayed_gradient_loop_bit_for_bit(
     def average(new: int, layer: int) -> int:
         return min(windows[stage(layer)], new + 1) if aggregate and new % aggregate == 0 else 1
 
-    reference = expected(module, data_of(shape), BATCHES, BATCH, version, average, predict=predict)
+    reference = delayed_sgd(module, data_of(shape), BATCHES, BATCH, version, average, predict=predict)
     timing = {"kind": "1f1b", "fill": "published"}
     schedule = {**timing, "vertical_sync": vertical, "aggregate": aggregate, "predict": predict}
     actual = run(
         tmp_path / "run", module, pipeline={"schedule": schedule, "partition": {"kind": "cuts", "after": cuts}}
     ).module
-    same(actual, reference)
-    PipelineJournal(tmp_path / "run").check_gates()
+    assert_same_weights(actual, reference)
+    PipelineJournal(tmp_path / "run").check_schedules()
 
 
 def test_wider_windows_are_longer_delays(tmp_path: Path) -> None:
@@ -99,8 +108,8 @@ def test_wider_windows_are_longer_delays(tmp_path: Path) -> None:
     )
     result = potluck.simulate(job, task=potluck.Task(copy.deepcopy(net), data), folder=tmp_path / "run", threads=0)
     journal = PipelineJournal(tmp_path / "run")
-    journal.check_gates()
-    same(result.module, expected(net, data, BATCHES, BATCH, journal.versions()))
+    journal.check_schedules()
+    assert_same_weights(result.module, delayed_sgd(net, data, BATCHES, BATCH, journal.versions()))
 
 
 def test_an_evaluation_drains_and_refills_the_pipeline(tmp_path: Path) -> None:
@@ -110,13 +119,13 @@ def test_an_evaluation_drains_and_refills_the_pipeline(tmp_path: Path) -> None:
     cuts = {"partition": {"kind": "cuts", "after": [1, 3]}, "schedule": schedule}
     result = run(tmp_path / "run", copy.deepcopy(net), evaluate=5, pipeline=cuts)
     windows = (3, 2, 1)
-    reference = expected(
+    reference = delayed_sgd(
         net, data, BATCHES, BATCH,
         lambda batch, layer: batch // 5 * 5 + version_used(batch, 0, windows, start=batch // 5 * 5),
     )  # fmt: skip
-    same(result.module, reference)
+    assert_same_weights(result.module, reference)
     journal = PipelineJournal(tmp_path / "run")
-    journal.check_gates()
+    journal.check_schedules()
     scores = [record for record in journal.records if isinstance(record, Scalar) and record.name == "test_accuracy"]
     assert [score.fields["round"] for score in scores] == [0, 5, 10, 14]
     losses = [record for record in journal.records if isinstance(record, Scalar) and record.name == "loss"]
@@ -143,11 +152,11 @@ def test_a_run_resumes_from_its_checkpoint(tmp_path: Path) -> None:
     )  # fmt: skip
     assert first.status == "interrupted"
     assert 7 <= first.summary["rounds"] < BATCHES
-    again = potluck.resume(tmp_path / "run", task=potluck.Task(copy.deepcopy(net), data), threads=0)
-    assert again.status == "done"
+    resumed = potluck.resume(tmp_path / "run", task=potluck.Task(copy.deepcopy(net), data), threads=0)
+    assert resumed.status == "done"
     assert PipelineJournal(tmp_path / "run").committed() != []
     assert uninterrupted.module is not None
-    assert again.module is not None
+    assert resumed.module is not None
 
 
 @pytest.mark.parametrize("loss", [0.0, 0.1])

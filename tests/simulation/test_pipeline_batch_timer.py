@@ -19,20 +19,20 @@ RETRY_S, STRUCK_S = 0.2, 0.5
 STALL_S = 20 * RETRY_S  # how long it takes without the timer until a new term begins
 
 
-def deaf(device: str, lasting: str = "1000 s") -> dict[str, Any]:
+def unresponsive(device: str, lasting: str = "1000 s") -> dict[str, Any]:
     """No message reaches or leaves the device, but its lease is renewed, so it is not lost."""
     return {"kind": "lose", "device": device, "at": f"{STRUCK_S} s", "share": 1.0, "lasting": lasting}
 
 
-def left_out(journal: PipelineJournal) -> list[str]:
-    return [note.node for note in journal.instants("left out")]
+def excluded_devices(journal: PipelineJournal) -> list[str]:
+    return [instant.node for instant in journal.instants("left out")]
 
 
 @pytest.mark.parametrize("device", ["d1", "d2", "d3"])
 def test_a_device_that_swallows_batches_is_excluded_within_the_timer(tmp_path: Path, device: str) -> None:
-    result, journal = run(tmp_path / "run", [deaf(device)])
+    result, journal = run(tmp_path / "run", [unresponsive(device)])
     check(result, journal)
-    assert left_out(journal) == [device]
+    assert excluded_devices(journal) == [device]
     assert journal.instants("lost") == journal.instants("stalled") == []
     assert journal.instants("left out")[0].at < STRUCK_S + 13 * RETRY_S
     assert device not in journal.instants("partition")[-1].fields["order"]
@@ -41,27 +41,27 @@ def test_a_device_that_swallows_batches_is_excluded_within_the_timer(tmp_path: P
 
 def test_recovery_takes_twice_as_long_without_the_timer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same run with only the stall timeout."""
-    timed, _ = run(tmp_path / "timed", [deaf("d2")])
-    monkeypatch.setattr(BatchTimer, "silent_stages", lambda self, here: [])
-    untimed, journal = run(tmp_path / "untimed", [deaf("d2")])
+    timed, _ = run(tmp_path / "timed", [unresponsive("d2")])
+    monkeypatch.setattr(BatchTimer, "silent_stages", lambda self, now: [])
+    untimed, journal = run(tmp_path / "untimed", [unresponsive("d2")])
     check(untimed, journal)
     assert len(journal.instants("stalled")) == 1
     assert untimed.summary["time_s"] - STRUCK_S > 1.8 * (timed.summary["time_s"] - STRUCK_S)
 
 
 def test_a_device_that_answers_again_gets_layers_again(tmp_path: Path) -> None:
-    result, journal = run(tmp_path / "run", [deaf("d0", "4 s")])
+    result, journal = run(tmp_path / "run", [unresponsive("d0", "4 s")])
     check(result, journal)
-    assert left_out(journal) == ["d0"]
-    assert [note.node for note in journal.instants("answers again")] == ["d0"]
+    assert excluded_devices(journal) == ["d0"]
+    assert [instant.node for instant in journal.instants("answers again")] == ["d0"]
     assert journal.instants("partition")[-1].fields["order"][0] == "d0"
 
 
 def test_no_device_is_excluded_if_all_are_silent(tmp_path: Path) -> None:
     """Then the coordinator's own link is at fault, and excluding all of them would lose their work."""
-    result, journal = run(tmp_path / "run", [deaf("*", "3 s")])
+    result, journal = run(tmp_path / "run", [unresponsive("*", "3 s")])
     check(result, journal)
-    assert left_out(journal) == []
+    assert excluded_devices(journal) == []
     assert journal.instants("rolled back") == []
 
 
@@ -73,7 +73,7 @@ def test_neighbours_that_cannot_reach_each_other_are_separated(
     _cut_between(monkeypatch, *pair)
     result, journal = run(tmp_path / "run", [])
     check(result, journal)
-    assert left_out(journal) == [out]
+    assert excluded_devices(journal) == [out]
     assert f"cut off from {pair[0]}" in journal.instants("left out")[0].fields["reason"]
     assert journal.instants("stalled") == []
     assert result.summary["time_s"] < STRUCK_S + STALL_S
@@ -84,7 +84,7 @@ def test_a_message_that_was_lost_is_only_sent_again(tmp_path: Path, monkeypatch:
     result, journal = run(tmp_path / "run", [])
     check(result, journal)
     assert len(journal.instants("overdue")) > 0
-    assert left_out(journal) == []
+    assert excluded_devices(journal) == []
     assert len(journal.instants("partition")) == 1
 
 
@@ -94,11 +94,11 @@ def test_a_slow_device_is_not_excluded(tmp_path: Path) -> None:
     no_repartition = {"every": 0, "on_change": False, "join": False}
     result, journal = run(tmp_path / "run", [slow], pipeline={"adaptation": no_repartition})
     check(result, journal)
-    committed = [note.at for note in journal.instants("committed")]
+    committed = [instant.at for instant in journal.instants("committed")]
     longest = max(late - early for early, late in pairwise(committed))
     assert longest > 13 * RETRY_S, "as slow as one who is given up"
     assert len(journal.instants("overdue")) > 0
-    assert left_out(journal) == []
+    assert excluded_devices(journal) == []
     assert len(journal.instants("partition")) == 1
 
 
@@ -118,7 +118,7 @@ def test_a_device_that_falls_silent_between_batches_is_excluded_too(
     monkeypatch.setattr(SimulatedWorld, "_deliver_message", swallow)
     result, journal = run(tmp_path / "run", [], checkpoint=6)
     check(result, journal)
-    assert left_out(journal) == ["d2"]
+    assert excluded_devices(journal) == ["d2"]
     assert journal.instants("left out")[0].at < struck[0] + 16 * RETRY_S
 
 
@@ -133,16 +133,16 @@ def test_the_run_waits_for_layers_on_a_slow_link(tmp_path: Path) -> None:
     journal = PipelineJournal(tmp_path / "run")
     assert result.status == "done", result.reason
     assert max(span.end - span.start for span in journal.spans("fetch")) > 13 * retry_s
-    assert left_out(journal) == []
+    assert excluded_devices(journal) == []
     assert len(journal.instants("partition")) == 1
 
 
-def _cut_between(monkeypatch: pytest.MonkeyPatch, one: str, other: str, until: float = 1000.0) -> None:
+def _cut_between(monkeypatch: pytest.MonkeyPatch, first: str, second: str, until: float = 1000.0) -> None:
     """From some time on, no message passes between these two devices."""
     deliver = SimulatedWorld._deliver_message
 
     def cut(self: SimulatedWorld, origin: Any, target: Any, incarnation: int, envelope: Any) -> None:
-        if {origin.name, target.name} != {one, other} or not STRUCK_S < self.loop.time() < until:
+        if {origin.name, target.name} != {first, second} or not STRUCK_S < self.loop.time() < until:
             deliver(self, origin, target, incarnation, envelope)
 
     monkeypatch.setattr(SimulatedWorld, "_deliver_message", cut)

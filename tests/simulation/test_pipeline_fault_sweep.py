@@ -18,7 +18,15 @@ import pytest
 import torch
 
 import potluck
-from tests.simulation.pipelines import Bench, PipelineJournal, data_of, deep_net, expected, job_of, same
+from tests.simulation.pipelines import (
+    PipelineJournal,
+    TracedNetwork,
+    assert_same_weights,
+    data_of,
+    deep_net,
+    delayed_sgd,
+    job_of,
+)
 
 SEEDS, MANY = 300, 10_000
 CHUNK = 50
@@ -26,9 +34,9 @@ BATCHES, BATCH = 12, 8
 
 
 @cache
-def _bench() -> Bench:
+def _bench() -> TracedNetwork:
     torch.manual_seed(0)
-    return Bench(deep_net(), data_of((5,), samples=40))
+    return TracedNetwork(deep_net(), data_of((5,), samples=40))
 
 
 def random_job(seed: int) -> potluck.Job:
@@ -70,7 +78,7 @@ def check(seed: int, folder: Path) -> str:
     committed = journal.committed()
     assert len(committed) == result.summary["rounds"]
     assert not journal.instants("refused"), "they are all honest"
-    journal.check_gates()
+    journal.check_schedules()
     _check_rollbacks(job, journal)
     if result.status == "failed":
         if "holds the data and is gone" in result.reason:
@@ -80,11 +88,11 @@ def check(seed: int, folder: Path) -> str:
         return "gave up"
     assert result.status == "done"
     assert len(committed) == BATCHES
-    reference = expected(
+    reference = delayed_sgd(
         bench.net, bench.data, BATCHES, BATCH, journal.versions(), seed=seed, layer_of=bench.layer_of,
         predict=job.pipeline.schedule.predict,
     )  # fmt: skip
-    same(result.module, reference)
+    assert_same_weights(result.module, reference)
     return "done"
 
 

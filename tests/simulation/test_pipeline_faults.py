@@ -13,16 +13,24 @@ import torch
 
 import potluck
 from potluck.loops.pipeline.pipeline_planner import PipelinePlan, PipelinePlanner
-from tests.simulation.pipelines import Bench, PipelineJournal, data_of, deep_net, expected, job_of, same
+from tests.simulation.pipelines import (
+    PipelineJournal,
+    TracedNetwork,
+    assert_same_weights,
+    data_of,
+    deep_net,
+    delayed_sgd,
+    job_of,
+)
 
 BATCHES, BATCH = 24, 8
 CUTS = {"kind": "cuts", "after": [1, 2, 4]}
 
 
 @cache
-def bench() -> Bench:
+def bench() -> TracedNetwork:
     torch.manual_seed(0)
-    return Bench(deep_net(), data_of((5,), samples=40))
+    return TracedNetwork(deep_net(), data_of((5,), samples=40))
 
 
 def devices(count: int = 4) -> list[dict[str, Any]]:
@@ -49,9 +57,11 @@ def check(result: potluck.Result, journal: PipelineJournal) -> None:
     """The run is complete and its weights equal those of the reference loop."""
     assert result.status == "done", result.reason
     assert len(journal.committed()) == BATCHES
-    journal.check_gates()
+    journal.check_schedules()
     net, data = bench().net, bench().data
-    same(result.module, expected(net, data, BATCHES, BATCH, journal.versions(), layer_of=bench().layer_of))
+    assert_same_weights(
+        result.module, delayed_sgd(net, data, BATCHES, BATCH, journal.versions(), layer_of=bench().layer_of)
+    )
 
 
 def crash(device: str, at: float = 0.5, restart: str | None = None) -> dict[str, Any]:
@@ -64,9 +74,9 @@ def test_one_death_costs_at_most_one_committed_batch(tmp_path: Path, device: str
     result, journal = run(tmp_path / "run", [crash(device, at)])
     check(result, journal)
     lost = journal.instants("lost")
-    assert [note.node for note in lost] == [device]
+    assert [instant.node for instant in lost] == [device]
     assert 0 < lost[0].fields["round"] < BATCHES
-    assert sum(note.fields["before"] - note.fields["to"] for note in journal.instants("rolled back")) <= 1
+    assert sum(instant.fields["before"] - instant.fields["to"] for instant in journal.instants("rolled back")) <= 1
     _, after = journal.instants("partition")
     assert device not in after.fields["order"]
     assert after.fields["version"] >= lost[0].fields["round"] - 1
@@ -81,7 +91,7 @@ def test_neighbours_that_die_together_cost_the_batches_since_the_checkpoint(
     result, journal = run(tmp_path / "run", [crash(device) for device in dead], checkpoint=5)
     check(result, journal)
     assert set(journal.instants("partition")[-1].fields["order"]) == {"d0", "d1", "d2", "d3"} - set(dead)
-    assert sum(note.fields["before"] - note.fields["to"] for note in journal.instants("rolled back")) <= 6
+    assert sum(instant.fields["before"] - instant.fields["to"] for instant in journal.instants("rolled back")) <= 6
 
 
 @pytest.mark.parametrize("kind", ["incremental", "periodic"])
@@ -97,22 +107,24 @@ def test_a_copy_at_the_coordinator_saves_neighbours_that_die_together(
             tmp_path / f"{central}", [crash(device, 0.45) for device in dead], pipeline={"replication": replication}
         )
         check(result, journal)
-        assert {note.node for note in journal.instants("lost")} == set(dead)
-        lost[central] = sum(note.fields["before"] - note.fields["to"] for note in journal.instants("rolled back"))
+        assert {instant.node for instant in journal.instants("lost")} == set(dead)
+        lost[central] = sum(
+            instant.fields["before"] - instant.fields["to"] for instant in journal.instants("rolled back")
+        )
     assert lost[4] <= 4 + 2 < lost[0]
 
 
 def test_two_devices_that_are_not_neighbours_may_die_together(tmp_path: Path) -> None:
     result, journal = run(tmp_path / "run", [crash("d1"), crash("d3")])
     check(result, journal)
-    assert sum(note.fields["before"] - note.fields["to"] for note in journal.instants("rolled back")) <= 1
+    assert sum(instant.fields["before"] - instant.fields["to"] for instant in journal.instants("rolled back")) <= 1
 
 
 def test_another_device_with_the_data_replaces_a_dead_first_stage(tmp_path: Path) -> None:
     result, journal = run(tmp_path / "run", [crash("d0")], pipeline={"sources": ["d2"]})
     check(result, journal)
     assert journal.instants("partition")[-1].fields["order"][0] == "d2"
-    assert sum(note.fields["before"] - note.fields["to"] for note in journal.instants("rolled back")) <= 1
+    assert sum(instant.fields["before"] - instant.fields["to"] for instant in journal.instants("rolled back")) <= 1
 
 
 @pytest.mark.parametrize("dead", ["d0", "d1", "d2", "d3"])
@@ -145,8 +157,8 @@ def test_without_the_data_the_run_stops_and_can_be_resumed(tmp_path: Path) -> No
     assert reached > 0
     assert reached >= journal.instants("lost")[0].fields["round"] - 1, "what the others had was saved"
     task = potluck.Task(copy.deepcopy(bench().net), bench().data)
-    again = potluck.resume(tmp_path / "run", task=task, overrides=["fleet.faults=[]"], threads=0)
-    assert again.status == "done"
+    resumed = potluck.resume(tmp_path / "run", task=task, overrides=["fleet.faults=[]"], threads=0)
+    assert resumed.status == "done"
     assert len(PipelineJournal(tmp_path / "run").committed()) == BATCHES
 
 
@@ -162,7 +174,7 @@ def test_a_device_that_returns_gets_layers_again(tmp_path: Path) -> None:
         tmp_path / "run", [crash("d2", 0.3, "100 ms")], 3, pipeline={"adaptation": adaptation, "partition": "optimal"}
     )
     check(result, journal)
-    layouts = [note.fields["order"] for note in journal.instants("partition")]
+    layouts = [instant.fields["order"] for instant in journal.instants("partition")]
     assert "d2" not in layouts[1]
     assert "d2" in layouts[-1]
 
@@ -171,7 +183,7 @@ def test_a_device_that_slows_down_gets_fewer_layers(tmp_path: Path) -> None:
     slow = {"kind": "slow", "device": "d1", "at": "300 ms", "factor": 0.2, "lasting": "1000 s"}
     result, journal = run(tmp_path / "run", [slow], 3, pipeline={"partition": {"kind": "optimal", "subset": False}})
     check(result, journal)
-    layer_counts = [_layers_of(note.fields, "d1") for note in journal.instants("partition")]
+    layer_counts = [_layers_of(instant.fields, "d1") for instant in journal.instants("partition")]
     assert layer_counts[-1] < layer_counts[0]
 
 
@@ -195,7 +207,7 @@ def test_as_published_the_batch_timer_notices_and_versions_mix(tmp_path: Path) -
     assert result.status == "done"
     assert len(journal.committed()) == BATCHES
     assert journal.instants("rolled back") == []
-    reference = expected(net, data, BATCHES, BATCH, journal.versions(), layer_of=bench().layer_of)
+    reference = delayed_sgd(net, data, BATCHES, BATCH, journal.versions(), layer_of=bench().layer_of)
     assert result.module is not None
     actual = result.module.state_dict()
     assert any(not torch.equal(tensor, actual[name]) for name, tensor in reference.state_dict().items())

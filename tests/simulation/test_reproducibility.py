@@ -81,8 +81,8 @@ def test_a_run_killed_while_writing_can_be_resumed(tmp_path: Path) -> None:
     _assert_same_weights(uninterrupted, resumed)
 
 
-def _assert_same_weights(one: potluck.Result, other: potluck.Result) -> None:
-    assert one.module is not None
-    assert other.module is not None
-    for actual, reference in zip(one.module.state_dict().values(), other.module.state_dict().values(), strict=True):
+def _assert_same_weights(first: potluck.Result, second: potluck.Result) -> None:
+    assert first.module is not None
+    assert second.module is not None
+    for actual, reference in zip(first.module.state_dict().values(), second.module.state_dict().values(), strict=True):
         assert torch.equal(actual, reference)

@@ -47,7 +47,7 @@ JOBS: dict[str, dict[str, Any]] = {
 }
 
 
-def _three(rates: tuple[float, ...], rounds: int, **settings: Any) -> dict[str, Any]:
+def _stream_job(rates: tuple[float, ...], rounds: int, **settings: Any) -> dict[str, Any]:
     """Devices whose streams have these rates in the first second."""
     devices = [{"name": f"d{index}", "preset": "laptop"} for index in range(len(rates))]
     return {
@@ -61,7 +61,7 @@ def _three(rates: tuple[float, ...], rounds: int, **settings: Any) -> dict[str, 
 
 
 def test_the_weighted_mean_is_one_large_batch() -> None:
-    tables = _three((50, 38, 12), 1)
+    tables = _stream_job((50, 38, 12), 1)
     job = make(tables)
     setup = RoundsSetup.from_job(job, None, None)
     assert setup.feeds is not None
@@ -80,7 +80,7 @@ def test_the_weighted_mean_is_one_large_batch() -> None:
 
 
 def test_one_device_is_plain_sgd() -> None:
-    tables = _three((50,), 6)
+    tables = _stream_job((50,), 6)
     setup = RoundsSetup.from_job(make(tables), None, None)
     assert setup.feeds is not None
     assert setup.data is not None
@@ -111,7 +111,7 @@ def test_a_capped_batch_that_is_accumulated_is_the_whole_batch(transfer: str) ->
             return nn.functional.cross_entropy(scores, targets)
 
         batching = {"kind": "stream", "low": 8, "high": 1024, **({} if cap is None else {"cap": cap})}
-        tables = {**_three((50, 38, 12), 4, evaluate=0), "rounds": {"batching": batching, "transfer": transfer}}
+        tables = {**_stream_job((50, 38, 12), 4, evaluate=0), "rounds": {"batching": batching, "transfer": transfer}}
         task = build_task(make(tables).task, None)
         trained.append(potluck.simulate(tables, task=replace(task, loss=loss), threads=0))
         largest.append(max(sizes))
@@ -144,10 +144,10 @@ def test_every_sample_is_accounted_for_at_all_times(tmp_path: Path, name: str, s
     assert looked == 8
     assert total.dropped > 0, "a device that crashes loses what it held"
     assert total.received <= total.shared
-    assert result.summary["samples"] <= _worked_on(tmp_path / "run") <= total.trained
+    assert result.summary["samples"] <= _trained_samples(tmp_path / "run") <= total.trained
 
 
-def _worked_on(folder: Path) -> int:
+def _trained_samples(folder: Path) -> int:
     spans = [record for record in read_journal(folder / "journal.jsonl") if isinstance(record, Span)]
     return sum(span.fields.get("samples", 0) for span in spans if span.name == "compute")
 
@@ -255,7 +255,7 @@ def test_hard_samples_are_kept_and_trained_on_more() -> None:
     even = _trained_on({"kind": "value", "worth": "same"})
     assert sum(truncated.values()) == sum(by_value.values()), "at the same memory and batch"
     for counts, low, high in ((truncated, 0.9, 1.1), (even, 0.9, 1.1), (by_value, 1.5, 5.0)):
-        ratio = sum(counts[one] for one in _HARD) / sum(counts[one] for one in _EASY)
+        ratio = sum(counts[label] for label in _HARD) / sum(counts[label] for label in _EASY)
         assert low < ratio < high, counts
     assert by_value == _trained_on("value"), "and the same every time"
 

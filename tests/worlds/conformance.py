@@ -67,7 +67,7 @@ async def _all(node: Node, until: float, *kinds: type[Message]) -> list[Envelope
     return messages
 
 
-def _numbers(*values: float) -> Push:
+def _push_of(*values: float) -> Push:
     array = np.array(values, dtype=np.float64)
     return Push(Payload(array.nbytes, (array,)), turn=0, first=0, last=0, samples=1, loss=0.0)
 
@@ -117,7 +117,7 @@ async def _burst(node: Node) -> None:
     for number in range(envelope.message.count):
         await node.send(envelope.sender, Pull(number, 0, 0))
     for number in range(envelope.message.count):
-        await node.send(envelope.sender, _numbers(number, *range(number)))
+        await node.send(envelope.sender, _push_of(number, *range(number)))
     await _idle(node)
 
 
@@ -137,7 +137,7 @@ async def _draw(node: Node) -> None:
     assert envelope is not None
     node.rng("other").random(100)
     draws = [*node.rng("a").random(3), *node.rng("a").random(3), *node.rng("a", 1).random(3), *node.rng("b").random(3)]
-    await node.send(envelope.sender, _numbers(*draws))
+    await node.send(envelope.sender, _push_of(*draws))
     await _idle(node)
 
 
@@ -148,7 +148,7 @@ async def _keep(node: Node) -> None:
     assert isinstance(envelope.message, Invite)
     await node.sleep(envelope.message.count / 1000)
     turns = [pull.message.turn for pull in await _all(node, node.now(), Pull) if isinstance(pull.message, Pull)]
-    await node.send(envelope.sender, _numbers(*turns))
+    await node.send(envelope.sender, _push_of(*turns))
     await _idle(node)
 
 

@@ -63,50 +63,50 @@ ACTS = st.lists(
 def test_any_order_of_submitting_taking_and_discarding(
     actions: list[tuple[str, float]], threads: int, ahead: int
 ) -> None:
-    recorder, tickets, finished = _CallRecorder(), dict[int, PendingResult](), set[int]()
+    recorder, all_pending, finished = _CallRecorder(), dict[int, PendingResult](), set[int]()
     with _pool(threads, ahead) as pool:
         count = 0
         for action, value in actions:
             if action == "submit":
-                tickets[count] = pool.submit(recorder.function(count), value)
+                all_pending[count] = pool.submit(recorder.function(count), value)
                 count += 1
             elif action == "pause":
                 time.sleep(0.0005)
-            elif tickets:
-                number = sorted(tickets)[int(value) % len(tickets)]
-                ticket = tickets.pop(number)
+            elif all_pending:
+                number = sorted(all_pending)[int(value) % len(all_pending)]
+                pending = all_pending.pop(number)
                 finished.add(number)
-                _take(ticket, number) if action == "take" else ticket.discard_result()
+                _take(pending, number) if action == "take" else pending.discard_result()
             assert len(recorder.in_background - finished) <= ahead, "too many results wait"
-        for number, ticket in sorted(tickets.items()):
-            _take(ticket, number)
+        for number, pending in sorted(all_pending.items()):
+            _take(pending, number)
     assert len(recorder.begun) == len(set(recorder.begun)), "a function ran twice"
     if threads == 0:
         assert not recorder.in_background
 
 
-def _take(ticket: PendingResult, number: int) -> None:
+def _take(pending: PendingResult, number: int) -> None:
     if number % 5 == 4:
         with pytest.raises(KeyError, match=str(number)):
-            ticket.take_result()
+            pending.take_result()
     else:
-        assert ticket.take_result() == number * number
+        assert pending.take_result() == number * number
 
 
 @pytest.mark.parametrize("threads", [0, 1, 2, 3])
 def test_all_of_many_results_are_computed(threads: int) -> None:
     with _pool(threads, ahead=2) as pool:
-        tickets = [pool.submit(lambda n=n: n, float(-n)) for n in range(300)]  # type: ignore[misc]
-        assert [ticket.take_result() for ticket in tickets] == list(range(300))
+        all_pending = [pool.submit(lambda n=n: n, float(-n)) for n in range(300)]  # type: ignore[misc]
+        assert [pending.take_result() for pending in all_pending] == list(range(300))
 
 
 def test_without_threads_nothing_runs_before_it_is_taken() -> None:
     done: list[int] = []
     with _pool(0) as pool:
-        ticket = pool.submit(lambda: done.append(1), 0.0)
+        pending = pool.submit(lambda: done.append(1), 0.0)
         dropped = pool.submit(lambda: done.append(2), 0.0)
         assert done == []
-        ticket.take_result()
+        pending.take_result()
         dropped.discard_result()
     assert done == [1]
 
@@ -117,12 +117,12 @@ def test_the_earliest_due_runs_first() -> None:
     with _pool(1, ahead=9) as pool:
         pool.submit(_held(started, release), 100.0)
         assert started.wait(LONG)
-        tickets = [pool.submit(lambda name=name: order.append(name), due)  # type: ignore[misc]
+        all_pending = [pool.submit(lambda name=name: order.append(name), due)  # type: ignore[misc]
                    for name, due in (("c", 5.0), ("a", 1.0), ("d", 5.0), ("b", 3.0))]  # fmt: skip
         release.set()
         _until(lambda: len(order) == 4)
-        for ticket in tickets:
-            ticket.take_result()
+        for pending in all_pending:
+            pending.take_result()
     assert order == ["a", "b", "c", "d"]
 
 
@@ -146,16 +146,16 @@ def _until(condition: Callable[[], bool]) -> None:
 def test_threads_run_ahead_by_a_bounded_number_of_results() -> None:
     recorder = _CallRecorder()
     with _pool(2, ahead=3) as pool:
-        tickets = [pool.submit(recorder.function(5 * n), float(n)) for n in range(10)]
+        all_pending = [pool.submit(recorder.function(5 * n), float(n)) for n in range(10)]
         _until(lambda: len(recorder.begun) == 3)
         time.sleep(0.02)
         assert len(recorder.begun) == 3
-        assert tickets[0].take_result() == 0
+        assert all_pending[0].take_result() == 0
         _until(lambda: len(recorder.begun) == 4)
-        tickets[1].discard_result()
+        all_pending[1].discard_result()
         _until(lambda: len(recorder.begun) == 5)
-        for ticket in tickets[2:]:
-            ticket.take_result()
+        for pending in all_pending[2:]:
+            pending.take_result()
 
 
 def test_discarding_a_running_function_frees_its_slot_when_it_ends() -> None:
@@ -182,19 +182,19 @@ def test_a_result_that_was_not_started_is_computed_inline() -> None:
 def test_a_result_is_taken_once() -> None:
     for threads in (0, 2):
         with _pool(threads) as pool:
-            ticket = pool.submit(lambda: 1, 0.0)
-            assert ticket.take_result() == 1
+            pending = pool.submit(lambda: 1, 0.0)
+            assert pending.take_result() == 1
             with pytest.raises(AssertionError, match="taken only once"):
-                ticket.take_result()
+                pending.take_result()
 
 
 def test_discarding_twice_or_after_taking_is_harmless() -> None:
     for threads in (0, 2):
         with _pool(threads, ahead=1) as pool:
             for _ in range(5):
-                taken, dropped = pool.submit(lambda: 1, 0.0), pool.submit(lambda: 2, 0.0)
-                taken.take_result()
-                taken.discard_result()
+                collected, dropped = pool.submit(lambda: 1, 0.0), pool.submit(lambda: 2, 0.0)
+                collected.take_result()
+                collected.discard_result()
                 dropped.discard_result()
                 dropped.discard_result()
             assert pool.submit(lambda: 3, 0.0).take_result() == 3
@@ -253,11 +253,11 @@ def test_taken_or_discarded_results_are_released() -> None:
             references.append(weakref.ref(big))
             return big
 
-        tickets = [pool.submit(make, float(n)) for n in range(4)]
-        tickets[0].take_result()
-        tickets[1].take_result()
-        tickets[2].discard_result()
-        tickets[3].take_result()
+        all_pending = [pool.submit(make, float(n)) for n in range(4)]
+        all_pending[0].take_result()
+        all_pending[1].take_result()
+        all_pending[2].discard_result()
+        all_pending[3].take_result()
         _until(lambda: len(references) >= 3)
-        del tickets
+        del all_pending
         _until(lambda: gc.collect() >= 0 and all(ref() is None for ref in references))

@@ -119,9 +119,9 @@ def test_a_small_message_pays_latency_and_its_bytes() -> None:
         node.send("coordinator", Pull(0, 0, 0))
         await _idle(node)
 
-    there, back = 0.375 + HEADER_BYTES / 2000, 0.375 + HEADER_BYTES / 1000
+    outbound_s, return_s = 0.375 + HEADER_BYTES / 2000, 0.375 + HEADER_BYTES / 1000
     fleet = fleet_of("a", link=LINK, coordinator=CENTRE)
-    assert _live(fleet, coordinate, answer).result == pytest.approx(there + back, abs=1e-12)
+    assert _live(fleet, coordinate, answer).result == pytest.approx(outbound_s + return_s, abs=1e-12)
 
 
 def test_a_transfer_pays_overhead_bytes_and_latency() -> None:
@@ -145,8 +145,8 @@ def test_all_devices_share_the_coordinator_s_link() -> None:
             node.send(name, _segment(4000))
         return sorted((await _arrivals(node, 3)).values())
 
-    there = 0.75 + 4000 / 1000 + 0.375
-    back = there + 0.75 + 3000 / 500 + 0.375
+    arrival_s = 0.75 + 4000 / 1000 + 0.375
+    back = arrival_s + 0.75 + 3000 / 500 + 0.375
     fleet = fleet_of("a", "b", "c", link=LINK, coordinator=CENTRE)
     assert _live(fleet, coordinate, _push_when_pulled).result == pytest.approx([back] * 3, abs=1e-9)
 
@@ -211,9 +211,9 @@ def test_a_crash_loses_what_is_on_the_wire_and_frees_the_link() -> None:
         lost = node.send("a", _segment(100_000))
         transfer = node.send("b", _segment(4000))
         await lost
-        gone = node.now()
+        sent_at = node.now()
         await transfer
-        return [gone, node.now()]
+        return [sent_at, node.now()]
 
     centre = {"link": {"up": 2000.0, "down": 2000.0, "latency": 0, "overhead": 0}}
     link = {"up": 2000.0, "down": 2000.0, "latency": 0, "overhead": 0}
@@ -436,9 +436,9 @@ def test_cancelled_work_does_not_stop_the_threads() -> None:
         assert done.wait(5)
         work.cancel()
         await node.sleep(1)
-        ticket = pool.submit(next_one.set, 0.0)
+        pending = pool.submit(next_one.set, 0.0)
         started = next_one.wait(1)
-        ticket.take_result()
+        pending.take_result()
         return started
 
     try:
@@ -512,9 +512,9 @@ def test_a_world_that_starts_later_is_in_the_same_state(start: float) -> None:
     ]
     fleet = fleet_of("a", "b", "c", faults=faults, notice=0.1, lease=1)
     reference = _events(fleet, 60.0)
-    again = _events(fleet, 60.0, start)
-    assert [event for event in again if event[0] > start] == [event for event in reference if event[0] > start]
-    members = {name: incarnation for _, kind, name, incarnation in again if kind == "Joined" and _ == start}
+    later = _events(fleet, 60.0, start)
+    assert [event for event in later if event[0] > start] == [event for event in reference if event[0] > start]
+    members = {name: incarnation for _, kind, name, incarnation in later if kind == "Joined" and _ == start}
     before: dict[str, int] = {}
     for time, kind, name, incarnation in reference:
         if time <= start:

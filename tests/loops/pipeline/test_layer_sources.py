@@ -31,13 +31,13 @@ def layouts(devices: Sequence[str], layers: int) -> Iterator[list[Stage]]:
 def deaths(stages: Sequence[Stage]) -> Iterator[set[str]]:
     """Each stage alone, and each with the next stage, which holds its copies (the first, for the last stage)."""
     names = [stage.device for stage in stages]
-    pairs = [{one, other} for one, other in zip(names, (*names[1:], names[0]), strict=True)]
+    pairs = [{first, second} for first, second in zip(names, (*names[1:], names[0]), strict=True)]
     for dead in [*({name} for name in names), *pairs]:
         if len(dead) < len(names):
             yield dead
 
 
-def stock(stages: Sequence[Stage], copies: bool, archive: int) -> list[HeldLayers]:
+def inventory(stages: Sequence[Stage], copies: bool, archive: int) -> list[HeldLayers]:
     """The inventory of a term: each stage's layers, its copies of the stage before, and the coordinator's archive."""
     held_layers = [
         HeldLayers(name, run[0], run[-1], version, TERM) for name, run in stages for version in (COPIED, NEWEST)
@@ -59,7 +59,7 @@ def all_layers_survive(stages: Sequence[Stage], dead: set[str], copies: bool) ->
 
 def check(stages: list[Stage], dead: set[str], new: list[Stage], copies: bool, archive: int) -> None:
     layers = stages[-1].layers[-1] + 1
-    held_layers = [entry for entry in stock(stages, copies, archive) if entry.device not in dead]
+    held_layers = [entry for entry in inventory(stages, copies, archive) if entry.device not in dead]
     version = newest_complete_version(held_layers, layers)
     among_devices = all_layers_survive(stages, dead, copies)
     assert version == (COPIED if among_devices else archive)
@@ -89,7 +89,7 @@ def check(stages: list[Stage], dead: set[str], new: list[Stage], copies: bool, a
 
 def check_mixed(stages: list[Stage], dead: set[str], new: list[Stage], copies: bool, archive: int) -> None:
     """As published: each layer comes from its newest surviving version."""
-    held_layers = [entry for entry in stock(stages, copies, archive) if entry.device not in dead]
+    held_layers = [entry for entry in inventory(stages, copies, archive) if entry.device not in dead]
     for receiver, run in new:
         for origin in plan_layer_sources(held_layers, receiver, run, None):
             for layer in range(origin.first, origin.last + 1):

@@ -15,7 +15,7 @@ from tests.simulation.pipelines import PipelineJournal, job_of
 from tests.simulation.test_pipeline_faults import BATCH, BATCHES, CUTS, bench, check, crash
 
 
-def ledger(applied: tuple[int, ...], copied: tuple[int, ...]) -> TermProgress:
+def progress_of(applied: tuple[int, ...], copied: tuple[int, ...]) -> TermProgress:
     """Progress of four stages of two layers: the last applied batch and the newest copy of each."""
     plan = PipelinePlan((2, 4, 6), ("a", "b", "c", "d"), 8, (4, 3, 2, 1), 1.0, 1, ("b", "c", "d", "a"))
     progress = TermProgress(plan, 0, 0)
@@ -27,11 +27,11 @@ def ledger(applied: tuple[int, ...], copied: tuple[int, ...]) -> TermProgress:
 
 
 def test_no_stage_is_waited_for_while_all_are_alive() -> None:
-    assert ledger((5, 6, 7, 8), (5, 6, 7, 8)).unfinished_stages() == ()
+    assert progress_of((5, 6, 7, 8), (5, 6, 7, 8)).unfinished_stages() == ()
 
 
 @pytest.mark.parametrize(
-    ("dead", "copied", "expected"),
+    ("dead", "copied", "delayed_sgd"),
     [
         ("d", (5, 6, 7, 8), ["a", "b", "c"]),
         ("d", (5, 6, 7, 6), ["a"]),
@@ -46,14 +46,14 @@ def test_no_stage_is_waited_for_while_all_are_alive() -> None:
 def test_stages_before_a_dead_one_go_as_far_as_its_copies_do(
     dead: str, copied: tuple[int, ...], expected: list[str]
 ) -> None:
-    progress = ledger((5, 6, 7, 8), copied)
+    progress = progress_of((5, 6, 7, 8), copied)
     for device in dead:
         progress.mark_lost(device)
     assert list(progress.unfinished_stages()) == expected
 
 
 def test_the_stage_does_not_wait_for_batches_that_cannot_arrive() -> None:
-    progress = ledger((5, 6, 6, 8), (5, 6, 6, 8))
+    progress = progress_of((5, 6, 6, 8), (5, 6, 6, 8))
     progress.mark_lost("d")
     progress.mark_stuck("a")
     assert list(progress.unfinished_stages()) == ["a", "b", "c"], "to `a` it comes from `b`, which lives"
@@ -76,12 +76,12 @@ def run(folder: Path, faults: list[dict[str, Any]]) -> tuple[potluck.Result, Pip
 @pytest.mark.parametrize("fraction", [0.1, 0.5, 0.9])
 def test_a_batch_that_had_passed_the_dead_is_committed_in_the_old_layout(tmp_path: Path, fraction: float) -> None:
     _, calm = run(tmp_path / "calm", [])
-    tenth, next_one = (note.at for note in calm.instants("committed")[10:12])
+    tenth, next_one = (instant.at for instant in calm.instants("committed")[10:12])
     result, journal = run(tmp_path / "run", [crash("d3", tenth + fraction * (next_one - tenth))])
     check(result, journal)
     (lost,), (first, second) = journal.instants("lost"), journal.instants("partition")
-    late = [note for note in journal.instants("committed") if lost.at < note.at < second.at]
+    late = [instant for instant in journal.instants("committed") if lost.at < instant.at < second.at]
     assert late, "what was on its way back was thrown away"
-    assert {note.fields["term"] for note in late} == {first.fields["term"]}
+    assert {instant.fields["term"] for instant in late} == {first.fields["term"]}
     assert journal.instants("rolled back") == []
     assert second.fields["version"] == lost.fields["round"] + len(late)

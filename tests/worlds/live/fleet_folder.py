@@ -25,9 +25,9 @@ def make_authority(folder: Path, *names: str) -> CertificateAuthority:
 
 
 def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def open_coordinator(folder: Path, admitted: Mapping[str, str] | None) -> tuple[zenoh.Session, str]:

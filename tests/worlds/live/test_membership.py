@@ -81,10 +81,10 @@ def test_events_of_another_incarnation_change_nothing(steps: list[tuple[float, E
 
 
 @given(st.floats(0.0, 100.0), st.integers(1, 40))
-def test_a_device_with_timely_heartbeats_is_never_lost(start: float, beats: int) -> None:
+def test_a_device_with_timely_heartbeats_is_never_lost(start: float, count: int) -> None:
     events: list[tuple[float, Event]] = [(start, DeviceAdmitted("a", "x")), (start, DeviceReady("a", 1))]
-    for beat in range(1, beats):
-        moment = start + beat * 0.9
+    for number in range(1, count):
+        moment = start + number * 0.9
         events += [(moment, DeviceHeard("a", 1)), (moment + 0.1, LeaseTick()), (moment + 0.5, LeaseTick())]
     assert _short(_story(*events)[1]) == [("Joined", "a", 1)]
 

@@ -19,7 +19,7 @@ from potluck.worlds.live.handshake_messages import JoinAccepted, JoinRefused, Jo
 from potluck.worlds.live.zenoh_session import Endpoint, EndpointError
 from tests.time_limits import within
 from tests.worlds.live.live_fleet import RecordingJournal, free_address
-from tests.worlds.live.processes import be_coordinator, be_device, echo, run_info, start
+from tests.worlds.live.processes import echo, run_coordinator_process, run_device_process, run_info, start
 
 LEASE = 1.0
 
@@ -50,7 +50,7 @@ def _host(address: str, coordinate: Callable[[Node], object], journal: Recording
 @pytest.mark.wall_clock
 def test_killed_devices_are_noticed_immediately_frozen_ones_at_the_lease_and_both_rejoin() -> None:
     address, journal = free_address(), RecordingJournal()
-    devices = {"a": start(be_device, address, "a", LEASE)}
+    devices = {"a": start(run_device_process, address, "a", LEASE)}
 
     async def kill(node: Node) -> None:
         pid = devices["a"].pid
@@ -62,7 +62,7 @@ def test_killed_devices_are_noticed_immediately_frozen_ones_at_the_lease_and_bot
         assert isinstance(lost, Lost)
         assert (lost.device, lost.incarnation) == ("a", 1)
         devices["a"].join()
-        devices["a"] = start(be_device, address, "a", LEASE)
+        devices["a"] = start(run_device_process, address, "a", LEASE)
         assert await _next(node, Joined) == Joined("a", 2)
 
     async def freeze(node: Node) -> None:
@@ -100,7 +100,7 @@ def test_killed_devices_are_noticed_immediately_frozen_ones_at_the_lease_and_bot
 
 def test_devices_rejoin_after_the_coordinator_was_killed() -> None:
     address = free_address()
-    first = start(be_coordinator, address, LEASE)
+    first = start(run_coordinator_process, address, LEASE)
     incarnations: list[JoinAccepted] = []
 
     async def device_main(node: Node, accepted: JoinAccepted) -> None:

@@ -113,8 +113,8 @@ def test_a_refusal_is_logged_with_address_and_reason_and_recorded(caplog: pytest
     lines = [message for message in caplog.messages if "thief" in message]
     assert len(lines) == 1, "once, not for every request"
     assert re.fullmatch(r"refused thief at 127\.0\.0\.1:\d+: the token is wrong; ask for a new one", lines[0])
-    noted = [one for one in journal.records if isinstance(one, Instant) and one.name == "turned away"]
-    assert [(one.node, one.fields["device"], one.fields["reason"]) for one in noted] == [
+    noted = [record for record in journal.records if isinstance(record, Instant) and record.name == "turned away"]
+    assert [(record.node, record.fields["device"], record.fields["reason"]) for record in noted] == [
         ("coordinator", "thief", "the token is wrong; ask for a new one")
     ]
     assert noted[0].fields["from"] in lines[0]

@@ -188,10 +188,10 @@ def test_peers_connect_to_each_other() -> None:
     device = Endpoint(connect=(address,), listen=("tcp/127.0.0.1:0",), direct=True)
     with (
         open_session(Endpoint(listen=(address,), direct=True), "router"),
-        open_session(device, "peer") as one,
-        open_session(device, "peer") as other,
+        open_session(device, "peer") as first,
+        open_session(device, "peer") as second,
     ):
-        wait_until(lambda: str(other.zid()) in map(str, one.info.peers_zid()), 5)
+        wait_until(lambda: str(second.zid()) in map(str, first.info.peers_zid()), 5)
 
 
 def test_membership_changes_are_announced_once_and_in_order() -> None:

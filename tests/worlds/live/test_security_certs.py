@@ -53,7 +53,7 @@ def test_private_keys_are_private_even_under_a_lax_umask(tmp_path: Path) -> None
 def test_the_coordinator_s_certificate_has_the_given_hosts_and_loopback(folder: Path) -> None:
     names = _certificate(folder, "coordinator").extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert names.get_values_for_type(x509.DNSName) == ["coordinator.test", "localhost"]
-    assert [str(one) for one in names.get_values_for_type(x509.IPAddress)] == ["127.0.0.1", "::1"]
+    assert [str(host) for host in names.get_values_for_type(x509.IPAddress)] == ["127.0.0.1", "::1"]
 
 
 def test_a_device_never_gets_an_address_of_the_coordinator(folder: Path) -> None:
