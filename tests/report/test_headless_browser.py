@@ -168,7 +168,7 @@ def test_every_figure_is_saved_as_an_image(browser: HeadlessBrowser, whole: Path
         assert len(picture) > 4000
 
 
-# --- the page that follows -------------------------------------------------------------------------------------------
+# --- the page that follows --------------------------------------------------------------------------------------------
 
 
 @contextmanager

@@ -159,7 +159,7 @@ def test_the_lowest_index_wins_among_equals() -> None:
     assert _sent(GradedCodec(ratios=(0.5,), values="f32"), torch.ones(4)).tolist() == [1, 1, 0, 0]
 
 
-# --- the rule of the paper -------------------------------------------------------------------------------------------
+# --- the rule of the paper --------------------------------------------------------------------------------------------
 
 
 def test_adaptive_compresses_while_the_average_loss_is_small() -> None:
@@ -211,7 +211,7 @@ def test_graded_takes_the_first_rung_that_loses_little_enough(vector: Tensor, de
     assert soonest <= len(places) <= first
 
 
-# --- bytes -----------------------------------------------------------------------------------------------------------
+# --- bytes ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -228,7 +228,7 @@ def test_one_in_a_hundred_in_half_precision_is_130_times_less() -> None:
     assert 4_000_000 / TopKCodec(ratio=0.01, values="f16").encoded_bytes(1_000_000, 4) > 130
 
 
-# --- settings --------------------------------------------------------------------------------------------------------
+# --- settings ---------------------------------------------------------------------------------------------------------
 
 
 def test_momentum_needs_feedback() -> None:
