@@ -62,7 +62,7 @@ class Benchmark:
         """Raise DataError if a dataset is missing, before hours are spent on the pieces that do not need it."""
         for name in self.datasets(context):
             info = data.info(name, context.data)
-            if info.place is None:
+            if info.location is None:
                 raise DataError(
                     f"potluck bench {self.name} needs the dataset {name}, which is missing; {info.get} (or --data DIR)"
                 )

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 from torch import nn
 
-from potluck.model.zoo.network_blocks import Named, named_sequential
-from potluck.model.zoo.weight_init import init_he
+from potluck.model.zoo.network_blocks import Named, init_he, named_sequential
 
 __all__ = ["narrow", "slim_vgg", "thin_cnn", "thin_digits", "thin_vgg"]
 

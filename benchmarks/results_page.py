@@ -78,12 +78,12 @@ class NamedFigure(NamedTuple):
 
 def read_results(folder: Path) -> dict[str, BenchmarkResult]:
     """All results in a folder by name, in the order of the catalogue; others follow."""
-    found = {path.stem: _read_result(path) for path in sorted(folder.glob("*.json"))}
+    results = {path.stem: _read_result(path) for path in sorted(folder.glob("*.json"))}
     order = [
-        *(name for name in benchmark_catalogue.benchmark_names() if name in found),
-        *(name for name in found if name not in benchmark_catalogue.benchmark_names()),
+        *(name for name in benchmark_catalogue.benchmark_names() if name in results),
+        *(name for name in results if name not in benchmark_catalogue.benchmark_names()),
     ]
-    return {name: found[name] for name in order}
+    return {name: results[name] for name in order}
 
 
 def _read_result(path: Path) -> BenchmarkResult:

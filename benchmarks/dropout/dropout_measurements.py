@@ -31,7 +31,7 @@ from potluck.journal import Scalar, read_journal
 from potluck.model import zoo
 from potluck.model.model_replica import ModelReplica
 from potluck.model.submodels import SlimmableModel, WidthWorkspace, trace_slimmable
-from potluck.model.submodels.unit_subsets import choose_subsets, random_units
+from potluck.model.submodels.slimmable_model import choose_subsets, random_units
 from potluck.planning.pareto_table import ParetoTable
 from potluck.settings import decode_settings
 from potluck.task import Task, TaskSettings, build_task

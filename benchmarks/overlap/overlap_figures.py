@@ -12,6 +12,7 @@ from benchmarks.overlap.overlap_forecast import WORKERS
 from benchmarks.overlap.overlap_workload import BANDWIDTHS, NETWORKS
 from potluck.loops.parts.model_transfer import DuplexTransfer
 from potluck.report.svg_chart import Chart, ChartSeries
+from potluck.units import format_percent
 
 __all__ = [
     "TITLES",
@@ -171,7 +172,8 @@ def _duplex_figures(cases: Sequence[Case]) -> Iterator[Figure]:
         own = cases_of_network(cases, network)
         gains = sorted(duplex_gains(own))
         largest = own[0]["largest_layer_share"]
-        note = f"up to {gains[-1]:.1%}; the largest layer has {largest:.0%} of the bytes{_split_note(largest)}"
+        best, layer = format_percent(gains[-1]), format_percent(largest, 0)
+        note = f"up to {best}; the largest layer has {layer} of the bytes{_split_note(largest)}"
         yield _percent_figure(f"  {title}", gains[0], note=note)
 
 
@@ -227,7 +229,7 @@ def _percent_figure(
 
 TITLES = {"layer-by-layer": "layer by layer", "ibatch": "iBatch", "mg-wfbp": "MG-WFBP", "optimal": "optimal"}
 _BATCH = 32
-_FLOOR = -50.0  # lower values are drawn here
+_FLOOR = -50.0  # lower values are drawn at it
 _MARKS = {"resnet152": [("published 41.92 %", 41.92)], "vgg19": [("published 41.10 %", 41.10)]}
 
 

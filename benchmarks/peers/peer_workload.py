@@ -1,7 +1,7 @@
 """The workload of all sides: each client takes one SGD step on its batch, and the models are averaged.
 
 This module runs in every peer's environment and imports nothing but torch. Initial weights and the clients' data come
-from a file that Potluck wrote, so that all sides start from the same values. The networks are defined again here;
+from a file that Potluck wrote, so that all sides start from the same values. The networks are defined once more;
 `load_state_dict` is strict, so a network that differs from Potluck's is refused.
 """
 

@@ -22,8 +22,8 @@ from potluck.loops.pipeline.pipeline_costs import PipelineCosts
 from potluck.loops.pipeline.stage_backend import TimingOnlyStages
 from potluck.loops.run_progress import RunOutcome, RunProgress
 from potluck.model import zoo
+from potluck.model.indexed_dataset import MicroBatches
 from potluck.model.layer_chain import trace_layers
-from potluck.model.micro_batches import MicroBatches
 from potluck.model.model_state import WeightLayout
 from potluck.run.pipeline_setup import PipelineSetup, pipeline_chain_costs
 from potluck.worlds.simulated import virtual_clock

@@ -129,7 +129,7 @@ def _pull_all(pipe: Connection, watched: Connection, plan: _PullPlan) -> None:
     seconds: list[float] = []
     growth = MemoryGrowth()
 
-    async def pull_as_device(node: Node, welcome: JoinAccepted) -> None:
+    async def pull_as_device(node: Node, accepted: JoinAccepted) -> None:
         await node.receive()
         for turn in range(plan.times):
             growth.begin_span()

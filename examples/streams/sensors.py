@@ -5,9 +5,9 @@ import sys
 from pathlib import Path
 
 from potluck.data.streams.mqtt_publisher import MqttPublisher, WallClock
-from potluck.data.streams.open_stream import stream_order
 from potluck.data.streams.sources import MqttSource, ReplayData
 from potluck.job import load_job
+from potluck.run.device_streams import stream_order
 from potluck.run.rounds_setup import RoundsSetup
 
 

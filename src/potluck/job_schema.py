@@ -89,8 +89,10 @@ class _SchemaBuilder:
         schema = self._type_schema(key.type)
         if choices := _written_choices(table, key.name):
             schema = {"anyOf": [*choices, schema] if schema != {"type": "string"} else choices}
-        found = {"description": key.meaning, **schema} if "$ref" not in schema else _describe_reference(schema, key)
-        return found if key.default is None or not _is_finite(key.default) else {**found, "default": key.default}
+        described = {"description": key.meaning, **schema} if "$ref" not in schema else _describe_reference(schema, key)
+        return (
+            described if key.default is None or not _is_finite(key.default) else {**described, "default": key.default}
+        )
 
     def _type_schema(self, wanted: Any) -> dict[str, Any]:
         wanted, limits = _without_doc(wanted), limits_of(wanted)
@@ -137,7 +139,7 @@ def _keys_of_any(kinds: list[dict[str, Any]]) -> dict[str, Any]:
         form = {name: value for name, value in schema.items() if name != "default"}
         if key != "kind" and form not in forms.setdefault(key, []):
             forms[key].append(form)
-    return {key: found[0] if len(found) == 1 else {"anyOf": found} for key, found in forms.items()}
+    return {key: known[0] if len(known) == 1 else {"anyOf": known} for key, known in forms.items()}
 
 
 def _written_choices(table: type[msgspec.Struct], key: str) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ import math
 import re
 from typing import ClassVar, Self
 
-__all__ = ["Bytes", "BytesPerSecond", "FlopsPerSecond", "Quantity", "Seconds", "format_seconds"]
+__all__ = ["Bytes", "BytesPerSecond", "FlopsPerSecond", "Quantity", "Seconds", "format_percent", "format_seconds"]
 
 _QUANTITY = re.compile(r"\s*([-+]?[0-9]*\.?[0-9]+(?:[eE][-+]?[0-9]+)?)\s*([^\s0-9].*?)?\s*")
 
@@ -112,3 +112,8 @@ def format_seconds(value: float) -> str:
         return f"{minutes} min {rest:02d} s"
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes:02d} min"
+
+
+def format_percent(fraction: float | None, digits: int = 1) -> str:
+    """`95.0 %`, or a dash for None."""
+    return "–" if fraction is None else f"{100 * fraction:.{digits}f} %"

@@ -12,7 +12,7 @@ from potluck import resume, simulate
 from potluck.errors import SettingError
 from potluck.explore import slowest_profile
 from potluck.explore.candidate_evaluator import CandidateEvaluator
-from potluck.explore.profiled_cost import ProfiledCost
+from potluck.explore.exploration_run import ProfiledCost
 from potluck.explore.settings import Exploration
 from potluck.job import dump_job, load_job
 from potluck.journal import Span, read_journal

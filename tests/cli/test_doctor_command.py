@@ -54,4 +54,4 @@ def test_without_torch_it_still_says_what_to_do(potluck: Shell, monkeypatch: pyt
     monkeypatch.setitem(sys.modules, "torch", None)
     (_, torch) = doctor_command._check_python()
     assert torch.state == doctor_command.BAD
-    assert "pip install torch" in torch.found
+    assert "pip install torch" in torch.detail

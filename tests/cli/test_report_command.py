@@ -12,8 +12,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from potluck.cli.report_command import export_command, report_command
-from potluck.cli.ui_command import ui_command
+from potluck.cli.report_command import export_command, report_command, ui_command
 from potluck.errors import UserError
 from potluck.report.headless_browser import find_browser
 from tests.report.runs import keep, rounds
@@ -81,7 +80,9 @@ def test_the_page_is_served_until_it_is_stopped_also_while_somebody_follows_a_ru
     import httpx
 
     keep(tmp_path / "run", rounds(2), over=False)
-    program = "from pathlib import Path; from potluck.cli.ui_command import ui_command; ui_command(Path('.'), port=0)"
+    program = (
+        "from pathlib import Path; from potluck.cli.report_command import ui_command; ui_command(Path('.'), port=0)"
+    )
     with subprocess.Popen(
         [sys.executable, "-u", "-c", program], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as server:

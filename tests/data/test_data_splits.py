@@ -1,12 +1,26 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from potluck.data.data_splits import ClassSplit, DirichletSplit, IidSplit, OwnerSplit, PowerLawSplit, ShardSplit, Split
+from potluck.data.data_splits import (
+    ClassGroupSplit,
+    ClassSplit,
+    DirichletSplit,
+    IidSplit,
+    OwnerSplit,
+    PowerLawSplit,
+    ReplicatedSplit,
+    ShardSplit,
+    Split,
+    split_holdout,
+)
 from potluck.errors import DataError, SettingError
+from potluck.planning.groups import assign_round_robin
 from potluck.settings import decode_settings, encode_settings, part_kinds
 
 SPLITS = st.one_of(
@@ -181,3 +195,84 @@ def test_splits_are_parts_with_checked_settings() -> None:
         decode_settings({"kind": "dirichlet", "alpha": 0}, Split, "split")
     with pytest.raises(SettingError, match=r"split\.per_device"):
         decode_settings({"kind": "shards", "per_device": 0}, Split, "split")
+
+
+LABELS = np.repeat(np.arange(6), 20)
+
+
+def rng() -> np.random.Generator:
+    return np.random.default_rng(4)
+
+
+def test_everyone_may_hold_everything() -> None:
+    held = ReplicatedSplit().assign_samples(LABELS, 3, rng())
+    assert all(np.array_equal(part, np.arange(120)) for part in held)
+
+
+@pytest.mark.parametrize("devices", [1, 2, 3, 5, 7])
+def test_own_classes_are_shared_out_once_and_the_rest_comes_on_top(devices: int) -> None:
+    split = ClassGroupSplit(groups=3, rest=0.5)
+    held = split.assign_samples(LABELS, devices, rng())
+    mine = []
+    for numbers, part in zip(assign_round_robin(devices, 3), held, strict=True):
+        own = np.isin(LABELS[part] // 2, numbers)
+        mine.append(part[own])
+        assert (~own).sum() == min(round(0.5 * own.sum()), (~np.isin(LABELS // 2, numbers)).sum())
+        assert len(np.unique(part)) == len(part)
+    assert np.array_equal(np.sort(np.concatenate(mine)), np.arange(120))
+
+
+def test_groups_may_be_given() -> None:
+    first, second = ClassGroupSplit(groups=((0, 5), (1, 2, 3, 4)), rest=0).assign_samples(LABELS, 2, rng())
+    assert set(LABELS[first]) == {0, 5}
+    assert set(LABELS[second]) == {1, 2, 3, 4}
+
+
+def test_devices_may_be_named_with_many_groups_or_few_and_share_some() -> None:
+    split = ClassGroupSplit(groups=3, rest=0, held={"b": (0, 2), "c": (2,)}).for_devices(["a", "b", "c"])
+    first, second, third = split.assign_samples(LABELS, 3, rng())
+    assert set(LABELS[first]) == {0, 1, 2, 3, 4, 5}  # the only one of which nothing is said is dealt all
+    assert set(LABELS[second]) == {0, 1, 4, 5}
+    assert set(LABELS[third]) == {4, 5}
+    assert np.array_equal(np.sort(np.concatenate([first, second, third])), np.arange(120))
+
+
+def test_the_samples_of_a_group_that_nobody_has_are_rest_for_the_others() -> None:
+    split = ClassGroupSplit(groups=3, rest=10.0).for_trained_groups(((0, 1), (2, 3), (4, 5)), {"a": (0,), "b": (2,)})
+    for part in split.assign_samples(LABELS, 2, rng()):
+        assert {2, 3} <= set(LABELS[part])
+
+
+def test_nothing_is_said_twice() -> None:
+    groups = ((0, 5), (1, 2, 3, 4))
+    for setting in (None, 2, groups):
+        assert ClassGroupSplit(groups=setting).for_trained_groups(groups, {"a": (0,)}).groups == groups
+    for setting in (3, ((0, 1), (2, 3, 4, 5))):
+        with pytest.raises(SettingError, match=r"split.groups: devices train 2 groups"):
+            ClassGroupSplit(groups=setting).for_trained_groups(groups, {"a": (0,)})
+    with pytest.raises(SettingError, match=r"split.held: the split follows"):
+        ClassGroupSplit(held={"a": (0,)}).for_trained_groups(groups, {"a": (0,)})
+
+
+def test_a_group_without_samples_is_refused() -> None:
+    with pytest.raises(DataError, match="no sample of the classes"):
+        ClassGroupSplit(groups=((0, 1), (2,), (3, 4, 5))).assign_samples(LABELS[LABELS != 2], 3, rng())
+
+
+@pytest.mark.parametrize("table", ["everything", {"kind": "class-groups", "groups": [[0, 1], [2]], "rest": 2.0}])
+def test_they_can_be_written_down(table: Any) -> None:
+    split = decode_settings(table, Split)
+    assert decode_settings(encode_settings(split), Split) == split
+
+
+@given(labels=st.lists(st.integers(0, 6), min_size=2, max_size=200), share=st.floats(0, 0.5), seed=st.integers(0, 9))
+def test_a_holdout_is_disjoint_exhaustive_and_in_proportion(labels: list[int], share: float, seed: int) -> None:
+    values = np.array(labels)
+    count = round(share * len(values))
+    train, test = split_holdout(values, count, seed)
+    assert sorted([*train, *test]) == list(range(len(values)))
+    assert len(test) <= count
+    assert set(values) == set(values[train])
+    for label in set(labels):
+        exact = labels.count(label) * count / len(labels)
+        assert abs(int(np.sum(values[test] == label)) - exact) <= 1

@@ -50,7 +50,7 @@ def test_cifar10_is_read_as_published(tmp_path: Path, monkeypatch: pytest.Monkey
     red_first_row = rows[1][4, 1:33]
     assert np.array_equal(data.train.x[24, 0, 0].numpy(), red_first_row)
     assert data.train.y[24] == 4
-    assert info("cifar10", tmp_path).place == str(folder)
+    assert info("cifar10", tmp_path).location == str(folder)
 
 
 def test_cifar100_offers_fine_and_coarse_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

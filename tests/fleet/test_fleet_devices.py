@@ -20,7 +20,7 @@ def test_the_presets_are_those_that_people_own_with_their_sources() -> None:
     for board in PRESETS.values():
         assert len(board.source) > 20
         assert board.link in LINKS
-        assert 0 < board.share <= 1
+        assert 0 < board.peak_fraction <= 1
         assert 1e9 < board.flops < board.peak
         assert Bytes.parse("1 GiB") <= board.memory
         assert board.watts > 0

@@ -90,7 +90,7 @@ def test_totals_read_from_a_journal_continue_as_if_never_stopped(
     ("records", "says"),
     [
         ([], "nothing was measured"),
-        ([Span("a", "pull", 0.0, 8.0), Span("b", "compute", 0.0, 3.0)], "a was busy 80% of the time"),
+        ([Span("a", "pull", 0.0, 8.0), Span("b", "compute", 0.0, 3.0)], "a was busy 80 % of the time"),
         ([Span("a", "pull", 0.0, 8.0)], "downlink"),
         ([Span("a", "push", 0.0, 8.0)], "uplink"),
         ([Span("a", "compute", 0.0, 8.0), Span("a", "pull", 8.0, 9.0)], "processor"),

@@ -27,8 +27,8 @@ def _limit(*rounds: list[JournalRecord]) -> str:
 def test_the_straggler_is_named_with_its_reason() -> None:
     said = _limit(*(_round(number, "b", "push") for number in range(4)))
     assert "b was waited for in 4 of 4 rounds" in said
-    assert "its uplink (pushing updates), 60% of that time" in said
-    assert "50% shorter" in said
+    assert "its uplink (pushing updates), 60 % of that time" in said
+    assert "50 % shorter" in said
 
 
 def test_the_more_frequent_one_is_to_blame() -> None:
@@ -51,14 +51,14 @@ def test_the_stages_of_a_pipeline_are_counted_as_computing() -> None:
     totals = JournalTotals()
     totals.add_record(Span("a", "forward", 0.0, 4.0))
     totals.add_record(Span("a", "backward", 4.0, 9.0))
-    assert "a was busy 90% of the time, above all with its processor" in totals.bottleneck_sentence(10.0)
+    assert "a was busy 90 % of the time, above all with its processor" in totals.bottleneck_sentence(10.0)
 
 
 def test_transfers_at_the_same_time_do_not_make_more_than_all_of_it() -> None:
     totals = JournalTotals()
     for _ in range(3):
         totals.add_record(Span("a", "send", 0.0, 9.0))
-    assert "busy 100% of the time" in totals.bottleneck_sentence(10.0)
+    assert "busy 100 % of the time" in totals.bottleneck_sentence(10.0)
 
 
 def test_an_update_in_segments_is_one_update() -> None:
@@ -75,4 +75,4 @@ def test_where_streams_are_equally_slow_the_lack_of_data_is_said() -> None:
         + _round(number, "a", "push", by=0.0)
         for number in range(3)
     ]
-    assert _limit(*rounds) == "b waited for data 80% of the time: its stream is too slow"
+    assert _limit(*rounds) == "b waited for data 80 % of the time: its stream is too slow"

@@ -15,7 +15,7 @@ from torch import Tensor
 
 import potluck
 from potluck.journal import Span, read_journal
-from potluck.model import checkpoint_files
+from potluck.model import weights_file
 from potluck.run import Result
 from potluck.run.live_run import LiveRun
 from potluck.worlds.live.zenoh_session import Endpoint
@@ -103,7 +103,7 @@ def run_live(folder: Path, scenario: Scenario = nothing, *, emulate_fleet: bool 
 
 def tensors(folder: Path) -> dict[str, Tensor]:
     """The tensors of a run's latest checkpoint."""
-    state, _ = checkpoint_files.read_checkpoint(checkpoint_files.latest_checkpoint(folder / "checkpoints"))
+    state, _ = weights_file.read_checkpoint(weights_file.latest_checkpoint(folder / "checkpoints"))
     return state
 
 

@@ -13,10 +13,10 @@ import pytest
 
 import potluck
 from potluck.data.streams.mqtt_publisher import MqttPublisher, WallClock
-from potluck.data.streams.open_stream import stream_order
 from potluck.data.streams.sources import MqttSource, ReplayData
 from potluck.job import Job, make
 from potluck.journal import Scalar, Span, read_journal
+from potluck.run.device_streams import stream_order
 from potluck.run.rounds_setup import RoundsSetup
 from potluck.run.run_store import RunStore
 from tests.data.streams.brokers import MOSQUITTO, Mosquitto

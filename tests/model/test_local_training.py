@@ -9,10 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from potluck.model.local_training import GradientTraining, LocalSgd, LocalTraining
+from potluck.model.local_training import GradientTraining, LocalSgd, LocalTraining, Proximal
 from potluck.model.model_replica import ModelReplica
 from potluck.model.model_state import ModelState, WeightLayout
-from potluck.recipes.fedprox import Proximal
 
 
 class Trained(NamedTuple):

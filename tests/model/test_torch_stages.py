@@ -11,8 +11,8 @@ from torch import nn
 
 from potluck.data import Dataset, from_tensors
 from potluck.errors import ModelError
+from potluck.model.indexed_dataset import MicroBatches
 from potluck.model.layer_chain import trace_layers
-from potluck.model.micro_batches import MicroBatches
 from potluck.model.optimizers import Adam, Optimizer, Sgd
 from potluck.model.stage_function import StageFunctions
 from potluck.model.torch_stages import StageState, TorchStages

@@ -13,9 +13,8 @@ from potluck.model.codecs import DenseCodec
 from potluck.model.model_state import WeightLayout
 from potluck.model.optimizers import Adam, Optimizer, Sgd
 from potluck.model.submodel_interface import SubmodelSpec
-from potluck.model.submodels.slimmable_model import SlimmableModel, trace_slimmable
+from potluck.model.submodels.slimmable_model import SlimmableModel, choose_subsets, random_units, trace_slimmable
 from potluck.model.submodels.submodel_selection import SubmodelSelection
-from potluck.model.submodels.unit_subsets import choose_subsets, random_units
 from potluck.model.torch_server import TorchServer
 from potluck.model.torch_trainer import ReceivedSegment
 from potluck.model.update_merging import EquallyWeighted, MergeRule, SampleWeighted, StalenessWeighted, UpdateSum

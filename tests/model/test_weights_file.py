@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import nn
 
-from potluck.errors import ModelError
+from potluck.errors import ModelError, RunError
+from potluck.model import weights_file
 from potluck.model.weights_file import WEIGHTS_FILE, load_weights, save_weights
 
 
@@ -63,3 +66,100 @@ def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
     (tmp_path / "broken.safetensors").write_bytes(b"no tensors")
     with pytest.raises(ModelError, match="cannot read"):
         load_weights(network(), tmp_path / "broken.safetensors")
+
+
+TENSORS = {"params": torch.arange(5.0), "buffers": torch.zeros(0), "optimizer.step": torch.tensor(3.0)}
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    path = weights_file.write_checkpoint(tmp_path / "checkpoints", 7, TENSORS, '{"round": 7}')
+    tensors, words = weights_file.read_checkpoint(path)
+    assert words == '{"round": 7}'
+    assert tensors.keys() == TENSORS.keys()
+    assert all(torch.equal(tensors[name], tensor) for name, tensor in TENSORS.items())
+    assert all(tensors[name].dtype == tensor.dtype for name, tensor in TENSORS.items())
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16, torch.int64])
+def test_every_type_comes_back(dtype: torch.dtype, tmp_path: Path) -> None:
+    kept = torch.tensor([1, 2, 3]).to(dtype)
+    tensors, _ = weights_file.read_checkpoint(weights_file.write_checkpoint(tmp_path, 0, {"params": kept}, ""))
+    assert torch.equal(tensors["params"], kept)
+    assert tensors["params"].dtype == dtype
+
+
+def test_slices_and_trained_tensors_can_be_saved(tmp_path: Path) -> None:
+    whole = torch.arange(6.0, requires_grad=True)
+    tensors, _ = weights_file.read_checkpoint(weights_file.write_checkpoint(tmp_path, 0, {"params": whole[::2]}, ""))
+    assert tensors["params"].tolist() == [0.0, 2.0, 4.0]
+
+
+def test_any_words_are_kept(tmp_path: Path) -> None:
+    words = '{"name": "\\u00e9 \\n …", "größe": 3}'
+    assert weights_file.read_checkpoint(weights_file.write_checkpoint(tmp_path, 0, TENSORS, words))[1] == words
+
+
+def test_the_latest_is_the_one_with_the_highest_number(tmp_path: Path) -> None:
+    for number in (3, 20, 100, 9):
+        (tmp_path / f"{number:08d}.safetensors").touch()
+    assert weights_file.latest_checkpoint(tmp_path).name == "00000100.safetensors"
+
+
+def test_old_ones_are_forgotten_and_the_last_ones_kept(tmp_path: Path) -> None:
+    for number in range(1, 6):
+        weights_file.write_checkpoint(tmp_path, number, TENSORS, str(number))
+    kept = sorted(path.name for path in tmp_path.iterdir())
+    assert kept == ["00000004.safetensors", "00000005.safetensors"]
+    assert weights_file.read_checkpoint(weights_file.latest_checkpoint(tmp_path))[1] == "5"
+
+
+def test_one_of_the_same_number_is_replaced(tmp_path: Path) -> None:
+    weights_file.write_checkpoint(tmp_path, 3, TENSORS, "old")
+    weights_file.write_checkpoint(tmp_path, 3, TENSORS, "new")
+    assert weights_file.read_checkpoint(weights_file.latest_checkpoint(tmp_path))[1] == "new"
+
+
+def test_a_file_that_was_not_finished_is_not_seen(tmp_path: Path) -> None:
+    whole = weights_file.write_checkpoint(tmp_path, 1, TENSORS, "whole")
+    (tmp_path / "00000002.partial").write_bytes(whole.read_bytes()[:50])
+    assert weights_file.latest_checkpoint(tmp_path) == whole
+    weights_file.write_checkpoint(tmp_path, 2, TENSORS, "now whole")
+    assert weights_file.read_checkpoint(weights_file.latest_checkpoint(tmp_path))[1] == "now whole"
+    assert not list(tmp_path.glob("*.partial"))
+
+
+@pytest.mark.parametrize("dies", ["fsync", "replace"])
+def test_a_crash_while_writing_leaves_the_one_before(
+    dies: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights_file.write_checkpoint(tmp_path, 1, TENSORS, "before")
+
+    def die(*arguments: object) -> None:
+        raise OSError("power is gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", die) if dies == "fsync" else patch.setattr(os, "replace", die)
+        with pytest.raises(OSError, match="power is gone"):
+            weights_file.write_checkpoint(tmp_path, 2, TENSORS, "after")
+    assert weights_file.read_checkpoint(weights_file.latest_checkpoint(tmp_path))[1] == "before"
+
+
+def test_a_run_without_checkpoint_is_named(tmp_path: Path) -> None:
+    for folder in (tmp_path, tmp_path / "none"):
+        with pytest.raises(RunError, match="no checkpoint in"):
+            weights_file.latest_checkpoint(folder)
+
+
+def test_foreign_and_damaged_files_are_refused(tmp_path: Path) -> None:
+    foreign = tmp_path / "foreign.safetensors"
+    save_file({"weight": torch.ones(3)}, foreign)
+    with pytest.raises(RunError, match="is not a checkpoint of a run"):
+        weights_file.read_checkpoint(foreign)
+    whole = weights_file.write_checkpoint(tmp_path, 1, TENSORS, "whole").read_bytes()
+    damaged = tmp_path / "damaged.safetensors"
+    for content in (b"", b"nonsense", whole[:-4], whole[:20], b"\xff" * 100):
+        damaged.write_bytes(content)
+        with pytest.raises(RunError, match=r"cannot read checkpoint .*damaged\.safetensors"):
+            weights_file.read_checkpoint(damaged)
+    with pytest.raises(RunError, match="cannot read checkpoint"):
+        weights_file.read_checkpoint(tmp_path / "none.safetensors")

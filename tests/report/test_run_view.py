@@ -1,12 +1,19 @@
 from __future__ import annotations
 
+import base64
+import zlib
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from potluck.errors import RunError
-from potluck.report import load_run_view
+from potluck.journal import Span
+from potluck.report import load_run_view, run_view
 from potluck.report.run_folder import RunFolder, find_runs, open_run
+from potluck.report.run_history import RunHistory
+from potluck.report.run_view import pack_spans
 from tests.report.runs import DEVICES, JOB, every_kind, explored, faults, keep, rounds
 
 
@@ -78,3 +85,44 @@ def test_runs_are_found_in_a_folder_of_runs(tmp_path: Path) -> None:
     assert {run.name for run in find_runs(tmp_path)} == {"one", "two"}
     assert find_runs(tmp_path / "one") == [RunFolder(tmp_path / "one")]
     assert find_runs(tmp_path / "nowhere") == []
+
+
+def _unpacked(packed: dict[str, Any]) -> list[list[float]]:
+    """Start, length, round and detail of each span, as the page's script reads them."""
+    columns = np.frombuffer(zlib.decompress(base64.b64decode(packed["columns"])), dtype="<i4").reshape(4, -1)
+    starts, rounds = np.cumsum(columns[0]) * packed["tick"], np.cumsum(columns[2])
+    spans: list[list[float]] = np.stack([starts, columns[1] * packed["tick"], rounds, columns[3]]).T.tolist()
+    return spans
+
+
+def _story() -> RunHistory:
+    spans = [
+        Span("a", "pull", 0.0, 1.5, {"round": 3, "bytes": 7}),
+        Span("b", "compute", 1.0, 4.0, {"round": 3}),
+        Span("a", "pull", 5.0, 6.0, {"round": 4, "bytes": 7}),
+    ]
+    return RunHistory().add_records(spans)
+
+
+def test_spans_come_out_as_they_went_in() -> None:
+    story = _story()
+    packed = pack_spans(story, ["a", "b", "nobody"])
+    assert packed["counts"] == [2, 1, 0]
+    expected = [[0.0, 1.5, 3, 0], [5.0, 1.0, 4, 0], [1.0, 3.0, 3, 1]]
+    for found, wanted in zip(_unpacked(packed), expected, strict=True):
+        assert found == pytest.approx(wanted, abs=1e-7)
+    assert [detail["name"] for detail in story.details] == ["pull", "compute"]
+
+
+def test_only_what_is_new_is_packed() -> None:
+    packed = pack_spans(_story(), ["a", "b"], {"a": 1, "b": 1})
+    assert packed["counts"] == [1, 0]
+    assert _unpacked(packed)[0] == pytest.approx([5.0, 1.0, 4, 0], abs=1e-7)
+
+
+def test_too_many_spans_are_merged_and_their_seconds_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_view, "MAX_SPANS", 100)
+    many = [Span("a", "pull", 0.01 * place, 0.01 * place + 0.004, {"round": place}) for place in range(20_000)]
+    packed = pack_spans(RunHistory().add_records(many), ["a"])
+    assert packed["counts"][0] < 2000
+    assert sum(row[1] for row in _unpacked(packed)) == pytest.approx(20_000 * 0.004, rel=1e-3)

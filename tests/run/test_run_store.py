@@ -9,7 +9,7 @@ import pytest
 
 from potluck.job import make
 from potluck.loops.run_progress import RunProgress
-from potluck.model import checkpoint_files
+from potluck.model import weights_file
 from potluck.run import run_store
 from potluck.run.run_store import RunStore
 
@@ -42,7 +42,7 @@ def _saved(
     """The rounds, of forty, that are saved."""
     clock = _Clock(saving_s)
     monkeypatch.setattr(run_store, "time", clock)
-    monkeypatch.setattr(checkpoint_files, "write_checkpoint", clock.write)
+    monkeypatch.setattr(weights_file, "write_checkpoint", clock.write)
     store = RunStore.create_run(make({**JOB, "checkpoint": every}), folder, None, lambda: False)
     if often:
         store.save_every_round()

@@ -15,9 +15,8 @@ from potluck.data import from_tensors
 from potluck.model.layer_chain import LayerChain, trace_layers
 from potluck.model.submodel_context import SubmodelContext
 from potluck.model.submodel_interface import SubmodelExtractor
-from potluck.model.submodels.slimmable_model import SlimmableModel
+from potluck.model.submodels.slimmable_model import SlimmableModel, UnitChooser, leading_units, uniform_counts
 from potluck.model.submodels.submodel_parts import Submodel, WidthSubmodelPart
-from potluck.model.submodels.unit_subsets import UnitChooser, leading_units, uniform_counts
 from potluck.model.submodels.width_sampler import Counts
 from potluck.model.update_merging import MergeRule
 

@@ -14,8 +14,8 @@ import potluck
 from potluck.data import Dataset, from_tensors
 from potluck.job import make
 from potluck.journal import Instant, JournalRecord, Span, read_journal
+from potluck.model.indexed_dataset import MicroBatches
 from potluck.model.layer_chain import trace_layers
-from potluck.model.micro_batches import MicroBatches
 from potluck.model.stage_function import StageFunctions
 from potluck.model.torch_stages import TorchStages
 from potluck.planning.schedule import backward_ready, forward_ready

@@ -25,10 +25,8 @@ from potluck.cli import (
     profile_command,
     report_command,
     run_command,
-    schema_command,
     serve_command,
     status_command,
-    ui_command,
 )
 from potluck.errors import PotluckWarning, UserError
 
@@ -122,11 +120,11 @@ app.command("status")(status_command.status_command)
 app.command("stop")(status_command.stop_command)
 app.command("explore")(explore_command.explore_command)
 app.command("report")(report_command.report_command)
-app.command("ui")(ui_command.ui_command)
+app.command("ui")(report_command.ui_command)
 app.command("export")(report_command.export_command)
 app.command("plan")(plan_command.plan_command)
 app.command("profile")(profile_command.profile_command)
-app.command("schema")(schema_command.schema_command)
+app.command("schema")(new_command.schema_command)
 app.command("recipes")(catalogue_command.recipes_command)
 app.command("fleets")(catalogue_command.fleets_command)
 app.command("bench")(bench_command.bench_command)

@@ -57,7 +57,7 @@ def _print_entries(title: str, entries: Iterable[tuple[str, str]]) -> None:
 
 def _preset_text(preset: DevicePreset) -> str:
     figures = f"{preset.flops}, {preset.memory}, {preset.watts:g} W, {preset.link}"
-    return f"{figures}; {format_fraction(preset.share, 1)} of the peak of {preset.source}"
+    return f"{figures}; {format_fraction(preset.peak_fraction, 1)} of the peak of {preset.source}"
 
 
 def _link_text(link: Link) -> str:

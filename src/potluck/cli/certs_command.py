@@ -32,10 +32,10 @@ def init_authority(
     hosts: Hosts = None, certs: Folder = Path("certs"), days: Days = 365, as_json: AsJson = False
 ) -> None:
     """Create a certificate authority. Includes the coordinator's certificate."""
-    from potluck.worlds.live.security import local_addresses
+    from potluck.worlds.live.security import certificate_signing
     from potluck.worlds.live.security.certificate_authority import COORDINATOR, CertificateAuthority
 
-    CertificateAuthority.create(certs, hosts or local_addresses.local_host_names(), days, _utc_now())
+    CertificateAuthority.create(certs, hosts or certificate_signing.local_host_names(), days, _utc_now())
     issued = _describe_certificates(certs, [COORDINATOR])[0]
     if as_json:
         typer.echo(json.dumps(issued))

@@ -1,4 +1,4 @@
-"""Options that several commands share."""
+"""Options that several commands have in common."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def _info_row(dataset: Info) -> tuple[str, ...]:
         str(len(dataset.classes)) if known else "-",
         f"{dataset.train:,}" if known else "-",
         f"{dataset.test:,}" if known else "-",
-        dataset.place or f"missing: potluck data info {dataset.name}",
+        dataset.location or f"missing: potluck data info {dataset.name}",
     )
 
 
@@ -91,7 +91,7 @@ def _info_pairs(dataset: Info) -> Iterable[tuple[str, str]]:
     yield "sample", f"{_format_shape(dataset.shape)}, {format_bytes(dataset.sample_bytes)}"
     yield "samples", f"{dataset.train:,} training, {dataset.test:,} test"
     yield "classes", f"{len(dataset.classes)}: {', '.join(dataset.classes)}"
-    yield "location", dataset.place or "missing"
+    yield "location", dataset.location or "missing"
     yield "to get it", dataset.get
     yield "options", ", ".join(f"{key}={_format_value(value)}" for key, value in dataset.options.items()) or "none"
 

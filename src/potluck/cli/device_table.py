@@ -131,7 +131,7 @@ def _state_cells(
     """What a device is doing; for a group, what holds for all of its devices."""
     single = row.devices[0] if len(row.devices) == 1 else None
     status = tally.device_status
-    seen = [at for name in row.devices if (at := status.last_seen(name)) is not None]
+    last_times = [at for name in row.devices if (at := status.last_seen(name)) is not None]
     stale = [versions for name in row.devices if (versions := status.update_staleness(name)) is not None]
     return {
         "now": tally.current_activity(single) if single is not None else "",
@@ -139,7 +139,7 @@ def _state_cells(
         "samples/s": _format_per_s(total.samples / now) if total.samples and now > 0 else "",
         "link": " ".join(_link_rates(total)),
         "staleness": str(max(stale)) if stale else "",
-        "last seen": _format_ago(now - max(seen)) if seen else "",
+        "last seen": _format_ago(now - max(last_times)) if last_times else "",
     }
 
 

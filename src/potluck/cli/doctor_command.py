@@ -31,7 +31,7 @@ class DoctorCheck(NamedTuple):
 
     what: str
     state: str
-    found: str
+    detail: str
 
 
 def doctor_command(runs: Runs = Path("runs"), data: Data = None, as_json: AsJson = False) -> None:
@@ -45,13 +45,17 @@ def doctor_command(runs: Runs = Path("runs"), data: Data = None, as_json: AsJson
     ]
     usable = not any(finding.state == BAD for finding in findings)
     if as_json:
-        typer.echo(json.dumps({"usable": usable, "findings": [finding._asdict() for finding in findings]}))
+        typer.echo(json.dumps({"usable": usable, "findings": [_as_json(check) for check in findings]}))
     else:
         width = max(len(finding.what) for finding in findings)
-        for what, state, found in findings:
-            typer.echo(f"{_MARKS[state]} {what:<{width}}  {found}")
+        for what, state, detail in findings:
+            typer.echo(f"{_MARKS[state]} {what:<{width}}  {detail}")
         typer.echo("ready: try `potluck demo`" if usable else "not ready: fix what is marked ✗")
     raise typer.Exit(0 if usable else 1)
+
+
+def _as_json(check: DoctorCheck) -> dict[str, str]:
+    return {"what": check.what, "state": check.state, "found": check.detail}
 
 
 def _check_python() -> Iterator[DoctorCheck]:
@@ -126,15 +130,15 @@ def _check_runs_folder(folder: Path) -> Iterator[DoctorCheck]:
 def _check_datasets(root: Path | None) -> Iterator[DoctorCheck]:
     try:
         from potluck.data import info, names
-        from potluck.data.dataset_paths import data_roots
+        from potluck.data.dataset_source import data_roots
     except (ImportError, OSError) as error:
         yield DoctorCheck("data", BAD, str(error))
         return
     yield DoctorCheck("data", GOOD, f"searched for in {', '.join(map(str, data_roots(root)))}")
     for name in names():
         known = info(name, root)
-        if known.place is not None:
-            yield DoctorCheck(f"data {name}", GOOD, known.place)
+        if known.location is not None:
+            yield DoctorCheck(f"data {name}", GOOD, known.location)
         elif known.train:
             yield DoctorCheck(f"data {name}", MISSING, f"see: potluck data info {name}")
 

@@ -1,8 +1,9 @@
-"""`potluck new`: a job and a fleet that run as they are, and a schema by which editors complete keys."""
+"""`potluck new`: a job and a fleet that run as they are. `potluck schema`: a JSON schema for editors."""
 
 from __future__ import annotations
 
 import json
+from enum import StrEnum
 from importlib import resources
 from pathlib import Path
 from typing import Annotated
@@ -10,10 +11,10 @@ from typing import Annotated
 import typer
 
 from potluck.cli.command_options import AsJson
-from potluck.cli.schema_command import schema_text
 from potluck.errors import UserError
 
-__all__ = ["new_command"]
+__all__ = ["new_command", "schema_command", "schema_text"]
+
 
 STARTERS = ("job.toml", "fleet.toml")
 SCHEMA = "job.schema.json"  # named in the first line of the starter job.toml
@@ -43,3 +44,27 @@ def _write_file(path: Path, text: str) -> Path:
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}") from None
     return path
+
+
+class SchemaFile(StrEnum):
+    """The files that have a schema."""
+
+    JOB = "job"
+    FLEET = "fleet"
+
+
+Which = Annotated[SchemaFile, typer.Argument(metavar="[job|fleet]", help="Which file's schema.")]
+
+
+def schema_command(which: Which = SchemaFile.JOB) -> None:
+    """Print the JSON schema of job.toml or fleet.toml."""
+    typer.echo(schema_text(which))
+
+
+def schema_text(which: SchemaFile = SchemaFile.JOB) -> str:
+    """The schema as JSON, made from the settings classes."""
+    from potluck.fleet import Fleet
+    from potluck.job import Job
+    from potluck.job_schema import build_schema
+
+    return json.dumps(build_schema(Fleet if which is SchemaFile.FLEET else Job), indent=1, ensure_ascii=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from potluck.units import format_seconds
+from potluck.units import format_percent, format_seconds
 
 __all__ = ["format_bit_rate", "format_bytes", "format_flops", "format_fraction", "format_percent", "format_seconds"]
 
@@ -32,14 +32,9 @@ def format_flops(flops: float) -> str:
     return f"{flops:.0f} FLOP/s"
 
 
-def format_percent(value: float | None) -> str:
-    """`95.0 %`, or a dash for None."""
-    return "–" if value is None else f"{100 * value:.1f} %"
-
-
 def format_fraction(part: float, whole: float) -> str:
     """`46 %`, or a dash where the whole is 0."""
-    return f"{100 * part / whole:.0f} %" if whole > 0 else "–"
+    return format_percent(part / whole, 0) if whole > 0 else "–"
 
 
 def _three_digits(value: float) -> str:

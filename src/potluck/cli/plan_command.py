@@ -1,4 +1,4 @@
-"""`potluck plan`: predicts what a round takes on each kind of device, for each transfer strategy."""
+"""`potluck plan`: predicts a round on each kind of device for each transfer strategy, or the stages of a pipeline."""
 
 from __future__ import annotations
 
@@ -18,13 +18,24 @@ if TYPE_CHECKING:
     from potluck.planning.gantt_chart import GanttBar
     from potluck.planning.segments import Strategy
     from potluck.run.job_plan import RoundForecast
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["plan_command"]
+if TYPE_CHECKING:
+    from potluck.job import Job
+    from potluck.loops.pipeline.pipeline_planner import PipelinePlan
+    from potluck.planning.gantt_chart import GanttBar
+    from potluck.planning.schedule import StageDurations
+    from potluck.run.job_plan import PipelineForecast
+
+__all__ = ["plan_command", "show_pipeline"]
+
 
 OnDevice = Annotated[
     str | None, typer.Option("--device", help="The device whose timeline is drawn (default: the slowest).")
 ]
 Width = Annotated[int, typer.Option("--width", min=40, help="Width of the drawing in columns.")]
+
+_DRAWN_BATCHES = 8
 
 
 def plan_command(
@@ -36,7 +47,7 @@ def plan_command(
     as_json: AsJson = False,
 ) -> None:
     """Predict how long a round takes on each device. Draws the timeline of one of them."""
-    from potluck.cli.plan_pipeline import show_pipeline
+    from potluck.cli.plan_command import show_pipeline
     from potluck.cli.run_command import add_cwd_to_path
     from potluck.job import load_job
     from potluck.run.prepared_job import plan
@@ -106,3 +117,69 @@ def _timeline_bars(forecast: RoundForecast, strategy: Strategy) -> list[GanttBar
     second = segment_bars(push, worker.backward, worker.push, *costs)
     bars += [bar._replace(start=bar.start + backward_at, end=bar.end + backward_at) for bar in second]
     return [*bars, GanttBar("latency", bars[-1].end, backward_at + push.makespan)]
+
+
+def show_pipeline(job: Job, forecast: PipelineForecast, width: int) -> None:
+    """Print the partition as a table, and draw the timeline of the first batches."""
+    from potluck.planning.gantt_chart import draw_gantt
+
+    plan, console = forecast.plan, open_console()
+    console.print(
+        f"{job.title}, {job.recipe}: one batch of {forecast.batch_size} samples every {format_seconds(plan.period)}"
+    )
+    console.print(_stage_table(forecast))
+    console.print(_bottleneck_text(plan, forecast.durations, forecast.micro_batches))
+    if forecast.left_out:
+        console.print(f"left out because they would slow the pipeline down: {', '.join(forecast.left_out)}")
+    typer.echo("")
+    typer.echo(draw_gantt(_stage_bars(forecast), width))
+
+
+def _stage_table(forecast: PipelineForecast) -> Any:
+    drawn = plain_table("stage", "device", "layers", "computes", "sends on", "batches in flight")
+    for index, stage in enumerate(forecast.stages()):
+        first, last = stage["layers"]
+        sends = format_seconds(stage["send_s"]) if stage["send_s"] else "-"
+        row = (
+            str(index),
+            stage["device"],
+            f"{first}-{last}",
+            format_seconds(stage["compute_s"]),
+            sends,
+            str(stage["window"]),
+        )
+        drawn.add_row(*row)
+    return drawn
+
+
+def _bottleneck_text(plan: PipelinePlan, durations: StageDurations, micro_batches: int) -> str:
+    """What limits the period, in one sentence."""
+    computing = [forward + backward for forward, backward in zip(durations.forward, durations.backward, strict=True)]
+    busiest = max(range(len(computing)), key=lambda index: computing[index])
+    if computing[busiest] >= durations.min_period():
+        limit = f"stage {busiest} on {plan.order[busiest]} is the slowest"
+    else:
+        link = max(range(len(durations.down)), key=lambda index: max(durations.down[index], durations.up[index]))
+        limit = f"the link from {plan.order[link]} to {plan.order[link + 1]} is the slowest"
+    least = micro_batches * durations.min_period()
+    if plan.period <= 1.001 * least:
+        return limit
+    cause = "more batches in flight" if micro_batches == 1 else "a pipeline that is not flushed after every batch"
+    return f"{limit}; {cause} would bring it down to {format_seconds(least)}"
+
+
+def _stage_bars(forecast: PipelineForecast) -> list[GanttBar]:
+    from potluck.planning.gantt_chart import GanttBar
+    from potluck.planning.schedule import simulate_pipeline
+
+    plan, durations, micro_batches = forecast.plan, forecast.durations, forecast.micro_batches
+    timeline = simulate_pipeline(
+        durations.forward, durations.backward, durations.down, durations.up, max(2, _DRAWN_BATCHES // micro_batches),
+        "1f1b" if micro_batches == 1 else "gpipe", windows=plan.windows if micro_batches == 1 else None,
+        micro_batches=micro_batches,
+    )  # fmt: skip
+    return [
+        GanttBar(f"{index} {plan.order[index]}", bar.begin, bar.end, f"{bar.kind[0].upper()}{bar.batch}")
+        for index, stage in enumerate(timeline.bars)
+        for bar in stage
+    ]

@@ -160,7 +160,7 @@ def _load_live_job(job: Path, settings: list[str] | None, seed: int | None, out:
 
 def _join_commands(run: LiveRun) -> dict[str, str]:
     """The join command of each device, without its token."""
-    from potluck.worlds.live.security.local_addresses import local_address
+    from potluck.worlds.live.security.certificate_signing import local_address
 
     protocol, _, where = run.locator.partition("/")
     host, _, port = where.rpartition(":")

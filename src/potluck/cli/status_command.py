@@ -25,42 +25,42 @@ RunFolder = Annotated[
 
 def status_command(run: RunFolder = None, as_json: AsJson = False) -> None:
     """Show the progress of a live run, and which devices have joined."""
-    from potluck.run import live_status as tickets
+    from potluck.run import live_status
 
     folder = run or _newest_live_run()
-    ticket = tickets.read_live_status(folder)
-    if ticket is None:
+    status = live_status.read_live_status(folder)
+    if status is None:
         raise RunError(
             f"{folder} is not the folder of a live run; for simulated runs use `potluck report` or `potluck ui`"
         )
     figures = _latest_figures(folder)
     if as_json:
-        state = "running" if ticket.is_alive else ticket.ended or "gone"
-        typer.echo(json.dumps({"folder": str(folder), "state": state, "here": ticket.here,
-                               "missing": ticket.missing, "listen": ticket.listen, **figures}))  # fmt: skip
-        raise typer.Exit(0 if ticket.is_alive else 1)
-    typer.echo(f"{folder}: {_state_text(ticket)}")
+        state = "running" if status.is_alive else status.ended or "gone"
+        typer.echo(json.dumps({"folder": str(folder), "state": state, "here": status.joined,
+                               "missing": status.missing, "listen": status.listen, **figures}))  # fmt: skip
+        raise typer.Exit(0 if status.is_alive else 1)
+    typer.echo(f"{folder}: {_state_text(status)}")
     if figures:
         typer.echo("  " + ", ".join(_figure_texts(figures)))
-    for name, incarnation in sorted(ticket.here.items()):
+    for name, incarnation in sorted(status.joined.items()):
         typer.echo(f"  {name}: joined" + (f" (incarnation {incarnation})" if incarnation > 1 else ""))
-    for name in ticket.missing:
+    for name in status.missing:
         typer.echo(f"  {name}: missing")
-    raise typer.Exit(0 if ticket.is_alive else 1)
+    raise typer.Exit(0 if status.is_alive else 1)
 
 
 def stop_command(run: RunFolder = None) -> None:
     """Stop a live run at a point from which it can be resumed."""
-    from potluck.run import live_status as tickets
+    from potluck.run import live_status
 
     folder = run or _newest_live_run()
-    ticket = tickets.request_stop(folder)
+    status = live_status.request_stop(folder)
     for _ in range(300):
-        if not (tickets.read_live_status(folder) or ticket).is_alive:
+        if not (live_status.read_live_status(folder) or status).is_alive:
             typer.echo(f"{folder}: stopped; continue with: potluck resume {folder}")
             return
         time.sleep(0.1)
-    raise RunError(f"{folder}: asked process {ticket.pid} to stop, but it has not after 30 s")
+    raise RunError(f"{folder}: asked process {status.pid} to stop, but it has not after 30 s")
 
 
 def _newest_live_run() -> Path:
@@ -70,10 +70,10 @@ def _newest_live_run() -> Path:
     return files[-1].parent
 
 
-def _state_text(ticket: LiveStatus) -> str:
-    if ticket.is_alive:
-        return f"running (process {ticket.pid}, {ticket.listen})"
-    return ticket.ended or f"process {ticket.pid} is gone; continue with `potluck resume`"
+def _state_text(status: LiveStatus) -> str:
+    if status.is_alive:
+        return f"running (process {status.pid}, {status.listen})"
+    return status.ended or f"process {status.pid} is gone; continue with `potluck resume`"
 
 
 def _latest_figures(folder: Path) -> dict[str, Any]:

@@ -8,10 +8,9 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 import torch
 
-from potluck.data.augmentation import CropFlip
 from potluck.data.dataset_files import PublishedFile, read_published_file
 from potluck.data.dataset_source import PublishedSource
-from potluck.data.samples import Dataset, Samples, Scaling
+from potluck.data.samples import CropFlip, Dataset, Samples, Scaling
 from potluck.settings import doc
 
 __all__ = ["Cifar10Source", "Cifar100Source"]

@@ -10,18 +10,33 @@ from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
-from msgspec import Meta
+from msgspec import Meta, field
+from msgspec.structs import replace
 
 from potluck.data.samples import Indices
-from potluck.errors import DataError
-from potluck.planning.groups import Groups
+from potluck.errors import DataError, SettingError
+from potluck.planning.groups import Groups, assign_groups, assign_round_robin, check_groups, even_groups
 from potluck.settings import Part, doc
 
-__all__ = ["ClassSplit", "DirichletSplit", "IidSplit", "OwnerSplit", "PowerLawSplit", "ShardSplit", "Split"]
+__all__ = [
+    "ClassGroupSplit",
+    "ClassSplit",
+    "DirichletSplit",
+    "IidSplit",
+    "OwnerSplit",
+    "PowerLawSplit",
+    "ReplicatedSplit",
+    "ShardSplit",
+    "Split",
+    "split_holdout",
+]
+
 
 Labels = npt.NDArray[np.generic]
 Owners = npt.NDArray[np.generic] | None
 Positive = Annotated[int, Meta(ge=1)]
+
+_GROUPS = 2  # default number of groups
 
 
 class Split(Part, frozen=True, kw_only=True):
@@ -79,8 +94,8 @@ class DirichletSplit(Split, frozen=True, kw_only=True, tag="dirichlet"):
         for members in _indices_by_class(labels, rng):
             shares = rng.dirichlet(np.full(devices, self.alpha))
             cuts = np.rint(np.cumsum(shares)[:-1] * len(members)).astype(np.int64)
-            for part, piece in zip(held, np.split(members, cuts), strict=True):
-                part.append(piece)
+            for part, chunk in zip(held, np.split(members, cuts), strict=True):
+                part.append(chunk)
         return _ensure_min_samples([rng.permutation(np.concatenate(part)) for part in held], self.min_samples)
 
 
@@ -112,9 +127,9 @@ class ClassSplit(Split, frozen=True, kw_only=True, tag="classes"):
         # Small classes first, and the poorer of its holders first: where samples are scarce nobody goes empty.
         for number in sorted(range(len(members)), key=lambda number: len(members[number])):
             poorest = sorted(holders[number], key=lambda device: int(sizes[device]))
-            for device, piece in zip(poorest, np.array_split(members[number], len(poorest)), strict=True):
-                held[device].append(piece)
-                sizes[device] += len(piece)
+            for device, chunk in zip(poorest, np.array_split(members[number], len(poorest)), strict=True):
+                held[device].append(chunk)
+                sizes[device] += len(chunk)
         return [np.concatenate(part) for part in held]
 
     def _check_counts(self, classes: int, devices: int) -> None:
@@ -179,3 +194,87 @@ def _ensure_min_samples(held: list[Indices], least: int) -> list[Indices]:
             held[device] = np.concatenate([held[device], held[richest][-taken:]])
             held[richest] = held[richest][:-taken]
     return held
+
+
+class ReplicatedSplit(Split, frozen=True, kw_only=True, tag="everything"):
+    """Gives every device all samples."""
+
+    def split_samples(self, labels: Labels, devices: int, rng: np.random.Generator, owner: Owners) -> list[Indices]:
+        return [np.arange(len(labels)) for _ in range(devices)]
+
+
+class ClassGroupSplit(Split, frozen=True, kw_only=True, tag="class-groups"):
+    """Gives each device the samples of its own class groups, plus samples of other classes."""
+
+    groups: Annotated[
+        Annotated[int, Meta(ge=1)] | tuple[tuple[int, ...], ...] | None,
+        doc("Number of class groups, or their classes; by default those of `rounds.submodel`, else 2."),
+    ] = None
+    rest: Annotated[float, Meta(ge=0), doc("Samples of other classes for each sample of an own class.")] = 1.0
+    held: Annotated[
+        dict[str, tuple[int, ...]], doc("Groups of each device by name; the others are assigned round-robin.")
+    ] = field(default_factory=dict)
+
+    def for_devices(self, devices: Sequence[str]) -> ClassGroupSplit:
+        """Return this split with groups assigned to the named devices."""
+        count = len(self.groups) if isinstance(self.groups, tuple) else self.groups or _GROUPS
+        return replace(self, held=assign_groups(devices, count, self.held, "split.held"))
+
+    def for_trained_groups(self, groups: Groups, held: Mapping[str, tuple[int, ...]]) -> ClassGroupSplit:
+        """Return this split for devices that train `groups`; SettingError if it asks for other groups or holders."""
+        if self.held:
+            raise SettingError("split.held", "the split follows `rounds.submodel.held`; leave this key out")
+        if self.groups not in (None, len(groups), groups):
+            raise SettingError("split.groups", f"devices train {len(groups)} groups, not these; leave this key out")
+        return replace(self, groups=groups, held=dict(held))
+
+    def split_samples(self, labels: Labels, devices: int, rng: np.random.Generator, owner: Owners) -> list[Indices]:
+        groups = self._class_groups(int(labels.max()) + 1)
+        held = list(self.held.values()) or assign_round_robin(devices, len(groups))
+        if len(held) != devices:
+            raise DataError(f"groups are held by {len(held)} devices, but there are {devices}")
+        members = [rng.permutation(np.flatnonzero(np.isin(labels, own))) for own in groups]
+        mine: list[list[Indices]] = [[] for _ in range(devices)]
+        for group, samples in enumerate(members):
+            having = [device for device in range(devices) if group in held[device]]
+            chunks = np.array_split(samples, len(having)) if having else []  # a group that no device holds
+            for device, chunk in zip(having, chunks, strict=True):
+                mine[device].append(chunk)
+        own = [[label for group in numbers for label in groups[group]] for numbers in held]
+        return [
+            self._add_other_classes(np.concatenate(part), labels, own[device], rng) for device, part in enumerate(mine)
+        ]
+
+    def _class_groups(self, classes: int) -> Groups:
+        if not isinstance(self.groups, tuple):
+            return even_groups(classes, self.groups or _GROUPS)
+        known = max((label + 1 for own in self.groups for label in own), default=0)  # a class may have no sample
+        return check_groups(self.groups, max(classes, known), "split.groups")
+
+    def _add_other_classes(self, own: Indices, labels: Labels, classes: list[int], rng: np.random.Generator) -> Indices:
+        if not len(own):
+            raise DataError(f"there is no sample of the classes {classes}; choose other groups")
+        others = np.flatnonzero(~np.isin(labels, classes))
+        return np.concatenate([own, rng.permutation(others)[: round(self.rest * len(own))]])
+
+
+def split_holdout(labels: npt.NDArray[np.integer], count: int, seed: int = 0) -> tuple[Indices, Indices]:
+    """Return sorted training and test indices, stratified by class; each class keeps at least one training sample."""
+    # NumPy guarantees that the legacy generator's stream never changes, so all devices agree on the split.
+    random = np.random.RandomState(seed)
+    classes, sizes = np.unique(labels, return_counts=True)
+    quotas = _proportional_quotas(sizes, count)
+    test = [random.permutation(np.flatnonzero(labels == c))[:quota] for c, quota in zip(classes, quotas, strict=True)]
+    chosen = np.zeros(len(labels), dtype=bool)
+    chosen[np.concatenate(test)] = True
+    return np.flatnonzero(~chosen), np.flatnonzero(chosen)
+
+
+def _proportional_quotas(sizes: npt.NDArray[np.integer], count: int) -> Indices:
+    """Whole quotas that add up to `count` where possible, the largest remainders first."""
+    exact = sizes * count / sizes.sum()
+    quotas: Indices = np.minimum(np.floor(exact).astype(np.int64), sizes - 1)
+    for index in np.argsort(quotas - exact, kind="stable"):
+        if quotas.sum() < count and quotas[index] < sizes[index] - 1:
+            quotas[index] += 1
+    return quotas

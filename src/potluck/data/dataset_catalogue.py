@@ -13,8 +13,7 @@ import numpy as np
 # Importing a module registers its data sets.
 from potluck.data.cifar import Cifar10Source, Cifar100Source
 from potluck.data.dataset_source import Info, Source
-from potluck.data.digits import DigitsSource
-from potluck.data.drawn_digits import DrawnDigitsSource
+from potluck.data.digits import DigitsSource, DrawnDigitsSource
 from potluck.data.image_folder import ImageFolderSource
 from potluck.data.mnist import FashionMnistSource, MnistSource
 from potluck.data.owner_datasets import FemnistSource, SpeechCommandsSource

@@ -73,21 +73,21 @@ def read_npz(path: Path, columns: Mapping[str, ColumnSpec]) -> dict[str, npt.NDA
         if claimed > LARGEST_BYTES:
             raise DataError(f"{path} claims to unpack to {claimed:,} bytes, more than the {LARGEST_BYTES:,} allowed")
         with np.load(path, allow_pickle=False) as arrays:
-            found = {name: arrays[name] for name in columns if name in arrays}
+            loaded = {name: arrays[name] for name in columns if name in arrays}
     except (ValueError, EOFError, OSError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
         raise error if isinstance(error, DataError) else DataError(f"{path} cannot be read ({error})") from error
     for name, column in columns.items():
-        _check_array(path, name, found.get(name), column)
-    lengths = {name: len(found[name]) for name, column in columns.items() if column.per_sample}
+        _check_array(path, name, loaded.get(name), column)
+    lengths = {name: len(loaded[name]) for name, column in columns.items() if column.per_sample}
     if len(set(lengths.values())) > 1:
         raise DataError(f"{path}: arrays of one set differ in length: {lengths}")
-    return found
+    return loaded
 
 
 def _read_plain(path: Path, size: int) -> bytes:
-    found = path.stat().st_size
-    if found != size:
-        raise DataError(f"{path} has {found:,} bytes instead of {size:,}; it is truncated or not the published file")
+    actual = path.stat().st_size
+    if actual != size:
+        raise DataError(f"{path} has {actual:,} bytes instead of {size:,}; it is truncated or not the published file")
     return path.read_bytes()
 
 

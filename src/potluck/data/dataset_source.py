@@ -1,22 +1,26 @@
-"""Describes a data set before it is read: its settings, where its files are, its figures."""
+"""Describes a data set before it is read: its settings, its figures, its folder or how to get it."""
 
 from __future__ import annotations
 
 import math
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
 import msgspec
 
-from potluck.data.augmentation import CropFlip
 from potluck.data.dataset_files import PublishedFile
-from potluck.data.dataset_paths import find_folder, search_folder
-from potluck.data.samples import Dataset, Scaling
+from potluck.data.samples import CropFlip, Dataset, Scaling
+from potluck.errors import DataError
 from potluck.settings import Part
 
-__all__ = ["BUILT_IN", "Info", "PublishedSource", "Source"]
+__all__ = ["BUILT_IN", "Info", "PublishedSource", "Source", "data_roots", "find_folder", "search_folder"]
+
 
 BUILT_IN = "built in"
+
+VARIABLE = "POTLUCK_DATA"
 
 
 class Info(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,7 +33,7 @@ class Info(msgspec.Struct, frozen=True, kw_only=True):
     train: int
     test: int
     sample_bytes: int
-    place: str | None
+    location: str | None = msgspec.field(name="place")
     """`built in`, the folder that holds it, or None where it is missing."""
     get: str
     """How to get it."""
@@ -85,6 +89,40 @@ class PublishedSource(Source, frozen=True, kw_only=True):
         train, test = self.count_samples(folder)
         return Info(
             name=self.name, about=self.about, shape=self.shape, classes=self.class_names(), train=train, test=test,
-            sample_bytes=math.prod(self.shape), place=None if folder is None else str(folder), get=self.get,
+            sample_bytes=math.prod(self.shape), location=None if folder is None else str(folder), get=self.get,
             options=self.option_values(),
         )  # fmt: skip
+
+
+def data_roots(root: Path | None) -> tuple[Path, ...]:
+    """The folders to search, in order: the given one, $POTLUCK_DATA, the cache."""
+    named = os.environ.get(VARIABLE)
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "potluck" / "data"
+    candidates = [root, Path(named) if named else None, cache]
+    return tuple(dict.fromkeys(root_folder.expanduser() for root_folder in candidates if root_folder is not None))
+
+
+def search_folder(folders: tuple[str, ...], first: str, root: Path | None) -> Path | None:
+    """The first folder that holds the file `first`, plain or gzipped."""
+    for folder in _candidate_folders(folders, root):
+        if (folder / first).is_file() or (folder / f"{first}.gz").is_file():
+            return folder
+    return None
+
+
+def find_folder(name: str, folders: tuple[str, ...], first: str, root: Path | None, get: str) -> Path:
+    """Return the set's folder; DataError names the paths tried and how to get the data."""
+    folder = search_folder(folders, first, root)
+    if folder is None:
+        tried = ", ".join(str(candidate / first) for candidate in _candidate_folders(folders, root))
+        raise DataError(
+            f"{name} was not found (tried {tried}); {get}, or point to another folder with --data DIR or ${VARIABLE}"
+        )
+    return folder
+
+
+def _candidate_folders(folders: tuple[str, ...], root: Path | None) -> Iterator[Path]:
+    """Relative folders below each root first, absolute ones last."""
+    for root_folder in data_roots(root):
+        yield from (root_folder / folder for folder in folders if not Path(folder).is_absolute())
+    yield from (Path(folder) for folder in folders if Path(folder).is_absolute())

@@ -10,11 +10,10 @@ import numpy as np
 import torch
 from msgspec import Meta
 
-from potluck.data.augmentation import CropFlip
+from potluck.data.data_splits import split_holdout
 from potluck.data.dataset_files import LARGEST_BYTES, Array
 from potluck.data.dataset_source import Info, Source
-from potluck.data.holdout_split import split_holdout
-from potluck.data.samples import Dataset, Samples, Scaling
+from potluck.data.samples import CropFlip, Dataset, Samples, Scaling
 from potluck.errors import DataError
 from potluck.settings import doc
 
@@ -57,7 +56,7 @@ class ImageFolderSource(Source, frozen=True, kw_only=True, tag="folder"):
             train=len(train),
             test=len(test),
             sample_bytes=math.prod(self._image_shape()),
-            place=self.path or None,
+            location=self.path or None,
             get="name it as folder:/path (images need: pip install 'potluck[images]')",
             options=self.option_values(),
         )

@@ -8,10 +8,9 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from potluck.data.augmentation import CropFlip
 from potluck.data.dataset_files import PublishedFile, read_idx
 from potluck.data.dataset_source import PublishedSource
-from potluck.data.samples import Dataset, Samples, Scaling
+from potluck.data.samples import CropFlip, Dataset, Samples, Scaling
 
 __all__ = ["FashionMnistSource", "MnistSource"]
 

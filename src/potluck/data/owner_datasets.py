@@ -13,10 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from potluck.data.augmentation import CropFlip
 from potluck.data.dataset_files import ColumnSpec, read_npz
 from potluck.data.dataset_source import PublishedSource
-from potluck.data.samples import Dataset, Indices, Samples, Scaling
+from potluck.data.samples import CropFlip, Dataset, Indices, Samples, Scaling
 from potluck.errors import DataError
 from potluck.settings import doc
 

@@ -11,10 +11,9 @@ import numpy.typing as npt
 import torch
 from msgspec import Meta
 
-from potluck.data.augmentation import CropFlip
 from potluck.data.dataset_files import LARGEST_BYTES
 from potluck.data.dataset_source import BUILT_IN, Info, Source
-from potluck.data.samples import Dataset, Samples, Scaling
+from potluck.data.samples import CropFlip, Dataset, Samples, Scaling
 from potluck.settings import doc
 
 __all__ = ["SyntheticSource"]
@@ -57,7 +56,7 @@ class SyntheticSource(Source, frozen=True, kw_only=True, tag="synthetic"):
         return Info(
             name=self.name, about="generated images, one pattern of blobs per class", shape=self.shape,
             classes=self._class_names(), train=self.train, test=self.test, sample_bytes=math.prod(self.shape),
-            place=BUILT_IN, get="nothing to get", options=self.option_values(),
+            location=BUILT_IN, get="nothing to get", options=self.option_values(),
         )  # fmt: skip
 
     def _class_names(self) -> tuple[str, ...]:

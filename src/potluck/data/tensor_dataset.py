@@ -12,8 +12,8 @@ import torch
 import torch.utils.data
 from torch import Tensor
 
+from potluck.data.data_splits import split_holdout
 from potluck.data.dataset_files import LARGEST_BYTES
-from potluck.data.holdout_split import split_holdout
 from potluck.data.samples import PLAIN, Dataset, Samples, Scaling
 from potluck.errors import DataError
 
@@ -127,12 +127,12 @@ def _check_alike(part: str, index: int, tensor: Tensor, first: Tensor, what: str
 
 
 def _hold_out_test(
-    x: Tensor, y: Tensor, owner: npt.NDArray[Any] | None, share: float
+    x: Tensor, y: Tensor, owner: npt.NDArray[Any] | None, fraction: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, npt.NDArray[Any] | None, npt.NDArray[Any] | None]:
-    if not 0 < share < 1 or len(x) < 2:
-        raise DataError(f"cannot hold out {share} of {len(x)} samples for testing; pass a test set")
+    if not 0 < fraction < 1 or len(x) < 2:
+        raise DataError(f"cannot hold out {fraction} of {len(x)} samples for testing; pass a test set")
     labelled = y.ndim == 1 and not y.is_floating_point()
     labels = y.numpy() if labelled else np.zeros(len(y), np.int64)
-    train, test = split_holdout(labels, max(1, round(share * len(x))))
+    train, test = split_holdout(labels, max(1, round(fraction * len(x))))
     owners = (None, None) if owner is None else (owner[train], owner[test])
     return x[train], y[train], x[test], y[test], *owners

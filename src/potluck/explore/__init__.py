@@ -17,8 +17,13 @@ from potluck.explore.evaluation_workers import (
     evaluate_in_process,
     evaluation_processes,
 )
-from potluck.explore.exploration_run import ExplorationProgress, ExplorationResult, ExplorationRun
-from potluck.explore.profiled_cost import ProfiledCost, slowest_profile
+from potluck.explore.exploration_run import (
+    ExplorationProgress,
+    ExplorationResult,
+    ExplorationRun,
+    ProfiledCost,
+    slowest_profile,
+)
 from potluck.explore.settings import Exploration, settings_from_job
 from potluck.fleet.compute_profile import ComputeProfile
 from potluck.settings import encode_settings

@@ -16,7 +16,7 @@ from potluck.explore.settings import Exploration
 from potluck.model.layer_chain import trace_layers
 from potluck.model.model_replica import ModelReplica
 from potluck.model.submodels import SlimmableModel, WidthWorkspace, calibrate_norms
-from potluck.model.submodels.unit_subsets import UnitChooser, choose_subsets, leading_units, random_units
+from potluck.model.submodels.slimmable_model import UnitChooser, choose_subsets, leading_units, random_units
 from potluck.task import Task
 
 __all__ = ["CandidateEvaluator", "Counts", "EvaluationRequest", "Weights"]

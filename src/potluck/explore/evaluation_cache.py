@@ -17,7 +17,7 @@ def settings_digest(*settings: object) -> str:
 
 
 class EvaluationCache:
-    """The known scores of one experiment, identified by its digest; several experiments may share a file."""
+    """The known scores of one experiment, identified by its digest; one file may hold several experiments."""
 
     def __init__(self, path: Path | None, experiment: str) -> None:
         self._path = path

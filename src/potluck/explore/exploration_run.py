@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -10,12 +11,24 @@ import numpy as np
 from potluck.explore.candidate_evaluator import Counts, EvaluationRequest
 from potluck.explore.evaluation_workers import CachedEvaluator
 from potluck.explore.nsga2_search import evolve_counts, uniform_rates
-from potluck.explore.profiled_cost import ProfiledCost
 from potluck.explore.settings import Exploration
+from potluck.fleet.compute_profile import ComputeProfile
+from potluck.job import Job
+from potluck.model.layer_chain import trace_layers
 from potluck.model.submodels import SlimmableModel
+from potluck.model.submodels.narrow_network import build_narrow_network, width_agnostic_graph
 from potluck.planning.pareto_table import ParetoTable, hypervolume, pareto_front
+from potluck.run.measured_costs import check_profile
 
-__all__ = ["ExplorationProgress", "ExplorationResult", "ExplorationRun", "rank_correlation"]
+__all__ = [
+    "ExplorationProgress",
+    "ExplorationResult",
+    "ExplorationRun",
+    "ProfiledCost",
+    "rank_correlation",
+    "slowest_profile",
+]
+
 
 REFERENCE_COST = 1.0001  # of the hypervolume; just above 1, so that the full model counts too
 
@@ -94,9 +107,11 @@ class ExplorationRun:
         )
         return [min(seconds / full_s, 1.0) for seconds in candidate_s]
 
-    def _search_front(self, seen: Sequence[Counts]) -> list[Counts]:
+    def _search_front(self, visited: Sequence[Counts]) -> list[Counts]:
         """The Pareto front by the search's own scores."""
-        return [seen[index] for index in pareto_front(self._cost_fractions(seen), self._judge_candidates(seen))]
+        return [
+            visited[index] for index in pareto_front(self._cost_fractions(visited), self._judge_candidates(visited))
+        ]
 
     def _pareto_table(self, counts: Sequence[Counts]) -> ParetoTable:
         """The table of these candidates; measured seconds are converted to that fraction of the full model's MACs."""
@@ -146,3 +161,34 @@ def _mean_ranks(values: Sequence[float]) -> list[float]:
     _, inverse, counts = np.unique(np.asarray(values), return_inverse=True, return_counts=True)
     means = np.cumsum(counts) - (counts - 1) / 2
     return [float(rank) for rank in means[inverse]]
+
+
+def slowest_profile(job: Job) -> ComputeProfile | None:
+    """The profile of the slowest device that has one: it needs sub-models most."""
+    profiles = [device.profile for device in job.fleet.members if device.profile is not None]
+    return min(profiles, key=lambda profile: profile.flops, default=None)
+
+
+class ProfiledCost:
+    """Cost fractions of candidates by one profile: each layer's measured seconds, scaled with the MACs that are kept.
+
+    Raises SettingError if the profile was made for another model.
+    """
+
+    def __init__(self, slimmable: SlimmableModel, profile: ComputeProfile) -> None:
+        check_profile(profile, slimmable.chain, "fleet.devices.profile")
+        self._slimmable = slimmable
+        self._graph = width_agnostic_graph(slimmable)
+        self._seconds = [layer.forward_s + layer.backward_s for layer in profile.layers]
+        self.cost_fraction = cache(self._cost_fraction)
+
+    def _cost_fraction(self, counts: Counts) -> float:
+        """Seconds of the sub-model over those of the full model; a layer without MACs always takes its full time."""
+        chain = self._slimmable.chain
+        module = build_narrow_network(self._slimmable, self._graph, counts)
+        narrow = trace_layers(module, chain.shape, dtype=chain.dtype)
+        kept_s = sum(
+            seconds * (part.macs / whole.macs if whole.macs else 1.0)
+            for seconds, part, whole in zip(self._seconds, narrow.layers, chain.layers, strict=True)
+        )
+        return min(kept_s / sum(self._seconds), 1.0)

@@ -37,19 +37,19 @@ def evolve_counts(
     """All candidates evaluated. Equal settings and scores visit the same ones, so a search can be resumed."""
     algorithm = _create_nsga2(slimmable, settings)
     deadline = None if settings.minutes is None else time.monotonic() + 60 * settings.minutes
-    seen: dict[Counts, None] = {}
+    visited: dict[Counts, None] = {}
     generation = 0
     while algorithm.has_next() and (deadline is None or time.monotonic() < deadline):
         offspring = algorithm.ask()
         counts = [slimmable.kept_counts([float(rate) for rate in rates], settings.grid) for rates in offspring.get("X")]
-        seen.update(dict.fromkeys(counts))
+        visited.update(dict.fromkeys(counts))
         offspring.set("F", np.array([[cost, -gain] for gain, cost in zip(gains(counts), costs(counts), strict=True)]))
         for individual in offspring:
             individual.evaluated.update(["F", "G", "H"])
         algorithm.tell(infills=offspring)
         generation += 1
         progress(generation)
-    return list(seen)
+    return list(visited)
 
 
 def _create_nsga2(slimmable: SlimmableModel, settings: Exploration) -> Any:

@@ -11,7 +11,6 @@ from potluck.loops.parts.batching import FixedBatching
 from potluck.loops.settings import Rounds
 from potluck.model.local_training import LocalSgd
 from potluck.model.optimizers import Sgd
-from potluck.model.submodels.submodel_parts import FilterDropout, Submodel, UniformDropout
 from potluck.planning.pareto_table import Cost
 from potluck.settings import Settings, doc
 
@@ -34,7 +33,7 @@ class Exploration(Settings, frozen=True, kw_only=True):
     held_out: Annotated[int, msgspec.Meta(ge=10), doc("Training samples that are used for evaluation only.")] = 2000
     measure: Annotated[Literal["accuracy", "loss"], doc("What an evaluation returns.")] = "accuracy"
     cost: Annotated[
-        Cost, doc("Cost: counted MACs (their time where a device has a profile), or seconds measured here.")
+        Cost, doc("Cost: counted MACs (their time where a device has a profile), or seconds measured on this machine.")
     ] = "macs"
     units: Annotated[
         Literal["random", "leading"], doc("Keep random filters or the leading ones, as in the job's submodel.")
@@ -77,7 +76,7 @@ class Exploration(Settings, frozen=True, kw_only=True):
 
 def settings_from_job(job: Job) -> dict[str, Any]:
     """The Exploration settings that a job determines: a table is explored with the training that will use it."""
-    return {"seed": job.seed, **_training_keys(job.rounds), **_submodel_keys(job.rounds.submodel)}
+    return {"seed": job.seed, **_training_keys(job.rounds), **job.rounds.submodel.exploration_settings}
 
 
 def _training_keys(rounds: Rounds) -> dict[str, Any]:
@@ -89,11 +88,3 @@ def _training_keys(rounds: Rounds) -> dict[str, Any]:
     if isinstance(optimizer, LocalSgd | Sgd):
         keys |= {"lr": optimizer.lr, "momentum": optimizer.momentum}
     return keys
-
-
-def _submodel_keys(part: Submodel) -> dict[str, Any]:
-    """Which units are kept and how, if the job drops units per mini-batch."""
-    if not isinstance(part, FilterDropout | UniformDropout):
-        return {}
-    units = {"units": part.units} if isinstance(part, FilterDropout) else {}
-    return {**units, "scaled": part.scaled, "static": part.static, "grid": part.grid}

@@ -60,7 +60,7 @@ class Fleet(Settings, frozen=True, kw_only=True, dict=True):
     coordinator: Annotated[CoordinatorMachine, doc("The machine that holds the model.")] = CoordinatorMachine()
     faults: Annotated[tuple[Fault, ...], doc("Rules that break devices and links.")] = ()
     notice: Annotated[Seconds, doc("Time until a dropped connection is noticed.")] = Seconds(0.05)
-    lease: Annotated[Seconds, doc("Time without a sign of life after which a device is considered lost.")] = Seconds(5)
+    lease: Annotated[Seconds, doc("Time without a heartbeat after which a device is considered lost.")] = Seconds(5)
 
     def __post_init__(self) -> None:
         if not self.devices:

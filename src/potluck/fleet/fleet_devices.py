@@ -53,7 +53,7 @@ class DevicePreset(Settings, frozen=True, kw_only=True):
     """A kind of board: its speed in training, memory and power, with the source of the figures."""
 
     peak: Annotated[FlopsPerSecond, doc("Peak speed by the data sheet.")]
-    share: Annotated[float, doc("Fraction of the peak that training with PyTorch is assumed to reach.")]
+    peak_fraction: Annotated[float, doc("Fraction of the peak that training with PyTorch is assumed to reach.")]
     memory: Annotated[Bytes, doc("Main memory.")]
     watts: Annotated[float, doc("Power while busy, in watts.")]
     link: Annotated[str, doc("Name of the link that boards of this kind usually have.")]
@@ -61,12 +61,14 @@ class DevicePreset(Settings, frozen=True, kw_only=True):
 
     @property
     def flops(self) -> FlopsPerSecond:
-        return FlopsPerSecond(self.peak * self.share)
+        return FlopsPerSecond(self.peak * self.peak_fraction)
 
 
-def _make_preset(peak_gflops: float, share: float, gib: float, watts: float, link: str, source: str) -> DevicePreset:
+def _make_preset(peak_gflops: float, fraction: float, gib: float, watts: float, link: str, source: str) -> DevicePreset:
     peak = FlopsPerSecond(peak_gflops * 1e9)
-    return DevicePreset(peak=peak, share=share, memory=Bytes(gib * 2**30), watts=watts, link=link, source=source)
+    return DevicePreset(
+        peak=peak, peak_fraction=fraction, memory=Bytes(gib * 2**30), watts=watts, link=link, source=source
+    )
 
 
 # Peaks are cores × clock × fp32 operations per cycle from the manufacturers' data sheets. The fraction that training

@@ -84,7 +84,7 @@ def _availability_changes(device: Device, rng: np.random.Generator) -> Iterator[
     for until, level in device.available.level_intervals(rng):
         if was_available is not None:
             what = "" if (level >= 0.5) == was_available else "start" if level >= 0.5 else "leave"
-            # A change of nothing is yielded too: filtering here would search an endless constant trace for ever.
+            # A change of nothing is yielded too: a filter would search an endless constant trace for ever.
             yield FleetChange(start, device.name, what)
         was_available = level >= 0.5
         start = until

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from potluck.journal.device_status import DeviceStatus
 from potluck.journal.journal_records import Instant, JournalRecord, Span
 from potluck.journal.stragglers import StragglerTracker
+from potluck.units import format_percent
 
 __all__ = ["ACCOUNT", "DeviceTotals", "JournalTotals"]
 
@@ -143,7 +144,8 @@ class JournalTotals:
             return verdict.describe_straggler(now)
         name, starved = max(self._starved.items(), key=lambda item: (item[1], item[0]), default=("", 0.0))
         if starved > now / 2:
-            return f"{name} waited for data {min(starved / now, 1.0):.0%} of the time: its stream is too slow"
+            waited = format_percent(min(starved / now, 1.0), 0)
+            return f"{name} waited for data {waited} of the time: its stream is too slow"
         return self._busiest_device(now)
 
     def _busiest_device(self, now: float) -> str:
@@ -151,10 +153,12 @@ class JournalTotals:
         phase, spent = max(seconds.items(), key=lambda item: item[1])
         busy = min(sum(seconds.values()) / now, 1.0)  # concurrent transfers are counted more than once
         if busy < 0.5:
-            return f"no device was busy for more than {busy:.0%} of the time; the rest was waiting for the coordinator"
+            most = format_percent(busy, 0)
+            return f"no device was busy for more than {most} of the time; the rest was waiting for the coordinator"
         doing = {"pull": "its downlink (receiving)", "push": "its uplink (sending)"}
         what = doing.get(phase, "its processor (computing)")
-        return f"{name} was busy {busy:.0%} of the time, above all with {what}, {min(spent / now, 1.0):.0%}"
+        total, largest = format_percent(busy, 0), format_percent(min(spent / now, 1.0), 0)
+        return f"{name} was busy {total} of the time, above all with {what}, {largest}"
 
 
 def _integer_fields(fields: Mapping[str, Any]) -> dict[str, int]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from potluck.journal.journal_records import Span
+from potluck.units import format_percent
 
 __all__ = ["StragglerTracker", "StragglerVerdict"]
 
@@ -32,10 +33,10 @@ class StragglerVerdict(NamedTuple):
         """What limited the run, in words."""
         phase, spent = max(self.phase_s.items(), key=lambda item: item[1], default=("", 0.0))
         fraction = min(spent / self.seconds, 1.0) if self.seconds > 0 else 0.0
-        busy = (
-            f", above all because of {_ACTIVITY.get(phase, phase)}, {fraction:.0%} of that time" if fraction > 0 else ""
-        )
-        without = f"; had it been as early as the next, the run would have been {self.avoidable_s / now:.0%} shorter"
+        reason = f", above all because of {_ACTIVITY.get(phase, phase)}, {format_percent(fraction, 0)} of that time"
+        busy = reason if fraction > 0 else ""
+        shorter = format_percent(self.avoidable_s / now, 0)
+        without = f"; had it been as early as the next, the run would have been {shorter} shorter"
         return f"{self.device} was waited for in {self.rounds} of {self.total_rounds} rounds{busy}{without}"
 
 

@@ -41,7 +41,7 @@ class RunPolicy(Protocol):
         """Whether the loop must drain after this many rounds so that they can be saved."""
 
     def save_checkpoint(self, progress: RunProgress, now: float) -> None:
-        """Save the run; called only when nothing is in flight, so that it can resume from here."""
+        """Save the run; called only when nothing is in flight, so that it can resume at this point."""
 
     def report_progress(self, progress: RunProgress, now: float) -> None:
         """Show that a round was committed."""
@@ -175,7 +175,7 @@ class DeviceRoster(Set[str]):
 
 
 class StallTimeout:
-    """Restarts whenever the run progresses; a sign of life extends it too, but only once per device.
+    """Restarts whenever the run progresses; any sign of activity extends it too, but only once per device.
 
     A device may crash and return forever, so its return alone must not keep a run alive. Nor must a batch that is
     computed and rolled back forever.
@@ -197,7 +197,7 @@ class StallTimeout:
         self._extended_by.clear()
 
     def record_batch(self, batch: int, now: float) -> None:
-        """A batch is done: progress if it is the newest so far, otherwise only a sign of life."""
+        """A batch is done: progress if it is the newest so far, otherwise only a sign of activity."""
         if batch > self._newest_batch:
             self._newest_batch = batch
             self.restart_timer(now)
@@ -205,7 +205,7 @@ class StallTimeout:
             self.extend_once(batch, now)
 
     def extend_once(self, source: str | int, now: float) -> None:
-        """A device, or a batch that is computed again, gave a sign of life."""
+        """A device, or a batch that is computed again, showed activity."""
         if source not in self._extended_by:
             self._extended_by.add(source)
             self._since = now

@@ -328,7 +328,7 @@ class RoundsCoordinator:
     async def _save_when_idle(self) -> RunOutcome | None:
         """Save the run if nothing is in flight; where a checkpoint is due, wait for that.
 
-        Waiting costs a little time, but resuming from here gives the same result as never stopping.
+        Waiting costs a little time, but resuming at this point gives the same result as never stopping.
         """
         carries = self._settings.barrier.carries_over
         if self._policy.checkpoint_due(self.progress.round):

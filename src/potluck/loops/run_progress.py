@@ -27,7 +27,7 @@ class RunProgress(msgspec.Struct):
     turn: int = 0
     counts: dict[str, int] = {}  # how often each device was invited
     durations: tuple[float, ...] = ()  # of the latest turns, in seconds
-    batches: dict[str, int] = {}  # samples in each device's latest turn, where devices share samples
+    batches: dict[str, int] = {}  # samples in each device's latest turn, where devices exchange samples
     bytes_sent: int = 0
     bytes_received: int = 0
     bytes_shared: int = 0  # samples between devices

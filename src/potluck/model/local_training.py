@@ -17,7 +17,7 @@ from potluck.model.optimizers import NonNegative, Positive
 from potluck.model.submodel_interface import ExtractedSubmodel
 from potluck.settings import Part, doc
 
-__all__ = ["GradientTraining", "LocalSgd", "LocalSolver", "LocalTraining"]
+__all__ = ["GradientTraining", "LocalSgd", "LocalSolver", "LocalTraining", "Proximal"]
 
 
 ALL_ENTRIES = slice(None)
@@ -148,3 +148,14 @@ class _SgdSolver(LocalSolver):
 
     def update(self, entries: slice = ALL_ENTRIES) -> Tensor:
         return self._anchor[entries] - self._weights[entries]
+
+
+class Proximal(LocalSgd, frozen=True, kw_only=True, tag="proximal"):
+    """Local SGD on the loss plus mu/2 · ‖w − w₀‖², with w₀ the pulled weights (FedProx)."""
+
+    mu: Annotated[
+        float, msgspec.Meta(ge=0.0), doc("Strength of the pull towards the weights that the turn started from.")
+    ] = 0.01
+
+    def correct_gradient(self, gradient: Tensor, weights: Tensor, anchor: Tensor) -> Tensor:
+        return gradient.add(weights - anchor, alpha=self.mu)

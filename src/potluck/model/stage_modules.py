@@ -207,10 +207,10 @@ def _keep_persistence(stage: nn.Module, module: nn.Module) -> None:
             stage.get_submodule(owner)._non_persistent_buffers_set.add(name)
 
 
-def _format_ranges(numbers: Sequence[int]) -> str:
+def _format_ranges(indices: Sequence[int]) -> str:
     """`0-3, 7, 9-11`"""
     runs: list[list[int]] = []
-    for number in numbers:
+    for number in indices:
         if runs and number == runs[-1][-1] + 1:
             runs[-1].append(number)
         else:

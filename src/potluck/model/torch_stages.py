@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from potluck import seeds
 from potluck.model import stage_input_checks
 from potluck.model.evaluation_score import EvaluationScore
-from potluck.model.indexed_dataset import IndexedDataset, Indices
-from potluck.model.micro_batches import MicroBatches
+from potluck.model.indexed_dataset import IndexedDataset, Indices, MicroBatches
 from potluck.model.model_replica import Loss
 from potluck.model.model_state import ModelState
 from potluck.model.optimizers import Optimizer

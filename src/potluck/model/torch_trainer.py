@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from potluck.errors import ModelError
-from potluck.model.class_losses import ClassLossRecorder
 from potluck.model.class_skew import DeviceSkewCorrection
 from potluck.model.codecs import Codec
+from potluck.model.evaluation_score import ClassLossRecorder
 from potluck.model.indexed_dataset import IndexedDataset, Indices
 from potluck.model.layerwise_replica import LayerwiseReplica
 from potluck.model.local_training import LocalSolver, LocalTraining

@@ -1,4 +1,4 @@
-"""What training a model's layers costs, in operations and bytes: the one place with these formulas."""
+"""What training a model's layers costs, in operations and bytes: the only module with these formulas."""
 
 from __future__ import annotations
 

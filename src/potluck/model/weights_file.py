@@ -1,4 +1,4 @@
-"""A trained model's weights by name in a safetensors file, from which another run can start."""
+"""Weights in safetensors files: a trained model by name, from which another run can start, and checkpoints of a run."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from potluck.atomic_file import write_atomically
-from potluck.errors import ModelError
+from potluck.errors import ModelError, RunError
 
-__all__ = ["WEIGHTS_FILE", "load_weights", "save_weights"]
+__all__ = ["WEIGHTS_FILE", "latest_checkpoint", "load_weights", "read_checkpoint", "save_weights", "write_checkpoint"]
+
 
 WEIGHTS_FILE = "model.safetensors"  # in a run's folder
+
+_CHECKPOINTS_KEPT = 2
 
 
 def save_weights(module: nn.Module, path: Path) -> Path:
@@ -64,3 +67,36 @@ def _find_mismatch(saved: dict[str, Tensor], own: dict[str, Tensor]) -> str | No
             return f"{name!r} contains NaN or infinity"
     unknown = sorted(saved.keys() - own.keys())
     return f"the model has no {unknown[0]!r}" if unknown else None
+
+
+def write_checkpoint(folder: Path, number: int, tensors: dict[str, Tensor], metadata: str) -> Path:
+    """Write checkpoint `number` and delete all but the latest ones."""
+    folder.mkdir(exist_ok=True)
+    for interrupted in folder.glob("*.partial"):
+        interrupted.unlink()
+    path = folder / f"{number:08d}.safetensors"
+    contiguous = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
+    write_atomically(path, save(contiguous, metadata={"potluck": metadata}))
+    for old in sorted(folder.glob("*.safetensors"))[:-_CHECKPOINTS_KEPT]:
+        old.unlink()
+    return path
+
+
+def latest_checkpoint(folder: Path) -> Path:
+    """The newest checkpoint of a run."""
+    checkpoints = sorted(folder.glob("*.safetensors"))
+    if not checkpoints:
+        raise RunError(f"no checkpoint in {folder}: the run ended before its first one; start it again")
+    return checkpoints[-1]
+
+
+def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], str]:
+    """The tensors and the metadata of a checkpoint."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = (file.metadata() or {}).get("potluck")
+            if metadata is None:
+                raise RunError(f"{path} is not a checkpoint of a run")
+            return {name: file.get_tensor(name) for name in file.keys()}, metadata  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise RunError(f"cannot read checkpoint {path}: {error}") from None

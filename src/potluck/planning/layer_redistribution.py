@@ -89,17 +89,18 @@ def plan_redistribution(
 
     Args:
         dead: devices of the old layout whose memory is lost; one that has restarted may be in the new layout too.
-        replicas: maps a device to the keeper of its replica, if that was sent; by default `chain_replicas(old)`.
+        replicas: maps a device to the one that holds its replica, if that was sent; by default `chain_replicas(old)`.
         global_copy: whether stage 0 of the old layout holds a copy of all layers.
         prefer: `local` uses a replica on the receiver before asking the live owner, as published; `fresh` asks the
             owner first, whose weights are the newest.
     """
     assert old.layers == new.layers
-    keepers = chain_replicas(old) if replicas is None else replicas
+    replica_holders = chain_replicas(old) if replicas is None else replicas
     stages = []
     for receiver, layers in zip(new.order, new.stages, strict=True):
         options = {
-            layer: _source_options(old, old.owner_of(layer), receiver, keepers, global_copy, prefer) for layer in layers
+            layer: _source_options(old, old.owner_of(layer), receiver, replica_holders, global_copy, prefer)
+            for layer in layers
         }
         stages.append({layer: source for layer in layers if (source := _first_live_source(options[layer], dead))})
     available = {layer for stage in stages for layer in stage}
@@ -109,16 +110,16 @@ def plan_redistribution(
 
 
 def _source_options(
-    old: StageLayout, owner: int, receiver: int, keepers: Mapping[int, int], global_copy: bool, prefer: str
+    old: StageLayout, owner: int, receiver: int, replica_holders: Mapping[int, int], global_copy: bool, prefer: str
 ) -> list[LayerSource]:
     """All copies of the owner's layers, in the order in which the receiver tries them."""
-    keeper = keepers.get(owner)
+    replica_holder = replica_holders.get(owner)
     options = [LayerSource(receiver, "own")] if owner == receiver else []
-    nearby = [LayerSource(receiver, "own replica")] if keeper == receiver else []
+    nearby = [LayerSource(receiver, "own replica")] if replica_holder == receiver else []
     owners = [LayerSource(owner, "owner")]
     options += nearby + owners if prefer == "local" else owners + nearby
-    if keeper is not None:
-        options.append(LayerSource(keeper, "replica"))
+    if replica_holder is not None:
+        options.append(LayerSource(replica_holder, "replica"))
     if global_copy:
         options.append(LayerSource(old.first_device, "global"))
     return options

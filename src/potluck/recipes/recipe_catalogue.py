@@ -1,6 +1,6 @@
 """The built-in recipes: published methods, their baselines and our variants, each a name for some settings.
 
-A new method is one entry here, plus one small file where it needs a part of its own.
+A new method is one entry in `CATALOGUE`, plus one small file where it needs a part of its own.
 """
 
 from __future__ import annotations
@@ -9,10 +9,8 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 # These modules declare the parts that the recipes name.
-from potluck.data import overlapping_splits as overlapping_splits
 from potluck.loops.parts import stream_batching as stream_batching
 from potluck.model.decoupled import class_groups as class_groups
-from potluck.recipes import fedprox as fedprox
 
 __all__ = ["CATALOGUE", "Recipe"]
 

@@ -5,7 +5,9 @@ Data is embedded as JSON with `<` escaped and shown as text nodes only, so no na
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import tomllib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from html import escape
 from importlib.resources import files
@@ -13,9 +15,8 @@ from typing import Any
 
 import msgspec
 
-from potluck.report.run_labels import label_runs
+__all__ = ["label_runs", "render_page"]
 
-__all__ = ["render_page"]
 
 _SCRIPTS = ("format", "draw", "lines", "bars", "map", "timeline", "bands", "export", "sections", "runs", "page")
 _POLICY = (
@@ -34,7 +35,7 @@ _FRAME = """<!doctype html>
 </style>
 </head>
 <body>
-<noscript>This page needs JavaScript to draw its charts; the numbers are in summary.json in the run folder.</noscript>
+<noscript>This page needs JavaScript to draw its charts; the figures are in summary.json in the run folder.</noscript>
 <main id="page" aria-busy="true"></main>
 <script id="data" type="application/json">{data}</script>
 <script>
@@ -43,6 +44,8 @@ _FRAME = """<!doctype html>
 </body>
 </html>
 """
+
+_MAX_SETTINGS = 3
 
 
 def render_page(kind: str, title: str, runs: Sequence[Mapping[str, Any]] = (), served: bool = False) -> str:
@@ -71,3 +74,43 @@ def _page_script() -> str:
 
 def _read_asset(name: str) -> str:
     return (files("potluck.report") / "assets" / name).read_text(encoding="utf-8")
+
+
+def label_runs(views: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The views, each with a `label` that no other has; live runs are marked."""
+    names = [view["recipe"] or view["id"] for view in views]
+    live = [view["world"] == "live" for view in views]
+    settings = [dict(_flat_settings(_parse_job(view["job"]))) for view in views]
+    labels = [
+        f"{name}{_differences(index, settings, [other == name for other in names])}{' (live)' * is_live}"
+        for index, (name, is_live) in enumerate(zip(names, live, strict=True))
+    ]
+    counts = Counter(labels)
+    return [
+        {**view, "label": label if counts[label] == 1 else f"{label}, {view['id']}"}
+        for view, label in zip(views, labels, strict=True)
+    ]
+
+
+def _differences(index: int, settings: Sequence[Mapping[str, Any]], same_recipe: Sequence[bool]) -> str:
+    """The settings in which this run differs from others of its recipe, such as `, seed 1`."""
+    group = [own for own, same in zip(settings, same_recipe, strict=True) if same]
+    keys = [key for key in settings[index] if any(other.get(key) != settings[index][key] for other in group)]
+    texts = [f", {key.rpartition('.')[2]} {settings[index][key]}" for key in keys[:_MAX_SETTINGS]]
+    return "".join(texts) + (", …" if len(keys) > _MAX_SETTINGS else "")
+
+
+def _flat_settings(table: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    """Every setting by its dotted key; lists count as one value."""
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _flat_settings(value, f"{path}{key}.")
+        else:
+            yield f"{path}{key}", value if not isinstance(value, list) else f"of {len(value)}"
+
+
+def _parse_job(text: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        return {}

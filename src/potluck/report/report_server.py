@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +25,10 @@ from starlette.routing import Route
 
 from potluck.report.html_page import render_page
 from potluck.report.journal_follower import JournalFollower, RunOverview
-from potluck.report.prometheus_metrics import prometheus_text
 from potluck.report.run_folder import RunFolder, Stamp, find_runs
 
-__all__ = ["create_app", "create_server", "is_loopback"]
+__all__ = ["create_app", "create_server", "is_loopback", "prometheus_text"]
+
 
 _LOOPBACK = ("localhost", "127.0.0.1", "[::1]", "::1")
 _TIME_FRACTION = 0.02  # of one core that following a run may use
@@ -36,6 +36,17 @@ _MIN_PAUSE_S = 0.5
 _MAX_PAUSE_S = 20.0
 _CLOSING_POLL_S = 0.2
 _NO_CACHE = {"Cache-Control": "no-store"}
+
+_RUN_METRICS = {
+    "accuracy": ("potluck_accuracy", "gauge", "Accuracy on held-out data, from 0 to 1."),
+    "loss": ("potluck_loss", "gauge", "Loss on held-out data, else in training."),
+    "rounds": ("potluck_rounds_total", "counter", "Closed rounds."),
+    "time_s": ("potluck_time_seconds", "counter", "Seconds on the run's clock."),
+    "bytes": ("potluck_bytes_total", "counter", "Bytes sent and received by all devices."),
+    "energy_j": ("potluck_energy_joules", "counter", "Board watts times busy seconds, all devices."),
+    "lost": ("potluck_lost_total", "counter", "How often a device was lost."),
+    "late": ("potluck_late_total", "counter", "How often a device was late for its round."),
+}
 
 
 class RunCollection:
@@ -211,3 +222,45 @@ def _render_followers(followers: list[JournalFollower]) -> str:
 
 def _encode_event(name: str, data: object) -> bytes:
     return b"event: " + name.encode() + b"\ndata: " + msgspec.json.encode(data) + b"\n\n"
+
+
+def prometheus_text(views: Iterable[Mapping[str, Any]]) -> str:
+    """The metrics of these runs in Prometheus' text format."""
+    runs = list(views)
+    return "\n".join([*_run_lines(runs), *_device_lines(runs)]) + "\n"
+
+
+def _run_lines(views: list[Mapping[str, Any]]) -> Iterator[str]:
+    for figure, (name, kind, description) in _RUN_METRICS.items():
+        yield from (f"# HELP {name} {description}", f"# TYPE {name} {kind}")
+        for view in views:
+            value = view["figures"].get(figure)
+            if value is not None:
+                yield f"{name}{_format_labels(run=view['id'], recipe=view['recipe'])} {float(value)!r}"
+    yield from ("# HELP potluck_running Whether the run is in progress.", "# TYPE potluck_running gauge")
+    yield from (f"potluck_running{_format_labels(run=view['id'])} {int(view['status'] == 'running')}" for view in views)
+
+
+def _device_lines(views: list[Mapping[str, Any]]) -> Iterator[str]:
+    name = "potluck_device_seconds_total"
+    yield from (f"# HELP {name} Seconds of a device by what it was doing.", f"# TYPE {name} counter")
+    for view in views:
+        for device in view["devices"]:
+            for activity, spent in device["seconds"].items():
+                if spent > 0:
+                    yield f"{name}{_format_labels(run=view['id'], device=device['name'], doing=activity)} {spent!r}"
+    name = "potluck_device_bytes_total"
+    yield from (f"# HELP {name} Bytes sent or received by a device.", f"# TYPE {name} counter")
+    for view in views:
+        for device in view["devices"]:
+            for direction in ("received", "sent"):
+                labels = _format_labels(run=view["id"], device=device["name"], direction=direction)
+                yield f"{name}{labels} {float(device[direction])!r}"
+
+
+def _format_labels(**labels: str) -> str:
+    return "{" + ",".join(f'{name}="{_escape_label(value)}"' for name, value in labels.items()) + "}"
+
+
+def _escape_label(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

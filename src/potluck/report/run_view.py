@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import base64
+import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from potluck.fleet import Device
 from potluck.report.device_absence import Absence, device_absences
 from potluck.report.run_curves import EnergyEstimate, device_signals, run_curves
 from potluck.report.run_folder import RunFolder
 from potluck.report.run_history import JournalEvent, RunHistory, SpanTrack
-from potluck.report.span_packing import pack_spans
 from potluck.report.time_breakdown import seconds_by_class
 
-__all__ = ["MAX_ROWS", "build_run_view", "job_title", "span_positions"]
+__all__ = ["MAX_ROWS", "MAX_SPANS", "build_run_view", "job_title", "pack_spans", "span_positions"]
+
 
 MAX_ROWS = 300  # devices shown one by one
 COORDINATOR = "coordinator"
 _MAX_EVENTS = 3000
 _NOT_LISTED = {"late"}  # counted per device; too many to list beside the faults
+
+MAX_SPANS = 400_000
+_TICKS = 2.0**31 - 1
+_INTERVALS = 4096
+Columns = npt.NDArray[np.float64]  # rows: start, length, round, detail
 
 
 def build_run_view(history: RunHistory, folder: RunFolder, since: Mapping[str, int] | None = None) -> dict[str, Any]:
@@ -130,12 +138,12 @@ def _event_text(event: JournalEvent) -> str:
 
 
 def _layer_partitions(history: RunHistory) -> list[dict[str, Any]]:
-    """Which device held which layers from when on. The number of layers is recorded, or else the highest index seen."""
+    """Which device held which layers from when on. Without a record of the layers, the highest index counts."""
     changes = [event for event in history.events if event.name == "partition" and event.fields.get("cuts") is not None]
-    seen = [detail["layers"][-1] + 1 for detail in history.details if isinstance(detail.get("layers"), tuple)]
-    seen += [max(event.fields["cuts"], default=0) + 1 for event in changes]
+    layer_counts = [detail["layers"][-1] + 1 for detail in history.details if isinstance(detail.get("layers"), tuple)]
+    layer_counts += [max(event.fields["cuts"], default=0) + 1 for event in changes]
     layers = max(
-        (event.fields["layers"] for event in changes if "layers" in event.fields), default=max(seen, default=1)
+        (event.fields["layers"] for event in changes if "layers" in event.fields), default=max(layer_counts, default=1)
     )
     return [{"at": event.at, **event.fields, "layers": layers} for event in changes]
 
@@ -144,8 +152,8 @@ def shown_devices(history: RunHistory, folder: RunFolder) -> list[str]:
     """All devices in the fleet's order, then those only in the journal; the busiest ones if there are too many."""
     fleet = folder.load_fleet()
     known = [device.name for device in fleet.members] if fleet is not None else []
-    seen = [*history.tracks, *(event.node for event in history.events), *(node for _, node in history.series)]
-    devices = [name for name in dict.fromkeys([*known, *seen]) if name != COORDINATOR]
+    recorded = [*history.tracks, *(event.node for event in history.events), *(node for _, node in history.series)]
+    devices = [name for name in dict.fromkeys([*known, *recorded]) if name != COORDINATOR]
     if len(devices) <= MAX_ROWS:
         return devices
     busiest = sorted(devices, key=lambda name: -len(history.tracks.get(name, ())))[:MAX_ROWS]
@@ -182,3 +190,47 @@ def _device_figures(device: Device) -> dict[str, float]:
     link = device.link
     figures = {"flops": device.flops, "memory": device.memory, "watts": device.watts}
     return {**figures, "up": float(link.up), "down": float(link.down), "latency": float(link.latency)}
+
+
+def pack_spans(history: RunHistory, nodes: Sequence[str], since: Mapping[str, int] | None = None) -> dict[str, Any]:
+    """The spans of these nodes, node by node: integer ticks in four columns, deflated, in base64.
+
+    A tick is a 2^31st of the run; `since` skips that many spans of each node. If there are too many spans for a page,
+    those of one kind that begin in the same short interval are merged into one as long as all of them together.
+    """
+    since = since or {}
+    tracks = [(history.tracks.get(node, SpanTrack()), since.get(node, 0)) for node in nodes]
+    total = sum(len(track) - first for track, first in tracks)
+    packed = [_span_columns(track, first) for track, first in tracks]
+    if total > MAX_SPANS:
+        packed = [_merge_spans(columns, history, _bucket_s(history.end, total)) for columns in packed]
+    tick = max(history.end, 1e-9) / _TICKS
+    return {"tick": tick, "counts": [columns.shape[1] for columns in packed], "columns": _deflate_columns(packed, tick)}
+
+
+def _span_columns(track: SpanTrack, first: int) -> Columns:
+    starts = np.array(track.starts[first:])
+    return np.stack([starts, np.array(track.ends[first:]) - starts, track.rounds[first:], track.details[first:]])
+
+
+def _bucket_s(end: float, total: int) -> float:
+    return end / _INTERVALS * max(1.0, total / MAX_SPANS / 8)
+
+
+def _merge_spans(columns: Columns, history: RunHistory, bucket_s: float) -> Columns:
+    if not columns.shape[1]:
+        return columns
+    kinds = np.asarray(history.lanes, dtype=np.int64)[columns[3].astype(np.int64)]
+    keys = np.stack([np.floor(columns[0] / bucket_s), kinds])
+    _, first, bucket = np.unique(keys, axis=1, return_index=True, return_inverse=True)
+    kept = columns[:, first]
+    kept[1] = np.bincount(bucket.ravel(), weights=columns[1])
+    return kept
+
+
+def _deflate_columns(packed: Sequence[Columns], tick: float) -> str:
+    """Starts and rounds as differences, which compress well."""
+    whole = np.concatenate([*packed, np.zeros((4, 0))], axis=1)
+    whole[0], whole[1] = np.round(whole[0] / tick), np.round(whole[1] / tick)
+    whole[0], whole[2] = np.diff(whole[0], prepend=0), np.diff(whole[2], prepend=0)
+    return base64.b64encode(zlib.compress(whole.astype("<i4").tobytes(), 3)).decode()

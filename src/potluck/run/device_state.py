@@ -23,7 +23,7 @@ _PREFIX = "memory/"  # of the error feedback's tensors in a checkpoint
 class SavedDeviceStates(msgspec.Struct):
     """What a checkpoint's metadata holds of it; the tensors are saved with the model's."""
 
-    seen: dict[str, tuple[int, DeviceEstimates]] = {}
+    estimates: dict[str, tuple[int, DeviceEstimates]] = msgspec.field(name="seen", default_factory=dict)
     feeds: dict[str, tuple[int, StreamFeedState]] = {}
 
 
@@ -31,7 +31,7 @@ class DeviceStates:
     """The state of all devices; a device gets its own when an incarnation starts."""
 
     def __init__(self, saved: SavedDeviceStates, tensors: Mapping[str, Tensor]) -> None:
-        self._estimates = saved.seen
+        self._estimates = saved.estimates
         self._feed_states = dict(saved.feeds)
         self._feeds: dict[str, tuple[int, StreamFeed]] = {}
         self._memories = _restore_memories(tensors)

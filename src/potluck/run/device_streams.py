@@ -6,22 +6,26 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Coroutine
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from potluck import seeds
 from potluck.data import Dataset, Samples
+from potluck.data.samples import Indices
 from potluck.data.streams import run_source
-from potluck.data.streams.open_stream import open_live_stream
+from potluck.data.streams.live_feed import LiveFeed, SampleStore
 from potluck.data.streams.replay_feed import ReplayFeed, ReplayOrder
+from potluck.data.streams.settings import StreamSettings
+from potluck.data.streams.sources import ReplayData, StreamClock, StreamIngest
 from potluck.data.streams.stream_feed import StreamFeed
+from potluck.data.streams.stream_records import SampleSpec, StreamSample
 from potluck.job import Job
 from potluck.journal import ACCOUNT, Instant
 from potluck.loops.node import Node
 from potluck.loops.turn_sizing import FeedFactory, Shards
 
-__all__ = ["replay_feed_factory", "run_live_feed"]
+__all__ = ["LiveStream", "open_live_stream", "replay_feed_factory", "run_live_feed", "stream_order"]
 
 
 def replay_feed_factory(job: Job, shards: Shards, train: Samples | None) -> FeedFactory | None:
@@ -71,3 +75,27 @@ async def _run_alongside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]
                 task.cancel()
     except ExceptionGroup as errors:
         raise errors.exceptions[0] from None
+
+
+class LiveStream(NamedTuple):
+    """`run_source(samples, feed)` runs it; `ingest` counts refused records."""
+
+    feed: LiveFeed
+    samples: AsyncIterator[StreamSample]
+    ingest: StreamIngest
+
+
+def stream_order(shard: Indices, device: str, seed: int) -> ReplayOrder:
+    """The order in which a device's shard streams in."""
+    return ReplayOrder(shard, partial(seeds.child_generator, seed, device, "stream"))
+
+
+def open_live_stream(
+    stream: StreamSettings, data: Dataset, shard: Indices, device: str, index: int, seed: int, clock: StreamClock
+) -> LiveStream:
+    """Open the stream of the device with this index in the fleet."""
+    replay = ReplayData(data.train, stream_order(shard, device, seed), stream.rate.arrivals_of(index, seed))
+    ingest = StreamIngest(device, SampleSpec.from_dataset(data), clock, float(stream.late), replay)
+    store = SampleStore(data.train.scaling, data.train.augmentation)
+    limit = stream.samples_in_memory(data.sample_bytes)
+    return LiveStream(LiveFeed(stream.buffer, store, clock.now, limit, ingest), stream.source.samples(ingest), ingest)

@@ -39,7 +39,7 @@ class LiveStatus(msgspec.Struct, kw_only=True):
     certs: str = ""
     lab: bool = False
     ended: str = ""
-    here: dict[str, int] = {}
+    joined: dict[str, int] = msgspec.field(name="here", default_factory=dict)  # device → incarnation
     missing: list[str] = []
     updated: float = 0.0
 
@@ -63,7 +63,7 @@ class StatusTracker:
         self._devices = devices
 
     def update_members(self, joined: Mapping[str, int]) -> None:
-        self.status.here = dict(joined)
+        self.status.joined = dict(joined)
         self.status.missing = sorted(set(self._devices) - joined.keys())
         write_live_status(self._folder, self.status)
 

@@ -27,9 +27,8 @@ from potluck.loops.pipeline.stage_backend import StageBackend, TimingOnlyStages
 from potluck.loops.pipeline.version_store import VersionStore
 from potluck.loops.run_progress import RunProgress
 from potluck.model import weights_file
-from potluck.model.indexed_dataset import IndexedDataset
+from potluck.model.indexed_dataset import IndexedDataset, MicroBatches
 from potluck.model.layer_chain import LayerChain, trace_layers
-from potluck.model.micro_batches import MicroBatches
 from potluck.model.model_state import WeightLayout
 from potluck.model.stage_function import StageFunctions
 from potluck.model.torch_stages import TorchStages

@@ -21,8 +21,9 @@ from potluck.job import Job, dump_job
 from potluck.journal import Journal
 from potluck.journal.journal_totals import JournalTotals
 from potluck.loops.run_progress import RunOutcome, RunProgress
-from potluck.model import checkpoint_files
+from potluck.model import weights_file
 from potluck.run.device_state import DeviceStates, SavedDeviceStates
+from potluck.units import format_percent
 
 __all__ = ["RunStore", "Watch"]
 
@@ -36,7 +37,7 @@ class CheckpointMetadata(msgspec.Struct):
 
     time: float
     position: int  # of the journal
-    books: RunProgress  # the progress
+    progress: RunProgress = msgspec.field(name="books")
     kept: SavedDeviceStates = msgspec.field(default_factory=SavedDeviceStates)
 
 
@@ -54,7 +55,7 @@ class RunStore:
     ) -> None:
         self.job = job
         self.folder = folder
-        self.progress = checkpoint.books
+        self.progress = checkpoint.progress
         self.start_s = checkpoint.time
         self.device_states = DeviceStates(checkpoint.kept, tensors or {})
         self.tally = JournalTotals()
@@ -85,8 +86,8 @@ class RunStore:
     @staticmethod
     def reopen_run(job: Job, folder: Path, watch: Watch | None, stopping: Callable[[], bool]) -> RunStore:
         """Continue a run from its latest checkpoint."""
-        path = checkpoint_files.latest_checkpoint(folder / "checkpoints")
-        tensors, metadata = checkpoint_files.read_checkpoint(path)
+        path = weights_file.latest_checkpoint(folder / "checkpoints")
+        tensors, metadata = weights_file.read_checkpoint(path)
         try:
             checkpoint = msgspec.json.decode(metadata, type=CheckpointMetadata)
         except msgspec.DecodeError as error:
@@ -94,7 +95,7 @@ class RunStore:
         write_atomically(folder / "job.toml", dump_job(job).encode())
         store = RunStore(job, folder, checkpoint, watch, stopping, tensors)
         store.tally.add_journal(folder / "journal.jsonl")
-        store._saved_version = checkpoint.books.version
+        store._saved_version = checkpoint.progress.version
         return store
 
     def attach_tensors(self, tensors_now: Callable[[], dict[str, Tensor]]) -> None:
@@ -107,7 +108,9 @@ class RunStore:
         stop = self.job.stop
         accuracy = progress.score.get("accuracy", 0.0)
         if stop.accuracy is not None and accuracy >= stop.accuracy:
-            return RunOutcome("done", f"accuracy {accuracy:.2%} reached the target of {stop.accuracy:.2%}")
+            return RunOutcome(
+                "done", f"accuracy {format_percent(accuracy)} reached the target of {format_percent(stop.accuracy)}"
+            )
         if stop.rounds is not None and progress.round >= stop.rounds:
             return RunOutcome("done", f"{stop.rounds} rounds")
         if stop.time is not None and now >= stop.time:
@@ -210,7 +213,7 @@ class RunStore:
         assert self._metadata is not None
         began = time.monotonic()
         self.journal.sync_to_disk()
-        checkpoint_files.write_checkpoint(
+        weights_file.write_checkpoint(
             self.folder / "checkpoints",
             self._metadata_version,
             {**self._tensors_now(), **self._device_tensors},

@@ -23,7 +23,7 @@ from potluck.data.streams import (
     StreamSample,
     run_source,
 )
-from potluck.data.streams.arrival_rate import ArrivalRate
+from potluck.data.streams.live_feed import ArrivalRate
 from potluck.data.streams.sources import PythonSource, ReplaySource
 from potluck.data.streams.stream_rates import ConstantRate
 from potluck.errors import DataError, SettingError

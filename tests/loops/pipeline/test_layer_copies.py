@@ -12,7 +12,7 @@ from potluck.loops.pipeline.model_archive import ModelArchive
 from potluck.loops.pipeline.pipeline_costs import PipelineCosts
 from potluck.loops.pipeline.stage_backend import TimingOnlyStages, join_payload, split_payload
 from potluck.loops.pipeline.version_store import VersionStore
-from potluck.model.micro_batches import MicroBatches
+from potluck.model.indexed_dataset import MicroBatches
 from potluck.payload import Payload
 
 

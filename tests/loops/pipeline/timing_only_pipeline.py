@@ -8,7 +8,7 @@ from typing import Any
 from potluck.loops.pipeline.pipeline_costs import PipelineCosts
 from potluck.loops.pipeline.settings import Pipeline
 from potluck.loops.pipeline.stage_backend import TimingOnlyStages
-from potluck.model.micro_batches import MicroBatches
+from potluck.model.indexed_dataset import MicroBatches
 from potluck.settings import decode_settings
 
 __all__ = ["BATCH", "COSTS", "SIZES", "RefusingStages", "settings_of"]

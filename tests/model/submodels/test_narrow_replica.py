@@ -12,9 +12,14 @@ from torch import Tensor, nn
 from potluck.model.model_replica import ModelReplica
 from potluck.model.model_state import ModelState, WeightLayout, bind_views
 from potluck.model.submodels.narrow_replica import NarrowReplicaCache, build_small_model
-from potluck.model.submodels.slimmable_model import SlimmableModel, trace_slimmable
+from potluck.model.submodels.slimmable_model import (
+    SlimmableModel,
+    choose_subsets,
+    leading_units,
+    random_units,
+    trace_slimmable,
+)
 from potluck.model.submodels.submodel_selection import KeptIndices, Subsets
-from potluck.model.submodels.unit_subsets import choose_subsets, leading_units, random_units
 from potluck.model.submodels.width_workspace import WidthWorkspace
 from tests.model.submodels.networks import LARGE, NETWORKS, traced
 

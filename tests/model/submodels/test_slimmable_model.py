@@ -11,8 +11,7 @@ from potluck.errors import ModelError
 from potluck.model import zoo
 from potluck.model.flop_counter import count_macs
 from potluck.model.submodels.narrow_network import build_narrow_network, width_agnostic_graph
-from potluck.model.submodels.slimmable_model import trace_slimmable
-from potluck.model.submodels.unit_subsets import choose_subsets, random_units
+from potluck.model.submodels.slimmable_model import choose_subsets, random_units, trace_slimmable
 from tests.model.submodels.networks import LARGE, NETWORKS, traced
 
 CASES = [name for name in NETWORKS if name not in LARGE]

@@ -10,8 +10,7 @@ import pytest
 
 from potluck.errors import UserError
 from potluck.worlds.live.security import join_tokens
-from potluck.worlds.live.security.admission_policy import AdmissionPolicy
-from potluck.worlds.live.security.admitted_devices import AdmittedDevices
+from potluck.worlds.live.security.admission_policy import AdmissionPolicy, AdmittedDevices
 from potluck.worlds.live.security.certificate_authority import CertificateAuthority
 from tests.worlds.live.fleet_folder import NOW, make_authority
 

@@ -1,4 +1,4 @@
-"""A queue of rising numbers held as runs, so that a million samples in a row cost as little as one."""
+"""A queue of rising sequence numbers held as runs, so that a million samples in a row cost as little as one."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class RangeQueue:
         return list(self._runs)
 
     def append_range(self, start: int, stop: int) -> None:
-        """Numbers newer than all that are here."""
+        """Append numbers that are higher than all in the queue."""
         if start >= stop:
             return
         assert not self._runs or self._runs[-1][1] <= start, "numbers must rise"

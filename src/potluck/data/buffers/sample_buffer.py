@@ -1,4 +1,4 @@
-"""One device's buffer: numbers of its stream, kept as a policy says, every one accounted for."""
+"""One device's buffer: sequence numbers of its stream's samples, kept as a policy says, every one accounted for."""
 
 from __future__ import annotations
 

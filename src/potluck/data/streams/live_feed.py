@@ -13,17 +13,15 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from potluck.data.augmentation import CropFlip
 from potluck.data.buffers import BufferPolicy, SampleAccount, SampleBuffer
 from potluck.data.buffers.range_queue import Numbers
-from potluck.data.samples import PLAIN, Indices, Samples, Scaling
-from potluck.data.streams.arrival_rate import ArrivalRate
+from potluck.data.samples import PLAIN, CropFlip, Indices, Samples, Scaling
 from potluck.data.streams.sources.stream_source import StreamIngest
 from potluck.data.streams.stream_feed import StreamFeedState
 from potluck.data.streams.stream_records import StreamSample
 from potluck.errors import DataError
 
-__all__ = ["LiveFeed", "SampleStore", "run_source"]
+__all__ = ["ArrivalRate", "LiveFeed", "SampleStore", "run_source"]
 
 
 class SampleStore:
@@ -183,3 +181,30 @@ async def run_source(samples: AsyncIterator[StreamSample], feed: LiveFeed) -> No
     finally:
         if isinstance(samples, AsyncGenerator):
             await samples.aclose()
+
+
+class ArrivalRate:
+    """Samples per second over about the last `memory_s` seconds, in constant memory."""
+
+    def __init__(self, memory_s: float = 5.0) -> None:
+        self._memory = memory_s
+        self._count = 0.0
+        self._seen = math.nan
+        self._began = math.nan
+
+    def count_arrival(self, now: float) -> None:
+        if math.isnan(self._began):  # the first arrival only starts the clock
+            self._began = self._seen = now
+            return
+        self._count = self._decayed_count(now) + 1.0
+        self._seen = now
+
+    def rate_at(self, now: float) -> float:
+        """The decayed count, divided by what a steady stream of 1/s would have counted in the same time."""
+        if math.isnan(self._began) or now <= self._began:
+            return 0.0
+        full = self._memory * -math.expm1((self._began - now) / self._memory)
+        return self._decayed_count(now) / full
+
+    def _decayed_count(self, now: float) -> float:
+        return self._count * math.exp((self._seen - now) / self._memory)

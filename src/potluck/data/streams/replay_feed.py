@@ -28,12 +28,12 @@ class ReplayOrder:
 
     def sample_ids(self, numbers: Numbers) -> Indices:
         """Which samples these are."""
-        passes, places = np.divmod(numbers, len(self._shard))
-        found = np.empty(len(numbers), np.int64)
+        passes, offsets = np.divmod(numbers, len(self._shard))
+        sample_ids = np.empty(len(numbers), np.int64)
         for number in np.unique(passes):
-            here = passes == number
-            found[here] = self._pass_order(int(number))[places[here]]
-        return found
+            in_pass = passes == number
+            sample_ids[in_pass] = self._pass_order(int(number))[offsets[in_pass]]
+        return sample_ids
 
     def _pass_order(self, number: int) -> Indices:
         order = self._passes.get(number)
@@ -45,7 +45,7 @@ class ReplayOrder:
 
 
 class ReplayFeed:
-    """One device's share of a data set as a stream."""
+    """One device's shard of a data set as a stream."""
 
     def __init__(
         self,

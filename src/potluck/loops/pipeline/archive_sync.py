@@ -125,12 +125,12 @@ class ArchiveSync:
     # --- secure versions -------------------------------------------------------------------------------------------
 
     def record_copy(self, sender: str, kept: Kept) -> None:
-        """A device confirms a copy; only the stage's own keeper counts."""
+        """A device confirms a copy; only the stage's own replica holder counts."""
         progress = self._term.progress
         if progress is None or not progress.start_version <= kept.version <= self.newest_possible_version:
             return
-        keepers = zip(progress.plan.stage_layers, progress.plan.keepers, strict=False)
-        if (range(kept.first, kept.last + 1), sender) in keepers and progress.record_copy(kept):
+        holders = zip(progress.plan.stage_layers, progress.plan.replica_holders, strict=False)
+        if (range(kept.first, kept.last + 1), sender) in holders and progress.record_copy(kept):
             self._announce_secure_version(progress.secure_version)
 
     def _announce_archived(self, is_complete: bool) -> None:

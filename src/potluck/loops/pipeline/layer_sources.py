@@ -48,7 +48,7 @@ def plan_layer_sources(
 ) -> list[LayerOrigin]:
     """The origins of a device's layers; adjacent layers of one holder are taken together.
 
-    A device prefers its own copy and takes the coordinator's last, since all share its link. Without a version, each
+    A device prefers its own copy and takes the coordinator's last, since all use its link. Without a version, each
     layer is taken in the newest one that exists.
     """
     chosen = [_best_holder(held, receiver, layer, version) for layer in layers]

@@ -71,7 +71,7 @@ class Assign(PipelineMessage, frozen=True):
     order: tuple[str, ...]
     windows: tuple[int, ...]
     stride: int
-    keepers: tuple[str, ...]
+    keepers: tuple[str, ...]  # the replica holder of each stage
     version: int
     made: int
     origins: tuple[LayerOrigin, ...]

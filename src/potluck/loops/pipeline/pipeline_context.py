@@ -23,7 +23,7 @@ class PipelineRunPolicy(RunPolicy, Protocol):
         """Score a version of the whole model."""
 
     def save_model(self, weights: Any, progress: RunProgress, now: float) -> None:
-        """Save the whole model and the run, so that it can resume from here."""
+        """Save the whole model and the run, so that it can resume at this point."""
 
 
 class PipelineContext(NamedTuple):

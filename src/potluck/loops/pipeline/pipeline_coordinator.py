@@ -111,7 +111,7 @@ class PipelineCoordinator:
         return None
 
     async def _run_range(self) -> RunOutcome | None:
-        """Run batches until none is in flight; only a failure ends the run here."""
+        """Run batches until none is in flight; at this point only a failure ends the run."""
         start, flow = self.progress.round, self._flow
         flow.begin_range(start, max(self._policy.next_drain_batch(start), start + 1))
         while self.progress.round < self._term.range_end and not self._term.is_broken:

@@ -33,10 +33,8 @@ class PipelinePlan:
     layers: int
     windows: tuple[int, ...]
     period: float  # forecast seconds between two batches
-    stride: int  # every how many batches a copy goes to the keeper
-    keepers: tuple[
-        str, ...
-    ] = ()  # the devices that keep each stage's copies; empty with one stage, whose keeper is the coordinator
+    stride: int  # every how many batches a copy goes to the replica holder
+    replica_holders: tuple[str, ...] = ()  # one device per stage; empty with one stage: the coordinator is its holder
 
     @property
     def stage_layers(self) -> tuple[range, ...]:
@@ -122,7 +120,7 @@ class PipelinePlanner:
         )
         period = max(self._settings.schedule.batch_period_s(durations, windows), *link_busy_s)
         plan = PipelinePlan(partition.cuts, order, partition.layers, windows, period, 0)
-        return self._with_keepers(plan, (*order[1:], order[0]) if len(order) > 1 else ())
+        return self._with_holders(plan, (*order[1:], order[0]) if len(order) > 1 else ())
 
     def _limit_windows(
         self, partition: PipelinePartition, names: Sequence[str], windows: Sequence[int]
@@ -144,9 +142,9 @@ class PipelinePlanner:
         if len(plan.order) == 1 or not self._settings.replication.sends_steps:
             return plan
         for stage in range(len(plan.order)):
-            keepers = list(plan.keepers)
-            keepers[stage] = self._successor_device(plan, stage, candidates)
-            other = self._with_keepers(plan, keepers)
+            replica_holders = list(plan.replica_holders)
+            replica_holders[stage] = self._successor_device(plan, stage, candidates)
+            other = self._with_holders(plan, replica_holders)
             plan = other if other.stride <= plan.stride else plan
         return plan
 
@@ -154,7 +152,7 @@ class PipelinePlanner:
         """The device that would get most of a stage if its device died."""
         loss_plan = self._loss_plans.get(frozenset(candidates) - {plan.order[stage]})
         if loss_plan is None:
-            return plan.keepers[stage]
+            return plan.replica_holders[stage]
         inherits = {
             name: self._costs.state_bytes(min(both), max(both))
             for name, layers in zip(loss_plan.order, loss_plan.stage_layers, strict=True)
@@ -162,14 +160,14 @@ class PipelinePlanner:
         }
         return max(inherits, key=lambda name: inherits[name])
 
-    def _with_keepers(self, plan: PipelinePlan, keepers: Sequence[str]) -> PipelinePlan:
-        """The plan with these keepers and copies as frequent as the idle time of all stages and keepers allows."""
+    def _with_holders(self, plan: PipelinePlan, replica_holders: Sequence[str]) -> PipelinePlan:
+        """The plan with these holders, and copies as frequent as the idle time of all stages and holders allows."""
         link_busy_s = dict(zip(plan.order, self._link_busy_s(self.stage_durations(plan.cuts, plan.order)), strict=True))
         strides = [
-            self._copy_stride(layers, name, keeper, plan.period - max(link_busy_s[name], link_busy_s.get(keeper, 0.0)))
-            for layers, name, keeper in zip(plan.stage_layers, plan.order, keepers or plan.order, strict=True)
+            self._copy_stride(layers, name, holder, plan.period - max(link_busy_s[name], link_busy_s.get(holder, 0.0)))
+            for layers, name, holder in zip(plan.stage_layers, plan.order, replica_holders or plan.order, strict=True)
         ]
-        return replace(plan, stride=max(strides), keepers=tuple(keepers))
+        return replace(plan, stride=max(strides), replica_holders=tuple(replica_holders))
 
     def _link_busy_s(self, durations: StageDurations) -> list[float]:
         """Seconds per batch for which each device's link is busy; its two neighbours share it."""
@@ -180,12 +178,12 @@ class PipelinePlanner:
             for stage in range(durations.stages)
         ]
 
-    def _copy_stride(self, layers: range, name: str, keeper: str, idle_s: float) -> int:
-        replication, rate = self._settings.replication, self._link_bandwidth(name, keeper)
+    def _copy_stride(self, layers: range, name: str, holder: str, idle_s: float) -> int:
+        replication, rate = self._settings.replication, self._link_bandwidth(name, holder)
         step, version = (
             self._costs.state_bytes(layers[0], layers[-1], moments) for moments in (False, replication.optimizer_state)
         )
-        step = step if replication.sends_steps and name != keeper else version
+        step = step if replication.sends_steps and name != holder else version
         return replication.copy_stride(step / rate, version / rate, idle_s)
 
     # --- speeds ----------------------------------------------------------------------------------------------------

@@ -95,10 +95,10 @@ class PipelineStage:
         self._task_group.start_task(self._run_schedule())
 
     def _start_replicators(self, assign: Assign) -> list[StageReplicator]:
-        """Start sending copies to the stage's keeper and to the coordinator, which is the keeper if there is none."""
+        """Start sending copies to the stage's replica holder, if it has one, and to the coordinator."""
         strides = {assign.keepers[self.index] if assign.keepers else COORDINATOR: assign.stride}
         strides[COORDINATOR] = self.settings.replication.central_stride() or strides.get(COORDINATOR, 0)
-        replicators = [StageReplicator(self, keeper, stride) for keeper, stride in strides.items() if stride]
+        replicators = [StageReplicator(self, holder, stride) for holder, stride in strides.items() if stride]
         for replicator in replicators:
             self._task_group.start_task(replicator.run())
         return replicators
@@ -194,9 +194,9 @@ class PipelineStage:
             self._evaluator = StageEvaluator(self, attempt)
         return self._evaluator if self._evaluator.attempt == attempt else None
 
-    def handle_kept(self, keeper: str, kept: Kept) -> None:
+    def handle_kept(self, holder: str, kept: Kept) -> None:
         for replicator in self._replicators:
-            if replicator.keeper == keeper:
+            if replicator.holder == holder:
                 replicator.handle_kept(kept)
 
     # --- messages to the coordinator -------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ class Replication(Part, frozen=True, kw_only=True):
     )
 
     def copy_stride(self, step_s: float, version_s: float, idle_s: float) -> int:
-        """Every how many batches a copy goes to the keeper (0: never).
+        """Every how many batches a copy goes to the replica holder (0: never).
 
         Given are the seconds to send a step, to send a whole version, and for which the link is idle in every batch.
         """

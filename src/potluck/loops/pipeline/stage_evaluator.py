@@ -1,4 +1,4 @@
-"""Evaluates the model in place: held-out batches flow forward through the stages; the last one sums up the score.
+"""Evaluates the model stage by stage: held-out batches flow forward, and the last stage sums up the score.
 
 Examine ──▶ every stage           first ──Exam──▶ … ──Exam──▶ last ──Scored──▶ coordinator
                                     └────ExamLabels────────────┘

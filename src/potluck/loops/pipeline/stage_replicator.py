@@ -1,4 +1,4 @@
-"""Sends copies of a stage's versions to its keeper, in chunks, while the link is idle."""
+"""Sends copies of a stage's versions to its replica holder, in chunks, while the link is idle."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ __all__ = ["StageReplicator"]
 
 
 class StageReplicator:
-    """One stage's copies for one keeper."""
+    """One stage's copies for one replica holder."""
 
-    def __init__(self, stage: PipelineStage, keeper: str, stride: int) -> None:
+    def __init__(self, stage: PipelineStage, holder: str, stride: int) -> None:
         self._stage = stage
         self._node: Node = stage.node
         self._backend: StageBackend = stage.backend
         self._link: StageLink = stage.link
-        self.keeper = keeper
+        self.holder = holder
         self._stride = stride
-        self._can_send_step = False  # whether the keeper can apply a step to the version it was sent last
+        self._can_send_step = False  # whether the holder can apply a step to the version it was sent last
         self._sent_version = stage.versions.start - 1  # the newest version that was sent
-        self._kept_version = stage.versions.start - 1  # the newest version that the keeper has confirmed
+        self._kept_version = stage.versions.start - 1  # the newest version that the holder has confirmed
         self._unanswered: dict[int, tuple[float, int]] = {}  # by version: when it was sent, and its bytes
         self._wake = WakeSignal()
 
@@ -45,7 +45,7 @@ class StageReplicator:
         if kept.whole:
             self._kept_version = max(self._kept_version, kept.version)
             self._unanswered = {version: sent for version, sent in self._unanswered.items() if version > kept.version}
-            fields = {"to": self.keeper, "version": kept.version, "bytes": nbytes}
+            fields = {"to": self.holder, "version": kept.version, "bytes": nbytes}
             self._node.record(Span(self._node.name, "replicate", began, self._node.now(), fields))
         else:
             self._resend_from_kept()
@@ -76,14 +76,14 @@ class StageReplicator:
         count = max(1, math.ceil(payload.nbytes / stage.settings.replication.chunk))
         self._sent_version, self._can_send_step = (
             version,
-            stage.settings.replication.sends_steps and self.keeper != COORDINATOR,
+            stage.settings.replication.sends_steps and self.holder != COORDINATOR,
         )
         self._unanswered[version] = (self._node.now(), payload.nbytes)
         self._link.count_bytes(payload.nbytes)
         for index, chunk in enumerate(split_payload(payload, count)):
             await self._link.wait_until_idle(float(stage.settings.retry))
             await self._node.send(
-                self.keeper,
+                self.holder,
                 Replica(
                     chunk, term=stage.term, first=stage.first, last=stage.last, version=version,
                     made=versions.term_that_made(version), place=index, count=count, step=step is not None,

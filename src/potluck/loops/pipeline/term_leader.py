@@ -126,8 +126,8 @@ class TermLeader:
         made = self._term.history.term_that_made(version)
         return {
             device: Assign(
-                self._term.number, plan.cuts, plan.order, plan.windows, plan.stride, plan.keepers, version, made,
-                tuple(plan_layer_sources(held, device, layers, None if mixed else version)),
+                self._term.number, plan.cuts, plan.order, plan.windows, plan.stride, plan.replica_holders, version,
+                made, tuple(plan_layer_sources(held, device, layers, None if mixed else version)),
             )
             for device, layers in zip(plan.order, plan.stage_layers, strict=True)
         }  # fmt: skip
@@ -160,7 +160,7 @@ class TermLeader:
             "windows": list(plan.windows),
             "period": plan.period,
             "stride": plan.stride,
-            "keepers": list(plan.keepers),
+            "keepers": list(plan.replica_holders),
         }
         self._journal.record_event(self._node.name, "partition", **fields, **more)
 

@@ -100,7 +100,7 @@ class TermProgress:
     def _newest_copy(self, stage: int) -> int:
         """The newest version of a stage that another device holds."""
         layers = self.plan.stage_layers[stage]
-        if self.plan.keepers and self.plan.keepers[stage] in self._lost:
+        if self.plan.replica_holders and self.plan.replica_holders[stage] in self._lost:
             return self.secure_version
         return max(self._copies[layers[0], layers[-1]], default=self.secure_version)
 
@@ -175,7 +175,7 @@ class TermState:
         plan = self.progress.plan
         self.progress.mark_lost(device)
         if device not in plan.order:
-            self.replan_wanted = self.replan_wanted or device in plan.keepers  # its copies must move
+            self.replan_wanted = self.replan_wanted or device in plan.replica_holders  # its copies must move
         elif self._recovery.notice == "connection":
             self.is_broken = True
         else:

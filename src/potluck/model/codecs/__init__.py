@@ -8,15 +8,12 @@ adaptive  top-k while that loses little of the gradient, else every value (ScaDL
 graded    as few of the largest values as stay within a loss limit
 """
 
-from potluck.model.codecs.adaptive_codec import AdaptiveCodec
 from potluck.model.codecs.codec_interface import WHOLE_VECTOR, Codec
 from potluck.model.codecs.codec_state import CodecState
-from potluck.model.codecs.dense_codec import DenseCodec
-from potluck.model.codecs.fp16_codec import Fp16Codec
-from potluck.model.codecs.graded_codec import GradedCodec
+from potluck.model.codecs.dense_codec import DenseCodec, Fp16Codec
 from potluck.model.codecs.int8_codec import Int8Codec
 from potluck.model.codecs.sparse_codec import SparseCodec
-from potluck.model.codecs.top_k_codec import TopKCodec
+from potluck.model.codecs.top_k_codec import AdaptiveCodec, GradedCodec, TopKCodec
 
 __all__ = [
     "WHOLE_VECTOR",

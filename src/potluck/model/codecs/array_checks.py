@@ -13,7 +13,7 @@ FLOATS = (np.float32, np.float64, np.float16)
 
 
 def count_refusal(arrays: object, *counts: int) -> str | None:
-    """Why this is not one of the expected numbers of arrays; None if it is."""
+    """Why the number of arrays is not one of the expected ones; None if it is."""
     if not isinstance(arrays, tuple | list) or not all(isinstance(array, np.ndarray) for array in arrays):
         return "its payload does not consist of arrays"
     if len(arrays) not in counts:

@@ -21,7 +21,7 @@ class AccumulatedVector(NamedTuple):
 
 @dataclass
 class CodecState:
-    """Vectors reach as far as the last segment seen and are zero elsewhere; averages are keyed by segment start."""
+    """Vectors reach as far as the last segment encoded and are zero elsewhere; averages are keyed by segment start."""
 
     residual: Tensor | None = None
     velocity: Tensor | None = None
@@ -39,7 +39,7 @@ class CodecState:
         self.whole += not compressed
 
     def update_average(self, start: int, value: float, smoothing: float) -> float:
-        """Add a value to the running average of the segment that starts here, and return the average."""
+        """Add a value to the running average of the segment that begins at `start`, and return the average."""
         before = self.averages.get(start, value)
         self.averages[start] = before + smoothing * (value - before)
         return self.averages[start]

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from potluck.model.codecs.array_checks import FLOATS, array_refusal
-from potluck.model.codecs.dense_codec import as_tensor
-from potluck.model.codecs.fp16_codec import to_half
+from potluck.model.codecs.dense_codec import as_tensor, to_half
 
 __all__ = ["ValueFormat", "pack_values", "packed_value_bytes", "unpack_values", "value_count", "values_refusal"]
 
@@ -72,5 +71,5 @@ def _pack_signs(values: Any) -> Any:
 
 
 def _common_magnitude(packed: Any) -> np.float32:
-    """The magnitude that all values share."""
+    """The common magnitude of all values."""
     return np.float32(packed[: _MAGNITUDE.itemsize].view(_MAGNITUDE)[0])

@@ -49,7 +49,7 @@ _BATCH = 256
 
 Negatives = Literal["own", "generated"]  # the device's samples of other classes, or ones generated from its own
 Count = Annotated[int, msgspec.Meta(ge=1)]
-Seen = Callable[[Tensor], Tensor]
+FeatureMap = Callable[[Tensor], Tensor]
 Depth = Annotated[int, msgspec.Meta(ge=0)]
 
 
@@ -63,7 +63,7 @@ class ClassGroups(Submodel, frozen=True, kw_only=True, tag="class-groups"):
     alike: Annotated[bool, doc("Group classes that look alike instead of neighbouring ones.")] = False
     depth: Annotated[
         Literal["auto"] | Depth,
-        doc("Number of first layers that all devices share, or `auto`: what the slowest device can afford."),
+        doc("Number of first layers that all devices have in common, or `auto`: what the slowest device can afford."),
     ] = 1
     held: Annotated[
         dict[str, tuple[int, ...]], doc("Groups of each device by name; the others are assigned round-robin.")
@@ -96,27 +96,27 @@ class ClassGroups(Submodel, frozen=True, kw_only=True, tag="class-groups"):
         return self.groups != "auto" and self.depth != "auto"
 
     def group_counts(self) -> tuple[int, ...]:
-        """The numbers of groups to choose from; empty for any."""
+        """The group counts to choose from; empty for any."""
         if self.groups == "auto":
             return ()
         return (self.groups if isinstance(self.groups, int) else len(self.groups),)
 
     def resolve_cut(self, depth: int, groups: int) -> ClassGroups:
-        """The same settings with this cut in place of "auto"."""
+        """The same settings with this cut instead of "auto"."""
         return msgspec.structs.replace(self, depth=depth, groups=groups if self.groups == "auto" else self.groups)
 
     def build_grouped(self, chain: LayerChain, samples: LabelledSamples | None, seed: int) -> GroupedNetwork:
         """The grouped network; without samples (only sizes matter) classes and channels are assigned in order."""
         assert self.depth != "auto", "the cut is decided before the network is split"
         groups = self._resolve_groups(trace_sequential(chain.module, chain.shape)[-1].outputs, samples, seed)
-        hollow = samples is None or any(param.is_meta for param in chain.module.parameters())
+        shapes_only = samples is None or any(param.is_meta for param in chain.module.parameters())
         return decouple(
             chain.module,
             chain.shape,
             groups,
             self.depth,
-            "structural" if hollow else self.variant,
-            samples=[] if hollow or samples is None else _spread_batches(samples),
+            "structural" if shapes_only else self.variant,
+            samples=[] if shapes_only or samples is None else _spread_batches(samples),
             frozen=self.trunk == "frozen",
             seed=seeds.child_seed(seed, "decouple"),
         )
@@ -127,15 +127,15 @@ class ClassGroups(Submodel, frozen=True, kw_only=True, tag="class-groups"):
         assert self.depth != "auto", "the cut defines the trunk"
         steps = trace_sequential(chain.module, chain.shape)
         trunk = steps[: trunk_length(steps, self.depth)]
-        found = self._resolve_groups(steps[-1].outputs, samples, seed, lambda inputs: pooled_features(trunk, inputs))
-        return msgspec.structs.replace(self, groups=found, alike=False)
+        groups = self._resolve_groups(steps[-1].outputs, samples, seed, lambda inputs: pooled_features(trunk, inputs))
+        return msgspec.structs.replace(self, groups=groups, alike=False)
 
     def groups_by_device(self, devices: Sequence[str], groups: int) -> Mapping[str, tuple[int, ...]]:
         """The groups of each device of a fleet."""
         return assign_groups(devices, groups, self.held, f"{PATH}.held")
 
     def _resolve_groups(
-        self, classes: int, samples: LabelledSamples | None, seed: int, seen: Seen = Tensor.double
+        self, classes: int, samples: LabelledSamples | None, seed: int, features_of: FeatureMap = Tensor.double
     ) -> Groups:
         assert self.groups != "auto", "the cut is decided before the network is split"
         if not isinstance(self.groups, int):
@@ -143,7 +143,9 @@ class ClassGroups(Submodel, frozen=True, kw_only=True, tag="class-groups"):
         if self.groups > classes:
             raise SettingError(f"{PATH}.groups", f"{classes} classes cannot form {self.groups} groups; use fewer")
         if self.alike and samples is not None:
-            return similar_groups(_class_means(samples, classes, seen), self.groups, seeds.child_seed(seed, "alike"))
+            return similar_groups(
+                _class_means(samples, classes, features_of), self.groups, seeds.child_seed(seed, "alike")
+            )
         return even_groups(classes, self.groups)
 
     # --- hooks of Submodel -----------------------------------------------------------------------------------------
@@ -293,10 +295,10 @@ def _spread_batches(samples: LabelledSamples) -> list[tuple[Tensor, Tensor]]:
     return [samples.batch(chosen[start : start + _BATCH]) for start in range(0, len(chosen), _BATCH)]
 
 
-def _class_means(samples: LabelledSamples, classes: int, seen: Seen) -> npt.NDArray[np.float64]:
-    """The mean of each class's samples as transformed by `seen`."""
+def _class_means(samples: LabelledSamples, classes: int, features_of: FeatureMap) -> npt.NDArray[np.float64]:
+    """The mean of each class's samples as transformed by `features_of`."""
     batches = _spread_batches(samples)
-    inputs = torch.cat([seen(given).flatten(1).double() for given, _ in batches])
+    inputs = torch.cat([features_of(given).flatten(1).double() for given, _ in batches])
     labels = torch.cat([targets for _, targets in batches])
     missing = sorted(set(range(classes)) - set(labels.tolist()))
     if missing:
@@ -304,5 +306,5 @@ def _class_means(samples: LabelledSamples, classes: int, seen: Seen) -> npt.NDAr
             f"{PATH}.alike", f"class {missing[0]} is too rare to compare it with others; set the groups explicitly"
         )
     sums = torch.zeros(classes, inputs.shape[1], dtype=torch.float64).index_add_(0, labels, inputs)
-    found: npt.NDArray[np.float64] = (sums / torch.bincount(labels, minlength=classes)[:, None]).numpy()
-    return found
+    means: npt.NDArray[np.float64] = (sums / torch.bincount(labels, minlength=classes)[:, None]).numpy()
+    return means

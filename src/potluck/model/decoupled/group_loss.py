@@ -42,8 +42,8 @@ def expected_class_counts(
     labels: npt.NDArray[np.int64], own: Collection[int], shard: npt.NDArray[np.int64] | None = None
 ) -> dict[int, int]:
     """The samples of each class in an epoch of all own ones and as many others, on average and rounded."""
-    present, numbers = np.unique(labels if shard is None else labels[shard], return_counts=True)
-    counts = {int(label): int(number) for label, number in zip(present, numbers, strict=True)}
+    present, frequencies = np.unique(labels if shard is None else labels[shard], return_counts=True)
+    counts = {int(label): int(count) for label, count in zip(present, frequencies, strict=True)}
     positives = sum(counts.get(label, 0) for label in own)
     others = sum(counts.values()) - positives
     fraction = min(1.0, positives / others) if others else 0.0

@@ -1,4 +1,4 @@
-"""The class groups' share of `potluck plan`: what each cut costs a device, what each can afford, who trains what."""
+"""The class groups' section of `potluck plan`: what each cut costs a device, what each can afford, who trains what."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from potluck.units import format_seconds
 
 __all__ = ["describe_groups"]
 
-_MAX_COLUMNS = 10  # numbers of groups
+_MAX_COLUMNS = 10  # group counts
 _USUAL_COUNTS = (2, 3, 4, 5, 8, 10, 20, 50, 100)
 
 

@@ -1,6 +1,6 @@
 """Describes a layer by its torch class and options, so that a network can be saved in a file and rebuilt.
 
-Only the kinds listed here are ever built: a description cannot name code.
+Only the kinds that this module lists are ever built: a description cannot name code.
 """
 
 from __future__ import annotations

@@ -126,7 +126,7 @@ class ChannelTracer:
     def _trace_mixing(self, node: fx.Node, source: Channels, size: int) -> Channels:
         known = self.tensor_channels.get(f"{node.target}.weight")
         if known is not None:  # a layer that is called again: the same channels must be dropped
-            assert known.columns is not None, "only layers that mix channels are traced here"
+            assert known.columns is not None, "only layers that mix channels are traced"
             self.sets.join_sets(known.columns, source)
             output = known.rows
         else:

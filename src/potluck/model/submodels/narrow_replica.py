@@ -20,9 +20,8 @@ from potluck.model.model_replica import Loss, ModelReplica
 from potluck.model.model_state import ModelState, WeightLayout
 from potluck.model.submodels.channel_sets import AxisRun
 from potluck.model.submodels.narrow_network import build_narrow_network, width_agnostic_graph
-from potluck.model.submodels.slimmable_model import SlimmableModel
+from potluck.model.submodels.slimmable_model import SlimmableModel, choose_subsets, leading_units
 from potluck.model.submodels.submodel_selection import SubmodelSelection
-from potluck.model.submodels.unit_subsets import choose_subsets, leading_units
 
 __all__ = ["NarrowReplica", "NarrowReplicaCache", "build_small_model"]
 

@@ -1,10 +1,11 @@
-"""A model that can be narrowed: its channel sets, the cost of a sub-model and the entries of its weights."""
+"""A model that can be narrowed: its channel sets, a sub-model's cost and entries, and which units it keeps."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -14,6 +15,7 @@ from potluck.model.model_state import WeightLayout
 from potluck.model.submodels.channel_sets import Axis, Channels
 from potluck.model.submodels.channel_tracing import ChannelTracer
 from potluck.model.submodels.submodel_selection import (
+    Indices,
     KeptIndices,
     SubmodelSelection,
     Subsets,
@@ -22,7 +24,19 @@ from potluck.model.submodels.submodel_selection import (
     narrowed_length,
 )
 
-__all__ = ["ChannelSet", "SlimmableModel", "trace_slimmable"]
+__all__ = [
+    "ChannelSet",
+    "SlimmableModel",
+    "UnitChooser",
+    "choose_subsets",
+    "leading_units",
+    "random_units",
+    "rolling_units",
+    "trace_slimmable",
+    "uniform_counts",
+]
+
+UnitChooser = Callable[[int, int], Indices]  # of (size, kept)
 
 
 @dataclass(frozen=True)
@@ -124,3 +138,29 @@ def _round_to_grid(kept: int, size: int, grid: int) -> int:
 
 def _droppable_axis(axis: Axis) -> Axis | None:
     return axis if any(run.set is not None for run in axis) else None
+
+
+def leading_units(size: int, kept: int) -> Indices:
+    """The leading units (HeteroFL, FjORD)."""
+    return np.arange(kept)
+
+
+def rolling_units(round: int) -> UnitChooser:
+    """A window that advances by one unit every round and wraps around (FedRolex)."""
+    return lambda size, kept: np.sort((np.arange(kept) + round) % size)
+
+
+def random_units(rng: np.random.Generator) -> UnitChooser:
+    """Units drawn uniformly at random (Federated Dropout, filter dropout)."""
+    return lambda size, kept: np.sort(rng.permutation(size)[:kept])
+
+
+def choose_subsets(slimmable: SlimmableModel, counts: Sequence[int], choose: UnitChooser) -> Subsets:
+    """Choose this many units of every set; None for a set of which all are kept, without using the chooser."""
+    pairs = zip(slimmable.full_counts, counts, strict=True)
+    return [None if kept == size else choose(size, kept) for size, kept in pairs]
+
+
+def uniform_counts(slimmable: SlimmableModel, kept: float, grid: int = 1) -> tuple[int, ...]:
+    """The counts that keep this fraction of every set."""
+    return slimmable.kept_counts([1 - kept] * len(slimmable.sets), grid)

@@ -35,8 +35,14 @@ from potluck.model.submodel_context import ClassBalance, SampleRules, SubmodelCo
 from potluck.model.submodel_interface import SubmodelExtractor
 from potluck.model.submodels.narrow_network import build_narrow_network, width_agnostic_graph
 from potluck.model.submodels.narrow_replica import build_small_model
-from potluck.model.submodels.slimmable_model import SlimmableModel
-from potluck.model.submodels.unit_subsets import UnitChooser, leading_units, random_units, rolling_units, uniform_counts
+from potluck.model.submodels.slimmable_model import (
+    SlimmableModel,
+    UnitChooser,
+    leading_units,
+    random_units,
+    rolling_units,
+    uniform_counts,
+)
 from potluck.model.submodels.width_extractor import Capacity, build_width_extractor
 from potluck.model.submodels.width_sampler import Counts, WidthChoice, WidthSampler
 from potluck.planning.pareto_table import ParetoTable
@@ -44,7 +50,7 @@ from potluck.settings import Part, doc
 
 __all__ = ["Capacity", "Submodel", "WholeModel", "WidthSubmodelPart"]
 
-Share = Annotated[float, msgspec.Meta(gt=0.0, le=1.0)]
+Fraction = Annotated[float, msgspec.Meta(gt=0.0, le=1.0)]
 STEPS = tuple(step / 20 for step in range(2, 21))
 WIDEST_GAP = 1.15  # between the costs of adjacent choices
 Rates = Sequence[float]
@@ -130,6 +136,11 @@ class Submodel(Part, frozen=True, kw_only=True):
         """Whether a weight's mean is over only those updates that changed it."""
         return False
 
+    @property
+    def exploration_settings(self) -> Mapping[str, Any]:
+        """Which units `potluck explore` keeps and how, where this part determines it."""
+        return {}
+
     def choose_width(self, sampler: WidthSampler, budget: float, rng: np.random.Generator) -> WidthChoice:
         """How much to train in the next mini-batch; `budget` is a fraction of the whole model's cost."""
         return sampler.affordable_choice(budget)
@@ -177,6 +188,10 @@ class FilterDropout(WidthSubmodelPart, frozen=True, kw_only=True, tag="filter-dr
     def averages_changed_only(self) -> bool:
         return self.mean == "trained"
 
+    @property
+    def exploration_settings(self) -> Mapping[str, Any]:
+        return {"units": self.units, "scaled": self.scaled, "static": self.static, "grid": self.grid}
+
     def candidate_counts(self, width: SlimmableModel) -> Sequence[Counts]:
         if self.table is None:
             return [uniform_counts(width, kept, self.grid) for kept in STEPS]
@@ -193,14 +208,14 @@ class FilterDropout(WidthSubmodelPart, frozen=True, kw_only=True, tag="filter-dr
         """Costs in seconds: as measured, and interpolated by the set that is closest to the more expensive entry."""
         rates, costs = _table_rates(table, width), [*table.cost_fractions, 1.0]
         sizes = [width.kept_counts(vector, self.grid) for vector in rates]
-        found: dict[Counts, float] = {}
-        for place, vector in _interpolate_rates(rates, costs):
-            counts, after = width.kept_counts(vector, self.grid), min(place + 1, len(sizes) - 1)
-            reached = _mixture_fraction(counts, sizes[place], sizes[after])
-            cost = costs[place] + (costs[after] - costs[place]) * reached
-            found[counts] = max(cost, found.get(counts, 0.0))
-        found.update(zip(sizes, costs, strict=True))
-        return [WidthChoice(counts, cost) for counts, cost in found.items()]
+        cost_of: dict[Counts, float] = {}
+        for index, vector in _interpolate_rates(rates, costs):
+            counts, after = width.kept_counts(vector, self.grid), min(index + 1, len(sizes) - 1)
+            reached = _mixture_fraction(counts, sizes[index], sizes[after])
+            cost = costs[index] + (costs[after] - costs[index]) * reached
+            cost_of[counts] = max(cost, cost_of.get(counts, 0.0))
+        cost_of.update(zip(sizes, costs, strict=True))
+        return [WidthChoice(counts, cost) for counts, cost in cost_of.items()]
 
     def unit_chooser(self, round: int, rng: np.random.Generator) -> UnitChooser:
         return leading_units if self.units == "leading" else random_units(rng)
@@ -222,10 +237,10 @@ def _interpolate_rates(rates: Sequence[Rates], costs: Sequence[float]) -> Iterat
     Each comes with the index of the vector that it is or follows.
     """
     pairs = pairwise(zip(rates, costs, strict=True))
-    for place, ((low, cheap), (high, dear)) in enumerate(pairs):
+    for index, ((low, cheap), (high, dear)) in enumerate(pairs):
         parts = max(1, math.ceil(math.log(dear / cheap) / math.log(WIDEST_GAP)))
         for part in range(parts):
-            yield place, tuple(one + (other - one) * part / parts for one, other in zip(low, high, strict=True))
+            yield index, tuple(one + (other - one) * part / parts for one, other in zip(low, high, strict=True))
     yield len(rates) - 1, rates[-1]
 
 
@@ -245,6 +260,10 @@ class UniformDropout(WidthSubmodelPart, frozen=True, kw_only=True, tag="uniform-
         doc("Keep multiples of this many filters; 8 suits the blocks in which convolutions compute."),
     ] = 1
 
+    @property
+    def exploration_settings(self) -> Mapping[str, Any]:
+        return {"scaled": self.scaled, "static": self.static, "grid": self.grid}
+
     def candidate_counts(self, width: SlimmableModel) -> Sequence[Counts]:
         return [uniform_counts(width, kept, self.grid) for kept in STEPS]
 
@@ -253,7 +272,7 @@ class _PerRoundSubmodel(WidthSubmodelPart, frozen=True, kw_only=True):
     capacity: Annotated[  # type: ignore[misc]
         Capacity, doc("Speed that a device is expected to have: nominal, or the mean or the least of its trace.")
     ] = "mean"
-    levels: Annotated[tuple[Share, ...], doc("Widths to choose from, as fractions of the channels kept.")] = STEPS
+    levels: Annotated[tuple[Fraction, ...], doc("Widths to choose from, as fractions of the channels kept.")] = STEPS
 
     @property
     def chooses_per_round(self) -> bool:
@@ -272,7 +291,7 @@ class FederatedDropout(_PerRoundSubmodel, frozen=True, kw_only=True, tag="federa
 class HeteroFl(_PerRoundSubmodel, frozen=True, kw_only=True, tag="heterofl"):
     """The leading channels, as wide a slice as the device can afford (Diao et al. 2020)."""
 
-    levels: tuple[Share, ...] = (0.0625, 0.125, 0.25, 0.5, 1.0)
+    levels: tuple[Fraction, ...] = (0.0625, 0.125, 0.25, 0.5, 1.0)
     static: bool = True
 
     def unit_chooser(self, round: int, rng: np.random.Generator) -> UnitChooser:
@@ -282,7 +301,7 @@ class HeteroFl(_PerRoundSubmodel, frozen=True, kw_only=True, tag="heterofl"):
 class FedRolex(_PerRoundSubmodel, frozen=True, kw_only=True, tag="fedrolex"):
     """A slice of channels that moves on from round to round (Alam et al. 2022)."""
 
-    levels: tuple[Share, ...] = (0.0625, 0.125, 0.25, 0.5, 1.0)
+    levels: tuple[Fraction, ...] = (0.0625, 0.125, 0.25, 0.5, 1.0)
     static: bool = True
 
     def unit_chooser(self, round: int, rng: np.random.Generator) -> UnitChooser:
@@ -292,7 +311,7 @@ class FedRolex(_PerRoundSubmodel, frozen=True, kw_only=True, tag="fedrolex"):
 class Fjord(_PerRoundSubmodel, frozen=True, kw_only=True, tag="fjord"):
     """In each mini-batch the leading channels, of any width up to the device's own (Horváth et al. 2021)."""
 
-    levels: tuple[Share, ...] = (0.2, 0.4, 0.6, 0.8, 1.0)
+    levels: tuple[Fraction, ...] = (0.2, 0.4, 0.6, 0.8, 1.0)
 
     @property
     def chooses_per_batch(self) -> bool:
@@ -308,7 +327,9 @@ class Fjord(_PerRoundSubmodel, frozen=True, kw_only=True, tag="fjord"):
 class SmallModel(Submodel, frozen=True, kw_only=True, tag="small"):
     """One smaller network for every device and the coordinator."""
 
-    share: Annotated[Share, doc("Largest cost of the small network, as a fraction of the whole model's MACs.")] = 0.33
+    share: Annotated[Fraction, doc("Largest cost of the small network, as a fraction of the whole model's MACs.")] = (
+        0.33
+    )
 
     def largest_counts(self, width: SlimmableModel) -> Counts:
         """The counts of the largest network within `share`, with the same fraction of every set."""

@@ -11,6 +11,7 @@ from typing import Literal
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 
 from potluck.fleet import Trace
 from potluck.model.layer_chain import trace_layers
@@ -19,12 +20,19 @@ from potluck.model.model_state import WeightLayout
 from potluck.model.submodel_context import LabelledSamples, SubmodelContext, TrainedModel
 from potluck.model.submodel_interface import ExtractedSubmodel, SubmodelChoice, SubmodelSpec, TurnKey
 from potluck.model.submodels.narrow_network import build_narrow_network, width_agnostic_graph
-from potluck.model.submodels.norm_calibration import calibrate_norms
 from potluck.model.submodels.slimmable_model import SlimmableModel
 from potluck.model.submodels.width_sampler import RoundSubmodel, WidthChoice, WidthRule, WidthSampler
 from potluck.model.submodels.width_workspace import WidthWorkspace
 
-__all__ = ["Capacity", "WidthExtractor", "build_width_extractor", "expected_speed_fraction", "training_batches"]
+__all__ = [
+    "Capacity",
+    "WidthExtractor",
+    "build_width_extractor",
+    "calibrate_norms",
+    "expected_speed_fraction",
+    "training_batches",
+]
+
 
 TRACE_INTERVALS = 2000  # of a trace without an end, from which its mean is taken
 Capacity = Literal["nominal", "mean", "least"]  # the speed of a device by which a size is chosen ahead of time
@@ -133,3 +141,23 @@ def training_batches(samples: LabelledSamples, count: int = 8, size: int = 128) 
     chosen = torch.linspace(0, total - 1, min(total, count * size)).long().numpy()
     for start in range(0, len(chosen), size):
         yield samples.batch(chosen[start : start + size])
+
+
+@torch.no_grad()
+def calibrate_norms(replica: ModelReplica, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
+    """Set every running statistic to its mean over these batches; nothing else changes.
+
+    HeteroFL trains without running statistics (static batch norm) and computes them from data before the model is used.
+    """
+    replica.module.eval()
+    norms = [layer for layer in replica.module.modules() if isinstance(layer, _NormBase) and layer.track_running_stats]
+    momenta = [norm.momentum for norm in norms]
+    for norm in norms:
+        norm.reset_running_stats()
+        norm.train()
+        norm.momentum = None  # a plain mean over all batches
+    for inputs, _ in batches:
+        replica.module(inputs)
+    for norm, momentum in zip(norms, momenta, strict=True):
+        norm.momentum = momentum
+    replica.module.eval()

@@ -13,9 +13,8 @@ import numpy as np
 
 from potluck import seeds
 from potluck.model.model_replica import ModelReplica
-from potluck.model.submodels.slimmable_model import SlimmableModel
+from potluck.model.submodels.slimmable_model import SlimmableModel, UnitChooser, choose_subsets
 from potluck.model.submodels.submodel_selection import SubmodelSelection, Subsets
-from potluck.model.submodels.unit_subsets import UnitChooser, choose_subsets
 from potluck.model.submodels.width_workspace import WidthWorkspace
 
 __all__ = ["Counts", "RoundSubmodel", "WidthChoice", "WidthRule", "WidthSampler"]

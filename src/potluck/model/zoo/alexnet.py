@@ -1,6 +1,6 @@
 """AlexNet in the one-column form (Krizhevsky 2014, arXiv:1404.5997), for large images and for 32×32.
 
-Both share the five convolutions; the small one pads its first convolution, pools to a single point and has one
+Both have the same five convolutions; the small one pads its first convolution, pools to a single point and has one
 linear layer, since two of 4096 would outweigh the rest by far.
 """
 
@@ -9,8 +9,7 @@ from __future__ import annotations
 from torch import nn
 
 from potluck.model.zoo.builder_options import Count, Fraction
-from potluck.model.zoo.network_blocks import Named, classifier_head, named_sequential, optional_dropout
-from potluck.model.zoo.weight_init import init_he
+from potluck.model.zoo.network_blocks import Named, classifier_head, init_he, named_sequential, optional_dropout
 
 __all__ = ["build_cifar", "build_imagenet"]
 

@@ -11,8 +11,14 @@ from collections.abc import Iterator
 from torch import nn
 
 from potluck.model.zoo.builder_options import Count, Fraction
-from potluck.model.zoo.network_blocks import DenseConcat, Named, classifier_head, named_sequential, optional_dropout
-from potluck.model.zoo.weight_init import init_he
+from potluck.model.zoo.network_blocks import (
+    DenseConcat,
+    Named,
+    classifier_head,
+    init_he,
+    named_sequential,
+    optional_dropout,
+)
 
 __all__ = ["build_densenet40", "build_densenet121"]
 

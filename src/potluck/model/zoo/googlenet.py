@@ -1,6 +1,6 @@
 """GoogLeNet (Szegedy et al. 2014, arXiv:1409.4842) with batch norm and optional auxiliary heads.
 
-The branch that the paper gives a 5×5 convolution has 3×3 here, as in the widely used weights;
+The branch with a 5×5 convolution in the paper has a 3×3 one, as in the widely used weights;
 `largest_kernel=5` is the paper's.
 """
 
@@ -11,8 +11,7 @@ from typing import Literal, NamedTuple
 from torch import Tensor, nn
 
 from potluck.model.zoo.builder_options import Count, Fraction
-from potluck.model.zoo.network_blocks import Concat, Named, classifier_head, conv_bn, named_sequential
-from potluck.model.zoo.weight_init import init_he
+from potluck.model.zoo.network_blocks import Concat, Named, classifier_head, conv_bn, init_he, named_sequential
 
 __all__ = ["Headed", "build_googlenet"]
 

@@ -10,8 +10,7 @@ from typing import NamedTuple
 from torch import nn
 
 from potluck.model.zoo.builder_options import Count, Fraction
-from potluck.model.zoo.network_blocks import Concat, Kernel, Named, classifier_head, conv_bn, named_sequential
-from potluck.model.zoo.weight_init import init_he
+from potluck.model.zoo.network_blocks import Concat, Kernel, Named, classifier_head, conv_bn, init_he, named_sequential
 
 __all__ = ["build_inception_v4"]
 

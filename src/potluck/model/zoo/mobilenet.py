@@ -13,8 +13,7 @@ import msgspec
 from torch import nn
 
 from potluck.model.zoo.builder_options import Count, Fraction
-from potluck.model.zoo.network_blocks import Named, Residual, classifier_head, conv_bn, named_sequential
-from potluck.model.zoo.weight_init import init_he_narrow
+from potluck.model.zoo.network_blocks import Named, Residual, classifier_head, conv_bn, init_he_narrow, named_sequential
 
 __all__ = ["build_cifar", "build_imagenet"]
 

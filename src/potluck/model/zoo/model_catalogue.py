@@ -28,8 +28,8 @@ IMAGENET: Shape = (3, 224, 224)
 
 TORCHVISION = "torchvision's page of the model, num_params"
 PYTORCHCV = "osmr/imgclsmob (pytorchcv), checked in its tests; He et al. 2015, table 6, has {} for option A"
-TWO_FORMS = "{} in torchvision for 1000 classes; here a 3×3 stem and 10 classes, as in kuangliu/pytorch-cifar"
-VGG_CIFAR = "{} with the convolutions' biases in kuangliu/pytorch-cifar; here without, since batch norm follows"
+TWO_FORMS = "{} in torchvision for 1000 classes; this one has a 3×3 stem and 10 classes, as in kuangliu/pytorch-cifar"
+VGG_CIFAR = "{} with the convolutions' biases in kuangliu/pytorch-cifar; this one has none, since batch norm follows"
 
 
 class ModelEntry(msgspec.Struct, frozen=True):

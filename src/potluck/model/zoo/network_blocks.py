@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -20,12 +21,17 @@ __all__ = [
     "Residual",
     "classifier_head",
     "conv_bn",
+    "init_he",
+    "init_he_narrow",
     "named_sequential",
     "optional_dropout",
 ]
 
+
 Kernel = int | tuple[int, int]
 Named = tuple[str, nn.Module]
+
+M = TypeVar("M", bound=nn.Module)
 
 
 class Residual(nn.Module):
@@ -109,3 +115,22 @@ def _conv_padding(kernel: Kernel, same: bool) -> Kernel:
     if not same:
         return 0
     return kernel // 2 if isinstance(kernel, int) else (kernel[0] // 2, kernel[1] // 2)
+
+
+def init_he(model: M) -> M:
+    """He initialisation (normal, fan-out) for the convolutions; linear layers keep torch's default."""
+    for layer in model.modules():
+        if isinstance(layer, nn.Conv2d):
+            nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
+    return model
+
+
+def init_he_narrow(model: M) -> M:
+    """As `init_he`, with linear weights of standard deviation 0.01, as usual for VGG and MobileNetV2."""
+    for layer in init_he(model).modules():
+        if isinstance(layer, nn.Linear):
+            nn.init.normal_(layer.weight, std=0.01)
+            nn.init.zeros_(layer.bias)
+    return model

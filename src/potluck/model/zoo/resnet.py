@@ -2,7 +2,7 @@
 
 Where a block changes the width its shortcut is a 1×1 convolution with batch norm (the paper's option B)
 everywhere. For the thin ones the paper also describes option A, which pads with zeros and has no weights
-(269,722 in all for ResNet-20): a sum over padded channels cannot be cut filter by filter, so it is not here.
+(269,722 in all for ResNet-20): a sum over padded channels cannot be cut filter by filter, so it is left out.
 The bottleneck strides in its 3×3 convolution, as is usual today.
 """
 
@@ -14,8 +14,7 @@ from typing import Literal
 from torch import nn
 
 from potluck.model.zoo.builder_options import Count
-from potluck.model.zoo.network_blocks import Named, Residual, classifier_head, conv_bn, named_sequential
-from potluck.model.zoo.weight_init import init_he
+from potluck.model.zoo.network_blocks import Named, Residual, classifier_head, conv_bn, init_he, named_sequential
 
 __all__ = ["build_cifar", "build_imagenet", "build_thin"]
 

@@ -9,8 +9,14 @@ from torch import nn
 
 from potluck.errors import ModelError
 from potluck.model.zoo.builder_options import Count, Fraction
-from potluck.model.zoo.network_blocks import Named, classifier_head, conv_bn, named_sequential, optional_dropout
-from potluck.model.zoo.weight_init import init_he
+from potluck.model.zoo.network_blocks import (
+    Named,
+    classifier_head,
+    conv_bn,
+    init_he,
+    named_sequential,
+    optional_dropout,
+)
 
 __all__ = ["build_cnn", "build_ds_cnn", "build_lenet", "build_mlp", "require_side"]
 

@@ -12,9 +12,15 @@ from typing import Literal
 from torch import nn
 
 from potluck.model.zoo.builder_options import Count, Fraction
-from potluck.model.zoo.network_blocks import Named, classifier_head, named_sequential, optional_dropout
+from potluck.model.zoo.network_blocks import (
+    Named,
+    classifier_head,
+    init_he,
+    init_he_narrow,
+    named_sequential,
+    optional_dropout,
+)
 from potluck.model.zoo.small_networks import require_side
-from potluck.model.zoo.weight_init import init_he, init_he_narrow
 
 __all__ = ["build_cifar", "build_imagenet", "build_vgg9"]
 

@@ -51,7 +51,7 @@ def group_choices(
     depths: Sequence[int] = (),
     held: HeldCount = _one_group,
 ) -> Iterator[GroupChoice]:
-    """All cuts, or those with the given depths and numbers of groups; `held` says how many groups a device trains."""
+    """All cuts, or those with the given depths and group counts; `held` says how many groups a device trains."""
     for depth in depths or range(max_trunk_depth(layers) + 1):
         for count in counts or range(1, classes + 1):
             if held(count) <= count <= _narrowest_width(layers, depth):

@@ -8,8 +8,8 @@ Let tail(begin) be the minimal period of the layers from `begin` on, with this d
 1. For a fixed `begin`, run decreases as `end` comes nearer. A nearer end whose `beyond` is no larger therefore
    dominates a farther one, for this and every smaller `begin`: the farther one can be discarded.
 2. The remaining ends, kept on a stack while `begin` decreases, have `beyond` rising strictly from the farthest end
-   (bottom) to the nearest (top) while `run` falls: the maximum of both is minimal where they cross, found by bisection.
-3. Memory only excludes ends that are too far, at the bottom of the stack, also found by bisection. A discarded end is
+   (bottom) to the nearest (top) while `run` falls: the maximum of both is minimal where they cross (bisection).
+3. Memory only excludes ends that are too far, at the bottom of the stack, again by bisection. A discarded end is
    farther than the one that dominates it, so it never fits where that one does not.
 
 The argument does not need tails to be monotone, which they are not where cuts are forbidden.

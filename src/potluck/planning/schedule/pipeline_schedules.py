@@ -40,9 +40,9 @@ def gpipe_schedule(stages: int, batches: int, micro_batches: int = 1) -> Iterato
     Micro-batches are numbered across batches. With one per batch this is plain model parallelism.
     """
     for batch in range(batches):
-        numbers = range(batch * micro_batches, (batch + 1) * micro_batches)
-        yield from _diagonal_wave(stages, numbers, "forward")
-        yield from _diagonal_wave(stages, numbers[::-1], "backward")
+        micro_batch_numbers = range(batch * micro_batches, (batch + 1) * micro_batches)
+        yield from _diagonal_wave(stages, micro_batch_numbers, "forward")
+        yield from _diagonal_wave(stages, micro_batch_numbers[::-1], "backward")
 
 
 def required_task(task: StageTask, stages: int) -> StageTask | None:
@@ -65,9 +65,9 @@ def _is_done(task: StageTask, progress: Sequence[StageProgress]) -> bool:
     return task.batch <= (at.forward if task.kind == "forward" else at.backward)
 
 
-def _diagonal_wave(stages: int, numbers: Sequence[int], kind: Kind) -> Iterator[StageTask]:
+def _diagonal_wave(stages: int, micro_batch_numbers: Sequence[int], kind: Kind) -> Iterator[StageTask]:
     """Diagonal by diagonal: in tick k the p-th micro-batch is on the stage that it reaches after k − p ticks."""
-    for tick in range(len(numbers) + stages - 1):
-        for position, number in enumerate(numbers):
+    for tick in range(len(micro_batch_numbers) + stages - 1):
+        for position, number in enumerate(micro_batch_numbers):
             if 0 <= (hops := tick - position) < stages:
                 yield StageTask(hops if kind == "forward" else stages - 1 - hops, kind, number)

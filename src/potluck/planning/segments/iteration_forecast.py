@@ -58,7 +58,7 @@ def forecast_duplex(
     """Without a barrier: good cuts for the duplex policy, and the steady-state seconds per iteration.
 
     Workers may differ. `server`, if given, is how long the server's own link takes to carry the whole model in one
-    direction; the workers share it fairly. The search improves the `climbs` best starting points, with at most
+    direction; it is divided fairly. The search improves the `climbs` best starting points, with at most
     `trials` simulations each.
     """
     checked = _check_workers(workers, server)

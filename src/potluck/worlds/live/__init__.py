@@ -11,7 +11,6 @@ How a device joins a run, and the file of each step:
                                                          security/admission_policy.py  may this device join?
                                                            certificate_register.py       certificate: not revoked
                                                            join_tokens.py                token: signature, expiry, job
-                                                           admitted_devices.py           did it join before?
                                                          membership.py                 quarantine, new incarnation
                             ◀── JoinAccepted or JoinRefused   (refusal_log.py: log and journal)
       run_clock.py          ◀── clock query ───────▶   admission_server.py

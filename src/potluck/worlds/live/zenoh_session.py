@@ -39,7 +39,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     access_control: dict[str, Any] | None = None  # Zenoh's `access_control`
     lease: float = 5.0  # until a silent connection is closed
     direct: bool = False  # devices connect to each other
-    discover: bool = False  # the coordinator can be found by multicast
+    discover: bool = False  # devices can discover the coordinator by multicast
     shared_memory: bool = False  # between processes of one host; never where a link is shaped or timed
     connect_timeout_s: float = 3.0  # how long one attempt to connect may take
 

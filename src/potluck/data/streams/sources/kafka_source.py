@@ -52,7 +52,7 @@ class KafkaSource(StreamSource, frozen=True, kw_only=True, tag="kafka"):
             await ingest.clock.sleep(wait)
 
     async def _consume_records(self, ingest: StreamIngest) -> AsyncGenerator[bytes | None, None]:
-        """What one consumer gets until it fails for good; it lives in a thread of its own, which also closes it."""
+        """What one consumer gets until it fails for good; it runs in its own thread, which also closes it."""
         consumer, loop = self._make_consumer(ingest), asyncio.get_running_loop()
         thread = ThreadPoolExecutor(1, "kafka")
         try:

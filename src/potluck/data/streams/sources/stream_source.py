@@ -1,4 +1,7 @@
-"""What every source shares: it is an async iterator of samples, and nothing that it is sent can end it."""
+"""Stream sources: what all have in common, a replay, and a generator of the user's.
+
+A source is an async iterator of samples, and nothing that it is sent can end it.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +10,30 @@ import math
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Annotated, Any, Protocol
 
 import msgspec
+import numpy as np
 
 from potluck.data.samples import Samples
 from potluck.data.streams.replay_feed import ReplayOrder
 from potluck.data.streams.stream_arrivals import StreamArrivals
 from potluck.data.streams.stream_records import RecordRefusals, SampleSpec, StreamSample, unpack_record
-from potluck.settings import Part
+from potluck.errors import DataError
+from potluck.settings import Part, doc, load_object
 
-__all__ = ["ReplayData", "StreamClock", "StreamIngest", "StreamSource", "backoff_pauses", "device_topic"]
+__all__ = [
+    "PythonSource",
+    "ReplayData",
+    "ReplaySource",
+    "StreamClock",
+    "StreamIngest",
+    "StreamSource",
+    "backoff_pauses",
+    "device_topic",
+    "replay_samples",
+]
+
 
 _log = logging.getLogger("potluck")
 
@@ -102,3 +118,57 @@ def backoff_pauses(first_s: float = 0.5, most_s: float = 30.0) -> Iterator[float
 def device_topic(pattern: str, device: str) -> str:
     """A topic's name for one device."""
     return pattern.replace("{device}", device)
+
+
+class PythonSource(StreamSource, frozen=True, kw_only=True, tag="python"):
+    """Samples from your own asynchronous generator."""
+
+    generator: Annotated[str, doc("`package.module:function`, called with the device's name; yields (input, label).")]
+
+    async def samples(self, ingest: StreamIngest) -> AsyncIterator[StreamSample]:
+        function = load_object(self.generator, "stream.source.generator")
+        made: Any = None
+        try:
+            made = function(ingest.device)
+            if not hasattr(made, "__aiter__"):
+                raise DataError(f"stream.source.generator: {self.generator!r} must be an `async def` that yields")
+            async for given in made:
+                sample = ingest.check_sample(_to_sample(given))
+                if sample is not None:
+                    yield sample
+        except DataError:
+            raise
+        except Exception as error:
+            words = f"{type(error).__name__}: {error}"
+            raise DataError(f"stream.source.generator: {self.generator!r} failed: {words}") from error
+        finally:
+            if hasattr(made, "aclose"):
+                await made.aclose()
+
+
+def _to_sample(given: Any) -> StreamSample:
+    """What it yielded, as far as it is a pair; anything else becomes a sample that cannot fit."""
+    try:
+        x, y = given
+        return StreamSample(np.asarray(x), int(y))
+    except (TypeError, ValueError, RuntimeError):
+        return StreamSample(np.zeros(0), -1)
+
+
+class ReplaySource(StreamSource, frozen=True, kw_only=True, tag="replay"):
+    """The device's own shard, replayed at `stream.rate`."""
+
+    def samples(self, ingest: StreamIngest) -> AsyncIterator[StreamSample]:
+        assert ingest.replay is not None, "a replay needs data"
+        return replay_samples(ingest.replay, ingest)
+
+
+async def replay_samples(replay: ReplayData, ingest: StreamIngest) -> AsyncIterator[StreamSample]:
+    """Yield each sample when it is due; overdue samples come at once."""
+    number = replay.arrivals.arrived_by(ingest.clock.now())
+    while (due := replay.arrivals.arrival_time(number + 1)) < float("inf"):
+        if due > ingest.clock.now():
+            await ingest.clock.sleep(due - ingest.clock.now())
+        (sample_id,) = replay.order.sample_ids(np.array([number]))
+        yield StreamSample(replay.samples.x[sample_id].numpy(), int(replay.samples.y[sample_id]))
+        number += 1

@@ -110,7 +110,7 @@ def _peer_link_rules(name: str, other: str, era: str) -> Iterator[dict[str, Any]
 
 
 def _mirror_rule(rule: dict[str, Any]) -> dict[str, Any]:
-    """The same rule as seen from the other end of the link."""
+    """The same rule for the other end of the link."""
     return {**rule, "flows": ["egress" if flow == "ingress" else "ingress" for flow in rule["flows"]]}
 
 

@@ -1,4 +1,4 @@
-"""Generates keys and signs X.509 certificates; knows nothing of files or folders."""
+"""Generates keys and signs X.509 certificates, and names this machine as others reach it; knows nothing of files."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from potluck.errors import UserError
 if TYPE_CHECKING:
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+import socket
 
 __all__ = [
     "AUTHORITY",
@@ -20,9 +21,12 @@ __all__ = [
     "check_device_name",
     "create_authority",
     "load_authority",
+    "local_address",
+    "local_host_names",
     "mdns_host_names",
     "sign_member",
 ]
+
 
 AUTHORITY = "Potluck fleet authority"
 _NAME = re.compile(
@@ -30,6 +34,8 @@ _NAME = re.compile(
 )  # X.509 limits a common name to 64 characters; ours may get a suffix
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*")
 _CLOCK_ERROR = timedelta(hours=24)  # boards without a clock battery boot with a time in the past
+
+_UNROUTED = ("192.0.2.1", 9)  # TEST-NET: connecting a datagram socket only looks up a route, nothing is sent
 
 
 class CertificateWithKey(NamedTuple):
@@ -166,3 +172,19 @@ def _sign_certificate(
     from cryptography.hazmat.primitives.hashes import SHA256
 
     return CertificateWithKey(builder.sign(signing_key, SHA256()), key)
+
+
+def local_host_names() -> tuple[str, ...]:
+    """This machine's address, its host name, and its mDNS name (`.local`)."""
+    name = socket.gethostname().partition(".")[0]
+    return tuple(host for host in (local_address(), *mdns_host_names(name)) if host)
+
+
+def local_address() -> str | None:
+    """The address that the local network reaches this machine by; None without a network."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(_UNROUTED)
+        except OSError:
+            return None
+        return str(probe.getsockname()[0])

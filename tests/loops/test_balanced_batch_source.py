@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from potluck.data.samples import Samples
-from potluck.data.scrambled_samples import ScrambledSamples, scramble_inputs
+from potluck.loops.balanced_batch_source import ScrambledSamples, scramble_inputs
 
 
 @pytest.mark.parametrize("shape", [(3, 8, 8), (1, 5, 1), (12,)], ids=str)

@@ -7,8 +7,8 @@ from torch import nn
 
 from potluck.model.model_replica import ModelReplica
 from potluck.model.model_state import ModelState
-from potluck.model.submodels.norm_calibration import calibrate_norms
 from potluck.model.submodels.slimmable_model import trace_slimmable
+from potluck.model.submodels.width_extractor import calibrate_norms
 
 
 def test_statistics_are_the_mean_over_the_batches_and_weights_stay() -> None:

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy, mse_loss
 
-from potluck.model.class_losses import ClassLossRecorder
+from potluck.model.evaluation_score import ClassLossRecorder
 
 _SCORES = torch.tensor([[2.0, 0.0, 1.0], [0.5, 0.5, 0.0], [0.0, 3.0, 0.0], [1.0, 1.0, 1.0]], requires_grad=True)
 _LABELS = torch.tensor([0, 1, 1, 0])

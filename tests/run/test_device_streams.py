@@ -9,8 +9,8 @@ import torch
 from potluck.data import Dataset, from_tensors
 from potluck.data.buffers import PersistencePolicy
 from potluck.data.streams import ReplayFeed, StreamSettings, run_source
-from potluck.data.streams.open_stream import open_live_stream, stream_order
 from potluck.data.streams.stream_rates import ConstantRate
+from potluck.run.device_streams import open_live_stream, stream_order
 from potluck.units import Bytes
 
 _SHARD = np.arange(5, 25)
