@@ -280,7 +280,7 @@ def test_an_explored_table_travels_with_the_job(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (None, "cannot read the table .*none.json: No such file or directory; make it with `potluck explore`"),
+        (None, "cannot read the table .*none.json: No such file or directory; create it with `potluck explore`"),
         ('{"model": 3}', "is not a table of `potluck explore`"),
         ('{"model": "m", "sets": ["a"], "baseline_macs": 1, "entries": []}', "at least one entry"),
     ],

@@ -2,13 +2,14 @@
 
 Later sources override earlier ones: defaults, recipe, job.toml, `--set`.
 
-A resolved job depends on nothing else: paths of traces are absolute, an explored table replaces its file name, and the
-recipe is only a label. It can be read on a device that has neither those files nor the recipe.
+A resolved job depends on nothing else: paths of traces are absolute, explored tables and device profiles replace their
+file names, and the recipe is only a label. It can be read on a device that has neither those files nor the recipe.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from importlib import resources
@@ -22,8 +23,9 @@ from potluck import recipes
 from potluck.data import Source, parse
 from potluck.data.data_splits import IidSplit, Split
 from potluck.data.streams.settings import StreamSettings
-from potluck.errors import RunError, SettingError
+from potluck.errors import DataError, RunError, SettingError
 from potluck.fleet import Fleet
+from potluck.fleet.compute_profile import ProfiledLayer
 from potluck.loops.pipeline.settings import Pipeline
 from potluck.loops.settings import Rounds
 from potluck.model.local_training import LocalSgd
@@ -32,11 +34,12 @@ from potluck.settings import Settings, apply_override, decode_settings, doc, enc
 from potluck.task import TaskSettings
 from potluck.units import Bytes, Seconds
 
-__all__ = ["Job", "StopRules", "built_in_fleets", "dump_job", "load_job", "make"]
+__all__ = ["Job", "StopRules", "built_in_fleets", "dump_job", "load_job", "load_task_settings", "make"]
 
 DEFAULT_RECIPE = "fedavg"
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
+_DEVICE_GROUP = re.compile(r"fleet\.devices\[\d+\]")
 
 
 class StopRules(Settings, frozen=True, kw_only=True):
@@ -145,6 +148,15 @@ def load_job(path: Path, overrides: Sequence[str] = (), *, resolved: bool = Fals
     return make(_read_toml(path), overrides, path.parent, resolved=resolved)
 
 
+def load_task_settings(path: Path) -> TaskSettings | str:
+    """Read the task of a job file; the rest of the file is not checked."""
+    raw = _expand_data_source(_read_toml(path))
+    if "task" not in raw:
+        raise SettingError("task", f"{path} has no task")
+    task = _resolve_files(raw["task"], path.parent, "task")
+    return task if isinstance(task, str) else decode_settings(task, TaskSettings, "task")
+
+
 def dump_job(job: Job) -> str:
     """Write the whole job as TOML; reading it gives an equal job."""
     return tomli_w.dumps(encode_settings(job))
@@ -222,10 +234,25 @@ def _resolve_files(raw: Any, folder: Path, where: str = "") -> Any:
         resolved["table"] = (
             _load_pareto_tables(_resolve_path(raw["table"], folder), f"{where}.table") if raw["table"] else None
         )
+    if _DEVICE_GROUP.fullmatch(where) and isinstance(raw.get("profile"), str):
+        resolved["profile"] = _load_profile_tables(_resolve_path(raw["profile"], folder), f"{where}.profile")
     if not where and isinstance(raw.get("start"), str):
         # Symbolic links are not followed: the path is the same on every device.
         resolved["start"] = os.path.abspath(_resolve_path(raw["start"], folder))
     return resolved
+
+
+def _load_profile_tables(path: Path, where: str) -> dict[str, Any]:
+    """Read what a fleet's devices need of a file that `potluck profile` wrote, as plain tables."""
+    from potluck.model.model_profile import load_profile
+
+    try:
+        profile = load_profile(path)
+    except DataError as error:
+        raise SettingError(where, str(error)) from None
+    columns = ProfiledLayer.__struct_fields__
+    layers = [{name: getattr(layer, name) for name in columns} for layer in profile.layers]
+    return {"model": profile.model, "batch": profile.batch, "layers": layers}
 
 
 def _load_pareto_tables(path: Path, where: str) -> dict[str, Any]:

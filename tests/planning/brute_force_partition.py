@@ -39,9 +39,7 @@ def least_shortage(
 def layout_period(layers: LayerSpecs, devices: DeviceSpecs, runs: Runs, order: tuple[int, ...]) -> float:
     if layout_shortage(layers, devices, runs, order) > 0:
         return math.inf
-    times = [
-        devices.capacities[device] * sum(layers.times[slice(*run)]) for device, run in zip(order, runs, strict=True)
-    ]
+    times = [_run_s(layers, devices, device, run) for device, run in zip(order, runs, strict=True)]
     return max(times + _link_times(layers, devices, runs, order))
 
 
@@ -55,6 +53,12 @@ def layout_shortage(layers: LayerSpecs, devices: DeviceSpecs, runs: Runs, order:
         each = sum(layers.weights[slice(*run)]) + sum(layers.activations[slice(*run)]) + arriving
         lacks.append(versions * each - (devices.memory[device] if devices.memory else math.inf))
     return max(lacks)
+
+
+def _run_s(layers: LayerSpecs, devices: DeviceSpecs, device: int, run: tuple[int, int]) -> float:
+    if devices.layer_times:
+        return sum(devices.layer_times[device][slice(*run)])
+    return devices.capacities[device] * sum(layers.times[slice(*run)])
 
 
 def _link_times(layers: LayerSpecs, devices: DeviceSpecs, runs: Runs, order: tuple[int, ...]) -> list[float]:

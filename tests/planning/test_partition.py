@@ -80,6 +80,15 @@ def test_least_period_or_least_shortage_as_by_brute_force(search: bool, subset: 
     assert said.count("short") > INSTANCES // 50
 
 
+@pytest.mark.parametrize(("search", "subset"), [(False, False), (False, True), (True, True)])
+def test_layer_times_of_each_device_as_by_brute_force(search: bool, subset: bool) -> None:
+    rng = random.Random(f"layer times {search} {subset}")
+    for _ in range(INSTANCES // 5):
+        layers, devices = some_layers(rng, rng.randint(1, 5)), some_devices(rng, rng.randint(1, 3))
+        rows = [[*(rng.choice([0, 1, 2, 7]) for _ in layers.times[1:]), 1] for _ in devices.capacities]
+        agree(layers, replace(devices, layer_times=rows), search, subset, None)
+
+
 def test_the_published_recurrence_is_what_brute_force_finds() -> None:
     rng = random.Random("published")
     for _ in range(INSTANCES):

@@ -50,6 +50,7 @@ def explore_command(
     """Search for the best filters to drop at each compute budget."""
     from potluck.cli.run_command import add_cwd_to_path
     from potluck.explore import explore as search
+    from potluck.explore import slowest_profile
     from potluck.job import load_job
 
     add_cwd_to_path()
@@ -57,7 +58,14 @@ def explore_command(
     chosen = _exploration_settings(wanted, minutes, proxy, options or [])
     shown = None if quiet or as_json else _ExploreProgress(chosen)
     cache = out.with_name(out.name + ".evaluations.jsonl")
-    result = search(wanted.task, chosen, root=data, cache=cache, progress=shown or (lambda _: None))
+    result = search(
+        wanted.task,
+        chosen,
+        root=data,
+        cache=cache,
+        profile=slowest_profile(wanted),
+        progress=shown or (lambda _: None),
+    )
     if shown is not None:
         shown.end_line()
     result.table.save(out)

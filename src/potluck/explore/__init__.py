@@ -9,15 +9,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from potluck.explore.candidate_costs import CandidateCosts, slowest_profile
 from potluck.explore.candidate_evaluator import CandidateEvaluator
 from potluck.explore.evaluation_cache import EvaluationCache, settings_digest
 from potluck.explore.evaluation_workers import EvaluateRequests, evaluate_in_process, evaluation_processes
 from potluck.explore.exploration_run import ExplorationProgress, ExplorationResult, ExplorationRun
 from potluck.explore.settings import Exploration, settings_from_job
+from potluck.fleet.compute_profile import ComputeProfile
 from potluck.settings import encode_settings
 from potluck.task import Task, TaskSettings, build_task
 
-__all__ = ["Exploration", "ExplorationProgress", "ExplorationResult", "explore", "settings_from_job"]
+__all__ = ["Exploration", "ExplorationProgress", "ExplorationResult", "explore", "settings_from_job", "slowest_profile"]
 
 
 def explore(
@@ -26,15 +28,20 @@ def explore(
     *,
     root: Path | None = None,
     cache: Path | None = None,
+    profile: ComputeProfile | None = None,
     progress: Callable[[ExplorationProgress], None] = lambda _: None,
 ) -> ExplorationResult:
-    """Search for a Pareto table. `cache` is a file of all scores, with which an interrupted search can continue."""
+    """Search for a Pareto table. `cache` is a file of all scores, with which an interrupted search can continue.
+
+    With a `profile`, its layer times weigh the MACs of candidates.
+    """
     built = task if isinstance(task, Task) else build_task(task, root)
     evaluator = CandidateEvaluator(built, settings)
     named = built.name if isinstance(task, Task) else encode_settings(task)
     scores = EvaluationCache(cache, settings_digest(named, settings.evaluation_settings))
+    costs = CandidateCosts(evaluator.slimmable, profile)
     with _open_evaluator(task, root, settings, evaluator) as evaluate:
-        return ExplorationRun(built.name, evaluator.slimmable, settings, evaluate, scores, progress).run_search()
+        return ExplorationRun(built.name, costs, settings, evaluate, scores, progress).run_search()
 
 
 @contextmanager

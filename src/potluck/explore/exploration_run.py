@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from potluck.explore.candidate_costs import CandidateCosts
 from potluck.explore.candidate_evaluator import Counts, EvaluationRequest
 from potluck.explore.evaluation_cache import EvaluationCache
 from potluck.explore.evaluation_workers import CachedEvaluator, EvaluateRequests
 from potluck.explore.nsga2_search import evolve_counts, uniform_rates
 from potluck.explore.settings import Exploration
-from potluck.model.submodels import SlimmableModel
 from potluck.planning.pareto_table import ParetoTable, hypervolume, pareto_front
 
 __all__ = ["ExplorationProgress", "ExplorationResult", "ExplorationRun", "rank_correlation"]
@@ -46,14 +46,15 @@ class ExplorationRun:
     def __init__(
         self,
         name: str,
-        slimmable: SlimmableModel,
+        costs: CandidateCosts,
         settings: Exploration,
         evaluate: EvaluateRequests,
         cache: EvaluationCache,
         progress: Callable[[ExplorationProgress], None],
     ) -> None:
         self._name = name
-        self._slimmable = slimmable
+        self._costs = costs
+        self._slimmable = costs.slimmable
         self._settings = settings
         self._evaluator = CachedEvaluator(evaluate, cache, self._report_progress)
         self._cache = cache
@@ -83,7 +84,7 @@ class ExplorationRun:
     def _cost_fractions(self, counts: Sequence[Counts]) -> list[float]:
         """Costs as fractions of the full model's."""
         if self._settings.cost == "macs":
-            return [self._slimmable.macs_fraction(candidate) for candidate in counts]
+            return [self._costs.cost_fraction(candidate) for candidate in counts]
         full_s, *candidate_s = self._evaluator.evaluate_all(
             [EvaluationRequest("seconds", candidate, 0) for candidate in (self._slimmable.full_counts, *counts)]
         )
@@ -102,7 +103,8 @@ class ExplorationRun:
             )
         ]
         sets = [channel_set.name for channel_set in self._slimmable.sets]
-        return ParetoTable.from_trials(self._name, sets, self._slimmable.full_macs, rows, self._settings.cost)
+        cost = self._costs.unit if self._settings.cost == "macs" else self._settings.cost
+        return ParetoTable.from_trials(self._name, sets, self._slimmable.full_macs, rows, cost)
 
     def _mean_gains(self, counts: Sequence[Counts]) -> list[float]:
         """The mean gain of each candidate over the repeats."""

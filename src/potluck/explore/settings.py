@@ -33,7 +33,10 @@ class Exploration(Settings, frozen=True, kw_only=True):
     ] = 128
     held_out: Annotated[int, msgspec.Meta(ge=10), doc("Training samples that are used for evaluation only.")] = 2000
     measure: Annotated[Literal["accuracy", "loss"], doc("What an evaluation returns.")] = "accuracy"
-    cost: Annotated[Cost, doc("Cost of a sub-model: counted MACs, or the time of a step on this machine.")] = "macs"
+    cost: Annotated[
+        Cost,
+        doc("Cost of a sub-model: MACs, weighted by a device's profile if there is one, or time on this machine."),
+    ] = "macs"
     units: Annotated[
         Literal["random", "leading"], doc("Keep random filters or the leading ones, as in the job's submodel.")
     ] = "random"

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import msgspec
 
+from potluck.fleet.compute_profile import ComputeProfile
 from potluck.fleet.traces import ConstantTrace, Trace
 from potluck.settings import Settings, doc
 from potluck.units import Bytes, BytesPerSecond, FlopsPerSecond, Seconds
@@ -70,7 +71,7 @@ def _make_preset(peak_gflops: float, share: float, gib: float, watts: float, lin
 
 # Peaks are cores × clock × fp32 operations per cycle from the manufacturers' data sheets. The fraction that training
 # reaches is an assumption, the same for all boards of a kind (0.25 on CPUs, 0.35 on GPUs): measure your device with
-# `potluck profile` and set `flops` where it matters.
+# `potluck profile` and name the file as `profile` where it matters.
 PRESETS = {
     "pi4": _make_preset(
         48.0, 0.25, 4, 6.4, "wifi", "BCM2711, 4 Cortex-A72 at 1.5 GHz, 8 FLOP/cycle; Raspberry Pi 4 product brief"
@@ -105,13 +106,17 @@ class DeviceGroup(Settings, frozen=True, kw_only=True):
     preset: Annotated[str, doc("Kind of board that supplies speed, memory and link; `potluck fleets` lists them.")] = ""
     count: Annotated[int, msgspec.Meta(ge=1, le=1_000_000), doc("Number of devices in this group.")] = 1
     flops: Annotated[
-        FlopsPerSecond | None, doc("Training speed; overrides the preset's and is required without a preset.")
+        FlopsPerSecond | None, doc("Training speed; overrides the preset's. Required without a preset or profile.")
+    ] = None
+    profile: Annotated[
+        ComputeProfile | None,
+        doc("File that `potluck profile` wrote: measured times of each layer, which replace `flops`."),
     ] = None
     memory: Annotated[Bytes | None, doc("Main memory; overrides the preset's, and is 4 GiB without a preset.")] = None
     link: Annotated[
         str | Link | None, doc("Network link by name or as a table; by default the preset's, or `wifi`.")
     ] = None
-    speed: Annotated[Trace, doc("Fraction of `flops` that is available over time.")] = ConstantTrace()
+    speed: Annotated[Trace, doc("Fraction of the training speed that is available over time.")] = ConstantTrace()
     available: Annotated[Trace, doc("Presence over time; the device is absent while the level is below one half.")] = (
         ConstantTrace()
     )
@@ -119,8 +124,10 @@ class DeviceGroup(Settings, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.preset and self.preset not in PRESETS:
             raise ValueError(f"preset {self.preset!r} is not known; choose from {', '.join(PRESETS)}")
-        if not self.preset and self.flops is None:
-            raise ValueError(f"give a `preset` ({', '.join(PRESETS)}) or `flops`, such as '2 GFLOP/s'")
+        if not self.preset and self.flops is None and self.profile is None:
+            raise ValueError(f"give a `preset` ({', '.join(PRESETS)}), a `profile`, or `flops`, such as '2 GFLOP/s'")
+        if self.profile is not None and self.flops is not None:
+            raise ValueError("give `flops` or a `profile`, not both")
         if not self.preset and not self.name:
             raise ValueError("give the device a `name` or a `preset`")
         if self.flops is not None and not 0 < self.flops < math.inf:
@@ -143,16 +150,20 @@ class Device(msgspec.Struct, frozen=True):
     link: Link
     speed: Trace
     available: Trace
+    profile: ComputeProfile | None = None
 
 
 def expand_group(group: DeviceGroup) -> list[Device]:
     """The devices that a `[[devices]]` table describes."""
     board = PRESETS.get(group.preset)
     flops = group.flops if group.flops is not None else (board.flops if board else 0.0)
+    if group.profile is not None:
+        flops = FlopsPerSecond(group.profile.flops)
     memory = group.memory if group.memory is not None else (board.memory if board else Bytes(4 * 2**30))
     link = group.link if group.link is not None else (board.link if board else "wifi")
     link = LINKS[link] if isinstance(link, str) else link
     name = group.name or group.preset
     names = [name] if group.count == 1 else [f"{name}-{index}" for index in range(group.count)]
     watts = board.watts if board else 10.0
-    return [Device(name, float(flops), float(memory), watts, link, group.speed, group.available) for name in names]
+    figures = float(flops), float(memory), watts, link, group.speed, group.available, group.profile
+    return [Device(name, *figures) for name in names]

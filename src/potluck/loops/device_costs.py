@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 
 __all__ = ["DeviceCosts"]
@@ -18,10 +18,17 @@ class DeviceCosts:
     pull_bytes: Sequence[int]
     push_bytes: Sequence[int]
     flops: float = 1.0
+    measured: Mapping[str, DeviceCosts] = field(default_factory=dict)  # by name, of devices with a profile
 
     @property
     def layer_count(self) -> int:
         return len(self.forward_flop)
+
+    def scaled_like(self, whole: DeviceCosts, measured: DeviceCosts) -> DeviceCosts:
+        """These costs of a sub-model, with each layer scaled as `measured` scales it in the whole model."""
+        forward = _scale_layers(self.forward_flop, whole.forward_flop, measured.forward_flop)
+        backward = _scale_layers(self.backward_flop, whole.backward_flop, measured.backward_flop)
+        return DeviceCosts(forward, backward, self.pull_bytes, self.push_bytes, measured.flops)
 
     def with_speed(self, flops: float) -> DeviceCosts:
         """The same chain on a device of this speed."""
@@ -40,3 +47,11 @@ class DeviceCosts:
     @cached_property
     def _flop_per_sample(self) -> float:
         return sum(self.forward_flop) + sum(self.backward_flop)
+
+
+def _scale_layers(own: Sequence[float], whole: Sequence[float], measured: Sequence[float]) -> list[float]:
+    """A layer without MACs takes its measured time in every sub-model."""
+    return [
+        flop * seconds / nominal if nominal else seconds
+        for flop, nominal, seconds in zip(own, whole, measured, strict=True)
+    ]

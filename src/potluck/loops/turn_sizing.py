@@ -68,7 +68,8 @@ class TurnSizing:
 
     def whole_model_costs(self, device: str) -> DeviceCosts:
         """Of the whole model, on a device."""
-        return self._whole_on(float(self._devices[device].flops))
+        measured = self._whole.measured.get(device)
+        return self._whole_on(float(self._devices[device].flops)) if measured is None else measured
 
     def affordable_fraction(self, device: str) -> float:
         """The fraction of a whole step that fits into a mini-batch's slot, at nominal speed."""
@@ -81,7 +82,10 @@ class TurnSizing:
         spec = None if self._extractor is None else self._extractor.select_submodel(turn)
         if spec is None:
             return self.whole_model_costs(turn.device)
-        return self._submodel_costs(spec).with_speed(float(self._devices[turn.device].flops))
+        costs, measured = self._submodel_costs(spec), self._whole.measured.get(turn.device)
+        if measured is None:
+            return costs.with_speed(float(self._devices[turn.device].flops))
+        return costs.scaled_like(self._whole, measured)
 
     def macs_fraction(self, turn: TurnIdentity) -> float | None:
         """The fraction of the whole model's MACs that a turn trains; None: all, or each mini-batch chooses."""

@@ -105,9 +105,9 @@ class JobPlan:
 
 def forecast_rounds(job: Job, turn_costs: Callable[[TurnIdentity], DeviceCosts]) -> list[RoundForecast]:
     """Each kind of device of the fleet once, equal ones together."""
-    kinds: dict[tuple[float, object], list[Device]] = {}
+    kinds: dict[tuple[float, int, object], list[Device]] = {}
     for device in job.fleet.members:
-        kinds.setdefault((device.flops, _nominal_link(device)), []).append(device)
+        kinds.setdefault((device.flops, id(device.profile), _nominal_link(device)), []).append(device)
     return [_forecast_round(job, alike, turn_costs(TurnIdentity(alike[0].name, 0, 0))) for alike in kinds.values()]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from potluck.model.torch_stages import TorchStages
 from potluck.model.training_costs import backward_flops, forward_flops
 from potluck.run.initial_weights import build_initial_module, trace_shape_only_chain
 from potluck.run.job_plan import JobPlan, PipelineForecast
+from potluck.run.measured_costs import check_profiles, measured_work
 from potluck.task import Task, build_task
 
 __all__ = ["PipelineSetup"]
@@ -155,10 +157,8 @@ class PipelineSetup:
     def build_device_loop(self, node: Node, states: object) -> PipelineDevice:
         """A device's loop, for one incarnation; a pipeline's device keeps no state beyond it."""
         flops, backend = self._devices[node.name].flops, self.server.backend
-        versions = VersionStore(node.name)
-        return PipelineDevice(
-            StageContext(node, self.settings, backend, self.costs, flops, self._batches, versions)
-        )  # fmt: skip
+        costs, versions = self.costs.on_device(node.name), VersionStore(node.name)
+        return PipelineDevice(StageContext(node, self.settings, backend, costs, flops, self._batches, versions))
 
     def live_inputs(self, node: Node) -> contextlib.nullcontext[None]:
         """A pipeline's devices have their data from the start."""
@@ -199,7 +199,7 @@ def _build_training_setup(job: Job, task: Task, load_weights: bool) -> PipelineS
         functions, task.loss, job.pipeline.optimizer, train, batches, job.seed, task.data.test, len(task.data.classes)
     )
     costs = pipeline_chain_costs(chain, functions.layout, sum(backend.moments.values()), job.pipeline.between)
-    return PipelineSetup(job, costs, backend, batches, task.data.test)
+    return PipelineSetup(job, _add_profiles(costs, job, chain), backend, batches, task.data.test)
 
 
 def _build_timing_setup(job: Job, task: Task | None) -> PipelineSetup:
@@ -207,7 +207,7 @@ def _build_timing_setup(job: Job, task: Task | None) -> PipelineSetup:
     chain = trace_shape_only_chain(job, task)
     batches = MicroBatches(job.pipeline.batch, job.pipeline.batch, job.pipeline.schedule.micro_batch_count, job.seed)
     layout = WeightLayout.of_module(chain.module, [(layer.parameters, layer.buffers) for layer in chain.layers])
-    costs = pipeline_chain_costs(chain, layout, 1, job.pipeline.between)
+    costs = _add_profiles(pipeline_chain_costs(chain, layout, 1, job.pipeline.between), job, chain)
     return PipelineSetup(job, costs, TimingOnlyStages(costs, batches), batches, None)
 
 
@@ -230,6 +230,16 @@ def pipeline_chain_costs(
         moments=moments,
         activation_bytes=[float(layer.activation_bytes) for layer in chain.layers],
     )
+
+
+def _add_profiles(costs: PipelineCosts, job: Job, chain: LayerChain) -> PipelineCosts:
+    """The costs with the measured work per layer of devices that have a profile."""
+    check_profiles(job, chain)
+    works = measured_work(job, [[layer] for layer in range(len(chain.layers))])
+    measured = {
+        name: replace(costs, forward_flop=work.forward, backward_flop=work.backward) for name, work in works.items()
+    }
+    return replace(costs, measured=measured)
 
 
 def _layer_blocks(names: Sequence[str]) -> Sequence[object]:

@@ -42,6 +42,7 @@ from potluck.run.device_state import DeviceStates
 from potluck.run.device_streams import replay_feed_factory, run_live_feed
 from potluck.run.initial_weights import build_initial_module, trace_shape_only_chain
 from potluck.run.job_plan import JobPlan, forecast_rounds
+from potluck.run.measured_costs import check_profiles, measured_work
 from potluck.run.stand_in import stand_in_scale, stand_in_server_class, stand_in_trainer_class
 from potluck.task import Task, TaskSettings, build_task
 
@@ -247,12 +248,13 @@ def _build_trained_model(
     job: Job, whole: LayerChain, context: SubmodelContext
 ) -> tuple[Job, LayerChain, WeightLayout, DeviceCosts]:
     """The job without `auto`, the model that it trains as its sub-model part adapts it, and what that costs."""
+    check_profiles(job, whole)
     part = job.rounds.submodel.resolve(context, whole)
     if part != job.rounds.submodel:
         job = replace(job, rounds=replace(job.rounds, submodel=part))
     chain = part.adapt_model(context, whole)
     layout = _build_layout(chain, job)
-    return job, chain, layout, _layer_costs(chain, layout, job)
+    return job, chain, layout, _layer_costs(chain, layout, job, profiled=chain is whole)
 
 
 def _build_extractor(
@@ -307,13 +309,19 @@ def _build_layout(chain: LayerChain, job: Job) -> WeightLayout:
     return layout if finest is None else layout.split_layers(finest)
 
 
-def _layer_costs(chain: LayerChain, layout: WeightLayout, job: Job) -> DeviceCosts:
-    """Two operations per MAC forward, twice that backward; bytes as the codec encodes them."""
+def _layer_costs(chain: LayerChain, layout: WeightLayout, job: Job, profiled: bool) -> DeviceCosts:
+    """Two operations per MAC forward, twice that backward; bytes as the codec encodes them.
+
+    Profiles describe the whole model; where the job trains another one (not `profiled`), they only set a device's rate.
+    """
     forward = [0.0] * layout.layer_count
     for layer, units in zip(chain.layers, layout.split_ranges(), strict=True):
         forward[units[-1]] = 2.0 * layer.macs  # a layer starts when all of it is there, and ends all at once
     pull = [layout.segment_bytes(layer, layer) for layer in range(layout.layer_count)]
-    costs = DeviceCosts(forward, [2 * flop for flop in forward], pull, push_bytes(layout, job.rounds.codec))
+    push = push_bytes(layout, job.rounds.codec)
+    works = measured_work(job, layout.split_ranges()) if profiled else {}
+    measured = {name: DeviceCosts(work.forward, work.backward, pull, push, work.flops) for name, work in works.items()}
+    costs = DeviceCosts(forward, [2 * flop for flop in forward], pull, push, measured=measured)
     return stand_in_scale(job, chain).scale_costs(costs)
 
 

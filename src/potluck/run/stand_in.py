@@ -37,6 +37,7 @@ class StandInScale(NamedTuple):
             [self.scale_bytes(nbytes) for nbytes in costs.pull_bytes],
             [self.scale_bytes(nbytes) for nbytes in costs.push_bytes],
             costs.flops,
+            costs.measured,  # empty where there is a stand-in
         )
 
     def scale_bytes(self, nbytes: int) -> int:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
 
@@ -23,6 +23,11 @@ class PipelineCosts:
     label_bytes: int = 8  # of a sample
     moments: int = 1  # vectors beside the weights that the optimizer holds
     activation_bytes: Sequence[float] = ()  # of a sample, held between its forward and its backward; none given: 0
+    measured: Mapping[str, PipelineCosts] = field(default_factory=dict)  # by name, of devices with a profile
+
+    def on_device(self, device: str) -> PipelineCosts:
+        """The same chain with the device's measured work per layer, where it has a profile."""
+        return self.measured.get(device, self)
 
     @property
     def layer_count(self) -> int:

@@ -221,11 +221,11 @@ class PipelinePlanner:
         links = list(zip(pairwise(order), sizes, strict=True))
         return StageDurations(
             [
-                self._costs.stage_forward_flop(first, end - 1, 1) * samples / self.device_speed(name)
+                self._costs.on_device(name).stage_forward_flop(first, end - 1, 1) * samples / self.device_speed(name)
                 for name, (first, end) in pairs
             ],
             [
-                self._costs.stage_backward_flop(first, end - 1, 1) * samples / self.device_speed(name)
+                self._costs.on_device(name).stage_backward_flop(first, end - 1, 1) * samples / self.device_speed(name)
                 for name, (first, end) in pairs
             ],
             [self.transfer_s(there, here, size) for (there, here), size in links],
@@ -250,7 +250,7 @@ class PipelinePlanner:
 
     def nominal_batch_s(self, name: str, first: int, last: int) -> float:
         """Seconds of a batch on some layers at the device's nominal speed."""
-        return self._costs.stage_flop(first, last, self._batch_samples) / self._devices[name].flops
+        return self._costs.on_device(name).stage_flop(first, last, self._batch_samples) / self._devices[name].flops
 
     def transfer_s(self, sender: str, receiver: str, size: float) -> float:
         own, other = self._devices[sender].link, self._devices[receiver].link
@@ -258,9 +258,9 @@ class PipelinePlanner:
 
     def _partition_layers(self, names: Sequence[str]) -> LayerSpecs:
         """Times are those of the first device."""
-        speed, costs = self.device_speed(names[0]), self._costs
+        costs = self._costs
         return LayerSpecs(
-            times=[costs.stage_flop(layer, layer, self._batch_samples) / speed for layer in range(costs.layer_count)],
+            times=self._layer_times(names[0]),
             outputs=[size * self._batch_samples for size in costs.cut_bytes_per_sample],
             weights=[costs.state_bytes(layer, layer) for layer in range(costs.layer_count)],
             activations=[size * self._batch_samples for size in costs.activation_bytes],
@@ -276,7 +276,13 @@ class PipelinePlanner:
             bandwidth=lambda sender, receiver: self._link_bandwidth(names[sender], names[receiver]),
             memory=[self._devices[name].memory for name in names],
             duplex=False,
+            layer_times=[self._layer_times(name) for name in names] if self._costs.measured else (),
         )
+
+    def _layer_times(self, name: str) -> list[float]:
+        """Seconds of a batch in each layer on a device."""
+        costs, speed = self._costs.on_device(name), self.device_speed(name)
+        return [costs.stage_flop(layer, layer, self._batch_samples) / speed for layer in range(costs.layer_count)]
 
     def _link_bandwidth(self, sender: str, receiver: str) -> float:
         return float(min(self._devices[sender].link.up, self._devices[receiver].link.down))

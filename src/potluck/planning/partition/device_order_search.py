@@ -83,7 +83,7 @@ def _subset_devices(subset: int) -> list[int]:
 
 def _run_costs(costs: StageCosts, device: int, versions: int) -> Array:
     """The cost of running layers [begin, end) on a device; infinite where empty or too large for its memory."""
-    load, memory = np.array(costs.load_prefix), np.array(costs.memory_prefix)
+    load, memory = np.array(costs.load_of(device)), np.array(costs.memory_prefix)
     entry, inflow = np.array(costs.entry)[:, None], np.array(costs.inflow)[:, None]
     price = costs.slope(device, versions) * (load - load[:-1, None] + entry) - costs.credit(device)
     fits = costs.versions_held(versions) * (memory - memory[:-1, None] + inflow) <= costs.memory_limit(device)

@@ -103,11 +103,16 @@ class DeviceSpecs:
     capacities: Sequence[float]  # measured time / reference time: above 1 is slower
     bandwidth: Bandwidth = math.inf  # bytes per second from device i to device j; 0 where there is no link
     memory: Sequence[float] = ()  # bytes; unlimited if empty
+    layer_times: Sequence[Sequence[float]] = ()  # seconds of each layer on each device; if empty, capacity × reference
     duplex: bool = False  # whether links carry both directions at once
 
     def __post_init__(self) -> None:
         if not self.capacities or any(not 0 < capacity < math.inf for capacity in self.capacities):
             raise UserError("devices.capacities: give a finite number above 0 for each device")
+        if self.layer_times and len(self.layer_times) != len(self):
+            raise UserError(
+                f"devices.layer_times: {len(self.layer_times)} rows for {len(self)} devices; give one for each"
+            )
         if self.memory and len(self.memory) != len(self):
             raise UserError(f"devices.memory: {len(self.memory)} values for {len(self)} devices; give one for each")
         if any(not limit >= 0 for limit in self.memory):
@@ -115,6 +120,11 @@ class DeviceSpecs:
 
     def __len__(self) -> int:
         return len(self.capacities)
+
+    @cached_property
+    def time_prefixes(self) -> list[list[float]]:
+        """Per device, the seconds of the first j layers; empty without `layer_times`."""
+        return [list(accumulate(times, initial=0.0)) for times in self.layer_times]
 
     def memory_limit(self, device: int) -> float:
         return self.memory[device] if self.memory else math.inf
@@ -181,17 +191,29 @@ def evaluate_partition(
         order=tuple(order),
         layers=len(layers),
         stage_times=tuple(
-            devices.capacities[device] * (layers.time_prefix[end] - layers.time_prefix[begin])
+            _stage_seconds(layers, devices, device, begin, end)
             for device, (begin, end) in zip(order, runs, strict=True)
         ),
         transfer_times=tuple(
             devices.transfer_s(*link, layers.outputs[cut - 1]) for link, cut in zip(pairwise(order), cuts, strict=True)
         ),
         memory_bytes=tuple(layers.run_bytes(begin, end, len(order) - stage) for stage, (begin, end) in enumerate(runs)),
-        ideal_period=layers.time_prefix[-1] / sum(1 / devices.capacities[device] for device in order),
+        ideal_period=_ideal_period(layers, devices, order),
     )
     _check_feasible(partition, devices)
     return partition
+
+
+def _stage_seconds(layers: LayerSpecs, devices: DeviceSpecs, device: int, begin: int, end: int) -> float:
+    if devices.layer_times:
+        return devices.time_prefixes[device][end] - devices.time_prefixes[device][begin]
+    return devices.capacities[device] * (layers.time_prefix[end] - layers.time_prefix[begin])
+
+
+def _ideal_period(layers: LayerSpecs, devices: DeviceSpecs, order: Sequence[int]) -> float:
+    if devices.layer_times:
+        return 1 / sum(1 / devices.time_prefixes[device][-1] for device in order)
+    return layers.time_prefix[-1] / sum(1 / devices.capacities[device] for device in order)
 
 
 def _check_layout(cuts: Sequence[int], order: Sequence[int], layers: LayerSpecs, devices: DeviceSpecs) -> None:

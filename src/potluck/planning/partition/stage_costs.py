@@ -25,7 +25,7 @@ class StageCosts:
     `entry` and `inflow` are added to a run's load and memory, by the layer that it begins with.
     """
 
-    load_prefix: Sequence[float]
+    load_prefix: Sequence[Sequence[float]]  # per device; one row if it is the same for all
     entry: Sequence[float]
     slope: Callable[[int, int], float]  # cost per load, by device and number of stages from it to the end
     credit: Callable[[int], float]
@@ -37,11 +37,14 @@ class StageCosts:
 
     @property
     def layers(self) -> int:
-        return len(self.load_prefix) - 1
+        return len(self.load_prefix[0]) - 1
+
+    def load_of(self, device: int) -> Sequence[float]:
+        return self.load_prefix[device if len(self.load_prefix) > 1 else 0]
 
     def run_cost(self, device: int, to_end: int, begin: int, end: int) -> float:
-        load = self.load_prefix[end] - self.load_prefix[begin] + self.entry[begin]
-        return self.slope(device, to_end) * load - self.credit(device)
+        load = self.load_of(device)
+        return self.slope(device, to_end) * (load[end] - load[begin] + self.entry[begin]) - self.credit(device)
 
     def fits_memory(self, device: int, to_end: int, begin: int, end: int) -> bool:
         return self.versions_held(to_end) * (
@@ -56,9 +59,9 @@ class StageCosts:
 def time_costs(layers: LayerSpecs, devices: DeviceSpecs) -> StageCosts:
     """Seconds per batch, within the devices' memory."""
     return StageCosts(
-        load_prefix=layers.time_prefix,
+        load_prefix=devices.time_prefixes or [layers.time_prefix],
         entry=[0.0] * len(layers),
-        slope=lambda device, _: devices.capacities[device],
+        slope=lambda device, _: 1.0 if devices.layer_times else devices.capacities[device],
         credit=lambda _: 0.0,
         memory_prefix=layers.memory_prefix,
         inflow=layers.input_bytes,
@@ -72,7 +75,7 @@ def shortage_costs(layers: LayerSpecs, devices: DeviceSpecs) -> StageCosts:
     """Missing bytes per device, over the same allowed cuts."""
     time = time_costs(layers, devices)
     return StageCosts(
-        load_prefix=layers.memory_prefix,
+        load_prefix=[layers.memory_prefix],
         entry=layers.input_bytes,
         slope=lambda _, to_end: layers.in_flight(to_end),
         credit=devices.memory_limit,
