@@ -12,9 +12,10 @@ from typing import Any
 from benchmarks.benchmark import Benchmark, BenchmarkContext, Results
 from benchmarks.benchmark_figures import Figure
 from benchmarks.machine_info import describe_machine, package_versions
+from potluck.atomic_file import write_atomically
 from potluck.report.svg_chart import Chart, draw_charts
 
-__all__ = ["BenchmarkReport", "build_report", "figures_table", "write_atomically"]
+__all__ = ["BenchmarkReport", "build_report", "figures_table"]
 
 _QUICK = "QUICK: a smaller workload; run --full for figures to quote"
 
@@ -38,11 +39,12 @@ class BenchmarkReport:
 
     def write_files(self, folder: Path) -> list[Path]:
         """Write NAME.json and, if there are charts, NAME.svg; return their paths."""
+        folder.mkdir(parents=True, exist_ok=True)
         paths = [folder / f"{self.name}.json"]
-        write_atomically(paths[0], json.dumps(self.document, indent=1, ensure_ascii=False) + "\n")
+        write_atomically(paths[0], json.dumps(self.document, indent=1, ensure_ascii=False).encode() + b"\n")
         if self.charts:
             paths.append(folder / f"{self.name}.svg")
-            write_atomically(paths[1], draw_charts(self.charts))
+            write_atomically(paths[1], draw_charts(self.charts).encode())
         return paths
 
 
@@ -87,11 +89,3 @@ def _source_remarks(report: BenchmarkReport) -> list[str]:
     sources = dict.fromkeys(figure.published.source for figure in report.figures if figure.published)
     notes = [f"{figure.name}: {figure.note}" for figure in report.figures if figure.note]
     return [*(f"published: {source}" for source in sources), *notes, *report.document["notes"]]
-
-
-def write_atomically(path: Path, content: str) -> None:
-    """Write to a temporary file and rename it, so that a reader never sees half a file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(content)
-    partial.replace(path)

@@ -17,8 +17,9 @@ from typing import Any
 import potluck
 from benchmarks.benchmark import Benchmark, BenchmarkContext, BenchmarkPiece
 from benchmarks.benchmark_progress import BenchmarkProgress, RemainingTime
-from benchmarks.benchmark_report import BenchmarkReport, build_report, write_atomically
+from benchmarks.benchmark_report import BenchmarkReport, build_report
 from benchmarks.machine_info import describe_machine
+from potluck.atomic_file import write_atomically
 from potluck.worker_pool import worker_pool
 
 __all__ = ["MeasuredPiece", "PieceCache", "measure_pieces", "run_benchmark", "use_one_thread"]
@@ -125,7 +126,9 @@ class PieceCache:
 
     def store_result(self, piece: BenchmarkPiece, result: Mapping[str, Any]) -> None:
         content = {"piece": piece.name, "key": self._cache_key(piece), "result": result}
-        write_atomically(self.result_path(piece), json.dumps(content, indent=1) + "\n")
+        path = self.result_path(piece)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, json.dumps(content, indent=1).encode() + b"\n")
 
     def result_path(self, piece: BenchmarkPiece) -> Path:
         digest = hashlib.blake2b(json.dumps(self._cache_key(piece), sort_keys=True).encode(), digest_size=10)

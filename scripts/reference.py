@@ -25,7 +25,7 @@ from potluck.data.streams.stream_rates import StreamRate
 from potluck.explore.settings import Exploration
 from potluck.fleet import LINKS, PRESETS, CoordinatorMachine, DeviceGroup, Fault, Fleet, Link, Trace
 from potluck.job import Job, StopRules, built_in_fleets
-from potluck.job_schema import KeyInfo, key_infos, limits_of
+from potluck.job_schema import KeyInfo, key_infos, limits_of, summary_line
 from potluck.loops.parts.barrier import Barrier
 from potluck.loops.parts.batching import Batching
 from potluck.loops.parts.lr_scaling import LrScaling
@@ -118,7 +118,7 @@ def render_pages() -> dict[str, str]:
 def _page_lines(name: str, page: Page) -> Iterator[str]:
     yield from (f"# {page.title}", f"{page.introduction} Generated from the settings classes by `make reference`.")
     for heading, table in page.sections:
-        yield from ("", f"## {heading}", _summary(table))
+        yield from ("", f"## {heading}", _cell(summary_line(table)))
         if issubclass(table, Part):
             yield from _family_lines(name, table)
         else:
@@ -133,7 +133,7 @@ def _family_lines(page: str, family: type[Part]) -> Iterator[str]:
     if shared:
         yield from ("", "Keys of every kind:", *_key_rows(page, shared))
     for kind, part in kinds.items():
-        yield from ("", f"**`{kind}`**: {_summary(part)}")
+        yield from ("", f"**`{kind}`**: {_cell(summary_line(part))}")
         own = [key for key in keys[kind].values() if key not in shared]
         if own:
             yield from _key_rows(page, own)
@@ -255,10 +255,6 @@ def _index_lines() -> Iterator[str]:
     for quantity, name in QUANTITIES.items():
         units = ", ".join(f"`{unit}`" for unit in quantity.units)
         yield f'| {name} | `"{quantity.example}"` | `{quantity.unit}` | {units} |'
-
-
-def _summary(table: type) -> str:
-    return _cell((table.__doc__ or "").strip().split("\n")[0])
 
 
 def _cell(text: str) -> str:

@@ -1,6 +1,6 @@
-"""Makes the pictures in docs/: a report for each method and the page that follows a run (`make screenshots`).
+"""Takes the screenshots in docs/pictures: a report for each method and the live page (`make screenshots`).
 
-Recipes that are not in the catalogue are skipped with a message, and so is everything where no browser is found.
+Recipes that are not in the catalogue are skipped with a message. Without a browser the script exits with 1.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from potluck.job import load_job
 from potluck.recipes import CATALOGUE
 from potluck.report import render_report
 from potluck.report.headless_browser import HeadlessBrowser, find_browser
-from potluck.report.report_server import create_server as serving
+from potluck.report.report_server import create_server
 
 ROOT = Path(__file__).parents[1]
 PICTURES, EXAMPLES = ROOT / "docs" / "pictures", ROOT / "examples"
@@ -66,21 +66,21 @@ JOBS: Mapping[str, Mapping[str, Any] | Path] = {
 
 def main() -> None:
     if find_browser() is None:
-        typer.echo("no Chromium or Chrome was found; no pictures were made (on Debian: apt-get install chromium)")
+        typer.echo("no Chromium or Chrome was found; install one (on Debian: apt-get install chromium)")
         raise typer.Exit(1)
     PICTURES.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         runs = Path(folder)
-        made = [name for name, job in JOBS.items() if _run(name, job, runs / name)]
+        finished = [name for name, job in JOBS.items() if _run_job(name, job, runs / name)]
         with HeadlessBrowser(1280, 900) as browser:
-            for name in made:
-                _report(browser, [runs / name], f"report-{name}.png")
-            if {"fedavg", "fedbuff"} <= set(made):
-                _report(browser, [runs / "fedavg", runs / "fedbuff"], "comparison.png")
-            _pages(browser, runs)
+            for name in finished:
+                _capture_report(browser, [runs / name], f"report-{name}.png")
+            if {"fedavg", "fedbuff"} <= set(finished):
+                _capture_report(browser, [runs / "fedavg", runs / "fedbuff"], "comparison.png")
+            _capture_live_pages(browser, runs)
 
 
-def _run(name: str, job: Mapping[str, Any] | Path, folder: Path) -> bool:
+def _run_job(name: str, job: Mapping[str, Any] | Path, folder: Path) -> bool:
     if name not in CATALOGUE:
         typer.echo(f"skipped {name}: the catalogue has no such recipe")
         return False
@@ -94,25 +94,25 @@ def _run(name: str, job: Mapping[str, Any] | Path, folder: Path) -> bool:
     return True
 
 
-def _report(browser: HeadlessBrowser, runs: list[Path], name: str) -> None:
+def _capture_report(browser: HeadlessBrowser, runs: list[Path], name: str) -> None:
     page = runs[0] / "report.html"
     page.write_text(render_report(runs), encoding="utf-8")
     browser.open_file(page)
     _save(browser, name)
 
 
-def _pages(browser: HeadlessBrowser, runs: Path) -> None:
-    """The list of runs, and a run while it goes."""
-    going = runs / "going"
+def _capture_live_pages(browser: HeadlessBrowser, runs: Path) -> None:
+    """The page of a run in progress, and the list of runs."""
+    running = runs / "running"
     program = (
         "import potluck, sys; potluck.simulate({'recipe': 'fedavg', 'task': {'model': 'cnn', 'data': 'digits'},"
         " 'fleet': 'kitchen-table', 'stop': {'rounds': 100000}, 'checkpoint': 2}, folder=sys.argv[1])"
     )
-    runner = subprocess.Popen([sys.executable, "-c", program, str(going)])
+    runner = subprocess.Popen([sys.executable, "-c", program, str(running)])
     try:
         with _served(runs) as address:
-            _await(going / "summary.json", going / "journal.jsonl")
-            browser.open(f"{address}run/going/")
+            _wait_for_any(running / "summary.json", running / "journal.jsonl")
+            browser.open(f"{address}run/running/")
             browser.wait_for("Number(document.querySelector('[data-tile=Rounds] .value').textContent) > 6")
             _save(browser, "live.png")
             browser.open(address)
@@ -124,15 +124,15 @@ def _pages(browser: HeadlessBrowser, runs: Path) -> None:
         runner.wait()
 
 
-def _await(*either: Path, patience_s: float = 60.0) -> None:
-    until = time.monotonic() + patience_s
-    while not any(path.exists() for path in either) and time.monotonic() < until:
+def _wait_for_any(*paths: Path, timeout_s: float = 60.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not any(path.exists() for path in paths) and time.monotonic() < deadline:
         time.sleep(0.1)
 
 
 @contextmanager
 def _served(root: Path) -> Iterator[str]:
-    server = serving(root)
+    server = create_server(root)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     while not server.started:
@@ -148,7 +148,7 @@ def _save(browser: HeadlessBrowser, name: str) -> None:
     if browser.errors:
         raise SystemExit(f"{name}: the page raised {browser.errors}")
     (PICTURES / name).write_bytes(browser.screenshot(whole=True))
-    typer.echo(f"made docs/pictures/{name}")
+    typer.echo(f"written: docs/pictures/{name}")
 
 
 if __name__ == "__main__":

@@ -79,6 +79,7 @@ def test_what_is_wrong_fails(wrong: dict[str, Any]) -> None:
         {"rounds": {"local": {"lr": 0.1}}},
         {"task": {"model": "mypackage:net", "data": "synthetic:classes=4"}},
         {"rounds": {"submodel": {"kind": "filter-dropout", "table": "table.json"}}},
+        {"fleet": {"devices": [{"name": "pi", "profile": "pi.json"}]}},
     ],
 )
 def test_what_a_job_may_say_passes(right: dict[str, Any]) -> None:

@@ -72,7 +72,7 @@ def test_a_registered_recipe_is_listed_with_its_distribution(install: Install) -
     known = recipes.known_recipes()
     assert known["fedavg"].origin == "built in"
     assert known["plain"] == recipes.Recipe(
-        f"registered as {module}:plain", "potluck-extra", {"rounds": {"local": {"kind": "sgd", "lr": 0.25}}},
+        f"registered as {module}:plain", "", {"rounds": {"local": {"kind": "sgd", "lr": 0.25}}},
         "potluck-extra",
     )  # fmt: skip
     assert known["described"][:2] == ("very patient", "Nobody 2025")

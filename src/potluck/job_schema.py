@@ -26,7 +26,7 @@ from potluck.settings import Part, Settings, encode_settings, part_kinds
 from potluck.task import TaskSettings
 from potluck.units import Quantity
 
-__all__ = ["KeyInfo", "build_schema", "key_infos", "limits_of"]
+__all__ = ["KeyInfo", "build_schema", "key_infos", "limits_of", "summary_line"]
 
 _BY_NAME = {"type": "string", "pattern": "^[^:]+:.+$"}  # package.module:attribute, or data:key=value
 _PLAIN = {bool: "boolean", int: "integer", float: "number", str: "string"}
@@ -80,7 +80,7 @@ class _SchemaBuilder:
 
     def table_schema(self, table: type[msgspec.Struct], kind: str | None = None) -> dict[str, Any]:
         keys = {key.name: self._key_schema(table, key) for key in key_infos(table)}
-        schema: dict[str, Any] = {"type": "object", "description": _summary(table), "additionalProperties": False}
+        schema: dict[str, Any] = {"type": "object", "description": summary_line(table), "additionalProperties": False}
         if kind is None:
             return {**schema, "properties": keys}
         return {**schema, "properties": {"kind": {"const": kind}, **keys}, "required": ["kind"]}
@@ -127,7 +127,7 @@ class _SchemaBuilder:
         without_kind = {"type": "object", "properties": _keys_of_any(kinds), "additionalProperties": False}
         your_own = {"type": "object", "properties": {"kind": _BY_NAME}, "required": ["kind"]}
         by_name = {"enum": list(part_kinds(family))}
-        return {"description": _summary(family), "anyOf": [by_name, _BY_NAME, *kinds, without_kind, your_own]}
+        return {"description": summary_line(family), "anyOf": [by_name, _BY_NAME, *kinds, without_kind, your_own]}
 
 
 def _keys_of_any(kinds: list[dict[str, Any]]) -> dict[str, Any]:
@@ -183,7 +183,8 @@ def _without_doc(wanted: Any) -> Any:
     return wanted if not notes or limits_of(wanted) else wanted.__origin__
 
 
-def _summary(table: type) -> str:
+def summary_line(table: type) -> str:
+    """The first line of a settings class's docstring."""
     return (table.__doc__ or "").strip().split("\n")[0]
 
 

@@ -11,7 +11,7 @@ import difflib
 import importlib
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -29,6 +29,7 @@ __all__ = [
     "load_object",
     "merge_tables",
     "part_kinds",
+    "spelling_hint",
 ]
 
 T = TypeVar("T")
@@ -176,7 +177,7 @@ def _decode_part(raw: object, family: type[Part], path: str) -> Part:
         if not (isinstance(kind, type) and issubclass(kind, family)):
             raise SettingError(path, f"{name!r} is not a {family.__name__}")
     if kind is None:
-        raise SettingError(path, f"{name!r} is not known; choose from {', '.join(known)}{_spelling_hint(name, known)}")
+        raise SettingError(path, f"{name!r} is not known; choose from {', '.join(known)}{spelling_hint(name, known)}")
     return typing.cast(Part, _decode_struct(table, kind, path))
 
 
@@ -202,7 +203,7 @@ def _decode_struct(table: Mapping[str, object], wanted: type[msgspec.Struct], pa
 
 def _known_keys(wanted: type[msgspec.Struct], fields: Mapping[str, object], key: str) -> str:
     if fields:
-        return f"known keys: {', '.join(fields)}{_spelling_hint(key, fields)}"
+        return f"known keys: {', '.join(fields)}{spelling_hint(key, fields)}"
     return f"{wanted.__struct_config__.tag!r} has no keys; set `kind` to choose another one"
 
 
@@ -272,7 +273,8 @@ def _join_path(path: str, key: str) -> str:
     return f"{path}.{key}" if path and key and not key.startswith("[") else path + key
 
 
-def _spelling_hint(name: str, known: Mapping[str, object]) -> str:
+def spelling_hint(name: str, known: Iterable[str]) -> str:
+    """A suggestion to append to an error; empty if no known name is similar."""
     close = difflib.get_close_matches(name, list(known), n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""
 

@@ -67,7 +67,7 @@ def test_everyone_meets_the_same_fleet(variation: str) -> None:
 
 
 def test_nobody_is_waited_for_where_each_mini_batch_chooses() -> None:
-    """Ten mini-batches take ten slots for us, and longer for whoever decided ahead of the round."""
+    """Ten mini-batches take ten slots for us, and longer for methods that decide before the round."""
     methods = (OURS, "federated-dropout", "fjord", "fedavg", BOUND)
     jobs = {method: dropout_job(SETTINGS["digits"], "between", method, 20, 0) for method in methods}
     rounds = {

@@ -132,8 +132,8 @@ def test_a_finer_workload_is_the_same_work_in_the_pieces_of_a_run() -> None:
     assert costs.pull_bytes == pytest.approx(finer.param_bytes, abs=4)
 
 
-def test_forecasts_are_those_that_were_kept(vgg: Mapping[str, Any], googlenet: Mapping[str, Any]) -> None:
-    kept = _kept("overlap")
+def test_forecasts_are_those_that_were_recorded_pieces(vgg: Mapping[str, Any], googlenet: Mapping[str, Any]) -> None:
+    kept = _recorded_pieces("overlap")
     for name, found in (("vgg19/16", vgg), ("googlenet/32", googlenet)):
         rows = [kept[name]["rows"][row] for row in ROWS]
         assert dict(_numbers(found)) == pytest.approx(dict(_numbers({**kept[name], "rows": rows})), rel=1e-9)
@@ -142,14 +142,14 @@ def test_forecasts_are_those_that_were_kept(vgg: Mapping[str, Any], googlenet: M
 @pytest.mark.parametrize("recipe", ["dynacomm", "duplex"])
 def test_rounds_in_the_simulated_world_take_what_they_took(recipe: str) -> None:
     balanced = BANDWIDTHS[5]
-    rows = _kept("overlap")["vgg19, simulated"]["rows"]
+    rows = _recorded_pieces("overlap")["vgg19, simulated"]["rows"]
     kept = next(row for row in rows if (row["recipe"], row["gbit_s"], row["workers"]) == (recipe, balanced / 1e9, 1))
     found = simulate_setting(OverlapSetting("vgg19", balanced), recipe, kept["forecast_s"])
     assert found["simulated_s"] == pytest.approx(kept["simulated_s"], rel=1e-9)
 
 
 def test_the_pipeline_gains_what_it_gained() -> None:
-    kept = _kept("pipeline")["1:1:10"]
+    kept = _recorded_pieces("pipeline")["1:1:10"]
     assert least_period_s((1, 1, 10)) == pytest.approx(kept["bound_s"], rel=1e-9)
     for name, recipe in (("PipeDream", "pipedream"), ("ours, order searched", "ftpipehd")):
         assert run_pipeline_trial(recipe, (1, 1, 10), 120).mean_period_s(40, 110) == pytest.approx(
@@ -224,7 +224,7 @@ _CUTS = [(case.name, cut) for case in CASES for cut in (case.cut, *case.others)]
 
 @pytest.mark.parametrize(("name", "cut"), _CUTS, ids=str)
 def test_a_device_with_one_group_computes_what_it_computed(name: str, cut: DecoupledCut) -> None:
-    kept = _kept("decoupled")[f"{name}/decoupled {cut.depth},{cut.groups},{cut.trunk}/0"]
+    kept = _recorded_pieces("decoupled")[f"{name}/decoupled {cut.depth},{cut.groups},{cut.trunk}/0"]
     case = next(case for case in CASES if case.name == name)
     task = decode_settings({"model": case.model, "data": case.data}, TaskSettings)
     info = parse(case.data).info(None)
@@ -265,22 +265,20 @@ def test_the_largest_cut_hardly_depends_on_the_choice_of_the_device() -> None:
     assert 100 * found["fastest"] == pytest.approx(41.96, abs=0.01)
 
 
-def _kept(name: str) -> Mapping[str, Any]:
+def _recorded_pieces(name: str) -> Mapping[str, Any]:
     """The pieces of the results that the documents quote."""
-    place = Path(__file__).parents[2] / "bench" / "results" / f"{name}.json"
-    if not place.exists():
-        pytest.skip(f"{name} has no results yet")
-    pieces: Mapping[str, Any] = json.loads(place.read_text())["pieces"]
+    path = Path(__file__).parents[2] / "benchmarks" / "results" / f"{name}.json"
+    pieces: Mapping[str, Any] = json.loads(path.read_text())["pieces"]
     return pieces
 
 
 def _numbers(found: Any, path: str = "") -> Iterator[tuple[str, float]]:
-    """Every number of nested tables and lists, by where it stands."""
+    """Every number of nested tables and lists, by its path."""
     if isinstance(found, float | int):
         yield path, found
     elif isinstance(found, Mapping):
         for key, value in found.items():
             yield from _numbers(value, f"{path}.{key}")
     elif isinstance(found, list | tuple):
-        for place, value in enumerate(found):
-            yield from _numbers(value, f"{path}[{place}]")
+        for index, value in enumerate(found):
+            yield from _numbers(value, f"{path}[{index}]")

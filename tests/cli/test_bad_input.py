@@ -93,7 +93,7 @@ WRONG = {
     "name with spaces": Wrong("name 'my pi'", fleet='[[devices]]\npreset = "pi4"\nname = "my pi"\n'),
     "unknown link": Wrong("link 'wify' is not known", fleet=FLEET + 'link = "wify"\n'),
     "negative bandwidth": Wrong("fleet.devices[0].link.up: '-3 Mbit/s'", fleet=FLEET + 'link = {up = "-3 Mbit/s"}\n'),
-    "bandwidth in ms": Wrong("fleet.devices[0].link.down: 'ms'", fleet=FLEET + 'link = {down = "20 ms"}\n'),
+    "bandwidth in ms": Wrong("link.down: unknown unit 'ms'", fleet=FLEET + 'link = {down = "20 ms"}\n'),
     "all messages lost": Wrong("fleet.devices[0].link.loss", fleet=FLEET + "link = {loss = 1.0}\n"),
     "no trace file": Wrong("no.csv", fleet=FLEET + 'speed = {kind = "csv", file = "no.csv"}\n'),
     "trace file is no CSV": Wrong(

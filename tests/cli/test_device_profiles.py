@@ -11,8 +11,8 @@ import pytest
 from potluck import resume, simulate
 from potluck.errors import SettingError
 from potluck.explore import slowest_profile
-from potluck.explore.candidate_costs import CandidateCosts
 from potluck.explore.candidate_evaluator import CandidateEvaluator
+from potluck.explore.profiled_cost import ProfiledCost
 from potluck.explore.settings import Exploration
 from potluck.job import dump_job, load_job
 from potluck.journal import Span, read_journal
@@ -145,7 +145,7 @@ def test_exploration_weighs_layers_by_the_slowest_profile(profiled: Path) -> Non
     assert profile is not None
     settings = Exploration(batches=1, warmup=0, held_out=10)
     slimmable = CandidateEvaluator(build_task(job.task, None), settings).slimmable
-    cost = CandidateCosts(slimmable, profile)
+    cost = ProfiledCost(slimmable, profile)
     half = tuple(max(1, count // 2) for count in slimmable.full_counts)
     assert cost.cost_fraction(slimmable.full_counts) == pytest.approx(1.0)
     assert cost.cost_fraction(half) == pytest.approx(0.5)

@@ -42,7 +42,7 @@ def test_a_comparison_goes_where_it_is_told(tmp_path: Path) -> None:
     assert (told["report"], told["bytes"] > 50_000) == (str(tmp_path / "both.html"), True)
 
 
-@pytest.mark.skipif(find_browser() is None, reason="no Chromium or Chrome was found")
+@pytest.mark.skipif(find_browser() is None, reason="no Chromium or Chrome found")
 def test_figures_are_saved_as_pictures(tmp_path: Path) -> None:
     told = json.loads(_call("report", keep(tmp_path / "run", rounds(3)), "--png", tmp_path / "png", "--json"))
     assert {Path(path).name for path in told["pictures"]} >= {"learning.png", "timeline.png", "time.png", "fleet.png"}
@@ -52,12 +52,12 @@ def test_figures_are_saved_as_pictures(tmp_path: Path) -> None:
 def test_without_a_browser_pictures_are_refused_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POTLUCK_BROWSER", "no-such-browser")
     run = keep(tmp_path / "run", rounds(1))
-    with pytest.raises(UserError, match="no Chromium or Chrome was found; install one"):
+    with pytest.raises(UserError, match="no Chromium or Chrome found; install one"):
         _call("report", run, "--png", tmp_path / "png")
 
 
 def test_what_is_not_a_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="is not the folder of a run"):
+    with pytest.raises(UserError, match="is not a run folder"):
         _call("report", tmp_path)
 
 

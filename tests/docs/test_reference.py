@@ -15,7 +15,8 @@ from potluck.settings import Part, Settings, part_kinds
 from tests.cli.calling import ROOT
 
 REFERENCE = ROOT / "docs" / "reference"
-NOT_IN_FILES = {"DevicePreset", "ParetoEntry", "ParetoTable"}  # built in, or written by `potluck explore`
+# Built in, or written by `potluck explore` and `potluck profile`.
+NOT_IN_FILES = {"DevicePreset", "ParetoEntry", "ParetoTable", "ComputeProfile", "ProfiledLayer"}
 
 
 def subclasses(base: type[msgspec.Struct]) -> Iterator[type[msgspec.Struct]]:

@@ -24,26 +24,32 @@ def _progress(
 
 
 @given(barrier=BARRIERS, arrived=st.integers(1, 99), now=st.floats(0, 1e6), durations=DURATIONS)
-def test_when_nobody_is_awaited_any_more_it_opens(
+def test_the_round_closes_when_no_device_is_awaited(
     barrier: Barrier, arrived: int, now: float, durations: list[float]
 ) -> None:
     assert barrier.should_close(RoundStatus(now, 0.0, arrived, 0, durations))
 
 
 @given(barrier=BARRIERS, working=st.integers(0, 99), now=st.floats(0, 1e6), durations=DURATIONS)
-def test_with_nothing_in_it_it_stays_shut(barrier: Barrier, working: int, now: float, durations: list[float]) -> None:
+def test_without_an_update_the_round_stays_open(
+    barrier: Barrier, working: int, now: float, durations: list[float]
+) -> None:
     assert not barrier.should_close(RoundStatus(now, 0.0, 0, working, durations))
 
 
 @given(barrier=BARRIERS, arrived=st.integers(1, 20), working=st.integers(1, 20), durations=DURATIONS)
-def test_one_more_update_never_shuts_it(barrier: Barrier, arrived: int, working: int, durations: list[float]) -> None:
+def test_one_more_update_never_keeps_a_round_open(
+    barrier: Barrier, arrived: int, working: int, durations: list[float]
+) -> None:
     before = RoundStatus(50.0, 0.0, arrived, working, durations)
     after = RoundStatus(50.0, 0.0, arrived + 1, working - 1, durations)
     assert barrier.should_close(after) or not barrier.should_close(before)
 
 
 @given(barrier=BARRIERS, arrived=st.integers(1, 20), working=st.integers(1, 20), durations=DURATIONS)
-def test_it_says_when_to_look_again(barrier: Barrier, arrived: int, working: int, durations: list[float]) -> None:
+def test_a_barrier_says_when_to_check_again(
+    barrier: Barrier, arrived: int, working: int, durations: list[float]
+) -> None:
     """If time alone opens it, then at the time it names, and not before."""
     shut = RoundStatus(0.0, 0.0, arrived, working, durations)
     again = barrier.next_check_at(shut)
@@ -57,7 +63,7 @@ def test_all_waits_for_the_last() -> None:
     assert not AllBarrier.carries_over
 
 
-def test_a_quorum_opens_when_a_share_is_there_and_the_rest_is_late() -> None:
+def test_a_quorum_closes_when_a_fraction_has_arrived_and_the_rest_is_late() -> None:
     durations = (10.0, 10.0, 12.0)  # median 10, spread 0.5 at least: late after 10 + 3 · 0.5
     quorum = QuorumBarrier(share=0.8, tolerance=3.0)
     assert not quorum.should_close(_progress(4, 1, now=111.4, started=100.0, durations=durations))
@@ -67,7 +73,7 @@ def test_a_quorum_opens_when_a_share_is_there_and_the_rest_is_late() -> None:
 
 @pytest.mark.parametrize("devices", [10, 20, 25, 50, 100])
 @pytest.mark.parametrize("percent", [5, 28, 50, 55, 56, 80, 100])
-def test_a_quorum_needs_exactly_its_share(devices: int, percent: int) -> None:
+def test_a_quorum_needs_exactly_its_fraction(devices: int, percent: int) -> None:
     """0.55 · 100 is 55.000000000000007, yet 55 of 100 are enough."""
     needed = -(-percent * devices // 100)
     quorum = QuorumBarrier(share=percent / 100)
@@ -77,21 +83,19 @@ def test_a_quorum_needs_exactly_its_share(devices: int, percent: int) -> None:
     assert opened == [n >= needed for n in range(devices + 1)]
 
 
-def test_nobody_is_late_before_three_updates_are_known() -> None:
+def test_no_device_is_late_before_three_updates_are_known() -> None:
     assert not QuorumBarrier().should_close(_progress(99, 1, now=1e9, durations=(1.0, 1.0)))
     assert math.isinf(QuorumBarrier().next_check_at(_progress(99, 1, durations=(1.0, 1.0))))
 
 
-def test_a_buffer_opens_when_it_is_full() -> None:
+def test_a_buffered_round_closes_when_the_buffer_is_full() -> None:
     assert not BufferedBarrier(size=4).should_close(_progress(3, 90))
     assert BufferedBarrier(size=4).should_close(_progress(4, 90))
     assert BufferedBarrier.carries_over
 
 
 @given(durations=st.lists(st.floats(0.1, 1e4), min_size=3, max_size=30), tolerance=st.floats(0, 9))
-def test_a_deadline_is_past_the_median_and_does_not_care_for_the_order(
-    durations: list[float], tolerance: float
-) -> None:
+def test_a_deadline_is_past_the_median_whatever_the_order(durations: list[float], tolerance: float) -> None:
     late = late_after_s(durations, tolerance)
     assert late >= statistics.median(durations)
     assert late == late_after_s(sorted(durations), tolerance)

@@ -22,7 +22,7 @@ def _shard(samples: int) -> np.ndarray:
 
 @settings(deadline=None)
 @given(samples=st.integers(1, 200), size=st.integers(1, 70), passes=st.integers(1, 20))
-def test_so_many_batches_as_asked_of_samples_that_the_device_holds(samples: int, size: int, passes: int) -> None:
+def test_as_many_batches_as_asked_for_of_samples_that_the_device_holds(samples: int, size: int, passes: int) -> None:
     shard = _shard(samples)
     batches = FixedBatching(size=size).choose_batches(shard, 0, passes, _rng)
     assert len(batches) == passes

@@ -19,21 +19,21 @@ def test_callbacks_are_called_once_in_order() -> None:
     assert seen == [1, 2]
 
 
-def test_whoever_comes_after_is_called_at_once() -> None:
+def test_a_callback_added_to_an_open_latch_is_called_at_once() -> None:
     latch, seen = Latch(), []
     latch.open()
     latch.then(lambda: seen.append("late"))
     assert seen == ["late"]
 
 
-def test_a_callback_may_hang_on_another() -> None:
+def test_a_callback_may_open_another_latch() -> None:
     latch, seen = Latch(), []
     latch.then(lambda: latch.then(lambda: seen.append("inner")))
     latch.open()
     assert seen == ["inner"]
 
 
-def test_all_who_wait_go_on_and_those_who_gave_up_do_no_harm() -> None:
+def test_all_waiters_continue_and_those_that_timed_out_do_no_harm() -> None:
     async def story() -> list[float]:
         latch, loop = Latch(), asyncio.get_running_loop()
         went_on: list[float] = []
@@ -82,20 +82,20 @@ def _asked(opens: float, retry: float, sent: bool) -> tuple[list[float], float]:
     return virtual_clock.run_virtual_time(story())
 
 
-def test_a_question_is_asked_again_with_growing_pauses_until_it_is_answered() -> None:
+def test_a_request_is_repeated_with_growing_pauses_until_it_is_answered() -> None:
     assert _asked(opens=20.0, retry=2.0, sent=False) == ([0.0, 2.0, 6.0, 14.0], 20.0)
 
 
-def test_what_was_sent_already_is_not_sent_at_first() -> None:
+def test_a_request_that_was_sent_already_is_not_sent_at_first() -> None:
     assert _asked(opens=5.0, retry=2.0, sent=True) == ([2.0], 5.0)
 
 
-def test_the_pause_does_not_grow_for_ever() -> None:
+def test_the_pause_does_not_grow_forever() -> None:
     sent, _ = _asked(opens=1000.0, retry=50.0, sent=False)
     assert sent[:4] == [0.0, 50.0, 110.0, 170.0]
 
 
-def test_an_answer_that_is_there_already_needs_no_question() -> None:
+def test_a_request_that_is_answered_already_is_not_sent() -> None:
     async def story() -> list[float]:
         node, reply = _Deaf(), Latch()
         reply.open()

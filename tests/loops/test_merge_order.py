@@ -10,7 +10,7 @@ from potluck.loops.merge_order import MergeOrder
 
 @st.composite
 def arrivals(draw: st.DrawFn) -> tuple[list[int], list[tuple[str, int]]]:
-    """Places in the order announced, and each of them coming, being skipped or staying away, in any order."""
+    """Turns in the announced order; each arrives, is skipped or stays away, in any order."""
     places = draw(st.lists(st.integers(0, 50), unique=True, max_size=12))
     fates = [(draw(st.sampled_from(["put", "put", "skip", "nothing"])), place) for place in places]
     random.Random(draw(st.integers(0, 999))).shuffle(fates)
@@ -42,7 +42,7 @@ def test_any_order_of_arrival_gives_the_announced_order(story: tuple[list[int], 
 
 
 @given(stories=st.lists(arrivals(), min_size=2, max_size=4))
-def test_a_lineup_is_used_round_after_round(stories: list[tuple[list[int], list[tuple[str, int]]]]) -> None:
+def test_the_order_is_used_round_after_round(stories: list[tuple[list[int], list[tuple[str, int]]]]) -> None:
     merged: list[int] = []
     lineup = MergeOrder(merged.append)
     expected: list[int] = []
@@ -56,7 +56,7 @@ def test_a_lineup_is_used_round_after_round(stories: list[tuple[list[int], list[
         assert merged == expected
 
 
-def test_who_was_never_announced_is_passed_on_at_once() -> None:
+def test_an_update_that_was_never_announced_is_merged_at_once() -> None:
     merged: list[str] = []
     lineup = MergeOrder(merged.append)
     lineup.expect_turn(1)
@@ -65,7 +65,7 @@ def test_who_was_never_announced_is_passed_on_at_once() -> None:
     assert merged == ["stranger", "guest"]
 
 
-def test_who_is_skipped_first_in_line_lets_the_others_through() -> None:
+def test_skipping_the_first_turn_lets_the_others_through() -> None:
     merged: list[str] = []
     lineup = MergeOrder(merged.append)
     for place in (1, 2, 3):
@@ -77,7 +77,7 @@ def test_who_is_skipped_first_in_line_lets_the_others_through() -> None:
     assert merged == ["b", "c"]
 
 
-def test_skipping_twice_or_whom_nobody_expects_changes_nothing() -> None:
+def test_skipping_twice_or_an_unexpected_turn_changes_nothing() -> None:
     merged: list[str] = []
     lineup = MergeOrder(merged.append)
     lineup.expect_turn(1)

@@ -44,7 +44,7 @@ def test_a_fixed_batch_stays_what_it_is_on_any_stream() -> None:
         (StreamThroughput(9000.0, 8000.0), 1024),
     ],
 )
-def test_a_slow_processor_takes_what_it_can_work_off(flow: StreamThroughput, samples: int) -> None:
+def test_a_slow_processor_takes_what_it_can_train_on(flow: StreamThroughput, samples: int) -> None:
     assert turn_samples(LineRateBatching(), flow) == samples
 
 
@@ -59,7 +59,7 @@ def test_a_slow_processor_takes_what_it_can_work_off(flow: StreamThroughput, sam
         (StreamThroughput(900.0, 1800.0, 9.0), 1024),
     ],
 )
-def test_in_a_long_turn_it_takes_all_that_streams_in_or_half_of_what_it_can_work_off(
+def test_in_a_long_turn_it_takes_all_that_arrives_or_half_of_what_it_can_train_on(
     flow: StreamThroughput, samples: int
 ) -> None:
     assert turn_samples(LineRateBatching(turns=True), flow) == samples

@@ -55,14 +55,14 @@ def test_gradient_and_order(name: str, shape: tuple[int, ...], finest: float | N
 def test_what_is_ready_is_final() -> None:
     """When a layer is said to be ready, its part of the gradient does not change any more."""
     replica = _replica("resnet20", (3, 32, 32), None)
-    paced = LayerwiseReplica(replica, (3, 32, 32))
+    layerwise = LayerwiseReplica(replica, (3, 32, 32))
     seen: dict[int, torch.Tensor] = {}
 
     def keep(layer: int) -> None:
         params, _ = replica.layout.layer_slices(layer, layer)
-        seen[layer] = paced.flat_gradient[params].clone()
+        seen[layer] = layerwise.flat_gradient[params].clone()
 
-    gradient, _ = paced.gradient(torch.randn(4, 3, 32, 32), torch.randint(10, (4,)), None, layer_ready=keep)
+    gradient, _ = layerwise.gradient(torch.randn(4, 3, 32, 32), torch.randint(10, (4,)), None, layer_ready=keep)
     for layer, early in seen.items():
         params, _ = replica.layout.layer_slices(layer, layer)
         assert torch.equal(early, gradient[params])

@@ -50,6 +50,6 @@ def _bent_loop(straight: Callable[..., Any], device: str, twist: Twist) -> Calla
 
 
 def with_arrays(message: Bulky, change: Callable[[Any], Any]) -> Bulky:
-    """The same message with other numbers."""
+    """The same message with other values."""
     arrays = tuple(change(array) for array in message.payload.arrays)
     return msgspec.structs.replace(message, payload=Payload(message.payload.nbytes, arrays))

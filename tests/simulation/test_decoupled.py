@@ -22,7 +22,6 @@ from potluck.model.decoupled import (
     GroupedNetwork,
     GroupLoss,
     expected_class_counts,
-    fit,
     layer_costs,
     load,
     merge_contributions,
@@ -32,7 +31,7 @@ from potluck.model.decoupled.group_extractor import GroupExtractor
 from potluck.model.layer_chain import trace_layers
 from potluck.planning.groups import DeviceBudget, choose_groups, full_model_cost, group_cost
 from potluck.run.rounds_setup import RoundsSetup
-from tests.model.decoupled.networks import SHAPE, samples, small
+from tests.model.decoupled.networks import SHAPE, fit, samples, small
 from tests.simulation.runs import journal, rounds
 
 HALVES = {"kind": "class-groups", "groups": 2, "depth": 1}
@@ -107,7 +106,7 @@ def test_all_groups_on_one_device_are_the_grouped_network_trained_centrally() ->
     central = grouped(wanted).build_submodel([0, 1, 2])
     train = data().train
     loss = GroupLoss(central.own_classes, 6, expected_class_counts(train.labels, range(6)))
-    list(fit(central, loss, [train.batch(np.arange(120))] * 4, lr=lambda step: 0.05, momentum=0.0))
+    fit(central, loss, train.batch(np.arange(120)), 4, 0.05, momentum=0.0)
     for name, tensor in central.state_dict().items():
         torch.testing.assert_close(module.state_dict()[name], tensor, rtol=1e-5, atol=1e-6)
     assert summary["untrained_groups"] == []

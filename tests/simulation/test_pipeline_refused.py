@@ -1,4 +1,4 @@
-"""What a stage sends is looked at before it is used: the run goes on without who sends what cannot be, and says why."""
+"""What a stage sends is checked before it is used: the run continues without a device that sends nonsense."""
 
 from __future__ import annotations
 
@@ -75,12 +75,12 @@ LIES: dict[str, tuple[Twist, str]] = {
         on(say.Activation, lambda m: msgspec.structs.replace(m, payload=Payload(8))),
         "0 arrays",
     ),
-    "activations of a version that is none": (words(say.Activation, version=10**6), "met version 1000000"),
+    "activations of a version that is none": (words(say.Activation, version=10**6), "computed with version 1000000"),
     "gradients that are no numbers": (numbers(say.Gradient, spoilt), "gradients are not all finite"),
     "gradients of another shape": (numbers(say.Gradient, lambda a: a.T), "gradients have the shape"),
     "copies that are no numbers": (numbers(say.Replica, spoilt), "numbers are not all finite"),
     "copies of other layers": (words(say.Replica, first=0, last=10**6), "layers 0 to 1000000 of a model with 6"),
-    "copies of too many pieces": (words(say.Replica, place=7), "piece 7 of"),
+    "copies of too many pieces": (words(say.Replica, place=7), "chunk 7 of"),
     "copies of the wrong shape": (numbers(say.Replica, lambda a: a.reshape(1, -1)), "do not fit each other"),
     "layers that are no numbers": (numbers(say.Piece, spoilt), "numbers are not all finite"),
     "a report of what cannot be": (words(say.Report, applied=10**12), "reports batch 1000000000000"),
@@ -125,7 +125,7 @@ def test_the_run_goes_on_without_who_sends_what_cannot_be_used(
 def test_who_alone_holds_the_data_goes_on_without_those_who_cannot_use_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, twist: Twist, reason: str
 ) -> None:
-    """Nobody can train without it; and if it were the other one who lies, the run would be lost to a lie."""
+    """The run cannot continue without it; and if the other device lies, the run would be lost to a lie."""
     bend(monkeypatch, "d0", twist)
     result, story = run(tmp_path / "run")
     assert result.status == "done", result.reason

@@ -195,7 +195,7 @@ def test_samples_that_are_none_are_not_trained_on(
 
 
 def test_a_gift_is_no_more_than_was_promised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else a device would train on what nobody meant it to, and its own update would count for too much."""
+    """Otherwise a device would train on samples nobody planned, and its update would weigh too much."""
     bend(monkeypatch, LIAR, _on_gift(lambda gift: with_arrays(gift, lambda array: np.repeat(array, 1000, axis=0))))
     summary = _run(tmp_path / "run", **INJECTION)
     assert summary["refused"] == 0

@@ -1,4 +1,4 @@
-"""A run that begins with the numbers of another, under any recipe, stopped or not."""
+"""A run that begins with the weights of another, under any recipe, interrupted or not."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_the_place_is_the_jobs_or_the_users(trained: Path, tmp_path: Path, monke
 
 def test_what_does_not_fit_is_said_before_the_run(trained: Path, tmp_path: Path) -> None:
     wider = {**JOB["task"], "options": {"hidden": [30, 20]}}
-    with pytest.raises(SettingError, match=r"^start: the numbers in .* has the shape \(20, .*not \(30, "):
+    with pytest.raises(SettingError, match=r"^start: the weights in .* has shape \(20, .*not \(30, "):
         RoundsSetup.from_job(make({**JOB, "task": wider, "start": str(trained)}), None, None)
     with pytest.raises(SettingError, match=r"^start: .*nowhere"):
         RoundsSetup.from_job(make({**JOB, "start": str(tmp_path / "nowhere")}), None, None)

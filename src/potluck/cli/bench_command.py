@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from potluck.atomic_file import write_atomically
 from potluck.cli.command_options import AsJson, Data
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def bench_command(
     seed: Seed = 0,
     page: Page = None,
 ) -> None:
-    """Measure, and show the figures beside the published values and the goals."""
+    """Run benchmarks; compare with published figures and goals."""
     checkout = _import_from_checkout()
     from benchmarks.benchmark import BenchmarkContext
 
@@ -131,8 +132,8 @@ def _print_report(report: BenchmarkReport, out: Path, as_json: bool) -> None:
 
 
 def _write_results_page(results: Path, page: Path) -> None:
-    from benchmarks.benchmark_report import write_atomically
     from benchmarks.results_page import render_results_page
 
-    write_atomically(page, render_results_page(results, page))
+    page.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(page, render_results_page(results, page).encode())
     typer.echo(f"written: {page}", err=True)

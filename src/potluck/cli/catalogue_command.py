@@ -29,7 +29,7 @@ def recipes_command(as_json: AsJson = False) -> None:
     width = max(map(len, recipes))
     for name, recipe in recipes.items():
         typer.echo(f"{name:<{width}}  {recipe.summary}")
-        typer.echo(f"{'':<{width}}  {recipe.origin}: {recipe.source}")
+        typer.echo(f"{'':<{width}}  {recipe.origin}{f': {recipe.source}' if recipe.source else ''}")
 
 
 def fleets_command(as_json: AsJson = False) -> None:

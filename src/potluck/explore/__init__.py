@@ -9,11 +9,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from potluck.explore.candidate_costs import CandidateCosts, slowest_profile
 from potluck.explore.candidate_evaluator import CandidateEvaluator
 from potluck.explore.evaluation_cache import EvaluationCache, settings_digest
-from potluck.explore.evaluation_workers import EvaluateRequests, evaluate_in_process, evaluation_processes
+from potluck.explore.evaluation_workers import (
+    CachedEvaluator,
+    EvaluateRequests,
+    evaluate_in_process,
+    evaluation_processes,
+)
 from potluck.explore.exploration_run import ExplorationProgress, ExplorationResult, ExplorationRun
+from potluck.explore.profiled_cost import ProfiledCost, slowest_profile
 from potluck.explore.settings import Exploration, settings_from_job
 from potluck.fleet.compute_profile import ComputeProfile
 from potluck.settings import encode_settings
@@ -39,9 +44,11 @@ def explore(
     evaluator = CandidateEvaluator(built, settings)
     named = built.name if isinstance(task, Task) else encode_settings(task)
     scores = EvaluationCache(cache, settings_digest(named, settings.evaluation_settings))
-    costs = CandidateCosts(evaluator.slimmable, profile)
+    measured = None if profile is None else ProfiledCost(evaluator.slimmable, profile)
     with _open_evaluator(task, root, settings, evaluator) as evaluate:
-        return ExplorationRun(built.name, costs, settings, evaluate, scores, progress).run_search()
+        return ExplorationRun(
+            built.name, evaluator.slimmable, settings, CachedEvaluator(evaluate, scores), progress, measured
+        ).run_search()
 
 
 @contextmanager

@@ -47,19 +47,21 @@ def evaluation_processes(
 class CachedEvaluator:
     """Looks scores up in the cache and evaluates the missing ones."""
 
-    def __init__(
-        self, evaluate: EvaluateRequests, cache: EvaluationCache, on_score: Callable[[EvaluationRequest, float], None]
-    ) -> None:
+    def __init__(self, evaluate: EvaluateRequests, cache: EvaluationCache) -> None:
         self._evaluate = evaluate
         self._cache = cache
-        self._on_score = on_score
+        self.on_score: Callable[[EvaluationRequest, float], None] = lambda request, score: None  # of new evaluations
+
+    @property
+    def known_scores(self) -> int:
+        return len(self._cache)
 
     def evaluate_all(self, requests: Sequence[EvaluationRequest]) -> list[float]:
         """The scores in the order of the requests; every new one is cached at once."""
         missing = [request for request in dict.fromkeys(requests) if self._cache.find_score(request) is None]
         for request, score in self._evaluate(missing):
             self._cache.store_score(request, score)
-            self._on_score(request, score)
+            self.on_score(request, score)
         return [score for score in map(self._cache.find_score, requests) if score is not None]
 
 

@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from potluck.explore.candidate_costs import CandidateCosts
 from potluck.explore.candidate_evaluator import Counts, EvaluationRequest
-from potluck.explore.evaluation_cache import EvaluationCache
-from potluck.explore.evaluation_workers import CachedEvaluator, EvaluateRequests
+from potluck.explore.evaluation_workers import CachedEvaluator
 from potluck.explore.nsga2_search import evolve_counts, uniform_rates
+from potluck.explore.profiled_cost import ProfiledCost
 from potluck.explore.settings import Exploration
+from potluck.model.submodels import SlimmableModel
 from potluck.planning.pareto_table import ParetoTable, hypervolume, pareto_front
 
 __all__ = ["ExplorationProgress", "ExplorationResult", "ExplorationRun", "rank_correlation"]
@@ -46,19 +46,19 @@ class ExplorationRun:
     def __init__(
         self,
         name: str,
-        costs: CandidateCosts,
+        slimmable: SlimmableModel,
         settings: Exploration,
-        evaluate: EvaluateRequests,
-        cache: EvaluationCache,
+        evaluator: CachedEvaluator,
         progress: Callable[[ExplorationProgress], None],
+        profiled: ProfiledCost | None = None,
     ) -> None:
         self._name = name
-        self._costs = costs
-        self._slimmable = costs.slimmable
+        self._slimmable = slimmable
         self._settings = settings
-        self._evaluator = CachedEvaluator(evaluate, cache, self._report_progress)
-        self._cache = cache
+        self._evaluator = evaluator
+        evaluator.on_score = self._report_progress
         self._progress = progress
+        self._profiled = profiled if settings.cost == "macs" else None
         self._generation = 0
         self._done = 0
 
@@ -75,7 +75,9 @@ class ExplorationRun:
         table, uniform_table = self._pareto_table(candidates), self._pareto_table(uniform)
         min_gain = min(0.0, *(entry.gain for entry in (*table.entries, *uniform_table.entries)))
         areas = (self._front_hypervolume(table, min_gain), self._front_hypervolume(uniform_table, min_gain))
-        return ExplorationResult(table, uniform_table, *areas, len(self._cache), self._proxy_correlation(candidates))
+        return ExplorationResult(
+            table, uniform_table, *areas, self._evaluator.known_scores, self._proxy_correlation(candidates)
+        )
 
     def _judge_candidates(self, counts: Sequence[Counts]) -> list[float]:
         judge = "training" if self._settings.proxy == "none" else self._settings.proxy
@@ -83,8 +85,10 @@ class ExplorationRun:
 
     def _cost_fractions(self, counts: Sequence[Counts]) -> list[float]:
         """Costs as fractions of the full model's."""
+        if self._profiled is not None:
+            return [self._profiled.cost_fraction(candidate) for candidate in counts]
         if self._settings.cost == "macs":
-            return [self._costs.cost_fraction(candidate) for candidate in counts]
+            return [self._slimmable.macs_fraction(candidate) for candidate in counts]
         full_s, *candidate_s = self._evaluator.evaluate_all(
             [EvaluationRequest("seconds", candidate, 0) for candidate in (self._slimmable.full_counts, *counts)]
         )
@@ -103,7 +107,7 @@ class ExplorationRun:
             )
         ]
         sets = [channel_set.name for channel_set in self._slimmable.sets]
-        cost = self._costs.unit if self._settings.cost == "macs" else self._settings.cost
+        cost = "seconds" if self._profiled is not None else self._settings.cost
         return ParetoTable.from_trials(self._name, sets, self._slimmable.full_macs, rows, cost)
 
     def _mean_gains(self, counts: Sequence[Counts]) -> list[float]:

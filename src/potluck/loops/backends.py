@@ -1,6 +1,7 @@
-"""What the loops ask of the mathematics; `potluck.model.torch_trainer` and `.server` do it, ghosts only have its sizes.
+"""The interface between the rounds loop and the tensors, and its timing-only implementations.
 
-With ghosts a run is timing only: the same protocol, the same bytes and seconds, no numbers.
+`potluck.model.torch_trainer` and `torch_server` implement it with PyTorch. A timing-only run follows the same protocol
+with the same bytes and seconds, but no weights.
 """
 
 from __future__ import annotations
@@ -29,17 +30,17 @@ Indices = npt.NDArray[np.int64]
 
 
 class LocalBatches(NamedTuple):
-    """A device's part of the data in one turn; which samples they are is worked out only by who needs them."""
+    """A device's mini-batches in one turn; which samples they hold is only computed on demand."""
 
     sizes: Sequence[int]  # of its mini-batches
     batches: Callable[[], Sequence[Indices]]
-    rng: Callable[[], np.random.Generator]  # for augmentation, and for what the model draws
-    samples: Any = None  # who has them by index, where that is not the task's own data
-    report_losses: Callable[[Mapping[int, float]], None] | None = None  # to be told `Session.losses`, where they matter
+    rng: Callable[[], np.random.Generator]  # for augmentation and the model's own randomness
+    samples: Any = None  # the dataset that the indices refer to, if not the task's own
+    report_losses: Callable[[Mapping[int, float]], None] | None = None  # receives the session's class losses, if wanted
 
 
 class TurnIdentity(NamedTuple):
-    """Whose turn it is: all that decides which part of the model is sent, known to both sides."""
+    """What determines the submodel of a turn; known to both sides."""
 
     device: str
     round: int
@@ -47,86 +48,92 @@ class TurnIdentity(NamedTuple):
 
 
 class TrainingHooks(Protocol):
-    """What training calls as it goes, so that real execution waits for segments and says which gradients are ready."""
+    """What training calls as it progresses, so that it waits for segments and announces gradients."""
 
-    holds: bool  # False where there is nothing to wait for: no need to call
-    overlapped: bool  # whether layers of the first and of the last mini-batch are announced one by one
+    holds: bool  # False if there is nothing to wait for: no need to call
+    overlapped: bool  # whether the layers of the first and the last mini-batch are announced one by one
 
-    def on_batch_start(self, place: int) -> None:
+    def on_batch_start(self, batch: int) -> None:
         """A mini-batch begins."""
 
     def before_layer_forward(self, layer: int) -> None:
-        """A layer of the first forward pass is about to begin: wait for its numbers."""
+        """A layer of the first forward pass is about to begin: wait for its weights."""
 
     def after_forward(self, first: bool, last: bool) -> None:
-        """A mini-batch is through its forward pass; whether it is the first of the turn, and the last."""
+        """A forward pass is done: of the first mini-batch of the turn, of the last, or of one between."""
 
     def after_layer_backward(self, layer: int) -> None:
-        """A layer's part of the update is there."""
+        """The gradient of a layer is ready."""
 
     def on_train_end(self) -> None:
-        """All of it is."""
+        """Training is done."""
 
 
 class TrainingSession(Protocol):
-    """The mathematics of one turn on a device."""
+    """The training of one turn on a device."""
 
     samples: int
     loss: float
 
     @property
     def class_losses(self) -> Mapping[int, float]:
-        """The mean loss of each class, where the share wants to know."""
+        """The mean loss of each class, if the batches want to know."""
 
-    def choose_submodel(self, batch: int, affordable: float) -> float:
-        """Fix what a mini-batch trains of the model, for at most `affordable` of a whole step; its share of one."""
+    def choose_submodel(self, batch: int, budget: float) -> float:
+        """Choose what a mini-batch trains within a budget; both are fractions of a whole step's cost."""
 
-    def train(self, beat: TrainingHooks) -> None:
-        """Load the model's pieces and do the work."""
+    def train(self, hooks: TrainingHooks) -> None:
+        """Load the model's segments and train."""
 
     def encode(self, first: int, last: int) -> Payload:
-        """The update of some layers as it goes on the wire; asked once for each."""
+        """The encoded update of some layers; called once for each."""
 
     def retract_update(self, first: int, last: int, payload: Payload) -> None:
-        """What was sent of these layers counts for nothing."""
+        """Take back the update of these layers, which was sent but not accepted."""
 
 
 class DeviceBackend(Protocol):
-    """A device's side of a round."""
+    """The tensors of a rounds run on a device."""
 
     @property
     def chooses_per_batch(self) -> bool:
-        """Whether every mini-batch may train another part of the model."""
+        """Whether every mini-batch chooses its own submodel."""
 
     def create_error_feedback(self) -> Any:
-        """What a device keeps from turn to turn (a codec's residual); None where there is nothing to keep."""
+        """State that a device carries from turn to turn (a codec's residual); None if there is none."""
 
     def start_session(
-        self, whom: TurnIdentity, pieces: Mapping[int, Any], share: LocalBatches, lr: float, memory: Any, draws: Any
+        self,
+        identity: TurnIdentity,
+        segments: Mapping[int, Any],
+        batches: LocalBatches,
+        lr_factor: float,
+        error_feedback: Any,
+        rng: Any,
     ) -> TrainingSession:
-        """Begin a turn; `pieces` fills up as segments arrive. `draws` is for what a sub-model draws."""
+        """Begin a turn; `segments` fills as they arrive. `rng` is for choosing submodels."""
 
 
 class ServerBackend(Protocol):
-    """The coordinator's side."""
+    """The tensors of a rounds run on the coordinator."""
 
     @property
     def state(self) -> Any:
         """The newest version of the model, never changed in place."""
 
-    def select_submodel(self, whom: TurnIdentity) -> Any:
-        """Which part of the model this turn is about; None for all of it."""
+    def select_submodel(self, identity: TurnIdentity) -> Any:
+        """The part of the model that a turn trains; None for all of it."""
 
-    def encode_segment(self, state: Any, part: Any, first: int, last: int) -> Payload: ...
+    def encode_segment(self, state: Any, submodel: Any, first: int, last: int) -> Payload: ...
 
-    def update_refusal(self, pieces: Sequence[Any], part: Any) -> str | None: ...
+    def update_refusal(self, segments: Sequence[Any], submodel: Any) -> str | None: ...
 
-    def add_update(self, pieces: Sequence[Any], part: Any, samples: int, staleness: int) -> None: ...
+    def add_update(self, segments: Sequence[Any], submodel: Any, samples: int, staleness: int) -> None: ...
 
-    def step(self, lr: float) -> None: ...
+    def step(self, lr_factor: float) -> None: ...
 
     def start_draft(self) -> Any:
-        """A copy of the newest version, to be stepped layer by layer; `adopt` makes it the newest."""
+        """A copy of the newest version, to be stepped layer by layer; `adopt_draft` makes it the newest."""
 
     def adopt_draft(self, draft: Any) -> None: ...
 
@@ -138,7 +145,7 @@ class ServerBackend(Protocol):
 
 
 class _TimingOnlySession:
-    """A turn of sizes only."""
+    """A turn that only has sizes."""
 
     loss = 0.0
     class_losses: Mapping[int, float] = {}
@@ -148,10 +155,10 @@ class _TimingOnlySession:
         self._costs = costs
         self._choose = choose
 
-    def choose_submodel(self, batch: int, affordable: float) -> float:
-        return self._choose(affordable)
+    def choose_submodel(self, batch: int, budget: float) -> float:
+        return self._choose(budget)
 
-    def train(self, beat: TrainingHooks) -> None:
+    def train(self, hooks: TrainingHooks) -> None:
         pass
 
     def encode(self, first: int, last: int) -> Payload:
@@ -162,55 +169,61 @@ class _TimingOnlySession:
 
 
 class TimingOnlyTrainer:
-    """Updates that are only bytes."""
+    """A device whose updates only have sizes."""
 
-    def __init__(self, costs: Callable[[TurnIdentity], DeviceCosts], carver: Any = None) -> None:
+    def __init__(self, costs: Callable[[TurnIdentity], DeviceCosts], extractor: Any = None) -> None:
         self._costs = costs
-        self._extractor = carver
-        self.chooses_per_batch = carver is not None and carver.chooses_per_batch
+        self._extractor = extractor
+        self.chooses_per_batch = extractor is not None and extractor.chooses_per_batch
 
     def create_error_feedback(self) -> None:
         return None
 
     def start_session(
-        self, whom: TurnIdentity, pieces: Mapping[int, Any], share: LocalBatches, lr: float, memory: Any, draws: Any
+        self,
+        identity: TurnIdentity,
+        segments: Mapping[int, Any],
+        batches: LocalBatches,
+        lr_factor: float,
+        error_feedback: Any,
+        rng: Any,
     ) -> _TimingOnlySession:
-        def choose(affordable: float) -> float:
-            return float(self._extractor.choose_submodel(whom, affordable, draws("choose")).cost_fraction)
+        def choose(budget: float) -> float:
+            return float(self._extractor.choose_submodel(identity, budget, rng("choose")).cost_fraction)
 
-        return _TimingOnlySession(self._costs(whom), sum(share.sizes), choose)
+        return _TimingOnlySession(self._costs(identity), sum(batches.sizes), choose)
 
 
 class _TimingOnlyDraft:
-    """Nothing in the making."""
+    """A draft without weights."""
 
     state = None
 
-    def step(self, first: int, last: int, updates: Any, lr: float) -> None:
+    def step(self, first: int, last: int, updates: Any, lr_factor: float) -> None:
         pass
 
 
 class TimingOnlyServer:
-    """A model that is only bytes."""
+    """A model that only has sizes."""
 
     state = None
 
     def __init__(self, costs: Callable[[TurnIdentity], DeviceCosts]) -> None:
         self._costs = costs
 
-    def select_submodel(self, whom: TurnIdentity) -> DeviceCosts:
-        return self._costs(whom)
+    def select_submodel(self, identity: TurnIdentity) -> DeviceCosts:
+        return self._costs(identity)
 
-    def encode_segment(self, state: Any, part: Any, first: int, last: int) -> Payload:
-        return Payload(sum(part.pull_bytes[first : last + 1]))
+    def encode_segment(self, state: Any, submodel: Any, first: int, last: int) -> Payload:
+        return Payload(sum(submodel.pull_bytes[first : last + 1]))
 
-    def update_refusal(self, pieces: Sequence[Any], part: Any) -> str | None:
+    def update_refusal(self, segments: Sequence[Any], submodel: Any) -> str | None:
         return None
 
-    def add_update(self, pieces: Sequence[Any], part: Any, samples: int, staleness: int) -> None:
+    def add_update(self, segments: Sequence[Any], submodel: Any, samples: int, staleness: int) -> None:
         pass
 
-    def step(self, lr: float) -> None:
+    def step(self, lr_factor: float) -> None:
         pass
 
     def start_draft(self) -> _TimingOnlyDraft:

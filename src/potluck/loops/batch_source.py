@@ -1,14 +1,14 @@
-"""Which samples a turn uses: the next of those that a device holds, or what has streamed in.
+"""Where a turn's samples come from: the device's shard, or a stream.
 
-With data injection some of a batch goes to other devices and theirs come in: for as long as a request may take; what
-comes later is dropped, and counted.
+With data injection a device sends some of its batch to others and waits for theirs as long as for any request; what
+arrives later is dropped and counted.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -24,31 +24,31 @@ from potluck.loops.parts.stream_batching import StreamThroughput, split_batch_si
 from potluck.loops.settings import Rounds
 from potluck.payload import Payload
 
-__all__ = ["BatchSource", "ShardBatchSource", "StreamBatchSource"]
+__all__ = ["BatchSource", "SampleFormat", "ShardBatchSource", "StreamBatchSource"]
 
 Indices = npt.NDArray[np.int64]
 
-_TICK_S = 1e-9
+_MIN_SLEEP_S = 1e-9
 
 
 class BatchSource(Protocol):
-    """Where a device's samples come from."""
+    """A device's source of mini-batches."""
 
     def expected_batch_size(self) -> int:
-        """How large the next mini-batch will be, as far as that is known."""
+        """The size of the next mini-batch, as far as it is known."""
 
     def ready_batches(self, invite: Invite) -> LocalBatches | None:
-        """The turn's samples, if there is nothing to wait for."""
+        """The turn's mini-batches; None if they must be waited for."""
 
     async def wait_for_batches(self, invite: Invite) -> LocalBatches:
-        """Wait for the turn's samples."""
+        """Wait for the turn's mini-batches."""
 
     def receive_gift(self, gift: Gift) -> None:
-        """Samples from another device."""
+        """Take samples from another device."""
 
 
 class ShardBatchSource:
-    """A device that has its data."""
+    """Mini-batches of a device that holds its data."""
 
     def __init__(self, node: Node, settings: Rounds, shard: Indices) -> None:
         self._node = node
@@ -74,34 +74,39 @@ class ShardBatchSource:
         pass
 
 
+class SampleFormat(NamedTuple):
+    """What samples from other devices must look like."""
+
+    shape: tuple[int, ...] = ()
+    classes: int = 0
+
+
 class StreamBatchSource:
-    """A device whose data streams in."""
+    """Mini-batches of a device whose data streams in."""
 
     def __init__(
         self,
         node: Node,
         settings: Rounds,
         feed: StreamFeed,
-        trains: float,
-        shape: tuple[int, ...],
-        classes: int,
-        seen: DeviceEstimates,
+        samples_per_s: float,
+        sample_format: SampleFormat,
+        estimates: DeviceEstimates,
     ) -> None:
         self._node = node
         self._settings = settings
         self.feed = feed
-        self._samples_per_s = trains  # samples per second that it can work off
-        self._shape = shape
-        self._estimates = seen
-        self._classes = classes
+        self._samples_per_s = samples_per_s  # that the device can train on
+        self._estimates = estimates
+        self._sample_format = sample_format
         self._round = -1
         self._gifts: dict[str, Gift] = {}
         self._expected = 0
         self._gifts_complete = Latch()
 
     def expected_batch_size(self) -> int:
-        flow = StreamThroughput(self.feed.rate_at(self._node.now()), self._samples_per_s, self._estimates.turn_s)
-        return turn_samples(self._settings.batching, flow)
+        throughput = StreamThroughput(self.feed.rate_at(self._node.now()), self._samples_per_s, self._estimates.turn_s)
+        return turn_samples(self._settings.batching, throughput)
 
     def ready_batches(self, invite: Invite) -> None:
         return None
@@ -109,30 +114,32 @@ class StreamBatchSource:
     async def wait_for_batches(self, invite: Invite) -> LocalBatches:
         began = self._node.now()
         self._estimates.begin_turn(began)
-        want = self.expected_batch_size()
+        wanted = self.expected_batch_size()
         self._expect_gifts(invite)
-        await self._wait_for_samples(want)
+        await self._wait_for_samples(wanted)
         self._estimates.waited_s = self._node.now() - began
-        ids = self._send_gifts(invite, self.feed.take_samples(want, self._node.now()))
+        ids = self._send_gifts(invite, self.feed.take_samples(wanted, self._node.now()))
         await self._wait_for_gifts(len(ids))
         ids, samples = self._mix_gifts(ids)
         self._record_stream(began, invite.round)
         sizes, rng, count = split_batch_sizes(self._settings.batching, len(ids)), self._node.rng, invite.count
-        learned = self.feed.update_class_worth if self.feed.needs_losses else None
-        return LocalBatches(sizes, lambda: split_indices(ids, sizes), lambda: rng("train", count), samples, learned)
+        report_losses = self.feed.update_class_worth if self.feed.needs_losses else None
+        return LocalBatches(
+            sizes, lambda: split_indices(ids, sizes), lambda: rng("train", count), samples, report_losses
+        )
 
-    async def _wait_for_samples(self, want: int) -> None:
-        """Until so many samples are there; where a stream has dried up, it is the coordinator's patience that ends."""
-        while (ready := self.feed.ready_at(want, self._node.now())) > self._node.now():
+    async def _wait_for_samples(self, wanted: int) -> None:
+        """Wait for samples, without limit: if a stream dries up, the coordinator's stall timeout ends the run."""
+        while (ready := self.feed.ready_at(wanted, self._node.now())) > self._node.now():
             if math.isfinite(ready):
-                await self._node.sleep(max(ready - self._node.now(), _TICK_S))  # clocks may wake a little early
+                await self._node.sleep(max(ready - self._node.now(), _MIN_SLEEP_S))  # a clock may wake slightly early
                 continue
-            here = Latch()
-            self.feed.call_when_ready(want, here.open)
-            await here.wait(60.0)
+            ready_latch = Latch()
+            self.feed.call_when_ready(wanted, ready_latch.open)
+            await ready_latch.wait(60.0)
 
     async def _wait_for_gifts(self, taken: int) -> None:
-        """For as long as a request may take; a turn that is dropped meanwhile trains on nothing that it took."""
+        """Wait for the gifts of this round; if the turn is cancelled meanwhile, its samples count as unused."""
         if not self._expected:
             return
         try:
@@ -144,7 +151,7 @@ class StreamBatchSource:
     # --- injection -------------------------------------------------------------------------------------------------
 
     def receive_gift(self, gift: Gift) -> None:
-        reason = refusal_reason(gift.payload.arrays, self._shape, self._classes)
+        reason = refusal_reason(gift.payload.arrays, *self._sample_format)
         if reason is not None:
             fields = {"round": gift.round, "from": gift.donor, "reason": reason}
             self._node.record(Instant(self._node.name, "gift refused", self._node.now(), fields))
@@ -169,12 +176,12 @@ class StreamBatchSource:
         self._check_gifts()
 
     def _check_gifts(self) -> None:
-        here = sum(len(gift.payload.arrays[1]) for gift in self._gifts.values() if gift.round == self._round)
-        if here >= self._expected:
+        arrived = sum(len(gift.payload.arrays[1]) for gift in self._gifts.values() if gift.round == self._round)
+        if arrived >= self._expected:
             self._gifts_complete.open()
 
     def _send_gifts(self, invite: Invite, ids: Indices) -> Indices:
-        """Send others their part; at least one sample stays."""
+        """Send other devices their samples; at least one sample stays."""
         for receiver, count in invite.gives:
             count = min(count, len(ids) - 1)
             if count > 0:
@@ -189,7 +196,7 @@ class StreamBatchSource:
 
     def _mix_gifts(self, ids: Indices) -> tuple[Indices, object]:
         gifts = self._pop_due_gifts()
-        self._round += 1  # from now on gifts of this round are late
+        self._round += 1  # gifts of this round are late from now on
         if not gifts:
             return ids, self.feed.samples
         mixed = MixedSamples(self.feed.samples, [gift.payload.arrays for gift in gifts])
@@ -197,7 +204,7 @@ class StreamBatchSource:
         return np.concatenate([ids, mixed.received_ids]), mixed
 
     def _pop_due_gifts(self) -> list[Gift]:
-        """The gifts of this round, no more samples of them than were promised."""
+        """The gifts of this round, limited to the samples that were announced."""
         due: list[Gift] = []
         room = self._expected
         for donor in sorted(donor for donor, gift in self._gifts.items() if gift.round == self._round):
@@ -220,5 +227,5 @@ class StreamBatchSource:
             ("rate", self.feed.rate_at(node.now())), ("buffer", account.buffered), ("dropped", account.dropped),
         ):  # fmt: skip
             node.record(Scalar(node.name, name, node.now(), float(value), fields))
-        if told := self.feed.journal_fields():
-            node.record(Instant(node.name, ACCOUNT, node.now(), {**fields, **told}))
+        if account_fields := self.feed.journal_fields():
+            node.record(Instant(node.name, ACCOUNT, node.now(), {**fields, **account_fields}))

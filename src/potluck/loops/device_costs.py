@@ -1,4 +1,4 @@
-"""What each layer costs on a device: seconds forward and backward per sample, bytes to pull and to push."""
+"""What each layer costs on a device: time forward and backward per sample, bytes to pull and to push."""
 
 from __future__ import annotations
 
@@ -11,24 +11,30 @@ __all__ = ["DeviceCosts"]
 
 @dataclass(frozen=True)
 class DeviceCosts:
-    """A chain as a device sees it; the seconds are those of a device of 1 FLOP/s, to be divided by `flops`."""
+    """The costs of a chain of layers on a device that computes `flops` FLOP/s."""
 
     forward_flop: Sequence[float]
     backward_flop: Sequence[float]
     pull_bytes: Sequence[int]
     push_bytes: Sequence[int]
     flops: float = 1.0
-    measured: Mapping[str, DeviceCosts] = field(default_factory=dict)  # by name, of devices with a profile
+    measured: Mapping[str, DeviceCosts] = field(default_factory=dict)  # of devices with a profile, by name
 
     @property
     def layer_count(self) -> int:
         return len(self.forward_flop)
 
+    def on_device(self, device: str) -> DeviceCosts:
+        """The same chain with the device's measured work per layer, where it has a profile."""
+        return self.measured.get(device, self)
+
     def scaled_like(self, whole: DeviceCosts, measured: DeviceCosts) -> DeviceCosts:
-        """These costs of a sub-model, with each layer scaled as `measured` scales it in the whole model."""
+        """These costs of a sub-model, each layer scaled as a profile scales it in the whole model."""
+        if measured is whole:
+            return self
         forward = _scale_layers(self.forward_flop, whole.forward_flop, measured.forward_flop)
         backward = _scale_layers(self.backward_flop, whole.backward_flop, measured.backward_flop)
-        return DeviceCosts(forward, backward, self.pull_bytes, self.push_bytes, measured.flops)
+        return DeviceCosts(forward, backward, self.pull_bytes, self.push_bytes, self.flops)
 
     def with_speed(self, flops: float) -> DeviceCosts:
         """The same chain on a device of this speed."""
@@ -50,7 +56,7 @@ class DeviceCosts:
 
 
 def _scale_layers(own: Sequence[float], whole: Sequence[float], measured: Sequence[float]) -> list[float]:
-    """A layer without MACs takes its measured time in every sub-model."""
+    """A layer without MACs takes its measured time whatever the sub-model."""
     return [
         flop * seconds / nominal if nominal else seconds
         for flop, nominal, seconds in zip(own, whole, measured, strict=True)

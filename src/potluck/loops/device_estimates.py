@@ -1,4 +1,4 @@
-"""What a device has seen of its own link and speed; saved with a run, since plans are made from it."""
+"""A device's running estimates of its link and speed. Saved with the run, since transfers are planned from them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["DeviceEstimates", "LinkPrior"]
 
 @dataclass(frozen=True)
 class LinkPrior:
-    """What is taken for granted of a link before anything was seen."""
+    """What is assumed of a link before anything was measured."""
 
     up: float  # bytes per second
     down: float
@@ -21,16 +21,16 @@ class LinkPrior:
 
 @dataclass
 class DeviceEstimates:
-    """Running estimates: seconds of a segment in each direction and of a turn, and how much slower than nominal."""
+    """Estimates of the link in each direction, of a turn, and of how much slower than nominal the device computes."""
 
     down: LinkEstimate
     up: LinkEstimate
     round_trip: float
     slowness: float = 1.0
     memory: float = field(default=0.5)
-    turn_s: float = 0.0  # from one turn's beginning to the next, without waiting for data; 0 before the second
+    turn_s: float = 0.0  # from one turn's start to the next, without waiting for data; 0 before the second
     turn_began: float | None = None
-    waited_s: float = 0.0  # for data, in the present turn
+    waited_s: float = 0.0  # for data, in the current turn
 
     @staticmethod
     def from_prior(prior: LinkPrior) -> DeviceEstimates:
@@ -49,7 +49,7 @@ class DeviceEstimates:
             self.slowness += (1 - self.memory) * (seconds / nominal_s - self.slowness)
 
     def begin_turn(self, now: float) -> None:
-        """A turn begins, and so the one before is over."""
+        """A turn begins, which ends the one before."""
         if self.turn_began is not None:
             seconds = max(now - self.turn_began - self.waited_s, 0.0)
             self.turn_s += (1 - self.memory if self.turn_s else 1.0) * (seconds - self.turn_s)

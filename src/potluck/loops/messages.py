@@ -1,4 +1,4 @@
-"""What the nodes of a run say to each other: small typed headers, some with a payload of numbers.
+"""The messages of the rounds loop: small typed headers, some with a payload of arrays.
 
     coordinator                       device
     Invite ─────────────────────────▶
@@ -11,8 +11,8 @@
     Stop ───────────────────────────▶            Joined, Lost: from the world, about the other side
                                       Gift ──▶   to another device, where samples are shared
 
-Most of them name a *turn*: one invitation of one device. Every request of a device is answered, and asked
-again until it is; every answer may be given twice.
+Most of them name a *turn*: one invitation of one device. A device repeats every request until it is answered, so
+every answer may arrive twice.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Message(msgspec.Struct, frozen=True, tag=True):
 
     @property
     def bulky(self) -> bool:
-        """Whether it has a payload and waits its turn on the link; the others overtake."""
+        """Whether it has a payload and queues on the link; messages without one overtake it."""
         return False
 
 
@@ -69,14 +69,14 @@ class Bulky(Message, frozen=True):
 
 
 class Invite(Message, frozen=True):
-    """Take part: pull the model, do your work, push the update. `count` is how often you were invited before."""
+    """Take part: pull the model, train, push the update. `count` is how often the device was invited before."""
 
     turn: int
     round: int
     count: int
-    gives: tuple[tuple[str, int], ...] = ()  # samples of its batch that go to other devices
-    gets: int = 0  # samples that others send
-    ahead: bool = False  # while the turn before is still under way: layers come as they are merged
+    gives: tuple[tuple[str, int], ...] = ()  # samples to send to other devices
+    gets: int = 0  # samples to expect from other devices
+    ahead: bool = False  # before the previous turn is over: layers arrive as they are merged
 
 
 class Pull(Message, frozen=True):
@@ -88,7 +88,7 @@ class Pull(Message, frozen=True):
 
 
 class Segment(Bulky, frozen=True, kw_only=True):
-    """The model's layers `first` to `last`; `begun` says when they began to be sent."""
+    """The model's layers `first` to `last`, and when sending them began."""
 
     turn: int
     first: int
@@ -97,7 +97,7 @@ class Segment(Bulky, frozen=True, kw_only=True):
 
 
 class Push(Bulky, frozen=True, kw_only=True):
-    """The update of the layers `first` to `last`; the update is whole when all layers are there."""
+    """The update of the layers `first` to `last`; the update is complete once all layers have arrived."""
 
     turn: int
     first: int
@@ -114,15 +114,18 @@ class Gift(Bulky, frozen=True, kw_only=True):
 
 
 class Accept(Message, frozen=True):
-    """The coordinator has the update of the layers from `first` on."""
+    """The coordinator has the update segment that begins at layer `first`."""
 
     turn: int
     first: int
 
 
 class Release(Message, frozen=True):
-    """The round goes on without you; drop the turn's work and say so. `only` that turn, if an earlier one goes on;
-    `refused` says why, where the work could not be used."""
+    """The round continues without the device: cancel the turn and confirm.
+
+    With `only`, an earlier turn keeps running; otherwise it is cancelled too. `refused` says why an update could not be
+    used.
+    """
 
     turn: int
     only: bool = False
@@ -130,7 +133,7 @@ class Release(Message, frozen=True):
 
 
 class Released(Message, frozen=True):
-    """Nothing of that turn is in work here any more."""
+    """The device no longer works on that turn."""
 
     turn: int
 
@@ -140,14 +143,14 @@ class Stop(Message, frozen=True):
 
 
 class Joined(Message, frozen=True):
-    """A device is here (a membership event)."""
+    """A device has connected (a membership event)."""
 
     device: str
     incarnation: int
 
 
 class Lost(Message, frozen=True):
-    """The other side is gone (a membership event), with what was noticed."""
+    """The other side is gone (a membership event), and how that was noticed."""
 
     device: str
     incarnation: int

@@ -1,7 +1,7 @@
-"""The seam between a loop and its world: all that loop code may know of time, bytes and processors.
+"""The interface between a loop and its world: all that loop code may know of time, bytes and processors.
 
 Loop code is ordinary `async def` and speaks to its Node and to nothing else: no clock, socket, thread or global
-random state of its own. The worlds differ in who moves time and bytes, never by an `if simulated`.
+random state of its own. Worlds differ in how they move time and bytes; no loop contains an `if simulated`.
 
     now · sleep · send · receive · compute · speed · rng · record      and membership events, which arrive as messages
 """
@@ -23,7 +23,7 @@ __all__ = ["COMPLETED", "COORDINATOR", "Envelope", "Latch", "Node", "Pace", "Ste
 
 
 class Envelope(NamedTuple):
-    """A message and who sent it; an incarnation is one life of a device, a reborn one is a new one."""
+    """A message and its sender. A device that restarts returns in a new incarnation."""
 
     sender: str
     incarnation: int
@@ -31,7 +31,7 @@ class Envelope(NamedTuple):
 
 
 class Node(Protocol):
-    """What a loop knows of the world."""
+    """One device or the coordinator, as its loop sees it."""
 
     name: str
     incarnation: int
@@ -42,29 +42,30 @@ class Node(Protocol):
     async def sleep(self, seconds: float) -> None: ...
 
     def send(self, to: str, message: Message) -> Awaitable[None]:
-        """Put a message on the way. Await it for back-pressure: it is done when the link has taken the last byte.
+        """Send a message. Await the result for back-pressure: it is done when the link has taken the last byte.
 
-        That says nothing about arrival: messages get lost and peers die. What must arrive is answered and asked again.
+        That says nothing about arrival: messages get lost and peers die. What must arrive is acknowledged, and repeated
+        until it is.
         """
 
     async def receive(self, until: float | None = None) -> Envelope | None:
         """The next message in order of arrival; None once `until` has passed."""
 
     async def compute(self, work: Work) -> Any:
-        """Do the work on this device's processor, one at a time, and give back what its function returns."""
+        """Run the work on this device's processor, one at a time; the result of its function."""
 
     def speed(self) -> float:
-        """The share of its nominal speed that this device has at this instant."""
+        """This device's current speed as a fraction of its nominal speed."""
 
     def rng(self, *name: object) -> np.random.Generator:
-        """A generator that depends on the run's seed, this node's name and `name` only."""
+        """A generator that depends only on the run's seed, this node's name and `name`."""
 
     def record(self, record: JournalRecord) -> None:
         """Write to the run's journal."""
 
 
 class Latch:
-    """Something that happens once: a segment has arrived (a gate), a gradient is ready (a signal)."""
+    """An event that happens once: a segment has arrived (a gate), a gradient is ready (a signal)."""
 
     __slots__ = ("_callbacks", "is_open")
 
@@ -81,14 +82,14 @@ class Latch:
             callback()
 
     def then(self, callback: Callable[[], object]) -> None:
-        """Call back once it is open, at once if it already is."""
+        """Call back once the latch opens, or now if it is open."""
         if self.is_open:
             callback()
         else:
             self._callbacks.append(callback)
 
     async def wait(self, seconds: float | None = None) -> bool:
-        """Wait until it is open, for at most `seconds`; says whether it is."""
+        """Wait for at most `seconds`; whether the latch is open."""
         if self.is_open:
             return True
         loop = asyncio.get_running_loop()
@@ -109,9 +110,9 @@ def _set(waiting: asyncio.Future[None]) -> None:
 
 
 class Step:
-    """A stretch of work that costs `seconds` on this device at its nominal speed.
+    """A step of work that takes `seconds` on this device at its nominal speed.
 
-    Where the cost is chosen only when the step begins, `seconds` is the function that chooses it.
+    Where the cost is only known when the step begins, `seconds` is a function that returns it.
     """
 
     __slots__ = ("ended", "gate", "label", "seconds", "signal", "timed")
@@ -128,17 +129,17 @@ class Step:
         self.gate = gate  # waited for before the step begins
         self.signal = signal  # opened when the step is done
         self.label = label
-        self.timed = timed  # whether the world says when it ended
+        self.timed = timed  # whether the world sets `ended`
         self.ended = 0.0
 
 
 class Pace(Protocol):
-    """What a work's function calls as it goes, so that real execution keeps to the gates and fires the signals."""
+    """What a work's function calls while it runs, so that real execution waits for gates and fires signals."""
 
-    holds: bool  # False where all gates were passed and all costs chosen before the function began: no need to call
+    holds: bool  # False if all gates were open and all costs known before the function began: no need to call
 
     def enter(self, step: int) -> None:
-        """Wait until the step's gate is open; choose its cost."""
+        """Wait until the step's gate is open; determine its cost."""
 
     def leave(self, step: int) -> None:
         """Fire the step's signal."""
@@ -146,7 +147,7 @@ class Pace(Protocol):
 
 @dataclass(slots=True)
 class Work:
-    """Ordered steps, and the real function that does them (None where only time is modelled)."""
+    """Ordered steps, and the function that executes them (None where only time is modelled)."""
 
     steps: Sequence[Step]
     run: Callable[[Pace], Any] | None = None
@@ -163,7 +164,7 @@ COMPLETED: Awaitable[None] = _CompletedAwaitable()  # what `send` returns where 
 
 
 async def answered(node: Node, to: str, request: Message, reply: Latch, retry_s: float, sent: bool = False) -> None:
-    """Ask until the answer is there; the wait between two askings grows. `sent` says that it was asked once already."""
+    """Send a request until its answer arrives, with growing pauses; `sent` if it was sent once already."""
     pause = retry_s
     while not reply.is_open:
         if not sent:

@@ -1,7 +1,7 @@
-"""Which step of a turn's work belongs to which mini-batch and layer: real execution keeps to the plan by it.
+"""Maps the progress of real training to the steps of a turn's work, so that execution follows the plan.
 
-one step                          nothing is cut, nothing chosen
-one step for each mini-batch      each chooses its part of the model as it begins
+one step                          transfers are not cut, every mini-batch trains the same submodel
+one step for each mini-batch      each chooses its submodel as it begins
 forward L · rest · backward L     transfers are cut: layers wait for their segments, gradients leave when ready
 """
 
@@ -18,7 +18,7 @@ class SingleStepHooks:
     holds = False
     overlapped = False
 
-    def on_batch_start(self, place: int) -> None:
+    def on_batch_start(self, batch: int) -> None:
         pass
 
     def before_layer_forward(self, layer: int) -> None:
@@ -42,10 +42,10 @@ class PerBatchHooks(SingleStepHooks):
         self._pace = pace
         self._batch_index = -1
 
-    def on_batch_start(self, place: int) -> None:
+    def on_batch_start(self, batch: int) -> None:
         self.on_train_end()
-        self._batch_index = place
-        self._pace.enter(place)
+        self._batch_index = batch
+        self._pace.enter(batch)
 
     def on_train_end(self) -> None:
         if self._batch_index >= 0:
@@ -60,7 +60,7 @@ class PerLayerHooks(SingleStepHooks):
     def __init__(self, pace: Pace, layers: int, steps: int) -> None:
         self.holds = pace.holds
         self._pace = pace
-        self._backward = steps - layers  # where the backward pass begins; a step for the rest may lie before it
+        self._backward = steps - layers  # the first step of the backward pass; a step for the rest may precede it
         self._layers = layers
 
     def before_layer_forward(self, layer: int) -> None:

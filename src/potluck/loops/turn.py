@@ -132,7 +132,7 @@ class Turn:
         if self._uses_estimates:
             trip = 0.0 if pipelined else estimates.round_trip / 2 if ahead else estimates.round_trip
             estimates.observe_pull(nbytes, node.now() - start - trip)
-        self._record_span("pull", start, nbytes, (first, last))
+        self._record_span("pull", start, **_bytes_field(nbytes), **self._layers_field(first, last))
 
     # --- compute ---------------------------------------------------------------------------------------------------
 
@@ -261,7 +261,8 @@ class Turn:
         await self._node.send(COORDINATOR, message)
         if self._uses_estimates:
             self._estimates.observe_push(message.payload.nbytes, self._node.now() - start)
-        self._record_span("push", start, message.payload.nbytes, (first, last))
+        nbytes = message.payload.nbytes
+        self._record_span("push", start, **_bytes_field(nbytes), **self._layers_field(first, last))
 
     async def _wait_for_accept(self, first: int) -> None:
         """Wait until a pushed segment is accepted, sending it again if that takes too long."""
@@ -273,10 +274,10 @@ class Turn:
         payload = session.encode(first, last)
         return Push(payload, turn=self.number, first=first, last=last, samples=session.samples, loss=session.loss)
 
-    # --- journal ---------------------------------------------------------------------------------------------------
-
     async def _request_answer(self, request: Pull | Push, reply: Latch, sent: bool = False) -> None:
         await answered(self._node, COORDINATOR, request, reply, self._settings.retry, sent)
+
+    # --- journal ---------------------------------------------------------------------------------------------------
 
     def _record_compute(self, start: float, steps: list[Step], samples: int) -> None:
         """Record one span, or one for each segment of the first forward and the last backward pass."""
@@ -286,12 +287,14 @@ class Turn:
         layers = self._costs.layer_count
         for first, last in sorted(self._cuts.pull):
             begun = max(start, self._arrived_at[first])
-            start = self._record_span("compute", begun, layers=(first, last), end=steps[last].ended, way="forward")
+            fields = {**self._layers_field(first, last), "pass": "forward"}
+            start = self._record_span("compute", begun, steps[last].ended, **fields)
         if len(steps) > 2 * layers:
-            start = self._record_span("compute", start, end=steps[layers].ended)
+            start = self._record_span("compute", start, steps[layers].ended)
         for first, last in sorted(self._cuts.push, reverse=True):
-            count, end = samples if first == 0 else 0, steps[-1 - first].ended
-            start = self._record_span("compute", start, layers=(first, last), samples=count, end=end, way="backward")
+            count = {"samples": samples} if first == 0 and samples else {}
+            fields = {**count, **self._layers_field(first, last), "pass": "backward"}
+            start = self._record_span("compute", start, steps[-1 - first].ended, **fields)
 
     def _record_fraction(self, batches: LocalBatches) -> None:
         """Record the trained fraction of a whole step's cost, averaged over the samples, unless it is always all."""
@@ -304,26 +307,16 @@ class Turn:
         fields = {"round": self._round, "least": min(fractions), "most": max(fractions)}
         self._node.record(Scalar(self._node.name, "share", self._node.now(), mean, fields))
 
-    def _record_span(
-        self,
-        name: str,
-        start: float,
-        nbytes: int = 0,
-        layers: Range | None = None,
-        samples: int = 0,
-        end: float | None = None,
-        way: str = "",
-    ) -> float:
+    def _record_span(self, name: str, start: float, end: float | None = None, **fields: Any) -> float:
         """Record a span that ends now or at `end`; its end."""
-        fields: dict[str, Any] = {"round": self._round}
-        if samples:
-            fields["samples"] = samples
-        if nbytes:
-            fields["bytes"] = nbytes
-        if layers is not None and len(self._arrived) + len(self.accepted) > 2:
-            fields["layers"] = layers
-        if way:
-            fields["pass"] = way
         end = self._node.now() if end is None else end
-        self._node.record(Span(self._node.name, name, start, end, fields))
+        self._node.record(Span(self._node.name, name, start, end, {"round": self._round, **fields}))
         return end
+
+    def _layers_field(self, first: int, last: int) -> dict[str, Any]:
+        """The layers of a segment, unless it is the whole model in both directions."""
+        return {"layers": (first, last)} if len(self._arrived) + len(self.accepted) > 2 else {}
+
+
+def _bytes_field(nbytes: int) -> dict[str, int]:
+    return {"bytes": nbytes} if nbytes else {}

@@ -15,26 +15,15 @@ from potluck.loops.backends import TurnIdentity
 from potluck.loops.device_costs import DeviceCosts
 from potluck.loops.parts.stream_batching import StreamThroughput, max_turn_samples, turn_samples
 from potluck.loops.settings import Rounds
-from potluck.model.codecs import Codec
-from potluck.model.model_state import WeightLayout
 from potluck.model.submodel_interface import SubmodelExtractor, SubmodelSpec
+from potluck.model.training_costs import BACKWARD_PER_FORWARD, forward_flops, pull_bytes, push_bytes
 
-__all__ = ["DeviceSamples", "FeedFactory", "Shards", "TurnSizing", "push_bytes"]
+__all__ = ["DeviceSamples", "FeedFactory", "Shards", "TurnSizing"]
 
 FeedFactory = Callable[[str], StreamFeed]
 Shards = Mapping[str, npt.NDArray[np.int64]]
 
 _OWN_SAMPLES = 1_000_000  # that a device may have beside those that the coordinator knows of
-
-
-def push_bytes(layout: WeightLayout, codec: Codec) -> list[int]:
-    """What an update of each layer takes on the wire: parameters as the codec encodes them, buffers as they are."""
-    sizes = []
-    for layer in range(layout.layer_count):
-        params, buffers = layout.layer_slices(layer, layer)
-        buffer_bytes = (buffers.stop - buffers.start) * layout.itemsize
-        sizes.append(codec.encoded_bytes(params.stop - params.start, layout.itemsize) + buffer_bytes)
-    return sizes
 
 
 class DeviceSamples(NamedTuple):
@@ -68,8 +57,8 @@ class TurnSizing:
 
     def whole_model_costs(self, device: str) -> DeviceCosts:
         """Of the whole model, on a device."""
-        measured = self._whole.measured.get(device)
-        return self._whole_on(float(self._devices[device].flops)) if measured is None else measured
+        measured, flops = self._whole.on_device(device), float(self._devices[device].flops)
+        return self._whole_on(flops) if measured is self._whole else measured.with_speed(flops)
 
     def affordable_fraction(self, device: str) -> float:
         """The fraction of a whole step that fits into a mini-batch's slot, at nominal speed."""
@@ -82,10 +71,8 @@ class TurnSizing:
         spec = None if self._extractor is None else self._extractor.select_submodel(turn)
         if spec is None:
             return self.whole_model_costs(turn.device)
-        costs, measured = self._submodel_costs(spec), self._whole.measured.get(turn.device)
-        if measured is None:
-            return costs.with_speed(float(self._devices[turn.device].flops))
-        return costs.scaled_like(self._whole, measured)
+        costs = self._submodel_costs(spec).scaled_like(self._whole, self._whole.on_device(turn.device))
+        return costs.with_speed(float(self._devices[turn.device].flops))
 
     def macs_fraction(self, turn: TurnIdentity) -> float | None:
         """The fraction of the whole model's MACs that a turn trains; None: all, or each mini-batch chooses."""
@@ -119,11 +106,10 @@ class TurnSizing:
         return sum(batching.turn_batch_sizes(held, passes))
 
     def _submodel_costs(self, spec: SubmodelSpec) -> DeviceCosts:
-        forward = [2.0 * macs for macs in spec.macs]
+        forward = [forward_flops(macs) for macs in spec.macs]
         if self._extractor is not None and self._extractor.chooses_per_batch:
             forward = list(self._whole.forward_flop)  # a mini-batch's choice is a fraction of the whole model
         layout = spec.layout
-        pull = [layout.segment_bytes(layer, layer) for layer in range(layout.layer_count)]
         trained = [bound > 0 for bound in layout.param_bounds[1:]]  # no gradients flow into frozen first layers
-        backward = [2 * flop * has_gradient for flop, has_gradient in zip(forward, trained, strict=True)]
-        return DeviceCosts(forward, backward, pull, push_bytes(layout, self._rounds.codec))
+        backward = [BACKWARD_PER_FORWARD * flop * learns for flop, learns in zip(forward, trained, strict=True)]
+        return DeviceCosts(forward, backward, pull_bytes(layout), push_bytes(layout, self._rounds.codec))

@@ -43,7 +43,7 @@ def _to_group_norm(norm: _BatchNorm, width: int) -> nn.GroupNorm:
 
 
 def _group_count(channels: int, width: int) -> int:
-    """The number of groups that divides the channels and comes closest to groups of this width; at least two."""
+    """The divisor of the channels that comes closest to groups of this width, preferably two or more groups."""
     divisors = [count for count in range(1, channels + 1) if channels % count == 0]
     wanted = max(channels / width, 2)
     return min(divisors, key=lambda count: (abs(count - wanted), count))

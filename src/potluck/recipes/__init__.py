@@ -79,7 +79,7 @@ def _load_entry_point(entry_point: metadata.EntryPoint) -> Recipe:
         return value._replace(origin=origin)
     if not isinstance(value, Mapping):
         raise _EntryPointError(f"{problem}: expected a mapping of settings, got {type(value).__name__}")
-    return Recipe(summary or f"registered as {entry_point.value}", origin, value, origin)
+    return Recipe(summary or f"registered as {entry_point.value}", "", value, origin)
 
 
 def _first_doc_line(function: Callable[..., object]) -> str:

@@ -21,7 +21,7 @@ class Recipe(NamedTuple):
     """A name for some settings."""
 
     summary: str
-    source: str
+    source: str  # the publication; may be empty
     settings: Mapping[str, Any]
     origin: str = "built in"  # or the distribution that registers it
 
@@ -67,17 +67,17 @@ def _pipeline(**pipeline: Any) -> Mapping[str, Any]:
 
 CATALOGUE: Mapping[str, Recipe] = {
     "sync-sgd": Recipe(
-        "one batch per device and round; gradients averaged by samples; every round waits for all devices",
+        "one batch per device and round, gradients averaged by samples; a round waits for all devices",
         "Chen et al. 2016, Revisiting distributed synchronous SGD",
         {"rounds": _SYNCHRONOUS},
     ),
     "dynacomm": Recipe(
-        "sync-sgd whose transfers are cut between layers so that they overlap computation; replanned every round",
+        "sync-sgd whose transfers are cut between layers to hide behind computation, replanned for every turn",
         "Cai et al. 2022, Accelerating distributed CNN training through dynamic communication scheduling",
         {"rounds": {**_SYNCHRONOUS, "transfer": "optimal"}},
     ),
     "duplex": Recipe(
-        "dynacomm that sends a layer back for the next round as soon as it is merged, while others are still pushed",
+        "dynacomm whose layers return for the next round as soon as they are merged, while others are pushed",
         "Potluck; after Cai et al. 2022",
         {"rounds": {**_SYNCHRONOUS, "transfer": "duplex"}},
     ),
@@ -92,7 +92,7 @@ CATALOGUE: Mapping[str, Recipe] = {
         {"rounds": {**_SYNCHRONOUS, "transfer": "ibatch"}},
     ),
     "mg-wfbp": Recipe(
-        "sync-sgd with layers merged into one transfer where that saves start-up time",
+        "sync-sgd with gradients of adjacent layers merged if that saves a start-up",
         "Shi, Chu and Li 2019, MG-WFBP",
         {"rounds": {**_SYNCHRONOUS, "transfer": "mg-wfbp"}},
     ),
@@ -107,27 +107,27 @@ CATALOGUE: Mapping[str, Recipe] = {
         {"rounds": {"local": _LOCAL, "barrier": "quorum"}},
     ),
     "fedprox": Recipe(
-        "fedavg with a proximal term that keeps local weights near the model that was sent out",
+        "fedavg with a pull back towards the model that was sent out",
         "Li et al. 2020, Federated optimization in heterogeneous networks",
         {"rounds": {"local": {"kind": "proximal", "lr": 0.05, "mu": 0.01}}},
     ),
     "fedbuff": Recipe(
-        "asynchronous: a new model after every few updates, whatever version they started from",
+        "asynchronous: a new model for every few updates, whatever version they started from",
         "Nguyen et al. 2022, Federated learning with buffered asynchronous aggregation",
         {"rounds": {"local": _LOCAL, "barrier": "buffered", "merge": "staleness"}},
     ),
     "fedadam": Recipe(
-        "fedavg whose coordinator steps with Adam",
+        "fedavg whose coordinator applies updates with Adam",
         "Reddi et al. 2021, Adaptive federated optimization",
         {"rounds": {"local": _LOCAL, "server": {"kind": "adam", "lr": 0.01, "epsilon": 0.001}}},
     ),
     "distreal": Recipe(
-        "fedavg that drops random filters in each mini-batch, as many as the device needs to keep up at that moment",
+        "fedavg in which each mini-batch drops as many random filters as the device's present speed requires",
         "Rapp et al. 2022, DISTREAL: distributed resource-aware learning in heterogeneous systems",
         {"rounds": {"local": _LOCAL, "submodel": "filter-dropout"}},
     ),
     "distreal-ordered": Recipe(
-        "distreal that keeps the leading filters and averages each weight over the devices that trained it",
+        "distreal that keeps the leading filters and averages each weight over the updates that trained it",
         "Potluck; after Rapp et al. 2022 and Horváth et al. 2021",
         {"rounds": {"local": _LOCAL, "submodel": _ORDERED}},
     ),
@@ -137,22 +137,22 @@ CATALOGUE: Mapping[str, Recipe] = {
         {"rounds": {"local": _LOCAL, "submodel": "uniform-dropout"}},
     ),
     "federated-dropout": Recipe(
-        "fedavg of random sub-models, sampled for each device and round",
+        "fedavg of random sub-models, drawn for each device and round",
         "Caldas et al. 2018, Expanding the reach of federated learning by reducing client resource requirements",
         {"rounds": {"local": _LOCAL, "submodel": "federated-dropout"}},
     ),
     "heterofl": Recipe(
-        "fedavg of the leading channels, as wide a slice as the device affords; batch norm without running statistics",
+        "fedavg of the leading channels, as many as a device can afford; batch norm without running statistics",
         "Diao, Ding and Tarokh 2021, HeteroFL: computation and communication efficient federated learning",
         {"rounds": {"local": _LOCAL, "submodel": "heterofl"}},
     ),
     "fjord": Recipe(
-        "fedavg of leading slices; each mini-batch trains a random width up to what the device affords",
+        "fedavg of the leading channels, in each mini-batch of any width up to what a device can afford",
         "Horváth et al. 2021, FjORD: fair and accurate federated learning with ordered dropout",
         {"rounds": {"local": _LOCAL, "submodel": "fjord"}},
     ),
     "fedrolex": Recipe(
-        "fedavg of slices that roll over the channels from round to round",
+        "fedavg of a window of channels that moves on from round to round",
         "Alam et al. 2022, FedRolex: model-heterogeneous federated learning with rolling sub-model extraction",
         {"rounds": {"local": _LOCAL, "submodel": "fedrolex"}},
     ),
@@ -162,27 +162,27 @@ CATALOGUE: Mapping[str, Recipe] = {
         {"rounds": {"local": _LOCAL, "submodel": "small"}},
     ),
     "decoupled": Recipe(
-        "fedavg in which a device trains the first layers and the channel groups that its own classes need",
+        "fedavg in which a device trains the shared first layers and the groups of its own classes",
         "Chen and Qin 2020, Exploring decentralized collaboration in heterogeneous edge training",
         {"rounds": {"local": _LOCAL, "submodel": "class-groups"}},
     ),
     "central": Recipe(
-        "one device trains on all of the data, one pass per round: the centralised baseline",
+        "one device passes over all of the data in every round: training on one machine",
         "plain stochastic gradient descent",
         {"rounds": {"local": _LOCAL, "devices": 1}, "split": "everything"},
     ),
     "drop-stragglers": Recipe(
-        "fedavg that closes a round when half of the updates have arrived and ignores the rest",
+        "fedavg that closes a round when half of the updates have arrived",
         "Bonawitz et al. 2019, Towards federated learning at scale",
         {"rounds": {"local": _LOCAL, "barrier": {"kind": "quorum", "share": 0.5, "tolerance": 0.0}}},
     ),
     "scadles": Recipe(
-        "batches, weights and learning rate follow the streams; old data is dropped; gradients are sent as top-k",
+        "batches, weights and learning rate follow the streams; old data is dropped, gradients are sent as top-k",
         _SCADLES,
         _streaming({**_STREAM_BATCH, "codec": _TOP_K}, "truncation"),
     ),
     "ddl": Recipe(
-        "sync-sgd on streams with one batch size for all: waits for the slowest stream and keeps all data",
+        "sync-sgd on streams with one batch size for all: waits for the slowest stream, keeps everything",
         _SCADLES,
         _streaming(_FIXED_BATCH, "persistence"),
     ),
@@ -192,27 +192,27 @@ CATALOGUE: Mapping[str, Recipe] = {
         _streaming(_STREAM_BATCH, "persistence"),
     ),
     "scadles-truncation": Recipe(
-        "ddl that keeps only what streamed in since the last batch",
+        "ddl that keeps only the samples since the last batch",
         _SCADLES,
         _streaming(_FIXED_BATCH, "truncation"),
     ),
     "scadles-compression": Recipe(
-        "ddl that sends the largest tenth of a gradient while that carries most of its energy",
+        "ddl that sends the largest tenth of a gradient while it has most of the norm",
         _SCADLES,
         _streaming({**_FIXED_BATCH, "codec": _TOP_K}, "persistence"),
     ),
     "scadles-injection": Recipe(
-        "scadles for skewed classes: in every round some devices share raw samples with others",
+        "scadles for skewed classes: in every round some devices give raw samples to others",
         _SCADLES,
         _streaming({**_STREAM_BATCH, "codec": _TOP_K}, "truncation", injection={"alpha": 0.25, "beta": 0.25}),
     ),
     "scadles-plus": Recipe(
-        "scadles with batches capped by device throughput, class-balanced buffers and overlapped transfers",
+        "scadles with batches no larger than a device can train on, buffers divided by class, overlapped transfers",
         "Potluck; after Tyagi and Swany 2022 and Cai et al. 2022",
         _streaming(_LINE_RATE_BATCH, {"kind": "value", "worth": "same"}),
     ),
     "ftpipehd": Recipe(
-        "a pipeline over uneven devices: the partition follows their speeds, and a lost device costs one batch",
+        "a pipeline over uneven devices: cuts follow the devices' speeds, a lost device costs about one batch",
         _FTPIPEHD,
         _pipeline(
             schedule={"kind": "1f1b", "vertical_sync": True, "fill": "filling", "predict": True},
@@ -222,7 +222,7 @@ CATALOGUE: Mapping[str, Recipe] = {
         ),
     ),
     "ftpipehd-as-published": Recipe(
-        "ftpipehd as in the paper: batch timer, replicas every 100 batches without optimizer state, mixed versions",
+        "ftpipehd with a batch timer, copies every 100 batches without optimizer state, mixed versions",
         _FTPIPEHD,
         _pipeline(
             schedule={"kind": "1f1b", "vertical_sync": True, "aggregate": 5},
@@ -233,17 +233,17 @@ CATALOGUE: Mapping[str, Recipe] = {
         ),
     ),
     "pipedream": Recipe(
-        "a pipeline partitioned as if all devices were equally fast",
+        "a pipeline that is cut as if all devices were equally fast",
         "Narayanan et al. 2019, PipeDream: generalized pipeline parallelism for DNN training",
         _pipeline(**_EQUAL_1F1B, **_UNPROTECTED),
     ),
     "gpipe": Recipe(
-        "a pipeline of micro-batches that is flushed after every batch",
+        "a synchronous pipeline of micro-batches with a flush after every batch",
         "Huang et al. 2019, GPipe: efficient training of giant neural networks using pipeline parallelism",
         _pipeline(**{**_EQUAL_1F1B, **_UNPROTECTED, "schedule": {"kind": "gpipe"}}),
     ),
     "respipe": Recipe(
-        "pipedream in which the next stage takes over the layers of a lost one",
+        "pipedream whose next stage takes over the layers of a lost one",
         "Li et al. 2021, ResPipe: resilient model-distributed DNN training at edge networks",
         _pipeline(
             **_EQUAL_1F1B,

@@ -1,4 +1,7 @@
-"""What each device has learned and kept in its present life; saved with every checkpoint, since its turns go by it."""
+"""Per-device state that affects training (estimates, error feedback, buffers).
+
+Saved with every checkpoint, and reset when a device restarts: its incarnation is stored beside each entry.
+"""
 
 from __future__ import annotations
 
@@ -14,22 +17,22 @@ from potluck.model.codecs.codec_state import CodecState
 
 __all__ = ["DeviceStates", "SavedDeviceStates"]
 
-_PREFIX = "memory/"
+_PREFIX = "memory/"  # of the error feedback's tensors in a checkpoint
 
 
 class SavedDeviceStates(msgspec.Struct):
-    """The part of it that is words and numbers; an incarnation beside each."""
+    """What a checkpoint's metadata holds of it; the tensors are saved with the model's."""
 
     seen: dict[str, tuple[int, DeviceEstimates]] = {}
     feeds: dict[str, tuple[int, StreamFeedState]] = {}
 
 
 class DeviceStates:
-    """Handed to a device when its life begins; a new life begins anew, with an empty buffer."""
+    """The state of all devices; a device gets its own when an incarnation starts."""
 
-    def __init__(self, kept: SavedDeviceStates, tensors: Mapping[str, Tensor]) -> None:
-        self._estimates = kept.seen
-        self._feed_states = dict(kept.feeds)
+    def __init__(self, saved: SavedDeviceStates, tensors: Mapping[str, Tensor]) -> None:
+        self._estimates = saved.seen
+        self._feed_states = dict(saved.feeds)
         self._feeds: dict[str, tuple[int, StreamFeed]] = {}
         self._memories = _restore_memories(tensors)
 
@@ -39,51 +42,51 @@ class DeviceStates:
 
     @property
     def sample_account(self) -> SampleAccount | None:
-        """Where the samples of all streams went; `peak` is the most that can have been buffered at once."""
+        """What became of the samples of all streams; `peak` is an upper bound of what was buffered at once."""
         accounts = [feed.account for feed in self.feeds.values()]
         return sum(accounts, SampleAccount()) if accounts else None
 
     def estimates_for(self, device: str, incarnation: int, prior: LinkPrior) -> DeviceEstimates:
-        """What it has seen of its link and its speed."""
-        life, seen = self._estimates.get(device, (0, None))
-        if seen is None or life != incarnation:
-            seen = DeviceEstimates.from_prior(prior)
-            self._estimates[device] = (incarnation, seen)
-        return seen
+        """Estimates of the device's link and speed."""
+        since, estimates = self._estimates.get(device, (0, None))
+        if estimates is None or since != incarnation:
+            estimates = DeviceEstimates.from_prior(prior)
+            self._estimates[device] = (incarnation, estimates)
+        return estimates
 
     def codec_memory_for(
         self, device: str, incarnation: int, make: Callable[[], CodecState | None]
     ) -> CodecState | None:
-        """What its codec held back."""
-        life, memory = self._memories.get(device, (0, None))
-        if memory is None or life != incarnation:
+        """The error feedback of the device's codec."""
+        since, memory = self._memories.get(device, (0, None))
+        if memory is None or since != incarnation:
             memory = make()
             if memory is not None:
                 self._memories[device] = (incarnation, memory)
         return memory
 
     def feed_for(self, device: str, incarnation: int, make: Callable[[], StreamFeed], now: float) -> StreamFeed:
-        """Its stream, which runs on whether it lives or not, and its buffer, which does not."""
-        life, feed = self._feeds.get(device, (1, None))
+        """The device's stream, which goes on while it is down, and its buffer, which is lost with the incarnation."""
+        since, feed = self._feeds.get(device, (1, None))
         if feed is None:
             feed = make()
             if device in self._feed_states:
-                life, state = self._feed_states.pop(device)
+                since, state = self._feed_states.pop(device)
                 feed.restore_state(state)
-        if life != incarnation:
+        if since != incarnation:
             feed.drop_all(now)
         self._feeds[device] = (incarnation, feed)
         return feed
 
     def to_saved(self) -> SavedDeviceStates:
-        states = {device: (life, feed.save_state()) for device, (life, feed) in self._feeds.items()}
+        states = {device: (incarnation, feed.save_state()) for device, (incarnation, feed) in self._feeds.items()}
         return SavedDeviceStates(self._estimates, {**self._feed_states, **states})
 
     def copy_tensors(self) -> dict[str, Tensor]:
-        """Copies, for training goes on."""
+        """Copies, since training goes on."""
         return {
-            f"{_PREFIX}{device}/{life}/{name}": tensor
-            for device, (life, memory) in self._memories.items()
+            f"{_PREFIX}{device}/{incarnation}/{name}": tensor
+            for device, (incarnation, memory) in self._memories.items()
             for name, tensor in memory.to_tensors().items()
         }
 
@@ -92,6 +95,6 @@ def _restore_memories(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, Cod
     states: dict[tuple[str, int], dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
         if name.startswith(_PREFIX):
-            device, life, what = name.removeprefix(_PREFIX).rsplit("/", 2)
-            states.setdefault((device, int(life)), {})[what] = tensor
-    return {device: (life, CodecState.from_tensors(state)) for (device, life), state in states.items()}
+            device, incarnation, what = name.removeprefix(_PREFIX).rsplit("/", 2)
+            states.setdefault((device, int(incarnation)), {})[what] = tensor
+    return {device: (incarnation, CodecState.from_tensors(state)) for (device, incarnation), state in states.items()}

@@ -74,10 +74,10 @@ def lab(
 
     `task` replaces the one that the job names; it is pickled for the processes.
     """
-    observer = observer or LogObserver()
+    observer, code = observer or LogObserver(), DeviceCode.pack(task, data)
     prepared = prepare_live_job(job, task, data)
     store = RunStore.create_run(prepared.job, Path(folder), observer.on_round, observer.should_stop)
-    return _lead_lab(prepared, store, DeviceCode.pack(task, data), options, observer)
+    return _lead_lab(prepared, store, code, options, observer)
 
 
 def resume_live(

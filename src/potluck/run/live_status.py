@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from potluck.atomic_file import write_atomically
 from potluck.errors import RunError
 
 __all__ = [
@@ -86,11 +87,9 @@ def track_live_status(
 
 
 def write_live_status(folder: Path, status: LiveStatus) -> None:
-    """Written aside and renamed, so that readers see the old file or the new one."""
+    """Replace the status file atomically, so that readers see the old one or the new one."""
     status.updated = time.time()
-    aside = folder / f".{_FILE}.{os.getpid()}"
-    aside.write_bytes(msgspec.json.encode(status))
-    aside.replace(folder / _FILE)
+    write_atomically(folder / _FILE, msgspec.json.encode(status))
 
 
 def is_live_run(folder: Path | None) -> bool:

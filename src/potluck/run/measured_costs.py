@@ -19,11 +19,10 @@ __all__ = ["LayerWork", "check_profile", "check_profiles", "measured_work"]
 
 
 class LayerWork(NamedTuple):
-    """FLOP per sample of each layer, forward and backward, and the device's rate."""
+    """FLOP per sample of each layer, forward and backward."""
 
     forward: list[float]
     backward: list[float]
-    flops: float
 
 
 def check_profiles(job: Job, chain: LayerChain) -> None:
@@ -71,7 +70,7 @@ def measured_work(job: Job, units: Sequence[Sequence[int]]) -> dict[str, LayerWo
 
 def _spread_over_units(profile: ComputeProfile, units: Sequence[Sequence[int]]) -> LayerWork:
     count = units[-1][-1] + 1
-    work = LayerWork([0.0] * count, [0.0] * count, profile.flops)
+    work = LayerWork([0.0] * count, [0.0] * count)
     for layer, indices in zip(profile.layers, units, strict=True):
         work.forward[indices[-1]] = profile.equivalent_flop(layer.forward_s)
         work.backward[indices[-1]] = profile.equivalent_flop(layer.backward_s)

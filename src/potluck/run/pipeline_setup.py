@@ -158,7 +158,9 @@ class PipelineSetup:
         """A device's loop, for one incarnation; a pipeline's device keeps no state beyond it."""
         flops, backend = self._devices[node.name].flops, self.server.backend
         costs, versions = self.costs.on_device(node.name), VersionStore(node.name)
-        return PipelineDevice(StageContext(node, self.settings, backend, costs, flops, self._batches, versions))
+        return PipelineDevice(
+            StageContext(node, self.settings, backend, costs, flops, self._batches, versions)
+        )  # fmt: skip
 
     def live_inputs(self, node: Node) -> contextlib.nullcontext[None]:
         """A pipeline's devices have their data from the start."""
@@ -199,7 +201,7 @@ def _build_training_setup(job: Job, task: Task, load_weights: bool) -> PipelineS
         functions, task.loss, job.pipeline.optimizer, train, batches, job.seed, task.data.test, len(task.data.classes)
     )
     costs = pipeline_chain_costs(chain, functions.layout, sum(backend.moments.values()), job.pipeline.between)
-    return PipelineSetup(job, _add_profiles(costs, job, chain), backend, batches, task.data.test)
+    return PipelineSetup(job, _with_profiles(costs, job, chain), backend, batches, task.data.test)
 
 
 def _build_timing_setup(job: Job, task: Task | None) -> PipelineSetup:
@@ -207,7 +209,7 @@ def _build_timing_setup(job: Job, task: Task | None) -> PipelineSetup:
     chain = trace_shape_only_chain(job, task)
     batches = MicroBatches(job.pipeline.batch, job.pipeline.batch, job.pipeline.schedule.micro_batch_count, job.seed)
     layout = WeightLayout.of_module(chain.module, [(layer.parameters, layer.buffers) for layer in chain.layers])
-    costs = _add_profiles(pipeline_chain_costs(chain, layout, 1, job.pipeline.between), job, chain)
+    costs = _with_profiles(pipeline_chain_costs(chain, layout, 1, job.pipeline.between), job, chain)
     return PipelineSetup(job, costs, TimingOnlyStages(costs, batches), batches, None)
 
 
@@ -232,8 +234,8 @@ def pipeline_chain_costs(
     )
 
 
-def _add_profiles(costs: PipelineCosts, job: Job, chain: LayerChain) -> PipelineCosts:
-    """The costs with the measured work per layer of devices that have a profile."""
+def _with_profiles(costs: PipelineCosts, job: Job, chain: LayerChain) -> PipelineCosts:
+    """With the measured work per layer of the devices that have a profile."""
     check_profiles(job, chain)
     works = measured_work(job, [[layer] for layer in range(len(chain.layers))])
     measured = {

@@ -1,12 +1,11 @@
-"""A small network that passes for a large one: its gradients are real, its time and bytes are the other's.
+"""Trains a small model while charging the time and bytes of a large one.
 
-The networks of a publication may be too much for a simulation; what streams, compression and waiting do to the time of
-a run depends on their sizes only. Every layer takes the same multiple of operations, and of bytes.
+The models of a publication may be too large to simulate; what streams, compression and waiting do to the duration of a
+run depends on their sizes only. Every layer is charged the same multiple of its operations, and of its bytes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -17,7 +16,7 @@ from potluck.model.layer_chain import LayerChain, trace_layers
 from potluck.model.model_state import ModelState
 from potluck.model.shape_only import ShapeOnlyMode
 from potluck.model.torch_server import TorchServer
-from potluck.model.torch_trainer import LocalTrainingSession, TorchTrainer, TurnBatches
+from potluck.model.torch_trainer import LocalTrainingSession, TorchTrainer
 from potluck.payload import Payload
 from potluck.task import TaskSettings
 
@@ -25,7 +24,7 @@ __all__ = ["StandInScale", "stand_in_scale", "stand_in_server_class", "stand_in_
 
 
 class StandInScale(NamedTuple):
-    """How many times the operations and the bytes of the network that is trained."""
+    """What is charged, as a multiple of the operations and bytes of the model that is trained."""
 
     flops: float = 1.0
     bytes: float = 1.0
@@ -48,7 +47,7 @@ class StandInScale(NamedTuple):
 
 
 def stand_in_scale(job: Job, chain: LayerChain) -> StandInScale:
-    """What the network that the task names for its costs, at its natural input, takes of the one it trains."""
+    """The model that `task.costs` names, at its natural input shape, relative to the model that is trained."""
     if not isinstance(job.task, TaskSettings) or job.task.costs is None:
         return StandInScale()
     macs, params = _named_model_size(job.task.costs)
@@ -67,37 +66,29 @@ def _macs_and_params(chain: LayerChain) -> tuple[int, int]:
     return sum(layer.macs for layer in chain.layers), sum(param.numel() for param in chain.module.parameters())
 
 
-def stand_in_server_class(weight: StandInScale) -> type[TorchServer]:
-    """A server whose segments weigh so much."""
-    if weight == StandInScale():
+def stand_in_server_class(scale: StandInScale) -> type[TorchServer]:
+    """A server whose segments are charged at this scale."""
+    if scale == StandInScale():
         return TorchServer
 
     class StandInServer(TorchServer):
         def encode_segment(self, state: ModelState, part: Any, first: int, last: int) -> Payload:
-            return weight.scale_payload(super().encode_segment(state, part, first, last))
+            return scale.scale_payload(super().encode_segment(state, part, first, last))
 
     return StandInServer
 
 
-def stand_in_trainer_class(weight: StandInScale) -> type[TorchTrainer]:
-    """A trainer whose updates weigh so much."""
-    if weight == StandInScale():
+def stand_in_trainer_class(scale: StandInScale) -> type[TorchTrainer]:
+    """A trainer whose updates are charged at this scale."""
+    if scale == StandInScale():
         return TorchTrainer
 
     class StandInSession(LocalTrainingSession):
         def encode(self, first: int, last: int) -> Payload:
-            return weight.scale_payload(super().encode(first, last))
+            return scale.scale_payload(super().encode(first, last))
 
     class StandInTrainer(TorchTrainer):
-        def start_session(
-            self,
-            whom: Any,
-            pieces: Mapping[int, Any],
-            share: TurnBatches,
-            lr: float,
-            memory: Any,
-            draws: Callable[..., Any],
-        ) -> LocalTrainingSession:
-            return StandInSession(self, whom, pieces, share, lr, memory, draws)
+        def start_session(self, *arguments: Any, **options: Any) -> LocalTrainingSession:
+            return StandInSession(self, *arguments, **options)
 
     return StandInTrainer

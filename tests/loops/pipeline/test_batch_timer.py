@@ -1,4 +1,4 @@
-"""When the stages are asked, who is left out, and when that one is asked back."""
+"""When the stages are asked, which of them is quarantined, and when it is contacted again."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_forecast_counts_where_nothing_was_seen_and_the_first_batch_passes_all
     assert watch.next_check_at == pytest.approx(10.0 + 3 * 0.5 + 4 * 0.5)
 
 
-def test_silence_is_told_from_an_answer() -> None:
+def test_a_silent_stage_is_distinguished_from_one_that_answers() -> None:
     watch = watch_of(0.5)
     watch.begin_inquiry(4.0)
     assert watch.next_check_at == 12.0
@@ -51,13 +51,13 @@ def test_silence_is_told_from_an_answer() -> None:
     assert watch.silent_stages({"a", "c"}) == [], "who is known to be lost is not waited for"
 
 
-def test_all_silent_is_nobody_silent() -> None:
+def test_if_all_stages_are_silent_none_is_blamed() -> None:
     watch = watch_of(0.5)
     watch.begin_inquiry(4.0)
     assert watch.silent_stages(HERE) == []
 
 
-def test_a_batch_withdraws_the_question() -> None:
+def test_a_batch_ends_the_inquiry() -> None:
     watch = watch_of(0.5)
     watch.begin_inquiry(4.0)
     watch.record_batch(5.0)
@@ -93,7 +93,7 @@ def test_a_link_is_not_broken_where_it_only_takes_time() -> None:
     assert _rounds({"c": AWAITS}, {"c": AWAITS}).find_broken_link() is None, "nobody says that it was sent"
 
 
-def test_who_was_left_out_is_asked_back_later_and_later() -> None:
+def test_a_quarantined_device_is_contacted_at_growing_intervals() -> None:
     aside = Quarantine()
     aside.add_device("a", 10.0, 4.0)
     assert "a" in aside

@@ -17,7 +17,7 @@ from potluck.payload import Payload
 
 
 @given(st.integers(1, 9), st.lists(st.integers(0, 20), min_size=1, max_size=4))
-def test_pieces_make_the_payload(count: int, sizes: list[int]) -> None:
+def test_chunks_make_up_the_payload(count: int, sizes: list[int]) -> None:
     arrays = tuple(np.arange(size, dtype=np.float32) for size in sizes)
     payload = Payload(sum(array.nbytes for array in arrays), arrays)
     pieces = split_payload(payload, count)
@@ -31,7 +31,7 @@ def replica(version: int, place: int, count: int, first: int = 0, last: int = 1)
     return Replica(Payload(10), term=1, first=first, last=last, version=version, made=1, place=place, count=count)
 
 
-def test_a_copy_is_whole_when_all_pieces_are_there_in_any_order() -> None:
+def test_a_copy_is_complete_when_all_chunks_have_arrived_in_any_order() -> None:
     shelf = VersionStore("a")
     assert shelf.receive_chunk("b", replica(3, 1, 2)) is None
     assert shelf.receive_chunk("b", replica(3, 1, 2)) is None
@@ -39,7 +39,7 @@ def test_a_copy_is_whole_when_all_pieces_are_there_in_any_order() -> None:
     assert shelf.receive_chunk("b", replica(3, 0, 2)) is not None
 
 
-def test_a_shelf_finds_layers_inside_what_it_holds() -> None:
+def test_a_version_store_finds_layers_inside_what_it_holds() -> None:
     shelf = VersionStore("a")
     shelf.add_version(4, 1, 2, 5, "numbers")
     assert shelf.find_covering(4, 3, 4) == "numbers"
@@ -54,7 +54,7 @@ def ghosts(layers: int = 4) -> tuple[TimingOnlyStages, PipelineCosts]:
     return TimingOnlyStages(costs, MicroBatches(8, 8)), costs
 
 
-def test_an_archive_takes_a_version_when_it_is_whole() -> None:
+def test_an_archive_adopts_a_version_when_it_is_complete() -> None:
     mathematics, _ = ghosts()
     archive = ModelArchive(mathematics, 4, 0, mathematics.initial_weights())
     assert not archive.add_layers(2, 1, 0, 1, Payload(1))
@@ -67,7 +67,7 @@ def test_an_archive_takes_a_version_when_it_is_whole() -> None:
 
 
 @pytest.mark.parametrize("moments", [True, False])
-def test_ghosts_weigh_what_numbers_would(moments: bool) -> None:
+def test_timing_only_layers_have_the_bytes_of_real_ones(moments: bool) -> None:
     mathematics, costs = ghosts()
     whole = mathematics.initial_weights()
     stage = mathematics.join_layers(1, 2, [(1, 2, mathematics.pack_layers(whole, 1, 2))])

@@ -20,7 +20,7 @@ from potluck.loops.pipeline.replication import (
 from potluck.loops.pipeline.term_state import TermHistory, TermProgress
 
 
-def test_a_rollback_makes_later_versions_those_of_another_story() -> None:
+def test_a_rollback_makes_later_versions_those_of_a_new_term() -> None:
     history = TermHistory()
     history.begin_term(1, 0)
     history.begin_term(2, 10)
@@ -30,7 +30,7 @@ def test_a_rollback_makes_later_versions_those_of_another_story() -> None:
     assert TermHistory(history.terms).term_that_made(9) == 3
 
 
-def test_the_newest_version_that_is_whole_is_found() -> None:
+def test_the_newest_complete_version_is_found() -> None:
     held = [
         HeldLayers("a", 0, 1, 5, 1),
         HeldLayers("a", 0, 1, 4, 1),
@@ -55,8 +55,10 @@ def test_without_a_version_each_layer_is_the_newest() -> None:
 
 
 @given(st.integers(1, 7), st.lists(st.integers(0, 60), min_size=1), st.lists(st.integers(0, 60), min_size=1))
-def test_who_lags_behind_picks_a_mark_that_others_have(stride: int, mine: list[int], yours: list[int]) -> None:
-    """Two who wait with the same marks pick the same one, whatever else one of them has done before."""
+def test_a_stage_that_lags_behind_copies_a_version_that_others_copy(
+    stride: int, mine: list[int], yours: list[int]
+) -> None:
+    """Two stages that wait with the same versions pick the same one, whatever they have copied before."""
     waiting = range(max(min(mine), min(yours)), max(mine + yours) + 1)
     first, second = next_version_to_copy(waiting, stride), next_version_to_copy(list(waiting)[::-1], stride)
     assert first == second
@@ -103,7 +105,7 @@ def test_a_batch_is_committed_when_every_stage_has_applied_it() -> None:
     assert ledger.pop_loss(11) == 0.5
 
 
-def test_a_version_is_safe_when_each_stage_has_a_copy_of_it() -> None:
+def test_a_version_is_secure_when_each_stage_has_a_copy_of_it() -> None:
     ledger = TermProgress(plan_of((2,), "ab", 4), 10, 0)
     assert not ledger.record_copy(Kept(1, 0, 1, 11))
     assert not ledger.record_copy(Kept(1, 0, 1, 12))

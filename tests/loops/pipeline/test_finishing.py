@@ -26,7 +26,7 @@ def ledger(applied: tuple[int, ...], kept: tuple[int, ...]) -> TermProgress:
     return found
 
 
-def test_nobody_is_waited_for_while_all_live() -> None:
+def test_no_stage_is_waited_for_while_all_are_alive() -> None:
     assert ledger((5, 6, 7, 8), (5, 6, 7, 8)).unfinished_stages() == ()
 
 
@@ -43,7 +43,7 @@ def test_nobody_is_waited_for_while_all_live() -> None:
         ("dc", (5, 6, 7, 8), []),  # the copies of c died with d
     ],
 )
-def test_stages_before_the_dead_go_as_far_as_its_copies_do(
+def test_stages_before_a_dead_one_go_as_far_as_its_copies_do(
     dead: str, kept: tuple[int, ...], expected: list[str]
 ) -> None:
     found = ledger((5, 6, 7, 8), kept)
@@ -52,7 +52,7 @@ def test_stages_before_the_dead_go_as_far_as_its_copies_do(
     assert list(found.unfinished_stages()) == expected
 
 
-def test_what_does_not_come_any_more_is_not_waited_for() -> None:
+def test_what_cannot_arrive_is_not_waited_for() -> None:
     found = ledger((5, 6, 6, 8), (5, 6, 6, 8))
     found.mark_lost("d")
     found.mark_stuck("a")

@@ -111,14 +111,14 @@ def sweep(stages: int, layers: int) -> int:
 
 @pytest.mark.parametrize("layers", range(2, 7))
 @pytest.mark.parametrize("stages", [2, 3, 4])
-def test_every_layer_finds_a_living_source_that_has_it(stages: int, layers: int) -> None:
+def test_every_layer_has_a_source_that_is_alive(stages: int, layers: int) -> None:
     assert (sweep(stages, layers) > 0) == (stages <= layers)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("layers", range(2, 9))
 @pytest.mark.parametrize("stages", [2, 3, 4, 5])
-def test_every_layer_finds_a_source_in_larger_layouts_too(stages: int, layers: int) -> None:
+def test_every_layer_has_a_source_in_larger_layouts_too(stages: int, layers: int) -> None:
     assert (sweep(stages, layers) > 0) == (stages <= layers)
 
 

@@ -37,7 +37,7 @@ def test_slow_devices_get_fewer_layers() -> None:
     assert plan.period == pytest.approx(3 * 3 * 10 / 1000, rel=0.2)
 
 
-def test_pipedream_takes_them_for_equal() -> None:
+def test_pipedream_treats_devices_as_equal() -> None:
     plan = planner_of([1, 1, 8], partition="equal").plan_layout(["d0", "d1", "d2"])
     assert sorted(len(layers) for layers in plan.stage_layers) == [2, 3, 3]
     assert plan.order == ("d0", "d1", "d2")
@@ -78,7 +78,7 @@ def test_plans_for_each_single_death_are_ready() -> None:
     assert planner.plan_layout(["d0", "d2"]).order == ("d0", "d2")
 
 
-def test_the_death_of_the_first_is_foreseen_where_another_holds_the_data() -> None:
+def test_a_plan_for_the_death_of_the_first_is_ready_if_another_holds_the_data() -> None:
     planner = planner_of([1, 2, 3])
     planner.plan_for_losses(["d0", "d1", "d2"], ["d2", "d1"])
     assert len(planner._loss_plans) == 3
@@ -140,7 +140,7 @@ def taken(plan: PipelinePlan, place: int) -> float:
 
 @pytest.mark.parametrize("fill", ["published", "filling"])
 @pytest.mark.parametrize("order", ["given", "search"])
-def test_a_small_device_gets_a_part_that_fits(fill: str, order: str) -> None:
+def test_a_small_device_gets_layers_that_fit(fill: str, order: str) -> None:
     """Against every layout there is, in the same costs."""
     rng, names, refused = random.Random(0), ["d0", "d1", "d2"], 0
     for _ in range(60):
@@ -215,7 +215,7 @@ def test_a_death_that_leaves_too_little_memory_does_not_hide_the_others() -> Non
     assert set(planner._loss_plans) == {frozenset(("d0", "d1"))}
 
 
-def test_what_fits_no_memory_is_said() -> None:
+def test_a_model_that_fits_no_memory_is_an_error() -> None:
     devices = [{"name": "d0", "flops": 1.0, "memory": "1 kB"}]
     planner = PipelinePlanner(decode_settings({"devices": devices}, Fleet).members, COSTS, 10, Pipeline())
     with pytest.raises(UserError, match="short of memory"):

@@ -301,7 +301,7 @@ async def test_a_copy_that_is_not_confirmed_is_sent_again() -> None:
 async def test_a_keeper_confirms_a_copy_to_its_sender_and_to_the_coordinator() -> None:
     bench = Bench()
     await bench.assign()
-    chunk = {"term": 1, "first": 0, "last": 0, "version": 0, "made": 0, "count": 2}
+    chunk: dict[str, Any] = {"term": 1, "first": 0, "last": 0, "version": 0, "made": 0, "count": 2}
     await bench.node.deliver("a", say.Replica(Payload(4), place=0, **chunk))
     assert bench.node.sent_of(say.Kept) == []
     await bench.node.deliver("a", say.Replica(Payload(4), place=1, **chunk))

@@ -25,7 +25,7 @@ def walk(course: StageSchedule) -> list[tuple[str, int]]:
 
 @pytest.mark.parametrize("stages", [1, 2, 4])
 @pytest.mark.parametrize("batches", [1, 3, 7])
-def test_flow_is_the_1f1b_schedule_of_its_stage(stages: int, batches: int) -> None:
+def test_a_stage_follows_the_1f1b_schedule(stages: int, batches: int) -> None:
     for stage in range(stages):
         schedule = [
             (task.kind, task.batch) for task in one_f_one_b_schedule(stages, batches, start=2) if task.stage == stage
@@ -34,7 +34,7 @@ def test_flow_is_the_1f1b_schedule_of_its_stage(stages: int, batches: int) -> No
 
 
 @pytest.mark.parametrize("parts", [1, 3])
-def test_waves_are_the_gpipe_schedule_of_a_stage(parts: int) -> None:
+def test_a_stage_follows_the_gpipe_schedule(parts: int) -> None:
     schedule = [(task.kind, task.batch) for task in gpipe_schedule(2, 3, parts) if task.stage == 1]
     assert walk(GPipeStageSchedule(parts, 0, 3)) == schedule
     assert [
@@ -42,7 +42,7 @@ def test_waves_are_the_gpipe_schedule_of_a_stage(parts: int) -> None:
     ] == [batch * parts for batch in range(3)]
 
 
-def test_closing_lets_what_was_begun_come_back() -> None:
+def test_closing_lets_started_batches_return() -> None:
     course = OneFOneBStageSchedule(3, 0, 100)
     for _ in range(5):  # three forwards, a backward, a forward
         task = course.next_task()
@@ -53,7 +53,7 @@ def test_closing_lets_what_was_begun_come_back() -> None:
     assert walk(course) == [("backward", 1), ("backward", 2), ("backward", 3)]
 
 
-def test_a_wave_under_way_is_finished() -> None:
+def test_a_started_gpipe_batch_is_finished() -> None:
     course = GPipeStageSchedule(2, 5, 9)
     assert course.first_unstarted_batch() == 5
     course.complete_task("forward")

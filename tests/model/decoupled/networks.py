@@ -6,10 +6,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from potluck.model.decoupled import Contribution, GroupedNetwork, GroupLoss, GroupSubmodel, decouple, fit
+from potluck.model.decoupled import Contribution, GroupedNetwork, GroupLoss, GroupSubmodel, decouple
 from potluck.planning.groups import even_groups
 
-__all__ = ["SHAPE", "Functional", "contribution", "samples", "small", "small_grouped", "trained", "wake"]
+__all__ = ["SHAPE", "Functional", "contribution", "fit", "samples", "small", "small_grouped", "trained", "wake"]
 
 SHAPE = (2, 8, 8)
 
@@ -56,11 +56,28 @@ def samples(number: int = 60, classes: int = 6, seed: int = 0) -> tuple[Tensor, 
     return pictures[labels] + 0.7 * torch.randn(number, *SHAPE, generator=draws), labels
 
 
+def fit(
+    submodel: GroupSubmodel, loss: GroupLoss, batch: tuple[Tensor, Tensor], steps: int, lr: float, momentum: float = 0.9
+) -> list[float]:
+    """Plain SGD on one batch; the losses on the way."""
+    parameters = [parameter for parameter in submodel.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.SGD(parameters, lr=lr, momentum=momentum)
+    inputs, labels = batch
+    losses = []
+    submodel.train()
+    for _ in range(steps):
+        optimizer.zero_grad()
+        value = loss(submodel(inputs), labels)
+        value.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        losses.append(float(value.detach()))
+    return losses
+
+
 def trained(submodel: GroupSubmodel, steps: int = 40, lr: float = 0.05) -> list[float]:
     """Train a sub-model on all samples, own and other weighted alike; the losses on the way."""
-    inputs, labels = samples()
     loss = GroupLoss(submodel.own_classes, 6, dict.fromkeys(range(6), 10))
-    return list(fit(submodel, loss, [(inputs, labels)] * steps, lr=lambda step: lr))
+    return fit(submodel, loss, samples(), steps, lr)
 
 
 def contribution(device: str, submodel: GroupSubmodel, number: int = 10) -> Contribution:

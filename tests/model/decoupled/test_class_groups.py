@@ -58,5 +58,5 @@ def test_a_network_of_sizes_only_is_taken_apart_as_well() -> None:
 
 
 def test_groups_cannot_be_given_and_searched_for() -> None:
-    with pytest.raises(SettingError, match="give their number only"):
+    with pytest.raises(SettingError, match="set `groups` to their number"):
         part(groups=[[0, 1, 2], [3, 4, 5]], alike=True)

@@ -48,7 +48,7 @@ def test_a_group_that_nobody_trained_is_reported_and_left_alone() -> None:
     grouped = small_grouped()
     state, report = merge_contributions(grouped, [constant(grouped, 1.0, {0: 5, 1: 5})])
     assert report.untrained == report.excluded == (2,)
-    assert "excluded, nobody ever trained them: 2" in str(report)
+    assert "excluded, never trained: 2" in str(report)
     for name in [name for name in grouped.trained_names({2}) if name.startswith("groups")]:
         assert torch.equal(state[name], grouped.state_dict()[name])
     grouped.load_state_dict(state)
@@ -98,8 +98,8 @@ NAME = "groups.0.stages.5.weight"
     ("bad", "said"),
     [
         (spoil(lambda state: state.pop(NAME)), "is missing"),
-        (spoil(lambda state: state.update({NAME: torch.zeros(3)})), "has the shape (3,)"),
-        (spoil(lambda state: state[NAME].fill_(torch.nan)), "not finite"),
+        (spoil(lambda state: state.update({NAME: torch.zeros(3)})), "has shape (3,)"),
+        (spoil(lambda state: state[NAME].fill_(torch.nan)), "contains NaN or infinity"),
         (Contribution("bad", {}, {9: 5}), "there is no group 9"),
         (Contribution("bad", {}, {0: 0}), "no sample"),
         (Contribution("bad", {}, {}), "no sample"),

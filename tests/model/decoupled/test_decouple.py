@@ -106,10 +106,10 @@ SHARED = nn.Linear(128, 128)
     ("network", "said"),
     [
         (Branching(), "branches at"),
-        (nn.Sequential(nn.Flatten(), nn.Linear(128, 6), nn.ReLU()), "ends in a Linear layer"),
+        (nn.Sequential(nn.Flatten(), nn.Linear(128, 6), nn.ReLU()), "must end in a Linear layer"),
         (nn.Sequential(nn.Flatten(), nn.LayerNorm(128), nn.Linear(128, 6)), "is a LayerNorm"),
         (nn.Sequential(nn.Flatten(), SHARED, nn.ReLU(), SHARED, nn.Linear(128, 6)), "used twice"),
-        (nn.Sequential(nn.Flatten(2), nn.Linear(64, 6)), "flattens to 2"),
+        (nn.Sequential(nn.Flatten(2), nn.Linear(64, 6)), "must flatten to 2"),
     ],
 )
 def test_what_is_no_line_is_refused_by_name(network: nn.Module, said: str) -> None:
@@ -123,7 +123,7 @@ def test_a_convolution_with_groups_may_be_shared_but_not_divided() -> None:
     )
     grouped = decouple(network, SHAPE, even_groups(6, 2), 2)
     assert count_macs(grouped.build_submodel({0}), SHAPE) == group_cost(grouped.layers, [3, 3], 2).macs
-    with pytest.raises(ModelError, match="'2' has groups of its own"):
+    with pytest.raises(ModelError, match="'2' is a grouped convolution"):
         decouple(network, SHAPE, even_groups(6, 2), 1)
 
 

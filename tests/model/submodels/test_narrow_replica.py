@@ -69,17 +69,17 @@ def test_gradient_is_that_of_the_whole_network_with_hidden_channels(name: str, s
     wanted, wanted_loss = reference.gradient(inputs, targets)
 
     whole = ModelReplica(module, found.layout, cross_entropy)
-    loan = WidthWorkspace(found, whole, scaled=scaled).extract_submodel(kept)
-    gradient, loss = loan.replica.gradient(inputs, targets)
-    loan.close()
-    assert loan.selection is not None
-    chosen = wanted[loan.selection.params.index]
+    submodel = WidthWorkspace(found, whole, scaled=scaled).extract_submodel(kept)
+    gradient, loss = submodel.replica.gradient(inputs, targets)
+    submodel.close()
+    assert submodel.selection is not None
+    chosen = wanted[submodel.selection.params.index]
     assert loss == pytest.approx(wanted_loss, rel=1e-10)
     assert float((gradient - chosen).abs().max()) <= 1e-10 * max(1.0, float(chosen.abs().max()))
-    statistics = loan.selection.buffers.index
+    statistics = submodel.selection.buffers.index
     difference = whole.copy_buffers()[statistics] - reference.copy_buffers()[statistics]
     assert len(statistics) == 0 or float(difference.abs().max()) <= 1e-10
-    assert len(loan.selection.params.index) < len(wanted)
+    assert len(submodel.selection.params.index) < len(wanted)
 
 
 @pytest.mark.parametrize("name", ["vgg9", "resnet20", "ds-cnn", "densenet40", "by hand", "grouped"])
@@ -89,12 +89,12 @@ def test_nothing_dropped_is_plain_training_bit_for_bit(name: str) -> None:
     everything: Subsets = [np.arange(part.size) for part in found.sets]
     data = batch(shape, dtype=torch.float32)
     plain, loaned = (ModelReplica(module, found.layout, cross_entropy) for _ in range(2))
-    workshop = WidthWorkspace(found, loaned, scaled=True)
+    workspace = WidthWorkspace(found, loaned, scaled=True)
     losses = []
     for kept in ([None] * len(found.sets), everything, everything):
         gradient, loss = plain.gradient(*data)
         plain.state.params.add_(gradient, alpha=-0.01)
-        update = workshop.train_step(kept, data, lambda weights, gradient, _: weights.add_(gradient, alpha=-0.01))
+        update = workspace.train_step(kept, data, lambda weights, gradient, _: weights.add_(gradient, alpha=-0.01))
         losses.append((loss, update))
     assert all(one == other for one, other in losses)
     assert torch.equal(plain.state.params, loaned.state.params)
@@ -133,9 +133,9 @@ def test_counters_count_every_step_whatever_was_left_out() -> None:
     found, shape = traced("resnet20")
     module = found.chain.module
     whole = ModelReplica(module, found.layout, cross_entropy)
-    workshop = WidthWorkspace(found, whole, scaled=True)
+    workspace = WidthWorkspace(found, whole, scaled=True)
     for seed in range(3):
-        workshop.train_step(drawn(found, 0.5, seed), batch(shape, dtype=torch.float32), lambda *_: None)
+        workspace.train_step(drawn(found, 0.5, seed), batch(shape, dtype=torch.float32), lambda *_: None)
     whole.gradient(*batch(shape, dtype=torch.float32))
     named = ModelState(whole.state.params, whole.copy_buffers()).named_tensors(found.layout)
     assert float(named["bn1.num_batches_tracked"]) == 4.0
@@ -146,9 +146,9 @@ def test_static_batch_norm_leaves_the_statistics_alone_also_at_full_width() -> N
     module = found.chain.module
     whole = ModelReplica(module, found.layout, cross_entropy)
     before, weights = whole.copy_buffers(), whole.state.params.clone()
-    workshop = WidthWorkspace(found, whole, scaled=False, static=True)
+    workspace = WidthWorkspace(found, whole, scaled=False, static=True)
     for kept in ([None] * len(found.sets), drawn(found, 0.5)):
-        workshop.train_step(kept, batch(shape, dtype=torch.float32), lambda w, g, _: w.add_(g, alpha=-0.1))
+        workspace.train_step(kept, batch(shape, dtype=torch.float32), lambda w, g, _: w.add_(g, alpha=-0.1))
     assert torch.equal(whole.copy_buffers(), before)
     assert not torch.equal(whole.state.params, weights)
 
@@ -161,10 +161,10 @@ def test_narrow_strided_convolutions_survive_inputs_that_are_channels_last() -> 
     inputs, targets = batch(shape, 32, torch.float32)
 
     def gradient(arranged: Tensor) -> Tensor:
-        loan = WidthWorkspace(found, ModelReplica(module, found.layout, cross_entropy), scaled=True).extract_submodel(
-            kept
-        )
-        return loan.replica.gradient(arranged, targets)[0]
+        submodel = WidthWorkspace(
+            found, ModelReplica(module, found.layout, cross_entropy), scaled=True
+        ).extract_submodel(kept)
+        return submodel.replica.gradient(arranged, targets)[0]
 
     last = inputs.contiguous(memory_format=torch.channels_last)
     assert float(torch.cosine_similarity(gradient(inputs), gradient(last), dim=0)) > 0.9999
@@ -190,14 +190,14 @@ def test_dropping_and_scaling_keeps_the_expected_output_of_a_linear_network() ->
     found = trace_slimmable(module, (6,), dtype=F64)
     inputs = torch.randn(4, 6, dtype=F64)
     whole = ModelReplica(module, found.layout, cross_entropy)
-    workshop, rng, total = (
+    workspace, rng, total = (
         WidthWorkspace(found, whole, scaled=True),
         np.random.default_rng(0),
         torch.zeros(4, 3, dtype=F64),
     )
     for _ in range(600):
-        loan = workshop.extract_submodel(choose_subsets(found, (20,), random_units(rng)))
-        (outputs,) = loan.replica.outputs([(inputs, inputs)])
+        submodel = workspace.extract_submodel(choose_subsets(found, (20,), random_units(rng)))
+        (outputs,) = submodel.replica.outputs([(inputs, inputs)])
         total += outputs[0]
     assert torch.allclose(total / 600, module(inputs).detach(), atol=0.06)
 

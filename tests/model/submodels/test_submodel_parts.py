@@ -25,7 +25,7 @@ from tests.model.submodels.networks import traced
 KINDS = ["whole", "uniform-dropout", "federated-dropout", "heterofl", "fedrolex", "fjord", "small"]
 
 
-def carver(kind: object, name: str = "resnet20") -> WidthSampler:
+def sampler(kind: object, name: str = "resnet20") -> WidthSampler:
     return decode_settings(kind, Submodel).create_sampler(traced(name)[0], seed=5)
 
 
@@ -54,7 +54,7 @@ def test_a_choice_is_never_over_budget_unless_the_smallest_is(kind: str, budget:
     assert pulled is None or pulled.choice.cost_fraction <= budget or pulled.choice == carved.choices[0]
 
 
-CARVERS = {kind: carver(kind) for kind in KINDS}
+CARVERS = {kind: sampler(kind) for kind in KINDS}
 
 
 def test_the_whole_model_is_pulled_where_every_mini_batch_is_another() -> None:
@@ -64,7 +64,7 @@ def test_the_whole_model_is_pulled_where_every_mini_batch_is_another() -> None:
 
 def test_both_sides_carve_the_same_without_a_word() -> None:
     for kind in ("federated-dropout", "heterofl", "fedrolex", "fjord"):
-        one, other = (carver(kind).submodel_for_round("pi", 3, 0.3) for _ in range(2))
+        one, other = (sampler(kind).submodel_for_round("pi", 3, 0.3) for _ in range(2))
         assert one is not None
         assert other is not None
         assert torch.equal(one.selection.params.index, other.selection.params.index)
@@ -123,7 +123,7 @@ def test_filter_dropout_takes_its_sizes_from_a_table() -> None:
     rates = [[0.5, 0.0], [0.0, 0.0]]
     seen = [(found.forward_macs(found.kept_counts(rate)), float(gain), rate) for gain, rate in enumerate(rates)]
     table = ParetoTable.from_trials("mlp", sets, found.full_macs, seen)
-    carved = carver({"kind": "filter-dropout", "table": encode_settings(table)}, "mlp")
+    carved = sampler({"kind": "filter-dropout", "table": encode_settings(table)}, "mlp")
     counts = [step.counts for step in carved.choices]
     assert counts[0] == (10, 12)
     assert counts[-1] == (20, 12)
@@ -143,7 +143,7 @@ def test_a_table_without_the_whole_model_leads_to_it_all_the_same() -> None:
     rates = [0.8, 0.6]
     seen = [(found.forward_macs(found.kept_counts(rates)), 0.5, rates)]
     table = ParetoTable.from_trials("mlp", [part.name for part in found.sets], found.full_macs, seen)
-    carved = carver({"kind": "filter-dropout", "table": encode_settings(table), "units": "leading"}, "mlp")
+    carved = sampler({"kind": "filter-dropout", "table": encode_settings(table), "units": "leading"}, "mlp")
     assert carved.choices[-1].counts == found.full_counts
     assert len(carved.choices) > 5
     kept = carved.choose_units(carved.choices[0], rng())
@@ -157,7 +157,7 @@ def test_a_table_of_seconds_is_chosen_from_by_seconds() -> None:
     seen = [(round(cost * found.full_macs), cost, rate) for cost, rate in zip(costs, rates, strict=True)]
     sets = [part.name for part in found.sets]
     timed = ParetoTable.from_trials("mlp", sets, found.full_macs, seen, "seconds")
-    carved = carver({"kind": "filter-dropout", "table": encode_settings(timed)}, "mlp")
+    carved = sampler({"kind": "filter-dropout", "table": encode_settings(timed)}, "mlp")
     few, half = (found.kept_counts(rate) for rate in rates)
     shares = {step.counts: step.cost_fraction for step in carved.choices}
     assert [shares[few], shares[half], shares[found.full_counts]] == [*timed.cost_fractions, 1.0]
@@ -170,7 +170,7 @@ def test_a_table_of_seconds_is_chosen_from_by_seconds() -> None:
         choice = carved.choose_width(budget, rng())
         assert shares[choice.counts] <= budget or choice == carved.choices[0]
     assert carved.choose_width(0.6, rng()).counts < half
-    by_macs = carver({"kind": "filter-dropout", "table": {**encode_settings(timed), "cost": "macs"}}, "mlp")
+    by_macs = sampler({"kind": "filter-dropout", "table": {**encode_settings(timed), "cost": "macs"}}, "mlp")
     assert by_macs.choose_width(0.6, rng()).counts >= half
 
 
@@ -181,10 +181,10 @@ def test_filter_dropout_keeps_multiples_where_that_is_asked(cost: Cost) -> None:
     seen = [(found.forward_macs(found.kept_counts(rate, 8)), float(gain), rate) for gain, rate in enumerate(rates)]
     table = ParetoTable.from_trials("resnet20", [part.name for part in found.sets], found.full_macs, seen, cost)
     for part in ({}, {"table": encode_settings(table)}):
-        on_grid = carver({"kind": "filter-dropout", "grid": 8, **part}).choices
+        on_grid = sampler({"kind": "filter-dropout", "grid": 8, **part}).choices
         assert all(kept % 8 == 0 or kept < 8 for step in on_grid for kept in step.counts)
         assert on_grid[-1] == (found.full_counts, 1.0)
-        anywhere = carver({"kind": "filter-dropout", **part}).choices
+        anywhere = sampler({"kind": "filter-dropout", **part}).choices
         assert any(kept % 8 for step in anywhere for kept in step.counts if kept > 8)
     dearest = found.kept_counts(rates[1], 8)
     sizes = {step.counts: step.cost_fraction for step in on_grid}
@@ -214,7 +214,7 @@ def test_a_device_elsewhere_has_the_same_sizes_to_choose_from(tmp_path: Path) ->
 def test_a_table_for_another_model_is_refused() -> None:
     table = ParetoTable.from_trials("lenet", ["conv1"], 100, [(50, 1.0, [0.5])])
     with pytest.raises(SettingError, match=r"table: is for another model \(lenet\); .* `potluck explore`"):
-        carver({"kind": "filter-dropout", "table": encode_settings(table)}, "mlp")
+        sampler({"kind": "filter-dropout", "table": encode_settings(table)}, "mlp")
 
 
 def test_the_small_network_costs_no_more_than_it_may() -> None:

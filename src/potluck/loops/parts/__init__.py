@@ -1,1 +1,1 @@
-"""The parts of a round: small replaceable pieces, each a settings class that also does what it says."""
+"""The parts of a round: each is a settings class that implements the choice it names."""

@@ -1,4 +1,4 @@
-"""When does a round close? Pure decisions from what has come in so far."""
+"""Barriers: when a round closes. Pure decisions from the updates that have arrived."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ __all__ = ["AllBarrier", "Barrier", "BufferedBarrier", "QuorumBarrier", "RoundSt
 
 
 class RoundStatus(msgspec.Struct, frozen=True):
-    """What a barrier may know."""
+    """What a barrier decides from."""
 
     now: float
     started: float
     arrived: int
-    working: int  # devices whose update may still come
+    working: int  # devices whose update may still arrive
     durations: Sequence[float]  # how long the latest updates took, from invitation to arrival
 
 
 class Barrier(Part, frozen=True, kw_only=True):
     """Decides when a round closes."""
 
-    carries_over: ClassVar[bool] = False  # whether work under way goes on into the next round
+    carries_over: ClassVar[bool] = False  # whether unfinished turns continue in the next round
 
-    def should_close(self, progress: RoundStatus) -> bool:
+    def should_close(self, status: RoundStatus) -> bool:
         raise NotImplementedError
 
-    def next_check_at(self, progress: RoundStatus) -> float:
-        """The time at which it may open though nothing new has come in."""
+    def next_check_at(self, status: RoundStatus) -> float:
+        """When the round may close although nothing new has arrived."""
         return math.inf
 
 
 class AllBarrier(Barrier, frozen=True, kw_only=True, tag="all"):
     """When every invited device that is still present has answered."""
 
-    def should_close(self, progress: RoundStatus) -> bool:
-        return progress.working == 0 and progress.arrived > 0
+    def should_close(self, status: RoundStatus) -> bool:
+        return status.working == 0 and status.arrived > 0
 
 
 class QuorumBarrier(Barrier, frozen=True, kw_only=True, tag="quorum"):
@@ -56,18 +56,18 @@ class QuorumBarrier(Barrier, frozen=True, kw_only=True, tag="quorum"):
         doc("Late is after the median of recent turns plus this many median absolute deviations."),
     ] = 3.0
 
-    def should_close(self, progress: RoundStatus) -> bool:
-        if progress.arrived == 0:
+    def should_close(self, status: RoundStatus) -> bool:
+        if status.arrived == 0:
             return False
-        wanted = self.share * (progress.arrived + progress.working)
-        enough = progress.arrived >= math.ceil(wanted - 1e-9)  # 0.55 · 100 is a little above 55
-        return progress.working == 0 or (enough and progress.now >= self._late_at(progress))
+        wanted = self.share * (status.arrived + status.working)
+        enough = status.arrived >= math.ceil(wanted - 1e-9)  # 0.55 · 100 is a little above 55
+        return status.working == 0 or (enough and status.now >= self._late_at(status))
 
-    def next_check_at(self, progress: RoundStatus) -> float:
-        return self._late_at(progress)
+    def next_check_at(self, status: RoundStatus) -> float:
+        return self._late_at(status)
 
-    def _late_at(self, progress: RoundStatus) -> float:
-        return progress.started + late_after_s(progress.durations, self.tolerance)
+    def _late_at(self, status: RoundStatus) -> float:
+        return status.started + late_after_s(status.durations, self.tolerance)
 
 
 class BufferedBarrier(Barrier, frozen=True, kw_only=True, tag="buffered"):
@@ -77,14 +77,14 @@ class BufferedBarrier(Barrier, frozen=True, kw_only=True, tag="buffered"):
 
     size: Annotated[int, msgspec.Meta(ge=1), doc("Updates per round.")] = 4
 
-    def should_close(self, progress: RoundStatus) -> bool:
-        return progress.arrived >= self.size or (progress.working == 0 and progress.arrived > 0)
+    def should_close(self, status: RoundStatus) -> bool:
+        return status.arrived >= self.size or (status.working == 0 and status.arrived > 0)
 
 
 def late_after_s(durations: Sequence[float], tolerance: float) -> float:
-    """Median plus `tolerance` median absolute deviations; infinite while there is too little to go by."""
+    """Median plus `tolerance` median absolute deviations; infinite with fewer than three durations."""
     if len(durations) < 3:
         return math.inf
-    middle = statistics.median(durations)
-    spread = statistics.median(abs(duration - middle) for duration in durations)
-    return middle + tolerance * max(spread, 0.05 * middle)
+    median = statistics.median(durations)
+    spread = statistics.median(abs(duration - median) for duration in durations)
+    return median + tolerance * max(spread, 0.05 * median)

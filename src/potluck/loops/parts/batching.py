@@ -1,4 +1,4 @@
-"""How many samples, and which, does a device use now?"""
+"""Batching: how many samples a device uses in a turn, and which."""
 
 from __future__ import annotations
 
@@ -23,34 +23,34 @@ class Batching(Part, frozen=True, kw_only=True):
     """Chooses a device's mini-batches for one turn."""
 
     def batch_size_for(self, samples: int) -> int:
-        """The mini-batch size of a device that holds so many samples."""
+        """The mini-batch size of a device that holds this many samples."""
         raise NotImplementedError
 
     def batches_per_epoch(self, samples: int) -> int:
-        """How many mini-batches go once through the data."""
+        """How many mini-batches make up one pass over the data."""
         return len(_epoch_cuts(samples, self.batch_size_for(samples))) + 1
 
     def turn_batch_sizes(self, samples: int, passes: int | None) -> tuple[int, ...]:
-        """How large the mini-batches of a turn are."""
+        """The sizes of a turn's mini-batches."""
         return _batch_sizes(samples, self.batch_size_for(samples), passes)
 
     def choose_batches(self, shard: Indices, count: int, passes: int | None, rng: Rng) -> list[Indices]:
         """The mini-batches of the turn after `count` earlier ones.
 
-        With `passes` that many mini-batches in a fresh order, over the data as often as it takes; without, the next
-        single one of an endless sequence that runs through the data in a new order each time.
+        With `passes`, that many mini-batches in a new order, over the data as often as it takes. Without, the next
+        single one of an endless sequence that goes through the data in a new order each time.
         """
         size = self.batch_size_for(len(shard))
         if passes is None:
             per_epoch = max(1, len(shard) // size)
-            epoch, place = divmod(count, per_epoch)
+            epoch, index = divmod(count, per_epoch)
             order = rng("order", epoch).permutation(len(shard))
-            return [shard[order[place * size : (place + 1) * size]]]
+            return [shard[order[index * size : (index + 1) * size]]]
         generator = rng("order", count)
         batches: list[Indices] = []
         while len(batches) < passes:
-            mixed = shard[generator.permutation(len(shard))]
-            batches += [mixed[start:end] for start, end in pairwise([0, *_epoch_cuts(len(shard), size), len(shard)])]
+            shuffled = shard[generator.permutation(len(shard))]
+            batches += [shuffled[start:end] for start, end in pairwise([0, *_epoch_cuts(len(shard), size), len(shard)])]
         return batches[:passes]
 
 
@@ -73,7 +73,7 @@ def _batch_sizes(samples: int, size: int, passes: int | None) -> tuple[int, ...]
 
 @lru_cache(maxsize=4096)
 def _epoch_cuts(samples: int, size: int) -> tuple[int, ...]:
-    """Where an epoch is cut; one sample left over joins the batch before it, since batch-norm cannot train on one."""
+    """Where an epoch is cut. A single leftover sample joins the previous batch: batch norm cannot train on one."""
     cuts = list(range(size, samples, size))
     if cuts and samples - cuts[-1] == 1 and size > 1:
         cuts.pop()

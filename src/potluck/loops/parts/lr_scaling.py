@@ -1,4 +1,4 @@
-"""How does the learning rate follow the number of samples in a round?"""
+"""Learning-rate scaling: how the learning rate follows the number of samples in a round."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class LrScaling(Part, frozen=True, kw_only=True):
     warmup: Annotated[int, msgspec.Meta(ge=0), doc("Rounds over which a factor above 1 is reached.")] = 0
 
     def lr_factor(self, samples: int, devices: int, round: int) -> float:
-        """The factor of a round in which so many devices trained on so many samples in all."""
+        """The factor of a round, given its devices and their samples in total."""
         full = self.full_lr_factor(samples, devices)
         if full <= 1.0 or round >= self.warmup:
             return full
         return 1.0 + (full - 1.0) * (round + 1) / (self.warmup + 1)
 
     def full_lr_factor(self, samples: int, devices: int) -> float:
-        """The factor once warm."""
+        """The factor after warm-up."""
         raise NotImplementedError
 
 

@@ -1,4 +1,4 @@
-"""How are pull and push cut into segments? Planned anew for every turn from what the device has seen of itself."""
+"""Model transfer: how pull and push are cut into segments, planned for every turn from the device's estimates."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Range = tuple[int, int]
 
 
 class TurnSegments(NamedTuple):
-    """A turn's segments as first and last layer, in the order of the transfer."""
+    """A turn's segments as (first, last) layer, in transfer order."""
 
     pull: tuple[Range, ...]
     push: tuple[Range, ...]
@@ -38,39 +38,37 @@ class ModelTransfer(Part, frozen=True, kw_only=True):
 
     strategy: ClassVar[Strategy]
     drafts_next_round: ClassVar[bool] = False  # whether the next round begins before this one is over
-    split_layer_fraction: ClassVar[float | None] = (
-        None  # the share of the model above which a layer may be cut inside, if any
-    )
-    uses_estimates: ClassVar[bool] = True  # whether it goes by what the device has seen
+    split_layer_fraction: ClassVar[float | None] = None  # of the model: a larger layer may be cut inside
+    uses_estimates: ClassVar[bool] = True  # whether the plan depends on the device's estimates
 
     window: Annotated[
         int, msgspec.Meta(ge=1), doc("Segment requests in flight; with 1 every segment pays the round trip.")
     ] = 2
 
-    def plan_segments(self, costs: DeviceCosts, seen: DeviceEstimates, samples: int) -> TurnSegments:
-        each_waits = seen.round_trip if self.window == 1 else 0.0
-        forward, backward, pulled, pushed = self.layer_times_s(costs, seen, samples)
-        pull = plan_segments(forward, pulled, seen.down.overhead + each_waits, "pull", self.strategy)
-        push = plan_segments(backward, pushed, seen.up.overhead + each_waits, "push", self.strategy)
+    def plan_segments(self, costs: DeviceCosts, estimates: DeviceEstimates, samples: int) -> TurnSegments:
+        round_trip_s = estimates.round_trip if self.window == 1 else 0.0
+        forward, backward, pulled, pushed = self.layer_times_s(costs, estimates, samples)
+        pull = plan_segments(forward, pulled, estimates.down.overhead + round_trip_s, "pull", self.strategy)
+        push = plan_segments(backward, pushed, estimates.up.overhead + round_trip_s, "push", self.strategy)
         return TurnSegments(tuple(pull.segments), tuple(push.segments))
 
-    def layer_times_s(self, costs: DeviceCosts, seen: DeviceEstimates, samples: int) -> tuple[list[float], ...]:
-        """Of each layer: forward, backward, pull and push, as the device has seen them."""
+    def layer_times_s(self, costs: DeviceCosts, estimates: DeviceEstimates, samples: int) -> tuple[list[float], ...]:
+        """The estimated seconds of each layer: forward, backward, pull and push."""
         layers = range(costs.layer_count)
-        forward = [seen.slowness * costs.forward_s(layer, samples) for layer in layers]
-        backward = [seen.slowness * costs.backward_s(layer, samples) for layer in layers]
-        pulled = [size * (seen.down.seconds_per_byte or 0.0) for size in costs.pull_bytes]
-        pushed = [size * (seen.up.seconds_per_byte or 0.0) for size in costs.push_bytes]
+        forward = [estimates.slowness * costs.forward_s(layer, samples) for layer in layers]
+        backward = [estimates.slowness * costs.backward_s(layer, samples) for layer in layers]
+        pulled = [size * (estimates.down.seconds_per_byte or 0.0) for size in costs.pull_bytes]
+        pushed = [size * (estimates.up.seconds_per_byte or 0.0) for size in costs.push_bytes]
         return forward, backward, pulled, pushed
 
 
 class SequentialTransfer(ModelTransfer, frozen=True, kw_only=True, tag="sequential"):
-    """The whole model at once: pull, then compute, then push."""
+    """The whole model at once: pull, compute, push."""
 
     strategy: ClassVar[Strategy] = "sequential"
     uses_estimates: ClassVar[bool] = False
 
-    def plan_segments(self, costs: DeviceCosts, seen: DeviceEstimates, samples: int) -> TurnSegments:
+    def plan_segments(self, costs: DeviceCosts, estimates: DeviceEstimates, samples: int) -> TurnSegments:
         whole = ((0, costs.layer_count - 1),)
         return TurnSegments(whole, whole)
 
@@ -100,15 +98,17 @@ class DuplexTransfer(ModelTransfer, frozen=True, kw_only=True, tag="duplex"):
     drafts_next_round: ClassVar[bool] = True
     split_layer_fraction: ClassVar[float | None] = 0.05
 
-    def plan_segments(self, costs: DeviceCosts, seen: DeviceEstimates, samples: int) -> TurnSegments:
+    def plan_segments(self, costs: DeviceCosts, estimates: DeviceEstimates, samples: int) -> TurnSegments:
         times = [
-            tuple(float(f"{second:.2g}") for second in seconds)  # so that a little noise does not change the plan
-            for seconds in self.layer_times_s(costs, seen, samples)
+            tuple(float(f"{second:.2g}") for second in seconds)  # so that noise does not change the plan
+            for seconds in self.layer_times_s(costs, estimates, samples)
         ]
-        found = _plan_duplex_cuts(*times, float(f"{seen.down.overhead:.2g}"), float(f"{seen.round_trip / 2:.2g}"))
-        if found is None:
-            return super().plan_segments(costs, seen, samples)
-        ranges = _layer_ranges(found, costs.layer_count)
+        cuts = _plan_duplex_cuts(
+            *times, float(f"{estimates.down.overhead:.2g}"), float(f"{estimates.round_trip / 2:.2g}")
+        )
+        if cuts is None:
+            return super().plan_segments(costs, estimates, samples)
+        ranges = _layer_ranges(cuts, costs.layer_count)
         return TurnSegments(ranges, tuple(reversed(ranges)))
 
 
@@ -127,9 +127,9 @@ def _plan_duplex_cuts(
     overhead: float,
     latency: float,
 ) -> tuple[int, ...] | None:
-    """Where a group of devices like this one cuts both ways; None where running ahead does not pay."""
-    found = forecast_duplex([WorkerCosts(forward, backward, pull, push)], overhead, latency, climbs=6, trials=60)
-    return found.cuts[0].push if found.overlaps else None
+    """The cuts for a group of devices like this one; None if overlapping rounds does not pay."""
+    forecast = forecast_duplex([WorkerCosts(forward, backward, pull, push)], overhead, latency, climbs=6, trials=60)
+    return forecast.cuts[0].push if forecast.overlaps else None
 
 
 def _layer_ranges(cuts: tuple[int, ...], layers: int) -> tuple[Range, ...]:

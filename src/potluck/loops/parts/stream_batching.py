@@ -1,6 +1,6 @@
-"""Batches that follow a stream: as many samples as come in, as a device can work off, cut as its memory likes.
+"""Batching that follows a stream: as many samples as arrive or as a device can train on, split to fit its memory.
 
-What a turn takes from its feed is `wanted(batching, flow)`; it is cut into mini-batches of `cut(batching, samples)`.
+A turn takes `turn_samples` from its feed and splits them into mini-batches of `split_batch_sizes`.
 With several of them `local = "gradient"` accumulates one mean gradient over all samples and `local = "sgd"` takes a
 step with each.
 """
@@ -30,15 +30,15 @@ __all__ = [
 ]
 
 Size = Annotated[int, msgspec.Meta(ge=1)]
-_ENDLESS = 2**40  # samples: a stream never runs out
+_UNLIMITED = 2**40  # samples: a stream never runs out
 
 
 class StreamThroughput(NamedTuple):
-    """What a device knows when it has to say how many samples it wants."""
+    """The rates from which a device decides how many samples it wants."""
 
-    rate: float  # samples per second that stream in
+    rate: float  # samples per second that arrive
     speed: float = math.inf  # samples per second that it can train on
-    turn_s: float = 0.0  # how long its turns take without waiting for data, by its own estimate; 0 at first
+    turn_s: float = 0.0  # estimated duration of a turn without waiting for data; 0 at first
 
 
 class RateBatching(Batching, frozen=True, kw_only=True):
@@ -55,25 +55,25 @@ class RateBatching(Batching, frozen=True, kw_only=True):
         if self.low > self.high:
             raise ValueError(f"`low` must not be above `high`, got {self.low} and {self.high}")
 
-    def unbounded_samples(self, flow: StreamThroughput) -> float:
-        """How many samples, before bounds."""
+    def unbounded_samples(self, throughput: StreamThroughput) -> float:
+        """The number of samples before `low` and `high` apply."""
         raise NotImplementedError
 
-    def wanted_samples(self, flow: StreamThroughput) -> int:
-        return min(max(math.floor(self.unbounded_samples(flow) + 1e-9), self.low), self.high)
+    def wanted_samples(self, throughput: StreamThroughput) -> int:
+        return min(max(math.floor(self.unbounded_samples(throughput) + 1e-9), self.low), self.high)
 
     def batch_size_for(self, samples: int) -> int:
-        """Without a stream: what the bounds allow."""
+        """The mini-batch size without a stream."""
         return min(samples, self.cap or self.high)
 
 
 class StreamBatching(RateBatching, frozen=True, kw_only=True, tag="stream"):
-    """As many samples as stream in within `window` (ScaDLES)."""
+    """As many samples as arrive within `window` (ScaDLES)."""
 
     window: Annotated[Seconds, doc("Time whose samples make up a turn.")] = Seconds(1)
 
-    def unbounded_samples(self, flow: StreamThroughput) -> float:
-        return self.window * flow.rate
+    def unbounded_samples(self, throughput: StreamThroughput) -> float:
+        return self.window * throughput.rate
 
 
 class LineRateBatching(RateBatching, frozen=True, kw_only=True, tag="line-rate"):
@@ -84,30 +84,34 @@ class LineRateBatching(RateBatching, frozen=True, kw_only=True, tag="line-rate")
         bool, doc("Extend the window to the length of the device's own turns; at most half of that is spent computing.")
     ] = False
 
-    def unbounded_samples(self, flow: StreamThroughput) -> float:
-        least = self.window * min(flow.rate, flow.speed)
-        return max(least, flow.turn_s * min(flow.rate, flow.speed / 2)) if self.turns else least
+    def unbounded_samples(self, throughput: StreamThroughput) -> float:
+        least = self.window * min(throughput.rate, throughput.speed)
+        return max(least, throughput.turn_s * min(throughput.rate, throughput.speed / 2)) if self.turns else least
 
 
-def turn_samples(batching: Batching, flow: StreamThroughput) -> int:
-    """How many samples a turn takes from its feed; batching that knows no streams wants its usual mini-batch."""
-    return batching.wanted_samples(flow) if isinstance(batching, RateBatching) else batching.batch_size_for(_ENDLESS)
+def turn_samples(batching: Batching, throughput: StreamThroughput) -> int:
+    """How many samples a turn takes from its feed; one usual mini-batch where batching ignores streams."""
+    return (
+        batching.wanted_samples(throughput)
+        if isinstance(batching, RateBatching)
+        else batching.batch_size_for(_UNLIMITED)
+    )
 
 
 def max_turn_samples(batching: Batching) -> int:
-    """How many samples a turn takes at most, whatever streams in."""
-    return batching.high if isinstance(batching, RateBatching) else batching.batch_size_for(_ENDLESS)
+    """How many samples a turn takes at most, however many arrive."""
+    return batching.high if isinstance(batching, RateBatching) else batching.batch_size_for(_UNLIMITED)
 
 
 def split_batch_sizes(batching: Batching, samples: int) -> tuple[int, ...]:
-    """The mini-batches of a turn: as few as `cap` allows, as even as can be."""
+    """The mini-batch sizes of a turn: as few as `cap` allows, and as equal as possible."""
     cap = batching.cap if isinstance(batching, RateBatching) and batching.cap is not None else samples
     count = max(1, math.ceil(samples / max(cap, 1)))
     each, more = divmod(samples, count)
-    return tuple(each + (place < more) for place in range(count))
+    return tuple(each + (index < more) for index in range(count))
 
 
 def split_indices(ids: Indices, sizes: tuple[int, ...]) -> list[Indices]:
-    """The ids of a turn in its mini-batches."""
+    """A turn's sample ids, split into its mini-batches."""
     bounds = [0, *np.cumsum(sizes).tolist()]
     return [ids[start:stop] for start, stop in pairwise(bounds)]

@@ -1,4 +1,4 @@
-"""Putting a stage's layers together from what others hold."""
+"""Assembles a stage's layers from its own copies and those of other devices."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ __all__ = ["LayerAssembly"]
 
 
 class LayerAssembly:
-    """The pieces of one device's layers, some at hand and some on their way."""
+    """One device's layers of one assignment: some at hand, some being fetched."""
 
-    def __init__(self, shop: StageContext, assign: Assign) -> None:
-        self._context = shop
+    def __init__(self, context: StageContext, assign: Assign) -> None:
+        self._context = context
         self._assign = assign
         self._received: dict[int, tuple[int, int, Payload]] = {}
         self._latches = {origin.first: Latch() for origin in assign.origins}
 
     @property
     def remote_sources(self) -> list[LayerOrigin]:
-        """What must come from others."""
+        """The origins on other devices."""
         return [origin for origin in self._assign.origins if origin.device != self._context.node.name]
 
     def receive_layers(self, sender: str, piece: Piece) -> str | None:
-        """Take a piece that was asked for, once; gives back why it cannot be used, if so."""
+        """Store layers that were asked for, once; why they cannot be used, if so."""
         origin = next((origin for origin in self.remote_sources if origin.first == piece.first), None)
         if origin is None or origin.device != sender or self._latches[piece.first].is_open:
             return None
@@ -42,18 +42,18 @@ class LayerAssembly:
         return reason
 
     def load_local(self) -> bool:
-        """Take what is here already; whether all of it is."""
+        """Load the layers that this device should hold; False if it does not."""
         for origin in self._assign.origins:
             if origin.device == self._context.node.name:
-                numbers = self._context.version_store.find_covering(origin.version, origin.first, origin.last)
-                if numbers is None:
+                weights = self._context.version_store.find_covering(origin.version, origin.first, origin.last)
+                if weights is None:
                     return False
-                payload = self._context.backend.pack_layers(numbers, origin.first, origin.last)
+                payload = self._context.backend.pack_layers(weights, origin.first, origin.last)
                 self._received[origin.first] = (origin.first, origin.last, payload)
         return True
 
     async def fetch_layers(self, origin: LayerOrigin) -> None:
-        """Ask one giver until its piece is here."""
+        """Ask one device until its layers arrive."""
         node, began = self._context.node, self._context.node.now()
         request = Fetch(self._assign.term, origin.first, origin.last, origin.version)
         await answered(node, origin.device, request, self._latches[origin.first], float(self._context.settings.retry))
@@ -61,6 +61,6 @@ class LayerAssembly:
         node.record(Span(node.name, "fetch", began, node.now(), fields))
 
     def assembled_weights(self) -> Any:
-        """The layers, once all pieces are here."""
+        """The weights of all layers, once they have arrived."""
         first, last = min(self._received), max(last for _, last, _ in self._received.values())
         return self._context.backend.join_layers(first, last, list(self._received.values()))

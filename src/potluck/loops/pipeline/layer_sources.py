@@ -1,4 +1,4 @@
-"""Where the layers of a new layout come from: which version can be put together, and who gives what to whom."""
+"""Where the layers of a new layout come from: which version is complete, and which device sends which layers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["HeldLayers", "LayerOrigin", "newest_complete_version", "plan_layer_s
 
 
 class HeldLayers(msgspec.Struct, frozen=True):
-    """A device has these layers in this version, made in this term."""
+    """Layers that a device holds: which version, and the term that made it."""
 
     device: str
     first: int
@@ -26,7 +26,7 @@ class HeldLayers(msgspec.Struct, frozen=True):
 
 
 class LayerOrigin(msgspec.Struct, frozen=True):
-    """Take these layers in this version from this device."""
+    """The device from which to take these layers in this version."""
 
     device: str
     first: int
@@ -35,10 +35,10 @@ class LayerOrigin(msgspec.Struct, frozen=True):
 
 
 def newest_complete_version(held: Sequence[HeldLayers], layers: int) -> int | None:
-    """The newest version of which someone has each layer."""
+    """The newest version of which each layer is held somewhere."""
     for version in sorted({each.version for each in held}, reverse=True):
-        having = [each for each in held if each.version == version]
-        if all(any(each.covers_layer(layer) for each in having) for layer in range(layers)):
+        holders = [each for each in held if each.version == version]
+        if all(any(each.covers_layer(layer) for each in holders) for layer in range(layers)):
             return version
     return None
 
@@ -46,22 +46,22 @@ def newest_complete_version(held: Sequence[HeldLayers], layers: int) -> int | No
 def plan_layer_sources(
     held: Sequence[HeldLayers], receiver: str, layers: range, version: int | None
 ) -> list[LayerOrigin]:
-    """From whom a device takes its layers, neighbours from one giver together.
+    """The origins of a device's layers; adjacent layers of one holder are taken together.
 
-    Its own copy comes first, the coordinator's last, whose link all share. With no version, each layer is taken in the
-    newest there is.
+    A device prefers its own copy and takes the coordinator's last, since all share its link. Without a version, each
+    layer is taken in the newest one that exists.
     """
     chosen = [_best_holder(held, receiver, layer, version) for layer in layers]
-    found = []
-    for giver, run in groupby(zip(layers, chosen, strict=True), key=lambda pair: pair[1]):
-        numbers = [layer for layer, _ in run]
-        found.append(LayerOrigin(giver.device, numbers[0], numbers[-1], giver.version))
-    return found
+    origins = []
+    for holder, pairs in groupby(zip(layers, chosen, strict=True), key=lambda pair: pair[1]):
+        adjacent = [layer for layer, _ in pairs]
+        origins.append(LayerOrigin(holder.device, adjacent[0], adjacent[-1], holder.version))
+    return origins
 
 
 def _best_holder(held: Sequence[HeldLayers], receiver: str, layer: int, version: int | None) -> HeldLayers:
     options = [each for each in held if each.covers_layer(layer) and version in (None, each.version)]
-    assert options, f"nobody has layer {layer}"
+    assert options, f"no device holds layer {layer}"
     return min(
         options,
         key=lambda each: (-each.version, each.device != receiver, each.device == COORDINATOR, each.device, each.first),

@@ -1,26 +1,26 @@
-"""What the nodes of a pipeline say to each other.
+"""The messages of the pipeline loop.
 
     coordinator                         device                          device
-    Halt ──────────────────────────────▶                                            a new term: stop, what have you?
+    Halt ──────────────────────────────▶                                            a new term: list your layers
          ◀───────────────────────────── Inventory
-    Assign ────────────────────────────▶ Fetch ────────────────────────▶            your layers, and who has them
+    Assign ────────────────────────────▶ Fetch ────────────────────────▶            your layers, and where to get them
                                               ◀──────────────────────── Piece
          ◀───────────────────────────── Ready
-    Begin ─────────────────────────────▶                                            a stretch of batches
+    Begin ─────────────────────────────▶                                            a range of batches
                                          Activation, Labels ───────────▶
                                               ◀──────────────────────── Gradient
                                          Replica ──────────────────────▶ Kept ──▶ both
          ◀───────────────────────────── Report
-    Close ─────────────────────────────▶ Closed                                     the stretch ends earlier
-    Inquire ───────────────────────────▶ Doing                                      no batch came for too long
-    Finish ────────────────────────────▶ Stuck                                      after a death: what can be completed
-    Examine ───────────────────────────▶ Exam, ExamLabels ─────────────▶ Scored     measure the model
-    Secure ────────────────────────────▶                                            older versions can go
-         ◀───────────────────────────── Refused                                     what somebody sent cannot be used
-    Refused ───────────────────────────▶                                            you are out, and why
+    Close ─────────────────────────────▶ Closed                                     the range ends earlier
+    Inquire ───────────────────────────▶ Doing                                      a batch is overdue
+    Finish ────────────────────────────▶ Stuck                                      after a death: complete what can be
+    Examine ───────────────────────────▶ Exam, ExamLabels ─────────────▶ Scored     evaluate the model
+    Secure ────────────────────────────▶                                            older versions may be dropped
+         ◀───────────────────────────── Refused                                     a device's message cannot be used
+    Refused ───────────────────────────▶                                            you are excluded, and why
 
-Everything names its term; what belongs to another one is dropped. Requests are asked again until they are answered,
-and what flows between stages is asked for again (Resend) by whoever misses it.
+Every message names its term, and one of another term is dropped. Requests are repeated until they are answered; a stage
+that misses a micro-batch (field `part`) asks for it again (Resend).
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ __all__ = [
 
 
 def _wire_tag(name: str) -> str:
-    """On the wire these are told from other words of the same name."""
+    """A prefix distinguishes these from messages of the same name on the wire."""
     return f"pipeline.{name}"
 
 
 class PipelineMessage(Message, frozen=True, tag=_wire_tag):
-    """What is said in a pipeline."""
+    """A message of the pipeline loop."""
 
 
 class PipelineBulkMessage(Bulky, frozen=True, tag=_wire_tag):
-    """What is sent in a pipeline."""
+    """A message of the pipeline loop with a payload."""
 
 
 class Halt(PipelineMessage, frozen=True):
-    """A new term begins: drop what is under way and what is not of this history, and tell what you have."""
+    """A new term begins: drop what is in flight and what is not of this history, and answer with an Inventory."""
 
     term: int
     terms: tuple[tuple[int, int], ...]
@@ -64,7 +64,7 @@ class Inventory(PipelineMessage, frozen=True):
 
 
 class Assign(PipelineMessage, frozen=True):
-    """The layout of this term; take your layers from these origins as version `version`, which `made` made."""
+    """The layout of this term; take your layers from these origins as version `version`, made in term `made`."""
 
     term: int
     cuts: tuple[int, ...]
@@ -78,13 +78,13 @@ class Assign(PipelineMessage, frozen=True):
 
 
 class Ready(PipelineMessage, frozen=True):
-    """I have my layers."""
+    """The stage has its layers."""
 
     term: int
 
 
 class Begin(PipelineMessage, frozen=True):
-    """Let the batches from `start` to just before `end` flow; answered with a Report."""
+    """Run the batches from `start` to just before `end`; answered with a Report."""
 
     term: int
     start: int
@@ -92,7 +92,7 @@ class Begin(PipelineMessage, frozen=True):
 
 
 class Report(PipelineMessage, frozen=True):
-    """How far a stage is, and how long its latest batch took; the last one tells the loss."""
+    """How far a stage is, and how long its latest batch took; the last stage adds the loss."""
 
     term: int
     applied: int
@@ -102,29 +102,29 @@ class Report(PipelineMessage, frozen=True):
 
 
 class Close(PipelineMessage, frozen=True):
-    """Let the stretch end: to stage 0 with no batch, as soon as possible; to the others before this batch."""
+    """End the range before batch `end`; without it, to stage 0, as soon as possible."""
 
     term: int
     end: int | None = None
 
 
 class Closed(PipelineMessage, frozen=True):
-    """Stage 0 will let no batch from `end` on into the pipeline."""
+    """Stage 0 will not start batch `end` or later ones."""
 
     term: int
     end: int
 
 
 class Inquire(PipelineMessage, frozen=True):
-    """No batch came for longer than usual: what are you doing?"""
+    """A batch is overdue: what is the stage waiting for?"""
 
     term: int
 
 
 class Doing(PipelineMessage, frozen=True):
-    """What a stage waits for (from whom, the message, the part), and what it has sent and could send again.
+    """What a stage waits for (sender, message, micro-batch), and what it has sent and could send again.
 
-    Also said by who is asked again for what it is still at.
+    Also the answer to a repeated request that is still being worked on.
     """
 
     term: int
@@ -133,13 +133,13 @@ class Doing(PipelineMessage, frozen=True):
 
 
 class Finish(PipelineMessage, frozen=True):
-    """A stage further on is dead: let nothing more in, and apply what had passed it on its way back."""
+    """A later stage is dead: start no more batches, and apply those that had passed it on their way back."""
 
     term: int
 
 
 class Stuck(PipelineMessage, frozen=True):
-    """What I wait for was to come from the dead."""
+    """The stage waits for a message of the dead one."""
 
     term: int
 
@@ -155,7 +155,7 @@ class Fetch(PipelineMessage, frozen=True):
 
 
 class Missing(PipelineMessage, frozen=True):
-    """What was asked for is not here (any more)."""
+    """The device does not hold the layers that were asked for."""
 
     term: int
 
@@ -170,7 +170,7 @@ class Piece(PipelineBulkMessage, frozen=True, kw_only=True):
 
 
 class Activation(PipelineBulkMessage, frozen=True, kw_only=True):
-    """A part on its way forward, and the version of the weights that it met on stage 0."""
+    """A micro-batch on its way forward, and the version of the weights that it used on stage 0."""
 
     term: int
     part: int
@@ -178,21 +178,21 @@ class Activation(PipelineBulkMessage, frozen=True, kw_only=True):
 
 
 class Labels(PipelineBulkMessage, frozen=True, kw_only=True):
-    """A part's targets, straight to the last stage."""
+    """A micro-batch's labels, sent directly to the last stage."""
 
     term: int
     part: int
 
 
 class Gradient(PipelineBulkMessage, frozen=True, kw_only=True):
-    """A part on its way back."""
+    """A micro-batch on its way back."""
 
     term: int
     part: int
 
 
 class Resend(PipelineMessage, frozen=True):
-    """What I wait for has not come."""
+    """A micro-batch that the stage waits for has not arrived."""
 
     term: int
     what: str  # the name of the message
@@ -200,7 +200,7 @@ class Resend(PipelineMessage, frozen=True):
 
 
 class Replica(PipelineBulkMessage, frozen=True, kw_only=True):
-    """Piece `place` of `count` of a copy of a version, or (`step`) of the step that leads to it from the one before."""
+    """Chunk `place` of `count` of a copy of a version or, with `step`, of the step that leads to it."""
 
     term: int
     first: int
@@ -213,24 +213,24 @@ class Replica(PipelineBulkMessage, frozen=True, kw_only=True):
 
 
 class Kept(PipelineMessage, frozen=True):
-    """The copy is whole and kept, by whoever says so."""
+    """The sender holds a complete copy."""
 
     term: int
     first: int
     last: int
     version: int
-    whole: bool = True  # else the step could not be applied: send the version
+    whole: bool = True  # False: the step could not be applied, send the version
 
 
 class Secure(PipelineMessage, frozen=True):
-    """Every layer of this version is held twice: older copies can go."""
+    """Every layer of this version is held twice: older copies may be dropped."""
 
     term: int
     version: int
 
 
 class Refused(PipelineMessage, frozen=True):
-    """What a device sent cannot be used, and why; said by who got it to the coordinator, and by that to the device."""
+    """What a device sent cannot be used, and why: from its receiver to the coordinator, from that to the device."""
 
     term: int
     device: str
@@ -238,7 +238,7 @@ class Refused(PipelineMessage, frozen=True):
 
 
 class Examine(PipelineMessage, frozen=True):
-    """Measure the model on so many held-out batches; a new attempt makes the one before void."""
+    """Evaluate the model on this many held-out batches; a new attempt replaces the one before."""
 
     term: int
     attempt: int
@@ -254,7 +254,7 @@ class Exam(PipelineBulkMessage, frozen=True, kw_only=True):
 
 
 class ExamLabels(PipelineBulkMessage, frozen=True, kw_only=True):
-    """Its targets, straight to the last stage."""
+    """Its labels, sent directly to the last stage."""
 
     term: int
     attempt: int
@@ -262,7 +262,7 @@ class ExamLabels(PipelineBulkMessage, frozen=True, kw_only=True):
 
 
 class Scored(PipelineMessage, frozen=True):
-    """Sums over all held-out samples; `right` is below 0 where the targets are no classes."""
+    """Sums over all held-out samples; `right` is below 0 if the labels are not classes."""
 
     term: int
     attempt: int

@@ -1,6 +1,6 @@
-"""How the layers are laid out over the devices: the partitioners as parts of a job.
+"""How the layers are distributed over the devices: the partitioners as parts of a job.
 
-Devices come in the order of the fleet with the central one first, and are named by their place in it.
+Devices are given in the order of the fleet with the central one first, and are identified by their index.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Partitioning(Part, frozen=True, kw_only=True):
     """Assigns layers to devices."""
 
     def plan_partition(self, layers: LayerSpecs, devices: DeviceSpecs) -> PipelinePartition:
-        """The layout; UserError where there is none."""
+        """The layout; raises UserError if there is none."""
         raise NotImplementedError
 
 
@@ -50,24 +50,24 @@ class PublishedPartitioning(Partitioning, frozen=True, kw_only=True, tag="publis
     """FTPipeHD's recurrence over the measured speeds; every device takes part."""
 
     def plan_partition(self, layers: LayerSpecs, devices: DeviceSpecs) -> PipelinePartition:
-        def of_first(count: int) -> PipelinePartition:
+        def partition_first(count: int) -> PipelinePartition:
             links = [_link_bandwidth(devices, *pair) for pair in pairwise(range(count))]
-            found = ftpipehd_partition(layers.times, layers.outputs, devices.capacities[:count], links)
-            return evaluate_partition(found.cuts, found.order, layers, devices)
+            partition = ftpipehd_partition(layers.times, layers.outputs, devices.capacities[:count], links)
+            return evaluate_partition(partition.cuts, partition.order, layers, devices)
 
-        return _largest_feasible(of_first, layers, devices)
+        return _largest_feasible(partition_first, layers, devices)
 
 
 class EqualPartitioning(Partitioning, frozen=True, kw_only=True, tag="equal"):
     """As if all devices were equally fast (PipeDream)."""
 
     def plan_partition(self, layers: LayerSpecs, devices: DeviceSpecs) -> PipelinePartition:
-        def of_first(count: int) -> PipelinePartition:
-            alike = DeviceSpecs(capacities=[1.0] * count, bandwidth=devices.bandwidth, duplex=devices.duplex)
-            found = plan_partition(layers, alike)
-            return evaluate_partition(found.cuts, found.order, layers, devices)
+        def partition_first(count: int) -> PipelinePartition:
+            equal = DeviceSpecs(capacities=[1.0] * count, bandwidth=devices.bandwidth, duplex=devices.duplex)
+            partition = plan_partition(layers, equal)
+            return evaluate_partition(partition.cuts, partition.order, layers, devices)
 
-        return _largest_feasible(of_first, layers, devices)
+        return _largest_feasible(partition_first, layers, devices)
 
 
 class ManualPartitioning(Partitioning, frozen=True, kw_only=True, tag="cuts"):
@@ -87,12 +87,12 @@ def _link_bandwidth(devices: DeviceSpecs, sender: int, receiver: int) -> float:
     return 1 / one_way if one_way else float("inf")
 
 
-def _largest_feasible(of_first, layers: LayerSpecs, devices: DeviceSpecs) -> PipelinePartition:  # type: ignore[no-untyped-def]
-    """The layout of all devices, or of as many of the first as there are places to cut."""
+def _largest_feasible(partition_first, layers: LayerSpecs, devices: DeviceSpecs) -> PipelinePartition:  # type: ignore[no-untyped-def]
+    """The layout over all devices, or over as many of the first ones as the legal cuts allow."""
     for count in range(min(len(devices), len(layers)), 1, -1):
         try:
-            found: PipelinePartition = of_first(count)
+            partition: PipelinePartition = partition_first(count)
         except UserError:
             continue
-        return found
+        return partition
     return evaluate_partition((), (0,), layers, devices)

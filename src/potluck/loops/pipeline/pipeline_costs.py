@@ -1,4 +1,4 @@
-"""What a chain costs a pipeline: work and bytes of each layer, for one sample."""
+"""What each layer of a chain costs in a pipeline: FLOP and bytes, for one sample."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ __all__ = ["PipelineCosts"]
 
 @dataclass(frozen=True)
 class PipelineCosts:
-    """Per layer; seconds are those of a device of 1 FLOP/s."""
+    """Costs per layer."""
 
     forward_flop: Sequence[float]
     backward_flop: Sequence[float]
-    cut_bytes_per_sample: Sequence[float]  # of a sample, one way, after each layer; infinite where no cut is allowed
+    cut_bytes_per_sample: Sequence[float]  # after each layer, one way; infinite where no cut is allowed
     param_bytes: Sequence[int]
     buffer_bytes: Sequence[int]
     label_bytes: int = 8  # of a sample
-    moments: int = 1  # vectors beside the weights that the optimizer holds
-    activation_bytes: Sequence[float] = ()  # of a sample, held between its forward and its backward; none given: 0
-    measured: Mapping[str, PipelineCosts] = field(default_factory=dict)  # by name, of devices with a profile
+    moments: int = 1  # vectors that the optimizer holds for each weight
+    activation_bytes: Sequence[float] = ()  # of a sample, held between its forward and backward pass; empty: 0
+
+    measured: Mapping[str, PipelineCosts] = field(default_factory=dict)  # of devices with a profile, by name
 
     def on_device(self, device: str) -> PipelineCosts:
         """The same chain with the device's measured work per layer, where it has a profile."""
@@ -44,9 +45,9 @@ class PipelineCosts:
         return self.stage_forward_flop(first, last, samples) + self.stage_backward_flop(first, last, samples)
 
     def cut_transfer_bytes(self, after: int, samples: int) -> int:
-        """Bytes of what is sent on after a layer."""
-        found = self.cut_bytes_per_sample[after] * samples
-        return 0 if math.isinf(found) else int(found)
+        """Bytes that are sent to the next stage if the chain is cut after a layer."""
+        nbytes = self.cut_bytes_per_sample[after] * samples
+        return 0 if math.isinf(nbytes) else int(nbytes)
 
     def state_bytes(self, first: int, last: int, moments: bool = True) -> int:
         """Bytes of one version of some layers."""

@@ -146,4 +146,4 @@ class PipelineMembers:
         if device == COORDINATOR or (device in roster and holders == {device}):
             self.refuse_device(sender, f"it cannot use what {device} sends: {reason}")
         else:
-            self.refuse_device(device, f"{reason} (found by {sender})")
+            self.refuse_device(device, f"{reason} (reported by {sender})")

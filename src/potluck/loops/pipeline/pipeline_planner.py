@@ -1,4 +1,4 @@
-"""Who should get which layers, from what is known of devices and links, and whether moving there pays."""
+"""Plans which device gets which layers, from its speed, memory and link, and whether moving them pays off."""
 
 from __future__ import annotations
 
@@ -26,15 +26,17 @@ _SLOWNESS_GAIN = 0.3  # weight of the newest batch in the mean of a device's slo
 
 @dataclass(frozen=True)
 class PipelinePlan:
-    """A layout: the device of each stage, its layers and how many batches it lets into flight."""
+    """A layout: the device of each stage, its layers, and how many batches it may have in flight."""
 
     cuts: tuple[int, ...]
     order: tuple[str, ...]
     layers: int
     windows: tuple[int, ...]
-    period: float  # seconds between two batches, as forecast when it was made
+    period: float  # forecast seconds between two batches
     stride: int  # every how many batches a copy goes to the keeper
-    keepers: tuple[str, ...] = ()  # who keeps each stage's copies; nobody but the coordinator where there is one stage
+    keepers: tuple[
+        str, ...
+    ] = ()  # the devices that keep each stage's copies; empty with one stage, whose keeper is the coordinator
 
     @property
     def stage_layers(self) -> tuple[range, ...]:
@@ -45,7 +47,7 @@ class PipelinePlan:
 
 
 class PipelinePlanner:
-    """Knows the fleet's figures and what was seen of its speeds."""
+    """Plans from the fleet's nominal figures and the speeds observed so far."""
 
     def __init__(self, fleet: Sequence[Device], costs: PipelineCosts, samples: int, settings: Pipeline) -> None:
         self._devices: Mapping[str, Device] = {device.name: device for device in fleet}
@@ -63,28 +65,28 @@ class PipelinePlanner:
     # --- plans -----------------------------------------------------------------------------------------------------
 
     def plan_layout(self, candidates: Sequence[str]) -> PipelinePlan:
-        """The layout over some of the candidates, of which the first holds the data; UserError if there is none."""
+        """The best layout over the candidates, of which the first holds the data; raises UserError if there is none."""
         names = tuple(candidates[: self._settings.schedule.most_stages])
-        ready = self._loss_plans.get(frozenset(names))
-        if ready is not None and ready.order[0] == names[0]:
-            return ready
+        prepared = self._loss_plans.get(frozenset(names))
+        if prepared is not None and prepared.order[0] == names[0]:
+            return prepared
         try:
-            found = self._settings.partition.plan_partition(
+            partition = self._settings.partition.plan_partition(
                 self._partition_layers(names), self._partition_devices(names)
             )
-        except ShortMemoryError as short:
-            raise short.with_device_name(names) from None
-        return self._make_plan(found, names)
+        except ShortMemoryError as error:
+            raise error.with_device_name(names) from None
+        return self._make_plan(partition, names)
 
     def plan_fixed_layout(self, cuts: Sequence[int], order: Sequence[str]) -> PipelinePlan:
-        """A layout that is given."""
-        found = evaluate_partition(
+        """The plan of a given layout."""
+        partition = evaluate_partition(
             cuts, range(len(order)), self._partition_layers(order), self._partition_devices(order)
         )
-        return self._make_plan(found, order)
+        return self._make_plan(partition, order)
 
     def check_memory(self, candidates: Sequence[str]) -> None:
-        """ShortMemoryError if the devices cannot hold the model in any layout; other troubles are told later."""
+        """Raise ShortMemoryError if the devices cannot hold the model in any layout; other errors are raised later."""
         try:
             self.plan_layout(candidates)
         except UserError as error:
@@ -92,85 +94,90 @@ class PipelinePlanner:
                 raise
 
     def plan_for_losses(self, candidates: Sequence[str], without_first: Sequence[str] = ()) -> None:
-        """Work out the plan for each single death, so that it is there when it is needed.
+        """Prepare the plan for each single death.
 
-        Should the first die, those who are left are led by another who holds the data, if there is one. Where too few
-        would be left to hold the model, there is nothing to foresee.
+        If the first device dies, the layout begins with another one that holds the data, if there is one. No plan is
+        prepared for a death that leaves too little memory for the model.
         """
         self._loss_plans = {}
-        lefts = [[name for name in candidates if name != lost] for lost in candidates[1:]]
+        survivors = [[name for name in candidates if name != lost] for lost in candidates[1:]]
         if without_first:
-            lefts.append(list(without_first))
-        ahead = {}
-        for left in lefts:
+            survivors.append(list(without_first))
+        plans = {}
+        for names in survivors:
             with suppress(UserError):
-                ahead[frozenset(left)] = self.plan_layout(left)
-        self._loss_plans = ahead
+                plans[frozenset(names)] = self.plan_layout(names)
+        self._loss_plans = plans
 
     def clear_loss_plans(self) -> None:
-        """What was foreseen does not hold any more."""
+        """Drop the prepared plans, because the speeds have changed."""
         self._loss_plans = {}
 
-    def _make_plan(self, found: PipelinePartition, names: Sequence[str]) -> PipelinePlan:
-        order = tuple(names[place] for place in found.order)
-        durations = self.stage_durations(found.cuts, order)
-        access = self._link_busy_s(durations)
-        windows = self._limit_windows(found, names, self._settings.schedule.stage_windows(durations, max(access)))
-        period = max(self._settings.schedule.batch_period_s(durations, windows), *access)
-        plan = PipelinePlan(found.cuts, order, found.layers, windows, period, 0)
+    def _make_plan(self, partition: PipelinePartition, names: Sequence[str]) -> PipelinePlan:
+        order = tuple(names[index] for index in partition.order)
+        durations = self.stage_durations(partition.cuts, order)
+        link_busy_s = self._link_busy_s(durations)
+        windows = self._limit_windows(
+            partition, names, self._settings.schedule.stage_windows(durations, max(link_busy_s))
+        )
+        period = max(self._settings.schedule.batch_period_s(durations, windows), *link_busy_s)
+        plan = PipelinePlan(partition.cuts, order, partition.layers, windows, period, 0)
         return self._with_keepers(plan, (*order[1:], order[0]) if len(order) > 1 else ())
 
-    def _limit_windows(self, found: PipelinePartition, names: Sequence[str], windows: Sequence[int]) -> tuple[int, ...]:
-        """Windows that let in no more batches than each device can hold; none is wider than the one before it.
+    def _limit_windows(
+        self, partition: PipelinePartition, names: Sequence[str], windows: Sequence[int]
+    ) -> tuple[int, ...]:
+        """Windows limited to what each device can hold in memory; none is larger than the one before it.
 
-        The layout has room for those that the schedule needs at least; a window that fills idle time may ask for more.
+        The layout fits the smallest windows of the schedule, but a window that fills idle time may ask for more.
         """
-        layers, schedule, fitting = self._partition_layers(names), self._settings.schedule, list[int]()
-        for place, (window, stage, device) in enumerate(zip(windows, found.stages, found.order, strict=True)):
-            to_end = len(windows) - place
+        layers, schedule, limited = self._partition_layers(names), self._settings.schedule, list[int]()
+        for index, (window, stage, device) in enumerate(zip(windows, partition.stages, partition.order, strict=True)):
+            to_end = len(windows) - index
             each = layers.run_bytes(stage.start, stage.stop, to_end) / schedule.batches_in_flight(to_end)
-            room = self._devices[names[device]].memory // each if each else window
-            fitting.append(int(min(window, max(room, 1), fitting[-1] if fitting else window)))
-        return tuple(fitting)
+            capacity = self._devices[names[device]].memory // each if each else window
+            limited.append(int(min(window, max(capacity, 1), limited[-1] if limited else window)))
+        return tuple(limited)
 
     def place_copies(self, plan: PipelinePlan, candidates: Sequence[str]) -> PipelinePlan:
-        """The same layout, copies being kept by who would take over, wherever that does not make them rarer."""
+        """The same layout with copies kept by the device that would take over, unless copies get less frequent."""
         if len(plan.order) == 1 or not self._settings.replication.sends_steps:
             return plan
-        for place in range(len(plan.order)):
+        for stage in range(len(plan.order)):
             keepers = list(plan.keepers)
-            keepers[place] = self._successor_device(plan, place, candidates)
+            keepers[stage] = self._successor_device(plan, stage, candidates)
             other = self._with_keepers(plan, keepers)
             plan = other if other.stride <= plan.stride else plan
         return plan
 
-    def _successor_device(self, plan: PipelinePlan, place: int, candidates: Sequence[str]) -> str:
-        """Who would get most of a stage, should its device die."""
-        ahead = self._loss_plans.get(frozenset(candidates) - {plan.order[place]})
-        if ahead is None:
-            return plan.keepers[place]
+    def _successor_device(self, plan: PipelinePlan, stage: int, candidates: Sequence[str]) -> str:
+        """The device that would get most of a stage if its device died."""
+        loss_plan = self._loss_plans.get(frozenset(candidates) - {plan.order[stage]})
+        if loss_plan is None:
+            return plan.keepers[stage]
         inherits = {
             name: self._costs.state_bytes(min(both), max(both))
-            for name, layers in zip(ahead.order, ahead.stage_layers, strict=True)
-            if (both := set(layers) & set(plan.stage_layers[place]))
+            for name, layers in zip(loss_plan.order, loss_plan.stage_layers, strict=True)
+            if (both := set(layers) & set(plan.stage_layers[stage]))
         }
         return max(inherits, key=lambda name: inherits[name])
 
     def _with_keepers(self, plan: PipelinePlan, keepers: Sequence[str]) -> PipelinePlan:
-        """With copies as often as all stages can send them in their own and their keepers' idle time."""
-        access = dict(zip(plan.order, self._link_busy_s(self.stage_durations(plan.cuts, plan.order)), strict=True))
+        """The plan with these keepers and copies as frequent as the idle time of all stages and keepers allows."""
+        link_busy_s = dict(zip(plan.order, self._link_busy_s(self.stage_durations(plan.cuts, plan.order)), strict=True))
         strides = [
-            self._copy_stride(layers, name, keeper, plan.period - max(access[name], access.get(keeper, 0.0)))
+            self._copy_stride(layers, name, keeper, plan.period - max(link_busy_s[name], link_busy_s.get(keeper, 0.0)))
             for layers, name, keeper in zip(plan.stage_layers, plan.order, keepers or plan.order, strict=True)
         ]
         return replace(plan, stride=max(strides), keepers=tuple(keepers))
 
     def _link_busy_s(self, durations: StageDurations) -> list[float]:
-        """Seconds per batch for which each device's own link is busy: it shares it between its two neighbours."""
-        parts = self._settings.schedule.micro_batch_count
+        """Seconds per batch for which each device's link is busy; its two neighbours share it."""
+        micro_batches = self._settings.schedule.micro_batch_count
         down, up = (0.0, *durations.down, 0.0), (0.0, *durations.up, 0.0)
         return [
-            parts * max(down[place + 1] + up[place], down[place] + up[place + 1]) for place in range(durations.stages)
+            micro_batches * max(down[stage + 1] + up[stage], down[stage] + up[stage + 1])
+            for stage in range(durations.stages)
         ]
 
     def _copy_stride(self, layers: range, name: str, keeper: str, idle_s: float) -> int:
@@ -208,12 +215,12 @@ class PipelinePlanner:
     # --- forecasts -------------------------------------------------------------------------------------------------
 
     def current_period_s(self, plan: PipelinePlan) -> float:
-        """Seconds between two batches of a layout at the speeds that are known now."""
+        """Seconds between two batches of a layout at the current speeds."""
         durations = self.stage_durations(plan.cuts, plan.order)
         return max(self._settings.schedule.batch_period_s(durations, plan.windows), *self._link_busy_s(durations))
 
     def stage_durations(self, cuts: Sequence[int], order: Sequence[str]) -> StageDurations:
-        """Seconds of each stage and of each transfer, for one part of a batch."""
+        """Seconds of each stage and of each transfer, for one micro-batch."""
         samples = self._batch_samples / self._settings.schedule.micro_batch_count
         runs = list(pairwise((0, *cuts, self._costs.layer_count)))
         pairs = list(zip(order, runs, strict=True))
@@ -228,22 +235,22 @@ class PipelinePlanner:
                 self._costs.on_device(name).stage_backward_flop(first, end - 1, 1) * samples / self.device_speed(name)
                 for name, (first, end) in pairs
             ],
-            [self.transfer_s(there, here, size) for (there, here), size in links],
-            [self.transfer_s(here, there, size) for (there, here), size in links],
+            [self.transfer_s(earlier, later, size) for (earlier, later), size in links],
+            [self.transfer_s(later, earlier, size) for (earlier, later), size in links],
         )
 
     def migration_s(self, old: PipelinePlan, new: PipelinePlan) -> float:
-        """About how many seconds go by between two layouts: the old one runs dry, layers travel, the new one fills."""
-        places = {name: place for place, name in enumerate(dict.fromkeys((*old.order, *new.order)))}
-        names = list(places)
-        before = StageLayout(old.cuts, tuple(places[name] for name in old.order), old.layers)
-        after = StageLayout(new.cuts, tuple(places[name] for name in new.order), new.layers)
+        """Estimated seconds from one layout to another: the old one drains, layers move, the new one fills."""
+        indices = {name: index for index, name in enumerate(dict.fromkeys((*old.order, *new.order)))}
+        names = list(indices)
+        before = StageLayout(old.cuts, tuple(indices[name] for name in old.order), old.layers)
+        after = StageLayout(new.cuts, tuple(indices[name] for name in new.order), new.layers)
         arriving: dict[str, float] = dict.fromkeys(names, 0.0)
         for layer, source, target in plan_redistribution(before, (), after, replicas={}).layer_transfers():
             size = self._costs.state_bytes(layer, layer)
             arriving[names[target]] += self.transfer_s(names[source], names[target], size)
-        emptying = (len(old.order) + len(new.order) - 2) / 2
-        return max(arriving.values()) + emptying * max(self.current_period_s(old), self.current_period_s(new))
+        idle_periods = (len(old.order) + len(new.order) - 2) / 2
+        return max(arriving.values()) + idle_periods * max(self.current_period_s(old), self.current_period_s(new))
 
     def device_speed(self, name: str) -> float:
         return self._devices[name].flops / self.slowness.get(name, 1.0)
@@ -257,7 +264,7 @@ class PipelinePlanner:
         return float(size / min(own.up, other.down) + own.overhead + other.overhead)
 
     def _partition_layers(self, names: Sequence[str]) -> LayerSpecs:
-        """Times are those of the first device."""
+        """The layers as the partitioner sees them, with the times of the first device."""
         costs = self._costs
         return LayerSpecs(
             times=self._layer_times(names[0]),
@@ -268,8 +275,11 @@ class PipelinePlanner:
         )
 
     def _partition_devices(self, names: Sequence[str]) -> DeviceSpecs:
-        """A link's two directions are counted one after the other: a device in the middle has one link for both sides,
-        so what it sends on and what it sends back share it."""
+        """The devices as the partitioner sees them.
+
+        The two directions of a link are counted one after the other: a device in the middle has one link for both
+        neighbours, so activations and gradients share it.
+        """
         reference = self.device_speed(names[0])
         return DeviceSpecs(
             capacities=[reference / self.device_speed(name) for name in names],

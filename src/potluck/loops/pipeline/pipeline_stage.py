@@ -251,7 +251,9 @@ class PipelineStage:
             return
         if message.version not in self.versions.weights:
             self.exchange.pop_message("Activation", micro_batch)
-            self.report_refusal(self.exchange.previous_device, f"it sent a part that met version {message.version}")
+            self.report_refusal(
+                self.exchange.previous_device, f"it sent a micro-batch computed with version {message.version}"
+            )
 
     async def _forward_micro_batch(self, micro_batch: int) -> None:
         self._newest_batch = micro_batch // self.settings.schedule.micro_batch_count

@@ -1,4 +1,4 @@
-"""What happens after a death: the kinds of recovery as parts of a job."""
+"""What happens after a device dies: the kinds of recovery as parts of a job."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class Recovery(Part, frozen=True, kw_only=True):
 
     @property
     def restores_checkpoint(self) -> bool:
-        """Whether all goes back to the latest checkpoint."""
+        """Whether the run restarts from the latest checkpoint."""
         return False
 
     def plan_recovery(
         self, planner: PipelinePlanner, old: PipelinePlan | None, candidates: Sequence[str]
     ) -> PipelinePlan:
-        """Who gets which layers, from those who are here."""
+        """The layout over the candidates."""
         return planner.plan_layout(candidates)
 
 
@@ -70,8 +70,8 @@ class RestartRecovery(Recovery, frozen=True, kw_only=True, tag="restart"):
 def layout_without(
     cuts: Sequence[int], order: Sequence[str], alive: Collection[str]
 ) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    """The layout in which a dead stage's layers belong to the next stage that lives, at the end to the one before."""
-    left = [place for place, device in enumerate(order) if device in alive]
+    """The layout in which a dead stage's layers go to the next stage that is alive, or else to the previous one."""
+    remaining = [index for index, device in enumerate(order) if device in alive]
     begins = (0, *cuts)
-    new_begins = [0, *(begins[before + 1] for before in left[:-1])]
-    return tuple(new_begins[1:]), tuple(order[place] for place in left)
+    new_begins = [0, *(begins[before + 1] for before in remaining[:-1])]
+    return tuple(new_begins[1:]), tuple(order[index] for index in remaining)

@@ -1,7 +1,7 @@
-"""Who keeps copies of whose layers, and how often: the kinds of replication as parts of a job.
+"""How often the layers of a stage are copied to another device: the kinds of replication as parts of a job.
 
-Versions that are copied are *marks*: every stage marks the same ones and keeps them until newer ones are safe, so a
-consistent version of the whole model can be put together again after a death.
+Every stage copies the same versions and keeps them until newer ones are secure, so that a consistent version of the
+whole model can be restored after a death.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from potluck.units import Bytes
 
 __all__ = ["IncrementalReplication", "NoReplication", "PeriodicReplication", "Replication", "next_version_to_copy"]
 
-_RAREST = 100
+_MAX_STRIDE = 100  # batches
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
 
@@ -31,9 +31,9 @@ class Replication(Part, frozen=True, kw_only=True):
     )
 
     def copy_stride(self, step_s: float, version_s: float, idle_s: float) -> int:
-        """Every how many batches a copy goes to the next stage (0: never).
+        """Every how many batches a copy goes to the keeper (0: never).
 
-        A step takes so long to send, a whole version so long, and the link is idle for so long in every batch.
+        Given are the seconds to send a step, to send a whole version, and for which the link is idle in every batch.
         """
         raise NotImplementedError
 
@@ -43,7 +43,7 @@ class Replication(Part, frozen=True, kw_only=True):
 
     @property
     def sends_steps(self) -> bool:
-        """Whether a copy may be brought up to date by sending the step instead of the version."""
+        """Whether a copy may be updated by sending the step instead of the version."""
         return False
 
 
@@ -76,10 +76,10 @@ class IncrementalReplication(Replication, frozen=True, kw_only=True, tag="increm
     ] = 0.9
 
     def copy_stride(self, step_s: float, version_s: float, idle_s: float) -> int:
-        room = self.share * idle_s
-        if step_s <= room:
+        available_s = self.share * idle_s
+        if step_s <= available_s:
             return 1
-        return min(_RAREST, max(2, math.ceil(version_s / room))) if room > 0 else _RAREST
+        return min(_MAX_STRIDE, max(2, math.ceil(version_s / available_s))) if available_s > 0 else _MAX_STRIDE
 
     def central_stride(self) -> int:
         return self.central
@@ -90,9 +90,9 @@ class IncrementalReplication(Replication, frozen=True, kw_only=True, tag="increm
 
 
 def next_version_to_copy(waiting: Iterable[int], stride: int) -> int | None:
-    """Which of the marks that wait to be copied goes next: one that others who lag behind pick as well.
+    """Which of the versions that wait to be copied goes next: one that other stages that lag behind pick as well.
 
-    That is the roundest number, the newest among equals. Who keeps up copies them all.
+    That is the multiple of the highest power of two, the newest among equals. A stage that keeps up copies all of them.
     """
-    marks = [version for version in waiting if version % stride == 0] if stride else []
-    return max(marks, key=lambda version: ((version // stride) & -(version // stride), version), default=None)
+    copied = [version for version in waiting if version % stride == 0] if stride else []
+    return max(copied, key=lambda version: ((version // stride) & -(version // stride), version), default=None)

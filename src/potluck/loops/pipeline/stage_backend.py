@@ -1,4 +1,4 @@
-"""What the pipeline asks of the mathematics; `potluck.model.torch_stages` does it, `GhostStages` only has its sizes."""
+"""The interface between the pipeline loop and the tensors (`potluck.model.torch_stages`), and a timing-only one."""
 
 from __future__ import annotations
 
@@ -14,48 +14,54 @@ __all__ = ["MicroBatchSizes", "StageBackend", "TimingOnlyStages", "join_payload"
 
 
 class MicroBatchSizes(Protocol):
-    """How large the parts of a batch are."""
+    """The sizes of a batch and its micro-batches, in samples."""
 
     @property
     def size(self) -> int: ...
 
-    def count(self, part: int) -> int: ...
+    def count(self, micro_batch: int) -> int: ...
 
 
 class StageBackend(Protocol):
-    """Functions of what they are given; numbers are versions of some layers and never changed in place."""
+    """Pure functions on weights: versions of some layers, never changed in place."""
 
-    def load_inputs(self, part: int) -> Payload: ...
+    def load_inputs(self, micro_batch: int) -> Payload: ...
 
-    def load_labels(self, part: int) -> Payload: ...
+    def load_labels(self, micro_batch: int) -> Payload: ...
 
     def forward(
-        self, numbers: Any, buffers: Any, part: int, arrived: Payload, labels: Payload | None, ahead: float = 0.0
+        self,
+        weights: Any,
+        buffers: Any,
+        micro_batch: int,
+        inputs: Payload,
+        labels: Payload | None,
+        predicted_steps: float = 0.0,
     ) -> Any:
-        """A pass with `payload` (None on the last stage), `buffers` and `loss_now`; with weights `ahead` steps on."""
+        """A pass with `payload` (None on the last stage), `buffers` and `loss_now`."""
 
     def backward(self, forwarded: Any, gradient: Payload | None) -> tuple[Any, Payload]: ...
 
-    def micro_batch_weight(self, part: int) -> float: ...
+    def micro_batch_weight(self, micro_batch: int) -> float: ...
 
-    def accumulate_gradient(self, total: Any, gradient: Any, share: float) -> Any: ...
+    def accumulate_gradient(self, total: Any, gradient: Any, weight: float) -> Any: ...
 
     def initial_weights(self) -> Any: ...
 
-    def step(self, numbers: Any, gradient: Any, buffers: Any, lr: float) -> Any: ...
+    def step(self, weights: Any, gradient: Any, buffers: Any, lr: float) -> Any: ...
 
     def average_versions(self, versions: Sequence[Any]) -> Any: ...
 
-    def pack_layers(self, numbers: Any, first: int, last: int, moments: bool = True) -> Payload: ...
+    def pack_layers(self, weights: Any, first: int, last: int, moments: bool = True) -> Payload: ...
 
-    def join_layers(self, first: int, last: int, pieces: Sequence[tuple[int, int, Payload]]) -> Any: ...
+    def join_layers(self, first: int, last: int, segments: Sequence[tuple[int, int, Payload]]) -> Any: ...
 
     def pack_step(self, gradient: Any, buffers: Any) -> Payload: ...
 
-    def apply_step(self, numbers: Any, payload: Payload, lr: float) -> Any: ...
+    def apply_step(self, weights: Any, payload: Payload, lr: float) -> Any: ...
 
     def activation_refusal(self, first: int, samples: int, payload: Payload) -> str | None:
-        """Why this cannot be what arrives before a layer with so many samples; so are the next three."""
+        """Why this cannot be the input of a layer for this many samples. The next three are alike."""
 
     def labels_refusal(self, samples: int, payload: Payload) -> str | None: ...
 
@@ -65,7 +71,7 @@ class StageBackend(Protocol):
 
     @property
     def evaluation_batches(self) -> int:
-        """Held-out batches that can be measured stage by stage; 0 where the model must be measured as a whole."""
+        """Held-out batches that can be evaluated stage by stage; 0 if the model must be evaluated as a whole."""
 
     def evaluation_batch_size(self, number: int) -> int: ...
 
@@ -73,18 +79,18 @@ class StageBackend(Protocol):
 
     def evaluation_labels(self, number: int) -> Payload: ...
 
-    def evaluate_batch(self, numbers: Any, arrived: Payload) -> Payload: ...
+    def evaluate_batch(self, weights: Any, inputs: Payload) -> Payload: ...
 
     def evaluation_score(self, outputs: Payload, labels: Payload) -> tuple[float, int, int]:
-        """Loss times samples, how many are right (below 0: no classes), samples."""
+        """Loss times samples, correct predictions (below 0: not classes), samples."""
 
-    def tensors(self, numbers: Any) -> dict[str, Any]: ...
+    def tensors(self, weights: Any) -> dict[str, Any]: ...
 
     def restore(self, tensors: Mapping[str, Any]) -> Any: ...
 
 
 class _TimingOnlyWeights(NamedTuple):
-    """Numbers that are only there."""
+    """Layers without weights."""
 
     first: int
     last: int
@@ -100,60 +106,60 @@ class _TimingOnlyPass(NamedTuple):
 
 
 class TimingOnlyStages:
-    """The same bytes, no numbers."""
+    """The same bytes, no weights."""
 
     def __init__(self, costs: PipelineCosts, sizes: MicroBatchSizes) -> None:
         self._costs = costs
         self._sizes = sizes
 
-    def load_inputs(self, part: int) -> Payload:
+    def load_inputs(self, micro_batch: int) -> Payload:
         return Payload(0)
 
-    def load_labels(self, part: int) -> Payload:
-        return Payload(self._costs.label_bytes * self._sizes.count(part))
+    def load_labels(self, micro_batch: int) -> Payload:
+        return Payload(self._costs.label_bytes * self._sizes.count(micro_batch))
 
     def forward(
         self,
-        numbers: _TimingOnlyWeights,
+        weights: _TimingOnlyWeights,
         buffers: Any,
-        part: int,
-        arrived: Payload,
+        micro_batch: int,
+        inputs: Payload,
         labels: Payload | None,
-        ahead: float = 0.0,
+        predicted_steps: float = 0.0,
     ) -> _TimingOnlyPass:
-        size = self._costs.cut_transfer_bytes(numbers.last, self._sizes.count(part)) if labels is None else 0
-        return _TimingOnlyPass(numbers, part, Payload(size) if labels is None else None)
+        size = self._costs.cut_transfer_bytes(weights.last, self._sizes.count(micro_batch)) if labels is None else 0
+        return _TimingOnlyPass(weights, micro_batch, Payload(size) if labels is None else None)
 
     def backward(self, forwarded: _TimingOnlyPass, gradient: Payload | None) -> tuple[_TimingOnlyWeights, Payload]:
         first, samples = forwarded.weights.first, self._sizes.count(forwarded.micro_batch)
         return forwarded.weights, Payload(self._costs.cut_transfer_bytes(first - 1, samples) if first else 0)
 
-    def micro_batch_weight(self, part: int) -> float:
-        return self._sizes.count(part) / self._sizes.size
+    def micro_batch_weight(self, micro_batch: int) -> float:
+        return self._sizes.count(micro_batch) / self._sizes.size
 
-    def accumulate_gradient(self, total: Any, gradient: Any, share: float) -> Any:
+    def accumulate_gradient(self, total: Any, gradient: Any, weight: float) -> Any:
         return gradient
 
     def initial_weights(self) -> _TimingOnlyWeights:
         return _TimingOnlyWeights(0, self._costs.layer_count - 1)
 
-    def step(self, numbers: _TimingOnlyWeights, gradient: Any, buffers: Any, lr: float) -> _TimingOnlyWeights:
-        return numbers
+    def step(self, weights: _TimingOnlyWeights, gradient: Any, buffers: Any, lr: float) -> _TimingOnlyWeights:
+        return weights
 
     def average_versions(self, versions: Sequence[_TimingOnlyWeights]) -> _TimingOnlyWeights:
         return versions[-1]
 
-    def pack_layers(self, numbers: _TimingOnlyWeights, first: int, last: int, moments: bool = True) -> Payload:
+    def pack_layers(self, weights: _TimingOnlyWeights, first: int, last: int, moments: bool = True) -> Payload:
         return Payload(self._costs.state_bytes(first, last, moments))
 
-    def join_layers(self, first: int, last: int, pieces: Sequence[tuple[int, int, Payload]]) -> _TimingOnlyWeights:
+    def join_layers(self, first: int, last: int, segments: Sequence[tuple[int, int, Payload]]) -> _TimingOnlyWeights:
         return _TimingOnlyWeights(first, last)
 
     def pack_step(self, gradient: _TimingOnlyWeights, buffers: Any) -> Payload:
         return Payload(self._costs.step_bytes(gradient.first, gradient.last))
 
-    def apply_step(self, numbers: _TimingOnlyWeights, payload: Payload, lr: float) -> _TimingOnlyWeights:
-        return numbers
+    def apply_step(self, weights: _TimingOnlyWeights, payload: Payload, lr: float) -> _TimingOnlyWeights:
+        return weights
 
     def activation_refusal(self, first: int, samples: int, payload: Payload) -> str | None:
         return None
@@ -178,13 +184,13 @@ class TimingOnlyStages:
     def evaluation_labels(self, number: int) -> Payload:
         return Payload(0)
 
-    def evaluate_batch(self, numbers: _TimingOnlyWeights, arrived: Payload) -> Payload:
+    def evaluate_batch(self, weights: _TimingOnlyWeights, inputs: Payload) -> Payload:
         return Payload(0)
 
     def evaluation_score(self, outputs: Payload, labels: Payload) -> tuple[float, int, int]:
         return 0.0, 0, 0
 
-    def tensors(self, numbers: _TimingOnlyWeights) -> dict[str, Any]:
+    def tensors(self, weights: _TimingOnlyWeights) -> dict[str, Any]:
         return {}
 
     def restore(self, tensors: Mapping[str, Any]) -> _TimingOnlyWeights:
@@ -192,17 +198,17 @@ class TimingOnlyStages:
 
 
 def split_payload(payload: Payload, count: int) -> list[Payload]:
-    """A payload in so many pieces of about equal size."""
+    """A payload in this many chunks of about equal size."""
     return [
         Payload(
-            (place + 1) * payload.nbytes // count - place * payload.nbytes // count,
-            tuple(array[place * len(array) // count : (place + 1) * len(array) // count] for array in payload.arrays),
+            (index + 1) * payload.nbytes // count - index * payload.nbytes // count,
+            tuple(array[index * len(array) // count : (index + 1) * len(array) // count] for array in payload.arrays),
         )
-        for place in range(count)
+        for index in range(count)
     ]
 
 
-def join_payload(pieces: Sequence[Payload]) -> Payload:
+def join_payload(chunks: Sequence[Payload]) -> Payload:
     """The payload that was split."""
-    arrays = zip(*(piece.arrays for piece in pieces), strict=True)
-    return Payload(sum(piece.nbytes for piece in pieces), tuple(np.concatenate(parts) for parts in arrays))
+    arrays = zip(*(chunk.arrays for chunk in chunks), strict=True)
+    return Payload(sum(chunk.nbytes for chunk in chunks), tuple(np.concatenate(slices) for slices in arrays))

@@ -1,4 +1,4 @@
-"""A device's outgoing line: what flows goes first, and copies use the time when nothing does."""
+"""A device's outgoing link: micro-batches go first, and copies use the time in which none is sent."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ __all__ = ["BackgroundTaskGroup", "StageLink", "WakeSignal"]
 
 
 class WakeSignal:
-    """Something that happens again and again: whoever waits is woken by the next time."""
+    """A repeatable event: each notification wakes all that wait for it."""
 
     def __init__(self) -> None:
         self._latch = Latch()
 
     def notify(self) -> None:
-        rung, self._latch = self._latch, Latch()
-        rung.open()
+        latch, self._latch = self._latch, Latch()
+        latch.open()
 
     async def wait(self, seconds: float | None = None) -> bool:
         return await self._latch.wait(seconds)
 
 
 class BackgroundTaskGroup:
-    """Tasks that live and die together; an error in one of them is told."""
+    """Tasks that are cancelled together; an error in one of them is passed on."""
 
-    def __init__(self, failed: Callable[[BaseException], None]) -> None:
-        self._on_error = failed
+    def __init__(self, on_error: Callable[[BaseException], None]) -> None:
+        self._on_error = on_error
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start_task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -52,19 +52,19 @@ class BackgroundTaskGroup:
 
 
 class StageLink:
-    """Sends what flows at once and remembers whether anything is on its way."""
+    """Sends messages at once and knows whether any is in flight."""
 
-    def __init__(self, node: Node, crew: BackgroundTaskGroup) -> None:
+    def __init__(self, node: Node, task_group: BackgroundTaskGroup) -> None:
         self._node = node
-        self._task_group = crew
+        self._task_group = task_group
         self._sends_in_flight = 0
         self._idle = WakeSignal()
         self._sent_bytes = 0
 
     def take_sent_bytes(self) -> int:
-        """Bytes that were sent since the last reading."""
-        read, self._sent_bytes = self._sent_bytes, 0
-        return read
+        """The bytes sent since the last call."""
+        sent, self._sent_bytes = self._sent_bytes, 0
+        return sent
 
     def count_bytes(self, nbytes: int) -> None:
         self._sent_bytes += nbytes
@@ -75,7 +75,7 @@ class StageLink:
         return self._task_group.start_task(self._send_and_record(to, message, fields))
 
     async def wait_until_idle(self, seconds: float) -> None:
-        """Wait until nothing flows, but not longer than this."""
+        """Wait until nothing is in flight, but at most this long."""
         if self._sends_in_flight:
             await self._idle.wait(seconds)
 
@@ -87,5 +87,5 @@ class StageLink:
             self._sends_in_flight -= 1
             if not self._sends_in_flight:
                 self._idle.notify()
-        what = {"to": to, "what": type(message).__name__, "bytes": message.nbytes, **fields}
-        self._node.record(Span(self._node.name, "send", began, self._node.now(), what))
+        fields = {"to": to, "what": type(message).__name__, "bytes": message.nbytes, **fields}
+        self._node.record(Span(self._node.name, "send", began, self._node.now(), fields))

@@ -1,7 +1,7 @@
-"""What a stage does next: the schedules as parts of a job, and a stage's own course through a stretch of batches.
+"""What a stage does next: the schedules as parts of a job, and one stage's way through a range of batches.
 
-A stretch is a run of batches at whose end nothing is in flight. Parts are what flows: whole batches under 1F1B,
-micro-batches under GPipe, numbered on through the batches.
+At the end of a range nothing is in flight. Micro-batches are what flows: whole batches under 1F1B, fractions of a batch
+under GPipe, numbered consecutively through the batches.
 """
 
 from __future__ import annotations
@@ -38,26 +38,26 @@ Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class StageSchedule(Protocol):
-    """One stage's way through a stretch: at most one task is due at any moment."""
+    """One stage's way through a range of batches: at most one task is due at any moment."""
 
     @property
     def end_batch(self) -> int:
-        """The batch before which the stretch ends."""
+        """The batch before which the range ends."""
 
     def next_task(self) -> tuple[Kind, int] | None:
-        """The task whose turn it is and its part; None when the stretch is done."""
+        """The next task and its micro-batch; None when the range is done."""
 
     def complete_task(self, kind: Kind) -> None:
-        """The task that was due is done."""
+        """The task that was due is complete."""
 
-    def updates_after(self, part: int) -> bool:
-        """Whether the weights are updated after this part's backward."""
+    def updates_after(self, micro_batch: int) -> bool:
+        """Whether the weights are updated after this micro-batch's backward pass."""
 
     def first_unstarted_batch(self) -> int:
-        """The first batch that was not begun: the stretch can still be made to end here."""
+        """The first batch that was not started: the range can still end before it."""
 
     def end_before(self, end: int) -> None:
-        """The stretch ends before this batch."""
+        """End the range before this batch."""
 
 
 class OneFOneBStageSchedule:
@@ -76,7 +76,7 @@ class OneFOneBStageSchedule:
     def complete_task(self, kind: Kind) -> None:
         self._progress = self._progress.after_task(kind)
 
-    def updates_after(self, part: int) -> bool:
+    def updates_after(self, micro_batch: int) -> bool:
         return True
 
     def first_unstarted_batch(self) -> int:
@@ -87,13 +87,13 @@ class OneFOneBStageSchedule:
 
 
 class GPipeStageSchedule:
-    """GPipe: all parts of a batch forward, then back in reverse, then the step."""
+    """GPipe: all micro-batches of a batch forward, then backward in reverse order, then the step."""
 
-    def __init__(self, parts: int, start: int, end: int) -> None:
+    def __init__(self, micro_batches: int, start: int, end: int) -> None:
         self.end_batch = end
-        self._micro_batches = parts
+        self._micro_batches = micro_batches
         self._batch = start
-        self._task_index = 0  # among the 2 × parts tasks of the batch
+        self._task_index = 0  # among the 2 × micro-batches tasks of the batch
 
     def next_task(self) -> tuple[Kind, int] | None:
         if self._batch >= self.end_batch:
@@ -110,8 +110,8 @@ class GPipeStageSchedule:
         if self._task_index == 2 * self._micro_batches:
             self._batch, self._task_index = self._batch + 1, 0
 
-    def updates_after(self, part: int) -> bool:
-        return part % self._micro_batches == 0
+    def updates_after(self, micro_batch: int) -> bool:
+        return micro_batch % self._micro_batches == 0
 
     def first_unstarted_batch(self) -> int:
         return self._batch + (self._task_index > 0)
@@ -132,15 +132,15 @@ class PipelineSchedule(Part, frozen=True, kw_only=True):
 
     @property
     def micro_batch_count(self) -> int:
-        """Into how many parts a batch is cut."""
+        """The number of micro-batches in a batch."""
         return 1
 
     def batches_in_flight(self, to_end: int) -> int:
-        """Batches that a stage must be able to hold, of so many stages from it to the end."""
+        """Batches that a stage must be able to hold, given the number of stages from it to the end."""
         return to_end
 
     def stage_windows(self, durations: StageDurations, least: float = 0.0) -> tuple[int, ...]:
-        """How many parts each stage has in flight at most; the period cannot be shorter than `least`."""
+        """The most micro-batches each stage has in flight; the period cannot be shorter than `least`."""
         return published_windows(durations.stages)
 
     def batch_period_s(self, durations: StageDurations, windows: Sequence[int]) -> float:

@@ -1,4 +1,4 @@
-"""The submodel part of a round by classes: a device trains the trunk and the groups whose classes concern it."""
+"""The submodel part by class groups: a device trains the trunk and the groups of the classes it is responsible for."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from potluck import seeds
 from potluck.errors import SettingError
 from potluck.model.decoupled import assembled_file
-from potluck.model.decoupled.balanced_sampling import expected_class_counts
 from potluck.model.decoupled.channel_attribution import pooled_features
 from potluck.model.decoupled.decouple import Variant, decouple
 from potluck.model.decoupled.group_calibration import Extent
 from potluck.model.decoupled.group_cut import CutRequest, choose_cut
 from potluck.model.decoupled.group_extractor import Batches, Counts, GroupExtractor
+from potluck.model.decoupled.group_loss import expected_class_counts
 from potluck.model.decoupled.group_plan import describe_groups
 from potluck.model.decoupled.grouped_network import GroupedNetwork
 from potluck.model.decoupled.sequential_layers import layer_costs, trace_sequential, trunk_length
@@ -44,10 +44,10 @@ __all__ = ["ClassGroups"]
 
 PATH = "rounds.submodel"
 FILE = "assembled.safetensors"  # in a run's folder
-_LOOKED_AT = 4096  # samples that tell which classes are alike, and which channels serve which
+_LOOKED_AT = 4096  # samples used to find similar classes and to attribute channels
 _BATCH = 256
 
-Negatives = Literal["own", "generated"]  # samples of other classes that the device has, or made of its own ones
+Negatives = Literal["own", "generated"]  # the device's samples of other classes, or ones generated from its own
 Count = Annotated[int, msgspec.Meta(ge=1)]
 Seen = Callable[[Tensor], Tensor]
 Depth = Annotated[int, msgspec.Meta(ge=0)]
@@ -86,28 +86,28 @@ class ClassGroups(Submodel, frozen=True, kw_only=True, tag="class-groups"):
 
     def __post_init__(self) -> None:
         if self.alike and isinstance(self.groups, tuple):
-            raise ValueError("`alike` finds the groups itself: give their number only")
+            raise ValueError("`alike` forms the groups itself; set `groups` to their number")
         if self.held and self.groups == "auto":
-            raise ValueError("`held` names groups by their numbers: give `groups` too")
+            raise ValueError("`held` refers to groups by index; set `groups` too")
 
     @property
     def is_resolved(self) -> bool:
-        """Is it known how the network is cut?"""
+        """Whether the cut of the network is decided."""
         return self.groups != "auto" and self.depth != "auto"
 
     def group_counts(self) -> tuple[int, ...]:
-        """The numbers of groups to choose from; empty: any."""
+        """The numbers of groups to choose from; empty for any."""
         if self.groups == "auto":
             return ()
         return (self.groups if isinstance(self.groups, int) else len(self.groups),)
 
     def resolve_cut(self, depth: int, groups: int) -> ClassGroups:
-        """The same where what was left open is this."""
+        """The same settings with this cut in place of "auto"."""
         return msgspec.structs.replace(self, depth=depth, groups=groups if self.groups == "auto" else self.groups)
 
     def build_grouped(self, chain: LayerChain, samples: LabelledSamples | None, seed: int) -> GroupedNetwork:
-        """The network taken apart; without samples (only sizes matter) classes and channels go in order."""
-        assert self.depth != "auto", "a cut is settled before the network is taken apart"
+        """The grouped network; without samples (only sizes matter) classes and channels are assigned in order."""
+        assert self.depth != "auto", "the cut is decided before the network is split"
         groups = self._resolve_groups(trace_sequential(chain.module, chain.shape)[-1].outputs, samples, seed)
         hollow = samples is None or any(param.is_meta for param in chain.module.parameters())
         return decouple(
@@ -122,9 +122,9 @@ class ClassGroups(Submodel, frozen=True, kw_only=True, tag="class-groups"):
         )
 
     def group_by_features(self, chain: LayerChain, samples: LabelledSamples, seed: int) -> ClassGroups:
-        """The same with its groups found: classes together of which a trained network's trunk makes much the same."""
-        assert self.alike, "groups that are given need not be found"
-        assert self.depth != "auto", "the cut says what the trunk is"
+        """The same settings with groups of classes whose features in a trained network's trunk are similar."""
+        assert self.alike, "the groups are given"
+        assert self.depth != "auto", "the cut defines the trunk"
         steps = trace_sequential(chain.module, chain.shape)
         trunk = steps[: trunk_length(steps, self.depth)]
         found = self._resolve_groups(steps[-1].outputs, samples, seed, lambda inputs: pooled_features(trunk, inputs))
@@ -137,7 +137,7 @@ class ClassGroups(Submodel, frozen=True, kw_only=True, tag="class-groups"):
     def _resolve_groups(
         self, classes: int, samples: LabelledSamples | None, seed: int, seen: Seen = Tensor.double
     ) -> Groups:
-        assert self.groups != "auto", "a cut is settled before the network is taken apart"
+        assert self.groups != "auto", "the cut is decided before the network is split"
         if not isinstance(self.groups, int):
             return check_groups(self.groups, classes, f"{PATH}.groups")
         if self.groups > classes:
@@ -288,19 +288,21 @@ def _untrainable_reason(device: str, own: set[int], present: set[int]) -> str:
 
 
 def _spread_batches(samples: LabelledSamples) -> list[tuple[Tensor, Tensor]]:
-    """Some samples from all over the data, always the same, in batches."""
+    """Batches of evenly spaced samples, always the same."""
     chosen = np.linspace(0, len(samples) - 1, min(len(samples), _LOOKED_AT)).astype(np.int64)
     return [samples.batch(chosen[start : start + _BATCH]) for start in range(0, len(chosen), _BATCH)]
 
 
 def _class_means(samples: LabelledSamples, classes: int, seen: Seen) -> npt.NDArray[np.float64]:
-    """What a class looks like on average, to whoever has `seen` its samples."""
+    """The mean of each class's samples as transformed by `seen`."""
     batches = _spread_batches(samples)
     inputs = torch.cat([seen(given).flatten(1).double() for given, _ in batches])
     labels = torch.cat([targets for _, targets in batches])
     missing = sorted(set(range(classes)) - set(labels.tolist()))
     if missing:
-        raise SettingError(f"{PATH}.alike", f"class {missing[0]} is too rare to tell what it is like; give the groups")
+        raise SettingError(
+            f"{PATH}.alike", f"class {missing[0]} is too rare to compare it with others; set the groups explicitly"
+        )
     sums = torch.zeros(classes, inputs.shape[1], dtype=torch.float64).index_add_(0, labels, inputs)
     found: npt.NDArray[np.float64] = (sums / torch.bincount(labels, minlength=classes)[:, None]).numpy()
     return found

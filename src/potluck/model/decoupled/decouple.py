@@ -1,7 +1,7 @@
-"""Take a network apart: the first layers stay whole as a trunk, the others become independent groups of channels.
+"""Splits a network: the first layers become a shared trunk, the others independent groups of channels.
 
-*Structural*: channels are dealt out in order and the groups begin with fresh weights. *Attributed*: each channel goes
-to the group whose classes it serves most, and the weights between channels of one group are kept as they are.
+*Structural*: channels are assigned in order and the groups start with newly initialised weights. *Attributed*: each
+channel goes to the group whose classes it contributes to most, and the weights within a group are kept.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from potluck import seeds
 from potluck.errors import ModelError
-from potluck.model.decoupled.channel_attribution import Measure, Owners, assign_by_attribution, assign_in_order
+from potluck.model.decoupled.channel_attribution import ChannelOwners, Measure, assign_by_attribution, assign_in_order
 from potluck.model.decoupled.grouped_network import GroupedNetwork, GroupedNetworkSpec
 from potluck.model.decoupled.layer_spec import LayerSpec, describe_layer
 from potluck.model.decoupled.sequential_layers import (
@@ -24,6 +24,7 @@ from potluck.model.decoupled.sequential_layers import (
     trace_sequential,
     trunk_length,
 )
+from potluck.model.shape_only import ShapeOnlyMode
 from potluck.planning.groups import Groups, check_groups
 
 __all__ = ["LayerSlice", "Variant", "decouple", "group_slices"]
@@ -32,7 +33,7 @@ Variant = Literal["structural", "attributed"]
 
 
 class LayerSlice(NamedTuple):
-    """What one group keeps of a layer: some of its inputs and outputs; a head gets one output more, for "other"."""
+    """What one group keeps of a layer: some inputs and outputs; a head gets an additional output for "other"."""
 
     step: SequentialLayer
     inputs: Tensor
@@ -60,31 +61,32 @@ def decouple(
 ) -> GroupedNetwork:
     """The network as a trunk of `depth` layers and one group for each set of classes.
 
-    `samples` and `measure` are for attribution; `normalised` makes logits comparable (see `readout`); a `frozen` trunk
-    is trained by nobody.
+    `samples` and `measure` are for attribution; `normalised` makes logits comparable (see `group_readout`); a `frozen`
+    trunk is not trained.
     """
     steps = trace_sequential(module, tuple(shape))
-    found = check_groups(groups, steps[-1].outputs)
+    checked = check_groups(groups, steps[-1].outputs)
     end = trunk_length(steps, depth)
     _check_convolutions(steps[end:])
     if variant == "structural":
-        owners = assign_in_order(steps[end:], len(found))
+        owners = assign_in_order(steps[end:], len(checked))
     else:
-        owners = assign_by_attribution(steps, end, found, samples, measure)
-    branches = [list(group_slices(steps[end:], owners, found, group)) for group in range(len(found))]
-    where = next(module.parameters()).device
-    with where:
-        grouped = GroupedNetwork(
-            _network_spec(steps[:end], branches, found, shape, depth, normalised), layer_costs(steps), frozen
-        )
-    if where.type == "meta":  # a network of sizes only
-        return grouped
+        owners = assign_by_attribution(steps, end, checked, samples, measure)
+    branches = [list(group_slices(steps[end:], owners, checked, group)) for group in range(len(checked))]
+    spec = _network_spec(steps[:end], branches, checked, shape, depth, normalised)
+    device = next(module.parameters()).device
+    if device.type == "meta":
+        with ShapeOnlyMode():
+            return GroupedNetwork(spec, layer_costs(steps), frozen)
+    grouped = GroupedNetwork(spec, layer_costs(steps), frozen).to(device)
     with torch.no_grad():
         _fill_weights(grouped, steps[:end], branches, fresh=variant == "structural", seed=seed)
     return grouped
 
 
-def group_slices(steps: Sequence[SequentialLayer], owners: Owners, groups: Groups, group: int) -> Iterator[LayerSlice]:
+def group_slices(
+    steps: Sequence[SequentialLayer], owners: ChannelOwners, groups: Groups, group: int
+) -> Iterator[LayerSlice]:
     """The layers of one group, from the trunk's features to its logits."""
     kept = torch.arange(steps[0].width)
     for step in steps:
@@ -103,9 +105,7 @@ def _check_convolutions(steps: Sequence[SequentialLayer]) -> None:
     for step in steps:
         grouped = mixes_channels(step) and getattr(step.layer, "groups", 1) != 1
         if grouped:
-            raise ModelError(
-                f"layer {step.source!r} has groups of its own and cannot be divided; choose a larger depth"
-            )
+            raise ModelError(f"layer {step.source!r} is a grouped convolution and cannot be split; use a larger depth")
 
 
 def _network_spec(
@@ -121,7 +121,7 @@ def _network_spec(
         groups=groups,
         depth=depth,
         trunk=tuple(describe_layer(step.name, step.layer) for step in trunk),
-        branches=tuple(tuple(piece.layer_spec() for piece in branch) for branch in branches),
+        branches=tuple(tuple(layer.layer_spec() for layer in branch) for branch in branches),
         normalised=normalised,
     )
 
@@ -136,34 +136,34 @@ def _fill_weights(
     for step in trunk:
         grouped.trunk.get_submodule(step.name).load_state_dict(step.layer.state_dict())
     for number, branch in enumerate(branches):
-        draws = torch.Generator().manual_seed(seeds.child_seed(seed, "group", number))
-        for piece in branch:
-            layer = grouped.group_branch(number).stages.get_submodule(piece.step.name)
+        generator = torch.Generator().manual_seed(seeds.child_seed(seed, "group", number))
+        for kept in branch:
+            layer = grouped.group_branch(number).stages.get_submodule(kept.step.name)
             if fresh:
-                _draw_weights(layer, piece.head, draws)
+                _draw_weights(layer, kept.head, generator)
             else:
-                _copy_weights(layer, piece)
+                _copy_weights(layer, kept)
 
 
-def _draw_weights(layer: nn.Module, head: bool, draws: torch.Generator) -> None:
-    """First weights by what comes in (He), since a narrow layer needs larger ones; a head begins undecided."""
+def _draw_weights(layer: nn.Module, head: bool, generator: torch.Generator) -> None:
+    """He initialisation, since a narrow layer needs larger weights; a head's outputs start out small."""
     if isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Linear):
         inputs = layer.weight[0].numel()
-        layer.weight.normal_(std=(1 / inputs if head else 2 / inputs) ** 0.5, generator=draws)
+        layer.weight.normal_(std=(1 / inputs if head else 2 / inputs) ** 0.5, generator=generator)
         if layer.bias is not None:
             layer.bias.zero_()
 
 
-def _copy_weights(layer: nn.Module, piece: LayerSlice) -> None:
-    """The kept entries of the original layer; a head's "other" begins at zero."""
-    original = dict(piece.step.layer.state_dict())
-    for name, mine in layer.state_dict().items():
-        theirs = original[name]
-        if theirs.dim() == 0:
-            mine.copy_(theirs)
+def _copy_weights(layer: nn.Module, kept: LayerSlice) -> None:
+    """Copy the kept entries of the original layer; a head's "other" starts at zero."""
+    original = dict(kept.step.layer.state_dict())
+    for name, target in layer.state_dict().items():
+        source = original[name]
+        if source.dim() == 0:
+            target.copy_(source)
             continue
-        rows = theirs[piece.outputs]
-        if mixes_channels(piece.step) and theirs.dim() > 1:
-            rows = rows[:, piece.inputs]
-        mine.zero_()
-        mine[: len(rows)].copy_(rows)
+        rows = source[kept.outputs]
+        if mixes_channels(kept.step) and source.dim() > 1:
+            rows = rows[:, kept.inputs]
+        target.zero_()
+        target[: len(rows)].copy_(rows)

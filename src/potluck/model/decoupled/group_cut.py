@@ -11,7 +11,9 @@ from typing import NamedTuple
 
 from potluck.errors import ModelError, SettingError
 from potluck.fleet import Device
+from potluck.model.flop_counter import FLOPS_PER_MAC
 from potluck.model.submodel_context import SubmodelContext
+from potluck.model.training_costs import forward_flops
 from potluck.planning.groups import (
     ChannelLayer,
     DeviceBudget,
@@ -48,7 +50,7 @@ def mini_batch_slot_s(context: SubmodelContext, layers: Sequence[ChannelLayer]) 
     if context.slot_s is not None:
         return context.slot_s
     fastest = max(device.flops for device in context.devices)
-    return 2.0 * full_model_cost(layers).training_macs(frozen=False) * context.batch_size / fastest
+    return forward_flops(full_model_cost(layers).training_macs(frozen=False)) * context.batch_size / fastest
 
 
 def affordable_cuts(
@@ -91,7 +93,7 @@ def choose_cut(
 def _device_budget(
     context: SubmodelContext, request: CutRequest, layers: Sequence[ChannelLayer], device: Device
 ) -> DeviceBudget:
-    macs = device.flops * mini_batch_slot_s(context, layers) / (2.0 * context.batch_size)
+    macs = device.flops * mini_batch_slot_s(context, layers) / (FLOPS_PER_MAC * context.batch_size)
     return DeviceBudget(macs=macs, weight_bytes=device.memory, frozen=request.frozen)
 
 
@@ -106,7 +108,7 @@ def _held_group_count(context: SubmodelContext, request: CutRequest, device: str
 def _too_slow_message(
     context: SubmodelContext, layers: Sequence[ChannelLayer], device: Device, smallest: GroupChoice, frozen: bool
 ) -> str:
-    needed = 2.0 * smallest.cost.training_macs(frozen=frozen) * context.batch_size / device.flops
+    needed = forward_flops(smallest.cost.training_macs(frozen=frozen)) * context.batch_size / device.flops
     return (
         f"not even the smallest cut (depth {smallest.depth}, {smallest.groups} groups) fits {device.name}: a mini-batch"
         f" takes it {_rounded_seconds(needed)}, its slot is"

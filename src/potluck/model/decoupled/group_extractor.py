@@ -1,9 +1,9 @@
-"""Class groups in a round: what a device is sent, what it minimises, and what its update weighs.
+"""Class groups in a round: what a device is sent, which loss it minimises, and the weight of its update.
 
     the server's layers      trunk…   group 0…   group 1…   group 2…
-    a device with 0 and 2    trunk…   group 0…      -       group 2…      as many layers, those it does not hold empty
+    a device with 0 and 2    trunk…   group 0…      -       group 2…      as many layers, those of other groups empty
 
-An update weighs in the trunk by all of its samples, and in a group by those of the group's own classes.
+An update's weight is the number of all its samples in the trunk, and of those of the group's own classes in a group.
 """
 
 from __future__ import annotations
@@ -21,21 +21,20 @@ from torch import Tensor, nn
 from potluck.model.decoupled.group_calibration import Extent, calibrate_groups
 from potluck.model.decoupled.group_loss import GroupLoss
 from potluck.model.decoupled.grouped_network import GroupedNetwork, GroupSubmodel
-from potluck.model.decoupled.submodel_indices import indices_in_whole
 from potluck.model.layer_chain import LayerChain
 from potluck.model.model_replica import Loss, ModelReplica
 from potluck.model.model_state import TensorEntry, WeightLayout
 from potluck.model.submodel_interface import ExtractedSubmodel, SubmodelChoice, SubmodelSpec, TurnKey
 from potluck.model.update_merging import UpdateSum
 
-__all__ = ["GroupExtractor", "GroupSubmodelSpec", "GroupWeight"]
+__all__ = ["GroupExtractor", "GroupSubmodelSpec", "GroupWeight", "indices_in_whole"]
 
 Counts = Mapping[int, int]
 Batches = Iterable[tuple[Tensor, Tensor]]
 
 
 class GroupWeight(NamedTuple):
-    """Some numbers of a part (their places in its two vectors) and the share of the update's weight they have."""
+    """Some entries of a sub-model (their indices in its two vectors) and their fraction of the update's weight."""
 
     weight_fraction: float
     params: Tensor
@@ -44,18 +43,18 @@ class GroupWeight(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class GroupSubmodelSpec(SubmodelSpec):
-    """The trunk and some groups, each of which weighs on its own."""
+    """The trunk and some groups, each with its own weight in the merge."""
 
     group_weights: Sequence[GroupWeight] = ()
 
     def add_update(self, total: UpdateSum, params: Tensor, buffers: Tensor, weight: float) -> None:
-        for share, these, kept in self.group_weights:
-            entries = self.params[these], self.buffers[kept]
-            total.add_submodel(params[these], buffers[kept], weight * share, *entries)
+        for fraction, entries, kept in self.group_weights:
+            in_whole = self.params[entries], self.buffers[kept]
+            total.add_submodel(params[entries], buffers[kept], weight * fraction, *in_whole)
 
 
 class GroupExtractor:
-    """`held` are each device's groups; `counts` its samples of each class in a turn, where they are known."""
+    """`device_groups` are each device's groups; `counts` its samples of each class in a turn, if known."""
 
     extracts_from_replica = False
     averages_changed_only = False
@@ -65,18 +64,18 @@ class GroupExtractor:
         self,
         chain: LayerChain,
         layout: WeightLayout,
-        held: Mapping[str, tuple[int, ...]],
+        device_groups: Mapping[str, tuple[int, ...]],
         counts: Mapping[str, Counts] | None = None,
-        fitting: Callable[[], Batches] | None = None,
+        calibration_batches: Callable[[], Batches] | None = None,
         extent: Extent = "readout",
     ) -> None:
         assert isinstance(chain.module, GroupedNetwork)
         self.grouped = chain.module
-        self.device_groups = held
+        self.device_groups = device_groups
         self._chain = chain
         self._layout = layout
         self._counts = counts or {}
-        self._calibration_batches = fitting
+        self._calibration_batches = calibration_batches
         self._extent = extent
         self._cached_spec = lru_cache(maxsize=1024)(self._select_groups)
         self._cached_loss = lru_cache(maxsize=1024)(self._group_loss)
@@ -90,18 +89,18 @@ class GroupExtractor:
         return self._cached_spec(turn.device)
 
     def cost_fraction(self, turn: TurnKey) -> float:
-        """Of the trunk and all groups."""
+        """The fraction of the MACs of the trunk and all groups."""
         return sum(self.select_submodel(turn).macs) / sum(layer.macs for layer in self._chain.layers)
 
-    def choose_submodel(self, turn: TurnKey, affordable: float, draws: np.random.Generator) -> SubmodelChoice:
-        raise AssertionError("a device's groups are always the same")
+    def choose_submodel(self, turn: TurnKey, affordable: float, rng: np.random.Generator) -> SubmodelChoice:
+        raise AssertionError("a device's groups do not change from batch to batch")
 
     def extract_submodel(
-        self, replica: ModelReplica, turn: TurnKey, choice: SubmodelChoice | None, draws: np.random.Generator
+        self, replica: ModelReplica, turn: TurnKey, choice: SubmodelChoice | None, rng: np.random.Generator
     ) -> ExtractedSubmodel:
-        raise AssertionError("groups are networks of their own")
+        raise AssertionError("groups are trained as separate networks")
 
-    def build_network(self, turn: TurnKey, part: SubmodelSpec) -> nn.Module:
+    def build_network(self, turn: TurnKey, submodel: SubmodelSpec) -> nn.Module:
         return self.grouped.build_submodel(self.device_groups[turn.device])
 
     def training_loss(self, turn: TurnKey, loss: Loss) -> Loss:
@@ -111,7 +110,7 @@ class GroupExtractor:
         return None if self._calibration_batches is None else lambda replica: self.calibrate_module(replica.module)
 
     def calibrate_module(self, module: nn.Module) -> None:
-        """Make the logits of the whole network's groups comparable, where that was asked for."""
+        """Make the logits of the network's groups comparable, if the job asks for it."""
         assert isinstance(module, GroupedNetwork)
         if self._calibration_batches is not None and len(module.untrained_groups()) < len(module.spec.groups):
             calibrate_groups(module, self._calibration_batches(), extent=self._extent)
@@ -122,12 +121,12 @@ class GroupExtractor:
 
     def _select_groups(self, device: str) -> GroupSubmodelSpec:
         groups = self.device_groups[device]
-        part, trunk, branches = self._cached_layout(groups)
+        submodel, trunk, branches = self._cached_layout(groups)
         own = [self._own_class_samples(device, group) for group in groups]
         total = max(sum(own), 1)
-        weighed = [GroupWeight(1.0, *trunk)]
-        weighed += [GroupWeight(count / total, *branch) for count, branch in zip(own, branches, strict=True) if count]
-        return replace(part, group_weights=weighed)
+        weights = [GroupWeight(1.0, *trunk)]
+        weights += [GroupWeight(count / total, *branch) for count, branch in zip(own, branches, strict=True) if count]
+        return replace(submodel, group_weights=weights)
 
     def _own_class_samples(self, device: str, group: int) -> int:
         counts = self._counts.get(device)
@@ -136,19 +135,16 @@ class GroupExtractor:
     def _group_layout(
         self, groups: tuple[int, ...]
     ) -> tuple[GroupSubmodelSpec, tuple[Tensor, Tensor], list[tuple[Tensor, Tensor]]]:
-        """The part of a device with these groups, and where in it the trunk lies and each group."""
+        """The sub-model of a device with these groups, and the indices of the trunk and of each group in it."""
         module = self.grouped.build_submodel(groups)
         layout, macs = self._restrict_layout(module)
         params, buffers = indices_in_whole(self._layout, layout)
-        part = GroupSubmodelSpec(groups, params, buffers, layout, macs)
-        return (
-            part,
-            _prefix_indices(layout, "trunk."),
-            [_prefix_indices(layout, f"groups.{group}.") for group in groups],
-        )
+        submodel = GroupSubmodelSpec(groups, params, buffers, layout, macs)
+        branches = [_prefix_indices(layout, f"groups.{group}.") for group in groups]
+        return submodel, _prefix_indices(layout, "trunk."), branches
 
     def _restrict_layout(self, module: GroupSubmodel) -> tuple[WeightLayout, list[float]]:
-        """The server's layers as far as this network has them."""
+        """The server's layers, as far as this network has them, and their MACs."""
         known = {name for name, _ in (*module.named_parameters(), *module.named_buffers())}
         layers = [
             ([name for name in layer.parameters if name in known], [name for name in layer.buffers if name in known])
@@ -161,17 +157,30 @@ class GroupExtractor:
         return replace(layout, splits=_layers_per_entry([any(names) for names in layers])), macs
 
 
-def _layers_per_entry(held: Sequence[bool]) -> tuple[int, ...]:
-    """How many of the server's layers each layer of the part stands for: itself and the empty ones before it."""
-    ends = [place + 1 for place, here in enumerate(held) if here]
-    ends[-1] = len(held)
+def indices_in_whole(whole: WeightLayout, submodel: WeightLayout) -> tuple[Tensor, Tensor]:
+    """For each entry of the sub-model's two vectors its index in the whole's: `whole[indices] = submodel`."""
+    params, buffers = ({entry.name: entry for entry in entries} for entries in (whole.params, whole.buffers))
+    return (
+        _entry_indices([params[entry.name] for entry in submodel.params]),
+        _entry_indices([buffers[entry.name] for entry in submodel.buffers]),
+    )
+
+
+def _layers_per_entry(present: Sequence[bool]) -> tuple[int, ...]:
+    """How many of the server's layers each layer of the sub-model covers: itself and the empty ones before it."""
+    ends = [index + 1 for index, is_present in enumerate(present) if is_present]
+    ends[-1] = len(present)
     return tuple(end - start for start, end in pairwise([0, *ends]))
 
 
-def _prefix_indices(layout: WeightLayout, beginning: str) -> tuple[Tensor, Tensor]:
-    return _entry_indices(layout.params, beginning), _entry_indices(layout.buffers, beginning)
+def _prefix_indices(layout: WeightLayout, prefix: str) -> tuple[Tensor, Tensor]:
+    params, buffers = (
+        _entry_indices([entry for entry in entries if entry.name.startswith(prefix)])
+        for entries in (layout.params, layout.buffers)
+    )
+    return params, buffers
 
 
-def _entry_indices(entries: Sequence[TensorEntry], beginning: str) -> Tensor:
-    found = [torch.arange(entry.start, entry.stop) for entry in entries if entry.name.startswith(beginning)]
-    return torch.cat(found) if found else torch.zeros(0, dtype=torch.int64)
+def _entry_indices(entries: Sequence[TensorEntry]) -> Tensor:
+    ranges = [torch.arange(entry.start, entry.stop) for entry in entries]
+    return torch.cat(ranges) if ranges else torch.zeros(0, dtype=torch.int64)

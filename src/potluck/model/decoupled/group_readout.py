@@ -1,10 +1,10 @@
-"""From a group's logits to logits that can be compared between groups.
+"""Turns a group's logits into logits that can be compared between groups.
 
-A group's softmax over (its classes, other) leaves its logits free to move up and down together from sample to
-sample, so the largest of all groups' logits says little. What groups can agree on is the probability that they give
-to a class, and that needs the "other" logit. Groups train with as many own samples as others; in the field others
-are more, by (C - k) to k: adding the logarithm of that to the "other" logit makes the probabilities those of the
-field (Bayes), and their logarithms are the logits of the assembled network.
+A group's softmax over (its classes, other) is invariant to shifting all its logits, so the largest of all groups'
+logits says little. What can be compared is the probability that a group gives to a class, which needs the "other"
+logit. Groups train with as many own samples as others, but at inference others are more frequent by (C - k) to k:
+adding the logarithm of that to the "other" logit corrects the probabilities for this prior (Bayes), and their
+logarithms are the logits of the assembled network.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["GroupReadout"]
 
 
 class GroupReadout(nn.Module):
-    """A group's last word; calibration may set `scale`, `shift` and `offset`, training sets `trained`."""
+    """A group's final logits; calibration may set `scale`, `shift` and `offset`, training sets `trained`."""
 
     def __init__(self, own: int, classes: int, normalised: bool = True) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class GroupReadout(nn.Module):
         self.trained: Tensor
 
     def forward(self, outputs: Tensor, raw: bool = False) -> Tensor:
-        """Logits of the group's classes, -inf if nobody has trained them; `raw`: with "other", for training."""
+        """Logits of the group's classes, -inf while they are untrained; `raw`: including "other", for training."""
         if raw:
             if self.training:
                 self.trained.fill_(1.0)

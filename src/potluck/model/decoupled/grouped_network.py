@@ -1,10 +1,10 @@
-"""A trunk and the groups that grow out of it: the whole of it, and the part that one device trains.
+"""The grouped network, a shared trunk with one branch per class group, and the sub-model that one device trains.
 
     inputs ──▶ trunk ──┬──▶ groups.0: stages ──▶ readout ──┐
                        ├──▶ groups.1: stages ──▶ readout ──┼──▶ logits in the order of the classes
                        └──▶ groups.2: stages ──▶ readout ──┘
 
-Parameters have the same names in the whole and in a part, so a harvest goes by name.
+Parameters have the same names in the whole network and in a sub-model, so contributions are merged by name.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["AssembledNetwork", "GroupBranch", "GroupSubmodel", "GroupedNetwork",
 
 
 class GroupedNetworkSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A grouped network in words, complete but for its numbers."""
+    """The complete description of a grouped network without its weights."""
 
     shape: tuple[int, ...]
     groups: Groups
@@ -42,7 +42,7 @@ class GroupedNetworkSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True
 
 
 class GroupBranch(nn.Module):
-    """One group: layers of its own down to its own logits, the last of which is "other"."""
+    """One group: its layers from the trunk's features to its logits, the last of which is "other"."""
 
     def __init__(self, stages: Sequence[LayerSpec], own: int, classes: int, normalised: bool) -> None:
         super().__init__()
@@ -55,20 +55,20 @@ class GroupBranch(nn.Module):
 
 
 class AssembledNetwork(nn.Module):
-    """One ordinary network: inputs to logits in the order of the classes; a group nobody trained has -inf."""
+    """An ordinary network from inputs to logits in class order; the logits of an untrained group are -inf."""
 
-    def __init__(self, plan: GroupedNetworkSpec) -> None:
+    def __init__(self, spec: GroupedNetworkSpec) -> None:
         super().__init__()
-        self.spec = plan
-        self.trunk = _build_sequential(plan.trunk)
+        self.spec = spec
+        self.trunk = _build_sequential(spec.trunk)
         self.groups = nn.ModuleDict(
             {
-                str(number): GroupBranch(plan.branches[number], len(own), plan.class_count, plan.normalised)
-                for number, own in enumerate(plan.groups)
+                str(number): GroupBranch(spec.branches[number], len(own), spec.class_count, spec.normalised)
+                for number, own in enumerate(spec.groups)
             }
         )
-        together = [label for own in plan.groups for label in own]
-        self._order = [together.index(label) for label in range(plan.class_count)]
+        grouped_labels = [label for own in spec.groups for label in own]
+        self._order = [grouped_labels.index(label) for label in range(spec.class_count)]
 
     def forward(self, inputs: Tensor) -> Tensor:
         features = self.trunk(inputs)
@@ -76,7 +76,7 @@ class AssembledNetwork(nn.Module):
         return logits[:, self._order]
 
     def untrained_groups(self) -> tuple[int, ...]:
-        """The groups that nobody has trained so far, which therefore never win."""
+        """The groups that no device has trained so far; their classes are never predicted."""
         return tuple(number for number in range(len(self.spec.groups)) if not self.group_branch(number).readout.trained)
 
     def group_branch(self, number: int) -> GroupBranch:
@@ -86,36 +86,36 @@ class AssembledNetwork(nn.Module):
 
 
 class GroupedNetwork(AssembledNetwork):
-    """The network that a coordinator holds: takes itself apart for devices and together again.
+    """The coordinator's network, from which devices' sub-models are built and the final network is assembled.
 
-    `layers` are those of the original network, for planning. A `frozen` trunk is trained by nobody.
+    `layers` are those of the original network, for planning. A `frozen` trunk is not trained.
     """
 
-    def __init__(self, plan: GroupedNetworkSpec, layers: Sequence[ChannelLayer] = (), frozen: bool = False) -> None:
-        super().__init__(plan)
+    def __init__(self, spec: GroupedNetworkSpec, layers: Sequence[ChannelLayer] = (), frozen: bool = False) -> None:
+        super().__init__(spec)
         self.layers = tuple(layers)
         self.frozen = frozen
         self.trunk.requires_grad_(not frozen)
 
     def build_submodel(self, groups: Collection[int]) -> GroupSubmodel:
-        """The trunk and these groups, a copy to train."""
+        """A copy of the trunk and these groups, to be trained."""
         return GroupSubmodel(self, check_group_indices(groups, len(self.spec.groups)))
 
     def trained_names(self, groups: Collection[int]) -> tuple[str, ...]:
-        """Parameters and buffers that a device with these groups trains, as they are called here and there."""
+        """The names of the parameters and buffers that a device with these groups trains."""
         prefixes = [f"groups.{group}." for group in check_group_indices(groups, len(self.spec.groups))]
         wanted = tuple(prefixes if self.frozen else ["trunk.", *prefixes])
         return tuple(name for name in self.state_dict() if name.startswith(wanted))
 
     def assemble(self) -> AssembledNetwork:
-        """One ordinary network with these numbers, ready to run."""
+        """An ordinary network with these weights, in evaluation mode."""
         assembled = AssembledNetwork(self.spec)
         assembled.load_state_dict(self.state_dict())
         return assembled.eval()
 
 
 class GroupSubmodel(nn.Module):
-    """What a device trains: the trunk and some groups; gives all their logits, "other" included, side by side."""
+    """What a device trains: the trunk and some groups. Returns all their logits in a row, including "other"."""
 
     def __init__(self, whole: GroupedNetwork, groups: Sequence[int]) -> None:
         super().__init__()
@@ -127,19 +127,11 @@ class GroupSubmodel(nn.Module):
         self.train()
 
     def forward(self, inputs: Tensor) -> Tensor:
-        return self.forward_features(self.trunk(inputs))
-
-    def forward_features(self, features: Tensor) -> Tensor:
-        """The same from the trunk's features on."""
+        features = self.trunk(inputs)
         return torch.cat([group(features, raw=True) for group in self.groups.values()], dim=1)
 
-    def own_logits(self, inputs: Tensor) -> Tensor:
-        """The logits of its own classes as the assembled network will have them, group after group."""
-        features = self.trunk(inputs)
-        return torch.cat([group(features) for group in self.groups.values()], dim=1)
-
     def train(self, mode: bool = True) -> Self:
-        """A frozen trunk always runs as in evaluation: its norms must not drift."""
+        """Keep a frozen trunk in evaluation mode, so that its batch-norm statistics do not change."""
         super().train(mode)
         if self.frozen:
             self.trunk.eval()
@@ -147,11 +139,11 @@ class GroupSubmodel(nn.Module):
 
 
 def check_group_indices(groups: Collection[int], count: int) -> tuple[int, ...]:
-    """Group numbers in order; ModelError if one does not exist or there is none."""
-    strange = [group for group in groups if not 0 <= group < count]
-    if strange or not groups:
-        what = f"there is no group {strange[0]}" if strange else "no group was asked for"
-        raise ModelError(f"{what}; groups are counted from 0 to {count - 1}")
+    """The group indices in order; ModelError if one does not exist or none is given."""
+    unknown = [group for group in groups if not 0 <= group < count]
+    if unknown or not groups:
+        what = f"there is no group {unknown[0]}" if unknown else "no group was given"
+        raise ModelError(f"{what}; groups are numbered from 0 to {count - 1}")
     return tuple(sorted(set(groups)))
 
 

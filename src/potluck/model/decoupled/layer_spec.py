@@ -1,6 +1,6 @@
-"""A layer in words: what torch class it is and its options, so that a network can be described in a file and rebuilt.
+"""Describes a layer by its torch class and options, so that a network can be saved in a file and rebuilt.
 
-Only the kinds listed here are ever built: a description names no code.
+Only the kinds listed here are ever built: a description cannot name code.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ _BIASED = ("Conv1d", "Conv2d", "Linear")
 
 
 class LayerSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One layer of a network, under its name there."""
+    """One layer of a network, with its name there."""
 
     name: str
     kind: str
     options: dict[str, Option] = {}
 
     def with_widths(self, inputs: int, outputs: int) -> LayerSpec:
-        """The same layer for other widths; one without weights stays as it is."""
+        """The same layer with other widths; a layer without weights is unchanged."""
         widths: dict[str, Option] = {}
         if self.kind in ("Conv1d", "Conv2d"):
             depthwise = self.options["groups"] != 1
@@ -70,14 +70,14 @@ class LayerSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return msgspec.structs.replace(self, options={**self.options, **widths})
 
     def build_layer(self) -> nn.Module:
-        """The layer with torch's own first weights; ModelError if it is not one that we know."""
+        """The layer with torch's default initialisation; ModelError if its kind or an option is unknown."""
         if self.kind not in KINDS:
             raise ModelError(f"layer {self.name!r} is a {self.kind!r}, not one of {', '.join(KINDS)}")
         layer, known = KINDS[self.kind]
         allowed = (*known, "bias") if self.kind in _BIASED else known
-        strange = [key for key in self.options if key not in allowed]
-        if strange:
-            raise ModelError(f"layer {self.name!r}: {self.kind} has no option {strange[0]!r}")
+        unknown = [key for key in self.options if key not in allowed]
+        if unknown:
+            raise ModelError(f"layer {self.name!r}: {self.kind} has no option {unknown[0]!r}")
         try:
             return layer(**self.options)
         except (TypeError, ValueError, RuntimeError) as error:
@@ -85,10 +85,10 @@ class LayerSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def describe_layer(name: str, layer: nn.Module) -> LayerSpec:
-    """A layer in words; ModelError if it is of a kind that cannot be decoupled."""
+    """The description of a layer; ModelError if it is of a kind that cannot be decoupled."""
     kind = type(layer).__name__
     if KINDS.get(kind, (None,))[0] is not type(layer):
-        raise ModelError(f"layer {name!r} is a {kind}; a network to decouple is made of {', '.join(KINDS)}")
+        raise ModelError(f"layer {name!r} is a {kind}; a network to decouple may only contain {', '.join(KINDS)}")
     options: dict[str, Any] = {key: _plain_value(getattr(layer, key)) for key in KINDS[kind][1]}
     if kind in _BIASED:
         options["bias"] = layer.bias is not None
@@ -96,7 +96,7 @@ def describe_layer(name: str, layer: nn.Module) -> LayerSpec:
 
 
 def is_depthwise(layer: nn.Module) -> bool:
-    """Does every channel go its own way?"""
+    """Whether each output channel depends on one input channel only."""
     if not isinstance(layer, nn.Conv1d | nn.Conv2d):
         return False
     return layer.groups == layer.in_channels == layer.out_channels and layer.groups > 1

@@ -1,4 +1,4 @@
-"""A network as one straight line of layers, whatever its forward looks like: traced, named, measured."""
+"""Traces a network as a plain sequence of layers, whatever its forward looks like."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from potluck.planning.groups import ChannelLayer
 
 __all__ = ["SequentialLayer", "layer_costs", "mixes_channels", "trace_sequential", "trunk_length"]
 
-# Calls without a module of their own, as the module that does the same.
+# Functions and the modules that do the same.
 FUNCTIONS: dict[object, Callable[..., nn.Module]] = {
     torch.relu: nn.ReLU,
     F.relu: lambda inplace=False: nn.ReLU(),
@@ -34,10 +34,10 @@ METHODS: dict[object, Callable[..., nn.Module]] = {"relu": nn.ReLU, "flatten": n
 
 
 class SequentialLayer(NamedTuple):
-    """A layer of the line; `source` is its name in the network.
+    """A layer of the sequence; `source` is its name in the network.
 
-    Flattening keeps the channels (`inputs`, `outputs`) but gives each as many features as it has positions; `width` is
-    the number of channels or features that come in.
+    Flattening keeps the channels (`inputs`, `outputs`) but turns the positions of each into features; `width` is
+    the number of input channels or features.
     """
 
     name: str
@@ -51,7 +51,7 @@ class SequentialLayer(NamedTuple):
 
 
 def trace_sequential(module: nn.Module, shape: tuple[int, ...]) -> tuple[SequentialLayer, ...]:
-    """The network's layers from input to logits; ModelError says where it is not a straight line."""
+    """The network's layers from input to logits; ModelError says where it is not a plain sequence."""
     dtype = next(module.parameters()).dtype
     try:
         recording = record_graph(module, tuple(shape), dtype)
@@ -63,13 +63,13 @@ def trace_sequential(module: nn.Module, shape: tuple[int, ...]) -> tuple[Sequent
 
 
 def mixes_channels(step: SequentialLayer) -> bool:
-    """Does this layer connect channels with one another?"""
+    """Whether this layer connects channels with one another."""
     return isinstance(step.layer, nn.Conv1d | nn.Conv2d | nn.Linear) and not is_depthwise(step.layer)
 
 
 def trunk_length(steps: Sequence[SequentialLayer], depth: int) -> int:
-    """How many steps the shared trunk has: up to the next layer that mixes channels, without dropout before it."""
-    mixing = [place for place, step in enumerate(steps) if mixes_channels(step)]
+    """How many layers the trunk has: up to the next one that mixes channels, without the dropout before that."""
+    mixing = [index for index, step in enumerate(steps) if mixes_channels(step)]
     if not 0 <= depth < len(mixing):
         raise ModelError(f"depth {depth} leaves no layer for the groups; choose from 0 to {len(mixing) - 1}")
     if depth == 0:
@@ -81,21 +81,21 @@ def trunk_length(steps: Sequence[SequentialLayer], depth: int) -> int:
 
 
 def layer_costs(steps: Sequence[SequentialLayer]) -> tuple[ChannelLayer, ...]:
-    """The weighted layers by their channels, for planning; a norm counts to the layer before it."""
+    """The layers with weights by their channels, for planning; a norm is added to the layer before it."""
     layers: list[ChannelLayer] = []
     for step in steps:
-        numbers = sum(parameter.numel() for parameter in step.layer.parameters())
+        parameters = sum(parameter.numel() for parameter in step.layer.parameters())
         if isinstance(step.layer, nn.Conv1d | nn.Conv2d | nn.Linear):
             layers.append(_layer_cost(step))
-        elif numbers and layers:
+        elif parameters and layers:
             last = layers[-1]
-            layers[-1] = ChannelLayer(**{**vars(last), "extras": last.extras + numbers // last.outputs})
+            layers[-1] = ChannelLayer(**{**vars(last), "extras": last.extras + parameters // last.outputs})
     return tuple(layers)
 
 
 def _layer_cost(step: SequentialLayer) -> ChannelLayer:
     depthwise = is_depthwise(step.layer)
-    groups = 1 if depthwise else getattr(step.layer, "groups", 1)  # a trunk may have convolutions with some
+    groups = 1 if depthwise else getattr(step.layer, "groups", 1)  # a trunk may have grouped convolutions
     pairs = step.outputs if depthwise else step.inputs // groups * step.outputs
     weight, bias = step.layer.weight, step.layer.bias
     assert isinstance(weight, Tensor)
@@ -111,13 +111,13 @@ def _layer_cost(step: SequentialLayer) -> ChannelLayer:
 
 
 def _check_layers(steps: Sequence[SequentialLayer]) -> None:
-    for place, step in enumerate(steps):
+    for index, step in enumerate(steps):
         describe_layer(step.name, step.layer)
-        if any(other.layer is step.layer for other in steps[:place]):
+        if any(other.layer is step.layer for other in steps[:index]):
             raise ModelError(f"layer {step.source!r} is used twice; a network to decouple uses each layer once")
     if not steps or not isinstance(steps[-1].layer, nn.Linear):
         last = steps[-1].name if steps else "nothing"
-        raise ModelError(f"a network to decouple ends in a Linear layer of one output per class, not in {last!r}")
+        raise ModelError(f"a network to decouple must end in a Linear layer with one output per class, not in {last!r}")
 
 
 def _walk_graph(recording: GraphRecording, module: nn.Module) -> tuple[SequentialLayer, ...]:
@@ -133,7 +133,7 @@ def _walk_graph(recording: GraphRecording, module: nn.Module) -> tuple[Sequentia
             continue
         source = _input_node(node, recording)
         if source is not before:
-            raise ModelError(f"the network branches at {node.target!s}; only a straight line can be decoupled")
+            raise ModelError(f"the network branches at {node.target!s}; only a plain sequence can be decoupled")
         step = _sequential_layer(node, module, recording, channels)
         channels = step.outputs
         steps.append(step)
@@ -142,8 +142,8 @@ def _walk_graph(recording: GraphRecording, module: nn.Module) -> tuple[Sequentia
 
 
 def _input_node(node: fx.Node, recording: GraphRecording) -> fx.Node | None:
-    """The one tensor that a node takes, or None."""
-    tensors = [given for given in node.all_input_nodes if isinstance(recording.facts[given].value, Tensor)]
+    """The only tensor among a node's inputs; None if there are several or none."""
+    tensors = [source for source in node.all_input_nodes if isinstance(recording.facts[source].value, Tensor)]
     return tensors[0] if len(tensors) == 1 else None
 
 
@@ -156,7 +156,7 @@ def _sequential_layer(node: fx.Node, module: nn.Module, recording: GraphRecordin
     path = str(node.target) if node.op == "call_module" else ""
     if isinstance(layer, nn.Linear | nn.Flatten) and fact.value.dim() != 2:
         raise ModelError(
-            f"{path or node.name!r} gives {fact.value.dim()} dimensions; a network to decouple flattens to 2"
+            f"{path or node.name!r} returns {fact.value.dim()} dimensions; a network to decouple must flatten to 2"
         )
     return SequentialLayer(
         name=(path or node.name).replace(".", "_"),
@@ -175,8 +175,8 @@ def _node_module(node: fx.Node, module: nn.Module, recording: GraphRecording) ->
         return module.get_submodule(str(node.target))
     if node.op == "call_method" and node.target in ("view", "reshape") and recording.facts[node].value.dim() == 2:
         return nn.Flatten()
-    made = (FUNCTIONS if node.op == "call_function" else METHODS).get(node.target)
-    if made is None:
-        raise ModelError(f"{node.name!r} is a call that cannot be decoupled; use torch.nn modules in the forward")
+    module_class = (FUNCTIONS if node.op == "call_function" else METHODS).get(node.target)
+    if module_class is None:
+        raise ModelError(f"the call {node.name!r} cannot be decoupled; use torch.nn modules in the forward")
     options: dict[str, Any] = dict(node.kwargs)
-    return made(*node.args[1:], **options)
+    return module_class(*node.args[1:], **options)

@@ -96,7 +96,7 @@ class ChannelUnionFind:
             record.grain = math.lcm(record.grain, math.lcm(run, span.block) // span.block)
 
     def multiply_features(self, channels: Channels, times: int, of: int = 1) -> Channels | None:
-        """The axis in which every `of` features became `times`; None if a channel's share is not an integer."""
+        """The axis in which every `of` features became `times`; None if a channel does not become whole features."""
         if any(span.block * times % of for span in channels):
             return None
         return tuple(ChannelSpan(span.label, span.block * times // of) for span in channels)

@@ -128,26 +128,26 @@ class ChannelTracer:
         if known is not None:  # a layer that is called again: the same channels must be dropped
             assert known.columns is not None, "only layers that mix channels are traced here"
             self.sets.join_sets(known.columns, source)
-            made = known.rows
+            output = known.rows
         else:
-            made = self.sets.add_set(str(node.target), size)
-        self._register_tensor(node, "weight", made, source)
-        self._register_tensor(node, "bias", made)
-        self._count_macs(node, made, source, size * self.sets.axis_length(source))
-        return made
+            output = self.sets.add_set(str(node.target), size)
+        self._register_tensor(node, "weight", output, source)
+        self._register_tensor(node, "bias", output)
+        self._count_macs(node, output, source, size * self.sets.axis_length(source))
+        return output
 
     def _trace_grouped_conv(self, node: fx.Node, source: Channels, conv: _ConvNd) -> Channels:
         """Groups are dropped as a whole, with inputs and outputs; in a depthwise convolution each is one channel."""
         inputs, outputs = conv.in_channels // conv.groups, conv.out_channels // conv.groups
         self.sets.coarsen(source, inputs)
-        made = self.sets.multiply_features(source, outputs, inputs)
-        if made is None:
+        output = self.sets.multiply_features(source, outputs, inputs)
+        if output is None:
             self.sets.pin(source)
-            made = self.sets.add_set(str(node.target), conv.out_channels, pinned=True)
-        self._register_tensor(node, "weight", made)
-        self._register_tensor(node, "bias", made)
-        self._count_macs(node, made, None, conv.out_channels)
-        return made
+            output = self.sets.add_set(str(node.target), conv.out_channels, pinned=True)
+        self._register_tensor(node, "weight", output)
+        self._register_tensor(node, "bias", output)
+        self._count_macs(node, output, None, conv.out_channels)
+        return output
 
     def _trace_norm(self, node: fx.Node, norm: _NormBase) -> Channels:
         source = self._input_channels(node)
@@ -183,10 +183,10 @@ class ChannelTracer:
         ]
         if not joined or not all(known):
             return self._trace_opaque(node)
-        made = self._channels[joined[0]]
+        output = self._channels[joined[0]]
         for source in joined[1:]:
-            made = self.sets.join_sets(made, self._channels[source])
-        return made
+            output = self.sets.join_sets(output, self._channels[source])
+        return output
 
     def _trace_concat(self, node: fx.Node) -> Channels:
         axis = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", node.kwargs.get("axis", 0))
@@ -202,9 +202,9 @@ class ChannelTracer:
         if len(after) != 2 or after[0] != before[0]:
             return self._trace_opaque(node)
         self.flattened.append(node.name)
-        made = self.sets.multiply_features(source, math.prod(before[2:]))
-        assert made is not None
-        return made
+        output = self.sets.multiply_features(source, math.prod(before[2:]))
+        assert output is not None
+        return output
 
     def _trace_reduction(self, node: fx.Node) -> Channels:
         axes = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim")

@@ -1,10 +1,10 @@
-"""Networks that people train on small devices, and those the published comparisons use, by name.
+"""Networks by name: those that people train on small devices, and those of the published comparisons.
 
-    build("resnet20")                      as published
-    build("vgg9", classes=100)             another number of classes or channels
-    build("mlp", hidden=[64], side=8)      options of that network
+    build_model("resnet20")                      as published
+    build_model("vgg9", classes=100)             another number of classes or channels
+    build_model("mlp", hidden=[64], side=8)      options of that network
 
-All are made of torch's own modules, each called once, with no in-place operation, and can be traced by torch.fx.
+All consist of torch's own modules, each called once, without in-place operations, and can be traced by torch.fx.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ from __future__ import annotations
 from torch import nn
 
 from potluck.errors import ModelError
-from potluck.model.zoo.builder_options import Builder, check_options, did_you_mean, known_options
+from potluck.model.zoo.builder_options import Builder, check_options, known_options
 from potluck.model.zoo.model_catalogue import CATALOGUE, ModelEntry
+from potluck.settings import spelling_hint
 
 __all__ = ["ModelEntry", "build_model", "model_entry", "model_names", "model_options"]
 
 
 def build_model(name: str, *, classes: int | None = None, channels: int | None = None, **options: object) -> nn.Module:
-    """The network with fresh weights from torch's global generator; ModelError if the name or an option is wrong."""
+    """The network, initialised with torch's global generator; ModelError if the name or an option is wrong."""
     entry, builder = _find_model(name)
     wanted: dict[str, object] = {
         "classes": entry.classes if classes is None else classes,
@@ -40,11 +41,11 @@ def model_names() -> tuple[str, ...]:
 
 
 def model_options(name: str) -> tuple[str, ...]:
-    """The names of the options that `build` takes for this network."""
+    """The names of the options that `build_model` accepts for this network."""
     return known_options(_find_model(name)[1])
 
 
 def _find_model(name: str) -> tuple[ModelEntry, Builder]:
     if name not in CATALOGUE:
-        raise ModelError(f"no model {name!r}; choose from {', '.join(CATALOGUE)}{did_you_mean(name, CATALOGUE)}")
+        raise ModelError(f"no model {name!r}; choose from {', '.join(CATALOGUE)}{spelling_hint(name, CATALOGUE)}")
     return CATALOGUE[name]

@@ -1,4 +1,4 @@
-"""AlexNet in the one-column form (Krizhevsky 2014, arXiv:1404.5997), for large pictures and for 32×32.
+"""AlexNet in the one-column form (Krizhevsky 2014, arXiv:1404.5997), for large images and for 32×32.
 
 Both share the five convolutions; the small one pads its first convolution, pools to a single point and has one
 linear layer, since two of 4096 would outweigh the rest by far.
@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from torch import nn
 
-from potluck.model.zoo.builder_options import Count, Share
+from potluck.model.zoo.builder_options import Count, Fraction
 from potluck.model.zoo.network_blocks import Named, classifier_head, named_sequential, optional_dropout
 from potluck.model.zoo.weight_init import init_he
 
 __all__ = ["build_cifar", "build_imagenet"]
 
 
-def build_imagenet(*, classes: Count, channels: Count, dropout: Share = 0.5) -> nn.Module:
-    """Large pictures (at least 63×63); two hidden layers of 4096."""
+def build_imagenet(*, classes: Count, channels: Count, dropout: Fraction = 0.5) -> nn.Module:
+    """Large images (at least 63×63); two hidden layers of 4096."""
     return init_he(
         named_sequential(
             [
@@ -32,7 +32,7 @@ def build_imagenet(*, classes: Count, channels: Count, dropout: Share = 0.5) -> 
 
 
 def build_cifar(*, classes: Count, channels: Count) -> nn.Module:
-    """Pictures of 32×32; one linear layer."""
+    """Images of 32×32; one linear layer."""
     return init_he(named_sequential([*_conv_layers(channels, padding=5, pool=2), *classifier_head(256, classes)]))
 
 

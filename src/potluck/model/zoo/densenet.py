@@ -1,4 +1,4 @@
-"""DenseNet (Huang et al. 2016, arXiv:1608.06993): DenseNet-40 for CIFAR and DenseNet-121 for large pictures.
+"""DenseNet (Huang et al. 2016, arXiv:1608.06993): DenseNet-40 for CIFAR and DenseNet-121 for large images.
 
 Every layer sees all that came before it in its block, so its input is a concatenation that grows by k filters;
 norm and activation come before the convolution.
@@ -10,21 +10,21 @@ from collections.abc import Iterator
 
 from torch import nn
 
-from potluck.model.zoo.builder_options import Count, Share
+from potluck.model.zoo.builder_options import Count, Fraction
 from potluck.model.zoo.network_blocks import DenseConcat, Named, classifier_head, named_sequential, optional_dropout
 from potluck.model.zoo.weight_init import init_he
 
 __all__ = ["build_densenet40", "build_densenet121"]
 
 
-def build_densenet40(*, classes: Count, channels: Count, growth: Count = 12, dropout: Share = 0.0) -> nn.Module:
+def build_densenet40(*, classes: Count, channels: Count, growth: Count = 12, dropout: Fraction = 0.0) -> nn.Module:
     """Three blocks of twelve 3×3 layers, without bottleneck and compression."""
     stem: list[Named] = [("conv1", nn.Conv2d(channels, 16, 3, padding=1, bias=False))]
     body, width = _dense_blocks(16, (12, 12, 12), growth, compression=1, bottleneck=False, dropout=dropout)
     return init_he(named_sequential([*stem, *body, *_norm_relu("last", width), *classifier_head(width, classes)]))
 
 
-def build_densenet121(*, classes: Count, channels: Count, growth: Count = 32, dropout: Share = 0.0) -> nn.Module:
+def build_densenet121(*, classes: Count, channels: Count, growth: Count = 32, dropout: Fraction = 0.0) -> nn.Module:
     """Four blocks of bottleneck layers, halved in width between them."""
     stem: list[Named] = [
         ("conv1", nn.Conv2d(channels, 2 * growth, 7, stride=2, padding=3, bias=False)),

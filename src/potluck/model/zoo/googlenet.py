@@ -1,6 +1,6 @@
-"""GoogLeNet (Szegedy et al. 2014, arXiv:1409.4842) with batch norm, its auxiliary heads off unless asked for.
+"""GoogLeNet (Szegedy et al. 2014, arXiv:1409.4842) with batch norm and optional auxiliary heads.
 
-The branch that the paper gives a 5×5 convolution has 3×3 here, as in the weights that everyone uses;
+The branch that the paper gives a 5×5 convolution has 3×3 here, as in the widely used weights;
 `largest_kernel=5` is the paper's.
 """
 
@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 from torch import Tensor, nn
 
-from potluck.model.zoo.builder_options import Count, Share
+from potluck.model.zoo.builder_options import Count, Fraction
 from potluck.model.zoo.network_blocks import Concat, Named, classifier_head, conv_bn, named_sequential
 from potluck.model.zoo.weight_init import init_he
 
@@ -47,7 +47,7 @@ FIFTH = {"5a": InceptionWidths(256, 160, 320, 32, 128, 128), "5b": InceptionWidt
 
 
 class Headed(nn.Module):
-    """Three parts in a row with a head at the end of the first and of the second.
+    """Three networks in sequence with a head after the first and after the second.
 
     While training it gives (classifier, second head, first head), otherwise the classifier's output alone.
     """
@@ -70,7 +70,7 @@ def build_googlenet(
     channels: Count,
     auxiliary: bool = False,
     largest_kernel: Largest = 3,
-    dropout: Share = 0.2,
+    dropout: Fraction = 0.2,
 ) -> nn.Module:
     """Nine inception modules; with `auxiliary` a `Headed` network."""
     layers = [

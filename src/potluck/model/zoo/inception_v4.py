@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from torch import nn
 
-from potluck.model.zoo.builder_options import Count, Share
+from potluck.model.zoo.builder_options import Count, Fraction
 from potluck.model.zoo.network_blocks import Concat, Kernel, Named, classifier_head, conv_bn, named_sequential
 from potluck.model.zoo.weight_init import init_he
 
@@ -25,7 +25,7 @@ class ConvSpec(NamedTuple):
     valid: bool = False
 
 
-def build_inception_v4(*, classes: Count, channels: Count, dropout: Share = 0.2) -> nn.Module:
+def build_inception_v4(*, classes: Count, channels: Count, dropout: Fraction = 0.2) -> nn.Module:
     """Stem, four modules A, seven B, three C, with a reduction after A and after B."""
     return init_he(
         named_sequential(

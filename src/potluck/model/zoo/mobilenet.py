@@ -1,6 +1,6 @@
-"""MobileNetV2 (Sandler et al. 2018, arXiv:1801.04381), for large pictures and with smaller strides for 32×32.
+"""MobileNetV2 (Sandler et al. 2018, arXiv:1801.04381), for large images and with smaller strides for 32×32.
 
-It is a row of twenty: the first convolution, seventeen inverted residual blocks, the last convolution, the
+It has twenty layers: the first convolution, seventeen inverted residual blocks, the last convolution, the
 classifier. The activation is ReLU6; the last convolution of a block has none.
 """
 
@@ -12,7 +12,7 @@ from typing import Annotated, NamedTuple
 import msgspec
 from torch import nn
 
-from potluck.model.zoo.builder_options import Count, Share
+from potluck.model.zoo.builder_options import Count, Fraction
 from potluck.model.zoo.network_blocks import Named, Residual, classifier_head, conv_bn, named_sequential
 from potluck.model.zoo.weight_init import init_he_narrow
 
@@ -41,13 +41,13 @@ STAGES = (
 STAGES_OF_CIFAR = (STAGES[0], STAGES[1]._replace(stride=1), *STAGES[2:])
 
 
-def build_imagenet(*, classes: Count, channels: Count, width: Width = 1.0, dropout: Share = 0.2) -> nn.Module:
-    """Large pictures; `width` scales all filters."""
+def build_imagenet(*, classes: Count, channels: Count, width: Width = 1.0, dropout: Fraction = 0.2) -> nn.Module:
+    """Large images; `width` scales all filters."""
     return _build_mobilenet(STAGES, 2, classes=classes, channels=channels, width=width, dropout=dropout)
 
 
-def build_cifar(*, classes: Count, channels: Count, width: Width = 1.0, dropout: Share = 0.2) -> nn.Module:
-    """Pictures of 32×32; `width` scales all filters."""
+def build_cifar(*, classes: Count, channels: Count, width: Width = 1.0, dropout: Fraction = 0.2) -> nn.Module:
+    """Images of 32×32; `width` scales all filters."""
     return _build_mobilenet(STAGES_OF_CIFAR, 1, classes=classes, channels=channels, width=width, dropout=dropout)
 
 
@@ -91,6 +91,6 @@ def _inverted_residual(inputs: int, filters: int, expansion: int, stride: int) -
 
 
 def _round_to_eight(filters: float) -> int:
-    """The nearest multiple of eight, at least eight, that takes away no more than a tenth."""
+    """The nearest multiple of eight, at least eight and no more than a tenth below."""
     rounded = max(8, int(filters + 4) // 8 * 8)
     return rounded + 8 if rounded < 0.9 * filters else rounded

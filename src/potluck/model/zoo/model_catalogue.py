@@ -1,4 +1,4 @@
-"""The list of the networks: for each its natural input, its published number of weights, and who builds it."""
+"""The catalogue of networks: input shape, published number of parameters and builder of each."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from potluck.model.zoo import (
     mobilenet,
     resnet,
     small_networks,
-    speech_networks,
     vgg,
 )
 from potluck.model.zoo.builder_options import Builder
@@ -34,7 +33,7 @@ VGG_CIFAR = "{} with the convolutions' biases in kuangliu/pytorch-cifar; here wi
 
 
 class ModelEntry(msgspec.Struct, frozen=True):
-    """What is known of a network before it is built; `parameters` holds for its own classes and channels."""
+    """What is known of a network before it is built; `parameters` is for its default classes and channels."""
 
     name: str
     shape: Shape
@@ -155,7 +154,7 @@ ROWS = (
         "DenseNet-121, k = 32, bottleneck and compression",
     ),
     _catalogue_row(
-        "ds-cnn", partial(speech_networks.build_ds_cnn), (1, 49, 10), 12, 23_180,
+        "ds-cnn", partial(small_networks.build_ds_cnn), (1, 49, 10), 12, 23_180,
         "layers of MLPerf Tiny's keyword spotting model, added up without the biases that batch norm makes idle",
         "DS-CNN for keyword spotting, takes any frames × features",
     ),

@@ -1,7 +1,7 @@
-"""The pieces that every network here is made of: a row of named layers, a residual sum, a concatenation.
+"""Building blocks of the networks: a sequence of named layers, a residual sum, a concatenation.
 
-A network is a row of torch's own modules in which each module is called once, so that whoever takes it apart
-(by tracing, by hooks, filter by filter) meets nothing but layers, `+` and `torch.cat` along the channels.
+A network consists of torch's own modules, each called once, so that code that splits it (by tracing, by hooks,
+channel by channel) only has to deal with layers, `+` and `torch.cat` along the channels.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Residual(nn.Module):
 
 
 class Concat(nn.Module):
-    """The outputs of several branches side by side."""
+    """Concatenates the outputs of several branches."""
 
     def __init__(self, *branches: nn.Module) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class Concat(nn.Module):
 
 
 class DenseConcat(nn.Module):
-    """The input with the branch's output put behind it."""
+    """Concatenates the input and the branch's output."""
 
     def __init__(self, branch: nn.Module) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class DenseConcat(nn.Module):
 
 
 def named_sequential(layers: Iterable[Named]) -> nn.Sequential:
-    """Named layers, one after the other."""
+    """The named layers in sequence."""
     return nn.Sequential(OrderedDict(layers))
 
 
@@ -80,7 +80,7 @@ def conv_bn(
     eps: float = 1e-5,
     activation: type[nn.Module] | None = nn.ReLU,
 ) -> nn.Sequential:
-    """Convolution, batch norm, activation; `same` keeps the size at stride 1, otherwise nothing is padded."""
+    """Convolution, batch norm, activation; `same` pads to keep the size at stride 1, otherwise there is no padding."""
     layers: list[Named] = [
         ("conv", nn.Conv2d(inputs, filters, kernel, stride, _conv_padding(kernel, same), groups=groups, bias=False)),
         ("bn", nn.BatchNorm2d(filters, eps=eps)),
@@ -90,13 +90,13 @@ def conv_bn(
     return named_sequential(layers)
 
 
-def optional_dropout(share: float) -> list[Named]:
-    """A dropout layer, or none at all when nothing is dropped."""
-    return [("dropout", nn.Dropout(share))] if share > 0 else []
+def optional_dropout(rate: float) -> list[Named]:
+    """A dropout layer, or no layer if the rate is zero."""
+    return [("dropout", nn.Dropout(rate))] if rate > 0 else []
 
 
 def classifier_head(inputs: int, classes: int, dropout: float = 0.0) -> list[Named]:
-    """The usual end: average over the picture, then one linear layer."""
+    """The usual head: average over the image, then one linear layer."""
     return [
         ("average", nn.AdaptiveAvgPool2d(1)),
         ("flatten", nn.Flatten()),

@@ -24,7 +24,7 @@ Block = Callable[[int, int, int], Residual]
 
 
 def build_imagenet(depth: Depth, /, *, classes: Count, channels: Count) -> nn.Module:
-    """Large pictures: a 7×7 convolution and a pooling bring them to a quarter first."""
+    """Large images: a 7×7 convolution and a pooling bring them to a quarter first."""
     stem: list[Named] = [
         ("conv1", nn.Conv2d(channels, 64, 7, stride=2, padding=3, bias=False)),
         ("bn1", nn.BatchNorm2d(64)),
@@ -35,12 +35,12 @@ def build_imagenet(depth: Depth, /, *, classes: Count, channels: Count) -> nn.Mo
 
 
 def build_cifar(depth: Depth, /, *, classes: Count, channels: Count) -> nn.Module:
-    """Small pictures: the same four stages behind one 3×3 convolution."""
+    """Small images: the same four stages behind one 3×3 convolution."""
     return _build_wide(depth, _small_stem(channels, 64), classes)
 
 
 def build_thin(depth: int, /, *, classes: Count, channels: Count) -> nn.Module:
-    """Small pictures: 16, 32 and 64 filters, depth 6n + 2."""
+    """Small images: 16, 32 and 64 filters, depth 6n + 2."""
     assert depth % 6 == 2, depth
     stages = _stage_blocks(_basic_block, 16, ((16, depth // 6), (32, depth // 6), (64, depth // 6)))
     return init_he(named_sequential([*_small_stem(channels, 16), *stages, *classifier_head(64, classes)]))

@@ -1,4 +1,4 @@
-"""VGG (Simonyan & Zisserman 2014, arXiv:1409.1556) with and without batch norm, for large pictures and for 32×32.
+"""VGG (Simonyan & Zisserman 2014, arXiv:1409.1556) with and without batch norm, for large images and for 32×32.
 
 The large forms with batch norm keep the biases of their convolutions, although the norm takes them out again,
 because the published ones have them; `bias=False` leaves them out. The 32×32 forms have none.
@@ -11,7 +11,7 @@ from typing import Literal
 
 from torch import nn
 
-from potluck.model.zoo.builder_options import Count, Share
+from potluck.model.zoo.builder_options import Count, Fraction
 from potluck.model.zoo.network_blocks import Named, classifier_head, named_sequential, optional_dropout
 from potluck.model.zoo.small_networks import require_side
 from potluck.model.zoo.weight_init import init_he, init_he_narrow
@@ -31,9 +31,9 @@ GROUPS_OF_VGG9: Groups = ((32, 64), (128, 128), (256, 256))
 
 
 def build_imagenet(
-    depth: Depth, bn: bool, /, *, classes: Count, channels: Count, dropout: Share = 0.5, bias: bool = True
+    depth: Depth, bn: bool, /, *, classes: Count, channels: Count, dropout: Fraction = 0.5, bias: bool = True
 ) -> nn.Module:
-    """Large pictures (at least 32×32); two hidden layers of 4096."""
+    """Large images (at least 32×32); two hidden layers of 4096."""
     return init_he_narrow(
         named_sequential(
             [
@@ -49,14 +49,14 @@ def build_imagenet(
 
 
 def build_cifar(
-    depth: Depth, /, *, classes: Count, channels: Count, dropout: Share = 0.0, bias: bool = False
+    depth: Depth, /, *, classes: Count, channels: Count, dropout: Fraction = 0.0, bias: bool = False
 ) -> nn.Module:
-    """Pictures of 32×32, with batch norm; one linear layer."""
+    """Images of 32×32, with batch norm; one linear layer."""
     convolutions = _conv_layers(channels, GROUPS[depth], bn=True, bias=bias)
     return init_he_narrow(named_sequential([*convolutions, *classifier_head(512, classes, dropout)]))
 
 
-def build_vgg9(*, classes: Count, channels: Count, side: Count = 32, dropout: Share = 0.0) -> nn.Module:
+def build_vgg9(*, classes: Count, channels: Count, side: Count = 32, dropout: Fraction = 0.0) -> nn.Module:
     """Six convolutions and three linear layers without batch norm, as federated learning uses it."""
     require_side("vgg9", side, 8)
     return init_he(
@@ -75,11 +75,11 @@ def build_vgg9(*, classes: Count, channels: Count, side: Count = 32, dropout: Sh
 def _conv_layers(inputs: int, groups: Groups, *, bn: bool, bias: bool) -> Iterator[Named]:
     for group, widths in enumerate(groups, start=1):
         for position, filters in enumerate(widths, start=1):
-            place = f"{group}_{position}"
-            yield f"conv{place}", nn.Conv2d(inputs, filters, 3, padding=1, bias=bias)
+            suffix = f"{group}_{position}"
+            yield f"conv{suffix}", nn.Conv2d(inputs, filters, 3, padding=1, bias=bias)
             if bn:
-                yield f"bn{place}", nn.BatchNorm2d(filters)
-            yield f"relu{place}", nn.ReLU()
+                yield f"bn{suffix}", nn.BatchNorm2d(filters)
+            yield f"relu{suffix}", nn.ReLU()
             inputs = filters
         yield f"pool{group}", nn.MaxPool2d(2)
 

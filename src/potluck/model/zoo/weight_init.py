@@ -1,4 +1,4 @@
-"""First weights, drawn from torch's global generator so that `torch.manual_seed` fixes them."""
+"""Initial weights, drawn from torch's global generator so that `torch.manual_seed` determines them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ M = TypeVar("M", bound=nn.Module)
 
 
 def init_he(model: M) -> M:
-    """He's normal weights (by fan-out) for the convolutions; linear layers keep torch's own."""
+    """He initialisation (normal, fan-out) for the convolutions; linear layers keep torch's default."""
     for layer in model.modules():
         if isinstance(layer, nn.Conv2d):
             nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
@@ -22,7 +22,7 @@ def init_he(model: M) -> M:
 
 
 def init_he_narrow(model: M) -> M:
-    """As `he`, with linear weights of standard deviation 0.01, as VGG and MobileNetV2 are usually started."""
+    """As `init_he`, with linear weights of standard deviation 0.01, as usual for VGG and MobileNetV2."""
     for layer in init_he(model).modules():
         if isinstance(layer, nn.Linear):
             nn.init.normal_(layer.weight, std=0.01)

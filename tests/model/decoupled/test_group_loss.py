@@ -1,0 +1,38 @@
+"""What devices train on: the expected class counts of balanced batches, and the loss weighted by them."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from potluck.model.decoupled import GroupLoss, expected_class_counts
+
+LABELS = np.arange(100) % 10
+
+
+def test_counts_say_what_an_epoch_has() -> None:
+    assert expected_class_counts(LABELS, {2, 3}) == {label: 10 if label in (2, 3) else 2 for label in range(10)} | {
+        label: round(10 * 20 / 80) for label in range(10) if label not in (2, 3)
+    }
+    assert expected_class_counts(LABELS, {0}, np.array([0, 10, 20, 1])) == {0: 3, 1: 1}
+
+
+def test_the_loss_is_a_softmax_over_own_classes_and_other() -> None:
+    outputs = torch.randn(4, 5, generator=torch.Generator().manual_seed(0))
+    labels = torch.tensor([3, 0, 7, 1])
+    loss = GroupLoss([(3, 1), (7,)], 8)
+    expected = F.cross_entropy(outputs[:, :3], torch.tensor([0, 2, 2, 1])) + F.cross_entropy(
+        outputs[:, 3:], torch.tensor([1, 1, 0, 1])
+    )
+    torch.testing.assert_close(loss(outputs, labels), expected)
+
+
+def test_own_and_other_weigh_alike_however_samples_are_mixed() -> None:
+    """With the weights, doubling the others' samples changes nothing."""
+    outputs = torch.randn(6, 3, generator=torch.Generator().manual_seed(0))
+    labels = torch.tensor([0, 1, 2, 3, 4, 5])
+    once = GroupLoss([(0, 1)], 6, {0: 1, 1: 1, 2: 1, 3: 1, 4: 1, 5: 1})(outputs, labels)
+    others = torch.cat([outputs, outputs[2:]]), torch.cat([labels, labels[2:]])
+    twice = GroupLoss([(0, 1)], 6, {0: 1, 1: 1, 2: 2, 3: 2, 4: 2, 5: 2})(*others)
+    torch.testing.assert_close(once, twice)

@@ -1,0 +1,27 @@
+"""Code of the user that raises ends a run in the same way in both worlds, wherever it runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.run.worlds import OWN, SMALL, WORLDS, run_in
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_a_loss_that_raises_on_a_device(world: str, tmp_path: Path) -> None:
+    result = run_in(world, tmp_path / "run", task=f"{OWN}:build_burnt_task")
+    assert (result.status, result.exit_code) == ("failed", 1)
+    assert result.reason in ("d-0: ZeroDivisionError: burnt", "d-1: ZeroDivisionError: burnt")
+    assert result.summary["reason"] == result.reason
+    assert 'raise ZeroDivisionError("burnt")' in (tmp_path / "run" / "error.txt").read_text()
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_a_part_that_raises_on_the_coordinator(world: str, tmp_path: Path) -> None:
+    rounds = {**SMALL["rounds"], "merge": f"{OWN}:BrokenMerge"}
+    result = run_in(world, tmp_path / "run", rounds=rounds)
+    assert (result.status, result.exit_code) == ("failed", 1)
+    assert result.reason == "coordinator: KeyError: 'pepper'"
+    assert 'raise KeyError("pepper")' in (tmp_path / "run" / "error.txt").read_text()
