@@ -17,6 +17,7 @@ from msgspec import Meta
 from potluck.data.augmentation import CropFlip
 from potluck.data.dataset_source import BUILT_IN, Info, Source
 from potluck.data.samples import Dataset, Samples, Scaling
+from potluck.settings import doc
 
 __all__ = ["DrawnDigitsSource"]
 
@@ -47,10 +48,10 @@ Floats = npt.NDArray[np.float64]
 class DrawnDigitsSource(Source, frozen=True, kw_only=True, tag="drawn-digits"):
     """Pictures of 8 × 8 in 10 classes; `noise` is the standard deviation of a pixel against a full stroke."""
 
-    train: Annotated[int, Meta(ge=1, le=1_000_000)] = 2000
-    test: Annotated[int, Meta(ge=1, le=1_000_000)] = 500
-    noise: Annotated[float, Meta(ge=0)] = 0.1
-    seed: Annotated[int, Meta(ge=0)] = 0
+    train: Annotated[int, Meta(ge=1, le=1_000_000), doc("Number of training samples.")] = 2000
+    test: Annotated[int, Meta(ge=1, le=1_000_000), doc("Number of test samples.")] = 500
+    noise: Annotated[float, Meta(ge=0), doc("Standard deviation of the noise; a full stroke is 1.")] = 0.1
+    seed: Annotated[int, Meta(ge=0), doc("Seed of the drawn samples.")] = 0
 
     augmentation: ClassVar[CropFlip | None] = CropFlip(rows=1, columns=1, flip=False)
 
