@@ -79,6 +79,7 @@ def test_invalid_jobs_fail(wrong: dict[str, Any]) -> None:
         {"rounds": {"local": {"lr": 0.1}}},
         {"task": {"model": "mypackage:net", "data": "synthetic:classes=4"}},
         {"rounds": {"submodel": {"kind": "filter-dropout", "table": "table.json"}}},
+        {"fleet": {"devices": [{"name": "pi", "profile": "pi.json"}]}},
     ],
 )
 def test_valid_jobs_pass(right: dict[str, Any]) -> None:

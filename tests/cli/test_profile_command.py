@@ -25,3 +25,11 @@ def test_measuring_needs_no_device(potluck: Shell) -> None:
 def test_another_shape(potluck: Shell) -> None:
     small, large = (potluck("profile", "resnet20", "--shape", shape, "--json").json for shape in ("3x16x16", "3x32x32"))
     assert sum(layer["macs"] for layer in large["layers"]) > 3 * sum(layer["macs"] for layer in small["layers"])
+
+
+def test_a_jobs_own_task_is_profiled_by_its_model(potluck: Shell, folder: Path) -> None:
+    """Building the task reads its data, so only the model may be built without memory."""
+    (folder / "job.toml").write_text('task = "tests.run.own_parts:build_task"\n')
+    profile = potluck("profile", "job.toml", "--json").json
+    assert profile["model"] == "own"
+    assert sum(layer["macs"] for layer in profile["layers"]) > 0

@@ -28,7 +28,7 @@ import typer.main
 
 import potluck
 from potluck.cli.app import app
-from potluck.job import make
+from potluck.job import dump_job, make
 from potluck.settings import merge_tables
 from tests.cli.calling import ROOT, Shell
 
@@ -165,6 +165,8 @@ def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     for name, text in FILES.items():
         (tmp_path / name).write_text(text)
+    (tmp_path / "base.toml").write_text(dump_job(make(BASE)))
+    assert Shell(capsys)("profile", tmp_path / "base.toml", "--out", tmp_path / "pi4.json").code == 0
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("HOME", str(tmp_path))
