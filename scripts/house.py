@@ -1,46 +1,46 @@
-"""Measures how easily things are found in src/potluck; needs nothing beside the standard library.
+"""Measures how easy src/potluck is to navigate; uses only the standard library.
 
-    python scripts/house.py                          a table of the figures; -v lists what is behind them
-    python scripts/house.py --json after.json        saves them
+    python scripts/house.py                          prints a table of the figures; -v lists the items behind them
+    python scripts/house.py --json after.json        saves the figures
     python scripts/house.py --compare before.json    shows them beside saved ones
     python scripts/house.py --root DIR               measures another checkout
-    python scripts/house.py stops                    follows `potluck run` and `potluck join`; `all` does both
+    python scripts/house.py stops                    counts the stops of `potluck run` and `potluck join`; `all`: both
 
-What is counted, always over every *.py file below src/potluck, the benchmarks included:
+Every figure covers all *.py files below src/potluck:
 
-files, lines        physical lines, blank ones and comments too
-classes             `class` statements at the top level of a module; the few inside functions and classes are left out
-functions           every `def` and `async def`, methods and nested functions too; lambdas are not
-shared names        classes whose exact name another class has too: all of them, and those without a leading underscore
-module names        file stems that several files have, apart from __init__, settings and messages
-one word            functions whose name has no underscore once leading ones are stripped, of all that are no dunders
-one importer        modules (a package is its __init__) that exactly one other module of src/potluck imports, at its
-                    top, in a function or for types only. `from potluck.a import b` imports potluck.a.b where that is
-                    a module, and potluck.a otherwise; relative imports are resolved, names in strings are not looked at
-small, one importer those of them that have fewer than 70 lines
-mirror tests        modules X/Y.py, other than __init__, for which there is tests/X/test_Y.py
-long functions      more than 46 lines from `def` to the end of the body, decorators left out
-many parameters     more than six, self and cls left out, *args and **kwargs one each
+files, lines        physical lines, including blank lines and comments
+classes             `class` statements at the top level of a module, not those inside functions and classes
+functions           every `def` and `async def`, including methods and nested functions, but no lambdas
+shared names        classes with the same name as another class: all of them, and those without a leading underscore
+module names        file stems that several files have, except __init__, settings and messages
+one word            functions, dunders excepted, whose name has no underscore apart from leading ones
+one importer        modules (a package is its __init__) that exactly one other module of src/potluck imports: at the
+                    top, inside a function, or for type checking. `from potluck.a import b` imports potluck.a.b if that
+                    is a module, otherwise potluck.a; relative imports are resolved, names in strings are ignored
+small, one importer those of them with fewer than 70 lines
+mirror tests        modules X/Y.py, except __init__, with a test file tests/X/test_Y.py
+long functions      more than 46 lines from `def` to the end of the body, without decorators
+many parameters     more than six, without self and cls; *args and **kwargs count as one each
 large files         more than 300 and more than 400 lines
 stops               see below
 
-With these definitions the tree that house_before.json was made of has 444 files, of whose modules 172 have exactly one
-importer, and 694 classes, of which 180 share a name; 78.8 % of its functions are one word (79.6 % without the
-benchmarks, 80.5 % of those without a leading underscore). Classes at any depth would be 697 and 182.
+By these definitions, the tree behind house_before.json has 444 files, 172 modules with exactly one importer, and 694
+classes, 180 of which share a name; 78.8 % of its functions are one word (79.6 % without the benchmarks, 80.5 % of those
+without a leading underscore). Classes at any depth would be 697 and 182.
 
-Stops are the functions of src/potluck, by module and qualified name, that one has to open to follow a command down to
-what it is about. A small job is run by the command line's own `main` under a profile function; whenever one of the
-targets is called for the first time, the functions on the stack are noted, and the number of stops is that of the
-distinct functions in all these stacks. A stack goes through hand-overs: from a coroutine to where its task was made,
-from a thread or a callback to who asked for it. The event loop's own functions and those without a name are left out.
+Stops are the functions of src/potluck, by module and qualified name, that a reader has to open to follow a command down
+to its core. The command line's own `main` runs a small job under a profile function. The first call of each target
+records the functions on the stack; the number of stops is the number of distinct functions in all these stacks. A stack
+continues across hand-overs: from a coroutine to the code that created its task, from a thread or a callback to the code
+that requested it. The event loop's own functions and unnamed ones are left out.
 
-run     targets: the coordinator's first round, the summary written, the summary printed
-join    targets of the device: a session opened, the question at the door asked, the device's loop begun; of its
-        coordinator, which is a process of its own on loopback: the token checked, the device admitted
+run     targets: the coordinator's first round, the summary being written, the summary being printed
+join    targets on the device: the session is opened, the join request is sent, the device's loop starts; on its
+        coordinator, a separate process on loopback: the token is checked, the device is admitted
 
-It is a measure of depth, not of all there is to read: a function that has returned by then is no stop unless it is a
-target. A target must be called in one of Python's own threads. Where targets have been renamed, `--targets` and
-`--join-targets` say what they are called now.
+This measures depth, not everything there is to read: a function that has already returned is no stop unless it is a
+target. A target must be called in one of Python's own threads. If targets have been renamed, pass their new names with
+`--targets` and `--join-targets`.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 SMALL, LONG_FUNCTION, MANY_PARAMETERS = 70, 46, 6
-OFTEN = ("__init__", "settings", "messages")  # stems that every room may have
+COMMON_STEMS = ("__init__", "settings", "messages")  # every package may have these
 RUN_TARGETS = (
     "potluck.loops.rounds:RoundsCoordinator._run_round",
     "potluck.run.run_store:RunStore.finish_run",
@@ -99,13 +99,13 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 class Figures(NamedTuple):
-    """Figures by their label, and what is behind some of them."""
+    """Figures by label, and the items behind some of them."""
 
     numbers: dict[str, float]
     lists: dict[str, list[str]]
 
 
-# --- what the files say ---------------------------------------------------------------------------------------------
+# --- figures from the source files ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -136,39 +136,39 @@ class Source:
     def package(self) -> str:
         return self.name if self.path.stem == "__init__" else self.name.rpartition(".")[0]
 
-    def place(self, node: Function | ast.ClassDef) -> str:
+    def location(self, node: Function | ast.ClassDef) -> str:
         return f"{self.path}:{node.lineno} {node.name}"
 
 
 def read_sources(root: Path) -> list[Source]:
     base = root / "src" / "potluck"
     if not base.is_dir():
-        raise SystemExit(f"error: {base} is not there")
+        raise SystemExit(f"error: {base} does not exist; pass a checkout with --root")
     paths = sorted(path.relative_to(base) for path in base.rglob("*.py"))
     return [Source(module_name(path), path, (base / path).read_text(encoding="utf-8")) for path in paths]
 
 
 def module_name(path: Path) -> str:
-    """Of a file below src/potluck."""
+    """The dotted name of a file below src/potluck."""
     parts = path.with_suffix("").parts
     return ".".join(("potluck", *(parts[:-1] if parts[-1] == "__init__" else parts)))
 
 
 def imported_modules(source: Source, known: frozenset[str]) -> set[str]:
     """Which of the known modules a module imports."""
-    found: set[str] = set()
+    imported: set[str] = set()
     for node in ast.walk(source.tree):
         if isinstance(node, ast.Import):
-            found.update(alias.name for alias in node.names)
+            imported.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             base = absolute_base(node, source.package)
             inner = {alias.name: f"{base}.{alias.name}" for alias in node.names}
-            found.update(module if module in known else base for module in inner.values())
-    return (found & known) - {source.name}
+            imported.update(module if module in known else base for module in inner.values())
+    return (imported & known) - {source.name}
 
 
 def absolute_base(node: ast.ImportFrom, package: str) -> str:
-    """What `from … import` starts from, with its dots resolved."""
+    """The module named in `from … import`, with leading dots resolved."""
     if not node.level:
         return node.module or ""
     parts = package.split(".")
@@ -192,19 +192,19 @@ def is_dunder(name: str) -> bool:
 
 
 def by_name(pairs: Sequence[tuple[str, str]]) -> dict[str, list[str]]:
-    """The names that occur more than once, each with its places."""
-    places: defaultdict[str, list[str]] = defaultdict(list)
-    for name, place in pairs:
-        places[name].append(place)
-    return {name: found for name, found in sorted(places.items()) if len(found) > 1}
+    """The names that occur more than once, each with its locations."""
+    locations: defaultdict[str, list[str]] = defaultdict(list)
+    for name, location in pairs:
+        locations[name].append(location)
+    return {name: several for name, several in sorted(locations.items()) if len(several) > 1}
 
 
-def in_words(shared: Mapping[str, Sequence[str]]) -> list[str]:
-    return [f"{name}: {', '.join(places)}" for name, places in shared.items()]
+def describe_shared(shared: Mapping[str, Sequence[str]]) -> list[str]:
+    return [f"{name}: {', '.join(locations)}" for name, locations in shared.items()]
 
 
 def measure(root: Path) -> Figures:
-    """All but the stops."""
+    """All figures except the stops."""
     sources = read_sources(root)
     parts = (sizes(sources), names(sources), importers(sources), mirrors(sources, root), extremes(sources))
     return join_figures(*parts)
@@ -212,7 +212,7 @@ def measure(root: Path) -> Figures:
 
 def join_figures(*parts: Figures) -> Figures:
     numbers = {label: number for part in parts for label, number in part.numbers.items()}
-    return Figures(numbers, {label: found for part in parts for label, found in part.lists.items()})
+    return Figures(numbers, {label: items for part in parts for label, items in part.lists.items()})
 
 
 def sizes(sources: Sequence[Source]) -> Figures:
@@ -227,8 +227,8 @@ def sizes(sources: Sequence[Source]) -> Figures:
 
 def names(sources: Sequence[Source]) -> Figures:
     classes = by_name([(node.name, str(source.path)) for source in sources for node in source.classes])
-    public = {name: places for name, places in classes.items() if not name.startswith("_")}
-    stems = [(source.path.stem, str(source.path)) for source in sources if source.path.stem not in OFTEN]
+    public = {name: paths for name, paths in classes.items() if not name.startswith("_")}
+    stems = [(source.path.stem, str(source.path)) for source in sources if source.path.stem not in COMMON_STEMS]
     modules = by_name(stems)
     functions = [node.name for source in sources for node in source.functions if not is_dunder(node.name)]
     bare = sum("_" not in name.lstrip("_") for name in functions)
@@ -241,13 +241,13 @@ def names(sources: Sequence[Source]) -> Figures:
         "functions of one word": bare,
         "functions of one word, %": percentage(bare, len(functions)),
     }
-    private = {name: places for name, places in classes.items() if name not in public}
+    private = {name: paths for name, paths in classes.items() if name not in public}
     return Figures(
         dict(numbers),
         {
-            "public names of several classes": in_words(public),
-            "private names of several classes": in_words(private),
-            "module names used more than once": in_words(modules),
+            "public names of several classes": describe_shared(public),
+            "private names of several classes": describe_shared(private),
+            "module names used more than once": describe_shared(modules),
         },
     )
 
@@ -265,15 +265,15 @@ def importers(sources: Sequence[Source]) -> Figures:
 def mirrors(sources: Sequence[Source], root: Path) -> Figures:
     modules = [source.path for source in sources if source.path.stem != "__init__"]
     tested = sum((root / "tests" / path.parent / f"test_{path.name}").is_file() for path in modules)
-    share = percentage(tested, len(modules))
-    return Figures({"modules with a mirror test": tested, "modules with a mirror test, %": share}, {})
+    percent = percentage(tested, len(modules))
+    return Figures({"modules with a mirror test": tested, "modules with a mirror test, %": percent}, {})
 
 
 def extremes(sources: Sequence[Source]) -> Figures:
     each = [(source, node) for source in sources for node in source.functions]
-    lengths = [(count_lines(node), source.place(node)) for source, node in each if count_lines(node) > LONG_FUNCTION]
+    lengths = [(count_lines(node), source.location(node)) for source, node in each if count_lines(node) > LONG_FUNCTION]
     counts = [
-        (count_parameters(node), source.place(node))
+        (count_parameters(node), source.location(node))
         for source, node in each
         if count_parameters(node) > MANY_PARAMETERS
     ]
@@ -283,12 +283,12 @@ def extremes(sources: Sequence[Source]) -> Figures:
         "functions of more than six parameters": longest_first(counts),
         "files of more than 300 lines": longest_first(files),
     }
-    numbers: dict[str, float] = {label: len(found) for label, found in lists.items()}
+    numbers: dict[str, float] = {label: len(items) for label, items in lists.items()}
     return Figures({**numbers, "files of more than 400 lines": sum(lines > 400 for lines, _ in files)}, lists)
 
 
-def longest_first(found: Sequence[tuple[int, str]]) -> list[str]:
-    return [f"{number:5d} {place}" for number, place in sorted(found, key=lambda entry: (-entry[0], entry[1]))]
+def longest_first(items: Sequence[tuple[int, str]]) -> list[str]:
+    return [f"{number:5d} {location}" for number, location in sorted(items, key=lambda entry: (-entry[0], entry[1]))]
 
 
 def percentage(part: int, whole: int) -> float:
@@ -301,48 +301,48 @@ Stops = list[str]  # from the top down
 _origins: weakref.WeakKeyDictionary[asyncio.Task[Any], Stops] = weakref.WeakKeyDictionary()
 
 
-def carried(origin: Stops, callback: Callable[..., Any], *args: Any) -> Any:
-    """Call something on another stack; `origin` is found there by who walks it."""
+def call_with_origin(origin: Stops, callback: Callable[..., Any], *args: Any) -> Any:
+    """Call something on another stack, where `Trace.stack` reads `origin` from this frame."""
     return callback(*args)
 
 
 class Trace:
-    """Notes the stack at the first call of each target, in every thread."""
+    """Records the stack at the first call of each target, in every thread."""
 
     def __init__(self, source: Path, targets: Sequence[str]) -> None:
         self._below = f"{source}{os.sep}"
         self._targets = set(targets)
         self._qualnames = {target.partition(":")[2] for target in targets}
-        self.found: dict[str, Stops] = {}
+        self.stacks: dict[str, Stops] = {}
 
     def start(self) -> None:
         self._follow_hand_overs()
-        threading.setprofile(self._look)
-        sys.setprofile(self._look)
+        threading.setprofile(self._on_call)
+        sys.setprofile(self._on_call)
 
     def stop(self) -> None:
         sys.setprofile(None)
         threading.setprofile(None)
 
-    def _look(self, frame: FrameType, event: str, argument: object) -> None:
+    def _on_call(self, frame: FrameType, event: str, argument: object) -> None:
         if event == "call" and frame.f_code.co_qualname in self._qualnames:
             name = self._name(frame)
-            if name in self._targets and name not in self.found:
-                self.found[name] = self.stack(frame)
+            if name in self._targets and name not in self.stacks:
+                self.stacks[name] = self.stack(frame)
 
     def _name(self, frame: FrameType) -> str:
-        """Module and qualified name of a function of ours; nothing for all else."""
+        """Module and qualified name of a function of src/potluck; empty for any other."""
         path, name = frame.f_code.co_filename, frame.f_code.co_qualname
         if not path.startswith(self._below) or name.endswith(">"):
             return ""
         return f"{module_name(Path(path[len(self._below) :]))}:{name}"
 
     def stack(self, frame: FrameType | None) -> Stops:
-        """Our functions from the top down to this frame."""
-        found: Stops = []
+        """The functions of src/potluck from the top down to this frame."""
+        stops: Stops = []
         origin: Stops = []
         while frame is not None:
-            if frame.f_code is carried.__code__:
+            if frame.f_code is call_with_origin.__code__:
                 origin = frame.f_locals["origin"]
                 break
             if frame.f_code.co_name == "_run_once":  # the event loop
@@ -351,12 +351,12 @@ class Trace:
                 break
             name = self._name(frame)
             if name:
-                found.append(name)
+                stops.append(name)
             frame = frame.f_back
-        return [*origin, *reversed(found)]
+        return [*origin, *reversed(stops)]
 
     def _follow_hand_overs(self) -> None:
-        """Tasks, threads and callbacks remember who asked for them."""
+        """Make tasks, threads and callbacks remember the stack that requested them."""
         loops: Any = asyncio.BaseEventLoop
         create, call, execute = loops.create_task, loops.call_soon_threadsafe, loops.run_in_executor
 
@@ -366,17 +366,17 @@ class Trace:
             return task
 
         def call_soon_threadsafe(loop: Any, callback: Any, *args: Any, **options: Any) -> Any:
-            return call(loop, carried, self.stack(sys._getframe(1)), callback, *args, **options)
+            return call(loop, call_with_origin, self.stack(sys._getframe(1)), callback, *args, **options)
 
         def run_in_executor(loop: Any, executor: Any, function: Any, *args: Any) -> Any:
-            return execute(loop, executor, carried, self.stack(sys._getframe(1)), function, *args)
+            return execute(loop, executor, call_with_origin, self.stack(sys._getframe(1)), function, *args)
 
         loops.create_task, loops.call_soon_threadsafe = create_task, call_soon_threadsafe
         loops.run_in_executor = run_in_executor
 
 
 def trace(root: Path, targets: Sequence[str], into: Path, words: Sequence[str]) -> None:
-    """Run a command in this process and write down the stacks that were found."""
+    """Run a command in this process and write the recorded stacks to a file."""
     source = (root / "src" / "potluck").resolve()
     sys.path.insert(0, str(source.parent))
     from potluck.cli import main
@@ -387,21 +387,21 @@ def trace(root: Path, targets: Sequence[str], into: Path, words: Sequence[str]) 
         main(list(words))
     finally:
         tracing.stop()
-        into.write_text(json.dumps(tracing.found))
+        into.write_text(json.dumps(tracing.stacks))
 
 
 class Traced:
-    """A command under way in a process of its own; as a context, it is ended with it."""
+    """A command that runs in its own process; leaving the context kills it."""
 
     def __init__(self, root: Path, targets: Sequence[str], folder: Path, *words: str) -> None:
-        self._said, self._found = folder / f"{words[0]}.txt", folder / f"{words[0]}.json"
-        options = ["--root", str(root), "--targets", ",".join(targets), "--json", str(self._found)]
-        with self._said.open("wb") as said:
+        self._output_path, self._stacks_path = folder / f"{words[0]}.txt", folder / f"{words[0]}.json"
+        options = ["--root", str(root), "--targets", ",".join(targets), "--json", str(self._stacks_path)]
+        with self._output_path.open("wb") as output:
             self._process = subprocess.Popen(
                 [sys.executable, __file__, *options, "--", "trace", *words],
                 cwd=folder,
                 stdin=subprocess.DEVNULL,
-                stdout=said,
+                stdout=output,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, "PYTHONPATH": str((root / "src").resolve())},
             )
@@ -415,37 +415,38 @@ class Traced:
             self._process.wait()
 
     @property
-    def said(self) -> str:
-        return self._said.read_text(errors="replace")
+    def output(self) -> str:
+        return self._output_path.read_text(errors="replace")
 
     def wait_for(self, pattern: str) -> re.Match[str]:
-        """Until it says something."""
+        """Wait until the command prints this."""
         until = time.monotonic() + LIMIT_S
-        while (found := re.search(pattern, self.said)) is None:
+        while (match := re.search(pattern, self.output)) is None:
             if self._process.poll() is not None or time.monotonic() > until:
-                raise SystemExit(f"error: a command did not say {pattern!r}:\n{self.said}")
+                raise SystemExit(f"error: a command did not print {pattern!r}:\n{self.output}")
             time.sleep(0.05)
-        return found
+        return match
 
     def result(self) -> dict[str, Stops]:
         if self._process.wait(LIMIT_S) != 0:
-            raise SystemExit(f"error: a command failed:\n{self.said}")
-        found: dict[str, Stops] = json.loads(self._found.read_text())
-        return found
+            raise SystemExit(f"error: a command failed:\n{self.output}")
+        stacks: dict[str, Stops] = json.loads(self._stacks_path.read_text())
+        return stacks
 
 
 def count_stops(root: Path, run_targets: Sequence[str], join_targets: Sequence[str]) -> Figures:
-    ways = {"run": (follow_run, run_targets), "join": (follow_join, join_targets)}
+    commands = {"run": (follow_run, run_targets), "join": (follow_join, join_targets)}
     numbers: dict[str, float] = {}
     lists: dict[str, list[str]] = {}
-    for verb, (follow, targets) in ways.items():
+    for verb, (follow, targets) in commands.items():
         with tempfile.TemporaryDirectory() as name:
-            found = follow(root, targets, Path(name))
-        missed = [target for target in targets if target not in found]
+            stacks = follow(root, targets, Path(name))
+        missed = [target for target in targets if target not in stacks]
         if missed:
-            raise SystemExit(f"error: `potluck {verb}` did not call {', '.join(missed)}; give its targets anew")
+            option = "--targets" if verb == "run" else "--join-targets"
+            raise SystemExit(f"error: `potluck {verb}` did not call {', '.join(missed)}; update {option}")
         label = f"stops of `potluck {verb}`"
-        lists[label] = list(dict.fromkeys(stop for target in targets for stop in found[target]))
+        lists[label] = list(dict.fromkeys(stop for target in targets for stop in stacks[target]))
         numbers[label] = len(lists[label])
     return Figures(numbers, lists)
 
@@ -457,7 +458,7 @@ def follow_run(root: Path, targets: Sequence[str], folder: Path) -> dict[str, St
 
 
 def follow_join(root: Path, targets: Sequence[str], folder: Path) -> dict[str, Stops]:
-    """Every target is looked for on both sides; the device's stack counts where both call it."""
+    """Trace both sides; if both call a target, the device's stack counts."""
     job = write_job(folder)
     address = free_address()
     with Traced(
@@ -466,8 +467,8 @@ def follow_join(root: Path, targets: Sequence[str], folder: Path) -> dict[str, S
         token = serving.wait_for(r"--token (\S+)")[1]
         words = ("join", f"tcp/{address}", "--name", "d", "--once", "--token", token)
         with Traced(root, targets, folder, *words) as joining:
-            ours = joining.result()
-        return {**serving.result(), **ours}
+            device_stacks = joining.result()
+        return {**serving.result(), **device_stacks}
 
 
 def write_job(folder: Path) -> Path:
@@ -477,17 +478,17 @@ def write_job(folder: Path) -> Path:
 
 
 def free_address() -> str:
-    """A loopback address that nobody listens on."""
+    """A free loopback address."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return f"127.0.0.1:{probe.getsockname()[1]}"
 
 
-# --- what is shown --------------------------------------------------------------------------------------------------
+# --- output ---------------------------------------------------------------------------------------------------------
 
 
 def table(numbers: Mapping[str, float], before: Mapping[str, float] | None) -> Iterator[str]:
-    """One line for each figure; with earlier ones, these and the change as well."""
+    """One line per figure; with `before`, also the earlier value and the change."""
     labels = [*numbers, *(label for label in before or {} if label not in numbers)]
     width = max(map(len, labels))
     if before is not None:
@@ -495,36 +496,40 @@ def table(numbers: Mapping[str, float], before: Mapping[str, float] | None) -> I
     for label in labels:
         now = numbers.get(label)
         if before is None:
-            yield f"{label:{width}}  {shown(now):>8}"
+            yield f"{label:{width}}  {format_figure(now):>8}"
             continue
         then = before.get(label)
         change = "" if now is None or then is None else f"{round(now - then, 1):+,g}"
-        yield f"{label:{width}}  {shown(then):>8}  {shown(now):>8}  {change:>8}"
+        yield f"{label:{width}}  {format_figure(then):>8}  {format_figure(now):>8}  {change:>8}"
 
 
-def shown(number: float | None) -> str:
+def format_figure(number: float | None) -> str:
     if number is None:
         return "–"
     return f"{number:,.1f}" if isinstance(number, float) else f"{number:,}"
 
 
-def listed(lists: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    for label, found in lists.items():
-        yield f"\n{label} ({len(found)})"
-        yield from (f"  {line}" for line in found)
+def list_items(lists: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    for label, items in lists.items():
+        yield f"\n{label} ({len(items)})"
+        yield from (f"  {line}" for line in items)
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     about = (__doc__ or "").partition("\n")[0]
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument("what", nargs="?", default="table", choices=("table", "stops", "all", "trace"))
-    parser.add_argument("words", nargs="*", help="the command that `trace` runs; it is what `stops` starts")
+    parser.add_argument("words", nargs="*", help="the command that `trace` runs; `stops` uses it internally")
     parser.add_argument("--root", type=Path, default=Path(__file__).parents[1], help="the checkout to measure")
     parser.add_argument("--json", type=Path, metavar="FILE", help="save the figures")
     parser.add_argument("--compare", type=Path, metavar="FILE", help="show saved figures beside these")
-    parser.add_argument("--targets", default=",".join(RUN_TARGETS), metavar="MODULE:QUALNAME,…", help="of `run`")
-    parser.add_argument("--join-targets", default=",".join(JOIN_TARGETS), metavar="MODULE:QUALNAME,…", help="of `join`")
-    parser.add_argument("-v", "--verbose", action="store_true", help="list what is behind the figures")
+    parser.add_argument(
+        "--targets", default=",".join(RUN_TARGETS), metavar="MODULE:QUALNAME,…", help="targets of `run`"
+    )
+    parser.add_argument(
+        "--join-targets", default=",".join(JOIN_TARGETS), metavar="MODULE:QUALNAME,…", help="targets of `join`"
+    )
+    parser.add_argument("-v", "--verbose", action="store_true", help="list the items behind the figures")
     return parser.parse_args(argv)
 
 
@@ -540,7 +545,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         parts.append(count_stops(given.root, given.targets.split(","), given.join_targets.split(",")))
     figures = join_figures(*parts)
     before = json.loads(given.compare.read_text()) if given.compare is not None else None
-    lines = [*table(figures.numbers, before), *(listed(figures.lists) if given.verbose else ())]
+    lines = [*table(figures.numbers, before), *(list_items(figures.lists) if given.verbose else ())]
     sys.stdout.write("\n".join(lines) + "\n")
     if given.json is not None:
         given.json.write_text(json.dumps(figures.numbers, indent=2) + "\n")

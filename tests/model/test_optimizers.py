@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from potluck.errors import SettingError
 from potluck.model.codecs import DenseCodec
+from potluck.model.model_replica import ModelTemplate
 from potluck.model.model_state import ModelState, WeightLayout
 from potluck.model.optimizers import (
     Adam,
@@ -39,7 +40,9 @@ def _layout(module: nn.Module) -> WeightLayout:
 
 
 def _server(module: nn.Module, optimizer: Optimizer) -> TorchServer:
-    return TorchServer(module, _layout(module), F.cross_entropy, None, SampleWeighted(), optimizer, DenseCodec())
+    return TorchServer(
+        ModelTemplate(module, _layout(module), F.cross_entropy), None, SampleWeighted(), optimizer, DenseCodec()
+    )
 
 
 def _gradient(size: int, round: int) -> Tensor:

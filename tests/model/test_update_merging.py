@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from potluck.model.codecs import DenseCodec
+from potluck.model.model_replica import ModelTemplate
 from potluck.model.model_state import WeightLayout
 from potluck.model.optimizers import Adam, Optimizer, Sgd
 from potluck.model.submodel_interface import SubmodelSpec
@@ -190,9 +191,7 @@ def test_the_update_of_one_sub_model_comes_back_bit_for_bit_whatever_it_weighs()
 @pytest.mark.parametrize("optimizer", [Sgd(lr=0.1, momentum=0.9, weight_decay=0.1), Adam()])
 def test_nobody_trained_it_so_neither_weight_nor_memory_moves(optimizer: Optimizer) -> None:
     server = TorchServer(
-        NETWORK.chain.module,
-        NETWORK.layout,
-        nn.functional.cross_entropy,
+        ModelTemplate(NETWORK.chain.module, NETWORK.layout, nn.functional.cross_entropy),
         None,
         SampleWeighted(),
         optimizer,

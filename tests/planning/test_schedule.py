@@ -213,8 +213,7 @@ def some_durations(rng: random.Random) -> StageDurations:
 
 
 def run_of(durations: StageDurations, windows: tuple[int, ...], batches: int = 200) -> float:
-    down, up = durations.down, durations.up
-    return simulate_pipeline(durations.forward, durations.backward, down, up, batches, windows=windows).period
+    return simulate_pipeline(durations, batches, windows=windows).period
 
 
 def test_the_simulated_period_is_the_one_of_the_formula() -> None:
@@ -259,7 +258,7 @@ def test_balanced_stages_reach_the_bound_with_the_published_windows_if_links_are
     stages: int, share: float
 ) -> None:
     links = [share] * (stages - 1)
-    timeline = simulate_pipeline([0.35] * stages, [0.65] * stages, links, links, 200)
+    timeline = simulate_pipeline(StageDurations([0.35] * stages, [0.65] * stages, links, links), 200)
     assert timeline.throughput >= 0.95
 
 
@@ -279,22 +278,23 @@ def test_a_partition_over_uneven_devices_runs_at_its_bound() -> None:
     plan = plan_partition(layers, DeviceSpecs(capacities=[1, 1, 10], bandwidth=2.0, duplex=True))
     forward = [seconds / 3 for seconds in plan.stage_times]
     backward = [seconds * 2 / 3 for seconds in plan.stage_times]
-    timeline = simulate_pipeline(forward, backward, plan.transfer_times, plan.transfer_times, 200)
+    timeline = simulate_pipeline(StageDurations(forward, backward, plan.transfer_times, plan.transfer_times), 200)
     assert timeline.throughput >= 0.95 * plan.throughput
     busy = [sum(bar.end - bar.begin for bar in stage) for stage in timeline.bars]
     assert min(busy) > 0.95 * timeline.makespan
 
 
 def test_a_link_that_does_one_direction_at_a_time_is_shared() -> None:
-    both = simulate_pipeline([0.1] * 2, [0.1] * 2, [1], [1], 200, windows=(12, 1))
-    one = simulate_pipeline([0.1] * 2, [0.1] * 2, [1], [1], 200, windows=(12, 1), duplex=False)
+    durations = StageDurations([0.1] * 2, [0.1] * 2, [1], [1])
+    both = simulate_pipeline(durations, 200, windows=(12, 1))
+    one = simulate_pipeline(durations, 200, windows=(12, 1), duplex=False)
     assert both.period == pytest.approx(1, rel=0.02)
     assert one.period == pytest.approx(2, rel=0.02)
 
 
 def test_gpipe_pays_for_its_flush() -> None:
     """M parts over N stages take M + N − 1 slots instead of M."""
-    timeline = simulate_pipeline([1] * 4, [1] * 4, [0] * 3, [0] * 3, 50, "gpipe", micro_batches=8)
+    timeline = simulate_pipeline(StageDurations([1] * 4, [1] * 4, [0] * 3, [0] * 3), 50, "gpipe", micro_batches=8)
     assert timeline.makespan == 50 * 2 * (8 + 4 - 1)
     assert timeline.throughput == pytest.approx(8 / 22, rel=0.05)
 
@@ -303,9 +303,7 @@ def test_bars_of_a_stage_never_overlap_and_cover_each_task_once() -> None:
     rng = random.Random("bars")
     for _ in range(30):
         durations = some_durations(rng)
-        timeline = simulate_pipeline(
-            durations.forward, durations.backward, durations.down, durations.up, 20, duplex=rng.random() < 0.5
-        )
+        timeline = simulate_pipeline(durations, 20, duplex=rng.random() < 0.5)
         for bars in timeline.bars:
             assert all(one.end <= other.begin for one, other in pairwise(bars))
             assert len({(bar.kind, bar.batch) for bar in bars}) == len(bars) == 40

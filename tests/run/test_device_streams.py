@@ -8,7 +8,7 @@ import torch
 
 from potluck.data import Dataset, from_tensors
 from potluck.data.buffers import PersistencePolicy
-from potluck.data.streams import ReplayFeed, StreamSettings, run_source
+from potluck.data.streams import ReplayData, ReplayFeed, StreamSettings, run_source
 from potluck.data.streams.stream_rates import ConstantRate
 from potluck.run.device_streams import open_live_stream, stream_order
 from potluck.units import Bytes
@@ -37,9 +37,13 @@ def _data() -> Dataset:
     return from_tensors(x, y, x, y)
 
 
+def _replay(stream: StreamSettings, data: Dataset) -> ReplayData:
+    return ReplayData(data.train, stream_order(_SHARD, "pi-0", 7), stream.rate.arrivals_of(0, 7))
+
+
 def test_a_live_replay_brings_the_samples_of_the_simulated_one() -> None:
     stream, data = StreamSettings(rate=ConstantRate(per_second=10), buffer=PersistencePolicy()), _data()
-    live = open_live_stream(stream, data, _SHARD, "pi-0", 0, 7, _Clock(5.0))
+    live = open_live_stream(stream, data, "pi-0", _replay(stream, data), _Clock(5.0))
     with pytest.raises(TimeoutError):
         asyncio.run(run_source(live.samples, live.feed))
     order = stream_order(_SHARD, "pi-0", 7)
@@ -52,7 +56,8 @@ def test_a_live_replay_brings_the_samples_of_the_simulated_one() -> None:
 
 def test_memory_bounds_what_a_live_device_keeps() -> None:
     stream = StreamSettings(rate=ConstantRate(per_second=10), buffer=PersistencePolicy(), memory=Bytes(40))
-    live = open_live_stream(stream, _data(), _SHARD, "pi-0", 0, 7, _Clock(5.0))
+    data = _data()
+    live = open_live_stream(stream, data, "pi-0", _replay(stream, data), _Clock(5.0))
     with pytest.raises(TimeoutError):
         asyncio.run(run_source(live.samples, live.feed))
     live.feed.account.check_balance()

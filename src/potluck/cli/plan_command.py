@@ -172,9 +172,9 @@ def _stage_bars(forecast: PipelineForecast) -> list[GanttBar]:
     from potluck.planning.gantt_chart import GanttBar
     from potluck.planning.schedule import simulate_pipeline
 
-    plan, durations, micro_batches = forecast.plan, forecast.durations, forecast.micro_batches
+    plan, micro_batches = forecast.plan, forecast.micro_batches
     timeline = simulate_pipeline(
-        durations.forward, durations.backward, durations.down, durations.up, max(2, _DRAWN_BATCHES // micro_batches),
+        forecast.durations, max(2, _DRAWN_BATCHES // micro_batches),
         "1f1b" if micro_batches == 1 else "gpipe", windows=plan.windows if micro_batches == 1 else None,
         micro_batches=micro_batches,
     )  # fmt: skip

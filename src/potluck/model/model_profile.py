@@ -167,7 +167,8 @@ def measure_profile(
         forward, backward, agreement = _layer_times(time_layers(chain, batch, warmup + repeats, progress)[warmup:])
     rows = [_measured_layer(*layer) for layer in zip(chain.layers, forward, backward, strict=True)]
     device = str(module_device(chain.module))
-    return _build_profile(chain, batch, rows, model=model, device=device, source="measured", agreement=agreement)
+    profile = _build_profile(chain, batch, rows, model=model, device=device, source="measured")
+    return msgspec.structs.replace(profile, agreement=agreement)
 
 
 RunTimes = list[tuple[float, ...]]
@@ -220,7 +221,6 @@ def _build_profile(
     model: str,
     device: str,
     source: Literal["measured", "derived"],
-    agreement: float = 1.0,
 ) -> ModelProfile:
     return ModelProfile(
         model=model or type(chain.module).__name__,
@@ -229,7 +229,6 @@ def _build_profile(
         source=source,
         layers=tuple(rows),
         cuts=tuple(CutProfile(cut.after, cut.bytes) for cut in chain.cuts),
-        agreement=agreement,
         note=chain.note,
     )
 

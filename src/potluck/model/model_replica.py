@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,9 +14,20 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from potluck.model.model_state import WeightLayout, bind_views
 
-__all__ = ["Loss", "ModelReplica", "SeededRandomMode"]
+__all__ = ["Loss", "ModelReplica", "ModelTemplate", "SeededRandomMode"]
 
 Loss = Callable[[Any, Tensor], Tensor]
+
+
+class ModelTemplate(NamedTuple):
+    """What a replica is made from; the module itself is never trained."""
+
+    module: nn.Module
+    layout: WeightLayout
+    loss: Loss
+
+    def new_replica(self) -> ModelReplica:
+        return ModelReplica(self.module, self.layout, self.loss)
 
 
 class ModelReplica:

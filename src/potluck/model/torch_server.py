@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from potluck.model.codecs import Codec
 from potluck.model.codecs.array_checks import FLOATS, array_refusal
 from potluck.model.evaluation_score import EvaluationScore
 from potluck.model.indexed_dataset import IndexedDataset
 from potluck.model.model_draft import ModelDraft
-from potluck.model.model_replica import Loss, ModelReplica
+from potluck.model.model_replica import ModelReplica, ModelTemplate
 from potluck.model.model_state import ModelState, WeightLayout
 from potluck.model.optimizers import Optimizer
 from potluck.model.submodel_interface import SubmodelExtractor, SubmodelSpec, TurnKey
@@ -30,17 +30,15 @@ class TorchServer:
 
     def __init__(
         self,
-        module: nn.Module,
-        layout: WeightLayout,
-        loss: Loss,
+        template: ModelTemplate,
         test: IndexedDataset | None,
         merge: MergeRule,
         optimizer: Optimizer,
         codec: Codec,
         extractor: SubmodelExtractor | None = None,
     ) -> None:
-        self.layout = layout
-        self.state = ModelState.of_module(module, layout)
+        self.layout = template.layout
+        self.state = ModelState.of_module(template.module, template.layout)
         self._merge = merge
         self._codec = codec
         self._extractor = extractor
@@ -49,7 +47,7 @@ class TorchServer:
         self._optimizer = optimizer.build_optimizer(self.state.params)
         self._sum: UpdateSum | None = None
         self._test = test
-        self._replica = ModelReplica(module, layout, loss)
+        self._replica = template.new_replica()
 
     def select_submodel(self, turn: TurnKey) -> SubmodelSpec | None:
         """The sub-model of a turn; None for the whole model."""

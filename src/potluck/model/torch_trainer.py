@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from potluck.errors import ModelError
 from potluck.model.class_skew import DeviceSkewCorrection
@@ -17,8 +17,7 @@ from potluck.model.evaluation_score import ClassLossRecorder
 from potluck.model.indexed_dataset import IndexedDataset, Indices
 from potluck.model.layerwise_replica import LayerwiseReplica
 from potluck.model.local_training import LocalSolver, LocalTraining
-from potluck.model.model_replica import Loss, ModelReplica, SeededRandomMode
-from potluck.model.model_state import WeightLayout
+from potluck.model.model_replica import Loss, ModelReplica, ModelTemplate, SeededRandomMode
 from potluck.model.submodel_interface import SubmodelChoice, SubmodelExtractor, SubmodelSpec, TurnKey
 from potluck.payload import Payload
 
@@ -79,18 +78,16 @@ class TorchTrainer:
 
     def __init__(
         self,
-        module: nn.Module,
-        layout: WeightLayout,
-        loss: Loss,
+        template: ModelTemplate,
         samples: IndexedDataset,
         local: LocalTraining,
         codec: Codec,
         extractor: SubmodelExtractor | None = None,
         skew_correction: DeviceSkewCorrection | None = None,
     ) -> None:
-        self._module = module
-        self.layout = layout
-        self.loss = loss
+        self._template = template
+        self.layout = template.layout
+        self.loss = template.loss
         self.samples = samples
         self.local = local
         self.codec = codec
@@ -140,7 +137,7 @@ class TorchTrainer:
 
     def _make_replica(self, turn: TurnKey, submodel: SubmodelSpec | None) -> ModelReplica:
         if submodel is None:
-            replica = ModelReplica(self._module, self.layout, self.loss)
+            replica = self._template.new_replica()
         else:
             assert self.extractor is not None
             replica = ModelReplica(self.extractor.build_network(turn, submodel), submodel.layout, self.loss)
@@ -150,7 +147,7 @@ class TorchTrainer:
     def _probe_model(self) -> bool:
         """Compute a gradient on two samples: do model, loss and data fit, and does the model use random numbers?"""
         inputs, targets = self.samples.batch(np.arange(min(2, len(self.samples))))
-        replica = ModelReplica(self._module, self.layout, self.loss)
+        replica = self._template.new_replica()
         try:
             replica.has_other_random_ops = False
             with SeededRandomMode(0) as random_mode:

@@ -55,7 +55,8 @@ async def run_live_feed(job: Job, data: Dataset, shards: Shards, node: Node) -> 
     """
     assert job.stream is not None
     name, index = node.name, [member.name for member in job.fleet.members].index(node.name)
-    live = open_live_stream(job.stream, data, shards[name], name, index, job.seed, node)
+    order, arrivals = stream_order(shards[name], name, job.seed), job.stream.rate.arrivals_of(index, job.seed)
+    live = open_live_stream(job.stream, data, name, ReplayData(data.train, order, arrivals), node)
     async with _run_alongside(run_source(live.samples, live.feed)):
         try:
             yield live.feed
@@ -91,10 +92,9 @@ def stream_order(shard: Indices, device: str, seed: int) -> ReplayOrder:
 
 
 def open_live_stream(
-    stream: StreamSettings, data: Dataset, shard: Indices, device: str, index: int, seed: int, clock: StreamClock
+    stream: StreamSettings, data: Dataset, device: str, replay: ReplayData, clock: StreamClock
 ) -> LiveStream:
-    """Open the stream of the device with this index in the fleet."""
-    replay = ReplayData(data.train, stream_order(shard, device, seed), stream.rate.arrivals_of(index, seed))
+    """Open a device's stream; `replay` is what it brings if its source is a replay."""
     ingest = StreamIngest(device, SampleSpec.from_dataset(data), clock, float(stream.late), replay)
     store = SampleStore(data.train.scaling, data.train.augmentation)
     limit = stream.samples_in_memory(data.sample_bytes)

@@ -29,6 +29,7 @@ from potluck.loops.rounds_device import RoundsDevice, RoundsDeviceContext
 from potluck.loops.run_progress import RunProgress
 from potluck.loops.turn_sizing import DeviceSamples, FeedFactory, Shards, TurnSizing
 from potluck.model.layer_chain import trace_layers
+from potluck.model.model_replica import ModelTemplate
 from potluck.model.model_state import ModelState, WeightLayout
 from potluck.model.submodel_interface import SubmodelExtractor
 from potluck.model.torch_server import TorchServer
@@ -205,12 +206,9 @@ def _build_training_setup(job: Job, task: Task, load_weights: bool) -> RoundsSet
     shards, rounds = split_into_shards(model, data, context), job.rounds
     extractor, scale = build_extractor(model, context, shards), stand_in_scale(job, chain)
     skew = build_skew_correction(job, data, shards, extractor)
-    trainer = stand_in_trainer_class(scale)(
-        chain.module, layout, task.loss, data.train, rounds.local, rounds.codec, extractor, skew
-    )
-    server = stand_in_server_class(scale)(
-        chain.module, layout, task.loss, data.test, rounds.merge, rounds.server, rounds.codec, extractor
-    )
+    template = ModelTemplate(chain.module, layout, task.loss)
+    trainer = stand_in_trainer_class(scale)(template, data.train, rounds.local, rounds.codec, extractor, skew)
+    server = stand_in_server_class(scale)(template, data.test, rounds.merge, rounds.server, rounds.codec, extractor)
     feeds = replay_feed_factory(job, shards, data.train)
     return RoundsSetup(job, layout, costs, shards, server, trainer, chain.module, feeds, data, extractor, fraction)
 

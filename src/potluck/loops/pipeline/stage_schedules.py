@@ -180,8 +180,7 @@ class GPipeSchedule(PipelineSchedule, frozen=True, kw_only=True, tag="gpipe"):
         return 1
 
     def batch_period_s(self, durations: StageDurations, windows: Sequence[int]) -> float:
-        each = (durations.forward, durations.backward, durations.down, durations.up)
-        return simulate_pipeline(*each, batches=1, mode="gpipe", micro_batches=self.micro_batches).makespan
+        return simulate_pipeline(durations, batches=1, mode="gpipe", micro_batches=self.micro_batches).makespan
 
     def stage_schedule(self, window: int, start: int, end: int) -> StageSchedule:
         return GPipeStageSchedule(self.micro_batches, start, end)

@@ -56,10 +56,7 @@ class PipelineTimeline:
 
 
 def simulate_pipeline(
-    stage_forward: Sequence[float],
-    stage_backward: Sequence[float],
-    transfer_forward: Sequence[float],
-    transfer_backward: Sequence[float],
+    durations: StageDurations,
     batches: int,
     mode: Mode = "1f1b",
     *,
@@ -71,8 +68,7 @@ def simulate_pipeline(
 
     For GPipe the seconds are those of one micro-batch.
     """
-    durations = StageDurations(stage_forward, stage_backward, transfer_forward, transfer_backward)
-    stages = len(stage_forward)
+    stages = durations.stages
     schedule = (
         one_f_one_b_schedule(stages, batches, windows=windows)
         if mode == "1f1b"
