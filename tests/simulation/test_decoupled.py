@@ -144,7 +144,7 @@ def test_a_trunk_can_be_trained_first_and_then_frozen() -> None:
 
 
 def test_one_long_round_is_merged_once_at_the_end() -> None:
-    """Each device trains its submodel for several epochs; the merged model is what `harvest` makes of them."""
+    """Each device trains its submodel for several epochs; the result is their merged groups."""
     assignment = {"pi-0": [0], "pi-1": [1], "pi-2": [2], "pi-3": [0]}
     local = {"local": {"kind": "sgd", "lr": 0.05, "epochs": 4}}
     once: dict[str, Any] = {"split": "everything", "stop": {"rounds": 1}, "rounds": local}

@@ -83,14 +83,14 @@ SENT = Doing(1, sent=(("Activation", 7),))
 def test_a_link_is_broken_where_what_was_sent_is_waited_for_twice() -> None:
     assert _rounds({"c": AWAITS, "b": SENT}, {"c": AWAITS, "b": SENT}).find_broken_link() == ("c", "b")
     back = {"b": Doing(1, awaits=(("c", "Gradient", 3),)), "c": Doing(1, sent=(("Gradient", 3),))}
-    assert _rounds(back, back).find_broken_link() == ("c", "b"), "the later one goes, whoever waits"
+    assert _rounds(back, back).find_broken_link() == ("c", "b"), "the later stage is excluded, whichever one waits"
 
 
 def test_a_link_is_not_broken_where_it_only_takes_time() -> None:
     assert _rounds({"c": AWAITS, "b": SENT}).find_broken_link() is None, "asked once"
     assert _rounds({"c": AWAITS, "b": Doing(1)}, {"c": AWAITS, "b": SENT}).find_broken_link() is None, "just sent"
     assert _rounds({"c": AWAITS, "b": SENT}, {"c": Doing(1), "b": SENT}).find_broken_link() is None, "arrived"
-    assert _rounds({"c": AWAITS}, {"c": AWAITS}).find_broken_link() is None, "nobody says that it was sent"
+    assert _rounds({"c": AWAITS}, {"c": AWAITS}).find_broken_link() is None, "no stage reports having sent it"
 
 
 def test_a_quarantined_device_is_contacted_at_growing_intervals() -> None:
@@ -105,4 +105,4 @@ def test_a_quarantined_device_is_contacted_at_growing_intervals() -> None:
     quarantine.forget_device("a")
     assert "a" not in quarantine
     quarantine.add_device("a", 30.0, 4.0)
-    assert quarantine.next_retry_at == 34.0, "another life begins anew"
+    assert quarantine.next_retry_at == 34.0, "a new incarnation starts with the first interval again"

@@ -116,4 +116,4 @@ def test_a_version_is_secure_when_each_stage_has_a_copy_of_it() -> None:
     assert progress.record_copy(Kept(1, 2, 3, 12))
     assert progress.secure_version == 12
     assert not progress.record_copy(Kept(1, 2, 3, 11))
-    assert not progress.record_copy(Kept(1, 9, 9, 99)), "nobody has such layers"
+    assert not progress.record_copy(Kept(1, 9, 9, 99)), "no stage has such layers"

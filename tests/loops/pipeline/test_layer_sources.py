@@ -82,7 +82,9 @@ def check(stages: list[Stage], dead: set[str], new: list[Stage], copies: bool, a
                     if entry.device != COORDINATOR and entry.version == version
                 )
                 assert (origin.device == receiver) == own_copy, "what is at hand does not travel"
-                assert (origin.device == COORDINATOR) == (not others), "from the archive what nobody else has"
+                assert (origin.device == COORDINATOR) == (not others), (
+                    "only layers that no device has come from the archive"
+                )
                 covered.append(layer)
         assert covered == list(run)
 

@@ -31,7 +31,7 @@ def test_no_stage_is_waited_for_while_all_are_alive() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dead", "copied", "delayed_sgd"),
+    ("dead", "copied", "expected"),
     [
         ("d", (5, 6, 7, 8), ["a", "b", "c"]),
         ("d", (5, 6, 7, 6), ["a"]),

@@ -89,7 +89,7 @@ def test_a_lossy_link_loses_its_fraction_and_the_same_messages_each_time() -> No
     same_seed = ShapedLinks(fleet, 1, COORDINATOR, lambda: 0.0)
     tries = [same_seed.drops_message("a", Pull(5, 0, 0)) for _ in range(50)]
     assert True in tries
-    assert False in tries, "what is sent again is not lost for ever"
+    assert False in tries, "a repeated message arrives eventually"
 
 
 # --- over real sessions -----------------------------------------------------------------------------------------------

@@ -72,7 +72,7 @@ async def _idle(node: Node, accepted: JoinAccepted) -> None:
 async def _wait_for_loss(node: Node) -> str:
     while True:
         envelope = await node.receive(node.now() + 10)
-        assert envelope is not None, "nobody was lost"
+        assert envelope is not None, "no device was lost"
         if isinstance(envelope.message, Lost):
             return envelope.message.reason
 
