@@ -38,8 +38,8 @@ def test_the_networks_cost_what_the_fleet_is_made_for() -> None:
     for setting in SETTINGS.values():
         task = decode_settings({"model": setting.model, "data": setting.data}, TaskSettings)
         info = task.data.info(None)
-        found = trace_slimmable(task.model_factory(info.shape, len(info.classes))(), info.shape)
-        assert found.full_macs == setting.macs, setting.title
+        results = trace_slimmable(task.model_factory(info.shape, len(info.classes))(), info.shape)
+        assert results.full_macs == setting.macs, setting.title
 
 
 def test_explored_tables_fit_their_networks() -> None:
@@ -80,11 +80,11 @@ def test_nobody_is_waited_for_where_each_mini_batch_chooses() -> None:
 
 
 def test_a_training_has_a_curve() -> None:
-    found = dropout_measurements.measure_training("digits", "within", OURS, 5, 0, None)
-    assert found["times_s"] == sorted(found["times_s"])
-    assert len(found["times_s"]) == len(found["accuracies"]) >= 1
-    assert found["rounds"] >= 5
-    assert 0.2 < found["share"] < 0.7
+    result = dropout_measurements.measure_training("digits", "within", OURS, 5, 0, None)
+    assert result["times_s"] == sorted(result["times_s"])
+    assert len(result["times_s"]) == len(result["accuracies"]) >= 1
+    assert result["rounds"] >= 5
+    assert 0.2 < result["share"] < 0.7
 
 
 def test_an_exploration_says_how_it_compares() -> None:
@@ -101,10 +101,10 @@ def test_an_exploration_says_how_it_compares() -> None:
         units="leading",
         static=True,
     )
-    found = dropout_measurements.measure_exploration(SETTINGS["digits"], settings, None)
-    assert found["behind"] <= 0.0
-    assert found["hypervolume"] >= found["uniform_hypervolume"]
-    assert len(found["uniform"]) >= 1
+    result = dropout_measurements.measure_exploration(SETTINGS["digits"], settings, None)
+    assert result["behind"] <= 0.0
+    assert result["hypervolume"] >= result["uniform_hypervolume"]
+    assert len(result["uniform"]) >= 1
 
 
 def test_pieces_are_declared_once_and_resources_that_do_not_vary_are_trained_once() -> None:
@@ -119,8 +119,8 @@ def test_pieces_are_declared_once_and_resources_that_do_not_vary_are_trained_onc
 
 def test_a_changed_table_is_another_piece(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def of(method: str) -> Any:
-        found = {piece.name: piece.parameters for piece in declared(BenchmarkContext(quick=True))}
-        return found[f"cifar10-iid/between/{method}/0"]
+        parameters = {piece.name: piece.parameters for piece in declared(BenchmarkContext(quick=True))}
+        return parameters[f"cifar10-iid/between/{method}/0"]
 
     before = of(OURS), of("small")
     other = tmp_path / "other.json"
@@ -136,7 +136,7 @@ def test_a_changed_table_is_another_piece(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 
 def _result(slope: float) -> dict[str, Any]:
-    times = [float(10 * place) for place in range(1, 11)]
+    times = [float(10 * index) for index in range(1, 11)]
     return {
         "times_s": times,
         "accuracies": [slope * at / 100 for at in times],
@@ -148,20 +148,20 @@ def _result(slope: float) -> dict[str, Any]:
 
 def _results() -> Results:
     row = {"macs": 0.3, "time": 0.33, "whole_s": 0.1, "small_s": 0.033}
-    found: dict[str, Any] = {
+    results: dict[str, Any] = {
         f"step/{name}": {str(rate): row for rate in dropout_measurements.RATES}
         for name in dropout_measurements.NETWORKS
     }
-    found["exploration"] = {
+    results["exploration"] = {
         "minutes": 9.0, "hypervolume": 0.3, "uniform_hypervolume": 0.2, "evaluations": 7, "behind": 0.0,
         "correlation": None, "front": [(0.2, 0.1), (1.0, 0.4)], "uniform": [(0.3, 0.1), (1.0, 0.3)],
     }  # fmt: skip
     for seed in range(2):
-        found[f"cifar10-iid/between/{OURS}/{seed}"] = _result(0.6)
-    found["cifar10-iid/between/heterofl/0"] = _result(0.3)
-    found["cifar10-iid/between/small/0"] = _result(0.5)
-    found[f"cifar10-iid/steady/{BOUND}/0"] = _result(0.65)
-    return found
+        results[f"cifar10-iid/between/{OURS}/{seed}"] = _result(0.6)
+    results["cifar10-iid/between/heterofl/0"] = _result(0.3)
+    results["cifar10-iid/between/small/0"] = _result(0.5)
+    results[f"cifar10-iid/steady/{BOUND}/0"] = _result(0.65)
+    return results
 
 
 def test_figures_say_who_is_ahead_and_by_how_much() -> None:

@@ -60,8 +60,8 @@ def googlenet() -> Mapping[str, Any]:
 
 
 def test_virtual_time_of_the_large_fleet_is_the_same_each_time() -> None:
-    first, again = (measure_fleet(1000, 5, seed)["virtual_s"] for seed in (0, 0))
-    assert first == again
+    first, second = (measure_fleet(1000, 5, seed)["virtual_s"] for seed in (0, 0))
+    assert first == second
     assert measure_fleet(1000, 5, 1)["virtual_s"] != first
 
 
@@ -133,27 +133,29 @@ def test_a_finer_workload_is_the_same_work_in_the_pieces_of_a_run() -> None:
 
 
 def test_forecasts_are_those_that_were_recorded_pieces(vgg: Mapping[str, Any], googlenet: Mapping[str, Any]) -> None:
-    kept = _recorded_pieces("overlap")
-    for name, found in (("vgg19/16", vgg), ("googlenet/32", googlenet)):
-        rows = [kept[name]["rows"][row] for row in ROWS]
-        assert dict(_numbers(found)) == pytest.approx(dict(_numbers({**kept[name], "rows": rows})), rel=1e-9)
+    recorded = _recorded_pieces("overlap")
+    for name, forecasts in (("vgg19/16", vgg), ("googlenet/32", googlenet)):
+        rows = [recorded[name]["rows"][row] for row in ROWS]
+        assert dict(_numbers(forecasts)) == pytest.approx(dict(_numbers({**recorded[name], "rows": rows})), rel=1e-9)
 
 
 @pytest.mark.parametrize("recipe", ["dynacomm", "duplex"])
 def test_rounds_in_the_simulated_world_take_what_they_took(recipe: str) -> None:
     balanced = BANDWIDTHS[5]
     rows = _recorded_pieces("overlap")["vgg19, simulated"]["rows"]
-    kept = next(row for row in rows if (row["recipe"], row["gbit_s"], row["workers"]) == (recipe, balanced / 1e9, 1))
-    found = simulate_setting(OverlapSetting("vgg19", balanced), recipe, kept["forecast_s"])
-    assert found["simulated_s"] == pytest.approx(kept["simulated_s"], rel=1e-9)
+    recorded = next(
+        row for row in rows if (row["recipe"], row["gbit_s"], row["workers"]) == (recipe, balanced / 1e9, 1)
+    )
+    result = simulate_setting(OverlapSetting("vgg19", balanced), recipe, recorded["forecast_s"])
+    assert result["simulated_s"] == pytest.approx(recorded["simulated_s"], rel=1e-9)
 
 
 def test_the_pipeline_gains_what_it_gained() -> None:
-    kept = _recorded_pieces("pipeline")["1:1:10"]
-    assert least_period_s((1, 1, 10)) == pytest.approx(kept["bound_s"], rel=1e-9)
+    recorded = _recorded_pieces("pipeline")["1:1:10"]
+    assert least_period_s((1, 1, 10)) == pytest.approx(recorded["bound_s"], rel=1e-9)
     for name, recipe in (("PipeDream", "pipedream"), ("ours, order searched", "ftpipehd")):
         assert run_pipeline_trial(recipe, (1, 1, 10), 120).mean_period_s(40, 110) == pytest.approx(
-            kept[name]["period_s"], rel=1e-9
+            recorded[name]["period_s"], rel=1e-9
         )
 
 
@@ -209,10 +211,10 @@ def test_rounds_with_dropout_take_what_they_took(method: str, time_s: float, rou
 def test_mini_batches_train_the_shares_that_they_trained(tmp_path: Path) -> None:
     potluck.simulate(_dropout_job("distreal"), folder=tmp_path / "run")
     records = read_journal(tmp_path / "run" / "journal.jsonl")
-    shares = [record.value for record in records if isinstance(record, Scalar) and record.name == "share"]
-    assert len(shares) == 40
-    assert shares[:3] == pytest.approx([0.18527027027027027, 0.4852702702702702, 0.2703378378378378], rel=1e-9)
-    assert sum(shares) / len(shares) == pytest.approx(0.4434222972972973, rel=1e-9)
+    fractions = [record.value for record in records if isinstance(record, Scalar) and record.name == "share"]
+    assert len(fractions) == 40
+    assert fractions[:3] == pytest.approx([0.18527027027027027, 0.4852702702702702, 0.2703378378378378], rel=1e-9)
+    assert sum(fractions) / len(fractions) == pytest.approx(0.4434222972972973, rel=1e-9)
 
 
 def _dropout_job(method: str) -> potluck.Job:
@@ -224,16 +226,16 @@ _CUTS = [(case.name, cut) for case in CASES for cut in (case.cut, *case.others)]
 
 @pytest.mark.parametrize(("name", "cut"), _CUTS, ids=str)
 def test_a_device_with_one_group_computes_what_it_computed(name: str, cut: DecoupledCut) -> None:
-    kept = _recorded_pieces("decoupled")[f"{name}/decoupled {cut.depth},{cut.groups},{cut.trunk}/0"]
+    recorded = _recorded_pieces("decoupled")[f"{name}/decoupled {cut.depth},{cut.groups},{cut.trunk}/0"]
     case = next(case for case in CASES if case.name == name)
     task = decode_settings({"model": case.model, "data": case.data}, TaskSettings)
     info = parse(case.data).info(None)
     classes = len(info.classes)
     module = task.model_factory(info.shape, classes)()
-    found = device_cost_ratios(decouple(module, info.shape, even_groups(classes, cut.groups), cut.depth), cut)
-    assert list(found["forward_macs"]) == kept["forward_macs"]
-    assert list(found["training_macs"]) == kept["training_macs"]
-    assert found["weights"] == pytest.approx(kept["weights"], rel=1e-9)
+    result = device_cost_ratios(decouple(module, info.shape, even_groups(classes, cut.groups), cut.depth), cut)
+    assert list(result["forward_macs"]) == recorded["forward_macs"]
+    assert list(result["training_macs"]) == recorded["training_macs"]
+    assert result["weights"] == pytest.approx(recorded["weights"], rel=1e-9)
 
 
 def test_eight_workers_share_the_servers(vgg: Mapping[str, Any]) -> None:
@@ -243,9 +245,9 @@ def test_eight_workers_share_the_servers(vgg: Mapping[str, Any]) -> None:
 
 
 def test_the_planner_is_timed_at_the_published_depth() -> None:
-    found = measure_planning(3, 0)
-    assert found["layers"] == 152
-    assert all(0 < milliseconds < 5 for milliseconds in found["milliseconds"])
+    result = measure_planning(3, 0)
+    assert result["layers"] == 152
+    assert all(0 < milliseconds < 5 for milliseconds in result["milliseconds"])
 
 
 def test_quick_and_full_overlap_forecast_the_same() -> None:
@@ -260,9 +262,9 @@ def test_quick_and_full_overlap_forecast_the_same() -> None:
 def test_the_largest_cut_hardly_depends_on_the_choice_of_the_device() -> None:
     slowest, fastest = admissible_flops()
     assert slowest < middle_flops() < fastest < 1.25 * slowest
-    found = speed_sensitivity()
-    assert 100 * found["slowest"] == pytest.approx(42.07, abs=0.01)
-    assert 100 * found["fastest"] == pytest.approx(41.96, abs=0.01)
+    result = speed_sensitivity()
+    assert 100 * result["slowest"] == pytest.approx(42.07, abs=0.01)
+    assert 100 * result["fastest"] == pytest.approx(41.96, abs=0.01)
 
 
 def _recorded_pieces(name: str) -> Mapping[str, Any]:
@@ -272,13 +274,13 @@ def _recorded_pieces(name: str) -> Mapping[str, Any]:
     return pieces
 
 
-def _numbers(found: Any, path: str = "") -> Iterator[tuple[str, float]]:
+def _numbers(result: Any, path: str = "") -> Iterator[tuple[str, float]]:
     """Every number of nested tables and lists, by its path."""
-    if isinstance(found, float | int):
-        yield path, found
-    elif isinstance(found, Mapping):
-        for key, value in found.items():
+    if isinstance(result, float | int):
+        yield path, result
+    elif isinstance(result, Mapping):
+        for key, value in result.items():
             yield from _numbers(value, f"{path}.{key}")
-    elif isinstance(found, list | tuple):
-        for index, value in enumerate(found):
+    elif isinstance(result, list | tuple):
+        for index, value in enumerate(result):
             yield from _numbers(value, f"{path}[{index}]")

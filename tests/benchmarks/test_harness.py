@@ -45,10 +45,10 @@ class Counting:
 
     def figures(self, results: Results) -> list[Figure]:
         values = [result["value"] for result in results.values()]
-        good = Figure(
+        met = Figure(
             name="sum", unit="s", measured=sum(values), published=PublishedValue(7, "somebody"), goal=Goal("≥", 3)
         )
-        return [good, figure_of_repeats("each", "x", values, goal=Goal("≤", 0.5))]
+        return [met, figure_of_repeats("each", "x", values, goal=Goal("≤", 0.5))]
 
     def charts(self, results: Results) -> list[Chart]:
         return [Chart("values", [ChartSeries("v", [1.0, 2.0], [1, 10])], "y", "x", x_scale="log")]
@@ -93,9 +93,9 @@ def test_values_are_rounded_to_four_digits() -> None:
 
 
 def test_a_result_file_records_how_it_was_measured(counting: Counting, tmp_path: Path) -> None:
-    places = _run(counting, tmp_path).write_files(tmp_path)
+    paths = _run(counting, tmp_path).write_files(tmp_path)
     document = json.loads((tmp_path / "counting.json").read_text())
-    assert [place.name for place in places] == ["counting.json", "counting.svg"]
+    assert [path.name for path in paths] == ["counting.json", "counting.svg"]
     assert document["mode"] == "quick"
     assert document["command"] == "potluck bench counting --quick --seed 0"
     assert set(document["versions"]) == {"python", "potluck", "torch", "numpy"}
@@ -141,8 +141,8 @@ def test_nothing_is_reused_unasked_or_for_other_parameters(counting: Counting, t
 
 def test_a_damaged_piece_is_measured_again(counting: Counting, tmp_path: Path) -> None:
     _run(counting, tmp_path)
-    for place in (tmp_path / ".cache" / "counting").iterdir():
-        place.write_text('{"half": ')
+    for path in (tmp_path / ".cache" / "counting").iterdir():
+        path.write_text('{"half": ')
     assert _run(counting, tmp_path, resume=True).figures[0].measured == 3
     assert len(counting.measured) == 6
 
@@ -183,10 +183,10 @@ def test_progress_shows_the_time_left(counting: Counting, tmp_path: Path) -> Non
 )
 def test_a_chart_is_whole_and_stays_inside_its_frame(chart: Chart) -> None:
     root = ElementTree.fromstring(draw_charts([chart, chart, chart]))
-    words = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
-    assert words.count(chart.title) == 3
+    texts = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert texts.count(chart.title) == 3
     for series in chart.series:
-        assert words.count(series.name) == 3
+        assert texts.count(series.name) == 3
     for element in root.iter():
         for key, most in (("cx", 520), ("cy", 330), ("x1", 520), ("y1", 330), ("y2", 330)):
             assert 0 <= float(element.get(key, 0)) <= most
@@ -199,9 +199,9 @@ def test_without_a_name_they_are_listed(command: typer.Typer) -> None:
 
 
 def test_the_command_writes_and_prints(command: typer.Typer, tmp_path: Path) -> None:
-    shown = CliRunner().invoke(command, ["counting", "--out", str(tmp_path)])
-    assert shown.exit_code == 0
-    assert "≥ 3 s" in shown.stdout
+    output = CliRunner().invoke(command, ["counting", "--out", str(tmp_path)])
+    assert output.exit_code == 0
+    assert "≥ 3 s" in output.stdout
     assert (tmp_path / "counting.svg").exists()
     document = json.loads(CliRunner().invoke(command, ["counting", "--json", "--full", "--out", str(tmp_path)]).stdout)
     assert document["mode"] == "full"

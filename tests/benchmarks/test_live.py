@@ -22,9 +22,9 @@ RESULTS = {
 }
 
 
-def _named(figures: object, part: str) -> list[Figure]:
+def _named(figures: object, name: str) -> list[Figure]:
     assert isinstance(figures, list)
-    return [figure for figure in figures if part in figure.name]
+    return [figure for figure in figures if name in figure.name]
 
 
 def test_the_figures_of_live_are_what_the_goals_are_about(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,9 +71,9 @@ def test_every_piece_is_a_job() -> None:
 
 
 def test_a_pull_is_measured_beside_two_plain_ways() -> None:
-    found = measure_pulls(2_000_000, 2)
-    assert [len(seconds) for seconds in found[:3]] == [2, 2, 2]
-    assert min(min(found.node), min(found.single), min(found.chunked)) > 0
+    result = measure_pulls(2_000_000, 2)
+    assert [len(seconds) for seconds in result[:3]] == [2, 2, 2]
+    assert min(min(result.node), min(result.single), min(result.chunked)) > 0
     results = {"pull/0": {"node": 80.0, "single": 50.0, "chunked": 100.0, "beyond_bytes": 3 << 20}}
     figures = TRANSPORT.figures(results)
     assert [figure.meets_goal for figure in figures if figure.goal] == [True, False]

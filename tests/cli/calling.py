@@ -53,19 +53,19 @@ class Shell:
 
     def __call__(self, *argv: str | Path) -> Outcome:
         self._capture.readouterr()
-        with pytest.raises(SystemExit) as left:
-            main([str(word) for word in argv])
+        with pytest.raises(SystemExit) as stopped:
+            main([str(argument) for argument in argv])
         printed = self._capture.readouterr()
-        code = left.value.code
+        code = stopped.value.code
         assert isinstance(code, int)
         return Outcome(code, printed.out, printed.err)
 
 
-def start(words: Sequence[str | Path], folder: Path, path: Path | None = None) -> subprocess.Popen[str]:
+def start(arguments: Sequence[str | Path], folder: Path, path: Path | None = None) -> subprocess.Popen[str]:
     """Start a process as a user does; `path` is one more folder to import from."""
     search = os.pathsep.join(filter(None, [str(path or ""), os.environ.get("PYTHONPATH", "")]))
     return subprocess.Popen(
-        [*POTLUCK, *map(str, words)],
+        [*POTLUCK, *map(str, arguments)],
         cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": search},
     )  # fmt: skip

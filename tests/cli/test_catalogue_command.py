@@ -37,9 +37,9 @@ def test_recipes_of_other_distributions_are_named_and_broken_ones_are_one_line(t
 def test_fleets_come_with_the_devices_they_are_made_of(potluck: Shell) -> None:
     text = potluck("fleets").out
     assert "kitchen-table" in text
-    assert all(board.source in text for board in PRESETS.values())
+    assert all(preset.source in text for preset in PRESETS.values())
     assert "5 ms latency, 1 ms per transfer" in text
-    found = potluck("fleets", "--json").json
-    assert set(found["devices"]) == set(PRESETS)
-    assert found["devices"]["pi4"]["flops"] == "12 GFLOP/s"
-    assert found["links"]["lan"]["up"] == "1 Gbit/s"
+    listed = potluck("fleets", "--json").json
+    assert set(listed["devices"]) == set(PRESETS)
+    assert listed["devices"]["pi4"]["flops"] == "12 GFLOP/s"
+    assert listed["links"]["lan"]["up"] == "1 Gbit/s"

@@ -19,22 +19,22 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def _call(*words: str) -> str:
-    result = CliRunner().invoke(app, list(words))
+def _call(*arguments: str) -> str:
+    result = CliRunner().invoke(app, list(arguments))
     if isinstance(result.exception, UserError):
         raise result.exception
     assert result.exit_code == 0, result.output
     return str(result.output)
 
 
-def _json(*words: str) -> Any:
-    return json.loads(_call(*words, "--json"))
+def _json(*arguments: str) -> Any:
+    return json.loads(_call(*arguments, "--json"))
 
 
 def test_from_nothing_to_a_bundle(folder: Path) -> None:
-    said = _call("init", "--host", "10.0.0.1", "--host", "desk.local")
-    assert "for 10.0.0.1, desk.local, localhost" in said
-    assert "keep certs/ca.key secret" in said
+    output = _call("init", "--host", "10.0.0.1", "--host", "desk.local")
+    assert "for 10.0.0.1, desk.local, localhost" in output
+    assert "keep certs/ca.key secret" in output
     assert "copy the folder certs/pi-3 to the device" in _call("issue", "pi-3", "pi-4")
     assert [
         TlsCredentials.from_bundle(folder / "certs" / name).check_files() for name in ("coordinator", "pi-3", "pi-4")

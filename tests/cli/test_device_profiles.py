@@ -29,12 +29,12 @@ PROFILED = '[[devices]]\nname = "pi"\nprofile = "pi.json"\ncount = 2\n[[devices]
 def _save_profile(potluck: Shell, path: Path, model: str = "job.toml") -> None:
     """A profile whose layers and directions are far from their MACs: layer i takes i + 1 ms forward, 5 ms backward."""
     assert potluck("profile", model, "--batch", str(BATCH), "--out", path).code == 0
-    found = load_profile(path)
+    profile = load_profile(path)
     layers = [
         msgspec.structs.replace(layer, forward_s=1e-3 * (index + 1), backward_s=5e-3)
-        for index, layer in enumerate(found.layers)
+        for index, layer in enumerate(profile.layers)
     ]
-    msgspec.structs.replace(found, layers=tuple(layers)).save(path)
+    msgspec.structs.replace(profile, layers=tuple(layers)).save(path)
 
 
 @pytest.fixture
@@ -64,13 +64,13 @@ def test_sub_models_scale_every_layer_with_its_macs(profiled: Path) -> None:
         RoundsSetup.from_job(load_job(profiled / "job.toml", overrides), None, None)
     overrides.remove("task.options.hidden=[16, 16]")
     setup = RoundsSetup.from_job(load_job(profiled / "job.toml", overrides), None, None)
-    whole, narrow = setup.whole_model_costs("pi-0"), setup.turn_costs(TurnIdentity("pi-0", 0, 0))
-    assert narrow.layer_count == whole.layer_count
-    assert 0 < narrow.step_s(1) < whole.step_s(1)
+    full, narrow = setup.whole_model_costs("pi-0"), setup.turn_costs(TurnIdentity("pi-0", 0, 0))
+    assert narrow.layer_count == full.layer_count
+    assert 0 < narrow.step_s(1) < full.step_s(1)
     nominal = setup.sizing._submodel_costs(setup.extractor.select_submodel(TurnIdentity("pi-0", 0, 0)))  # type: ignore[union-attr, arg-type]
-    for layer in range(whole.layer_count):
-        kept = nominal.forward_flop[layer] / setup.costs.forward_flop[layer]
-        assert narrow.forward_s(layer, 1) == pytest.approx(kept * whole.forward_s(layer, 1))
+    for layer in range(full.layer_count):
+        kept_fraction = nominal.forward_flop[layer] / setup.costs.forward_flop[layer]
+        assert narrow.forward_s(layer, 1) == pytest.approx(kept_fraction * full.forward_s(layer, 1))
 
 
 @pytest.mark.parametrize("recipe", ["sync-sgd", "fedavg"])
@@ -103,20 +103,20 @@ def test_a_resumed_run_has_the_profile_without_its_file(profiled: Path) -> None:
 
 
 def test_a_pipeline_is_laid_out_and_run_by_measured_times(potluck: Shell, profiled: Path) -> None:
-    words = ("--set", "recipe=ftpipehd", "--json")
-    plan = potluck("plan", "job.toml", *words).json
+    arguments = ("--set", "recipe=ftpipehd", "--json")
+    plan = potluck("plan", "job.toml", *arguments).json
     assert potluck("profile", "job.toml", "--batch", str(BATCH), "--out", profiled / "pi.json").code == 0
-    assert potluck("plan", "job.toml", *words).json != plan
-    assert potluck("run", "job.toml", "--timing-only", *words).code == 0
+    assert potluck("plan", "job.toml", *arguments).json != plan
+    assert potluck("run", "job.toml", "--timing-only", *arguments).code == 0
 
 
 def test_a_profile_of_another_model_is_refused_in_one_line(potluck: Shell, profiled: Path) -> None:
     _save_profile(potluck, profiled / "pi.json", "lenet")
     for command in ("plan", "run", "explore"):
-        found = potluck(command, "job.toml")
-        assert found.code == 2
-        assert found.err.count("\n") == 1
-        assert "profile: was made for another model (lenet" in found.err
+        result = potluck(command, "job.toml")
+        assert result.code == 2
+        assert result.err.count("\n") == 1
+        assert "profile: was made for another model (lenet" in result.err
 
 
 @pytest.mark.parametrize(
@@ -129,10 +129,10 @@ def test_a_profile_of_another_model_is_refused_in_one_line(potluck: Shell, profi
 )
 def test_a_bad_profile_is_refused(potluck: Shell, profiled: Path, fleet: str, problem: str) -> None:
     (profiled / "fleet.toml").write_text(fleet)
-    found = potluck("plan", "job.toml")
-    assert found.code == 2
-    assert problem in found.err
-    assert "fleet.devices[0]" in found.err
+    result = potluck("plan", "job.toml")
+    assert result.code == 2
+    assert problem in result.err
+    assert "fleet.devices[0]" in result.err
 
 
 def test_task_costs_and_a_profile_exclude_each_other(potluck: Shell, profiled: Path) -> None:
@@ -152,7 +152,7 @@ def test_exploration_weighs_layers_by_the_slowest_profile(profiled: Path) -> Non
 
 
 def test_an_explored_table_has_costs_in_seconds(potluck: Shell, profiled: Path) -> None:
-    ways = ("population=4", "generations=1", "uniform=2", "batches=1", "warmup=1", "repeats=1", "processes=0")
-    words = [word for way in ways for word in ("--with", way)]
-    assert potluck("explore", "job.toml", "--json", "--out", profiled / "t.json", *words).code == 0
+    options = ("population=4", "generations=1", "uniform=2", "batches=1", "warmup=1", "repeats=1", "processes=0")
+    arguments = [argument for option in options for argument in ("--with", option)]
+    assert potluck("explore", "job.toml", "--json", "--out", profiled / "t.json", *arguments).code == 0
     assert '"cost": "seconds"' in (profiled / "t.json").read_text()

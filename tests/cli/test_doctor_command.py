@@ -10,14 +10,14 @@ from potluck.cli import doctor_command
 from tests.cli.calling import Shell
 
 
-def _states(potluck: Shell, *words: str) -> dict[str, str]:
-    return {one["what"]: one["state"] for one in potluck("doctor", "--json", *words).json["findings"]}
+def _states(potluck: Shell, *arguments: str) -> dict[str, str]:
+    return {one["what"]: one["state"] for one in potluck("doctor", "--json", *arguments).json["findings"]}
 
 
 def test_a_working_place_is_ready(potluck: Shell, folder: Path) -> None:
-    found = potluck("doctor")
-    assert found.code == 0
-    assert "ready: try `potluck demo`" in found.out
+    result = potluck("doctor")
+    assert result.code == 0
+    assert "ready: try `potluck demo`" in result.out
     states = _states(potluck)
     assert {"python", "torch", "packages", "runs", "data", "disk"} <= set(states)
     assert not (folder / "runs").exists()
@@ -32,9 +32,9 @@ def test_what_is_missing_comes_with_the_command_that_brings_it(potluck: Shell, m
         return version(name)
 
     monkeypatch.setattr(metadata, "version", without)
-    found = potluck("doctor")
-    assert found.code == 0
-    assert "without scikit-learn: pip install 'potluck[digits]'" in found.out
+    result = potluck("doctor")
+    assert result.code == 0
+    assert "without scikit-learn: pip install 'potluck[digits]'" in result.out
 
 
 def test_data_is_looked_for_where_it_is_said(potluck: Shell, tmp_path: Path) -> None:
@@ -44,10 +44,10 @@ def test_data_is_looked_for_where_it_is_said(potluck: Shell, tmp_path: Path) -> 
 
 def test_a_place_that_cannot_be_written_is_not_ready(potluck: Shell, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    found = potluck("doctor", "--runs", tmp_path / "file")
-    assert found.code == 1
-    assert "cannot be written" in found.out
-    assert "not ready" in found.out
+    result = potluck("doctor", "--runs", tmp_path / "file")
+    assert result.code == 1
+    assert "cannot be written" in result.out
+    assert "not ready" in result.out
 
 
 def test_without_torch_it_still_says_what_to_do(potluck: Shell, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from potluck.run.joined_device import JoinOptions
 
 
 @pytest.mark.parametrize(
-    ("wanted", "said", "found"),
+    ("option", "environment", "expected"),
     [
         (0, None, os.cpu_count()),
         (0, "3", 3),
@@ -21,9 +21,9 @@ from potluck.run.joined_device import JoinOptions
     ],
 )
 def test_the_option_goes_before_the_environment(
-    wanted: int, said: str | None, found: int, monkeypatch: pytest.MonkeyPatch
+    option: int, environment: str | None, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    if said is not None:
-        monkeypatch.setenv("OMP_NUM_THREADS", said)
-    assert JoinOptions(threads=wanted).thread_count == found
+    if environment is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", environment)
+    assert JoinOptions(threads=option).thread_count == expected

@@ -10,9 +10,9 @@ from tests.cli.calling import Shell
 
 
 def test_the_files_run_as_they_are(potluck: Shell, tmp_path: Path) -> None:
-    found = potluck("new", tmp_path / "mine")
-    assert found.code == 0
-    assert f"potluck run {tmp_path / 'mine' / 'job.toml'}" in found.out
+    result = potluck("new", tmp_path / "mine")
+    assert result.code == 0
+    assert f"potluck run {tmp_path / 'mine' / 'job.toml'}" in result.out
     run = potluck("run", tmp_path / "mine/job.toml", "--json", "--out", tmp_path / "run")
     assert run.code == 0
     assert run.json["accuracy"] >= 0.95
@@ -38,8 +38,8 @@ def test_the_faults_of_the_starter_job_are_seen_to_happen(potluck: Shell, tmp_pa
 @pytest.mark.parametrize("recipe", CATALOGUE)
 def test_they_run_with_any_recipe(potluck: Shell, tmp_path: Path, recipe: str) -> None:
     potluck("new", tmp_path)
-    words = ("run", tmp_path, "-q", "--out", tmp_path / "run", "--timing-only", "--set", "stop.rounds=3")
-    assert potluck(*words, "--set", f"recipe={recipe}").code == 0
+    arguments = ("run", tmp_path, "-q", "--out", tmp_path / "run", "--timing-only", "--set", "stop.rounds=3")
+    assert potluck(*arguments, "--set", f"recipe={recipe}").code == 0
 
 
 def test_nothing_is_overwritten(potluck: Shell, tmp_path: Path) -> None:

@@ -76,12 +76,12 @@ def test_higher_values_are_drawn_higher() -> None:
 
 
 def test_a_trail_is_bounded_and_spans_the_whole_way() -> None:
-    trail = BoundedCurve(max_points=64)
+    curve = BoundedCurve(max_points=64)
     for at in range(10_000):
-        trail.add_point(float(at), 0.5)
-    assert len(trail.points) < 64
-    assert trail.points[0][0] == 0
-    assert trail.points[-1][0] > 9000
+        curve.add_point(float(at), 0.5)
+    assert len(curve.points) < 64
+    assert curve.points[0][0] == 0
+    assert curve.points[-1][0] > 9000
 
 
 @pytest.mark.parametrize(

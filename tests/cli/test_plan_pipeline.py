@@ -35,22 +35,22 @@ def test_every_stage_is_in_the_table_and_in_the_drawing(recipe: str, capsys: pyt
     plan = planned(recipe)
     assert plan.pipeline is not None
     show_pipeline(plan.job, plan.pipeline, 90)
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     stages = plan.to_dict()["stages"]
-    assert "is the slowest" in said
-    for place, stage in enumerate(stages):
-        assert f"{stage['layers'][0]}-{stage['layers'][1]}" in said
-        assert f"{place} {stage['device']} " in said
+    assert "is the slowest" in output
+    for index, stage in enumerate(stages):
+        assert f"{stage['layers'][0]}-{stage['layers'][1]}" in output
+        assert f"{index} {stage['device']} " in output
     assert [stage["layers"][0] for stage in stages[1:]] == [stage["layers"][1] + 1 for stage in stages[:-1]]
-    assert ("left out" in said) == (len(stages) < 3)
+    assert ("left out" in output) == (len(stages) < 3)
 
 
 @pytest.mark.parametrize("recipe", ["ftpipehd", "ftpipehd-as-published", "gpipe", "single"])
 def test_what_cannot_fit_is_said_in_one_line_before_anything_begins(recipe: str) -> None:
     short = r"^[abc] is [\d.]+ MB short of memory: as stage \d it needs .*smaller batch"
-    with pytest.raises(UserError, match=short) as said:
+    with pytest.raises(UserError, match=short) as error:
         planned(recipe, memory="20 MB")
-    assert "\n" not in str(said.value)
+    assert "\n" not in str(error.value)
 
 
 def test_a_small_device_gets_what_fits() -> None:

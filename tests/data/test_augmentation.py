@@ -18,11 +18,11 @@ def _images(count: int = 64) -> torch.Tensor:
 def test_every_image_is_a_crop_of_its_padded_self_perhaps_mirrored() -> None:
     images = _images()
     varied = CropFlip(rows=2, columns=3, background=7).augment_images(images, np.random.default_rng(0))
-    seen = set()
+    crops = set()
     for image, result in zip(images, varied, strict=True):
         padded = torch.full((3, 20, 18), 7, dtype=torch.uint8)
         padded[:, 2:18, 3:15] = image
-        seen.add(
+        crops.add(
             next(
                 (top, left, mirrored)
                 for top in range(5)
@@ -31,9 +31,9 @@ def test_every_image_is_a_crop_of_its_padded_self_perhaps_mirrored() -> None:
                 if torch.equal(_crop(padded, top, left, mirrored), result)
             )
         )
-    assert {top for top, _, _ in seen} == set(range(5))
-    assert {left for _, left, _ in seen} == set(range(7))
-    assert {mirrored for _, _, mirrored in seen} == {False, True}
+    assert {top for top, _, _ in crops} == set(range(5))
+    assert {left for _, left, _ in crops} == set(range(7))
+    assert {mirrored for _, _, mirrored in crops} == {False, True}
 
 
 def _crop(padded: torch.Tensor, top: int, left: int, mirrored: bool) -> torch.Tensor:
@@ -48,11 +48,11 @@ def test_without_padding_and_flip_nothing_changes() -> None:
 
 def test_the_generator_alone_decides() -> None:
     samples = Samples(_images(), torch.zeros(64, dtype=torch.int64), augmentation=CropFlip())
-    everything = np.arange(64)
-    first, second, other = (samples.batch(everything, np.random.default_rng(seed))[0] for seed in (5, 5, 6))
+    indices = np.arange(64)
+    first, second, other = (samples.batch(indices, np.random.default_rng(seed))[0] for seed in (5, 5, 6))
     assert torch.equal(first, second)
     assert not torch.equal(first, other)
-    assert torch.equal(samples.batch(everything)[0], _images().float())
+    assert torch.equal(samples.batch(indices)[0], _images().float())
 
 
 def test_float_images_can_be_augmented() -> None:

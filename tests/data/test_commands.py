@@ -43,5 +43,5 @@ def test_importing_the_commands_loads_neither_torch_nor_numpy() -> None:
     program = (
         "import sys, potluck.cli.data_command; print([name for name in ('torch', 'numpy') if name in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    completed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert completed.stdout.strip() == "[]"

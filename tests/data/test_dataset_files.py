@@ -99,8 +99,8 @@ def test_arrays_of_another_kind_are_refused(tmp_path: Path, changes: dict[str, o
 
 def test_a_damaged_npz_is_refused(tmp_path: Path) -> None:
     path = _npz(tmp_path / "a.npz")
-    whole = path.read_bytes()
-    for damaged in (whole[: len(whole) // 2], b"", whole[:60] + b"\xff\xff\xff\xff" + whole[64:]):
+    content = path.read_bytes()
+    for damaged in (content[: len(content) // 2], b"", content[:60] + b"\xff\xff\xff\xff" + content[64:]):
         path.write_bytes(damaged)
         with pytest.raises(DataError):
             read_npz(path, COLUMNS)

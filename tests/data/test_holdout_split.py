@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from potluck.data.holdout_split import split_holdout
 
 
-@given(labels=st.lists(st.integers(0, 6), min_size=2, max_size=200), share=st.floats(0, 0.5), seed=st.integers(0, 9))
-def test_a_holdout_is_disjoint_exhaustive_and_in_proportion(labels: list[int], share: float, seed: int) -> None:
+@given(labels=st.lists(st.integers(0, 6), min_size=2, max_size=200), fraction=st.floats(0, 0.5), seed=st.integers(0, 9))
+def test_a_holdout_is_disjoint_exhaustive_and_in_proportion(labels: list[int], fraction: float, seed: int) -> None:
     values = np.array(labels)
-    count = round(share * len(values))
+    count = round(fraction * len(values))
     train, test = split_holdout(values, count, seed)
     assert sorted([*train, *test]) == list(range(len(values)))
     assert len(test) <= count

@@ -19,21 +19,21 @@ def rng() -> np.random.Generator:
 
 
 def test_everyone_may_hold_everything() -> None:
-    held = ReplicatedSplit().assign_samples(LABELS, 3, rng())
-    assert all(np.array_equal(part, np.arange(120)) for part in held)
+    shards = ReplicatedSplit().assign_samples(LABELS, 3, rng())
+    assert all(np.array_equal(shard, np.arange(120)) for shard in shards)
 
 
 @pytest.mark.parametrize("devices", [1, 2, 3, 5, 7])
 def test_own_classes_are_shared_out_once_and_the_rest_comes_on_top(devices: int) -> None:
     split = ClassGroupSplit(groups=3, rest=0.5)
-    held = split.assign_samples(LABELS, devices, rng())
-    mine = []
-    for numbers, part in zip(assign_round_robin(devices, 3), held, strict=True):
-        own = np.isin(LABELS[part] // 2, numbers)
-        mine.append(part[own])
-        assert (~own).sum() == min(round(0.5 * own.sum()), (~np.isin(LABELS // 2, numbers)).sum())
-        assert len(np.unique(part)) == len(part)
-    assert np.array_equal(np.sort(np.concatenate(mine)), np.arange(120))
+    shards = split.assign_samples(LABELS, devices, rng())
+    own_samples = []
+    for group_indices, shard in zip(assign_round_robin(devices, 3), shards, strict=True):
+        is_own = np.isin(LABELS[shard] // 2, group_indices)
+        own_samples.append(shard[is_own])
+        assert (~is_own).sum() == min(round(0.5 * is_own.sum()), (~np.isin(LABELS // 2, group_indices)).sum())
+        assert len(np.unique(shard)) == len(shard)
+    assert np.array_equal(np.sort(np.concatenate(own_samples)), np.arange(120))
 
 
 def test_groups_may_be_given() -> None:
@@ -53,17 +53,17 @@ def test_devices_may_be_named_with_many_groups_or_few_and_share_some() -> None:
 
 def test_the_samples_of_a_group_that_nobody_has_are_rest_for_the_others() -> None:
     split = ClassGroupSplit(groups=3, rest=10.0).for_trained_groups(((0, 1), (2, 3), (4, 5)), {"a": (0,), "b": (2,)})
-    for part in split.assign_samples(LABELS, 2, rng()):
-        assert {2, 3} <= set(LABELS[part])
+    for shard in split.assign_samples(LABELS, 2, rng()):
+        assert {2, 3} <= set(LABELS[shard])
 
 
 def test_nothing_is_said_twice() -> None:
     groups = ((0, 5), (1, 2, 3, 4))
-    for given in (None, 2, groups):
-        assert ClassGroupSplit(groups=given).for_trained_groups(groups, {"a": (0,)}).groups == groups
-    for given in (3, ((0, 1), (2, 3, 4, 5))):
+    for setting in (None, 2, groups):
+        assert ClassGroupSplit(groups=setting).for_trained_groups(groups, {"a": (0,)}).groups == groups
+    for setting in (3, ((0, 1), (2, 3, 4, 5))):
         with pytest.raises(SettingError, match=r"split.groups: devices train 2 groups"):
-            ClassGroupSplit(groups=given).for_trained_groups(groups, {"a": (0,)})
+            ClassGroupSplit(groups=setting).for_trained_groups(groups, {"a": (0,)})
     with pytest.raises(SettingError, match=r"split.held: the split follows"):
         ClassGroupSplit(held={"a": (0,)}).for_trained_groups(groups, {"a": (0,)})
 

@@ -60,9 +60,9 @@ def test_parts_that_do_not_fit_together_are_refused(samples: object, problem: st
 
 
 def test_labels_beyond_the_classes_are_refused() -> None:
-    good = Samples(torch.zeros(2, 2), torch.tensor([0, 1]))
+    samples = Samples(torch.zeros(2, 2), torch.tensor([0, 1]))
     bad = Samples(torch.zeros(2, 2), torch.tensor([0, 2]))
     with pytest.raises(DataError, match="test labels go from 0 to 2"):
-        Dataset(name="mine", train=good, test=bad, classes=("a", "b"))
+        Dataset(name="mine", train=samples, test=bad, classes=("a", "b"))
     with pytest.raises(DataError, match="no training samples"):
-        Dataset(name="mine", train=Samples(torch.zeros(0, 2), torch.zeros(0)), test=good, classes=())
+        Dataset(name="mine", train=Samples(torch.zeros(0, 2), torch.zeros(0)), test=samples, classes=())

@@ -142,8 +142,8 @@ def test_femnist_with_impossible_numbers_is_refused(tmp_path: Path) -> None:
         load("femnist", tmp_path)
 
 
-SPOKEN = ["down", "go", "left", "no", "off", "on", "one", "right", "stop", "three", "two", "up", "yes"]
-WORDS = ["_silence_", "_unknown_", *SPOKEN]
+SPOKEN_WORDS = ["down", "go", "left", "no", "off", "on", "one", "right", "stop", "three", "two", "up", "yes"]
+ALL_WORDS = ["_silence_", "_unknown_", *SPOKEN_WORDS]
 
 
 def _write_speech(root: Path, words: list[str]) -> None:
@@ -163,7 +163,7 @@ def _write_speech(root: Path, words: list[str]) -> None:
 
 
 def test_speech_commands_offer_the_words_or_the_official_test(tmp_path: Path) -> None:
-    _write_speech(tmp_path, WORDS)
+    _write_speech(tmp_path, ALL_WORDS)
     words = load("speech-commands", tmp_path)
     assert words.shape == (1, 49, 40)
     assert [words.classes[label] for label in words.train.labels] == ["down", "one", "two", "yes"]
@@ -176,16 +176,16 @@ def test_speech_commands_offer_the_words_or_the_official_test(tmp_path: Path) ->
 
 
 def test_speech_commands_with_other_words_are_refused(tmp_path: Path) -> None:
-    _write_speech(tmp_path, WORDS[::-1])
+    _write_speech(tmp_path, ALL_WORDS[::-1])
     with pytest.raises(DataError, match="words are yes, up"):
         load("speech-commands", tmp_path)
 
 
 def test_digits_are_real_fixed_and_stratified() -> None:
-    data, again = load("digits"), load("digits")
+    data, repeated = load("digits"), load("digits")
     assert (len(data.train), len(data.test), data.shape) == (1437, 360, (1, 8, 8))
-    assert torch.equal(data.train.x, again.train.x)
-    assert torch.equal(data.test.y, again.test.y)
+    assert torch.equal(data.train.x, repeated.train.x)
+    assert torch.equal(data.test.y, repeated.test.y)
     counts = np.bincount(data.test.labels)
     assert counts.min() >= 34
     assert counts.max() <= 37
@@ -205,9 +205,9 @@ def test_digits_say_how_to_install_them(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_synthetic_data_is_seeded_and_can_be_learned() -> None:
     name = "synthetic:classes=4,shape=3x10x12,train=400,test=200,noise=0.5,seed=3"
-    data, again = load(name), load(name)
+    data, repeated = load(name), load(name)
     assert data.shape == (3, 10, 12)
-    assert torch.equal(data.train.x, again.train.x)
+    assert torch.equal(data.train.x, repeated.train.x)
     assert not torch.equal(data.train.x, load(name.replace("seed=3", "seed=4")).train.x)
     x, y = data.train.batch(np.arange(400))
     centres = torch.stack([x[y == label].mean(0).flatten() for label in range(4)])
@@ -225,11 +225,11 @@ def test_synthetic_data_may_be_flat_and_owned() -> None:
 
 def test_a_missing_set_says_where_it_looked_and_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POTLUCK_DATA", str(tmp_path / "named"))
-    with pytest.raises(DataError) as caught:
+    with pytest.raises(DataError) as error:
         load("cifar10", tmp_path / "given")
-    message = str(caught.value)
-    places = [message.index(str(tmp_path / place)) for place in ("given", "named", "cache")]
-    assert places == sorted(places)
+    message = str(error.value)
+    positions = [message.index(str(tmp_path / folder)) for folder in ("given", "named", "cache")]
+    assert positions == sorted(positions)
     assert "Toronto" in message
     assert "cifar-10-batches-bin/" in message
     assert "\n" not in message

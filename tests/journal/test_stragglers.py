@@ -3,16 +3,16 @@ from __future__ import annotations
 from potluck.journal import JournalRecord, JournalTotals, Span
 
 
-def _round(number: int, slow: str, part: str, *, by: float = 5.0) -> list[JournalRecord]:
+def _round(round_number: int, slow: str, activity: str, *, by: float = 5.0) -> list[JournalRecord]:
     """A round of ten seconds in which one device takes longer for one part than the other."""
-    start, records = 10.0 * number, []
+    start, records = 10.0 * round_number, []
     for name in ("a", "b"):
         at = start
         for step in ("pull", "compute", "push"):
-            length = 1.0 + (by if (name, step) == (slow, part) else 0.0)
-            records.append(Span(name, step, at, at + length, {"round": number}))
+            length = 1.0 + (by if (name, step) == (slow, activity) else 0.0)
+            records.append(Span(name, step, at, at + length, {"round": round_number}))
             at += length
-    fields = {"round": number, "devices": [["a", 1], ["b", 1]]}
+    fields = {"round": round_number, "devices": [["a", 1], ["b", 1]]}
     return [*records, Span("coordinator", "round", start, start + 10.0, fields)]
 
 
@@ -25,10 +25,10 @@ def _limit(*rounds: list[JournalRecord]) -> str:
 
 
 def test_the_straggler_is_named_with_its_reason() -> None:
-    said = _limit(*(_round(number, "b", "push") for number in range(4)))
-    assert "b was waited for in 4 of 4 rounds" in said
-    assert "its uplink (pushing updates), 60% of that time" in said
-    assert "50% shorter" in said
+    message = _limit(*(_round(number, "b", "push") for number in range(4)))
+    assert "b was waited for in 4 of 4 rounds" in message
+    assert "its uplink (pushing updates), 60% of that time" in message
+    assert "50% shorter" in message
 
 
 def test_the_more_frequent_one_is_to_blame() -> None:

@@ -15,8 +15,8 @@ TENSORS = {"params": torch.arange(5.0), "buffers": torch.zeros(0), "optimizer.st
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
     path = checkpoint_files.write_checkpoint(tmp_path / "checkpoints", 7, TENSORS, '{"round": 7}')
-    tensors, words = checkpoint_files.read_checkpoint(path)
-    assert words == '{"round": 7}'
+    tensors, text = checkpoint_files.read_checkpoint(path)
+    assert text == '{"round": 7}'
     assert tensors.keys() == TENSORS.keys()
     assert all(torch.equal(tensors[name], tensor) for name, tensor in TENSORS.items())
     assert all(tensors[name].dtype == tensor.dtype for name, tensor in TENSORS.items())
@@ -24,23 +24,25 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16, torch.int64])
 def test_every_type_comes_back(dtype: torch.dtype, tmp_path: Path) -> None:
-    kept = torch.tensor([1, 2, 3]).to(dtype)
-    tensors, _ = checkpoint_files.read_checkpoint(checkpoint_files.write_checkpoint(tmp_path, 0, {"params": kept}, ""))
-    assert torch.equal(tensors["params"], kept)
+    tensor = torch.tensor([1, 2, 3]).to(dtype)
+    tensors, _ = checkpoint_files.read_checkpoint(
+        checkpoint_files.write_checkpoint(tmp_path, 0, {"params": tensor}, "")
+    )
+    assert torch.equal(tensors["params"], tensor)
     assert tensors["params"].dtype == dtype
 
 
 def test_slices_and_trained_tensors_can_be_saved(tmp_path: Path) -> None:
-    whole = torch.arange(6.0, requires_grad=True)
+    complete = torch.arange(6.0, requires_grad=True)
     tensors, _ = checkpoint_files.read_checkpoint(
-        checkpoint_files.write_checkpoint(tmp_path, 0, {"params": whole[::2]}, "")
+        checkpoint_files.write_checkpoint(tmp_path, 0, {"params": complete[::2]}, "")
     )
     assert tensors["params"].tolist() == [0.0, 2.0, 4.0]
 
 
 def test_any_words_are_kept(tmp_path: Path) -> None:
-    words = '{"name": "\\u00e9 \\n …", "größe": 3}'
-    assert checkpoint_files.read_checkpoint(checkpoint_files.write_checkpoint(tmp_path, 0, TENSORS, words))[1] == words
+    text = '{"name": "\\u00e9 \\n …", "größe": 3}'
+    assert checkpoint_files.read_checkpoint(checkpoint_files.write_checkpoint(tmp_path, 0, TENSORS, text))[1] == text
 
 
 def test_the_latest_is_the_one_with_the_highest_number(tmp_path: Path) -> None:
@@ -52,8 +54,8 @@ def test_the_latest_is_the_one_with_the_highest_number(tmp_path: Path) -> None:
 def test_old_ones_are_forgotten_and_the_last_ones_kept(tmp_path: Path) -> None:
     for number in range(1, 6):
         checkpoint_files.write_checkpoint(tmp_path, number, TENSORS, str(number))
-    kept = sorted(path.name for path in tmp_path.iterdir())
-    assert kept == ["00000004.safetensors", "00000005.safetensors"]
+    tensor = sorted(path.name for path in tmp_path.iterdir())
+    assert tensor == ["00000004.safetensors", "00000005.safetensors"]
     assert checkpoint_files.read_checkpoint(checkpoint_files.latest_checkpoint(tmp_path))[1] == "5"
 
 
@@ -64,9 +66,9 @@ def test_one_of_the_same_number_is_replaced(tmp_path: Path) -> None:
 
 
 def test_a_file_that_was_not_finished_is_not_seen(tmp_path: Path) -> None:
-    whole = checkpoint_files.write_checkpoint(tmp_path, 1, TENSORS, "whole")
-    (tmp_path / "00000002.partial").write_bytes(whole.read_bytes()[:50])
-    assert checkpoint_files.latest_checkpoint(tmp_path) == whole
+    complete = checkpoint_files.write_checkpoint(tmp_path, 1, TENSORS, "whole")
+    (tmp_path / "00000002.partial").write_bytes(complete.read_bytes()[:50])
+    assert checkpoint_files.latest_checkpoint(tmp_path) == complete
     checkpoint_files.write_checkpoint(tmp_path, 2, TENSORS, "now whole")
     assert checkpoint_files.read_checkpoint(checkpoint_files.latest_checkpoint(tmp_path))[1] == "now whole"
     assert not list(tmp_path.glob("*.partial"))
@@ -99,9 +101,9 @@ def test_foreign_and_damaged_files_are_refused(tmp_path: Path) -> None:
     save_file({"weight": torch.ones(3)}, foreign)
     with pytest.raises(RunError, match="is not a checkpoint of a run"):
         checkpoint_files.read_checkpoint(foreign)
-    whole = checkpoint_files.write_checkpoint(tmp_path, 1, TENSORS, "whole").read_bytes()
+    complete = checkpoint_files.write_checkpoint(tmp_path, 1, TENSORS, "whole").read_bytes()
     damaged = tmp_path / "damaged.safetensors"
-    for content in (b"", b"nonsense", whole[:-4], whole[:20], b"\xff" * 100):
+    for content in (b"", b"nonsense", complete[:-4], complete[:20], b"\xff" * 100):
         damaged.write_bytes(content)
         with pytest.raises(RunError, match=r"cannot read checkpoint .*damaged\.safetensors"):
             checkpoint_files.read_checkpoint(damaged)

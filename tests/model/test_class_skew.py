@@ -91,8 +91,8 @@ def test_skewed_batches_add_up_to_a_balanced_one() -> None:
 
     grouped = replace_batch_norms(module)
     torch.testing.assert_close(mean_of_devices(grouped), _flat(grouped, inputs, targets), rtol=1e-4, atol=1e-6)
-    whole = _flat(module, inputs, targets)
-    assert (mean_of_devices(module) - whole).norm() > 0.3 * whole.norm()
+    balanced = _flat(module, inputs, targets)
+    assert (mean_of_devices(module) - balanced).norm() > 0.3 * balanced.norm()
 
 
 def _flat(network: nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:

@@ -25,8 +25,8 @@ def test_every_zoo_model_is_an_exact_chain(name: str) -> None:
     chain = of_zoo(name)
     assert chain.exact
     assert chain.note == ""
-    held = [name for layer in chain.layers for name in layer.parameters]
-    assert sorted(held) == sorted(name for name, _ in chain.module.named_parameters())
+    parameters = [name for layer in chain.layers for name in layer.parameters]
+    assert sorted(parameters) == sorted(name for name, _ in chain.module.named_parameters())
     buffers = [name for layer in chain.layers for name in layer.buffers]
     assert sorted(buffers) == sorted(name for name, _ in chain.module.named_buffers())
     assert sum(layer.param_bytes for layer in chain.layers) == 4 * zoo.model_entry(name).parameters
@@ -36,19 +36,19 @@ def test_every_zoo_model_is_an_exact_chain(name: str) -> None:
 @pytest.mark.parametrize("name", ZOO)
 def test_macs_are_those_of_the_counter(name: str) -> None:
     chain = of_zoo(name)
-    bare = copy_to_meta(chain.module)
-    for path, part in list(bare.named_modules()):
+    module = copy_to_meta(chain.module)
+    for path, part in list(module.named_modules()):
         if isinstance(part, nn.BatchNorm2d):  # counts nothing, and is slow on meta tensors
-            bare.set_submodule(path, nn.Identity())
-    assert sum(layer.macs for layer in chain.layers) == pytest.approx(count_macs(bare, chain.shape), rel=0.01)
+            module.set_submodule(path, nn.Identity())
+    assert sum(layer.macs for layer in chain.layers) == pytest.approx(count_macs(module, chain.shape), rel=0.01)
 
 
 @pytest.mark.parametrize("name", ZOO)
 def test_cuts_of_the_zoo_are_small_and_in_order(name: str) -> None:
     chain = of_zoo(name)
-    places = [cut.after for cut in chain.cuts]
-    assert places == sorted(set(places))
-    assert len(places) >= 0.9 * (len(chain.layers) - 1)
+    cut_points = [cut.after for cut in chain.cuts]
+    assert cut_points == sorted(set(cut_points))
+    assert len(cut_points) >= 0.9 * (len(chain.layers) - 1)
     for cut in chain.cuts:
         assert 1 <= len(cut.crossing) <= MAX_CROSSING_TENSORS
         assert cut.bytes == sum(4 * torch.Size(tensor.shape).numel() for tensor in cut.crossing)
@@ -64,20 +64,20 @@ def test_activations_are_what_the_way_back_needs(name: str) -> None:
     """What autograd keeps of a batch, weights aside, fits into what the layers are said to hold, and not much less."""
     chain, batch = of_zoo(name), 4
     module = zoo.build_model(name, classes=10)
-    own = {tensor.untyped_storage().data_ptr() for tensor in (*module.parameters(), *module.buffers())}
-    kept: dict[int, int] = {}
+    own_storage = {tensor.untyped_storage().data_ptr() for tensor in (*module.parameters(), *module.buffers())}
+    saved_bytes: dict[int, int] = {}
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
         memory = tensor.untyped_storage()
-        if memory.data_ptr() not in own and tensor.is_floating_point():
-            kept[memory.data_ptr()] = memory.nbytes()
+        if memory.data_ptr() not in own_storage and tensor.is_floating_point():
+            saved_bytes[memory.data_ptr()] = memory.nbytes()
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         output = module(torch.randn(batch, *chain.shape))
-    said = batch * sum(layer.activation_bytes for layer in chain.layers)
+    stated_bytes = batch * sum(layer.activation_bytes for layer in chain.layers)
     assert output.requires_grad
-    assert sum(kept.values()) <= said <= 2 * sum(kept.values())
+    assert sum(saved_bytes.values()) <= stated_bytes <= 2 * sum(saved_bytes.values())
     assert all(layer.activation_bytes >= layer.output_bytes for layer in chain.layers)
 
 

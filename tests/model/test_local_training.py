@@ -32,14 +32,14 @@ def train(
     lr: float = 1.0,
 ) -> Trained:
     """A walk through the mini-batches, as a device takes it."""
-    before, walk = replica.copy_buffers(), local.new_solver(replica, lr)
-    walk.start()
+    before, solver = replica.copy_buffers(), local.new_solver(replica, lr)
+    solver.start()
     samples, loss = sum(len(targets) for _, targets in batches), 0.0
     for inputs, targets in batches:
         gradient, now = replica.gradient(inputs, targets, draws)
-        walk.step(gradient, len(targets) / samples)
+        solver.step(gradient, len(targets) / samples)
         loss += now * len(targets) / samples
-    return Trained(walk.update().clone(), replica.buffer_change(before), samples, loss)
+    return Trained(solver.update().clone(), replica.buffer_change(before), samples, loss)
 
 
 def _net(dtype: torch.dtype = torch.float32) -> nn.Module:
@@ -117,8 +117,8 @@ def test_the_loss_is_the_mean_over_all_samples() -> None:
     batches = [*_batches(2, size=9), *_batches(1, size=3)]
     update = _difference(module, batches, LocalSgd(lr=1e-30))
     replica = ModelReplica(module, _layout(module), F.cross_entropy)
-    wanted = sum(replica.gradient(*batch)[1] * len(batch[1]) for batch in batches) / 21
-    assert update.loss == pytest.approx(wanted, rel=1e-6)
+    expected = sum(replica.gradient(*batch)[1] * len(batch[1]) for batch in batches) / 21
+    assert update.loss == pytest.approx(expected, rel=1e-6)
 
 
 def test_one_gradient_is_torchs_gradient() -> None:
@@ -140,9 +140,9 @@ def test_gradients_of_several_batches_add_up_to_that_of_one_large_batch() -> Non
     module = nn.Sequential(nn.Linear(7, 13), nn.Tanh(), nn.Linear(13, 3)).double()
     batches = [*_batches(2, size=10, dtype=torch.float64), *_batches(1, size=4, dtype=torch.float64)]
     large = [(torch.cat([inputs for inputs, _ in batches]), torch.cat([targets for _, targets in batches]))]
-    several, one = _difference(module, batches, GradientTraining()), _difference(module, large, GradientTraining())
-    assert several.samples == one.samples == 24
-    assert torch.allclose(several.params, one.params, rtol=1e-12, atol=1e-14)
+    summed, one = _difference(module, batches, GradientTraining()), _difference(module, large, GradientTraining())
+    assert summed.samples == one.samples == 24
+    assert torch.allclose(summed.params, one.params, rtol=1e-12, atol=1e-14)
 
 
 @pytest.mark.parametrize(
@@ -208,12 +208,12 @@ def test_a_counter_that_was_averaged_moves_on_by_the_steps_that_were_taken() -> 
     """Two devices with 1 and 2 batches leave the counter at 1.5; the next batch is one more, not one and a half."""
     module, batches = _net(), _batches(1)
     replica = ModelReplica(module, _layout(module), F.cross_entropy)
-    place = next(entry for entry in replica.layout.buffers if entry.name.endswith("num_batches_tracked"))
+    counter = next(entry for entry in replica.layout.buffers if entry.name.endswith("num_batches_tracked"))
     buffers = ModelState.of_module(module, replica.layout).buffers
-    buffers[place.start] = 1.5
+    buffers[counter.start] = 1.5
     replica.load_layers(0, 0, ModelState.of_module(module, replica.layout).params, buffers)
     replica.sync_counters()
-    assert float(train(LocalSgd(), replica, batches).buffers[place.start]) == 1.0
+    assert float(train(LocalSgd(), replica, batches).buffers[counter.start]) == 1.0
 
 
 def test_what_the_model_draws_is_seeded_by_the_device() -> None:

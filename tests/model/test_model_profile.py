@@ -70,10 +70,10 @@ def test_macs_are_the_published_ones(name: str, gmacs: float) -> None:
 @pytest.mark.wall_clock
 def test_measured_layers_add_up_to_the_step() -> None:
     chain = trace_layers(zoo.build_model("cnn"), zoo.model_entry("cnn").shape)
-    seen: list[tuple[int, int]] = []
-    profile = measure_profile(chain, 16, repeats=5, warmup=1, progress=lambda done, of: seen.append((done, of)))
+    calls: list[tuple[int, int]] = []
+    profile = measure_profile(chain, 16, repeats=5, warmup=1, progress=lambda done, total: calls.append((done, total)))
     assert 0.75 < profile.agreement < 1.25
-    assert seen == [(n, 6) for n in range(1, 7)]
+    assert calls == [(n, 6) for n in range(1, 7)]
     assert profile.source == "measured"
     assert [layer.name for layer in profile.layers] == [layer.name for layer in chain.layers]
     assert all(layer.forward_s > 0 and layer.backward_s > 0 and layer.spread >= 0 for layer in profile.layers)
@@ -132,21 +132,21 @@ def test_a_saved_profile_reads_back_equal(tmp_path: Path) -> None:
 
 
 def test_what_is_not_a_profile_is_refused_in_one_line(tmp_path: Path) -> None:
-    good = msgspec.to_builtins(derived())
-    layer = good["layers"][0]
+    valid = msgspec.to_builtins(derived())
+    layer = valid["layers"][0]
     bad: dict[str, object] = {
         "truncated": None,
-        "unknown": good | {"colour": "red"},
-        "version": good | {"format": "potluck-profile-9"},
-        "batch": good | {"batch": 0},
-        "negative": good | {"layers": [layer | {"forward_s": -1.0}]},
-        "empty": good | {"layers": [], "cuts": []},
-        "cut": good | {"cuts": [{"after": 99, "bytes": 1}]},
+        "unknown": valid | {"colour": "red"},
+        "version": valid | {"format": "potluck-profile-9"},
+        "batch": valid | {"batch": 0},
+        "negative": valid | {"layers": [layer | {"forward_s": -1.0}]},
+        "empty": valid | {"layers": [], "cuts": []},
+        "cut": valid | {"cuts": [{"after": 99, "bytes": 1}]},
         "list": [1, 2],
     }
     for name, content in bad.items():
         path = tmp_path / f"{name}.json"
-        path.write_bytes(msgspec.json.encode(content if content is not None else good)[: None if content else 50])
+        path.write_bytes(msgspec.json.encode(content if content is not None else valid)[: None if content else 50])
         with pytest.raises(DataError, match=r"is not a profile: [^\n]+$"):
             load_profile(path)
     with pytest.raises(DataError, match=r"cannot read the profile .*No such file"):

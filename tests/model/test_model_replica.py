@@ -31,7 +31,7 @@ class _Net(nn.Module):
 
 
 def _layout(module: nn.Module) -> WeightLayout:
-    params, buffers = [[*dict(named)] for named in (module.named_parameters(), module.named_buffers())]
+    params, buffers = [[*dict(tensors)] for tensors in (module.named_parameters(), module.named_buffers())]
     return WeightLayout.of_module(module, [(params, buffers)])
 
 
@@ -62,13 +62,13 @@ def test_the_gradient_is_that_of_the_plain_model() -> None:
     plain = F.cross_entropy(module(_batch()[0]), _batch()[1])
     plain.backward()  # type: ignore[no-untyped-call]
     assert loss == float(plain.detach())
-    named = ModelState(gradient, torch.zeros(0)).named_tensors(
+    tensors = ModelState(gradient, torch.zeros(0)).named_tensors(
         WeightLayout(replica.layout.params, (), (0, 0), (0, 0), torch.float32)
     )
     for name, param in module.named_parameters():
         if param.requires_grad:
-            wanted = torch.zeros_like(param) if param.grad is None else param.grad
-            assert torch.equal(named[name], wanted), name
+            expected = torch.zeros_like(param) if param.grad is None else param.grad
+            assert torch.equal(tensors[name], expected), name
 
 
 def test_a_gradient_does_not_grow_on_the_last_one() -> None:
@@ -94,27 +94,27 @@ def test_what_is_loaded_is_what_computes() -> None:
 def test_counters_go_to_and_fro() -> None:
     replica = _replica()
     counter = replica.module.get_buffer("norm.num_batches_tracked")
-    place = next(entry for entry in replica.layout.buffers if entry.name == "norm.num_batches_tracked")
-    replica.state.buffers[place.start] = 41.0
+    buffer_entry = next(entry for entry in replica.layout.buffers if entry.name == "norm.num_batches_tracked")
+    replica.state.buffers[buffer_entry.start] = 41.0
     replica.sync_counters()
     replica.gradient(*_batch())
     assert int(counter) == 42
-    assert float(replica.copy_buffers()[place.start]) == 42.0
+    assert float(replica.copy_buffers()[buffer_entry.start]) == 42.0
     assert counter.dtype == torch.int64
 
 
 class _WithBuffer(nn.Module):
-    def __init__(self, kept: Tensor) -> None:
+    def __init__(self, tensor: Tensor) -> None:
         super().__init__()
         self.line = nn.Linear(6, 3)
-        self.register_buffer("kept", kept)
+        self.register_buffer("kept", tensor)
 
     def forward(self, inputs: Tensor) -> Tensor:
         return self.line(inputs)  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize(
-    "kept",
+    "tensor",
     [
         torch.tensor([0.25, -1.5]),
         torch.tensor([True, False]),
@@ -125,19 +125,19 @@ class _WithBuffer(nn.Module):
     ],
     ids=str,
 )
-def test_a_buffer_of_any_type_survives_a_round(kept: Tensor) -> None:
-    module = _WithBuffer(kept.clone())
+def test_a_buffer_of_any_type_survives_a_round(tensor: Tensor) -> None:
+    module = _WithBuffer(tensor.clone())
     replica = _replica(module)
     state = ModelState.of_module(module, replica.layout)
     replica.load_layers(0, 0, state.params, state.buffers)
     replica.sync_counters()
-    assert torch.equal(replica.module.kept, kept)  # type: ignore[arg-type]
+    assert torch.equal(replica.module.kept, tensor)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("numbers", [[2**24 + 1], [0, -(2**24) - 1]])
+@pytest.mark.parametrize("values", [[2**24 + 1], [0, -(2**24) - 1]])
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
-def test_a_whole_number_that_would_not_survive_is_refused(numbers: list[int], dtype: torch.dtype) -> None:
-    module = _WithBuffer(torch.tensor(numbers, dtype=dtype))
+def test_a_whole_number_that_would_not_survive_is_refused(values: list[int], dtype: torch.dtype) -> None:
+    module = _WithBuffer(torch.tensor(values, dtype=dtype))
     with pytest.raises(ModelError, match=r"buffer 'kept' has integers that the parameters'"):
         ModelState.of_module(module, _layout(module))
     with pytest.raises(ModelError, match=r"buffer 'kept' has integers that the parameters'"):
@@ -225,7 +225,7 @@ def _with_draws(replica: ModelReplica, seed: int) -> Tensor:
 def test_dropout_is_the_same_whatever_other_threads_draw() -> None:
     """The replica's gradient alone, then beside threads that draw all the time."""
     replica = _replica()
-    alone = [_with_draws(replica, n) for n in range(20)]
+    single = [_with_draws(replica, n) for n in range(20)]
     busy = threading.Event()
 
     def disturb() -> None:
@@ -238,13 +238,13 @@ def test_dropout_is_the_same_whatever_other_threads_draw() -> None:
     for thread in threads:
         thread.start()
     try:
-        beside = [_with_draws(replica, n) for n in range(20)]
+        concurrent = [_with_draws(replica, n) for n in range(20)]
     finally:
         busy.set()
         for thread in threads:
             thread.join(10)
-    assert all(torch.equal(a, b) for a, b in zip(alone, beside, strict=True))
-    assert not torch.equal(alone[0], alone[1])
+    assert all(torch.equal(a, b) for a, b in zip(single, concurrent, strict=True))
+    assert not torch.equal(single[0], single[1])
 
 
 @pytest.mark.xfail(strict=True, reason="backward draws outside of Draws, so what is recomputed differs")

@@ -46,7 +46,7 @@ def _gradient(size: int, round: int) -> Tensor:
     return torch.randn(size, generator=torch.Generator().manual_seed(round))
 
 
-def _piece(vector: Tensor) -> ReceivedSegment:
+def _update_of(vector: Tensor) -> ReceivedSegment:
     return ReceivedSegment(0, 0, Payload(vector.nbytes, (vector.numpy(), torch.zeros(0).numpy())))
 
 
@@ -54,9 +54,9 @@ def _plain_steps(module: nn.Module, optimizer: torch.optim.Optimizer, lrs: list[
     """torch's optimizer on each tensor by itself."""
     size = sum(param.numel() for param in module.parameters())
     for round, lr in enumerate(lrs):
-        pieces = torch.split(_gradient(size, round), [param.numel() for param in module.parameters()])
-        for param, piece in zip(module.parameters(), pieces, strict=True):
-            param.grad = piece.view_as(param).clone()
+        gradients = torch.split(_gradient(size, round), [param.numel() for param in module.parameters()])
+        for param, gradient in zip(module.parameters(), gradients, strict=True):
+            param.grad = gradient.view_as(param).clone()
         for group in optimizer.param_groups:
             group["lr"] = lr
         optimizer.step()
@@ -64,7 +64,7 @@ def _plain_steps(module: nn.Module, optimizer: torch.optim.Optimizer, lrs: list[
 
 def _server_steps(server: TorchServer, factors: list[float], first: int = 0) -> None:
     for round, factor in enumerate(factors, first):
-        server.add_update([_piece(_gradient(server.state.params.numel(), round))], None, samples=32, staleness=0)
+        server.add_update([_update_of(_gradient(server.state.params.numel(), round))], None, samples=32, staleness=0)
         server.step(factor)
 
 
@@ -113,7 +113,7 @@ def test_a_version_stays_as_it_was_when_the_next_is_made(settings: Optimizer) ->
     for round in range(3):
         versions.append((server.state, server.state.params.clone()))
         _server_steps(server, [1.0], first=round)
-    assert all(torch.equal(state.params, kept) for state, kept in versions)
+    assert all(torch.equal(state.params, saved) for state, saved in versions)
     assert torch.equal(ModelState.of_module(module, _layout(module)).params, versions[0][1]), (
         "the user's module is left alone"
     )
@@ -122,14 +122,14 @@ def test_a_version_stays_as_it_was_when_the_next_is_made(settings: Optimizer) ->
 @pytest.mark.parametrize("settings", [*SGDS, *ADAMS])
 def test_a_restored_server_goes_on_as_if_never_stopped(settings: Optimizer) -> None:
     module = _net()
-    whole, half = _server(module, settings), _server(module, settings)
-    _server_steps(whole, [1.0] * 5)
+    continuous, half = _server(module, settings), _server(module, settings)
+    _server_steps(continuous, [1.0] * 5)
     _server_steps(half, [1.0] * 2)
     saved = copy.deepcopy(half.tensors())
-    again = _server(_net(), settings)
-    again.restore(saved)
-    _server_steps(again, [1.0] * 3, first=2)
-    assert torch.equal(again.state.params, whole.state.params)
+    restored = _server(_net(), settings)
+    restored.restore(saved)
+    _server_steps(restored, [1.0] * 3, first=2)
+    assert torch.equal(restored.state.params, continuous.state.params)
 
 
 @pytest.mark.parametrize("settings", [SGDS[1], ADAMS[0]])
@@ -137,17 +137,17 @@ def test_what_is_saved_does_not_change_afterwards(settings: Optimizer) -> None:
     server = _server(_net(), settings)
     _server_steps(server, [1.0] * 2)
     params = server.tensors()["params"]
-    kept = params.clone()
+    saved = params.clone()
     _server_steps(server, [1.0], first=2)
-    assert torch.equal(params, kept)
+    assert torch.equal(params, saved)
 
 
 def test_a_server_can_be_restored_before_its_first_step() -> None:
-    server, again = _server(_net(), Adam()), _server(_net(), Adam())
-    again.restore(server.tensors())
-    for one in (server, again):
+    server, restored = _server(_net(), Adam()), _server(_net(), Adam())
+    restored.restore(server.tensors())
+    for one in (server, restored):
         _server_steps(one, [1.0] * 2)
-    assert torch.equal(server.state.params, again.state.params)
+    assert torch.equal(server.state.params, restored.state.params)
 
 
 SCHEDULES: st.SearchStrategy[LearningRateSchedule] = st.one_of(
@@ -188,7 +188,7 @@ def test_a_cosine_goes_down_to_its_floor_and_stays_there() -> None:
 
 
 @pytest.mark.parametrize(
-    ("raw", "says"),
+    ("raw", "message"),
     [
         ({"kind": "sgd", "lr": 0}, "> 0"),
         ({"kind": "sgd", "momentum": 1}, "< 1"),
@@ -198,8 +198,8 @@ def test_a_cosine_goes_down_to_its_floor_and_stays_there() -> None:
         ({"kind": "adam", "weight_decay": -1}, ">= 0"),
     ],
 )
-def test_an_optimizer_that_makes_no_sense_is_refused(raw: dict[str, object], says: str) -> None:
-    with pytest.raises(SettingError, match=says):
+def test_an_optimizer_that_makes_no_sense_is_refused(raw: dict[str, object], message: str) -> None:
+    with pytest.raises(SettingError, match=message):
         decode_settings(raw, Optimizer)
 
 

@@ -35,8 +35,8 @@ def synthetic(layers: int, ratio: float, seed: int) -> WorkerCosts:
     compute = [rng.lognormvariate(0.0, 0.7) for _ in range(layers)]
     parameters = [(i + 1) * rng.lognormvariate(0.0, 0.7) for i in range(layers)]
     forward = [c / sum(compute) for c in compute]
-    moving = [1.5 * ratio * p / sum(parameters) for p in parameters]
-    return WorkerCosts(forward, [2 * f for f in forward], moving, moving)
+    transferring = [1.5 * ratio * p / sum(parameters) for p in parameters]
+    return WorkerCosts(forward, [2 * f for f in forward], transferring, transferring)
 
 
 @settings(max_examples=60, deadline=None)
@@ -95,8 +95,8 @@ def test_everyone_waits_for_the_slowest_gradient() -> None:
     fast = WorkerCosts([0.1] * 6, [0.1] * 6, [0.1] * 6, [0.1] * 6)
     slow = WorkerCosts([1.0] * 6, [2.0] * 6, [0.5] * 6, [0.5] * 6)
     together = forecast_duplex([fast, slow, fast], 0.05)
-    alone = forecast_duplex([slow], 0.05)
-    assert math.isclose(together.iteration, alone.iteration, rel_tol=0.02)
+    single = forecast_duplex([slow], 0.05)
+    assert math.isclose(together.iteration, single.iteration, rel_tol=0.02)
     assert len(together.cuts) == 3
 
 
@@ -108,13 +108,13 @@ def test_workers_that_are_alike_change_nothing() -> None:
 
 
 def test_a_shared_server_link_slows_only_those_it_must() -> None:
-    quick, lame = synthetic(10, 1.0, 1), synthetic(10, 8.0, 1)
+    quick, slow = synthetic(10, 1.0, 1), synthetic(10, 8.0, 1)
     server = sum(quick.pull) / 2
-    alone = share_server_link([quick], server)[0]
-    assert alone == quick
-    both = share_server_link([quick, quick, quick, lame], server)
-    assert math.isclose(sum(both[0].pull), (server * 3) / (1 - server / sum(lame.pull)))
-    assert both[3] == lame
+    single = share_server_link([quick], server)[0]
+    assert single == quick
+    shared = share_server_link([quick, quick, quick, slow], server)
+    assert math.isclose(sum(shared[0].pull), (server * 3) / (1 - server / sum(slow.pull)))
+    assert shared[3] == slow
     assert (
         forecast_duplex([quick] * 4, 0.02, server=server, trials=0).iteration
         > forecast_duplex([quick] * 4, 0.02, trials=0).iteration
@@ -123,11 +123,11 @@ def test_a_shared_server_link_slows_only_those_it_must() -> None:
 
 @given(st.lists(st.floats(0.0, 5.0), min_size=1, max_size=6), st.floats(0.1, 5.0))
 def test_fair_shares(demands: list[float], capacity: float) -> None:
-    shares = max_min_rates(demands, capacity)
-    assert all(share <= demand for share, demand in zip(shares, demands, strict=True))
-    assert math.isclose(sum(shares), min(capacity, sum(demands)), rel_tol=1e-9, abs_tol=1e-9)
-    denied = [share for share, demand in zip(shares, demands, strict=True) if share < demand]
-    assert all(share <= min(denied) * (1 + 1e-9) for share in shares) if denied else True
+    rates = max_min_rates(demands, capacity)
+    assert all(rate <= demand for rate, demand in zip(rates, demands, strict=True))
+    assert math.isclose(sum(rates), min(capacity, sum(demands)), rel_tol=1e-9, abs_tol=1e-9)
+    denied = [rate for rate, demand in zip(rates, demands, strict=True) if rate < demand]
+    assert all(rate <= min(denied) * (1 + 1e-9) for rate in rates) if denied else True
 
 
 def test_bad_workers_are_refused() -> None:

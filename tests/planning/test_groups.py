@@ -88,7 +88,7 @@ def test_alike_takes_classes_that_are_all_the_same() -> None:
 
 
 @pytest.mark.parametrize(
-    ("groups", "said"),
+    ("groups", "message"),
     [
         ([[0, 1], []], r"groups\[1\]: is empty"),
         ([[0, 1], [1, 2]], "class 1 is in more than one group"),
@@ -96,8 +96,8 @@ def test_alike_takes_classes_that_are_all_the_same() -> None:
         ([[0, 1, 2, 3]], "class 3 is not among the 3 classes"),
     ],
 )
-def test_groups_that_are_no_division_are_refused(groups: list[list[int]], said: str) -> None:
-    with pytest.raises(SettingError, match=said):
+def test_groups_that_are_no_division_are_refused(groups: list[list[int]], message: str) -> None:
+    with pytest.raises(SettingError, match=message):
         check_groups(groups, 3)
 
 
@@ -107,25 +107,25 @@ def test_more_groups_than_classes_are_refused() -> None:
 
 
 def test_cost_follows_the_formula_where_widths_divide_evenly() -> None:
-    paid = group_cost(LAYERS, [1] * 10, depth=1)
-    assert paid.trunk_macs == 900 * 20
+    cost = group_cost(LAYERS, [1] * 10, depth=1)
+    assert cost.trunk_macs == 900 * 20
     head = 4 * 6 * 2  # one class and "other"
-    assert paid.group_macs == 225 * 20 * 40 // 10 + 25 * 40 * 60 // 100 + head
-    assert paid.macs == paid.trunk_macs + paid.group_macs
+    assert cost.group_macs == 225 * 20 * 40 // 10 + 25 * 40 * 60 // 100 + head
+    assert cost.macs == cost.trunk_macs + cost.group_macs
 
 
 def test_groups_cost_what_each_of_them_costs() -> None:
     sizes = even_sizes(10, 3)
-    alone = [group_cost(LAYERS, sizes, 1, [group]) for group in range(3)]
+    per_group = [group_cost(LAYERS, sizes, 1, [group]) for group in range(3)]
     together = group_cost(LAYERS, sizes, 1, range(3))
-    assert together.group_macs == sum(paid.group_macs for paid in alone)
-    assert together.group_weights == sum(paid.group_weights for paid in alone)
-    assert together.trunk_weights == alone[0].trunk_weights == 9 * 20 + 20
+    assert together.group_macs == sum(cost.group_macs for cost in per_group)
+    assert together.group_weights == sum(cost.group_weights for cost in per_group)
+    assert together.trunk_weights == per_group[0].trunk_weights == 9 * 20 + 20
 
 
 def test_one_group_with_everything_shared_costs_one_logit_more_than_the_whole() -> None:
-    paid = group_cost(LAYERS, [10], max_trunk_depth(LAYERS))
-    assert paid.macs == full_model_cost(LAYERS).macs + 4 * 60
+    cost = group_cost(LAYERS, [10], max_trunk_depth(LAYERS))
+    assert cost.macs == full_model_cost(LAYERS).macs + 4 * 60
 
 
 def test_depthwise_layers_stay_with_the_trunk_and_shrink_once() -> None:
@@ -137,20 +137,20 @@ def test_depthwise_layers_stay_with_the_trunk_and_shrink_once() -> None:
 
 
 def test_a_frozen_trunk_runs_forward_only() -> None:
-    paid = group_cost(LAYERS, [5, 5], 1)
-    assert paid.training_macs(frozen=True) == paid.trunk_macs + 3 * paid.group_macs - paid.group_entry
-    assert paid.training_macs(frozen=False) == 3 * paid.macs - paid.trunk_entry
+    cost = group_cost(LAYERS, [5, 5], 1)
+    assert cost.training_macs(frozen=True) == cost.trunk_macs + 3 * cost.group_macs - cost.group_entry
+    assert cost.training_macs(frozen=False) == 3 * cost.macs - cost.trunk_entry
     assert full_model_cost(LAYERS).training_macs(frozen=False) == 3 * full_model_cost(LAYERS).macs - 900 * 20
 
 
 def test_more_groups_and_less_trunk_cost_less() -> None:
-    found = {(choice.depth, choice.groups): choice for choice in group_choices(LAYERS, 10)}
-    assert set(found) == {(depth, count) for depth in range(4) for count in range(1, 11)}
+    choices = {(choice.depth, choice.groups): choice for choice in group_choices(LAYERS, 10)}
+    assert set(choices) == {(depth, count) for depth in range(4) for count in range(1, 11)}
     for depth in range(4):
-        costs = [found[depth, count].cost.macs for count in range(1, 11)]
+        costs = [choices[depth, count].cost.macs for count in range(1, 11)]
         assert costs == sorted(costs, reverse=True)
     for count in range(2, 11):
-        assert found[0, count].cost.macs < found[1, count].cost.macs < found[2, count].cost.macs
+        assert choices[0, count].cost.macs < choices[1, count].cost.macs < choices[2, count].cost.macs
 
 
 @given(st.floats(1e3, 1e6), st.booleans())
@@ -174,8 +174,8 @@ def test_a_rich_device_gets_the_whole_network_and_bytes_count_too() -> None:
 
 
 def test_a_device_that_holds_more_groups_affords_smaller_ones() -> None:
-    few = DeviceBudget(macs=0.2 * full_model_cost(LAYERS).training_macs(frozen=False))
-    one, two = choose_groups(LAYERS, 10, few), choose_groups(LAYERS, 10, few, held=lambda count: min(2, count))
+    budget = DeviceBudget(macs=0.2 * full_model_cost(LAYERS).training_macs(frozen=False))
+    one, two = choose_groups(LAYERS, 10, budget), choose_groups(LAYERS, 10, budget, held=lambda count: min(2, count))
     assert one.kept_fraction > two.kept_fraction
     assert two.cost == group_cost(LAYERS, even_sizes(10, two.groups), two.depth, range(2))
 

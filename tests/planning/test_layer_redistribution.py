@@ -38,27 +38,27 @@ def cases(most_devices: int, most_layers: int) -> Iterator[tuple[StageLayout, tu
 @lru_cache(maxsize=4)
 def inventory(old: StageLayout, global_copy: bool) -> dict[tuple[int, str], set[int]]:
     """What lies on each device after everyone has sent its replicas, told from the senders' side."""
-    shelves: dict[tuple[int, str], set[int]] = {(name, kind): set() for name in old.order for kind in ("own", "chain")}
-    for place, (name, layers) in enumerate(zip(old.order, old.stages, strict=True)):
-        shelves[name, "own"] |= set(layers)
+    holdings: dict[tuple[int, str], set[int]] = {(name, kind): set() for name in old.order for kind in ("own", "chain")}
+    for index, (name, layers) in enumerate(zip(old.order, old.stages, strict=True)):
+        holdings[name, "own"] |= set(layers)
         if len(old.order) > 1:
-            shelves[old.order[(place + 1) % len(old.order)], "chain"] |= set(layers)
-    shelves[old.order[0], "global"] = set(range(old.layers)) if global_copy else set()
-    return shelves
+            holdings[old.order[(index + 1) % len(old.order)], "chain"] |= set(layers)
+    holdings[old.order[0], "global"] = set(range(old.layers)) if global_copy else set()
+    return holdings
 
 
 def expected(
-    layer: int, receiver: int, old: StageLayout, dead: tuple[int, ...], shelves: dict[tuple[int, str], set[int]]
+    layer: int, receiver: int, old: StageLayout, dead: tuple[int, ...], holdings: dict[tuple[int, str], set[int]]
 ) -> LayerSource | None:
     """The published order, read off the shelves."""
     live = [name for name in old.order if name not in dead]
-    if receiver in live and layer in shelves[receiver, "own"]:
+    if receiver in live and layer in holdings[receiver, "own"]:
         return LayerSource(receiver, "own")
-    if receiver in live and layer in shelves[receiver, "chain"]:
+    if receiver in live and layer in holdings[receiver, "chain"]:
         return LayerSource(receiver, "own replica")
     for kind, copy in (("own", "owner"), ("chain", "replica"), ("global", "global")):
         for name in live:
-            if layer in shelves.get((name, kind), ()):
+            if layer in holdings.get((name, kind), ()):
                 return LayerSource(name, copy)  # type: ignore[arg-type]
     return None
 
@@ -73,12 +73,12 @@ def check(most_devices: int, most_layers: int) -> int:
 
 
 def check_case(old: StageLayout, dead: tuple[int, ...], new: StageLayout, global_copy: bool) -> None:
-    shelves = inventory(old, global_copy)
-    found = plan_redistribution(old, dead, new, global_copy=global_copy)
-    for receiver, layers, stage in zip(new.order, new.stages, found.stages, strict=True):
-        wanted = {layer: expected(layer, receiver, old, dead, shelves) for layer in layers}
-        assert stage == {layer: source for layer, source in wanted.items() if source}
-    assert found.lost == must_be_lost(old, dead, global_copy)
+    holdings = inventory(old, global_copy)
+    plan = plan_redistribution(old, dead, new, global_copy=global_copy)
+    for receiver, layers, stage in zip(new.order, new.stages, plan.stages, strict=True):
+        sources = {layer: expected(layer, receiver, old, dead, holdings) for layer in layers}
+        assert stage == {layer: source for layer, source in sources.items() if source}
+    assert plan.lost == must_be_lost(old, dead, global_copy)
 
 
 @lru_cache(maxsize=4)
@@ -86,9 +86,9 @@ def must_be_lost(old: StageLayout, dead: tuple[int, ...], global_copy: bool) -> 
     """Those whose owner and its successor are both dead, unless the centre lives and has a copy."""
     if global_copy and old.order[0] not in dead:
         return ()
-    rank = {name: place for place, name in enumerate(old.order)}
-    gone = {name for name in dead if old.order[(rank[name] + 1) % len(rank)] in dead}
-    return tuple(layer for layer in range(old.layers) if old.owner_of(layer) in gone)
+    rank = {name: index for index, name in enumerate(old.order)}
+    unreplicated = {name for name in dead if old.order[(rank[name] + 1) % len(rank)] in dead}
+    return tuple(layer for layer in range(old.layers) if old.owner_of(layer) in unreplicated)
 
 
 def test_all_pipelines_of_five_devices_and_six_layers() -> None:
@@ -103,14 +103,14 @@ def test_all_pipelines_of_five_devices_and_eight_layers() -> None:
 def test_places_are_resolved_through_the_old_layout() -> None:
     """The first device's death shifts all places; whoever mixes them up asks the wrong neighbour."""
     old, new = StageLayout((2, 4), (10, 11, 12), 6), StageLayout((3,), (11, 12), 6)
-    found = plan_redistribution(old, {10}, new)
-    assert found.stages[0] == {
+    plan = plan_redistribution(old, {10}, new)
+    assert plan.stages[0] == {
         0: LayerSource(11, "own replica"),
         1: LayerSource(11, "own replica"),
         2: LayerSource(11, "own"),
     }
-    assert found.stages[1] == {3: LayerSource(12, "own replica"), 4: LayerSource(12, "own"), 5: LayerSource(12, "own")}
-    assert list(found.layer_transfers()) == []
+    assert plan.stages[1] == {3: LayerSource(12, "own replica"), 4: LayerSource(12, "own"), 5: LayerSource(12, "own")}
+    assert list(plan.layer_transfers()) == []
 
 
 def test_fresh_prefers_the_live_owner_to_a_replica_at_hand() -> None:
@@ -128,16 +128,16 @@ def test_fresh_finds_a_source_exactly_where_local_does() -> None:
 
 def test_newcomers_and_the_reborn_fetch_everything() -> None:
     old, new = StageLayout((2,), (0, 1), 4), StageLayout((1, 2), (0, 1, 8), 4)
-    found = plan_redistribution(old, {1}, new)
-    assert found.stages[1] == {1: LayerSource(0, "owner")}
-    assert found.stages[2] == {2: LayerSource(0, "replica"), 3: LayerSource(0, "replica")}
-    assert list(found.layer_transfers()) == [(1, 0, 1), (2, 0, 8), (3, 0, 8)]
+    plan = plan_redistribution(old, {1}, new)
+    assert plan.stages[1] == {1: LayerSource(0, "owner")}
+    assert plan.stages[2] == {2: LayerSource(0, "replica"), 3: LayerSource(0, "replica")}
+    assert list(plan.layer_transfers()) == [(1, 0, 1), (2, 0, 8), (3, 0, 8)]
 
 
 def test_lost_layers_are_named() -> None:
     old = StageLayout((1, 3, 4), (0, 1, 2, 3), 6)
-    found = plan_redistribution(old, {1, 2}, StageLayout((3,), (0, 3), 6))
-    assert found.lost == (1, 2)
+    plan = plan_redistribution(old, {1, 2}, StageLayout((3,), (0, 3), 6))
+    assert plan.lost == (1, 2)
     assert plan_redistribution(old, {1, 2}, StageLayout((3,), (0, 3), 6), global_copy=True).lost == ()
 
 

@@ -20,19 +20,19 @@ def table(points: list[tuple[int, int]]) -> ParetoTable:
 
 @given(POINTS)
 def test_the_front_is_what_nothing_else_dominates(points: list[tuple[int, int]]) -> None:
-    kept = {points[index] for index in pareto_front(*zip(*points, strict=True))}
+    front = {points[index] for index in pareto_front(*zip(*points, strict=True))}
     for macs, gain in points:
         beaten = any(m <= macs and g >= gain and (m, g) != (macs, gain) for m, g in points)
-        assert ((macs, gain) in kept) is not beaten
+        assert ((macs, gain) in front) is not beaten
 
 
 @given(POINTS, st.floats(0, 60))
 def test_pick_is_the_dearest_within_the_budget(points: list[tuple[int, int]], budget: float) -> None:
-    found = table(points)
-    picked, costs = found.best_within(budget), [entry.macs for entry in found.entries]
+    pareto = table(points)
+    best, costs = pareto.best_within(budget), [entry.macs for entry in pareto.entries]
     affordable = [index for index, cost in enumerate(costs) if cost <= budget]
-    assert picked == (affordable[-1] if affordable else 0)
-    gains = [entry.gain for entry in found.entries]
+    assert best == (affordable[-1] if affordable else 0)
+    gains = [entry.gain for entry in pareto.entries]
     assert gains == sorted(set(gains))
 
 
@@ -47,10 +47,10 @@ def test_hypervolume_only_grows_with_more_points(some: list[tuple[int, int]], mo
 
 
 def test_a_table_survives_being_saved(tmp_path: Path) -> None:
-    found = table([(10, 1), (20, 3), (15, 0)])
-    found.save(tmp_path / "table.json")
-    assert ParetoTable.load(tmp_path / "table.json") == found
-    assert [entry.macs for entry in found.entries] == [10, 20]
+    pareto = table([(10, 1), (20, 3), (15, 0)])
+    pareto.save(tmp_path / "table.json")
+    assert ParetoTable.load(tmp_path / "table.json") == pareto
+    assert [entry.macs for entry in pareto.entries] == [10, 20]
 
 
 def test_a_damaged_table_is_refused(tmp_path: Path) -> None:

@@ -42,9 +42,9 @@ def draw_instances(count: int, most_layers: int, seed: int = 1) -> Iterator[Inst
     )
     for _ in range(count):
         layers = rng.randint(1, most_layers)
-        computing, moving = rng.choice(kinds), rng.choice(kinds)
+        computing, transferring = rng.choice(kinds), rng.choice(kinds)
         overhead = rng.choice((0.0, 0.1, 1.0, 3.0, rng.random()))
-        yield [computing() for _ in range(layers)], [moving() for _ in range(layers)], overhead
+        yield [computing() for _ in range(layers)], [transferring() for _ in range(layers)], overhead
 
 
 def same(left: float, right: float) -> bool:
@@ -80,8 +80,8 @@ def test_planner_equals_published_programme_on_many(direction: Direction) -> Non
 
 
 def check_against(reference: SegmentPlan, compute: list[float], transfer: list[float], overhead: float) -> None:
-    found = plan_segments(compute, transfer, overhead, reference.direction)
-    assert same(found.makespan, reference.makespan), (compute, transfer, overhead, reference)
+    plan = plan_segments(compute, transfer, overhead, reference.direction)
+    assert same(plan.makespan, reference.makespan), (compute, transfer, overhead, reference)
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
@@ -95,16 +95,16 @@ def test_cuts_replayed_give_the_stated_makespan(
     instance: Instance, direction: Direction, strategy: Strategy, latency: float
 ) -> None:
     compute, transfer, overhead = instance
-    found = plan_segments(compute, transfer, overhead, direction, strategy, latency)
-    assert same(makespan_of_cuts(compute, transfer, overhead, direction, found.cuts, latency), found.makespan)
+    plan = plan_segments(compute, transfer, overhead, direction, strategy, latency)
+    assert same(makespan_of_cuts(compute, transfer, overhead, direction, plan.cuts, latency), plan.makespan)
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_cuts_of_the_references_replayed_give_their_makespan(direction: Direction) -> None:
     for compute, transfer, overhead in draw_instances(300, 10, seed=6):
         for reference in (brute_force_plan, published_plan):
-            found = reference(compute, transfer, overhead, direction)
-            assert same(makespan_of_cuts(compute, transfer, overhead, direction, found.cuts), found.makespan)
+            plan = reference(compute, transfer, overhead, direction)
+            assert same(makespan_of_cuts(compute, transfer, overhead, direction, plan.cuts), plan.makespan)
 
 
 @given(instances, directions)
@@ -130,12 +130,12 @@ def test_more_work_is_never_faster(instance: Instance, direction: Direction, dat
     before = plan_segments(*instance, direction).makespan
     compute, transfer, overhead = list(instance[0]), list(instance[1]), instance[2]
     extra = data.draw(seconds)
-    where = data.draw(st.sampled_from(("compute", "transfer", "overhead")))
-    if where == "overhead" or not compute:
+    quantity = data.draw(st.sampled_from(("compute", "transfer", "overhead")))
+    if quantity == "overhead" or not compute:
         overhead += extra
     else:
         index = data.draw(st.integers(0, len(compute) - 1))
-        (compute if where == "compute" else transfer)[index] += extra
+        (compute if quantity == "compute" else transfer)[index] += extra
     assert plan_segments(compute, transfer, overhead, direction).makespan >= before * (1 - 1e-12)
 
 
@@ -144,12 +144,12 @@ def test_scale_does_not_matter(instance: Instance, direction: Direction, strateg
     """A power of two scales without rounding, so even the cuts stay the same."""
     scale = 2.0**power
     compute, transfer, overhead = instance
-    found = plan_segments(compute, transfer, overhead, direction, strategy)
+    plan = plan_segments(compute, transfer, overhead, direction, strategy)
     scaled = plan_segments(
         [c * scale for c in compute], [t * scale for t in transfer], overhead * scale, direction, strategy
     )
-    assert scaled.cuts == found.cuts
-    assert scaled.makespan == found.makespan * scale
+    assert scaled.cuts == plan.cuts
+    assert scaled.makespan == plan.makespan * scale
 
 
 @given(instances, st.data())
@@ -164,18 +164,18 @@ def test_both_directions_are_one_problem(instance: Instance, data: st.DataObject
 def test_segments_cover_every_layer_once_in_transfer_order(
     instance: Instance, direction: Direction, strategy: Strategy
 ) -> None:
-    found = plan_segments(*instance, direction, strategy)
-    segments = found.segments if direction == "pull" else found.segments[::-1]
+    plan = plan_segments(*instance, direction, strategy)
+    segments = plan.segments if direction == "pull" else plan.segments[::-1]
     assert [layer for first, last in segments for layer in range(first, last + 1)] == list(range(len(instance[0])))
-    assert found.cuts == tuple(last for _, last in segments)[:-1]
+    assert plan.cuts == tuple(last for _, last in segments)[:-1]
 
 
 @settings(max_examples=60)
 @given(instances, directions, seconds)
 def test_latency_adds_once_and_leaves_the_cuts(instance: Instance, direction: Direction, latency: float) -> None:
-    without, found = plan_segments(*instance, direction), plan_segments(*instance, direction, latency=latency)
-    assert found.cuts == without.cuts
-    assert same(found.makespan, without.makespan + (latency if instance[0] else 0.0))
+    without, plan = plan_segments(*instance, direction), plan_segments(*instance, direction, latency=latency)
+    assert plan.cuts == without.cuts
+    assert same(plan.makespan, without.makespan + (latency if instance[0] else 0.0))
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
@@ -193,18 +193,18 @@ def tracked(
     compute: list[float], transfer: list[float], overhead: float, direction: Direction, mask: int, latency: float
 ) -> float:
     cuts = tuple(i for i in range(len(compute) - 1) if mask >> i & 1)
-    link = device = landed = 0.0
+    link = device = finished = 0.0
     for first, last in SegmentPlan(cuts, 0.0, "", direction, len(compute)).segments:
-        computing, moving = sum(compute[first : last + 1]), overhead + sum(transfer[first : last + 1])
+        computing, transferring = sum(compute[first : last + 1]), overhead + sum(transfer[first : last + 1])
         if direction == "pull":
-            link += moving
+            link += transferring
             device = max(device, link + latency) + computing
-            landed = device
+            finished = device
         else:
             device += computing
-            link = max(link, device) + moving
-            landed = link + latency
-    return landed
+            link = max(link, device) + transferring
+            finished = link + latency
+    return finished
 
 
 def test_a_case_worked_by_hand() -> None:
@@ -237,7 +237,7 @@ def test_no_layer_and_one_layer(direction: Direction, strategy: Strategy) -> Non
 
 
 @pytest.mark.parametrize(
-    ("compute", "transfer", "overhead", "says"),
+    ("compute", "transfer", "overhead", "message"),
     [
         ([1.0], [1.0, 2.0], 0.0, "1 layers and transfer has 2"),
         ([1.0, -1.0], [1.0, 2.0], 0.0, r"compute\[1\] is -1.0"),
@@ -249,8 +249,8 @@ def test_no_layer_and_one_layer(direction: Direction, strategy: Strategy) -> Non
         ([1.0], [1.0], math.nan, "overhead is nan"),
     ],
 )
-def test_bad_numbers_are_refused(compute: list[float], transfer: list[float], overhead: float, says: str) -> None:
-    with pytest.raises(UserError, match=says):
+def test_bad_numbers_are_refused(compute: list[float], transfer: list[float], overhead: float, message: str) -> None:
+    with pytest.raises(UserError, match=message):
         plan_segments(compute, transfer, overhead)
 
 

@@ -39,14 +39,14 @@ def explored() -> str:
     return dump_job(make({**tomllib.loads(JOB), "rounds": {"submodel": submodel}}))
 
 
-def keep(folder: Path, records: Iterable[JournalRecord], job: str = JOB, over: bool = True) -> Path:
+def keep(folder: Path, records: Iterable[JournalRecord], job: str = JOB, finished: bool = True) -> Path:
     """A run's folder with these records; `over` adds the summary."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "job.toml").write_text(job)
     with Journal(folder / "journal.jsonl") as journal:
         for record in records:
             journal.write_record(record)
-    if over:
+    if finished:
         summary = {"name": "mlp on digits", "recipe": "fedavg", "status": "done", "reason": "20 rounds"}
         (folder / "summary.json").write_text(json.dumps(summary))
     return folder
@@ -55,22 +55,22 @@ def keep(folder: Path, records: Iterable[JournalRecord], job: str = JOB, over: b
 def one_round(number: int, devices: Iterable[str] = DEVICES) -> list[JournalRecord]:
     """A round of two seconds; the later a device is listed, the longer it computes."""
     start = 2.0 * number
-    found: list[JournalRecord] = []
-    for place, name in enumerate(devices):
-        done = start + 1.0 + 0.2 * place
-        found.append(Span(name, "pull", start, start + 0.5, {"round": number, "bytes": 1000}))
-        found.append(Span(name, "compute", start + 0.5, done, {"round": number, "samples": 32}))
-        found.append(Span(name, "push", done, done + 0.4, {"round": number, "bytes": 500}))
+    records: list[JournalRecord] = []
+    for index, name in enumerate(devices):
+        computed_at = start + 1.0 + 0.2 * index
+        records.append(Span(name, "pull", start, start + 0.5, {"round": number, "bytes": 1000}))
+        records.append(Span(name, "compute", start + 0.5, computed_at, {"round": number, "samples": 32}))
+        records.append(Span(name, "push", computed_at, computed_at + 0.4, {"round": number, "bytes": 500}))
     merged = [[name, 1] for name in devices]
-    found.append(Span("coordinator", "round", start, start + 2.0, {"round": number, "devices": merged}))
+    records.append(Span("coordinator", "round", start, start + 2.0, {"round": number, "devices": merged}))
     fields = {"round": number + 1, "bytes": 4500 * (number + 1)}
     for name, value in (("loss", 2.0 / (number + 1)), ("test_accuracy", 1 - 0.9 / (number + 1))):
-        found.append(Scalar("coordinator", name, start + 2.0, value, fields))
-    return found
+        records.append(Scalar("coordinator", name, start + 2.0, value, fields))
+    return records
 
 
-def rounds(many: int = 20, devices: Iterable[str] = DEVICES) -> list[JournalRecord]:
-    return [record for number in range(many) for record in one_round(number, tuple(devices))]
+def rounds(count: int = 20, devices: Iterable[str] = DEVICES) -> list[JournalRecord]:
+    return [record for number in range(count) for record in one_round(number, tuple(devices))]
 
 
 def faults() -> list[JournalRecord]:
@@ -86,9 +86,9 @@ def faults() -> list[JournalRecord]:
 def every_kind() -> list[JournalRecord]:
     """All that a page can draw."""
     signals = [
-        Scalar(name, signal, float(at), (at * (place + 1)) % 7 / 7, {"round": at})
+        Scalar(name, signal, float(at), (at * (index + 1)) % 7 / 7, {"round": at})
         for signal in ("buffer", "rate", "dropped", "share")
-        for place, name in enumerate(DEVICES)
+        for index, name in enumerate(DEVICES)
         for at in range(0, 40, 2)
     ]
     pipeline = [

@@ -22,7 +22,7 @@ def test_a_page_asks_nobody_for_anything(tmp_path: Path) -> None:
 
 def test_names_cannot_become_markup(tmp_path: Path) -> None:
     job = JOB.replace('model = "mlp"', f'model = "{NASTY}"')
-    page = render_report([keep(tmp_path, rounds(2, ["pi4-0", NASTY]), job=job, over=False)])
+    page = render_report([keep(tmp_path, rounds(2, ["pi4-0", NASTY]), job=job, finished=False)])
     assert NASTY not in page
     data = re.search(r'<script id="data" type="application/json">(.*?)</script>', page, re.DOTALL)
     assert data is not None
@@ -43,7 +43,7 @@ def test_the_page_of_a_run_is_small(tmp_path: Path) -> None:
 
 def test_nothing_here_loads_torch() -> None:
     """A report is made where journals are, also on a machine without PyTorch."""
-    rooms = "potluck.report, potluck.report.report_server, potluck.report.journal_export"
-    program = f"import sys, {rooms}; print('torch' in sys.modules)"
-    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "False"
+    modules = "potluck.report, potluck.report.report_server, potluck.report.journal_export"
+    program = f"import sys, {modules}; print('torch' in sys.modules)"
+    completed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert completed.stdout.strip() == "False"

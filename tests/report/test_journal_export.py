@@ -48,10 +48,10 @@ def test_tensorboard_reads_its_files(tmp_path: Path) -> None:
 
     records = [*rounds(3), Scalar("phone", "buffer", 1.0, 5.0, {"round": 2})]
     export_run(open_run(keep(tmp_path / "run", records)), "tensorboard", tmp_path / "out")
-    found = EventAccumulator(str(tmp_path / "out"))
-    found.Reload()
-    assert set(found.Tags()["scalars"]) == {"loss", "test_accuracy", "phone/buffer"}
-    assert [event.step for event in found.Scalars("loss")] == [1, 2, 3]
+    events = EventAccumulator(str(tmp_path / "out"))
+    events.Reload()
+    assert set(events.Tags()["scalars"]) == {"loss", "test_accuracy", "phone/buffer"}
+    assert [event.step for event in events.Scalars("loss")] == [1, 2, 3]
 
 
 def test_an_unknown_format_is_refused(tmp_path: Path) -> None:

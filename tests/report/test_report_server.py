@@ -38,17 +38,17 @@ def client(tmp_path: Path) -> Client:
 
 
 def test_runs_are_listed(client: Client) -> None:
-    listed = client.get("/runs.json").json()
-    assert {run["id"]: run["rounds"] for run in listed} == {"first": 20, 'sec"ond': 3}
+    runs = client.get("/runs.json").json()
+    assert {run["id"]: run["rounds"] for run in runs} == {"first": 20, 'sec"ond': 3}
     assert "Potluck" in client.get("/").text
 
 
 def test_a_finished_run_is_sent_whole_and_the_stream_ends(client: Client) -> None:
-    told = client.get("/run/first/events").text
-    events = [part.split("\n", 1)[0] for part in told.split("\n\n") if part]
+    body = client.get("/run/first/events").text
+    events = [event.split("\n", 1)[0] for event in body.split("\n\n") if event]
     assert events == ["event: whole", "event: over"]
-    whole = json.loads(told.split("data: ", 1)[1].split("\n", 1)[0])
-    assert whole["figures"]["rounds"] == 20
+    view = json.loads(body.split("data: ", 1)[1].split("\n", 1)[0])
+    assert view["figures"]["rounds"] == 20
 
 
 def test_a_run_has_its_page_and_its_report(client: Client) -> None:
@@ -87,10 +87,10 @@ class _Reading:
         for name in ("open", "read_text", "read_bytes"):
             monkeypatch.setattr(Path, name, self._counted(getattr(Path, name)))
 
-    def _counted(self, read: Any) -> Any:
+    def _counted(self, open_file: Any) -> Any:
         def counted(path: Path, *args: Any, **options: Any) -> Any:
             self.files.append(path.name)
-            return read(path, *args, **options)
+            return open_file(path, *args, **options)
 
         return counted
 
@@ -100,7 +100,7 @@ def test_a_repeated_request_reads_nothing_until_something_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str
 ) -> None:
     """A scraper that comes every second must not slow the run down that it watches."""
-    folder = keep(tmp_path / "going", rounds(3), over=False)
+    folder = keep(tmp_path / "going", rounds(3), finished=False)
     client, reading = Client(tmp_path), _Reading(monkeypatch)
     monkeypatch.setattr("potluck.report.report_server._TIME_FRACTION", float("inf"))
     first = client.get(address).text
@@ -117,7 +117,7 @@ def test_a_repeated_request_reads_nothing_until_something_is_written(
 
 
 def test_metrics_of_a_busy_run_are_recomputed_rarely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = keep(tmp_path / "going", rounds(3), over=False)
+    folder = keep(tmp_path / "going", rounds(3), finished=False)
     client = Client(tmp_path)
     monkeypatch.setattr("potluck.report.report_server._TIME_FRACTION", 1e-9)
     first = client.get("/metrics").text
@@ -128,7 +128,7 @@ def test_metrics_of_a_busy_run_are_recomputed_rarely(tmp_path: Path, monkeypatch
 
 
 def test_metrics_say_when_a_run_is_over(tmp_path: Path) -> None:
-    folder = keep(tmp_path / "going", rounds(3), over=False)
+    folder = keep(tmp_path / "going", rounds(3), finished=False)
     client = Client(tmp_path)
     assert 'potluck_running{run="going"} 1' in client.get("/metrics").text
     (folder / "summary.json").write_text('{"status": "done"}')

@@ -40,7 +40,7 @@ def test_equal_runs_are_told_apart_by_their_folders() -> None:
 
 def test_many_differences_are_cut_short_and_a_damaged_job_is_none() -> None:
     texts = ["\n".join(f"key{key} = {key + add}" for key in range(9)) for add in (0, 1)]
-    assert _labels(*(_view(str(place), job=text) for place, text in enumerate(texts))) == [
+    assert _labels(*(_view(str(index), job=text) for index, text in enumerate(texts))) == [
         "fedavg, key0 0, key1 1, key2 2, …",
         "fedavg, key0 1, key1 2, key2 3, …",
     ]

@@ -21,7 +21,7 @@ def _unpacked(packed: dict[str, Any]) -> list[list[float]]:
     return spans
 
 
-def _story() -> RunHistory:
+def _new_history() -> RunHistory:
     spans = [
         Span("a", "pull", 0.0, 1.5, {"round": 3, "bytes": 7}),
         Span("b", "compute", 1.0, 4.0, {"round": 3}),
@@ -31,24 +31,24 @@ def _story() -> RunHistory:
 
 
 def test_spans_come_out_as_they_went_in() -> None:
-    story = _story()
-    packed = pack_spans(story, ["a", "b", "nobody"])
+    history = _new_history()
+    packed = pack_spans(history, ["a", "b", "nobody"])
     assert packed["counts"] == [2, 1, 0]
     expected = [[0.0, 1.5, 3, 0], [5.0, 1.0, 4, 0], [1.0, 3.0, 3, 1]]
-    for found, wanted in zip(_unpacked(packed), expected, strict=True):
-        assert found == pytest.approx(wanted, abs=1e-7)
-    assert [detail["name"] for detail in story.details] == ["pull", "compute"]
+    for row, expected_row in zip(_unpacked(packed), expected, strict=True):
+        assert row == pytest.approx(expected_row, abs=1e-7)
+    assert [detail["name"] for detail in history.details] == ["pull", "compute"]
 
 
 def test_only_what_is_new_is_packed() -> None:
-    packed = pack_spans(_story(), ["a", "b"], {"a": 1, "b": 1})
+    packed = pack_spans(_new_history(), ["a", "b"], {"a": 1, "b": 1})
     assert packed["counts"] == [1, 0]
     assert _unpacked(packed)[0] == pytest.approx([5.0, 1.0, 4, 0], abs=1e-7)
 
 
 def test_too_many_spans_are_merged_and_their_seconds_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(span_packing, "MAX_SPANS", 100)
-    many = [Span("a", "pull", 0.01 * place, 0.01 * place + 0.004, {"round": place}) for place in range(20_000)]
-    packed = pack_spans(RunHistory().add_records(many), ["a"])
+    spans = [Span("a", "pull", 0.01 * index, 0.01 * index + 0.004, {"round": index}) for index in range(20_000)]
+    packed = pack_spans(RunHistory().add_records(spans), ["a"])
     assert packed["counts"][0] < 2000
     assert sum(row[1] for row in _unpacked(packed)) == pytest.approx(20_000 * 0.004, rel=1e-3)

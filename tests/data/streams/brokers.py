@@ -29,9 +29,9 @@ class Mosquitto:
         self._process = subprocess.Popen(
             [MOSQUITTO, "-c", str(self._settings)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
-        until = time.monotonic() + 10
+        deadline = time.monotonic() + 10
         while not self._answers():
-            assert time.monotonic() < until, "mosquitto does not start"
+            assert time.monotonic() < deadline, "mosquitto does not start"
             assert self._process.poll() is None, "mosquitto ended at once"
             time.sleep(0.02)
 

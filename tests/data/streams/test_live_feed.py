@@ -118,15 +118,15 @@ def test_after_a_restart_the_account_goes_on_and_the_samples_are_gone() -> None:
 
 @pytest.mark.parametrize("per_second", [3.0, 80.0])
 def test_the_pace_of_a_steady_stream_is_known_after_some_seconds_and_follows_changes(per_second: float) -> None:
-    pace, now = ArrivalRate(), 0.0
-    assert pace.rate_at(0.0) == 0.0
+    rate, now = ArrivalRate(), 0.0
+    assert rate.rate_at(0.0) == 0.0
     for factor in (1.0, 2.5):
         end = now + 25
         while now < end:
             now += 1 / (factor * per_second)
-            pace.count_arrival(now)
-        assert pace.rate_at(now) == pytest.approx(factor * per_second, rel=0.15)
-    assert pace.rate_at(now + 30) < 0.05 * per_second
+            rate.count_arrival(now)
+        assert rate.rate_at(now) == pytest.approx(factor * per_second, rel=0.15)
+    assert rate.rate_at(now + 30) < 0.05 * per_second
 
 
 def _inlet(clock: _Clock) -> StreamIngest:
@@ -137,20 +137,20 @@ def _inlet(clock: _Clock) -> StreamIngest:
 
 
 async def _first(samples: AsyncIterator[StreamSample], count: int) -> list[StreamSample]:
-    found: list[StreamSample] = []
+    collected: list[StreamSample] = []
     async for sample in samples:
-        found.append(sample)
-        if len(found) == count:
+        collected.append(sample)
+        if len(collected) == count:
             break
-    return found
+    return collected
 
 
 def test_a_replay_brings_each_sample_at_its_moment() -> None:
     clock = _Clock()
     inlet = _inlet(clock)
-    found = asyncio.run(_first(ReplaySource().samples(inlet), 10))
+    samples = asyncio.run(_first(ReplaySource().samples(inlet), 10))
     assert clock.now() == 2.5
-    assert sorted(int(sample.x[0]) for sample in found) == list(range(0, 20, 2))
+    assert sorted(int(sample.x[0]) for sample in samples) == list(range(0, 20, 2))
 
 
 def test_a_source_runs_into_a_feed() -> None:
@@ -199,8 +199,8 @@ async def broken(device: str) -> AsyncIterator[object]:
 
 def test_a_generator_of_ones_own_is_a_source() -> None:
     inlet = _inlet(_Clock())
-    found = asyncio.run(_first(PythonSource(generator=f"{__name__}:thermometer").samples(inlet), 99))
-    assert [(sample.x.tolist(), sample.y) for sample in found] == [([1, 2], 1), ([3, 4], 2)]
+    samples = asyncio.run(_first(PythonSource(generator=f"{__name__}:thermometer").samples(inlet), 99))
+    assert [(sample.x.tolist(), sample.y) for sample in samples] == [([1, 2], 1), ([3, 4], 2)]
     assert inlet.refusals.malformed == 3
 
 

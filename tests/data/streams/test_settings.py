@@ -17,7 +17,7 @@ def test_a_stream_by_default_is_a_truncated_replay() -> None:
 
 
 def test_a_stream_is_written_and_read_back() -> None:
-    written = {
+    raw = {
         "source": {"kind": "mqtt", "host": "broker.local"},
         "rate": {"kind": "normal", "mean": 64, "level": {"kind": "random-walk"}},
         "buffer": {"kind": "value", "seconds": "2 s"},
@@ -25,7 +25,7 @@ def test_a_stream_is_written_and_read_back() -> None:
         "late": "10 s",
         "memory": "64 MB",
     }
-    stream = decode_settings(written, StreamSettings)
+    stream = decode_settings(raw, StreamSettings)
     assert isinstance(stream.source, MqttSource)
     assert isinstance(stream.buffer, ValuePolicy)
     assert stream.injection == Injection(alpha=0.05, beta=0.1)
@@ -46,7 +46,7 @@ def test_raw_data_that_must_stay_is_not_shared() -> None:
 
 
 @pytest.mark.parametrize(
-    ("written", "path"),
+    ("raw", "path"),
     [
         ({"memory": 0}, "memory"),
         ({"injection": {"alpha": 2}}, "injection.alpha"),
@@ -55,9 +55,9 @@ def test_raw_data_that_must_stay_is_not_shared() -> None:
         ({"source": {"kind": "mqtt", "port": 0}}, "source.port"),
     ],
 )
-def test_a_wrong_setting_is_named_by_its_path(written: dict[str, object], path: str) -> None:
+def test_a_wrong_setting_is_named_by_its_path(raw: dict[str, object], path: str) -> None:
     with pytest.raises(SettingError) as error:
-        decode_settings(written, StreamSettings)
+        decode_settings(raw, StreamSettings)
     assert error.value.path == path
 
 

@@ -24,13 +24,13 @@ def _sample(y: int = 1, time: float | None = None) -> StreamSample:
 @pytest.mark.parametrize("dtype", ["u1", "f4"])
 def test_a_sample_comes_back_as_it_was(dtype: str) -> None:
     x = np.arange(12).reshape(3, 4).astype(dtype)
-    found = unpack_record(
+    sample = unpack_record(
         pack_record(StreamSample(x, 7, 12.5)), SampleSpec((3, 4), dtype, 10), refusals := RecordRefusals()
     )
-    assert found is not None
-    np.testing.assert_array_equal(found.x, x)
-    assert (found.y, found.time, refusals.total) == (7, 12.5, 0)
-    assert found.x.dtype == np.dtype(dtype)
+    assert sample is not None
+    np.testing.assert_array_equal(sample.x, x)
+    assert (sample.y, sample.time, refusals.total) == (7, 12.5, 0)
+    assert sample.x.dtype == np.dtype(dtype)
 
 
 def test_the_record_is_what_the_documentation_says() -> None:
@@ -75,12 +75,12 @@ def test_no_bytes_do_any_harm(record: bytes) -> None:
     assert (unpack_record(record, _EXPECTED, refusals) is None) == (refusals.total == 1)
 
 
-@given(place=st.integers(0, 60), byte=st.integers(0, 255))
-def test_no_damaged_record_does_any_harm(place: int, byte: int) -> None:
+@given(offset=st.integers(0, 60), byte=st.integers(0, 255))
+def test_no_damaged_record_does_any_harm(offset: int, byte: int) -> None:
     record = bytearray(pack_record(_sample(time=1.0)))
-    record[place % len(record)] = byte
-    found = unpack_record(bytes(record), _EXPECTED, RecordRefusals())
-    assert found is None or _EXPECTED.matches_sample(found)
+    record[offset % len(record)] = byte
+    sample = unpack_record(bytes(record), _EXPECTED, RecordRefusals())
+    assert sample is None or _EXPECTED.matches_sample(sample)
 
 
 def test_a_record_that_comes_too_late_is_counted_and_dropped() -> None:

@@ -19,11 +19,15 @@ def test_a_device_goes_on_from_its_saved_memory(codec: SparseCodec) -> None:
         return
     for at in (slice(0, 30), slice(30, 50)):
         codec.encode(torch.randn(at.stop - at.start, generator=rng), memory, at)
-    again = CodecState.from_tensors(load(save(memory.to_tensors())))
+    restored = CodecState.from_tensors(load(save(memory.to_tensors())))
     vector = torch.randn(50, generator=rng)
-    ours, theirs = (codec.encode(vector, held, slice(0, 50)) for held in (memory, again))
-    assert all((mine == other).all() for mine, other in zip(ours.arrays, theirs.arrays, strict=True))
-    assert (again.averages, again.compressed, again.whole) == (memory.averages, memory.compressed, memory.whole)
+    ours, theirs = (codec.encode(vector, state, slice(0, 50)) for state in (memory, restored))
+    assert all((array == other).all() for array, other in zip(ours.arrays, theirs.arrays, strict=True))
+    assert (restored.averages, restored.compressed, restored.whole) == (
+        memory.averages,
+        memory.compressed,
+        memory.whole,
+    )
 
 
 def test_what_was_saved_does_not_change() -> None:

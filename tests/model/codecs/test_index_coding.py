@@ -11,20 +11,20 @@ from potluck.model.codecs.index_coding import indices_refusal, pack_indices, pac
 
 
 @st.composite
-def _places(draw: st.DrawFn) -> tuple[list[int], int]:
+def _index_sets(draw: st.DrawFn) -> tuple[list[int], int]:
     size = draw(st.one_of(st.integers(1, 40), st.integers(1, 5000), st.just(2**33)))
     return sorted(draw(st.sets(st.integers(0, size - 1), max_size=40))), size
 
 
 @settings(deadline=None)
-@given(case=_places())
+@given(case=_index_sets())
 def test_indices_come_back(case: tuple[list[int], int]) -> None:
-    places, size = case
-    packed = pack_indices(np.array(places, dtype=np.int64), size)
+    indices, size = case
+    packed = pack_indices(np.array(indices, dtype=np.int64), size)
     assert packed.dtype == np.uint8
-    assert packed.nbytes == packed_index_bytes(len(places), size)
-    assert unpack_indices(packed, len(places), size).tolist() == places
-    assert indices_refusal(packed, len(places), size) is None
+    assert packed.nbytes == packed_index_bytes(len(indices), size)
+    assert unpack_indices(packed, len(indices), size).tolist() == indices
+    assert indices_refusal(packed, len(indices), size) is None
 
 
 @settings(deadline=None, max_examples=300)
@@ -34,10 +34,10 @@ def test_any_bytes_give_good_indices_or_a_refusal(data: st.DataObject, size: int
     length = packed_index_bytes(count, size)
     packed = np.frombuffer(data.draw(st.binary(min_size=length, max_size=length)), dtype=np.uint8)
     if indices_refusal(packed, count, size) is None:
-        places = unpack_indices(packed, count, size)
-        assert len(places) == count
-        assert all(0 <= place < size for place in places)
-        assert len(set(places.tolist())) == count
+        indices = unpack_indices(packed, count, size)
+        assert len(indices) == count
+        assert all(0 <= index < size for index in indices)
+        assert len(set(indices.tolist())) == count
 
 
 @pytest.mark.parametrize("wrong", [[3, 3], [5, 4], [9, 60]])

@@ -85,8 +85,8 @@ _DTYPES = st.sampled_from([np.float32, np.float16, np.float64, np.uint8, np.int8
 def _any_array(draw: st.DrawFn) -> Any:
     dtype: Any = draw(_DTYPES)
     raw = draw(st.binary(max_size=48))
-    whole = len(raw) // np.dtype(dtype).itemsize * np.dtype(dtype).itemsize
-    return np.frombuffer(raw[:whole], dtype=dtype)
+    usable_bytes = len(raw) // np.dtype(dtype).itemsize * np.dtype(dtype).itemsize
+    return np.frombuffer(raw[:usable_bytes], dtype=dtype)
 
 
 @pytest.mark.parametrize("codec", DECODERS, ids=str)
@@ -104,8 +104,8 @@ def test_any_payload_is_refused_or_decodes_to_finite_numbers(codec: Codec, array
 @given(data=st.data())
 def test_any_places_are_refused_or_decode(data: st.DataObject) -> None:
     codec = TopKCodec(ratio=0.1)
-    values, places = codec.encode(torch.arange(1.0, 101.0)).arrays
-    spoilt = data.draw(st.binary(min_size=len(places), max_size=len(places)))
+    values, indices = codec.encode(torch.arange(1.0, 101.0)).arrays
+    spoilt = data.draw(st.binary(min_size=len(indices), max_size=len(indices)))
     payload = Payload(0, (values, np.frombuffer(spoilt, dtype=np.uint8)))
     if codec.payload_refusal(payload, 100) is None:
         assert int((codec.decode(payload, 100) != 0).sum()) == 10

@@ -29,13 +29,13 @@ def _bits(vector: Tensor) -> list[int]:
 def test_what_is_sent_is_what_was_there(codec: SparseCodec, vector: Tensor) -> None:
     payload = codec.encode(vector, codec.new_state())
     decoded = codec.decode(payload, len(vector))
-    kept = decoded != 0
+    nonzero = decoded != 0
     assert payload.nbytes == sum(array.nbytes for array in payload.arrays)
     if codec.values == "f32":
-        assert torch.equal(decoded[kept], vector[kept])
+        assert torch.equal(decoded[nonzero], vector[nonzero])
     elif codec.values == "f16":
-        expected = vector[kept].clamp(-65504, 65504)
-        torch.testing.assert_close(decoded[kept], expected, rtol=1e-3, atol=6e-8)
+        expected = vector[nonzero].clamp(-65504, 65504)
+        torch.testing.assert_close(decoded[nonzero], expected, rtol=1e-3, atol=6e-8)
 
 
 @pytest.mark.parametrize(
@@ -45,13 +45,13 @@ def test_what_is_sent_is_what_was_there(codec: SparseCodec, vector: Tensor) -> N
 @given(data=st.data())
 def test_sent_and_left_out_are_the_gradient_bit_for_bit(codec: SparseCodec, data: st.DataObject) -> None:
     size = data.draw(st.integers(0, 40))
-    numbers = st.lists(st.floats(-1e6, 1e6, width=32), min_size=size, max_size=size)
+    values = st.lists(st.floats(-1e6, 1e6, width=32), min_size=size, max_size=size)
     memory = codec.new_state()
     assert memory is not None
     velocity = torch.zeros(size)
     for _ in range(4):
         before = torch.zeros(size) if memory.residual is None else memory.residual.clone()
-        gradient = torch.tensor(data.draw(numbers), dtype=torch.float32)
+        gradient = torch.tensor(data.draw(values), dtype=torch.float32)
         velocity = gradient.add(velocity, alpha=codec.residual_momentum)
         sent = _sent(codec, gradient, memory)
         assert memory.residual is not None
@@ -96,10 +96,10 @@ def test_everything_is_sent_in_the_end(form: ValueFormat) -> None:
 
 def test_a_segment_has_its_own_part_of_the_memory() -> None:
     codec, memory = TopKCodec(ratio=0.5), CodecState()
-    whole = torch.tensor([4.0, 1.0, 3.0, 2.0, 8.0, 7.0])
+    vector = torch.tensor([4.0, 1.0, 3.0, 2.0, 8.0, 7.0])
     later = slice(2, 6)
-    assert _sent(codec, whole[later], memory, later).tolist() == [0, 0, 8, 7]
-    assert _sent(codec, whole[:2], memory, slice(0, 2)).tolist() == [4, 0]
+    assert _sent(codec, vector[later], memory, later).tolist() == [0, 0, 8, 7]
+    assert _sent(codec, vector[:2], memory, slice(0, 2)).tolist() == [4, 0]
     assert memory.residual is not None
     assert memory.residual.tolist() == [0, 1, 3, 2, 0, 0]
     assert _sent(codec, torch.zeros(4), memory, slice(1, 5)).tolist() == [0, 3, 2, 0]  # the cuts may move
@@ -148,10 +148,10 @@ def test_the_vector_itself_stays_as_it_was(codec: SparseCodec, vector: Tensor) -
     before = vector.clone()
     memory = codec.new_state()
     payload = codec.encode(vector, memory)
-    again = [array.copy() for array in payload.arrays]
+    copies = [array.copy() for array in payload.arrays]
     codec.encode(vector, memory)
     assert torch.equal(vector, before)
-    assert all((old == new).all() for old, new in zip(again, payload.arrays, strict=True))
+    assert all((old == new).all() for old, new in zip(copies, payload.arrays, strict=True))
 
 
 def test_the_lowest_index_wins_among_equals() -> None:
@@ -199,8 +199,8 @@ def test_graded_takes_the_first_rung_that_loses_little_enough(vector: Tensor, de
     codec = GradedCodec(ratios=(0.1, 0.4, 0.8), delta=delta, values="f32")
     if not len(vector):
         return
-    places = codec.choose_indices(vector.abs(), None, 0)
-    assert places is not None
+    indices = codec.choose_indices(vector.abs(), None, 0)
+    assert indices is not None
     strengths = sorted((float(value) ** 2 for value in vector), reverse=True)
     total = math.fsum(strengths)
     counts = [codec.entry_count(ratio, len(vector)) for ratio in codec.ratios]
@@ -208,7 +208,7 @@ def test_graded_takes_the_first_rung_that_loses_little_enough(vector: Tensor, de
     nearly = [math.fsum(strengths[:count]) >= (1 - delta) * total * (1 - 1e-9) for count in counts]
     first = next((count for count, will in zip(counts, enough, strict=True) if will), counts[-1])
     soonest = next((count for count, will in zip(counts, nearly, strict=True) if will), counts[-1])
-    assert soonest <= len(places) <= first
+    assert soonest <= len(indices) <= first
 
 
 # --- bytes -----------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from potluck.model.codecs.top_k_selection import largest_indices, squared_norm
 
 def _by_sorting(strengths: Tensor, count: int) -> list[int]:
     """The definition: by size, then by index."""
-    order = sorted(range(len(strengths)), key=lambda place: (-float(strengths[place]), place))
+    order = sorted(range(len(strengths)), key=lambda index: (-float(strengths[index]), index))
     return sorted(order[:count])
 
 
@@ -51,15 +51,15 @@ def test_it_does_not_depend_on_threads() -> None:
     strengths = torch.randint(50, (600_000,), generator=torch.Generator().manual_seed(3)).float()
     before = torch.get_num_threads()
     try:
-        found = []
+        results = []
         for threads in (1, 2, 4):
             torch.set_num_threads(threads)
-            found.append((largest_indices(strengths, 5000), squared_norm(strengths / 7)))
+            results.append((largest_indices(strengths, 5000), squared_norm(strengths / 7)))
     finally:
         torch.set_num_threads(before)
-    assert all(torch.equal(places, found[0][0]) and power == found[0][1] for places, power in found)
+    assert all(torch.equal(indices, results[0][0]) and power == results[0][1] for indices, power in results)
     equal = torch.where(strengths == 49)[0]
-    assert found[0][0].tolist() == equal[:5000].tolist()
+    assert results[0][0].tolist() == equal[:5000].tolist()
 
 
 def test_energy_does_not_run_over() -> None:

@@ -48,12 +48,12 @@ def small_grouped(count: int = 3, depth: int = 1, **options: object) -> GroupedN
     return decouple(small(norm=False), SHAPE, even_groups(6, count), depth, **options)  # type: ignore[arg-type]
 
 
-def samples(number: int = 60, classes: int = 6, seed: int = 0) -> tuple[Tensor, Tensor]:
+def samples(count: int = 60, classes: int = 6, seed: int = 0) -> tuple[Tensor, Tensor]:
     """Noise around a picture for each class: easy, but not without training."""
     draws = torch.Generator().manual_seed(seed)
     pictures = torch.randn(classes, *SHAPE, generator=torch.Generator().manual_seed(99))
-    labels = torch.arange(number) % classes
-    return pictures[labels] + 0.7 * torch.randn(number, *SHAPE, generator=draws), labels
+    labels = torch.arange(count) % classes
+    return pictures[labels] + 0.7 * torch.randn(count, *SHAPE, generator=draws), labels
 
 
 def fit(
@@ -80,11 +80,11 @@ def trained(submodel: GroupSubmodel, steps: int = 40, lr: float = 0.05) -> list[
     return fit(submodel, loss, samples(), steps, lr)
 
 
-def contribution(device: str, submodel: GroupSubmodel, number: int = 10) -> Contribution:
-    return Contribution(device, submodel.state_dict(), dict.fromkeys(submodel.group_indices, number))
+def contribution(device: str, submodel: GroupSubmodel, count: int = 10) -> Contribution:
+    return Contribution(device, submodel.state_dict(), dict.fromkeys(submodel.group_indices, count))
 
 
 def wake(grouped: GroupedNetwork) -> None:
     """Say that every group was trained, so that all take part."""
-    for number in range(len(grouped.spec.groups)):
-        grouped.group_branch(number).readout.trained.fill_(1.0)
+    for group in range(len(grouped.spec.groups)):
+        grouped.group_branch(group).readout.trained.fill_(1.0)

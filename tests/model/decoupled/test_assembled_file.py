@@ -23,10 +23,10 @@ def test_a_network_comes_back_the_same(tmp_path: Path, kind: str) -> None:
     wake(grouped)
     assembled = grouped.assemble()
     path = save(assembled, tmp_path / "net.safetensors")
-    again = load(path)
+    loaded = load(path)
     inputs, _ = samples()
-    assert torch.equal(again(inputs), assembled(inputs))
-    assert again.spec == grouped.spec
+    assert torch.equal(loaded(inputs), assembled(inputs))
+    assert loaded.spec == grouped.spec
     assert [entry.name for entry in tmp_path.iterdir()] == ["net.safetensors"]
 
 
@@ -45,8 +45,8 @@ def test_groups_that_nobody_trained_are_still_known_to_be(tmp_path: Path) -> Non
 
 def test_a_job_can_name_it_as_a_factory(tmp_path: Path) -> None:
     path = save(small_grouped(), tmp_path / "net.safetensors")
-    made = load_object("potluck.model.decoupled:load", "task.model")(path=str(path))
-    assert made(samples(2)[0]).shape == (2, 6)
+    loaded = load_object("potluck.model.decoupled:load", "task.model")(path=str(path))
+    assert loaded(samples(2)[0]).shape == (2, 6)
 
 
 def test_strange_files_are_refused(tmp_path: Path) -> None:
@@ -61,20 +61,22 @@ def test_strange_files_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ('"kind":"Sequential"', "is a 'Sequential', not one of"),
         ('"kind":"ReLU","options":{"code":"x"}', "has no option 'code'"),
         ('"kind":"Linear","options":{"in_features":1000000000,"out_features":1000000000}', "does not match"),
     ],
 )
-def test_a_description_builds_known_layers_of_the_files_size_only(tmp_path: Path, change: str, said: str) -> None:
+def test_a_description_builds_known_layers_of_the_files_size_only(tmp_path: Path, change: str, message: str) -> None:
     grouped = small_grouped()
-    words = msgspec.json.encode(grouped.spec).decode()
-    assert '"kind":"ReLU","options":{}' in words
-    spoiled = words.replace('"kind":"ReLU","options":{}', change + ("" if "options" in change else ',"options":{}'), 1)
+    description = msgspec.json.encode(grouped.spec).decode()
+    assert '"kind":"ReLU","options":{}' in description
+    spoiled = description.replace(
+        '"kind":"ReLU","options":{}', change + ("" if "options" in change else ',"options":{}'), 1
+    )
     save_file(grouped.state_dict(), tmp_path / "net", metadata={"potluck.decoupled": spoiled})
-    with pytest.raises(ModelError, match=said):
+    with pytest.raises(ModelError, match=message):
         load(tmp_path / "net")
 
 

@@ -23,15 +23,15 @@ def data() -> Dataset:
 
 
 def part(**settings: Any) -> ClassGroups:
-    found = decode_settings({"kind": "class-groups", **settings}, Submodel)
-    assert isinstance(found, ClassGroups)
-    return found
+    settings_part = decode_settings({"kind": "class-groups", **settings}, Submodel)
+    assert isinstance(settings_part, ClassGroups)
+    return settings_part
 
 
 @pytest.mark.parametrize("groups", [3, [[0, 1, 2], [3, 4, 5]]])
 def test_it_can_be_written_down(groups: Any) -> None:
-    found = part(groups=groups, depth=2, held={"pi": [0, 1]}, trunk="frozen")
-    assert decode_settings(encode_settings(found), Submodel) == found
+    original = part(groups=groups, depth=2, held={"pi": [0, 1]}, trunk="frozen")
+    assert decode_settings(encode_settings(original), Submodel) == original
 
 
 def test_classes_that_look_alike_go_together() -> None:
@@ -43,8 +43,8 @@ def test_an_attributed_network_keeps_weights_of_the_one_that_came() -> None:
     module = small(norm=False)
     grouped = part(groups=2, variant="attributed").build_grouped(trace_layers(module, SHAPE), data().train, 0)
     rows = {tuple(row.flatten().tolist()) for row in module[2].weight.detach()}  # type: ignore[operator]
-    kept = [tuple(row.flatten().tolist()) for row in grouped.state_dict()["groups.0.stages.2.weight"]]
-    assert rows.issuperset(kept)
+    kept_rows = [tuple(row.flatten().tolist()) for row in grouped.state_dict()["groups.0.stages.2.weight"]]
+    assert rows.issuperset(kept_rows)
 
 
 def test_a_network_of_sizes_only_is_taken_apart_as_well() -> None:

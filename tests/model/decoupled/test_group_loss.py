@@ -32,7 +32,7 @@ def test_own_and_other_weigh_alike_however_samples_are_mixed() -> None:
     """With the weights, doubling the others' samples changes nothing."""
     outputs = torch.randn(6, 3, generator=torch.Generator().manual_seed(0))
     labels = torch.tensor([0, 1, 2, 3, 4, 5])
-    once = GroupLoss([(0, 1)], 6, {0: 1, 1: 1, 2: 1, 3: 1, 4: 1, 5: 1})(outputs, labels)
-    others = torch.cat([outputs, outputs[2:]]), torch.cat([labels, labels[2:]])
-    twice = GroupLoss([(0, 1)], 6, {0: 1, 1: 1, 2: 2, 3: 2, 4: 2, 5: 2})(*others)
-    torch.testing.assert_close(once, twice)
+    expected = GroupLoss([(0, 1)], 6, {0: 1, 1: 1, 2: 1, 3: 1, 4: 1, 5: 1})(outputs, labels)
+    doubled = torch.cat([outputs, outputs[2:]]), torch.cat([labels, labels[2:]])
+    twice = GroupLoss([(0, 1)], 6, {0: 1, 1: 1, 2: 2, 3: 2, 4: 2, 5: 2})(*doubled)
+    torch.testing.assert_close(expected, twice)

@@ -24,9 +24,9 @@ def test_unknown_name_lists_the_choices_and_guesses(ask: object) -> None:
     assert callable(ask)
     with pytest.raises(
         ModelError, match=r"no model 'resnet-20'; choose from lenet, .*did you mean 'resnet20'"
-    ) as caught:
+    ) as error:
         ask("resnet-20")
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(error.value)
 
 
 def test_unknown_option_lists_the_known_ones_and_guesses() -> None:
@@ -51,9 +51,9 @@ def test_unknown_option_lists_the_known_ones_and_guesses() -> None:
     ],
 )
 def test_bad_value_names_model_option_and_value(name: str, option: str, value: object) -> None:
-    with pytest.raises(ModelError) as caught:
+    with pytest.raises(ModelError) as error:
         on_meta(name, **{option: value})
-    message = str(caught.value)
+    message = str(error.value)
     assert message.startswith(f"model {name!r}, option {option!r}: ")
     assert message.endswith(f"got {value!r}")
 
