@@ -12,7 +12,7 @@ from benchmarks.decoupled.decoupled_workload import CASES, QUICK, DecoupledCut, 
 TINY = QUICK._replace(rounds=2, samples=400)
 
 
-def test_every_way_trains_on_the_same_data_and_says_what_it_took() -> None:
+def test_every_method_trains_on_the_same_data_and_reports_its_cost() -> None:
     ours, central = train_decoupled(TINY, None, 0), train_central(TINY, None, 0)
     others = [train_federated(TINY, None, 0), train_alone(TINY, None, 0)]
     samples = len(decoupled_task(TINY, None, 0).data.train)

@@ -51,7 +51,7 @@ def test_explored_tables_fit_their_networks() -> None:
 
 
 @pytest.mark.parametrize("variation", VARIATIONS)
-def test_everyone_meets_the_same_fleet(variation: str) -> None:
+def test_every_method_runs_on_the_same_fleet(variation: str) -> None:
     fleets = {
         method: dropout_job(SETTINGS["digits"], variation, method, 3, 0).fleet for method in METHODS if method != BOUND
     }
@@ -66,7 +66,7 @@ def test_everyone_meets_the_same_fleet(variation: str) -> None:
     assert sorted({device.flops / members[0].flops for device in members}) == pytest.approx([0.33, 0.66, 1.0])
 
 
-def test_nobody_is_waited_for_where_each_mini_batch_chooses() -> None:
+def test_per_mini_batch_choice_leaves_no_stragglers() -> None:
     """Ten mini-batches take ten slots for us, and longer for methods that decide before the round."""
     methods = (OURS, "federated-dropout", "fjord", "fedavg", BOUND)
     jobs = {method: dropout_job(SETTINGS["digits"], "between", method, 20, 0) for method in methods}
@@ -79,7 +79,7 @@ def test_nobody_is_waited_for_where_each_mini_batch_chooses() -> None:
     assert all(rounds[method] < rounds[OURS] for method in ("federated-dropout", "fjord", "fedavg"))
 
 
-def test_a_training_has_a_curve() -> None:
+def test_a_training_result_has_a_curve() -> None:
     result = dropout_measurements.measure_training("digits", "within", OURS, 5, 0, None)
     assert result["times_s"] == sorted(result["times_s"])
     assert len(result["times_s"]) == len(result["accuracies"]) >= 1
@@ -87,7 +87,7 @@ def test_a_training_has_a_curve() -> None:
     assert 0.2 < result["share"] < 0.7
 
 
-def test_an_exploration_says_how_it_compares() -> None:
+def test_an_exploration_result_is_compared_with_the_baselines() -> None:
     settings = Exploration(
         batches=3,
         batch=16,
@@ -107,7 +107,7 @@ def test_an_exploration_says_how_it_compares() -> None:
     assert len(result["uniform"]) >= 1
 
 
-def test_pieces_are_declared_once_and_resources_that_do_not_vary_are_trained_once() -> None:
+def test_pieces_are_unique_and_constant_resources_are_trained_once() -> None:
     full = [piece.name for piece in declared(BenchmarkContext(quick=False))]
     assert len(full) == len(set(full))
     trained = [name for name in full if name.count("/") == 3]
@@ -164,7 +164,7 @@ def _results() -> Results:
     return results
 
 
-def test_figures_say_who_is_ahead_and_by_how_much() -> None:
+def test_figures_name_the_best_method_and_its_margin() -> None:
     (standing,) = setting_standings(_results())
     assert standing.best_rival() == "small"
     assert standing.speed_ups("heterofl") == pytest.approx([2.0, 2.0], rel=0.2)
@@ -176,7 +176,7 @@ def test_figures_say_who_is_ahead_and_by_how_much() -> None:
     assert draw_charts(BENCHMARK.charts(_results())).count("<polyline") == 6
 
 
-def test_an_accuracy_that_is_never_reached_is_no_speed() -> None:
+def test_a_target_that_is_never_reached_gives_no_speedup() -> None:
     run = DropoutRun([1.0, 2.0], [0.1, 0.2], 2.0)
     assert run.time_to_accuracy(0.2) == 2.0
     assert run.time_to_accuracy(0.3) == math.inf
@@ -184,7 +184,7 @@ def test_an_accuracy_that_is_never_reached_is_no_speed() -> None:
     assert setting_standings(results)[0].speed_ups("small") == [0.0, 0.0]
 
 
-def test_few_scores_do_not_make_a_final_accuracy_worse() -> None:
+def test_few_scores_do_not_lower_the_final_accuracy() -> None:
     """Once it was the mean of the last three, and a method that waits had the untrained model among them."""
     often = DropoutRun([0.0, 20.0, 40.0, 60.0, 80.0, 100.0], [0.1, 0.3, 0.4, 0.45, 0.5, 0.5], 100.0)
     seldom = DropoutRun([0.0, 50.0, 95.0], [0.1, 0.4, 0.5], 100.0)
@@ -192,6 +192,6 @@ def test_few_scores_do_not_make_a_final_accuracy_worse() -> None:
     assert DropoutRun([0.0, 30.0], [0.1, 0.4], 100.0).final_accuracy == 0.4
 
 
-def test_the_length_of_a_run_is_that_of_its_rounds() -> None:
+def test_the_duration_of_a_run_is_that_of_its_rounds() -> None:
     job = dropout_job(SETTINGS["digits"], "within", OURS, 7, 0)
     assert float(job.stop.time or 0) == 7 * STEPS

@@ -59,13 +59,13 @@ def googlenet() -> Mapping[str, Any]:
     return _forecast("googlenet", 32)
 
 
-def test_virtual_time_of_the_large_fleet_is_the_same_each_time() -> None:
+def test_simulated_time_of_the_large_fleet_is_reproducible() -> None:
     first, second = (measure_fleet(1000, 5, seed)["virtual_s"] for seed in (0, 0))
     assert first == second
     assert measure_fleet(1000, 5, 1)["virtual_s"] != first
 
 
-def test_a_round_of_the_large_fleet_costs_what_it_should() -> None:
+def test_a_round_of_the_large_fleet_takes_the_expected_work() -> None:
     summary = potluck.simulate(fleet_job(1000, 3, 0)).summary
     model_bytes = 4 * 1_199_882
     assert summary["updates"] == 300
@@ -114,7 +114,7 @@ def test_duplex_is_forecast_where_communication_dominates_and_never_loses(
     assert min(duplex_gains([vgg])) >= 0.23  # its first dense layer holds 72 % of the bytes and is cut inside
 
 
-def test_a_finer_workload_is_the_same_work_in_the_pieces_of_a_run() -> None:
+def test_a_finer_workload_has_the_same_total_work() -> None:
     """As `Layout.split` cuts it; computation is with a layer's last piece."""
     load = overlap_workload("vgg19", 16)
     finer = load.split_large_layers(0.05)
@@ -132,7 +132,7 @@ def test_a_finer_workload_is_the_same_work_in_the_pieces_of_a_run() -> None:
     assert costs.pull_bytes == pytest.approx(finer.param_bytes, abs=4)
 
 
-def test_forecasts_are_those_that_were_recorded_pieces(vgg: Mapping[str, Any], googlenet: Mapping[str, Any]) -> None:
+def test_forecasts_equal_the_recorded_ones(vgg: Mapping[str, Any], googlenet: Mapping[str, Any]) -> None:
     recorded = _recorded_pieces("overlap")
     for name, forecasts in (("vgg19/16", vgg), ("googlenet/32", googlenet)):
         rows = [recorded[name]["rows"][row] for row in ROWS]
@@ -140,7 +140,7 @@ def test_forecasts_are_those_that_were_recorded_pieces(vgg: Mapping[str, Any], g
 
 
 @pytest.mark.parametrize("recipe", ["dynacomm", "duplex"])
-def test_rounds_in_the_simulated_world_take_what_they_took(recipe: str) -> None:
+def test_simulated_rounds_take_the_recorded_time(recipe: str) -> None:
     balanced = BANDWIDTHS[5]
     rows = _recorded_pieces("overlap")["vgg19, simulated"]["rows"]
     recorded = next(
@@ -150,7 +150,7 @@ def test_rounds_in_the_simulated_world_take_what_they_took(recipe: str) -> None:
     assert result["simulated_s"] == pytest.approx(recorded["simulated_s"], rel=1e-9)
 
 
-def test_the_pipeline_gains_what_it_gained() -> None:
+def test_the_pipeline_gain_equals_the_recorded_one() -> None:
     recorded = _recorded_pieces("pipeline")["1:1:10"]
     assert least_period_s((1, 1, 10)) == pytest.approx(recorded["bound_s"], rel=1e-9)
     for name, recipe in (("PipeDream", "pipedream"), ("ours, order searched", "ftpipehd")):
@@ -167,7 +167,7 @@ def test_the_pipeline_gains_what_it_gained() -> None:
         ("scadles-plus", 6.089037779114833, 37_469_166_560, 5_440),
     ],
 )
-def test_rounds_on_streams_take_what_they_took(recipe: str, time_s: float, nbytes: int, samples: int) -> None:
+def test_rounds_on_streams_take_the_recorded_time(recipe: str, time_s: float, nbytes: int, samples: int) -> None:
     tables = {
         "task": scadles_testbed.task_table(),
         "fleet": scadles_testbed.fleet_table(),
@@ -202,13 +202,13 @@ def test_buffers_account_for_every_sample_that_streamed_in(policy: str, dropped:
         ("fedavg", 46.20013250275776, 1, 159_040),
     ],
 )
-def test_rounds_with_dropout_take_what_they_took(method: str, time_s: float, rounds: int, nbytes: int) -> None:
+def test_rounds_with_dropout_take_the_recorded_time(method: str, time_s: float, rounds: int, nbytes: int) -> None:
     summary = potluck.simulate(_dropout_job(method)).summary
     assert summary["time_s"] == pytest.approx(time_s, rel=1e-9)
     assert (summary["rounds"], summary["bytes"]) == (rounds, nbytes)
 
 
-def test_mini_batches_train_the_shares_that_they_trained(tmp_path: Path) -> None:
+def test_mini_batches_train_the_recorded_fractions(tmp_path: Path) -> None:
     potluck.simulate(_dropout_job("distreal"), folder=tmp_path / "run")
     records = read_journal(tmp_path / "run" / "journal.jsonl")
     fractions = [record.value for record in records if isinstance(record, Scalar) and record.name == "share"]
@@ -225,7 +225,7 @@ _CUTS = [(case.name, cut) for case in CASES for cut in (case.cut, *case.others)]
 
 
 @pytest.mark.parametrize(("name", "cut"), _CUTS, ids=str)
-def test_a_device_with_one_group_computes_what_it_computed(name: str, cut: DecoupledCut) -> None:
+def test_the_cost_of_a_device_with_one_group_equals_the_recorded_one(name: str, cut: DecoupledCut) -> None:
     recorded = _recorded_pieces("decoupled")[f"{name}/decoupled {cut.depth},{cut.groups},{cut.trunk}/0"]
     case = next(case for case in CASES if case.name == name)
     task = decode_settings({"model": case.model, "data": case.data}, TaskSettings)

@@ -74,7 +74,7 @@ def command(counting: Counting, monkeypatch: pytest.MonkeyPatch) -> typer.Typer:
     return app
 
 
-def test_a_goal_is_judged_in_its_own_direction() -> None:
+def test_a_goal_is_judged_in_its_direction() -> None:
     assert Goal("≥", 2.0).is_met_by(2.0)
     assert not Goal("≥", 2.0).is_met_by(1.99)
     assert Goal("≤", 2.0).is_met_by(2.0)
@@ -128,7 +128,7 @@ def test_a_stopped_benchmark_resumes(counting: Counting, tmp_path: Path) -> None
     assert report.figures[0].measured == 3
 
 
-def test_nothing_is_reused_unasked_or_for_other_parameters(counting: Counting, tmp_path: Path) -> None:
+def test_results_are_reused_only_on_request_and_for_equal_parameters(counting: Counting, tmp_path: Path) -> None:
     _run(counting, tmp_path)
     _run(counting, tmp_path)
     assert len(counting.measured) == 6
@@ -181,7 +181,7 @@ def test_progress_shows_the_time_left(counting: Counting, tmp_path: Path) -> Non
         Chart("flat", [ChartSeries("a", [0.0], [1.0])], "y"),
     ],
 )
-def test_a_chart_is_whole_and_stays_inside_its_frame(chart: Chart) -> None:
+def test_a_chart_is_complete_and_stays_inside_its_frame(chart: Chart) -> None:
     root = ElementTree.fromstring(draw_charts([chart, chart, chart]))
     texts = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
     assert texts.count(chart.title) == 3
@@ -193,7 +193,7 @@ def test_a_chart_is_whole_and_stays_inside_its_frame(chart: Chart) -> None:
         assert float(element.get("height", 0)) >= 0
 
 
-def test_without_a_name_they_are_listed(command: typer.Typer) -> None:
+def test_without_a_name_the_benchmarks_are_listed(command: typer.Typer) -> None:
     assert "counting  counts" in CliRunner().invoke(command, []).stdout
     assert json.loads(CliRunner().invoke(command, ["--json"]).stdout) == [{"name": "counting", "summary": "counts"}]
 
@@ -231,7 +231,7 @@ def test_every_benchmark_of_the_catalogue_loads_under_its_name() -> None:
             assert len(names) == len(set(names)) > 1
 
 
-def test_without_a_checkout_the_command_says_what_to_do(
+def test_without_a_checkout_the_command_explains_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

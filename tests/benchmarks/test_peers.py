@@ -57,7 +57,7 @@ def test_a_ratio_above_one_is_in_our_favour(more_is_better: bool, expected: floa
     assert [figure.measured for figure in values] == [8.0, 4.0]
 
 
-def test_sides_take_turns_and_must_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sides_alternate_and_must_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
     moved = {"ours": 1.0, "peer": 1.0}
 
@@ -75,7 +75,7 @@ def test_sides_take_turns_and_must_agree(monkeypatch: pytest.MonkeyPatch) -> Non
         measure_case(case, 1, lambda line: None)
 
 
-def test_everything_that_is_compared_exists_and_is_pinned(tmp_path: Path) -> None:
+def test_every_compared_package_exists_and_is_pinned(tmp_path: Path) -> None:
     for comparison in COMPARISONS.values():
         for quick in (True, False):
             for case in comparison.cases(quick, tmp_path):
@@ -105,7 +105,7 @@ def _assert_pinned(environment: str) -> None:
         assert all(re.fullmatch(r"[\w.\-]+(\[\w+\])?==[\w.]+", line) for line in requirements), environment
 
 
-def test_a_line_that_is_still_being_written_is_no_round(tmp_path: Path) -> None:
+def test_an_incomplete_line_does_not_count_as_a_round(tmp_path: Path) -> None:
     assert read_rounds(tmp_path) == []
     line = '{"kind":"span","node":"coordinator","name":"round","start":0.0,"end":%s,"fields":{"devices":[["a",0]]}}'
     (tmp_path / "run").mkdir()

@@ -32,13 +32,13 @@ def test_uneven_devices_are_faster_than_pipedream_by_what_was_published() -> Non
     assert result["bound_s"] / result["ours, order searched"]["period_s"] >= 0.95
 
 
-def test_a_trial_repeats_itself() -> None:
+def test_a_trial_is_reproducible() -> None:
     first, second = (run_pipeline_trial("ftpipehd", (1, 2), 6).commit_times() for _ in range(2))
     assert first == second
     assert [reached for _, reached in first] == [1, 2, 3, 4, 5, 6]
 
 
-def test_figures_and_charts_are_made_of_all_pieces() -> None:
+def test_figures_and_charts_use_all_pieces() -> None:
     results = {f"1:1:{k}": measure_speed((1, 1, k), batches=24) for k in (1, 10)}
     results |= {
         "adaptation": measure_adaptation(batches=50, change=15),

@@ -58,13 +58,13 @@ def written(folder: Path) -> str:
         ("≤", 10.3, "short"),
     ],
 )
-def test_the_goal_says_which_way_is_better(comparison: Any, measured: float, expected: str) -> None:
+def test_the_goal_determines_which_direction_is_better(comparison: Any, measured: float, expected: str) -> None:
     assert published_verdict(figure("f", measured, 10.0, Goal(comparison, 1.0))) == expected
     assert published_verdict(figure("f", measured, 10.0)) is None
     assert published_verdict(figure("f", measured, goal=Goal(comparison, 1.0))) is None
 
 
-def test_the_page_says_what_is_beaten_reproduced_and_short(folder: Path) -> None:
+def test_the_page_groups_results_into_beaten_reproduced_and_missed(folder: Path) -> None:
     write(
         folder, "overlap",
         figure("largest", 50.0, 40.0, Goal("≥", 41.0)), figure("  of one | network", 39.9, 40.0, Goal("≥", 41.0)),
@@ -87,9 +87,7 @@ def test_nothing_is_claimed_from_quick_runs(folder: Path) -> None:
     assert "| f | 40 x | ≥ 41 x | 50 x | yes |" in page
 
 
-def test_a_reason_is_given_while_the_goal_is_missed_and_only_then(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_reason_is_shown_only_while_its_goal_is_missed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(results_page, "_load_reasons", lambda: {"own": {"f": "Because."}})
     write(folder, "own", figure("f", 1.0, goal=Goal("≥", 2.0)), figure("g", 1.0, goal=Goal("≥", 2.0)))
     assert re.search(r"own` f: .* Because\.", written(folder))
@@ -106,14 +104,14 @@ def test_benchmarks_without_results_are_listed_with_their_command(folder: Path) 
         assert f"`potluck bench {name} --full`" in page.split("## Not measured yet")[1]
 
 
-def test_a_picture_is_linked_from_where_the_page_is(folder: Path) -> None:
+def test_image_links_are_relative_to_the_page(folder: Path) -> None:
     write(folder, "overlap", figure("f", 1.0))
     assert "![" not in written(folder)
     (folder / "overlap.svg").write_text("<svg/>")
     assert "![overlap](../results/overlap.svg)" in written(folder)
 
 
-def test_the_catalogue_gives_the_order_and_infinity_is_read(folder: Path) -> None:
+def test_results_follow_the_catalogue_order_and_may_be_infinite(folder: Path) -> None:
     for name in reversed(("anything", *bench.benchmark_names()[:2])):
         write(folder, name, figure("f", float("inf")))
     assert list(read_results(folder)) == [*bench.benchmark_names()[:2], "anything"]
@@ -127,12 +125,12 @@ def test_a_damaged_result_is_named(folder: Path, content: str) -> None:
         written(folder)
 
 
-def test_the_page_of_this_repository_is_that_of_its_results() -> None:
+def test_the_committed_page_matches_the_committed_results() -> None:
     path = ROOT / "docs" / "results.md"
     assert path.read_text() == render_results_page(RESULTS, path), "run `make results`"
 
 
-def test_reasons_are_about_figures_that_exist() -> None:
+def test_reasons_refer_to_existing_figures() -> None:
     reasons = tomllib.loads((ROOT / "benchmarks/reasons.toml").read_text())
     results = read_results(RESULTS)
     for name in reasons.keys() & results.keys():

@@ -63,7 +63,7 @@ def test_figures_come_from_the_results() -> None:
 
 
 @pytest.mark.long
-def test_memory_is_measured_in_a_child() -> None:
+def test_memory_is_measured_in_a_child_process() -> None:
     result = fleet_scale.measure_memory_in_child(20, 0)
     assert result["end_bytes"] > 50 * 2**20
     assert len(result["series"]) >= 20

@@ -64,7 +64,7 @@ def test_a_wrong_option_is_not_a_traceback(potluck: Shell) -> None:
     assert "Traceback" not in result.err
 
 
-def test_a_users_error_is_one_line_whatever_it_says(potluck: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_error_is_printed_on_one_line(potluck: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails() -> None:
         raise UserError("[red]two\n lines[/red]")
 

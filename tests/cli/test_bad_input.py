@@ -151,7 +151,7 @@ def test_wrong_input_is_one_line_and_exit_2(
     assert not (tmp_path / "runs").exists()
 
 
-def test_there_are_enough_of_them() -> None:
+def test_at_least_the_required_number_of_bad_inputs_is_covered() -> None:
     assert len(WRONG) >= 35
 
 
@@ -176,7 +176,7 @@ def test_there_are_enough_of_them() -> None:
         (("run",), "Missing argument 'JOB'"),
     ],
 )
-def test_the_other_commands_say_it_alike(
+def test_other_commands_report_the_same_error(
     potluck: Shell, folder: Path, arguments: tuple[str, ...], message: str
 ) -> None:
     result = potluck(*arguments)

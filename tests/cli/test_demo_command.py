@@ -51,7 +51,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("small")
-def test_it_prints_the_race_and_writes_nothing(potluck: Shell, folder: Any) -> None:
+def test_the_demo_prints_the_comparison_and_writes_no_files(potluck: Shell, folder: Any) -> None:
     before = sorted(folder.iterdir())
     result = potluck("demo")
     assert result.code == 0
@@ -62,7 +62,7 @@ def test_it_prints_the_race_and_writes_nothing(potluck: Shell, folder: Any) -> N
 
 
 @pytest.mark.usefixtures("small")
-def test_the_same_seed_gives_the_same_race(potluck: Shell) -> None:
+def test_the_same_seed_gives_the_same_demo(potluck: Shell) -> None:
     races = [potluck("demo", "--json", "--threads", threads).json for threads in "01"]
     for race in races:
         for recipe in race["recipes"].values():
@@ -72,7 +72,7 @@ def test_the_same_seed_gives_the_same_race(potluck: Shell) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", ["0", "1", "2"])
-def test_all_three_arrive_in_time(potluck: Shell, seed: str) -> None:
+def test_all_three_recipes_reach_the_target_in_time(potluck: Shell, seed: str) -> None:
     started_at = time.monotonic()
     report = potluck("demo", "--json", "--seed", seed).json
     assert time.monotonic() - started_at < 90

@@ -44,7 +44,7 @@ def profiled(potluck: Shell, folder: Path) -> Path:
     return folder
 
 
-def test_layers_take_the_measured_seconds_in_proportion_to_the_batch(profiled: Path) -> None:
+def test_layer_times_are_the_measured_ones_scaled_to_the_batch(profiled: Path) -> None:
     job = load_job(profiled / "job.toml", ["timing_only=true"])
     setup = RoundsSetup.from_job(job, None, None)
     for samples in (BATCH, 3 * BATCH):
@@ -74,7 +74,7 @@ def test_sub_models_scale_every_layer_with_its_macs(profiled: Path) -> None:
 
 
 @pytest.mark.parametrize("recipe", ["sync-sgd", "fedavg"])
-def test_the_plan_is_what_a_run_takes(potluck: Shell, profiled: Path, recipe: str) -> None:
+def test_the_planned_time_equals_the_simulated_time(potluck: Shell, profiled: Path, recipe: str) -> None:
     (profiled / "fleet.toml").write_text(PROFILED.partition("count")[0])
     recipe = f"recipe={recipe}"
     (row,) = potluck("plan", "job.toml", "--json", "--set", recipe).json["devices"]
@@ -82,12 +82,12 @@ def test_the_plan_is_what_a_run_takes(potluck: Shell, profiled: Path, recipe: st
     assert run["time_s"] / run["rounds"] == pytest.approx(row["round_s"]["sequential"], rel=0.01)
 
 
-def test_devices_with_and_without_a_profile_are_planned_apart(potluck: Shell, profiled: Path) -> None:
+def test_devices_with_and_without_a_profile_are_planned_separately(potluck: Shell, profiled: Path) -> None:
     rows = potluck("plan", "job.toml", "--json").json["devices"]
     assert [row["devices"] for row in rows] == [["pi-0", "pi-1"], ["pi4"]]
 
 
-def test_a_resumed_run_has_the_profile_without_its_file(profiled: Path) -> None:
+def test_a_resumed_run_does_not_need_the_profile_file(profiled: Path) -> None:
     def spans(folder: Path) -> list[Any]:
         return [record for record in read_journal(folder / "journal.jsonl") if isinstance(record, Span)]
 
@@ -102,7 +102,7 @@ def test_a_resumed_run_has_the_profile_without_its_file(profiled: Path) -> None:
     assert load_job(copy) == job
 
 
-def test_a_pipeline_is_laid_out_and_run_by_measured_times(potluck: Shell, profiled: Path) -> None:
+def test_a_pipeline_is_planned_and_run_with_measured_times(potluck: Shell, profiled: Path) -> None:
     arguments = ("--set", "recipe=ftpipehd", "--json")
     plan = potluck("plan", "job.toml", *arguments).json
     assert potluck("profile", "job.toml", "--batch", str(BATCH), "--out", profiled / "pi.json").code == 0
@@ -135,7 +135,7 @@ def test_a_bad_profile_is_refused(potluck: Shell, profiled: Path, fleet: str, pr
     assert "fleet.devices[0]" in result.err
 
 
-def test_task_costs_and_a_profile_exclude_each_other(potluck: Shell, profiled: Path) -> None:
+def test_task_costs_and_a_profile_are_mutually_exclusive(potluck: Shell, profiled: Path) -> None:
     assert "cannot be combined with `task.costs`" in potluck("plan", "job.toml", "--set", "task.costs=lenet").err
 
 

@@ -30,7 +30,7 @@ def test_digits_with_faults(potluck: Shell, tmp_path: Path) -> None:
     assert any(device.get("lost") for device in result.json["devices"].values())
 
 
-def test_class_groups_start_from_a_network_that_was_trained_briefly(potluck: Shell, folder: Path) -> None:
+def test_class_groups_start_from_a_briefly_trained_network(potluck: Shell, folder: Path) -> None:
     assert potluck("run", ROOT / "examples/decoupled/pretrain.toml", "--out", "runs/brief").code == 0
     changes = ("--set", "start=runs/brief", "--set", "rounds.submodel.trunk=frozen", "--set", "stop.rounds=1")
     assert potluck("run", ROOT / "examples/decoupled", *changes, "--out", "runs/parts").code == 0
@@ -40,7 +40,7 @@ def test_class_groups_start_from_a_network_that_was_trained_briefly(potluck: She
     assert [any(value.equal(trained) for trained in brief.values()) for value in trunk] == [True]
 
 
-def test_every_example_of_a_job_is_run() -> None:
+def test_every_example_job_is_tested() -> None:
     assert {path.parent.name for path in (ROOT / "examples").glob("*/job.toml")} == SHORT.keys()
 
 

@@ -38,7 +38,7 @@ def call(*arguments: object) -> str:
     return CliRunner().invoke(app, [*map(str, arguments), *options], catch_exceptions=False).stdout
 
 
-def test_writes_a_table_and_says_what_it_is_worth(job: Path) -> None:
+def test_explore_writes_a_table_and_prints_its_quality(job: Path) -> None:
     output = call(job, "--out", job / "table.json", "--proxy", "alignment")
     assert "more than with one rate for all layers" in output
     assert "rank correlation of the proxy" in output
@@ -47,13 +47,13 @@ def test_writes_a_table_and_says_what_it_is_worth(job: Path) -> None:
     assert "one rate for all layers" in (job / "table.svg").read_text(encoding="utf-8")
 
 
-def test_json_is_one_object_and_the_second_call_finds_the_same(job: Path) -> None:
+def test_json_is_one_object_and_repeated_calls_agree(job: Path) -> None:
     first, second = (json.loads(call(job, "--out", job / "table.json", "--json")) for _ in range(2))
     assert first == second
     assert first["hypervolume"] >= first["uniform_hypervolume"]
 
 
-def test_the_table_is_used_as_it_is_said(
+def test_the_table_can_be_used_as_the_output_says(
     job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, potluck: Shell
 ) -> None:
     """Called from elsewhere, by the very words that were printed: on the command line and in the job."""
@@ -70,7 +70,9 @@ def test_the_table_is_used_as_it_is_said(
     assert load_job(job / "job.toml").rounds.submodel == FilterDropout(table=table)
 
 
-def test_it_trains_as_the_job_does_unless_it_is_said_otherwise(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exploration_uses_the_training_settings_of_the_job_unless_overridden(
+    job: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     explorations: list[Exploration] = []
 
     def search(task: object, settings: Exploration, **_: object) -> None:
@@ -95,6 +97,6 @@ def test_it_trains_as_the_job_does_unless_it_is_said_otherwise(job: Path, monkey
     assert (changed.batch, changed.lr, changed.momentum, changed.units) == (5, 0.1, 0.5, "random")
 
 
-def test_an_unknown_way_is_named(job: Path) -> None:
+def test_an_unknown_option_is_named(job: Path) -> None:
     with pytest.raises(SettingError, match=r"explore\.crowd"):
         call(job, "--with", "crowd=3")

@@ -23,7 +23,7 @@ def _wait_for(path: Path, seconds: float = 60.0) -> None:
         time.sleep(0.05)
 
 
-def test_the_first_stops_where_it_can_be_resumed(potluck: Shell, folder: Path) -> None:
+def test_the_first_interrupt_leaves_a_resumable_run(potluck: Shell, folder: Path) -> None:
     run = start(LONG, folder)
     _wait_for(folder / "kept")
     run.send_signal(signal.SIGINT)
@@ -38,7 +38,9 @@ def test_the_first_stops_where_it_can_be_resumed(potluck: Shell, folder: Path) -
     assert (resumed.code, resumed.json["status"], resumed.json["rounds"]) == (0, "done", rounds_done + 5)
 
 
-def test_the_second_ends_it_at_once(potluck: Shell, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_second_interrupt_ends_the_process_at_once(
+    potluck: Shell, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     signals_seen = []
 
     def stuck(*args: object, stopping: Callable[[], bool], **more: object) -> None:

@@ -20,7 +20,7 @@ from potluck.run.joined_device import JoinOptions
         (0, "0", os.cpu_count()),
     ],
 )
-def test_the_option_goes_before_the_environment(
+def test_the_threads_option_overrides_the_environment(
     option: int, environment: str | None, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)

@@ -7,7 +7,7 @@ from tests.cli.calling import ROOT, Shell
 GROUPS = ("--set", "recipe=decoupled", "--set", "rounds.submodel={kind='class-groups', groups=2}")
 
 
-def test_every_cut_has_its_place_in_the_table(potluck: Shell, folder: Path) -> None:
+def test_every_cut_is_in_the_table(potluck: Shell, folder: Path) -> None:
     result = potluck("plan", ROOT / "examples/decoupled/job.toml")
     assert result.code == 0
     table = result.out.split("by depth and number of groups\n")[1].splitlines()
@@ -17,7 +17,7 @@ def test_every_cut_has_its_place_in_the_table(potluck: Shell, folder: Path) -> N
     assert "group 2: laptop-1, phone, 2.24x fewer MACs" in result.out
 
 
-def test_the_same_as_data(potluck: Shell, folder: Path) -> None:
+def test_json_contains_the_same_cuts(potluck: Shell, folder: Path) -> None:
     report = potluck("plan", "job.toml", "--json", *GROUPS).json["class_groups"]
     assert [entry["groups"] for entry in report["held"]] == [[0], [1]]
     assert {(cut["depth"], cut["groups"]) for cut in report["cuts"]} >= {(0, 2), (1, 2)}
@@ -28,7 +28,7 @@ def test_the_same_as_data(potluck: Shell, folder: Path) -> None:
 SLOT = ("--set", "rounds.slot='20 us'")
 
 
-def test_each_kind_of_device_has_the_cut_that_fits_it(potluck: Shell, folder: Path) -> None:
+def test_each_device_kind_gets_the_cut_that_fits_it(potluck: Shell, folder: Path) -> None:
     result = potluck("plan", ROOT / "examples/decoupled/job.toml", *SLOT)
     head, *rows = result.out.split("slot of 20 µs (rounds.slot)\n")[1].splitlines()[:6]
     assert head.split() == ["device", "affords", "shared", "layers", "groups", "fewer", "MACs", "network", "kept"]
@@ -46,14 +46,14 @@ def test_each_kind_of_device_has_the_cut_that_fits_it(potluck: Shell, folder: Pa
         assert 1 / pick["cut"]["times"] <= pick["budget"]
 
 
-def test_a_job_that_asks_for_it_gets_the_slowest_ones_cut(potluck: Shell, folder: Path) -> None:
+def test_auto_groups_use_the_cut_of_the_slowest_device(potluck: Shell, folder: Path) -> None:
     auto = ("--set", "rounds.submodel.groups=auto", "--set", "rounds.submodel.depth=auto", *SLOT)
     report = potluck("plan", ROOT / "examples/decoupled/job.toml", "--json", *auto).json["class_groups"]
     last = report["picks"][-1]["cut"]
     assert report["job"] == {"depth": last["depth"], "groups": last["groups"]} == {"depth": 0, "groups": 5}
 
 
-def test_where_no_cut_fits_that_is_said(potluck: Shell, folder: Path) -> None:
+def test_the_output_says_when_no_cut_fits(potluck: Shell, folder: Path) -> None:
     result = potluck("plan", ROOT / "examples/decoupled/job.toml", "--set", "rounds.slot='2 us'")
     assert "none fits" in result.out
 

@@ -46,14 +46,14 @@ def test_every_stage_is_in_the_table_and_in_the_drawing(recipe: str, capsys: pyt
 
 
 @pytest.mark.parametrize("recipe", ["ftpipehd", "ftpipehd-as-published", "gpipe", "single"])
-def test_what_cannot_fit_is_said_in_one_line_before_anything_begins(recipe: str) -> None:
+def test_a_model_that_does_not_fit_is_refused_before_the_run_starts(recipe: str) -> None:
     short = r"^[abc] is [\d.]+ MB short of memory: as stage \d it needs .*smaller batch"
     with pytest.raises(UserError, match=short) as error:
         planned(recipe, memory="20 MB")
     assert "\n" not in str(error.value)
 
 
-def test_a_small_device_gets_what_fits() -> None:
+def test_a_small_device_gets_only_the_layers_that_fit() -> None:
     """By its weights alone it would keep its four layers, which take 23.6 MB."""
 
     def share(memory: str) -> int:
@@ -63,7 +63,7 @@ def test_a_small_device_gets_what_fits() -> None:
     assert (share("60 MB"), share("30 MB")) == (4, 0)
 
 
-def test_windows_that_are_too_narrow_are_told() -> None:
+def test_windows_that_are_too_narrow_are_reported() -> None:
     narrow = planned("ftpipehd", schedule={"kind": "1f1b", "fill": "published"}, partition="equal")
     wide = planned("ftpipehd", partition="equal")
     assert narrow.to_dict()["period_s"] >= wide.to_dict()["period_s"]

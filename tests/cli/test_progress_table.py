@@ -33,7 +33,7 @@ def _new_store(**more: Any) -> RunStore:
 
 
 @pytest.mark.wall_clock
-def test_the_picture_shows_every_device_and_the_way() -> None:
+def test_the_table_shows_every_device_and_the_progress() -> None:
     console, buffer = _console()
     store = _new_store()
     store.progress.round, store.progress.score = 10, {"accuracy": 0.5}
@@ -55,7 +55,7 @@ def _plain_text(buffer: io.StringIO) -> str:
 
 
 @pytest.mark.wall_clock
-def test_the_picture_shows_who_is_missing_until_the_first_round() -> None:
+def test_the_table_shows_missing_devices_until_the_first_round() -> None:
     console, buffer = _console()
     store = _new_store()
     names = [device.name for device in store.job.fleet.members]
@@ -73,14 +73,14 @@ def test_the_picture_shows_who_is_missing_until_the_first_round() -> None:
     assert "round 0/40" in _plain_text(buffer)
 
 
-def test_elsewhere_a_line_says_who_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_terminal_a_line_names_the_missing_devices(capsys: pytest.CaptureFixture[str]) -> None:
     fleet = make({**JOB, "fleet": {"devices": [{"name": "d", "count": 3, "flops": "1 GFLOP/s"}]}}).fleet
     for display in (SilentDisplay(), LineDisplay(_console()[0])):
         display.show_joining(JoiningDevices(fleet, {"d-1": 1}))
         assert capsys.readouterr().err == "1 of 3 devices; waiting for d-0, d-2\n"
 
 
-def test_a_large_fleet_is_not_shown_whole_and_the_missing_come_first() -> None:
+def test_a_large_fleet_is_truncated_and_missing_devices_come_first() -> None:
     fleet = make({**JOB, "fleet": {"devices": [{"name": "d", "count": 50, "flops": "1 GFLOP/s"}]}}).fleet
     joining = JoiningDevices(fleet, {f"d-{index}": 1 for index in range(45)})
     console, buffer = _console()
@@ -91,7 +91,7 @@ def test_a_large_fleet_is_not_shown_whole_and_the_missing_come_first() -> None:
 
 
 @pytest.mark.wall_clock
-def test_the_picture_hardly_costs_the_run_anything() -> None:
+def test_the_table_adds_little_overhead_to_a_run() -> None:
     console, buffer = _console()
     with TableDisplay(console, lambda: True) as picture:
         picture(_new_store(), 1.0)
@@ -106,7 +106,7 @@ def test_the_picture_hardly_costs_the_run_anything() -> None:
 _keeper_once = _new_store()
 
 
-def test_lines_come_at_a_modest_rate() -> None:
+def test_lines_are_printed_at_a_limited_rate() -> None:
     console, buffer = _console()
     with LineDisplay(console, least_s=0.0, most_s=math.inf) as lines:
         simulate(JOB, watch=lines, threads=0)
@@ -122,7 +122,7 @@ class _Clock:
         monkeypatch.setattr("potluck.cli.progress_table.time.perf_counter", lambda: self.now)
 
 
-def test_lines_come_now_and_then_where_the_way_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_runs_print_lines_periodically(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = _Clock(monkeypatch)
     console, buffer = _console()
     store = _new_store(stop={"rounds": 10**6})
@@ -134,12 +134,12 @@ def test_lines_come_now_and_then_where_the_way_is_long(monkeypatch: pytest.Monke
     assert re.findall(r"round (\d+)/", buffer.getvalue()) == ["10", "20"]
 
 
-def test_quiet_is_silent_and_no_terminal_gets_lines() -> None:
+def test_quiet_prints_nothing_and_no_terminal_prints_lines() -> None:
     assert type(choose_display(quiet=True)) is SilentDisplay
     assert isinstance(choose_display(quiet=False), LineDisplay | TableDisplay)
 
 
-def test_the_pace_of_a_resumed_run_counts_from_where_it_was_resumed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_estimate_of_a_resumed_run_starts_at_the_resumed_round(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = _Clock(monkeypatch)
     estimate, store = ProgressEstimate(), _new_store()
     store.progress.round = 20
@@ -189,7 +189,7 @@ def _cells(line: str) -> list[str]:
     return re.split(r" {2,}", line.strip())
 
 
-def test_the_table_says_how_a_device_stands() -> None:
+def test_the_table_shows_the_status_of_a_device() -> None:
     head, *lines = _drawn(ROUNDS, 8.0)
     assert _cells(head)[:6] == ["device", "now", "compute", "pull", "push", "wait"]
     cells = dict(zip(_cells(head), _cells(next(line for line in lines if line.startswith("pi5"))), strict=False))
@@ -198,13 +198,13 @@ def test_the_table_says_how_a_device_stands() -> None:
     assert (cells["staleness"], cells["last seen"]) == ("1", "4 s ago")
 
 
-def test_what_no_record_tells_has_no_column() -> None:
+def test_columns_without_records_are_left_out() -> None:
     head = _cells(_drawn([Span("pi5", "compute", 0.0, 1.0)], 2.0)[0])
     assert not {"part", "samples", "samples/s", "link", "staleness"} & set(head)
     assert "last seen" in head
 
 
-def test_the_part_of_a_device_is_its_stage_its_share_or_its_groups() -> None:
+def test_the_part_column_shows_the_stage_fraction_or_groups() -> None:
     staged: list[JournalRecord] = [Instant("coordinator", "partition", 0.0, {"order": ["pi5", "laptop"], "cuts": [3]})]
     assert any(re.match(r"pi5 +waiting +stage 1/2 ", line) for line in _drawn(staged, 1.0))
     assert any(re.match(r"pi5 +waiting +45 % ", line) for line in _drawn([Scalar("pi5", "share", 0.5, 0.45)], 1.0))
@@ -212,7 +212,7 @@ def test_the_part_of_a_device_is_its_stage_its_share_or_its_groups() -> None:
     assert any(re.match(r"pi5 +waiting +groups 1, 4 ", line) for line in _drawn([], 1.0, rounds=parts))
 
 
-def test_a_stage_is_as_stale_as_its_gradient_was() -> None:
+def test_the_staleness_of_a_stage_is_that_of_its_gradient() -> None:
     records: list[JournalRecord] = [
         Span("pi5", "backward", 0.0, 1.0, {"batch": 3, "version": 1}),
         Span("pi5", "step", 1.0, 1.0, {"batch": 3, "version": 4}),

@@ -30,44 +30,44 @@ def _call(*arguments: str | Path) -> str:
     return outcome.output
 
 
-def test_a_report_lies_in_the_folder_of_its_run(tmp_path: Path) -> None:
+def test_a_report_is_written_to_the_run_folder(tmp_path: Path) -> None:
     run = keep(tmp_path / "run", rounds(2))
     assert _call("report", run).strip() == f"written: {run / 'report.html'}"
     assert (run / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
 
 
-def test_a_comparison_goes_where_it_is_told(tmp_path: Path) -> None:
+def test_a_comparison_is_written_to_the_given_path(tmp_path: Path) -> None:
     runs = [keep(tmp_path / name, rounds(2)) for name in ("a", "b")]
     report = json.loads(_call("report", *runs, "-o", tmp_path / "both.html", "--json"))
     assert (report["report"], report["bytes"] > 50_000) == (str(tmp_path / "both.html"), True)
 
 
 @pytest.mark.skipif(find_browser() is None, reason="no Chromium or Chrome found")
-def test_figures_are_saved_as_pictures(tmp_path: Path) -> None:
+def test_figures_are_saved_as_images(tmp_path: Path) -> None:
     report = json.loads(_call("report", keep(tmp_path / "run", rounds(3)), "--png", tmp_path / "png", "--json"))
     assert {Path(path).name for path in report["pictures"]} >= {"learning.png", "timeline.png", "time.png", "fleet.png"}
     assert all(Path(path).read_bytes().startswith(b"\x89PNG") for path in report["pictures"])
 
 
-def test_without_a_browser_pictures_are_refused_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_browser_images_are_refused_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POTLUCK_BROWSER", "no-such-browser")
     run = keep(tmp_path / "run", rounds(1))
     with pytest.raises(UserError, match="no Chromium or Chrome found; install one"):
         _call("report", run, "--png", tmp_path / "png")
 
 
-def test_what_is_not_a_run_is_refused(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_a_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is not a run folder"):
         _call("report", tmp_path)
 
 
-def test_export_names_its_files(tmp_path: Path) -> None:
+def test_export_lists_the_files_it_writes(tmp_path: Path) -> None:
     run = keep(tmp_path / "run", rounds(2))
     report = json.loads(_call("export", run, "--to", "csv", "--json"))
     assert {Path(path).name for path in report["files"]} == {"spans.csv", "scalars.csv"}
 
 
-def test_a_taken_port_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_an_occupied_port_is_refused_in_one_line(tmp_path: Path) -> None:
     import socket
 
     with socket.socket() as occupied:
@@ -77,7 +77,7 @@ def test_a_taken_port_is_refused_in_one_line(tmp_path: Path) -> None:
             _call("ui", tmp_path, "--port", str(occupied.getsockname()[1]))
 
 
-def test_the_page_is_served_until_it_is_stopped_also_while_somebody_follows_a_run(tmp_path: Path) -> None:
+def test_the_server_stops_even_while_a_client_follows_a_run(tmp_path: Path) -> None:
     import httpx
 
     keep(tmp_path / "run", rounds(2), finished=False)

@@ -15,7 +15,7 @@ def _images(count: int = 64) -> torch.Tensor:
     return torch.randint(1, 256, (count, 3, 16, 12), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
 
 
-def test_every_image_is_a_crop_of_its_padded_self_perhaps_mirrored() -> None:
+def test_every_image_is_a_possibly_mirrored_crop_of_its_padded_self() -> None:
     images = _images()
     varied = CropFlip(rows=2, columns=3, background=7).augment_images(images, np.random.default_rng(0))
     crops = set()
@@ -46,7 +46,7 @@ def test_without_padding_and_flip_nothing_changes() -> None:
     assert torch.equal(CropFlip(rows=0, columns=0, flip=False).augment_images(images, np.random.default_rng(0)), images)
 
 
-def test_the_generator_alone_decides() -> None:
+def test_augmentation_depends_on_the_generator_only() -> None:
     samples = Samples(_images(), torch.zeros(64, dtype=torch.int64), augmentation=CropFlip())
     indices = np.arange(64)
     first, second, other = (samples.batch(indices, np.random.default_rng(seed))[0] for seed in (5, 5, 6))
@@ -67,7 +67,7 @@ def test_only_images_can_be_augmented() -> None:
         Samples(torch.zeros(4, 9), torch.zeros(4), augmentation=CropFlip())
 
 
-def test_cifar_batches_come_faster_than_any_small_device_trains() -> None:
+def test_cifar_batches_are_augmented_fast_enough() -> None:
     """At least 20,000 images a second are meant; the floor leaves room for a busy machine."""
     x = torch.randint(0, 256, (4096, 3, 32, 32), dtype=torch.uint8)
     scaling = Scaling((0.5, 0.5, 0.5), (0.25, 0.25, 0.25), 255.0)

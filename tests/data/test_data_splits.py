@@ -46,7 +46,7 @@ def _balanced(classes: int = 10, per_class: int = 100) -> np.ndarray:
     owners=st.integers(1, 20),
     seed=st.integers(0, 2**32),
 )
-def test_a_split_deals_out_everything_once_leaves_nobody_empty_or_says_why(
+def test_a_split_assigns_every_sample_once_and_no_shard_is_empty_or_explains_why(
     split: Split, labels: list[int], devices: int, owners: int, seed: int
 ) -> None:
     values, owner = np.array(labels), np.arange(len(labels)) % owners
@@ -74,7 +74,7 @@ def test_with_plenty_of_samples_every_split_succeeds(split: Split, devices: int,
 @given(
     per_device=st.integers(1, 5), labels=st.lists(st.integers(0, 4), min_size=5, max_size=80), seed=st.integers(0, 99)
 )
-def test_nobody_holds_more_classes_than_allowed(per_device: int, labels: list[int], seed: int) -> None:
+def test_no_device_holds_more_classes_than_allowed(per_device: int, labels: list[int], seed: int) -> None:
     values = np.array(labels)
     try:
         shards = ClassSplit(per_device=per_device).assign_samples(values, 5, np.random.default_rng(seed))
@@ -160,7 +160,7 @@ def test_power_law_sizes_fall_as_their_exponent_says() -> None:
         (ClassSplit(per_device=1), 2, "give each at least 2"),
     ],
 )
-def test_what_cannot_be_done_is_refused_with_the_reason(split: Split, devices: int, problem: str) -> None:
+def test_an_impossible_split_is_refused_with_the_reason(split: Split, devices: int, problem: str) -> None:
     with pytest.raises(DataError, match=problem):
         split.assign_samples(np.arange(30) % 3, devices, np.random.default_rng(0))
 

@@ -21,7 +21,7 @@ class Own(Source, frozen=True, kw_only=True, tag="tests-own"):
         return from_tensors(x, y, x, y, name="own")
 
 
-def test_the_known_sets_are_listed_and_described() -> None:
+def test_the_known_datasets_are_listed_and_described() -> None:
     assert names() == (
         "drawn-digits", "digits", "synthetic", "cifar10", "cifar100", "mnist", "fashion-mnist", "femnist",
         "speech-commands", "folder",
@@ -62,7 +62,7 @@ def test_a_wrong_name_or_option_is_refused_by_its_path(name: str, problem: str) 
         load(name)
 
 
-def test_a_set_of_ones_own_is_named_by_its_class() -> None:
+def test_a_user_dataset_is_named_by_its_class() -> None:
     data = load(f"{__name__}:Own")
     assert len(data.train) == 3
     assert check({"kind": "tests-own", "count": 5}).train == 5
@@ -70,7 +70,7 @@ def test_a_set_of_ones_own_is_named_by_its_class() -> None:
         load({"kind": "tests-own"}, augment=True)
 
 
-def test_info_agrees_with_what_is_read() -> None:
+def test_info_agrees_with_the_loaded_dataset() -> None:
     for name in ("drawn-digits:train=40,test=20", "digits", "synthetic:classes=3,shape=2x5,train=30,test=9"):
         description, dataset = info(name), load(name)
         assert (description.train, description.test, description.shape) == (

@@ -20,7 +20,7 @@ def _paint(top: Path, count: int, size: tuple[int, int] = (20, 10)) -> None:
             image.new("RGB", size, colour).save(top / name / f"{number}.png")
 
 
-def test_images_are_brought_to_one_shape_and_a_fifth_is_set_aside(tmp_path: Path) -> None:
+def test_images_are_resized_and_a_fifth_is_held_out(tmp_path: Path) -> None:
     _paint(tmp_path, count=10)
     data = load(f"folder:{tmp_path},size=6x8")
     assert data.classes == ("blue", "green", "red")
@@ -33,14 +33,14 @@ def test_images_are_brought_to_one_shape_and_a_fifth_is_set_aside(tmp_path: Path
     assert info(f"folder:{tmp_path}").train == 24
 
 
-def test_own_train_and_test_folders_are_kept(tmp_path: Path) -> None:
+def test_existing_train_and_test_folders_are_used(tmp_path: Path) -> None:
     _paint(tmp_path / "train", count=3)
     _paint(tmp_path / "test", count=1)
     data = load({"kind": "folder", "path": str(tmp_path), "channels": 1})
     assert (len(data.train), len(data.test), data.shape) == (9, 3, (1, 32, 32))
 
 
-def test_a_path_may_hold_commas(tmp_path: Path) -> None:
+def test_a_path_may_contain_commas(tmp_path: Path) -> None:
     top = tmp_path / "red, green,blue"
     _paint(top, count=2)
     assert len(load(f"folder:{top},channels=1").classes) == 3

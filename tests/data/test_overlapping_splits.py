@@ -18,13 +18,13 @@ def rng() -> np.random.Generator:
     return np.random.default_rng(4)
 
 
-def test_everyone_may_hold_everything() -> None:
+def test_every_device_may_hold_every_sample() -> None:
     shards = ReplicatedSplit().assign_samples(LABELS, 3, rng())
     assert all(np.array_equal(shard, np.arange(120)) for shard in shards)
 
 
 @pytest.mark.parametrize("devices", [1, 2, 3, 5, 7])
-def test_own_classes_are_shared_out_once_and_the_rest_comes_on_top(devices: int) -> None:
+def test_own_classes_are_assigned_once_and_other_samples_are_added(devices: int) -> None:
     split = ClassGroupSplit(groups=3, rest=0.5)
     shards = split.assign_samples(LABELS, devices, rng())
     own_samples = []
@@ -42,7 +42,7 @@ def test_groups_may_be_given() -> None:
     assert set(LABELS[second]) == {1, 2, 3, 4}
 
 
-def test_devices_may_be_named_with_many_groups_or_few_and_share_some() -> None:
+def test_named_devices_may_have_many_few_or_common_groups() -> None:
     split = ClassGroupSplit(groups=3, rest=0, held={"b": (0, 2), "c": (2,)}).for_devices(["a", "b", "c"])
     first, second, third = split.assign_samples(LABELS, 3, rng())
     assert set(LABELS[first]) == {0, 1, 2, 3, 4, 5}  # the only one of which nothing is said is dealt all
@@ -51,13 +51,13 @@ def test_devices_may_be_named_with_many_groups_or_few_and_share_some() -> None:
     assert np.array_equal(np.sort(np.concatenate([first, second, third])), np.arange(120))
 
 
-def test_the_samples_of_a_group_that_nobody_has_are_rest_for_the_others() -> None:
+def test_samples_of_an_unassigned_group_count_as_other_samples() -> None:
     split = ClassGroupSplit(groups=3, rest=10.0).for_trained_groups(((0, 1), (2, 3), (4, 5)), {"a": (0,), "b": (2,)})
     for shard in split.assign_samples(LABELS, 2, rng()):
         assert {2, 3} <= set(LABELS[shard])
 
 
-def test_nothing_is_said_twice() -> None:
+def test_groups_are_not_configured_twice() -> None:
     groups = ((0, 5), (1, 2, 3, 4))
     for setting in (None, 2, groups):
         assert ClassGroupSplit(groups=setting).for_trained_groups(groups, {"a": (0,)}).groups == groups
@@ -74,6 +74,6 @@ def test_a_group_without_samples_is_refused() -> None:
 
 
 @pytest.mark.parametrize("table", ["everything", {"kind": "class-groups", "groups": [[0, 1], [2]], "rest": 2.0}])
-def test_they_can_be_written_down(table: Any) -> None:
+def test_overlapping_splits_survive_encoding_and_decoding(table: Any) -> None:
     split = decode_settings(table, Split)
     assert decode_settings(encode_settings(split), Split) == split

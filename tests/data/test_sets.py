@@ -196,7 +196,7 @@ def test_digits_are_real_fixed_and_stratified() -> None:
     assert abs(float(inputs.std()) - 1) < 0.01
 
 
-def test_digits_say_how_to_install_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_digits_explain_how_to_install_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
     with pytest.raises(DataError, match=r"potluck\[digits\]"):
@@ -223,7 +223,9 @@ def test_synthetic_data_may_be_flat_and_owned() -> None:
     assert set(data.train.owner) == set(range(5))
 
 
-def test_a_missing_set_says_where_it_looked_and_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_dataset_lists_the_searched_folders_and_how_to_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("POTLUCK_DATA", str(tmp_path / "named"))
     with pytest.raises(DataError) as error:
         load("cifar10", tmp_path / "given")
@@ -235,7 +237,7 @@ def test_a_missing_set_says_where_it_looked_and_how_to_get_it(tmp_path: Path, mo
     assert "\n" not in message
 
 
-def test_an_incomplete_set_names_the_missing_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_incomplete_dataset_names_the_missing_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = _put(tmp_path / "cifar-10-batches-bin", "data_batch_1.bin", _cifar_rows(5, 1, 0).tobytes())
     monkeypatch.setattr(Cifar10Source, "files", (file, PublishedFile("test_batch.bin", 1, "md5:")))
     with pytest.raises(DataError, match=r"test_batch\.bin is missing"):

@@ -15,7 +15,7 @@ def test_each_device_is_a_row_and_each_class_a_column() -> None:
     assert lines[3] == "samples per device 2 to 4 (median 3); classes per device 1 to 2 (median 2)"
 
 
-def test_little_still_shows() -> None:
+def test_small_counts_are_visible() -> None:
     labels = np.array([0] * 1000 + [1])
     assert "|█▁|" in chart([np.arange(1001)], labels, 2)
 

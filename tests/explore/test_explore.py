@@ -45,7 +45,7 @@ def test_the_front_is_nowhere_worse_than_uniform_rates() -> None:
     assert [progress.done for progress in updates] == [*range(1, len(updates) + 1)]
 
 
-def test_the_same_seed_finds_the_same_and_a_kept_evaluation_is_not_made_again(tmp_path: Path) -> None:
+def test_the_same_seed_gives_the_same_result_and_cached_evaluations_are_reused(tmp_path: Path) -> None:
     cache = tmp_path / "evaluations.jsonl"
     first, progress = run(cache)
     second, no_progress = run(cache)
@@ -60,7 +60,7 @@ def test_the_same_seed_finds_the_same_and_a_kept_evaluation_is_not_made_again(tm
     assert len(remaining) == len(lines) - len(lines) // 2
 
 
-def test_another_experiment_does_not_find_these_answers(tmp_path: Path) -> None:
+def test_another_experiment_does_not_use_these_cached_results(tmp_path: Path) -> None:
     question = EvaluationRequest("training", (3, 4), 0)
     EvaluationCache(tmp_path / "kept.jsonl", "one").store_score(question, 0.5)
     assert EvaluationCache(tmp_path / "kept.jsonl", "one").find_score(question) == 0.5
@@ -68,14 +68,14 @@ def test_another_experiment_does_not_find_these_answers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("proxy", ["alignment", "brief"])
-def test_a_proxy_searches_and_says_how_well_it_ranks(proxy: str) -> None:
+def test_a_proxy_search_reports_its_rank_correlation(proxy: str) -> None:
     result, updates = run(proxy=proxy)
     assert result.correlation is not None
     assert -1 <= result.correlation <= 1
     assert {progress.request.judge for progress in updates} == {proxy, "training"}
 
 
-def test_a_trial_answers_the_same_whatever_was_asked_before() -> None:
+def test_a_trial_does_not_depend_on_earlier_trials() -> None:
     trial = CandidateEvaluator(build_task(TASK, None), SETTINGS)
     full, half = EvaluationRequest("training", (24, 16), 0), EvaluationRequest("training", (12, 8), 0)
     first = trial.evaluate_candidate(half)
@@ -83,7 +83,7 @@ def test_a_trial_answers_the_same_whatever_was_asked_before() -> None:
     assert trial.evaluate_candidate(half) == first
 
 
-def test_time_ends_the_search() -> None:
+def test_the_time_limit_ends_the_search() -> None:
     result, _ = run(minutes=1e-6, generations=50)
     assert result.table.entries
     assert result.evaluations <= 8 + 2 * (4 + 8)  # one generation, and the best once more
@@ -116,14 +116,14 @@ def test_rank_correlation() -> None:
         ),
     ],
 )  # fmt: skip
-def test_what_a_job_decides(recipe: str, rounds: dict[str, object], expected: dict[str, object]) -> None:
+def test_settings_taken_from_the_job(recipe: str, rounds: dict[str, object], expected: dict[str, object]) -> None:
     tables = {"task": "pkg.mod:task", "fleet": "pi-shelf", "stop": {"rounds": 1}, "seed": 3}
     result = settings_from_job(make({**tables, "recipe": recipe, "rounds": rounds}))
     assert result == {"seed": 3, **expected}
     assert decode_settings(result, Exploration).seed == 3
 
 
-def test_scaling_follows_the_units_unless_it_is_said() -> None:
+def test_scaling_follows_the_units_unless_set() -> None:
     assert [Exploration(units=units).scales for units in ("random", "leading")] == [True, False]
     half = EvaluationRequest("training", (12, 8), 0)
     settings = [decode_settings({**_plain(SETTINGS), "scaled": scaled}, Exploration) for scaled in (None, True, False)]
@@ -134,17 +134,17 @@ def test_scaling_follows_the_units_unless_it_is_said() -> None:
     assert settings[0].evaluation_settings == settings[1].evaluation_settings != settings[2].evaluation_settings
 
 
-def test_unknown_ways_are_refused() -> None:
+def test_unknown_methods_are_refused() -> None:
     with pytest.raises(SettingError, match="population"):
         decode_settings({"populaton": 3}, Exploration)
 
 
 @pytest.mark.long
-def test_processes_answer_as_this_one_does() -> None:
+def test_worker_processes_give_the_same_results() -> None:
     assert run(processes=2)[0] == run()[0]
 
 
-def test_what_a_vector_costs_can_be_measured(tmp_path: Path) -> None:
+def test_the_cost_of_a_candidate_can_be_measured(tmp_path: Path) -> None:
     cache = tmp_path / "evaluations.jsonl"
     result, updates = run(cache, cost="seconds", repeats=1, generations=1)
     timed = {progress.request.counts: progress.score for progress in updates if progress.request.judge == "seconds"}

@@ -15,7 +15,7 @@ def _fleet(*groups: dict[str, Any], **more: Any) -> Fleet:
     return decode_settings({"devices": list(groups), **more}, Fleet)
 
 
-def test_the_presets_are_those_that_people_own_with_their_sources() -> None:
+def test_the_presets_cover_common_devices_and_cite_their_sources() -> None:
     assert {"pi4", "pi5", "jetson-nano", "jetson-orin-nano", "laptop", "desktop", "phone"} <= PRESETS.keys()
     for preset in PRESETS.values():
         assert len(preset.source) > 20
@@ -61,7 +61,7 @@ def test_a_fleet_lists_its_devices_in_the_files_order() -> None:
     assert [device.name for device in fleet.members] == ["phone", "pi4-0", "pi4-1", "a"]
 
 
-def test_a_large_fleet_is_quick_to_make() -> None:
+def test_a_large_fleet_is_built_quickly() -> None:
     assert len(_fleet({"preset": "pi4", "count": 100_000}).members) == 100_000
 
 

@@ -28,7 +28,7 @@ def _totals(*records: JournalRecord) -> JournalTotals:
     return totals
 
 
-def test_the_newest_account_of_every_stream_counts() -> None:
+def test_the_latest_account_of_every_stream_counts() -> None:
     totals = _totals(
         Instant("a", "account", 1.0, {"round": 7, "stream": "x", "streamed": 5, "late": 1}),
         Instant("a", "account", 2.0, {"round": 8, "stream": "x", "streamed": 9, "late": 1}),
@@ -72,7 +72,7 @@ def test_sums_do_not_depend_on_the_order(records: list[JournalRecord]) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(records=st.lists(RECORDS, max_size=20), cut=st.integers(0, 20))
-def test_totals_read_from_a_journal_continue_as_if_never_stopped(
+def test_totals_restored_from_a_journal_continue_as_if_never_stopped(
     records: list[JournalRecord], cut: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     path: Path = tmp_path_factory.mktemp("totals") / "journal"
@@ -97,11 +97,11 @@ def test_totals_read_from_a_journal_continue_as_if_never_stopped(
         ([Span("a", "compute", 0.0, 2.0)], "no device was busy for more than 20%"),
     ],
 )
-def test_what_held_the_run_up_is_one_sentence(records: list[JournalRecord], message: str) -> None:
+def test_the_bottleneck_is_described_in_one_sentence(records: list[JournalRecord], message: str) -> None:
     assert message in _totals(*records).bottleneck_sentence(10.0)
 
 
-def test_at_the_very_start_nothing_was_measured() -> None:
+def test_totals_are_empty_at_the_start() -> None:
     assert _totals(Span("a", "pull", 0.0, 0.0)).bottleneck_sentence(0.0) == "nothing was measured"
 
 

@@ -13,7 +13,7 @@ from potluck.model import checkpoint_files
 TENSORS = {"params": torch.arange(5.0), "buffers": torch.zeros(0), "optimizer.step": torch.tensor(3.0)}
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
+def test_written_content_is_read_back(tmp_path: Path) -> None:
     path = checkpoint_files.write_checkpoint(tmp_path / "checkpoints", 7, TENSORS, '{"round": 7}')
     tensors, text = checkpoint_files.read_checkpoint(path)
     assert text == '{"round": 7}'
@@ -23,7 +23,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16, torch.int64])
-def test_every_type_comes_back(dtype: torch.dtype, tmp_path: Path) -> None:
+def test_every_dtype_round_trips(dtype: torch.dtype, tmp_path: Path) -> None:
     tensor = torch.tensor([1, 2, 3]).to(dtype)
     tensors, _ = checkpoint_files.read_checkpoint(
         checkpoint_files.write_checkpoint(tmp_path, 0, {"params": tensor}, "")
@@ -40,7 +40,7 @@ def test_slices_and_trained_tensors_can_be_saved(tmp_path: Path) -> None:
     assert tensors["params"].tolist() == [0.0, 2.0, 4.0]
 
 
-def test_any_words_are_kept(tmp_path: Path) -> None:
+def test_any_text_round_trips(tmp_path: Path) -> None:
     text = '{"name": "\\u00e9 \\n …", "größe": 3}'
     assert checkpoint_files.read_checkpoint(checkpoint_files.write_checkpoint(tmp_path, 0, TENSORS, text))[1] == text
 
@@ -51,7 +51,7 @@ def test_the_latest_is_the_one_with_the_highest_number(tmp_path: Path) -> None:
     assert checkpoint_files.latest_checkpoint(tmp_path).name == "00000100.safetensors"
 
 
-def test_old_ones_are_forgotten_and_the_last_ones_kept(tmp_path: Path) -> None:
+def test_old_checkpoints_are_deleted_and_the_last_ones_kept(tmp_path: Path) -> None:
     for number in range(1, 6):
         checkpoint_files.write_checkpoint(tmp_path, number, TENSORS, str(number))
     tensor = sorted(path.name for path in tmp_path.iterdir())
@@ -59,13 +59,13 @@ def test_old_ones_are_forgotten_and_the_last_ones_kept(tmp_path: Path) -> None:
     assert checkpoint_files.read_checkpoint(checkpoint_files.latest_checkpoint(tmp_path))[1] == "5"
 
 
-def test_one_of_the_same_number_is_replaced(tmp_path: Path) -> None:
+def test_a_checkpoint_of_the_same_number_is_replaced(tmp_path: Path) -> None:
     checkpoint_files.write_checkpoint(tmp_path, 3, TENSORS, "old")
     checkpoint_files.write_checkpoint(tmp_path, 3, TENSORS, "new")
     assert checkpoint_files.read_checkpoint(checkpoint_files.latest_checkpoint(tmp_path))[1] == "new"
 
 
-def test_a_file_that_was_not_finished_is_not_seen(tmp_path: Path) -> None:
+def test_an_unfinished_file_is_ignored(tmp_path: Path) -> None:
     complete = checkpoint_files.write_checkpoint(tmp_path, 1, TENSORS, "whole")
     (tmp_path / "00000002.partial").write_bytes(complete.read_bytes()[:50])
     assert checkpoint_files.latest_checkpoint(tmp_path) == complete
@@ -75,7 +75,7 @@ def test_a_file_that_was_not_finished_is_not_seen(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dies", ["fsync", "replace"])
-def test_a_crash_while_writing_leaves_the_one_before(
+def test_a_crash_while_writing_leaves_the_previous_checkpoint(
     dies: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkpoint_files.write_checkpoint(tmp_path, 1, TENSORS, "before")

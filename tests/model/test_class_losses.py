@@ -10,7 +10,7 @@ _SCORES = torch.tensor([[2.0, 0.0, 1.0], [0.5, 0.5, 0.0], [0.0, 3.0, 0.0], [1.0,
 _LABELS = torch.tensor([0, 1, 1, 0])
 
 
-def test_the_loss_is_what_it_was_and_the_mean_of_each_class_is_noted_over_all_batches() -> None:
+def test_recording_keeps_the_loss_and_averages_each_class_over_all_batches() -> None:
     recorder = ClassLossRecorder(cross_entropy)
     loss = recorder(_SCORES[:3], _LABELS[:3])
     assert torch.equal(loss, cross_entropy(_SCORES[:3], _LABELS[:3]))
@@ -23,7 +23,7 @@ def test_the_loss_is_what_it_was_and_the_mean_of_each_class_is_noted_over_all_ba
     }
 
 
-def test_what_has_no_classes_has_none() -> None:
+def test_a_loss_without_classes_records_nothing() -> None:
     recorder = ClassLossRecorder(mse_loss)
     recorder(torch.zeros(4, 1), torch.ones(4, 1))
     assert recorder.mean_losses == {}

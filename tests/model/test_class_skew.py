@@ -26,30 +26,30 @@ def _gradient(skew: SkewCorrection, labels: np.ndarray[tuple[int], np.dtype[np.i
     return gradient.sum(0)
 
 
-def test_frequencies_are_shares_of_one() -> None:
+def test_frequencies_sum_to_one() -> None:
     assert class_frequencies(_LABELS, 4).tolist() == torch.tensor([3 / 6, 1 / 6, 2 / 6, 0]).tolist()
     assert class_frequencies(np.zeros(0, np.int64), 3).tolist() == [0, 0, 0]
 
 
-def test_how_often_a_class_occurs_here_is_no_longer_rewarded() -> None:
+def test_logit_adjustment_removes_the_gradient_of_class_frequency() -> None:
     """With plain cross-entropy the first thing learned is the class frequencies; adjusted, nearly nothing is."""
     plain, adjusted = _gradient(NoSkewCorrection(), _LABELS), _gradient(LogitAdjustment(strength=1.0), _LABELS)
     assert plain.abs().max() > 0.2
     assert adjusted.abs().max() < 0.01
 
 
-def test_a_balanced_device_learns_as_before() -> None:
+def test_a_balanced_device_is_unaffected() -> None:
     labels = np.arange(40) % 4
     torch.testing.assert_close(_gradient(LogitAdjustment(), labels), _gradient(NoSkewCorrection(), labels))
     torch.testing.assert_close(_gradient(RestrictedSoftmax(), labels), _gradient(NoSkewCorrection(), labels))
 
 
-def test_a_class_that_is_not_here_is_pushed_down_less() -> None:
+def test_restricted_softmax_pushes_absent_classes_down_less() -> None:
     plain, restricted = _gradient(NoSkewCorrection(), _LABELS), _gradient(RestrictedSoftmax(factor=0.25), _LABELS)
     assert 0 < restricted[3] < 0.5 * plain[3]
 
 
-def test_the_remedy_is_a_part() -> None:
+def test_a_skew_correction_can_be_decoded_from_settings() -> None:
     assert decode_settings({"kind": "adjusted", "strength": 2}, SkewCorrection) == LogitAdjustment(strength=2.0)
     assert decode_settings("none", SkewCorrection) == NoSkewCorrection()
 
@@ -71,7 +71,7 @@ def test_every_batch_norm_is_replaced_in_a_copy() -> None:
     assert changed(torch.randn(1, 3, 8, 8)).shape == (1, 5), "a batch of one is no trouble any more"
 
 
-def test_scale_and_shift_are_taken_over() -> None:
+def test_scale_and_shift_are_copied() -> None:
     norm = nn.BatchNorm2d(16)
     nn.init.uniform_(norm.weight)
     changed = replace_batch_norms(norm)

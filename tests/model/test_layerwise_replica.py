@@ -26,7 +26,9 @@ def _replica(name: str, shape: tuple[int, ...], finest: float | None) -> ModelRe
 @pytest.mark.parametrize(
     ("name", "shape"), [("lenet", (1, 28, 28)), ("resnet20", (3, 32, 32)), ("mobilenet-v2-cifar", (3, 32, 32))]
 )
-def test_gradient_and_order(name: str, shape: tuple[int, ...], finest: float | None) -> None:
+def test_layerwise_gradients_equal_plain_ones_in_layer_order(
+    name: str, shape: tuple[int, ...], finest: float | None
+) -> None:
     replica = _replica(name, shape, finest)
     inputs, targets = torch.randn(4, *shape), torch.randint(10, (4,))
     buffers = replica.copy_buffers().clone()
@@ -52,7 +54,7 @@ def test_gradient_and_order(name: str, shape: tuple[int, ...], finest: float | N
     assert ready == layers[::-1]
 
 
-def test_what_is_ready_is_final() -> None:
+def test_a_ready_gradient_is_final() -> None:
     """When a layer is said to be ready, its part of the gradient does not change any more."""
     replica = _replica("resnet20", (3, 32, 32), None)
     layerwise = LayerwiseReplica(replica, (3, 32, 32))
@@ -68,7 +70,7 @@ def test_what_is_ready_is_final() -> None:
         assert torch.equal(early, gradient[params])
 
 
-def test_split_layouts_hold_the_same_numbers() -> None:
+def test_split_layouts_hold_the_same_values() -> None:
     layout = _replica("lenet", (1, 28, 28), None).layout
     fine = layout.split_layers(0.05)
     assert fine.params == layout.params

@@ -83,7 +83,7 @@ def _trained(local: LocalSgd, module: nn.Module, batches: list[tuple[Tensor, Ten
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize("weight_decay", [0.0, 0.01])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_local_sgd_is_torchs_sgd_bit_for_bit(momentum: float, weight_decay: float, dtype: torch.dtype) -> None:
+def test_local_sgd_equals_torch_sgd_exactly(momentum: float, weight_decay: float, dtype: torch.dtype) -> None:
     module, batches = _net(dtype), _batches(7, dtype=dtype)
     replica = _trained(LocalSgd(lr=0.1, momentum=momentum, weight_decay=weight_decay), module, batches)
     plain = _plain(module, batches, 0.1, momentum=momentum, weight_decay=weight_decay)
@@ -102,7 +102,7 @@ def _difference(module: nn.Module, batches: list[tuple[Tensor, Tensor]], local: 
     return train(local, ModelReplica(module, _layout(module), F.cross_entropy), batches)
 
 
-def test_the_update_leads_from_the_model_that_was_pulled_to_the_trained_one() -> None:
+def test_the_update_is_the_difference_between_trained_and_pulled_model() -> None:
     module, batches = _net(), _batches(5)
     update = _difference(module, batches, LocalSgd(lr=0.1))
     layout = _layout(module)
@@ -121,7 +121,7 @@ def test_the_loss_is_the_mean_over_all_samples() -> None:
     assert update.loss == pytest.approx(expected, rel=1e-6)
 
 
-def test_one_gradient_is_torchs_gradient() -> None:
+def test_one_gradient_equals_the_torch_gradient() -> None:
     module, (batch,) = _net(), _batches(1)
     update = _difference(module, [batch], GradientTraining())
     plain = copy.deepcopy(module)
@@ -155,18 +155,18 @@ def test_gradients_of_several_batches_add_up_to_that_of_one_large_batch() -> Non
         (LocalSgd(steps=2, epochs=9), 100, 2),
     ],
 )
-def test_how_many_batches_it_takes(local: LocalSgd, per_epoch: int, passes: int) -> None:
+def test_number_of_batches_per_turn(local: LocalSgd, per_epoch: int, passes: int) -> None:
     assert local.batches_per_turn(per_epoch) == passes
 
 
-def test_a_proximal_pull_of_nothing_changes_nothing() -> None:
+def test_a_zero_proximal_term_changes_nothing() -> None:
     module, batches = _net(), _batches(6)
     plain = _trained(LocalSgd(lr=0.1, momentum=0.9), module, batches)
     proximal = _trained(Proximal(lr=0.1, momentum=0.9, mu=0.0), module, batches)
     assert torch.equal(plain.state.params, proximal.state.params)
 
 
-def test_a_proximal_pull_is_the_gradient_of_half_mu_times_the_squared_distance() -> None:
+def test_the_proximal_term_is_the_gradient_of_half_mu_times_the_squared_distance() -> None:
     module, batches = _net(torch.float64), _batches(6, dtype=torch.float64)
     replica = _trained(Proximal(lr=0.1, mu=0.7), module, batches)
     plain = copy.deepcopy(module)
@@ -183,7 +183,7 @@ def test_a_proximal_pull_is_the_gradient_of_half_mu_times_the_squared_distance()
     )
 
 
-def test_a_strong_pull_keeps_the_model_near() -> None:
+def test_a_strong_proximal_term_keeps_the_model_close() -> None:
     module, batches = _net(), _batches(30)
     far, near = (_difference(module, batches, Proximal(lr=0.1, mu=mu)).params.norm() for mu in (0.0, 5.0))
     assert near < 0.5 * far
@@ -204,7 +204,7 @@ def test_a_replica_can_be_used_again(local: LocalSgd) -> None:
     assert torch.equal(updates[0].buffers, updates[1].buffers)
 
 
-def test_a_counter_that_was_averaged_moves_on_by_the_steps_that_were_taken() -> None:
+def test_an_averaged_counter_advances_by_the_steps_taken() -> None:
     """Two devices with 1 and 2 batches leave the counter at 1.5; the next batch is one more, not one and a half."""
     module, batches = _net(), _batches(1)
     replica = ModelReplica(module, _layout(module), F.cross_entropy)
@@ -216,7 +216,7 @@ def test_a_counter_that_was_averaged_moves_on_by_the_steps_that_were_taken() -> 
     assert float(train(LocalSgd(), replica, batches).buffers[counter.start]) == 1.0
 
 
-def test_what_the_model_draws_is_seeded_by_the_device() -> None:
+def test_random_draws_of_the_model_are_seeded_per_device() -> None:
     module = nn.Sequential(nn.Linear(7, 40), nn.Dropout(0.5), nn.Linear(40, 3))
     draws = [
         train(

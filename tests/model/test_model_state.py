@@ -32,7 +32,7 @@ def _layout(module: nn.Module) -> WeightLayout:
     return WeightLayout.of_module(module, _layers(module))
 
 
-def test_a_state_holds_every_number_by_name() -> None:
+def test_a_state_holds_every_tensor_by_name() -> None:
     module = _norm_net()
     layout = _layout(module)
     tensors = ModelState.of_module(module, layout).named_tensors(layout)
@@ -68,7 +68,7 @@ def test_segments_are_slices_that_cover_the_model_once(data: st.DataObject) -> N
     assert total == layout.nbytes == 4 * (state.params.numel() + state.buffers.numel())
 
 
-def test_a_layer_without_numbers_is_an_empty_slice() -> None:
+def test_a_layer_without_parameters_is_an_empty_slice() -> None:
     module = nn.Sequential(nn.Linear(2, 3))
     layout = WeightLayout.of_module(module, [([], []), (["0.weight", "0.bias"], []), ([], [])])
     assert layout.layer_count == 3
@@ -113,7 +113,7 @@ def test_integer_counters_keep_their_type() -> None:
     assert int(counter) == 1
 
 
-def test_what_is_frozen_is_kept_and_not_trained() -> None:
+def test_frozen_parameters_are_kept_and_not_trained() -> None:
     module = _norm_net()
     module[0].weight.requires_grad_(False)  # type: ignore[index]
     layout = _layout(module)
@@ -126,7 +126,7 @@ def test_what_is_frozen_is_kept_and_not_trained() -> None:
     assert not module[0].weight.requires_grad  # type: ignore[index]
 
 
-def test_tied_weights_are_kept_once() -> None:
+def test_tied_weights_are_stored_once() -> None:
     class Tied(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -176,7 +176,7 @@ def test_nothing_to_train_is_refused() -> None:
         _layout(module)
 
 
-def test_bfloat16_is_refused_since_it_cannot_be_sent() -> None:
+def test_bfloat16_is_refused_because_it_cannot_be_sent() -> None:
     bfloat16 = _norm_net().to(torch.bfloat16)
     mixed = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).to(torch.bfloat16))
     for module in (bfloat16, mixed):

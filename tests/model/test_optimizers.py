@@ -78,7 +78,7 @@ ADAMS = [Adam(), Adam(lr=0.01, epsilon=1e-3, beta1=0.8, beta2=0.95), Adam(weight
 
 
 @pytest.mark.parametrize("settings", SGDS)
-def test_a_step_of_sgd_on_the_flat_vector_is_torchs_on_each_tensor(settings: Sgd) -> None:
+def test_sgd_on_the_flat_vector_equals_torch_per_tensor(settings: Sgd) -> None:
     module, factors = _net(), [1.0, 1.0, 0.5, 0.5, 0.1]
     server = _server(module, settings)
     _server_steps(server, factors)
@@ -91,7 +91,7 @@ def test_a_step_of_sgd_on_the_flat_vector_is_torchs_on_each_tensor(settings: Sgd
 
 
 @pytest.mark.parametrize("settings", ADAMS)
-def test_a_step_of_adam_on_the_flat_vector_is_torchs_on_each_tensor(settings: Adam) -> None:
+def test_adam_on_the_flat_vector_equals_torch_per_tensor(settings: Adam) -> None:
     module, factors = _net(), [0.2, 1.0, 1.0, 1.0, 0.5]
     server = _server(module, settings)
     _server_steps(server, factors)
@@ -105,7 +105,7 @@ def test_a_step_of_adam_on_the_flat_vector_is_torchs_on_each_tensor(settings: Ad
 
 
 @pytest.mark.parametrize("settings", [*SGDS, *ADAMS])
-def test_a_version_stays_as_it_was_when_the_next_is_made(settings: Optimizer) -> None:
+def test_a_version_does_not_change_when_the_next_is_created(settings: Optimizer) -> None:
     """Devices that are late still pull it."""
     module = _net()
     server = _server(module, settings)
@@ -120,7 +120,7 @@ def test_a_version_stays_as_it_was_when_the_next_is_made(settings: Optimizer) ->
 
 
 @pytest.mark.parametrize("settings", [*SGDS, *ADAMS])
-def test_a_restored_server_goes_on_as_if_never_stopped(settings: Optimizer) -> None:
+def test_a_restored_server_continues_as_if_never_stopped(settings: Optimizer) -> None:
     module = _net()
     continuous, half = _server(module, settings), _server(module, settings)
     _server_steps(continuous, [1.0] * 5)
@@ -133,7 +133,7 @@ def test_a_restored_server_goes_on_as_if_never_stopped(settings: Optimizer) -> N
 
 
 @pytest.mark.parametrize("settings", [SGDS[1], ADAMS[0]])
-def test_what_is_saved_does_not_change_afterwards(settings: Optimizer) -> None:
+def test_a_saved_state_does_not_change_afterwards(settings: Optimizer) -> None:
     server = _server(_net(), settings)
     _server_steps(server, [1.0] * 2)
     params = server.tensors()["params"]
@@ -164,7 +164,7 @@ SCHEDULES: st.SearchStrategy[LearningRateSchedule] = st.one_of(
 
 @settings(deadline=None)
 @given(schedule=SCHEDULES, round=st.integers(0, 100))
-def test_a_factor_lies_between_nothing_and_one(schedule: LearningRateSchedule, round: int) -> None:
+def test_schedule_factors_lie_between_zero_and_one(schedule: LearningRateSchedule, round: int) -> None:
     assert 0.0 <= schedule.lr_factor(round) <= 1.0 + 1e-12
     if round < schedule.warmup:
         assert schedule.lr_factor(round) > 0
@@ -174,7 +174,7 @@ def test_a_warm_up_rises_to_one() -> None:
     assert [ConstantSchedule(warmup=4).lr_factor(round) for round in range(6)] == [0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
 
 
-def test_steps_down_at_the_rounds_given() -> None:
+def test_a_step_schedule_drops_at_the_given_rounds() -> None:
     factors = [StepSchedule(at=(2, 4), by=0.5).lr_factor(round) for round in range(6)]
     assert factors == [1.0, 1.0, 0.5, 0.5, 0.25, 0.25]
 
@@ -198,13 +198,13 @@ def test_a_cosine_goes_down_to_its_floor_and_stays_there() -> None:
         ({"kind": "adam", "weight_decay": -1}, ">= 0"),
     ],
 )
-def test_an_optimizer_that_makes_no_sense_is_refused(raw: dict[str, object], message: str) -> None:
+def test_invalid_optimizer_settings_are_refused(raw: dict[str, object], message: str) -> None:
     with pytest.raises(SettingError, match=message):
         decode_settings(raw, Optimizer)
 
 
 @pytest.mark.parametrize("optimizer", [Sgd(lr=0.1, momentum=0.9), Adam(lr=0.01)])
-def test_with_the_same_gradient_for_ever_the_next_step_is_the_heading(optimizer: Optimizer) -> None:
+def test_with_a_constant_gradient_the_predicted_step_is_the_next_step(optimizer: Optimizer) -> None:
     built, gradient = optimizer.build_optimizer(torch.zeros(3)), torch.tensor([1.0, -2.0, 0.5])
     (param,) = built.param_groups[0]["params"]
     for _ in range(200):
@@ -217,6 +217,6 @@ def test_with_the_same_gradient_for_ever_the_next_step_is_the_heading(optimizer:
     torch.testing.assert_close(before - heading, param.detach(), rtol=1e-4, atol=1e-6)
 
 
-def test_nobody_knows_where_plain_sgd_is_heading() -> None:
+def test_plain_sgd_predicts_no_step() -> None:
     assert Sgd(lr=0.1).predicted_step({}) is None
     assert Adam().predicted_step({"step": torch.zeros(())}) is None

@@ -126,7 +126,7 @@ def test_stages_hold_the_very_same_tensors_under_the_same_names() -> None:
     assert sorted(devices) == sorted(parameters)
 
 
-def test_what_the_model_does_not_save_a_stage_does_not_save() -> None:
+def test_a_stage_saves_only_what_the_model_saves() -> None:
     chain = trace_layers(styles.Functional(), (12,))
     first, second = build_stages(chain, [0])
     assert set(first.state_dict()) == {"w1", "b1"}
@@ -160,7 +160,7 @@ def test_any_batch_size_goes_through(batch: int) -> None:
     assert torch.equal(second(first(data)), chain.module(data))
 
 
-def test_illegal_cuts_say_where_cuts_are_allowed() -> None:
+def test_illegal_cuts_are_refused_with_the_legal_ones() -> None:
     chain = trace_layers(styles.Unrolled(), (3, 4))
     with pytest.raises(ModelError, match="cannot cut after layer 1 of 4: a cut is allowed after 2"):
         build_stages(chain, [1])
@@ -178,7 +178,7 @@ def test_no_cut_is_the_model() -> None:
     assert build_stages(chain, []) == (chain.module,)
 
 
-def test_layers_announce_themselves_in_order() -> None:
+def test_layers_are_announced_in_order() -> None:
     chain = trace_layers(styles.Encoder().eval(), (6, 4))
     announced: list[int] = []
     module = announce_layers(chain, announced.append).eval()

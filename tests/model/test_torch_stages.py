@@ -91,7 +91,7 @@ def test_any_cut_trains_the_same_model(optimizer: Optimizer, after: int) -> None
         assert torch.equal(tensor, trained.state_dict()[name]), name
 
 
-def test_versions_are_never_changed() -> None:
+def test_weight_versions_are_immutable() -> None:
     stages = stages_of(net(), Sgd(lr=0.1, momentum=0.9))
     first, back = cut(stages, stages.initial_weights(), 1)
     before = [tensor.clone() for tensor in (first.params, first.buffers, *first.moments.values())]
@@ -101,7 +101,7 @@ def test_versions_are_never_changed() -> None:
     assert all(torch.equal(old, new) for old, new in zip(before, after, strict=True))
 
 
-def test_what_is_drawn_depends_on_the_part_alone() -> None:
+def test_random_draws_depend_on_the_micro_batch_only() -> None:
     stages = stages_of(net(), Sgd(lr=0.1))
     whole = stages.initial_weights()
 
@@ -112,7 +112,7 @@ def test_what_is_drawn_depends_on_the_part_alone() -> None:
     assert loss(1) != loss(2)
 
 
-def test_a_step_that_travels_leads_to_the_same_version() -> None:
+def test_a_transferred_step_gives_the_same_version() -> None:
     stages = stages_of(net(), Sgd(lr=0.1, momentum=0.9))
     whole = stages.initial_weights()
     forward_pass = stages.forward(whole, whole.buffers, 0, stages.load_inputs(0), stages.load_labels(0))
@@ -125,7 +125,7 @@ def test_a_step_that_travels_leads_to_the_same_version() -> None:
     assert stages.pack_step(gradient, forward_pass.buffers).nbytes < stages.pack_layers(stepped, 0, 3).nbytes
 
 
-def test_moments_that_do_not_travel_begin_at_zero() -> None:
+def test_moments_that_are_not_transferred_start_at_zero() -> None:
     stages = stages_of(net(), Adam(lr=0.1))
     whole = stages.initial_weights()
     forward_pass = stages.forward(whole, whole.buffers, 0, stages.load_inputs(0), stages.load_labels(0))
@@ -139,7 +139,7 @@ def test_moments_that_do_not_travel_begin_at_zero() -> None:
     assert float(saved.moments["step"]) == 1
 
 
-def test_parts_add_up_to_their_batch() -> None:
+def test_micro_batches_sum_to_their_batch() -> None:
     module = nn.Sequential(nn.Flatten(), nn.Linear(16, 4), nn.Tanh(), nn.Linear(4, 3))
     whole, parts = stages_of(module, Sgd(lr=0.1)), stages_of(module, Sgd(lr=0.1), parts=4)
     start = whole.initial_weights()
@@ -163,7 +163,7 @@ def test_the_average_is_of_weights_only() -> None:
     assert torch.equal(mean.buffers, second.buffers)
 
 
-def test_evaluation_is_the_modules_own() -> None:
+def test_evaluation_equals_that_of_the_module() -> None:
     module, samples = net(), data()
     stages = stages_of(module, Sgd(lr=0.1))
     score = stages.evaluate_model(stages.initial_weights(), samples.test, size=3)

@@ -40,13 +40,13 @@ WEIGHTS = st.one_of(st.integers(1, 10**9).map(float), st.floats(1e-6, 1e6))
 
 @settings(deadline=None)
 @given(values=st.lists(FLOATS, min_size=1, max_size=30), weight=WEIGHTS)
-def test_one_update_comes_back_bit_for_bit(values: list[float], weight: float) -> None:
+def test_a_single_update_is_merged_exactly(values: list[float], weight: float) -> None:
     update = torch.tensor(values, dtype=torch.float32)
     assert torch.equal(_merged([update], [weight]), update)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
-def test_one_update_of_any_precision_comes_back_bit_for_bit(dtype: torch.dtype) -> None:
+def test_a_single_update_of_any_dtype_is_merged_exactly(dtype: torch.dtype) -> None:
     """In double precision the product with a weight is rounded, so it must not be divided out again."""
     update = torch.randn(10_000, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).to(dtype)
     for weight in (1.0, 3.0, 7.0, 100.0, 49.0):
@@ -104,7 +104,7 @@ def test_a_sum_of_nothing_has_no_mean() -> None:
         UpdateSum(_layout(2)).mean()
 
 
-def test_what_an_update_weighs() -> None:
+def test_update_weights() -> None:
     assert SampleWeighted().update_weight(37, 5) == 37.0
     assert EquallyWeighted().update_weight(37, 5) == 1.0
     assert StalenessWeighted().update_weight(37, 0) == 1.0
@@ -114,7 +114,7 @@ def test_what_an_update_weighs() -> None:
 
 @settings(deadline=None)
 @given(samples=st.integers(1, 10**9), staleness=st.integers(0, 10**6))
-def test_every_weight_is_above_zero(samples: int, staleness: int) -> None:
+def test_every_weight_is_positive(samples: int, staleness: int) -> None:
     shipped = [kind for kind in part_kinds(MergeRule).values() if kind.__module__ == "potluck.model.update_merging"]
     assert len(shipped) >= 3
     for kind in shipped:
@@ -176,7 +176,7 @@ def test_whole_updates_count_for_every_entry_of_sub_models_too(whole_first: bool
     assert torch.equal(direction, torch.where(inside, 3.0, 4.0))
 
 
-def test_the_update_of_one_sub_model_comes_back_bit_for_bit_whatever_it_weighs() -> None:
+def test_a_single_submodel_update_is_merged_exactly_at_any_weight() -> None:
     selection = NETWORK.select_units([np.array([1, 4])])
     update = torch.randn(selection.params.size, generator=torch.Generator().manual_seed(0))
     total = UpdateSum(NETWORK.layout)
@@ -187,7 +187,7 @@ def test_the_update_of_one_sub_model_comes_back_bit_for_bit_whatever_it_weighs()
 
 
 @pytest.mark.parametrize("optimizer", [Sgd(lr=0.1, momentum=0.9, weight_decay=0.1), Adam()])
-def test_nobody_trained_it_so_neither_weight_nor_memory_moves(optimizer: Optimizer) -> None:
+def test_untrained_entries_change_neither_weight_nor_optimizer_state(optimizer: Optimizer) -> None:
     server = TorchServer(
         NETWORK.chain.module,
         NETWORK.layout,

@@ -21,7 +21,7 @@ def same(one: nn.Module, two: nn.Module) -> bool:
 
 
 @pytest.mark.parametrize("named", ["file", "folder"])
-def test_what_was_saved_is_there_again(tmp_path: Path, named: str) -> None:
+def test_saved_weights_load_unchanged(tmp_path: Path, named: str) -> None:
     first, second = network(), network(seed=1)
     first(torch.randn(5, 3))  # the norm has seen something
     path = save_weights(first, tmp_path / WEIGHTS_FILE)
@@ -31,7 +31,7 @@ def test_what_was_saved_is_there_again(tmp_path: Path, named: str) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == [WEIGHTS_FILE]
 
 
-def test_weights_that_are_tied_are_saved_as_well(tmp_path: Path) -> None:
+def test_tied_weights_are_saved(tmp_path: Path) -> None:
     tied = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
     tied[1].weight = tied[0].weight
     loaded = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
@@ -39,7 +39,7 @@ def test_weights_that_are_tied_are_saved_as_well(tmp_path: Path) -> None:
     assert same(tied, loaded)
 
 
-def test_what_does_not_fit_is_named_and_changes_nothing(tmp_path: Path) -> None:
+def test_weights_that_do_not_fit_are_named_and_change_nothing(tmp_path: Path) -> None:
     other, target, before = network(width=5), network(), network()
     with pytest.raises(ModelError, match=r"'0.weight' has shape \(5, 3\), not \(4, 3\); train the same model"):
         load_weights(target, save_weights(other, tmp_path / WEIGHTS_FILE))
@@ -57,7 +57,7 @@ def test_what_does_not_fit_is_named_and_changes_nothing(tmp_path: Path) -> None:
     assert same(target, before)
 
 
-def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
+def test_an_unreadable_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"has no model\.safetensors; name a file, or the folder of a finished run"):
         load_weights(network(), tmp_path)
     with pytest.raises(ModelError, match="cannot read"):

@@ -66,13 +66,13 @@ def test_gain_over_the_exact_plan(ratio: float, gain: float) -> None:
     assert sum(gains) / len(gains) >= gain
 
 
-def test_one_segment_is_everything_in_a_row() -> None:
+def test_one_segment_runs_every_phase_in_sequence() -> None:
     worker = WorkerCosts([1.0, 1.0], [2.0, 2.0], [3.0, 1.0], [2.0, 1.0])
     ends = simulate_duplex([worker], [WorkerCuts((), ())], TransferTiming(0.5, 0.25, 0.125), 5)
     assert steady_iteration_s(ends) == 6.0 + 4.5 + 3.5 + 2 * 0.25 + 0.125
 
 
-def test_a_layer_comes_back_while_another_still_leaves() -> None:
+def test_a_layer_is_pulled_while_another_is_still_pushed() -> None:
     """Backward ends at 1 (layer 1) and 2 (layer 0), pushes at 2 and 3, pulls at 3 and 4: then forward, 6 in all."""
     worker = WorkerCosts([1.0, 1.0], [1.0, 1.0], [1.0, 1.0], [1.0, 1.0])
     assert steady_iteration_s(simulate_duplex([worker], [WorkerCuts((0,), (0,))], TransferTiming(0.0), 6)) == 6.0
@@ -91,7 +91,7 @@ def test_the_input_side_goes_first() -> None:
     )
 
 
-def test_everyone_waits_for_the_slowest_gradient() -> None:
+def test_all_workers_wait_for_the_slowest_gradient() -> None:
     fast = WorkerCosts([0.1] * 6, [0.1] * 6, [0.1] * 6, [0.1] * 6)
     slow = WorkerCosts([1.0] * 6, [2.0] * 6, [0.5] * 6, [0.5] * 6)
     together = forecast_duplex([fast, slow, fast], 0.05)
@@ -100,14 +100,14 @@ def test_everyone_waits_for_the_slowest_gradient() -> None:
     assert len(together.cuts) == 3
 
 
-def test_workers_that_are_alike_change_nothing() -> None:
+def test_identical_workers_do_not_change_the_forecast() -> None:
     worker = synthetic(12, 1.5, 3)
     one, eight = forecast_duplex([worker], 0.02, trials=20), forecast_duplex([worker] * 8, 0.02, trials=20)
     assert eight.iteration == one.iteration
     assert len(eight.cuts) == 8
 
 
-def test_a_shared_server_link_slows_only_those_it_must() -> None:
+def test_a_shared_server_link_slows_only_the_limited_workers() -> None:
     quick, slow = synthetic(10, 1.0, 1), synthetic(10, 8.0, 1)
     server = sum(quick.pull) / 2
     single = share_server_link([quick], server)[0]
@@ -122,7 +122,7 @@ def test_a_shared_server_link_slows_only_those_it_must() -> None:
 
 
 @given(st.lists(st.floats(0.0, 5.0), min_size=1, max_size=6), st.floats(0.1, 5.0))
-def test_fair_shares(demands: list[float], capacity: float) -> None:
+def test_max_min_rates_are_fair(demands: list[float], capacity: float) -> None:
     rates = max_min_rates(demands, capacity)
     assert all(rate <= demand for rate, demand in zip(rates, demands, strict=True))
     assert math.isclose(sum(rates), min(capacity, sum(demands)), rel_tol=1e-9, abs_tol=1e-9)

@@ -18,7 +18,7 @@ pairs = st.lists(st.tuples(seconds, seconds), min_size=1, max_size=12)
 
 
 @given(pairs, seconds, st.sampled_from(("pull", "push")), st.sampled_from(STRATEGIES), seconds)
-def test_bars_are_the_plan(
+def test_bars_match_the_plan(
     layers: list[tuple[float, float]], overhead: float, direction: Direction, strategy: Strategy, latency: float
 ) -> None:
     compute, transfer = [c for c, _ in layers], [t for _, t in layers]
@@ -32,7 +32,7 @@ def test_bars_are_the_plan(
     assert len(bars) == len(layers) + len(plan.segments)
 
 
-def test_a_layer_runs_only_once_its_segment_is_there() -> None:
+def test_a_layer_runs_only_after_its_segment_arrived() -> None:
     plan = plan_segments([1, 1], [1, 1], 0.5, "pull")
     assert segment_bars(plan, [1, 1], [1, 1], 0.5) == [
         GanttBar("pull", 0.0, 1.5, "0"),
@@ -71,7 +71,7 @@ def test_a_drawing_is_never_wider_than_asked_and_shows_every_busy_row(
     assert any(shade in lines[0] for shade in "█▒")
 
 
-def test_nothing_to_draw_and_times_of_another_plan() -> None:
+def test_empty_plans_and_times_of_another_plan_are_handled() -> None:
     assert draw_gantt([]) == ""
     assert draw_gantt([GanttBar("idle", 1.0, 1.0)], 20).startswith("idle")
     with pytest.raises(UserError, match="the plan has 2 layers"):

@@ -11,7 +11,7 @@ Sizes = st.integers(1, 30)
 
 
 @given(Sizes, Sizes)
-def test_no_group_is_left_out_and_no_device_goes_empty(devices: int, groups: int) -> None:
+def test_every_group_is_assigned_and_every_device_has_one(devices: int, groups: int) -> None:
     assignment = assign_round_robin(devices, groups)
     assert len(assignment) == devices
     assert all(assignment)

@@ -100,7 +100,7 @@ def test_all_pipelines_of_five_devices_and_eight_layers() -> None:
     assert check(5, 8) > 100_000
 
 
-def test_places_are_resolved_through_the_old_layout() -> None:
+def test_positions_are_resolved_through_the_old_layout() -> None:
     """The first device's death shifts all places; whoever mixes them up asks the wrong neighbour."""
     old, new = StageLayout((2, 4), (10, 11, 12), 6), StageLayout((3,), (11, 12), 6)
     plan = plan_redistribution(old, {10}, new)
@@ -113,7 +113,7 @@ def test_places_are_resolved_through_the_old_layout() -> None:
     assert list(plan.layer_transfers()) == []
 
 
-def test_fresh_prefers_the_live_owner_to_a_replica_at_hand() -> None:
+def test_fresh_prefers_the_live_owner_to_a_local_replica() -> None:
     old, new = StageLayout((2,), (0, 1), 4), StageLayout((1,), (0, 1), 4)
     assert plan_redistribution(old, (), new).stages[1][1] == LayerSource(1, "own replica")
     fresh = plan_redistribution(old, (), new, prefer="fresh")
@@ -126,7 +126,7 @@ def test_fresh_finds_a_source_exactly_where_local_does() -> None:
         assert plan_redistribution(old, dead, new).lost == plan_redistribution(old, dead, new, prefer="fresh").lost
 
 
-def test_newcomers_and_the_reborn_fetch_everything() -> None:
+def test_new_and_restarted_devices_fetch_everything() -> None:
     old, new = StageLayout((2,), (0, 1), 4), StageLayout((1, 2), (0, 1, 8), 4)
     plan = plan_redistribution(old, {1}, new)
     assert plan.stages[1] == {1: LayerSource(0, "owner")}
@@ -141,12 +141,12 @@ def test_lost_layers_are_named() -> None:
     assert plan_redistribution(old, {1, 2}, StageLayout((3,), (0, 3), 6), global_copy=True).lost == ()
 
 
-def test_a_replica_that_was_never_sent_is_not_asked_for() -> None:
+def test_a_replica_that_was_never_sent_is_not_requested() -> None:
     old, new = StageLayout((2,), (0, 1), 4), StageLayout((), (0,), 4)
     assert plan_redistribution(old, {1}, new).lost == ()
     assert plan_redistribution(old, {1}, new, replicas={}).lost == (2, 3)
 
 
-def test_the_chain_closes_at_the_centre_and_a_single_device_has_none() -> None:
+def test_the_replica_chain_wraps_around_and_a_single_device_has_none() -> None:
     assert chain_replicas(StageLayout((1, 2), (4, 6, 5), 3)) == {4: 6, 6: 5, 5: 4}
     assert chain_replicas(StageLayout((), (4,), 3)) == {}

@@ -27,7 +27,7 @@ def test_the_front_is_what_nothing_else_dominates(points: list[tuple[int, int]])
 
 
 @given(POINTS, st.floats(0, 60))
-def test_pick_is_the_dearest_within_the_budget(points: list[tuple[int, int]], budget: float) -> None:
+def test_the_best_entry_is_the_most_expensive_within_the_budget(points: list[tuple[int, int]], budget: float) -> None:
     pareto = table(points)
     best, costs = pareto.best_within(budget), [entry.macs for entry in pareto.entries]
     affordable = [index for index, cost in enumerate(costs) if cost <= budget]

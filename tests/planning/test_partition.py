@@ -89,7 +89,7 @@ def test_layer_times_of_each_device_as_by_brute_force(search: bool, subset: bool
         agree(layers, replace(devices, layer_times=rows), search, subset, None)
 
 
-def test_the_published_recurrence_is_what_brute_force_finds() -> None:
+def test_the_published_recurrence_equals_brute_force() -> None:
     rng = random.Random("published")
     for _ in range(INSTANCES):
         layers, count = some_layers(rng, rng.randint(1, 7)), rng.randint(1, 4)
@@ -103,7 +103,7 @@ def test_the_published_recurrence_is_what_brute_force_finds() -> None:
             assert math.isinf(expected)
 
 
-def test_exact_equals_published_on_long_chains_with_real_numbers() -> None:
+def test_exact_equals_published_on_long_chains_with_real_values() -> None:
     rng = random.Random("long")
     for _ in range(40):
         times = [rng.choice([0, rng.random(), rng.expovariate(1)]) for _ in range(60)]
@@ -155,7 +155,7 @@ def test_leaving_a_device_out_can_win() -> None:
     assert (partition.period, partition.order, partition.cuts) == (10, (0,), ())
 
 
-def test_fewest_devices_among_equals() -> None:
+def test_ties_use_the_fewest_devices() -> None:
     layers, devices = LayerSpecs(times=[5, 0], outputs=[0, 0]), DeviceSpecs(capacities=[1, 1, 1])
     assert plan_partition(layers, devices, subset=True).order == (0,)
     assert plan_partition(layers, devices, subset=True, order="search").order == (0,)
@@ -176,7 +176,7 @@ def test_an_earlier_stage_holds_more_versions() -> None:
     assert partition.memory_bytes == (30, 40, 10)
 
 
-def test_a_stage_holds_what_it_is_sent_as_well() -> None:
+def test_a_stage_also_holds_its_inputs() -> None:
     layers = LayerSpecs(times=[1] * 4, outputs=[5, 1, 3, 0], weights=[8] * 4, activations=[2] * 4)
     assert evaluate_partition((1, 3), (0, 1, 2), layers, DeviceSpecs(capacities=[1, 1, 1])).memory_bytes == (
         30,
@@ -191,7 +191,7 @@ def test_a_stage_holds_what_it_is_sent_as_well() -> None:
     )
 
 
-def test_short_memory_says_who_and_by_how_much() -> None:
+def test_a_memory_shortage_names_the_device_and_the_missing_bytes() -> None:
     layers = LayerSpecs(times=[1] * 4, outputs=[0] * 4, weights=[8e6] * 4)
     with pytest.raises(ShortMemoryError, match=r"device 0 is 1 MB short .* needs 16 MB and has 15 MB") as error:
         plan_partition(layers, DeviceSpecs(capacities=[1, 1], memory=[15e6, 24e6]))
@@ -218,13 +218,13 @@ def test_bottleneck_is_named() -> None:
         ((2,), (0, 1), "no cut is possible before layer 2"),
     ],
 )
-def test_cuts_by_hand_are_checked(cuts: tuple[int, ...], order: tuple[int, ...], problem: str) -> None:
+def test_manual_cuts_are_checked(cuts: tuple[int, ...], order: tuple[int, ...], problem: str) -> None:
     layers = LayerSpecs(times=[1, 1, 1], outputs=[1, math.inf, 1])
     with pytest.raises(UserError, match=problem):
         evaluate_partition(cuts, order, layers, DeviceSpecs(capacities=[1, 1]))
 
 
-def test_bad_questions_are_refused() -> None:
+def test_invalid_arguments_are_refused() -> None:
     layers, devices = LayerSpecs(times=[1, 1], outputs=[1, 1]), DeviceSpecs(capacities=[1, 1])
     with pytest.raises(UserError, match="3 devices for 2 layers"):
         plan_partition(layers, DeviceSpecs(capacities=[1, 1, 1]))

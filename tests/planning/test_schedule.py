@@ -129,7 +129,7 @@ def trace(stages: int, batches: int, start: int, windows: tuple[int, ...]) -> li
 
 @pytest.mark.parametrize("stages", range(1, 7))
 @pytest.mark.parametrize(("batches", "start"), [(1, 0), (5, 3), (40, 7)])
-def test_the_gates_hold_at_every_task_and_each_task_runs_once_after_its_input(
+def test_stage_rules_hold_at_every_task_and_each_task_runs_once_after_its_input(
     stages: int, batches: int, start: int
 ) -> None:
     forward, backward = [start - 1] * stages, [start - 1] * stages
@@ -148,12 +148,12 @@ def test_the_gates_hold_at_every_task_and_each_task_runs_once_after_its_input(
     assert forward == backward == [start + batches - 1] * stages
 
 
-def test_the_last_stage_does_both_in_one_go() -> None:
+def test_the_last_stage_runs_forward_and_backward_together() -> None:
     last = [(kind, batch) for stage, kind, batch in one_f_one_b_schedule(4, 10) if stage == 3]
     assert last == [(kind, batch) for batch in range(10) for kind in ("forward", "backward")]
 
 
-def test_never_more_than_one_gate_is_open() -> None:
+def test_at_most_one_kind_of_task_is_allowed_at_a_time() -> None:
     for window in range(1, 5):
         for forward in range(-1, 12):
             for backward in range(-1, forward + 1):
@@ -165,7 +165,7 @@ def test_never_more_than_one_gate_is_open() -> None:
                 assert draining or not (ahead and back)
 
 
-def test_progress_walks_through_what_is_due() -> None:
+def test_progress_advances_through_the_due_tasks() -> None:
     at, tasks = StageProgress.at_start(window=2, start=5, end=8), []
     while task := due_task(at):
         tasks.append(task)
@@ -173,15 +173,13 @@ def test_progress_walks_through_what_is_due() -> None:
     assert [f"{kind[0]}{batch}" for kind, batch in tasks] == ["f5", "f6", "b5", "f7", "b6", "b7"]
 
 
-def test_a_backward_never_goes_before_its_forward_even_while_draining() -> None:
+def test_a_backward_never_precedes_its_forward_even_while_draining() -> None:
     assert not backward_ready(3, forward=2, backward=2, window=2, draining=True)
 
 
 @pytest.mark.parametrize("vertical", [True, False])
 @pytest.mark.parametrize("windows", [(1,), (2, 1), (3, 2, 1), (4, 3, 2, 1), (7, 4, 3, 1)])
-def test_the_version_that_a_batch_meets_is_the_one_that_the_schedule_has(
-    windows: tuple[int, ...], vertical: bool
-) -> None:
+def test_the_version_formula_matches_the_replayed_schedule(windows: tuple[int, ...], vertical: bool) -> None:
     """Replays the schedule, counts updates, and keeps of each stage's versions only those still needed."""
     updates = [0] * len(windows)
     carried: dict[int, int] = {}
@@ -217,7 +215,7 @@ def run_of(durations: StageDurations, windows: tuple[int, ...], batches: int = 2
     return simulate_pipeline(durations.forward, durations.backward, down, up, batches, windows=windows).period
 
 
-def test_the_simulated_period_is_the_one_of_the_formula() -> None:
+def test_the_simulated_period_matches_the_formula() -> None:
     rng = random.Random("formula")
     for _ in range(40):
         durations = some_durations(rng)
@@ -255,7 +253,7 @@ def test_windows_with_a_limit_are_the_best_within_it() -> None:
 
 @pytest.mark.parametrize("stages", range(1, 7))
 @pytest.mark.parametrize("link_fraction", [0, 0.01, 0.025])
-def test_balanced_stages_reach_the_bound_with_the_published_windows_if_links_are_quick(
+def test_balanced_stages_reach_the_bound_with_the_published_windows_on_fast_links(
     stages: int, link_fraction: float
 ) -> None:
     links = [link_fraction] * (stages - 1)
@@ -265,7 +263,7 @@ def test_balanced_stages_reach_the_bound_with_the_published_windows_if_links_are
 
 @pytest.mark.parametrize("stages", range(2, 6))
 @pytest.mark.parametrize("link_fraction", [0.3, 1.0])
-def test_slow_links_starve_the_published_windows_and_not_the_filling_ones(stages: int, link_fraction: float) -> None:
+def test_slow_links_starve_the_published_windows_but_not_the_filling_ones(stages: int, link_fraction: float) -> None:
     links = [link_fraction] * (stages - 1)
     durations = StageDurations([0.35] * stages, [0.65] * stages, links, links)
     assert run_of(durations, published_windows(stages)) == pytest.approx(

@@ -91,7 +91,7 @@ def test_planner_equals_published_programme_on_a_deep_network(direction: Directi
 
 
 @given(instances, directions, st.sampled_from(STRATEGIES), seconds)
-def test_cuts_replayed_give_the_stated_makespan(
+def test_replayed_cuts_give_the_stated_makespan(
     instance: Instance, direction: Direction, strategy: Strategy, latency: float
 ) -> None:
     compute, transfer, overhead = instance
@@ -100,7 +100,7 @@ def test_cuts_replayed_give_the_stated_makespan(
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
-def test_cuts_of_the_references_replayed_give_their_makespan(direction: Direction) -> None:
+def test_replayed_reference_cuts_give_their_makespan(direction: Direction) -> None:
     for compute, transfer, overhead in draw_instances(300, 10, seed=6):
         for reference in (brute_force_plan, published_plan):
             plan = reference(compute, transfer, overhead, direction)
@@ -140,7 +140,7 @@ def test_more_work_is_never_faster(instance: Instance, direction: Direction, dat
 
 
 @given(instances, directions, st.sampled_from(STRATEGIES), st.integers(-20, 20))
-def test_scale_does_not_matter(instance: Instance, direction: Direction, strategy: Strategy, power: int) -> None:
+def test_plans_are_scale_invariant(instance: Instance, direction: Direction, strategy: Strategy, power: int) -> None:
     """A power of two scales without rounding, so even the cuts stay the same."""
     scale = 2.0**power
     compute, transfer, overhead = instance
@@ -153,7 +153,7 @@ def test_scale_does_not_matter(instance: Instance, direction: Direction, strateg
 
 
 @given(instances, st.data())
-def test_both_directions_are_one_problem(instance: Instance, data: st.DataObject) -> None:
+def test_pull_and_push_are_mirror_images(instance: Instance, data: st.DataObject) -> None:
     """Any cuts take as long in a pull as in a push with the same numbers: time runs the other way."""
     layers = len(instance[0])
     cuts = tuple(i for i in range(layers - 1) if data.draw(st.booleans()))
@@ -172,7 +172,9 @@ def test_segments_cover_every_layer_once_in_transfer_order(
 
 @settings(max_examples=60)
 @given(instances, directions, seconds)
-def test_latency_adds_once_and_leaves_the_cuts(instance: Instance, direction: Direction, latency: float) -> None:
+def test_latency_is_added_once_and_does_not_change_the_cuts(
+    instance: Instance, direction: Direction, latency: float
+) -> None:
     without, plan = plan_segments(*instance, direction), plan_segments(*instance, direction, latency=latency)
     assert plan.cuts == without.cuts
     assert same(plan.makespan, without.makespan + (latency if instance[0] else 0.0))
@@ -249,7 +251,7 @@ def test_no_layer_and_one_layer(direction: Direction, strategy: Strategy) -> Non
         ([1.0], [1.0], math.nan, "overhead is nan"),
     ],
 )
-def test_bad_numbers_are_refused(compute: list[float], transfer: list[float], overhead: float, message: str) -> None:
+def test_bad_values_are_refused(compute: list[float], transfer: list[float], overhead: float, message: str) -> None:
     with pytest.raises(UserError, match=message):
         plan_segments(compute, transfer, overhead)
 
@@ -263,7 +265,7 @@ def test_bad_names_are_refused() -> None:
         brute_force_plan([1.0] * 21, [1.0] * 21, 0.0)
 
 
-def test_planning_a_deep_network_takes_no_visible_time() -> None:
+def test_planning_a_deep_network_is_fast() -> None:
     """Five times the promised 0.1 ms, so that a busy machine does not fail the build."""
     compute, transfer, overhead = next(i for i in draw_instances(100, 152, seed=8) if len(i[0]) > 140)
     calls = 50

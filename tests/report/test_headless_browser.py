@@ -63,7 +63,7 @@ def full_run(tmp_path: Path) -> Path:
     return keep(tmp_path / "whole", every_kind(), job=explored())
 
 
-def test_every_part_is_there_and_has_data(browser: HeadlessBrowser, full_run: Path) -> None:
+def test_every_section_is_shown_with_data(browser: HeadlessBrowser, full_run: Path) -> None:
     _open(browser, full_run, full_run)
     sections = browser.evaluate("[...document.querySelectorAll('#sections > section')].map((part) => part.id)")
     assert sections == [
@@ -80,13 +80,13 @@ def test_every_part_is_there_and_has_data(browser: HeadlessBrowser, full_run: Pa
     assert browser.evaluate(COLOURS) > 20
 
 
-def test_parts_without_records_are_left_out(browser: HeadlessBrowser, tmp_path: Path) -> None:
+def test_sections_without_records_are_left_out(browser: HeadlessBrowser, tmp_path: Path) -> None:
     _open(browser, tmp_path, keep(tmp_path / "run", rounds(3)))
     sections = browser.evaluate("[...document.querySelectorAll('#sections > section')].map((part) => part.id)")
     assert sections == ["learning", "timeline", "time", "fleet", "devices", "job"]
 
 
-def test_the_timeline_tells_what_is_under_the_pointer(browser: HeadlessBrowser, tmp_path: Path) -> None:
+def test_the_timeline_describes_the_span_under_the_pointer(browser: HeadlessBrowser, tmp_path: Path) -> None:
     _open(browser, tmp_path, keep(tmp_path / "run", rounds(1)))
     left, top, width, _ = browser.evaluate(CANVAS_BOX)
     across = left + 118 + (width - 118) * 0.3  # at 0.6 s of 2 s the first device computes
@@ -111,7 +111,7 @@ def test_the_timeline_zooms_by_drag_wheel_and_keys(browser: HeadlessBrowser, ful
     browser.wait_for(f"{WINDOW} < 100")
 
 
-def test_curves_can_be_read_off_and_change_their_axis(browser: HeadlessBrowser, full_run: Path) -> None:
+def test_curves_show_values_and_switch_axes(browser: HeadlessBrowser, full_run: Path) -> None:
     _open(browser, full_run, full_run)
     for axis in ("round", "bytes", "energy", "time"):
         browser.evaluate(f"document.querySelector('[data-choice={axis}]').click()")
@@ -125,7 +125,7 @@ def test_curves_can_be_read_off_and_change_their_axis(browser: HeadlessBrowser, 
     assert "accuracy, held-out data" in browser.evaluate(TIP)
 
 
-def test_a_device_called_script_shows_as_text(browser: HeadlessBrowser, tmp_path: Path) -> None:
+def test_a_device_named_like_a_script_tag_is_shown_as_text(browser: HeadlessBrowser, tmp_path: Path) -> None:
     name = "<script>document.title='taken'</script><img/src=x>"
     _open(browser, tmp_path, keep(tmp_path / "run", rounds(2, ["pi4-0", name]), finished=False))
     assert browser.evaluate("document.title") != "taken"
@@ -133,7 +133,7 @@ def test_a_device_called_script_shows_as_text(browser: HeadlessBrowser, tmp_path
     assert browser.evaluate("document.querySelector('#time svg').textContent.includes('<script>')")
 
 
-def test_runs_are_laid_over_each_other(browser: HeadlessBrowser, tmp_path: Path) -> None:
+def test_compared_runs_are_overlaid(browser: HeadlessBrowser, tmp_path: Path) -> None:
     _open(browser, tmp_path, keep(tmp_path / "a", rounds(9)), keep(tmp_path / "b", rounds(5)))
     lines = "[...document.querySelectorAll('#learning polyline')].map((line) => line.dataset.line)"
     assert browser.evaluate(lines) == ["a", "b", "a, training", "b, training"]
@@ -186,7 +186,7 @@ def _served(root: Path) -> Iterator[str]:
         thread.join(5)
 
 
-def test_the_numbers_of_a_running_run_move(browser: HeadlessBrowser, tmp_path: Path) -> None:
+def test_a_running_run_updates_the_page(browser: HeadlessBrowser, tmp_path: Path) -> None:
     folder = keep(tmp_path / "going", rounds(2), finished=False)
     rounds_shown = "document.querySelector('[data-tile=Rounds] .value').textContent"
     with _served(tmp_path) as address:
@@ -206,7 +206,7 @@ def test_the_numbers_of_a_running_run_move(browser: HeadlessBrowser, tmp_path: P
         browser.evaluate("location.replace('about:blank')")
 
 
-def test_a_process_that_trains_is_followed_to_its_end(browser: HeadlessBrowser, tmp_path: Path) -> None:
+def test_a_training_process_is_followed_to_its_end(browser: HeadlessBrowser, tmp_path: Path) -> None:
     (tmp_path / "job.toml").write_text(SMALL_JOB.replace("rounds = 3", "rounds = 1_000_000"))
     (tmp_path / "fleet.toml").write_text(SMALL_FLEET)
     process = start(["run", "job.toml", "--quiet", "--out", "runs/going"], tmp_path)
@@ -234,7 +234,7 @@ def _await_file(path: Path) -> None:
     raise AssertionError(f"{path.name} is still empty after a minute")
 
 
-def test_the_list_answers_to_the_keys(browser: HeadlessBrowser, tmp_path: Path) -> None:
+def test_the_run_list_responds_to_the_keyboard(browser: HeadlessBrowser, tmp_path: Path) -> None:
     for name in ("one", "two"):
         keep(tmp_path / name, rounds(2))
     with _served(tmp_path) as address:

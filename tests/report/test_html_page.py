@@ -12,7 +12,7 @@ from tests.report.runs import JOB, keep, rounds
 NASTY = "<script>alert(1)</script>"
 
 
-def test_a_page_asks_nobody_for_anything(tmp_path: Path) -> None:
+def test_a_page_loads_no_external_resources(tmp_path: Path) -> None:
     page = render_report([keep(tmp_path, rounds())])
     assert "default-src 'none'" in page
     assert "connect-src 'none'" in page
@@ -30,7 +30,7 @@ def test_names_cannot_become_markup(tmp_path: Path) -> None:
     assert NASTY in names
 
 
-def test_several_runs_are_in_one_page(tmp_path: Path) -> None:
+def test_a_page_holds_several_runs(tmp_path: Path) -> None:
     page = render_report([keep(tmp_path / "a", rounds(2)), keep(tmp_path / "b", rounds(3))])
     data = re.search(r'<script id="data" type="application/json">(.*?)</script>', page, re.DOTALL)
     assert data is not None
@@ -41,7 +41,7 @@ def test_the_page_of_a_run_is_small(tmp_path: Path) -> None:
     assert len(render_report([keep(tmp_path, rounds(100))])) < 200_000
 
 
-def test_nothing_here_loads_torch() -> None:
+def test_the_report_package_does_not_import_torch() -> None:
     """A report is made where journals are, also on a machine without PyTorch."""
     modules = "potluck.report, potluck.report.report_server, potluck.report.journal_export"
     program = f"import sys, {modules}; print('torch' in sys.modules)"

@@ -27,7 +27,7 @@ def test_only_new_records_are_read_and_sent(tmp_path: Path) -> None:
     assert (sum(more["spans"]["counts"]), more["figures"]["rounds"]) == (10, 3)
 
 
-def test_half_a_line_waits_for_its_other_half(tmp_path: Path) -> None:
+def test_an_incomplete_line_is_read_once_complete(tmp_path: Path) -> None:
     folder = keep(tmp_path, rounds(1), finished=False)
     content = (folder / "journal.jsonl").read_bytes()
     (folder / "journal.jsonl").write_bytes(content[:-20])
@@ -49,7 +49,7 @@ def test_a_truncated_journal_is_read_again(tmp_path: Path) -> None:
     assert (follower.generation, follower.current_view()[0]["figures"]["rounds"]) == (1, 1)
 
 
-def test_a_glance_keeps_up(tmp_path: Path) -> None:
+def test_an_overview_follows_new_records(tmp_path: Path) -> None:
     folder = keep(tmp_path, rounds(2), finished=False)
     overview = RunOverview(open_run(folder))
     assert (overview.to_entry()["rounds"], overview.to_entry()["status"]) == (2, "running")

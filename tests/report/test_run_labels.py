@@ -13,11 +13,11 @@ def _labels(*views: dict[str, Any]) -> list[str]:
     return [view["label"] for view in label_runs(views)]
 
 
-def test_runs_of_different_recipes_are_named_by_them_whatever_else_that_changes() -> None:
+def test_runs_of_different_recipes_are_labelled_by_recipe_only() -> None:
     assert _labels(_view("a", job="evaluate = 1"), _view("b", "gpipe", job="evaluate = 100")) == ["fedavg", "gpipe"]
 
 
-def test_runs_of_one_recipe_are_named_by_the_settings_that_differ() -> None:
+def test_runs_of_one_recipe_are_labelled_by_the_settings_that_differ() -> None:
     first, second = (
         'seed = 1\n[rounds.local]\nlr = 0.1\nkind = "sgd"',
         'seed = 2\n[rounds.local]\nlr = 0.2\nkind = "sgd"',
@@ -34,11 +34,11 @@ def test_live_runs_are_marked() -> None:
     ]
 
 
-def test_equal_runs_are_told_apart_by_their_folders() -> None:
+def test_identical_runs_are_labelled_by_their_folders() -> None:
     assert _labels(_view("a"), _view("b")) == ["fedavg, a", "fedavg, b"]
 
 
-def test_many_differences_are_cut_short_and_a_damaged_job_is_none() -> None:
+def test_long_labels_are_truncated_and_a_damaged_job_has_no_differences() -> None:
     texts = ["\n".join(f"key{key} = {key + add}" for key in range(9)) for add in (0, 1)]
     assert _labels(*(_view(str(index), job=text) for index, text in enumerate(texts))) == [
         "fedavg, key0 0, key1 1, key2 2, …",

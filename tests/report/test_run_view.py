@@ -29,19 +29,19 @@ def test_curves_have_all_four_axes(tmp_path: Path) -> None:
         assert accuracy[axis] == sorted(accuracy[axis])
 
 
-def test_what_is_not_recorded_is_left_out(tmp_path: Path) -> None:
+def test_sections_without_records_are_omitted(tmp_path: Path) -> None:
     view = load_run_view(open_run(keep(tmp_path, rounds())))
     assert (view["signals"], view["events"], view["partitions"], view["pareto"]) == ({}, [], [], [])
 
 
-def test_every_kind_of_record_has_its_place(tmp_path: Path) -> None:
+def test_every_kind_of_record_is_shown(tmp_path: Path) -> None:
     folder = keep(tmp_path, every_kind())
     view = load_run_view(open_run(folder))
     assert set(view["signals"]) == {"buffer", "rate", "dropped", "share"}
     assert [(one["cuts"], one["layers"]) for one in view["partitions"]] == [([2], 6), ([3], 6)]
 
 
-def test_the_table_that_the_job_holds_is_shown(tmp_path: Path) -> None:
+def test_the_pareto_table_of_the_job_is_shown(tmp_path: Path) -> None:
     view = load_run_view(open_run(keep(tmp_path, rounds(2), job=explored())))
     assert [(row["macs"], row["gain"]) for row in view["pareto"]] == [(10, 0.1), (20, 0.3)]
     job_with_path = JOB + '[rounds.submodel]\nkind = "filter-dropout"\ntable = "table.json"\n'
@@ -62,7 +62,7 @@ def test_a_journal_alone_is_enough(tmp_path: Path) -> None:
     assert (view["figures"]["energy_j"], view["figures"]["rounds"]) == (None, 20)
 
 
-def test_an_empty_journal_is_a_run_that_has_just_begun(tmp_path: Path) -> None:
+def test_an_empty_journal_is_a_run_that_has_just_started(tmp_path: Path) -> None:
     view = load_run_view(open_run(keep(tmp_path, [], finished=False)))
     assert (view["status"], view["figures"]["rounds"], view["end"]) == ("running", 0, 0.0)
 

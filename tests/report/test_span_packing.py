@@ -30,7 +30,7 @@ def _new_history() -> RunHistory:
     return RunHistory().add_records(spans)
 
 
-def test_spans_come_out_as_they_went_in() -> None:
+def test_packed_spans_unpack_to_the_same_spans() -> None:
     history = _new_history()
     packed = pack_spans(history, ["a", "b", "nobody"])
     assert packed["counts"] == [2, 1, 0]
@@ -40,13 +40,13 @@ def test_spans_come_out_as_they_went_in() -> None:
     assert [detail["name"] for detail in history.details] == ["pull", "compute"]
 
 
-def test_only_what_is_new_is_packed() -> None:
+def test_only_new_spans_are_packed() -> None:
     packed = pack_spans(_new_history(), ["a", "b"], {"a": 1, "b": 1})
     assert packed["counts"] == [1, 0]
     assert _unpacked(packed)[0] == pytest.approx([5.0, 1.0, 4, 0], abs=1e-7)
 
 
-def test_too_many_spans_are_merged_and_their_seconds_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_spans_are_merged_preserving_their_total_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(span_packing, "MAX_SPANS", 100)
     spans = [Span("a", "pull", 0.01 * index, 0.01 * index + 0.004, {"round": index}) for index in range(20_000)]
     packed = pack_spans(RunHistory().add_records(spans), ["a"])

@@ -23,12 +23,12 @@ def _seconds(*spans: Span, absences: tuple[Absence, ...] = (), end: float = 10.0
     return {name: value for name, value in seconds.items() if value}
 
 
-def test_what_goes_on_behind_a_computation_is_hidden() -> None:
+def test_transfers_during_computation_count_as_hidden() -> None:
     seconds = _seconds(Span("a", "compute", 1.0, 5.0), Span("a", "push", 4.0, 7.0))
     assert seconds == {"compute": 3.0, "hidden": 1.0, "send": 2.0, "wait": 4.0}
 
 
-def test_the_dead_do_not_wait() -> None:
+def test_absent_devices_do_not_count_as_waiting() -> None:
     assert _seconds(Span("a", "pull", 0.0, 2.0), absences=(Absence(2.0, 9.0, "dead"),)) == {
         "receive": 2.0, "dead": 7.0, "wait": 1.0,
     }  # fmt: skip
@@ -39,7 +39,7 @@ def test_two_transfers_at_once_count_once() -> None:
 
 
 @given(st.lists(SPANS, min_size=1, max_size=20))
-def test_every_instant_belongs_to_one_class(spans: list[Span]) -> None:
+def test_every_moment_belongs_to_exactly_one_class(spans: list[Span]) -> None:
     history = RunHistory().add_records(spans)
     if "a" not in history.tracks or not len(history.tracks["a"]):
         return

@@ -115,7 +115,7 @@ _briefly = settings(max_examples=25, stateful_step_count=20, deadline=None)
 
 
 @pytest.mark.parametrize("machine", [_Keeps, _KeepsSome, _Truncates, _Values])
-def test_bounds_and_account_hold_whatever_happens(machine: type[_AnyBuffer]) -> None:
+def test_bounds_and_accounting_hold_under_any_sequence_of_operations(machine: type[_AnyBuffer]) -> None:
     run_state_machine_as_test(machine, settings=_briefly)
 
 
@@ -125,7 +125,7 @@ def _full(policy: BufferPolicy, count: int, rate: float) -> SampleBuffer:
     return buffer
 
 
-def test_persistence_trains_on_everything_in_order() -> None:
+def test_persistence_returns_all_samples_in_order() -> None:
     buffer = _full(PersistencePolicy(), 1_000_000, 300.0)
     assert buffer.take_samples(3, 300.0).tolist() == [0, 1, 2]
     assert buffer.take_samples(2, 300.0).tolist() == [3, 4]
@@ -133,28 +133,28 @@ def test_persistence_trains_on_everything_in_order() -> None:
     assert len(msgspec.json.encode(buffer.save_state())) < 400, "a million samples in a row cost as little as one"
 
 
-def test_truncation_trains_on_the_newest_and_drops_what_is_left() -> None:
+def test_truncation_returns_the_newest_samples_and_drops_the_rest() -> None:
     buffer = _full(TruncationPolicy(), 1000, 100.0)
     assert len(buffer) == 100
     assert buffer.take_samples(30, 100.0).tolist() == list(range(970, 1000))
     assert buffer.account == SampleAccount(streamed=1000, trained=30, dropped=970, peak=100)
 
 
-def test_truncation_keeps_as_many_as_are_wanted_next() -> None:
+def test_truncation_keeps_as_many_samples_as_the_next_demand() -> None:
     buffer = SampleBuffer(TruncationPolicy(), _labels)
     buffer.set_demand(64, 12.0)
     buffer.add_arrivals(0, 70, 12.0)
     assert len(buffer) == 64
 
 
-def test_value_keeps_no_more_than_truncation_does() -> None:
+def test_value_policy_keeps_no_more_than_truncation() -> None:
     buffer = _full(ValuePolicy(), 1000, 100.0)
     assert len(buffer) == 100
     assert len(buffer.take_samples(30, 100.0)) == 30
     assert len(buffer) == 70
 
 
-def test_value_lets_no_common_class_crowd_out_a_rare_one() -> None:
+def test_value_policy_keeps_rare_classes() -> None:
     def rare(indices: Indices) -> Indices:
         return np.where(indices % 50 == 0, 1, 0)
 
@@ -166,14 +166,14 @@ def test_value_lets_no_common_class_crowd_out_a_rare_one() -> None:
     assert rare(buffer.take_samples(8, 40.0)).sum() == 4
 
 
-def test_value_keeps_more_of_what_is_learned_badly() -> None:
+def test_value_policy_keeps_more_of_classes_with_high_loss() -> None:
     buffer = SampleBuffer(ValuePolicy(), lambda indices: indices % 2)
     buffer.update_class_worth({0: 0.5, 1: 1.5})
     buffer.add_arrivals(0, 1000, 40.0)
     assert (buffer.buffered_numbers() % 2).sum() == 30
 
 
-def test_value_keeps_looking_at_what_is_learned_well() -> None:
+def test_value_policy_keeps_some_of_classes_with_low_loss() -> None:
     """Else its loss would stay what it was last, however much of it is forgotten meanwhile."""
     buffer = SampleBuffer(ValuePolicy(), lambda indices: indices % 2)
     buffer.update_class_worth({0: 1e-9, 1: 1.0})
@@ -182,14 +182,14 @@ def test_value_keeps_looking_at_what_is_learned_well() -> None:
     assert (buffer.take_samples(10, 40.0) % 2 == 0).sum() == 2
 
 
-def test_value_takes_a_class_that_it_knows_nothing_of_for_as_hard_as_any() -> None:
+def test_value_policy_treats_unknown_classes_as_the_hardest() -> None:
     buffer = SampleBuffer(ValuePolicy(), lambda indices: indices % 3)
     buffer.update_class_worth({0: 2.0, 1: 4.0})
     buffer.add_arrivals(0, 1000, 50.0)
     assert [int((buffer.buffered_numbers() % 3 == one).sum()) for one in range(3)] == [10, 20, 20]
 
 
-def test_a_loss_that_is_no_number_is_not_believed() -> None:
+def test_a_nan_loss_is_ignored() -> None:
     buffer = SampleBuffer(ValuePolicy(), lambda indices: indices % 2)
     buffer.update_class_worth({0: math.nan, 1: math.inf})
     buffer.add_arrivals(0, 1000, 40.0)
@@ -200,7 +200,9 @@ def test_a_loss_that_is_no_number_is_not_believed() -> None:
     classes=st.lists(st.tuples(st.integers(0, 50), st.floats(0.01, 10.0)), min_size=1, max_size=8),
     total=st.integers(0, 200),
 )
-def test_places_are_filled_and_nobody_gets_more_than_there_are(classes: list[tuple[int, float]], total: int) -> None:
+def test_allocation_fills_the_total_and_never_exceeds_what_is_available(
+    classes: list[tuple[int, float]], total: int
+) -> None:
     available = np.array([count for count, _ in classes])
     weights = np.array([weight for _, weight in classes])
     given_out = allocate_by_weight(available, weights, total)
@@ -216,7 +218,7 @@ def test_places_are_filled_and_nobody_gets_more_than_there_are(classes: list[tup
 
 
 @given(indices=st.sets(st.integers(0, 60)), count=st.integers(0, 60))
-def test_runs_are_the_numbers_they_stand_for(indices: set[int], count: int) -> None:
+def test_a_range_queue_holds_exactly_its_indices(indices: set[int], count: int) -> None:
     rising = np.array(sorted(indices), np.int64)
     runs = RangeQueue.from_numbers(rising)
     assert runs.all_numbers().tolist() == rising.tolist()
@@ -227,7 +229,7 @@ def test_runs_are_the_numbers_they_stand_for(indices: set[int], count: int) -> N
     assert all(after[0] > before[1] for before, after in zip(runs.list_ranges(), runs.list_ranges()[1:], strict=False))
 
 
-def test_accounts_add_up() -> None:
+def test_accounts_can_be_summed() -> None:
     one, other = (
         SampleAccount(streamed=9, trained=5, shared=1, dropped=2, buffered=1, peak=4),
         SampleAccount(received=1, trained=1),
@@ -237,7 +239,7 @@ def test_accounts_add_up() -> None:
     assert (total.streamed, total.received, total.trained, total.shared) == (9, 1, 6, 1)
 
 
-def test_a_sample_that_goes_missing_is_noticed() -> None:
+def test_a_lost_sample_is_detected() -> None:
     with pytest.raises(AssertionError, match="1 samples are unaccounted for"):
         SampleAccount(streamed=3, trained=2).check_balance()
 
@@ -245,5 +247,5 @@ def test_a_sample_that_goes_missing_is_noticed() -> None:
 @pytest.mark.parametrize(
     ("raw", "policy"), [("value", ValuePolicy()), ({"kind": "persistence", "most": 9}, PersistencePolicy(most=9))]
 )
-def test_a_policy_is_a_part(raw: object, policy: BufferPolicy) -> None:
+def test_a_policy_can_be_decoded_from_settings(raw: object, policy: BufferPolicy) -> None:
     assert decode_settings(raw, BufferPolicy) == policy

@@ -39,7 +39,7 @@ def _record(value: int) -> bytes:
     return pack_record(StreamSample(np.full(4, value, np.uint8), value % 10))
 
 
-def test_records_come_in_and_bad_ones_are_counted_and_a_cluster_that_is_gone_does_not_hold_us_up() -> None:
+def test_records_arrive_bad_ones_are_counted_and_a_lost_cluster_does_not_block_closing() -> None:
     """A close that commits its place waits for a vanished cluster for up to a minute."""
     cluster = _Cluster()
     cluster.send("potluck.pi-0", *map(_record, range(20)), b"rubbish", bytes(5000), _record(20))
@@ -73,7 +73,7 @@ async def _until(true: Callable[[], bool]) -> None:
             await asyncio.sleep(0.05)
 
 
-def test_options_that_kafka_does_not_know_are_refused_in_its_words() -> None:
+def test_options_unknown_to_kafka_are_refused_with_its_message() -> None:
     inlet = StreamIngest("pi-0", SampleSpec((4,), "u1", 10), WallClock())
     source = KafkaSource(servers="127.0.0.1:1", options={"no.such.option": 1})
     with pytest.raises(SettingError, match=r'stream\.source\.options: .*"no\.such\.option"'):

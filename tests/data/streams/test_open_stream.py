@@ -37,7 +37,7 @@ def _data() -> Dataset:
     return from_tensors(x, y, x, y)
 
 
-def test_a_live_replay_brings_the_samples_of_the_simulated_one() -> None:
+def test_a_live_replay_delivers_the_samples_of_the_simulated_one() -> None:
     stream, data = StreamSettings(rate=ConstantRate(per_second=10), buffer=PersistencePolicy()), _data()
     live = open_live_stream(stream, data, _SHARD, "pi-0", 0, 7, _Clock(5.0))
     with pytest.raises(TimeoutError):

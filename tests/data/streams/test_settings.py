@@ -16,7 +16,7 @@ def test_a_stream_by_default_is_a_truncated_replay() -> None:
     assert (stream.source, stream.rate, stream.buffer) == (ReplaySource(), ScadlesRate(), TruncationPolicy())
 
 
-def test_a_stream_is_written_and_read_back() -> None:
+def test_a_stream_survives_encoding_and_decoding() -> None:
     raw = {
         "source": {"kind": "mqtt", "host": "broker.local"},
         "rate": {"kind": "normal", "mean": 64, "level": {"kind": "random-walk"}},
@@ -33,13 +33,13 @@ def test_a_stream_is_written_and_read_back() -> None:
     assert decode_settings(encode_settings(StreamSettings()), StreamSettings) == StreamSettings()
 
 
-def test_options_of_the_kafka_library_pass_through() -> None:
+def test_kafka_library_options_are_passed_through() -> None:
     stream = decode_settings({"source": {"kind": "kafka", "options": {"security.protocol": "ssl"}}}, StreamSettings)
     assert isinstance(stream.source, KafkaSource)
     assert stream.source.options == {"security.protocol": "ssl"}
 
 
-def test_raw_data_that_must_stay_is_not_shared() -> None:
+def test_private_raw_data_is_not_shared() -> None:
     with pytest.raises(SettingError, match="raw_data"):
         decode_settings({"raw_data": False, "injection": {}}, StreamSettings)
     assert decode_settings({"raw_data": False}, StreamSettings).injection is None

@@ -23,7 +23,7 @@ def _arrivals(intervals: list[tuple[float, float]], last: float) -> StreamArriva
 
 
 @given(intervals=_lasting, last=_rates, count=st.integers(1, 100_000))
-def test_the_count_is_there_at_its_moment_and_not_a_moment_before(
+def test_the_nth_sample_arrives_exactly_at_its_time(
     intervals: list[tuple[float, float]], last: float, count: int
 ) -> None:
     arrivals = _arrivals(intervals, last)
@@ -34,7 +34,7 @@ def test_the_count_is_there_at_its_moment_and_not_a_moment_before(
 
 
 @given(intervals=_lasting, last=_rates, now=st.floats(0.0, 5000.0))
-def test_what_has_arrived_arrived_by_now_and_the_next_comes_later(
+def test_arrived_samples_are_in_the_past_and_the_next_in_the_future(
     intervals: list[tuple[float, float]], last: float, now: float
 ) -> None:
     arrivals = _arrivals(intervals, last)
@@ -51,20 +51,20 @@ def test_the_count_is_the_integral_of_the_rate(intervals: list[tuple[float, floa
     assert _arrivals(intervals, last).arrived_by(now) == pytest.approx(integral, abs=1 + 1e-6)
 
 
-def test_the_tenth_sample_of_ten_a_second_comes_after_one_second() -> None:
+def test_the_tenth_sample_at_ten_per_second_arrives_after_one_second() -> None:
     """0.1 has no exact float, and floor(0.1 · 3 · 10) would be 3 only by luck."""
     arrivals = ConstantRate(per_second=10).arrivals_of(0, 0)
     assert [arrivals.arrived_by(tenths / 10) for tenths in range(11)] == list(range(11))
 
 
-def test_a_stream_that_dries_up_never_brings_more() -> None:
+def test_a_stream_whose_rate_is_zero_delivers_nothing_more() -> None:
     arrivals = StreamArrivals([(2.0, 3.0), (math.inf, 0.0)])
     assert arrivals.arrival_time(6) == 2.0
     assert arrivals.arrival_time(7) == math.inf
     assert arrivals.arrived_by(1e9) == 6
 
 
-def test_a_late_sample_of_a_fast_stream_is_found_at_once() -> None:
+def test_a_late_sample_of_a_fast_stream_is_located_quickly() -> None:
     arrivals = ConstantRate(per_second=300).arrivals_of(0, 0)
     assert arrivals.arrived_by(1e7) == 3_000_000_000
     assert arrivals.arrival_time(3_000_000_000) == 1e7
@@ -77,7 +77,7 @@ def test_the_rate_follows_its_level() -> None:
     assert arrivals.arrived_by(40.0) == 3000
 
 
-def test_a_trace_says_samples_per_second() -> None:
+def test_a_trace_gives_samples_per_second() -> None:
     rate = decode_settings(
         {"kind": "trace", "level": {"kind": "piecewise", "at": ["0 s", "1 s"], "levels": [40, 8]}}, StreamRate
     )
@@ -85,7 +85,7 @@ def test_a_trace_says_samples_per_second() -> None:
     assert rate.arrivals_of(0, 0).arrived_by(2.0) == 48
 
 
-def test_devices_draw_each_their_own_rate_and_always_the_same() -> None:
+def test_each_device_draws_its_own_reproducible_rate() -> None:
     rate = UniformRate(mean=300, deviation=112)
     rates = [rate.nominal_rate(index, 7) for index in range(200)]
     assert rates == [rate.nominal_rate(index, 7) for index in range(200)]
@@ -95,11 +95,11 @@ def test_devices_draw_each_their_own_rate_and_always_the_same() -> None:
     assert max(rates) < 300 + 1.74 * 112
 
 
-def test_no_device_is_slower_than_the_least() -> None:
+def test_no_device_is_slower_than_the_minimum() -> None:
     assert min(UniformRate(mean=38, deviation=24, least=9).nominal_rate(index, 0) for index in range(300)) == 9
 
 
-def test_a_level_that_walks_is_each_devices_own() -> None:
+def test_each_device_has_its_own_random_walk() -> None:
     walk = ConstantRate(per_second=100, level=RandomWalkTrace())
     assert walk.arrivals_of(0, 3).arrived_by(100.0) != walk.arrivals_of(1, 3).arrived_by(100.0)
     assert walk.arrivals_of(1, 3).arrived_by(100.0) == walk.arrivals_of(1, 3).arrived_by(100.0)
@@ -109,7 +109,7 @@ def test_a_level_that_walks_is_each_devices_own() -> None:
     ("name", "first", "mean", "deviation"),
     [("S1", [50, 38, 12], 38, 24), ("S2", [], 300, 112), ("S1'", [92, 38, 62], 64, 24), ("S2'", [270, 218], 256, 28)],
 )
-def test_the_published_sets_begin_as_published(name: str, first: list[float], mean: float, deviation: float) -> None:
+def test_the_published_rate_sets_match_the_paper(name: str, first: list[float], mean: float, deviation: float) -> None:
     rate = decode_settings({"kind": "scadles", "set": name}, StreamRate)
     assert isinstance(rate, ScadlesRate)
     rates = [rate.nominal_rate(index, 0) for index in range(400)]

@@ -11,7 +11,7 @@ from tests.model.codecs.vectors import CODECS, SPARSE
 
 
 @pytest.mark.parametrize("codec", SPARSE, ids=str)
-def test_a_device_goes_on_from_its_saved_memory(codec: SparseCodec) -> None:
+def test_a_device_continues_from_its_saved_state(codec: SparseCodec) -> None:
     rng = torch.Generator().manual_seed(9)
     memory = codec.new_state()
     if memory is None:
@@ -30,7 +30,7 @@ def test_a_device_goes_on_from_its_saved_memory(codec: SparseCodec) -> None:
     )
 
 
-def test_what_was_saved_does_not_change() -> None:
+def test_a_saved_codec_state_does_not_change() -> None:
     codec, memory = TopKCodec(ratio=0.5), CodecState()
     codec.encode(torch.tensor([2.0, 1.0]), memory)
     saved = memory.to_tensors()
@@ -38,13 +38,13 @@ def test_what_was_saved_does_not_change() -> None:
     assert saved["residual"].tolist() == [0, 1]
 
 
-def test_a_new_memory_has_compressed_nothing() -> None:
+def test_a_new_state_has_no_compression_history() -> None:
     assert CodecState().compressed_fraction == 0
     assert CodecState.from_tensors(CodecState().to_tensors()) == CodecState()
 
 
 @pytest.mark.parametrize("codec", CODECS, ids=str)
-def test_a_codec_is_written_in_a_job_and_read(codec: Codec) -> None:
+def test_a_codec_survives_encoding_and_decoding(codec: Codec) -> None:
     assert decode_settings(encode_settings(codec), Codec) == codec
 
 

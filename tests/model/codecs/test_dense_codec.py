@@ -12,7 +12,7 @@ from potluck.settings import decode_settings
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])
 @settings(deadline=None)
 @given(values=st.lists(st.floats(-6e4, 6e4), max_size=40))
-def test_dense_gives_back_every_bit(dtype: torch.dtype, values: list[float]) -> None:
+def test_dense_round_trips_exactly(dtype: torch.dtype, values: list[float]) -> None:
     vector = torch.tensor(values, dtype=dtype)
     codec = DenseCodec()
     payload = codec.encode(vector)
@@ -22,7 +22,7 @@ def test_dense_gives_back_every_bit(dtype: torch.dtype, values: list[float]) -> 
     assert payload.nbytes == codec.encoded_bytes(len(values), dtype.itemsize) == len(values) * dtype.itemsize
 
 
-def test_dense_keeps_what_is_no_number() -> None:
+def test_dense_keeps_nan_and_infinity() -> None:
     vector = torch.tensor([float("nan"), float("inf"), -0.0])
     decoded = DenseCodec().decode(DenseCodec().encode(vector), 3)
     assert torch.equal(decoded.view(torch.int32), vector.view(torch.int32))

@@ -18,7 +18,7 @@ def _index_sets(draw: st.DrawFn) -> tuple[list[int], int]:
 
 @settings(deadline=None)
 @given(case=_index_sets())
-def test_indices_come_back(case: tuple[list[int], int]) -> None:
+def test_indices_round_trip(case: tuple[list[int], int]) -> None:
     indices, size = case
     packed = pack_indices(np.array(indices, dtype=np.int64), size)
     assert packed.dtype == np.uint8
@@ -29,7 +29,7 @@ def test_indices_come_back(case: tuple[list[int], int]) -> None:
 
 @settings(deadline=None, max_examples=300)
 @given(data=st.data(), size=st.integers(1, 300))
-def test_any_bytes_give_good_indices_or_a_refusal(data: st.DataObject, size: int) -> None:
+def test_arbitrary_bytes_decode_to_valid_indices_or_are_refused(data: st.DataObject, size: int) -> None:
     count = data.draw(st.integers(0, size))
     length = packed_index_bytes(count, size)
     packed = np.frombuffer(data.draw(st.binary(min_size=length, max_size=length)), dtype=np.uint8)
@@ -41,7 +41,7 @@ def test_any_bytes_give_good_indices_or_a_refusal(data: st.DataObject, size: int
 
 
 @pytest.mark.parametrize("wrong", [[3, 3], [5, 4], [9, 60]])
-def test_repeated_unordered_and_far_indices_are_refused(wrong: list[int]) -> None:
+def test_repeated_unordered_and_out_of_range_indices_are_refused(wrong: list[int]) -> None:
     """By hand: 2 of 50 have 4 low bits each and a row of 2 + 3 flags."""
     low = wrong[0] % 16 | (wrong[1] % 16) << 4
     high = 1 << (wrong[0] // 16) | 1 << (wrong[1] // 16 + 1)
@@ -52,7 +52,7 @@ def test_repeated_unordered_and_far_indices_are_refused(wrong: list[int]) -> Non
 
 
 @pytest.mark.parametrize("ratio", [0.5, 0.2, 0.1, 0.03, 0.01, 0.001])
-def test_it_takes_at_most_seven_tenths_of_a_bit_more_than_must_be(ratio: float) -> None:
+def test_coding_is_within_seven_tenths_of_a_bit_of_the_lower_bound(ratio: float) -> None:
     size = 1_000_000
     count = round(ratio * size)
     least = -math.log2(ratio) - (1 - ratio) / ratio * math.log2(1 - ratio)
@@ -60,6 +60,6 @@ def test_it_takes_at_most_seven_tenths_of_a_bit_more_than_must_be(ratio: float) 
 
 
 @given(count=st.integers(1, 10**6), times=st.integers(1, 1000))
-def test_it_never_takes_more_than_plain_indices_or_a_bitmap(count: int, times: int) -> None:
+def test_coding_never_exceeds_plain_indices_or_a_bitmap(count: int, times: int) -> None:
     size = count * times
     assert packed_index_bytes(count, size) <= min(4 * count + 1, -(-size // 8))

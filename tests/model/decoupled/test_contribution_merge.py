@@ -21,7 +21,7 @@ def constant(grouped: GroupedNetwork, value: float, samples: dict[int, int], dev
 
 
 @pytest.mark.parametrize("variant", ["structural", "attributed"])
-def test_a_harvest_of_untouched_parts_changes_nothing(variant: str) -> None:
+def test_merging_untrained_submodels_changes_nothing(variant: str) -> None:
     grouped = decouple(small(), SHAPE, even_groups(6, 3), 1, variant, samples=[samples()])  # type: ignore[arg-type]
     contributions = [
         contribution(str(number), grouped.build_submodel(chosen)) for number, chosen in enumerate([{0}, {1, 2}, {2, 0}])
@@ -32,7 +32,7 @@ def test_a_harvest_of_untouched_parts_changes_nothing(variant: str) -> None:
             torch.testing.assert_close(state[name], value, rtol=1e-6, atol=0)
 
 
-def test_each_group_comes_from_those_who_trained_it_by_their_samples() -> None:
+def test_each_group_is_averaged_over_its_devices_weighted_by_samples() -> None:
     grouped = small_grouped()
     state, report = merge_contributions(
         grouped, [constant(grouped, 1.0, {0: 30}, "a"), constant(grouped, 4.0, {0: 10, 1: 20}, "b")]
@@ -44,7 +44,7 @@ def test_each_group_comes_from_those_who_trained_it_by_their_samples() -> None:
     assert report.trunk_from == {"a": 30, "b": 30}
 
 
-def test_a_group_that_nobody_trained_is_reported_and_left_alone() -> None:
+def test_an_untrained_group_is_reported_and_left_unchanged() -> None:
     grouped = small_grouped()
     state, report = merge_contributions(grouped, [constant(grouped, 1.0, {0: 5, 1: 5})])
     assert report.untrained == report.excluded == (2,)
@@ -57,7 +57,7 @@ def test_a_group_that_nobody_trained_is_reported_and_left_alone() -> None:
     assert later.excluded == ()  # but they were trained before
 
 
-def test_a_frozen_trunk_is_not_touched_and_need_not_be_sent() -> None:
+def test_a_frozen_trunk_is_unchanged_and_need_not_be_sent() -> None:
     grouped = small_grouped(frozen=True)
     submodel = grouped.build_submodel({0})
     trained(submodel, steps=2)
@@ -69,7 +69,7 @@ def test_a_frozen_trunk_is_not_touched_and_need_not_be_sent() -> None:
     assert torch.equal(state["groups.0.stages.2.weight"], sent["groups.0.stages.2.weight"])
 
 
-def test_one_device_alone_comes_through_bit_for_bit() -> None:
+def test_a_single_contribution_is_merged_exactly() -> None:
     grouped = decouple(small(), SHAPE, even_groups(6, 3), 1)
     submodel = grouped.build_submodel({0, 1, 2})
     trained(submodel)
@@ -77,7 +77,7 @@ def test_one_device_alone_comes_through_bit_for_bit() -> None:
     assert all(torch.equal(state[name], value) for name, value in submodel.state_dict().items())
 
 
-def test_the_grouped_network_itself_is_not_changed() -> None:
+def test_merging_does_not_change_the_grouped_network() -> None:
     grouped = small_grouped()
     before = {name: value.clone() for name, value in grouped.state_dict().items()}
     merge_contributions(grouped, [constant(grouped, 7.0, {0: 1, 1: 1, 2: 1})])
@@ -105,7 +105,7 @@ NAME = "groups.0.stages.5.weight"
         (Contribution("bad", {}, {}), "no sample"),
     ],
 )
-def test_a_bad_contribution_is_refused_and_the_others_count(bad: Contribution, message: str) -> None:
+def test_a_bad_contribution_is_refused_and_the_others_are_merged(bad: Contribution, message: str) -> None:
     grouped = small_grouped()
     state, report = merge_contributions(grouped, [bad, constant(grouped, 2.0, {0: 5}, "good")])
     assert message in report.refused["bad"]

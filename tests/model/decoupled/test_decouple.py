@@ -42,7 +42,7 @@ def training_flops(submodel: GroupSubmodel, shape: tuple[int, ...]) -> int:
 
 
 @pytest.mark.parametrize(("name", "shape", "classes", "count", "depths"), NETWORKS)
-def test_costs_are_the_flop_counters(
+def test_costs_equal_the_flop_counter(
     name: str, shape: tuple[int, ...], classes: int, count: int, depths: tuple[int, ...]
 ) -> None:
     network = of_zoo(name, classes)
@@ -60,20 +60,20 @@ def test_costs_are_the_flop_counters(
 
 @pytest.mark.parametrize("frozen", [False, True])
 @pytest.mark.parametrize("depth", [0, 2])
-def test_costs_of_training_are_the_flop_counters(frozen: bool, depth: int) -> None:
+def test_training_costs_equal_the_flop_counter(frozen: bool, depth: int) -> None:
     """Not for depthwise layers: the counter takes their weight gradient for that of a full convolution."""
     grouped = decouple(small(), SHAPE, even_groups(6, 4), depth, frozen=frozen)
     cost = group_cost(grouped.layers, [2, 2, 1, 1], depth, {0, 2})
     assert training_flops(grouped.build_submodel({0, 2}), SHAPE) == cost.training_macs(frozen=frozen)
 
 
-def test_vgg16_saves_what_the_published_table_says() -> None:
+def test_vgg16_savings_match_the_published_table() -> None:
     layers = layer_costs(trace_sequential(of_zoo("vgg16-bn-cifar", 10), (3, 32, 32)))
     assert full_model_cost(layers).macs / group_cost(layers, [1] * 10, 1).macs > 30
     assert round(full_model_cost(layers).macs / group_cost(layers, [1] * 10, 2).macs, 1) == 7.1
 
 
-def test_a_functional_forward_is_a_line_too() -> None:
+def test_a_functional_forward_is_a_sequential_chain() -> None:
     torch.manual_seed(0)
     network = Functional()
     steps = trace_sequential(network, SHAPE)
@@ -112,7 +112,7 @@ SHARED = nn.Linear(128, 128)
         (nn.Sequential(nn.Flatten(2), nn.Linear(64, 6)), "must flatten to 2"),
     ],
 )
-def test_what_is_no_line_is_refused_by_name(network: nn.Module, message: str) -> None:
+def test_a_network_that_is_not_sequential_is_refused_by_name(network: nn.Module, message: str) -> None:
     with pytest.raises(ModelError, match=message):
         trace_sequential(network, SHAPE)
 
@@ -171,7 +171,7 @@ def test_attributed_groups_keep_the_weights_between_their_channels() -> None:
                 assert not branch_state["weight"][-1].any()
 
 
-def test_channels_go_to_the_classes_that_they_serve() -> None:
+def test_channels_are_attributed_to_the_classes_they_serve() -> None:
     """Two networks side by side, each for half of the classes: attribution must find them again."""
     network = small(norm=False)
     network_index = torch.arange(12) % 2
@@ -206,7 +206,7 @@ def test_scores_are_gradient_times_activation() -> None:
     torch.testing.assert_close(scores["5"], by_class)
 
 
-def test_attribution_needs_every_class_and_leaves_the_network_as_it_was() -> None:
+def test_attribution_needs_every_class_and_does_not_change_the_network() -> None:
     network = small().train()
     before = {name: value.clone() for name, value in network.state_dict().items()}
     inputs, labels = samples()
@@ -220,7 +220,7 @@ def test_attribution_needs_every_class_and_leaves_the_network_as_it_was() -> Non
         )
 
 
-def test_structural_groups_begin_the_same_for_a_seed_and_at_a_fair_size() -> None:
+def test_structural_groups_are_seeded_and_initialised_at_a_reasonable_scale() -> None:
     one, two, other = (decouple(small(norm=False), SHAPE, even_groups(6, 3), 1, seed=seed) for seed in (1, 1, 2))
     states = [network.state_dict() for network in (one, two, other)]
     assert all(torch.equal(value, states[1][name]) for name, value in states[0].items())

@@ -35,7 +35,7 @@ def accuracy(assembled: AssembledNetwork) -> float:
 
 @pytest.mark.parametrize("extent", ["readout", "heads"])
 @pytest.mark.parametrize("normalised", [True, False])
-def test_a_group_that_shouts_is_brought_back(extent: Extent, normalised: bool) -> None:
+def test_a_group_with_too_large_logits_is_corrected(extent: Extent, normalised: bool) -> None:
     assembled = network(normalised)
     fair = accuracy(assembled)
     assembled.group_branch(1).readout.offset.fill_(6.0)
@@ -48,7 +48,7 @@ def test_a_group_that_shouts_is_brought_back(extent: Extent, normalised: bool) -
     assert report.accuracy[1] > report.accuracy[0]
 
 
-def test_what_it_reports_is_what_the_network_then_does() -> None:
+def test_the_reported_accuracy_is_that_of_the_calibrated_network() -> None:
     assembled = network()
     inputs, labels = samples(90, seed=4)
     report = calibrate_groups(assembled, [(inputs[:50], labels[:50]), (inputs[50:], labels[50:])], extent="heads")
@@ -58,7 +58,7 @@ def test_what_it_reports_is_what_the_network_then_does() -> None:
     assert (report.samples, report.skipped) == (90, 0)
 
 
-def test_few_samples_move_it_less_than_many() -> None:
+def test_few_samples_calibrate_less_than_many() -> None:
     moved = []
     for count in (6, 600):
         assembled = network()
@@ -68,7 +68,7 @@ def test_few_samples_move_it_less_than_many() -> None:
     assert moved[0] < moved[1]
 
 
-def test_groups_that_nobody_trained_stay_out_of_it() -> None:
+def test_untrained_groups_are_not_calibrated() -> None:
     assembled = network()
     assembled.group_branch(2).readout.trained.zero_()
     before = {name: value.clone() for name, value in assembled.groups["2"].state_dict().items()}
@@ -78,7 +78,7 @@ def test_groups_that_nobody_trained_stay_out_of_it() -> None:
     assert assembled.untrained_groups() == (2,)
 
 
-def test_it_needs_a_sample_that_it_can_use() -> None:
+def test_calibration_needs_a_usable_sample() -> None:
     assembled = network()
     for count in (0, 1):
         assembled.group_branch(count).readout.trained.zero_()

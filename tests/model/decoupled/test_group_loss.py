@@ -11,7 +11,7 @@ from potluck.model.decoupled import GroupLoss, expected_class_counts
 LABELS = np.arange(100) % 10
 
 
-def test_counts_say_what_an_epoch_has() -> None:
+def test_expected_counts_match_an_epoch() -> None:
     assert expected_class_counts(LABELS, {2, 3}) == {label: 10 if label in (2, 3) else 2 for label in range(10)} | {
         label: round(10 * 20 / 80) for label in range(10) if label not in (2, 3)
     }
@@ -28,7 +28,7 @@ def test_the_loss_is_a_softmax_over_own_classes_and_other() -> None:
     torch.testing.assert_close(loss(outputs, labels), expected)
 
 
-def test_own_and_other_weigh_alike_however_samples_are_mixed() -> None:
+def test_own_and_other_classes_weigh_equally_for_any_mixture() -> None:
     """With the weights, doubling the others' samples changes nothing."""
     outputs = torch.randn(6, 3, generator=torch.Generator().manual_seed(0))
     labels = torch.tensor([0, 1, 2, 3, 4, 5])

@@ -64,7 +64,7 @@ def test_all_groups_on_one_device_is_the_grouped_network_trained_centrally() -> 
     torch.testing.assert_close(submodel(inputs), reference(inputs), rtol=1e-4, atol=1e-5)
 
 
-def test_groups_above_a_frozen_trunk_learn_alike_alone_and_in_company() -> None:
+def test_groups_on_a_frozen_trunk_train_the_same_alone_and_together() -> None:
     grouped = decouple(small(), SHAPE, GROUPS, 1, frozen=True)
     together = grouped.build_submodel({0, 1, 2})
     trained(together)
@@ -94,7 +94,7 @@ def test_assembled_logits_are_the_sub_models(depth: int, normalised: bool) -> No
             torch.testing.assert_close(raw[:, class_columns], logits[:, own_classes])
 
 
-def test_logits_of_a_group_cannot_win_by_moving_together() -> None:
+def test_a_constant_added_to_the_logits_of_a_group_has_no_effect() -> None:
     """A group's softmax does not see a constant added to all its logits; neither may the assembled network."""
     grouped = decouple(small(), SHAPE, GROUPS, 1)
     wake(grouped)
@@ -123,7 +123,7 @@ def test_the_readout_is_bayes_rule_for_balanced_training() -> None:
     torch.testing.assert_close(logits.exp(), likely / likely.sum(dim=1, keepdim=True))
 
 
-def test_a_group_that_nobody_trained_never_wins_and_is_named() -> None:
+def test_an_untrained_group_is_never_predicted_and_is_named() -> None:
     grouped = small_grouped()
     assert grouped.untrained_groups() == (0, 1, 2)
     submodel = grouped.build_submodel({1})
@@ -135,14 +135,14 @@ def test_a_group_that_nobody_trained_never_wins_and_is_named() -> None:
     assert bool(logits[:, [2, 3]].isfinite().all())
 
 
-def test_looking_at_a_group_does_not_count_as_training() -> None:
+def test_evaluating_a_group_does_not_count_as_training() -> None:
     grouped = small_grouped()
     submodel = grouped.build_submodel({0}).eval()
     submodel(samples()[0])
     assert not submodel.state_dict()["groups.0.readout.trained"]
 
 
-def test_names_are_the_same_in_the_whole_and_in_a_part() -> None:
+def test_parameter_names_agree_between_network_and_submodel() -> None:
     grouped = decouple(small(), SHAPE, GROUPS, 1)
     full = grouped.state_dict()
     submodel = grouped.build_submodel({0, 2})
@@ -153,7 +153,7 @@ def test_names_are_the_same_in_the_whole_and_in_a_part() -> None:
     assert all(name.startswith("groups.1.") for name in grouped.trained_names({1}))
 
 
-def test_a_frozen_trunk_stays_as_it_was_norms_included() -> None:
+def test_a_frozen_trunk_including_its_norms_does_not_change() -> None:
     submodel = decouple(small(), SHAPE, GROUPS, 2, frozen=True).build_submodel({0, 1})
     before = {name: value.clone() for name, value in submodel.trunk.state_dict().items()}
     trained(submodel)
@@ -178,7 +178,7 @@ def test_groups_that_do_not_exist_are_refused(chosen: set[int], message: str) ->
         small_grouped().build_submodel(chosen)
 
 
-def test_the_whole_and_the_parts_can_be_laid_out_in_layers() -> None:
+def test_network_and_submodels_have_a_layer_layout() -> None:
     """A coordinator lays the network out flat, layer by layer; every number must have its place."""
     grouped = decouple(small(), SHAPE, GROUPS, 1)
     for network in (grouped, grouped.build_submodel({1}), grouped.assemble()):
@@ -189,7 +189,7 @@ def test_the_whole_and_the_parts_can_be_laid_out_in_layers() -> None:
 
 
 @pytest.mark.parametrize("frozen", [False, True])
-def test_a_part_has_its_places_in_the_vectors_of_the_whole(frozen: bool) -> None:
+def test_a_submodel_indexes_into_the_vectors_of_the_network(frozen: bool) -> None:
     grouped = decouple(small(), SHAPE, GROUPS, 1, frozen=frozen)
     submodel = grouped.build_submodel({0, 2})
     whole_layout, part_layout = (laid_out(network) for network in (grouped, submodel))
@@ -200,7 +200,7 @@ def test_a_part_has_its_places_in_the_vectors_of_the_whole(frozen: bool) -> None
     assert len(params.unique()) == len(own_odds.params)  # type: ignore[no-untyped-call]
 
 
-def test_a_part_trains_as_a_replica_and_says_that_it_did() -> None:
+def test_a_submodel_trains_as_a_replica_and_is_marked_trained() -> None:
     grouped = decouple(small(), SHAPE, GROUPS, 1, frozen=True)
     submodel = grouped.build_submodel({1})
     layout = laid_out(submodel)

@@ -59,7 +59,7 @@ def hide(module: nn.Module, slimmable: SlimmableModel, subsets: Subsets, scaled:
     "name", [pytest.param(name, marks=pytest.mark.long if name in LARGE else ()) for name in NETWORKS]
 )
 @pytest.mark.parametrize("scaled", [True, False])
-def test_gradient_is_that_of_the_whole_network_with_hidden_channels(name: str, scaled: bool) -> None:
+def test_the_gradient_equals_that_of_the_full_network_with_masked_channels(name: str, scaled: bool) -> None:
     slimmable, shape = traced(name, F64)
     module = slimmable.chain.module
     subsets, (inputs, targets) = drawn(slimmable, 0.5), batch(shape)
@@ -83,7 +83,7 @@ def test_gradient_is_that_of_the_whole_network_with_hidden_channels(name: str, s
 
 
 @pytest.mark.parametrize("name", ["vgg9", "resnet20", "ds-cnn", "densenet40", "by hand", "grouped"])
-def test_nothing_dropped_is_plain_training_bit_for_bit(name: str) -> None:
+def test_full_width_equals_plain_training_exactly(name: str) -> None:
     slimmable, shape = traced(name)
     module = slimmable.chain.module
     all_units: Subsets = [np.arange(channels.size) for channels in slimmable.sets]
@@ -102,7 +102,7 @@ def test_nothing_dropped_is_plain_training_bit_for_bit(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["resnet20", "mobilenet-v2-cifar", "gated"])
-def test_what_is_left_out_stays_as_it_was_and_so_does_its_momentum(name: str) -> None:
+def test_dropped_weights_and_their_momentum_do_not_change(name: str) -> None:
     slimmable, shape = traced(name)
     module = slimmable.chain.module
     replica = ModelReplica(module, slimmable.layout, cross_entropy)
@@ -131,7 +131,7 @@ def test_what_is_left_out_stays_as_it_was_and_so_does_its_momentum(name: str) ->
     assert bool((velocity[index] != before[index]).all())
 
 
-def test_counters_count_every_step_whatever_was_left_out() -> None:
+def test_counters_count_every_step_at_any_width() -> None:
     slimmable, shape = traced("resnet20")
     module = slimmable.chain.module
     replica = ModelReplica(module, slimmable.layout, cross_entropy)
@@ -143,7 +143,7 @@ def test_counters_count_every_step_whatever_was_left_out() -> None:
     assert float(tensors["bn1.num_batches_tracked"]) == 4.0
 
 
-def test_static_batch_norm_leaves_the_statistics_alone_also_at_full_width() -> None:
+def test_static_batch_norm_keeps_its_statistics_at_any_width() -> None:
     slimmable, shape = traced("resnet20")
     module = slimmable.chain.module
     replica = ModelReplica(module, slimmable.layout, cross_entropy)
@@ -155,7 +155,7 @@ def test_static_batch_norm_leaves_the_statistics_alone_also_at_full_width() -> N
     assert not torch.equal(replica.state.params, weights)
 
 
-def test_narrow_strided_convolutions_survive_inputs_that_are_channels_last() -> None:
+def test_narrow_strided_convolutions_accept_channels_last_inputs() -> None:
     """oneDNN's weight gradient of a strided 1×1 convolution of 4 such channels once aborted the process."""
     slimmable, shape = traced("resnet20")
     module = slimmable.chain.module
@@ -172,7 +172,7 @@ def test_narrow_strided_convolutions_survive_inputs_that_are_channels_last() -> 
     assert float(torch.cosine_similarity(gradient(inputs), gradient(last), dim=0)) > 0.9999
 
 
-def test_a_small_model_of_its_own_trains_by_itself() -> None:
+def test_an_extracted_model_trains_independently() -> None:
     slimmable, shape = traced("vgg9")
     module = slimmable.chain.module
     counts = slimmable.kept_counts([0.5] * len(slimmable.sets))
@@ -213,7 +213,7 @@ def test_binding_a_narrow_layout_keeps_names_and_order() -> None:
     assert len(bind_views(small, layout).params) == layout.param_bounds[-1]
 
 
-def test_networks_not_used_for_longest_make_room() -> None:
+def test_the_least_recently_used_networks_are_evicted() -> None:
     slimmable, _ = traced("mlp")
     smalls = NarrowReplicaCache(slimmable, cross_entropy, scaled=True, most=2)
     first = smalls.get_replica((3, 3))
@@ -224,7 +224,7 @@ def test_networks_not_used_for_longest_make_room() -> None:
     assert first.state.params.shape == (64 * 3 + 3 + 3 * 3 + 3 + 3 * 10 + 10,)
 
 
-def test_the_layers_that_a_model_brought_are_never_changed() -> None:
+def test_the_layers_of_the_original_model_are_never_changed() -> None:
     slimmable, shape = traced("resnet20")
     before = {name: tensor.clone() for name, tensor in slimmable.chain.module.state_dict().items()}
     WidthWorkspace(

@@ -33,7 +33,7 @@ def test_macs_are_those_of_the_flop_counter_at_any_width(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_small_vector_is_the_whole_one_at_its_index(name: str) -> None:
+def test_a_narrow_vector_is_the_full_vector_at_its_indices(name: str) -> None:
     slimmable, _ = traced(name)
     rng = np.random.default_rng(3)
     subsets = choose_subsets(
@@ -74,7 +74,7 @@ def test_a_concatenation_keeps_its_sets_apart_and_depthwise_follows_its_input() 
     assert sets("ds-cnn") == {"conv1": 64, **{f"block{block}.pointwise.conv": 64 for block in (1, 2, 3, 4)}}
 
 
-def test_groups_go_whole() -> None:
+def test_channel_groups_are_kept_or_dropped_as_a_unit() -> None:
     assert sets("grouped") == {"reduce": 6, "expand": 12}
     assert traced("grouped")[0].sets[0].grain == 4
 
@@ -87,7 +87,7 @@ def test_at_least_one_unit_is_kept() -> None:
     assert small(torch.zeros(2, *shape)).shape == (2, 10)
 
 
-def test_a_grid_keeps_multiples_of_eight_and_what_is_smaller() -> None:
+def test_a_grid_keeps_multiples_of_eight_and_smaller_sets() -> None:
     slimmable, _ = traced("resnet20")
     sizes = {
         (channels.size, kept)
@@ -98,7 +98,7 @@ def test_a_grid_keeps_multiples_of_eight_and_what_is_smaller() -> None:
     assert slimmable.kept_counts([0.0] * 12, grid=8) == slimmable.full_counts
 
 
-def test_a_sum_of_differently_made_channels_is_kept_whole() -> None:
+def test_a_sum_of_incompatible_channels_is_never_dropped() -> None:
     class Crossed(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -121,14 +121,14 @@ def test_a_sum_of_differently_made_channels_is_kept_whole() -> None:
         (nn.PixelShuffle(1), "PixelShuffle"),
     ],
 )
-def test_a_layer_that_is_not_understood_is_refused_by_name(layer: nn.Module, name: str) -> None:
+def test_an_unsupported_layer_is_refused_by_name(layer: nn.Module, name: str) -> None:
     module = nn.Sequential(nn.Conv2d(3, 6, 3, padding=1), layer, nn.Flatten(), nn.LazyLinear(2))
     module(torch.zeros(1, 3, 8, 8))
     with pytest.raises(ModelError, match=f"'?{name}'? \\(1\\)"):
         trace_slimmable(module, (3, 8, 8))
 
 
-def test_an_operation_that_is_not_understood_is_refused_by_name() -> None:
+def test_an_unsupported_operation_is_refused_by_name() -> None:
     class Shuffled(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -142,7 +142,7 @@ def test_an_operation_that_is_not_understood_is_refused_by_name() -> None:
         trace_slimmable(Shuffled(), (3, 4, 4))
 
 
-def test_anything_may_be_done_to_the_input() -> None:
+def test_any_operation_on_the_input_is_allowed() -> None:
     class Normalised(nn.Module):
         mean: Tensor
 
@@ -158,7 +158,7 @@ def test_anything_may_be_done_to_the_input() -> None:
     assert [channels.name for channels in trace_slimmable(Normalised(), (3, 4, 4)).sets] == ["first"]
 
 
-def test_every_network_of_the_zoo_for_small_pictures_can_be_narrowed() -> None:
+def test_every_small_image_network_of_the_zoo_can_be_narrowed() -> None:
     for name in ("vgg16-bn-cifar", "alexnet-cifar"):
         slimmable = trace_slimmable(zoo.build_model(name), zoo.model_entry(name).shape)
         assert 0.2 < slimmable.macs_fraction(slimmable.kept_counts([0.5] * len(slimmable.sets))) < 0.3

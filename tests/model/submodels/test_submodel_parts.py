@@ -33,7 +33,7 @@ def rng(seed: int = 0) -> np.random.Generator:
     return np.random.default_rng(seed)
 
 
-def test_all_kinds_are_known_and_survive_being_written_down() -> None:
+def test_all_kinds_survive_encoding_and_decoding() -> None:
     assert [*part_kinds(Submodel)][: len(KINDS) + 1] == ["whole", "filter-dropout", *KINDS[1:]]
     for kind in KINDS:
         submodel = decode_settings(kind, Submodel)
@@ -57,12 +57,12 @@ def test_a_choice_is_never_over_budget_unless_the_smallest_is(kind: str, budget:
 SAMPLERS = {kind: sampler(kind) for kind in KINDS}
 
 
-def test_the_whole_model_is_pulled_where_every_mini_batch_is_another() -> None:
+def test_the_whole_model_is_pulled_when_every_mini_batch_uses_another_submodel() -> None:
     for kind in ("whole", "uniform-dropout", "small"):
         assert SAMPLERS[kind].submodel_for_round("pi", 3, 0.2) is None
 
 
-def test_both_sides_carve_the_same_without_a_word() -> None:
+def test_coordinator_and_device_extract_the_same_submodel_independently() -> None:
     for kind in ("federated-dropout", "heterofl", "fedrolex", "fjord"):
         one, other = (sampler(kind).submodel_for_round("pi", 3, 0.3) for _ in range(2))
         assert one is not None
@@ -70,7 +70,7 @@ def test_both_sides_carve_the_same_without_a_word() -> None:
         assert torch.equal(one.selection.params.index, other.selection.params.index)
 
 
-def test_who_keeps_which_units() -> None:
+def test_units_kept_by_each_kind() -> None:
     def first_set(kind: str, round: int, device: str = "pi") -> list[int]:
         pulled = SAMPLERS[kind].submodel_for_round(device, round, 0.3)
         assert pulled is not None
@@ -94,7 +94,7 @@ def test_rolling_windows_cover_every_unit_equally_often() -> None:
     assert set(counts) == {8}
 
 
-def test_fjord_trains_inside_what_it_has_pulled() -> None:
+def test_fjord_trains_within_the_pulled_submodel() -> None:
     width_sampler, draws = SAMPLERS["fjord"], rng()
     pulled = width_sampler.submodel_for_round("pi", 0, 0.5)
     assert pulled is not None
@@ -142,7 +142,7 @@ def test_filter_dropout_takes_its_sizes_from_a_table() -> None:
     assert 0 < int((before != replica.state.params).sum()) < len(before)
 
 
-def test_a_table_without_the_whole_model_leads_to_it_all_the_same() -> None:
+def test_choices_reach_the_whole_model_even_if_the_table_does_not() -> None:
     slimmable, _ = traced("mlp")
     rates = [0.8, 0.6]
     trials = [(slimmable.forward_macs(slimmable.kept_counts(rates)), 0.5, rates)]
@@ -154,7 +154,7 @@ def test_a_table_without_the_whole_model_leads_to_it_all_the_same() -> None:
     assert [units.tolist() for units in kept_units if units is not None] == [[0, 1, 2, 3], [0, 1, 2, 3, 4]]
 
 
-def test_a_table_of_seconds_is_chosen_from_by_seconds() -> None:
+def test_a_table_in_seconds_is_chosen_from_by_seconds() -> None:
     """Half of the units may take most of the time: what was measured counts, not the MACs."""
     slimmable, _ = traced("mlp")
     rates, costs = [[0.8, 0.6], [0.5, 0.0]], [0.5, 0.8]
@@ -179,7 +179,7 @@ def test_a_table_of_seconds_is_chosen_from_by_seconds() -> None:
 
 
 @pytest.mark.parametrize("cost", ["macs", "seconds"])
-def test_filter_dropout_keeps_multiples_where_that_is_asked(cost: Cost) -> None:
+def test_filter_dropout_keeps_multiples_of_the_grid(cost: Cost) -> None:
     slimmable, _ = traced("resnet20")
     rates = [[0.7] * len(slimmable.sets), [0.2] * len(slimmable.sets)]
     trials = [
@@ -201,7 +201,7 @@ def test_filter_dropout_keeps_multiples_where_that_is_asked(cost: Cost) -> None:
     assert all(sizes[one] >= sizes[dearest] for one in contained), "rounding up does not make it cheaper"
 
 
-def test_a_device_elsewhere_has_the_same_sizes_to_choose_from(tmp_path: Path) -> None:
+def test_a_remote_device_has_the_same_choices(tmp_path: Path) -> None:
     """The job's text is all that travels: the table's file is here only, and may be gone by then."""
     slimmable, _ = traced("mlp")
     rates = [[0.7, 0.3], [1 / 3, 0.1]]
@@ -227,7 +227,7 @@ def test_a_table_for_another_model_is_refused() -> None:
         sampler({"kind": "filter-dropout", "table": encode_settings(table)}, "mlp")
 
 
-def test_the_small_network_costs_no_more_than_it_may() -> None:
+def test_the_small_network_stays_within_its_cost_fraction() -> None:
     slimmable, _ = traced("resnet20")
     submodel = decode_settings({"kind": "small", "share": 0.33}, Submodel)
     counts = submodel.largest_counts(slimmable)  # type: ignore[attr-defined]

@@ -117,7 +117,7 @@ def test_no_bias_before_batch_norm(name: str) -> None:
 
 
 @every_network
-def test_entry_tells_where_its_count_comes_from(name: str) -> None:
+def test_entries_cite_the_source_of_their_parameter_count(name: str) -> None:
     entry = zoo.model_entry(name)
     assert entry.name == name
     assert entry.source.strip()
