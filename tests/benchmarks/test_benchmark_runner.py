@@ -1,4 +1,4 @@
-"""Pieces that run in parallel worker processes, which end with the process that started them."""
+"""Pieces run in parallel worker processes, which exit with their parent."""
 
 from __future__ import annotations
 

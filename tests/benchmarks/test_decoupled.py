@@ -17,9 +17,11 @@ def test_every_method_trains_on_the_same_data_and_reports_its_cost() -> None:
     others = [train_federated(TINY, None, 0), train_alone(TINY, None, 0)]
     samples = len(decoupled_task(TINY, None, 0).data.train)
     assert central["samples"] == 2 * samples
-    assert ours["samples"] == pytest.approx(2 * 2 * samples / TINY.cut.groups)  # own classes and as many others
+    assert ours["samples"] == pytest.approx(
+        2 * 2 * samples / TINY.cut.groups
+    )  # own classes and as many samples of others
     assert ours["training"] > 1
-    assert ours["accuracy"] > others[1]["accuracy"]  # a device alone knows its own classes only
+    assert ours["accuracy"] > others[1]["accuracy"]  # a device trained alone knows only its own classes
     assert others[1]["accuracy"] <= 2 / TINY.cut.groups
 
 

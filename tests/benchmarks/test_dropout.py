@@ -67,7 +67,7 @@ def test_every_method_runs_on_the_same_fleet(variation: str) -> None:
 
 
 def test_per_mini_batch_choice_leaves_no_stragglers() -> None:
-    """Ten mini-batches take ten slots for us, and longer for methods that decide before the round."""
+    """Ten mini-batches take ten slots, and longer with methods that decide before the round."""
     methods = (OURS, "federated-dropout", "fjord", "fedavg", BOUND)
     jobs = {method: dropout_job(SETTINGS["digits"], "between", method, 20, 0) for method in methods}
     rounds = {
@@ -132,7 +132,7 @@ def test_a_changed_table_is_another_piece(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert of("small") == before[1]
 
 
-# --- what is said of the results --------------------------------------------------------------------------------------
+# --- figures computed from the results --------------------------------------------------------------------------------
 
 
 def _result(slope: float) -> dict[str, Any]:
@@ -185,7 +185,7 @@ def test_a_target_that_is_never_reached_gives_no_speedup() -> None:
 
 
 def test_few_scores_do_not_lower_the_final_accuracy() -> None:
-    """Once it was the mean of the last three, and a method that waits had the untrained model among them."""
+    """The mean of the last three scores once included the untrained model for methods with few rounds."""
     often = DropoutRun([0.0, 20.0, 40.0, 60.0, 80.0, 100.0], [0.1, 0.3, 0.4, 0.45, 0.5, 0.5], 100.0)
     seldom = DropoutRun([0.0, 50.0, 95.0], [0.1, 0.4, 0.5], 100.0)
     assert often.final_accuracy == seldom.final_accuracy == 0.5

@@ -1,4 +1,4 @@
-"""Figures that no machine and no noise can change: where one of them moves, something changed that should not have."""
+"""Deterministic benchmark figures: if one of them changes, the behaviour of the program changed."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_duplex_is_forecast_where_communication_dominates_and_never_loses(
 
 
 def test_a_finer_workload_has_the_same_total_work() -> None:
-    """As `Layout.split` cuts it; computation is with a layer's last piece."""
+    """Split as `Layout.split` does; the computation belongs to the last segment of a layer."""
     load = overlap_workload("vgg19", 16)
     finer = load.split_large_layers(0.05)
     assert sum(finer.param_bytes) == sum(load.param_bytes)
@@ -268,14 +268,14 @@ def test_the_largest_cut_hardly_depends_on_the_choice_of_the_device() -> None:
 
 
 def _recorded_pieces(name: str) -> Mapping[str, Any]:
-    """The pieces of the results that the documents quote."""
+    """The recorded pieces behind the documented results."""
     path = Path(__file__).parents[2] / "benchmarks" / "results" / f"{name}.json"
     pieces: Mapping[str, Any] = json.loads(path.read_text())["pieces"]
     return pieces
 
 
 def _numbers(result: Any, path: str = "") -> Iterator[tuple[str, float]]:
-    """Every number of nested tables and lists, by its path."""
+    """Every number in nested tables and lists, by its path."""
     if isinstance(result, float | int):
         yield path, result
     elif isinstance(result, Mapping):

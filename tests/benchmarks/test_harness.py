@@ -26,7 +26,7 @@ from potluck.report.svg_chart import Chart, ChartSeries, draw_charts
 
 
 class Counting:
-    """A benchmark of three pieces that remembers how often each was measured; the third may fail."""
+    """A benchmark of three pieces that counts how often each is measured; the third may fail."""
 
     def __init__(self) -> None:
         self.measured: list[str] = []

@@ -1,4 +1,4 @@
-"""The comparison with peers, without the peers: all sides compute the same, and ratios are in the right direction."""
+"""The peer comparison without the peers: all sides compute the same, and ratios point in the right direction."""
 
 from __future__ import annotations
 

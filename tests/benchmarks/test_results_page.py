@@ -143,7 +143,7 @@ def test_reasons_refer_to_existing_figures() -> None:
 
 
 def test_missing_data_is_reported_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With how to get it, before anything is measured; of `all`, the others are still run."""
+    """The error says how to get it, before anything is measured; `all` still runs the other benchmarks."""
     monkeypatch.setenv("POTLUCK_DATA", str(tmp_path / "nothing"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "nothing"))
     _declare(monkeypatch, needing=("cifar10",), plain=())
@@ -161,7 +161,7 @@ def test_missing_data_is_reported_at_once(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def _declare(monkeypatch: pytest.MonkeyPatch, **needs: tuple[str, ...]) -> None:
-    """Benchmarks of one piece that need these data sets."""
+    """Benchmarks of one piece that need these datasets."""
     monkeypatch.setattr(bench, "CATALOGUE", {name: bench.BenchmarkEntry(f"bench_{name}", name) for name in needs})
     for name, sets in needs.items():
         benchmark = Benchmark(

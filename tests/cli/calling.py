@@ -1,4 +1,4 @@
-"""Calls the command line as a shell would, in this process or in one of its own."""
+"""Runs the command line as a shell would, in this process or in a subprocess."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ class Outcome(NamedTuple):
 
     @property
     def json(self) -> Any:
-        """The one object on stdout."""
+        """The JSON object printed on stdout."""
         return json.loads(self.out)
 
 
 class Shell:
-    """Runs commands and keeps what they print."""
+    """Runs commands and captures their output."""
 
     def __init__(self, capture: pytest.CaptureFixture[str]) -> None:
         self._capture = capture
@@ -62,7 +62,7 @@ class Shell:
 
 
 def start(arguments: Sequence[str | Path], folder: Path, path: Path | None = None) -> subprocess.Popen[str]:
-    """Start a process as a user does; `path` is one more folder to import from."""
+    """Start the command in a subprocess; `path` is an additional import folder."""
     search = os.pathsep.join(filter(None, [str(path or ""), os.environ.get("PYTHONPATH", "")]))
     return subprocess.Popen(
         [*POTLUCK, *map(str, arguments)],

@@ -19,7 +19,7 @@ def test_importing_the_commands_loads_neither_torch_nor_numpy() -> None:
 
 @pytest.mark.wall_clock
 def test_help_takes_less_than_a_third_of_a_second() -> None:
-    """Measured in processor time, which the load of the machine changes little."""
+    """Measured in CPU time, which depends little on the load of the machine."""
     cpu_seconds = []
     for _ in range(3):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)

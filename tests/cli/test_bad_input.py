@@ -1,4 +1,4 @@
-"""Wrong jobs and fleets: each is refused with one line that names the key or the file, and exit code 2."""
+"""Invalid jobs and fleets are refused with exit code 2 and one line that names the key or the file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.cli.calling import FLEET, JOB, Shell
 
 
 class Wrong(NamedTuple):
-    message: str  # the key or file that the line must name, or what is wrong with it
+    message: str  # text that the error line must contain: the key, the file or the problem
     job: str | bytes | None = JOB
     fleet: str | None = FLEET
     more: tuple[str, ...] = ()
@@ -151,7 +151,7 @@ def test_wrong_input_is_one_line_and_exit_2(
     assert not (tmp_path / "runs").exists()
 
 
-def test_at_least_the_required_number_of_bad_inputs_is_covered() -> None:
+def test_at_least_35_bad_inputs_are_covered() -> None:
     assert len(WRONG) >= 35
 
 

@@ -39,7 +39,7 @@ def test_a_recipe_that_misses_the_target_has_not_won() -> None:
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same race with a smaller model."""
+    """The same demo with a smaller model."""
     full_demo_job = demo_command.demo_job
 
     def job(recipe: str, seed: int) -> dict[str, Any]:

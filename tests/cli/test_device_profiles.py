@@ -1,4 +1,4 @@
-"""A device's profile sets its compute times in plans, simulated runs and explorations, and travels with the job."""
+"""A device profile sets compute times in plans, simulated runs and explorations, and is saved with the job."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PROFILED = '[[devices]]\nname = "pi"\nprofile = "pi.json"\ncount = 2\n[[devices]
 
 
 def _save_profile(potluck: Shell, path: Path, model: str = "job.toml") -> None:
-    """A profile whose layers and directions are far from their MACs: layer i takes i + 1 ms forward, 5 ms backward."""
+    """A profile not proportional to the MACs: layer i takes i + 1 ms forward and 5 ms backward."""
     assert potluck("profile", model, "--batch", str(BATCH), "--out", path).code == 0
     profile = load_profile(path)
     layers = [

@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 
 from tests.cli.calling import ROOT, Shell
 
-# rounds of a shortened run, and the accuracy that it reaches at least
+# rounds of a shortened run, and the accuracy it must reach
 SHORT = {
     "decoupled": (2, 0.7), "digits": (8, 0.85), "distreal": (3, 0.25), "dynacomm": (8, 0.55), "ftpipehd": (20, 0.45),
     "scadles": (12, 0.7), "streams": (10, 0.8),

@@ -1,4 +1,4 @@
-"""`potluck explore`, called as its function is until a shell can."""
+"""`potluck explore`, called through its command function."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_json_is_one_object_and_repeated_calls_agree(job: Path) -> None:
 def test_the_table_can_be_used_as_the_output_says(
     job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, potluck: Shell
 ) -> None:
-    """Called from elsewhere, by the very words that were printed: on the command line and in the job."""
+    """From another folder, with the printed text: on the command line and in the job."""
     (tmp_path / "home").mkdir()
     monkeypatch.chdir(tmp_path / "home")
     last = call(job, "--out", "my table.json").splitlines()[-1]

@@ -1,4 +1,4 @@
-"""How many cores a device computes on."""
+"""The number of threads a joined device computes with."""
 
 from __future__ import annotations
 

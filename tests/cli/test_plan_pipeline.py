@@ -1,4 +1,4 @@
-"""The partition as a table and a drawing, and as data."""
+"""The planned partition as a table, a chart and JSON."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ def test_a_model_that_does_not_fit_is_refused_before_the_run_starts(recipe: str)
 
 
 def test_a_small_device_gets_only_the_layers_that_fit() -> None:
-    """By its weights alone it would keep its four layers, which take 23.6 MB."""
+    """Counting weights only it would keep its four layers, which take 23.6 MB."""
 
-    def share(memory: str) -> int:
+    def layers_kept(memory: str) -> int:
         stages = planned("ftpipehd", small=memory).to_dict()["stages"]
         return sum(stage["layers"][1] - stage["layers"][0] + 1 for stage in stages if stage["device"] == "c")
 
-    assert (share("60 MB"), share("30 MB")) == (4, 0)
+    assert (layers_kept("60 MB"), layers_kept("30 MB")) == (4, 0)
 
 
 def test_windows_that_are_too_narrow_are_reported() -> None:

@@ -115,7 +115,7 @@ def test_lines_are_printed_at_a_limited_rate() -> None:
 
 
 class _Clock:
-    """Stands in for the real clock."""
+    """A clock that the test sets."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 100.0

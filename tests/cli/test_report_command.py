@@ -1,4 +1,4 @@
-"""`report` and `export` from the shell, and the page of `ui` that they share a room with."""
+"""The `report` and `export` commands, and the page that `ui` serves."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from potluck.errors import DataError
 
 
 def _images(count: int = 64) -> torch.Tensor:
-    """Pixels that are never 0 and differ within an image, so that a crop shows where it came from."""
+    """Pixels that are never 0 and differ within an image, so that a crop reveals its offset."""
     return torch.randint(1, 256, (count, 3, 16, 12), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
 
 
@@ -68,7 +68,7 @@ def test_only_images_can_be_augmented() -> None:
 
 
 def test_cifar_batches_are_augmented_fast_enough() -> None:
-    """At least 20,000 images a second are meant; the floor leaves room for a busy machine."""
+    """The target is 20,000 images a second; the limit leaves room for a busy machine."""
     x = torch.randint(0, 256, (4096, 3, 32, 32), dtype=torch.uint8)
     scaling = Scaling((0.5, 0.5, 0.5), (0.25, 0.25, 0.25), 255.0)
     samples = Samples(x, torch.zeros(4096, dtype=torch.int64), scaling=scaling, augmentation=CropFlip())

@@ -20,7 +20,7 @@ SPLITS = st.one_of(
 
 
 def _too_much_asked(split: Split, labels: np.ndarray, devices: int, owners: int) -> bool:
-    """Whether a split that refused had a reason to."""
+    """Whether a split was right to refuse."""
     _, sizes = np.unique(labels, return_counts=True)
     match split:
         case DirichletSplit(min_samples=least):

@@ -12,11 +12,11 @@ from potluck.errors import DataError, SettingError
 
 
 class Own(Source, frozen=True, kw_only=True, tag="tests-own"):
-    """A user's own set, named by where it is defined."""
+    """A user-defined dataset, named by its import path."""
 
     count: int = 3
 
-    def dataset(self, root: Path | None) -> Dataset:
+    def read(self, root: Path | None) -> Dataset:
         x, y = torch.zeros(self.count, 2), torch.rand(self.count)
         return from_tensors(x, y, x, y, name="own")
 

@@ -46,7 +46,7 @@ def test_a_truncated_or_wrong_file_is_refused(tmp_path: Path, content: bytes, pr
         (gzip.compress(bytes(10_000_000)), "more than 200 bytes"),
         (gzip.compress(CONTENT[::-1]), "not the published file"),
     ],
-    ids=["cut off", "no gzip", "too short", "too long", "another file"],  # else named by gzip's clock
+    ids=["cut off", "no gzip", "too short", "too long", "another file"],  # otherwise gzip embeds the current time
 )
 def test_a_damaged_archive_is_refused(tmp_path: Path, content: bytes, problem: str) -> None:
     (tmp_path / "some.bin.gz").write_bytes(content)

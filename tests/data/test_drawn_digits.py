@@ -1,4 +1,4 @@
-"""The digits that the base install draws: the same for everyone, standardised, and learnable but not trivial."""
+"""The generated digits are reproducible, standardised, and learnable but not trivial."""
 
 from __future__ import annotations
 

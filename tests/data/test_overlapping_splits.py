@@ -45,7 +45,7 @@ def test_groups_may_be_given() -> None:
 def test_named_devices_may_have_many_few_or_common_groups() -> None:
     split = ClassGroupSplit(groups=3, rest=0, held={"b": (0, 2), "c": (2,)}).for_devices(["a", "b", "c"])
     first, second, third = split.assign_samples(LABELS, 3, rng())
-    assert set(LABELS[first]) == {0, 1, 2, 3, 4, 5}  # the only one of which nothing is said is dealt all
+    assert set(LABELS[first]) == {0, 1, 2, 3, 4, 5}  # the only device without configured groups gets all of them
     assert set(LABELS[second]) == {0, 1, 4, 5}
     assert set(LABELS[third]) == {4, 5}
     assert np.array_equal(np.sort(np.concatenate([first, second, third])), np.arange(120))
@@ -57,7 +57,7 @@ def test_samples_of_an_unassigned_group_count_as_other_samples() -> None:
         assert {2, 3} <= set(LABELS[shard])
 
 
-def test_groups_are_not_configured_twice() -> None:
+def test_the_split_must_agree_with_the_trained_groups() -> None:
     groups = ((0, 5), (1, 2, 3, 4))
     for setting in (None, 2, groups):
         assert ClassGroupSplit(groups=setting).for_trained_groups(groups, {"a": (0,)}).groups == groups

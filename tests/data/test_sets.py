@@ -1,4 +1,4 @@
-"""Each published layout in small: files written here by hand, read back by the set's own code."""
+"""Each published file layout in miniature: files written by hand and read by the dataset's loader."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from potluck.errors import DataError
 
 
 @pytest.fixture(autouse=True)
-def _no_other_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _isolate_dataset_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("POTLUCK_DATA", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
@@ -189,7 +189,7 @@ def test_digits_are_real_fixed_and_stratified() -> None:
     counts = np.bincount(data.test.labels)
     assert counts.min() >= 34
     assert counts.max() <= 37
-    # The same samples on every machine and every release: devices must not disagree on who is test.
+    # The same on every machine and release: devices must agree on the test samples.
     assert hashlib.sha256(data.test.x.numpy().tobytes()).hexdigest()[:16] == "1b67ee694ed7567d"
     inputs, _ = data.train.batch(np.arange(len(data.train)))
     assert inputs.mean().abs() < 0.01

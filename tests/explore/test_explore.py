@@ -1,4 +1,4 @@
-"""Exploration finds a front that is nowhere worse than uniform rates, can be stopped, and asks nothing twice."""
+"""Exploration finds a front that is nowhere worse than uniform rates, can be stopped, and evaluates nothing twice."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_a_trial_does_not_depend_on_earlier_trials() -> None:
 def test_the_time_limit_ends_the_search() -> None:
     result, _ = run(minutes=1e-6, generations=50)
     assert result.table.entries
-    assert result.evaluations <= 8 + 2 * (4 + 8)  # one generation, and the best once more
+    assert result.evaluations <= 8 + 2 * (4 + 8)  # one generation, and the final evaluation of the best
 
 
 def test_rank_correlation() -> None:

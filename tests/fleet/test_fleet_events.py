@@ -28,7 +28,7 @@ def _fleet(*groups: dict[str, Any], faults: list[dict[str, Any]] | None = None) 
 
 
 def _until(fleet: Fleet, end: float, seed: int = 0) -> tuple[list[FleetChange], set[str]]:
-    """The changes before then, without empty ones, and the devices that are absent at the start."""
+    """The non-empty changes before `end`, and the devices that are absent at the start."""
     changes, absent = fleet_changes(fleet, _rng(seed))
     return [change for change in itertools.takewhile(lambda change: change.at < end, changes) if change.what], absent
 

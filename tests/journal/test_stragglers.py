@@ -4,7 +4,7 @@ from potluck.journal import JournalRecord, JournalTotals, Span
 
 
 def _round(round_number: int, slow: str, activity: str, *, by: float = 5.0) -> list[JournalRecord]:
-    """A round of ten seconds in which one device takes longer for one part than the other."""
+    """A round of ten seconds in which one device takes longer for one activity than the other."""
     start, records = 10.0 * round_number, []
     for name in ("a", "b"):
         at = start
@@ -37,7 +37,7 @@ def test_the_most_frequent_straggler_is_named() -> None:
 
 
 def test_records_written_after_their_round_still_count() -> None:
-    """In a live run the coordinator writes down the end of a round before the devices have told of their pushes."""
+    """In a live run the coordinator records the end of a round before the devices report their pushes."""
     rounds = [_round(number, "b", "push") for number in range(4)]
     late = [sorted(records, key=lambda record: getattr(record, "name", "") == "push") for records in rounds]
     assert _limit(*late) == _limit(*rounds)

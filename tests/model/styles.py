@@ -204,7 +204,7 @@ class Halves(nn.Module):
 
 
 class Aliased(nn.Module):
-    """Two names of one memory that is changed in place two layers later."""
+    """Two aliases of one tensor that is changed in place two layers later."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -221,7 +221,7 @@ class Aliased(nn.Module):
         return out
 
 
-# Those that are another's twin at another size wait for the long run.
+# Variants of another network at a different size are left to the long run.
 TWINS = (
     "vgg11-bn",
     "vgg16",
@@ -244,13 +244,13 @@ def of_zoo(name: str) -> LayerChain:
 
 
 def loss_of(outputs: object) -> Tensor:
-    """A number that depends on all that a model gives."""
+    """A scalar that depends on every output of a model."""
     tensors = outputs.values() if isinstance(outputs, dict) else outputs if isinstance(outputs, tuple) else (outputs,)
     return torch.stack([(tensor * torch.arange(1, tensor.shape[-1] + 1)).sin().sum() for tensor in tensors]).sum()
 
 
 def whole(module: nn.Module, data: Tensor) -> tuple[object, list[Tensor | None], dict[str, Tensor]]:
-    """Output, gradients and state after one training step of the model as it is."""
+    """Output, gradients and state after one training step of the undivided model."""
     torch.manual_seed(7)
     module.zero_grad(set_to_none=True)
     outputs = module(data)
@@ -259,7 +259,7 @@ def whole(module: nn.Module, data: Tensor) -> tuple[object, list[Tensor | None],
 
 
 def pipelined(chain: LayerChain, stages: tuple[nn.Module, ...], data: Tensor) -> tuple[object, list[Tensor | None]]:
-    """Output and gradients as a pipeline gets them: every stage on detached inputs, gradients handed back."""
+    """Output and gradients as in a pipeline: every stage on detached inputs, gradients passed back."""
     torch.manual_seed(7)
     chain.module.zero_grad(set_to_none=True)
     stage_inputs, outputs, value = [], [], data
@@ -297,7 +297,7 @@ def _several(value: object) -> list[Tensor]:
 
 
 def _arrive(value: object) -> object:
-    """As if it came over a wire: other memory, no history."""
+    """As if received over the network: new memory, no autograd history."""
     if isinstance(value, Tensor):
         copy = value.detach().clone()
         return copy.requires_grad_(value.requires_grad) if copy.is_floating_point() else copy

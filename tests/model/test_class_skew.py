@@ -19,7 +19,7 @@ _LABELS = np.array([0, 0, 0, 1, 2, 2])
 
 
 def _gradient(skew: SkewCorrection, labels: np.ndarray[tuple[int], np.dtype[np.int64]]) -> torch.Tensor:
-    """Of the mean loss of scores that say nothing yet."""
+    """The gradient of the mean loss at uninformative scores."""
     scores = torch.zeros(len(labels), 4, requires_grad=True)
     loss = skew.corrected_loss(cross_entropy, class_frequencies(labels, 4))
     (gradient,) = torch.autograd.grad(loss(scores, torch.from_numpy(labels)), scores)
@@ -32,7 +32,7 @@ def test_frequencies_sum_to_one() -> None:
 
 
 def test_logit_adjustment_removes_the_gradient_of_class_frequency() -> None:
-    """With plain cross-entropy the first thing learned is the class frequencies; adjusted, nearly nothing is."""
+    """Plain cross-entropy first learns the class frequencies; with adjustment that gradient nearly vanishes."""
     plain, adjusted = _gradient(NoSkewCorrection(), _LABELS), _gradient(LogitAdjustment(strength=1.0), _LABELS)
     assert plain.abs().max() > 0.2
     assert adjusted.abs().max() < 0.01
@@ -80,7 +80,7 @@ def test_scale_and_shift_are_copied() -> None:
 
 
 def test_skewed_batches_add_up_to_a_balanced_one() -> None:
-    """With batch norm they do not, which is why training on one class per device stalls."""
+    """With batch norm they do not, which is why training with one class per device stalls."""
     torch.manual_seed(0)
     module = nn.Sequential(nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 2))
     inputs = torch.randn(32, 1, 8, 8) + torch.arange(2).repeat_interleave(16).view(32, 1, 1, 1)

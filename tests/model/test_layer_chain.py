@@ -1,4 +1,4 @@
-"""Layers in execution order, who owns which parameter, where one may cut; models in many styles."""
+"""Layers in execution order, parameter owners and legal cuts, for models in many styles."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_layer_counts_match_the_published_depth() -> None:
 
 @pytest.mark.parametrize("name", ["resnet20", "mobilenet-v2-cifar", "vgg9"])
 def test_activation_bytes_match_what_autograd_saves(name: str) -> None:
-    """What autograd keeps of a batch, weights aside, fits into what the layers are said to hold, and not much less."""
+    """What autograd saves for a batch, without weights, is at most the stated activation bytes, and not much less."""
     chain, batch = of_zoo(name), 4
     module = zoo.build_model(name, classes=10)
     own_storage = {tensor.untyped_storage().data_ptr() for tensor in (*module.parameters(), *module.buffers())}

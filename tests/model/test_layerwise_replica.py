@@ -1,4 +1,4 @@
-"""Layer by layer, gradients are what they are in one go, and every layer is announced in order."""
+"""Layer-by-layer gradients equal those of one backward pass, and layers are announced in order."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_layerwise_gradients_equal_plain_ones_in_layer_order(
 
 
 def test_a_ready_gradient_is_final() -> None:
-    """When a layer is said to be ready, its part of the gradient does not change any more."""
+    """Once a layer is announced as ready, its gradient no longer changes."""
     replica = _replica("resnet20", (3, 32, 32), None)
     layerwise = LayerwiseReplica(replica, (3, 32, 32))
     ready: dict[int, torch.Tensor] = {}

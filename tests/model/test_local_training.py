@@ -16,7 +16,7 @@ from potluck.recipes.fedprox import Proximal
 
 
 class Trained(NamedTuple):
-    """What comes of a device's work."""
+    """The result of a device's training."""
 
     params: Tensor
     buffers: Tensor
@@ -31,7 +31,7 @@ def train(
     draws: np.random.Generator | None = None,
     lr: float = 1.0,
 ) -> Trained:
-    """A walk through the mini-batches, as a device takes it."""
+    """Train on the mini-batches as a device does."""
     before, solver = replica.copy_buffers(), local.new_solver(replica, lr)
     solver.start()
     samples, loss = sum(len(targets) for _, targets in batches), 0.0
@@ -43,7 +43,7 @@ def train(
 
 
 def _net(dtype: torch.dtype = torch.float32) -> nn.Module:
-    """Sizes that no vector unit divides, so that every tail is crossed."""
+    """Sizes not divisible by vector widths, so that every loop tail runs."""
     torch.manual_seed(11)
     net = nn.Sequential(nn.Linear(7, 13), nn.BatchNorm1d(13), nn.ReLU(), nn.Linear(13, 11), nn.Tanh(), nn.Linear(11, 3))
     return net.to(dtype)
@@ -63,7 +63,7 @@ def _batches(count: int, size: int = 10, dtype: torch.dtype = torch.float32) -> 
 
 
 def _plain(module: nn.Module, batches: list[tuple[Tensor, Tensor]], lr: float, **options: float) -> nn.Module:
-    """The loop that everyone writes."""
+    """The plain PyTorch training loop."""
     module = copy.deepcopy(module)
     optimizer = torch.optim.SGD(module.parameters(), lr=lr, **options)  # type: ignore[arg-type]
     module.train()
@@ -191,7 +191,7 @@ def test_a_strong_proximal_term_keeps_the_model_close() -> None:
 
 @pytest.mark.parametrize("local", [LocalSgd(lr=0.1, momentum=0.9), LocalSgd(lr=0.1)])
 def test_a_replica_can_be_used_again(local: LocalSgd) -> None:
-    """Nothing of one device's training is left for the next who uses the replica."""
+    """No state of one device's training leaks into the next use of the replica."""
     module, batches = _net(), _batches(4)
     state = ModelState.of_module(module, _layout(module))
     replica = ModelReplica(module, _layout(module), F.cross_entropy)

@@ -1,4 +1,4 @@
-"""Derived seconds are arithmetic, measured ones add up to the step, and only profiles are read as profiles."""
+"""Derived times follow from MACs, measured times sum to the step, and invalid profiles are refused."""
 
 from __future__ import annotations
 

@@ -154,7 +154,7 @@ def test_evaluation_changes_nothing() -> None:
     assert not first[0].requires_grad
 
 
-# --- what the model itself draws --------------------------------------------------------------------------------------
+# --- random numbers drawn by the model -------------------------------------------------------------------------------
 
 
 def _drawn(seed: int, operation: Callable[[], Tensor]) -> Tensor:
@@ -223,7 +223,7 @@ def _with_draws(replica: ModelReplica, seed: int) -> Tensor:
 
 
 def test_dropout_does_not_depend_on_other_threads() -> None:
-    """The replica's gradient alone, then beside threads that draw all the time."""
+    """The replica's gradient alone, then while other threads keep drawing random numbers."""
     replica = _replica()
     single = [_with_draws(replica, n) for n in range(20)]
     busy = threading.Event()

@@ -18,7 +18,7 @@ def _norm_net() -> nn.Module:
 
 
 def _layers(module: nn.Module) -> list[tuple[list[str], list[str]]]:
-    """Each child that holds anything is a layer."""
+    """Each child with parameters or buffers is a layer."""
     layers = []
     for name, child in module.named_children():
         params = [f"{name}.{inner}" for inner, _ in child.named_parameters()]

@@ -51,7 +51,7 @@ def _update_of(vector: Tensor) -> ReceivedSegment:
 
 
 def _plain_steps(module: nn.Module, optimizer: torch.optim.Optimizer, lrs: list[float]) -> None:
-    """torch's optimizer on each tensor by itself."""
+    """The torch optimizer applied to each tensor separately."""
     size = sum(param.numel() for param in module.parameters())
     for round, lr in enumerate(lrs):
         gradients = torch.split(_gradient(size, round), [param.numel() for param in module.parameters()])
@@ -106,7 +106,7 @@ def test_adam_on_the_flat_vector_equals_torch_per_tensor(settings: Adam) -> None
 
 @pytest.mark.parametrize("settings", [*SGDS, *ADAMS])
 def test_a_version_does_not_change_when_the_next_is_created(settings: Optimizer) -> None:
-    """Devices that are late still pull it."""
+    """Late devices still pull it."""
     module = _net()
     server = _server(module, settings)
     versions: list[tuple[ModelState, Tensor]] = []

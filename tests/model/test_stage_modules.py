@@ -1,4 +1,4 @@
-"""Stages composed are the model: outputs, gradients and state, bit for bit, also over detached tensors."""
+"""Composed stages equal the model exactly in outputs, gradients and state, also over detached tensors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from potluck.model.layer_chain import LayerChain, trace_layers
 from potluck.model.stage_modules import announce_layers, build_stages
 from tests.model import styles
 
-# The shape is the smallest that the network takes; the deep ones are for the long run.
+# The shape is the smallest that the network accepts; deep networks are left to the long run.
 SMALL = {
     "lenet": (1, 28, 28),
     "vgg9": (3, 32, 32),
@@ -45,7 +45,7 @@ LARGE = {
 
 
 def assert_same(chain: LayerChain, cuts: Sequence[int], data: Tensor) -> None:
-    """One step of the pipeline is one step of the model."""
+    """Check that one pipeline step equals one step of the model."""
     before = copy.deepcopy(chain.module.state_dict())
     outputs, gradients, state = styles.whole(chain.module, data)
     chain.module.load_state_dict(before)

@@ -1,4 +1,4 @@
-"""The mathematics of a stage: slices of a chain compute what the chain computes, and nothing is changed in place."""
+"""The stage backend: stages compute what the whole chain computes, and nothing is changed in place."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def seeded() -> None:
 @pytest.mark.parametrize("optimizer", [Sgd(lr=0.1, momentum=0.9, weight_decay=1e-3), Sgd(lr=0.1), Adam(lr=0.01)])
 @pytest.mark.parametrize("after", [0, 1, 2])
 def test_any_cut_trains_the_same_model(optimizer: Optimizer, after: int) -> None:
-    """Dropout is left out: what a stage draws depends on where it begins."""
+    """Without dropout, because what a stage draws depends on its first layer."""
     module = net()
     module[7] = nn.Identity()
     stages = stages_of(module, optimizer)

@@ -123,7 +123,7 @@ def test_every_weight_is_positive(samples: int, staleness: int) -> None:
         assert merge.update_weight(samples, staleness) > 0
 
 
-# --- updates of which each covers only some entries -------------------------------------------------------------------
+# --- submodel updates, which cover only some entries ------------------------------------------------------------------
 
 NETWORK: SlimmableModel = trace_slimmable(
     nn.Sequential(nn.Linear(3, 7), nn.ReLU(), nn.BatchNorm1d(7), nn.Linear(7, 2)), (3,)
@@ -200,7 +200,7 @@ def test_untrained_entries_change_neither_weight_nor_optimizer_state(optimizer: 
     history = []
     for units in (np.arange(7), np.array([2, 3, 6])):
         selection = NETWORK.select_units([units])
-        part = _part(selection)
+        part = _submodel_spec(selection)
         values = torch.ones(selection.params.size).numpy(), torch.zeros(selection.buffers.size).numpy()
         server.add_update([ReceivedSegment(0, NETWORK.layout.layer_count - 1, Payload(0, values))], part, 5, 0)
         server.step(1.0)
@@ -213,8 +213,8 @@ def test_untrained_entries_change_neither_weight_nor_optimizer_state(optimizer: 
         assert torch.equal(history[0][name] != history[1][name], inside), name
 
 
-def _part(selection: SubmodelSelection) -> SubmodelSpec:
-    """A part whose layers all begin and end with the whole model's first: enough to be merged in one piece."""
+def _submodel_spec(selection: SubmodelSelection) -> SubmodelSpec:
+    """A selection whose layer bounds all lie in the first layer, which is enough to merge it as one segment."""
     layers = NETWORK.layout.layer_count
     params, buffers = ((0, *(size,) * layers) for size in (selection.params.size, selection.buffers.size))
     layout = WeightLayout((), (), params, buffers, NETWORK.layout.dtype)

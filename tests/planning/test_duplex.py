@@ -1,4 +1,4 @@
-"""The duplex forecast: its bounds, its gain, and cases that can be worked by hand."""
+"""The duplex forecast: its bounds, its gain, and cases worked by hand."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from potluck.planning.segments.iteration_forecast import max_min_rates, share_se
 seconds = st.floats(0.0, 10.0, allow_subnormal=False)
 
 
-def crews(most: int = 3) -> st.SearchStrategy[list[WorkerCosts]]:
-    def crew(layers: int) -> st.SearchStrategy[list[WorkerCosts]]:
+def worker_lists(most: int = 3) -> st.SearchStrategy[list[WorkerCosts]]:
+    def workers_of(layers: int) -> st.SearchStrategy[list[WorkerCosts]]:
         row = st.lists(seconds, min_size=layers, max_size=layers)
         return st.lists(st.builds(WorkerCosts, row, row, row, row), min_size=1, max_size=most)
 
-    return st.integers(1, 8).flatmap(crew)
+    return st.integers(1, 8).flatmap(workers_of)
 
 
 def synthetic(layers: int, ratio: float, seed: int) -> WorkerCosts:
@@ -40,7 +40,7 @@ def synthetic(layers: int, ratio: float, seed: int) -> WorkerCosts:
 
 
 @settings(max_examples=60, deadline=None)
-@given(crews(), seconds, st.floats(0.0, 1.0), st.floats(0.0, 1.0))
+@given(worker_lists(), seconds, st.floats(0.0, 1.0), st.floats(0.0, 1.0))
 def test_bounds_hold(workers: list[WorkerCosts], overhead: float, latency: float, merge: float) -> None:
     forecast = forecast_duplex(workers, overhead, latency, merge, trials=10)
     bound = max(max(sum(w.forward) + sum(w.backward), sum(w.pull) + overhead, sum(w.push) + overhead) for w in workers)
@@ -52,7 +52,7 @@ def test_bounds_hold(workers: list[WorkerCosts], overhead: float, latency: float
 
 
 @settings(max_examples=40, deadline=None)
-@given(crews(), seconds)
+@given(worker_lists(), seconds)
 def test_a_forecast_is_the_period_of_its_own_cuts(workers: list[WorkerCosts], overhead: float) -> None:
     forecast = forecast_duplex(workers, overhead, trials=10)
     if forecast.overlaps:

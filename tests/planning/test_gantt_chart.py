@@ -1,4 +1,4 @@
-"""Bars end when the plan says, never overlap in a row, and are drawn where they belong."""
+"""Bars end when the plan says, never overlap within a row, and are drawn in their columns."""
 
 from __future__ import annotations
 

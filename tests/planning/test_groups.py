@@ -1,4 +1,4 @@
-"""Class groups, even shares, and what a cut costs."""
+"""Class groups, even assignment, and the cost of a cut."""
 
 from __future__ import annotations
 

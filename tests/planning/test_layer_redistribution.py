@@ -1,4 +1,4 @@
-"""Every layer finds a live source whenever one exists: all layouts, deaths and new layouts of small pipelines."""
+"""Every layer gets a live source whenever one exists, for all layouts, failures and new layouts of small pipelines."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from potluck.planning.layer_redistribution import LayerSource, StageLayout, chain_replicas, plan_redistribution
 
-# Identities that are neither places nor in order, so that a mix-up of the two shows.
+# Device ids that are neither positions nor sorted, so that confusing the two is detected.
 NAMES = (7, 3, 9, 0, 5)
 
 
@@ -37,7 +37,7 @@ def cases(most_devices: int, most_layers: int) -> Iterator[tuple[StageLayout, tu
 
 @lru_cache(maxsize=4)
 def inventory(old: StageLayout, global_copy: bool) -> dict[tuple[int, str], set[int]]:
-    """What lies on each device after everyone has sent its replicas, told from the senders' side."""
+    """The layers each device holds after all replicas were sent, derived from the senders."""
     holdings: dict[tuple[int, str], set[int]] = {(name, kind): set() for name in old.order for kind in ("own", "chain")}
     for index, (name, layers) in enumerate(zip(old.order, old.stages, strict=True)):
         holdings[name, "own"] |= set(layers)
@@ -50,7 +50,7 @@ def inventory(old: StageLayout, global_copy: bool) -> dict[tuple[int, str], set[
 def expected(
     layer: int, receiver: int, old: StageLayout, dead: tuple[int, ...], holdings: dict[tuple[int, str], set[int]]
 ) -> LayerSource | None:
-    """The published order, read off the shelves."""
+    """The source by the published order of preference."""
     live = [name for name in old.order if name not in dead]
     if receiver in live and layer in holdings[receiver, "own"]:
         return LayerSource(receiver, "own")
@@ -83,7 +83,7 @@ def check_case(old: StageLayout, dead: tuple[int, ...], new: StageLayout, global
 
 @lru_cache(maxsize=4)
 def must_be_lost(old: StageLayout, dead: tuple[int, ...], global_copy: bool) -> tuple[int, ...]:
-    """Those whose owner and its successor are both dead, unless the centre lives and has a copy."""
+    """Layers whose owner and its successor are both dead, unless the first device is alive and has a copy."""
     if global_copy and old.order[0] not in dead:
         return ()
     rank = {name: index for index, name in enumerate(old.order)}
@@ -101,7 +101,7 @@ def test_all_pipelines_of_five_devices_and_eight_layers() -> None:
 
 
 def test_positions_are_resolved_through_the_old_layout() -> None:
-    """The first device's death shifts all places; whoever mixes them up asks the wrong neighbour."""
+    """The first device's death shifts all positions; mixing old and new ones would ask the wrong neighbour."""
     old, new = StageLayout((2, 4), (10, 11, 12), 6), StageLayout((3,), (11, 12), 6)
     plan = plan_redistribution(old, {10}, new)
     assert plan.stages[0] == {

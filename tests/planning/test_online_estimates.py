@@ -1,4 +1,4 @@
-"""Estimators find what is there, hold still under noise and follow a change within five iterations."""
+"""Estimates converge, are stable under noise and follow a change within five iterations."""
 
 from __future__ import annotations
 

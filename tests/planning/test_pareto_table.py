@@ -1,4 +1,4 @@
-"""Tables of trade-offs: nothing dominated is kept, nothing over budget is picked."""
+"""Pareto tables keep no dominated entry and never return one over budget."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_hypervolume_only_grows_with_more_points(some: list[tuple[int, int]], mo
         return hypervolume([macs for macs, _ in points], [gain for _, gain in points], max_cost=51, min_gain=-1)
 
     covered = sum(any(m <= x and g >= y for m, g in some) for x in range(1, 51) for y in range(21))
-    assert area(some) == covered  # unit squares, counted
+    assert area(some) == covered  # the area, counted in unit squares
     assert area(some + more) >= area(some)
 
 

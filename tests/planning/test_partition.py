@@ -1,4 +1,4 @@
-"""The planners against brute force, and the figures that the published method promises."""
+"""The planners against brute force, and the gains of the published method."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ INSTANCES = 5_000
 
 
 def some_layers(rng: random.Random, count: int) -> LayerSpecs:
-    """Whole numbers, so that sums are exact; with ties, zeros, and cuts that are not allowed."""
+    """Integers, so that sums are exact; with ties, zeros, and illegal cuts."""
     return LayerSpecs(
         times=[rng.choice([0, 0, 1, 1, 2, 3, 7]) for _ in range(count)],
         outputs=[rng.choice([0, 1, 2, 4, 8, math.inf]) for _ in range(count)],
@@ -50,7 +50,7 @@ def some_devices(rng: random.Random, count: int) -> DeviceSpecs:
 
 
 def agree(layers: LayerSpecs, devices: DeviceSpecs, search: bool, subset: bool, pinned: int | None) -> str:
-    """Planner and brute force say the same; returns what they said."""
+    """Check that planner and brute force agree; returns their common answer."""
     order: Order = "search" if search else "given"
     try:
         partition = plan_partition(layers, devices, order=order, subset=subset, pinned=pinned)
@@ -62,7 +62,7 @@ def agree(layers: LayerSpecs, devices: DeviceSpecs, search: bool, subset: bool, 
         assert partition.period == least_period(layers, devices, search=search, subset=subset, pinned=pinned)
         assert pinned in (None, partition.order[0])
         assert subset or sorted(partition.order) == list(range(len(devices)))
-        return "found"
+        return "planned"
     assert short_bytes == least_shortage(layers, devices, search=search, subset=subset, pinned=pinned) > 0
     return "short" if short_bytes < math.inf else "no cuts"
 
@@ -76,7 +76,7 @@ def test_least_period_or_least_shortage_as_by_brute_force(search: bool, subset: 
         layers = some_layers(rng, rng.randint(1, 5 if search else 7))
         pinned = rng.choice([None, 0, count - 1]) if search or subset else None
         agreed.append(agree(layers, some_devices(rng, count), search, subset, pinned))
-    assert agreed.count("found") > INSTANCES // 3
+    assert agreed.count("planned") > INSTANCES // 3
     assert agreed.count("short") > INSTANCES // 50
 
 
@@ -265,7 +265,7 @@ def test_ten_devices_fifty_layers_are_searched_in_seconds() -> None:
 
 
 def test_exact_grows_nearly_in_proportion_to_the_layers() -> None:
-    """Counted, not timed: how often a run is priced."""
+    """Counts cost evaluations instead of measuring time."""
     assert priced(2048) < 2.6 * priced(1024)
 
 

@@ -1,4 +1,4 @@
-"""Schedules as tables, the gates as an invariant, and how near a simulated pipeline comes to its bound."""
+"""Schedules as tables, the stage rules as an invariant, and how close a simulated pipeline comes to its bound."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def test_a_backward_never_precedes_its_forward_even_while_draining() -> None:
 @pytest.mark.parametrize("vertical", [True, False])
 @pytest.mark.parametrize("windows", [(1,), (2, 1), (3, 2, 1), (4, 3, 2, 1), (7, 4, 3, 1)])
 def test_the_version_formula_matches_the_replayed_schedule(windows: tuple[int, ...], vertical: bool) -> None:
-    """Replays the schedule, counts updates, and keeps of each stage's versions only those still needed."""
+    """Replays the schedule, counts updates, and keeps only the versions that each stage still needs."""
     updates = [0] * len(windows)
     carried: dict[int, int] = {}
     most = [0] * len(windows)
@@ -291,7 +291,7 @@ def test_a_link_that_does_one_direction_at_a_time_is_shared() -> None:
 
 
 def test_gpipe_pays_for_its_flush() -> None:
-    """M parts over N stages take M + N − 1 slots instead of M."""
+    """M micro-batches over N stages take M + N − 1 slots instead of M."""
     timeline = simulate_pipeline([1] * 4, [1] * 4, [0] * 3, [0] * 3, 50, "gpipe", micro_batches=8)
     assert timeline.makespan == 50 * 2 * (8 + 4 - 1)
     assert timeline.throughput == pytest.approx(8 / 22, rel=0.05)

@@ -1,4 +1,4 @@
-"""The planner against brute force, the published programme and the model of time itself."""
+"""The planner against brute force, the published dynamic programme and the timing model."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ directions = st.sampled_from(DIRECTIONS)
 
 
 def draw_instances(count: int, most_layers: int, seed: int = 1) -> Iterator[Instance]:
-    """Smooth numbers, small whole numbers (ties and zeros everywhere) and networks with a few heavy layers."""
+    """Continuous values, small integers (many ties and zeros) and networks with a few heavy layers."""
     rng = random.Random(seed)
     kinds = (
         rng.random,
@@ -115,7 +115,7 @@ def test_lower_bounds_hold(instance: Instance, direction: Direction) -> None:
     bound = max(overhead + transfer[0] + sum(compute), overhead + sum(transfer) + compute[-1])
     best = plan_segments(compute, transfer, overhead, direction).makespan
     assert best >= bound * (1 - 1e-12)
-    # The two resources can at best run side by side, so no phase is ever cut by half.
+    # At best both resources run in parallel, so no phase is shortened by more than half.
     assert best >= plan_segments(compute, transfer, overhead, direction, "sequential").makespan / 2 * (1 - 1e-12)
 
 
@@ -154,7 +154,7 @@ def test_plans_are_scale_invariant(instance: Instance, direction: Direction, str
 
 @given(instances, st.data())
 def test_pull_and_push_are_mirror_images(instance: Instance, data: st.DataObject) -> None:
-    """Any cuts take as long in a pull as in a push with the same numbers: time runs the other way."""
+    """Any cuts take as long in a pull as in a push with the same times: time is reversed."""
     layers = len(instance[0])
     cuts = tuple(i for i in range(layers - 1) if data.draw(st.booleans()))
     assert same(makespan_of_cuts(*instance, "pull", cuts), makespan_of_cuts(*instance, "push", cuts))
@@ -210,7 +210,7 @@ def tracked(
 
 
 def test_a_case_worked_by_hand() -> None:
-    """Two equal layers take 1+2+2 = 5 in one piece. Cut, the second arrives at 4 and ends at 5: no gain if Δt = 1."""
+    """Two equal layers take 1+2+2 = 5 unsegmented. Cut, the second arrives at 4 and ends at 5: no gain if Δt = 1."""
     assert plan_segments([1, 1], [1, 1], 1.0).makespan == 5.0
     assert plan_segments([1, 1], [1, 1], 0.5) == SegmentPlan((0,), 4.0, "optimal", "pull", 2)
     assert plan_segments([1, 1], [1, 1], 0.5, "push").segments == ((1, 1), (0, 0))
@@ -223,7 +223,7 @@ def test_ibatch_sizes_the_next_batch_to_the_running_one() -> None:
 
 
 def test_mg_wfbp_merges_what_the_start_up_would_delay() -> None:
-    """From the output the gradients exist at 2, 3, 4, 7: with Δt = 1.5 only the last is worth a segment of its own."""
+    """From the output, gradients are ready at 2, 3, 4, 7: with Δt = 1.5 only the last is worth its own segment."""
     assert plan_segments([3, 1, 1, 2], [1, 1, 1, 1], 1.5, "push", "mg-wfbp").cuts == (0,)
     assert plan_segments([3, 1, 1, 2], [1, 1, 1, 1], 1.5, "pull", "mg-wfbp").cuts == (0,)
     assert plan_segments([1, 1, 1], [1, 1, 1], 0.5, "push", "mg-wfbp").cuts == (0, 1)

@@ -1,4 +1,4 @@
-"""Small runs made by hand, with every kind of record that a page knows."""
+"""Small hand-written runs with every kind of record that a report page shows."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DEVICES = ("pi4-0", "pi4-1", "phone")
 
 
 def explored() -> str:
-    """The job as a run of filter dropout keeps it, with a table of two entries."""
+    """The saved job of a filter-dropout run with a table of two entries."""
     entries = [(10, 0.1, [0.5]), (20, 0.3, [0.0])]
     table = ParetoTable.from_trials("mlp on digits", ["linear1"], 20, entries)
     submodel = {"kind": "filter-dropout", "table": encode_settings(table)}
@@ -40,7 +40,7 @@ def explored() -> str:
 
 
 def keep(folder: Path, records: Iterable[JournalRecord], job: str = JOB, finished: bool = True) -> Path:
-    """A run's folder with these records; `over` adds the summary."""
+    """A run folder with these records; `finished` adds the summary."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "job.toml").write_text(job)
     with Journal(folder / "journal.jsonl") as journal:
@@ -53,7 +53,7 @@ def keep(folder: Path, records: Iterable[JournalRecord], job: str = JOB, finishe
 
 
 def one_round(number: int, devices: Iterable[str] = DEVICES) -> list[JournalRecord]:
-    """A round of two seconds; the later a device is listed, the longer it computes."""
+    """A round of two seconds; devices listed later compute longer."""
     start = 2.0 * number
     records: list[JournalRecord] = []
     for index, name in enumerate(devices):
@@ -84,7 +84,7 @@ def faults() -> list[JournalRecord]:
 
 
 def every_kind() -> list[JournalRecord]:
-    """All that a page can draw."""
+    """Records of every kind that a page can draw."""
     signals = [
         Scalar(name, signal, float(at), (at * (index + 1)) % 7 / 7, {"round": at})
         for signal in ("buffer", "rate", "dropped", "share")

@@ -1,4 +1,4 @@
-"""Pages in a real browser: they open without errors, show data, and answer the mouse and the keys."""
+"""Report pages in a real browser: they open without errors, show data, and respond to mouse and keyboard."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_every_figure_is_saved_as_an_image(browser: HeadlessBrowser, full_run: P
         assert len(picture) > 4000
 
 
-# --- the page that follows -------------------------------------------------------------------------------------------
+# --- following a running run ----------------------------------------------------------------------------------------
 
 
 @contextmanager

@@ -42,7 +42,7 @@ def test_the_page_of_a_run_is_small(tmp_path: Path) -> None:
 
 
 def test_the_report_package_does_not_import_torch() -> None:
-    """A report is made where journals are, also on a machine without PyTorch."""
+    """Reports can be made on a machine without PyTorch."""
     modules = "potluck.report, potluck.report.report_server, potluck.report.journal_export"
     program = f"import sys, {modules}; print('torch' in sys.modules)"
     completed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -1,4 +1,4 @@
-"""A hundred devices and a thousand rounds: the page is made in time and stays quick."""
+"""A hundred devices and a thousand rounds: the page is rendered in time and stays responsive."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _kept(folder: Path, rounds: int) -> Path:
 
 
 def _made(folder: Path, path: Path) -> float:
-    """Write the page; processor seconds, so that what others do on this machine does not count."""
+    """Write the page and return CPU seconds, which do not depend on the load of the machine."""
     started_at = time.process_time()
     path.write_text(render_report([folder]), encoding="utf-8")
     return time.process_time() - started_at

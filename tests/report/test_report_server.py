@@ -17,7 +17,7 @@ prometheus = pytest.importorskip("prometheus_client.parser")
 
 
 class Client:
-    """Asks the application without a socket."""
+    """Calls the application without a socket."""
 
     def __init__(self, root: Path) -> None:
         self._transport = httpx.ASGITransport(create_app(root))
@@ -99,7 +99,7 @@ class _Reading:
 def test_a_repeated_request_reads_no_files_until_the_run_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str
 ) -> None:
-    """A scraper that comes every second must not slow the run down that it watches."""
+    """A scraper that polls every second must not slow down the run."""
     folder = keep(tmp_path / "going", rounds(3), finished=False)
     client, reading = Client(tmp_path), _Reading(monkeypatch)
     monkeypatch.setattr("potluck.report.report_server._TIME_FRACTION", float("inf"))

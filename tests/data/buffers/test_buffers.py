@@ -1,4 +1,4 @@
-"""A buffer never holds more than its policy allows and loses track of no sample, whatever happens to it."""
+"""A buffer never exceeds its policy's limit and accounts for every sample."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def test_value_policy_keeps_more_of_classes_with_high_loss() -> None:
 
 
 def test_value_policy_keeps_some_of_classes_with_low_loss() -> None:
-    """Else its loss would stay what it was last, however much of it is forgotten meanwhile."""
+    """Otherwise its recorded loss would never be updated, even when the class is forgotten."""
     buffer = SampleBuffer(ValuePolicy(), lambda indices: indices % 2)
     buffer.update_class_worth({0: 1e-9, 1: 1.0})
     buffer.add_arrivals(0, 1000, 40.0)
@@ -189,7 +189,7 @@ def test_value_policy_treats_unknown_classes_as_the_hardest() -> None:
     assert [int((buffer.buffered_numbers() % 3 == one).sum()) for one in range(3)] == [10, 20, 20]
 
 
-def test_a_nan_loss_is_ignored() -> None:
+def test_a_non_finite_loss_is_ignored() -> None:
     buffer = SampleBuffer(ValuePolicy(), lambda indices: indices % 2)
     buffer.update_class_worth({0: math.nan, 1: math.inf})
     buffer.add_arrivals(0, 1000, 40.0)
@@ -210,7 +210,7 @@ def test_allocation_fills_the_total_and_never_exceeds_what_is_available(
     assert (given_out >= 0).all()
     assert (given_out <= available).all()
     short = given_out < available
-    if short.any():  # whoever is short got its share to within one place of whoever else is
+    if short.any():  # limited classes get their fair allocation to within one sample
         level = given_out[short] / weights[short]
         assert (
             level[:, None] - level[None, :] <= 1 / weights[short][:, None] + 1 / weights[short][None, :] + 1e-9

@@ -1,4 +1,4 @@
-"""Against librdkafka's own mock cluster: real TCP and wire protocol, no broker to install."""
+"""Kafka sources against librdkafka's mock cluster: real TCP and wire protocol, no broker to install."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.time_limits import within
 
 
 class _Cluster:
-    """A producer that is its own cluster; others reach it at its brokers' addresses."""
+    """A producer that runs its own mock cluster; consumers connect to its broker addresses."""
 
     def __init__(self) -> None:
         self.producer = confluent_kafka.Producer({"test.mock.num.brokers": 2, "bootstrap.servers": "mock"})
@@ -40,7 +40,7 @@ def _record(value: int) -> bytes:
 
 
 def test_records_arrive_bad_ones_are_counted_and_a_lost_cluster_does_not_block_closing() -> None:
-    """A close that commits its place waits for a vanished cluster for up to a minute."""
+    """A close that commits its offset would wait up to a minute for a lost cluster."""
     cluster = _Cluster()
     cluster.send("potluck.pi-0", *map(_record, range(20)), b"rubbish", bytes(5000), _record(20))
     cluster.send("potluck.pi-1", _record(99))

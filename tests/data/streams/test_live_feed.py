@@ -30,7 +30,7 @@ from potluck.errors import DataError, SettingError
 
 
 class _Clock:
-    """Time that passes only when someone sleeps."""
+    """A clock that advances only during sleeps."""
 
     def __init__(self) -> None:
         self.time = 0.0
@@ -179,7 +179,7 @@ def test_the_rest_of_an_ended_stream_is_used_before_the_end_is_reported() -> Non
 
 
 async def thermometer(device: str) -> AsyncIterator[object]:
-    """A user's own stream, not all of it fit to use."""
+    """A user-defined stream with some invalid samples."""
     assert device == "pi-0"
     yield np.array([1, 2], np.uint8), 1
     yield "nonsense"

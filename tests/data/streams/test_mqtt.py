@@ -1,4 +1,4 @@
-"""Against a real mosquitto that the tests start, kill and start again."""
+"""MQTT sources against a real mosquitto that the tests start, kill and restart."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _publisher(broker: Mosquitto, per_second: float, device: str = "pi-0") -> Mq
 
 @asynccontextmanager
 async def _running(source: MqttSource, inlet: StreamIngest) -> AsyncIterator[LiveFeed]:
-    """A feed that a broker fills as long as the context lasts, subscribed before it is entered."""
+    """A feed that a broker fills while the context is open; subscribed on entry."""
     feed = LiveFeed(PersistencePolicy(), SampleStore(), inlet.clock.now, 10_000)
     pouring = asyncio.create_task(run_source(source.samples(inlet), feed))
     await asyncio.sleep(0.3)

@@ -38,7 +38,7 @@ def _feed(rate: StreamRate | float, policy: BufferPolicy) -> ReplayFeed:
 def test_the_waiting_time_follows_the_formula_of_the_paper(
     keeps: bool, rate: float, batch: int, turns: list[float]
 ) -> None:
-    """q = S·t + leftover (none with truncation); wait (b − q)/S where that is positive; to within one sample."""
+    """q = S·t + leftover (none with truncation); the wait is (b − q)/S if positive, to within one sample."""
     feed = _feed(rate, PersistencePolicy() if keeps else TruncationPolicy())
     now, leftover, spent = 0.0, 0.0, 0.0
     for turn in turns:
@@ -47,7 +47,7 @@ def test_the_waiting_time_follows_the_formula_of_the_paper(
         ready = feed.ready_at(batch, now)
         assert ready - now == pytest.approx(expected, abs=1.001 / rate)
         assert len(feed.take_samples(batch, ready)) == batch
-        # What is left is read off, else a sample's fraction would add up over the turns.
+        # The leftover is read back; otherwise fractions of a sample would accumulate over the turns.
         arrived = feed.account.streamed
         leftover = feed.account.buffered + (ready * rate - arrived) if keeps else ready * rate - arrived
         now, spent = ready + turn, turn

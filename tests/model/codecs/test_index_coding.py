@@ -42,7 +42,7 @@ def test_arbitrary_bytes_decode_to_valid_indices_or_are_refused(data: st.DataObj
 
 @pytest.mark.parametrize("wrong", [[3, 3], [5, 4], [9, 60]])
 def test_repeated_unordered_and_out_of_range_indices_are_refused(wrong: list[int]) -> None:
-    """By hand: 2 of 50 have 4 low bits each and a row of 2 + 3 flags."""
+    """Worked by hand: 2 of 50 indices have 4 low bits each and a bit vector of 2 + 3 flags."""
     low = wrong[0] % 16 | (wrong[1] % 16) << 4
     high = 1 << (wrong[0] // 16) | 1 << (wrong[1] // 16 + 1)
     packed = np.array([low, high], dtype=np.uint8)

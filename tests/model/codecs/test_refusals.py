@@ -16,7 +16,7 @@ from potluck.model.codecs import Codec, DenseCodec, Fp16Codec, Int8Codec, TopKCo
 from potluck.payload import Payload
 from tests.model.codecs.vectors import CODECS, vectors
 
-DECODERS = [DenseCodec(), Fp16Codec(), Int8Codec(block=7), TopKCodec()]  # the sparse ones share theirs
+DECODERS = [DenseCodec(), Fp16Codec(), Int8Codec(block=7), TopKCodec()]  # all sparse codecs use the same decoder
 ids = [str(codec) for codec in CODECS]
 
 

@@ -20,7 +20,7 @@ def _sent(codec: SparseCodec, vector: Tensor, memory: CodecState | None = None, 
 
 
 def _bits(vector: Tensor) -> list[int]:
-    return (vector + 0.0).view(torch.int32).tolist()  # no difference between the two zeros
+    return (vector + 0.0).view(torch.int32).tolist()  # treats both zeros as equal
 
 
 @pytest.mark.parametrize("codec", SPARSE, ids=str)
@@ -106,7 +106,7 @@ def test_each_segment_has_its_own_error_feedback() -> None:
 
 
 @pytest.mark.parametrize("codec", SPARSE, ids=str)
-def test_a_lost_payload_is_sent_again(codec: SparseCodec) -> None:
+def test_a_retracted_payload_returns_to_the_residual(codec: SparseCodec) -> None:
     memory, at = codec.new_state(), slice(0, 30)
     vector = torch.randn(30, generator=torch.Generator().manual_seed(2))
     payload = codec.encode(vector, memory, at)
@@ -159,7 +159,7 @@ def test_ties_are_broken_by_the_lowest_index() -> None:
     assert _sent(GradedCodec(ratios=(0.5,), values="f32"), torch.ones(4)).tolist() == [1, 1, 0, 0]
 
 
-# --- the rule of the paper -------------------------------------------------------------------------------------------
+# --- adaptive compression --------------------------------------------------------------------------------------------
 
 
 def test_adaptive_compresses_while_the_average_loss_is_small() -> None:

@@ -11,7 +11,7 @@ from potluck.model.codecs.top_k_selection import largest_indices, squared_norm
 
 
 def _by_sorting(strengths: Tensor, count: int) -> list[int]:
-    """The definition: by size, then by index."""
+    """The definition: sort by magnitude, then by index."""
     order = sorted(range(len(strengths)), key=lambda index: (-float(strengths[index]), index))
     return sorted(order[:count])
 

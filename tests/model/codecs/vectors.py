@@ -1,4 +1,4 @@
-"""Vectors as they come and as they should not: empty, all alike, tiny, huge, with ties."""
+"""Strategies for typical and degenerate vectors: empty, constant, tiny, huge, with ties."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ CODECS: list[Codec] = [
     *SPARSE,
 ]
 
-# Few different numbers make ties; the others are anything that a gradient may hold.
+# Few distinct values make ties; the others are anything a gradient may hold.
 values = st.one_of(
     st.sampled_from([0.0, -0.0, 1.0, -1.0, 2.0, 1e-45, 1e5]),
     st.floats(-(2.0**100), 2.0**100, width=32),

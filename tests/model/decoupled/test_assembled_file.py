@@ -1,4 +1,4 @@
-"""An assembled network in a file comes back the same, and what does not fit is refused."""
+"""An assembled network loads unchanged from its file, and invalid files are refused."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from tests.model.decoupled.networks import SHAPE, samples, small
 
 
 def data() -> Dataset:
-    """Classes 0 and 5 are alike, 1 and 4, 2 and 3."""
+    """Classes 0 and 5 are similar, as are 1 and 4, and 2 and 3."""
     inputs, labels = samples(120)
     base = torch.randn(3, *SHAPE, generator=torch.Generator().manual_seed(5))
     inputs = 0.1 * inputs + base[torch.minimum(labels, 5 - labels)]

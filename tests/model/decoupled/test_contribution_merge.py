@@ -1,4 +1,4 @@
-"""Harvesting: by group, by weight, by name; what is missing is said and left alone."""
+"""Merging contributions by group, weight and name; missing groups are reported and left unchanged."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.model.decoupled.networks import SHAPE, contribution, samples, small, 
 
 
 def constant(grouped: GroupedNetwork, value: float, samples: dict[int, int], device: str = "d") -> Contribution:
-    """A device whose numbers are all alike."""
+    """The contribution of a device whose weights are all equal."""
     submodel = grouped.build_submodel(samples.keys())
     state = {name: torch.full_like(tensor, value) for name, tensor in submodel.state_dict().items()}
     return Contribution(device, state, samples)

@@ -1,4 +1,4 @@
-"""Taking networks apart: every kind of line, exact costs, kept weights, attribution."""
+"""Decoupling networks: every kind of sequential chain, exact costs, kept weights, attribution."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_costs_equal_the_flop_counter(
 @pytest.mark.parametrize("frozen", [False, True])
 @pytest.mark.parametrize("depth", [0, 2])
 def test_training_costs_equal_the_flop_counter(frozen: bool, depth: int) -> None:
-    """Not for depthwise layers: the counter takes their weight gradient for that of a full convolution."""
+    """Except depthwise layers: the counter charges the weight gradient of a full convolution."""
     grouped = decouple(small(), SHAPE, even_groups(6, 4), depth, frozen=frozen)
     cost = group_cost(grouped.layers, [2, 2, 1, 1], depth, {0, 2})
     assert training_flops(grouped.build_submodel({0, 2}), SHAPE) == cost.training_macs(frozen=frozen)
@@ -172,7 +172,7 @@ def test_attributed_groups_keep_the_weights_between_their_channels() -> None:
 
 
 def test_channels_are_attributed_to_the_classes_they_serve() -> None:
-    """Two networks side by side, each for half of the classes: attribution must find them again."""
+    """Two networks side by side, each for half of the classes: attribution must recover them."""
     network = small(norm=False)
     network_index = torch.arange(12) % 2
     hidden = torch.arange(18) % 2
@@ -198,7 +198,7 @@ def test_scores_are_gradient_times_activation() -> None:
     steps = trace_sequential(network, SHAPE)
     inputs, labels = samples(12)
     scores = channel_scores(steps, trunk_length(steps, 1), [(inputs[:6], labels[:6]), (inputs[6:], labels[6:])])
-    maps = network[:8](inputs).detach().requires_grad_()  # what the last convolution hands on
+    maps = network[:8](inputs).detach().requires_grad_()  # the output of the last convolution
     network[8:](maps).gather(1, labels[:, None]).sum().backward()
     assert maps.grad is not None
     effects = (maps * maps.grad).sum(dim=(2, 3)).abs().detach()

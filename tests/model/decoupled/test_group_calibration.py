@@ -1,4 +1,4 @@
-"""Calibration mends groups that speak too loud or too low, and leaves those that nobody trained alone."""
+"""Calibration corrects groups whose logits are too large or too small, and skips untrained groups."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What devices train on: the expected class counts of balanced batches, and the loss weighted by them."""
+"""The training loss of devices: expected class counts of balanced batches, and the loss weighted by them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_the_loss_is_a_softmax_over_own_classes_and_other() -> None:
 
 
 def test_own_and_other_classes_weigh_equally_for_any_mixture() -> None:
-    """With the weights, doubling the others' samples changes nothing."""
+    """With the weights, doubling the samples of other classes changes nothing."""
     outputs = torch.randn(6, 3, generator=torch.Generator().manual_seed(0))
     labels = torch.tensor([0, 1, 2, 3, 4, 5])
     expected = GroupLoss([(0, 1)], 6, {0: 1, 1: 1, 2: 1, 3: 1, 4: 1, 5: 1})(outputs, labels)

@@ -1,4 +1,4 @@
-"""The grouped network, its parts, and what they have to agree on."""
+"""The grouped network and its submodels compute the same and use the same names."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_a_constant_added_to_the_logits_of_a_group_has_no_effect() -> None:
 
 
 def test_the_readout_is_bayes_rule_for_balanced_training() -> None:
-    """From exact balanced odds, groups of any size must give back the exact probabilities of all classes."""
+    """From exact balanced odds, groups of any size must recover the exact probabilities of all classes."""
     draws = torch.Generator().manual_seed(0)
     likely = torch.rand(7, 6, generator=draws) + 0.01  # p(x | class), classes equally frequent
     groups = ((0, 1, 2), (3,), (4, 5))
@@ -179,7 +179,7 @@ def test_groups_that_do_not_exist_are_refused(chosen: set[int], message: str) ->
 
 
 def test_network_and_submodels_have_a_layer_layout() -> None:
-    """A coordinator lays the network out flat, layer by layer; every number must have its place."""
+    """The coordinator flattens the network layer by layer; every value must have an index."""
     grouped = decouple(small(), SHAPE, GROUPS, 1)
     for network in (grouped, grouped.build_submodel({1}), grouped.assemble()):
         chain = trace_layers(network, SHAPE)

@@ -1,4 +1,4 @@
-"""The small network is the whole one with channels hidden: the same gradient, and nothing else is touched."""
+"""A narrow network equals the full one with masked channels: the same gradient, and nothing else changes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def drawn(slimmable: SlimmableModel, fraction: float, seed: int = 0) -> Subsets:
 
 
 def hide(module: nn.Module, slimmable: SlimmableModel, subsets: Subsets, scaled: bool) -> None:
-    """Let every layer that mixes channels see zeros where a channel is left out."""
+    """Feed zeros for dropped channels to every layer that mixes channels."""
     for name, axes in slimmable.axes.items():
         if axes.columns is None:
             continue
@@ -186,7 +186,7 @@ def test_an_extracted_model_trains_independently() -> None:
 
 
 def test_dropping_and_scaling_keeps_the_expected_output_of_a_linear_network() -> None:
-    """Inverted dropout: over many subsets the mean output is the whole network's."""
+    """Inverted dropout: over many subsets the mean output is that of the full network."""
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(6, 40), nn.Linear(40, 3)).double()
     slimmable = trace_slimmable(module, (6,), dtype=F64)

@@ -1,4 +1,4 @@
-"""Statistics from data, for models that kept none while they trained."""
+"""Batch-norm statistics computed from data, for models that kept none during training."""
 
 from __future__ import annotations
 

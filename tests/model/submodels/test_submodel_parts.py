@@ -1,4 +1,4 @@
-"""The kinds of sub-models: what is pulled, what is trained, always within what the device can afford."""
+"""The kinds of submodels: what is pulled and trained, always within the device's budget."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_choices_reach_the_whole_model_even_if_the_table_does_not() -> None:
 
 
 def test_a_table_in_seconds_is_chosen_from_by_seconds() -> None:
-    """Half of the units may take most of the time: what was measured counts, not the MACs."""
+    """Half of the units may take most of the time, so measured times count, not MACs."""
     slimmable, _ = traced("mlp")
     rates, costs = [[0.8, 0.6], [0.5, 0.0]], [0.5, 0.8]
     trials = [(round(cost * slimmable.full_macs), cost, rate) for cost, rate in zip(costs, rates, strict=True)]
@@ -202,7 +202,7 @@ def test_filter_dropout_keeps_multiples_of_the_grid(cost: Cost) -> None:
 
 
 def test_a_remote_device_has_the_same_choices(tmp_path: Path) -> None:
-    """The job's text is all that travels: the table's file is here only, and may be gone by then."""
+    """Only the job's text is sent: the table file is local and may no longer exist."""
     slimmable, _ = traced("mlp")
     rates = [[0.7, 0.3], [1 / 3, 0.1]]
     trials = [

@@ -1,4 +1,4 @@
-"""Building by name: what a user may ask for, what is refused and how, and that the result learns."""
+"""Building networks by name: valid options, refused options and their messages, and that the result learns."""
 
 from __future__ import annotations
 
