@@ -9,17 +9,17 @@ from tests.cli.calling import Shell
 
 
 def test_a_preset_gives_derived_seconds(potluck: Shell, tmp_path: Path) -> None:
-    found = potluck("profile", "lenet", "--device", "pi4", "--batch", "8", "--out", tmp_path / "lenet.json")
-    assert "lenet, batch of 8, derived for pi4" in found.out
-    assert "conv1" in found.out
+    result = potluck("profile", "lenet", "--device", "pi4", "--batch", "8", "--out", tmp_path / "lenet.json")
+    assert "lenet, batch of 8, derived for pi4" in result.out
+    assert "conv1" in result.out
     saved = load_profile(tmp_path / "lenet.json")
     assert saved.totals.forward_s == pytest.approx(2 * saved.totals.macs * 8 / 12e9)
 
 
 def test_measuring_needs_no_device(potluck: Shell) -> None:
-    found = potluck("profile", "mlp", "--measure", "--batch", "4", "--json").json
-    assert found["source"] == "measured"
-    assert sum(layer["forward_s"] for layer in found["layers"]) > 0
+    profile = potluck("profile", "mlp", "--measure", "--batch", "4", "--json").json
+    assert profile["source"] == "measured"
+    assert sum(layer["forward_s"] for layer in profile["layers"]) > 0
 
 
 def test_another_shape(potluck: Shell) -> None:
