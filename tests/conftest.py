@@ -1,8 +1,8 @@
-"""What all tests share: no deadline for a single example, and another try where the machine's own hiccups count.
+"""Settings for all tests: no deadline for a single example, and retries for tests that measure wall-clock time.
 
 A test marked `wall_clock` asserts how long something took (or how often something that is timed happened), and can fail
-because somebody else had the processor; it has to hold once in three tries, and the summary says how many were tried
-again. Nothing else is ever tried again.
+because another process had the processor; it has to pass once in three tries, and the summary says how many were
+retried. Nothing else is ever retried.
 """
 
 from __future__ import annotations

@@ -11,20 +11,20 @@ from potluck.errors import DataError, ModelError, PotluckError, PotluckWarning, 
 
 
 def _drawn() -> dict[str, str]:
-    """Each class of the drawing at the top of the module, with the one it hangs below."""
+    """Each class of the drawing at the top of the module, with its parent."""
     parents: list[str] = []
-    found = {}
+    tree = {}
     for line in (errors.__doc__ or "").splitlines():
         match = re.match(r"    ([│├└─ ]*)(\w+)", line)
         if match is None:
             continue
         depth = len(match[1]) // 4
         parents = [*parents[:depth], match[2]]
-        found[match[2]] = parents[depth - 1] if depth else ""
-    return found
+        tree[match[2]] = parents[depth - 1] if depth else ""
+    return tree
 
 
-def test_the_tree_is_as_drawn() -> None:
+def test_the_exception_tree_matches_its_drawing() -> None:
     drawn = _drawn()
     assert drawn.pop("Exception") == ""
     assert set(drawn) == set(errors.__all__)
@@ -33,14 +33,14 @@ def test_the_tree_is_as_drawn() -> None:
         assert parent in bases, f"{name} is drawn below {parent}"
 
 
-def test_what_the_tree_cites_exists() -> None:
+def test_everything_the_tree_cites_exists() -> None:
     cited = re.findall(r"`(potluck[\w.]*)\.(\w+)`", errors.__doc__ or "")
     assert cited
     assert all(hasattr(importlib.import_module(module), name) for module, name in cited)
 
 
 def test_everything_defined_here_is_public() -> None:
-    defined = {name for name, found in vars(errors).items() if inspect.isclass(found)}
+    defined = {name for name, value in vars(errors).items() if inspect.isclass(value)}
     assert defined == set(errors.__all__)
     assert errors.__all__ == sorted(errors.__all__)
 
@@ -52,7 +52,7 @@ def test_bad_input_is_a_value_error(kind: type[UserError]) -> None:
     assert issubclass(kind, PotluckError)
 
 
-def test_a_warning_is_no_error() -> None:
+def test_a_warning_is_not_an_error() -> None:
     assert issubclass(PotluckWarning, UserWarning)
     assert not issubclass(PotluckWarning, PotluckError)
 

@@ -38,14 +38,14 @@ PLAIN: dict[str, Any] = {
     "fleet": "pi-shelf",
     "stop": {"rounds": 3},
 }
-# What a kind cannot do without.
+# Required options of a kind.
 NEEDS: dict[str, dict[str, Any]] = {
     "piecewise": {"at": ["0 s", "1 min"], "levels": [1, 0.5]},
     "steps": {"at": [3, 5]},
     "cosine": {"rounds": 9},
     "folder": {"path": "images"},
 }
-# Where a kind of each family stands in a job, as dotted steps.
+# The key path of each family in a job.
 PLACES: list[tuple[type[Part], tuple[str, ...]]] = [
     (Barrier, ("rounds", "barrier")),
     (Batching, ("rounds", "batching")),
@@ -67,8 +67,8 @@ def _again(job: Job) -> Job:
     return make(tomllib.loads(dump_job(job)))
 
 
-def _with(place: tuple[str, ...], value: Any) -> dict[str, Any]:
-    for step in reversed(place):
+def _with(key_path: tuple[str, ...], value: Any) -> dict[str, Any]:
+    for step in reversed(key_path):
         value = {step: value}
     return {**PLAIN, **value}
 
@@ -78,20 +78,20 @@ def _shipped(family: type[Part]) -> list[str]:
     return [name for name, kind in part_kinds(family).items() if kind.__module__.startswith("potluck.")]
 
 
-CASES = [(family, place, kind) for family, place in PLACES for kind in _shipped(family)]
+CASES = [(family, key_path, kind) for family, key_path in PLACES for kind in _shipped(family)]
 
 
-@pytest.mark.parametrize(("family", "place", "kind"), CASES, ids=[f"{'.'.join(p)}={k}" for _, p, k in CASES])
-def test_every_kind_of_part_is_written_and_read(family: type[Part], place: tuple[str, ...], kind: str) -> None:
-    job = make(_with(place, {"kind": kind, **NEEDS.get(kind, {})}))
-    found: Any = job
-    for step in place:
-        found = getattr(found, step)
-    assert isinstance(found, part_kinds(family)[kind])
+@pytest.mark.parametrize(("family", "key_path", "kind"), CASES, ids=[f"{'.'.join(p)}={k}" for _, p, k in CASES])
+def test_every_kind_of_part_is_written_and_read(family: type[Part], key_path: tuple[str, ...], kind: str) -> None:
+    job = make(_with(key_path, {"kind": kind, **NEEDS.get(kind, {})}))
+    value: Any = job
+    for step in key_path:
+        value = getattr(value, step)
+    assert isinstance(value, part_kinds(family)[kind])
     assert _again(job) == job
 
 
-def test_each_part_of_a_round_is_tried_above() -> None:
+def test_every_part_of_a_round_is_covered_above() -> None:
     hints = typing.get_type_hints(Rounds)
     families = {hint for hint in hints.values() if isinstance(hint, type) and issubclass(hint, Part)}
     assert families <= {family for family, _ in PLACES}
@@ -161,23 +161,23 @@ def test_any_job_is_written_and_read(tables: dict[str, Any]) -> None:
     assert dump_job(_again(job)) == dump_job(job)
 
 
-def test_the_recipe_lies_below_the_job_and_the_job_below_the_overrides() -> None:
+def test_the_job_overrides_the_recipe_and_overrides_override_the_job() -> None:
     recipe = {**PLAIN, "recipe": "fedavg"}
     assert make(recipe).rounds.local.lr == 0.05  # type: ignore[attr-defined]
-    own = {**recipe, "rounds": {"local": {"lr": 0.5}, "batching": {"size": 7}}}
-    assert make(own).rounds.local.lr == 0.5  # type: ignore[attr-defined]
-    over = make(own, ["rounds.local.lr=0.25", "rounds.least=2"])
+    job_tables = {**recipe, "rounds": {"local": {"lr": 0.5}, "batching": {"size": 7}}}
+    assert make(job_tables).rounds.local.lr == 0.5  # type: ignore[attr-defined]
+    over = make(job_tables, ["rounds.local.lr=0.25", "rounds.least=2"])
     assert over.rounds.local.lr == 0.25  # type: ignore[attr-defined]
     assert over.rounds.batching.batch_size_for(100) == 7
     assert over.rounds.least == 2
 
 
-def test_a_part_of_another_kind_takes_nothing_from_the_recipe() -> None:
+def test_a_part_of_another_kind_inherits_nothing_from_the_recipe() -> None:
     job = make({**PLAIN, "recipe": "sync-sgd", "rounds": {"server": {"kind": "adam"}}})
     assert job.rounds.server == part_kinds(Optimizer)["adam"]()
 
 
-def test_a_resolved_job_does_not_need_its_recipe_to_stay_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_resolved_job_does_not_change_with_its_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
     job = make({**PLAIN, "recipe": "fedavg"})
     changed = recipes.Recipe("", "", {"rounds": {"local": {"kind": "sgd", "lr": 99.0}, "barrier": "quorum"}})
     monkeypatch.setattr(recipes, "CATALOGUE", {"fedavg": changed})
@@ -186,30 +186,30 @@ def test_a_resolved_job_does_not_need_its_recipe_to_stay_as_it_is(monkeypatch: p
     assert make(tomllib.loads(dump_job(job)), resolved=True) == job
 
 
-def test_overrides_reach_into_a_part_that_is_named_only() -> None:
+def test_overrides_can_set_options_of_a_part_given_by_name() -> None:
     job = make({**PLAIN, "rounds": {"barrier": "quorum"}}, ["rounds.barrier.share=0.5"])
     assert job.rounds.barrier == part_kinds(Barrier)["quorum"](share=0.5)
 
 
-def test_a_later_override_wins() -> None:
+def test_a_later_override_takes_precedence() -> None:
     assert make(PLAIN, ["seed=1", "seed=2"]).seed == 2
 
 
-def test_an_override_may_name_a_fleet_or_reach_into_it() -> None:
+def test_an_override_may_name_a_fleet_or_change_one_of_its_keys() -> None:
     assert len(make(PLAIN, ["fleet=kitchen-table"]).fleet.members) == 8
     assert make(PLAIN, ["fleet.lease=7 s"]).fleet.lease == 7.0
     assert make(PLAIN, ["fleet.coordinator.link=lan"]).fleet.coordinator.resolved_link == LINKS["lan"]
 
 
 @pytest.mark.xfail(strict=True, reason="merge takes any text for the kind of a part: `unknown key link.kind`")
-def test_an_override_of_one_figure_of_a_named_link_does_not_speak_of_a_kind_that_nobody_wrote() -> None:
+def test_the_error_for_an_override_of_a_named_link_does_not_mention_a_kind() -> None:
     tables = {**PLAIN, "fleet": {"devices": [{"preset": "pi4"}], "coordinator": {"link": "lan"}}}
-    with pytest.raises(SettingError) as caught:
+    with pytest.raises(SettingError) as excinfo:
         make(tables, ["fleet.coordinator.link.up=1 Mbit/s"])
-    assert "kind" not in str(caught.value)
+    assert "kind" not in str(excinfo.value)
 
 
-def test_files_are_looked_for_beside_the_file_that_names_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paths_are_relative_to_the_file_that_names_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     inner = tmp_path / "fleets"
     inner.mkdir()
     (inner / "slow.csv").write_text("0,0.5\n")
@@ -224,30 +224,28 @@ def test_files_are_looked_for_beside_the_file_that_names_them(tmp_path: Path, mo
     assert _again(job) == job, "what was read travels with the job"
 
 
-def test_files_of_overrides_are_looked_for_in_the_current_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A user who stands elsewhere names files as the shell completes them."""
-    beside, here = tmp_path / "job", tmp_path / "here"
-    for place, macs in ((beside, 10), (here, 20)):
-        place.mkdir()
-        ParetoTable.from_trials("net", ["conv1"], 50, [(macs, 1.0, [0.5])]).save(place / "table.json")
-        (place / "levels.csv").write_text("0,1\n")
+def test_paths_in_overrides_are_relative_to_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user in another folder names files as the shell completes them."""
+    beside, current = tmp_path / "job", tmp_path / "here"
+    for directory, macs in ((beside, 10), (current, 20)):
+        directory.mkdir()
+        ParetoTable.from_trials("net", ["conv1"], 50, [(macs, 1.0, [0.5])]).save(directory / "table.json")
+        (directory / "levels.csv").write_text("0,1\n")
         trace = '{kind = "csv", file = "levels.csv"}'
-        (place / "fleet.toml").write_text(f'[[devices]]\npreset = "pi4"\ncount = {macs}\nspeed = {trace}\n')
+        (directory / "fleet.toml").write_text(f'[[devices]]\npreset = "pi4"\ncount = {macs}\nspeed = {trace}\n')
     (beside / "job.toml").write_text(
         'fleet = "fleet.toml"\nrecipe = "distreal"\nrounds.submodel.table = "table.json"\n'
         'task = {model = "mlp", data = "digits"}\nstop = {rounds = 1}\n'
     )
-    monkeypatch.chdir(here)
+    monkeypatch.chdir(current)
     job = load_job(beside / "job.toml")
     assert (_cheapest(job), len(job.fleet.members)) == (10, 10)
     assert job.fleet.devices[0].speed.file == str(beside / "levels.csv")  # type: ignore[attr-defined]
     job = load_job(beside / "job.toml", ["rounds.submodel.table=table.json", "fleet=fleet.toml"])
     assert (_cheapest(job), len(job.fleet.members)) == (20, 20)
-    assert job.fleet.devices[0].speed.file == str(here / "levels.csv")  # type: ignore[attr-defined]
+    assert job.fleet.devices[0].speed.file == str(current / "levels.csv")  # type: ignore[attr-defined]
     traced = load_job(beside / "job.toml", ['fleet.devices=[{preset="pi4", speed={kind="csv", file="levels.csv"}}]'])
-    assert traced.fleet.devices[0].speed.file == str(here / "levels.csv")  # type: ignore[attr-defined]
+    assert traced.fleet.devices[0].speed.file == str(current / "levels.csv")  # type: ignore[attr-defined]
     without = load_job(beside / "job.toml", ["rounds.submodel.table="])
     assert without.rounds.submodel.table is None  # type: ignore[attr-defined]
 
@@ -258,11 +256,11 @@ def _cheapest(job: Job) -> int:
     return job.rounds.submodel.table.entries[0].macs
 
 
-def test_an_explored_table_travels_with_the_job(tmp_path: Path) -> None:
-    """A device elsewhere has the job's text and nothing else; here a table of the largest kind, with its file gone."""
+def test_an_explored_table_is_embedded_in_the_job(tmp_path: Path) -> None:
+    """A device has only the job's text; the table has the largest size and its file is deleted."""
     rates = np.random.default_rng(0).random((60, 150))
-    seen = [(place + 1, float(place) / 7, [float(rate) for rate in row]) for place, row in enumerate(rates)]
-    table = ParetoTable.from_trials("net", [f"features.{place}.conv" for place in range(150)], 100, seen)
+    measurements = [(index + 1, float(index) / 7, [float(rate) for rate in row]) for index, row in enumerate(rates)]
+    table = ParetoTable.from_trials("net", [f"features.{index}.conv" for index in range(150)], 100, measurements)
     table.save(tmp_path / "table.json")
     job = make({**PLAIN, "recipe": "distreal"}, [f"rounds.submodel.table={tmp_path / 'table.json'}"])
     (tmp_path / "table.json").unlink()
@@ -270,33 +268,33 @@ def test_an_explored_table_travels_with_the_job(tmp_path: Path) -> None:
         run="r", era="e", name="n", incarnation=0, job=dump_job(job), digest="", model="", seed=0, lease=5.0,
         limit_bytes=1,
     )  # fmt: skip
-    came = handshake_messages.decode_join_answer(handshake_messages.encode_handshake(welcome))
-    assert isinstance(came, handshake_messages.JoinAccepted)
-    there = make(tomllib.loads(came.job))
-    assert there == job
-    assert there.rounds.submodel.table == table  # type: ignore[attr-defined]
+    received = handshake_messages.decode_join_answer(handshake_messages.encode_handshake(welcome))
+    assert isinstance(received, handshake_messages.JoinAccepted)
+    parsed = make(tomllib.loads(received.job))
+    assert parsed == job
+    assert parsed.rounds.submodel.table == table  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
-    ("content", "says"),
+    ("content", "message"),
     [
         (None, "cannot read the table .*none.json: No such file or directory; create it with `potluck explore`"),
         ('{"model": 3}', "is not a table of `potluck explore`"),
         ('{"model": "m", "sets": ["a"], "baseline_macs": 1, "entries": []}', "at least one entry"),
     ],
 )
-def test_a_table_that_cannot_be_read_is_named_by_its_key(content: str | None, says: str, tmp_path: Path) -> None:
+def test_an_unreadable_table_is_named_by_its_key(content: str | None, message: str, tmp_path: Path) -> None:
     if content is not None:
         (tmp_path / "none.json").write_text(content)
     submodel = {"kind": "filter-dropout", "table": "none.json"}
-    with pytest.raises(SettingError, match=says) as caught:
+    with pytest.raises(SettingError, match=message) as excinfo:
         make({**PLAIN, "rounds": {"submodel": submodel}}, folder=tmp_path)
-    assert caught.value.path == "rounds.submodel.table"
-    assert "\n" not in str(caught.value)
+    assert excinfo.value.path == "rounds.submodel.table"
+    assert "\n" not in str(excinfo.value)
 
 
-def test_a_resolved_job_stands_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Saved with a run in another folder, with the trace named relatively at first."""
+def test_a_resolved_job_is_self_contained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is saved with a run in another folder; the original names its trace by a relative path."""
     (tmp_path / "levels.csv").write_text("0,1\n")
     monkeypatch.chdir(tmp_path)
     fleet = {"devices": [{"preset": "pi4", "link": {"quality": {"kind": "csv", "file": "levels.csv"}}}]}
@@ -309,7 +307,7 @@ def test_a_resolved_job_stands_alone(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(
-    ("tables", "overrides", "path", "says"),
+    ("tables", "overrides", "path", "message"),
     [
         ({"fleet": "no-such"}, [], "fleet", "neither a .toml file nor one of kitchen-table, pi-shelf"),
         ({"fleet": "no-such.toml"}, [], "fleet", "cannot read"),
@@ -333,26 +331,26 @@ def test_a_resolved_job_stands_alone(tmp_path: Path, monkeypatch: pytest.MonkeyP
         ({}, ["name=3"], "name", "expected `str`"),
     ],
 )
-def test_what_is_wrong_with_a_job_is_named(tables: dict[str, Any], overrides: list[str], path: str, says: str) -> None:
-    with pytest.raises(SettingError) as caught:
+def test_errors_in_a_job_name_their_key(tables: dict[str, Any], overrides: list[str], path: str, message: str) -> None:
+    with pytest.raises(SettingError) as excinfo:
         make({**PLAIN, **tables}, overrides)
-    assert caught.value.path.startswith(path), "the table, or the key in it"
-    assert says in caught.value.problem
+    assert excinfo.value.path.startswith(path), "the table, or the key in it"
+    assert message in excinfo.value.problem
 
 
 @pytest.mark.parametrize("key", ["task", "fleet", "stop"])
-def test_what_a_job_must_say_is_missed(key: str) -> None:
+def test_missing_keys_of_a_job_are_named(key: str) -> None:
     with pytest.raises(SettingError, match=f"{key}: this key is missing"):
         make({name: table for name, table in PLAIN.items() if name != key})
 
 
 @pytest.mark.parametrize("content", [b"a = ", b"\xff\xfe", b"[[task]]\n[task]\n"])
-def test_a_file_that_is_no_toml_is_named(content: bytes, tmp_path: Path) -> None:
+def test_a_file_that_is_not_toml_is_named(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "job.toml"
     path.write_bytes(content)
-    with pytest.raises(SettingError, match=r"job\.toml is not TOML") as caught:
+    with pytest.raises(SettingError, match=r"job\.toml is not TOML") as excinfo:
         load_job(path)
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(excinfo.value)
 
 
 def test_a_missing_file_and_a_folder_are_named(tmp_path: Path) -> None:
@@ -361,7 +359,7 @@ def test_a_missing_file_and_a_folder_are_named(tmp_path: Path) -> None:
             load_job(path)
 
 
-def test_making_a_job_changes_nothing_that_was_given() -> None:
+def test_making_a_job_does_not_modify_its_input() -> None:
     tables = {**PLAIN, "rounds": {"local": {"lr": 0.5}}}
     before = msgspec.json.encode(tables)
     make(tables, ["rounds.local.lr=1.5", "fleet.lease=1 s"])
@@ -369,7 +367,7 @@ def test_making_a_job_changes_nothing_that_was_given() -> None:
     assert recipes.CATALOGUE["fedavg"].settings["rounds"]["local"]["lr"] == 0.05
 
 
-def test_a_fleet_that_comes_with_potluck_says_what_it_is() -> None:
+def test_every_built_in_fleet_has_a_description() -> None:
     assert set(built_in_fleets()) >= {"kitchen-table", "pi-shelf"}
     assert all(len(about) > 10 and not about.startswith("[") for about in built_in_fleets().values())
 
@@ -382,13 +380,13 @@ def test_a_title_is_the_name_or_the_task() -> None:
 
 def test_a_job_of_python_objects_is_equal_to_the_one_that_was_read() -> None:
     read = make(PLAIN)
-    made = Job(
+    built = Job(
         task=read.task,
         fleet=Fleet(devices=read.fleet.devices),
         stop=read.stop,
         rounds=read.rounds,
     )
-    assert made == read
+    assert built == read
 
 
 def test_the_defaults_of_the_constructor_are_those_of_its_recipe() -> None:
@@ -397,14 +395,14 @@ def test_the_defaults_of_the_constructor_are_those_of_its_recipe() -> None:
 
 
 @pytest.mark.parametrize(
-    ("recipe", "says"),
+    ("recipe", "message"),
     [("dynacomm", r"use potluck\.make\(\{'recipe': 'dynacomm'"), ("dynacom", "'dynacom' is not known; did you mean")],
 )
-def test_the_constructor_applies_no_recipe_and_says_so(recipe: str, says: str) -> None:
+def test_the_constructor_applies_no_recipe_and_says_so(recipe: str, message: str) -> None:
     read = make(PLAIN)
-    with pytest.raises(SettingError, match=says) as caught:
+    with pytest.raises(SettingError, match=message) as excinfo:
         Job(task=read.task, fleet=read.fleet, stop=read.stop, recipe=recipe)
-    assert caught.value.path == "recipe"
+    assert excinfo.value.path == "recipe"
     with pytest.raises(SettingError):
         msgspec.structs.replace(read, recipe=recipe)
 

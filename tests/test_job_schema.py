@@ -1,4 +1,4 @@
-"""The JSON schema accepts the jobs that we ship, and refuses wrong keys, types and limits."""
+"""The JSON schema accepts the shipped jobs and refuses wrong keys, types and limits."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_the_schemas_are_schemas() -> None:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.name}")
-def test_every_file_that_we_ship_is_valid(path: Path) -> None:
+def test_every_shipped_file_is_valid(path: Path) -> None:
     is_fleet = path.name == "fleet.toml" or path.parent.name == "fleets"
     (FLEET if is_fleet else JOB).validate(tomllib.loads(path.read_text(encoding="utf-8")))
 
@@ -64,7 +64,7 @@ def test_every_frozen_job_is_valid() -> None:
         {"fleet": {"devices": [{"preset": "pi9"}]}},
     ],
 )
-def test_what_is_wrong_fails(wrong: dict[str, Any]) -> None:
+def test_invalid_jobs_fail(wrong: dict[str, Any]) -> None:
     assert JOB.is_valid(BASE)
     assert not JOB.is_valid({**BASE, **wrong})
 
@@ -79,9 +79,10 @@ def test_what_is_wrong_fails(wrong: dict[str, Any]) -> None:
         {"rounds": {"local": {"lr": 0.1}}},
         {"task": {"model": "mypackage:net", "data": "synthetic:classes=4"}},
         {"rounds": {"submodel": {"kind": "filter-dropout", "table": "table.json"}}},
+        {"fleet": {"devices": [{"name": "pi", "profile": "pi.json"}]}},
     ],
 )
-def test_what_a_job_may_say_passes(right: dict[str, Any]) -> None:
+def test_valid_jobs_pass(right: dict[str, Any]) -> None:
     JOB.validate({**BASE, **right})
 
 

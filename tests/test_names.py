@@ -1,4 +1,4 @@
-"""Names can be found: no public class and no module name twice, and none of the words that the glossary rules out."""
+"""Public class names and module names are unique, and none uses a word that the glossary rules out."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def glossary_rows() -> list[tuple[str, str, list[str]]]:
         if not line.startswith("| ") or line.startswith("| word |"):
             continue
         word, meaning, avoided = (cell.strip() for cell in line.strip("|").split("|"))
-        rows.append((word, meaning, [each.strip() for each in avoided.split(",") if each.strip()]))
+        rows.append((word, meaning, [item.strip() for item in avoided.split(",") if item.strip()]))
     return rows
 
 

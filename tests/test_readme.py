@@ -1,4 +1,4 @@
-"""The README, the docs and the examples hold together: links, widths, figures, examples."""
+"""The README, the docs and the examples are consistent: links, line widths, figures, examples."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ def prose(page: Path) -> str:
 
 
 def anchors(page: Path) -> set[str]:
-    """What GitHub makes of the page's headings."""
+    """The anchors that GitHub derives from the page's headings."""
     headings = re.findall(r"^#+ (.*)$", prose(page), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_resolve(page: Path) -> None:
     for target in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
         if "://" in target:
             continue
         path, _, anchor = target.partition("#")
-        found = (page.parent / path) if path else page
-        assert found.exists(), f"{page.name} links to {target}"
+        linked = (page.parent / path) if path else page
+        assert linked.exists(), f"{page.name} links to {target}"
         if anchor:
-            assert anchor in anchors(found), f"{page.name} links to {target}"
+            assert anchor in anchors(linked), f"{page.name} links to {target}"
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page != RESULTS], ids=lambda page: page.name)

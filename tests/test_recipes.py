@@ -101,7 +101,7 @@ def test_a_resolved_job_is_read_where_the_recipe_is_not_registered(
 
 
 @pytest.mark.parametrize(
-    ("value", "says"),
+    ("value", "message"),
     [
         ("no_such_module:recipe", "ModuleNotFoundError: No module named 'no_such_module'"),
         ("{}:nothing", "AttributeError"),
@@ -109,7 +109,7 @@ def test_a_resolved_job_is_read_where_the_recipe_is_not_registered(
         ("{}:number", "expected a mapping of settings, got int"),
     ],
 )
-def test_a_broken_entry_point_is_one_line(install: Install, value: str, says: str) -> None:
+def test_a_broken_entry_point_is_a_one_line_warning(install: Install, value: str, message: str) -> None:
     install(broken=value, made="{}:made")
     with pytest.warns(PotluckWarning) as caught:
         known = recipes.known_recipes()
@@ -117,7 +117,7 @@ def test_a_broken_entry_point_is_one_line(install: Install, value: str, says: st
     assert "made" in known
     [text] = [str(warning.message) for warning in caught]
     assert text.startswith("recipe 'broken' of potluck-extra (")
-    assert says in text
+    assert message in text
     assert "\n" not in text
     with pytest.raises(SettingError, match="recipe: 'broken' of potluck-extra"):
         make({**JOB, "recipe": "broken"})

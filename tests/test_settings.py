@@ -42,7 +42,7 @@ class Sourdough(Bread, frozen=True, kw_only=True, tag="sourdough"):
 
 
 class Homemade(Dish, frozen=True, kw_only=True):
-    """Has no tag: to be named as `tests.test_settings:Homemade`."""
+    """Has no tag, so it is named `tests.test_settings:Homemade`."""
 
     by: str = "grandmother"
 
@@ -102,12 +102,12 @@ def _innermost(table: Any) -> set[type]:
 
 @settings(deadline=None)
 @given(table=TABLES)
-def test_what_is_encoded_is_plain(table: Table) -> None:
+def test_encoded_settings_are_plain_data(table: Table) -> None:
     assert _innermost(encode_settings(table)) <= {str, int, float, bool}
 
 
 @pytest.mark.parametrize(
-    ("raw", "path", "says"),
+    ("raw", "path", "message"),
     [
         ({"guest": []}, "guest", "did you mean 'guests'?"),
         ({"zzz": 1}, "zzz", "unknown key; known keys: guests, place"),
@@ -134,43 +134,43 @@ def test_what_is_encoded_is_plain(table: Table) -> None:
         ([], "", "expected a table"),
     ],
 )
-def test_what_is_wrong_is_named_by_its_path(raw: object, path: str, says: str) -> None:
-    with pytest.raises(SettingError) as caught:
+def test_errors_name_the_path_of_the_key(raw: object, path: str, message: str) -> None:
+    with pytest.raises(SettingError) as excinfo:
         decode_settings(raw, Table)
-    assert caught.value.path == path
-    assert says in caught.value.problem
-    assert "\n" not in str(caught.value)
+    assert excinfo.value.path == path
+    assert message in excinfo.value.problem
+    assert "\n" not in str(excinfo.value)
 
 
-def test_a_path_above_is_put_in_front() -> None:
-    with pytest.raises(SettingError) as caught:
+def test_errors_are_prefixed_with_the_parent_path() -> None:
+    with pytest.raises(SettingError) as excinfo:
         decode_settings({"guests": [{"dish": "soup"}]}, Table, "house.table")
-    assert caught.value.path == "house.table.guests[0].name"
+    assert excinfo.value.path == "house.table.guests[0].name"
 
 
-def test_a_part_is_its_kind_alone_or_a_table() -> None:
+def test_a_part_is_written_as_its_kind_or_as_a_table() -> None:
     assert decode_settings({"name": "Ann", "dish": "bread"}, Guest).dish == Bread()
     assert decode_settings({"name": "Ann", "dish": {"kind": "bread", "slices": [3]}}, Guest).dish == Bread(slices=(3,))
     assert decode_settings({"name": "Ann", "dish": {"spoons": 4}}, Guest).dish == Soup(spoons=4)
     assert decode_settings({"name": "Ann", "dish": Sourdough()}, Guest).dish == Sourdough()
 
 
-def test_kinds_are_listed_in_order_without_those_that_have_no_name() -> None:
+def test_kinds_are_listed_in_order_without_untagged_ones() -> None:
     assert part_kinds(Dish) == {"soup": Soup, "bread": Bread, "sourdough": Sourdough}
 
 
-def test_a_part_of_ones_own_is_named_by_its_module() -> None:
+def test_a_user_part_is_named_by_its_module() -> None:
     guest = decode_settings({"name": "Ann", "dish": f"{__name__}:Homemade"}, Guest)
     assert type(guest.dish).__name__ == "Homemade"
 
 
-def test_a_part_of_ones_own_reads_back() -> None:
+def test_a_user_part_reads_back() -> None:
     guest = decode_settings({"name": "Ann", "dish": {"kind": f"{__name__}:Homemade", "by": "me"}}, Guest)
     assert decode_settings(encode_settings(guest), Guest) == guest
 
 
 def test_a_part_of_ones_own_reads_back_where_its_module_was_not_imported(tmp_path: Path) -> None:
-    """A run is resumed by another process, which knows the part only by what job.toml says."""
+    """A run is resumed by another process, which knows the part only from job.toml."""
     (tmp_path / "kitchen.py").write_text(
         "from potluck.loops.parts.barrier import AllBarrier\n"
         "class Slowest(AllBarrier, frozen=True, kw_only=True, tag='slowest'): pass\n"
@@ -184,7 +184,7 @@ def test_a_part_of_ones_own_reads_back_where_its_module_was_not_imported(tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("name", "says"),
+    ("name", "message"),
     [
         ("json", "does not have the form"),
         (":loads", "does not have the form"),
@@ -195,10 +195,10 @@ def test_a_part_of_ones_own_reads_back_where_its_module_was_not_imported(tmp_pat
         (".relative:x", "cannot import"),
     ],
 )
-def test_what_cannot_be_loaded_is_said(name: str, says: str) -> None:
-    with pytest.raises(SettingError, match=says) as caught:
+def test_errors_explain_what_cannot_be_loaded(name: str, message: str) -> None:
+    with pytest.raises(SettingError, match=message) as excinfo:
         load_object(name, "task")
-    assert caught.value.path == "task"
+    assert excinfo.value.path == "task"
 
 
 def test_an_object_is_loaded_by_its_dotted_name() -> None:

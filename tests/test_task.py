@@ -12,7 +12,7 @@ def _task(**more: object) -> TaskSettings:
     return decode_settings({"model": "resnet20", "data": "cifar10", **more}, TaskSettings, "task")
 
 
-def test_group_norms_take_the_place_of_batch_norms() -> None:
+def test_group_norms_replace_batch_norms() -> None:
     plain, grouped = (_task(norm=norm).model_factory((3, 32, 32), 10)() for norm in ("batch", "group"))
     assert not any(isinstance(layer, nn.BatchNorm2d) for layer in grouped.modules())
     batch, group = (
@@ -23,7 +23,7 @@ def test_group_norms_take_the_place_of_batch_norms() -> None:
     assert [p.shape for p in plain.parameters()] == [p.shape for p in grouped.parameters()]
 
 
-def test_networks_that_nobody_knows_are_refused_by_their_key() -> None:
+def test_unknown_networks_are_refused_with_their_key() -> None:
     with pytest.raises(SettingError, match=r"task\.costs: no model 'resnet2'"):
         _task(costs="resnet2")
     with pytest.raises(SettingError, match=r"task\.model: no model"):

@@ -18,11 +18,11 @@ LEVELS = st.floats(min_value=0, allow_nan=False)
 @example(level=5e-324)
 @example(level=1.7976931348623157e308)
 @example(level=0.1 + 0.2)
-def test_what_is_written_reads_back_as_exactly_the_same_number(kind: type[Quantity], level: float) -> None:
+def test_a_formatted_quantity_reads_back_as_exactly_the_same_number(kind: type[Quantity], level: float) -> None:
     quantity = kind(level)
-    again = kind.parse(str(quantity))
-    assert float(again) == level
-    assert type(again) is kind
+    parsed = kind.parse(str(quantity))
+    assert float(parsed) == level
+    assert type(parsed) is kind
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -56,12 +56,12 @@ def test_a_round_figure_in_any_unit_reads_back(kind: type[Quantity], number: int
         (FlopsPerSecond, 0, 0.0),
     ],
 )
-def test_people_may_write_it_like_this(kind: type[Quantity], written: object, value: float) -> None:
+def test_accepted_notations(kind: type[Quantity], written: object, value: float) -> None:
     assert kind.parse(written) == pytest.approx(value, rel=1e-15)
 
 
 @pytest.mark.parametrize(
-    ("kind", "written", "says"),
+    ("kind", "written", "message"),
     [
         (Seconds, "-1 s", "negative"),
         (Seconds, -0.001, "negative"),
@@ -80,8 +80,10 @@ def test_people_may_write_it_like_this(kind: type[Quantity], written: object, va
         (FlopsPerSecond, "2 GFLOPS", "as in '2 GFLOP/s'"),
     ],
 )
-def test_what_is_wrong_is_refused_with_what_is_allowed(kind: type[Quantity], written: object, says: str) -> None:
-    with pytest.raises(ValueError, match=says):
+def test_an_invalid_quantity_is_refused_with_what_is_allowed(
+    kind: type[Quantity], written: object, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
         kind.parse(written)
 
 
@@ -103,7 +105,7 @@ def test_a_whole_number_too_big_for_a_float_is_refused() -> None:
         (BytesPerSecond(math.inf), "unlimited"),
     ],
 )
-def test_it_is_written_as_people_would(quantity: Quantity, written: str) -> None:
+def test_quantities_are_formatted_readably(quantity: Quantity, written: str) -> None:
     assert str(quantity) == written
 
 

@@ -29,7 +29,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return next(folder.glob("*.whl"))
 
 
-def test_it_holds_the_package_and_nothing_else(wheel: Path) -> None:
+def test_the_wheel_contains_only_the_package(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
     assert {name.split("/")[0].split("-")[0] for name in names} == {"potluck"}
@@ -37,7 +37,7 @@ def test_it_holds_the_package_and_nothing_else(wheel: Path) -> None:
     assert any(name.startswith("potluck/cli/starter/") for name in names)
 
 
-def test_it_runs_without_any_extra(wheel: Path, tmp_path: Path) -> None:
+def test_the_wheel_runs_without_any_extra(wheel: Path, tmp_path: Path) -> None:
     package = tmp_path / "package"
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(package)
@@ -57,7 +57,7 @@ def test_it_runs_without_any_extra(wheel: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_it_installs_into_an_empty_environment(wheel: Path, tmp_path: Path) -> None:
+def test_the_wheel_installs_into_an_empty_environment(wheel: Path, tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "venv")], check=True)
     python = tmp_path / "venv" / "bin" / "python"
     install = [str(python), "-m", "pip", "install", "-q", "-c", str(_ROOT / "constraints.txt")]

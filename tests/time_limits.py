@@ -1,4 +1,4 @@
-"""A limit on real time for tests of code that might never come back."""
+"""A wall-clock limit for tests of code that might hang."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["within"]
 
 @contextmanager
 def within(seconds: float) -> Iterator[None]:
-    """Break off with TimeoutError what is not done by then; for the main thread only."""
+    """Raise TimeoutError if the block takes longer than this; main thread only."""
 
     def ring(number: int, frame: FrameType | None) -> None:
         raise TimeoutError(f"not done within {seconds} s")

@@ -149,7 +149,7 @@ def load_job(path: Path, overrides: Sequence[str] = (), *, resolved: bool = Fals
 
 
 def load_task_settings(path: Path) -> TaskSettings | str:
-    """The task that a job file describes; the rest of the file is not checked."""
+    """Read the task of a job file; the rest of the file is not checked."""
     raw = _expand_data_source(_read_toml(path))
     if "task" not in raw:
         raise SettingError("task", f"{path} has no task")
@@ -243,7 +243,7 @@ def _resolve_files(raw: Any, folder: Path, where: str = "") -> Any:
 
 
 def _load_profile_tables(path: Path, where: str) -> dict[str, Any]:
-    """The content of a file of `potluck profile` that a fleet's devices need, as plain tables."""
+    """Read what a fleet's devices need of a file that `potluck profile` wrote, as plain tables."""
     from potluck.model.model_profile import load_profile
 
     try:

@@ -151,6 +151,7 @@ def _written_choices(table: type[msgspec.Struct], key: str) -> list[dict[str, An
         (TaskSettings, "costs"): [{"enum": list(zoo.model_names())}],
         (DeviceGroup, "preset"): [{"enum": ["", *PRESETS]}],
         (DeviceGroup, "link"): [{"enum": list(LINKS)}],
+        (DeviceGroup, "profile"): [{"type": "string"}],
         (CoordinatorMachine, "link"): [{"enum": list(LINKS)}],
         (FilterDropout, "table"): [{"type": "string"}],
     }

@@ -1,4 +1,4 @@
-"""Pieces that run in parallel worker processes, which end with the process that started them."""
+"""Pieces run in parallel worker processes, which exit with their parent."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ def _pieces(context: BenchmarkContext) -> list[BenchmarkPiece]:
 def test_parallel_pieces_use_one_thread_and_are_stored(tmp_path: Path) -> None:
     benchmark = Benchmark("pairs", "", _pieces, lambda results: [_figure(results["p2"]["threads"])])
     lines = StringIO()
-    found = run_benchmark(benchmark, BenchmarkContext(quick=True), tmp_path, PlainProgress(lines))
-    assert found.figures[0].measured == 1
-    said = lines.getvalue().splitlines()
-    assert said[0].startswith("[1/4] pairs: 3 pieces")
-    assert said[-2].startswith("[4/4] pairs: alone"), "pieces that are not parallel come last"
-    nothing = StringIO()
-    again = run_benchmark(benchmark, BenchmarkContext(quick=True), tmp_path, PlainProgress(nothing), resume=True)
-    assert again.figures == found.figures
-    assert "pairs: " not in nothing.getvalue(), "finished pieces are not measured again"
+    result = run_benchmark(benchmark, BenchmarkContext(quick=True), tmp_path, PlainProgress(lines))
+    assert result.figures[0].measured == 1
+    printed = lines.getvalue().splitlines()
+    assert printed[0].startswith("[1/4] pairs: 3 pieces")
+    assert printed[-2].startswith("[4/4] pairs: alone"), "pieces that are not parallel come last"
+    output = StringIO()
+    resumed = run_benchmark(benchmark, BenchmarkContext(quick=True), tmp_path, PlainProgress(output), resume=True)
+    assert resumed.figures == result.figures
+    assert "pairs: " not in output.getvalue(), "finished pieces are not measured again"
 
 
 def _figure(threads: int) -> Figure:
@@ -55,7 +55,7 @@ def _figure(threads: int) -> Figure:
 
 def test_an_error_in_a_worker_is_raised() -> None:
     with pytest.raises(ValueError, match="measurement failed"):
-        list(measure_pieces([BenchmarkPiece("broken", {}, broken, parallel=True)], lambda what: None))
+        list(measure_pieces([BenchmarkPiece("broken", {}, broken, parallel=True)], lambda message: None))
 
 
 def report_pid_and_sleep(folder: str, index: int) -> dict[str, int]:

@@ -12,14 +12,16 @@ from benchmarks.decoupled.decoupled_workload import CASES, QUICK, DecoupledCut, 
 TINY = QUICK._replace(rounds=2, samples=400)
 
 
-def test_every_way_trains_on_the_same_data_and_says_what_it_took() -> None:
-    ours, whole = train_decoupled(TINY, None, 0), train_central(TINY, None, 0)
+def test_every_method_trains_on_the_same_data_and_reports_its_cost() -> None:
+    ours, central = train_decoupled(TINY, None, 0), train_central(TINY, None, 0)
     others = [train_federated(TINY, None, 0), train_alone(TINY, None, 0)]
     samples = len(decoupled_task(TINY, None, 0).data.train)
-    assert whole["samples"] == 2 * samples
-    assert ours["samples"] == pytest.approx(2 * 2 * samples / TINY.cut.groups)  # own classes and as many others
+    assert central["samples"] == 2 * samples
+    assert ours["samples"] == pytest.approx(
+        2 * 2 * samples / TINY.cut.groups
+    )  # own classes and as many samples of others
     assert ours["training"] > 1
-    assert ours["accuracy"] > others[1]["accuracy"]  # a device alone knows its own classes only
+    assert ours["accuracy"] > others[1]["accuracy"]  # a device trained alone knows only its own classes
     assert others[1]["accuracy"] <= 2 / TINY.cut.groups
 
 
@@ -34,21 +36,21 @@ def _results(ours: float, samples: float) -> Results:
         "accuracy": ours - 0.01, "calibrated readout": ours, "calibrated heads": ours, "samples": samples,
         "forward": 10.0, "training": 6.0, "weights": 9.0,
     }  # fmt: skip
-    whole: dict[str, Any] = {"accuracy": 0.8, "samples": 1000.0}
+    central: dict[str, Any] = {"accuracy": 0.8, "samples": 1000.0}
     cut = f"{QUICK.cut.depth},{QUICK.cut.groups},{QUICK.cut.trunk}"
     return {
-        f"{QUICK.name}/central/0": whole, f"{QUICK.name}/decoupled {cut}/0": run,
-        f"{QUICK.name}/fedavg/0": whole, f"{QUICK.name}/alone/0": whole,
+        f"{QUICK.name}/central/0": central, f"{QUICK.name}/decoupled {cut}/0": run,
+        f"{QUICK.name}/fedavg/0": central, f"{QUICK.name}/alone/0": central,
     }  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("ours", "samples", "verdicts"),
+    ("ours", "samples", "goals_met"),
     [(0.797, 400.0, [True, True, True]), (0.797, 900.0, [True, True, False]), (0.78, 400.0, [True, False, False])],
 )
-def test_goals_are_judged_against_central_training(ours: float, samples: float, verdicts: list[bool]) -> None:
-    found = BENCHMARK.figures(_results(ours, samples))
-    assert [figure.meets_goal for figure in found if figure.goal is not None] == verdicts
+def test_goals_are_judged_against_central_training(ours: float, samples: float, goals_met: list[bool]) -> None:
+    figures = BENCHMARK.figures(_results(ours, samples))
+    assert [figure.meets_goal for figure in figures if figure.goal is not None] == goals_met
     (chart,) = BENCHMARK.charts(_results(ours, samples))
     assert chart.marks == [("central", 80.0)]
 

@@ -38,8 +38,8 @@ def test_the_networks_cost_what_the_fleet_is_made_for() -> None:
     for setting in SETTINGS.values():
         task = decode_settings({"model": setting.model, "data": setting.data}, TaskSettings)
         info = task.data.info(None)
-        found = trace_slimmable(task.model_factory(info.shape, len(info.classes))(), info.shape)
-        assert found.full_macs == setting.macs, setting.title
+        results = trace_slimmable(task.model_factory(info.shape, len(info.classes))(), info.shape)
+        assert results.full_macs == setting.macs, setting.title
 
 
 def test_explored_tables_fit_their_networks() -> None:
@@ -51,7 +51,7 @@ def test_explored_tables_fit_their_networks() -> None:
 
 
 @pytest.mark.parametrize("variation", VARIATIONS)
-def test_everyone_meets_the_same_fleet(variation: str) -> None:
+def test_every_method_runs_on_the_same_fleet(variation: str) -> None:
     fleets = {
         method: dropout_job(SETTINGS["digits"], variation, method, 3, 0).fleet for method in METHODS if method != BOUND
     }
@@ -66,8 +66,8 @@ def test_everyone_meets_the_same_fleet(variation: str) -> None:
     assert sorted({device.flops / members[0].flops for device in members}) == pytest.approx([0.33, 0.66, 1.0])
 
 
-def test_nobody_is_waited_for_where_each_mini_batch_chooses() -> None:
-    """Ten mini-batches take ten slots for us, and longer for methods that decide before the round."""
+def test_per_mini_batch_choice_leaves_no_stragglers() -> None:
+    """Ten mini-batches take ten slots, and longer with methods that decide before the round."""
     methods = (OURS, "federated-dropout", "fjord", "fedavg", BOUND)
     jobs = {method: dropout_job(SETTINGS["digits"], "between", method, 20, 0) for method in methods}
     rounds = {
@@ -79,15 +79,15 @@ def test_nobody_is_waited_for_where_each_mini_batch_chooses() -> None:
     assert all(rounds[method] < rounds[OURS] for method in ("federated-dropout", "fjord", "fedavg"))
 
 
-def test_a_training_has_a_curve() -> None:
-    found = dropout_measurements.measure_training("digits", "within", OURS, 5, 0, None)
-    assert found["times_s"] == sorted(found["times_s"])
-    assert len(found["times_s"]) == len(found["accuracies"]) >= 1
-    assert found["rounds"] >= 5
-    assert 0.2 < found["share"] < 0.7
+def test_a_training_result_has_a_curve() -> None:
+    result = dropout_measurements.measure_training("digits", "within", OURS, 5, 0, None)
+    assert result["times_s"] == sorted(result["times_s"])
+    assert len(result["times_s"]) == len(result["accuracies"]) >= 1
+    assert result["rounds"] >= 5
+    assert 0.2 < result["share"] < 0.7
 
 
-def test_an_exploration_says_how_it_compares() -> None:
+def test_an_exploration_result_is_compared_with_the_baselines() -> None:
     settings = Exploration(
         batches=3,
         batch=16,
@@ -101,13 +101,13 @@ def test_an_exploration_says_how_it_compares() -> None:
         units="leading",
         static=True,
     )
-    found = dropout_measurements.measure_exploration(SETTINGS["digits"], settings, None)
-    assert found["behind"] <= 0.0
-    assert found["hypervolume"] >= found["uniform_hypervolume"]
-    assert len(found["uniform"]) >= 1
+    result = dropout_measurements.measure_exploration(SETTINGS["digits"], settings, None)
+    assert result["behind"] <= 0.0
+    assert result["hypervolume"] >= result["uniform_hypervolume"]
+    assert len(result["uniform"]) >= 1
 
 
-def test_pieces_are_declared_once_and_resources_that_do_not_vary_are_trained_once() -> None:
+def test_pieces_are_unique_and_constant_resources_are_trained_once() -> None:
     full = [piece.name for piece in declared(BenchmarkContext(quick=False))]
     assert len(full) == len(set(full))
     trained = [name for name in full if name.count("/") == 3]
@@ -119,8 +119,8 @@ def test_pieces_are_declared_once_and_resources_that_do_not_vary_are_trained_onc
 
 def test_a_changed_table_is_another_piece(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def of(method: str) -> Any:
-        found = {piece.name: piece.parameters for piece in declared(BenchmarkContext(quick=True))}
-        return found[f"cifar10-iid/between/{method}/0"]
+        parameters = {piece.name: piece.parameters for piece in declared(BenchmarkContext(quick=True))}
+        return parameters[f"cifar10-iid/between/{method}/0"]
 
     before = of(OURS), of("small")
     other = tmp_path / "other.json"
@@ -132,11 +132,11 @@ def test_a_changed_table_is_another_piece(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert of("small") == before[1]
 
 
-# --- what is said of the results --------------------------------------------------------------------------------------
+# --- figures computed from the results --------------------------------------------------------------------------------
 
 
 def _result(slope: float) -> dict[str, Any]:
-    times = [float(10 * place) for place in range(1, 11)]
+    times = [float(10 * index) for index in range(1, 11)]
     return {
         "times_s": times,
         "accuracies": [slope * at / 100 for at in times],
@@ -148,23 +148,23 @@ def _result(slope: float) -> dict[str, Any]:
 
 def _results() -> Results:
     row = {"macs": 0.3, "time": 0.33, "whole_s": 0.1, "small_s": 0.033}
-    found: dict[str, Any] = {
+    results: dict[str, Any] = {
         f"step/{name}": {str(rate): row for rate in dropout_measurements.RATES}
         for name in dropout_measurements.NETWORKS
     }
-    found["exploration"] = {
+    results["exploration"] = {
         "minutes": 9.0, "hypervolume": 0.3, "uniform_hypervolume": 0.2, "evaluations": 7, "behind": 0.0,
         "correlation": None, "front": [(0.2, 0.1), (1.0, 0.4)], "uniform": [(0.3, 0.1), (1.0, 0.3)],
     }  # fmt: skip
     for seed in range(2):
-        found[f"cifar10-iid/between/{OURS}/{seed}"] = _result(0.6)
-    found["cifar10-iid/between/heterofl/0"] = _result(0.3)
-    found["cifar10-iid/between/small/0"] = _result(0.5)
-    found[f"cifar10-iid/steady/{BOUND}/0"] = _result(0.65)
-    return found
+        results[f"cifar10-iid/between/{OURS}/{seed}"] = _result(0.6)
+    results["cifar10-iid/between/heterofl/0"] = _result(0.3)
+    results["cifar10-iid/between/small/0"] = _result(0.5)
+    results[f"cifar10-iid/steady/{BOUND}/0"] = _result(0.65)
+    return results
 
 
-def test_figures_say_who_is_ahead_and_by_how_much() -> None:
+def test_figures_name_the_best_method_and_its_margin() -> None:
     (standing,) = setting_standings(_results())
     assert standing.best_rival() == "small"
     assert standing.speed_ups("heterofl") == pytest.approx([2.0, 2.0], rel=0.2)
@@ -176,7 +176,7 @@ def test_figures_say_who_is_ahead_and_by_how_much() -> None:
     assert draw_charts(BENCHMARK.charts(_results())).count("<polyline") == 6
 
 
-def test_an_accuracy_that_is_never_reached_is_no_speed() -> None:
+def test_a_target_that_is_never_reached_gives_no_speedup() -> None:
     run = DropoutRun([1.0, 2.0], [0.1, 0.2], 2.0)
     assert run.time_to_accuracy(0.2) == 2.0
     assert run.time_to_accuracy(0.3) == math.inf
@@ -184,14 +184,14 @@ def test_an_accuracy_that_is_never_reached_is_no_speed() -> None:
     assert setting_standings(results)[0].speed_ups("small") == [0.0, 0.0]
 
 
-def test_few_scores_do_not_make_a_final_accuracy_worse() -> None:
-    """Once it was the mean of the last three, and a method that waits had the untrained model among them."""
+def test_few_scores_do_not_lower_the_final_accuracy() -> None:
+    """The mean of the last three scores once included the untrained model for methods with few rounds."""
     often = DropoutRun([0.0, 20.0, 40.0, 60.0, 80.0, 100.0], [0.1, 0.3, 0.4, 0.45, 0.5, 0.5], 100.0)
     seldom = DropoutRun([0.0, 50.0, 95.0], [0.1, 0.4, 0.5], 100.0)
     assert often.final_accuracy == seldom.final_accuracy == 0.5
     assert DropoutRun([0.0, 30.0], [0.1, 0.4], 100.0).final_accuracy == 0.4
 
 
-def test_the_length_of_a_run_is_that_of_its_rounds() -> None:
+def test_the_duration_of_a_run_is_that_of_its_rounds() -> None:
     job = dropout_job(SETTINGS["digits"], "within", OURS, 7, 0)
     assert float(job.stop.time or 0) == 7 * STEPS

@@ -1,4 +1,4 @@
-"""Figures that no machine and no noise can change: where one of them moves, something changed that should not have."""
+"""Deterministic benchmark figures: if one of them changes, the behaviour of the program changed."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ def googlenet() -> Mapping[str, Any]:
     return _forecast("googlenet", 32)
 
 
-def test_virtual_time_of_the_large_fleet_is_the_same_each_time() -> None:
-    first, again = (measure_fleet(1000, 5, seed)["virtual_s"] for seed in (0, 0))
-    assert first == again
+def test_simulated_time_of_the_large_fleet_is_reproducible() -> None:
+    first, second = (measure_fleet(1000, 5, seed)["virtual_s"] for seed in (0, 0))
+    assert first == second
     assert measure_fleet(1000, 5, 1)["virtual_s"] != first
 
 
-def test_a_round_of_the_large_fleet_costs_what_it_should() -> None:
+def test_a_round_of_the_large_fleet_takes_the_expected_work() -> None:
     summary = potluck.simulate(fleet_job(1000, 3, 0)).summary
     model_bytes = 4 * 1_199_882
     assert summary["updates"] == 300
@@ -114,8 +114,8 @@ def test_duplex_is_forecast_where_communication_dominates_and_never_loses(
     assert min(duplex_gains([vgg])) >= 0.23  # its first dense layer holds 72 % of the bytes and is cut inside
 
 
-def test_a_finer_workload_is_the_same_work_in_the_pieces_of_a_run() -> None:
-    """As `Layout.split` cuts it; computation is with a layer's last piece."""
+def test_a_finer_workload_has_the_same_total_work() -> None:
+    """Split as `Layout.split` does; the computation belongs to the last segment of a layer."""
     load = overlap_workload("vgg19", 16)
     finer = load.split_large_layers(0.05)
     assert sum(finer.param_bytes) == sum(load.param_bytes)
@@ -132,28 +132,30 @@ def test_a_finer_workload_is_the_same_work_in_the_pieces_of_a_run() -> None:
     assert costs.pull_bytes == pytest.approx(finer.param_bytes, abs=4)
 
 
-def test_forecasts_are_those_that_were_recorded_pieces(vgg: Mapping[str, Any], googlenet: Mapping[str, Any]) -> None:
-    kept = _recorded_pieces("overlap")
-    for name, found in (("vgg19/16", vgg), ("googlenet/32", googlenet)):
-        rows = [kept[name]["rows"][row] for row in ROWS]
-        assert dict(_numbers(found)) == pytest.approx(dict(_numbers({**kept[name], "rows": rows})), rel=1e-9)
+def test_forecasts_equal_the_recorded_ones(vgg: Mapping[str, Any], googlenet: Mapping[str, Any]) -> None:
+    recorded = _recorded_pieces("overlap")
+    for name, forecasts in (("vgg19/16", vgg), ("googlenet/32", googlenet)):
+        rows = [recorded[name]["rows"][row] for row in ROWS]
+        assert dict(_numbers(forecasts)) == pytest.approx(dict(_numbers({**recorded[name], "rows": rows})), rel=1e-9)
 
 
 @pytest.mark.parametrize("recipe", ["dynacomm", "duplex"])
-def test_rounds_in_the_simulated_world_take_what_they_took(recipe: str) -> None:
+def test_simulated_rounds_take_the_recorded_time(recipe: str) -> None:
     balanced = BANDWIDTHS[5]
     rows = _recorded_pieces("overlap")["vgg19, simulated"]["rows"]
-    kept = next(row for row in rows if (row["recipe"], row["gbit_s"], row["workers"]) == (recipe, balanced / 1e9, 1))
-    found = simulate_setting(OverlapSetting("vgg19", balanced), recipe, kept["forecast_s"])
-    assert found["simulated_s"] == pytest.approx(kept["simulated_s"], rel=1e-9)
+    recorded = next(
+        row for row in rows if (row["recipe"], row["gbit_s"], row["workers"]) == (recipe, balanced / 1e9, 1)
+    )
+    result = simulate_setting(OverlapSetting("vgg19", balanced), recipe, recorded["forecast_s"])
+    assert result["simulated_s"] == pytest.approx(recorded["simulated_s"], rel=1e-9)
 
 
-def test_the_pipeline_gains_what_it_gained() -> None:
-    kept = _recorded_pieces("pipeline")["1:1:10"]
-    assert least_period_s((1, 1, 10)) == pytest.approx(kept["bound_s"], rel=1e-9)
+def test_the_pipeline_gain_equals_the_recorded_one() -> None:
+    recorded = _recorded_pieces("pipeline")["1:1:10"]
+    assert least_period_s((1, 1, 10)) == pytest.approx(recorded["bound_s"], rel=1e-9)
     for name, recipe in (("PipeDream", "pipedream"), ("ours, order searched", "ftpipehd")):
         assert run_pipeline_trial(recipe, (1, 1, 10), 120).mean_period_s(40, 110) == pytest.approx(
-            kept[name]["period_s"], rel=1e-9
+            recorded[name]["period_s"], rel=1e-9
         )
 
 
@@ -165,7 +167,7 @@ def test_the_pipeline_gains_what_it_gained() -> None:
         ("scadles-plus", 6.089037779114833, 37_469_166_560, 5_440),
     ],
 )
-def test_rounds_on_streams_take_what_they_took(recipe: str, time_s: float, nbytes: int, samples: int) -> None:
+def test_rounds_on_streams_take_the_recorded_time(recipe: str, time_s: float, nbytes: int, samples: int) -> None:
     tables = {
         "task": scadles_testbed.task_table(),
         "fleet": scadles_testbed.fleet_table(),
@@ -200,19 +202,19 @@ def test_buffers_account_for_every_sample_that_streamed_in(policy: str, dropped:
         ("fedavg", 46.20013250275776, 1, 159_040),
     ],
 )
-def test_rounds_with_dropout_take_what_they_took(method: str, time_s: float, rounds: int, nbytes: int) -> None:
+def test_rounds_with_dropout_take_the_recorded_time(method: str, time_s: float, rounds: int, nbytes: int) -> None:
     summary = potluck.simulate(_dropout_job(method)).summary
     assert summary["time_s"] == pytest.approx(time_s, rel=1e-9)
     assert (summary["rounds"], summary["bytes"]) == (rounds, nbytes)
 
 
-def test_mini_batches_train_the_shares_that_they_trained(tmp_path: Path) -> None:
+def test_mini_batches_train_the_recorded_fractions(tmp_path: Path) -> None:
     potluck.simulate(_dropout_job("distreal"), folder=tmp_path / "run")
     records = read_journal(tmp_path / "run" / "journal.jsonl")
-    shares = [record.value for record in records if isinstance(record, Scalar) and record.name == "share"]
-    assert len(shares) == 40
-    assert shares[:3] == pytest.approx([0.18527027027027027, 0.4852702702702702, 0.2703378378378378], rel=1e-9)
-    assert sum(shares) / len(shares) == pytest.approx(0.4434222972972973, rel=1e-9)
+    fractions = [record.value for record in records if isinstance(record, Scalar) and record.name == "share"]
+    assert len(fractions) == 40
+    assert fractions[:3] == pytest.approx([0.18527027027027027, 0.4852702702702702, 0.2703378378378378], rel=1e-9)
+    assert sum(fractions) / len(fractions) == pytest.approx(0.4434222972972973, rel=1e-9)
 
 
 def _dropout_job(method: str) -> potluck.Job:
@@ -223,17 +225,17 @@ _CUTS = [(case.name, cut) for case in CASES for cut in (case.cut, *case.others)]
 
 
 @pytest.mark.parametrize(("name", "cut"), _CUTS, ids=str)
-def test_a_device_with_one_group_computes_what_it_computed(name: str, cut: DecoupledCut) -> None:
-    kept = _recorded_pieces("decoupled")[f"{name}/decoupled {cut.depth},{cut.groups},{cut.trunk}/0"]
+def test_the_cost_of_a_device_with_one_group_equals_the_recorded_one(name: str, cut: DecoupledCut) -> None:
+    recorded = _recorded_pieces("decoupled")[f"{name}/decoupled {cut.depth},{cut.groups},{cut.trunk}/0"]
     case = next(case for case in CASES if case.name == name)
     task = decode_settings({"model": case.model, "data": case.data}, TaskSettings)
     info = parse(case.data).info(None)
     classes = len(info.classes)
     module = task.model_factory(info.shape, classes)()
-    found = device_cost_ratios(decouple(module, info.shape, even_groups(classes, cut.groups), cut.depth), cut)
-    assert list(found["forward_macs"]) == kept["forward_macs"]
-    assert list(found["training_macs"]) == kept["training_macs"]
-    assert found["weights"] == pytest.approx(kept["weights"], rel=1e-9)
+    result = device_cost_ratios(decouple(module, info.shape, even_groups(classes, cut.groups), cut.depth), cut)
+    assert list(result["forward_macs"]) == recorded["forward_macs"]
+    assert list(result["training_macs"]) == recorded["training_macs"]
+    assert result["weights"] == pytest.approx(recorded["weights"], rel=1e-9)
 
 
 def test_eight_workers_share_the_servers(vgg: Mapping[str, Any]) -> None:
@@ -243,9 +245,9 @@ def test_eight_workers_share_the_servers(vgg: Mapping[str, Any]) -> None:
 
 
 def test_the_planner_is_timed_at_the_published_depth() -> None:
-    found = measure_planning(3, 0)
-    assert found["layers"] == 152
-    assert all(0 < milliseconds < 5 for milliseconds in found["milliseconds"])
+    result = measure_planning(3, 0)
+    assert result["layers"] == 152
+    assert all(0 < milliseconds < 5 for milliseconds in result["milliseconds"])
 
 
 def test_quick_and_full_overlap_forecast_the_same() -> None:
@@ -260,25 +262,25 @@ def test_quick_and_full_overlap_forecast_the_same() -> None:
 def test_the_largest_cut_hardly_depends_on_the_choice_of_the_device() -> None:
     slowest, fastest = admissible_flops()
     assert slowest < middle_flops() < fastest < 1.25 * slowest
-    found = speed_sensitivity()
-    assert 100 * found["slowest"] == pytest.approx(42.07, abs=0.01)
-    assert 100 * found["fastest"] == pytest.approx(41.96, abs=0.01)
+    result = speed_sensitivity()
+    assert 100 * result["slowest"] == pytest.approx(42.07, abs=0.01)
+    assert 100 * result["fastest"] == pytest.approx(41.96, abs=0.01)
 
 
 def _recorded_pieces(name: str) -> Mapping[str, Any]:
-    """The pieces of the results that the documents quote."""
+    """The recorded pieces behind the documented results."""
     path = Path(__file__).parents[2] / "benchmarks" / "results" / f"{name}.json"
     pieces: Mapping[str, Any] = json.loads(path.read_text())["pieces"]
     return pieces
 
 
-def _numbers(found: Any, path: str = "") -> Iterator[tuple[str, float]]:
-    """Every number of nested tables and lists, by its path."""
-    if isinstance(found, float | int):
-        yield path, found
-    elif isinstance(found, Mapping):
-        for key, value in found.items():
+def _numbers(result: Any, path: str = "") -> Iterator[tuple[str, float]]:
+    """Every number in nested tables and lists, by its path."""
+    if isinstance(result, float | int):
+        yield path, result
+    elif isinstance(result, Mapping):
+        for key, value in result.items():
             yield from _numbers(value, f"{path}.{key}")
-    elif isinstance(found, list | tuple):
-        for index, value in enumerate(found):
+    elif isinstance(result, list | tuple):
+        for index, value in enumerate(result):
             yield from _numbers(value, f"{path}[{index}]")

@@ -26,7 +26,7 @@ from potluck.report.svg_chart import Chart, ChartSeries, draw_charts
 
 
 class Counting:
-    """A benchmark of three pieces that remembers how often each was measured; the third may fail."""
+    """A benchmark of three pieces that counts how often each is measured; the third may fail."""
 
     def __init__(self) -> None:
         self.measured: list[str] = []
@@ -45,10 +45,10 @@ class Counting:
 
     def figures(self, results: Results) -> list[Figure]:
         values = [result["value"] for result in results.values()]
-        good = Figure(
+        met = Figure(
             name="sum", unit="s", measured=sum(values), published=PublishedValue(7, "somebody"), goal=Goal("≥", 3)
         )
-        return [good, figure_of_repeats("each", "x", values, goal=Goal("≤", 0.5))]
+        return [met, figure_of_repeats("each", "x", values, goal=Goal("≤", 0.5))]
 
     def charts(self, results: Results) -> list[Chart]:
         return [Chart("values", [ChartSeries("v", [1.0, 2.0], [1, 10])], "y", "x", x_scale="log")]
@@ -74,7 +74,7 @@ def command(counting: Counting, monkeypatch: pytest.MonkeyPatch) -> typer.Typer:
     return app
 
 
-def test_a_goal_is_judged_in_its_own_direction() -> None:
+def test_a_goal_is_judged_in_its_direction() -> None:
     assert Goal("≥", 2.0).is_met_by(2.0)
     assert not Goal("≥", 2.0).is_met_by(1.99)
     assert Goal("≤", 2.0).is_met_by(2.0)
@@ -93,9 +93,9 @@ def test_values_are_rounded_to_four_digits() -> None:
 
 
 def test_a_result_file_records_how_it_was_measured(counting: Counting, tmp_path: Path) -> None:
-    places = _run(counting, tmp_path).write_files(tmp_path)
+    paths = _run(counting, tmp_path).write_files(tmp_path)
     document = json.loads((tmp_path / "counting.json").read_text())
-    assert [place.name for place in places] == ["counting.json", "counting.svg"]
+    assert [path.name for path in paths] == ["counting.json", "counting.svg"]
     assert document["mode"] == "quick"
     assert document["command"] == "potluck bench counting --quick --seed 0"
     assert set(document["versions"]) == {"python", "potluck", "torch", "numpy"}
@@ -128,7 +128,7 @@ def test_a_stopped_benchmark_resumes(counting: Counting, tmp_path: Path) -> None
     assert report.figures[0].measured == 3
 
 
-def test_nothing_is_reused_unasked_or_for_other_parameters(counting: Counting, tmp_path: Path) -> None:
+def test_results_are_reused_only_on_request_and_for_equal_parameters(counting: Counting, tmp_path: Path) -> None:
     _run(counting, tmp_path)
     _run(counting, tmp_path)
     assert len(counting.measured) == 6
@@ -141,8 +141,8 @@ def test_nothing_is_reused_unasked_or_for_other_parameters(counting: Counting, t
 
 def test_a_damaged_piece_is_measured_again(counting: Counting, tmp_path: Path) -> None:
     _run(counting, tmp_path)
-    for place in (tmp_path / ".cache" / "counting").iterdir():
-        place.write_text('{"half": ')
+    for path in (tmp_path / ".cache" / "counting").iterdir():
+        path.write_text('{"half": ')
     assert _run(counting, tmp_path, resume=True).figures[0].measured == 3
     assert len(counting.measured) == 6
 
@@ -181,27 +181,27 @@ def test_progress_shows_the_time_left(counting: Counting, tmp_path: Path) -> Non
         Chart("flat", [ChartSeries("a", [0.0], [1.0])], "y"),
     ],
 )
-def test_a_chart_is_whole_and_stays_inside_its_frame(chart: Chart) -> None:
+def test_a_chart_is_complete_and_stays_inside_its_frame(chart: Chart) -> None:
     root = ElementTree.fromstring(draw_charts([chart, chart, chart]))
-    words = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
-    assert words.count(chart.title) == 3
+    texts = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert texts.count(chart.title) == 3
     for series in chart.series:
-        assert words.count(series.name) == 3
+        assert texts.count(series.name) == 3
     for element in root.iter():
         for key, most in (("cx", 520), ("cy", 330), ("x1", 520), ("y1", 330), ("y2", 330)):
             assert 0 <= float(element.get(key, 0)) <= most
         assert float(element.get("height", 0)) >= 0
 
 
-def test_without_a_name_they_are_listed(command: typer.Typer) -> None:
+def test_without_a_name_the_benchmarks_are_listed(command: typer.Typer) -> None:
     assert "counting  counts" in CliRunner().invoke(command, []).stdout
     assert json.loads(CliRunner().invoke(command, ["--json"]).stdout) == [{"name": "counting", "summary": "counts"}]
 
 
 def test_the_command_writes_and_prints(command: typer.Typer, tmp_path: Path) -> None:
-    shown = CliRunner().invoke(command, ["counting", "--out", str(tmp_path)])
-    assert shown.exit_code == 0
-    assert "≥ 3 s" in shown.stdout
+    output = CliRunner().invoke(command, ["counting", "--out", str(tmp_path)])
+    assert output.exit_code == 0
+    assert "≥ 3 s" in output.stdout
     assert (tmp_path / "counting.svg").exists()
     document = json.loads(CliRunner().invoke(command, ["counting", "--json", "--full", "--out", str(tmp_path)]).stdout)
     assert document["mode"] == "full"
@@ -231,7 +231,7 @@ def test_every_benchmark_of_the_catalogue_loads_under_its_name() -> None:
             assert len(names) == len(set(names)) > 1
 
 
-def test_without_a_checkout_the_command_says_what_to_do(
+def test_without_a_checkout_the_command_explains_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

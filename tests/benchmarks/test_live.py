@@ -22,12 +22,12 @@ RESULTS = {
 }
 
 
-def _named(figures: object, part: str) -> list[Figure]:
+def _named(figures: object, name: str) -> list[Figure]:
     assert isinstance(figures, list)
-    return [figure for figure in figures if part in figure.name]
+    return [figure for figure in figures if name in figure.name]
 
 
-def test_the_figures_of_live_are_what_the_goals_are_about(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_live_figures_are_judged_against_their_goals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("benchmarks.live._PEER_RESULTS", tmp_path / "missing.json")
     figures = LIVE.figures(RESULTS)
     assert [round(figure.measured, 6) for figure in _named(figures, "error of")] == [5.0, 20.0, 0.0, 0.0]
@@ -37,7 +37,7 @@ def test_the_figures_of_live_are_what_the_goals_are_about(tmp_path: Path, monkey
     assert LIVE.charts(RESULTS)
 
 
-def test_flowers_side_is_taken_from_the_comparison_with_peers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_flower_results_come_from_the_peer_comparison(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("benchmarks.live._PEER_RESULTS", tmp_path / "peers-live.json")
     rows = [{"name": "round: advantage over Flower", "measured": 90.0}, {"name": "round: Flower", "measured": 2.7}]
     (tmp_path / "peers-live.json").write_text(json.dumps({"figures": rows, "mode": "quick"}))
@@ -70,10 +70,10 @@ def test_every_piece_is_a_job() -> None:
     assert len(model.fleet.members) == 10
 
 
-def test_a_pull_is_measured_beside_two_plain_ways() -> None:
-    found = measure_pulls(2_000_000, 2)
-    assert [len(seconds) for seconds in found[:3]] == [2, 2, 2]
-    assert min(min(found.node), min(found.single), min(found.chunked)) > 0
+def test_a_pull_is_measured_against_two_plain_transports() -> None:
+    result = measure_pulls(2_000_000, 2)
+    assert [len(seconds) for seconds in result[:3]] == [2, 2, 2]
+    assert min(min(result.node), min(result.single), min(result.chunked)) > 0
     results = {"pull/0": {"node": 80.0, "single": 50.0, "chunked": 100.0, "beyond_bytes": 3 << 20}}
     figures = TRANSPORT.figures(results)
     assert [figure.meets_goal for figure in figures if figure.goal] == [True, False]

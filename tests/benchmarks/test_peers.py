@@ -1,4 +1,4 @@
-"""The comparison with peers, without the peers: all sides compute the same, and ratios are in the right direction."""
+"""The peer comparison without the peers: all sides compute the same, and ratios point in the right direction."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def test_the_bare_loop_computes_what_potluck_computes(
     potluck_simulation.export_workload("mlp", tmp_path / "work.pt")
     potluck_simulation.run("mlp", 1)
     bare_loop.main(str(tmp_path / "work.pt"), 1)
-    mine, bare = (json.loads(line)["figures"] for line in capsys.readouterr().out.splitlines())
-    assert mine["moved"] > 1
-    assert mine["moved"] == pytest.approx(bare["moved"], rel=1e-4)
+    ours, bare = (json.loads(line)["figures"] for line in capsys.readouterr().out.splitlines())
+    assert ours["moved"] > 1
+    assert ours["moved"] == pytest.approx(bare["moved"], rel=1e-4)
 
 
 @pytest.mark.parametrize(("more_is_better", "expected"), [(True, 2.0), (False, 0.5)])
@@ -57,25 +57,25 @@ def test_a_ratio_above_one_is_in_our_favour(more_is_better: bool, expected: floa
     assert [figure.measured for figure in values] == [8.0, 4.0]
 
 
-def test_sides_take_turns_and_must_agree(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
+def test_sides_alternate_and_must_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
     moved = {"ours": 1.0, "peer": 1.0}
 
     def answer(side: Any) -> dict[str, Any]:
-        asked.append(side.name)
+        calls.append(side.name)
         return {"figures": {"value": 1.0, "moved": moved[side.name]}}
 
     monkeypatch.setattr(peer_comparison, "run_side", answer)
     ours, peer = (Side(name, "none", ["nothing.py"]) for name in moved)
     case = Case("case", ours, [peer], "value", "", True, same="moved")
     assert len(measure_case(case, 2, lambda line: None)) == 2
-    assert asked == ["ours", "peer", "peer", "ours"]
+    assert calls == ["ours", "peer", "peer", "ours"]
     moved["peer"] = 1.1
     with pytest.raises(SystemExit, match="did not compute the same"):
         measure_case(case, 1, lambda line: None)
 
 
-def test_everything_that_is_compared_exists_and_is_pinned(tmp_path: Path) -> None:
+def test_every_compared_package_exists_and_is_pinned(tmp_path: Path) -> None:
     for comparison in COMPARISONS.values():
         for quick in (True, False):
             for case in comparison.cases(quick, tmp_path):
@@ -100,12 +100,12 @@ def test_all_sides_do_the_same_number_of_rounds(
 def _assert_pinned(environment: str) -> None:
     for kind in ("txt", "constraints.txt"):
         lines = (_PEERS / "requirements" / f"{environment}.{kind}").read_text().splitlines()
-        wanted = [line for line in lines if not line.startswith("#")]
-        assert wanted
-        assert all(re.fullmatch(r"[\w.\-]+(\[\w+\])?==[\w.]+", line) for line in wanted), environment
+        requirements = [line for line in lines if not line.startswith("#")]
+        assert requirements
+        assert all(re.fullmatch(r"[\w.\-]+(\[\w+\])?==[\w.]+", line) for line in requirements), environment
 
 
-def test_a_line_that_is_still_being_written_is_no_round(tmp_path: Path) -> None:
+def test_an_incomplete_line_does_not_count_as_a_round(tmp_path: Path) -> None:
     assert read_rounds(tmp_path) == []
     line = '{"kind":"span","node":"coordinator","name":"round","start":0.0,"end":%s,"fields":{"devices":[["a",0]]}}'
     (tmp_path / "run").mkdir()

@@ -25,20 +25,20 @@ def test_the_profile_is_that_of_the_network() -> None:
 
 
 def test_uneven_devices_are_faster_than_pipedream_by_what_was_published() -> None:
-    found = measure_speed((1, 1, 10), batches=30)
-    baseline = found["PipeDream"]["period_s"]
-    assert baseline / found["ours, order given"]["period_s"] >= 6.8
-    assert baseline / found["ours, order searched"]["period_s"] >= 7.0
-    assert found["bound_s"] / found["ours, order searched"]["period_s"] >= 0.95
+    result = measure_speed((1, 1, 10), batches=30)
+    baseline = result["PipeDream"]["period_s"]
+    assert baseline / result["ours, order given"]["period_s"] >= 6.8
+    assert baseline / result["ours, order searched"]["period_s"] >= 7.0
+    assert result["bound_s"] / result["ours, order searched"]["period_s"] >= 0.95
 
 
-def test_a_trial_repeats_itself() -> None:
+def test_a_trial_is_reproducible() -> None:
     first, second = (run_pipeline_trial("ftpipehd", (1, 2), 6).commit_times() for _ in range(2))
     assert first == second
     assert [reached for _, reached in first] == [1, 2, 3, 4, 5, 6]
 
 
-def test_figures_and_charts_are_made_of_all_pieces() -> None:
+def test_figures_and_charts_use_all_pieces() -> None:
     results = {f"1:1:{k}": measure_speed((1, 1, k), batches=24) for k in (1, 10)}
     results |= {
         "adaptation": measure_adaptation(batches=50, change=15),
@@ -48,8 +48,8 @@ def test_figures_and_charts_are_made_of_all_pieces() -> None:
         f"recovery/{name}/lan": measure_recovery(name, "lan", crash_batch=60, offsets=[0.5]) for name in RECOVERIES
     }
     results |= {"live crashes": {"seconds": [0.2], "notice_s": [0.01], "flows_s": [0.05], "rolled_back": 0}}
-    few = DIGITS._replace(batches=40)
-    results |= {f"learning/{name}/0": measure_learning(few, name, 0, None) for name in VARIANTS}
+    workload = DIGITS._replace(batches=40)
+    results |= {f"learning/{name}/0": measure_learning(workload, name, 0, None) for name in VARIANTS}
     figures = {figure.name: figure for figure in BENCHMARK.figures(results)}
     assert results["learning/ours, with crashes/0"]["deaths"] == 4
     assert results["learning/ours/0"]["time_s"] < results["learning/one device/0"]["time_s"]

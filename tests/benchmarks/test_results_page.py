@@ -32,7 +32,7 @@ def figure(name: str, measured: float, published: float | None = None, goal: Goa
 def write(folder: Path, name: str, *figures: Figure, mode: str = "full", **more: Any) -> None:
     document = {
         "name": name, "summary": f"what {name} shows", "mode": mode, "command": f"potluck bench {name} --{mode}",
-        "date": "2026-01-02T03:04:05+00:00", "figures": [each.as_table() for each in figures], **more,
+        "date": "2026-01-02T03:04:05+00:00", "figures": [figure.as_table() for figure in figures], **more,
     }  # fmt: skip
     (folder / f"{name}.json").write_text(json.dumps(document))
 
@@ -58,38 +58,36 @@ def written(folder: Path) -> str:
         ("≤", 10.3, "short"),
     ],
 )
-def test_the_goal_says_which_way_is_better(comparison: Any, measured: float, expected: str) -> None:
+def test_the_goal_determines_which_direction_is_better(comparison: Any, measured: float, expected: str) -> None:
     assert published_verdict(figure("f", measured, 10.0, Goal(comparison, 1.0))) == expected
     assert published_verdict(figure("f", measured, 10.0)) is None
     assert published_verdict(figure("f", measured, goal=Goal(comparison, 1.0))) is None
 
 
-def test_the_page_says_what_is_beaten_reproduced_and_short(folder: Path) -> None:
+def test_the_page_groups_results_into_beaten_reproduced_and_missed(folder: Path) -> None:
     write(
         folder, "overlap",
         figure("largest", 50.0, 40.0, Goal("≥", 41.0)), figure("  of one | network", 39.9, 40.0, Goal("≥", 41.0)),
     )  # fmt: skip
-    found = written(folder)
-    assert "**1 of 2 goals are met.**" in found
-    assert "`overlap` largest: 50 x, published 40 x" in found.split("**Reproduced**")[0]
-    assert "`overlap` largest: of one | network: 39.9 x, goal ≥ 41 x" in found.split("**Goal missed**")[1]
-    assert "| &nbsp;&nbsp;of one \\| network | 40 x | ≥ 41 x | 39.9 x | **no** |" in found
-    assert "- Published: Somebody 2020" in found
-    assert "`potluck bench overlap --full` on 2026-01-02" in found
+    page = written(folder)
+    assert "**1 of 2 goals are met.**" in page
+    assert "`overlap` largest: 50 x, published 40 x" in page.split("**Reproduced**")[0]
+    assert "`overlap` largest: of one | network: 39.9 x, goal ≥ 41 x" in page.split("**Goal missed**")[1]
+    assert "| &nbsp;&nbsp;of one \\| network | 40 x | ≥ 41 x | 39.9 x | **no** |" in page
+    assert "- Published: Somebody 2020" in page
+    assert "`potluck bench overlap --full` on 2026-01-02" in page
 
 
 def test_nothing_is_claimed_from_quick_runs(folder: Path) -> None:
     write(folder, "overlap", figure("f", 50.0, 40.0, Goal("≥", 41.0)), mode="quick")
-    found = written(folder)
-    assert "QUICK" in found
-    assert "**0 of 0 goals are met.**" in found
-    assert "Better than" not in found
-    assert "| f | 40 x | ≥ 41 x | 50 x | yes |" in found
+    page = written(folder)
+    assert "QUICK" in page
+    assert "**0 of 0 goals are met.**" in page
+    assert "Better than" not in page
+    assert "| f | 40 x | ≥ 41 x | 50 x | yes |" in page
 
 
-def test_a_reason_is_given_while_the_goal_is_missed_and_only_then(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_reason_is_shown_only_while_its_goal_is_missed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(results_page, "_load_reasons", lambda: {"own": {"f": "Because."}})
     write(folder, "own", figure("f", 1.0, goal=Goal("≥", 2.0)), figure("g", 1.0, goal=Goal("≥", 2.0)))
     assert re.search(r"own` f: .* Because\.", written(folder))
@@ -100,20 +98,20 @@ def test_a_reason_is_given_while_the_goal_is_missed_and_only_then(
 
 def test_benchmarks_without_results_are_listed_with_their_command(folder: Path) -> None:
     write(folder, "peers-own", figure("f", 1.0))
-    found = written(folder)
-    assert "## peers-own" in found
+    page = written(folder)
+    assert "## peers-own" in page
     for name in bench.benchmark_names():
-        assert f"`potluck bench {name} --full`" in found.split("## Not measured yet")[1]
+        assert f"`potluck bench {name} --full`" in page.split("## Not measured yet")[1]
 
 
-def test_a_picture_is_linked_from_where_the_page_is(folder: Path) -> None:
+def test_image_links_are_relative_to_the_page(folder: Path) -> None:
     write(folder, "overlap", figure("f", 1.0))
     assert "![" not in written(folder)
     (folder / "overlap.svg").write_text("<svg/>")
     assert "![overlap](../results/overlap.svg)" in written(folder)
 
 
-def test_the_catalogue_gives_the_order_and_infinity_is_read(folder: Path) -> None:
+def test_results_follow_the_catalogue_order_and_may_be_infinite(folder: Path) -> None:
     for name in reversed(("anything", *bench.benchmark_names()[:2])):
         write(folder, name, figure("f", float("inf")))
     assert list(read_results(folder)) == [*bench.benchmark_names()[:2], "anything"]
@@ -127,34 +125,34 @@ def test_a_damaged_result_is_named(folder: Path, content: str) -> None:
         written(folder)
 
 
-def test_the_page_of_this_repository_is_that_of_its_results() -> None:
-    place = ROOT / "docs" / "results.md"
-    assert place.read_text() == render_results_page(RESULTS, place), "run `make results`"
+def test_the_committed_page_matches_the_committed_results() -> None:
+    path = ROOT / "docs" / "results.md"
+    assert path.read_text() == render_results_page(RESULTS, path), "run `make results`"
 
 
-def test_reasons_are_about_figures_that_exist() -> None:
+def test_reasons_refer_to_existing_figures() -> None:
     reasons = tomllib.loads((ROOT / "benchmarks/reasons.toml").read_text())
-    found = read_results(RESULTS)
-    for name in reasons.keys() & found.keys():
+    results = read_results(RESULTS)
+    for name in reasons.keys() & results.keys():
         known = {
-            each
-            for named in results_page._named_figures(found[name])
-            for each in (named.name, named.figure.name.strip())
+            figure
+            for named in results_page._named_figures(results[name])
+            for figure in (named.name, named.figure.name.strip())
         }
         assert reasons[name].keys() <= known
 
 
 def test_missing_data_is_reported_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With how to get it, before anything is measured; of `all`, the others are still run."""
+    """The error says how to get it, before anything is measured; `all` still runs the other benchmarks."""
     monkeypatch.setenv("POTLUCK_DATA", str(tmp_path / "nothing"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "nothing"))
     _declare(monkeypatch, needing=("cifar10",), plain=())
     app = typer.Typer()
     app.command()(bench_command)
-    alone = CliRunner().invoke(app, ["needing", "--out", str(tmp_path)])
-    assert isinstance(alone.exception, UserError)
-    assert "potluck bench needing needs the dataset cifar10" in str(alone.exception)
-    assert "cs.toronto.edu" in str(alone.exception)
+    single = CliRunner().invoke(app, ["needing", "--out", str(tmp_path)])
+    assert isinstance(single.exception, UserError)
+    assert "potluck bench needing needs the dataset cifar10" in str(single.exception)
+    assert "cs.toronto.edu" in str(single.exception)
     together = CliRunner().invoke(app, ["all", "--out", str(tmp_path), "--results", str(tmp_path / "page.md")])
     assert together.exit_code == 2
     assert "skipped needing: potluck bench needing needs the dataset cifar10" in together.stderr
@@ -163,11 +161,11 @@ def test_missing_data_is_reported_at_once(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def _declare(monkeypatch: pytest.MonkeyPatch, **needs: tuple[str, ...]) -> None:
-    """Benchmarks of one piece that need these data sets."""
+    """Benchmarks of one piece that need these datasets."""
     monkeypatch.setattr(bench, "CATALOGUE", {name: bench.BenchmarkEntry(f"bench_{name}", name) for name in needs})
     for name, sets in needs.items():
-        made = Benchmark(
-            name, name, lambda context: [BenchmarkPiece("p", {}, dict)], lambda found: [figure("f", 1.0)],
+        benchmark = Benchmark(
+            name, name, lambda context: [BenchmarkPiece("p", {}, dict)], lambda results: [figure("f", 1.0)],
             datasets=lambda context, sets=sets: sets,  # type: ignore[misc]
         )  # fmt: skip
-        monkeypatch.setitem(sys.modules, f"bench_{name}", cast(Any, SimpleNamespace(BENCHMARK=made)))
+        monkeypatch.setitem(sys.modules, f"bench_{name}", cast(Any, SimpleNamespace(BENCHMARK=benchmark)))

@@ -27,9 +27,9 @@ def test_both_sides_of_the_comparison_compute_the_same() -> None:
     list(islice(run_bare_fedavg(model, clients, lr), 3))
     ours = potluck.simulate(job).module
     assert ours is not None
-    for start, plain, mine in zip(before, model.parameters(), ours.parameters(), strict=True):
-        assert (plain - start).abs().max() > 1e-4
-        torch.testing.assert_close(mine, plain, rtol=1e-4, atol=1e-6)
+    for start, bare, trained in zip(before, model.parameters(), ours.parameters(), strict=True):
+        assert (bare - start).abs().max() > 1e-4
+        torch.testing.assert_close(trained, bare, rtol=1e-4, atol=1e-6)
 
 
 def test_the_large_fleet_is_uneven_and_complete() -> None:
@@ -40,30 +40,30 @@ def test_the_large_fleet_is_uneven_and_complete() -> None:
 
 
 def test_scale_counts_rounds_after_the_first() -> None:
-    found = fleet_scale.measure_fleet(200, 3, 0)
-    assert found["start_s"] > 0
-    assert found["rounds_per_s"] > 0
+    result = fleet_scale.measure_fleet(200, 3, 0)
+    assert result["start_s"] > 0
+    assert result["rounds_per_s"] > 0
     assert "rounds_per_s" not in fleet_scale.measure_fleet(200, 1, 0)
 
 
 def test_figures_come_from_the_results() -> None:
-    pace = {"bare_clients_per_s": 100.0, "potluck_clients_per_s": 80.0, "bare_cpu_ms": 10.0, "potluck_cpu_ms": 11.0}
+    speeds = {"bare_clients_per_s": 100.0, "potluck_clients_per_s": 80.0, "bare_cpu_ms": 10.0, "potluck_cpu_ms": 11.0}
     fleet = {"start_s": 2.0, "rounds_per_s": 19.0, "virtual_s": 4.0}
-    held: dict[str, object] = {
+    measured: dict[str, object] = {
         "rounds": 500,
         "warm_rounds": 100,
         "warm_bytes": 100,
         "end_bytes": 94,
         "series": [[1, 90.0], [2, 100.0]],
     }
-    results: Results = {"mlp/0": pace, "cnn/0": pace, "10000/0": fleet, "100000/0": fleet, "memory": held}
+    results: Results = {"mlp/0": speeds, "cnn/0": speeds, "10000/0": fleet, "100000/0": fleet, "memory": measured}
     verdicts = [figure.meets_goal for figure in BENCHMARK.figures(results) if figure.goal is not None]
     assert verdicts == [True, False, False, True, False]
     assert len(BENCHMARK.charts(results)) == 2
 
 
 @pytest.mark.long
-def test_memory_is_measured_in_a_child() -> None:
-    found = fleet_scale.measure_memory_in_child(20, 0)
-    assert found["end_bytes"] > 50 * 2**20
-    assert len(found["series"]) >= 20
+def test_memory_is_measured_in_a_child_process() -> None:
+    result = fleet_scale.measure_memory_in_child(20, 0)
+    assert result["end_bytes"] > 50 * 2**20
+    assert len(result["series"]) >= 20

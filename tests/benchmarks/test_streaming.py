@@ -26,12 +26,12 @@ def test_both_sides_of_the_speed_are_timed() -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_every_codec_stands_in_its_job(codec: str) -> None:
+def test_every_codec_is_set_in_its_job(codec: str) -> None:
     job = compressed_job(TINY, CODECS[codec], seed=0)
     assert job.rounds.codec.__struct_config__.tag == CODECS[codec]["kind"]
 
 
-def test_a_run_tells_what_was_pushed() -> None:
+def test_a_run_reports_the_pushed_bytes() -> None:
     dense = measure_codec(TINY, {"kind": "dense"}, 0, None)
     sparse = measure_codec(TINY, {"kind": "top-k", "ratio": 0.01, "values": "f16"}, 0, None)
     never = measure_codec(TINY, {"kind": "adaptive", "ratio": 0.1, "delta": 0.0}, 0, None)
@@ -43,22 +43,22 @@ def test_a_run_tells_what_was_pushed() -> None:
 
 
 def _compressed(best: dict[str, float]) -> Results:
-    plain = {"accuracy": 0.7, "time_s": 9.0, "pushed_bytes": 1000.0, "dense_bytes": 1000.0, "cnc": 0.0}
-    runs = {f"{name}/{repeat}": plain for name in CODECS for repeat in range(2)}
-    spoken = {f"graded, error feedback/{repeat}": {**plain, **best} for repeat in range(2)}
-    return {**runs, **spoken, "speed": {"ours_s": [1.0, 2.0], "reference_s": [1.0, 1.0]}}
+    dense = {"accuracy": 0.7, "time_s": 9.0, "pushed_bytes": 1000.0, "dense_bytes": 1000.0, "cnc": 0.0}
+    runs = {f"{name}/{repeat}": dense for name in CODECS for repeat in range(2)}
+    graded = {f"graded, error feedback/{repeat}": {**dense, **best} for repeat in range(2)}
+    return {**runs, **graded, "speed": {"ours_s": [1.0, 2.0], "reference_s": [1.0, 1.0]}}
 
 
 @pytest.mark.parametrize(
-    ("best", "verdicts"),
+    ("best", "goals_met"),
     [
         ({"pushed_bytes": 8.0, "accuracy": 0.699}, [True, True, True]),
         ({"pushed_bytes": 20.0, "accuracy": 0.695}, [True, False, False]),
     ],
 )
-def test_goals_are_judged_against_the_dense_run(best: dict[str, float], verdicts: list[bool]) -> None:
-    found = compute_figures(_compressed(best))
-    assert [figure.meets_goal for figure in found if figure.goal is not None] == verdicts
+def test_goals_are_judged_against_the_dense_run(best: dict[str, float], goals_met: list[bool]) -> None:
+    figures = compute_figures(_compressed(best))
+    assert [figure.meets_goal for figure in figures if figure.goal is not None] == goals_met
 
 
 def test_pieces_have_their_own_names() -> None:
@@ -68,36 +68,36 @@ def test_pieces_have_their_own_names() -> None:
 
 
 @pytest.mark.parametrize("recipe", rate_race.RECIPES)
-def test_every_recipe_goes_through_the_data_equally_often(recipe: str) -> None:
+def test_every_recipe_trains_for_the_same_number_of_epochs(recipe: str) -> None:
     workload = rate_race.RaceWorkload(epochs=2, target=0.5, samples=5000, data=SMALL)
     job = rate_race.race_job(workload, recipe, "S1", seed=0)
     assert rate_race.samples_per_round(job) == pytest.approx(10_000, rel=0.05)
 
 
-def test_a_race_tells_when_it_was_how_good() -> None:
+def test_a_race_records_accuracy_over_time() -> None:
     workload = rate_race.RaceWorkload(epochs=1, target=0.5, scores=2, samples=3000, data=SMALL)
-    found = rate_race.measure_race(workload, "ddl", "S1'", seed=0)
-    moments = [at for at, _ in found["curve"]]
+    result = rate_race.measure_race(workload, "ddl", "S1'", seed=0)
+    moments = [at for at, _ in result["curve"]]
     assert moments == sorted(moments)
     assert len(moments) >= 3
-    assert 3 * 64 / 22 < found["time_s"] < 3 * 64 / 22 + 2, "it waits for the slowest stream"
+    assert 3 * 64 / 22 < result["time_s"] < 3 * 64 / 22 + 2, "it waits for the slowest stream"
 
 
-def test_the_moment_of_the_target_lies_between_scores() -> None:
+def test_the_time_to_target_is_interpolated_between_scores() -> None:
     curve = [(0.0, 0.1), (10.0, 0.3), (20.0, 0.7)]
     assert rate_race.seconds_to_target(0.3, curve) == 10.0
     assert rate_race.seconds_to_target(0.5, curve) == pytest.approx(15.0)
     assert rate_race.seconds_to_target(0.8, curve) == float("inf")
 
 
-def test_what_persists_piles_up() -> None:
-    kept, cut = (rate_race.measure_buffers("S2", policy, 6, 0) for policy in ("persistence", "truncation"))
-    assert kept["time_s"] == cut["time_s"]
-    assert kept["peak"] > 5 * cut["peak"]
+def test_persistence_buffers_grow() -> None:
+    persistent, truncated = (rate_race.measure_buffers("S2", policy, 6, 0) for policy in ("persistence", "truncation"))
+    assert persistent["time_s"] == truncated["time_s"]
+    assert persistent["peak"] > 5 * truncated["peak"]
 
 
 @pytest.mark.parametrize("name", skewed_classes.CASES)
-def test_every_case_of_skew_stands_in_its_job(name: str) -> None:
+def test_every_skew_case_is_set_in_its_job(name: str) -> None:
     case = skewed_classes.CASES[name]
     job = skewed_classes.skewed_job(case, skewed_classes.QUICK, 0)
     assert job.stream is not None
@@ -106,10 +106,10 @@ def test_every_case_of_skew_stands_in_its_job(name: str) -> None:
 
 def test_shared_samples_are_counted() -> None:
     workload = skewed_classes.SkewWorkload(rounds=2, data=SMALL)
-    found = skewed_classes.measure_skew(
+    result = skewed_classes.measure_skew(
         skewed_classes.SkewCase("scadles-injection", injection=(0.5, 0.5)), workload, 0, None
     )
-    assert found["shared"] > 0
+    assert result["shared"] > 0
 
 
 def _raced(speed: float, lost: float) -> Results:
@@ -123,21 +123,21 @@ def _raced(speed: float, lost: float) -> Results:
         for one in scadles_testbed.SETS
     }
     peaks = {"persistence": 9000, "truncation": 10}
-    held = {
+    results = {
         f"{policy}/{one}": {"peak": peaks[policy], "time_s": 1.0} for policy in peaks for one in scadles_testbed.SETS
     }
-    return {**runs, **held}
+    return {**runs, **results}
 
 
-@pytest.mark.parametrize(("speed", "lost", "held"), [(3.5, 0.05, True), (0.9, 0.5, False)])
-def test_speed_and_accuracy_are_judged_against_the_baseline(speed: float, lost: float, held: bool) -> None:
-    found = rate_race.compute_figures(_raced(speed, lost))
-    assert found[0].measured == pytest.approx(speed)
-    goals = [figure.meets_goal for figure in found if figure.goal is not None]
-    assert goals == [held] * 9 + [True] * 4
+@pytest.mark.parametrize(("speed", "lost", "met"), [(3.5, 0.05, True), (0.9, 0.5, False)])
+def test_speed_and_accuracy_are_judged_against_the_baseline(speed: float, lost: float, met: bool) -> None:
+    figures = rate_race.compute_figures(_raced(speed, lost))
+    assert figures[0].measured == pytest.approx(speed)
+    goals = [figure.meets_goal for figure in figures if figure.goal is not None]
+    assert goals == [met] * 9 + [True] * 4
     assert len(rate_race.build_charts(_raced(speed, lost))) == 3
 
 
-def test_the_remedies_have_their_rows() -> None:
+def test_every_skew_correction_has_its_figure() -> None:
     results = {f"skew/{name}": {"accuracy": 0.5, "shared": 10, "time_s": 1.0} for name in skewed_classes.CASES}
     assert [figure.measured for figure in skewed_classes.compute_figures(results)] == [50.0] * len(skewed_classes.CASES)

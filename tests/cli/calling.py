@@ -1,4 +1,4 @@
-"""Calls the command line as a shell would, in this process or in one of its own."""
+"""Runs the command line as a shell would, in this process or in a subprocess."""
 
 from __future__ import annotations
 
@@ -41,31 +41,31 @@ class Outcome(NamedTuple):
 
     @property
     def json(self) -> Any:
-        """The one object on stdout."""
+        """The JSON object printed on stdout."""
         return json.loads(self.out)
 
 
 class Shell:
-    """Runs commands and keeps what they print."""
+    """Runs commands and captures their output."""
 
     def __init__(self, capture: pytest.CaptureFixture[str]) -> None:
         self._capture = capture
 
     def __call__(self, *argv: str | Path) -> Outcome:
         self._capture.readouterr()
-        with pytest.raises(SystemExit) as left:
-            main([str(word) for word in argv])
+        with pytest.raises(SystemExit) as stopped:
+            main([str(argument) for argument in argv])
         printed = self._capture.readouterr()
-        code = left.value.code
+        code = stopped.value.code
         assert isinstance(code, int)
         return Outcome(code, printed.out, printed.err)
 
 
-def start(words: Sequence[str | Path], folder: Path, path: Path | None = None) -> subprocess.Popen[str]:
-    """Start a process as a user does; `path` is one more folder to import from."""
+def start(arguments: Sequence[str | Path], folder: Path, path: Path | None = None) -> subprocess.Popen[str]:
+    """Start the command in a subprocess; `path` is an additional import folder."""
     search = os.pathsep.join(filter(None, [str(path or ""), os.environ.get("PYTHONPATH", "")]))
     return subprocess.Popen(
-        [*POTLUCK, *map(str, words)],
+        [*POTLUCK, *map(str, arguments)],
         cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": search},
     )  # fmt: skip

@@ -13,21 +13,21 @@ from tests.cli.calling import POTLUCK, Shell
 
 def test_importing_the_commands_loads_neither_torch_nor_numpy() -> None:
     program = "import sys, potluck.cli; print([name for name in ('torch', 'numpy', 'rich') if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    completed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert completed.stdout.strip() == "[]"
 
 
 @pytest.mark.wall_clock
 def test_help_takes_less_than_a_third_of_a_second() -> None:
-    """Measured in processor time, which the load of the machine changes little."""
-    spent = []
+    """Measured in CPU time, which depends little on the load of the machine."""
+    cpu_seconds = []
     for _ in range(3):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        done = subprocess.run([*POTLUCK, "--help"], capture_output=True, text=True, check=True)
+        completed = subprocess.run([*POTLUCK, "--help"], capture_output=True, text=True, check=True)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        spent.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-        assert "demo" in done.stdout
-    assert min(spent) < 0.3
+        cpu_seconds.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+        assert "demo" in completed.stdout
+    assert min(cpu_seconds) < 0.3
 
 
 def test_version(potluck: Shell) -> None:
@@ -35,34 +35,36 @@ def test_version(potluck: Shell) -> None:
 
 
 def test_the_package_is_run_as_a_module() -> None:
-    done = subprocess.run([sys.executable, "-m", "potluck", "--version"], capture_output=True, text=True, check=True)
-    assert done.stdout == f"potluck {package.__version__}\n"
+    completed = subprocess.run(
+        [sys.executable, "-m", "potluck", "--version"], capture_output=True, text=True, check=True
+    )
+    assert completed.stdout == f"potluck {package.__version__}\n"
 
 
 COMMANDS = ("demo", "new", "doctor", "run", "resume", "plan", "profile", "recipes", "fleets")
 
 
 def test_every_command_is_listed(potluck: Shell) -> None:
-    listed = potluck("--help").out
-    assert all(f"\n  {name} " in listed for name in (*COMMANDS, "data"))
-    assert "..." not in listed.partition("Commands:")[2], "a summary is too long for the list"
+    help_text = potluck("--help").out
+    assert all(f"\n  {name} " in help_text for name in (*COMMANDS, "data"))
+    assert "..." not in help_text.partition("Commands:")[2], "a summary is too long for the list"
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help_and_json(potluck: Shell, command: str) -> None:
-    found = potluck(command, "--help")
-    assert found.code == 0
-    assert "--json" in found.out
+    result = potluck(command, "--help")
+    assert result.code == 0
+    assert "--json" in result.out
 
 
 def test_a_wrong_option_is_not_a_traceback(potluck: Shell) -> None:
-    found = potluck("run", "job.toml", "--threads", "many")
-    assert found.code == 2
-    assert "--threads" in found.err
-    assert "Traceback" not in found.err
+    result = potluck("run", "job.toml", "--threads", "many")
+    assert result.code == 2
+    assert "--threads" in result.err
+    assert "Traceback" not in result.err
 
 
-def test_a_users_error_is_one_line_whatever_it_says(potluck: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_error_is_printed_on_one_line(potluck: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails() -> None:
         raise UserError("[red]two\n lines[/red]")
 

@@ -1,4 +1,4 @@
-"""Wrong jobs and fleets: each is refused with one line that names the key or the file, and exit code 2."""
+"""Invalid jobs and fleets are refused with exit code 2 and one line that names the key or the file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.cli.calling import FLEET, JOB, Shell
 
 
 class Wrong(NamedTuple):
-    says: str  # the key or file that the line must name, or what is wrong with it
+    message: str  # text that the error line must contain: the key, the file or the problem
     job: str | bytes | None = JOB
     fleet: str | None = FLEET
     more: tuple[str, ...] = ()
@@ -23,7 +23,7 @@ def job(old: str, new: str) -> str:
 
 
 def sets(*assignments: str) -> tuple[str, ...]:
-    return tuple(word for assignment in assignments for word in ("--set", assignment))
+    return tuple(argument for assignment in assignments for argument in ("--set", assignment))
 
 
 TASK = '[task]\nmodel = "mlp"\ndata = "synthetic"\noptions = {hidden = [8]}\n'
@@ -143,20 +143,20 @@ def test_wrong_input_is_one_line_and_exit_2(
         (tmp_path / "job.toml").write_bytes(text)
     if wrong.fleet is not None:
         (tmp_path / "fleet.toml").write_text(wrong.fleet)
-    found = potluck("run", "job.toml", *wrong.more)
-    assert (found.code, found.out) == (2, "")
-    assert found.err.startswith("error: ")
-    assert found.err.count("\n") == 1
-    assert wrong.says in found.err
+    result = potluck("run", "job.toml", *wrong.more)
+    assert (result.code, result.out) == (2, "")
+    assert result.err.startswith("error: ")
+    assert result.err.count("\n") == 1
+    assert wrong.message in result.err
     assert not (tmp_path / "runs").exists()
 
 
-def test_there_are_enough_of_them() -> None:
+def test_at_least_35_bad_inputs_are_covered() -> None:
     assert len(WRONG) >= 35
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("arguments", "message"),
     [
         (("plan", "job.toml", "--device", "nobody"), "--device: no device is called 'nobody'"),
         (("profile", "lennet"), "no model 'lennet'"),
@@ -176,15 +176,17 @@ def test_there_are_enough_of_them() -> None:
         (("run",), "Missing argument 'JOB'"),
     ],
 )
-def test_the_other_commands_say_it_alike(potluck: Shell, folder: Path, words: tuple[str, ...], says: str) -> None:
-    found = potluck(*words)
-    assert (found.code, found.out) == (2, "")
-    assert found.err.startswith("error: ")
-    assert found.err.count("\n") == 1
-    assert says in found.err
+def test_other_commands_report_the_same_error(
+    potluck: Shell, folder: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    result = potluck(*arguments)
+    assert (result.code, result.out) == (2, "")
+    assert result.err.startswith("error: ")
+    assert result.err.count("\n") == 1
+    assert message in result.err
 
 
 def test_an_export_that_cannot_be_written_is_one_line(potluck: Shell, folder: Path) -> None:
     assert potluck("run", "job.toml", "--timing-only", "--out", "run", "-q").code == 0
-    found = potluck("export", "run", "--to", "csv", "--out", "job.toml")
-    assert found == (2, "", "error: cannot write to job.toml: File exists; choose another folder with --out\n")
+    result = potluck("export", "run", "--to", "csv", "--out", "job.toml")
+    assert result == (2, "", "error: cannot write to job.toml: File exists; choose another folder with --out\n")

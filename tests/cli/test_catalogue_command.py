@@ -7,7 +7,7 @@ from potluck.recipes import CATALOGUE
 from tests.cli.calling import Shell, start
 
 
-def test_recipes_come_with_their_sources(potluck: Shell) -> None:
+def test_recipes_are_listed_with_their_sources(potluck: Shell) -> None:
     text = potluck("recipes").out
     for name, recipe in CATALOGUE.items():
         assert f"{name} " in text
@@ -16,7 +16,7 @@ def test_recipes_come_with_their_sources(potluck: Shell) -> None:
     assert potluck("recipes", "--json").json["recipes"]["fedavg"]["source"].startswith("McMahan")
 
 
-def test_recipes_of_other_distributions_are_named_and_broken_ones_are_one_line(tmp_path: Path) -> None:
+def test_third_party_recipes_are_listed_and_broken_ones_reported_on_one_line(tmp_path: Path) -> None:
     info = tmp_path / "extra-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: extra\nVersion: 1.0\n")
@@ -34,12 +34,12 @@ def test_recipes_of_other_distributions_are_named_and_broken_ones_are_one_line(t
     ]
 
 
-def test_fleets_come_with_the_devices_they_are_made_of(potluck: Shell) -> None:
+def test_fleets_are_listed_with_their_devices(potluck: Shell) -> None:
     text = potluck("fleets").out
     assert "kitchen-table" in text
-    assert all(board.source in text for board in PRESETS.values())
+    assert all(preset.source in text for preset in PRESETS.values())
     assert "5 ms latency, 1 ms per transfer" in text
-    found = potluck("fleets", "--json").json
-    assert set(found["devices"]) == set(PRESETS)
-    assert found["devices"]["pi4"]["flops"] == "12 GFLOP/s"
-    assert found["links"]["lan"]["up"] == "1 Gbit/s"
+    listed = potluck("fleets", "--json").json
+    assert set(listed["devices"]) == set(PRESETS)
+    assert listed["devices"]["pi4"]["flops"] == "12 GFLOP/s"
+    assert listed["links"]["lan"]["up"] == "1 Gbit/s"

@@ -19,22 +19,22 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def _call(*words: str) -> str:
-    result = CliRunner().invoke(app, list(words))
+def _call(*arguments: str) -> str:
+    result = CliRunner().invoke(app, list(arguments))
     if isinstance(result.exception, UserError):
         raise result.exception
     assert result.exit_code == 0, result.output
     return str(result.output)
 
 
-def _json(*words: str) -> Any:
-    return json.loads(_call(*words, "--json"))
+def _json(*arguments: str) -> Any:
+    return json.loads(_call(*arguments, "--json"))
 
 
-def test_from_nothing_to_a_bundle(folder: Path) -> None:
-    said = _call("init", "--host", "10.0.0.1", "--host", "desk.local")
-    assert "for 10.0.0.1, desk.local, localhost" in said
-    assert "keep certs/ca.key secret" in said
+def test_init_and_issue_produce_a_bundle(folder: Path) -> None:
+    output = _call("init", "--host", "10.0.0.1", "--host", "desk.local")
+    assert "for 10.0.0.1, desk.local, localhost" in output
+    assert "keep certs/ca.key secret" in output
     assert "copy the folder certs/pi-3 to the device" in _call("issue", "pi-3", "pi-4")
     assert [
         TlsCredentials.from_bundle(folder / "certs" / name).check_files() for name in ("coordinator", "pi-3", "pi-4")
@@ -45,11 +45,11 @@ def test_from_nothing_to_a_bundle(folder: Path) -> None:
     ]
 
 
-def test_without_hosts_the_machine_names_itself() -> None:
+def test_without_hosts_the_local_addresses_are_used() -> None:
     assert {"localhost", "127.0.0.1"} < set(_json("init")["hosts"])
 
 
-def test_the_list_shows_who_lost_a_certificate() -> None:
+def test_the_list_shows_revoked_certificates() -> None:
     _call("init", "--host", "10.0.0.1")
     _call("issue", "pi-3", "pi-4", "--days", "20")
     assert "pi-3 is revoked" in _call("revoke", "pi-3")
@@ -61,27 +61,27 @@ def test_the_list_shows_who_lost_a_certificate() -> None:
     assert lines == [["name", "state"], ["coordinator", "valid"], ["pi-3", "valid"], ["pi-4", "valid"]]
 
 
-def test_days_are_kept() -> None:
+def test_the_validity_in_days_is_applied() -> None:
     _call("init", "--host", "10.0.0.1")
     short, long = (_json("issue", "pi-3", "--days", days)[0]["expires"] for days in ("1", "100"))
     assert short < long
     assert CliRunner().invoke(app, ["issue", "pi-3", "--days", "0"]).exit_code == 2
 
 
-def test_an_empty_folder_says_what_to_do() -> None:
+def test_an_empty_folder_is_refused_with_instructions() -> None:
     assert "potluck certs init" in _call("list")
     assert _json("list") == []
     with pytest.raises(UserError, match="potluck certs init"):
         _call("issue", "pi-3")
 
 
-def test_a_host_is_for_one_device_only() -> None:
+def test_a_host_belongs_to_one_device_only() -> None:
     _call("init", "--host", "10.0.0.1")
     with pytest.raises(UserError, match="--host applies to one device"):
         _call("issue", "pi-3", "pi-4", "--host", "10.0.0.3")
 
 
-def test_the_folder_may_be_elsewhere(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_folder_can_be_chosen(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _call("init", "--host", "10.0.0.1", "--certs", "mine")
     monkeypatch.setenv("POTLUCK_CERTS", "mine")
     _call("issue", "pi-3")

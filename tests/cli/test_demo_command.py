@@ -39,30 +39,30 @@ def test_a_recipe_that_misses_the_target_has_not_won() -> None:
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same race with a smaller model."""
-    whole = demo_command.demo_job
+    """The same demo with a smaller model."""
+    full_demo_job = demo_command.demo_job
 
     def job(recipe: str, seed: int) -> dict[str, Any]:
         task = {"model": "mlp", "data": "digits", "options": {"hidden": [32]}}
-        return {**whole(recipe, seed), "task": task, "stop": {"rounds": 40, "accuracy": 0.9}}
+        return {**full_demo_job(recipe, seed), "task": task, "stop": {"rounds": 40, "accuracy": 0.9}}
 
     monkeypatch.setattr(demo_command, "demo_job", job)
     monkeypatch.setattr(demo_command, "TARGET", 0.9)
 
 
 @pytest.mark.usefixtures("small")
-def test_it_prints_the_race_and_writes_nothing(potluck: Shell, folder: Any) -> None:
+def test_the_demo_prints_the_comparison_and_writes_no_files(potluck: Shell, folder: Any) -> None:
     before = sorted(folder.iterdir())
-    found = potluck("demo")
-    assert found.code == 0
-    assert all(f"\n{recipe} " in found.out for recipe in demo_command.RECIPES)
-    assert "won: it took" in found.out
-    assert "█" in found.out
+    result = potluck("demo")
+    assert result.code == 0
+    assert all(f"\n{recipe} " in result.out for recipe in demo_command.RECIPES)
+    assert "won: it took" in result.out
+    assert "█" in result.out
     assert sorted(folder.iterdir()) == before
 
 
 @pytest.mark.usefixtures("small")
-def test_the_same_seed_gives_the_same_race(potluck: Shell) -> None:
+def test_the_same_seed_gives_the_same_demo(potluck: Shell) -> None:
     races = [potluck("demo", "--json", "--threads", threads).json for threads in "01"]
     for race in races:
         for recipe in race["recipes"].values():
@@ -72,8 +72,8 @@ def test_the_same_seed_gives_the_same_race(potluck: Shell) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", ["0", "1", "2"])
-def test_all_three_arrive_in_time(potluck: Shell, seed: str) -> None:
-    began = time.monotonic()
-    found = potluck("demo", "--json", "--seed", seed).json
-    assert time.monotonic() - began < 90
-    assert all(recipe["reached"] for recipe in found["recipes"].values())
+def test_all_three_recipes_reach_the_target_in_time(potluck: Shell, seed: str) -> None:
+    started_at = time.monotonic()
+    report = potluck("demo", "--json", "--seed", seed).json
+    assert time.monotonic() - started_at < 90
+    assert all(recipe["reached"] for recipe in report["recipes"].values())

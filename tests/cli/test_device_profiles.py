@@ -1,4 +1,4 @@
-"""A device's profile sets its compute times in plans, simulated runs and explorations, and travels with the job."""
+"""A device profile sets compute times in plans, simulated runs and explorations, and is saved with the job."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ PROFILED = '[[devices]]\nname = "pi"\nprofile = "pi.json"\ncount = 2\n[[devices]
 
 
 def _save_profile(potluck: Shell, path: Path, model: str = "job.toml") -> None:
-    """A profile whose layers and directions are far from their MACs: layer i takes i + 1 ms forward, 5 ms backward."""
+    """A profile not proportional to the MACs: layer i takes i + 1 ms forward and 5 ms backward."""
     assert potluck("profile", model, "--batch", str(BATCH), "--out", path).code == 0
-    found = load_profile(path)
+    profile = load_profile(path)
     layers = [
         msgspec.structs.replace(layer, forward_s=1e-3 * (index + 1), backward_s=5e-3)
-        for index, layer in enumerate(found.layers)
+        for index, layer in enumerate(profile.layers)
     ]
-    msgspec.structs.replace(found, layers=tuple(layers)).save(path)
+    msgspec.structs.replace(profile, layers=tuple(layers)).save(path)
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def profiled(potluck: Shell, folder: Path) -> Path:
     return folder
 
 
-def test_layers_take_the_measured_seconds_in_proportion_to_the_batch(profiled: Path) -> None:
+def test_layer_times_are_the_measured_ones_scaled_to_the_batch(profiled: Path) -> None:
     job = load_job(profiled / "job.toml", ["timing_only=true"])
     setup = RoundsSetup.from_job(job, None, None)
     for samples in (BATCH, 3 * BATCH):
@@ -64,17 +64,17 @@ def test_sub_models_scale_every_layer_with_its_macs(profiled: Path) -> None:
         RoundsSetup.from_job(load_job(profiled / "job.toml", overrides), None, None)
     overrides.remove("task.options.hidden=[16, 16]")
     setup = RoundsSetup.from_job(load_job(profiled / "job.toml", overrides), None, None)
-    whole, narrow = setup.whole_model_costs("pi-0"), setup.turn_costs(TurnIdentity("pi-0", 0, 0))
-    assert narrow.layer_count == whole.layer_count
-    assert 0 < narrow.step_s(1) < whole.step_s(1)
+    full, narrow = setup.whole_model_costs("pi-0"), setup.turn_costs(TurnIdentity("pi-0", 0, 0))
+    assert narrow.layer_count == full.layer_count
+    assert 0 < narrow.step_s(1) < full.step_s(1)
     nominal = setup.sizing._submodel_costs(setup.extractor.select_submodel(TurnIdentity("pi-0", 0, 0)))  # type: ignore[union-attr, arg-type]
-    for layer in range(whole.layer_count):
-        kept = nominal.forward_flop[layer] / setup.costs.forward_flop[layer]
-        assert narrow.forward_s(layer, 1) == pytest.approx(kept * whole.forward_s(layer, 1))
+    for layer in range(full.layer_count):
+        kept_fraction = nominal.forward_flop[layer] / setup.costs.forward_flop[layer]
+        assert narrow.forward_s(layer, 1) == pytest.approx(kept_fraction * full.forward_s(layer, 1))
 
 
 @pytest.mark.parametrize("recipe", ["sync-sgd", "fedavg"])
-def test_the_plan_is_what_a_run_takes(potluck: Shell, profiled: Path, recipe: str) -> None:
+def test_the_planned_time_equals_the_simulated_time(potluck: Shell, profiled: Path, recipe: str) -> None:
     (profiled / "fleet.toml").write_text(PROFILED.partition("count")[0])
     recipe = f"recipe={recipe}"
     (row,) = potluck("plan", "job.toml", "--json", "--set", recipe).json["devices"]
@@ -82,12 +82,12 @@ def test_the_plan_is_what_a_run_takes(potluck: Shell, profiled: Path, recipe: st
     assert run["time_s"] / run["rounds"] == pytest.approx(row["round_s"]["sequential"], rel=0.01)
 
 
-def test_devices_with_and_without_a_profile_are_planned_apart(potluck: Shell, profiled: Path) -> None:
+def test_devices_with_and_without_a_profile_are_planned_separately(potluck: Shell, profiled: Path) -> None:
     rows = potluck("plan", "job.toml", "--json").json["devices"]
     assert [row["devices"] for row in rows] == [["pi-0", "pi-1"], ["pi4"]]
 
 
-def test_a_resumed_run_has_the_profile_without_its_file(profiled: Path) -> None:
+def test_a_resumed_run_does_not_need_the_profile_file(profiled: Path) -> None:
     def spans(folder: Path) -> list[Any]:
         return [record for record in read_journal(folder / "journal.jsonl") if isinstance(record, Span)]
 
@@ -102,21 +102,21 @@ def test_a_resumed_run_has_the_profile_without_its_file(profiled: Path) -> None:
     assert load_job(copy) == job
 
 
-def test_a_pipeline_is_laid_out_and_run_by_measured_times(potluck: Shell, profiled: Path) -> None:
-    words = ("--set", "recipe=ftpipehd", "--json")
-    plan = potluck("plan", "job.toml", *words).json
+def test_a_pipeline_is_planned_and_run_with_measured_times(potluck: Shell, profiled: Path) -> None:
+    arguments = ("--set", "recipe=ftpipehd", "--json")
+    plan = potluck("plan", "job.toml", *arguments).json
     assert potluck("profile", "job.toml", "--batch", str(BATCH), "--out", profiled / "pi.json").code == 0
-    assert potluck("plan", "job.toml", *words).json != plan
-    assert potluck("run", "job.toml", "--timing-only", *words).code == 0
+    assert potluck("plan", "job.toml", *arguments).json != plan
+    assert potluck("run", "job.toml", "--timing-only", *arguments).code == 0
 
 
 def test_a_profile_of_another_model_is_refused_in_one_line(potluck: Shell, profiled: Path) -> None:
     _save_profile(potluck, profiled / "pi.json", "lenet")
     for command in ("plan", "run", "explore"):
-        found = potluck(command, "job.toml")
-        assert found.code == 2
-        assert found.err.count("\n") == 1
-        assert "profile: was made for another model (lenet" in found.err
+        result = potluck(command, "job.toml")
+        assert result.code == 2
+        assert result.err.count("\n") == 1
+        assert "profile: was made for another model (lenet" in result.err
 
 
 @pytest.mark.parametrize(
@@ -129,13 +129,13 @@ def test_a_profile_of_another_model_is_refused_in_one_line(potluck: Shell, profi
 )
 def test_a_bad_profile_is_refused(potluck: Shell, profiled: Path, fleet: str, problem: str) -> None:
     (profiled / "fleet.toml").write_text(fleet)
-    found = potluck("plan", "job.toml")
-    assert found.code == 2
-    assert problem in found.err
-    assert "fleet.devices[0]" in found.err
+    result = potluck("plan", "job.toml")
+    assert result.code == 2
+    assert problem in result.err
+    assert "fleet.devices[0]" in result.err
 
 
-def test_task_costs_and_a_profile_exclude_each_other(potluck: Shell, profiled: Path) -> None:
+def test_task_costs_and_a_profile_are_mutually_exclusive(potluck: Shell, profiled: Path) -> None:
     assert "cannot be combined with `task.costs`" in potluck("plan", "job.toml", "--set", "task.costs=lenet").err
 
 
@@ -152,7 +152,7 @@ def test_exploration_weighs_layers_by_the_slowest_profile(profiled: Path) -> Non
 
 
 def test_an_explored_table_has_costs_in_seconds(potluck: Shell, profiled: Path) -> None:
-    ways = ("population=4", "generations=1", "uniform=2", "batches=1", "warmup=1", "repeats=1", "processes=0")
-    words = [word for way in ways for word in ("--with", way)]
-    assert potluck("explore", "job.toml", "--json", "--out", profiled / "t.json", *words).code == 0
+    options = ("population=4", "generations=1", "uniform=2", "batches=1", "warmup=1", "repeats=1", "processes=0")
+    arguments = [argument for option in options for argument in ("--with", option)]
+    assert potluck("explore", "job.toml", "--json", "--out", profiled / "t.json", *arguments).code == 0
     assert '"cost": "seconds"' in (profiled / "t.json").read_text()

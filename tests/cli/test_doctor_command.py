@@ -10,20 +10,22 @@ from potluck.cli import doctor_command
 from tests.cli.calling import Shell
 
 
-def _states(potluck: Shell, *words: str) -> dict[str, str]:
-    return {one["what"]: one["state"] for one in potluck("doctor", "--json", *words).json["findings"]}
+def _states(potluck: Shell, *arguments: str) -> dict[str, str]:
+    return {one["what"]: one["state"] for one in potluck("doctor", "--json", *arguments).json["findings"]}
 
 
-def test_a_working_place_is_ready(potluck: Shell, folder: Path) -> None:
-    found = potluck("doctor")
-    assert found.code == 0
-    assert "ready: try `potluck demo`" in found.out
+def test_a_working_installation_is_ready(potluck: Shell, folder: Path) -> None:
+    result = potluck("doctor")
+    assert result.code == 0
+    assert "ready: try `potluck demo`" in result.out
     states = _states(potluck)
     assert {"python", "torch", "packages", "runs", "data", "disk"} <= set(states)
     assert not (folder / "runs").exists()
 
 
-def test_what_is_missing_comes_with_the_command_that_brings_it(potluck: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_dependency_is_reported_with_its_install_command(
+    potluck: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
     version = metadata.version
 
     def without(name: str) -> str:
@@ -32,25 +34,25 @@ def test_what_is_missing_comes_with_the_command_that_brings_it(potluck: Shell, m
         return version(name)
 
     monkeypatch.setattr(metadata, "version", without)
-    found = potluck("doctor")
-    assert found.code == 0
-    assert "without scikit-learn: pip install 'potluck[digits]'" in found.out
+    result = potluck("doctor")
+    assert result.code == 0
+    assert "without scikit-learn: pip install 'potluck[digits]'" in result.out
 
 
-def test_data_is_looked_for_where_it_is_said(potluck: Shell, tmp_path: Path) -> None:
+def test_data_is_looked_up_in_the_given_folder(potluck: Shell, tmp_path: Path) -> None:
     assert f"searched for in {tmp_path}" in potluck("doctor", "--data", tmp_path).out
     assert _states(potluck, "--data", str(tmp_path))["data mnist"] == "missing"
 
 
-def test_a_place_that_cannot_be_written_is_not_ready(potluck: Shell, tmp_path: Path) -> None:
+def test_an_unwritable_runs_folder_is_not_ready(potluck: Shell, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    found = potluck("doctor", "--runs", tmp_path / "file")
-    assert found.code == 1
-    assert "cannot be written" in found.out
-    assert "not ready" in found.out
+    result = potluck("doctor", "--runs", tmp_path / "file")
+    assert result.code == 1
+    assert "cannot be written" in result.out
+    assert "not ready" in result.out
 
 
-def test_without_torch_it_still_says_what_to_do(potluck: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_torch_the_install_command_is_shown(potluck: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     (_, torch) = doctor_command._check_python()
     assert torch.state == doctor_command.BAD

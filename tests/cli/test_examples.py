@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 
 from tests.cli.calling import ROOT, Shell
 
-# rounds of a shortened run, and the accuracy that it reaches at least
+# rounds of a shortened run, and the accuracy it must reach
 SHORT = {
     "decoupled": (2, 0.7), "digits": (8, 0.85), "distreal": (3, 0.25), "dynacomm": (8, 0.55), "ftpipehd": (20, 0.45),
     "scadles": (12, 0.7), "streams": (10, 0.8),
@@ -24,23 +24,23 @@ def test_own_model(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_digits_with_faults(potluck: Shell, tmp_path: Path) -> None:
-    found = potluck("run", ROOT / "examples/digits", "--json", "--out", tmp_path / "run")
-    assert found.code == 0
-    assert found.json["accuracy"] >= 0.93
-    assert any(device.get("lost") for device in found.json["devices"].values())
+    result = potluck("run", ROOT / "examples/digits", "--json", "--out", tmp_path / "run")
+    assert result.code == 0
+    assert result.json["accuracy"] >= 0.93
+    assert any(device.get("lost") for device in result.json["devices"].values())
 
 
-def test_class_groups_start_from_a_network_that_was_trained_briefly(potluck: Shell, folder: Path) -> None:
+def test_class_groups_start_from_a_briefly_trained_network(potluck: Shell, folder: Path) -> None:
     assert potluck("run", ROOT / "examples/decoupled/pretrain.toml", "--out", "runs/brief").code == 0
     changes = ("--set", "start=runs/brief", "--set", "rounds.submodel.trunk=frozen", "--set", "stop.rounds=1")
     assert potluck("run", ROOT / "examples/decoupled", *changes, "--out", "runs/parts").code == 0
     brief = load_file(folder / "runs/brief/model.safetensors")
-    parts = load_file(folder / "runs/parts/assembled.safetensors")
-    trunk = [value for name, value in parts.items() if name.startswith("trunk.") and value.dim() == 2]
-    assert [any(value.equal(kept) for kept in brief.values()) for value in trunk] == [True]
+    assembled = load_file(folder / "runs/parts/assembled.safetensors")
+    trunk = [value for name, value in assembled.items() if name.startswith("trunk.") and value.dim() == 2]
+    assert [any(value.equal(trained) for trained in brief.values()) for value in trunk] == [True]
 
 
-def test_every_example_of_a_job_is_run() -> None:
+def test_every_example_job_is_tested() -> None:
     assert {path.parent.name for path in (ROOT / "examples").glob("*/job.toml")} == SHORT.keys()
 
 
@@ -48,11 +48,11 @@ def test_every_example_of_a_job_is_run() -> None:
 def test_an_example_runs_and_learns(potluck: Shell, tmp_path: Path, name: str) -> None:
     rounds, accuracy = SHORT[name]
     short = (f"stop.rounds={rounds}", f"evaluate={rounds}")
-    found = potluck("run", ROOT / "examples" / name, "--json", "--out", tmp_path / "run", *_sets(short))
-    assert (found.code, found.json["status"]) == (0, "done")
-    assert found.json["rounds"] == rounds
-    assert found.json["accuracy"] >= accuracy
+    result = potluck("run", ROOT / "examples" / name, "--json", "--out", tmp_path / "run", *_sets(short))
+    assert (result.code, result.json["status"]) == (0, "done")
+    assert result.json["rounds"] == rounds
+    assert result.json["accuracy"] >= accuracy
 
 
 def _sets(settings: tuple[str, ...]) -> list[str]:
-    return [word for setting in settings for word in ("--set", setting)]
+    return [argument for setting in settings for argument in ("--set", setting)]

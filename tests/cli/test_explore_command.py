@@ -1,4 +1,4 @@
-"""`potluck explore`, called as its function is until a shell can."""
+"""`potluck explore`, called through its command function."""
 
 from __future__ import annotations
 
@@ -34,47 +34,49 @@ def job(tmp_path: Path) -> Path:
 def call(*arguments: object) -> str:
     app = typer.Typer()
     app.command()(explore_command)
-    ways = [word for way in QUICK for word in ("--with", way)]
-    return CliRunner().invoke(app, [*map(str, arguments), *ways], catch_exceptions=False).stdout
+    options = [argument for option in QUICK for argument in ("--with", option)]
+    return CliRunner().invoke(app, [*map(str, arguments), *options], catch_exceptions=False).stdout
 
 
-def test_writes_a_table_and_says_what_it_is_worth(job: Path) -> None:
-    said = call(job, "--out", job / "table.json", "--proxy", "alignment")
-    assert "more than with one rate for all layers" in said
-    assert "rank correlation of the proxy" in said
+def test_explore_writes_a_table_and_prints_its_quality(job: Path) -> None:
+    output = call(job, "--out", job / "table.json", "--proxy", "alignment")
+    assert "more than with one rate for all layers" in output
+    assert "rank correlation of the proxy" in output
     assert ParetoTable.load(job / "table.json").sets == ("linear1",)
     assert (job / "table.json.evaluations.jsonl").exists()
     assert "one rate for all layers" in (job / "table.svg").read_text(encoding="utf-8")
 
 
-def test_json_is_one_object_and_the_second_call_finds_the_same(job: Path) -> None:
-    first, again = (json.loads(call(job, "--out", job / "table.json", "--json")) for _ in range(2))
-    assert first == again
+def test_json_is_one_object_and_repeated_calls_agree(job: Path) -> None:
+    first, second = (json.loads(call(job, "--out", job / "table.json", "--json")) for _ in range(2))
+    assert first == second
     assert first["hypervolume"] >= first["uniform_hypervolume"]
 
 
-def test_the_table_is_used_as_it_is_said(
+def test_the_table_can_be_used_as_the_output_says(
     job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, potluck: Shell
 ) -> None:
-    """Called from elsewhere, by the very words that were printed: on the command line and in the job."""
+    """From another folder, with the printed text: on the command line and in the job."""
     (tmp_path / "home").mkdir()
     monkeypatch.chdir(tmp_path / "home")
     last = call(job, "--out", "my table.json").splitlines()[-1]
     table = ParetoTable.load(Path("my table.json"))
-    words = shlex.split(re.findall(r"use it with (.*) or in job.toml", last)[0])
-    assert words[::2] == ["--set", "--set"]
-    assert potluck("run", job, "--quiet", "--out", "run", *words).code == 0
+    arguments = shlex.split(re.findall(r"use it with (.*) or in job.toml", last)[0])
+    assert arguments[::2] == ["--set", "--set"]
+    assert potluck("run", job, "--quiet", "--out", "run", *arguments).code == 0
     assert load_job(Path("run/job.toml")).rounds.submodel == FilterDropout(table=table)
     with (job / "job.toml").open("a") as file:
         file.write("[rounds]\n" + re.findall(r"submodel = .*", last)[0])
     assert load_job(job / "job.toml").rounds.submodel == FilterDropout(table=table)
 
 
-def test_it_trains_as_the_job_does_unless_it_is_said_otherwise(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[Exploration] = []
+def test_exploration_uses_the_training_settings_of_the_job_unless_overridden(
+    job: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    explorations: list[Exploration] = []
 
     def search(task: object, settings: Exploration, **_: object) -> None:
-        asked.append(settings)
+        explorations.append(settings)
         raise SettingError("", "seen enough")
 
     monkeypatch.setattr("potluck.explore.explore", search)
@@ -85,16 +87,16 @@ def test_it_trains_as_the_job_does_unless_it_is_said_otherwise(job: Path, monkey
         "rounds.submodel.grid=4",
         "seed=7",
     ]
-    words = [word for one in sets for word in ("--set", one)]
+    arguments = [argument for setting in sets for argument in ("--set", setting)]
     for more in ([], ["--with", "lr=0.1", "--with", "units=random", "--with", "momentum=0.5"]):
         with pytest.raises(SettingError, match="seen enough"):
-            call(job, *words, *more)
-    plain, changed = asked
-    assert (plain.batch, plain.lr, plain.momentum, plain.seed) == (5, 0.3, 0.0, 7)
-    assert (plain.units, plain.scaled, plain.static, plain.grid) == ("leading", False, False, 4)
+            call(job, *arguments, *more)
+    unchanged, changed = explorations
+    assert (unchanged.batch, unchanged.lr, unchanged.momentum, unchanged.seed) == (5, 0.3, 0.0, 7)
+    assert (unchanged.units, unchanged.scaled, unchanged.static, unchanged.grid) == ("leading", False, False, 4)
     assert (changed.batch, changed.lr, changed.momentum, changed.units) == (5, 0.1, 0.5, "random")
 
 
-def test_an_unknown_way_is_named(job: Path) -> None:
+def test_an_unknown_option_is_named(job: Path) -> None:
     with pytest.raises(SettingError, match=r"explore\.crowd"):
         call(job, "--with", "crowd=3")

@@ -1,4 +1,4 @@
-"""How many cores a device computes on."""
+"""The number of threads a joined device computes with."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from potluck.run.joined_device import JoinOptions
 
 
 @pytest.mark.parametrize(
-    ("wanted", "said", "found"),
+    ("option", "environment", "expected"),
     [
         (0, None, os.cpu_count()),
         (0, "3", 3),
@@ -20,10 +20,10 @@ from potluck.run.joined_device import JoinOptions
         (0, "0", os.cpu_count()),
     ],
 )
-def test_the_option_goes_before_the_environment(
-    wanted: int, said: str | None, found: int, monkeypatch: pytest.MonkeyPatch
+def test_the_threads_option_overrides_the_environment(
+    option: int, environment: str | None, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    if said is not None:
-        monkeypatch.setenv("OMP_NUM_THREADS", said)
-    assert JoinOptions(threads=wanted).thread_count == found
+    if environment is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", environment)
+    assert JoinOptions(threads=option).thread_count == expected

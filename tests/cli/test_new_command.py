@@ -9,10 +9,10 @@ from potluck.recipes import CATALOGUE
 from tests.cli.calling import Shell
 
 
-def test_the_files_run_as_they_are(potluck: Shell, tmp_path: Path) -> None:
-    found = potluck("new", tmp_path / "mine")
-    assert found.code == 0
-    assert f"potluck run {tmp_path / 'mine' / 'job.toml'}" in found.out
+def test_the_starter_files_run_unchanged(potluck: Shell, tmp_path: Path) -> None:
+    result = potluck("new", tmp_path / "mine")
+    assert result.code == 0
+    assert f"potluck run {tmp_path / 'mine' / 'job.toml'}" in result.out
     run = potluck("run", tmp_path / "mine/job.toml", "--json", "--out", tmp_path / "run")
     assert run.code == 0
     assert run.json["accuracy"] >= 0.95
@@ -20,7 +20,7 @@ def test_the_files_run_as_they_are(potluck: Shell, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", ["0", "1", "2"])
-def test_the_faults_of_the_starter_job_are_seen_to_happen(potluck: Shell, tmp_path: Path, seed: str) -> None:
+def test_the_faults_of_the_starter_job_occur(potluck: Shell, tmp_path: Path, seed: str) -> None:
     potluck("new", tmp_path)
     text = potluck("run", tmp_path, "--out", tmp_path / "run", "--seed", seed).out
     rows = [line.split() for line in text.splitlines() if line.startswith(("pi4-", "old-tablet"))]
@@ -36,10 +36,10 @@ def test_the_faults_of_the_starter_job_are_seen_to_happen(potluck: Shell, tmp_pa
 
 
 @pytest.mark.parametrize("recipe", CATALOGUE)
-def test_they_run_with_any_recipe(potluck: Shell, tmp_path: Path, recipe: str) -> None:
+def test_the_starter_files_run_with_any_recipe(potluck: Shell, tmp_path: Path, recipe: str) -> None:
     potluck("new", tmp_path)
-    words = ("run", tmp_path, "-q", "--out", tmp_path / "run", "--timing-only", "--set", "stop.rounds=3")
-    assert potluck(*words, "--set", f"recipe={recipe}").code == 0
+    arguments = ("run", tmp_path, "-q", "--out", tmp_path / "run", "--timing-only", "--set", "stop.rounds=3")
+    assert potluck(*arguments, "--set", f"recipe={recipe}").code == 0
 
 
 def test_nothing_is_overwritten(potluck: Shell, tmp_path: Path) -> None:

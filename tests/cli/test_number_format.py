@@ -48,7 +48,7 @@ def test_rate(value: float, text: str) -> None:
     assert format_bit_rate(value) == text
 
 
-def test_percent_and_share() -> None:
+def test_percent_and_fraction() -> None:
     assert (format_percent(0.9528), format_percent(None)) == ("95.3 %", "–")
     assert (format_fraction(1, 4), format_fraction(0, 0)) == ("25 %", "–")
 
@@ -75,13 +75,13 @@ def test_higher_values_are_drawn_higher() -> None:
     assert (line[0], line[-1]) == ("▁", "█")
 
 
-def test_a_trail_is_bounded_and_spans_the_whole_way() -> None:
-    trail = BoundedCurve(max_points=64)
+def test_a_bounded_curve_spans_the_full_range() -> None:
+    curve = BoundedCurve(max_points=64)
     for at in range(10_000):
-        trail.add_point(float(at), 0.5)
-    assert len(trail.points) < 64
-    assert trail.points[0][0] == 0
-    assert trail.points[-1][0] > 9000
+        curve.add_point(float(at), 0.5)
+    assert len(curve.points) < 64
+    assert curve.points[0][0] == 0
+    assert curve.points[-1][0] > 9000
 
 
 @pytest.mark.parametrize(

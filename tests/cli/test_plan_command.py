@@ -20,20 +20,20 @@ link = {up = "8 Mbit/s", down = "20 Mbit/s", latency = "3 ms", overhead = "2 ms"
 
 
 def _plan(potluck: Shell, *more: str) -> dict[str, Any]:
-    (found,) = potluck("plan", "job.toml", "--json", *more).json["devices"]
-    return dict(found)
+    (device_plan,) = potluck("plan", "job.toml", "--json", *more).json["devices"]
+    return dict(device_plan)
 
 
 @pytest.mark.parametrize("recipe", ["sync-sgd", "fedavg"])
-def test_the_prediction_is_what_a_run_takes(potluck: Shell, folder: Path, recipe: str) -> None:
+def test_the_predicted_time_equals_the_simulated_time(potluck: Shell, folder: Path, recipe: str) -> None:
     (folder / "fleet.toml").write_text(ONE)
     expected = _plan(potluck, "--set", f"recipe={recipe}")["round_s"]["sequential"]
-    words = ("run", "job.toml", "--timing-only", "--json", "--set", "stop.rounds=50", "--set", f"recipe={recipe}")
-    run = potluck(*words).json
+    arguments = ("run", "job.toml", "--timing-only", "--json", "--set", "stop.rounds=50", "--set", f"recipe={recipe}")
+    run = potluck(*arguments).json
     assert run["time_s"] / run["rounds"] == pytest.approx(expected, rel=0.01)
 
 
-def test_nothing_beats_the_optimal_plan_but_duplex(potluck: Shell, folder: Path) -> None:
+def test_only_duplex_beats_the_optimal_plan(potluck: Shell, folder: Path) -> None:
     (folder / "fleet.toml").write_text(ONE)
     times = _plan(potluck, "--set", "recipe=sync-sgd", "--set", "task.options.hidden=[400, 400, 400]")["round_s"]
     assert times["optimal"] == min(time for name, time in times.items() if name != "duplex")
@@ -41,14 +41,14 @@ def test_nothing_beats_the_optimal_plan_but_duplex(potluck: Shell, folder: Path)
     assert times["duplex"] <= times["optimal"]
 
 
-def test_devices_alike_share_a_row_and_the_slowest_is_drawn(potluck: Shell, folder: Path) -> None:
-    found = potluck("plan", "job.toml", "--set", "fleet=kitchen-table", "--set", "recipe=sync-sgd")
-    assert found.code == 0
-    rows = [line for line in found.out.splitlines() if " alike " in line]
+def test_identical_devices_share_a_row_and_the_slowest_is_drawn(potluck: Shell, folder: Path) -> None:
+    result = potluck("plan", "job.toml", "--set", "fleet=kitchen-table", "--set", "recipe=sync-sgd")
+    assert result.code == 0
+    rows = [line for line in result.out.splitlines() if " alike " in line]
     assert [row.split()[0] for row in rows] == ["laptop-0", "pi4-0"]
-    assert "\nphone, sequential: " in found.out
-    assert "\nphone, optimal: " in found.out
-    assert "\nbackward " in found.out
+    assert "\nphone, sequential: " in result.out
+    assert "\nphone, optimal: " in result.out
+    assert "\nbackward " in result.out
 
 
 def test_the_axis_ends_with_the_time_in_the_headline(potluck: Shell, folder: Path) -> None:
@@ -61,10 +61,10 @@ def test_the_axis_ends_with_the_time_in_the_headline(potluck: Shell, folder: Pat
         assert axis.strip().startswith("0 s ")
 
 
-def test_a_device_may_be_chosen(potluck: Shell, folder: Path) -> None:
-    found = potluck("plan", "job.toml", "--set", "fleet=kitchen-table", "--device", "pi4-1", "--width", "60")
-    assert "\npi4-0, optimal: " in found.out
-    drawing = found.out.split("optimal: ")[-1].splitlines()[1:]
+def test_a_device_can_be_selected(potluck: Shell, folder: Path) -> None:
+    result = potluck("plan", "job.toml", "--set", "fleet=kitchen-table", "--device", "pi4-1", "--width", "60")
+    assert "\npi4-0, optimal: " in result.out
+    drawing = result.out.split("optimal: ")[-1].splitlines()[1:]
     assert max(map(len, drawing)) <= 60
 
 

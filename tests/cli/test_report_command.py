@@ -1,4 +1,4 @@
-"""`report` and `export` from the shell, and the page of `ui` that they share a room with."""
+"""The `report` and `export` commands, and the page that `ui` serves."""
 
 from __future__ import annotations
 
@@ -23,63 +23,63 @@ APP.command("export")(export_command)
 APP.command("ui")(ui_command)
 
 
-def _call(*words: str | Path) -> str:
-    outcome = CliRunner().invoke(APP, [str(word) for word in words], catch_exceptions=False)
+def _call(*arguments: str | Path) -> str:
+    outcome = CliRunner().invoke(APP, [str(argument) for argument in arguments], catch_exceptions=False)
     assert outcome.exit_code == 0, outcome.output
     return outcome.output
 
 
-def test_a_report_lies_in_the_folder_of_its_run(tmp_path: Path) -> None:
+def test_a_report_is_written_to_the_run_folder(tmp_path: Path) -> None:
     run = keep(tmp_path / "run", rounds(2))
     assert _call("report", run).strip() == f"written: {run / 'report.html'}"
     assert (run / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
 
 
-def test_a_comparison_goes_where_it_is_told(tmp_path: Path) -> None:
+def test_a_comparison_is_written_to_the_given_path(tmp_path: Path) -> None:
     runs = [keep(tmp_path / name, rounds(2)) for name in ("a", "b")]
-    told = json.loads(_call("report", *runs, "-o", tmp_path / "both.html", "--json"))
-    assert (told["report"], told["bytes"] > 50_000) == (str(tmp_path / "both.html"), True)
+    report = json.loads(_call("report", *runs, "-o", tmp_path / "both.html", "--json"))
+    assert (report["report"], report["bytes"] > 50_000) == (str(tmp_path / "both.html"), True)
 
 
 @pytest.mark.skipif(find_browser() is None, reason="no Chromium or Chrome found")
-def test_figures_are_saved_as_pictures(tmp_path: Path) -> None:
-    told = json.loads(_call("report", keep(tmp_path / "run", rounds(3)), "--png", tmp_path / "png", "--json"))
-    assert {Path(path).name for path in told["pictures"]} >= {"learning.png", "timeline.png", "time.png", "fleet.png"}
-    assert all(Path(path).read_bytes().startswith(b"\x89PNG") for path in told["pictures"])
+def test_figures_are_saved_as_images(tmp_path: Path) -> None:
+    report = json.loads(_call("report", keep(tmp_path / "run", rounds(3)), "--png", tmp_path / "png", "--json"))
+    assert {Path(path).name for path in report["pictures"]} >= {"learning.png", "timeline.png", "time.png", "fleet.png"}
+    assert all(Path(path).read_bytes().startswith(b"\x89PNG") for path in report["pictures"])
 
 
-def test_without_a_browser_pictures_are_refused_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_browser_images_are_refused_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POTLUCK_BROWSER", "no-such-browser")
     run = keep(tmp_path / "run", rounds(1))
     with pytest.raises(UserError, match="no Chromium or Chrome found; install one"):
         _call("report", run, "--png", tmp_path / "png")
 
 
-def test_what_is_not_a_run_is_refused(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_a_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is not a run folder"):
         _call("report", tmp_path)
 
 
-def test_export_names_its_files(tmp_path: Path) -> None:
+def test_export_lists_the_files_it_writes(tmp_path: Path) -> None:
     run = keep(tmp_path / "run", rounds(2))
-    told = json.loads(_call("export", run, "--to", "csv", "--json"))
-    assert {Path(path).name for path in told["files"]} == {"spans.csv", "scalars.csv"}
+    report = json.loads(_call("export", run, "--to", "csv", "--json"))
+    assert {Path(path).name for path in report["files"]} == {"spans.csv", "scalars.csv"}
 
 
-def test_a_taken_port_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_an_occupied_port_is_refused_in_one_line(tmp_path: Path) -> None:
     import socket
 
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
+    with socket.socket() as occupied:
+        occupied.bind(("127.0.0.1", 0))
+        occupied.listen()
         with pytest.raises(UserError, match="choose another --port"):
-            _call("ui", tmp_path, "--port", str(taken.getsockname()[1]))
+            _call("ui", tmp_path, "--port", str(occupied.getsockname()[1]))
 
 
-def test_the_page_is_served_until_it_is_stopped_also_while_somebody_follows_a_run(tmp_path: Path) -> None:
+def test_the_server_stops_even_while_a_client_follows_a_run(tmp_path: Path) -> None:
     import httpx
 
-    keep(tmp_path / "run", rounds(2), over=False)
+    keep(tmp_path / "run", rounds(2), finished=False)
     program = (
         "from pathlib import Path; from potluck.cli.report_command import ui_command; ui_command(Path('.'), port=0)"
     )

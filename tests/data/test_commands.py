@@ -18,7 +18,7 @@ def _run(*arguments: str) -> str:
     return result.stdout
 
 
-def test_list_says_where_each_set_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_list_shows_where_each_dataset_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.delenv("POTLUCK_DATA", raising=False)
     lines = _run("list", "--data", str(tmp_path)).splitlines()
@@ -27,14 +27,14 @@ def test_list_says_where_each_set_is(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert {one["name"] for one in json.loads(_run("list", "--json"))} >= {"digits", "cifar10", "folder"}
 
 
-def test_info_and_check_describe_a_set() -> None:
+def test_info_and_check_describe_a_dataset() -> None:
     assert "200 training, 50 test" in _run("info", "synthetic:train=200,test=50")
     assert json.loads(_run("info", "synthetic", "--json"))["options"]["classes"] == 10
     assert "is complete: 1,437 training and 360 test samples of 1x8x8" in _run("check", "digits")
     assert json.loads(_run("check", "digits", "--json"))["train"] == 1437
 
 
-def test_what_is_wrong_reaches_the_caller(tmp_path: Path) -> None:
+def test_errors_reach_the_caller(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="mnist was not found"):
         _run("check", "mnist", "--data", str(tmp_path))
 
@@ -43,5 +43,5 @@ def test_importing_the_commands_loads_neither_torch_nor_numpy() -> None:
     program = (
         "import sys, potluck.cli.data_command; print([name for name in ('torch', 'numpy') if name in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    completed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert completed.stdout.strip() == "[]"

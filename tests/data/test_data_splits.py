@@ -34,7 +34,7 @@ SPLITS = st.one_of(
 
 
 def _too_much_asked(split: Split, labels: np.ndarray, devices: int, owners: int) -> bool:
-    """Whether a split that refused had a reason to."""
+    """Whether a split was right to refuse."""
     _, sizes = np.unique(labels, return_counts=True)
     match split:
         case DirichletSplit(min_samples=least):
@@ -49,8 +49,8 @@ def _too_much_asked(split: Split, labels: np.ndarray, devices: int, owners: int)
     return False
 
 
-def _balanced(classes: int = 10, each: int = 100) -> np.ndarray:
-    return np.random.default_rng(9).permutation(np.repeat(np.arange(classes), each))
+def _balanced(classes: int = 10, per_class: int = 100) -> np.ndarray:
+    return np.random.default_rng(9).permutation(np.repeat(np.arange(classes), per_class))
 
 
 @given(
@@ -60,59 +60,59 @@ def _balanced(classes: int = 10, each: int = 100) -> np.ndarray:
     owners=st.integers(1, 20),
     seed=st.integers(0, 2**32),
 )
-def test_a_split_deals_out_everything_once_leaves_nobody_empty_or_says_why(
+def test_a_split_assigns_every_sample_once_and_no_shard_is_empty_or_explains_why(
     split: Split, labels: list[int], devices: int, owners: int, seed: int
 ) -> None:
     values, owner = np.array(labels), np.arange(len(labels)) % owners
     try:
-        held = split.assign_samples(values, devices, np.random.default_rng(seed), owner)
+        shards = split.assign_samples(values, devices, np.random.default_rng(seed), owner)
     except DataError:
         assert len(labels) < devices or _too_much_asked(split, values, devices, len(np.unique(owner)))
         return
-    assert len(held) == devices
-    assert sorted(np.concatenate(held)) == list(range(len(labels)))
-    assert all(len(part) and part.dtype == np.int64 for part in held)
-    again = split.assign_samples(values, devices, np.random.default_rng(seed), owner)
-    assert all(np.array_equal(one, other) for one, other in zip(held, again, strict=True))
+    assert len(shards) == devices
+    assert sorted(np.concatenate(shards)) == list(range(len(labels)))
+    assert all(len(shard) and shard.dtype == np.int64 for shard in shards)
+    repeated = split.assign_samples(values, devices, np.random.default_rng(seed), owner)
+    assert all(np.array_equal(one, other) for one, other in zip(shards, repeated, strict=True))
 
 
 @given(split=SPLITS, devices=st.integers(3, 40), seed=st.integers(0, 2**32))
 def test_with_plenty_of_samples_every_split_succeeds(split: Split, devices: int, seed: int) -> None:
-    labels = _balanced(classes=4, each=200)
+    labels = _balanced(classes=4, per_class=200)
     if isinstance(split, ClassSplit) and split.per_device * devices < 4:
         return
-    held = split.assign_samples(labels, devices, np.random.default_rng(seed), np.arange(len(labels)) % 40)
-    assert min(len(part) for part in held) >= 1
+    shards = split.assign_samples(labels, devices, np.random.default_rng(seed), np.arange(len(labels)) % 40)
+    assert min(len(shard) for shard in shards) >= 1
 
 
 @given(
     per_device=st.integers(1, 5), labels=st.lists(st.integers(0, 4), min_size=5, max_size=80), seed=st.integers(0, 99)
 )
-def test_nobody_holds_more_classes_than_allowed(per_device: int, labels: list[int], seed: int) -> None:
+def test_no_device_holds_more_classes_than_allowed(per_device: int, labels: list[int], seed: int) -> None:
     values = np.array(labels)
     try:
-        held = ClassSplit(per_device=per_device).assign_samples(values, 5, np.random.default_rng(seed))
+        shards = ClassSplit(per_device=per_device).assign_samples(values, 5, np.random.default_rng(seed))
     except DataError:
         return
-    assert max(len(np.unique(values[part])) for part in held) <= per_device
+    assert max(len(np.unique(values[shard])) for shard in shards) <= per_device
 
 
 def test_ten_devices_of_one_class_each_hold_the_ten_classes() -> None:
     labels = _balanced()
-    held = ClassSplit(per_device=1).assign_samples(labels, 10, np.random.default_rng(0))
-    assert sorted(int(np.unique(labels[part]).item()) for part in held) == list(range(10))
-    assert [len(part) for part in held] == [100] * 10
+    shards = ClassSplit(per_device=1).assign_samples(labels, 10, np.random.default_rng(0))
+    assert sorted(int(np.unique(labels[shard]).item()) for shard in shards) == list(range(10))
+    assert [len(shard) for shard in shards] == [100] * 10
 
 
 def test_classes_are_shared_evenly_by_their_holders() -> None:
     labels = _balanced()
-    held = ClassSplit(per_device=2).assign_samples(labels, 20, np.random.default_rng(0))
-    assert [len(part) for part in held] == [50] * 20
-    assert all(len(np.unique(labels[part])) == 2 for part in held)
+    shards = ClassSplit(per_device=2).assign_samples(labels, 20, np.random.default_rng(0))
+    assert [len(shard) for shard in shards] == [50] * 20
+    assert all(len(np.unique(labels[shard])) == 2 for shard in shards)
 
 
 def test_iid_parts_differ_by_one_at_most() -> None:
-    sizes = [len(part) for part in IidSplit().assign_samples(np.zeros(103), 10, np.random.default_rng(0))]
+    sizes = [len(shard) for shard in IidSplit().assign_samples(np.zeros(103), 10, np.random.default_rng(0))]
     assert set(sizes) == {10, 11}
 
 
@@ -120,29 +120,29 @@ def test_a_smaller_alpha_means_fewer_classes_per_device() -> None:
     labels = _balanced()
 
     def classes_held(alpha: float) -> float:
-        held = DirichletSplit(alpha=alpha).assign_samples(labels, 10, np.random.default_rng(0))
-        return float(np.mean([len(np.unique(labels[part])) for part in held]))
+        shards = DirichletSplit(alpha=alpha).assign_samples(labels, 10, np.random.default_rng(0))
+        return float(np.mean([len(np.unique(labels[shard])) for shard in shards]))
 
     assert classes_held(0.05) < 4 < 8 < classes_held(10)
 
 
 @given(alpha=st.floats(0.001, 1), least=st.integers(1, 50), seed=st.integers(0, 99))
 def test_dirichlet_keeps_its_minimum(alpha: float, least: int, seed: int) -> None:
-    held = DirichletSplit(alpha=alpha, min_samples=least).assign_samples(_balanced(), 20, np.random.default_rng(seed))
-    assert min(len(part) for part in held) >= least
+    shards = DirichletSplit(alpha=alpha, min_samples=least).assign_samples(_balanced(), 20, np.random.default_rng(seed))
+    assert min(len(shard) for shard in shards) >= least
 
 
 def test_two_shards_hold_few_classes() -> None:
     labels = _balanced()
-    held = ShardSplit(per_device=2).assign_samples(labels, 50, np.random.default_rng(0))
-    assert {len(part) for part in held} == {20}
-    assert max(len(np.unique(labels[part])) for part in held) == 2
+    shards = ShardSplit(per_device=2).assign_samples(labels, 50, np.random.default_rng(0))
+    assert {len(shard) for shard in shards} == {20}
+    assert max(len(np.unique(labels[shard])) for shard in shards) == 2
 
 
 def test_an_owner_is_never_divided() -> None:
     owner = np.random.default_rng(1).integers(0, 30, 500)
-    held = OwnerSplit().assign_samples(np.zeros(500, np.int64), 7, np.random.default_rng(0), owner)
-    owners = [set(owner[part]) for part in held]
+    shards = OwnerSplit().assign_samples(np.zeros(500, np.int64), 7, np.random.default_rng(0), owner)
+    owners = [set(owner[shard]) for shard in shards]
     assert sum(len(one) for one in owners) == len(set().union(*owners)) == 30
     assert {len(one) for one in owners} == {4, 5}
 
@@ -156,11 +156,11 @@ def test_more_devices_than_owners_or_no_owners_at_all_is_refused() -> None:
 
 
 def test_power_law_sizes_fall_as_their_exponent_says() -> None:
-    held = PowerLawSplit(exponent=1.0).assign_samples(np.zeros(10_000), 10, np.random.default_rng(0))
-    sizes = np.array(sorted((len(part) for part in held), reverse=True))
+    shards = PowerLawSplit(exponent=1.0).assign_samples(np.zeros(10_000), 10, np.random.default_rng(0))
+    sizes = np.array(sorted((len(shard) for shard in shards), reverse=True))
     np.testing.assert_allclose(sizes[0] / sizes, np.arange(1, 11), rtol=0.02)
     even = PowerLawSplit(exponent=0).assign_samples(np.zeros(100), 10, np.random.default_rng(0))
-    assert {len(part) for part in even} == {10}
+    assert {len(shard) for shard in even} == {10}
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_power_law_sizes_fall_as_their_exponent_says() -> None:
         (ClassSplit(per_device=1), 2, "give each at least 2"),
     ],
 )
-def test_what_cannot_be_done_is_refused_with_the_reason(split: Split, devices: int, problem: str) -> None:
+def test_an_impossible_split_is_refused_with_the_reason(split: Split, devices: int, problem: str) -> None:
     with pytest.raises(DataError, match=problem):
         split.assign_samples(np.arange(30) % 3, devices, np.random.default_rng(0))
 

@@ -12,7 +12,7 @@ from potluck.errors import DataError, SettingError
 
 
 class Own(Source, frozen=True, kw_only=True, tag="tests-own"):
-    """A user's own set, named by where it is defined."""
+    """A user-defined dataset, named by its import path."""
 
     count: int = 3
 
@@ -21,24 +21,24 @@ class Own(Source, frozen=True, kw_only=True, tag="tests-own"):
         return from_tensors(x, y, x, y, name="own")
 
 
-def test_the_known_sets_are_listed_and_described() -> None:
+def test_the_known_datasets_are_listed_and_described() -> None:
     assert names() == (
         "drawn-digits", "digits", "synthetic", "cifar10", "cifar100", "mnist", "fashion-mnist", "femnist",
         "speech-commands", "folder",
     )  # fmt: skip
     for name in names():
-        found = info(name)
-        assert isinstance(found, Info)
-        assert found.name == name
-        assert found.about
-        assert found.get
+        description = info(name)
+        assert isinstance(description, Info)
+        assert description.name == name
+        assert description.about
+        assert description.get
 
 
 def test_options_are_written_after_the_name() -> None:
-    wanted = SyntheticSource(classes=4, shape=(3, 16, 16), noise=0.5)
-    assert parse("synthetic:classes=4,shape=3x16x16,noise=0.5") == wanted
-    assert parse({"kind": "synthetic", "classes": 4, "shape": [3, 16, 16], "noise": 0.5}) == wanted
-    assert parse(wanted) is wanted
+    expected = SyntheticSource(classes=4, shape=(3, 16, 16), noise=0.5)
+    assert parse("synthetic:classes=4,shape=3x16x16,noise=0.5") == expected
+    assert parse({"kind": "synthetic", "classes": 4, "shape": [3, 16, 16], "noise": 0.5}) == expected
+    assert parse(expected) is expected
     assert parse("folder:/a,b/c=d,size=8x9,channels=1") == ImageFolderSource(path="/a,b/c=d", size=(8, 9), channels=1)
 
 
@@ -62,7 +62,7 @@ def test_a_wrong_name_or_option_is_refused_by_its_path(name: str, problem: str) 
         load(name)
 
 
-def test_a_set_of_ones_own_is_named_by_its_class() -> None:
+def test_a_user_dataset_is_named_by_its_class() -> None:
     data = load(f"{__name__}:Own")
     assert len(data.train) == 3
     assert check({"kind": "tests-own", "count": 5}).train == 5
@@ -70,8 +70,12 @@ def test_a_set_of_ones_own_is_named_by_its_class() -> None:
         load({"kind": "tests-own"}, augment=True)
 
 
-def test_info_agrees_with_what_is_read() -> None:
+def test_info_agrees_with_the_loaded_dataset() -> None:
     for name in ("drawn-digits:train=40,test=20", "digits", "synthetic:classes=3,shape=2x5,train=30,test=9"):
-        told, read = info(name), load(name)
-        assert (told.train, told.test, told.shape) == (len(read.train), len(read.test), read.shape)
-        assert (told.classes, told.sample_bytes) == (read.classes, read.sample_bytes)
+        description, dataset = info(name), load(name)
+        assert (description.train, description.test, description.shape) == (
+            len(dataset.train),
+            len(dataset.test),
+            dataset.shape,
+        )
+        assert (description.classes, description.sample_bytes) == (dataset.classes, dataset.sample_bytes)

@@ -46,7 +46,7 @@ def test_a_truncated_or_wrong_file_is_refused(tmp_path: Path, content: bytes, pr
         (gzip.compress(bytes(10_000_000)), "more than 200 bytes"),
         (gzip.compress(CONTENT[::-1]), "not the published file"),
     ],
-    ids=["cut off", "no gzip", "too short", "too long", "another file"],  # else named by gzip's clock
+    ids=["cut off", "no gzip", "too short", "too long", "another file"],  # otherwise gzip embeds the current time
 )
 def test_a_damaged_archive_is_refused(tmp_path: Path, content: bytes, problem: str) -> None:
     (tmp_path / "some.bin.gz").write_bytes(content)
@@ -54,12 +54,12 @@ def test_a_damaged_archive_is_refused(tmp_path: Path, content: bytes, problem: s
         read_published_file(tmp_path, FILE)
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"some\.bin is missing"):
         read_published_file(tmp_path, FILE)
 
 
-def test_an_idx_file_must_say_the_shape_that_is_expected(tmp_path: Path) -> None:
+def test_an_idx_file_must_have_the_expected_shape(tmp_path: Path) -> None:
     values = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)
     content = bytes([0, 0, 8, 3, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0, 4]) + values.tobytes()
     (tmp_path / "some").write_bytes(content)
@@ -78,7 +78,7 @@ def _npz(path: Path, **changes: object) -> Path:
     return path
 
 
-def test_arrays_of_the_right_kind_are_read(tmp_path: Path) -> None:
+def test_arrays_of_the_expected_type_are_read(tmp_path: Path) -> None:
     assert set(read_npz(_npz(tmp_path / "a.npz", more=np.zeros(9)), COLUMNS)) == set(COLUMNS)
 
 
@@ -92,21 +92,21 @@ def test_arrays_of_the_right_kind_are_read(tmp_path: Path) -> None:
         ({"y": np.array([1, "a", None], dtype=object)}, "cannot be read"),
     ],
 )
-def test_arrays_of_another_kind_are_refused(tmp_path: Path, changes: dict[str, object], problem: str) -> None:
+def test_arrays_of_another_type_are_refused(tmp_path: Path, changes: dict[str, object], problem: str) -> None:
     with pytest.raises(DataError, match=problem):
         read_npz(_npz(tmp_path / "a.npz", **changes), COLUMNS)
 
 
 def test_a_damaged_npz_is_refused(tmp_path: Path) -> None:
     path = _npz(tmp_path / "a.npz")
-    whole = path.read_bytes()
-    for damaged in (whole[: len(whole) // 2], b"", whole[:60] + b"\xff\xff\xff\xff" + whole[64:]):
+    content = path.read_bytes()
+    for damaged in (content[: len(content) // 2], b"", content[:60] + b"\xff\xff\xff\xff" + content[64:]):
         path.write_bytes(damaged)
         with pytest.raises(DataError):
             read_npz(path, COLUMNS)
 
 
-def test_an_npz_that_claims_too_much_is_refused_unread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_npz_with_an_oversized_header_is_refused_unread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dataset_files, "LARGEST_BYTES", 1_000_000)
     path = tmp_path / "bomb.npz"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:

@@ -1,4 +1,4 @@
-"""The digits that the base install draws: the same for everyone, standardised, and learnable but not trivial."""
+"""The generated digits are reproducible, standardised, and learnable but not trivial."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from potluck.errors import UserError
 
 
 def test_the_same_options_give_the_same_samples() -> None:
-    data, again, other = load("drawn-digits"), load("drawn-digits"), load("drawn-digits:seed=1")
+    data, repeated, other = load("drawn-digits"), load("drawn-digits"), load("drawn-digits:seed=1")
     assert (len(data.train), len(data.test), data.shape) == (2000, 500, (1, 8, 8))
-    assert torch.equal(data.train.x, again.train.x)
-    assert torch.equal(data.test.y, again.test.y)
+    assert torch.equal(data.train.x, repeated.train.x)
+    assert torch.equal(data.test.y, repeated.test.y)
     assert not torch.equal(data.train.x, other.train.x)
     assert set(np.bincount(data.test.labels)) == {50}
 
@@ -29,8 +29,8 @@ def test_inputs_are_standardised() -> None:
 
 def test_train_and_test_samples_differ() -> None:
     data = load("drawn-digits")
-    seen = {row.numpy().tobytes() for row in data.train.x}
-    assert all(row.numpy().tobytes() not in seen for row in data.test.x)
+    train_samples = {row.numpy().tobytes() for row in data.train.x}
+    assert all(row.numpy().tobytes() not in train_samples for row in data.test.x)
 
 
 def test_a_linear_classifier_learns_them_but_not_perfectly() -> None:

@@ -10,7 +10,7 @@ from potluck.data import CropFlip, Dataset, Samples, Scaling, from_tensors
 from potluck.errors import DataError
 
 
-def test_a_batch_is_normalised_per_channel_and_the_store_stays_compact() -> None:
+def test_a_batch_is_normalised_per_channel_and_stored_samples_stay_compact() -> None:
     x = torch.randint(0, 256, (10, 3, 4, 5), dtype=torch.uint8)
     samples = Samples(x, torch.arange(10), scaling=Scaling((0.1, 0.2, 0.3), (0.5, 1.0, 2.0), 255.0))
     inputs, labels = samples.batch(np.array([7, 2, 7]))
@@ -27,12 +27,12 @@ def test_changing_a_batch_leaves_the_samples_alone() -> None:
     assert samples.x.eq(1).all()
 
 
-def test_inputs_that_are_plain_numbers_can_be_scaled() -> None:
+def test_scalar_inputs_can_be_scaled() -> None:
     samples = Samples(torch.tensor([2.0, 4.0]), torch.zeros(2), scaling=Scaling((1.0,), (2.0,)))
     assert samples.batch(np.arange(2))[0].tolist() == [0.5, 1.5]
 
 
-def test_float_targets_are_kept_but_are_no_labels() -> None:
+def test_float_targets_are_kept_but_are_not_labels() -> None:
     data = from_tensors(torch.zeros(4, 2), torch.rand(4), torch.zeros(2, 2), torch.rand(2))
     assert data.classes == ()
     assert data.train.batch(np.array([1]))[1].dtype == torch.float32
@@ -62,12 +62,12 @@ def test_parts_that_do_not_fit_together_are_refused(samples: object, problem: st
 
 
 def test_labels_beyond_the_classes_are_refused() -> None:
-    good = Samples(torch.zeros(2, 2), torch.tensor([0, 1]))
+    samples = Samples(torch.zeros(2, 2), torch.tensor([0, 1]))
     bad = Samples(torch.zeros(2, 2), torch.tensor([0, 2]))
     with pytest.raises(DataError, match="test labels go from 0 to 2"):
-        Dataset(name="mine", train=good, test=bad, classes=("a", "b"))
+        Dataset(name="mine", train=samples, test=bad, classes=("a", "b"))
     with pytest.raises(DataError, match="no training samples"):
-        Dataset(name="mine", train=Samples(torch.zeros(0, 2), torch.zeros(0)), test=good, classes=())
+        Dataset(name="mine", train=Samples(torch.zeros(0, 2), torch.zeros(0)), test=samples, classes=())
 
 
 def _images(count: int = 64) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Each published layout in small: files written here by hand, read back by the set's own code."""
+"""Each published file layout in miniature: files written by hand and read by the dataset's loader."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from potluck.errors import DataError
 
 
 @pytest.fixture(autouse=True)
-def _no_other_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _isolate_dataset_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("POTLUCK_DATA", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
@@ -142,8 +142,8 @@ def test_femnist_with_impossible_numbers_is_refused(tmp_path: Path) -> None:
         load("femnist", tmp_path)
 
 
-SPOKEN = ["down", "go", "left", "no", "off", "on", "one", "right", "stop", "three", "two", "up", "yes"]
-WORDS = ["_silence_", "_unknown_", *SPOKEN]
+SPOKEN_WORDS = ["down", "go", "left", "no", "off", "on", "one", "right", "stop", "three", "two", "up", "yes"]
+ALL_WORDS = ["_silence_", "_unknown_", *SPOKEN_WORDS]
 
 
 def _write_speech(root: Path, words: list[str]) -> None:
@@ -163,7 +163,7 @@ def _write_speech(root: Path, words: list[str]) -> None:
 
 
 def test_speech_commands_offer_the_words_or_the_official_test(tmp_path: Path) -> None:
-    _write_speech(tmp_path, WORDS)
+    _write_speech(tmp_path, ALL_WORDS)
     words = load("speech-commands", tmp_path)
     assert words.shape == (1, 49, 40)
     assert [words.classes[label] for label in words.train.labels] == ["down", "one", "two", "yes"]
@@ -176,27 +176,27 @@ def test_speech_commands_offer_the_words_or_the_official_test(tmp_path: Path) ->
 
 
 def test_speech_commands_with_other_words_are_refused(tmp_path: Path) -> None:
-    _write_speech(tmp_path, WORDS[::-1])
+    _write_speech(tmp_path, ALL_WORDS[::-1])
     with pytest.raises(DataError, match="words are yes, up"):
         load("speech-commands", tmp_path)
 
 
 def test_digits_are_real_fixed_and_stratified() -> None:
-    data, again = load("digits"), load("digits")
+    data, repeated = load("digits"), load("digits")
     assert (len(data.train), len(data.test), data.shape) == (1437, 360, (1, 8, 8))
-    assert torch.equal(data.train.x, again.train.x)
-    assert torch.equal(data.test.y, again.test.y)
+    assert torch.equal(data.train.x, repeated.train.x)
+    assert torch.equal(data.test.y, repeated.test.y)
     counts = np.bincount(data.test.labels)
     assert counts.min() >= 34
     assert counts.max() <= 37
-    # The same samples on every machine and every release: devices must not disagree on who is test.
+    # The same on every machine and release: devices must agree on the test samples.
     assert hashlib.sha256(data.test.x.numpy().tobytes()).hexdigest()[:16] == "1b67ee694ed7567d"
     inputs, _ = data.train.batch(np.arange(len(data.train)))
     assert inputs.mean().abs() < 0.01
     assert abs(float(inputs.std()) - 1) < 0.01
 
 
-def test_digits_say_how_to_install_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_digits_explain_how_to_install_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
     with pytest.raises(DataError, match=r"potluck\[digits\]"):
@@ -205,9 +205,9 @@ def test_digits_say_how_to_install_them(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_synthetic_data_is_seeded_and_can_be_learned() -> None:
     name = "synthetic:classes=4,shape=3x10x12,train=400,test=200,noise=0.5,seed=3"
-    data, again = load(name), load(name)
+    data, repeated = load(name), load(name)
     assert data.shape == (3, 10, 12)
-    assert torch.equal(data.train.x, again.train.x)
+    assert torch.equal(data.train.x, repeated.train.x)
     assert not torch.equal(data.train.x, load(name.replace("seed=3", "seed=4")).train.x)
     x, y = data.train.batch(np.arange(400))
     centres = torch.stack([x[y == label].mean(0).flatten() for label in range(4)])
@@ -223,19 +223,21 @@ def test_synthetic_data_may_be_flat_and_owned() -> None:
     assert set(data.train.owner) == set(range(5))
 
 
-def test_a_missing_set_says_where_it_looked_and_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_dataset_lists_the_searched_folders_and_how_to_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("POTLUCK_DATA", str(tmp_path / "named"))
-    with pytest.raises(DataError) as caught:
+    with pytest.raises(DataError) as error:
         load("cifar10", tmp_path / "given")
-    message = str(caught.value)
-    places = [message.index(str(tmp_path / place)) for place in ("given", "named", "cache")]
-    assert places == sorted(places)
+    message = str(error.value)
+    positions = [message.index(str(tmp_path / folder)) for folder in ("given", "named", "cache")]
+    assert positions == sorted(positions)
     assert "Toronto" in message
     assert "cifar-10-batches-bin/" in message
     assert "\n" not in message
 
 
-def test_an_incomplete_set_names_the_missing_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_incomplete_dataset_names_the_missing_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = _put(tmp_path / "cifar-10-batches-bin", "data_batch_1.bin", _cifar_rows(5, 1, 0).tobytes())
     monkeypatch.setattr(Cifar10Source, "files", (file, PublishedFile("test_batch.bin", 1, "md5:")))
     with pytest.raises(DataError, match=r"test_batch\.bin is missing"):

@@ -32,7 +32,7 @@ def test_any_torch_data_set_is_read_into_memory() -> None:
     assert data.classes == ("a", "b", "c")
 
 
-def test_without_a_test_set_a_stratified_share_is_set_aside() -> None:
+def test_without_a_test_set_a_stratified_fraction_is_held_out() -> None:
     x, y = torch.arange(100).float().view(100, 1), torch.arange(100) % 5
     data = from_torch(TensorDataset(x, y), owner=np.arange(100))
     assert np.bincount(data.test.labels).tolist() == [4] * 5
@@ -42,7 +42,7 @@ def test_without_a_test_set_a_stratified_share_is_set_aside() -> None:
     assert data.train.owner.tolist() == data.train.x.flatten().tolist()
 
 
-def test_arrays_numbers_and_bytes_are_understood() -> None:
+def test_arrays_scalars_and_bytes_are_accepted() -> None:
     data = from_torch(Listed(*((np.full((2, 2), value, np.uint8), value % 2) for value in range(10))))
     assert data.train.x.dtype == torch.uint8
     assert data.train.y.dtype == torch.int64
@@ -60,12 +60,12 @@ def test_arrays_numbers_and_bytes_are_understood() -> None:
         (Listed((torch.tensor([float("nan")]), 0), (torch.zeros(1), 0)), "not finite"),
     ],
 )
-def test_what_cannot_be_batched_is_refused_by_sample(data: Listed, problem: str) -> None:
+def test_a_sample_that_cannot_be_batched_is_named(data: Listed, problem: str) -> None:
     with pytest.raises(DataError, match=problem):
         from_torch(data)
 
 
-def test_sizes_are_bounded_before_memory_is_taken() -> None:
+def test_sizes_are_checked_before_memory_is_allocated() -> None:
     class Endless(Listed):
         def __len__(self) -> int:
             return 10**12
@@ -74,7 +74,7 @@ def test_sizes_are_bounded_before_memory_is_taken() -> None:
         from_torch(Endless((torch.zeros(1000), 0)))
 
 
-def test_a_stream_is_no_data_set() -> None:
+def test_an_iterable_dataset_is_refused() -> None:
     class Stream(IterableDataset[Any]):
         def __iter__(self) -> Iterator[Any]:
             return iter([])

@@ -1,7 +1,8 @@
 """Every code block of the README and the docs runs as printed.
 
 - `python`: executed, with one namespace per page; a block that begins with `# name.py` is saved as that file instead.
-- `toml`: a job, a fleet or a fragment; simulated for two rounds. One that begins with `# name.toml` is also saved.
+- `toml`: a job, a fleet or a fragment; simulated for two rounds. One that begins with `# name.toml` is also saved. The
+  entry points of a `pyproject.toml` are registered, as `pip install .` would.
 - `sh`: each line is run. Commands of Potluck are shortened by the options in `SHORTER`; what cannot run in a test is
   listed in `NOT_RUN` with the reason.
 - no language: a drawing or an output; it must not contain commands.
@@ -27,7 +28,7 @@ import typer.main
 
 import potluck
 from potluck.cli.app import app
-from potluck.job import make
+from potluck.job import dump_job, make
 from potluck.settings import merge_tables
 from tests.cli.calling import ROOT, Shell
 
@@ -36,7 +37,7 @@ PAGES += [page for page in sorted((ROOT / "docs").rglob("*.md")) if page.name !=
 
 FILES = {"presence.csv": "seconds,level\n0,1\n60,0\n90,1\n"}  # that blocks name and do not show
 BASE: dict[str, Any] = {
-    "task": {"model": "mlp", "data": "digits", "options": {"hidden": [16, 16]}},
+    "task": {"model": "mlp", "data": "drawn-digits", "options": {"hidden": [16, 16]}},
     "fleet": "kitchen-table",
     "stop": {"rounds": 2},
 }
@@ -100,6 +101,8 @@ class PageRunner:
             (self._folder / first[1]).write_text(block.text, encoding="utf-8")
         if block.language == "python" and not first:
             exec(compile(block.text, f"<block at line {block.line}>", "exec"), self._names)
+        elif first and first[1] == "pyproject.toml":
+            self._register(tomllib.loads(block.text)["project"])
         elif block.language == "toml":
             self._run_job(tomllib.loads(block.text))
         elif block.language == "sh":
@@ -114,6 +117,14 @@ class PageRunner:
             tables = merge_tables(base, tables)
         job = make(tables, ["stop.rounds=2"], self._folder)
         assert potluck.simulate(job, threads=0).status == "done"
+
+    def _register(self, project: dict[str, Any]) -> None:
+        installed = self._folder / f"{project['name']}-{project['version']}.dist-info"
+        installed.mkdir()
+        (installed / "METADATA").write_text(f"Name: {project['name']}\nVersion: {project['version']}\n")
+        groups = project["entry-points"].items()
+        lines = [line for group, names in groups for line in (f"[{group}]", *(f"{k} = {v}" for k, v in names.items()))]
+        (installed / "entry_points.txt").write_text("\n".join(lines))
 
     def _run_command(self, command: str) -> None:
         if any(re.match(pattern, command) for pattern in NOT_RUN):
@@ -154,6 +165,8 @@ def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     for name, text in FILES.items():
         (tmp_path / name).write_text(text)
+    (tmp_path / "base.toml").write_text(dump_job(make(BASE)))
+    assert Shell(capsys)("profile", tmp_path / "base.toml", "--out", tmp_path / "pi4.json").code == 0
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("HOME", str(tmp_path))

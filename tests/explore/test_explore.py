@@ -1,4 +1,4 @@
-"""Exploration finds a front that is nowhere worse than uniform rates, can be stopped, and asks nothing twice."""
+"""Exploration finds a front that is nowhere worse than uniform rates, can be stopped, and evaluates nothing twice."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ SETTINGS = Exploration(
 
 
 def run(cache: Path | None = None, **changes: object) -> tuple[ExplorationResult, list[ExplorationProgress]]:
-    told: list[ExplorationProgress] = []
+    updates: list[ExplorationProgress] = []
     settings = decode_settings({**_plain(SETTINGS), **changes}, Exploration)
-    return explore(TASK, settings, cache=cache, progress=told.append), told
+    return explore(TASK, settings, cache=cache, progress=updates.append), updates
 
 
 def _plain(settings: Exploration) -> dict[str, object]:
@@ -36,31 +36,31 @@ def _plain(settings: Exploration) -> dict[str, object]:
 
 
 def test_the_front_is_nowhere_worse_than_uniform_rates() -> None:
-    found, told = run()
-    for plain in found.uniform.entries:
-        assert any(entry.macs <= plain.macs and entry.gain >= plain.gain for entry in found.table.entries)
-    assert found.hypervolume >= found.uniform_hypervolume > 0
-    assert found.table.sets == ("linear1", "linear2")
-    assert found.evaluations == len(told)
-    assert [progress.done for progress in told] == [*range(1, len(told) + 1)]
+    result, updates = run()
+    for uniform in result.uniform.entries:
+        assert any(entry.macs <= uniform.macs and entry.gain >= uniform.gain for entry in result.table.entries)
+    assert result.hypervolume >= result.uniform_hypervolume > 0
+    assert result.table.sets == ("linear1", "linear2")
+    assert result.evaluations == len(updates)
+    assert [progress.done for progress in updates] == [*range(1, len(updates) + 1)]
 
 
-def test_the_same_seed_finds_the_same_and_a_kept_evaluation_is_not_made_again(tmp_path: Path) -> None:
+def test_the_same_seed_gives_the_same_result_and_cached_evaluations_are_reused(tmp_path: Path) -> None:
     cache = tmp_path / "evaluations.jsonl"
-    first, told = run(cache)
-    again, nothing = run(cache)
+    first, progress = run(cache)
+    second, no_progress = run(cache)
     fresh, _ = run()
-    assert told
-    assert not nothing
-    assert first == again == fresh
+    assert progress
+    assert not no_progress
+    assert first == second == fresh
     lines = cache.read_text().splitlines(keepends=True)
     cache.write_text("".join(lines[: len(lines) // 2]) + '["torn', encoding="utf-8")
-    resumed, rest = run(cache)
+    resumed, remaining = run(cache)
     assert resumed == first
-    assert len(rest) == len(lines) - len(lines) // 2
+    assert len(remaining) == len(lines) - len(lines) // 2
 
 
-def test_another_experiment_does_not_find_these_answers(tmp_path: Path) -> None:
+def test_another_experiment_does_not_use_these_cached_results(tmp_path: Path) -> None:
     question = EvaluationRequest("training", (3, 4), 0)
     EvaluationCache(tmp_path / "kept.jsonl", "one").store_score(question, 0.5)
     assert EvaluationCache(tmp_path / "kept.jsonl", "one").find_score(question) == 0.5
@@ -68,25 +68,25 @@ def test_another_experiment_does_not_find_these_answers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("proxy", ["alignment", "brief"])
-def test_a_proxy_searches_and_says_how_well_it_ranks(proxy: str) -> None:
-    found, told = run(proxy=proxy)
-    assert found.correlation is not None
-    assert -1 <= found.correlation <= 1
-    assert {progress.request.judge for progress in told} == {proxy, "training"}
+def test_a_proxy_search_reports_its_rank_correlation(proxy: str) -> None:
+    result, updates = run(proxy=proxy)
+    assert result.correlation is not None
+    assert -1 <= result.correlation <= 1
+    assert {progress.request.judge for progress in updates} == {proxy, "training"}
 
 
-def test_a_trial_answers_the_same_whatever_was_asked_before() -> None:
+def test_a_trial_does_not_depend_on_earlier_trials() -> None:
     trial = CandidateEvaluator(build_task(TASK, None), SETTINGS)
-    whole, half = EvaluationRequest("training", (24, 16), 0), EvaluationRequest("training", (12, 8), 0)
+    full, half = EvaluationRequest("training", (24, 16), 0), EvaluationRequest("training", (12, 8), 0)
     first = trial.evaluate_candidate(half)
-    assert trial.evaluate_candidate(whole) > 0
+    assert trial.evaluate_candidate(full) > 0
     assert trial.evaluate_candidate(half) == first
 
 
-def test_time_ends_the_search() -> None:
-    found, _ = run(minutes=1e-6, generations=50)
-    assert found.table.entries
-    assert found.evaluations <= 8 + 2 * (4 + 8)  # one generation, and the best once more
+def test_the_time_limit_ends_the_search() -> None:
+    result, _ = run(minutes=1e-6, generations=50)
+    assert result.table.entries
+    assert result.evaluations <= 8 + 2 * (4 + 8)  # one generation, and the final evaluation of the best
 
 
 def test_rank_correlation() -> None:
@@ -96,7 +96,7 @@ def test_rank_correlation() -> None:
 
 
 @pytest.mark.parametrize(
-    ("recipe", "rounds", "taken"),
+    ("recipe", "rounds", "expected"),
     [
         ("fedavg", {}, {"batch": 32, "lr": 0.05, "momentum": 0.0}),
         ("sync-sgd", {"server": {"lr": 0.2, "momentum": 0.8}}, {"batch": 32, "lr": 0.2, "momentum": 0.8}),
@@ -116,41 +116,41 @@ def test_rank_correlation() -> None:
         ),
     ],
 )  # fmt: skip
-def test_what_a_job_decides(recipe: str, rounds: dict[str, object], taken: dict[str, object]) -> None:
+def test_settings_taken_from_the_job(recipe: str, rounds: dict[str, object], expected: dict[str, object]) -> None:
     tables = {"task": "pkg.mod:task", "fleet": "pi-shelf", "stop": {"rounds": 1}, "seed": 3}
-    found = settings_from_job(make({**tables, "recipe": recipe, "rounds": rounds}))
-    assert found == {"seed": 3, **taken}
-    assert decode_settings(found, Exploration).seed == 3
+    result = settings_from_job(make({**tables, "recipe": recipe, "rounds": rounds}))
+    assert result == {"seed": 3, **expected}
+    assert decode_settings(result, Exploration).seed == 3
 
 
-def test_scaling_follows_the_units_unless_it_is_said() -> None:
+def test_scaling_follows_the_units_unless_set() -> None:
     assert [Exploration(units=units).scales for units in ("random", "leading")] == [True, False]
     half = EvaluationRequest("training", (12, 8), 0)
-    ways = [decode_settings({**_plain(SETTINGS), "scaled": scaled}, Exploration) for scaled in (None, True, False)]
+    settings = [decode_settings({**_plain(SETTINGS), "scaled": scaled}, Exploration) for scaled in (None, True, False)]
     default, scaled, unscaled = (
-        CandidateEvaluator(build_task(TASK, None), way).evaluate_candidate(half) for way in ways
+        CandidateEvaluator(build_task(TASK, None), setting).evaluate_candidate(half) for setting in settings
     )
     assert default == scaled != unscaled
-    assert ways[0].evaluation_settings == ways[1].evaluation_settings != ways[2].evaluation_settings
+    assert settings[0].evaluation_settings == settings[1].evaluation_settings != settings[2].evaluation_settings
 
 
-def test_unknown_ways_are_refused() -> None:
+def test_unknown_methods_are_refused() -> None:
     with pytest.raises(SettingError, match="population"):
         decode_settings({"populaton": 3}, Exploration)
 
 
 @pytest.mark.long
-def test_processes_answer_as_this_one_does() -> None:
+def test_worker_processes_give_the_same_results() -> None:
     assert run(processes=2)[0] == run()[0]
 
 
-def test_what_a_vector_costs_can_be_measured(tmp_path: Path) -> None:
+def test_the_cost_of_a_candidate_can_be_measured(tmp_path: Path) -> None:
     cache = tmp_path / "evaluations.jsonl"
-    found, told = run(cache, cost="seconds", repeats=1, generations=1)
-    timed = {progress.request.counts: progress.score for progress in told if progress.request.judge == "seconds"}
+    result, updates = run(cache, cost="seconds", repeats=1, generations=1)
+    timed = {progress.request.counts: progress.score for progress in updates if progress.request.judge == "seconds"}
     assert all(seconds > 0 for seconds in timed.values())
-    assert all(entry.macs <= found.table.baseline_macs for entry in found.table.entries)
-    assert (found.table.cost, found.uniform.cost, run(generations=1)[0].table.cost) == ("seconds", "seconds", "macs")
-    again, nothing = run(cache, cost="seconds", repeats=1, generations=1)
-    assert again == found
-    assert not nothing, "what was measured is kept"
+    assert all(entry.macs <= result.table.baseline_macs for entry in result.table.entries)
+    assert (result.table.cost, result.uniform.cost, run(generations=1)[0].table.cost) == ("seconds", "seconds", "macs")
+    second, no_progress = run(cache, cost="seconds", repeats=1, generations=1)
+    assert second == result
+    assert not no_progress, "what was measured is kept"

@@ -26,20 +26,20 @@ from potluck.fleet.faults import (
 from potluck.settings import decode_settings
 from potluck.units import Seconds
 
-LASTING = st.floats(0, 100).map(Seconds)
+DURATIONS = st.floats(0, 100).map(Seconds)
 TIMES: st.SearchStrategy[dict[str, Any]] = st.one_of(
     st.builds(lambda at: {"at": Seconds(at)}, st.floats(0, 1e4)),
     st.builds(lambda every: {"every": Seconds(every)}, st.floats(0.1, 1e4)),
 )
 FAULTS = TIMES.flatmap(
     lambda when: st.one_of(
-        st.builds(lambda restart: CrashFault(restart=restart, **when), st.one_of(st.none(), LASTING)),
+        st.builds(lambda restart: CrashFault(restart=restart, **when), st.one_of(st.none(), DURATIONS)),
         st.just(RestartFault(**when)),
-        st.builds(lambda back: LeaveFault(back=back, **when), st.one_of(st.none(), LASTING)),
+        st.builds(lambda back: LeaveFault(back=back, **when), st.one_of(st.none(), DURATIONS)),
         st.just(JoinFault(**when)),
-        st.builds(lambda lasting: PartitionFault(lasting=lasting, **when), LASTING),
-        st.builds(lambda lasting: SlowdownFault(lasting=lasting, **when), LASTING),
-        st.builds(lambda lasting: MessageLossFault(lasting=lasting, **when), LASTING),
+        st.builds(lambda lasting: PartitionFault(lasting=lasting, **when), DURATIONS),
+        st.builds(lambda lasting: SlowdownFault(lasting=lasting, **when), DURATIONS),
+        st.builds(lambda lasting: MessageLossFault(lasting=lasting, **when), DURATIONS),
     )
 )
 
@@ -101,12 +101,12 @@ def test_the_next_occurrence_waits_for_the_end_of_the_last() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pattern", "named"),
+    ("pattern", "devices"),
     [("*", ["pi-0", "pi-1", "Pi-2"]), ("pi-*", ["pi-0", "pi-1"]), ("pi-1", ["pi-1"]), ("pi", []), ("?i-2", ["Pi-2"])],
 )
-def test_a_rule_names_devices_by_pattern(pattern: str, named: list[str]) -> None:
+def test_a_rule_names_devices_by_pattern(pattern: str, devices: list[str]) -> None:
     rule = CrashFault(device=pattern, at=Seconds(1))
-    assert [name for name in ("pi-0", "pi-1", "Pi-2") if rule.matches_device(name)] == named
+    assert [name for name in ("pi-0", "pi-1", "Pi-2") if rule.matches_device(name)] == devices
 
 
 def test_a_device_that_joins_later_is_absent_at_the_start() -> None:
@@ -122,34 +122,34 @@ def test_a_device_that_joins_later_is_absent_at_the_start() -> None:
 
 def test_devices_draw_independently() -> None:
     rule = CrashFault(every=Seconds(10))
-    (alone,), _ = fault_streams([rule], ["b"], _rng)
-    (_, beside), _ = fault_streams([rule], ["a", "b"], _rng)
+    (single,), _ = fault_streams([rule], ["b"], _rng)
+    (_, second), _ = fault_streams([rule], ["a", "b"], _rng)
     (first, _), _ = fault_streams([rule], ["a", "b"], _rng)
-    ours = [change.at for change in itertools.islice(alone, 9)]
-    assert ours == [change.at for change in itertools.islice(beside, 9)]
+    ours = [change.at for change in itertools.islice(single, 9)]
+    assert ours == [change.at for change in itertools.islice(second, 9)]
     assert ours != [change.at for change in itertools.islice(first, 9)]
 
 
-@given(found=st.lists(st.lists(st.integers(0, 5).map(float), max_size=6).map(sorted), max_size=5))
-def test_streams_merge_in_order_with_ties_by_stream(found: list[list[float]]) -> None:
-    named = [
-        [FleetChange(at, f"{stream}", "crash", float(place)) for place, at in enumerate(times)]
-        for stream, times in enumerate(found)
+@given(stream_times=st.lists(st.lists(st.integers(0, 5).map(float), max_size=6).map(sorted), max_size=5))
+def test_streams_merge_in_order_with_ties_by_stream(stream_times: list[list[float]]) -> None:
+    devices = [
+        [FleetChange(at, f"{stream}", "crash", float(index)) for index, at in enumerate(times)]
+        for stream, times in enumerate(stream_times)
     ]
-    merged = list(merge_by_time([iter(changes) for changes in named]))
-    assert merged == sorted(itertools.chain(*named), key=lambda change: (change.at, int(change.device), change.value))
+    merged = list(merge_by_time([iter(changes) for changes in devices]))
+    assert merged == sorted(itertools.chain(*devices), key=lambda change: (change.at, int(change.device), change.value))
 
 
 def test_an_endless_stream_does_not_block_the_others() -> None:
     endless = RestartFault(every=Seconds(1)).change_stream("a", _rng("a"))
     once = CrashFault(at=Seconds(7)).change_stream("b", _rng("b"))
-    seen = list(itertools.takewhile(lambda change: change.at < 10, merge_by_time([endless, once])))
-    assert FleetChange(7.0, "b", "crash") in seen
-    assert len(seen) > 5
+    changes = list(itertools.takewhile(lambda change: change.at < 10, merge_by_time([endless, once])))
+    assert FleetChange(7.0, "b", "crash") in changes
+    assert len(changes) > 5
 
 
 @pytest.mark.parametrize(
-    ("raw", "path", "says"),
+    ("raw", "path", "message"),
     [
         ({"kind": "crash"}, "", "give either `at`"),
         ({"kind": "crash", "at": 1, "every": 2}, "", "give either `at`"),
@@ -161,7 +161,7 @@ def test_an_endless_stream_does_not_block_the_others() -> None:
         ({"kind": "explode", "at": 1}, "", "choose from crash, restart, leave, join, partition, slow, lose"),
     ],
 )
-def test_an_invalid_rule_is_refused(raw: dict[str, object], path: str, says: str) -> None:
-    with pytest.raises(SettingError, match=says) as caught:
+def test_an_invalid_rule_is_refused(raw: dict[str, object], path: str, message: str) -> None:
+    with pytest.raises(SettingError, match=message) as error:
         decode_settings(raw, Fault)
-    assert caught.value.path == path
+    assert error.value.path == path

@@ -15,7 +15,7 @@ def _fleet(*groups: dict[str, Any], **more: Any) -> Fleet:
     return decode_settings({"devices": list(groups), **more}, Fleet)
 
 
-def test_the_presets_are_those_that_people_own_with_their_sources() -> None:
+def test_the_presets_cover_common_devices_and_cite_their_sources() -> None:
     assert {"pi4", "pi5", "jetson-nano", "jetson-orin-nano", "laptop", "desktop", "phone"} <= PRESETS.keys()
     for board in PRESETS.values():
         assert len(board.source) > 20
@@ -27,7 +27,7 @@ def test_the_presets_are_those_that_people_own_with_their_sources() -> None:
 
 
 def test_a_pi_is_slower_than_a_jetson_and_a_laptop_slower_than_a_desktop() -> None:
-    flops = {name: board.flops for name, board in PRESETS.items()}
+    flops = {name: preset.flops for name, preset in PRESETS.items()}
     assert flops["pi4"] < flops["pi5"] < flops["jetson-nano"] < flops["jetson-orin-nano"]
     assert flops["laptop"] < flops["desktop"]
 
@@ -35,10 +35,10 @@ def test_a_pi_is_slower_than_a_jetson_and_a_laptop_slower_than_a_desktop() -> No
 def test_a_group_expands_to_count_devices() -> None:
     names = [device.name for device in expand_group(DeviceGroup(preset="pi4", count=3))]
     assert names == ["pi4-0", "pi4-1", "pi4-2"]
-    (alone,) = expand_group(DeviceGroup(preset="pi4", name="shelf"))
-    assert alone.name == "shelf"
-    assert alone.flops == PRESETS["pi4"].flops
-    assert alone.link == LINKS["wifi"]
+    (single,) = expand_group(DeviceGroup(preset="pi4", name="shelf"))
+    assert single.name == "shelf"
+    assert single.flops == PRESETS["pi4"].flops
+    assert single.link == LINKS["wifi"]
 
 
 def test_a_group_overrides_its_preset() -> None:
@@ -61,12 +61,12 @@ def test_a_fleet_lists_its_devices_in_the_files_order() -> None:
     assert [device.name for device in fleet.members] == ["phone", "pi4-0", "pi4-1", "a"]
 
 
-def test_a_large_fleet_is_quick_to_make() -> None:
+def test_a_large_fleet_is_built_quickly() -> None:
     assert len(_fleet({"preset": "pi4", "count": 100_000}).members) == 100_000
 
 
 @pytest.mark.parametrize(
-    ("groups", "path", "says"),
+    ("groups", "path", "message"),
     [
         ([{}], "devices[0]", "give a `preset`"),
         ([{"name": "x"}], "devices[0]", "give a `preset`"),
@@ -86,21 +86,21 @@ def test_a_large_fleet_is_quick_to_make() -> None:
         ([{"preset": "pi4", "name": "coordinator"}], "devices[0]", "'coordinator' is"),
     ],
 )
-def test_an_invalid_device_is_refused(groups: list[dict[str, Any]], path: str, says: str) -> None:
-    with pytest.raises(SettingError, match=says) as caught:
+def test_an_invalid_device_is_refused(groups: list[dict[str, Any]], path: str, message: str) -> None:
+    with pytest.raises(SettingError, match=message) as error:
         _fleet(*groups)
-    assert caught.value.path.startswith(path), "the table, or the key in it"
+    assert error.value.path.startswith(path), "the table, or the key in it"
 
 
 def test_a_fault_must_name_a_device_of_the_fleet() -> None:
-    with pytest.raises(SettingError, match="no device is called 'pi9'") as caught:
+    with pytest.raises(SettingError, match="no device is called 'pi9'") as error:
         _fleet({"preset": "pi4"}, faults=[{"kind": "crash", "at": 1}, {"kind": "crash", "device": "pi9", "at": 1}])
-    assert caught.value.path == "faults[1].device"
+    assert error.value.path == "faults[1].device"
 
 
 def test_the_coordinator_has_a_link_too() -> None:
     assert _fleet({"preset": "pi4"}).coordinator.resolved_link == LINKS["server"]
-    own = _fleet({"preset": "pi4"}, coordinator={"link": {"up": "1 Mbit/s"}})
-    assert own.coordinator.resolved_link.up == 125e3
+    fleet = _fleet({"preset": "pi4"}, coordinator={"link": {"up": "1 Mbit/s"}})
+    assert fleet.coordinator.resolved_link.up == 125e3
     with pytest.raises(SettingError, match=r"coordinator.*'fibre' is not known"):
         _fleet({"preset": "pi4"}, coordinator={"link": "fibre"})

@@ -28,7 +28,7 @@ def _fleet(*groups: dict[str, Any], faults: list[dict[str, Any]] | None = None) 
 
 
 def _until(fleet: Fleet, end: float, seed: int = 0) -> tuple[list[FleetChange], set[str]]:
-    """The changes before then, without empty ones, and the devices that are absent at the start."""
+    """The non-empty changes before `end`, and the devices that are absent at the start."""
     changes, absent = fleet_changes(fleet, _rng(seed))
     return [change for change in itertools.takewhile(lambda change: change.at < end, changes) if change.what], absent
 
@@ -65,9 +65,9 @@ def test_a_walking_availability_alternates(seed: int) -> None:
     fleet = _fleet({"count": 3, "available": {"kind": "random-walk", "low": 0, "high": 1, "step": 0.5}})
     changes, absent = _until(fleet, 500.0, seed)
     for device in fleet.members:
-        whats = [change.what for change in changes if change.device == device.name]
+        kinds = [change.what for change in changes if change.device == device.name]
         expected = itertools.cycle(["start", "leave"] if device.name in absent else ["leave", "start"])
-        assert whats == list(itertools.islice(expected, len(whats)))
+        assert kinds == list(itertools.islice(expected, len(kinds)))
 
 
 @pytest.mark.parametrize(
@@ -112,12 +112,12 @@ def test_bandwidth_never_falls_to_zero() -> None:
 @settings(deadline=None)
 @given(seed=st.integers(0, 20))
 def test_a_device_s_script_does_not_depend_on_the_rest_of_the_fleet(seed: int) -> None:
-    walking = {"name": "a", "available": {"kind": "random-walk", "low": 0, "step": 0.5}}
+    device = {"name": "a", "available": {"kind": "random-walk", "low": 0, "step": 0.5}}
     faults = [{"kind": "crash", "device": "a*", "every": "20 s", "restart": "1 s"}]
-    alone, _ = _until(_fleet(walking, faults=faults), 200.0, seed)
-    beside, _ = _until(_fleet(walking, {"name": "ab", "count": 3}, faults=faults), 200.0, seed)
-    assert alone == [change for change in beside if change.device == "a"]
-    assert alone == _until(_fleet(walking, faults=faults), 200.0, seed)[0]
+    single, _ = _until(_fleet(device, faults=faults), 200.0, seed)
+    among_others, _ = _until(_fleet(device, {"name": "ab", "count": 3}, faults=faults), 200.0, seed)
+    assert single == [change for change in among_others if change.device == "a"]
+    assert single == _until(_fleet(device, faults=faults), 200.0, seed)[0]
 
 
 def test_a_change_of_speed_is_not_in_the_script() -> None:
@@ -126,8 +126,8 @@ def test_a_change_of_speed_is_not_in_the_script() -> None:
 
 
 def test_a_speed_is_its_trace_times_its_slowdowns() -> None:
-    plain = _fleet({"speed": {"kind": "constant", "level": 0.5}})
-    assert _speed(plain) == [(math.inf, 0.5)]
+    constant = _fleet({"speed": {"kind": "constant", "level": 0.5}})
+    assert _speed(constant) == [(math.inf, 0.5)]
     slow = _fleet(
         {"speed": _levels((0, 1), (10, 0.5))},
         faults=[

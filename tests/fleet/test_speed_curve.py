@@ -13,11 +13,11 @@ from potluck.fleet.speed_curve import SpeedCurve
 from potluck.fleet.traces import RandomWalkTrace
 from potluck.units import Seconds
 
-Piece = tuple[float, float]
+Interval = tuple[float, float]
 
 
 @st.composite
-def curves(draw: st.DrawFn) -> list[Piece]:
+def curves(draw: st.DrawFn) -> list[Interval]:
     """Intervals up to infinity, some of them with speed 0."""
     gaps = draw(st.lists(st.floats(0.01, 100), max_size=6))
     ends = [*itertools.accumulate(gaps), math.inf]
@@ -25,10 +25,10 @@ def curves(draw: st.DrawFn) -> list[Piece]:
     return [(end, draw(levels)) for end in ends]
 
 
-def _done(pieces: list[Piece], start: float, end: float) -> float:
+def _done(intervals: list[Interval], start: float, end: float) -> float:
     """The work done from start to end: the integral of the speed."""
     total, before = 0.0, 0.0
-    for until, level in pieces:
+    for until, level in intervals:
         low, high = max(before, start), min(until, end)
         if high > low:
             total += (high - low) * level
@@ -36,37 +36,41 @@ def _done(pieces: list[Piece], start: float, end: float) -> float:
     return total
 
 
-@given(pieces=curves(), start=st.floats(0, 200), seconds=st.floats(1e-6, 500))
-@example(pieces=[(1.0, 1.0), (5.0, 0.0), (math.inf, 1.0)], start=0.0, seconds=2.0)
-@example(pieces=[(1.0, 1.0), (math.inf, 0.0)], start=0.0, seconds=2.0)
-def test_work_ends_when_the_integral_of_the_speed_reaches_it(pieces: list[Piece], start: float, seconds: float) -> None:
-    end = SpeedCurve(iter(pieces)).finish_time(start, seconds)
-    possible = _done(pieces, start, 1e12)
+@given(intervals=curves(), start=st.floats(0, 200), seconds=st.floats(1e-6, 500))
+@example(intervals=[(1.0, 1.0), (5.0, 0.0), (math.inf, 1.0)], start=0.0, seconds=2.0)
+@example(intervals=[(1.0, 1.0), (math.inf, 0.0)], start=0.0, seconds=2.0)
+def test_work_ends_when_the_integral_of_the_speed_reaches_it(
+    intervals: list[Interval], start: float, seconds: float
+) -> None:
+    end = SpeedCurve(iter(intervals)).finish_time(start, seconds)
+    possible = _done(intervals, start, 1e12)
     assume(abs(possible - seconds) > 1e-6 * seconds)
     if math.isinf(end):
         assert possible < seconds
         return
     assert end >= start
-    assert _done(pieces, start, end) == pytest.approx(seconds, rel=1e-9, abs=1e-9)
-    assert _done(pieces, start, end - 1e-3) < seconds or seconds < 1e-2, "not later than it must"
+    assert _done(intervals, start, end) == pytest.approx(seconds, rel=1e-9, abs=1e-9)
+    assert _done(intervals, start, end - 1e-3) < seconds or seconds < 1e-2, "not later than it must"
 
 
-@given(pieces=curves(), asked=st.lists(st.tuples(st.floats(0, 300), st.floats(0, 100)), max_size=8))
-def test_sequential_queries_equal_independent_ones(pieces: list[Piece], asked: list[tuple[float, float]]) -> None:
-    curve = SpeedCurve(iter(pieces))
-    for start, seconds in sorted(asked):
-        assert curve.finish_time(start, seconds) == SpeedCurve(iter(pieces)).finish_time(start, seconds)
-        assert curve.speed_at(start) == next(level for until, level in pieces if start < until)
+@given(intervals=curves(), queries=st.lists(st.tuples(st.floats(0, 300), st.floats(0, 100)), max_size=8))
+def test_sequential_queries_equal_independent_ones(
+    intervals: list[Interval], queries: list[tuple[float, float]]
+) -> None:
+    curve = SpeedCurve(iter(intervals))
+    for start, seconds in sorted(queries):
+        assert curve.finish_time(start, seconds) == SpeedCurve(iter(intervals)).finish_time(start, seconds)
+        assert curve.speed_at(start) == next(level for until, level in intervals if start < until)
 
 
-@given(pieces=curves(), start=st.floats(0, 200), one=st.floats(0, 100), more=st.floats(0.001, 100))
-def test_more_work_takes_longer(pieces: list[Piece], start: float, one: float, more: float) -> None:
-    curve = SpeedCurve(iter(pieces))
+@given(intervals=curves(), start=st.floats(0, 200), one=st.floats(0, 100), more=st.floats(0.001, 100))
+def test_more_work_takes_longer(intervals: list[Interval], start: float, one: float, more: float) -> None:
+    curve = SpeedCurve(iter(intervals))
     assert curve.finish_time(start, one) <= curve.finish_time(start, one + more)
 
 
 @pytest.mark.parametrize(
-    ("pieces", "start", "seconds", "end"),
+    ("intervals", "start", "seconds", "end"),
     [
         ([(math.inf, 1.0)], 3.0, 2.0, 5.0),
         ([(math.inf, 0.5)], 3.0, 2.0, 7.0),
@@ -80,28 +84,28 @@ def test_more_work_takes_longer(pieces: list[Piece], start: float, one: float, m
         ([(math.inf, 1.0)], 3.0, 0.0, 3.0),
     ],
 )
-def test_finish_times_computed_by_hand(pieces: list[Piece], start: float, seconds: float, end: float) -> None:
-    assert SpeedCurve(iter(pieces)).finish_time(start, seconds) == end
+def test_finish_times_computed_by_hand(intervals: list[Interval], start: float, seconds: float, end: float) -> None:
+    assert SpeedCurve(iter(intervals)).finish_time(start, seconds) == end
 
 
 def test_an_endless_trace_is_read_no_further_than_needed() -> None:
-    read = 0
+    intervals_read = 0
 
-    def endless() -> Iterator[Piece]:
-        nonlocal read
+    def endless() -> Iterator[Interval]:
+        nonlocal intervals_read
         for number in itertools.count(1):
-            read += 1
+            intervals_read += 1
             yield float(number), 1.0
 
     curve = SpeedCurve(endless())
     assert curve.finish_time(0.0, 2.5) == 2.5
-    assert read <= 4
+    assert intervals_read <= 4
     assert curve.finish_time(1000.5, 1.0) == 1001.5
     assert len(curve._upcoming) < 5, "past intervals are discarded"
 
 
 def test_a_random_walk_is_integrated_over_many_intervals() -> None:
     walk = RandomWalkTrace(low=0.1, high=1.0, step=0.3, every=Seconds(1))
-    pieces = list(itertools.islice(walk.level_intervals(np.random.default_rng(3)), 3000))
+    intervals = list(itertools.islice(walk.level_intervals(np.random.default_rng(3)), 3000))
     end = SpeedCurve(walk.level_intervals(np.random.default_rng(3))).finish_time(0.5, 1000.0)
-    assert _done(pieces, 0.5, end) == pytest.approx(1000.0, rel=1e-9)
+    assert _done(intervals, 0.5, end) == pytest.approx(1000.0, rel=1e-9)

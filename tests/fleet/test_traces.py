@@ -15,7 +15,7 @@ from potluck.settings import decode_settings
 from potluck.units import Seconds
 
 
-def _pieces(trace: Trace, count: int = 200, seed: int = 0) -> list[tuple[float, float]]:
+def _first_intervals(trace: Trace, count: int = 200, seed: int = 0) -> list[tuple[float, float]]:
     return list(itertools.islice(trace.level_intervals(np.random.default_rng(seed)), count))
 
 
@@ -41,51 +41,51 @@ TRACES = st.one_of(st.builds(ConstantTrace, level=st.floats(0, 4)), piecewise(),
 
 @given(trace=TRACES, seed=st.integers(0, 9))
 def test_intervals_are_contiguous_and_reproducible(trace: Trace, seed: int) -> None:
-    pieces = _pieces(trace, seed=seed)
-    ends = [until for until, _ in pieces]
+    intervals = _first_intervals(trace, seed=seed)
+    ends = [until for until, _ in intervals]
     assert ends[0] > 0
     assert all(a < b for a, b in itertools.pairwise(ends))
-    assert all(level >= 0 for _, level in pieces)
-    assert len(pieces) == 200 or math.isinf(ends[-1])
-    assert pieces == _pieces(trace, seed=seed)
+    assert all(level >= 0 for _, level in intervals)
+    assert len(intervals) == 200 or math.isinf(ends[-1])
+    assert intervals == _first_intervals(trace, seed=seed)
 
 
 @given(walk=walks(), seed=st.integers(0, 9))
 def test_a_walk_stays_within_its_bounds_and_moves_by_one_step_at_most(walk: RandomWalkTrace, seed: int) -> None:
-    levels = [level for _, level in _pieces(walk, seed=seed)]
+    levels = [level for _, level in _first_intervals(walk, seed=seed)]
     assert all(walk.low <= level <= walk.high for level in levels)
     assert all(abs(b - a) <= walk.step + 1e-12 for a, b in itertools.pairwise(levels))
 
 
 def test_a_walk_visits_all_of_its_range() -> None:
-    levels = np.array([level for _, level in _pieces(RandomWalkTrace(low=0.2, high=0.8, step=0.3), 4000)])
-    seen, _ = np.histogram(levels, bins=6, range=(0.2, 0.8))
-    assert seen.min() > 300
+    levels = np.array([level for _, level in _first_intervals(RandomWalkTrace(low=0.2, high=0.8, step=0.3), 4000)])
+    counts, _ = np.histogram(levels, bins=6, range=(0.2, 0.8))
+    assert counts.min() > 300
 
 
 def test_a_constant_trace_has_a_constant_level() -> None:
     assert ConstantTrace(level=0.25).constant_level == 0.25
     assert RandomWalkTrace().constant_level is None
     assert PiecewiseTrace(at=(Seconds(0),), levels=(1.0,)).constant_level is None
-    assert _pieces(ConstantTrace(level=0.25)) == [(math.inf, 0.25)]
+    assert _first_intervals(ConstantTrace(level=0.25)) == [(math.inf, 0.25)]
 
 
 def test_levels_change_at_the_given_times_and_repeat() -> None:
     once = PiecewiseTrace(at=(Seconds(0), Seconds(30)), levels=(1.0, 0.4))
-    assert _pieces(once) == [(30.0, 1.0), (math.inf, 0.4)]
-    again = PiecewiseTrace(at=(Seconds(0), Seconds(30)), levels=(1.0, 0.4), repeat=Seconds(40))
-    assert _pieces(again, 4) == [(30.0, 1.0), (40.0, 0.4), (70.0, 1.0), (80.0, 0.4)]
+    assert _first_intervals(once) == [(30.0, 1.0), (math.inf, 0.4)]
+    repeating = PiecewiseTrace(at=(Seconds(0), Seconds(30)), levels=(1.0, 0.4), repeat=Seconds(40))
+    assert _first_intervals(repeating, 4) == [(30.0, 1.0), (40.0, 0.4), (70.0, 1.0), (80.0, 0.4)]
 
 
 def test_a_csv_file_has_two_columns_and_an_optional_header(tmp_path: Path) -> None:
     path = tmp_path / "levels.csv"
     for header in ("", "seconds,level\n"):
         path.write_text(f"{header}0,1\n10,0.5\n\n25.5,0\n")
-        assert _pieces(CsvTrace(file=str(path))) == [(10.0, 1.0), (25.5, 0.5), (math.inf, 0.0)]
+        assert _first_intervals(CsvTrace(file=str(path))) == [(10.0, 1.0), (25.5, 0.5), (math.inf, 0.0)]
 
 
 @pytest.mark.parametrize(
-    ("content", "says"),
+    ("content", "message"),
     [
         ("", "two columns of numbers"),
         ("seconds,level\n", "two columns of numbers"),
@@ -99,13 +99,13 @@ def test_a_csv_file_has_two_columns_and_an_optional_header(tmp_path: Path) -> No
         ("-5,1\n-3,2\n0,1\n", "must rise from 0 or later"),
     ],
 )
-def test_an_invalid_csv_trace_is_refused(content: str, says: str, tmp_path: Path) -> None:
+def test_an_invalid_csv_trace_is_refused(content: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "levels.csv"
     path.write_text(content)
-    with pytest.raises(SettingError, match=says) as caught:
+    with pytest.raises(SettingError, match=message) as error:
         decode_settings({"kind": "csv", "file": str(path)}, Trace, "speed")
-    assert caught.value.path == "speed"
-    assert "levels.csv" in str(caught.value)
+    assert error.value.path == "speed"
+    assert "levels.csv" in str(error.value)
 
 
 def test_a_missing_or_binary_csv_file_is_refused(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_a_missing_or_binary_csv_file_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("raw", "says"),
+    ("raw", "message"),
     [
         ({"kind": "piecewise", "at": [], "levels": []}, "at least 1"),
         ({"kind": "piecewise", "at": [0, 1], "levels": [1]}, "got 2 and 1"),
@@ -131,6 +131,6 @@ def test_a_missing_or_binary_csv_file_is_refused(tmp_path: Path) -> None:
         ({"kind": "constant", "level": -0.1}, ">= 0"),
     ],
 )
-def test_an_invalid_trace_is_refused(raw: dict[str, object], says: str) -> None:
-    with pytest.raises(SettingError, match=says):
+def test_an_invalid_trace_is_refused(raw: dict[str, object], message: str) -> None:
+    with pytest.raises(SettingError, match=message):
         decode_settings(raw, Trace)

@@ -24,7 +24,7 @@ SOME: list[JournalRecord] = [
 ]
 
 
-def _written(path: Path, records: list[JournalRecord], position: int = 0) -> int:
+def _write_journal(path: Path, records: list[JournalRecord], position: int = 0) -> int:
     with Journal(path, position) as journal:
         for record in records:
             journal.write_record(record)
@@ -33,30 +33,30 @@ def _written(path: Path, records: list[JournalRecord], position: int = 0) -> int
 
 @settings(max_examples=40, deadline=None)
 @given(records=st.lists(RECORDS, max_size=8))
-def test_what_is_written_is_read(records: list[JournalRecord], tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_written_content_is_read_back(records: list[JournalRecord], tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.mktemp("journal") / "journal.jsonl"
-    assert _written(path, records) == path.stat().st_size
+    assert _write_journal(path, records) == path.stat().st_size
     assert list(read_journal(path)) == records
     assert path.read_bytes().count(b"\n") == len(records)
 
 
-def test_same_records_same_bytes(tmp_path: Path) -> None:
+def test_equal_records_give_equal_bytes(tmp_path: Path) -> None:
     for name in ("one", "two"):
-        _written(tmp_path / name, SOME)
+        _write_journal(tmp_path / name, SOME)
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
 
 
-def test_a_journal_is_cut_where_a_checkpoint_says(tmp_path: Path) -> None:
+def test_a_journal_is_truncated_at_the_checkpoint_position(tmp_path: Path) -> None:
     path = tmp_path / "journal"
-    position = _written(path, SOME[:2])
-    _written(path, [SOME[2]] * 50, position)
+    position = _write_journal(path, SOME[:2])
+    _write_journal(path, [SOME[2]] * 50, position)
     with Journal(path, position) as journal:
         assert journal.position() == position
         journal.write_record(SOME[2])
     assert list(read_journal(path)) == SOME
 
 
-def test_the_position_counts_what_is_not_on_the_disk_yet(tmp_path: Path) -> None:
+def test_the_position_includes_unflushed_records(tmp_path: Path) -> None:
     path = tmp_path / "journal"
     with Journal(path) as journal:
         journal.write_record(SOME[0])
@@ -66,17 +66,17 @@ def test_the_position_counts_what_is_not_on_the_disk_yet(tmp_path: Path) -> None
         assert path.stat().st_size == before
 
 
-def test_a_new_journal_forgets_what_was_there(tmp_path: Path) -> None:
+def test_a_new_journal_overwrites_an_old_one(tmp_path: Path) -> None:
     path = tmp_path / "journal"
-    _written(path, SOME)
-    _written(path, SOME[:1])
+    _write_journal(path, SOME)
+    _write_journal(path, SOME[:1])
     assert list(read_journal(path)) == SOME[:1]
 
 
-def test_a_journal_shorter_than_its_checkpoint_says_is_refused(tmp_path: Path) -> None:
+def test_a_journal_shorter_than_its_checkpoint_position_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "journal"
-    position = _written(path, SOME)
-    _written(path, SOME[:1])
+    position = _write_journal(path, SOME)
+    _write_journal(path, SOME[:1])
     with pytest.raises(RunError, match="journal"):
         Journal(path, position)
 
@@ -90,19 +90,19 @@ def test_a_journal_without_a_file_still_counts() -> None:
     assert totals.device_summary(10.0)["pi4-0"]["pull_s"] == 1.5
 
 
-def test_a_torn_last_line_is_left_out(tmp_path: Path) -> None:
+def test_an_incomplete_last_line_is_skipped(tmp_path: Path) -> None:
     path = tmp_path / "journal"
-    _written(path, SOME)
-    whole = path.read_bytes()
-    last = whole.rstrip(b"\n").rindex(b"\n") + 1
-    for end in range(last, len(whole)):
-        path.write_bytes(whole[:end])
+    _write_journal(path, SOME)
+    content = path.read_bytes()
+    last = content.rstrip(b"\n").rindex(b"\n") + 1
+    for end in range(last, len(content)):
+        path.write_bytes(content[:end])
         assert list(read_journal(path)) == SOME[:2]
 
 
 def test_a_damaged_line_is_named(tmp_path: Path) -> None:
     path = tmp_path / "journal"
-    _written(path, SOME)
+    _write_journal(path, SOME)
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(lines[0] + b'{"kind":"wedding"}\n' + lines[2])
     with pytest.raises(RunError, match="line 2: not a journal record"):
@@ -114,7 +114,7 @@ def test_a_missing_journal_is_named(tmp_path: Path) -> None:
         list(read_journal(tmp_path / "none"))
 
 
-def test_closing_twice_is_closing(tmp_path: Path) -> None:
+def test_closing_twice_is_allowed(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal")
     journal.write_record(SOME[0])
     journal.close()

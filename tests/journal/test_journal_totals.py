@@ -28,7 +28,7 @@ def _totals(*records: JournalRecord) -> JournalTotals:
     return totals
 
 
-def test_the_newest_account_of_every_stream_counts() -> None:
+def test_the_latest_account_of_every_stream_counts() -> None:
     totals = _totals(
         Instant("a", "account", 1.0, {"round": 7, "stream": "x", "streamed": 5, "late": 1}),
         Instant("a", "account", 2.0, {"round": 8, "stream": "x", "streamed": 9, "late": 1}),
@@ -65,29 +65,29 @@ def test_seconds_bytes_and_events_of_a_device() -> None:
 @settings(deadline=None)
 @given(records=st.lists(RECORDS, max_size=20))
 def test_sums_do_not_depend_on_the_order(records: list[JournalRecord]) -> None:
-    forth, back = _totals(*records), _totals(*reversed(records))
-    assert forth.device_summary(500.0) == back.device_summary(500.0)
-    assert forth.bottleneck_sentence(500.0) == back.bottleneck_sentence(500.0)
+    forward, backward = _totals(*records), _totals(*reversed(records))
+    assert forward.device_summary(500.0) == backward.device_summary(500.0)
+    assert forward.bottleneck_sentence(500.0) == backward.bottleneck_sentence(500.0)
 
 
 @settings(max_examples=40, deadline=None)
 @given(records=st.lists(RECORDS, max_size=20), cut=st.integers(0, 20))
-def test_totals_read_from_a_journal_continue_as_if_never_stopped(
+def test_totals_restored_from_a_journal_continue_as_if_never_stopped(
     records: list[JournalRecord], cut: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     path: Path = tmp_path_factory.mktemp("totals") / "journal"
     with Journal(path) as journal:
         for record in records[:cut]:
             journal.write_record(record)
-    again = JournalTotals()
-    again.add_journal(path)
+    resumed = JournalTotals()
+    resumed.add_journal(path)
     for record in records[cut:]:
-        again.add_record(record)
-    assert again.device_summary(500.0) == _totals(*records).device_summary(500.0)
+        resumed.add_record(record)
+    assert resumed.device_summary(500.0) == _totals(*records).device_summary(500.0)
 
 
 @pytest.mark.parametrize(
-    ("records", "says"),
+    ("records", "message"),
     [
         ([], "nothing was measured"),
         ([Span("a", "pull", 0.0, 8.0), Span("b", "compute", 0.0, 3.0)], "a was busy 80 % of the time"),
@@ -97,11 +97,11 @@ def test_totals_read_from_a_journal_continue_as_if_never_stopped(
         ([Span("a", "compute", 0.0, 2.0)], "no device was busy for more than 20 %"),
     ],
 )
-def test_what_held_the_run_up_is_one_sentence(records: list[JournalRecord], says: str) -> None:
-    assert says in _totals(*records).bottleneck_sentence(10.0)
+def test_the_bottleneck_is_described_in_one_sentence(records: list[JournalRecord], message: str) -> None:
+    assert message in _totals(*records).bottleneck_sentence(10.0)
 
 
-def test_at_the_very_start_nothing_was_measured() -> None:
+def test_totals_are_empty_at_the_start() -> None:
     assert _totals(Span("a", "pull", 0.0, 0.0)).bottleneck_sentence(0.0) == "nothing was measured"
 
 
@@ -113,10 +113,10 @@ def test_waiting_is_never_negative() -> None:
 
 def test_current_activity_follows_the_last_record() -> None:
     totals = _totals()
-    seen = [totals.current_activity("a")]
+    activities = [totals.current_activity("a")]
     for record in (Span("a", "pull", 0.0, 1.0), Span("a", "compute", 1.0, 2.0), Instant("a", "late", 2.0)):
         totals.add_record(record)
-        seen.append(totals.current_activity("a"))
-    assert seen == ["waiting", "computing", "pushing", "pushing"]
+        activities.append(totals.current_activity("a"))
+    assert activities == ["waiting", "computing", "pushing", "pushing"]
     totals.add_record(Instant("a", "lost", 3.0))
     assert (totals.current_activity("a"), totals.current_activity("b")) == ("lost", "waiting")

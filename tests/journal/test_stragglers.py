@@ -3,16 +3,16 @@ from __future__ import annotations
 from potluck.journal import JournalRecord, JournalTotals, Span
 
 
-def _round(number: int, slow: str, part: str, *, by: float = 5.0) -> list[JournalRecord]:
-    """A round of ten seconds in which one device takes longer for one part than the other."""
-    start, records = 10.0 * number, []
+def _round(round_number: int, slow: str, activity: str, *, by: float = 5.0) -> list[JournalRecord]:
+    """A round of ten seconds in which one device takes longer for one activity than the other."""
+    start, records = 10.0 * round_number, []
     for name in ("a", "b"):
         at = start
         for step in ("pull", "compute", "push"):
-            length = 1.0 + (by if (name, step) == (slow, part) else 0.0)
-            records.append(Span(name, step, at, at + length, {"round": number}))
+            length = 1.0 + (by if (name, step) == (slow, activity) else 0.0)
+            records.append(Span(name, step, at, at + length, {"round": round_number}))
             at += length
-    fields = {"round": number, "devices": [["a", 1], ["b", 1]]}
+    fields = {"round": round_number, "devices": [["a", 1], ["b", 1]]}
     return [*records, Span("coordinator", "round", start, start + 10.0, fields)]
 
 
@@ -31,19 +31,19 @@ def test_the_straggler_is_named_with_its_reason() -> None:
     assert "50 % shorter" in said
 
 
-def test_the_more_frequent_one_is_to_blame() -> None:
+def test_the_most_frequent_straggler_is_named() -> None:
     slow = [_round(0, "a", "compute"), _round(1, "b", "pull"), _round(2, "b", "pull")]
     assert "b was waited for in 2 of 3 rounds, above all because of its downlink" in _limit(*slow)
 
 
-def test_records_that_come_after_their_round_still_count() -> None:
-    """In a live run the coordinator writes down the end of a round before the devices have told of their pushes."""
+def test_records_written_after_their_round_still_count() -> None:
+    """In a live run the coordinator records the end of a round before the devices report their pushes."""
     rounds = [_round(number, "b", "push") for number in range(4)]
     late = [sorted(records, key=lambda record: getattr(record, "name", "") == "push") for records in rounds]
     assert _limit(*late) == _limit(*rounds)
 
 
-def test_where_nobody_waits_the_busiest_is_named() -> None:
+def test_without_waiting_the_busiest_device_is_named() -> None:
     assert "busy" in _limit(*(_round(number, "b", "push", by=0.0) for number in range(4)))
 
 
@@ -54,7 +54,7 @@ def test_the_stages_of_a_pipeline_are_counted_as_computing() -> None:
     assert "a was busy 90 % of the time, above all with its processor" in totals.bottleneck_sentence(10.0)
 
 
-def test_transfers_at_the_same_time_do_not_make_more_than_all_of_it() -> None:
+def test_concurrent_transfers_do_not_exceed_the_whole_time() -> None:
     totals = JournalTotals()
     for _ in range(3):
         totals.add_record(Span("a", "send", 0.0, 9.0))
@@ -69,7 +69,7 @@ def test_an_update_in_segments_is_one_update() -> None:
     assert totals.sum_devices(["a"]).updates == 2
 
 
-def test_where_streams_are_equally_slow_the_lack_of_data_is_said() -> None:
+def test_equally_slow_streams_are_reported_as_lack_of_data() -> None:
     rounds = [
         [Span(name, "stream", 10.0 * number, 10.0 * number + 8.0, {"round": number}) for name in ("a", "b")]
         + _round(number, "a", "push", by=0.0)

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.live.shells import Shells
+from tests.live.command_processes import CommandRunner
 
 
 @pytest.fixture
-def shells(tmp_path: Path) -> Iterator[Shells]:
-    found = Shells(tmp_path)
-    yield found
-    found.end()
+def start_command(tmp_path: Path) -> Iterator[CommandRunner]:
+    commands = CommandRunner(tmp_path)
+    yield commands
+    commands.end()

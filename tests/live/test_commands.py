@@ -12,8 +12,8 @@ import pytest
 
 from potluck.run.live_addresses import free_loopback_address
 from tests.cli.calling import Shell
-from tests.live.running import SMALL
-from tests.live.shells import Command, Shells, until, write_job
+from tests.live.command_processes import Command, CommandRunner, wait_until, write_job
+from tests.live.live_scenarios import SMALL
 from tests.worlds.live.fleet_folder import NOW, make_authority
 
 TWO = {**SMALL["fleet"], "devices": [{"name": "d", "count": 2, "flops": "20 MFLOP/s"}]}
@@ -24,31 +24,31 @@ def potluck(capsys: pytest.CaptureFixture[str]) -> Shell:
     return Shell(capsys)
 
 
-def _serve(shells: Shells, run: Path, rounds: int) -> Command:
-    job = write_job(shells.folder, fleet=TWO, stop={"rounds": rounds})
-    return shells("serve", job, "--listen", free_loopback_address().removeprefix("tcp/"), "--out", run)
+def _serve(start_command: CommandRunner, run: Path, rounds: int) -> Command:
+    job = write_job(start_command.folder, fleet=TWO, stop={"rounds": rounds})
+    return start_command("serve", job, "--listen", free_loopback_address().removeprefix("tcp/"), "--out", run)
 
 
-def _join(shells: Shells, serving: Command) -> list[Command]:
-    invited = until("the invitations", serving.invitations)
+def _join(start_command: CommandRunner, serving: Command) -> list[Command]:
+    invitations = wait_until("the invitations", serving.invitations)
     return [
-        shells("join", address, "--name", name, "--token", token, "--once", "--threads", "1")
-        for name, (address, token) in invited.items()
+        start_command("join", address, "--name", name, "--token", token, "--once", "--threads", "1")
+        for name, (address, token) in invitations.items()
     ]
 
 
-def test_a_run_is_looked_at_stopped_and_taken_up_again(shells: Shells, potluck: Shell) -> None:
-    run = shells.folder / "run"
-    serving = _serve(shells, run, rounds=100_000)
-    until("the invitations", serving.invitations)
+def test_a_run_can_be_inspected_stopped_and_resumed(start_command: CommandRunner, potluck: Shell) -> None:
+    run = start_command.folder / "run"
+    serving = _serve(start_command, run, rounds=100_000)
+    wait_until("the invitations", serving.invitations)
     waiting = potluck("status", run, "--json")
     assert (waiting.code, waiting.json["state"]) == (0, "running")
-    devices = _join(shells, serving)
-    until("some rounds", lambda: (potluck("status", run, "--json").json.get("round") or 0) > 3)
-    found = potluck("status", run)
-    assert found.code == 0
-    assert "d-0: joined" in found.out
-    assert "running (process" in found.out
+    devices = _join(start_command, serving)
+    wait_until("some rounds", lambda: (potluck("status", run, "--json").json.get("round") or 0) > 3)
+    result = potluck("status", run)
+    assert result.code == 0
+    assert "d-0: joined" in result.out
+    assert "running (process" in result.out
     assert potluck("resume", run).err.count("\n") == 1, "one leads it already"
     stopped = potluck("stop", run)
     assert (stopped.code, f"potluck resume {run}" in stopped.out) == (0, True)
@@ -56,33 +56,35 @@ def test_a_run_is_looked_at_stopped_and_taken_up_again(shells: Shells, potluck: 
     assert [device.end() for device in devices] == [0, 0]
     done = json.loads((run / "summary.json").read_text())["rounds"]
     assert potluck("status", run, "--json").code == 1
-    resumed = shells("resume", run, "--set", f"stop.rounds={done + 3}", "--json")
+    resumed = start_command("resume", run, "--set", f"stop.rounds={done + 3}", "--json")
     address = json.loads((run / "live.json").read_text())["listen"]
     token = next(iter(serving.invitations().values()))[1]
-    again = [shells("join", address, "--name", f"d-{place}", "--token", token, "--once") for place in range(2)]
+    rejoined = [
+        start_command("join", address, "--name", f"d-{index}", "--token", token, "--once") for index in range(2)
+    ]
     assert resumed.end() == 0, resumed.err
     assert json.loads(resumed.out)["rounds"] == done + 3
-    assert [device.end() for device in again] == [0, 0]
+    assert [device.end() for device in rejoined] == [0, 0]
 
 
-def test_ctrl_c_ends_a_run_that_waits_for_its_fleet(shells: Shells) -> None:
-    serving = _serve(shells, shells.folder / "run", rounds=3)
-    until("the invitations", serving.invitations)
-    until("who is missing", lambda: "0 of 2 devices; waiting for d-0, d-1" in serving.err)
+def test_ctrl_c_ends_a_run_that_waits_for_its_fleet(start_command: CommandRunner) -> None:
+    serving = _serve(start_command, start_command.folder / "run", rounds=3)
+    wait_until("the invitations", serving.invitations)
+    wait_until("who is missing", lambda: "0 of 2 devices; waiting for d-0, d-1" in serving.err)
     os.kill(serving.pid, signal.SIGINT)
     assert serving.end(30.0) == 130
 
 
-def test_ctrl_c_ends_a_device_and_the_run_goes_on_without_it(shells: Shells) -> None:
-    run = shells.folder / "run"
-    serving = _serve(shells, run, rounds=100_000)
-    devices = _join(shells, serving)
-    until("some rounds", lambda: any(int(path.stem) > 3 for path in run.glob("checkpoints/*.safetensors")))
+def test_ctrl_c_ends_a_device_and_the_run_goes_on_without_it(start_command: CommandRunner) -> None:
+    run = start_command.folder / "run"
+    serving = _serve(start_command, run, rounds=100_000)
+    devices = _join(start_command, serving)
+    wait_until("some rounds", lambda: any(int(path.stem) > 3 for path in run.glob("checkpoints/*.safetensors")))
     os.kill(devices[0].pid, signal.SIGINT)
     assert devices[0].end() in (0, 130)
     assert "Traceback" not in devices[0].err
     before = _newest(run)
-    until("more rounds", lambda: _newest(run) > before + 3)
+    wait_until("more rounds", lambda: _newest(run) > before + 3)
     os.kill(serving.pid, signal.SIGINT)
     assert serving.end() == 130
     assert devices[1].end() == 0
@@ -127,10 +129,10 @@ def test_wrong_input_is_one_line_and_exit_code_2(
     monkeypatch.chdir(tmp_path)
     write_job(tmp_path)
     make_authority(tmp_path / "certs").issue_certificate("pi-1", ["127.0.0.2"], 30, NOW)
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.2", 0))
-        taken.listen()
-        found = potluck(*(word.format(taken=taken.getsockname()[1]) for word in words))
-    assert (found.code, found.out) == (2, ""), found.err
-    assert reason in found.err
-    assert found.err.count("\n") == 1
+    with socket.socket() as busy:
+        busy.bind(("127.0.0.2", 0))
+        busy.listen()
+        result = potluck(*(word.format(taken=busy.getsockname()[1]) for word in words))
+    assert (result.code, result.out) == (2, ""), result.err
+    assert reason in result.err
+    assert result.err.count("\n") == 1

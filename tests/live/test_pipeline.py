@@ -18,9 +18,9 @@ from potluck.job import Job, dump_job, make
 from potluck.model.layer_chain import trace_layers
 from potluck.run import Result, lab
 from potluck.task import Task, TaskSettings, build_task
-from tests.live.running import LEASE, LIMIT_S, Scene, Teller, differing, nothing
-from tests.live.shells import Shells, until
-from tests.simulation.pipelines import SGD, Story, expected, same
+from tests.live.command_processes import CommandRunner, wait_until
+from tests.live.live_scenarios import LEASE, LIMIT_S, RunControl, ScenarioObserver, differing_tensors, nothing
+from tests.simulation.pipelines import SGD, PipelineJournal, assert_same_weights, delayed_sgd
 from tests.time_limits import within
 
 BATCHES, BATCH = 60, 8
@@ -39,7 +39,7 @@ PIPELINE: dict[str, Any] = {
 
 
 def fleet(count: int = 4, **settings: Any) -> dict[str, Any]:
-    """Slow on paper, so that a batch takes a while and the processor has hardly anything to do."""
+    """Nominally slow devices, so that a batch takes a while but needs hardly any real computation."""
     return {"devices": [{"name": "d", "count": count, "flops": "2 MFLOP/s"}], "lease": LEASE, **settings}
 
 
@@ -51,53 +51,53 @@ def job_of(**settings: Any) -> Job:
     return make({**tables, "pipeline": pipeline, **settings})
 
 
-class Stage(Scene):
-    """A live pipeline under way, as its plot sees it."""
+class PipelineControl(RunControl):
+    """Controls a running pipeline from a scenario."""
 
     async def reach(self, batches: int) -> None:
-        """Wait until so many batches are committed."""
+        """Wait until this many batches are committed."""
         while self.progress.round < batches:
             await asyncio.sleep(0.01)
 
 
-Plot = Callable[[Stage], Coroutine[Any, Any, None]]
+PipelineScenario = Callable[[PipelineControl], Coroutine[Any, Any, None]]
 
 
-def run_live(folder: Path, plot: Plot = nothing, **settings: Any) -> tuple[Result, Story]:
-    """Lead a pipeline whose devices are processes; the plot begins with the run and must be over at its end."""
-    teller = Teller(plot, Stage)  # type: ignore[arg-type]
+def run_live(folder: Path, scenario: PipelineScenario = nothing, **settings: Any) -> tuple[Result, PipelineJournal]:
+    """Run a pipeline whose devices are processes; the scenario starts with the run and must finish before it ends."""
+    observer = ScenarioObserver(scenario, PipelineControl)  # type: ignore[arg-type]
     options = potluck.LabOptions(LIMIT_S, play_faults=False)
     with within(LIMIT_S):
-        result = potluck.lab(job_of(**settings), folder=folder, options=options, observer=teller)
-    teller.check(result)
-    return result, Story(folder)
+        result = potluck.lab(job_of(**settings), folder=folder, options=options, observer=observer)
+    observer.check(result)
+    return result, PipelineJournal(folder)
 
 
-def resume_live(folder: Path, **settings: Any) -> tuple[Result, Story]:
+def resume_live(folder: Path, **settings: Any) -> tuple[Result, PipelineJournal]:
     (folder / "job.toml").write_text(dump_job(job_of(**settings)))
     with within(LIMIT_S):
-        return lab.resume_live(folder), Story(folder)
+        return lab.resume_live(folder), PipelineJournal(folder)
 
 
-def check(result: Result, story: Story) -> None:
-    """Trained to the end, no batch skipped or twice, and as the reference trains: so momentum went on as well."""
+def check(result: Result, journal: PipelineJournal) -> None:
+    """The run is complete, no batch was skipped or repeated, and the weights, and so momentum, equal the reference."""
     assert result.status == "done", result.reason
-    assert len(story.committed()) == BATCHES
-    task, met = _task(), versions(story)
-    theirs = expected(
-        task.build_module(0), task.data, BATCHES, BATCH, lambda batch, layer: met[batch], layer_of=_layer_of()
+    assert len(journal.committed()) == BATCHES
+    task, version = _task(), versions(journal)
+    reference = delayed_sgd(
+        task.build_module(0), task.data, BATCHES, BATCH, lambda batch, layer: version[batch], layer_of=_layer_of()
     )
-    same(result.module, theirs)
+    assert_same_weights(result.module, reference)
 
 
-def versions(story: Story) -> list[int]:
-    """The version that each committed batch met on stage 0, and so on all others."""
+def versions(journal: PipelineJournal) -> list[int]:
+    """The weight version that each committed batch used on stage 0, and so on all stages."""
     used = {
         (span.fields["term"], span.fields["batch"]): span.fields["version"]
-        for span in story.spans("forward")
+        for span in journal.spans("forward")
         if span.fields["stage"] == 0
     }
-    return [used[term, batch] for batch, term in enumerate(story.committed())]
+    return [used[term, batch] for batch, term in enumerate(journal.committed())]
 
 
 @cache
@@ -113,15 +113,15 @@ def _layer_of() -> dict[str, int]:
     return {name: number for number, layer in enumerate(layers) for name in layer.parameters}
 
 
-def rolled_back(story: Story) -> int:
-    """Batches that were committed and done again."""
-    return sum(note.fields["before"] - note.fields["to"] for note in story.instants("rolled back"))
+def rolled_back(journal: PipelineJournal) -> int:
+    """Batches that were committed and then computed again."""
+    return sum(instant.fields["before"] - instant.fields["to"] for instant in journal.instants("rolled back"))
 
 
-def recovery_s(story: Story, killed: float) -> float:
+def recovery_s(journal: PipelineJournal, killed: float) -> float:
     """Seconds from a death to the next batch that is committed in a new layout."""
-    (began,) = [note.at for note in story.instants("partition") if note.at > killed][:1]
-    return next(note.at for note in story.instants("committed") if note.at > began) - killed
+    (started_at,) = [instant.at for instant in journal.instants("partition") if instant.at > killed][:1]
+    return next(instant.at for instant in journal.instants("committed") if instant.at > started_at) - killed
 
 
 # --- deaths -----------------------------------------------------------------------------------------------------------
@@ -130,21 +130,21 @@ def recovery_s(story: Story, killed: float) -> float:
 def test_all_workers_are_killed_one_after_another(tmp_path: Path) -> None:
     killed: list[float] = []
 
-    async def plot(stage: Stage) -> None:
+    async def scenario(control: PipelineControl) -> None:
         for name in ("d-2", "d-1", "d-3"):
-            await stage.reach(stage.progress.round + 10)
-            killed.append(stage.kill(name))
-            await stage.reach(stage.progress.round + 2)
+            await control.reach(control.progress.round + 10)
+            killed.append(control.kill(name))
+            await control.reach(control.progress.round + 2)
 
-    result, story = run_live(tmp_path / "run", plot)
-    check(result, story)
-    story.check_gates()
-    assert [note.node for note in story.instants("lost")] == ["d-2", "d-1", "d-3"]
-    for note, at in zip(story.instants("lost"), killed, strict=True):
-        assert 0 <= note.at - at < LOST_S
-        assert recovery_s(story, at) < RECOVERED_S
-    assert story.instants("partition")[-1].fields["order"] == ["d-0"]
-    assert rolled_back(story) <= 3
+    result, journal = run_live(tmp_path / "run", scenario)
+    check(result, journal)
+    journal.check_schedules()
+    assert [instant.node for instant in journal.instants("lost")] == ["d-2", "d-1", "d-3"]
+    for instant, at in zip(journal.instants("lost"), killed, strict=True):
+        assert 0 <= instant.at - at < LOST_S
+        assert recovery_s(journal, at) < RECOVERED_S
+    assert journal.instants("partition")[-1].fields["order"] == ["d-0"]
+    assert rolled_back(journal) <= 3
 
 
 @pytest.mark.long
@@ -153,119 +153,119 @@ def test_all_workers_are_killed_one_after_another(tmp_path: Path) -> None:
 def test_any_worker_may_be_killed_at_any_batch(tmp_path: Path, name: str, batch: int) -> None:
     killed: list[float] = []
 
-    async def plot(stage: Stage) -> None:
-        await stage.reach(batch)
-        killed.append(stage.kill(name))
+    async def scenario(control: PipelineControl) -> None:
+        await control.reach(batch)
+        killed.append(control.kill(name))
 
-    result, story = run_live(tmp_path / "run", plot)
-    check(result, story)
-    assert rolled_back(story) <= 1
+    result, journal = run_live(tmp_path / "run", scenario)
+    check(result, journal)
+    assert rolled_back(journal) <= 1
 
 
 @pytest.mark.parametrize("names", [("d-1", "d-2"), pytest.param(("d-2", "d-3"), marks=pytest.mark.long)])
 def test_two_neighbours_are_killed_at_once(tmp_path: Path, names: tuple[str, str]) -> None:
-    async def plot(stage: Stage) -> None:
-        await stage.reach(14)
-        stage.kill(*names)
+    async def scenario(control: PipelineControl) -> None:
+        await control.reach(14)
+        control.kill(*names)
 
-    result, story = run_live(tmp_path / "run", plot, checkpoint=10)
-    check(result, story)
-    assert {note.node for note in story.instants("lost")} == set(names)
-    assert rolled_back(story) <= 10 + 1, "not further than to the checkpoint"
+    result, journal = run_live(tmp_path / "run", scenario, checkpoint=10)
+    check(result, journal)
+    assert {instant.node for instant in journal.instants("lost")} == set(names)
+    assert rolled_back(journal) <= 10 + 1, "not further than to the checkpoint"
 
 
-def test_another_who_holds_the_data_takes_the_central_place(tmp_path: Path) -> None:
-    async def plot(stage: Stage) -> None:
-        await stage.reach(10)
-        stage.kill("d-0")
+def test_another_device_with_the_data_becomes_the_first_stage(tmp_path: Path) -> None:
+    async def scenario(control: PipelineControl) -> None:
+        await control.reach(10)
+        control.kill("d-0")
 
-    result, story = run_live(tmp_path / "run", plot, pipeline={"sources": ["d-2"]})
-    check(result, story)
-    assert story.instants("partition")[-1].fields["order"][0] == "d-2"
-    assert rolled_back(story) <= 1
+    result, journal = run_live(tmp_path / "run", scenario, pipeline={"sources": ["d-2"]})
+    check(result, journal)
+    assert journal.instants("partition")[-1].fields["order"][0] == "d-2"
+    assert rolled_back(journal) <= 1
 
 
 def test_without_the_data_the_run_stops_and_is_resumed(tmp_path: Path) -> None:
-    async def plot(stage: Stage) -> None:
-        await stage.reach(12)
-        stage.kill("d-0")
+    async def scenario(control: PipelineControl) -> None:
+        await control.reach(12)
+        control.kill("d-0")
 
-    result, story = run_live(tmp_path / "run", plot, pipeline={"patience": "1 s"})
-    check_stopped(result.summary, story)
-    again, story = resume_live(tmp_path / "run")
-    check(again, story)
+    result, journal = run_live(tmp_path / "run", scenario, pipeline={"patience": "1 s"})
+    check_stopped(result.summary, journal)
+    resumed, journal = resume_live(tmp_path / "run")
+    check(resumed, journal)
 
 
 @pytest.mark.long
-def test_a_lab_without_the_data_stops_and_says_so(shells: Shells) -> None:
-    """As a user sees it, who then resumes it."""
+def test_a_lab_without_the_data_stops_and_says_so(start_command: CommandRunner) -> None:
+    """The command as a user runs it, and then resumes it."""
     crash = {"kind": "crash", "device": "d-0", "at": "900 ms"}
-    path, run = shells.folder / "job.toml", shells.folder / "run"
+    path, run = start_command.folder / "job.toml", start_command.folder / "run"
     path.write_text(dump_job(job_of(fleet=fleet(faults=[crash]), pipeline={"patience": "2 s"})))
-    lab = shells("lab", path, "--out", run, "--json")
+    lab = start_command("lab", path, "--out", run, "--json")
     assert lab.end() == 1, lab.err
-    check_stopped(json.loads(lab.out), Story(run))
-    again = shells("resume", run, "--set", "fleet.faults=[]", "--json")
-    assert again.end() == 0, again.err
-    assert json.loads(again.out)["rounds"] == len(Story(run).committed()) == BATCHES
+    check_stopped(json.loads(lab.out), PipelineJournal(run))
+    resumed = start_command("resume", run, "--set", "fleet.faults=[]", "--json")
+    assert resumed.end() == 0, resumed.err
+    assert json.loads(resumed.out)["rounds"] == len(PipelineJournal(run).committed()) == BATCHES
 
 
 @pytest.mark.long
-def test_a_killed_lab_is_resumed_from_its_checkpoint(shells: Shells) -> None:
-    path, run = shells.folder / "job.toml", shells.folder / "run"
+def test_a_killed_lab_is_resumed_from_its_checkpoint(start_command: CommandRunner) -> None:
+    path, run = start_command.folder / "job.toml", start_command.folder / "run"
     path.write_text(dump_job(job_of(checkpoint=10)))
-    lab = shells("lab", path, "--out", run, "--json")
-    until("a checkpoint", lambda: any(int(found.stem) >= 10 for found in run.glob("checkpoints/*.safetensors")))
+    lab = start_command("lab", path, "--out", run, "--json")
+    wait_until("a checkpoint", lambda: any(int(file.stem) >= 10 for file in run.glob("checkpoints/*.safetensors")))
     os.kill(lab.pid, signal.SIGKILL)
-    again = shells("resume", run, "--json")
-    assert again.end() == 0, again.err
-    assert json.loads(again.out)["rounds"] == len(Story(run).committed()) == BATCHES
+    resumed = start_command("resume", run, "--json")
+    assert resumed.end() == 0, resumed.err
+    assert json.loads(resumed.out)["rounds"] == len(PipelineJournal(run).committed()) == BATCHES
 
 
-def check_stopped(summary: dict[str, Any], story: Story) -> None:
-    """It says what to do, and what the others had is saved."""
+def check_stopped(summary: dict[str, Any], journal: PipelineJournal) -> None:
+    """The error says what to do, and the layers of the other devices are saved."""
     assert summary["status"] == "failed"
     assert "d-0 holds the data and is gone; the run can be resumed from batch" in summary["reason"]
-    (lost,) = story.instants("lost")
+    (lost,) = journal.instants("lost")
     assert summary["rounds"] >= lost.fields["round"] - 1 > 0
 
 
-# --- silence ----------------------------------------------------------------------------------------------------------
+# --- frozen devices and links -----------------------------------------------------------------------------------------
 
 
-def test_a_frozen_worker_is_given_up_and_does_no_harm_when_it_thaws(tmp_path: Path) -> None:
-    async def plot(stage: Stage) -> None:
-        await stage.reach(10)
-        stage.signal("d-2", signal.SIGSTOP)
+def test_a_frozen_worker_is_removed_and_does_no_harm_when_it_thaws(tmp_path: Path) -> None:
+    async def scenario(control: PipelineControl) -> None:
+        await control.reach(10)
+        control.signal("d-2", signal.SIGSTOP)
         try:
-            await stage.reach(16)
+            await control.reach(16)
         finally:
-            stage.signal("d-2", signal.SIGCONT)
+            control.signal("d-2", signal.SIGCONT)
 
-    result, story = run_live(tmp_path / "run", plot)
-    check(result, story)
-    assert [note.node for note in story.instants("lost")] == ["d-2"]
-    assert rolled_back(story) <= 1
+    result, journal = run_live(tmp_path / "run", scenario)
+    check(result, journal)
+    assert [instant.node for instant in journal.instants("lost")] == ["d-2"]
+    assert rolled_back(journal) <= 1
 
 
 @pytest.mark.parametrize("lease", [1.0, 10.0])
 def test_a_link_drops_for_three_seconds(tmp_path: Path, lease: float) -> None:
-    """Beyond the lease it costs the device its place, within the lease nothing but time."""
+    """An outage longer than the lease excludes the device; a shorter one only costs time."""
     cut = {"kind": "partition", "device": "d-1", "at": "500 ms", "lasting": "3 s"}
-    result, story = run_live(tmp_path / "run", fleet=fleet(faults=[cut], lease=lease))
-    check(result, story)
-    assert [note.node for note in story.instants("lost")] == (["d-1"] if lease < 3 else [])
-    assert rolled_back(story) <= (lease < 3)
+    result, journal = run_live(tmp_path / "run", fleet=fleet(faults=[cut], lease=lease))
+    check(result, journal)
+    assert [instant.node for instant in journal.instants("lost")] == (["d-1"] if lease < 3 else [])
+    assert rolled_back(journal) <= (lease < 3)
 
 
-# --- peace ------------------------------------------------------------------------------------------------------------
+# --- no faults --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("after", [[], [2, 4]])
-def test_processes_compute_what_the_simulated_devices_do(tmp_path: Path, after: list[int]) -> None:
+def test_processes_compute_the_same_weights_as_simulated_devices(tmp_path: Path, after: list[int]) -> None:
     settings: dict[str, Any] = {"pipeline": {"partition": {"kind": "cuts", "after": after}}, "stop": {"rounds": 20}}
     live, _ = run_live(tmp_path / "live", **settings)
     simulated = potluck.simulate(job_of(**settings), folder=tmp_path / "simulated", threads=0)
     assert live.status == simulated.status == "done"
-    assert differing(tmp_path / "live", tmp_path / "simulated") == []
+    assert differing_tensors(tmp_path / "live", tmp_path / "simulated") == []
     assert live.summary["loss"] == simulated.summary["loss"]

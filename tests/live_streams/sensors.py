@@ -1,4 +1,4 @@
-"""Streams of a user's own, for devices that are processes: samples of the small job's kind, of classes 0 to 9."""
+"""User-defined streams for device processes: samples that fit the small job, of classes 0 to 9."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def sample(number: int) -> tuple[Any, int]:
 
 
 async def steady(device: str, per_second: float = 400.0) -> AsyncIterator[tuple[Any, int]]:
-    """For ever."""
+    """Samples without end."""
     number = 0
     while True:
         await asyncio.sleep(1 / per_second)
@@ -30,35 +30,35 @@ async def steady(device: str, per_second: float = 400.0) -> AsyncIterator[tuple[
         number += 1
 
 
-def over(device: str) -> Path:
-    """Once this file is there, the sensor of the device breaks or has no more to say."""
+def end_marker(device: str) -> Path:
+    """Once this file exists, the device's sensor fails or ends."""
     return Path(tempfile.gettempdir()) / f"potluck-test-{device}.over"
 
 
 async def failing(device: str) -> AsyncIterator[tuple[Any, int]]:
-    async for given in steady(device):
-        yield given
-        if over(device).exists():
+    async for item in steady(device):
+        yield item
+        if end_marker(device).exists():
             raise OSError("sensor unplugged")
 
 
 async def dirty(device: str) -> AsyncIterator[Any]:
-    """Every fourth of what d-0 says is no sample."""
+    """Every fourth item of d-0 is not a sample."""
     number = 0
-    async for given in steady(device):
+    async for item in steady(device):
         number += 1
-        yield "rubbish" if device == "d-0" and number % 4 == 0 else given
+        yield "rubbish" if device == "d-0" and number % 4 == 0 else item
 
 
 async def ending(device: str) -> AsyncIterator[tuple[Any, int]]:
-    async for given in steady(device):
-        yield given
-        if over(device).exists():
+    async for item in steady(device):
+        yield item
+        if end_marker(device).exists():
             return
 
 
 class Publishing(threading.Thread):
-    """Sends a device's samples to a broker for as long as it is let, every tenth of them rubbish."""
+    """Sends a device's samples to a broker until it is stopped; every tenth message is invalid."""
 
     def __init__(self, port: int, device: str, topic: str) -> None:
         super().__init__(name=f"sensor-{device}", daemon=True)

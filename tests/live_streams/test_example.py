@@ -13,7 +13,7 @@ SCRIPT = Path(__file__).parents[2] / "examples/streams/sensors.py"
 
 
 @pytest.mark.skipif(MOSQUITTO is None, reason="needs mosquitto: apt-get install mosquitto")
-def test_the_sensors_of_the_example_send(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_example_sensors_publish_samples(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     broker = Mosquitto(tmp_path)
     broker.start()
     try:

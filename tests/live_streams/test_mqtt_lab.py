@@ -1,4 +1,4 @@
-"""A lab whose devices are fed by a real MQTT broker, which dies on the way and comes back."""
+"""A lab whose devices read from a real MQTT broker, which is killed and restarted during the run."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _job(port: int, rounds: int) -> Job:
 
 
 class Sensors(threading.Thread):
-    """Publishes every device's share of the data at its rate, until told to stop."""
+    """Publishes every device's shard at its rate until it is stopped."""
 
     def __init__(self, job: Job) -> None:
         super().__init__(name="sensors", daemon=True)
@@ -65,22 +65,22 @@ class Sensors(threading.Thread):
         self._loop.run_until_complete(self._publish())
 
     async def _publish(self) -> None:
-        self.publishers = [self._publisher(place) for place in range(DEVICES)]
+        self.publishers = [self._publisher(index) for index in range(DEVICES)]
         tasks = [asyncio.ensure_future(publisher.run()) for publisher in self.publishers]
         await self._over.wait()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _publisher(self, place: int) -> MqttPublisher:
+    def _publisher(self, index: int) -> MqttPublisher:
         job, data = self._job, self._setup.data
         assert job.stream is not None
         assert data is not None
         assert isinstance(job.stream.source, MqttSource)
-        name = f"sensor-{place}"
+        name = f"sensor-{index}"
         order = stream_order(self._setup.shards[name], name, job.seed)
-        stock = ReplayData(data.train, order, job.stream.rate.arrivals_of(place, job.seed))
-        return MqttPublisher(job.stream.source.broker_address(), f"potluck/{name}", stock, WallClock())
+        replay = ReplayData(data.train, order, job.stream.rate.arrivals_of(index, job.seed))
+        return MqttPublisher(job.stream.source.broker_address(), f"potluck/{name}", replay, WallClock())
 
     def end(self) -> None:
         self._loop.call_soon_threadsafe(self._over.set)
@@ -100,7 +100,7 @@ def _fed(job: Job, broker: Mosquitto) -> Iterator[Sensors]:
 
 
 def _live(folder: Path, broker: Mosquitto, job: Job, outage_s: float) -> tuple[potluck.Result, Sensors]:
-    """The broker is killed in the middle of the run and comes back a little later."""
+    """The broker is killed in the middle of the run and restarted a little later."""
     back = threading.Timer(outage_s, broker.start)
 
     class Outage(potluck.LiveObserver):
@@ -119,7 +119,7 @@ def _live(folder: Path, broker: Mosquitto, job: Job, outage_s: float) -> tuple[p
 @pytest.mark.parametrize(
     ("rounds", "outage_s", "points"), [(40, 0.8, 6.0), (300, 3.0, 1.0)], ids=["short", "converged"]
 )
-def test_fed_by_a_broker_that_dies_it_learns_what_the_simulated_run_learns(
+def test_with_a_broker_that_restarts_the_lab_learns_as_well_as_the_simulated_run(
     tmp_path: Path, rounds: int, outage_s: float, points: float
 ) -> None:
     broker = Mosquitto(tmp_path)
@@ -135,9 +135,9 @@ def test_fed_by_a_broker_that_dies_it_learns_what_the_simulated_run_learns(
 
 
 def _check_batches(folder: Path, job: Job) -> None:
-    """Devices saw their own rates, and a faster stream made larger batches."""
+    """Devices measured their own rates, and a faster stream gave larger batches."""
     assert job.stream is not None
-    rates = {f"sensor-{place}": job.stream.rate.nominal_rate(place, job.seed) for place in range(DEVICES)}
+    rates = {f"sensor-{index}": job.stream.rate.nominal_rate(index, job.seed) for index in range(DEVICES)}
     sizes: dict[str, list[int]] = {name: [] for name in rates}
     for record in read_journal(folder / "journal.jsonl"):
         if isinstance(record, Span) and record.name == "compute":

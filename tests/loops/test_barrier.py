@@ -51,11 +51,13 @@ def test_a_barrier_says_when_to_check_again(
     barrier: Barrier, arrived: int, working: int, durations: list[float]
 ) -> None:
     """If time alone opens it, then at the time it names, and not before."""
-    shut = RoundStatus(0.0, 0.0, arrived, working, durations)
-    again = barrier.next_check_at(shut)
-    if not barrier.should_close(shut) and barrier.should_close(RoundStatus(1e9, 0.0, arrived, working, durations)):
-        assert barrier.should_close(RoundStatus(again, 0.0, arrived, working, durations))
-        assert not barrier.should_close(RoundStatus(math.nextafter(again, 0.0), 0.0, arrived, working, durations))
+    status = RoundStatus(0.0, 0.0, arrived, working, durations)
+    next_check_at = barrier.next_check_at(status)
+    if not barrier.should_close(status) and barrier.should_close(RoundStatus(1e9, 0.0, arrived, working, durations)):
+        assert barrier.should_close(RoundStatus(next_check_at, 0.0, arrived, working, durations))
+        assert not barrier.should_close(
+            RoundStatus(math.nextafter(next_check_at, 0.0), 0.0, arrived, working, durations)
+        )
 
 
 def test_all_waits_for_the_last() -> None:

@@ -28,8 +28,8 @@ def test_as_many_batches_as_asked_for_of_samples_that_the_device_holds(samples: 
     assert len(batches) == passes
     assert all(np.isin(batch, shard).all() for batch in batches)
     assert all(len(set(batch.tolist())) == len(batch) for batch in batches)
-    most = size + 1 if size > 1 else 1
-    assert all(1 <= len(batch) <= most for batch in batches)
+    longest = size + 1 if size > 1 else 1
+    assert all(1 <= len(batch) <= longest for batch in batches)
 
 
 @settings(deadline=None)
@@ -103,8 +103,8 @@ def test_a_turn_can_be_taken_again(samples: int, size: int, count: int) -> None:
     """What a turn uses depends on its number only, so a resumed or repeated turn is the same."""
     batching, shard = FixedBatching(size=size), _shard(samples)
     for passes in (None, 3):
-        once, again = (batching.choose_batches(shard, count, passes, _rng) for _ in range(2))
-        assert all(np.array_equal(a, b) for a, b in zip(once, again, strict=True))
+        first, second = (batching.choose_batches(shard, count, passes, _rng) for _ in range(2))
+        assert all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
 
 
 def test_turns_differ() -> None:

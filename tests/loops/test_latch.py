@@ -8,33 +8,33 @@ from potluck.worlds.simulated import virtual_clock
 
 
 def test_callbacks_are_called_once_in_order() -> None:
-    latch, seen = Latch(), []
-    latch.then(lambda: seen.append(1))
-    latch.then(lambda: seen.append(2))
+    latch, calls = Latch(), []
+    latch.then(lambda: calls.append(1))
+    latch.then(lambda: calls.append(2))
     assert not latch.is_open
-    assert seen == []
+    assert calls == []
     latch.open()
     latch.open()
     assert latch.is_open
-    assert seen == [1, 2]
+    assert calls == [1, 2]
 
 
 def test_a_callback_added_to_an_open_latch_is_called_at_once() -> None:
-    latch, seen = Latch(), []
+    latch, calls = Latch(), []
     latch.open()
-    latch.then(lambda: seen.append("late"))
-    assert seen == ["late"]
+    latch.then(lambda: calls.append("late"))
+    assert calls == ["late"]
 
 
 def test_a_callback_may_open_another_latch() -> None:
-    latch, seen = Latch(), []
-    latch.then(lambda: latch.then(lambda: seen.append("inner")))
+    latch, calls = Latch(), []
+    latch.then(lambda: latch.then(lambda: calls.append("inner")))
     latch.open()
-    assert seen == ["inner"]
+    assert calls == ["inner"]
 
 
 def test_all_waiters_continue_and_those_that_timed_out_do_no_harm() -> None:
-    async def story() -> list[float]:
+    async def scenario() -> list[float]:
         latch, loop = Latch(), asyncio.get_running_loop()
         went_on: list[float] = []
 
@@ -51,11 +51,11 @@ def test_all_waiters_continue_and_those_that_timed_out_do_no_harm() -> None:
         await latch.wait()
         return went_on
 
-    assert virtual_clock.run_virtual_time(story()) == [2.0, 2.0]
+    assert virtual_clock.run_virtual_time(scenario()) == [2.0, 2.0]
 
 
-class _Deaf:
-    """A node that only counts when it was asked to send."""
+class _CountingNode:
+    """A node that only records when it was asked to send."""
 
     name = "deaf"
     incarnation = 0
@@ -71,36 +71,36 @@ class _Deaf:
         return done
 
 
-def _asked(opens: float, retry: float, sent: bool) -> tuple[list[float], float]:
-    async def story() -> tuple[list[float], float]:
-        node, reply, loop = _Deaf(), Latch(), asyncio.get_running_loop()
+def _request_times(opens: float, retry: float, sent: bool) -> tuple[list[float], float]:
+    async def scenario() -> tuple[list[float], float]:
+        node, reply, loop = _CountingNode(), Latch(), asyncio.get_running_loop()
         loop.call_at(opens, reply.open)
-        whole: Node = node  # type: ignore[assignment]
-        await answered(whole, "x", Stop(), reply, retry, sent)
+        typed_node: Node = node  # type: ignore[assignment]
+        await answered(typed_node, "x", Stop(), reply, retry, sent)
         return node.sent, loop.time()
 
-    return virtual_clock.run_virtual_time(story())
+    return virtual_clock.run_virtual_time(scenario())
 
 
 def test_a_request_is_repeated_with_growing_pauses_until_it_is_answered() -> None:
-    assert _asked(opens=20.0, retry=2.0, sent=False) == ([0.0, 2.0, 6.0, 14.0], 20.0)
+    assert _request_times(opens=20.0, retry=2.0, sent=False) == ([0.0, 2.0, 6.0, 14.0], 20.0)
 
 
 def test_a_request_that_was_sent_already_is_not_sent_at_first() -> None:
-    assert _asked(opens=5.0, retry=2.0, sent=True) == ([2.0], 5.0)
+    assert _request_times(opens=5.0, retry=2.0, sent=True) == ([2.0], 5.0)
 
 
 def test_the_pause_does_not_grow_forever() -> None:
-    sent, _ = _asked(opens=1000.0, retry=50.0, sent=False)
+    sent, _ = _request_times(opens=1000.0, retry=50.0, sent=False)
     assert sent[:4] == [0.0, 50.0, 110.0, 170.0]
 
 
 def test_a_request_that_is_answered_already_is_not_sent() -> None:
-    async def story() -> list[float]:
-        node, reply = _Deaf(), Latch()
+    async def scenario() -> list[float]:
+        node, reply = _CountingNode(), Latch()
         reply.open()
-        whole: Node = node  # type: ignore[assignment]
-        await answered(whole, "x", Stop(), reply, 1.0)
+        typed_node: Node = node  # type: ignore[assignment]
+        await answered(typed_node, "x", Stop(), reply, 1.0)
         return node.sent
 
-    assert virtual_clock.run_virtual_time(story()) == []
+    assert virtual_clock.run_virtual_time(scenario()) == []

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from potluck.loops.leader import DeviceRoster, StallTimeout
 
-# --- roster ---------------------------------------------------------------------------------------------------------
+# --- roster -----------------------------------------------------------------------------------------------------------
 
 
 def test_a_device_that_returned_is_not_removed_by_the_loss_of_its_earlier_incarnation() -> None:
@@ -35,8 +35,8 @@ def test_a_device_has_departed_until_it_returns() -> None:
 @given(st.lists(st.tuples(st.booleans(), st.sampled_from("abcde"), st.integers(1, 3))))
 def test_the_roster_is_a_sorted_view_of_the_newest_incarnations(events: list[tuple[bool, str, int]]) -> None:
     roster, expected = DeviceRoster(), dict[str, int]()
-    for joins, device, incarnation in events:
-        if joins:
+    for joined, device, incarnation in events:
+        if joined:
             roster.add_device(device, incarnation)
             expected[device] = incarnation
         else:
@@ -47,7 +47,7 @@ def test_the_roster_is_a_sorted_view_of_the_newest_incarnations(events: list[tup
         assert {name: roster.incarnation_of(name) for name in roster} == expected
 
 
-# --- stall timeout --------------------------------------------------------------------------------------------------
+# --- stall timeout ----------------------------------------------------------------------------------------------------
 
 
 def _timeout() -> StallTimeout:

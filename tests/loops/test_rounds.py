@@ -71,7 +71,7 @@ class Bench:
         await self.node.deliver(device, message, **fields)
 
 
-# --- invite ---------------------------------------------------------------------------------------------------------
+# --- invite -----------------------------------------------------------------------------------------------------------
 
 
 @on_virtual_time
@@ -105,7 +105,7 @@ async def test_a_device_that_joins_during_a_round_waits_for_the_next() -> None:
     assert [invite.round for invite in bench.node.sent_of(Invite, "b")] == [1]
 
 
-# --- collect --------------------------------------------------------------------------------------------------------
+# --- collect ----------------------------------------------------------------------------------------------------------
 
 
 @on_virtual_time
@@ -241,7 +241,7 @@ async def test_segments_that_overlap_are_refused() -> None:
     assert "which overlap" in bench.node.events("refused")[0].fields["reason"]
 
 
-# --- commit and save ------------------------------------------------------------------------------------------------
+# --- commit and save --------------------------------------------------------------------------------------------------
 
 
 def _quorum() -> dict[str, Any]:
@@ -296,7 +296,7 @@ async def test_at_the_end_every_connected_device_is_stopped() -> None:
     assert [sent.to for sent in bench.node.sent if isinstance(sent.message, Stop)] == ["a", "b"]
 
 
-# --- stalls ---------------------------------------------------------------------------------------------------------
+# --- stalls -----------------------------------------------------------------------------------------------------------
 
 
 @on_virtual_time
@@ -332,7 +332,7 @@ async def test_a_device_that_returns_again_and_again_does_not_keep_a_run_alive()
     assert bench.node.result.status == "failed"
 
 
-# --- duplex ---------------------------------------------------------------------------------------------------------
+# --- duplex -----------------------------------------------------------------------------------------------------------
 
 
 @on_virtual_time

@@ -36,18 +36,18 @@ class Bench:
         )  # fmt: skip
         self.device = RoundsDevice(self.node, context)
 
-    async def tell(self, *messages: Message) -> None:
+    async def deliver_from_coordinator(self, *messages: Message) -> None:
         """Let the coordinator say something."""
         await self.node.deliver(COORDINATOR, *messages)
 
     async def invite(self, turn: int, **fields: Any) -> None:
         if turn == 0:
             self.node.start(self.device.main())
-        await self.tell(Invite(turn, turn, turn, **fields))
+        await self.deliver_from_coordinator(Invite(turn, turn, turn, **fields))
 
     async def serve(self, turn: int, first: int = 0, last: int = LAYERS - 1) -> None:
         """Send some layers of the model."""
-        await self.tell(Segment(Payload(100), turn=turn, first=first, last=last))
+        await self.deliver_from_coordinator(Segment(Payload(100), turn=turn, first=first, last=last))
 
 
 @on_virtual_time
@@ -80,7 +80,7 @@ async def test_a_push_is_repeated_until_it_is_accepted() -> None:
     await bench.serve(0)
     await bench.node.advance(TRAINS_S + RETRY_S)
     assert bench.node.times_of(Push) == [TRAINS_S, TRAINS_S + RETRY_S]
-    await bench.tell(Accept(0, 0))
+    await bench.deliver_from_coordinator(Accept(0, 0))
     await bench.node.advance(20 * RETRY_S)
     assert len(bench.node.times_of(Push)) == 2
 
@@ -89,7 +89,7 @@ async def test_a_push_is_repeated_until_it_is_accepted() -> None:
 async def test_an_invitation_that_arrives_twice_is_taken_once() -> None:
     bench = Bench()
     await bench.invite(0)
-    await bench.tell(Invite(0, 0, 0))
+    await bench.deliver_from_coordinator(Invite(0, 0, 0))
     assert len(bench.node.sent_of(Pull)) == 1
 
 
@@ -139,7 +139,7 @@ async def test_a_release_cancels_the_turn_and_is_confirmed() -> None:
     bench = Bench()
     await bench.invite(0)
     await bench.serve(0)
-    await bench.tell(Release(0))
+    await bench.deliver_from_coordinator(Release(0))
     await bench.node.advance(2 * TRAINS_S)
     assert bench.node.sent_of(Push) == []
     assert bench.node.sent_of(Released) == [Released(0)]
@@ -149,7 +149,7 @@ async def test_a_release_cancels_the_turn_and_is_confirmed() -> None:
 async def test_a_release_of_a_turn_that_is_over_is_confirmed_too() -> None:
     bench = Bench()
     await bench.invite(0)
-    await bench.tell(Release(7))
+    await bench.deliver_from_coordinator(Release(7))
     assert bench.node.sent_of(Released) == [Released(7)], "the coordinator waits for it"
 
 
@@ -159,7 +159,7 @@ async def test_a_release_of_one_turn_only_leaves_an_earlier_one_running() -> Non
     await bench.invite(0)
     await bench.serve(0)
     await bench.invite(1, ahead=True)
-    await bench.tell(Release(1, only=True))
+    await bench.deliver_from_coordinator(Release(1, only=True))
     await bench.node.advance(TRAINS_S)
     assert [push.turn for push in bench.node.sent_of(Push)] == [0]
 
@@ -168,7 +168,7 @@ async def test_a_release_of_one_turn_only_leaves_an_earlier_one_running() -> Non
 async def test_the_loss_of_the_coordinator_cancels_the_turn() -> None:
     bench = Bench()
     await bench.invite(0)
-    await bench.tell(Lost(COORDINATOR, 1, "connection closed"))
+    await bench.deliver_from_coordinator(Lost(COORDINATOR, 1, "connection closed"))
     await bench.node.advance(20 * RETRY_S)
     assert len(bench.node.sent_of(Pull)) == 1
 
@@ -181,11 +181,11 @@ async def test_only_the_coordinator_may_invite_or_stop_a_device() -> None:
     await bench.serve(0)
     await bench.node.advance(TRAINS_S)
     assert [push.turn for push in bench.node.sent_of(Push)] == [0]
-    await bench.tell(Stop())
+    await bench.deliver_from_coordinator(Stop())
     assert bench.node.has_ended
 
 
-# --- cut transfers --------------------------------------------------------------------------------------------------
+# --- cut transfers ----------------------------------------------------------------------------------------------------
 
 
 @on_virtual_time
@@ -229,5 +229,5 @@ async def test_with_a_window_of_one_a_push_waits_until_the_one_before_is_accepte
         await bench.serve(0, layer, layer)
     await bench.node.advance(2 * TRAINS_S)
     assert [push.first for push in bench.node.sent_of(Push)] == [2]
-    await bench.tell(Accept(0, 2))
+    await bench.deliver_from_coordinator(Accept(0, 2))
     assert [push.first for push in bench.node.sent_of(Push)] == [2, 1]

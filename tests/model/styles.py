@@ -204,7 +204,7 @@ class Halves(nn.Module):
 
 
 class Aliased(nn.Module):
-    """Two names of one memory that is changed in place two layers later."""
+    """Two aliases of one tensor that is changed in place two layers later."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -213,15 +213,15 @@ class Aliased(nn.Module):
         self.third = nn.Linear(6, 2)
 
     def forward(self, x: Tensor) -> Tensor:
-        made = self.first(x)
-        view = made.view(-1, 2, 3)
+        features = self.first(x)
+        view = features.view(-1, 2, 3)
         other = self.second(x)
-        made.mul_(2)
-        out: Tensor = self.third(other + made + view.flatten(1))
+        features.mul_(2)
+        out: Tensor = self.third(other + features + view.flatten(1))
         return out
 
 
-# Those that are another's twin at another size wait for the long run.
+# Variants of another network at a different size are left to the long run.
 TWINS = (
     "vgg11-bn",
     "vgg16",
@@ -243,43 +243,43 @@ def of_zoo(name: str) -> LayerChain:
     return trace_layers(module, zoo.model_entry(name).shape)
 
 
-def loss_of(made: object) -> Tensor:
-    """A number that depends on all that a model gives."""
-    parts = made.values() if isinstance(made, dict) else made if isinstance(made, tuple) else (made,)
-    return torch.stack([(part * torch.arange(1, part.shape[-1] + 1)).sin().sum() for part in parts]).sum()
+def loss_of(outputs: object) -> Tensor:
+    """A scalar that depends on every output of a model."""
+    tensors = outputs.values() if isinstance(outputs, dict) else outputs if isinstance(outputs, tuple) else (outputs,)
+    return torch.stack([(tensor * torch.arange(1, tensor.shape[-1] + 1)).sin().sum() for tensor in tensors]).sum()
 
 
 def whole(module: nn.Module, data: Tensor) -> tuple[object, list[Tensor | None], dict[str, Tensor]]:
-    """Output, gradients and state after one training step of the model as it is."""
+    """Output, gradients and state after one training step of the undivided model."""
     torch.manual_seed(7)
     module.zero_grad(set_to_none=True)
-    made = module(data)
-    torch.autograd.backward([loss_of(made)])
-    return made, [_copy(p.grad) for p in module.parameters()], _state(module)
+    outputs = module(data)
+    torch.autograd.backward([loss_of(outputs)])
+    return outputs, [_copy(p.grad) for p in module.parameters()], _state(module)
 
 
-def pipelined(chain: LayerChain, parts: tuple[nn.Module, ...], data: Tensor) -> tuple[object, list[Tensor | None]]:
-    """Output and gradients as a pipeline gets them: every stage on detached inputs, gradients handed back."""
+def pipelined(chain: LayerChain, stages: tuple[nn.Module, ...], data: Tensor) -> tuple[object, list[Tensor | None]]:
+    """Output and gradients as in a pipeline: every stage on detached inputs, gradients passed back."""
     torch.manual_seed(7)
     chain.module.zero_grad(set_to_none=True)
-    taken, made, value = [], [], data
-    for stage in parts:
-        taken.append(_arrive(value))
-        value = stage(taken[-1])
-        made.append(value)
+    stage_inputs, outputs, value = [], [], data
+    for stage in stages:
+        stage_inputs.append(_arrive(value))
+        value = stage(stage_inputs[-1])
+        outputs.append(value)
     gradients = _gradients(value)
-    for inside, out in zip(reversed(taken), reversed(made), strict=True):
+    for inside, out in zip(reversed(stage_inputs), reversed(outputs), strict=True):
         pairs = [(t, g) for t, g in zip(_several(out), gradients, strict=True) if g is not None and t.requires_grad]
         torch.autograd.backward([t for t, _ in pairs], [g for _, g in pairs])
         gradients = [t.grad for t in _several(inside)]
     return value, [_copy(p.grad) for p in chain.module.parameters()]
 
 
-def _gradients(made: object) -> list[Tensor | None]:
+def _gradients(outputs: object) -> list[Tensor | None]:
     """The loss's gradient for each of the outputs, as if they did not depend on one another."""
-    ends = [end.detach().requires_grad_() for end in _several(made)]
-    again = dict(zip(made, ends, strict=True)) if isinstance(made, dict) else tuple(ends)
-    return list(torch.autograd.grad(loss_of(again), ends))
+    ends = [end.detach().requires_grad_() for end in _several(outputs)]
+    detached = dict(zip(outputs, ends, strict=True)) if isinstance(outputs, dict) else tuple(ends)
+    return list(torch.autograd.grad(loss_of(detached), ends))
 
 
 def _state(module: nn.Module) -> dict[str, Tensor]:
@@ -297,7 +297,7 @@ def _several(value: object) -> list[Tensor]:
 
 
 def _arrive(value: object) -> object:
-    """As if it came over a wire: other memory, no history."""
+    """As if received over the network: new memory, no autograd history."""
     if isinstance(value, Tensor):
         copy = value.detach().clone()
         return copy.requires_grad_(value.requires_grad) if copy.is_floating_point() else copy

@@ -19,37 +19,37 @@ _LABELS = np.array([0, 0, 0, 1, 2, 2])
 
 
 def _gradient(skew: SkewCorrection, labels: np.ndarray[tuple[int], np.dtype[np.int64]]) -> torch.Tensor:
-    """Of the mean loss of scores that say nothing yet."""
+    """The gradient of the mean loss at uninformative scores."""
     scores = torch.zeros(len(labels), 4, requires_grad=True)
     loss = skew.corrected_loss(cross_entropy, class_frequencies(labels, 4))
     (gradient,) = torch.autograd.grad(loss(scores, torch.from_numpy(labels)), scores)
     return gradient.sum(0)
 
 
-def test_frequencies_are_shares_of_one() -> None:
+def test_frequencies_sum_to_one() -> None:
     assert class_frequencies(_LABELS, 4).tolist() == torch.tensor([3 / 6, 1 / 6, 2 / 6, 0]).tolist()
     assert class_frequencies(np.zeros(0, np.int64), 3).tolist() == [0, 0, 0]
 
 
-def test_how_often_a_class_occurs_here_is_no_longer_rewarded() -> None:
-    """With plain cross-entropy the first thing learned is the class frequencies; adjusted, nearly nothing is."""
+def test_logit_adjustment_removes_the_gradient_of_class_frequency() -> None:
+    """Plain cross-entropy first learns the class frequencies; with adjustment that gradient nearly vanishes."""
     plain, adjusted = _gradient(NoSkewCorrection(), _LABELS), _gradient(LogitAdjustment(strength=1.0), _LABELS)
     assert plain.abs().max() > 0.2
     assert adjusted.abs().max() < 0.01
 
 
-def test_a_balanced_device_learns_as_before() -> None:
+def test_a_balanced_device_is_unaffected() -> None:
     labels = np.arange(40) % 4
     torch.testing.assert_close(_gradient(LogitAdjustment(), labels), _gradient(NoSkewCorrection(), labels))
     torch.testing.assert_close(_gradient(RestrictedSoftmax(), labels), _gradient(NoSkewCorrection(), labels))
 
 
-def test_a_class_that_is_not_here_is_pushed_down_less() -> None:
+def test_restricted_softmax_pushes_absent_classes_down_less() -> None:
     plain, restricted = _gradient(NoSkewCorrection(), _LABELS), _gradient(RestrictedSoftmax(factor=0.25), _LABELS)
     assert 0 < restricted[3] < 0.5 * plain[3]
 
 
-def test_the_remedy_is_a_part() -> None:
+def test_a_skew_correction_can_be_decoded_from_settings() -> None:
     assert decode_settings({"kind": "adjusted", "strength": 2}, SkewCorrection) == LogitAdjustment(strength=2.0)
     assert decode_settings("none", SkewCorrection) == NoSkewCorrection()
 
@@ -71,7 +71,7 @@ def test_every_batch_norm_is_replaced_in_a_copy() -> None:
     assert changed(torch.randn(1, 3, 8, 8)).shape == (1, 5), "a batch of one is no trouble any more"
 
 
-def test_scale_and_shift_are_taken_over() -> None:
+def test_scale_and_shift_are_copied() -> None:
     norm = nn.BatchNorm2d(16)
     nn.init.uniform_(norm.weight)
     changed = replace_batch_norms(norm)
@@ -80,7 +80,7 @@ def test_scale_and_shift_are_taken_over() -> None:
 
 
 def test_skewed_batches_add_up_to_a_balanced_one() -> None:
-    """With batch norm they do not, which is why training on one class per device stalls."""
+    """With batch norm they do not, which is why training with one class per device stalls."""
     torch.manual_seed(0)
     module = nn.Sequential(nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 2))
     inputs = torch.randn(32, 1, 8, 8) + torch.arange(2).repeat_interleave(16).view(32, 1, 1, 1)
@@ -91,8 +91,8 @@ def test_skewed_batches_add_up_to_a_balanced_one() -> None:
 
     grouped = replace_batch_norms(module)
     torch.testing.assert_close(mean_of_devices(grouped), _flat(grouped, inputs, targets), rtol=1e-4, atol=1e-6)
-    whole = _flat(module, inputs, targets)
-    assert (mean_of_devices(module) - whole).norm() > 0.3 * whole.norm()
+    balanced = _flat(module, inputs, targets)
+    assert (mean_of_devices(module) - balanced).norm() > 0.3 * balanced.norm()
 
 
 def _flat(network: nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:

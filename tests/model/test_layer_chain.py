@@ -1,4 +1,4 @@
-"""Layers in execution order, who owns which parameter, where one may cut; models in many styles."""
+"""Layers in execution order, parameter owners and legal cuts, for models in many styles."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def test_every_zoo_model_is_an_exact_chain(name: str) -> None:
     chain = of_zoo(name)
     assert chain.exact
     assert chain.note == ""
-    held = [name for layer in chain.layers for name in layer.parameters]
-    assert sorted(held) == sorted(name for name, _ in chain.module.named_parameters())
+    parameters = [name for layer in chain.layers for name in layer.parameters]
+    assert sorted(parameters) == sorted(name for name, _ in chain.module.named_parameters())
     buffers = [name for layer in chain.layers for name in layer.buffers]
     assert sorted(buffers) == sorted(name for name, _ in chain.module.named_buffers())
     assert sum(layer.param_bytes for layer in chain.layers) == 4 * zoo.model_entry(name).parameters
@@ -34,54 +34,54 @@ def test_every_zoo_model_is_an_exact_chain(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ZOO)
-def test_macs_are_those_of_the_counter(name: str) -> None:
+def test_macs_equal_the_flop_counter(name: str) -> None:
     chain = of_zoo(name)
-    bare = copy_to_meta(chain.module)
-    for path, part in list(bare.named_modules()):
+    module = copy_to_meta(chain.module)
+    for path, part in list(module.named_modules()):
         if isinstance(part, nn.BatchNorm2d):  # counts nothing, and is slow on meta tensors
-            bare.set_submodule(path, nn.Identity())
-    assert sum(layer.macs for layer in chain.layers) == pytest.approx(count_macs(bare, chain.shape), rel=0.01)
+            module.set_submodule(path, nn.Identity())
+    assert sum(layer.macs for layer in chain.layers) == pytest.approx(count_macs(module, chain.shape), rel=0.01)
 
 
 @pytest.mark.parametrize("name", ZOO)
 def test_cuts_of_the_zoo_are_small_and_in_order(name: str) -> None:
     chain = of_zoo(name)
-    places = [cut.after for cut in chain.cuts]
-    assert places == sorted(set(places))
-    assert len(places) >= 0.9 * (len(chain.layers) - 1)
+    cut_points = [cut.after for cut in chain.cuts]
+    assert cut_points == sorted(set(cut_points))
+    assert len(cut_points) >= 0.9 * (len(chain.layers) - 1)
     for cut in chain.cuts:
         assert 1 <= len(cut.crossing) <= MAX_CROSSING_TENSORS
         assert cut.bytes == sum(4 * torch.Size(tensor.shape).numel() for tensor in cut.crossing)
 
 
-def test_layers_are_counted_as_people_count_them() -> None:
+def test_layer_counts_match_the_published_depth() -> None:
     counts = {name: len(of_zoo(name).layers) for name in ("vgg19", "resnet152", "mobilenet-v2", "densenet121")}
     assert counts == {"vgg19": 19, "resnet152": 151 + 4 + 1, "mobilenet-v2": 53, "densenet121": 121}
 
 
 @pytest.mark.parametrize("name", ["resnet20", "mobilenet-v2-cifar", "vgg9"])
-def test_activations_are_what_the_way_back_needs(name: str) -> None:
-    """What autograd keeps of a batch, weights aside, fits into what the layers are said to hold, and not much less."""
+def test_activation_bytes_match_what_autograd_saves(name: str) -> None:
+    """What autograd saves for a batch, without weights, is at most the stated activation bytes, and not much less."""
     chain, batch = of_zoo(name), 4
     module = zoo.build_model(name, classes=10)
-    own = {tensor.untyped_storage().data_ptr() for tensor in (*module.parameters(), *module.buffers())}
-    kept: dict[int, int] = {}
+    own_storage = {tensor.untyped_storage().data_ptr() for tensor in (*module.parameters(), *module.buffers())}
+    saved_bytes: dict[int, int] = {}
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
         memory = tensor.untyped_storage()
-        if memory.data_ptr() not in own and tensor.is_floating_point():
-            kept[memory.data_ptr()] = memory.nbytes()
+        if memory.data_ptr() not in own_storage and tensor.is_floating_point():
+            saved_bytes[memory.data_ptr()] = memory.nbytes()
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         output = module(torch.randn(batch, *chain.shape))
-    said = batch * sum(layer.activation_bytes for layer in chain.layers)
+    stated_bytes = batch * sum(layer.activation_bytes for layer in chain.layers)
     assert output.requires_grad
-    assert sum(kept.values()) <= said <= 2 * sum(kept.values())
+    assert sum(saved_bytes.values()) <= stated_bytes <= 2 * sum(saved_bytes.values())
     assert all(layer.activation_bytes >= layer.output_bytes for layer in chain.layers)
 
 
-def test_layers_follow_execution_not_definition() -> None:
+def test_layers_follow_execution_order_not_definition_order() -> None:
     chain = trace_layers(styles.Residual(), (3, 6, 6))
     block = ["block1.conv1", "block1.conv2", "block1.down"]
     assert names(chain)[:4] == ["stem", *block]
@@ -115,7 +115,7 @@ def test_sequential() -> None:
     assert chain.opening_module(1) is chain.module.get_submodule("3")
 
 
-def test_bare_parameters_open_layers_where_they_are_used() -> None:
+def test_bare_parameters_start_layers_where_they_are_used() -> None:
     chain = trace_layers(styles.Functional(), (12,))
     assert chain.exact
     assert [layer.parameters for layer in chain.layers] == [("w1", "b1"), ("w2",)]
@@ -131,7 +131,7 @@ def test_tied_weights_have_one_owner_and_forbid_cuts_between_their_users() -> No
     assert [layer.macs for layer in chain.layers] == [0, 5 * 36, 5 * 66]
 
 
-def test_a_module_called_again_is_another_layer_without_parameters_of_its_own() -> None:
+def test_a_repeated_module_call_is_a_layer_without_parameters() -> None:
     chain = trace_layers(styles.Unrolled(), (3, 4))
     assert names(chain) == ["cell", "cell@2", "cell@3", "head"]
     assert [len(layer.parameters) for layer in chain.layers] == [2, 0, 0, 2]
@@ -144,7 +144,7 @@ def test_dict_outputs() -> None:
     assert chain.layers[-1].output_bytes == 4 * 3
 
 
-def test_a_transformer_encoder_is_taken_apart() -> None:
+def test_a_transformer_encoder_is_split_into_layers() -> None:
     chain = trace_layers(styles.Encoder(), (6, 4))
     assert chain.exact
     inner = [f"encoder.layers.{n}.{part}" for n in (0, 1) for part in ("self_attn", "linear1", "linear2")]
@@ -153,7 +153,7 @@ def test_a_transformer_encoder_is_taken_apart() -> None:
     assert count_macs(chain.module, (6, 4)) == sum(layer.macs for layer in chain.layers)
 
 
-def test_a_norm_with_a_matrix_of_weights_opens_no_layer() -> None:
+def test_a_norm_with_a_weight_matrix_starts_no_layer() -> None:
     chain = trace_layers(styles.Halves(), (8,))
     assert names(chain) == ["left", "middle", "right", "weight"]
     assert "norm.weight" in chain.layers[2].parameters
@@ -165,12 +165,12 @@ def test_a_tuple_crosses_a_cut_as_the_tensors_in_it() -> None:
     assert [[tensor.shape for tensor in cut.crossing] for cut in chain.cuts] == [[(4,), (4,)], [(4,), (4,)], [(2, 4)]]
 
 
-def test_no_cut_where_copies_of_one_memory_would_drift_apart() -> None:
+def test_no_cut_separates_aliases_of_one_tensor() -> None:
     chain = trace_layers(styles.Aliased(), (6,))
     assert [cut.after for cut in chain.cuts] == [1]
 
 
-def test_order_is_observed_where_it_cannot_be_traced() -> None:
+def test_the_order_is_observed_when_tracing_fails() -> None:
     chain = trace_layers(styles.Counting(), (6,))
     assert not chain.exact
     assert "assigns to its own attribute 'count'" in chain.note
@@ -180,7 +180,7 @@ def test_order_is_observed_where_it_cannot_be_traced() -> None:
     assert chain.cuts == ()
 
 
-def test_the_modules_order_is_the_last_resort() -> None:
+def test_the_module_order_is_the_last_fallback() -> None:
     chain = trace_layers(styles.Branching(), (6,))
     assert not chain.exact
     assert "depends on the values of a tensor" in chain.note
@@ -188,14 +188,14 @@ def test_the_modules_order_is_the_last_resort() -> None:
     assert chain.cuts == ()
 
 
-def test_parameters_that_are_never_used_are_noted() -> None:
+def test_unused_parameters_are_recorded() -> None:
     chain = trace_layers(styles.Auxiliary(), (6,))
     assert "forgotten.weight" in chain.layers[-1].parameters
     assert "2 parameters are never used" in chain.note
     assert "differs in evaluation" in chain.note
 
 
-def test_tracing_leaves_the_model_as_it_was() -> None:
+def test_tracing_does_not_change_the_model() -> None:
     module = styles.Residual().eval()
     before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
     attributes = set(vars(module))

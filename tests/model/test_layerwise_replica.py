@@ -1,4 +1,4 @@
-"""Layer by layer, gradients are what they are in one go, and every layer is announced in order."""
+"""Layer-by-layer gradients equal those of one backward pass, and layers are announced in order."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ def _replica(name: str, shape: tuple[int, ...], finest: float | None) -> ModelRe
 @pytest.mark.parametrize(
     ("name", "shape"), [("lenet", (1, 28, 28)), ("resnet20", (3, 32, 32)), ("mobilenet-v2-cifar", (3, 32, 32))]
 )
-def test_gradient_and_order(name: str, shape: tuple[int, ...], finest: float | None) -> None:
+def test_layerwise_gradients_equal_plain_ones_in_layer_order(
+    name: str, shape: tuple[int, ...], finest: float | None
+) -> None:
     replica = _replica(name, shape, finest)
     inputs, targets = torch.randn(4, *shape), torch.randint(10, (4,))
     buffers = replica.copy_buffers().clone()
@@ -34,47 +36,47 @@ def test_gradient_and_order(name: str, shape: tuple[int, ...], finest: float | N
     expected = expected.clone()
     replica.state.buffers.copy_(buffers)
     replica.sync_counters()
-    begun: list[int] = []
+    started: list[int] = []
     ready: list[int] = []
     halfway: list[float] = []
     layers = list(range(replica.layout.layer_count))
-    found, again = LayerwiseReplica(replica, shape).gradient(
+    gradient, layerwise_loss = LayerwiseReplica(replica, shape).gradient(
         inputs,
         targets,
         np.random.default_rng(1),
-        before_layer=begun.append,
+        before_layer=started.append,
         after_forward=halfway.append,
         layer_ready=ready.append,
     )
-    assert torch.equal(found, expected)
-    assert again == loss == halfway[0]
-    assert begun == layers
+    assert torch.equal(gradient, expected)
+    assert layerwise_loss == loss == halfway[0]
+    assert started == layers
     assert ready == layers[::-1]
 
 
-def test_what_is_ready_is_final() -> None:
-    """When a layer is said to be ready, its part of the gradient does not change any more."""
+def test_a_ready_gradient_is_final() -> None:
+    """Once a layer is announced as ready, its gradient no longer changes."""
     replica = _replica("resnet20", (3, 32, 32), None)
     layerwise = LayerwiseReplica(replica, (3, 32, 32))
-    seen: dict[int, torch.Tensor] = {}
+    ready: dict[int, torch.Tensor] = {}
 
     def keep(layer: int) -> None:
         params, _ = replica.layout.layer_slices(layer, layer)
-        seen[layer] = layerwise.flat_gradient[params].clone()
+        ready[layer] = layerwise.flat_gradient[params].clone()
 
     gradient, _ = layerwise.gradient(torch.randn(4, 3, 32, 32), torch.randint(10, (4,)), None, layer_ready=keep)
-    for layer, early in seen.items():
+    for layer, early in ready.items():
         params, _ = replica.layout.layer_slices(layer, layer)
         assert torch.equal(early, gradient[params])
 
 
-def test_split_layouts_hold_the_same_numbers() -> None:
-    whole = _replica("lenet", (1, 28, 28), None).layout
-    fine = whole.split_layers(0.05)
-    assert fine.params == whole.params
-    assert fine.param_bounds[-1] == whole.param_bounds[-1]
-    assert set(whole.param_bounds) <= set(fine.param_bounds)
-    assert set(whole.buffer_bounds) <= set(fine.buffer_bounds)
+def test_split_layouts_hold_the_same_values() -> None:
+    layout = _replica("lenet", (1, 28, 28), None).layout
+    fine = layout.split_layers(0.05)
+    assert fine.params == layout.params
+    assert fine.param_bounds[-1] == layout.param_bounds[-1]
+    assert set(layout.param_bounds) <= set(fine.param_bounds)
+    assert set(layout.buffer_bounds) <= set(fine.buffer_bounds)
     most = max(end - start for start, end in zip(fine.param_bounds, fine.param_bounds[1:], strict=False))
-    assert most <= 0.05 * whole.param_bounds[-1] + 1
+    assert most <= 0.05 * layout.param_bounds[-1] + 1
     assert [unit for units in fine.split_ranges() for unit in units] == list(range(fine.layer_count))

@@ -15,7 +15,7 @@ from potluck.model.model_state import ModelState, WeightLayout
 
 
 class Trained(NamedTuple):
-    """What comes of a device's work."""
+    """The result of a device's training."""
 
     params: Tensor
     buffers: Tensor
@@ -30,19 +30,19 @@ def train(
     draws: np.random.Generator | None = None,
     lr: float = 1.0,
 ) -> Trained:
-    """A walk through the mini-batches, as a device takes it."""
-    before, walk = replica.copy_buffers(), local.new_solver(replica, lr)
-    walk.start()
+    """Train on the mini-batches as a device does."""
+    before, solver = replica.copy_buffers(), local.new_solver(replica, lr)
+    solver.start()
     samples, loss = sum(len(targets) for _, targets in batches), 0.0
     for inputs, targets in batches:
         gradient, now = replica.gradient(inputs, targets, draws)
-        walk.step(gradient, len(targets) / samples)
+        solver.step(gradient, len(targets) / samples)
         loss += now * len(targets) / samples
-    return Trained(walk.update().clone(), replica.buffer_change(before), samples, loss)
+    return Trained(solver.update().clone(), replica.buffer_change(before), samples, loss)
 
 
 def _net(dtype: torch.dtype = torch.float32) -> nn.Module:
-    """Sizes that no vector unit divides, so that every tail is crossed."""
+    """Sizes not divisible by vector widths, so that every loop tail runs."""
     torch.manual_seed(11)
     net = nn.Sequential(nn.Linear(7, 13), nn.BatchNorm1d(13), nn.ReLU(), nn.Linear(13, 11), nn.Tanh(), nn.Linear(11, 3))
     return net.to(dtype)
@@ -62,7 +62,7 @@ def _batches(count: int, size: int = 10, dtype: torch.dtype = torch.float32) -> 
 
 
 def _plain(module: nn.Module, batches: list[tuple[Tensor, Tensor]], lr: float, **options: float) -> nn.Module:
-    """The loop that everyone writes."""
+    """The plain PyTorch training loop."""
     module = copy.deepcopy(module)
     optimizer = torch.optim.SGD(module.parameters(), lr=lr, **options)  # type: ignore[arg-type]
     module.train()
@@ -82,7 +82,7 @@ def _trained(local: LocalSgd, module: nn.Module, batches: list[tuple[Tensor, Ten
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize("weight_decay", [0.0, 0.01])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_local_sgd_is_torchs_sgd_bit_for_bit(momentum: float, weight_decay: float, dtype: torch.dtype) -> None:
+def test_local_sgd_equals_torch_sgd_exactly(momentum: float, weight_decay: float, dtype: torch.dtype) -> None:
     module, batches = _net(dtype), _batches(7, dtype=dtype)
     replica = _trained(LocalSgd(lr=0.1, momentum=momentum, weight_decay=weight_decay), module, batches)
     plain = _plain(module, batches, 0.1, momentum=momentum, weight_decay=weight_decay)
@@ -101,7 +101,7 @@ def _difference(module: nn.Module, batches: list[tuple[Tensor, Tensor]], local: 
     return train(local, ModelReplica(module, _layout(module), F.cross_entropy), batches)
 
 
-def test_the_update_leads_from_the_model_that_was_pulled_to_the_trained_one() -> None:
+def test_the_update_is_the_difference_between_trained_and_pulled_model() -> None:
     module, batches = _net(), _batches(5)
     update = _difference(module, batches, LocalSgd(lr=0.1))
     layout = _layout(module)
@@ -116,11 +116,11 @@ def test_the_loss_is_the_mean_over_all_samples() -> None:
     batches = [*_batches(2, size=9), *_batches(1, size=3)]
     update = _difference(module, batches, LocalSgd(lr=1e-30))
     replica = ModelReplica(module, _layout(module), F.cross_entropy)
-    wanted = sum(replica.gradient(*batch)[1] * len(batch[1]) for batch in batches) / 21
-    assert update.loss == pytest.approx(wanted, rel=1e-6)
+    expected = sum(replica.gradient(*batch)[1] * len(batch[1]) for batch in batches) / 21
+    assert update.loss == pytest.approx(expected, rel=1e-6)
 
 
-def test_one_gradient_is_torchs_gradient() -> None:
+def test_one_gradient_equals_the_torch_gradient() -> None:
     module, (batch,) = _net(), _batches(1)
     update = _difference(module, [batch], GradientTraining())
     plain = copy.deepcopy(module)
@@ -139,9 +139,9 @@ def test_gradients_of_several_batches_add_up_to_that_of_one_large_batch() -> Non
     module = nn.Sequential(nn.Linear(7, 13), nn.Tanh(), nn.Linear(13, 3)).double()
     batches = [*_batches(2, size=10, dtype=torch.float64), *_batches(1, size=4, dtype=torch.float64)]
     large = [(torch.cat([inputs for inputs, _ in batches]), torch.cat([targets for _, targets in batches]))]
-    several, one = _difference(module, batches, GradientTraining()), _difference(module, large, GradientTraining())
-    assert several.samples == one.samples == 24
-    assert torch.allclose(several.params, one.params, rtol=1e-12, atol=1e-14)
+    summed, one = _difference(module, batches, GradientTraining()), _difference(module, large, GradientTraining())
+    assert summed.samples == one.samples == 24
+    assert torch.allclose(summed.params, one.params, rtol=1e-12, atol=1e-14)
 
 
 @pytest.mark.parametrize(
@@ -154,18 +154,18 @@ def test_gradients_of_several_batches_add_up_to_that_of_one_large_batch() -> Non
         (LocalSgd(steps=2, epochs=9), 100, 2),
     ],
 )
-def test_how_many_batches_it_takes(local: LocalSgd, per_epoch: int, passes: int) -> None:
+def test_number_of_batches_per_turn(local: LocalSgd, per_epoch: int, passes: int) -> None:
     assert local.batches_per_turn(per_epoch) == passes
 
 
-def test_a_proximal_pull_of_nothing_changes_nothing() -> None:
+def test_a_zero_proximal_term_changes_nothing() -> None:
     module, batches = _net(), _batches(6)
     plain = _trained(LocalSgd(lr=0.1, momentum=0.9), module, batches)
     proximal = _trained(Proximal(lr=0.1, momentum=0.9, mu=0.0), module, batches)
     assert torch.equal(plain.state.params, proximal.state.params)
 
 
-def test_a_proximal_pull_is_the_gradient_of_half_mu_times_the_squared_distance() -> None:
+def test_the_proximal_term_is_the_gradient_of_half_mu_times_the_squared_distance() -> None:
     module, batches = _net(torch.float64), _batches(6, dtype=torch.float64)
     replica = _trained(Proximal(lr=0.1, mu=0.7), module, batches)
     plain = copy.deepcopy(module)
@@ -182,7 +182,7 @@ def test_a_proximal_pull_is_the_gradient_of_half_mu_times_the_squared_distance()
     )
 
 
-def test_a_strong_pull_keeps_the_model_near() -> None:
+def test_a_strong_proximal_term_keeps_the_model_close() -> None:
     module, batches = _net(), _batches(30)
     far, near = (_difference(module, batches, Proximal(lr=0.1, mu=mu)).params.norm() for mu in (0.0, 5.0))
     assert near < 0.5 * far
@@ -190,7 +190,7 @@ def test_a_strong_pull_keeps_the_model_near() -> None:
 
 @pytest.mark.parametrize("local", [LocalSgd(lr=0.1, momentum=0.9), LocalSgd(lr=0.1)])
 def test_a_replica_can_be_used_again(local: LocalSgd) -> None:
-    """Nothing of one device's training is left for the next who uses the replica."""
+    """No state of one device's training leaks into the next use of the replica."""
     module, batches = _net(), _batches(4)
     state = ModelState.of_module(module, _layout(module))
     replica = ModelReplica(module, _layout(module), F.cross_entropy)
@@ -203,19 +203,19 @@ def test_a_replica_can_be_used_again(local: LocalSgd) -> None:
     assert torch.equal(updates[0].buffers, updates[1].buffers)
 
 
-def test_a_counter_that_was_averaged_moves_on_by_the_steps_that_were_taken() -> None:
+def test_an_averaged_counter_advances_by_the_steps_taken() -> None:
     """Two devices with 1 and 2 batches leave the counter at 1.5; the next batch is one more, not one and a half."""
     module, batches = _net(), _batches(1)
     replica = ModelReplica(module, _layout(module), F.cross_entropy)
-    place = next(entry for entry in replica.layout.buffers if entry.name.endswith("num_batches_tracked"))
+    counter = next(entry for entry in replica.layout.buffers if entry.name.endswith("num_batches_tracked"))
     buffers = ModelState.of_module(module, replica.layout).buffers
-    buffers[place.start] = 1.5
+    buffers[counter.start] = 1.5
     replica.load_layers(0, 0, ModelState.of_module(module, replica.layout).params, buffers)
     replica.sync_counters()
-    assert float(train(LocalSgd(), replica, batches).buffers[place.start]) == 1.0
+    assert float(train(LocalSgd(), replica, batches).buffers[counter.start]) == 1.0
 
 
-def test_what_the_model_draws_is_seeded_by_the_device() -> None:
+def test_random_draws_of_the_model_are_seeded_per_device() -> None:
     module = nn.Sequential(nn.Linear(7, 40), nn.Dropout(0.5), nn.Linear(40, 3))
     draws = [
         train(

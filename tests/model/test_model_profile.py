@@ -1,4 +1,4 @@
-"""Derived seconds are arithmetic, measured ones add up to the step, and only profiles are read as profiles."""
+"""Derived times follow from MACs, measured times sum to the step, and invalid profiles are refused."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def derived(batch: int = 8) -> ModelProfile:
     return derive_profile(trace_layers(styles.Residual(), (3, 6, 6)), batch, 1e9, model="residual")
 
 
-def test_derived_seconds_follow_from_macs_and_rate() -> None:
+def test_derived_times_follow_from_macs_and_throughput() -> None:
     profile = derived()
     stem = profile.layers[0]
     assert stem.forward_s == 2 * (36 * 4 * 3 * 9) * 8 / 1e9
@@ -38,7 +38,7 @@ def test_a_layer_without_macs_costs_memory_traffic_or_nothing() -> None:
     assert derive_profile(chain, 2, 1e9, bytes_per_s=1e6).layers[0].forward_s == 2 * (5 * 6 * 4) / 1e6
 
 
-def test_scaling_a_derived_profile_is_deriving_it() -> None:
+def test_scaling_a_derived_profile_equals_deriving_it() -> None:
     scaled, direct = derived(8).scaled_to_batch(24), derived(24)
     assert scaled.batch == 24
     for ours, theirs in zip(scaled.layers, direct.layers, strict=True):
@@ -63,23 +63,23 @@ def test_profiles_of_the_zoo_are_complete(name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "gmacs"), [("resnet152", 11.514), ("vgg19", 19.632), ("resnet50", 4.089)])
-def test_macs_are_the_published_ones(name: str, gmacs: float) -> None:
+def test_macs_equal_the_published_ones(name: str, gmacs: float) -> None:
     assert derive_profile(of_zoo(name), 1, 1.0).totals.macs == pytest.approx(gmacs * 1e9, rel=0.01)
 
 
 @pytest.mark.wall_clock
 def test_measured_layers_add_up_to_the_step() -> None:
     chain = trace_layers(zoo.build_model("cnn"), zoo.model_entry("cnn").shape)
-    seen: list[tuple[int, int]] = []
-    profile = measure_profile(chain, 16, repeats=5, warmup=1, progress=lambda done, of: seen.append((done, of)))
+    calls: list[tuple[int, int]] = []
+    profile = measure_profile(chain, 16, repeats=5, warmup=1, progress=lambda done, total: calls.append((done, total)))
     assert 0.75 < profile.agreement < 1.25
-    assert seen == [(n, 6) for n in range(1, 7)]
+    assert calls == [(n, 6) for n in range(1, 7)]
     assert profile.source == "measured"
     assert [layer.name for layer in profile.layers] == [layer.name for layer in chain.layers]
     assert all(layer.forward_s > 0 and layer.backward_s > 0 and layer.spread >= 0 for layer in profile.layers)
 
 
-def test_measuring_leaves_model_and_random_state_alone() -> None:
+def test_measuring_does_not_change_model_or_random_state() -> None:
     chain = trace_layers(styles.Residual().eval(), (3, 6, 6))
     before = {name: tensor.clone() for name, tensor in chain.module.state_dict().items()}
     torch.manual_seed(11)
@@ -122,7 +122,7 @@ def test_meta_models_and_empty_batches_are_refused() -> None:
         derive_profile(chain, 1, 0.0)
 
 
-def test_a_saved_profile_reads_back_equal(tmp_path: Path) -> None:
+def test_a_saved_profile_loads_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "residual.json"
     profile = derived()
     profile.save(path)
@@ -131,22 +131,22 @@ def test_a_saved_profile_reads_back_equal(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_what_is_not_a_profile_is_refused_in_one_line(tmp_path: Path) -> None:
-    good = msgspec.to_builtins(derived())
-    layer = good["layers"][0]
+def test_an_invalid_profile_is_refused_in_one_line(tmp_path: Path) -> None:
+    valid = msgspec.to_builtins(derived())
+    layer = valid["layers"][0]
     bad: dict[str, object] = {
         "truncated": None,
-        "unknown": good | {"colour": "red"},
-        "version": good | {"format": "potluck-profile-9"},
-        "batch": good | {"batch": 0},
-        "negative": good | {"layers": [layer | {"forward_s": -1.0}]},
-        "empty": good | {"layers": [], "cuts": []},
-        "cut": good | {"cuts": [{"after": 99, "bytes": 1}]},
+        "unknown": valid | {"colour": "red"},
+        "version": valid | {"format": "potluck-profile-9"},
+        "batch": valid | {"batch": 0},
+        "negative": valid | {"layers": [layer | {"forward_s": -1.0}]},
+        "empty": valid | {"layers": [], "cuts": []},
+        "cut": valid | {"cuts": [{"after": 99, "bytes": 1}]},
         "list": [1, 2],
     }
     for name, content in bad.items():
         path = tmp_path / f"{name}.json"
-        path.write_bytes(msgspec.json.encode(content if content is not None else good)[: None if content else 50])
+        path.write_bytes(msgspec.json.encode(content if content is not None else valid)[: None if content else 50])
         with pytest.raises(DataError, match=r"is not a profile: [^\n]+$"):
             load_profile(path)
     with pytest.raises(DataError, match=r"cannot read the profile .*No such file"):

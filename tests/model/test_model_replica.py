@@ -31,7 +31,7 @@ class _Net(nn.Module):
 
 
 def _layout(module: nn.Module) -> WeightLayout:
-    params, buffers = [[*dict(named)] for named in (module.named_parameters(), module.named_buffers())]
+    params, buffers = [[*dict(tensors)] for tensors in (module.named_parameters(), module.named_buffers())]
     return WeightLayout.of_module(module, [(params, buffers)])
 
 
@@ -46,7 +46,7 @@ def _batch(seed: int = 0, size: int = 12) -> tuple[Tensor, Tensor]:
     return torch.randn(size, 6, generator=generator), torch.randint(0, 3, (size,), generator=generator)
 
 
-def test_the_original_is_left_alone() -> None:
+def test_the_original_model_is_not_changed() -> None:
     module = _Net()
     before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
     replica = _replica(module)
@@ -62,16 +62,16 @@ def test_the_gradient_is_that_of_the_plain_model() -> None:
     plain = F.cross_entropy(module(_batch()[0]), _batch()[1])
     plain.backward()  # type: ignore[no-untyped-call]
     assert loss == float(plain.detach())
-    named = ModelState(gradient, torch.zeros(0)).named_tensors(
+    tensors = ModelState(gradient, torch.zeros(0)).named_tensors(
         WeightLayout(replica.layout.params, (), (0, 0), (0, 0), torch.float32)
     )
     for name, param in module.named_parameters():
         if param.requires_grad:
-            wanted = torch.zeros_like(param) if param.grad is None else param.grad
-            assert torch.equal(named[name], wanted), name
+            expected = torch.zeros_like(param) if param.grad is None else param.grad
+            assert torch.equal(tensors[name], expected), name
 
 
-def test_a_gradient_does_not_grow_on_the_last_one() -> None:
+def test_gradients_do_not_accumulate() -> None:
     replica = _replica(_Net(dropout=0.0))
     first = replica.gradient(*_batch())[0].clone()
     other = replica.gradient(*_batch(1))[0].clone()
@@ -79,7 +79,7 @@ def test_a_gradient_does_not_grow_on_the_last_one() -> None:
     assert torch.equal(replica.gradient(*_batch())[0], first)
 
 
-def test_what_is_loaded_is_what_computes() -> None:
+def test_loaded_weights_are_used() -> None:
     one, other = _replica(), _replica()
     one.state.params.normal_()
     one.state.buffers.uniform_(1, 2)
@@ -91,30 +91,30 @@ def test_what_is_loaded_is_what_computes() -> None:
     assert torch.equal(out, same)
 
 
-def test_counters_go_to_and_fro() -> None:
+def test_counters_round_trip() -> None:
     replica = _replica()
     counter = replica.module.get_buffer("norm.num_batches_tracked")
-    place = next(entry for entry in replica.layout.buffers if entry.name == "norm.num_batches_tracked")
-    replica.state.buffers[place.start] = 41.0
+    buffer_entry = next(entry for entry in replica.layout.buffers if entry.name == "norm.num_batches_tracked")
+    replica.state.buffers[buffer_entry.start] = 41.0
     replica.sync_counters()
     replica.gradient(*_batch())
     assert int(counter) == 42
-    assert float(replica.copy_buffers()[place.start]) == 42.0
+    assert float(replica.copy_buffers()[buffer_entry.start]) == 42.0
     assert counter.dtype == torch.int64
 
 
 class _WithBuffer(nn.Module):
-    def __init__(self, kept: Tensor) -> None:
+    def __init__(self, tensor: Tensor) -> None:
         super().__init__()
         self.line = nn.Linear(6, 3)
-        self.register_buffer("kept", kept)
+        self.register_buffer("kept", tensor)
 
     def forward(self, inputs: Tensor) -> Tensor:
         return self.line(inputs)  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize(
-    "kept",
+    "tensor",
     [
         torch.tensor([0.25, -1.5]),
         torch.tensor([True, False]),
@@ -125,19 +125,19 @@ class _WithBuffer(nn.Module):
     ],
     ids=str,
 )
-def test_a_buffer_of_any_type_survives_a_round(kept: Tensor) -> None:
-    module = _WithBuffer(kept.clone())
+def test_a_buffer_of_any_dtype_survives_a_round(tensor: Tensor) -> None:
+    module = _WithBuffer(tensor.clone())
     replica = _replica(module)
     state = ModelState.of_module(module, replica.layout)
     replica.load_layers(0, 0, state.params, state.buffers)
     replica.sync_counters()
-    assert torch.equal(replica.module.kept, kept)  # type: ignore[arg-type]
+    assert torch.equal(replica.module.kept, tensor)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("numbers", [[2**24 + 1], [0, -(2**24) - 1]])
+@pytest.mark.parametrize("values", [[2**24 + 1], [0, -(2**24) - 1]])
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
-def test_a_whole_number_that_would_not_survive_is_refused(numbers: list[int], dtype: torch.dtype) -> None:
-    module = _WithBuffer(torch.tensor(numbers, dtype=dtype))
+def test_an_integer_that_float_cannot_represent_is_refused(values: list[int], dtype: torch.dtype) -> None:
+    module = _WithBuffer(torch.tensor(values, dtype=dtype))
     with pytest.raises(ModelError, match=r"buffer 'kept' has integers that the parameters'"):
         ModelState.of_module(module, _layout(module))
     with pytest.raises(ModelError, match=r"buffer 'kept' has integers that the parameters'"):
@@ -154,7 +154,7 @@ def test_evaluation_changes_nothing() -> None:
     assert not first[0].requires_grad
 
 
-# --- what the model itself draws --------------------------------------------------------------------------------------
+# --- random numbers drawn by the model -------------------------------------------------------------------------------
 
 
 def _drawn(seed: int, operation: Callable[[], Tensor]) -> Tensor:
@@ -191,27 +191,27 @@ def test_draws_depend_on_the_seed_alone(operation: Callable[[], Tensor]) -> None
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_drawing_is_noticed(operation: Callable[[], Tensor]) -> None:
+def test_models_that_draw_random_numbers_are_detected(operation: Callable[[], Tensor]) -> None:
     with SeededRandomMode(0) as draws:
         operation()
     assert draws.used_random
 
 
-def test_not_drawing_is_noticed_too() -> None:
+def test_models_without_random_numbers_are_detected() -> None:
     line = nn.Linear(3, 3)
     with SeededRandomMode(0) as draws:
         F.dropout(line(torch.ones(2, 3)), training=False).sum().backward()  # type: ignore[no-untyped-call]
     assert not draws.used_random
 
 
-def test_torchs_own_generator_is_not_touched() -> None:
+def test_the_global_torch_generator_is_not_used() -> None:
     torch.manual_seed(1)
     before = torch.get_rng_state()
     _drawn(0, lambda: F.dropout(torch.ones(9)))
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_a_generator_that_was_given_stays() -> None:
+def test_an_explicit_generator_is_kept() -> None:
     first, second = (
         _drawn(seed, lambda: torch.empty(9).uniform_(generator=torch.Generator().manual_seed(4))) for seed in (0, 1)
     )
@@ -222,10 +222,10 @@ def _with_draws(replica: ModelReplica, seed: int) -> Tensor:
     return replica.gradient(*_batch(), np.random.default_rng(seed))[0].clone()
 
 
-def test_dropout_is_the_same_whatever_other_threads_draw() -> None:
-    """The replica's gradient alone, then beside threads that draw all the time."""
+def test_dropout_does_not_depend_on_other_threads() -> None:
+    """The replica's gradient alone, then while other threads keep drawing random numbers."""
     replica = _replica()
-    alone = [_with_draws(replica, n) for n in range(20)]
+    single = [_with_draws(replica, n) for n in range(20)]
     busy = threading.Event()
 
     def disturb() -> None:
@@ -238,17 +238,17 @@ def test_dropout_is_the_same_whatever_other_threads_draw() -> None:
     for thread in threads:
         thread.start()
     try:
-        beside = [_with_draws(replica, n) for n in range(20)]
+        concurrent = [_with_draws(replica, n) for n in range(20)]
     finally:
         busy.set()
         for thread in threads:
             thread.join(10)
-    assert all(torch.equal(a, b) for a, b in zip(alone, beside, strict=True))
-    assert not torch.equal(alone[0], alone[1])
+    assert all(torch.equal(a, b) for a, b in zip(single, concurrent, strict=True))
+    assert not torch.equal(single[0], single[1])
 
 
 @pytest.mark.xfail(strict=True, reason="backward draws outside of Draws, so what is recomputed differs")
-def test_what_is_recomputed_in_backward_draws_the_same() -> None:
+def test_recomputation_in_backward_repeats_the_same_draws() -> None:
     from torch.utils.checkpoint import checkpoint
 
     class Recomputing(_Net):

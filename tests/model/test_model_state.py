@@ -18,28 +18,28 @@ def _norm_net() -> nn.Module:
 
 
 def _layers(module: nn.Module) -> list[tuple[list[str], list[str]]]:
-    """Each child that holds anything is a layer."""
-    found = []
+    """Each child with parameters or buffers is a layer."""
+    layers = []
     for name, child in module.named_children():
         params = [f"{name}.{inner}" for inner, _ in child.named_parameters()]
         buffers = [f"{name}.{inner}" for inner, _ in child.named_buffers()]
         if params or buffers:
-            found.append((params, buffers))
-    return found
+            layers.append((params, buffers))
+    return layers
 
 
 def _layout(module: nn.Module) -> WeightLayout:
     return WeightLayout.of_module(module, _layers(module))
 
 
-def test_a_state_holds_every_number_by_name() -> None:
+def test_a_state_holds_every_tensor_by_name() -> None:
     module = _norm_net()
     layout = _layout(module)
-    named = ModelState.of_module(module, layout).named_tensors(layout)
-    assert named.keys() == module.state_dict().keys()
+    tensors = ModelState.of_module(module, layout).named_tensors(layout)
+    assert tensors.keys() == module.state_dict().keys()
     for name, tensor in module.state_dict().items():
-        assert torch.equal(named[name], tensor.to(torch.float32))
-        assert named[name].shape == tensor.shape
+        assert torch.equal(tensors[name], tensor.to(torch.float32))
+        assert tensors[name].shape == tensor.shape
 
 
 def test_a_state_is_a_copy() -> None:
@@ -61,14 +61,14 @@ def test_segments_are_slices_that_cover_the_model_once(data: st.DataObject) -> N
     state = ModelState.of_module(module, layout)
     cuts = sorted(data.draw(st.sets(st.integers(1, layout.layer_count - 1))))
     bounds = [0, *cuts, layout.layer_count]
-    pieces = [layout.layer_slices(first, after - 1) for first, after in itertools.pairwise(bounds)]
-    assert torch.equal(torch.cat([state.params[params] for params, _ in pieces]), state.params)
-    assert torch.equal(torch.cat([state.buffers[buffers] for _, buffers in pieces]), state.buffers)
+    slices = [layout.layer_slices(first, after - 1) for first, after in itertools.pairwise(bounds)]
+    assert torch.equal(torch.cat([state.params[params] for params, _ in slices]), state.params)
+    assert torch.equal(torch.cat([state.buffers[buffers] for _, buffers in slices]), state.buffers)
     total = sum(layout.segment_bytes(first, after - 1) for first, after in itertools.pairwise(bounds))
     assert total == layout.nbytes == 4 * (state.params.numel() + state.buffers.numel())
 
 
-def test_a_layer_without_numbers_is_an_empty_slice() -> None:
+def test_a_layer_without_parameters_is_an_empty_slice() -> None:
     module = nn.Sequential(nn.Linear(2, 3))
     layout = WeightLayout.of_module(module, [([], []), (["0.weight", "0.bias"], []), ([], [])])
     assert layout.layer_count == 3
@@ -113,7 +113,7 @@ def test_integer_counters_keep_their_type() -> None:
     assert int(counter) == 1
 
 
-def test_what_is_frozen_is_kept_and_not_trained() -> None:
+def test_frozen_parameters_are_kept_and_not_trained() -> None:
     module = _norm_net()
     module[0].weight.requires_grad_(False)  # type: ignore[index]
     layout = _layout(module)
@@ -126,7 +126,7 @@ def test_what_is_frozen_is_kept_and_not_trained() -> None:
     assert not module[0].weight.requires_grad  # type: ignore[index]
 
 
-def test_tied_weights_are_kept_once() -> None:
+def test_tied_weights_are_stored_once() -> None:
     class Tied(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -176,10 +176,10 @@ def test_nothing_to_train_is_refused() -> None:
         _layout(module)
 
 
-def test_bfloat16_is_refused_since_it_cannot_be_sent() -> None:
-    whole = _norm_net().to(torch.bfloat16)
-    part = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).to(torch.bfloat16))
-    for module in (whole, part):
+def test_bfloat16_is_refused_because_it_cannot_be_sent() -> None:
+    bfloat16 = _norm_net().to(torch.bfloat16)
+    mixed = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).to(torch.bfloat16))
+    for module in (bfloat16, mixed):
         with pytest.raises(ModelError, match="bfloat16 parameters cannot be sent"):
             _layout(module)
 

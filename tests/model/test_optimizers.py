@@ -49,17 +49,17 @@ def _gradient(size: int, round: int) -> Tensor:
     return torch.randn(size, generator=torch.Generator().manual_seed(round))
 
 
-def _piece(vector: Tensor) -> ReceivedSegment:
+def _update_of(vector: Tensor) -> ReceivedSegment:
     return ReceivedSegment(0, 0, Payload(vector.nbytes, (vector.numpy(), torch.zeros(0).numpy())))
 
 
 def _plain_steps(module: nn.Module, optimizer: torch.optim.Optimizer, lrs: list[float]) -> None:
-    """torch's optimizer on each tensor by itself."""
+    """The torch optimizer applied to each tensor separately."""
     size = sum(param.numel() for param in module.parameters())
     for round, lr in enumerate(lrs):
-        pieces = torch.split(_gradient(size, round), [param.numel() for param in module.parameters()])
-        for param, piece in zip(module.parameters(), pieces, strict=True):
-            param.grad = piece.view_as(param).clone()
+        gradients = torch.split(_gradient(size, round), [param.numel() for param in module.parameters()])
+        for param, gradient in zip(module.parameters(), gradients, strict=True):
+            param.grad = gradient.view_as(param).clone()
         for group in optimizer.param_groups:
             group["lr"] = lr
         optimizer.step()
@@ -67,7 +67,7 @@ def _plain_steps(module: nn.Module, optimizer: torch.optim.Optimizer, lrs: list[
 
 def _server_steps(server: TorchServer, factors: list[float], first: int = 0) -> None:
     for round, factor in enumerate(factors, first):
-        server.add_update([_piece(_gradient(server.state.params.numel(), round))], None, samples=32, staleness=0)
+        server.add_update([_update_of(_gradient(server.state.params.numel(), round))], None, samples=32, staleness=0)
         server.step(factor)
 
 
@@ -81,7 +81,7 @@ ADAMS = [Adam(), Adam(lr=0.01, epsilon=1e-3, beta1=0.8, beta2=0.95), Adam(weight
 
 
 @pytest.mark.parametrize("settings", SGDS)
-def test_a_step_of_sgd_on_the_flat_vector_is_torchs_on_each_tensor(settings: Sgd) -> None:
+def test_sgd_on_the_flat_vector_equals_torch_per_tensor(settings: Sgd) -> None:
     module, factors = _net(), [1.0, 1.0, 0.5, 0.5, 0.1]
     server = _server(module, settings)
     _server_steps(server, factors)
@@ -94,7 +94,7 @@ def test_a_step_of_sgd_on_the_flat_vector_is_torchs_on_each_tensor(settings: Sgd
 
 
 @pytest.mark.parametrize("settings", ADAMS)
-def test_a_step_of_adam_on_the_flat_vector_is_torchs_on_each_tensor(settings: Adam) -> None:
+def test_adam_on_the_flat_vector_equals_torch_per_tensor(settings: Adam) -> None:
     module, factors = _net(), [0.2, 1.0, 1.0, 1.0, 0.5]
     server = _server(module, settings)
     _server_steps(server, factors)
@@ -108,49 +108,49 @@ def test_a_step_of_adam_on_the_flat_vector_is_torchs_on_each_tensor(settings: Ad
 
 
 @pytest.mark.parametrize("settings", [*SGDS, *ADAMS])
-def test_a_version_stays_as_it_was_when_the_next_is_made(settings: Optimizer) -> None:
-    """Devices that are late still pull it."""
+def test_a_version_does_not_change_when_the_next_is_created(settings: Optimizer) -> None:
+    """Late devices still pull it."""
     module = _net()
     server = _server(module, settings)
     versions: list[tuple[ModelState, Tensor]] = []
     for round in range(3):
         versions.append((server.state, server.state.params.clone()))
         _server_steps(server, [1.0], first=round)
-    assert all(torch.equal(state.params, kept) for state, kept in versions)
+    assert all(torch.equal(state.params, saved) for state, saved in versions)
     assert torch.equal(ModelState.of_module(module, _layout(module)).params, versions[0][1]), (
         "the user's module is left alone"
     )
 
 
 @pytest.mark.parametrize("settings", [*SGDS, *ADAMS])
-def test_a_restored_server_goes_on_as_if_never_stopped(settings: Optimizer) -> None:
+def test_a_restored_server_continues_as_if_never_stopped(settings: Optimizer) -> None:
     module = _net()
-    whole, half = _server(module, settings), _server(module, settings)
-    _server_steps(whole, [1.0] * 5)
+    continuous, half = _server(module, settings), _server(module, settings)
+    _server_steps(continuous, [1.0] * 5)
     _server_steps(half, [1.0] * 2)
     saved = copy.deepcopy(half.tensors())
-    again = _server(_net(), settings)
-    again.restore(saved)
-    _server_steps(again, [1.0] * 3, first=2)
-    assert torch.equal(again.state.params, whole.state.params)
+    restored = _server(_net(), settings)
+    restored.restore(saved)
+    _server_steps(restored, [1.0] * 3, first=2)
+    assert torch.equal(restored.state.params, continuous.state.params)
 
 
 @pytest.mark.parametrize("settings", [SGDS[1], ADAMS[0]])
-def test_what_is_saved_does_not_change_afterwards(settings: Optimizer) -> None:
+def test_a_saved_state_does_not_change_afterwards(settings: Optimizer) -> None:
     server = _server(_net(), settings)
     _server_steps(server, [1.0] * 2)
     params = server.tensors()["params"]
-    kept = params.clone()
+    saved = params.clone()
     _server_steps(server, [1.0], first=2)
-    assert torch.equal(params, kept)
+    assert torch.equal(params, saved)
 
 
 def test_a_server_can_be_restored_before_its_first_step() -> None:
-    server, again = _server(_net(), Adam()), _server(_net(), Adam())
-    again.restore(server.tensors())
-    for one in (server, again):
+    server, restored = _server(_net(), Adam()), _server(_net(), Adam())
+    restored.restore(server.tensors())
+    for one in (server, restored):
         _server_steps(one, [1.0] * 2)
-    assert torch.equal(server.state.params, again.state.params)
+    assert torch.equal(server.state.params, restored.state.params)
 
 
 SCHEDULES: st.SearchStrategy[LearningRateSchedule] = st.one_of(
@@ -167,7 +167,7 @@ SCHEDULES: st.SearchStrategy[LearningRateSchedule] = st.one_of(
 
 @settings(deadline=None)
 @given(schedule=SCHEDULES, round=st.integers(0, 100))
-def test_a_factor_lies_between_nothing_and_one(schedule: LearningRateSchedule, round: int) -> None:
+def test_schedule_factors_lie_between_zero_and_one(schedule: LearningRateSchedule, round: int) -> None:
     assert 0.0 <= schedule.lr_factor(round) <= 1.0 + 1e-12
     if round < schedule.warmup:
         assert schedule.lr_factor(round) > 0
@@ -177,7 +177,7 @@ def test_a_warm_up_rises_to_one() -> None:
     assert [ConstantSchedule(warmup=4).lr_factor(round) for round in range(6)] == [0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
 
 
-def test_steps_down_at_the_rounds_given() -> None:
+def test_a_step_schedule_drops_at_the_given_rounds() -> None:
     factors = [StepSchedule(at=(2, 4), by=0.5).lr_factor(round) for round in range(6)]
     assert factors == [1.0, 1.0, 0.5, 0.5, 0.25, 0.25]
 
@@ -191,7 +191,7 @@ def test_a_cosine_goes_down_to_its_floor_and_stays_there() -> None:
 
 
 @pytest.mark.parametrize(
-    ("raw", "says"),
+    ("raw", "message"),
     [
         ({"kind": "sgd", "lr": 0}, "> 0"),
         ({"kind": "sgd", "momentum": 1}, "< 1"),
@@ -201,13 +201,13 @@ def test_a_cosine_goes_down_to_its_floor_and_stays_there() -> None:
         ({"kind": "adam", "weight_decay": -1}, ">= 0"),
     ],
 )
-def test_an_optimizer_that_makes_no_sense_is_refused(raw: dict[str, object], says: str) -> None:
-    with pytest.raises(SettingError, match=says):
+def test_invalid_optimizer_settings_are_refused(raw: dict[str, object], message: str) -> None:
+    with pytest.raises(SettingError, match=message):
         decode_settings(raw, Optimizer)
 
 
 @pytest.mark.parametrize("optimizer", [Sgd(lr=0.1, momentum=0.9), Adam(lr=0.01)])
-def test_with_the_same_gradient_for_ever_the_next_step_is_the_heading(optimizer: Optimizer) -> None:
+def test_with_a_constant_gradient_the_predicted_step_is_the_next_step(optimizer: Optimizer) -> None:
     built, gradient = optimizer.build_optimizer(torch.zeros(3)), torch.tensor([1.0, -2.0, 0.5])
     (param,) = built.param_groups[0]["params"]
     for _ in range(200):
@@ -220,6 +220,6 @@ def test_with_the_same_gradient_for_ever_the_next_step_is_the_heading(optimizer:
     torch.testing.assert_close(before - heading, param.detach(), rtol=1e-4, atol=1e-6)
 
 
-def test_nobody_knows_where_plain_sgd_is_heading() -> None:
+def test_plain_sgd_predicts_no_step() -> None:
     assert Sgd(lr=0.1).predicted_step({}) is None
     assert Adam().predicted_step({"step": torch.zeros(())}) is None

@@ -1,4 +1,4 @@
-"""Stages composed are the model: outputs, gradients and state, bit for bit, also over detached tensors."""
+"""Composed stages equal the model exactly in outputs, gradients and state, also over detached tensors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from potluck.model.layer_chain import LayerChain, trace_layers
 from potluck.model.stage_modules import announce_layers, build_stages
 from tests.model import styles
 
-# The shape is the smallest that the network takes; the deep ones are for the long run.
+# The shape is the smallest that the network accepts; deep networks are left to the long run.
 SMALL = {
     "lenet": (1, 28, 28),
     "vgg9": (3, 32, 32),
@@ -45,16 +45,16 @@ LARGE = {
 
 
 def assert_same(chain: LayerChain, cuts: Sequence[int], data: Tensor) -> None:
-    """One step of the pipeline is one step of the model."""
+    """Check that one pipeline step equals one step of the model."""
     before = copy.deepcopy(chain.module.state_dict())
-    made, gradients, state = styles.whole(chain.module, data)
+    outputs, gradients, state = styles.whole(chain.module, data)
     chain.module.load_state_dict(before)
-    parts = build_stages(chain, cuts)
-    piped, handed = styles.pipelined(chain, parts, data)
-    torch.testing.assert_close(piped, made, rtol=0, atol=0, msg="output")
-    torch.testing.assert_close(handed, gradients, rtol=0, atol=0, msg="gradients")
+    stages = build_stages(chain, cuts)
+    piped, stage_gradients = styles.pipelined(chain, stages, data)
+    torch.testing.assert_close(piped, outputs, rtol=0, atol=0, msg="output")
+    torch.testing.assert_close(stage_gradients, gradients, rtol=0, atol=0, msg="gradients")
     torch.testing.assert_close(chain.module.state_dict(), state, rtol=0, atol=0, msg="state")
-    assert set().union(*(stage.state_dict() for stage in parts)) == set(state)
+    assert set().union(*(stage.state_dict() for stage in stages)) == set(state)
 
 
 def zoo_chain(name: str, shape: tuple[int, ...]) -> tuple[LayerChain, Tensor]:
@@ -93,9 +93,9 @@ def test_other_styles_at_each_cut_and_at_all(style: type[nn.Module], shape: tupl
     torch.manual_seed(5)
     chain = trace_layers(style().double(), shape, dtype=torch.float64)
     data = torch.randn(4, *shape, dtype=torch.float64)
-    places = [cut.after for cut in chain.cuts]
-    assert places
-    for cuts in [places, *([place] for place in places)]:
+    cut_points = [cut.after for cut in chain.cuts]
+    assert cut_points
+    for cuts in [cut_points, *([point] for point in cut_points)]:
         assert_same(chain, cuts, data)
 
 
@@ -109,24 +109,24 @@ def test_in_process_composition_needs_no_detaching() -> None:
     chain.module.load_state_dict(before)
     torch.manual_seed(7)
     chain.module.zero_grad()
-    made = composed(data)
-    torch.autograd.backward([styles.loss_of(made)])
-    torch.testing.assert_close(made, expected[0], rtol=0, atol=0)
+    outputs = composed(data)
+    torch.autograd.backward([styles.loss_of(outputs)])
+    torch.testing.assert_close(outputs, expected[0], rtol=0, atol=0)
     torch.testing.assert_close([p.grad for p in chain.module.parameters()], expected[1], rtol=0, atol=0)
 
 
 def test_stages_hold_the_very_same_tensors_under_the_same_names() -> None:
     chain = trace_layers(styles.Residual(), (3, 6, 6))
     parameters = dict(chain.module.named_parameters())
-    seen: list[str] = []
+    devices: list[str] = []
     for stage in build_stages(chain, [0, 3, 6]):
         for name, parameter in stage.named_parameters():
             assert parameter is parameters[name]
-            seen.append(name)
-    assert sorted(seen) == sorted(parameters)
+            devices.append(name)
+    assert sorted(devices) == sorted(parameters)
 
 
-def test_what_the_model_does_not_save_a_stage_does_not_save() -> None:
+def test_a_stage_saves_only_what_the_model_saves() -> None:
     chain = trace_layers(styles.Functional(), (12,))
     first, second = build_stages(chain, [0])
     assert set(first.state_dict()) == {"w1", "b1"}
@@ -137,11 +137,11 @@ def test_what_the_model_does_not_save_a_stage_does_not_save() -> None:
 def test_stages_also_evaluate(style: type[nn.Module]) -> None:
     shape = {styles.Functional: (12,), styles.Residual: (3, 6, 6), styles.Encoder: (6, 4)}[style]
     chain = trace_layers(style(), shape)
-    parts = build_stages(chain, [0])
-    for part in (*parts, chain.module):
-        part.eval()
+    stages = build_stages(chain, [0])
+    for module in (*stages, chain.module):
+        module.eval()
     data = torch.randn(3, *shape)
-    assert torch.equal(parts[1](parts[0](data)), chain.module(data))
+    assert torch.equal(stages[1](stages[0](data)), chain.module(data))
 
 
 def test_a_forward_that_differs_in_evaluation_refuses_to_evaluate_in_stages() -> None:
@@ -160,7 +160,7 @@ def test_any_batch_size_goes_through(batch: int) -> None:
     assert torch.equal(second(first(data)), chain.module(data))
 
 
-def test_illegal_cuts_say_where_cuts_are_allowed() -> None:
+def test_illegal_cuts_are_refused_with_the_legal_ones() -> None:
     chain = trace_layers(styles.Unrolled(), (3, 4))
     with pytest.raises(ModelError, match="cannot cut after layer 1 of 4: a cut is allowed after 2"):
         build_stages(chain, [1])
@@ -178,13 +178,13 @@ def test_no_cut_is_the_model() -> None:
     assert build_stages(chain, []) == (chain.module,)
 
 
-def test_layers_announce_themselves_in_order() -> None:
+def test_layers_are_announced_in_order() -> None:
     chain = trace_layers(styles.Encoder().eval(), (6, 4))
-    heard: list[int] = []
-    module = announce_layers(chain, heard.append).eval()
+    announced: list[int] = []
+    module = announce_layers(chain, announced.append).eval()
     data = torch.randn(2, 6, 4)
     assert torch.equal(module(data), chain.module(data))
-    assert heard == list(range(len(chain.layers)))
+    assert announced == list(range(len(chain.layers)))
 
 
 def test_a_stage_can_be_copied_and_trained_on_its_own() -> None:

@@ -1,4 +1,4 @@
-"""The mathematics of a stage: slices of a chain compute what the chain computes, and nothing is changed in place."""
+"""The stage backend: stages compute what the whole chain computes, and nothing is changed in place."""
 
 from __future__ import annotations
 
@@ -43,20 +43,20 @@ def stages_of(module: nn.Module, optimizer: Optimizer, parts: int = 1) -> TorchS
 
 def cut(stages: TorchStages, whole: StageState, after: int) -> tuple[StageState, StageState]:
     last = whole.last
-    front = stages.join_layers(0, after, [(0, after, stages.pack_layers(whole, 0, after))])
+    first = stages.join_layers(0, after, [(0, after, stages.pack_layers(whole, 0, after))])
     back = stages.join_layers(after + 1, last, [(after + 1, last, stages.pack_layers(whole, after + 1, last))])
-    return front, back
+    return first, back
 
 
-def train(stages: TorchStages, front: StageState, back: StageState, part: int) -> tuple[StageState, StageState, Any]:
-    there = stages.forward(front, front.buffers, part, stages.load_inputs(part), None)
-    assert there.payload is not None
-    turned = stages.forward(back, back.buffers, part, there.payload, stages.load_labels(part))
-    own, onward = stages.backward(turned, None)
-    ahead, _ = stages.backward(there, onward)
+def train(stages: TorchStages, first: StageState, back: StageState, part: int) -> tuple[StageState, StageState, Any]:
+    forward_pass = stages.forward(first, first.buffers, part, stages.load_inputs(part), None)
+    assert forward_pass.payload is not None
+    turned = stages.forward(back, back.buffers, part, forward_pass.payload, stages.load_labels(part))
+    first_gradient, onward = stages.backward(turned, None)
+    ahead, _ = stages.backward(forward_pass, onward)
     return (
-        stages.step(front, ahead, there.buffers, 1.0),
-        stages.step(back, own, turned.buffers, 1.0),
+        stages.step(first, ahead, forward_pass.buffers, 1.0),
+        stages.step(back, first_gradient, turned.buffers, 1.0),
         turned.loss_now,
     )
 
@@ -69,39 +69,39 @@ def seeded() -> None:
 @pytest.mark.parametrize("optimizer", [Sgd(lr=0.1, momentum=0.9, weight_decay=1e-3), Sgd(lr=0.1), Adam(lr=0.01)])
 @pytest.mark.parametrize("after", [0, 1, 2])
 def test_any_cut_trains_the_same_model(optimizer: Optimizer, after: int) -> None:
-    """Dropout is left out: what a stage draws depends on where it begins."""
+    """Without dropout, because what a stage draws depends on its first layer."""
     module = net()
     module[7] = nn.Identity()
     stages = stages_of(module, optimizer)
     reference = copy.deepcopy(module).train()
-    plain = optimizer.build_optimizer(torch.zeros(1))
-    theirs = type(plain)(reference.parameters(), **plain.defaults)
-    front, back = cut(stages, stages.initial_weights(), after)
+    torch_optimizer = optimizer.build_optimizer(torch.zeros(1))
+    theirs = type(torch_optimizer)(reference.parameters(), **torch_optimizer.defaults)
+    first, back = cut(stages, stages.initial_weights(), after)
     for part in range(5):
-        front, back, loss = train(stages, front, back, part)
+        first, back, loss = train(stages, first, back, part)
         inputs, targets = data().train.batch(MicroBatches(24, BATCH).sample_indices(part))
         theirs.zero_grad()
         expected = nn.functional.cross_entropy(reference(inputs), targets)
         expected.backward()  # type: ignore[no-untyped-call]
         theirs.step()
         assert loss == float(expected.detach())
-    pieces = [(0, after, stages.pack_layers(front, 0, after)), (after + 1, 3, stages.pack_layers(back, after + 1, 3))]
-    mine = stages.load_module(stages.join_layers(0, 3, pieces))
+    packed = [(0, after, stages.pack_layers(first, 0, after)), (after + 1, 3, stages.pack_layers(back, after + 1, 3))]
+    trained = stages.load_module(stages.join_layers(0, 3, packed))
     for name, tensor in reference.state_dict().items():
-        assert torch.equal(tensor, mine.state_dict()[name]), name
+        assert torch.equal(tensor, trained.state_dict()[name]), name
 
 
-def test_versions_are_never_changed() -> None:
+def test_weight_versions_are_immutable() -> None:
     stages = stages_of(net(), Sgd(lr=0.1, momentum=0.9))
-    front, back = cut(stages, stages.initial_weights(), 1)
-    before = [tensor.clone() for tensor in (front.params, front.buffers, *front.moments.values())]
+    first, back = cut(stages, stages.initial_weights(), 1)
+    before = [tensor.clone() for tensor in (first.params, first.buffers, *first.moments.values())]
     for part in range(3):
-        train(stages, front, back, part)
-    after = [front.params, front.buffers, *front.moments.values()]
+        train(stages, first, back, part)
+    after = [first.params, first.buffers, *first.moments.values()]
     assert all(torch.equal(old, new) for old, new in zip(before, after, strict=True))
 
 
-def test_what_is_drawn_depends_on_the_part_alone() -> None:
+def test_random_draws_depend_on_the_micro_batch_only() -> None:
     stages = stages_of(net(), Sgd(lr=0.1))
     whole = stages.initial_weights()
 
@@ -112,34 +112,34 @@ def test_what_is_drawn_depends_on_the_part_alone() -> None:
     assert loss(1) != loss(2)
 
 
-def test_a_step_that_travels_leads_to_the_same_version() -> None:
+def test_a_transferred_step_gives_the_same_version() -> None:
     stages = stages_of(net(), Sgd(lr=0.1, momentum=0.9))
     whole = stages.initial_weights()
-    passed = stages.forward(whole, whole.buffers, 0, stages.load_inputs(0), stages.load_labels(0))
-    gradient, _ = stages.backward(passed, None)
-    stepped = stages.step(whole, gradient, passed.buffers, 0.5)
-    redone = stages.apply_step(whole, stages.pack_step(gradient, passed.buffers), 0.5)
+    forward_pass = stages.forward(whole, whole.buffers, 0, stages.load_inputs(0), stages.load_labels(0))
+    gradient, _ = stages.backward(forward_pass, None)
+    stepped = stages.step(whole, gradient, forward_pass.buffers, 0.5)
+    redone = stages.apply_step(whole, stages.pack_step(gradient, forward_pass.buffers), 0.5)
     assert torch.equal(stepped.params, redone.params)
     assert torch.equal(stepped.buffers, redone.buffers)
     assert torch.equal(stepped.moments["momentum_buffer"], redone.moments["momentum_buffer"])
-    assert stages.pack_step(gradient, passed.buffers).nbytes < stages.pack_layers(stepped, 0, 3).nbytes
+    assert stages.pack_step(gradient, forward_pass.buffers).nbytes < stages.pack_layers(stepped, 0, 3).nbytes
 
 
-def test_moments_that_do_not_travel_begin_at_zero() -> None:
+def test_moments_that_are_not_transferred_start_at_zero() -> None:
     stages = stages_of(net(), Adam(lr=0.1))
     whole = stages.initial_weights()
-    passed = stages.forward(whole, whole.buffers, 0, stages.load_inputs(0), stages.load_labels(0))
-    stepped = stages.step(whole, stages.backward(passed, None)[0], passed.buffers, 1.0)
+    forward_pass = stages.forward(whole, whole.buffers, 0, stages.load_inputs(0), stages.load_labels(0))
+    stepped = stages.step(whole, stages.backward(forward_pass, None)[0], forward_pass.buffers, 1.0)
     assert stages.moments == {"exp_avg": True, "exp_avg_sq": True, "step": False}
-    bare = stages.join_layers(0, 3, [(0, 3, stages.pack_layers(stepped, 0, 3, moments=False))])
-    assert torch.equal(bare.params, stepped.params)
-    assert not bare.moments["exp_avg"].any()
+    without_moments = stages.join_layers(0, 3, [(0, 3, stages.pack_layers(stepped, 0, 3, moments=False))])
+    assert torch.equal(without_moments.params, stepped.params)
+    assert not without_moments.moments["exp_avg"].any()
     saved = stages.restore(stages.tensors(stepped))
     assert torch.equal(saved.moments["exp_avg_sq"], stepped.moments["exp_avg_sq"])
     assert float(saved.moments["step"]) == 1
 
 
-def test_parts_add_up_to_their_batch() -> None:
+def test_micro_batches_sum_to_their_batch() -> None:
     module = nn.Sequential(nn.Flatten(), nn.Linear(16, 4), nn.Tanh(), nn.Linear(4, 3))
     whole, parts = stages_of(module, Sgd(lr=0.1)), stages_of(module, Sgd(lr=0.1), parts=4)
     start = whole.initial_weights()
@@ -148,8 +148,8 @@ def test_parts_add_up_to_their_batch() -> None:
     )
     total = None
     for part in reversed(range(4)):
-        passed = parts.forward(start, start.buffers, part, parts.load_inputs(part), parts.load_labels(part))
-        total = parts.accumulate_gradient(total, parts.backward(passed, None)[0], parts.micro_batch_weight(part))
+        forward_pass = parts.forward(start, start.buffers, part, parts.load_inputs(part), parts.load_labels(part))
+        total = parts.accumulate_gradient(total, parts.backward(forward_pass, None)[0], parts.micro_batch_weight(part))
     assert total is not None
     torch.testing.assert_close(total, expected)
 
@@ -163,7 +163,7 @@ def test_the_average_is_of_weights_only() -> None:
     assert torch.equal(mean.buffers, second.buffers)
 
 
-def test_evaluation_is_the_modules_own() -> None:
+def test_evaluation_equals_that_of_the_module() -> None:
     module, samples = net(), data()
     stages = stages_of(module, Sgd(lr=0.1))
     score = stages.evaluate_model(stages.initial_weights(), samples.test, size=3)
@@ -181,8 +181,8 @@ def test_a_model_that_does_not_fit_the_data_is_refused() -> None:
 
 def test_an_epoch_is_every_sample_once() -> None:
     feed = MicroBatches(24, 6, per_batch=3, seed=5)
-    seen = [int(index) for part in range(12) for index in feed.sample_indices(part)]
-    assert sorted(seen) == list(range(24))
-    assert [int(index) for index in feed.sample_indices(12)] != seen[:2]
+    indices = [int(index) for part in range(12) for index in feed.sample_indices(part)]
+    assert sorted(indices) == list(range(24))
+    assert [int(index) for index in feed.sample_indices(12)] != indices[:2]
     assert sum(feed.batch_fraction(part) for part in range(3)) == pytest.approx(1.0)
     assert MicroBatches(4, 100).size == 4

@@ -39,14 +39,14 @@ WEIGHTS = st.one_of(st.integers(1, 10**9).map(float), st.floats(1e-6, 1e6))
 
 
 @settings(deadline=None)
-@given(numbers=st.lists(FLOATS, min_size=1, max_size=30), weight=WEIGHTS)
-def test_one_update_comes_back_bit_for_bit(numbers: list[float], weight: float) -> None:
-    update = torch.tensor(numbers, dtype=torch.float32)
+@given(values=st.lists(FLOATS, min_size=1, max_size=30), weight=WEIGHTS)
+def test_a_single_update_is_merged_exactly(values: list[float], weight: float) -> None:
+    update = torch.tensor(values, dtype=torch.float32)
     assert torch.equal(_merged([update], [weight]), update)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
-def test_one_update_of_any_precision_comes_back_bit_for_bit(dtype: torch.dtype) -> None:
+def test_a_single_update_of_any_dtype_is_merged_exactly(dtype: torch.dtype) -> None:
     """In double precision the product with a weight is rounded, so it must not be divided out again."""
     update = torch.randn(10_000, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).to(dtype)
     for weight in (1.0, 3.0, 7.0, 100.0, 49.0):
@@ -56,22 +56,20 @@ def test_one_update_of_any_precision_comes_back_bit_for_bit(dtype: torch.dtype) 
 
 
 @settings(deadline=None)
-@given(
-    numbers=st.lists(FLOATS, min_size=1, max_size=9), weights=st.lists(st.integers(1, 10**6), min_size=1, max_size=9)
-)
-def test_equal_updates_merge_to_themselves(numbers: list[float], weights: list[int]) -> None:
-    update = torch.tensor(numbers, dtype=torch.float32)
+@given(values=st.lists(FLOATS, min_size=1, max_size=9), weights=st.lists(st.integers(1, 10**6), min_size=1, max_size=9))
+def test_equal_updates_merge_to_themselves(values: list[float], weights: list[int]) -> None:
+    update = torch.tensor(values, dtype=torch.float32)
     assert torch.equal(_merged([update] * len(weights), [float(weight) for weight in weights]), update)
 
 
 @settings(deadline=None)
 @given(data=st.data(), count=st.integers(1, 6))
 def test_the_mean_is_the_weighted_mean(data: st.DataObject, count: int) -> None:
-    numbers = st.lists(st.floats(-1e3, 1e3, width=32), min_size=5, max_size=5)
-    updates = [torch.tensor(data.draw(numbers), dtype=torch.float32) for _ in range(count)]
+    values = st.lists(st.floats(-1e3, 1e3, width=32), min_size=5, max_size=5)
+    updates = [torch.tensor(data.draw(values), dtype=torch.float32) for _ in range(count)]
     weights = [float(data.draw(st.integers(1, 1000))) for _ in range(count)]
-    wanted = sum(update.double() * weight for update, weight in zip(updates, weights, strict=True)) / sum(weights)
-    torch.testing.assert_close(_merged(updates, weights), torch.as_tensor(wanted).float(), rtol=1e-6, atol=1e-9)
+    expected = sum(update.double() * weight for update, weight in zip(updates, weights, strict=True)) / sum(weights)
+    torch.testing.assert_close(_merged(updates, weights), torch.as_tensor(expected).float(), rtol=1e-6, atol=1e-9)
 
 
 @settings(deadline=None)
@@ -106,7 +104,7 @@ def test_a_sum_of_nothing_has_no_mean() -> None:
         UpdateSum(_layout(2)).mean()
 
 
-def test_what_an_update_weighs() -> None:
+def test_update_weights() -> None:
     assert SampleWeighted().update_weight(37, 5) == 37.0
     assert EquallyWeighted().update_weight(37, 5) == 1.0
     assert StalenessWeighted().update_weight(37, 0) == 1.0
@@ -116,7 +114,7 @@ def test_what_an_update_weighs() -> None:
 
 @settings(deadline=None)
 @given(samples=st.integers(1, 10**9), staleness=st.integers(0, 10**6))
-def test_every_weight_is_above_zero(samples: int, staleness: int) -> None:
+def test_every_weight_is_positive(samples: int, staleness: int) -> None:
     shipped = [kind for kind in part_kinds(MergeRule).values() if kind.__module__ == "potluck.model.update_merging"]
     assert len(shipped) >= 3
     for kind in shipped:
@@ -125,7 +123,7 @@ def test_every_weight_is_above_zero(samples: int, staleness: int) -> None:
         assert merge.update_weight(samples, staleness) > 0
 
 
-# --- updates of which each covers only some entries -------------------------------------------------------------------
+# --- submodel updates, which cover only some entries ------------------------------------------------------------------
 
 NETWORK: SlimmableModel = trace_slimmable(
     nn.Sequential(nn.Linear(3, 7), nn.ReLU(), nn.BatchNorm1d(7), nn.Linear(7, 2)), (3,)
@@ -150,13 +148,13 @@ def test_the_mean_of_overlapping_sub_models_is_exact(updates: list[tuple[int, fl
         selection = NETWORK.select_units(choose_subsets(NETWORK, NETWORK.kept_counts([rate]), random_units(rng)))
         update = torch.from_numpy(rng.integers(-1000, 1000, selection.params.size).astype(np.float32) / 64)
         _add_part(total, selection, update, weight)
-        for place, value in zip(selection.params.index.tolist(), update.tolist(), strict=True):
-            sums[place] += Fraction(value) * weight
-            weights[place] += weight
+        for index, value in zip(selection.params.index.tolist(), update.tolist(), strict=True):
+            sums[index] += Fraction(value) * weight
+            weights[index] += weight
     direction, change = total.mean()
-    for place in range(size):
-        wanted = float(sums[place] / weights[place]) if weights[place] else 0.0
-        assert direction[place].item() == np.float32(wanted)
+    for index in range(size):
+        expected = float(sums[index] / weights[index]) if weights[index] else 0.0
+        assert direction[index].item() == np.float32(expected)
     trained = total.trained_mask()
     assert (torch.ones(size) > 0 if trained is None else trained).tolist() == [weight > 0 for weight in weights]
     assert float(change.abs().sum()) == 0.0
@@ -165,12 +163,12 @@ def test_the_mean_of_overlapping_sub_models_is_exact(updates: list[tuple[int, fl
 @pytest.mark.parametrize("whole_first", [True, False])
 def test_whole_updates_count_for_every_entry_of_sub_models_too(whole_first: bool) -> None:
     selection, size = NETWORK.select_units([np.array([0, 5])]), NETWORK.layout.param_bounds[-1]
-    total, everything = UpdateSum(NETWORK.layout), torch.zeros(NETWORK.layout.buffer_bounds[-1])
+    total, all_buffers = UpdateSum(NETWORK.layout), torch.zeros(NETWORK.layout.buffer_bounds[-1])
     if whole_first:
-        total.add(torch.full((size,), 4.0), everything, 3.0)
+        total.add(torch.full((size,), 4.0), all_buffers, 3.0)
     _add_part(total, selection, torch.zeros(selection.params.size), 1.0)
     if not whole_first:
-        total.add(torch.full((size,), 4.0), everything, 3.0)
+        total.add(torch.full((size,), 4.0), all_buffers, 3.0)
     inside = torch.zeros(size, dtype=torch.bool)
     inside[selection.params.index] = True
     direction, _ = total.mean()
@@ -178,7 +176,7 @@ def test_whole_updates_count_for_every_entry_of_sub_models_too(whole_first: bool
     assert torch.equal(direction, torch.where(inside, 3.0, 4.0))
 
 
-def test_the_update_of_one_sub_model_comes_back_bit_for_bit_whatever_it_weighs() -> None:
+def test_a_single_submodel_update_is_merged_exactly_at_any_weight() -> None:
     selection = NETWORK.select_units([np.array([1, 4])])
     update = torch.randn(selection.params.size, generator=torch.Generator().manual_seed(0))
     total = UpdateSum(NETWORK.layout)
@@ -189,7 +187,7 @@ def test_the_update_of_one_sub_model_comes_back_bit_for_bit_whatever_it_weighs()
 
 
 @pytest.mark.parametrize("optimizer", [Sgd(lr=0.1, momentum=0.9, weight_decay=0.1), Adam()])
-def test_nobody_trained_it_so_neither_weight_nor_memory_moves(optimizer: Optimizer) -> None:
+def test_untrained_entries_change_neither_weight_nor_optimizer_state(optimizer: Optimizer) -> None:
     server = TorchServer(
         ModelTemplate(NETWORK.chain.module, NETWORK.layout, nn.functional.cross_entropy),
         None,
@@ -198,11 +196,11 @@ def test_nobody_trained_it_so_neither_weight_nor_memory_moves(optimizer: Optimiz
         DenseCodec(),
     )
     history = []
-    for kept in (np.arange(7), np.array([2, 3, 6])):
-        selection = NETWORK.select_units([kept])
-        part = _part(selection)
-        numbers = torch.ones(selection.params.size).numpy(), torch.zeros(selection.buffers.size).numpy()
-        server.add_update([ReceivedSegment(0, NETWORK.layout.layer_count - 1, Payload(0, numbers))], part, 5, 0)
+    for units in (np.arange(7), np.array([2, 3, 6])):
+        selection = NETWORK.select_units([units])
+        part = _submodel_spec(selection)
+        values = torch.ones(selection.params.size).numpy(), torch.zeros(selection.buffers.size).numpy()
+        server.add_update([ReceivedSegment(0, NETWORK.layout.layer_count - 1, Payload(0, values))], part, 5, 0)
         server.step(1.0)
         history.append({name: value.clone() for name, value in server.tensors().items()})
     inside = torch.zeros(NETWORK.layout.param_bounds[-1], dtype=torch.bool)
@@ -213,8 +211,8 @@ def test_nobody_trained_it_so_neither_weight_nor_memory_moves(optimizer: Optimiz
         assert torch.equal(history[0][name] != history[1][name], inside), name
 
 
-def _part(selection: SubmodelSelection) -> SubmodelSpec:
-    """A part whose layers all begin and end with the whole model's first: enough to be merged in one piece."""
+def _submodel_spec(selection: SubmodelSelection) -> SubmodelSpec:
+    """A selection whose layer bounds all lie in the first layer, which is enough to merge it as one segment."""
     layers = NETWORK.layout.layer_count
     params, buffers = ((0, *(size,) * layers) for size in (selection.params.size, selection.buffers.size))
     layout = WeightLayout((), (), params, buffers, NETWORK.layout.dtype)

@@ -24,7 +24,7 @@ def same(one: nn.Module, two: nn.Module) -> bool:
 
 
 @pytest.mark.parametrize("named", ["file", "folder"])
-def test_what_was_saved_is_there_again(tmp_path: Path, named: str) -> None:
+def test_saved_weights_load_unchanged(tmp_path: Path, named: str) -> None:
     first, second = network(), network(seed=1)
     first(torch.randn(5, 3))  # the norm has seen something
     path = save_weights(first, tmp_path / WEIGHTS_FILE)
@@ -34,31 +34,33 @@ def test_what_was_saved_is_there_again(tmp_path: Path, named: str) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == [WEIGHTS_FILE]
 
 
-def test_weights_that_are_tied_are_saved_as_well(tmp_path: Path) -> None:
+def test_tied_weights_are_saved(tmp_path: Path) -> None:
     tied = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
     tied[1].weight = tied[0].weight
-    again = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
-    load_weights(again, save_weights(tied, tmp_path / WEIGHTS_FILE))
-    assert same(tied, again)
+    loaded = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    load_weights(loaded, save_weights(tied, tmp_path / WEIGHTS_FILE))
+    assert same(tied, loaded)
 
 
-def test_what_does_not_fit_is_named_and_changes_nothing(tmp_path: Path) -> None:
-    other, mine, before = network(width=5), network(), network()
+def test_weights_that_do_not_fit_are_named_and_change_nothing(tmp_path: Path) -> None:
+    other, target, before = network(width=5), network(), network()
     with pytest.raises(ModelError, match=r"'0.weight' has shape \(5, 3\), not \(4, 3\); train the same model"):
-        load_weights(mine, save_weights(other, tmp_path / WEIGHTS_FILE))
+        load_weights(target, save_weights(other, tmp_path / WEIGHTS_FILE))
     with pytest.raises(ModelError, match=r"'1.weight' is missing"):
-        load_weights(mine, save_weights(nn.Sequential(nn.Linear(3, 4)), tmp_path / WEIGHTS_FILE))
+        load_weights(target, save_weights(nn.Sequential(nn.Linear(3, 4)), tmp_path / WEIGHTS_FILE))
     with pytest.raises(ModelError, match=r"the model has no '4.bias'"):
-        load_weights(mine, save_weights(nn.Sequential(*network().children(), nn.Linear(2, 2)), tmp_path / WEIGHTS_FILE))
+        load_weights(
+            target, save_weights(nn.Sequential(*network().children(), nn.Linear(2, 2)), tmp_path / WEIGHTS_FILE)
+        )
     with torch.no_grad():
         other = network()
         other[3].bias[0] = torch.nan  # type: ignore[index]
     with pytest.raises(ModelError, match="contains NaN or infinity"):
-        load_weights(mine, save_weights(other, tmp_path / WEIGHTS_FILE))
-    assert same(mine, before)
+        load_weights(target, save_weights(other, tmp_path / WEIGHTS_FILE))
+    assert same(target, before)
 
 
-def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
+def test_an_unreadable_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"has no model\.safetensors; name a file, or the folder of a finished run"):
         load_weights(network(), tmp_path)
     with pytest.raises(ModelError, match="cannot read"):

@@ -50,8 +50,8 @@ def layout_shortage(layers: LayerSpecs, devices: DeviceSpecs, runs: Runs, order:
     for stage, (device, run) in enumerate(zip(order, runs, strict=True)):
         versions = layers.in_flight(len(order) - stage)
         arriving = layers.outputs[run[0] - 1] if layers.activations and run[0] else 0.0
-        each = sum(layers.weights[slice(*run)]) + sum(layers.activations[slice(*run)]) + arriving
-        lacks.append(versions * each - (devices.memory[device] if devices.memory else math.inf))
+        version_bytes = sum(layers.weights[slice(*run)]) + sum(layers.activations[slice(*run)]) + arriving
+        lacks.append(versions * version_bytes - (devices.memory[device] if devices.memory else math.inf))
     return max(lacks)
 
 

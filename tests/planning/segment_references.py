@@ -25,15 +25,15 @@ def published_plan(
     compute: Iterable[float], transfer: Iterable[float], overhead: float, direction: Direction = "pull"
 ) -> SegmentPlan:
     """The two dynamic programmes over layers covered and segments used, as the paper states them."""
-    computing, moving = _checked_arrays(compute, transfer, overhead, direction)
+    computing, transferring = _checked_arrays(compute, transfer, overhead, direction)
     layers = len(computing)
     if not layers:
         return SegmentPlan((), 0.0, "published", direction, 0)
-    ends, parents = (_pull_programme if direction == "pull" else _push_programme)(computing, moving, overhead)
-    used = int(np.argmin(ends[:, layers]))
-    boundaries = _trace_boundaries(parents, used, layers)
+    ends, parents = (_pull_programme if direction == "pull" else _push_programme)(computing, transferring, overhead)
+    count = int(np.argmin(ends[:, layers]))
+    boundaries = _trace_boundaries(parents, count, layers)
     cuts = boundaries if direction == "pull" else [layers - boundary for boundary in boundaries][::-1]
-    return SegmentPlan(tuple(b - 1 for b in cuts), float(ends[used, layers]), "published", direction, layers)
+    return SegmentPlan(tuple(b - 1 for b in cuts), float(ends[count, layers]), "published", direction, layers)
 
 
 def _pull_programme(compute: Floats, transfer: Floats, overhead: float) -> tuple[Floats, npt.NDArray[np.intp]]:
@@ -77,10 +77,10 @@ def _prefix_sums(values: Floats) -> Floats:
     return np.concatenate(([0.0], np.cumsum(values)))
 
 
-def _trace_boundaries(parents: npt.NDArray[np.intp], used: int, layers: int) -> list[int]:
+def _trace_boundaries(parents: npt.NDArray[np.intp], count: int, layers: int) -> list[int]:
     boundaries = []
     boundary = layers
-    for n in range(used, 1, -1):
+    for n in range(count, 1, -1):
         boundary = int(parents[n, boundary])
         boundaries.append(boundary)
     return boundaries[::-1]
@@ -90,13 +90,13 @@ def brute_force_plan(
     compute: Iterable[float], transfer: Iterable[float], overhead: float, direction: Direction = "pull"
 ) -> SegmentPlan:
     """The best of all 2^(L−1) cut sets."""
-    computing, moving = _checked_arrays(compute, transfer, overhead, direction)
+    computing, transferring = _checked_arrays(compute, transfer, overhead, direction)
     layers = len(computing)
     if layers > _MAX_LAYERS:
         raise UserError(f"{layers} layers have too many cut sets to try them all; give at most {_MAX_LAYERS}")
     if not layers:
         return SegmentPlan((), 0.0, "brute-force", direction, 0)
-    makespans = (_all_pull_makespans if direction == "pull" else _all_push_makespans)(computing, moving, overhead)
+    makespans = (_all_pull_makespans if direction == "pull" else _all_push_makespans)(computing, transferring, overhead)
     best = int(makespans.argmin())
     cuts = tuple(i for i in range(layers - 1) if best >> i & 1)
     return SegmentPlan(cuts, float(makespans[best]), "brute-force", direction, layers)
@@ -134,5 +134,5 @@ def _checked_arrays(
 ) -> tuple[Floats, Floats]:
     check_direction(direction)
     check_seconds(overhead=overhead)
-    computing, moving = check_layer_seconds(compute, transfer)
-    return np.array(computing), np.array(moving)
+    computing, transferring = check_layer_seconds(compute, transfer)
+    return np.array(computing), np.array(transferring)

@@ -14,7 +14,7 @@ _fractions = st.floats(0.01, 0.99)
 
 
 @given(batches=_batches, alpha=_fractions, beta=_fractions, seed=st.integers(0, 99), round=st.integers(0, 999))
-def test_samples_move_and_none_is_lost_or_made(
+def test_moving_samples_neither_loses_nor_creates_any(
     batches: dict[str, int], alpha: float, beta: float, seed: int, round: int
 ) -> None:
     transfers = plan_injection(Injection(alpha=alpha, beta=beta), batches, seed, round)
@@ -30,7 +30,9 @@ def test_samples_move_and_none_is_lost_or_made(
 
 
 @given(batches=_batches, alpha=_fractions, beta=_fractions, seed=st.integers(0, 99))
-def test_alpha_devices_give_beta_of_their_batch(batches: dict[str, int], alpha: float, beta: float, seed: int) -> None:
+def test_a_fraction_alpha_of_devices_gives_beta_of_its_batch(
+    batches: dict[str, int], alpha: float, beta: float, seed: int
+) -> None:
     transfers = plan_injection(Injection(alpha=alpha, beta=beta), batches, seed, 0)
     donors = {transfer.donor for transfer in transfers}
     assert len(donors) <= math.ceil(alpha * len(batches))
@@ -46,7 +48,7 @@ def test_the_plan_does_not_depend_on_the_order_of_the_batches(batches: dict[str,
     assert plan_injection(Injection(), batches, seed, round) == plan_injection(Injection(), backwards, seed, round)
 
 
-def test_a_device_alone_keeps_its_samples() -> None:
+def test_a_single_device_keeps_its_samples() -> None:
     assert plan_injection(Injection(alpha=1.0, beta=0.9), {"only": 64}, 0, 0) == ()
 
 
@@ -57,7 +59,7 @@ def test_donors_change_from_round_to_round() -> None:
 
 
 @pytest.mark.parametrize(("alpha", "beta"), [(0.5, 0.5), (0.25, 0.25), (0.1, 0.1), (0.05, 0.05)])
-def test_the_traffic_is_what_the_paper_says(alpha: float, beta: float) -> None:
+def test_the_traffic_matches_the_formula_of_the_paper(alpha: float, beta: float) -> None:
     """⌈αD⌉ · β · mean batch · bytes per sample, to within half a sample for each donor."""
     devices, batch, sample_bytes = 16, 62, 3072
     transfers = plan_injection(Injection(alpha=alpha, beta=beta), dict.fromkeys(map(str, range(devices)), batch), 3, 7)

@@ -1,4 +1,4 @@
-"""The duplex forecast: its bounds, its gain, and cases that can be worked by hand."""
+"""The duplex forecast: its bounds, its gain, and cases worked by hand."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from potluck.planning.segments.iteration_forecast import max_min_rates, share_se
 seconds = st.floats(0.0, 10.0, allow_subnormal=False)
 
 
-def crews(most: int = 3) -> st.SearchStrategy[list[WorkerCosts]]:
-    def crew(layers: int) -> st.SearchStrategy[list[WorkerCosts]]:
+def worker_lists(most: int = 3) -> st.SearchStrategy[list[WorkerCosts]]:
+    def workers_of(layers: int) -> st.SearchStrategy[list[WorkerCosts]]:
         row = st.lists(seconds, min_size=layers, max_size=layers)
         return st.lists(st.builds(WorkerCosts, row, row, row, row), min_size=1, max_size=most)
 
-    return st.integers(1, 8).flatmap(crew)
+    return st.integers(1, 8).flatmap(workers_of)
 
 
 def synthetic(layers: int, ratio: float, seed: int) -> WorkerCosts:
@@ -35,12 +35,12 @@ def synthetic(layers: int, ratio: float, seed: int) -> WorkerCosts:
     compute = [rng.lognormvariate(0.0, 0.7) for _ in range(layers)]
     parameters = [(i + 1) * rng.lognormvariate(0.0, 0.7) for i in range(layers)]
     forward = [c / sum(compute) for c in compute]
-    moving = [1.5 * ratio * p / sum(parameters) for p in parameters]
-    return WorkerCosts(forward, [2 * f for f in forward], moving, moving)
+    transferring = [1.5 * ratio * p / sum(parameters) for p in parameters]
+    return WorkerCosts(forward, [2 * f for f in forward], transferring, transferring)
 
 
 @settings(max_examples=60, deadline=None)
-@given(crews(), seconds, st.floats(0.0, 1.0), st.floats(0.0, 1.0))
+@given(worker_lists(), seconds, st.floats(0.0, 1.0), st.floats(0.0, 1.0))
 def test_bounds_hold(workers: list[WorkerCosts], overhead: float, latency: float, merge: float) -> None:
     forecast = forecast_duplex(workers, overhead, latency, merge, trials=10)
     bound = max(max(sum(w.forward) + sum(w.backward), sum(w.pull) + overhead, sum(w.push) + overhead) for w in workers)
@@ -52,7 +52,7 @@ def test_bounds_hold(workers: list[WorkerCosts], overhead: float, latency: float
 
 
 @settings(max_examples=40, deadline=None)
-@given(crews(), seconds)
+@given(worker_lists(), seconds)
 def test_a_forecast_is_the_period_of_its_own_cuts(workers: list[WorkerCosts], overhead: float) -> None:
     forecast = forecast_duplex(workers, overhead, trials=10)
     if forecast.overlaps:
@@ -66,13 +66,13 @@ def test_gain_over_the_exact_plan(ratio: float, gain: float) -> None:
     assert sum(gains) / len(gains) >= gain
 
 
-def test_one_segment_is_everything_in_a_row() -> None:
+def test_one_segment_runs_every_phase_in_sequence() -> None:
     worker = WorkerCosts([1.0, 1.0], [2.0, 2.0], [3.0, 1.0], [2.0, 1.0])
     ends = simulate_duplex([worker], [WorkerCuts((), ())], TransferTiming(0.5, 0.25, 0.125), 5)
     assert steady_iteration_s(ends) == 6.0 + 4.5 + 3.5 + 2 * 0.25 + 0.125
 
 
-def test_a_layer_comes_back_while_another_still_leaves() -> None:
+def test_a_layer_is_pulled_while_another_is_still_pushed() -> None:
     """Backward ends at 1 (layer 1) and 2 (layer 0), pushes at 2 and 3, pulls at 3 and 4: then forward, 6 in all."""
     worker = WorkerCosts([1.0, 1.0], [1.0, 1.0], [1.0, 1.0], [1.0, 1.0])
     assert steady_iteration_s(simulate_duplex([worker], [WorkerCuts((0,), (0,))], TransferTiming(0.0), 6)) == 6.0
@@ -91,30 +91,30 @@ def test_the_input_side_goes_first() -> None:
     )
 
 
-def test_everyone_waits_for_the_slowest_gradient() -> None:
+def test_all_workers_wait_for_the_slowest_gradient() -> None:
     fast = WorkerCosts([0.1] * 6, [0.1] * 6, [0.1] * 6, [0.1] * 6)
     slow = WorkerCosts([1.0] * 6, [2.0] * 6, [0.5] * 6, [0.5] * 6)
     together = forecast_duplex([fast, slow, fast], 0.05)
-    alone = forecast_duplex([slow], 0.05)
-    assert math.isclose(together.iteration, alone.iteration, rel_tol=0.02)
+    single = forecast_duplex([slow], 0.05)
+    assert math.isclose(together.iteration, single.iteration, rel_tol=0.02)
     assert len(together.cuts) == 3
 
 
-def test_workers_that_are_alike_change_nothing() -> None:
+def test_identical_workers_do_not_change_the_forecast() -> None:
     worker = synthetic(12, 1.5, 3)
     one, eight = forecast_duplex([worker], 0.02, trials=20), forecast_duplex([worker] * 8, 0.02, trials=20)
     assert eight.iteration == one.iteration
     assert len(eight.cuts) == 8
 
 
-def test_a_shared_server_link_slows_only_those_it_must() -> None:
-    quick, lame = synthetic(10, 1.0, 1), synthetic(10, 8.0, 1)
+def test_a_shared_server_link_slows_only_the_limited_workers() -> None:
+    quick, slow = synthetic(10, 1.0, 1), synthetic(10, 8.0, 1)
     server = sum(quick.pull) / 2
-    alone = share_server_link([quick], server)[0]
-    assert alone == quick
-    both = share_server_link([quick, quick, quick, lame], server)
-    assert math.isclose(sum(both[0].pull), (server * 3) / (1 - server / sum(lame.pull)))
-    assert both[3] == lame
+    single = share_server_link([quick], server)[0]
+    assert single == quick
+    shared = share_server_link([quick, quick, quick, slow], server)
+    assert math.isclose(sum(shared[0].pull), (server * 3) / (1 - server / sum(slow.pull)))
+    assert shared[3] == slow
     assert (
         forecast_duplex([quick] * 4, 0.02, server=server, trials=0).iteration
         > forecast_duplex([quick] * 4, 0.02, trials=0).iteration
@@ -122,12 +122,12 @@ def test_a_shared_server_link_slows_only_those_it_must() -> None:
 
 
 @given(st.lists(st.floats(0.0, 5.0), min_size=1, max_size=6), st.floats(0.1, 5.0))
-def test_fair_shares(demands: list[float], capacity: float) -> None:
-    shares = max_min_rates(demands, capacity)
-    assert all(share <= demand for share, demand in zip(shares, demands, strict=True))
-    assert math.isclose(sum(shares), min(capacity, sum(demands)), rel_tol=1e-9, abs_tol=1e-9)
-    denied = [share for share, demand in zip(shares, demands, strict=True) if share < demand]
-    assert all(share <= min(denied) * (1 + 1e-9) for share in shares) if denied else True
+def test_max_min_rates_are_fair(demands: list[float], capacity: float) -> None:
+    rates = max_min_rates(demands, capacity)
+    assert all(rate <= demand for rate, demand in zip(rates, demands, strict=True))
+    assert math.isclose(sum(rates), min(capacity, sum(demands)), rel_tol=1e-9, abs_tol=1e-9)
+    denied = [rate for rate, demand in zip(rates, demands, strict=True) if rate < demand]
+    assert all(rate <= min(denied) * (1 + 1e-9) for rate in rates) if denied else True
 
 
 def test_bad_workers_are_refused() -> None:

@@ -11,17 +11,17 @@ Sizes = st.integers(1, 30)
 
 
 @given(Sizes, Sizes)
-def test_no_group_is_left_out_and_no_device_goes_empty(devices: int, groups: int) -> None:
-    held = assign_round_robin(devices, groups)
-    assert len(held) == devices
-    assert all(held)
-    assert {group for own in held for group in own} == set(range(groups))
-    assert max(map(len, held)) - min(map(len, held)) <= 1
+def test_every_group_is_assigned_and_every_device_has_one(devices: int, groups: int) -> None:
+    assignment = assign_round_robin(devices, groups)
+    assert len(assignment) == devices
+    assert all(assignment)
+    assert {group for groups_of_device in assignment for group in groups_of_device} == set(range(groups))
+    assert max(map(len, assignment)) - min(map(len, assignment)) <= 1
 
 
 def test_configured_groups_are_kept_and_other_devices_are_assigned_round_robin() -> None:
-    found = assign_groups(["a", "b", "c"], 2, {"b": [1, 0, 1]}, "held")
-    assert found == {"a": (0,), "b": (0, 1), "c": (1,)}
+    assignment = assign_groups(["a", "b", "c"], 2, {"b": [1, 0, 1]}, "held")
+    assert assignment == {"a": (0,), "b": (0, 1), "c": (1,)}
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Class groups, even shares, and what a cut costs."""
+"""Class groups, even assignment, and the cost of a cut."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_even_sizes_add_up_and_differ_by_one_at_most(total: int, groups: int) ->
 
 @given(st.integers(0, 10_000), st.integers(1, 30), st.integers(1, 6))
 @settings(max_examples=60, deadline=None)
-def test_assignment_fills_every_place(seed: int, rows: int, groups: int) -> None:
+def test_assignment_fills_every_group(seed: int, rows: int, groups: int) -> None:
     gains = np.random.default_rng(seed).normal(size=(rows, groups))
     owners = assign_evenly(gains, even_sizes(rows, groups))
     assert tuple(np.bincount(owners, minlength=groups)) == even_sizes(rows, groups)
@@ -58,24 +58,24 @@ def test_assignment_fills_every_place(seed: int, rows: int, groups: int) -> None
 
 @given(st.integers(0, 10_000))
 @settings(max_examples=40, deadline=None)
-def test_assignment_to_two_groups_is_the_best_there_is(seed: int) -> None:
+def test_assignment_to_two_groups_is_optimal(seed: int) -> None:
     gains = np.random.default_rng(seed).normal(size=(6, 2))
     best = max(worth(gains, np.array(owners)) for owners in set(permutations([0, 0, 0, 1, 1, 1])))
     assert worth(gains, assign_evenly(gains, (3, 3))) == pytest.approx(best)
 
 
-def test_assignment_ends_when_all_gains_are_alike() -> None:
+def test_assignment_terminates_when_all_gains_are_equal() -> None:
     assert sorted(assign_evenly(np.full((9, 3), 0.1), (3, 3, 3))) == [0, 0, 0, 1, 1, 1, 2, 2, 2]
 
 
-def test_alike_classes_go_together_whatever_their_order() -> None:
+def test_similar_classes_are_grouped_in_any_order() -> None:
     rng = np.random.default_rng(0)
     kind = np.array([0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1, 2])
     features = np.eye(3)[kind] * 10 + rng.normal(size=(12, 3))
     assert similar_groups(features, 3) == ((0, 3, 6, 9), (1, 4, 7, 10), (2, 5, 8, 11))
 
 
-def test_alike_groups_are_even_and_the_same_for_a_seed() -> None:
+def test_similarity_groups_are_even_and_reproducible() -> None:
     features = np.random.default_rng(1).normal(size=(11, 2, 4))
     groups = similar_groups(features, 3, seed=5)
     assert sorted(map(len, groups)) == [3, 4, 4]
@@ -83,12 +83,12 @@ def test_alike_groups_are_even_and_the_same_for_a_seed() -> None:
     assert similar_groups(features, 3, seed=5) == groups
 
 
-def test_alike_takes_classes_that_are_all_the_same() -> None:
+def test_similarity_grouping_accepts_identical_classes() -> None:
     assert sorted(map(len, similar_groups(np.zeros((6, 3)), 3))) == [2, 2, 2]
 
 
 @pytest.mark.parametrize(
-    ("groups", "said"),
+    ("groups", "message"),
     [
         ([[0, 1], []], r"groups\[1\]: is empty"),
         ([[0, 1], [1, 2]], "class 1 is in more than one group"),
@@ -96,8 +96,8 @@ def test_alike_takes_classes_that_are_all_the_same() -> None:
         ([[0, 1, 2, 3]], "class 3 is not among the 3 classes"),
     ],
 )
-def test_groups_that_are_no_division_are_refused(groups: list[list[int]], said: str) -> None:
-    with pytest.raises(SettingError, match=said):
+def test_groups_that_are_not_a_partition_are_refused(groups: list[list[int]], message: str) -> None:
+    with pytest.raises(SettingError, match=message):
         check_groups(groups, 3)
 
 
@@ -107,25 +107,25 @@ def test_more_groups_than_classes_are_refused() -> None:
 
 
 def test_cost_follows_the_formula_where_widths_divide_evenly() -> None:
-    paid = group_cost(LAYERS, [1] * 10, depth=1)
-    assert paid.trunk_macs == 900 * 20
+    cost = group_cost(LAYERS, [1] * 10, depth=1)
+    assert cost.trunk_macs == 900 * 20
     head = 4 * 6 * 2  # one class and "other"
-    assert paid.group_macs == 225 * 20 * 40 // 10 + 25 * 40 * 60 // 100 + head
-    assert paid.macs == paid.trunk_macs + paid.group_macs
+    assert cost.group_macs == 225 * 20 * 40 // 10 + 25 * 40 * 60 // 100 + head
+    assert cost.macs == cost.trunk_macs + cost.group_macs
 
 
-def test_groups_cost_what_each_of_them_costs() -> None:
+def test_group_costs_are_additive() -> None:
     sizes = even_sizes(10, 3)
-    alone = [group_cost(LAYERS, sizes, 1, [group]) for group in range(3)]
+    per_group = [group_cost(LAYERS, sizes, 1, [group]) for group in range(3)]
     together = group_cost(LAYERS, sizes, 1, range(3))
-    assert together.group_macs == sum(paid.group_macs for paid in alone)
-    assert together.group_weights == sum(paid.group_weights for paid in alone)
-    assert together.trunk_weights == alone[0].trunk_weights == 9 * 20 + 20
+    assert together.group_macs == sum(cost.group_macs for cost in per_group)
+    assert together.group_weights == sum(cost.group_weights for cost in per_group)
+    assert together.trunk_weights == per_group[0].trunk_weights == 9 * 20 + 20
 
 
-def test_one_group_with_everything_shared_costs_one_logit_more_than_the_whole() -> None:
-    paid = group_cost(LAYERS, [10], max_trunk_depth(LAYERS))
-    assert paid.macs == full_model_cost(LAYERS).macs + 4 * 60
+def test_one_group_on_a_full_trunk_costs_one_logit_more_than_the_network() -> None:
+    cost = group_cost(LAYERS, [10], max_trunk_depth(LAYERS))
+    assert cost.macs == full_model_cost(LAYERS).macs + 4 * 60
 
 
 def test_depthwise_layers_stay_with_the_trunk_and_shrink_once() -> None:
@@ -137,20 +137,20 @@ def test_depthwise_layers_stay_with_the_trunk_and_shrink_once() -> None:
 
 
 def test_a_frozen_trunk_runs_forward_only() -> None:
-    paid = group_cost(LAYERS, [5, 5], 1)
-    assert paid.training_macs(frozen=True) == paid.trunk_macs + 3 * paid.group_macs - paid.group_entry
-    assert paid.training_macs(frozen=False) == 3 * paid.macs - paid.trunk_entry
+    cost = group_cost(LAYERS, [5, 5], 1)
+    assert cost.training_macs(frozen=True) == cost.trunk_macs + 3 * cost.group_macs - cost.group_entry
+    assert cost.training_macs(frozen=False) == 3 * cost.macs - cost.trunk_entry
     assert full_model_cost(LAYERS).training_macs(frozen=False) == 3 * full_model_cost(LAYERS).macs - 900 * 20
 
 
 def test_more_groups_and_less_trunk_cost_less() -> None:
-    found = {(choice.depth, choice.groups): choice for choice in group_choices(LAYERS, 10)}
-    assert set(found) == {(depth, count) for depth in range(4) for count in range(1, 11)}
+    choices = {(choice.depth, choice.groups): choice for choice in group_choices(LAYERS, 10)}
+    assert set(choices) == {(depth, count) for depth in range(4) for count in range(1, 11)}
     for depth in range(4):
-        costs = [found[depth, count].cost.macs for count in range(1, 11)]
+        costs = [choices[depth, count].cost.macs for count in range(1, 11)]
         assert costs == sorted(costs, reverse=True)
     for count in range(2, 11):
-        assert found[0, count].cost.macs < found[1, count].cost.macs < found[2, count].cost.macs
+        assert choices[0, count].cost.macs < choices[1, count].cost.macs < choices[2, count].cost.macs
 
 
 @given(st.floats(1e3, 1e6), st.booleans())
@@ -167,20 +167,20 @@ def test_the_choice_fits_and_nothing_that_fits_keeps_more(macs: float, frozen: b
     assert chosen.kept_fraction == max(choice.kept_fraction for choice in fitting)
 
 
-def test_a_rich_device_gets_the_whole_network_and_bytes_count_too() -> None:
+def test_a_large_budget_allows_the_whole_network_and_memory_counts_too() -> None:
     assert choose_groups(LAYERS, 10, DeviceBudget()).kept_fraction == 1.0
     chosen = choose_groups(LAYERS, 10, DeviceBudget(weight_bytes=4 * 2000))
     assert chosen.cost.weights <= 2000
 
 
 def test_a_device_that_holds_more_groups_affords_smaller_ones() -> None:
-    few = DeviceBudget(macs=0.2 * full_model_cost(LAYERS).training_macs(frozen=False))
-    one, two = choose_groups(LAYERS, 10, few), choose_groups(LAYERS, 10, few, held=lambda count: min(2, count))
+    budget = DeviceBudget(macs=0.2 * full_model_cost(LAYERS).training_macs(frozen=False))
+    one, two = choose_groups(LAYERS, 10, budget), choose_groups(LAYERS, 10, budget, held=lambda count: min(2, count))
     assert one.kept_fraction > two.kept_fraction
     assert two.cost == group_cost(LAYERS, even_sizes(10, two.groups), two.depth, range(2))
 
 
-def test_what_is_said_already_is_not_chosen() -> None:
+def test_configured_values_are_not_chosen_again() -> None:
     budget = DeviceBudget(macs=0.5 * full_model_cost(LAYERS).training_macs(frozen=False))
     assert choose_groups(LAYERS, 10, budget, depths=(1,)).depth == 1
     assert choose_groups(LAYERS, 10, budget, counts=(7,)).groups == 7
@@ -192,6 +192,6 @@ def test_too_many_groups_for_the_channels_are_refused_by_name() -> None:
     assert max(choice.groups for choice in group_choices(LAYERS, 30) if choice.depth == 0) == 20
 
 
-def test_a_trunk_of_everything_leaves_nothing_to_divide() -> None:
+def test_a_full_trunk_leaves_nothing_to_divide() -> None:
     with pytest.raises(ModelError, match="depth 4 leaves no layer"):
         group_cost(LAYERS, [5, 5], 4)

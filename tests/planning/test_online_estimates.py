@@ -1,4 +1,4 @@
-"""Estimators find what is there, hold still under noise and follow a change within five iterations."""
+"""Estimates converge, are stable under noise and follow a change within five iterations."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def off(estimate: float, truth: float) -> float:
 
 
 @pytest.mark.parametrize("guess", [LinkEstimate(), LinkEstimate(0.5, 1e-6), LinkEstimate(0.001, 1e-9)])
-def test_link_is_found_from_any_first_guess(guess: LinkEstimate) -> None:
+def test_link_estimates_converge_from_any_initial_guess(guess: LinkEstimate) -> None:
     train(guess, 30)
     assert guess.seconds_per_byte is not None
     assert off(guess.overhead, OVERHEAD) < 0.01
@@ -46,7 +46,7 @@ def test_link_is_found_from_any_first_guess(guess: LinkEstimate) -> None:
 
 @pytest.mark.parametrize("factor", [0.1, 0.25, 0.5, 0.8, 1.3, 2.0, 4.0, 10.0])
 @pytest.mark.parametrize("noise", [0.0, 0.05])
-def test_link_follows_a_step_of_bandwidth_in_five_iterations(factor: float, noise: float) -> None:
+def test_link_estimates_follow_a_bandwidth_change_in_five_iterations(factor: float, noise: float) -> None:
     for seed in range(20):
         link = LinkEstimate()
         train(link, 30, noise=noise, seed=seed)
@@ -56,7 +56,7 @@ def test_link_follows_a_step_of_bandwidth_in_five_iterations(factor: float, nois
 
 
 @pytest.mark.parametrize("factor", [0.5, 3.0])
-def test_link_follows_a_step_of_overhead(factor: float) -> None:
+def test_link_estimates_follow_an_overhead_change(factor: float) -> None:
     link = LinkEstimate()
     train(link, 30, overhead=0.1)
     train(link, 5, overhead=0.1 * factor)
@@ -64,7 +64,7 @@ def test_link_follows_a_step_of_overhead(factor: float) -> None:
         assert off(link.predicted_s(size), 0.1 * factor + PER_BYTE * size) < 0.1
 
 
-def test_link_holds_still_under_noise() -> None:
+def test_link_estimates_are_stable_under_noise() -> None:
     link = LinkEstimate()
     train(link, 20, noise=0.05, seed=1)
     rates, overheads = [], []
@@ -90,7 +90,7 @@ def test_equal_sizes_keep_the_overhead() -> None:
     assert math.isclose(link.predicted_s(1e6), 0.06, rel_tol=0.05)
 
 
-def test_one_outlier_does_not_empty_the_memory() -> None:
+def test_one_outlier_does_not_discard_the_history() -> None:
     link = LinkEstimate()
     train(link, 30)
     link.observe_segment(1e6, 5.0)
@@ -102,7 +102,7 @@ def test_one_outlier_does_not_empty_the_memory() -> None:
 @given(st.lists(st.tuples(st.floats(0, 1e15), st.floats(0, 1e300)), max_size=40))
 @example([(1e-157, 92.0)])
 @example([(1e6, 1e300), (1e6, 0.0)])
-def test_link_is_never_negative_or_mad(segments: list[tuple[float, float]]) -> None:
+def test_link_estimates_are_never_negative_or_absurd(segments: list[tuple[float, float]]) -> None:
     link = LinkEstimate()
     for size, seconds in segments:
         link.observe_segment(size, seconds)

@@ -1,4 +1,4 @@
-"""Tables of trade-offs: nothing dominated is kept, nothing over budget is picked."""
+"""Pareto tables keep no dominated entry and never return one over budget."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ def table(points: list[tuple[int, int]]) -> ParetoTable:
 
 @given(POINTS)
 def test_the_front_is_what_nothing_else_dominates(points: list[tuple[int, int]]) -> None:
-    kept = {points[index] for index in pareto_front(*zip(*points, strict=True))}
+    front = {points[index] for index in pareto_front(*zip(*points, strict=True))}
     for macs, gain in points:
         beaten = any(m <= macs and g >= gain and (m, g) != (macs, gain) for m, g in points)
-        assert ((macs, gain) in kept) is not beaten
+        assert ((macs, gain) in front) is not beaten
 
 
 @given(POINTS, st.floats(0, 60))
-def test_pick_is_the_dearest_within_the_budget(points: list[tuple[int, int]], budget: float) -> None:
-    found = table(points)
-    picked, costs = found.best_within(budget), [entry.macs for entry in found.entries]
+def test_the_best_entry_is_the_most_expensive_within_the_budget(points: list[tuple[int, int]], budget: float) -> None:
+    pareto = table(points)
+    best, costs = pareto.best_within(budget), [entry.macs for entry in pareto.entries]
     affordable = [index for index, cost in enumerate(costs) if cost <= budget]
-    assert picked == (affordable[-1] if affordable else 0)
-    gains = [entry.gain for entry in found.entries]
+    assert best == (affordable[-1] if affordable else 0)
+    gains = [entry.gain for entry in pareto.entries]
     assert gains == sorted(set(gains))
 
 
@@ -42,15 +42,15 @@ def test_hypervolume_only_grows_with_more_points(some: list[tuple[int, int]], mo
         return hypervolume([macs for macs, _ in points], [gain for _, gain in points], max_cost=51, min_gain=-1)
 
     covered = sum(any(m <= x and g >= y for m, g in some) for x in range(1, 51) for y in range(21))
-    assert area(some) == covered  # unit squares, counted
+    assert area(some) == covered  # the area, counted in unit squares
     assert area(some + more) >= area(some)
 
 
 def test_a_table_survives_being_saved(tmp_path: Path) -> None:
-    found = table([(10, 1), (20, 3), (15, 0)])
-    found.save(tmp_path / "table.json")
-    assert ParetoTable.load(tmp_path / "table.json") == found
-    assert [entry.macs for entry in found.entries] == [10, 20]
+    pareto = table([(10, 1), (20, 3), (15, 0)])
+    pareto.save(tmp_path / "table.json")
+    assert ParetoTable.load(tmp_path / "table.json") == pareto
+    assert [entry.macs for entry in pareto.entries] == [10, 20]
 
 
 def test_a_damaged_table_is_refused(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Schedules as tables, the gates as an invariant, and how near a simulated pipeline comes to its bound."""
+"""Schedules as tables, the stage rules as an invariant, and how close a simulated pipeline comes to its bound."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def trace(stages: int, batches: int, start: int, windows: tuple[int, ...]) -> li
 
 @pytest.mark.parametrize("stages", range(1, 7))
 @pytest.mark.parametrize(("batches", "start"), [(1, 0), (5, 3), (40, 7)])
-def test_the_gates_hold_at_every_task_and_each_task_runs_once_after_its_input(
+def test_stage_rules_hold_at_every_task_and_each_task_runs_once_after_its_input(
     stages: int, batches: int, start: int
 ) -> None:
     forward, backward = [start - 1] * stages, [start - 1] * stages
@@ -148,12 +148,12 @@ def test_the_gates_hold_at_every_task_and_each_task_runs_once_after_its_input(
     assert forward == backward == [start + batches - 1] * stages
 
 
-def test_the_last_stage_does_both_in_one_go() -> None:
+def test_the_last_stage_runs_forward_and_backward_together() -> None:
     last = [(kind, batch) for stage, kind, batch in one_f_one_b_schedule(4, 10) if stage == 3]
     assert last == [(kind, batch) for batch in range(10) for kind in ("forward", "backward")]
 
 
-def test_never_more_than_one_gate_is_open() -> None:
+def test_at_most_one_kind_of_task_is_allowed_at_a_time() -> None:
     for window in range(1, 5):
         for forward in range(-1, 12):
             for backward in range(-1, forward + 1):
@@ -165,24 +165,22 @@ def test_never_more_than_one_gate_is_open() -> None:
                 assert draining or not (ahead and back)
 
 
-def test_progress_walks_through_what_is_due() -> None:
-    at, seen = StageProgress.at_start(window=2, start=5, end=8), []
+def test_progress_advances_through_the_due_tasks() -> None:
+    at, tasks = StageProgress.at_start(window=2, start=5, end=8), []
     while task := due_task(at):
-        seen.append(task)
+        tasks.append(task)
         at = at.after_task(task[0])
-    assert [f"{kind[0]}{batch}" for kind, batch in seen] == ["f5", "f6", "b5", "f7", "b6", "b7"]
+    assert [f"{kind[0]}{batch}" for kind, batch in tasks] == ["f5", "f6", "b5", "f7", "b6", "b7"]
 
 
-def test_a_backward_never_goes_before_its_forward_even_while_draining() -> None:
+def test_a_backward_never_precedes_its_forward_even_while_draining() -> None:
     assert not backward_ready(3, forward=2, backward=2, window=2, draining=True)
 
 
 @pytest.mark.parametrize("vertical", [True, False])
 @pytest.mark.parametrize("windows", [(1,), (2, 1), (3, 2, 1), (4, 3, 2, 1), (7, 4, 3, 1)])
-def test_the_version_that_a_batch_meets_is_the_one_that_the_schedule_has(
-    windows: tuple[int, ...], vertical: bool
-) -> None:
-    """Replays the schedule, counts updates, and keeps of each stage's versions only those still needed."""
+def test_the_version_formula_matches_the_replayed_schedule(windows: tuple[int, ...], vertical: bool) -> None:
+    """Replays the schedule, counts updates, and keeps only the versions that each stage still needs."""
     updates = [0] * len(windows)
     carried: dict[int, int] = {}
     most = [0] * len(windows)
@@ -191,8 +189,8 @@ def test_the_version_that_a_batch_meets_is_the_one_that_the_schedule_has(
         if kind == "forward":
             carried.setdefault(batch, updates[0])
             pending[stage][batch] = carried[batch] if vertical else updates[stage]
-            used = version_used(batch, stage, windows, start=10, vertical=vertical)
-            assert used == pending[stage][batch] <= updates[stage]
+            version = version_used(batch, stage, windows, start=10, vertical=vertical)
+            assert version == pending[stage][batch] <= updates[stage]
         oldest = min(pending[stage].values())
         most[stage] = max(most[stage], updates[stage] - oldest + 1)
         if kind == "backward":
@@ -202,13 +200,13 @@ def test_the_version_that_a_batch_meets_is_the_one_that_the_schedule_has(
 
 
 def some_durations(rng: random.Random) -> StageDurations:
-    stages, share = rng.randint(1, 5), rng.choice([0, 0.1, 0.5, 2])
+    stages, link_fraction = rng.randint(1, 5), rng.choice([0, 0.1, 0.5, 2])
     links = range(stages - 1)
     return StageDurations(
         [rng.uniform(0.1, 1) for _ in range(stages)],
         [rng.uniform(0.1, 2) for _ in range(stages)],
-        [rng.uniform(0, share) for _ in links],
-        [rng.uniform(0, share) for _ in links],
+        [rng.uniform(0, link_fraction) for _ in links],
+        [rng.uniform(0, link_fraction) for _ in links],
     )
 
 
@@ -216,7 +214,7 @@ def run_of(durations: StageDurations, windows: tuple[int, ...], batches: int = 2
     return simulate_pipeline(durations, batches, windows=windows).period
 
 
-def test_the_simulated_period_is_the_one_of_the_formula() -> None:
+def test_the_simulated_period_matches_the_formula() -> None:
     rng = random.Random("formula")
     for _ in range(40):
         durations = some_durations(rng)
@@ -247,28 +245,28 @@ def test_windows_with_a_limit_are_the_best_within_it() -> None:
         more = filling_windows(durations, max_in_flight=most + 1)
         assert steady_period(durations, more) <= steady_period(durations, windows) * (1 + 1e-9)
         if durations.stages == 2:  # all there are
-            others = [steady_period(durations, (first, 1)) for first in range(1, most + 1)]
-            assert steady_period(durations, windows) == pytest.approx(min(others))
+            periods = [steady_period(durations, (first, 1)) for first in range(1, most + 1)]
+            assert steady_period(durations, windows) == pytest.approx(min(periods))
     assert filling_windows(durations, max_in_flight=free[0]) == free
 
 
 @pytest.mark.parametrize("stages", range(1, 7))
-@pytest.mark.parametrize("share", [0, 0.01, 0.025])
-def test_balanced_stages_reach_the_bound_with_the_published_windows_if_links_are_quick(
-    stages: int, share: float
+@pytest.mark.parametrize("link_fraction", [0, 0.01, 0.025])
+def test_balanced_stages_reach_the_bound_with_the_published_windows_on_fast_links(
+    stages: int, link_fraction: float
 ) -> None:
-    links = [share] * (stages - 1)
+    links = [link_fraction] * (stages - 1)
     timeline = simulate_pipeline(StageDurations([0.35] * stages, [0.65] * stages, links, links), 200)
     assert timeline.throughput >= 0.95
 
 
 @pytest.mark.parametrize("stages", range(2, 6))
-@pytest.mark.parametrize("share", [0.3, 1.0])
-def test_slow_links_starve_the_published_windows_and_not_the_filling_ones(stages: int, share: float) -> None:
-    links = [share] * (stages - 1)
+@pytest.mark.parametrize("link_fraction", [0.3, 1.0])
+def test_slow_links_starve_the_published_windows_but_not_the_filling_ones(stages: int, link_fraction: float) -> None:
+    links = [link_fraction] * (stages - 1)
     durations = StageDurations([0.35] * stages, [0.65] * stages, links, links)
     assert run_of(durations, published_windows(stages)) == pytest.approx(
-        1 + 2 * share * (stages - 1) / stages, rel=0.02
+        1 + 2 * link_fraction * (stages - 1) / stages, rel=0.02
     )
     assert run_of(durations, filling_windows(durations)) == pytest.approx(1, rel=0.01)
 

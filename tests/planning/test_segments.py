@@ -1,4 +1,4 @@
-"""The planner against brute force, the published programme and the model of time itself."""
+"""The planner against brute force, the published dynamic programme and the timing model."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ directions = st.sampled_from(DIRECTIONS)
 
 
 def draw_instances(count: int, most_layers: int, seed: int = 1) -> Iterator[Instance]:
-    """Smooth numbers, small whole numbers (ties and zeros everywhere) and networks with a few heavy layers."""
+    """Continuous values, small integers (many ties and zeros) and networks with a few heavy layers."""
     rng = random.Random(seed)
     kinds = (
         rng.random,
@@ -42,9 +42,9 @@ def draw_instances(count: int, most_layers: int, seed: int = 1) -> Iterator[Inst
     )
     for _ in range(count):
         layers = rng.randint(1, most_layers)
-        computing, moving = rng.choice(kinds), rng.choice(kinds)
+        computing, transferring = rng.choice(kinds), rng.choice(kinds)
         overhead = rng.choice((0.0, 0.1, 1.0, 3.0, rng.random()))
-        yield [computing() for _ in range(layers)], [moving() for _ in range(layers)], overhead
+        yield [computing() for _ in range(layers)], [transferring() for _ in range(layers)], overhead
 
 
 def same(left: float, right: float) -> bool:
@@ -80,8 +80,8 @@ def test_planner_equals_published_programme_on_many(direction: Direction) -> Non
 
 
 def check_against(reference: SegmentPlan, compute: list[float], transfer: list[float], overhead: float) -> None:
-    found = plan_segments(compute, transfer, overhead, reference.direction)
-    assert same(found.makespan, reference.makespan), (compute, transfer, overhead, reference)
+    plan = plan_segments(compute, transfer, overhead, reference.direction)
+    assert same(plan.makespan, reference.makespan), (compute, transfer, overhead, reference)
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
@@ -91,20 +91,20 @@ def test_planner_equals_published_programme_on_a_deep_network(direction: Directi
 
 
 @given(instances, directions, st.sampled_from(STRATEGIES), seconds)
-def test_cuts_replayed_give_the_stated_makespan(
+def test_replayed_cuts_give_the_stated_makespan(
     instance: Instance, direction: Direction, strategy: Strategy, latency: float
 ) -> None:
     compute, transfer, overhead = instance
-    found = plan_segments(compute, transfer, overhead, direction, strategy, latency)
-    assert same(makespan_of_cuts(compute, transfer, overhead, direction, found.cuts, latency), found.makespan)
+    plan = plan_segments(compute, transfer, overhead, direction, strategy, latency)
+    assert same(makespan_of_cuts(compute, transfer, overhead, direction, plan.cuts, latency), plan.makespan)
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
-def test_cuts_of_the_references_replayed_give_their_makespan(direction: Direction) -> None:
+def test_replayed_reference_cuts_give_their_makespan(direction: Direction) -> None:
     for compute, transfer, overhead in draw_instances(300, 10, seed=6):
         for reference in (brute_force_plan, published_plan):
-            found = reference(compute, transfer, overhead, direction)
-            assert same(makespan_of_cuts(compute, transfer, overhead, direction, found.cuts), found.makespan)
+            plan = reference(compute, transfer, overhead, direction)
+            assert same(makespan_of_cuts(compute, transfer, overhead, direction, plan.cuts), plan.makespan)
 
 
 @given(instances, directions)
@@ -115,7 +115,7 @@ def test_lower_bounds_hold(instance: Instance, direction: Direction) -> None:
     bound = max(overhead + transfer[0] + sum(compute), overhead + sum(transfer) + compute[-1])
     best = plan_segments(compute, transfer, overhead, direction).makespan
     assert best >= bound * (1 - 1e-12)
-    # The two resources can at best run side by side, so no phase is ever cut by half.
+    # At best both resources run in parallel, so no phase is shortened by more than half.
     assert best >= plan_segments(compute, transfer, overhead, direction, "sequential").makespan / 2 * (1 - 1e-12)
 
 
@@ -130,31 +130,31 @@ def test_more_work_is_never_faster(instance: Instance, direction: Direction, dat
     before = plan_segments(*instance, direction).makespan
     compute, transfer, overhead = list(instance[0]), list(instance[1]), instance[2]
     extra = data.draw(seconds)
-    where = data.draw(st.sampled_from(("compute", "transfer", "overhead")))
-    if where == "overhead" or not compute:
+    quantity = data.draw(st.sampled_from(("compute", "transfer", "overhead")))
+    if quantity == "overhead" or not compute:
         overhead += extra
     else:
         index = data.draw(st.integers(0, len(compute) - 1))
-        (compute if where == "compute" else transfer)[index] += extra
+        (compute if quantity == "compute" else transfer)[index] += extra
     assert plan_segments(compute, transfer, overhead, direction).makespan >= before * (1 - 1e-12)
 
 
 @given(instances, directions, st.sampled_from(STRATEGIES), st.integers(-20, 20))
-def test_scale_does_not_matter(instance: Instance, direction: Direction, strategy: Strategy, power: int) -> None:
+def test_plans_are_scale_invariant(instance: Instance, direction: Direction, strategy: Strategy, power: int) -> None:
     """A power of two scales without rounding, so even the cuts stay the same."""
     scale = 2.0**power
     compute, transfer, overhead = instance
-    found = plan_segments(compute, transfer, overhead, direction, strategy)
+    plan = plan_segments(compute, transfer, overhead, direction, strategy)
     scaled = plan_segments(
         [c * scale for c in compute], [t * scale for t in transfer], overhead * scale, direction, strategy
     )
-    assert scaled.cuts == found.cuts
-    assert scaled.makespan == found.makespan * scale
+    assert scaled.cuts == plan.cuts
+    assert scaled.makespan == plan.makespan * scale
 
 
 @given(instances, st.data())
-def test_both_directions_are_one_problem(instance: Instance, data: st.DataObject) -> None:
-    """Any cuts take as long in a pull as in a push with the same numbers: time runs the other way."""
+def test_pull_and_push_are_mirror_images(instance: Instance, data: st.DataObject) -> None:
+    """Any cuts take as long in a pull as in a push with the same times: time is reversed."""
     layers = len(instance[0])
     cuts = tuple(i for i in range(layers - 1) if data.draw(st.booleans()))
     assert same(makespan_of_cuts(*instance, "pull", cuts), makespan_of_cuts(*instance, "push", cuts))
@@ -164,18 +164,20 @@ def test_both_directions_are_one_problem(instance: Instance, data: st.DataObject
 def test_segments_cover_every_layer_once_in_transfer_order(
     instance: Instance, direction: Direction, strategy: Strategy
 ) -> None:
-    found = plan_segments(*instance, direction, strategy)
-    segments = found.segments if direction == "pull" else found.segments[::-1]
+    plan = plan_segments(*instance, direction, strategy)
+    segments = plan.segments if direction == "pull" else plan.segments[::-1]
     assert [layer for first, last in segments for layer in range(first, last + 1)] == list(range(len(instance[0])))
-    assert found.cuts == tuple(last for _, last in segments)[:-1]
+    assert plan.cuts == tuple(last for _, last in segments)[:-1]
 
 
 @settings(max_examples=60)
 @given(instances, directions, seconds)
-def test_latency_adds_once_and_leaves_the_cuts(instance: Instance, direction: Direction, latency: float) -> None:
-    without, found = plan_segments(*instance, direction), plan_segments(*instance, direction, latency=latency)
-    assert found.cuts == without.cuts
-    assert same(found.makespan, without.makespan + (latency if instance[0] else 0.0))
+def test_latency_is_added_once_and_does_not_change_the_cuts(
+    instance: Instance, direction: Direction, latency: float
+) -> None:
+    without, plan = plan_segments(*instance, direction), plan_segments(*instance, direction, latency=latency)
+    assert plan.cuts == without.cuts
+    assert same(plan.makespan, without.makespan + (latency if instance[0] else 0.0))
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
@@ -193,22 +195,22 @@ def tracked(
     compute: list[float], transfer: list[float], overhead: float, direction: Direction, mask: int, latency: float
 ) -> float:
     cuts = tuple(i for i in range(len(compute) - 1) if mask >> i & 1)
-    link = device = landed = 0.0
+    link = device = finished = 0.0
     for first, last in SegmentPlan(cuts, 0.0, "", direction, len(compute)).segments:
-        computing, moving = sum(compute[first : last + 1]), overhead + sum(transfer[first : last + 1])
+        computing, transferring = sum(compute[first : last + 1]), overhead + sum(transfer[first : last + 1])
         if direction == "pull":
-            link += moving
+            link += transferring
             device = max(device, link + latency) + computing
-            landed = device
+            finished = device
         else:
             device += computing
-            link = max(link, device) + moving
-            landed = link + latency
-    return landed
+            link = max(link, device) + transferring
+            finished = link + latency
+    return finished
 
 
 def test_a_case_worked_by_hand() -> None:
-    """Two equal layers take 1+2+2 = 5 in one piece. Cut, the second arrives at 4 and ends at 5: no gain if Δt = 1."""
+    """Two equal layers take 1+2+2 = 5 unsegmented. Cut, the second arrives at 4 and ends at 5: no gain if Δt = 1."""
     assert plan_segments([1, 1], [1, 1], 1.0).makespan == 5.0
     assert plan_segments([1, 1], [1, 1], 0.5) == SegmentPlan((0,), 4.0, "optimal", "pull", 2)
     assert plan_segments([1, 1], [1, 1], 0.5, "push").segments == ((1, 1), (0, 0))
@@ -221,7 +223,7 @@ def test_ibatch_sizes_the_next_batch_to_the_running_one() -> None:
 
 
 def test_mg_wfbp_merges_what_the_start_up_would_delay() -> None:
-    """From the output the gradients exist at 2, 3, 4, 7: with Δt = 1.5 only the last is worth a segment of its own."""
+    """From the output, gradients are ready at 2, 3, 4, 7: with Δt = 1.5 only the last is worth its own segment."""
     assert plan_segments([3, 1, 1, 2], [1, 1, 1, 1], 1.5, "push", "mg-wfbp").cuts == (0,)
     assert plan_segments([3, 1, 1, 2], [1, 1, 1, 1], 1.5, "pull", "mg-wfbp").cuts == (0,)
     assert plan_segments([1, 1, 1], [1, 1, 1], 0.5, "push", "mg-wfbp").cuts == (0, 1)
@@ -237,7 +239,7 @@ def test_no_layer_and_one_layer(direction: Direction, strategy: Strategy) -> Non
 
 
 @pytest.mark.parametrize(
-    ("compute", "transfer", "overhead", "says"),
+    ("compute", "transfer", "overhead", "message"),
     [
         ([1.0], [1.0, 2.0], 0.0, "1 layers and transfer has 2"),
         ([1.0, -1.0], [1.0, 2.0], 0.0, r"compute\[1\] is -1.0"),
@@ -249,8 +251,8 @@ def test_no_layer_and_one_layer(direction: Direction, strategy: Strategy) -> Non
         ([1.0], [1.0], math.nan, "overhead is nan"),
     ],
 )
-def test_bad_numbers_are_refused(compute: list[float], transfer: list[float], overhead: float, says: str) -> None:
-    with pytest.raises(UserError, match=says):
+def test_bad_values_are_refused(compute: list[float], transfer: list[float], overhead: float, message: str) -> None:
+    with pytest.raises(UserError, match=message):
         plan_segments(compute, transfer, overhead)
 
 
@@ -263,7 +265,7 @@ def test_bad_names_are_refused() -> None:
         brute_force_plan([1.0] * 21, [1.0] * 21, 0.0)
 
 
-def test_planning_a_deep_network_takes_no_visible_time() -> None:
+def test_planning_a_deep_network_is_fast() -> None:
     """Five times the promised 0.1 ms, so that a busy machine does not fail the build."""
     compute, transfer, overhead = next(i for i in draw_instances(100, 152, seed=8) if len(i[0]) > 140)
     calls = 50

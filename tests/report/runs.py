@@ -1,4 +1,4 @@
-"""Small runs made by hand, with every kind of record that a page knows."""
+"""Small hand-written runs with every kind of record that a report page shows."""
 
 from __future__ import annotations
 
@@ -32,45 +32,45 @@ DEVICES = ("pi4-0", "pi4-1", "phone")
 
 
 def explored() -> str:
-    """The job as a run of filter dropout keeps it, with a table of two entries."""
+    """The saved job of a filter-dropout run with a table of two entries."""
     entries = [(10, 0.1, [0.5]), (20, 0.3, [0.0])]
     table = ParetoTable.from_trials("mlp on digits", ["linear1"], 20, entries)
     submodel = {"kind": "filter-dropout", "table": encode_settings(table)}
     return dump_job(make({**tomllib.loads(JOB), "rounds": {"submodel": submodel}}))
 
 
-def keep(folder: Path, records: Iterable[JournalRecord], job: str = JOB, over: bool = True) -> Path:
-    """A run's folder with these records; `over` adds the summary."""
+def keep(folder: Path, records: Iterable[JournalRecord], job: str = JOB, finished: bool = True) -> Path:
+    """A run folder with these records; `finished` adds the summary."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "job.toml").write_text(job)
     with Journal(folder / "journal.jsonl") as journal:
         for record in records:
             journal.write_record(record)
-    if over:
+    if finished:
         summary = {"name": "mlp on digits", "recipe": "fedavg", "status": "done", "reason": "20 rounds"}
         (folder / "summary.json").write_text(json.dumps(summary))
     return folder
 
 
 def one_round(number: int, devices: Iterable[str] = DEVICES) -> list[JournalRecord]:
-    """A round of two seconds; the later a device is listed, the longer it computes."""
+    """A round of two seconds; devices listed later compute longer."""
     start = 2.0 * number
-    found: list[JournalRecord] = []
-    for place, name in enumerate(devices):
-        done = start + 1.0 + 0.2 * place
-        found.append(Span(name, "pull", start, start + 0.5, {"round": number, "bytes": 1000}))
-        found.append(Span(name, "compute", start + 0.5, done, {"round": number, "samples": 32}))
-        found.append(Span(name, "push", done, done + 0.4, {"round": number, "bytes": 500}))
+    records: list[JournalRecord] = []
+    for index, name in enumerate(devices):
+        computed_at = start + 1.0 + 0.2 * index
+        records.append(Span(name, "pull", start, start + 0.5, {"round": number, "bytes": 1000}))
+        records.append(Span(name, "compute", start + 0.5, computed_at, {"round": number, "samples": 32}))
+        records.append(Span(name, "push", computed_at, computed_at + 0.4, {"round": number, "bytes": 500}))
     merged = [[name, 1] for name in devices]
-    found.append(Span("coordinator", "round", start, start + 2.0, {"round": number, "devices": merged}))
+    records.append(Span("coordinator", "round", start, start + 2.0, {"round": number, "devices": merged}))
     fields = {"round": number + 1, "bytes": 4500 * (number + 1)}
     for name, value in (("loss", 2.0 / (number + 1)), ("test_accuracy", 1 - 0.9 / (number + 1))):
-        found.append(Scalar("coordinator", name, start + 2.0, value, fields))
-    return found
+        records.append(Scalar("coordinator", name, start + 2.0, value, fields))
+    return records
 
 
-def rounds(many: int = 20, devices: Iterable[str] = DEVICES) -> list[JournalRecord]:
-    return [record for number in range(many) for record in one_round(number, tuple(devices))]
+def rounds(count: int = 20, devices: Iterable[str] = DEVICES) -> list[JournalRecord]:
+    return [record for number in range(count) for record in one_round(number, tuple(devices))]
 
 
 def faults() -> list[JournalRecord]:
@@ -84,11 +84,11 @@ def faults() -> list[JournalRecord]:
 
 
 def every_kind() -> list[JournalRecord]:
-    """All that a page can draw."""
+    """Records of every kind that a page can draw."""
     signals = [
-        Scalar(name, signal, float(at), (at * (place + 1)) % 7 / 7, {"round": at})
+        Scalar(name, signal, float(at), (at * (index + 1)) % 7 / 7, {"round": at})
         for signal in ("buffer", "rate", "dropped", "share")
-        for place, name in enumerate(DEVICES)
+        for index, name in enumerate(DEVICES)
         for at in range(0, 40, 2)
     ]
     pipeline = [

@@ -1,4 +1,4 @@
-"""Pages in a real browser: they open without errors, show data, and answer the mouse and the keys."""
+"""Report pages in a real browser: they open without errors, show data, and respond to mouse and keyboard."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ pytestmark = pytest.mark.skipif(
 )
 
 CANVAS = "document.querySelector('canvas[data-chart]')"
-PLACE = f"(() => {{ {CANVAS}.scrollIntoView({{block: 'center'}}); const box = {CANVAS}.getBoundingClientRect();"
-PLACE += " return [box.left, box.top, box.width, box.height]; })()"
+CANVAS_BOX = f"(() => {{ {CANVAS}.scrollIntoView({{block: 'center'}}); const box = {CANVAS}.getBoundingClientRect();"
+CANVAS_BOX += " return [box.left, box.top, box.width, box.height]; })()"
 TIP = "document.querySelector('#tip.shown')?.textContent"
 WINDOW = "parseFloat(document.querySelector('.window i').style.width)"
 COLOURS = f"""(() => {{
@@ -40,8 +40,8 @@ COLOURS = f"""(() => {{
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[HeadlessBrowser]:
-    with HeadlessBrowser(1280, 900) as found:
-        yield found
+    with HeadlessBrowser(1280, 900) as browser:
+        yield browser
 
 
 @pytest.fixture
@@ -59,14 +59,14 @@ def _open(browser: HeadlessBrowser, folder: Path, *runs: Path) -> None:
 
 
 @pytest.fixture
-def whole(tmp_path: Path) -> Path:
+def full_run(tmp_path: Path) -> Path:
     return keep(tmp_path / "whole", every_kind(), job=explored())
 
 
-def test_every_part_is_there_and_has_data(browser: HeadlessBrowser, whole: Path) -> None:
-    _open(browser, whole, whole)
-    parts = browser.evaluate("[...document.querySelectorAll('#sections > section')].map((part) => part.id)")
-    assert parts == [
+def test_every_section_is_shown_with_data(browser: HeadlessBrowser, full_run: Path) -> None:
+    _open(browser, full_run, full_run)
+    sections = browser.evaluate("[...document.querySelectorAll('#sections > section')].map((part) => part.id)")
+    assert sections == [
         "learning", "timeline", "time", "fleet", "devices", "streams", "submodels", "pareto", "partitions", "events",
         "job",
     ]  # fmt: skip
@@ -80,25 +80,25 @@ def test_every_part_is_there_and_has_data(browser: HeadlessBrowser, whole: Path)
     assert browser.evaluate(COLOURS) > 20
 
 
-def test_parts_without_records_are_left_out(browser: HeadlessBrowser, tmp_path: Path) -> None:
+def test_sections_without_records_are_left_out(browser: HeadlessBrowser, tmp_path: Path) -> None:
     _open(browser, tmp_path, keep(tmp_path / "run", rounds(3)))
-    parts = browser.evaluate("[...document.querySelectorAll('#sections > section')].map((part) => part.id)")
-    assert parts == ["learning", "timeline", "time", "fleet", "devices", "job"]
+    sections = browser.evaluate("[...document.querySelectorAll('#sections > section')].map((part) => part.id)")
+    assert sections == ["learning", "timeline", "time", "fleet", "devices", "job"]
 
 
-def test_the_timeline_tells_what_is_under_the_pointer(browser: HeadlessBrowser, tmp_path: Path) -> None:
+def test_the_timeline_describes_the_span_under_the_pointer(browser: HeadlessBrowser, tmp_path: Path) -> None:
     _open(browser, tmp_path, keep(tmp_path / "run", rounds(1)))
-    left, top, width, _ = browser.evaluate(PLACE)
+    left, top, width, _ = browser.evaluate(CANVAS_BOX)
     across = left + 118 + (width - 118) * 0.3  # at 0.6 s of 2 s the first device computes
     browser.move_to(across, top + 26 + 20 + 8)
     browser.wait_for(TIP)
-    said = browser.evaluate(TIP)
-    assert all(word in said for word in ("pi4-0", "compute, round 0", "500 ms", "samples 32"))
+    tooltip = browser.evaluate(TIP)
+    assert all(text in tooltip for text in ("pi4-0", "compute, round 0", "500 ms", "samples 32"))
 
 
-def test_the_timeline_zooms_by_drag_wheel_and_keys(browser: HeadlessBrowser, whole: Path) -> None:
-    _open(browser, whole, whole)
-    left, top, width, height = browser.evaluate(PLACE)
+def test_the_timeline_zooms_by_drag_wheel_and_keys(browser: HeadlessBrowser, full_run: Path) -> None:
+    _open(browser, full_run, full_run)
+    left, top, width, height = browser.evaluate(CANVAS_BOX)
     browser.press_mouse(left + 400, top + 60, to=(left + 500, top + 60))
     browser.wait_for(f"{WINDOW} < 20")
     browser.evaluate(f"{CANVAS}.focus()")
@@ -111,8 +111,8 @@ def test_the_timeline_zooms_by_drag_wheel_and_keys(browser: HeadlessBrowser, who
     browser.wait_for(f"{WINDOW} < 100")
 
 
-def test_curves_can_be_read_off_and_change_their_axis(browser: HeadlessBrowser, whole: Path) -> None:
-    _open(browser, whole, whole)
+def test_curves_show_values_and_switch_axes(browser: HeadlessBrowser, full_run: Path) -> None:
+    _open(browser, full_run, full_run)
     for axis in ("round", "bytes", "energy", "time"):
         browser.evaluate(f"document.querySelector('[data-choice={axis}]').click()")
         browser.wait_for(f"document.querySelector('[data-choice={axis}]').getAttribute('aria-pressed') === 'true'")
@@ -125,15 +125,15 @@ def test_curves_can_be_read_off_and_change_their_axis(browser: HeadlessBrowser, 
     assert "accuracy, held-out data" in browser.evaluate(TIP)
 
 
-def test_a_device_called_script_shows_as_text(browser: HeadlessBrowser, tmp_path: Path) -> None:
+def test_a_device_named_like_a_script_tag_is_shown_as_text(browser: HeadlessBrowser, tmp_path: Path) -> None:
     name = "<script>document.title='taken'</script><img/src=x>"
-    _open(browser, tmp_path, keep(tmp_path / "run", rounds(2, ["pi4-0", name]), over=False))
+    _open(browser, tmp_path, keep(tmp_path / "run", rounds(2, ["pi4-0", name]), finished=False))
     assert browser.evaluate("document.title") != "taken"
     assert browser.evaluate("document.querySelectorAll('main img, main script').length") == 0
     assert browser.evaluate("document.querySelector('#time svg').textContent.includes('<script>')")
 
 
-def test_runs_are_laid_over_each_other(browser: HeadlessBrowser, tmp_path: Path) -> None:
+def test_compared_runs_are_overlaid(browser: HeadlessBrowser, tmp_path: Path) -> None:
     _open(browser, tmp_path, keep(tmp_path / "a", rounds(9)), keep(tmp_path / "b", rounds(5)))
     lines = "[...document.querySelectorAll('#learning polyline')].map((line) => line.dataset.line)"
     assert browser.evaluate(lines) == ["a", "b", "a, training", "b, training"]
@@ -142,24 +142,24 @@ def test_runs_are_laid_over_each_other(browser: HeadlessBrowser, tmp_path: Path)
     browser.wait_for("document.querySelector('.chooser [data-choice=\"1\"]').getAttribute('aria-pressed') === 'true'")
 
 
-def test_light_and_dark_can_be_switched(browser: HeadlessBrowser, whole: Path) -> None:
-    _open(browser, whole, whole)
-    ground = "getComputedStyle(document.body).backgroundColor"
-    before = browser.evaluate(ground)
+def test_light_and_dark_can_be_switched(browser: HeadlessBrowser, full_run: Path) -> None:
+    _open(browser, full_run, full_run)
+    background = "getComputedStyle(document.body).backgroundColor"
+    before = browser.evaluate(background)
     browser.evaluate("document.querySelector('[data-theme-switch]').click()")
-    assert browser.evaluate(ground) != before
+    assert browser.evaluate(background) != before
     browser.press_key("t")
-    assert browser.evaluate(ground) == before
+    assert browser.evaluate(background) == before
 
 
-def test_a_narrow_screen_needs_no_sideways_scrolling(browser: HeadlessBrowser, whole: Path) -> None:
+def test_a_narrow_screen_needs_no_sideways_scrolling(browser: HeadlessBrowser, full_run: Path) -> None:
     browser.resize_page(380, 800)
-    _open(browser, whole, whole)
+    _open(browser, full_run, full_run)
     assert browser.evaluate("document.documentElement.scrollWidth") <= 380
 
 
-def test_every_figure_is_saved_as_an_image(browser: HeadlessBrowser, whole: Path) -> None:
-    _open(browser, whole, whole)
+def test_every_figure_is_saved_as_an_image(browser: HeadlessBrowser, full_run: Path) -> None:
+    _open(browser, full_run, full_run)
     figures: dict[str, str] = browser.evaluate("potluckFigures()")
     assert {"learning", "timeline", "time", "fleet", "pareto", "partitions"} <= set(figures)
     for address in figures.values():
@@ -168,7 +168,7 @@ def test_every_figure_is_saved_as_an_image(browser: HeadlessBrowser, whole: Path
         assert len(picture) > 4000
 
 
-# --- the page that follows -------------------------------------------------------------------------------------------
+# --- the page that follows --------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -186,8 +186,8 @@ def _served(root: Path) -> Iterator[str]:
         thread.join(5)
 
 
-def test_the_numbers_of_a_running_run_move(browser: HeadlessBrowser, tmp_path: Path) -> None:
-    folder = keep(tmp_path / "going", rounds(2), over=False)
+def test_a_running_run_updates_the_page(browser: HeadlessBrowser, tmp_path: Path) -> None:
+    folder = keep(tmp_path / "going", rounds(2), finished=False)
     rounds_shown = "document.querySelector('[data-tile=Rounds] .value').textContent"
     with _served(tmp_path) as address:
         browser.open(f"{address}run/going/")
@@ -206,7 +206,7 @@ def test_the_numbers_of_a_running_run_move(browser: HeadlessBrowser, tmp_path: P
         browser.evaluate("location.replace('about:blank')")
 
 
-def test_a_process_that_trains_is_followed_to_its_end(browser: HeadlessBrowser, tmp_path: Path) -> None:
+def test_a_training_process_is_followed_to_its_end(browser: HeadlessBrowser, tmp_path: Path) -> None:
     (tmp_path / "job.toml").write_text(SMALL_JOB.replace("rounds = 3", "rounds = 1_000_000"))
     (tmp_path / "fleet.toml").write_text(SMALL_FLEET)
     process = start(["run", "job.toml", "--quiet", "--out", "runs/going"], tmp_path)
@@ -234,15 +234,15 @@ def _await_file(path: Path) -> None:
     raise AssertionError(f"{path.name} is still empty after a minute")
 
 
-def test_the_list_answers_to_the_keys(browser: HeadlessBrowser, tmp_path: Path) -> None:
+def test_the_run_list_responds_to_the_keyboard(browser: HeadlessBrowser, tmp_path: Path) -> None:
     for name in ("one", "two"):
         keep(tmp_path / name, rounds(2))
     with _served(tmp_path) as address:
         browser.open(address)
         browser.wait_for("document.querySelectorAll('tr[data-run]').length === 2")
         browser.press_key("j")
-        wanted = browser.evaluate("document.querySelector('tr.chosen').dataset.run")
-        assert wanted == browser.evaluate("document.querySelectorAll('tr[data-run]')[1].dataset.run")
+        chosen_run = browser.evaluate("document.querySelector('tr.chosen').dataset.run")
+        assert chosen_run == browser.evaluate("document.querySelectorAll('tr[data-run]')[1].dataset.run")
         browser.press_key("/")
         browser.evaluate(
             "document.activeElement.value = 'tw'; document.activeElement.dispatchEvent(new Event('input'))"

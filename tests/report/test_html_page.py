@@ -14,7 +14,7 @@ from tests.report.runs import JOB, keep, rounds
 NASTY = "<script>alert(1)</script>"
 
 
-def test_a_page_asks_nobody_for_anything(tmp_path: Path) -> None:
+def test_a_page_loads_no_external_resources(tmp_path: Path) -> None:
     page = render_report([keep(tmp_path, rounds())])
     assert "default-src 'none'" in page
     assert "connect-src 'none'" in page
@@ -24,7 +24,7 @@ def test_a_page_asks_nobody_for_anything(tmp_path: Path) -> None:
 
 def test_names_cannot_become_markup(tmp_path: Path) -> None:
     job = JOB.replace('model = "mlp"', f'model = "{NASTY}"')
-    page = render_report([keep(tmp_path, rounds(2, ["pi4-0", NASTY]), job=job, over=False)])
+    page = render_report([keep(tmp_path, rounds(2, ["pi4-0", NASTY]), job=job, finished=False)])
     assert NASTY not in page
     data = re.search(r'<script id="data" type="application/json">(.*?)</script>', page, re.DOTALL)
     assert data is not None
@@ -32,7 +32,7 @@ def test_names_cannot_become_markup(tmp_path: Path) -> None:
     assert NASTY in names
 
 
-def test_several_runs_are_in_one_page(tmp_path: Path) -> None:
+def test_a_page_holds_several_runs(tmp_path: Path) -> None:
     page = render_report([keep(tmp_path / "a", rounds(2)), keep(tmp_path / "b", rounds(3))])
     data = re.search(r'<script id="data" type="application/json">(.*?)</script>', page, re.DOTALL)
     assert data is not None

@@ -17,7 +17,7 @@ def _rows(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_tables_hold_every_record(tmp_path: Path) -> None:
+def test_csv_tables_contain_every_record(tmp_path: Path) -> None:
     run = open_run(keep(tmp_path / "run", [*rounds(4), *faults()]))
     paths = {path.name: path for path in export_run(run, "csv", tmp_path / "out")}
     assert set(paths) == {"spans.csv", "instants.csv", "scalars.csv"}
@@ -34,7 +34,7 @@ def test_a_name_cannot_become_a_formula(tmp_path: Path) -> None:
     assert _rows(path)[0]["node"] == "'=1+1"
 
 
-def test_lines_are_copied(tmp_path: Path) -> None:
+def test_jsonl_export_copies_the_journal(tmp_path: Path) -> None:
     run = open_run(keep(tmp_path / "run", rounds(2)))
     (path,) = export_run(run, "jsonl", tmp_path / "out")
     assert path.read_bytes() == run.journal.read_bytes()
@@ -48,10 +48,10 @@ def test_tensorboard_reads_its_files(tmp_path: Path) -> None:
 
     records = [*rounds(3), Scalar("phone", "buffer", 1.0, 5.0, {"round": 2})]
     export_run(open_run(keep(tmp_path / "run", records)), "tensorboard", tmp_path / "out")
-    found = EventAccumulator(str(tmp_path / "out"))
-    found.Reload()
-    assert set(found.Tags()["scalars"]) == {"loss", "test_accuracy", "phone/buffer"}
-    assert [event.step for event in found.Scalars("loss")] == [1, 2, 3]
+    events = EventAccumulator(str(tmp_path / "out"))
+    events.Reload()
+    assert set(events.Tags()["scalars"]) == {"loss", "test_accuracy", "phone/buffer"}
+    assert [event.step for event in events.Scalars("loss")] == [1, 2, 3]
 
 
 def test_an_unknown_format_is_refused(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A hundred devices and a thousand rounds: the page is made in time and stays quick."""
+"""A hundred devices and a thousand rounds: the page is rendered in time and stays responsive."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from potluck.report import render_report
 from potluck.report.headless_browser import HeadlessBrowser, find_browser
 from tests.report.runs import JOB, keep, one_round
 
-DEVICES = [f"device-with-quite-a-long-name-of-its-own-{place:02d}" for place in range(100)]
+DEVICES = [f"device-with-quite-a-long-name-of-its-own-{index:02d}" for index in range(100)]
 ZOOM = """(async () => {
   const canvas = document.querySelector("canvas[data-chart]"), took = [];
   for (let turn = 0; turn < 12; turn++) {
@@ -35,10 +35,10 @@ def _kept(folder: Path, rounds: int) -> Path:
 
 
 def _made(folder: Path, path: Path) -> float:
-    """Write the page; processor seconds, so that what others do on this machine does not count."""
-    began = time.process_time()
+    """Write the page and return CPU seconds, which do not depend on the load of the machine."""
+    started_at = time.process_time()
     path.write_text(render_report([folder]), encoding="utf-8")
-    return time.process_time() - began
+    return time.process_time() - started_at
 
 
 @pytest.mark.wall_clock
@@ -56,9 +56,9 @@ def test_fifty_megabytes_in_ten_seconds(tmp_path: Path) -> None:
     if find_browser() is None:
         return
     with HeadlessBrowser() as browser:
-        began = time.perf_counter()
+        started_at = time.perf_counter()
         browser.open_file(path)
-        opened_s = time.perf_counter() - began
+        opened_s = time.perf_counter() - started_at
         frame_ms = browser.evaluate(ZOOM)
         assert browser.errors == []
     assert opened_s < 10

@@ -17,7 +17,7 @@ prometheus = pytest.importorskip("prometheus_client.parser")
 
 
 class Client:
-    """Asks the application without a socket."""
+    """Calls the application without a socket."""
 
     def __init__(self, root: Path) -> None:
         self._transport = httpx.ASGITransport(create_app(root))
@@ -38,17 +38,17 @@ def client(tmp_path: Path) -> Client:
 
 
 def test_runs_are_listed(client: Client) -> None:
-    listed = client.get("/runs.json").json()
-    assert {run["id"]: run["rounds"] for run in listed} == {"first": 20, 'sec"ond': 3}
+    runs = client.get("/runs.json").json()
+    assert {run["id"]: run["rounds"] for run in runs} == {"first": 20, 'sec"ond': 3}
     assert "Potluck" in client.get("/").text
 
 
-def test_a_finished_run_is_sent_whole_and_the_stream_ends(client: Client) -> None:
-    told = client.get("/run/first/events").text
-    events = [part.split("\n", 1)[0] for part in told.split("\n\n") if part]
+def test_a_finished_run_is_sent_in_full_and_the_stream_ends(client: Client) -> None:
+    body = client.get("/run/first/events").text
+    events = [event.split("\n", 1)[0] for event in body.split("\n\n") if event]
     assert events == ["event: whole", "event: over"]
-    whole = json.loads(told.split("data: ", 1)[1].split("\n", 1)[0])
-    assert whole["figures"]["rounds"] == 20
+    view = json.loads(body.split("data: ", 1)[1].split("\n", 1)[0])
+    assert view["figures"]["rounds"] == 20
 
 
 def test_a_run_has_its_page_and_its_report(client: Client) -> None:
@@ -62,15 +62,15 @@ def test_runs_can_be_compared(client: Client) -> None:
 
 
 @pytest.mark.parametrize("name", ["nobody", "..", "%2e%2e%2fetc", "first%2f..%2f.."])
-def test_only_listed_runs_can_be_asked_for(client: Client, name: str) -> None:
+def test_only_listed_runs_can_be_requested(client: Client, name: str) -> None:
     assert client.get(f"/run/{name}/events").status_code == 404
 
 
-def test_a_page_elsewhere_cannot_read_through_another_name(client: Client) -> None:
+def test_requests_with_a_foreign_host_name_are_refused(client: Client) -> None:
     assert client.get("/runs.json", headers={"host": "evil.example"}).status_code == 400
 
 
-def test_metrics_are_what_prometheus_reads(client: Client) -> None:
+def test_metrics_are_in_prometheus_format(client: Client) -> None:
     text = client.get("/metrics").text
     families = {family.name: family for family in prometheus.text_string_to_metric_families(text)}
     assert families["potluck_rounds"].samples[0].value in (3.0, 20.0)
@@ -87,20 +87,20 @@ class _Reading:
         for name in ("open", "read_text", "read_bytes"):
             monkeypatch.setattr(Path, name, self._counted(getattr(Path, name)))
 
-    def _counted(self, read: Any) -> Any:
+    def _counted(self, open_file: Any) -> Any:
         def counted(path: Path, *args: Any, **options: Any) -> Any:
             self.files.append(path.name)
-            return read(path, *args, **options)
+            return open_file(path, *args, **options)
 
         return counted
 
 
 @pytest.mark.parametrize("address", ["/metrics", "/runs.json"])
-def test_a_repeated_request_reads_nothing_until_something_is_written(
+def test_a_repeated_request_reads_no_files_until_the_run_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str
 ) -> None:
-    """A scraper that comes every second must not slow the run down that it watches."""
-    folder = keep(tmp_path / "going", rounds(3), over=False)
+    """A scraper that polls every second must not slow down the run."""
+    folder = keep(tmp_path / "going", rounds(3), finished=False)
     client, reading = Client(tmp_path), _Reading(monkeypatch)
     monkeypatch.setattr("potluck.report.report_server._TIME_FRACTION", float("inf"))
     first = client.get(address).text
@@ -117,7 +117,7 @@ def test_a_repeated_request_reads_nothing_until_something_is_written(
 
 
 def test_metrics_of_a_busy_run_are_recomputed_rarely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = keep(tmp_path / "going", rounds(3), over=False)
+    folder = keep(tmp_path / "going", rounds(3), finished=False)
     client = Client(tmp_path)
     monkeypatch.setattr("potluck.report.report_server._TIME_FRACTION", 1e-9)
     first = client.get("/metrics").text
@@ -127,8 +127,8 @@ def test_metrics_of_a_busy_run_are_recomputed_rarely(tmp_path: Path, monkeypatch
     assert client.get("/metrics").text == first
 
 
-def test_metrics_say_when_a_run_is_over(tmp_path: Path) -> None:
-    folder = keep(tmp_path / "going", rounds(3), over=False)
+def test_metrics_show_that_a_run_has_finished(tmp_path: Path) -> None:
+    folder = keep(tmp_path / "going", rounds(3), finished=False)
     client = Client(tmp_path)
     assert 'potluck_running{run="going"} 1' in client.get("/metrics").text
     (folder / "summary.json").write_text('{"status": "done"}')

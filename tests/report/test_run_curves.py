@@ -8,16 +8,16 @@ from potluck.report.run_curves import thinned_indices
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=3000), st.integers(4, 500))
-def test_few_points_stay_and_the_extremes_are_among_them(values: list[float], most: int) -> None:
-    kept = thinned_indices(values, most)
-    assert len(kept) <= max(most + 2, 4)
-    assert list(kept) == sorted(set(kept))
-    assert {0, len(values) - 1} <= set(kept)
-    left = np.array(values)[kept]
-    assert (left.min(), left.max()) == (min(values), max(values))
+def test_thinning_keeps_few_points_including_the_extremes(values: list[float], most: int) -> None:
+    indices = thinned_indices(values, most)
+    assert len(indices) <= max(most + 2, 4)
+    assert list(indices) == sorted(set(indices))
+    assert {0, len(values) - 1} <= set(indices)
+    thinned = np.array(values)[indices]
+    assert (thinned.min(), thinned.max()) == (min(values), max(values))
 
 
-def test_a_short_curve_is_kept_whole() -> None:
+def test_a_short_curve_is_not_thinned() -> None:
     assert list(thinned_indices([3.0, 1.0, 2.0], 10)) == [0, 1, 2]
 
 

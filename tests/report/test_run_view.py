@@ -18,41 +18,41 @@ from tests.report.runs import DEVICES, JOB, every_kind, explored, faults, keep, 
 
 
 def test_the_figures_of_a_run(tmp_path: Path) -> None:
-    seen = load_run_view(open_run(keep(tmp_path, [*rounds(), *faults()])))
-    figures = seen["figures"]
+    view = load_run_view(open_run(keep(tmp_path, [*rounds(), *faults()])))
+    figures = view["figures"]
     assert (figures["rounds"], figures["time_s"], figures["bytes"]) == (20, 40.0, 20 * 4500)
     assert figures["accuracy"] == pytest.approx(1 - 0.9 / 20)
     assert figures["energy_j"] == pytest.approx(20 * (6.4 * 1.4 + 6.4 * 1.6 + 5.0 * 1.8))
     assert (figures["lost"], figures["devices"]) == (1, 3)
-    assert [device["name"] for device in seen["devices"]] == list(DEVICES)
-    assert seen["devices"][1]["gone"] == [[7.0, 12.0, "dead"]]
+    assert [device["name"] for device in view["devices"]] == list(DEVICES)
+    assert view["devices"][1]["gone"] == [[7.0, 12.0, "dead"]]
 
 
 def test_curves_have_all_four_axes(tmp_path: Path) -> None:
-    seen = load_run_view(open_run(keep(tmp_path, rounds())))
-    accuracy = next(curve for curve in seen["curves"] if curve["name"] == "test_accuracy")
+    view = load_run_view(open_run(keep(tmp_path, rounds())))
+    accuracy = next(curve for curve in view["curves"] if curve["name"] == "test_accuracy")
     for axis in ("round", "time", "bytes", "energy"):
         assert len(accuracy[axis]) == len(accuracy["values"]) == 20
         assert accuracy[axis] == sorted(accuracy[axis])
 
 
-def test_what_is_not_recorded_is_left_out(tmp_path: Path) -> None:
-    seen = load_run_view(open_run(keep(tmp_path, rounds())))
-    assert (seen["signals"], seen["events"], seen["partitions"], seen["pareto"]) == ({}, [], [], [])
+def test_sections_without_records_are_omitted(tmp_path: Path) -> None:
+    view = load_run_view(open_run(keep(tmp_path, rounds())))
+    assert (view["signals"], view["events"], view["partitions"], view["pareto"]) == ({}, [], [], [])
 
 
-def test_every_kind_of_record_has_its_place(tmp_path: Path) -> None:
+def test_every_kind_of_record_is_shown(tmp_path: Path) -> None:
     folder = keep(tmp_path, every_kind())
-    seen = load_run_view(open_run(folder))
-    assert set(seen["signals"]) == {"buffer", "rate", "dropped", "share"}
-    assert [(one["cuts"], one["layers"]) for one in seen["partitions"]] == [([2], 6), ([3], 6)]
+    view = load_run_view(open_run(folder))
+    assert set(view["signals"]) == {"buffer", "rate", "dropped", "share"}
+    assert [(one["cuts"], one["layers"]) for one in view["partitions"]] == [([2], 6), ([3], 6)]
 
 
-def test_the_table_that_the_job_holds_is_shown(tmp_path: Path) -> None:
-    seen = load_run_view(open_run(keep(tmp_path, rounds(2), job=explored())))
-    assert [(row["macs"], row["gain"]) for row in seen["pareto"]] == [(10, 0.1), (20, 0.3)]
-    named = JOB + '[rounds.submodel]\nkind = "filter-dropout"\ntable = "table.json"\n'
-    assert load_run_view(open_run(keep(tmp_path / "named", rounds(2), job=named)))["pareto"] == []
+def test_the_pareto_table_of_the_job_is_shown(tmp_path: Path) -> None:
+    view = load_run_view(open_run(keep(tmp_path, rounds(2), job=explored())))
+    assert [(row["macs"], row["gain"]) for row in view["pareto"]] == [(10, 0.1), (20, 0.3)]
+    job_with_path = JOB + '[rounds.submodel]\nkind = "filter-dropout"\ntable = "table.json"\n'
+    assert load_run_view(open_run(keep(tmp_path / "named", rounds(2), job=job_with_path)))["pareto"] == []
 
 
 def test_a_live_run_is_recognised_by_its_status_file(tmp_path: Path) -> None:
@@ -63,15 +63,15 @@ def test_a_live_run_is_recognised_by_its_status_file(tmp_path: Path) -> None:
 
 
 def test_a_journal_alone_is_enough(tmp_path: Path) -> None:
-    folder = keep(tmp_path, rounds(), job="this is = not [toml", over=False)
-    seen = load_run_view(open_run(folder / "journal.jsonl"))
-    assert [device["name"] for device in seen["devices"]] == list(DEVICES)
-    assert (seen["figures"]["energy_j"], seen["figures"]["rounds"]) == (None, 20)
+    folder = keep(tmp_path, rounds(), job="this is = not [toml", finished=False)
+    view = load_run_view(open_run(folder / "journal.jsonl"))
+    assert [device["name"] for device in view["devices"]] == list(DEVICES)
+    assert (view["figures"]["energy_j"], view["figures"]["rounds"]) == (None, 20)
 
 
-def test_an_empty_journal_is_a_run_that_has_just_begun(tmp_path: Path) -> None:
-    seen = load_run_view(open_run(keep(tmp_path, [], over=False)))
-    assert (seen["status"], seen["figures"]["rounds"], seen["end"]) == ("running", 0, 0.0)
+def test_an_empty_journal_is_a_run_that_has_just_started(tmp_path: Path) -> None:
+    view = load_run_view(open_run(keep(tmp_path, [], finished=False)))
+    assert (view["status"], view["figures"]["rounds"], view["end"]) == ("running", 0, 0.0)
 
 
 def test_a_folder_without_a_journal_is_refused_in_one_line(tmp_path: Path) -> None:

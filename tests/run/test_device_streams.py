@@ -17,7 +17,7 @@ _SHARD = np.arange(5, 25)
 
 
 class _Clock:
-    """Ends the test once its time is over."""
+    """A clock that ends the test when its time is up."""
 
     def __init__(self, seconds: float) -> None:
         self._time = 0.0

@@ -13,8 +13,8 @@ from torch import nn
 import potluck
 from potluck.run.live_addresses import free_loopback_address
 from potluck.run.live_run import LiveRun
-from tests.run.own_parts import build_task
-from tests.run.worlds import SMALL, run_in
+from tests.run.small_job import SMALL, run_small_job
+from tests.run.user_parts import build_task
 from tests.time_limits import within
 
 JOB = {**SMALL, "task": "mine"}  # no module of that name: the task is given as an object
@@ -38,9 +38,11 @@ def _weights(result: potluck.Result) -> list[torch.Tensor]:
 
 
 def test_a_lab_trains_a_task_object_as_the_simulated_world_does(tmp_path: Path) -> None:
-    one = run_in("simulated", tmp_path / "simulated", build_task(), task="mine")
-    other = run_in("lab", tmp_path / "lab", build_task(), task="mine")
-    assert all(torch.equal(ours, theirs) for ours, theirs in zip(_weights(one), _weights(other), strict=True))
+    simulated = run_small_job("simulated", tmp_path / "simulated", build_task(), task="mine")
+    live = run_small_job("lab", tmp_path / "lab", build_task(), task="mine")
+    assert all(
+        torch.equal(actual, reference) for actual, reference in zip(_weights(simulated), _weights(live), strict=True)
+    )
 
 
 def test_a_task_that_cannot_be_pickled_is_refused_before_a_lab_begins(tmp_path: Path) -> None:
@@ -51,7 +53,7 @@ def test_a_task_that_cannot_be_pickled_is_refused_before_a_lab_begins(tmp_path: 
 
 
 def test_serve_and_join_with_a_task_on_both_sides(tmp_path: Path) -> None:
-    """The devices are threads here; each prepares the task that it was given."""
+    """Devices run as threads in this test; each prepares its own task object."""
     address, invitations = free_loopback_address().removeprefix("tcp/"), _Invitations()
     job = {**JOB, "fleet": {"devices": [{"name": "d", "flops": "20 MFLOP/s"}], "lease": "2 s"}}
     ended: list[str] = []

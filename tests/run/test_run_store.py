@@ -1,4 +1,4 @@
-"""How often a run is saved."""
+"""How often `RunStore` writes checkpoints."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ JOB: dict[str, Any] = {
 
 
 class _Clock:
-    """Goes on by itself while a checkpoint is written, and by hand."""
+    """Advances while a checkpoint is written, and when the test says so."""
 
     def __init__(self, saving_s: float) -> None:
         self.now = 1000.0
@@ -39,35 +39,35 @@ class _Clock:
 def _saved(
     folder: Path, monkeypatch: pytest.MonkeyPatch, *, often: bool, every: int, saving_s: float, round_s: float
 ) -> list[int]:
-    """Which of forty rounds are saved."""
+    """The rounds, of forty, that are saved."""
     clock = _Clock(saving_s)
     monkeypatch.setattr(run_store, "time", clock)
     monkeypatch.setattr(weights_file, "write_checkpoint", clock.write)
-    keeper = RunStore.create_run(make({**JOB, "checkpoint": every}), folder, None, lambda: False)
+    store = RunStore.create_run(make({**JOB, "checkpoint": every}), folder, None, lambda: False)
     if often:
-        keeper.save_every_round()
+        store.save_every_round()
     for number in range(1, 41):
         clock.now += round_s
-        keeper.save_checkpoint(RunProgress(round=number, version=number), clock.now)
+        store.save_checkpoint(RunProgress(round=number, version=number), clock.now)
     return clock.saved
 
 
-def test_as_often_as_the_job_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checkpoints_are_as_frequent_as_the_job_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     saved = _saved(tmp_path / "run", monkeypatch, often=False, every=10, saving_s=0.01, round_s=1.0)
     assert saved == [10, 20, 30, 40]
 
 
-def test_live_every_round_where_that_costs_little(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_live_run_saves_every_round_if_saving_is_cheap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     saved = _saved(tmp_path / "run", monkeypatch, often=True, every=10, saving_s=0.09, round_s=1.0)
     assert saved == list(range(1, 41))
 
 
-def test_live_a_large_model_is_saved_for_a_tenth_of_the_time_beside_what_the_job_says(
+def test_a_live_run_spends_at_most_a_tenth_of_its_time_on_extra_checkpoints(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     saved = _saved(tmp_path / "run", monkeypatch, often=True, every=10, saving_s=0.5, round_s=1.0)
     assert saved == [1, 6, 10, 15, 20, 25, 30, 35, 40]
 
 
-def test_a_job_that_wants_no_checkpoints_gets_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_without_checkpoints_saves_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert _saved(tmp_path / "run", monkeypatch, often=True, every=0, saving_s=0.01, round_s=1.0) == []

@@ -1,4 +1,4 @@
-"""Small pipelines for tests, a reference loop for what they must compute, and checkers for their journals."""
+"""Small pipelines for tests, reference training loops, and checks of their journals."""
 
 from __future__ import annotations
 
@@ -23,10 +23,20 @@ from potluck.run.pipeline_setup import PipelineSetup, pipeline_chain_costs
 from potluck.run.run_store import RunStore
 from potluck.run.simulated_run import simulate_prepared
 
-__all__ = ["Bench", "Story", "data_of", "deep_net", "expected", "job_of", "plain_sgd", "same", "small_net"]
+__all__ = [
+    "PipelineJournal",
+    "TracedNetwork",
+    "assert_same_weights",
+    "data_of",
+    "deep_net",
+    "delayed_sgd",
+    "job_of",
+    "plain_sgd",
+    "small_net",
+]
 
 SGD = {"kind": "sgd", "lr": 0.05, "momentum": 0.9, "weight_decay": 1e-3}
-Versions = Callable[[int, int], int]  # of a batch and a layer
+Versions = Callable[[int, int], int]  # (batch, layer) → version
 
 
 def small_net() -> nn.Module:
@@ -39,7 +49,7 @@ def small_net() -> nn.Module:
 
 
 def deep_net(layers: int = 6, width: int = 5) -> nn.Module:
-    """As many layers as one likes, and hardly any work."""
+    """Any number of layers with hardly any computation."""
     inner = [module for _ in range(layers - 1) for module in (nn.Linear(width, width), nn.Tanh())]
     return nn.Sequential(*inner, nn.Linear(width, 3))
 
@@ -52,20 +62,20 @@ def data_of(shape: tuple[int, ...], samples: int = 60) -> Dataset:
 
 
 def job_of(devices: Sequence[Mapping[str, Any]] | int, **settings: Any) -> potluck.Job:
-    """A job of a few devices; `pipeline` goes on top of a plain one."""
-    alike = (
-        [{"name": f"d{place}", "flops": "1 MFLOP/s"} for place in range(devices)]
+    """A job for a few devices; `pipeline` overrides the default settings."""
+    device_tables = (
+        [{"name": f"d{index}", "flops": "1 MFLOP/s"} for index in range(devices)]
         if isinstance(devices, int)
         else devices
     )
-    fleet = {"devices": list(alike), **settings.pop("fleet", {})}
+    fleet = {"devices": list(device_tables), **settings.pop("fleet", {})}
     pipeline = {"batch": 12, "optimizer": SGD, **settings.pop("pipeline", {})}
     tables = {"task": "tests.simulation.pipelines:unused", "recipe": "ftpipehd", "stop": {"rounds": 14}, "evaluate": 0}
     return make({**tables, "fleet": fleet, "pipeline": pipeline, **settings})
 
 
-class Bench:
-    """A net whose chain is looked at once, however many runs it is used for."""
+class TracedNetwork:
+    """A network that is traced once and used for many runs."""
 
     def __init__(self, net: nn.Module, data: Dataset) -> None:
         self.net, self.data = net, data
@@ -75,7 +85,7 @@ class Bench:
         self.layer_of = {name: number for number, layer in enumerate(chain.layers) for name in layer.parameters}
 
     def simulate(self, job: potluck.Job, folder: Path) -> potluck.Result:
-        """As `potluck.simulate` does it."""
+        """Run the job as `potluck.simulate` does."""
         assert job.pipeline is not None
         chain, train = self._sections.chain, self.data.train
         chain.module.load_state_dict(self._start)
@@ -88,12 +98,12 @@ class Bench:
         return simulate_prepared(setup, RunStore.create_run(job, folder, None, lambda: False), threads=0)
 
 
-class Story:
-    """A journal, read as the story of a pipeline."""
+class PipelineJournal:
+    """The journal of a pipeline run."""
 
     def __init__(self, folder: Path) -> None:
         self.records: list[JournalRecord] = list(read_journal(folder / "journal.jsonl"))
-        self.partitions = {note.fields["term"]: note.fields for note in self.instants("partition")}
+        self.partitions = {instant.fields["term"]: instant.fields for instant in self.instants("partition")}
 
     def instants(self, name: str) -> list[Instant]:
         return [record for record in self.records if isinstance(record, Instant) and record.name == name]
@@ -102,7 +112,7 @@ class Story:
         return [record for record in self.records if isinstance(record, Span) and record.name == name]
 
     def committed(self) -> list[int]:
-        """The term of each batch of the history that holds in the end; a batch that is skipped or twice is an error."""
+        """The term of each batch of the final history; a skipped or repeated batch is an error."""
         terms: list[int] = []
         for record in self.records:
             if isinstance(record, Instant) and record.name == "rolled back":
@@ -114,7 +124,7 @@ class Story:
         return terms
 
     def versions(self) -> Versions:
-        """Which version of a layer a committed batch met, by the stages' own account."""
+        """The version of a layer that a committed batch used, as the stages recorded it."""
         used = {
             (span.fields["term"], span.fields["stage"], span.fields["batch"]): span.fields["version"]
             for span in self.spans("forward")
@@ -128,8 +138,8 @@ class Story:
 
         return version
 
-    def check_gates(self) -> None:
-        """Every forward and backward of every term keeps to the gating rule of its stage."""
+    def check_schedules(self) -> None:
+        """Every forward and backward of every term follows its stage's schedule."""
         progress: dict[tuple[int, int], list[int]] = {}  # start, forward, backward of a term's stage
         for record in self.records:
             if not isinstance(record, Span) or record.name not in ("forward", "backward"):
@@ -140,11 +150,11 @@ class Story:
             start, forward, backward = at
             if record.name == "forward":
                 if forward == backward:
-                    start = at[0] = batch  # nothing in flight: a stretch may begin here
+                    start = at[0] = batch  # nothing in flight: a new range may begin
                 assert forward_ready(batch, forward=forward, backward=backward, window=window, start=start)
                 at[1] = batch
             else:
-                draining = forward < batch + window - 1  # then no further forward may come before all are back
+                draining = forward < batch + window - 1  # then no forward may run until all backwards are done
                 assert backward_ready(batch, forward=forward, backward=backward, window=window, draining=draining)
                 at[2] = batch
 
@@ -161,7 +171,7 @@ def plain_sgd(net: nn.Module, data: Dataset, batches: int, batch: int, seed: int
     return net
 
 
-def expected(
+def delayed_sgd(
     net: nn.Module,
     data: Dataset,
     batches: int,
@@ -175,7 +185,7 @@ def expected(
     """Delayed gradients: batch t is computed with some older version of each layer, and applied to the newest.
 
     `average(v, layer)` is how many of the newest versions are averaged into version v. With `predict` the older version
-    goes on along its momentum for as many steps as it is old.
+    is extrapolated along its momentum by as many steps as it is old.
     """
     net, feed = copy.deepcopy(net).train(), MicroBatches(len(data.train), batch, seed=seed)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-3)
@@ -185,14 +195,14 @@ def expected(
     history: list[dict[str, Tensor]] = [{name: weight.detach().clone() for name, weight in weights.items()}]
     headings: list[dict[str, Tensor]] = [{}]
 
-    def met(number: int, name: str) -> Tensor:
+    def weights_used(number: int, name: str) -> Tensor:
         used = version(number, layer_of[name])
         old, lag = history[used][name], number - used
         return old - float(lag) * headings[used][name] if predict and lag and headings[used] else old
 
     for number in range(batches):
         inputs, targets = data.train.batch(feed.sample_indices(number))
-        _load(weights, {name: met(number, name) for name in weights})
+        _load(weights, {name: weights_used(number, name) for name in weights})
         loss = nn.functional.cross_entropy(net(inputs), targets)
         gradients = torch.autograd.grad(loss, list(weights.values()))
         _load(weights, history[-1])
@@ -210,13 +220,13 @@ def expected(
     return net
 
 
-def _load(weights: Mapping[str, nn.Parameter], numbers: Mapping[str, Tensor]) -> None:
+def _load(weights: Mapping[str, nn.Parameter], values: Mapping[str, Tensor]) -> None:
     for name, weight in weights.items():
-        weight.data = numbers[name].clone()
+        weight.data = values[name].clone()
 
 
-def same(mine: nn.Module | None, theirs: nn.Module) -> None:
+def assert_same_weights(actual: nn.Module | None, reference: nn.Module) -> None:
     """Equal bit for bit, buffers included."""
-    assert mine is not None
-    for name, tensor in theirs.state_dict().items():
-        assert torch.equal(tensor, mine.state_dict()[name]), name
+    assert actual is not None
+    for name, tensor in reference.state_dict().items():
+        assert torch.equal(tensor, actual.state_dict()[name]), name

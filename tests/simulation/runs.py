@@ -1,4 +1,4 @@
-"""Small jobs for tests, and what a checker needs to know of a run."""
+"""Small simulated jobs for tests, and readers of their journals."""
 
 from __future__ import annotations
 

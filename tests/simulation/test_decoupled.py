@@ -1,4 +1,4 @@
-"""Class groups through whole runs: what comes together, what is left alone, with faults and after a stop."""
+"""Class groups in whole runs: merging, unchanged weights, faults and resuming."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def data(number: int = 120) -> Dataset:
     return from_tensors(inputs, labels, *tests, name="six", classes=tuple("abcdef"))
 
 
-def job(submodel: Any, devices: int | list[dict[str, Any]], **more: Any) -> potluck.Job:
+def make_job(submodel: Any, devices: int | list[dict[str, Any]], **more: Any) -> potluck.Job:
     fleet = [{"name": "pi", "flops": "40 MFLOP/s", "count": devices}] if isinstance(devices, int) else devices
     local = {"kind": "sgd", "lr": 0.05, "epochs": 1, "momentum": 0.5}
     tables: dict[str, Any] = {
@@ -60,50 +60,52 @@ def task(norm: bool = False) -> potluck.Task:
     return potluck.Task(small(norm=norm), data())
 
 
-def run(wanted: potluck.Job, folder: Path | None = None, norm: bool = False) -> tuple[GroupedNetwork, dict[str, Any]]:
-    result = potluck.simulate(wanted, task=task(norm), folder=folder, threads=0)
+def run(job: potluck.Job, folder: Path | None = None, norm: bool = False) -> tuple[GroupedNetwork, dict[str, Any]]:
+    result = potluck.simulate(job, task=task(norm), folder=folder, threads=0)
     assert result.status == "done", result.reason
     assert isinstance(result.module, GroupedNetwork)
     return result.module, result.summary
 
 
-def grouped(wanted: potluck.Job, norm: bool = False) -> GroupedNetwork:
-    """The network as it is before training."""
-    module = RoundsSetup.from_job(wanted, task(norm), None).module
+def grouped(job: potluck.Job, norm: bool = False) -> GroupedNetwork:
+    """The network before training."""
+    module = RoundsSetup.from_job(job, task(norm), None).module
     assert isinstance(module, GroupedNetwork)
     return module
 
 
-def differs(one: GroupedNetwork, two: GroupedNetwork, name: str) -> float:
-    return float((one.state_dict()[name] - two.state_dict()[name]).abs().max())
+def max_difference(first: GroupedNetwork, second: GroupedNetwork, name: str) -> float:
+    return float((first.state_dict()[name] - second.state_dict()[name]).abs().max())
 
 
-def test_the_share_of_the_network_that_each_device_trains_is_recorded(tmp_path: Path) -> None:
-    wanted = job(HALVES, 2)
-    run(wanted, tmp_path / "run")
-    carver = RoundsSetup.from_job(wanted, task(), None).extractor
-    assert isinstance(carver, GroupExtractor)
-    whole = sum(layer.macs for layer in trace_layers(grouped(wanted), SHAPE).layers)
+def test_the_fraction_of_the_network_that_each_device_trains_is_recorded(tmp_path: Path) -> None:
+    job = make_job(HALVES, 2)
+    run(job, tmp_path / "run")
+    extractor = RoundsSetup.from_job(job, task(), None).extractor
+    assert isinstance(extractor, GroupExtractor)
+    total_macs = sum(layer.macs for layer in trace_layers(grouped(job), SHAPE).layers)
     recorded = [
-        one
-        for one in read_journal(tmp_path / "run" / "journal.jsonl")
-        if isinstance(one, Scalar) and one.name == "share"
+        record
+        for record in read_journal(tmp_path / "run" / "journal.jsonl")
+        if isinstance(record, Scalar) and record.name == "share"
     ]
     assert len(recorded) == 4 * 2
     for scalar in recorded:
-        part = trace_layers(grouped(wanted).build_submodel(carver.device_groups[scalar.node]), SHAPE)
-        assert scalar.value == pytest.approx(sum(layer.macs for layer in part.layers) / whole)
+        part = trace_layers(grouped(job).build_submodel(extractor.device_groups[scalar.node]), SHAPE)
+        assert scalar.value == pytest.approx(sum(layer.macs for layer in part.layers) / total_macs)
         assert 0.3 < scalar.value < 1
 
 
-# --- the same as in one place -----------------------------------------------------------------------------------------
+# --- equal to central training ----------------------------------------------------------------------------------------
 
 
 def test_all_groups_on_one_device_are_the_grouped_network_trained_centrally() -> None:
     everything = {"batching": {"size": 120}}
-    wanted = job({**THIRDS, "held": {"pi": [0, 1, 2]}}, 1, rounds={**everything, "local": {"kind": "sgd", "lr": 0.05}})
-    module, summary = run(wanted)
-    central = grouped(wanted).build_submodel([0, 1, 2])
+    job = make_job(
+        {**THIRDS, "held": {"pi": [0, 1, 2]}}, 1, rounds={**everything, "local": {"kind": "sgd", "lr": 0.05}}
+    )
+    module, summary = run(job)
+    central = grouped(job).build_submodel([0, 1, 2])
     train = data().train
     loss = GroupLoss(central.own_classes, 6, expected_class_counts(train.labels, range(6)))
     fit(central, loss, train.batch(np.arange(120)), 4, 0.05, momentum=0.0)
@@ -113,62 +115,64 @@ def test_all_groups_on_one_device_are_the_grouped_network_trained_centrally() ->
     assert summary["accuracy"] is not None
 
 
-def test_groups_on_a_frozen_trunk_learn_alike_alone_and_in_company() -> None:
-    """Each of two devices has all data, so that one half of the classes is the other's rest."""
+def test_groups_on_a_frozen_trunk_learn_the_same_together_and_separately() -> None:
+    """Both devices have all data, so that each one's negatives are the other's classes."""
     settings = {"batching": {"size": 120}, "local": {"kind": "sgd", "lr": 0.05}}
     frozen = {**HALVES, "trunk": "frozen"}
-    apart, _ = run(job({**frozen, "held": {"pi-0": [0], "pi-1": [1]}}, 2, split="everything", rounds=settings))
-    together, _ = run(job({**frozen, "held": {"pi": [0, 1]}}, 1, rounds=settings))
+    separate, _ = run(make_job({**frozen, "held": {"pi-0": [0], "pi-1": [1]}}, 2, split="everything", rounds=settings))
+    together, _ = run(make_job({**frozen, "held": {"pi": [0, 1]}}, 1, rounds=settings))
     for name, tensor in together.state_dict().items():
-        torch.testing.assert_close(apart.state_dict()[name], tensor, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(separate.state_dict()[name], tensor, rtol=1e-5, atol=1e-6)
 
 
-def test_a_frozen_trunk_stays_and_an_averaged_one_moves() -> None:
+def test_a_frozen_trunk_does_not_change_and_an_averaged_one_does() -> None:
     for trunk in ("frozen", "averaged"):
-        wanted = job({**HALVES, "trunk": trunk}, 2)
-        moved = differs(run(wanted)[0], grouped(wanted), "trunk.0.weight")
+        job = make_job({**HALVES, "trunk": trunk}, 2)
+        moved = max_difference(run(job)[0], grouped(job), "trunk.0.weight")
         assert (moved > 0) == (trunk == "averaged")
 
 
-def test_a_trunk_is_trained_for_a_while_and_frozen_then() -> None:
-    brief = potluck.simulate(job("whole", 2, stop={"rounds": 2}), task=task(), threads=0)
+def test_a_trunk_can_be_trained_first_and_then_frozen() -> None:
+    brief = potluck.simulate(make_job("whole", 2, stop={"rounds": 2}), task=task(), threads=0)
     assert brief.module is not None
     pretrained = brief.module.state_dict()["0.weight"].clone()
     assert not torch.equal(pretrained, small(norm=False).state_dict()["0.weight"])
-    frozen = job({**HALVES, "trunk": "frozen"}, 2)
+    frozen = make_job({**HALVES, "trunk": "frozen"}, 2)
     result = potluck.simulate(frozen, task=potluck.Task(brief.module, data()), threads=0)
     assert isinstance(result.module, GroupedNetwork)
     assert torch.equal(result.module.state_dict()["trunk.0.weight"], pretrained)
 
 
-def test_one_long_round_is_one_harvest_at_the_end() -> None:
-    """Each device trains its part for several epochs; what comes together is what `harvest` makes of them."""
-    held = {"pi-0": [0], "pi-1": [1], "pi-2": [2], "pi-3": [0]}
+def test_one_long_round_is_merged_once_at_the_end() -> None:
+    """Each device trains its submodel for several epochs; the result is their merged groups."""
+    assignment = {"pi-0": [0], "pi-1": [1], "pi-2": [2], "pi-3": [0]}
     local = {"local": {"kind": "sgd", "lr": 0.05, "epochs": 4}}
     once: dict[str, Any] = {"split": "everything", "stop": {"rounds": 1}, "rounds": local}
-    wanted = job({**THIRDS, "held": held}, 4, **once)
-    module, summary = run(wanted)
-    assert summary["samples"] == 4 * 4 * 80  # own classes and as many others, four times over
+    job = make_job({**THIRDS, "held": assignment}, 4, **once)
+    module, summary = run(job)
+    assert summary["samples"] == 4 * 4 * 80  # own classes and as many others, for four epochs
     given = []
-    for device, (group,) in held.items():
-        alone, _ = run(job({**THIRDS, "held": {device: [group]}}, [{"name": device, "flops": "40 MFLOP/s"}], **once))
+    for device, (group,) in assignment.items():
+        alone, _ = run(
+            make_job({**THIRDS, "held": {device: [group]}}, [{"name": device, "flops": "40 MFLOP/s"}], **once)
+        )
         given.append(Contribution(device, alone.state_dict(), {group: 40}))
-    state, account = merge_contributions(grouped(wanted), given)
+    state, account = merge_contributions(grouped(job), given)
     assert account.trained == {0: {"pi-0": 40, "pi-3": 40}, 1: {"pi-1": 40}, 2: {"pi-2": 40}}
     for name, tensor in module.state_dict().items():
         torch.testing.assert_close(state[name], tensor, rtol=1e-5, atol=1e-6)
-    assert differs(module, grouped(wanted), "trunk.0.weight") > 1e-3
+    assert max_difference(module, grouped(job), "trunk.0.weight") > 1e-3
 
 
-# --- who trains what --------------------------------------------------------------------------------------------------
+# --- assignment -------------------------------------------------------------------------------------------------------
 
 
-def test_a_group_that_nobody_holds_is_reported_and_left_alone(tmp_path: Path) -> None:
-    wanted = job({**THIRDS, "held": {"pi-0": [0], "pi-1": [2, 0]}}, 2)
-    module, summary = run(wanted, tmp_path / "run")
+def test_a_group_that_no_device_holds_is_reported_and_unchanged(tmp_path: Path) -> None:
+    job = make_job({**THIRDS, "held": {"pi-0": [0], "pi-1": [2, 0]}}, 2)
+    module, summary = run(job, tmp_path / "run")
     assert summary["untrained_groups"] == [1]
     assert module.untrained_groups() == (1,)
-    before = grouped(wanted).state_dict()
+    before = grouped(job).state_dict()
     for name, tensor in module.state_dict().items():
         if name.startswith("groups.1."):
             assert torch.equal(tensor, before[name]), name
@@ -177,14 +181,14 @@ def test_a_group_that_nobody_holds_is_reported_and_left_alone(tmp_path: Path) ->
 
 
 def test_a_device_that_leaves_loses_only_its_own_group() -> None:
-    """It dies in the middle of the third round; what it trained before stays, and the others go on."""
-    lasting, before = run(job(THIRDS, 3, stop={"rounds": 2}))
+    """It dies in the middle of the third round; what it trained before is kept, and the others continue."""
+    complete, before = run(make_job(THIRDS, 3, stop={"rounds": 2}))
     faults = [{"kind": "crash", "device": "pi-1", "at": before["time_s"] + 1e-4}]
-    left, summary = run(job(THIRDS, 3, stop={"rounds": 5}, fleet={"faults": faults}))
+    left, summary = run(make_job(THIRDS, 3, stop={"rounds": 5}, fleet={"faults": faults}))
     assert summary["untrained_groups"] == []
-    assert differs(left, lasting, "groups.1.stages.2.weight") == 0
-    assert differs(left, lasting, "groups.0.stages.2.weight") > 0
-    assert differs(left, lasting, "groups.2.stages.2.weight") > 0
+    assert max_difference(left, complete, "groups.1.stages.2.weight") == 0
+    assert max_difference(left, complete, "groups.0.stages.2.weight") > 0
+    assert max_difference(left, complete, "groups.2.stages.2.weight") > 0
 
 
 def test_uneven_devices_with_overlapping_groups_learn(tmp_path: Path) -> None:
@@ -192,16 +196,16 @@ def test_uneven_devices_with_overlapping_groups_learn(tmp_path: Path) -> None:
         {"name": "fast", "flops": "400 MFLOP/s"},
         {"name": "slow", "flops": "4 MFLOP/s", "count": 2},
     ]
-    held = {"fast": [0, 1, 2], "slow-0": [1], "slow-1": [2, 0]}
+    assignment = {"fast": [0, 1, 2], "slow-0": [1], "slow-1": [2, 0]}
     module, summary = run(
-        job({**THIRDS, "held": held}, fleet, split="everything", stop={"rounds": 12}, evaluate=0),
+        make_job({**THIRDS, "held": assignment}, fleet, split="everything", stop={"rounds": 12}, evaluate=0),
         tmp_path / "run",
         norm=True,
     )
     assert summary["accuracy"] > 0.8
-    again = load(tmp_path / "run" / "assembled.safetensors")
+    loaded = load(tmp_path / "run" / "assembled.safetensors")
     inputs, _ = data().test.batch(np.arange(60))
-    assert torch.equal(again(inputs), module.eval()(inputs))
+    assert torch.equal(loaded(inputs), module.eval()(inputs))
 
 
 @pytest.mark.parametrize(
@@ -216,23 +220,29 @@ def test_uneven_devices_with_overlapping_groups_learn(tmp_path: Path) -> None:
 )
 def test_a_device_has_the_samples_of_the_groups_that_it_trains(submodel: Any) -> None:
     split = {"kind": "class-groups", "rest": 0.5}
-    setup = RoundsSetup.from_job(job(submodel, 4, split=split), potluck.Task(small(norm=False), paired()), None)
-    carver, labels = setup.extractor, paired().train.labels
-    assert isinstance(carver, GroupExtractor)
-    said = submodel.get("held", {})
+    setup = RoundsSetup.from_job(
+        make_job(submodel, 4, split=split), potluck.Task(small(norm=False), paired_classes()), None
+    )
+    extractor, labels = setup.extractor, paired_classes().train.labels
+    assert isinstance(extractor, GroupExtractor)
+    explicit = submodel.get("held", {})
     for device, shard in setup.shards.items():
-        assert carver.device_groups[device] == tuple(sorted(said.get(device, carver.device_groups[device])))
-        own = np.isin(labels[shard], carver.device_classes(device))
-        assert set(labels[shard][own]) == set(carver.device_classes(device))
-        assert (~own).sum() == min(round(0.5 * own.sum()), (~np.isin(labels, carver.device_classes(device))).sum())
-    trained = [shard[np.isin(labels[shard], carver.device_classes(device))] for device, shard in setup.shards.items()]
+        assert extractor.device_groups[device] == tuple(sorted(explicit.get(device, extractor.device_groups[device])))
+        own_class = np.isin(labels[shard], extractor.device_classes(device))
+        assert set(labels[shard][own_class]) == set(extractor.device_classes(device))
+        assert (~own_class).sum() == min(
+            round(0.5 * own_class.sum()), (~np.isin(labels, extractor.device_classes(device))).sum()
+        )
+    trained = [
+        shard[np.isin(labels[shard], extractor.device_classes(device))] for device, shard in setup.shards.items()
+    ]
     assert len(np.unique(np.concatenate(trained))) == len(labels)  # all groups are held, and all of their samples
     if submodel.get("alike"):
-        assert any(own[:1] + own[-1:] == (0, 5) for own in carver.grouped.spec.groups)
+        assert any(own_class[:1] + own_class[-1:] == (0, 5) for own_class in extractor.grouped.spec.groups)
 
 
-def paired() -> Dataset:
-    """Classes 0 and 5 look alike, 1 and 4, 2 and 3."""
+def paired_classes() -> Dataset:
+    """Classes 0 and 5 are similar, as are 1 and 4, and 2 and 3."""
     inputs, labels = samples(240, seed=1)
     base = torch.randn(3, *SHAPE, generator=torch.Generator().manual_seed(5))
     inputs = 0.1 * inputs + base[torch.minimum(labels, 5 - labels)]
@@ -240,27 +250,36 @@ def paired() -> Dataset:
 
 
 def test_whole_networks_can_have_the_same_samples() -> None:
-    """So that FedAvg is compared on what the devices of `decoupled` hold."""
-    held = {"pi-0": [0, 2], "pi-2": [1]}
-    parts = RoundsSetup.from_job(job({**THIRDS, "held": held}, 3, split={"kind": "class-groups"}), task(), None)
-    split = {"kind": "class-groups", "groups": 3, "held": held}
-    wholes = RoundsSetup.from_job(job("whole", 3, split=split), task(), None)
-    assert all(np.array_equal(parts.shards[name], shard) for name, shard in wholes.shards.items())
+    """So that FedAvg can be compared on the same data as `decoupled`."""
+    assignment = {"pi-0": [0, 2], "pi-2": [1]}
+    parts = RoundsSetup.from_job(
+        make_job({**THIRDS, "held": assignment}, 3, split={"kind": "class-groups"}), task(), None
+    )
+    split = {"kind": "class-groups", "groups": 3, "held": assignment}
+    full = RoundsSetup.from_job(make_job("whole", 3, split=split), task(), None)
+    assert all(np.array_equal(parts.shards[name], shard) for name, shard in full.shards.items())
 
 
-def test_a_group_weighs_by_the_samples_of_its_own_classes() -> None:
-    held = {"pi-0": [0, 1], "pi-1": [1]}
-    setup = RoundsSetup.from_job(job({**HALVES, "held": held}, 2, split={"kind": "power-law"}), task(), None)
-    carver, labels = setup.extractor, data().train.labels
-    assert isinstance(carver, GroupExtractor)
-    both, one = carver.select_submodel(TurnIdentity("pi-0", 0, 0)), carver.select_submodel(TurnIdentity("pi-1", 0, 0))
-    own = [int(np.isin(labels[setup.shards["pi-0"]], group).sum()) for group in carver.grouped.spec.groups]
-    assert [weighed.weight_fraction for weighed in both.group_weights] == [1.0, own[0] / sum(own), own[1] / sum(own)]
-    assert [weighed.weight_fraction for weighed in one.group_weights] == [1.0, 1.0]
+def test_a_group_is_weighted_by_the_samples_of_its_own_classes() -> None:
+    assignment = {"pi-0": [0, 1], "pi-1": [1]}
+    setup = RoundsSetup.from_job(make_job({**HALVES, "held": assignment}, 2, split={"kind": "power-law"}), task(), None)
+    extractor, labels = setup.extractor, data().train.labels
+    assert isinstance(extractor, GroupExtractor)
+    both, one = (
+        extractor.select_submodel(TurnIdentity("pi-0", 0, 0)),
+        extractor.select_submodel(TurnIdentity("pi-1", 0, 0)),
+    )
+    own_samples = [int(np.isin(labels[setup.shards["pi-0"]], group).sum()) for group in extractor.grouped.spec.groups]
+    assert [group_weight.weight_fraction for group_weight in both.group_weights] == [
+        1.0,
+        own_samples[0] / sum(own_samples),
+        own_samples[1] / sum(own_samples),
+    ]
+    assert [group_weight.weight_fraction for group_weight in one.group_weights] == [1.0, 1.0]
 
 
-def test_a_part_has_the_servers_layers_and_pays_for_its_own_only() -> None:
-    setup = RoundsSetup.from_job(job(THIRDS, 3), task(norm=True), None)
+def test_a_submodel_has_the_servers_layers_and_costs_only_its_own() -> None:
+    setup = RoundsSetup.from_job(make_job(THIRDS, 3), task(norm=True), None)
     assert isinstance(setup.extractor, GroupExtractor)
     part = setup.extractor.select_submodel(TurnIdentity("pi-1", 0, 0))
     paid = group_cost(setup.extractor.grouped.layers, (2, 2, 2), 1, (1,))
@@ -270,7 +289,7 @@ def test_a_part_has_the_servers_layers_and_pays_for_its_own_only() -> None:
     assert len(set(part.params.tolist())) == part.layout.param_bounds[-1]
 
 
-def test_batches_are_half_own_classes_and_half_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_half_of_each_batch_is_from_the_devices_own_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[np.ndarray[Any, np.dtype[np.int64]]] = []
     plain = Samples.batch
 
@@ -278,18 +297,18 @@ def test_batches_are_half_own_classes_and_half_others(tmp_path: Path, monkeypatc
         drawn.append(np.asarray(indices))
         return plain(self, indices, rng)
 
-    wanted = job({**THIRDS, "held": {"pi": [1]}}, 1, stop={"rounds": 3}, evaluate=0)
+    job = make_job({**THIRDS, "held": {"pi": [1]}}, 1, stop={"rounds": 3}, evaluate=0)
     monkeypatch.setattr(Samples, "batch", seen)
-    potluck.simulate(wanted, task=task(), threads=0)
+    potluck.simulate(job, task=task(), threads=0)
     turns = [batch for batch in drawn if len(batch) == 20]
     labels = data().train.labels[np.concatenate(turns)]
     assert len(labels) == 3 * 80
     assert np.isin(labels, (2, 3)).sum() == 3 * 40
     others = [frozenset(batch.tolist()) for batch in np.array_split(np.concatenate(turns), 3)]
-    assert len(set(others)) == 3  # drawn anew
+    assert len(set(others)) == 3  # drawn again
 
 
-def test_nobody_trains_on_what_calibrates(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_device_trains_on_calibration_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[np.ndarray[Any, np.dtype[np.int64]]] = []
     plain = Samples.batch
 
@@ -301,7 +320,7 @@ def test_nobody_trains_on_what_calibrates(monkeypatch: pytest.MonkeyPatch) -> No
     for held_out in (True, False):
         drawn.clear()
         submodel = {**THIRDS, "held": {"pi-0": [0, 1, 2]}, "calibration": 37, "held_out": held_out}
-        fixed = job(submodel, 2, split="everything", evaluate=0, stop={"rounds": 2})
+        fixed = make_job(submodel, 2, split="everything", evaluate=0, stop={"rounds": 2})
         potluck.simulate(fixed, task=task(), threads=0)
         (calibrating,) = {tuple(batch.tolist()) for batch in drawn if len(batch) == 37}
         trained = np.concatenate([batch for batch in drawn if len(batch) <= 20])
@@ -310,35 +329,35 @@ def test_nobody_trains_on_what_calibrates(monkeypatch: pytest.MonkeyPatch) -> No
             assert len(np.unique(trained)) == 120 - 37
 
 
-def test_calibration_may_go_as_far_as_the_last_layers() -> None:
-    """Its samples may be as few as it takes; what lies before the last layers is left alone."""
-    plain, _ = run(job({**THIRDS, "held_out": False}, 3))
-    found = {extent: run(job(_calibrated(extent), 3)) for extent in ("readout", "heads")}
+def test_calibration_may_include_the_last_layers() -> None:
+    """A few samples are enough; the layers before the last ones do not change."""
+    plain, _ = run(make_job({**THIRDS, "held_out": False}, 3))
+    results = {extent: run(make_job(_calibrated(extent), 3)) for extent in ("readout", "heads")}
     for name in plain.state_dict():
         last = name.startswith("groups.") and ".stages.11." in name
-        for extent, (module, _) in found.items():
+        for extent, (module, _) in results.items():
             if "readout." not in name:
-                assert (differs(module, plain, name) > 0) == (last and extent == "heads"), name
-    assert found["heads"][1]["loss"] != found["readout"][1]["loss"]
+                assert (max_difference(module, plain, name) > 0) == (last and extent == "heads"), name
+    assert results["heads"][1]["loss"] != results["readout"][1]["loss"]
 
 
 def _calibrated(extent: str) -> dict[str, Any]:
     return {**THIRDS, "calibration": 60, "held_out": False, "extent": extent}
 
 
-def test_without_any_sample_of_others_negatives_are_made_up(tmp_path: Path) -> None:
-    """Each device has its own classes only; it is refused unless it may make up what to tell them from."""
+def test_negatives_are_generated_where_a_device_has_no_other_classes(tmp_path: Path) -> None:
+    """Each device has only its own classes; this is refused unless it may generate negatives."""
     only = {"kind": "class-groups", "groups": 3, "rest": 0.0}
     with pytest.raises(SettingError, match="negatives = 'generated'"):
-        run(job(THIRDS, 3, split=only))
-    wanted = job({**THIRDS, "negatives": "generated"}, 3, split=only, stop={"rounds": 30})
-    _, summary = run(wanted, tmp_path / "run", norm=True)
+        run(make_job(THIRDS, 3, split=only))
+    job = make_job({**THIRDS, "negatives": "generated"}, 3, split=only, stop={"rounds": 30})
+    _, summary = run(job, tmp_path / "run", norm=True)
     assert summary["untrained_groups"] == []
-    assert summary["samples"] == 30 * 2 * 120  # each with one that is made of it
+    assert summary["samples"] == 30 * 2 * 120  # each with one generated from it
     assert summary["accuracy"] > 0.6  # of six classes
 
 
-# --- how the network is cut -------------------------------------------------------------------------------------------
+# --- automatic cuts ---------------------------------------------------------------------------------------------------
 
 UNEVEN: list[dict[str, Any]] = [
     {"name": "fast", "flops": "400 MFLOP/s"},
@@ -350,68 +369,71 @@ def auto(**more: Any) -> dict[str, Any]:
     return {"kind": "class-groups", "groups": "auto", "depth": "auto", **more}
 
 
-def test_auto_is_the_best_cut_that_the_slowest_device_affords(tmp_path: Path) -> None:
-    module, _ = run(job(auto(), UNEVEN, split="everything"), tmp_path / "run")
+def test_auto_chooses_the_best_cut_that_the_slowest_device_can_afford(tmp_path: Path) -> None:
+    module, _ = run(make_job(auto(), UNEVEN, split="everything"), tmp_path / "run")
     steps = trace_sequential(small(norm=False), SHAPE)
     everything = full_model_cost(layer_costs(steps)).training_macs(frozen=False)
     best = choose_groups(layer_costs(steps), 6, DeviceBudget(macs=everything / 10))
     assert (module.spec.depth, len(module.spec.groups)) == (best.depth, best.groups)
-    kept = load_job(tmp_path / "run" / "job.toml").rounds.submodel
-    assert (kept.depth, kept.groups) == (best.depth, best.groups)  # type: ignore[attr-defined]
+    submodel = load_job(tmp_path / "run" / "job.toml").rounds.submodel
+    assert (submodel.depth, submodel.groups) == (best.depth, best.groups)  # type: ignore[attr-defined]
 
 
-def test_auto_leaves_alone_what_is_said() -> None:
+def test_auto_keeps_explicit_settings() -> None:
     patient = {"rounds": {"slot": "1 s"}}
-    assert grouped(job(auto(groups=3), UNEVEN, **patient)).spec.depth == 4  # all that can be shared
-    assert len(grouped(job(auto(depth=0), UNEVEN, **patient)).spec.groups) == 1
-    assert grouped(job(auto(groups=[[0], [1, 2, 3, 4, 5]]), UNEVEN, **patient)).spec.groups == ((0,), (1, 2, 3, 4, 5))
+    assert grouped(make_job(auto(groups=3), UNEVEN, **patient)).spec.depth == 4  # all that can be shared
+    assert len(grouped(make_job(auto(depth=0), UNEVEN, **patient)).spec.groups) == 1
+    assert grouped(make_job(auto(groups=[[0], [1, 2, 3, 4, 5]]), UNEVEN, **patient)).spec.groups == (
+        (0,),
+        (1, 2, 3, 4, 5),
+    )
 
 
-def test_auto_says_which_slot_would_do() -> None:
+def test_auto_names_a_slot_that_would_suffice() -> None:
     with pytest.raises(SettingError, match=r"fits slow-0: a mini-batch takes it .*set `rounds.slot`"):
-        grouped(job(auto(), UNEVEN, rounds={"slot": "1 us"}))
+        grouped(make_job(auto(), UNEVEN, rounds={"slot": "1 us"}))
 
 
-# --- runs that are disturbed ------------------------------------------------------------------------------------------
+# --- faults and resuming ----------------------------------------------------------------------------------------------
 
 
-def test_a_stopped_run_goes_on_bit_for_bit(tmp_path: Path) -> None:
-    wanted = job({**THIRDS, "calibration": 60}, 3, stop={"rounds": 6}, checkpoint=2)
-    whole = potluck.simulate(wanted, task=task(norm=True), folder=tmp_path / "whole", threads=0)
-    seen: list[float] = []
+def test_a_resumed_run_equals_the_uninterrupted_one(tmp_path: Path) -> None:
+    job = make_job({**THIRDS, "calibration": 60}, 3, stop={"rounds": 6}, checkpoint=2)
+    uninterrupted = potluck.simulate(job, task=task(norm=True), folder=tmp_path / "whole", threads=0)
+    times: list[float] = []
     potluck.simulate(
-        wanted, task=task(norm=True), folder=tmp_path / "cut", threads=0,
-        watch=lambda keeper, now: seen.append(now), stopping=lambda: len(seen) >= 3,
+        job, task=task(norm=True), folder=tmp_path / "cut", threads=0,
+        watch=lambda store, now: times.append(now), stopping=lambda: len(times) >= 3,
     )  # fmt: skip
-    again = potluck.resume(tmp_path / "cut", task=task(norm=True), threads=0)
+    resumed = potluck.resume(tmp_path / "cut", task=task(norm=True), threads=0)
     assert journal(tmp_path / "whole") == journal(tmp_path / "cut")
-    assert whole.module is not None
-    assert again.module is not None
-    for name, tensor in whole.module.state_dict().items():
-        assert torch.equal(tensor, again.module.state_dict()[name]), name
+    assert uninterrupted.module is not None
+    assert resumed.module is not None
+    for name, tensor in uninterrupted.module.state_dict().items():
+        assert torch.equal(tensor, resumed.module.state_dict()[name]), name
 
 
 @pytest.mark.parametrize(
     ("recipe", "transfer"), [("decoupled", "optimal"), ("fedbuff", "sequential"), ("fedavg-quorum", "optimal")]
 )
-def test_faults_are_survived_and_the_journal_is_whole(tmp_path: Path, recipe: str, transfer: str) -> None:
+def test_a_run_with_faults_completes_and_its_journal_is_consistent(tmp_path: Path, recipe: str, transfer: str) -> None:
     faults = [
         {"kind": "crash", "device": "pi-1", "at": 0.05, "restart": "50 ms"},
         {"kind": "slow", "device": "pi-2", "at": 0.0, "factor": 0.1, "lasting": "100 ms"},
     ]
     more = {"rounds": {"transfer": transfer}, "recipe": recipe, "stop": {"rounds": 6}}
-    module, summary = run(job(THIRDS, 4, fleet={"faults": faults}, **more), tmp_path / "run")
+    module, summary = run(make_job(THIRDS, 4, fleet={"faults": faults}, **more), tmp_path / "run")
     assert summary["rounds"] == 6
     assert all(isinstance(record, Span) for record in rounds(tmp_path / "run"))
     assert all(tensor.isfinite().all() for tensor in module.state_dict().values())
 
 
-def test_a_codec_that_holds_back_follows_a_devices_own_part() -> None:
-    module, _ = run(job(THIRDS, 3, rounds={"codec": {"kind": "top-k", "ratio": 0.1}}))
+def test_error_feedback_follows_the_devices_own_submodel() -> None:
+    module, _ = run(make_job(THIRDS, 3, rounds={"codec": {"kind": "top-k", "ratio": 0.1}}))
     assert module.untrained_groups() == ()
 
 
-# --- what cannot be ---------------------------------------------------------------------------------------------------
+# --- impossible settings ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -429,24 +451,24 @@ def test_a_codec_that_holds_back_follows_a_devices_own_part() -> None:
         (THIRDS, {"stream": {}}, "stream"),
     ],
 )
-def test_what_cannot_be_is_said_before_the_run(submodel: Any, more: dict[str, Any], words: str) -> None:
+def test_impossible_settings_are_refused_before_the_run(submodel: Any, more: dict[str, Any], words: str) -> None:
     with pytest.raises(SettingError, match=words.replace("[", r"\[")):
-        RoundsSetup.from_job(job(submodel, 3, **more), task(), None)
+        RoundsSetup.from_job(make_job(submodel, 3, **more), task(), None)
 
 
-def test_sizes_alone_are_enough_for_timing() -> None:
+def test_shapes_are_enough_for_a_timing_only_run() -> None:
     tables = {
         "task": {"model": "alexnet-cifar", "data": "cifar10"},
         "fleet": {"devices": [{"name": "pi", "count": 10, "preset": "pi4"}]},
         "stop": {"rounds": 2}, "timing_only": True, "recipe": "decoupled",
     }  # fmt: skip
     parts = potluck.simulate({**tables, "rounds": {"submodel": {"kind": "class-groups", "groups": 10}}}).summary
-    whole = potluck.simulate({**tables, "rounds": {"submodel": "whole"}}).summary
-    assert parts["time_s"] < whole["time_s"] / 6
-    assert parts["bytes"] < whole["bytes"] / 20
+    full = potluck.simulate({**tables, "rounds": {"submodel": "whole"}}).summary
+    assert parts["time_s"] < full["time_s"] / 6
+    assert parts["bytes"] < full["bytes"] / 20
 
 
-def test_the_example_leaves_one_network_behind(tmp_path: Path) -> None:
+def test_the_example_saves_one_network(tmp_path: Path) -> None:
     example = Path(__file__).parents[2] / "examples/decoupled/job.toml"
     result = potluck.simulate(load_job(example, ["stop.rounds=5"]), folder=tmp_path / "run", threads=0)
     assert result.summary["accuracy"] > 0.8

@@ -1,4 +1,4 @@
-"""Duplex transfers: layers come back as they are merged, inside large layers too, and nothing else changes."""
+"""Duplex transfers: layers are sent back as soon as they are merged, and the result does not change."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LINK = {"up": "20 Mbit/s", "down": "20 Mbit/s", "latency": "2 ms", "overhead": "
 WIDE = {"link": {"up": "100 Gbit/s", "down": "100 Gbit/s", "latency": "0 ms", "overhead": "0 ms"}}
 
 
-def job(transfer: str, **settings: Any) -> potluck.Job:
+def make_job(transfer: str, **settings: Any) -> potluck.Job:
     tables: dict[str, Any] = {
         "task": {"model": "lenet", "data": {"kind": "synthetic", "shape": [1, 28, 28], "train": 96, "test": 10}},
         "recipe": "sync-sgd",
@@ -30,55 +30,57 @@ def job(transfer: str, **settings: Any) -> potluck.Job:
     return make({**tables, **settings})
 
 
-def weights(wanted: potluck.Job) -> dict[str, torch.Tensor]:
-    result = potluck.simulate(wanted)
+def weights(job: potluck.Job) -> dict[str, torch.Tensor]:
+    result = potluck.simulate(job)
     assert result.status == "done", result.reason
     assert result.module is not None
     return dict(result.module.state_dict())
 
 
 @pytest.mark.parametrize("recipe", ["sync-sgd", "fedavg", "fedadam"])
-def test_the_weights_are_those_of_sequential_transfers(recipe: str) -> None:
-    plain, ahead = weights(job("sequential", recipe=recipe)), weights(job("duplex", recipe=recipe))
+def test_the_weights_equal_those_of_sequential_transfers(recipe: str) -> None:
+    plain, ahead = weights(make_job("sequential", recipe=recipe)), weights(make_job("duplex", recipe=recipe))
     assert all(torch.equal(plain[name], ahead[name]) for name in plain)
 
 
-def test_batch_norm_goes_along() -> None:
+def test_batch_norm_statistics_are_transferred() -> None:
     task = {"model": "resnet20", "data": {"kind": "synthetic", "shape": [3, 32, 32], "train": 48, "test": 10}}
     stop = {"rounds": 3}
-    plain, ahead = (weights(job(kind, task=task, stop=stop)) for kind in ("sequential", "duplex"))
+    plain, ahead = (weights(make_job(kind, task=task, stop=stop)) for kind in ("sequential", "duplex"))
     assert all(torch.equal(plain[name], ahead[name]) for name in plain)
 
 
-def test_a_steady_round_takes_what_the_planner_foresees() -> None:
-    wanted = job("duplex", timing_only=True, stop={"rounds": 40})
-    setup = RoundsSetup.from_job(wanted, None, None)
-    seen = DeviceEstimates.from_prior(setup.link_prior("d-0"))
-    seconds = wanted.rounds.transfer.layer_times_s(setup.whole_model_costs("d-0"), seen, 32)
-    forecast = forecast_duplex([WorkerCosts(*seconds)], seen.down.overhead, seen.round_trip / 2)
-    measured = potluck.simulate(wanted).summary["time_s"] / 40
+def test_a_steady_round_takes_as_long_as_the_planner_predicts() -> None:
+    job = make_job("duplex", timing_only=True, stop={"rounds": 40})
+    setup = RoundsSetup.from_job(job, None, None)
+    estimates = DeviceEstimates.from_prior(setup.link_prior("d-0"))
+    seconds = job.rounds.transfer.layer_times_s(setup.whole_model_costs("d-0"), estimates, 32)
+    forecast = forecast_duplex([WorkerCosts(*seconds)], estimates.down.overhead, estimates.round_trip / 2)
+    measured = potluck.simulate(job).summary["time_s"] / 40
     assert forecast.overlaps
     assert measured == pytest.approx(forecast.iteration, rel=0.10)
 
 
-def test_it_is_faster_where_transfers_weigh_as_much_as_computation() -> None:
-    optimal, ahead = (potluck.simulate(job(kind, timing_only=True)).summary["time_s"] for kind in ("optimal", "duplex"))
+def test_duplex_is_faster_if_transfers_take_as_long_as_computation() -> None:
+    optimal, ahead = (
+        potluck.simulate(make_job(kind, timing_only=True)).summary["time_s"] for kind in ("optimal", "duplex")
+    )
     assert ahead < 0.85 * optimal
 
 
-def test_a_device_that_dies_on_the_way_takes_only_its_own_update_along() -> None:
-    """The draft is thrown away and the round committed without it, as with any other transfer."""
+def test_a_device_that_dies_during_a_round_loses_only_its_own_update() -> None:
+    """The draft is discarded and the round committed without the device, as with any other transfer."""
     faults = [{"kind": "crash", "device": "d-1", "at": "1.5 s", "restart": "1 s"}]
     fleet = {
         "coordinator": WIDE, "faults": faults,
         "devices": [{"name": "d", "count": 3, "flops": "2 GFLOP/s", "link": LINK}],
     }  # fmt: skip
-    result = potluck.simulate(job("duplex", fleet=fleet, stop={"rounds": 20}))
+    result = potluck.simulate(make_job("duplex", fleet=fleet, stop={"rounds": 20}))
     assert result.status == "done", result.reason
     assert result.summary["rounds"] == 20
     assert result.summary["updates"] < 60
 
 
-def test_it_is_refused_where_devices_train_parts_of_the_model() -> None:
+def test_duplex_is_refused_if_devices_train_submodels() -> None:
     with pytest.raises(potluck.errors.SettingError, match="whole models"):
-        potluck.simulate(job("sequential", rounds={"transfer": "duplex", "submodel": "heterofl"}, recipe="fedavg"))
+        potluck.simulate(make_job("sequential", rounds={"transfer": "duplex", "submodel": "heterofl"}, recipe="fedavg"))

@@ -1,4 +1,4 @@
-"""What a run computes is what a plain loop computes."""
+"""A run computes what a plain training loop computes."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_one_device_is_a_plain_pytorch_loop_bit_for_bit() -> None:
         assert torch.equal(tensor, result.module.state_dict()[name]), name
 
 
-def test_equal_shares_are_one_big_batch() -> None:
+def test_equal_shards_are_equivalent_to_one_big_batch() -> None:
     torch.manual_seed(1)
     net, data = nn.Sequential(nn.Flatten(), nn.Linear(36, 8), nn.ReLU(), nn.Linear(8, 3)).double(), small_data()
     data = from_tensors(
@@ -94,24 +94,24 @@ def test_equal_shares_are_one_big_batch() -> None:
     many = potluck.simulate(
         job(6, rounds={"batching": {"size": 15}}), task=potluck.Task(_DoubleInputs(copy.deepcopy(net)), data)
     )
-    one = potluck.simulate(
+    central = potluck.simulate(
         job(1, rounds={"batching": {"size": 90}}), task=potluck.Task(_DoubleInputs(copy.deepcopy(net)), data)
     )
     assert many.module is not None
-    assert one.module is not None
-    for mine, theirs in zip(many.module.parameters(), one.module.parameters(), strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-10)
+    assert central.module is not None
+    for actual, reference in zip(many.module.parameters(), central.module.parameters(), strict=True):
+        torch.testing.assert_close(actual, reference, rtol=1e-9, atol=1e-10)
 
 
 @pytest.mark.parametrize("recipe", ["sync-sgd", "fedavg"])
-def test_the_result_does_not_depend_on_who_is_faster(recipe: str) -> None:
-    """Other speeds and links, another order of arrival, the same model."""
+def test_the_result_does_not_depend_on_which_device_is_faster(recipe: str) -> None:
+    """Other speeds and links give another order of arrival and the same model."""
     speeds = [(1, 2, 3, 4), (4, 1, 2, 3), (1, 1, 1, 1)]
     rates = [(9, 7, 5, 1), (1, 1, 8, 20), (5, 5, 5, 5)]
     fleets = [
         [
-            {"name": f"d{place}", "flops": f"{flops} GFLOP/s", "link": {"up": f"{rate} Mbit/s"}}
-            for place, (flops, rate) in enumerate(zip(*figures, strict=True))
+            {"name": f"d{index}", "flops": f"{flops} GFLOP/s", "link": {"up": f"{rate} Mbit/s"}}
+            for index, (flops, rate) in enumerate(zip(*figures, strict=True))
         ]
         for figures in zip(speeds, rates, strict=True)
     ]

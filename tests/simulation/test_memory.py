@@ -1,4 +1,4 @@
-"""Memory is flat: what a round needs is given back before the next."""
+"""Memory use is flat: each round frees what it needed."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def _resident_bytes() -> int:
 
 
 def _run(recipe: str, results: Any) -> None:
-    """In a process of its own, so that nothing else moves the figures."""
-    seen: list[int] = []
+    """Runs in its own process, so that nothing else changes the measurement."""
+    resident_bytes: list[int] = []
     potluck.simulate(
         {
             "task": {"model": "mlp", "data": "digits", "options": {"hidden": [256]}},
@@ -29,9 +29,9 @@ def _run(recipe: str, results: Any) -> None:
             "stop": {"rounds": ROUNDS},
             "evaluate": 50,
         },
-        watch=lambda keeper, now: seen.append(_resident_bytes()),
+        watch=lambda store, now: resident_bytes.append(_resident_bytes()),
     )
-    results.put(seen)
+    results.put(resident_bytes)
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc")
@@ -41,8 +41,8 @@ def test_five_hundred_rounds_need_no_more_than_a_hundred(recipe: str) -> None:
     results = context.Queue()
     process = context.Process(target=_run, args=(recipe, results))
     process.start()
-    seen = results.get(timeout=120)
+    resident_bytes = results.get(timeout=120)
     process.join(timeout=30)
-    assert len(seen) == ROUNDS
-    after_warm_up, at_the_end = max(seen[WARM - 20 : WARM]), max(seen[-20:])
+    assert len(resident_bytes) == ROUNDS
+    after_warm_up, at_the_end = max(resident_bytes[WARM - 20 : WARM]), max(resident_bytes[-20:])
     assert at_the_end <= 1.05 * after_warm_up, f"{after_warm_up / 2**20:.1f} MiB grew to {at_the_end / 2**20:.1f} MiB"

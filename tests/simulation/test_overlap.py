@@ -44,10 +44,10 @@ def test_the_weights_do_not_depend_on_the_cuts(recipe: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_round_takes_what_the_planner_predicts(kind: Strategy) -> None:
+def test_a_round_takes_as_long_as_the_planner_predicts(kind: Strategy) -> None:
     """One device, one request in flight: round trip of the invitation, pull with forward, push with backward."""
-    one = job(kind, timing_only=True, fleet={"devices": [{"name": "d", "flops": "2 GFLOP/s", "link": LINK}]})
-    setup = RoundsSetup.from_job(one, None, None)
+    one_job = job(kind, timing_only=True, fleet={"devices": [{"name": "d", "flops": "2 GFLOP/s", "link": LINK}]})
+    setup = RoundsSetup.from_job(one_job, None, None)
     costs, prior = setup.whole_model_costs("d"), setup.link_prior("d")
     overhead = prior.overhead + prior.round_trip
     layers = range(costs.layer_count)
@@ -65,39 +65,43 @@ def test_a_round_takes_what_the_planner_predicts(kind: Strategy) -> None:
         "push",
         kind,
     )
-    measured = potluck.simulate(one).summary["time_s"] / 20
+    measured = potluck.simulate(one_job).summary["time_s"] / 20
     assert measured == pytest.approx(pull.makespan + push.makespan, rel=0.02)
 
 
 @pytest.mark.parametrize(("kind", "recipe"), [("layer-by-layer", "sync-sgd"), ("optimal", "fedavg")])
-def test_every_segment_of_layers_has_its_own_span_of_computing(kind: str, recipe: str, tmp_path: Path) -> None:
-    """Forward from the first layer on as its segment is there, backward from the last; nothing twice, no wait in it."""
-    one = job(kind, 3, recipe=recipe, stop={"rounds": 2}, rounds={"batching": {"size": 8}, "transfer": {"kind": kind}})
-    potluck.simulate(one, folder=tmp_path / "run")
+def test_every_segment_of_layers_has_its_own_compute_span(kind: str, recipe: str, tmp_path: Path) -> None:
+    """Forward starts once the first segment is there, backward from the last layer; no repeats, no waits in a span."""
+    one_job = job(
+        kind, 3, recipe=recipe, stop={"rounds": 2}, rounds={"batching": {"size": 8}, "transfer": {"kind": kind}}
+    )
+    potluck.simulate(one_job, folder=tmp_path / "run")
     records = list(read_journal(tmp_path / "run" / "journal.jsonl"))
     spans = [record for record in records if isinstance(record, Span) and record.fields.get("round") == 1]
-    mine = {name: [span for span in spans if (span.node, span.name) == ("d-0", name)] for name in ("pull", "compute")}
-    computed = mine["compute"]
+    own_spans = {
+        name: [span for span in spans if (span.node, span.name) == ("d-0", name)] for name in ("pull", "compute")
+    }
+    computed = own_spans["compute"]
     forward, backward = ([s for s in computed if s.fields.get("pass") == way] for way in ("forward", "backward"))
-    assert [span.fields["layers"] for span in forward] == sorted(span.fields["layers"] for span in mine["pull"])
+    assert [span.fields["layers"] for span in forward] == sorted(span.fields["layers"] for span in own_spans["pull"])
     assert len(forward) > 1
     assert backward[-1].fields["layers"][0] == 0
     assert [span.fields["layers"] for span in backward] == sorted((s.fields["layers"] for s in backward), reverse=True)
     assert all(before.end <= after.start for before, after in pairwise(computed))
-    came = {tuple(span.fields["layers"]): span.end for span in mine["pull"]}
-    assert all(span.start >= came[tuple(span.fields["layers"])] for span in forward)
+    arrivals = {tuple(span.fields["layers"]): span.end for span in own_spans["pull"]}
+    assert all(span.start >= arrivals[tuple(span.fields["layers"])] for span in forward)
     assert [span.fields["samples"] for span in computed if "samples" in span.fields] == [
         32 if recipe != "sync-sgd" else 8
     ]
     costs, sizes = (
-        RoundsSetup.from_job(one, None, None).whole_model_costs("d-0"),
+        RoundsSetup.from_job(one_job, None, None).whole_model_costs("d-0"),
         [8] * (4 if recipe == "fedavg" else 1),
     )
     assert sum(span.end - span.start for span in computed) == pytest.approx(sum(map(costs.step_s, sizes)))
 
 
 def test_optimal_cuts_follow_a_link_that_becomes_slow() -> None:
-    """Within five rounds of a drop to a tenth the plan is again as good as one made with the new figures."""
+    """Within five rounds of a drop to a tenth, the plan is as good as one made for the new speed."""
     fleet = {
         "devices": [
             {
@@ -110,7 +114,7 @@ def test_optimal_cuts_follow_a_link_that_becomes_slow() -> None:
     slow = {"devices": [{"name": "d", "flops": "2 GFLOP/s", "link": {**LINK, "up": "20 Mbit/s", "down": "30 Mbit/s"}}]}
     adapted = _durations(job("optimal", timing_only=True, fleet=fleet, stop={"rounds": 60}))
     expected = _durations(job("optimal", timing_only=True, fleet=slow))[-1]
-    changed = next(place for place, seconds in enumerate(adapted) if seconds > 1.5 * adapted[0])
+    changed = next(index for index, seconds in enumerate(adapted) if seconds > 1.5 * adapted[0])
     assert adapted[changed + 5] == pytest.approx(expected, rel=0.03)
 
 
@@ -128,12 +132,12 @@ def test_optimal_cuts_follow_a_device_that_becomes_slow() -> None:
     slow = {"devices": [{"name": "d", "flops": "0.4 GFLOP/s", "link": LINK}]}
     adapted = _durations(job("optimal", timing_only=True, fleet=fast, stop={"rounds": 60}))
     expected = _durations(job("optimal", timing_only=True, fleet=slow))[-1]
-    changed = next(place for place, seconds in enumerate(adapted) if seconds > 1.5 * adapted[0])
+    changed = next(index for index, seconds in enumerate(adapted) if seconds > 1.5 * adapted[0])
     assert adapted[changed + 5] == pytest.approx(expected, rel=0.03)
 
 
 def _durations(job: potluck.Job) -> list[float]:
     """Seconds of each round."""
     ends: list[float] = [0.0]
-    potluck.simulate(job, watch=lambda keeper, now: ends.append(now))
+    potluck.simulate(job, watch=lambda store, now: ends.append(now))
     return [later - earlier for earlier, later in pairwise(ends)]

@@ -1,4 +1,4 @@
-"""What a pipeline computes is what a plain loop computes, with gradients as late as the windows say."""
+"""A pipeline computes what a plain loop computes with gradients delayed by its windows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,16 @@ from torch import nn
 import potluck
 from potluck.journal import Scalar
 from tests.planning.weight_versions import version_used
-from tests.simulation.pipelines import Story, data_of, deep_net, expected, job_of, plain_sgd, same, small_net
+from tests.simulation.pipelines import (
+    PipelineJournal,
+    assert_same_weights,
+    data_of,
+    deep_net,
+    delayed_sgd,
+    job_of,
+    plain_sgd,
+    small_net,
+)
 
 BATCHES, BATCH = 14, 12
 
@@ -39,25 +48,25 @@ def run(folder: Path | None, net: nn.Module, devices: int = 3, **settings: Any) 
 @pytest.mark.parametrize("schedule", ["single", "1f1b", {"kind": "gpipe", "micro_batches": 1}])
 def test_one_stage_is_plain_sgd_bit_for_bit(schedule: Any) -> None:
     net = small_net()
-    theirs = plain_sgd(net, data_of((1, 4, 4)), BATCHES, BATCH)
-    same(run(None, net, devices=1, pipeline={"schedule": schedule}).module, theirs)
+    reference = plain_sgd(net, data_of((1, 4, 4)), BATCHES, BATCH)
+    assert_same_weights(run(None, net, devices=1, pipeline={"schedule": schedule}).module, reference)
 
 
-def test_gpipe_with_one_part_is_plain_sgd_on_any_number_of_stages() -> None:
+def test_gpipe_with_one_micro_batch_is_plain_sgd_on_any_number_of_stages() -> None:
     net = small_net()
-    theirs = plain_sgd(net, data_of((1, 4, 4)), BATCHES, BATCH)
+    reference = plain_sgd(net, data_of((1, 4, 4)), BATCHES, BATCH)
     cuts = {"schedule": {"kind": "gpipe", "micro_batches": 1}, "partition": {"kind": "cuts", "after": [0, 2]}}
-    same(run(None, net, pipeline=cuts).module, theirs)
+    assert_same_weights(run(None, net, pipeline=cuts).module, reference)
 
 
-def test_gpipe_parts_add_up_to_the_batch() -> None:
+def test_gpipe_micro_batches_add_up_to_the_batch() -> None:
     net = deep_net()
-    theirs = plain_sgd(net, data_of((5,)), BATCHES, BATCH)
+    reference = plain_sgd(net, data_of((5,)), BATCHES, BATCH)
     parts = {"schedule": {"kind": "gpipe", "micro_batches": 3}, "partition": {"kind": "cuts", "after": [1, 3]}}
-    mine = run(None, net, pipeline=parts).module
-    assert mine is not None
-    for ours, other in zip(mine.parameters(), theirs.parameters(), strict=True):
-        torch.testing.assert_close(ours, other, rtol=1e-4, atol=1e-6)
+    actual = run(None, net, pipeline=parts).module
+    assert actual is not None
+    for parameter, expected_parameter in zip(actual.parameters(), reference.parameters(), strict=True):
+        torch.testing.assert_close(parameter, expected_parameter, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("vertical", [True, False], ids=["vertical", "own version"])
@@ -79,83 +88,83 @@ def test_stages_are_the_delayed_gradient_loop_bit_for_bit(
     def average(new: int, layer: int) -> int:
         return min(windows[stage(layer)], new + 1) if aggregate and new % aggregate == 0 else 1
 
-    theirs = expected(module, data_of(shape), BATCHES, BATCH, version, average, predict=predict)
+    reference = delayed_sgd(module, data_of(shape), BATCHES, BATCH, version, average, predict=predict)
     timing = {"kind": "1f1b", "fill": "published"}
     schedule = {**timing, "vertical_sync": vertical, "aggregate": aggregate, "predict": predict}
-    mine = run(
+    actual = run(
         tmp_path / "run", module, pipeline={"schedule": schedule, "partition": {"kind": "cuts", "after": cuts}}
     ).module
-    same(mine, theirs)
-    Story(tmp_path / "run").check_gates()
+    assert_same_weights(actual, reference)
+    PipelineJournal(tmp_path / "run").check_schedules()
 
 
 def test_wider_windows_are_longer_delays(tmp_path: Path) -> None:
     net, data = deep_net(), data_of((5,))
     slow = {"latency": "200 ms"}
-    devices = [{"name": f"d{place}", "flops": "1 MFLOP/s", "link": slow} for place in range(3)]
+    devices = [{"name": f"d{index}", "flops": "1 MFLOP/s", "link": slow} for index in range(3)]
     job = job_of(
         devices,
         pipeline={"schedule": {"kind": "1f1b", "fill": "filling"}, "partition": {"kind": "cuts", "after": [1, 3]}},
     )
     result = potluck.simulate(job, task=potluck.Task(copy.deepcopy(net), data), folder=tmp_path / "run", threads=0)
-    story = Story(tmp_path / "run")
-    story.check_gates()
-    same(result.module, expected(net, data, BATCHES, BATCH, story.versions()))
+    journal = PipelineJournal(tmp_path / "run")
+    journal.check_schedules()
+    assert_same_weights(result.module, delayed_sgd(net, data, BATCHES, BATCH, journal.versions()))
 
 
-def test_a_quiet_point_starts_the_pipeline_anew(tmp_path: Path) -> None:
-    """Measured every five batches, the pipeline runs dry and fills again: the delays begin at zero."""
+def test_an_evaluation_drains_and_refills_the_pipeline(tmp_path: Path) -> None:
+    """With an evaluation every five batches the pipeline drains and refills: the delays start again at zero."""
     net, data = deep_net(), data_of((5,))
     schedule = {"kind": "1f1b", "fill": "published", "vertical_sync": True}
     cuts = {"partition": {"kind": "cuts", "after": [1, 3]}, "schedule": schedule}
     result = run(tmp_path / "run", copy.deepcopy(net), evaluate=5, pipeline=cuts)
     windows = (3, 2, 1)
-    theirs = expected(
+    reference = delayed_sgd(
         net, data, BATCHES, BATCH,
         lambda batch, layer: batch // 5 * 5 + version_used(batch, 0, windows, start=batch // 5 * 5),
     )  # fmt: skip
-    same(result.module, theirs)
-    story = Story(tmp_path / "run")
-    story.check_gates()
-    scores = [record for record in story.records if isinstance(record, Scalar) and record.name == "test_accuracy"]
+    assert_same_weights(result.module, reference)
+    journal = PipelineJournal(tmp_path / "run")
+    journal.check_schedules()
+    scores = [record for record in journal.records if isinstance(record, Scalar) and record.name == "test_accuracy"]
     assert [score.fields["round"] for score in scores] == [0, 5, 10, 14]
-    losses = [record for record in story.records if isinstance(record, Scalar) and record.name == "loss"]
+    losses = [record for record in journal.records if isinstance(record, Scalar) and record.name == "loss"]
     assert [loss.fields["round"] for loss in losses] == list(range(1, 15))
 
 
-def test_the_same_seed_tells_the_same_story(tmp_path: Path) -> None:
+def test_the_same_seed_gives_the_same_pipeline_journal(tmp_path: Path) -> None:
     net = deep_net()
     for name in ("a", "b"):
         run(tmp_path / name, copy.deepcopy(net), pipeline={"partition": "equal"})
     assert (tmp_path / "a" / "journal.jsonl").read_bytes() == (tmp_path / "b" / "journal.jsonl").read_bytes()
 
 
-def test_a_run_is_taken_up_where_it_was_saved(tmp_path: Path) -> None:
+def test_a_run_resumes_from_its_checkpoint(tmp_path: Path) -> None:
     net, data = deep_net(), data_of((5,))
     cuts = {"partition": {"kind": "cuts", "after": [1, 3]}}
-    whole = run(None, copy.deepcopy(net), evaluate=5, pipeline=cuts)
+    uninterrupted = run(None, copy.deepcopy(net), evaluate=5, pipeline=cuts)
     job = job_of(3, evaluate=5, pipeline=cuts, checkpoint=5)
-    seen: list[int] = []
+    rounds: list[int] = []
     task = potluck.Task(copy.deepcopy(net), data)
     first = potluck.simulate(
         job, task=task, folder=tmp_path / "run", threads=0,
-        watch=lambda keeper, now: seen.append(keeper.progress.round), stopping=lambda: len(seen) >= 7,
+        watch=lambda store, now: rounds.append(store.progress.round), stopping=lambda: len(rounds) >= 7,
     )  # fmt: skip
     assert first.status == "interrupted"
     assert 7 <= first.summary["rounds"] < BATCHES
-    again = potluck.resume(tmp_path / "run", task=potluck.Task(copy.deepcopy(net), data), threads=0)
-    assert again.status == "done"
-    assert Story(tmp_path / "run").committed() != []
-    assert whole.module is not None
-    assert again.module is not None
+    resumed = potluck.resume(tmp_path / "run", task=potluck.Task(copy.deepcopy(net), data), threads=0)
+    assert resumed.status == "done"
+    assert PipelineJournal(tmp_path / "run").committed() != []
+    assert uninterrupted.module is not None
+    assert resumed.module is not None
 
 
 @pytest.mark.parametrize("loss", [0.0, 0.1])
-def test_stages_measure_the_model_as_the_coordinator_does(tmp_path: Path, loss: float) -> None:
-    """Held-out batches go through the stages, and take their time; what gets lost is measured again."""
+def test_stages_evaluate_the_model_as_the_coordinator_does(tmp_path: Path, loss: float) -> None:
+    """Held-out batches pass through the stages and take time; lost ones are evaluated again."""
     net, shape = small_net(), (1, 4, 4)
     link = {"latency": "1 ms", "loss": loss}
-    devices = [{"name": f"d{place}", "flops": "10 MFLOP/s", "link": link} for place in range(3)]
+    devices = [{"name": f"d{index}", "flops": "10 MFLOP/s", "link": link} for index in range(3)]
     scores = {}
     for where in ("coordinator", "pipeline"):
         pipeline = {"partition": {"kind": "cuts", "after": [0, 2]}, "evaluation": where, "retry": "100 ms"}
@@ -163,9 +172,14 @@ def test_stages_measure_the_model_as_the_coordinator_does(tmp_path: Path, loss: 
         task = potluck.Task(copy.deepcopy(net), data_of(shape))
         result = potluck.simulate(job, task=task, folder=tmp_path / where, threads=0)
         assert result.status == "done"
-        story = Story(tmp_path / where)
-        found = [record for record in story.records if isinstance(record, Scalar) and record.name.startswith("test_")]
-        scores[where] = [(record.name, record.fields["round"]) for record in found], [record.value for record in found]
-        assert bool(story.spans("examine")) == (where == "pipeline")
+        journal = PipelineJournal(tmp_path / where)
+        scalars = [
+            record for record in journal.records if isinstance(record, Scalar) and record.name.startswith("test_")
+        ]
+        scores[where] = (
+            [(record.name, record.fields["round"]) for record in scalars],
+            [record.value for record in scalars],
+        )
+        assert bool(journal.spans("examine")) == (where == "pipeline")
     assert scores["pipeline"][0] == scores["coordinator"][0]
     assert scores["pipeline"][1] == pytest.approx(scores["coordinator"][1], rel=1e-5)

@@ -1,4 +1,4 @@
-"""Runs on data that streams in: what is merged is one large batch, and no sample is lost or counted twice."""
+"""Runs on streamed data: the merged update equals one large batch, and no sample is lost or counted twice."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ JOBS: dict[str, dict[str, Any]] = {
 }
 
 
-def _three(rates: tuple[float, ...], rounds: int, **settings: Any) -> dict[str, Any]:
+def _stream_job(rates: tuple[float, ...], rounds: int, **settings: Any) -> dict[str, Any]:
     """Devices whose streams have these rates in the first second."""
-    devices = [{"name": f"d{place}", "preset": "laptop"} for place in range(len(rates))]
+    devices = [{"name": f"d{index}", "preset": "laptop"} for index in range(len(rates))]
     return {
         **SMALL,
         "recipe": "scadles-weighted",
@@ -61,26 +61,26 @@ def _three(rates: tuple[float, ...], rounds: int, **settings: Any) -> dict[str, 
 
 
 def test_the_weighted_mean_is_one_large_batch() -> None:
-    tables = _three((50, 38, 12), 1)
+    tables = _stream_job((50, 38, 12), 1)
     job = make(tables)
     setup = RoundsSetup.from_job(job, None, None)
     assert setup.feeds is not None
     assert setup.data is not None
     assert setup.module is not None
-    streams = [(setup.feeds(f"d{place}"), rate) for place, rate in enumerate((50, 38, 12))]
-    taken = [feed.take_samples(rate, feed.ready_at(rate, 0.0)) for feed, rate in streams]
-    x, y = setup.data.train.batch(np.concatenate(taken))
+    streams = [(setup.feeds(f"d{index}"), rate) for index, rate in enumerate((50, 38, 12))]
+    batches = [feed.take_samples(rate, feed.ready_at(rate, 0.0)) for feed, rate in streams]
+    x, y = setup.data.train.batch(np.concatenate(batches))
     optimizer = torch.optim.SGD(setup.module.parameters(), lr=0.1 * 100 / (64 * 3))
     nn.functional.cross_entropy(setup.module(x), y).backward()  # type: ignore[no-untyped-call]
     optimizer.step()
     trained = potluck.simulate(tables).module
     assert trained is not None
-    for mine, theirs in zip(trained.parameters(), setup.module.parameters(), strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-7)
+    for actual, reference in zip(trained.parameters(), setup.module.parameters(), strict=True):
+        torch.testing.assert_close(actual, reference, rtol=1e-5, atol=1e-7)
 
 
 def test_one_device_is_plain_sgd() -> None:
-    tables = _three((50,), 6)
+    tables = _stream_job((50,), 6)
     setup = RoundsSetup.from_job(make(tables), None, None)
     assert setup.feeds is not None
     assert setup.data is not None
@@ -95,13 +95,13 @@ def test_one_device_is_plain_sgd() -> None:
         optimizer.step()
     trained = potluck.simulate(tables).module
     assert trained is not None
-    for mine, theirs in zip(trained.parameters(), setup.module.parameters(), strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-6, atol=1e-7)
+    for actual, reference in zip(trained.parameters(), setup.module.parameters(), strict=True):
+        torch.testing.assert_close(actual, reference, rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.parametrize("transfer", ["sequential", "layer-by-layer"])
 def test_a_capped_batch_that_is_accumulated_is_the_whole_batch(transfer: str) -> None:
-    """In as many mini-batches as it takes, the same step to rounding, in the same time."""
+    """In several mini-batches: the same step up to rounding, in the same time."""
     trained, largest = [], []
     for cap in (None, 512, 16):
         sizes: list[int] = []
@@ -111,19 +111,19 @@ def test_a_capped_batch_that_is_accumulated_is_the_whole_batch(transfer: str) ->
             return nn.functional.cross_entropy(scores, targets)
 
         batching = {"kind": "stream", "low": 8, "high": 1024, **({} if cap is None else {"cap": cap})}
-        tables = {**_three((50, 38, 12), 4, evaluate=0), "rounds": {"batching": batching, "transfer": transfer}}
+        tables = {**_stream_job((50, 38, 12), 4, evaluate=0), "rounds": {"batching": batching, "transfer": transfer}}
         task = build_task(make(tables).task, None)
         trained.append(potluck.simulate(tables, task=replace(task, loss=loss), threads=0))
         largest.append(max(sizes))
-    whole, roomy, capped = trained
+    uncapped, loosely_capped, capped = trained
     assert largest == [50, 50, 13], "four even ones of 50 samples"
-    assert _weights(roomy) == _weights(whole), "nothing changes where no batch is above the cap"
-    assert _weights(capped) != _weights(whole)
-    for mine, theirs in zip(capped.module.parameters(), whole.module.parameters(), strict=True):  # type: ignore[union-attr]
-        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6)
-    assert capped.summary["samples"] == whole.summary["samples"]
+    assert _weights(loosely_capped) == _weights(uncapped), "nothing changes where no batch is above the cap"
+    assert _weights(capped) != _weights(uncapped)
+    for actual, reference in zip(capped.module.parameters(), uncapped.module.parameters(), strict=True):  # type: ignore[union-attr]
+        torch.testing.assert_close(actual, reference, rtol=1e-5, atol=1e-6)
+    assert capped.summary["samples"] == uncapped.summary["samples"]
     if transfer == "sequential":
-        assert capped.summary["time_s"] == pytest.approx(whole.summary["time_s"])
+        assert capped.summary["time_s"] == pytest.approx(uncapped.summary["time_s"])
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -131,10 +131,10 @@ def test_a_capped_batch_that_is_accumulated_is_the_whole_batch(transfer: str) ->
 def test_every_sample_is_accounted_for_at_all_times(tmp_path: Path, name: str, seed: int) -> None:
     looked = 0
 
-    def look(keeper: RunStore, now: float) -> None:
+    def look(store: RunStore, now: float) -> None:
         nonlocal looked
         looked += 1
-        for feed in keeper.device_states.feeds.values():
+        for feed in store.device_states.feeds.values():
             feed.account.check_balance()
 
     stop = {"rounds": 8}
@@ -144,10 +144,10 @@ def test_every_sample_is_accounted_for_at_all_times(tmp_path: Path, name: str, s
     assert looked == 8
     assert total.dropped > 0, "a device that crashes loses what it held"
     assert total.received <= total.shared
-    assert result.summary["samples"] <= _worked_on(tmp_path / "run") <= total.trained
+    assert result.summary["samples"] <= _trained_samples(tmp_path / "run") <= total.trained
 
 
-def _worked_on(folder: Path) -> int:
+def _trained_samples(folder: Path) -> int:
     spans = [record for record in read_journal(folder / "journal.jsonl") if isinstance(record, Span)]
     return sum(span.fields.get("samples", 0) for span in spans if span.name == "compute")
 
@@ -161,15 +161,15 @@ def test_truncation_holds_no_more_than_a_second_of_the_stream() -> None:
 
 @pytest.mark.parametrize("fleet", ["kitchen-table", FAULTY], ids=["steady", "faulty"])
 @pytest.mark.parametrize("name", JOBS)
-def test_resumed_it_is_the_uninterrupted_run(tmp_path: Path, name: str, fleet: Any) -> None:
-    whole = simulate(tmp_path / "whole", fleet=fleet, **JOBS[name])
+def test_a_resumed_stream_run_equals_the_uninterrupted_one(tmp_path: Path, name: str, fleet: Any) -> None:
+    uninterrupted = simulate(tmp_path / "whole", fleet=fleet, **JOBS[name])
     for rounds in (5,) if fleet == "kitchen-table" else (2, 5):
         folder = tmp_path / str(rounds)
         simulate(folder, fleet=fleet, **{**JOBS[name], "stop": {"rounds": rounds}})
         resumed = potluck.resume(folder, overrides=["stop.rounds=8"])
         assert journal(folder) == journal(tmp_path / "whole"), f"stopped after {rounds} rounds"
-        assert resumed.summary["streams"] == whole.summary["streams"]
-        assert _weights(resumed) == _weights(whole)
+        assert resumed.summary["streams"] == uninterrupted.summary["streams"]
+        assert _weights(resumed) == _weights(uninterrupted)
 
 
 def _weights(result: potluck.Result) -> list[bytes]:
@@ -177,27 +177,27 @@ def _weights(result: potluck.Result) -> list[bytes]:
     return [value.numpy().tobytes() for value in result.module.state_dict().values()]
 
 
-def test_another_networks_costs_change_time_and_bytes_only(tmp_path: Path) -> None:
+def test_the_costs_of_another_network_change_only_time_and_bytes(tmp_path: Path) -> None:
     task = {"model": "mlp", "data": "digits", "options": {"hidden": [16]}}
-    light = simulate(tmp_path / "light", recipe="sync-sgd", task=task)
+    small = simulate(tmp_path / "light", recipe="sync-sgd", task=task)
     heavy = simulate(tmp_path / "heavy", recipe="sync-sgd", task={**task, "costs": "resnet20"})
-    assert _weights(light) == _weights(heavy)
+    assert _weights(small) == _weights(heavy)
     times = 272_474 / (16 * 65 + 10 * 17)
-    assert heavy.summary["bytes"] / light.summary["bytes"] == pytest.approx(times, rel=0.05)
-    assert heavy.summary["time_s"] > 2 * light.summary["time_s"]
+    assert heavy.summary["bytes"] / small.summary["bytes"] == pytest.approx(times, rel=0.05)
+    assert heavy.summary["time_s"] > 2 * small.summary["time_s"]
 
 
 def test_timing_only_takes_as_long_as_the_real_run(tmp_path: Path) -> None:
     task = {"model": "mlp", "data": "digits", "options": {"hidden": [16]}, "costs": "resnet20"}
     job: dict[str, Any] = {"recipe": "ddl", "task": task, "evaluate": 0}
     real = simulate(tmp_path / "real", **job)
-    hollow = simulate(tmp_path / "hollow", timing_only=True, **job)
-    assert hollow.summary["time_s"] == pytest.approx(real.summary["time_s"])
-    assert hollow.summary["streams"] == real.summary["streams"]
+    timing_only = simulate(tmp_path / "hollow", timing_only=True, **job)
+    assert timing_only.summary["time_s"] == pytest.approx(real.summary["time_s"])
+    assert timing_only.summary["streams"] == real.summary["streams"]
 
 
 def _dropped(turns: bool) -> float:
-    """The share of a stream that is dropped by a device whose turns take four seconds."""
+    """The fraction of a stream that a device drops if its turns take four seconds."""
     tables: dict[str, Any] = {
         **SMALL,
         "recipe": "scadles-plus",
@@ -211,7 +211,7 @@ def _dropped(turns: bool) -> float:
     return float(streams["dropped"] / streams["streamed"])
 
 
-def test_a_device_that_follows_its_own_turns_trains_at_line_rate() -> None:
+def test_a_device_that_adapts_to_its_turns_trains_at_line_rate() -> None:
     assert _dropped(turns=False) > 0.7
     assert _dropped(turns=True) < 0.05
 
@@ -220,7 +220,7 @@ _EASY, _HARD = (0, 1), (2, 3)
 
 
 def _two_easy_and_two_hard() -> Dataset:
-    """Classes 0 and 1 can be told from their inputs; 2 and 3 look alike, so that their loss stays high."""
+    """Classes 0 and 1 are separable; 2 and 3 have the same inputs, so that their loss stays high."""
     y = torch.arange(400) % 4
     x = nn.functional.one_hot(y.clamp_max(2), 3).float()
     return from_tensors(x, y, x, y)
@@ -249,15 +249,15 @@ def _trained_on(buffer: str | dict[str, str]) -> Counter[int]:
     return Counter(label for batch in used[len(used) // 2 :] for label in batch)
 
 
-def test_what_is_learned_badly_is_kept_and_trained_on_more() -> None:
-    """Truncation takes classes as they come; by value the hard ones get the room, as their losses say."""
-    blind, valued = _trained_on("truncation"), _trained_on("value")
+def test_hard_samples_are_kept_and_trained_on_more() -> None:
+    """Truncation keeps classes as they arrive; selection by value prefers hard samples, whose loss is high."""
+    truncated, by_value = _trained_on("truncation"), _trained_on("value")
     even = _trained_on({"kind": "value", "worth": "same"})
-    assert sum(blind.values()) == sum(valued.values()), "at the same memory and batch"
-    for counts, least, most in ((blind, 0.9, 1.1), (even, 0.9, 1.1), (valued, 1.5, 5.0)):
-        share = sum(counts[one] for one in _HARD) / sum(counts[one] for one in _EASY)
-        assert least < share < most, counts
-    assert valued == _trained_on("value"), "and the same every time"
+    assert sum(truncated.values()) == sum(by_value.values()), "at the same memory and batch"
+    for counts, low, high in ((truncated, 0.9, 1.1), (even, 0.9, 1.1), (by_value, 1.5, 5.0)):
+        ratio = sum(counts[label] for label in _HARD) / sum(counts[label] for label in _EASY)
+        assert low < ratio < high, counts
+    assert by_value == _trained_on("value"), "and the same every time"
 
 
 def test_the_example_learns_though_a_device_loses_its_buffer() -> None:

@@ -1,4 +1,4 @@
-"""Sub-models through whole runs: what is trained, what it costs, what is left alone, with faults and after a stop."""
+"""Sub-models in whole runs: what is trained, what it costs, what does not change, faults and resuming."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from potluck.model.submodels.width_extractor import WidthExtractor, expected_spe
 from potluck.settings import decode_settings
 from potluck.units import Seconds
 from tests.simulation.runs import journal, rounds
-from tests.simulation.test_sweep import random_job
+from tests.simulation.test_fault_sweep import random_job
 
 KINDS = ["filter-dropout", "uniform-dropout", "federated-dropout", "heterofl", "fedrolex", "fjord"]
 CHOOSING = ["filter-dropout", "uniform-dropout", "fjord"]
@@ -47,7 +47,7 @@ def small_data() -> Dataset:
     return from_tensors(images, labels, images[:30], labels[:30], name="small", classes=("a", "b", "c"))
 
 
-def job(kind: Any, devices: list[dict[str, Any]], **more: Any) -> potluck.Job:
+def make_job(kind: Any, devices: list[dict[str, Any]], **more: Any) -> potluck.Job:
     batches = {"batching": {"size": 10}, "local": {"steps": 4, "lr": 0.05, "momentum": 0.5}, **more.pop("rounds", {})}
     tables: dict[str, Any] = {
         "task": "tests.simulation.test_submodels:unused",
@@ -58,36 +58,36 @@ def job(kind: Any, devices: list[dict[str, Any]], **more: Any) -> potluck.Job:
     return make({**tables, **more})
 
 
-def uneven() -> list[dict[str, Any]]:
-    """One that affords everything and two that do not, whose speed changes while they train."""
+def uneven_devices() -> list[dict[str, Any]]:
+    """One device that can afford the full network and two that cannot, whose speed changes while they train."""
     slow = {"name": "slow", "flops": "2 MFLOP/s", "count": 2, "link": "lan", "speed": WAVES}
     return [{"name": "fast", "flops": "4 MFLOP/s", "link": "lan"}, slow]
 
 
-def alike() -> list[dict[str, Any]]:
+def equal_devices() -> list[dict[str, Any]]:
     return [{"name": "pi", "flops": "4 MFLOP/s", "count": 3, "link": "lan"}]
 
 
-def run(wanted: potluck.Job, folder: Path | None = None, net: nn.Module | None = None) -> dict[str, torch.Tensor]:
-    result = potluck.simulate(wanted, task=potluck.Task(net or small_net(), small_data()), folder=folder, threads=0)
+def run(job: potluck.Job, folder: Path | None = None, net: nn.Module | None = None) -> dict[str, torch.Tensor]:
+    result = potluck.simulate(job, task=potluck.Task(net or small_net(), small_data()), folder=folder, threads=0)
     assert result.status == "done", result.reason
     assert result.module is not None
     return result.module.state_dict()
 
 
-def shares(folder: Path) -> list[Scalar]:
-    found = [record for record in read_journal(folder / "journal.jsonl") if isinstance(record, Scalar)]
-    return [record for record in found if record.name == "share"]
+def trained_fractions(folder: Path) -> list[Scalar]:
+    scalars = [record for record in read_journal(folder / "journal.jsonl") if isinstance(record, Scalar)]
+    return [record for record in scalars if record.name == "share"]
 
 
 # --- rate 0 -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "fjord"])
-def test_where_everyone_affords_everything_it_is_plain_fedavg_bit_for_bit(kind: str) -> None:
+def test_with_enough_capacity_everywhere_it_is_plain_fedavg_bit_for_bit(kind: str) -> None:
     """FjORD draws smaller widths even then, and a static norm trains by another rule."""
     table = {"kind": kind} if kind not in ("heterofl", "fedrolex") else {"kind": kind, "static": False}
-    plain, dropped = run(job("whole", alike())), run(job(table, alike()))
+    plain, dropped = run(make_job("whole", equal_devices())), run(make_job(table, equal_devices()))
     for name, tensor in plain.items():
         assert torch.equal(tensor, dropped[name]), name
 
@@ -96,80 +96,80 @@ def test_where_everyone_affords_everything_it_is_plain_fedavg_bit_for_bit(kind: 
 
 
 @pytest.mark.parametrize("kind", CHOOSING)
-def test_no_mini_batch_costs_more_than_the_device_affords_at_that_moment(
+def test_no_mini_batch_costs_more_than_the_device_can_currently_afford(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     asked: list[tuple[float, float]] = []
     choose = WidthExtractor.choose_submodel
 
-    def watched(self: WidthExtractor, turn: Any, affordable: float, draws: np.random.Generator) -> SubmodelChoice:
+    def record_choice(self: WidthExtractor, turn: Any, affordable: float, draws: np.random.Generator) -> SubmodelChoice:
         choice = choose(self, turn, affordable, draws)
         asked.append((affordable, choice.cost_fraction))
         return choice
 
-    monkeypatch.setattr(WidthExtractor, "choose_submodel", watched)
+    monkeypatch.setattr(WidthExtractor, "choose_submodel", record_choice)
     part = {"kind": kind, "capacity": "least"} if kind == "fjord" else kind
-    run(job(part, uneven()), tmp_path / "run")
-    smallest = min(share for _, share in asked)
+    run(make_job(part, uneven_devices()), tmp_path / "run")
+    smallest = min(fraction for _, fraction in asked)
     assert len(asked) == 5 * 3 * 4
-    assert all(share <= affordable or share == smallest for affordable, share in asked)
+    assert all(fraction <= affordable or fraction == smallest for affordable, fraction in asked)
     assert len({round(affordable, 9) for affordable, _ in asked}) > 5, "the speed did not change"
-    recorded = shares(tmp_path / "run")
+    recorded = trained_fractions(tmp_path / "run")
     assert len(recorded) == 5 * 3
-    assert np.mean([scalar.value for scalar in recorded]) == pytest.approx(np.mean([share for _, share in asked]))
+    assert np.mean([scalar.value for scalar in recorded]) == pytest.approx(np.mean([fraction for _, fraction in asked]))
 
 
 @pytest.mark.parametrize("kind", ["federated-dropout", "heterofl", "fedrolex"])
-def test_what_is_fixed_for_a_round_is_recorded_too(tmp_path: Path, kind: str) -> None:
-    run(job(kind, uneven()), tmp_path / "run")
-    recorded = shares(tmp_path / "run")
+def test_a_fraction_fixed_for_a_round_is_recorded_too(tmp_path: Path, kind: str) -> None:
+    run(make_job(kind, uneven_devices()), tmp_path / "run")
+    recorded = trained_fractions(tmp_path / "run")
     assert len(recorded) == 5 * 3
-    found = {scalar.node: scalar for scalar in recorded}
-    assert found["fast"].value == found["fast"].fields["least"] == 1.0
+    scalars = {scalar.node: scalar for scalar in recorded}
+    assert scalars["fast"].value == scalars["fast"].fields["least"] == 1.0
     net = trace_slimmable(small_net(), (1, 6, 6))
     sizes = {step.cost_fraction for step in decode_settings(kind, Submodel).create_sampler(net, 0).choices}
-    assert found["slow-0"].fields["least"] == found["slow-0"].fields["most"]
-    assert found["slow-0"].fields["most"] in {size for size in sizes if size <= 0.5 * 0.6}
-    assert found["slow-0"].value == pytest.approx(found["slow-0"].fields["most"])
+    assert scalars["slow-0"].fields["least"] == scalars["slow-0"].fields["most"]
+    assert scalars["slow-0"].fields["most"] in {size for size in sizes if size <= 0.5 * 0.6}
+    assert scalars["slow-0"].value == pytest.approx(scalars["slow-0"].fields["most"])
 
 
 @pytest.mark.parametrize("timing_only", [False, True])
 @pytest.mark.parametrize("static", [False, True])
-def test_a_small_network_is_recorded_as_a_share_of_the_whole_one(
+def test_a_small_network_is_recorded_as_a_fraction_of_the_full_one(
     tmp_path: Path, static: bool, timing_only: bool
 ) -> None:
-    wanted = job({"kind": "small", "share": 0.4, "static": static}, alike(), timing_only=timing_only)
-    potluck.simulate(wanted, task=potluck.Task(small_net(), small_data()), folder=tmp_path / "run", threads=0)
+    job = make_job({"kind": "small", "share": 0.4, "static": static}, equal_devices(), timing_only=timing_only)
+    potluck.simulate(job, task=potluck.Task(small_net(), small_data()), folder=tmp_path / "run", threads=0)
     net = trace_slimmable(small_net(), (1, 6, 6))
     part = decode_settings({"kind": "small", "share": 0.4}, Submodel)
     expected = net.macs_fraction(part.largest_counts(net))  # type: ignore[attr-defined]
-    recorded = shares(tmp_path / "run")
+    recorded = trained_fractions(tmp_path / "run")
     assert len(recorded) == 5 * 3
     assert [scalar.value for scalar in recorded] == pytest.approx([expected] * 15)
     assert expected <= 0.4
 
 
-def test_nothing_is_recorded_where_everyone_trains_the_whole(tmp_path: Path) -> None:
-    run(job("whole", uneven()), tmp_path / "run")
-    assert shares(tmp_path / "run") == []
+def test_nothing_is_recorded_if_every_device_trains_the_full_network(tmp_path: Path) -> None:
+    run(make_job("whole", uneven_devices()), tmp_path / "run")
+    assert trained_fractions(tmp_path / "run") == []
 
 
-def test_time_follows_what_was_chosen(tmp_path: Path) -> None:
-    """A device at half the speed takes as long as the fast one, for it trains what half the speed can."""
+def test_turn_time_follows_the_chosen_submodel(tmp_path: Path) -> None:
+    """A device at half the speed takes as long as the fast one, because it trains half as much."""
     devices = [{"name": name, "flops": flops, "link": "lan"} for name, flops in (("a", 4e6), ("b", 2e6))]
-    run(job("uniform-dropout", devices), tmp_path / "run")
+    run(make_job("uniform-dropout", devices), tmp_path / "run")
     spans = [record for record in read_journal(tmp_path / "run" / "journal.jsonl") if isinstance(record, Span)]
     busy = {
         name: sum(span.end - span.start for span in spans if (span.node, span.name) == (name, "compute"))
         for name in ("a", "b")
     }
-    by_name = {scalar.node: scalar for scalar in shares(tmp_path / "run")}
+    by_name = {scalar.node: scalar for scalar in trained_fractions(tmp_path / "run")}
     assert by_name["a"].value == 1.0
     assert 0.3 < by_name["b"].value <= 0.5
     assert busy["b"] == pytest.approx(busy["a"] * by_name["b"].value * 2)
 
 
-def test_what_is_expected_of_a_speed_that_changes() -> None:
+def test_the_expected_capacity_of_a_changing_speed() -> None:
     wave = PiecewiseTrace(at=(Seconds(0), Seconds(3)), levels=(1.0, 0.2), repeat=Seconds(4))
     assert expected_speed_fraction(wave, "nominal") == 1.0
     assert expected_speed_fraction(wave, "mean") == pytest.approx(0.8)
@@ -186,26 +186,26 @@ def test_what_is_expected_of_a_speed_that_changes() -> None:
 
 
 def test_a_choice_made_ahead_follows_the_capacity_that_is_expected(tmp_path: Path) -> None:
-    """By its least speed a device never trains longer than the fast one; by its nominal one it does."""
+    """Planned by its lowest speed, a device never trains longer than the fast one; by its nominal speed it does."""
     longest = {}
     for capacity in ("nominal", "mean", "least"):
         folder = tmp_path / capacity
-        run(job({"kind": "federated-dropout", "capacity": capacity}, uneven()), folder)
+        run(make_job({"kind": "federated-dropout", "capacity": capacity}, uneven_devices()), folder)
         longest[capacity] = max(span.end - span.start for span in rounds(folder))
     assert longest["least"] <= longest["mean"] <= longest["nominal"]
     assert longest["least"] < longest["nominal"]
 
 
-# --- what is left out -------------------------------------------------------------------------------------------------
+# --- untrained weights ------------------------------------------------------------------------------------------------
 
 
-def test_what_no_device_trains_stays_as_it_was_with_server_momentum() -> None:
-    """All devices afford the leading half at most: weights outside it, and the server's memory, do not move."""
+def test_weights_that_no_device_trains_do_not_move_with_server_momentum() -> None:
+    """All devices can afford at most the leading half: weights outside it, and the server's momentum, do not change."""
     fast = {"name": "fast", "flops": "4 MFLOP/s", "link": "lan", "speed": {"kind": "constant", "level": 0.3}}
     net = small_net(norm=False)
     before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
     server = {"kind": "sgd", "lr": 1.0, "momentum": 0.9, "weight_decay": 0.01}
-    after = run(job("heterofl", [fast], rounds={"server": server}), net=net)
+    after = run(make_job("heterofl", [fast], rounds={"server": server}), net=net)
     moved = {name: before[name] != after[name] for name in before}
     assert moved["0.weight"][:4].any()
     assert not moved["0.weight"][4:].any()
@@ -216,14 +216,14 @@ def test_what_no_device_trains_stays_as_it_was_with_server_momentum() -> None:
     assert moved["5.bias"].all()
 
 
-def test_what_one_device_trains_alone_is_averaged_over_that_device_alone() -> None:
-    """Of two devices only one affords the last filters: averaged over both they move half as far."""
+def test_weights_trained_by_one_device_are_averaged_over_that_device() -> None:
+    """Only one of two devices can afford the last filters: averaged over both, they would move half as far."""
     devices = [{"name": "fast", "flops": "4 MFLOP/s", "link": "lan"}, {"name": "slow", "flops": "1e6", "link": "lan"}]
     once = {"stop": {"rounds": 1}, "rounds": {"local": {"steps": 1, "lr": 0.05}}}
     start = small_net(norm=False).state_dict()["0.weight"]
     kind = {"kind": "filter-dropout", "units": "leading", "scaled": False}
     everyone, trained = (
-        run(job({**kind, "mean": mean}, devices, **once), net=small_net(norm=False))["0.weight"] - start
+        run(make_job({**kind, "mean": mean}, devices, **once), net=small_net(norm=False))["0.weight"] - start
         for mean in ("all", "trained")
     )
     assert trained[7].any()
@@ -231,90 +231,92 @@ def test_what_one_device_trains_alone_is_averaged_over_that_device_alone() -> No
     torch.testing.assert_close(trained[0], everyone[0])
 
 
-def test_a_mean_over_those_who_trained_needs_to_see_what_did_not_move() -> None:
+def test_averaging_over_trainers_needs_to_know_the_untrained_weights() -> None:
     kind = {"kind": "filter-dropout", "units": "leading", "mean": "trained"}
     with pytest.raises(SettingError, match="leaves out entries"):
-        run(job(kind, uneven(), rounds={"codec": "top-k"}))
+        run(make_job(kind, uneven_devices(), rounds={"codec": "top-k"}))
 
 
-def test_a_sub_model_is_sent_and_sent_back_as_one() -> None:
-    whole, half = (
-        potluck.simulate(job(kind, uneven()), task=potluck.Task(small_net(), small_data()), threads=0).summary["bytes"]
+def test_only_the_sub_model_is_transferred() -> None:
+    full, half = (
+        potluck.simulate(
+            make_job(kind, uneven_devices()), task=potluck.Task(small_net(), small_data()), threads=0
+        ).summary["bytes"]
         for kind in ("whole", "heterofl")
     )
-    assert half < 0.6 * whole
+    assert half < 0.6 * full
 
 
-# --- faults, and after a stop -----------------------------------------------------------------------------------------
+# --- faults and resuming ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("recipe", ["distreal", "heterofl", "fjord", "fedrolex", "federated-dropout", "small"])
 def test_every_run_with_faults_ends_and_counts_every_update_once(recipe: str) -> None:
     for seed in range(3):
-        with tempfile.TemporaryDirectory() as place:
-            result = potluck.simulate(random_job(recipe, seed), folder=Path(place) / "run")
-            committed = rounds(Path(place) / "run")
+        with tempfile.TemporaryDirectory() as directory:
+            result = potluck.simulate(random_job(recipe, seed), folder=Path(directory) / "run")
+            committed = rounds(Path(directory) / "run")
         turns = [turn for span in committed for _, turn in span.fields["devices"]]
         assert len(turns) == len(set(turns)), seed
         assert result.status == "done" or "no progress" in result.reason, seed
 
 
-def trouble() -> dict[str, Any]:
+def faulty_fleet() -> dict[str, Any]:
     faults = [
         {"kind": "crash", "device": "slow-0", "every": "700 ms", "restart": "100 ms"},
         {"kind": "lose", "device": "*", "at": "0 s", "share": 0.1, "lasting": "1 min"},
     ]
-    return {"devices": uneven(), "faults": faults, "lease": "300 ms"}
+    return {"devices": uneven_devices(), "faults": faults, "lease": "300 ms"}
 
 
 @pytest.mark.parametrize("kind", ["filter-dropout", "heterofl", "fjord", "federated-dropout"])
-def test_a_run_with_faults_that_was_stopped_goes_on_to_the_same_end(tmp_path: Path, kind: str) -> None:
-    more = {"fleet": trouble(), "stop": {"rounds": 6}, "checkpoint": 3, "rounds": {"retry": "200 ms"}}
+def test_a_resumed_run_with_faults_equals_the_uninterrupted_one(tmp_path: Path, kind: str) -> None:
+    more = {"fleet": faulty_fleet(), "stop": {"rounds": 6}, "checkpoint": 3, "rounds": {"retry": "200 ms"}}
     task = potluck.Task(small_net(), small_data())
-    whole = potluck.simulate(job(kind, [], **more), task=task, folder=tmp_path / "whole", threads=0)
+    uninterrupted = potluck.simulate(make_job(kind, [], **more), task=task, folder=tmp_path / "whole", threads=0)
     task = potluck.Task(small_net(), small_data())
     stopped = {**more, "stop": {"rounds": 3}}
-    potluck.simulate(job(kind, [], **stopped), task=task, folder=tmp_path / "parts", threads=0)
+    potluck.simulate(make_job(kind, [], **stopped), task=task, folder=tmp_path / "parts", threads=0)
     task = potluck.Task(small_net(), small_data())
     parts = potluck.resume(tmp_path / "parts", overrides=["stop.rounds=6"], task=task, threads=0)
-    assert whole.module is not None
+    assert uninterrupted.module is not None
     assert parts.module is not None
-    for name, tensor in whole.module.state_dict().items():
+    for name, tensor in uninterrupted.module.state_dict().items():
         assert torch.equal(tensor, parts.module.state_dict()[name]), name
-    assert whole.summary["time_s"] == parts.summary["time_s"]
+    assert uninterrupted.summary["time_s"] == parts.summary["time_s"]
 
 
 @pytest.mark.parametrize("kind", ["filter-dropout", "fjord"])
 def test_the_same_seed_gives_the_same_journal(tmp_path: Path, kind: str) -> None:
     for name in ("one", "other"):
-        run(job(kind, uneven()), tmp_path / name)
+        run(make_job(kind, uneven_devices()), tmp_path / name)
     assert journal(tmp_path / "one") == journal(tmp_path / "other")
 
 
 def test_the_example_trains_within_its_slots(tmp_path: Path) -> None:
-    wanted = load_job(Path(__file__).parents[2] / "examples/distreal/job.toml", ["stop.rounds=3", "evaluate=0"])
-    result = potluck.simulate(wanted, folder=tmp_path / "run", threads=0)
+    job = load_job(Path(__file__).parents[2] / "examples/distreal/job.toml", ["stop.rounds=3", "evaluate=0"])
+    result = potluck.simulate(job, folder=tmp_path / "run", threads=0)
     assert result.status == "done"
-    assert {scalar.fields["most"] <= 1.0 for scalar in shares(tmp_path / "run")} == {True}
-    assert len({round(scalar.value, 6) for scalar in shares(tmp_path / "run")}) > 5
+    assert {scalar.fields["most"] <= 1.0 for scalar in trained_fractions(tmp_path / "run")} == {True}
+    assert len({round(scalar.value, 6) for scalar in trained_fractions(tmp_path / "run")}) > 5
 
 
 # --- the small network ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["whole", "small"])
-def test_norms_without_statistics_leave_the_training_as_it_is(kind: str) -> None:
+def test_norms_without_statistics_do_not_change_training(kind: str) -> None:
     """The weights are those of plain training; only the norms' statistics are not kept."""
-    plain, static = (run(job({"kind": kind, "static": static}, alike())) for static in (False, True))
+    plain, static = (run(make_job({"kind": kind, "static": static}, equal_devices())) for static in (False, True))
     for name, tensor in plain.items():
         assert torch.equal(tensor, static[name]) is not name.startswith(("1.running", "1.num")), name
 
 
 @pytest.mark.parametrize("kind", ["whole", "heterofl", "filter-dropout"])
-def test_a_model_comes_out_with_statistics_and_scores_as_the_run_says(kind: str) -> None:
-    wanted = job({"kind": kind, "static": True}, uneven())
+def test_the_saved_model_has_statistics_and_the_reported_score(kind: str) -> None:
+    job = make_job({"kind": kind, "static": True}, uneven_devices())
     data = small_data()
-    result = potluck.simulate(wanted, task=potluck.Task(small_net(), data), threads=0)
+    result = potluck.simulate(job, task=potluck.Task(small_net(), data), threads=0)
     assert result.module is not None
     assert not torch.equal(result.module.state_dict()["1.running_mean"], torch.zeros(8))
     outputs = result.module.eval()(data.test.x)
@@ -322,9 +324,9 @@ def test_a_model_comes_out_with_statistics_and_scores_as_the_run_says(kind: str)
     assert float(right) == pytest.approx(result.summary["accuracy"])
 
 
-def test_the_small_network_is_what_everyone_trains_and_what_comes_out() -> None:
-    after = run(job({"kind": "small", "share": 0.4}, alike()))
-    kept = after["0.weight"].shape[0]
-    found = trace_slimmable(small_net(), (1, 6, 6))
-    assert found.macs_fraction((kept, after["3.weight"].shape[0])) <= 0.4
-    assert after["3.weight"].shape[1] == kept == after["1.running_mean"].shape[0]
+def test_every_device_trains_the_small_network_and_the_run_returns_it() -> None:
+    after = run(make_job({"kind": "small", "share": 0.4}, equal_devices()))
+    width = after["0.weight"].shape[0]
+    model = trace_slimmable(small_net(), (1, 6, 6))
+    assert model.macs_fraction((width, after["3.weight"].shape[0])) <= 0.4
+    assert after["3.weight"].shape[1] == width == after["1.running_mean"].shape[0]

@@ -61,18 +61,18 @@ async def _next(node: Node, *kinds: type[Message], until: float = math.inf) -> E
 
 async def _all(node: Node, until: float, *kinds: type[Message]) -> list[Envelope]:
     """Every message of these kinds that arrives until then."""
-    found = []
+    messages = []
     while (envelope := await _next(node, *kinds, until=until)) is not None:
-        found.append(envelope)
-    return found
+        messages.append(envelope)
+    return messages
 
 
-def _numbers(*numbers: float) -> Push:
-    array = np.array(numbers, dtype=np.float64)
+def _push_of(*values: float) -> Push:
+    array = np.array(values, dtype=np.float64)
     return Push(Payload(array.nbytes, (array,)), turn=0, first=0, last=0, samples=1, loss=0.0)
 
 
-async def _told(node: Node, until: float = math.inf) -> list[float]:
+async def _next_values(node: Node, until: float = math.inf) -> list[float]:
     """The next array that a device sends."""
     envelope = await _next(node, Push, until=until)
     assert envelope is not None, "nothing arrived"
@@ -82,13 +82,13 @@ async def _told(node: Node, until: float = math.inf) -> list[float]:
 
 async def _joined(node: Node, count: int) -> list[str]:
     """Wait until this many devices have joined."""
-    found: list[str] = []
-    while len(found) < count:
+    names: list[str] = []
+    while len(names) < count:
         envelope = await _next(node, Joined)
         assert envelope is not None
         assert isinstance(envelope.message, Joined)
-        found.append(envelope.message.device)
-    return found
+        names.append(envelope.message.device)
+    return names
 
 
 async def _idle(node: Node) -> None:
@@ -117,7 +117,7 @@ async def _burst(node: Node) -> None:
     for number in range(envelope.message.count):
         await node.send(envelope.sender, Pull(number, 0, 0))
     for number in range(envelope.message.count):
-        await node.send(envelope.sender, _numbers(number, *range(number)))
+        await node.send(envelope.sender, _push_of(number, *range(number)))
     await _idle(node)
 
 
@@ -137,7 +137,7 @@ async def _draw(node: Node) -> None:
     assert envelope is not None
     node.rng("other").random(100)
     draws = [*node.rng("a").random(3), *node.rng("a").random(3), *node.rng("a", 1).random(3), *node.rng("b").random(3)]
-    await node.send(envelope.sender, _numbers(*draws))
+    await node.send(envelope.sender, _push_of(*draws))
     await _idle(node)
 
 
@@ -147,8 +147,8 @@ async def _keep(node: Node) -> None:
     assert envelope is not None
     assert isinstance(envelope.message, Invite)
     await node.sleep(envelope.message.count / 1000)
-    turns = [letter.message.turn for letter in await _all(node, node.now(), Pull) if isinstance(letter.message, Pull)]
-    await node.send(envelope.sender, _numbers(*turns))
+    turns = [pull.message.turn for pull in await _all(node, node.now(), Pull) if isinstance(pull.message, Pull)]
+    await node.send(envelope.sender, _push_of(*turns))
     await _idle(node)
 
 
@@ -171,21 +171,21 @@ async def _confirm(node: Node) -> None:
         await node.send(envelope.sender, Release(envelope.message.turn))
 
 
-class _Diary:
+class _EventLog:
     """What happened, in order, with the time."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
         self.entries: list[tuple[str, float]] = []
 
-    def note(self, what: str) -> None:
-        self.entries.append((what, self._node.now()))
+    def note(self, label: str) -> None:
+        self.entries.append((label, self._node.now()))
 
     def names(self) -> list[str]:
-        return [what for what, _ in self.entries]
+        return [label for label, _ in self.entries]
 
-    def time(self, what: str) -> float:
-        return dict(self.entries)[what]
+    def time(self, label: str) -> float:
+        return dict(self.entries)[label]
 
 
 def _steps_done(steps: int) -> Callable[[Pace], str]:
@@ -220,11 +220,11 @@ class NodeConformance:
         async def coordinate(node: Node) -> list[tuple[str, int]]:
             await _joined(node, 1)
             events = await _all(node, ticks * tick, Joined, Lost)
-            return [(type(event).__name__, event.incarnation) for event in (letter.message for letter in events)]  # type: ignore[attr-defined]
+            return [(type(event).__name__, event.incarnation) for event in (envelope.message for envelope in events)]  # type: ignore[attr-defined]
 
         fleet = fleet_of("a", faults=faults, lease=2 * tick, notice=0.1 * tick)
-        found: list[tuple[str, int]] = make_world(fleet, coordinate, _idle).result
-        return found
+        result: list[tuple[str, int]] = make_world(fleet, coordinate, _idle).result
+        return result
 
     def _at(self, kind: str, ticks: float, **more: Any) -> dict[str, Any]:
         """A fault at so many ticks; its durations are in ticks too."""
@@ -303,20 +303,20 @@ class NodeConformance:
         push = make_world(fleet_of("a"), coordinate, _reflect).result
         assert (push.turn, push.first, push.last, push.samples, push.loss) == (1, 0, 3, 5, 0.25)
         assert push.payload.nbytes == sum(array.nbytes for array in arrays)
-        for sent, came in zip(arrays, push.payload.arrays, strict=True):
-            assert came.dtype == sent.dtype
-            assert came.tobytes() == sent.tobytes()
+        for sent, received in zip(arrays, push.payload.arrays, strict=True):
+            assert received.dtype == sent.dtype
+            assert received.tobytes() == sent.tobytes()
 
     def test_receive_returns_at_its_deadline(self, make_world: MakeWorld) -> None:
         tick = self.tick
 
         async def coordinate(node: Node) -> list[float]:
             await _joined(node, 1)
-            began = node.now()
-            assert await node.receive(began + tick) is None
-            waited = node.now() - began
-            assert await node.receive(began) is None
-            return [waited, node.now() - began - waited]
+            started_at = node.now()
+            assert await node.receive(started_at + tick) is None
+            waited = node.now() - started_at
+            assert await node.receive(started_at) is None
+            return [waited, node.now() - started_at - waited]
 
         waited, again = make_world(fleet_of("a"), coordinate, _idle).result
         assert tick - 1e-9 <= waited <= tick + self.slack
@@ -330,7 +330,7 @@ class NodeConformance:
             await node.send("a", Invite(0, 0, int(2000 * tick)))
             for turn in (5, 6, 7):
                 await node.send("a", Pull(turn, 0, 0))
-            return await _told(node)
+            return await _next_values(node)
 
         assert make_world(fleet_of("a"), coordinate, _keep).result == [5.0, 6.0, 7.0]
 
@@ -368,8 +368,8 @@ class NodeConformance:
 
     def test_work_returns_the_result_of_its_function(self, make_world: MakeWorld) -> None:
         async def coordinate(node: Node) -> tuple[Any, Any]:
-            found = await node.compute(Work([Step(0.0), Step(0.0)], _steps_done(2)))
-            return found, await node.compute(Work([Step(0.0)]))
+            result = await node.compute(Work([Step(0.0), Step(0.0)], _steps_done(2)))
+            return result, await node.compute(Work([Step(0.0)]))
 
         assert make_world(fleet_of("a"), coordinate, _idle).result == ("done", None)
 
@@ -389,30 +389,30 @@ class NodeConformance:
 
     def test_works_run_one_at_a_time_in_order(self, make_world: MakeWorld) -> None:
         async def coordinate(node: Node) -> list[str]:
-            diary, gate = _Diary(node), Latch()
+            log, gate = _EventLog(node), Latch()
 
             async def work(name: str, first: Latch | None) -> None:
                 steps = [Step(0.0, gate=first), Step(0.0)]
                 await node.compute(Work(steps, _steps_done(2)))
-                diary.note(name)
+                log.note(name)
 
             tasks = [asyncio.ensure_future(work("held up", gate)), asyncio.ensure_future(work("behind", None))]
             await node.sleep(self.tick)
-            diary.note("opened")
+            log.note("opened")
             gate.open()
             await asyncio.gather(*tasks)
-            return diary.names()
+            return log.names()
 
         assert make_world(fleet_of("a"), coordinate, _idle).result == ["opened", "held up", "behind"]
 
     def test_a_step_waits_for_its_gate_and_fires_its_signal(self, make_world: MakeWorld) -> None:
         tick = self.tick
 
-        async def coordinate(node: Node) -> _Diary:
-            diary = _Diary(node)
+        async def coordinate(node: Node) -> _EventLog:
+            log = _EventLog(node)
             gates, signals = [Latch(), Latch()], [Latch(), Latch(), Latch()]
             for number, signal in enumerate(signals):
-                signal.then(lambda number=number: diary.note(f"signal {number}"))  # type: ignore[misc]
+                signal.then(lambda number=number: log.note(f"signal {number}"))  # type: ignore[misc]
             steps = [
                 Step(0.0, gate=gates[0], signal=signals[0]),
                 Step(0.0, signal=signals[1]),
@@ -421,18 +421,18 @@ class NodeConformance:
             work = asyncio.ensure_future(node.compute(Work(steps, _steps_done(3))))
             for number, gate in enumerate(gates):
                 await node.sleep(tick)
-                diary.note(f"gate {number}")
+                log.note(f"gate {number}")
                 gate.open()
             assert await work == "done"
-            diary.note("done")
-            return diary
+            log.note("done")
+            return log
 
-        diary = make_world(fleet_of("a"), coordinate, _idle).result
-        names = diary.names()
+        log = make_world(fleet_of("a"), coordinate, _idle).result
+        names = log.names()
         assert sorted(names) == ["done", "gate 0", "gate 1", "signal 0", "signal 1", "signal 2"]
         assert names.index("gate 0") < names.index("signal 0") < names.index("signal 1") < names.index("signal 2")
         assert names.index("gate 1") < names.index("signal 2") < names.index("done")
-        assert diary.time("done") <= diary.time("gate 1") + tick / 2 + self.slack
+        assert log.time("done") <= log.time("gate 1") + tick / 2 + self.slack
 
     def test_a_timed_step_knows_when_it_ended(self, make_world: MakeWorld) -> None:
         """Whether or not anything waits for it: between two gates, and after the last."""
@@ -457,14 +457,14 @@ class NodeConformance:
         tick = self.tick
 
         async def coordinate(node: Node) -> list[Any]:
-            never = asyncio.ensure_future(node.compute(Work([Step(0.0, gate=Latch()), Step(0.0)])))
+            blocked = asyncio.ensure_future(node.compute(Work([Step(0.0, gate=Latch()), Step(0.0)])))
             await node.sleep(tick)
-            never.cancel()
-            began = node.now()
-            return [await node.compute(Work([Step(0.0)], lambda pace: "next")), node.now() - began]
+            blocked.cancel()
+            started_at = node.now()
+            return [await node.compute(Work([Step(0.0)], lambda pace: "next")), node.now() - started_at]
 
-        found, seconds = make_world(fleet_of("a"), coordinate, _idle).result
-        assert found == "next"
+        result, seconds = make_world(fleet_of("a"), coordinate, _idle).result
+        assert result == "next"
         assert seconds <= tick / 2 + self.slack
 
     # random numbers and records
@@ -472,14 +472,14 @@ class NodeConformance:
     def _draws(self, make_world: MakeWorld, seed: int, *names: str) -> dict[str, list[float]]:
         async def coordinate(node: Node) -> dict[str, list[float]]:
             await _joined(node, len(names))
-            found = {}
+            draws = {}
             for name in names:
                 await node.send(name, Invite(0, 0, 0))
-                found[name] = await _told(node)
-            return found
+                draws[name] = await _next_values(node)
+            return draws
 
-        found: dict[str, list[float]] = make_world(fleet_of(*names), coordinate, _draw, seed=seed).result
-        return found
+        draws: dict[str, list[float]] = make_world(fleet_of(*names), coordinate, _draw, seed=seed).result
+        return draws
 
     def test_random_numbers_depend_only_on_seed_name_and_branch(self, make_world: MakeWorld) -> None:
         both, alone = self._draws(make_world, 1, "a", "b"), self._draws(make_world, 1, "b")
@@ -532,14 +532,14 @@ class NodeConformance:
     def test_a_device_that_restarts_immediately_is_lost_first_and_then_joins(self, make_world: MakeWorld) -> None:
         assert self._membership(make_world, [self._at("restart", 2)], 5) == [("Lost", 1), ("Joined", 2)]
         twice = [self._at("restart", 2), self._at("restart", 4)]
-        lives = [("Lost", 1), ("Joined", 2), ("Lost", 2), ("Joined", 3)]
-        assert self._membership(make_world, twice, 7) == lives
+        expected = [("Lost", 1), ("Joined", 2), ("Lost", 2), ("Joined", 3)]
+        assert self._membership(make_world, twice, 7) == expected
 
     def test_a_short_partition_is_not_noticed_and_a_long_one_is(self, make_world: MakeWorld) -> None:
         """The lease is two ticks."""
         assert self._membership(make_world, [self._at("partition", 2, lasting=1)], 7) == []
         events = self._membership(make_world, [self._at("partition", 2, lasting=4)], 9)
-        assert [what for what, _ in events] == ["Lost", "Joined"]
+        assert [kind for kind, _ in events] == ["Lost", "Joined"]
 
     def test_two_short_partitions_are_not_a_long_one(self, make_world: MakeWorld) -> None:
         """Silent for a tick, back for half a tick, silent for a tick again: never as long as the lease."""
@@ -553,8 +553,8 @@ class NodeConformance:
     def test_a_partition_within_another_does_not_end_it(self, make_world: MakeWorld) -> None:
         """From 2 to 8, and from 3 to 4: lost at 4, back at 8."""
         faults = [self._at("partition", 2, lasting=6), self._at("partition", 3, lasting=1)]
-        assert [what for what, _ in self._membership(make_world, faults, 7)] == ["Lost"]
-        assert [what for what, _ in self._membership(make_world, faults, 11)] == ["Lost", "Joined"]
+        assert [kind for kind, _ in self._membership(make_world, faults, 7)] == ["Lost"]
+        assert [kind for kind, _ in self._membership(make_world, faults, 11)] == ["Lost", "Joined"]
 
     # message loss
 
@@ -563,37 +563,37 @@ class NodeConformance:
         tick = self.tick
 
         async def coordinate(node: Node) -> list[tuple[float, int]]:
-            seen = []
+            heartbeats = []
             while (envelope := await node.receive(ticks * tick)) is not None:
                 if isinstance(envelope.message, Joined):
                     await node.send("a", Invite(0, 0, int(200 * tick)))
                 elif isinstance(envelope.message, Pull):
                     assert envelope.incarnation == envelope.message.first
-                    seen.append((node.now() / tick, envelope.incarnation))
-            return seen
+                    heartbeats.append((node.now() / tick, envelope.incarnation))
+            return heartbeats
 
         fleet = fleet_of("a", faults=faults, lease=2 * tick, notice=0.1 * tick)
-        found: list[tuple[float, int]] = make_world(fleet, coordinate, _beat).result
-        return found
+        result: list[tuple[float, int]] = make_world(fleet, coordinate, _beat).result
+        return result
 
     def test_after_a_crash_nothing_arrives_until_the_next_incarnation(self, make_world: MakeWorld) -> None:
-        beats = self._beats(make_world, [self._at("crash", 3, restart=2)], 8)
-        assert {life for time, life in beats if time < 3} == {1}
-        assert not [time for time, _ in beats if 3.1 + self.slack < time < 5]
-        assert {life for time, life in beats if time > 5} == {2}
-        assert len(beats) > 20
+        heartbeats = self._beats(make_world, [self._at("crash", 3, restart=2)], 8)
+        assert {incarnation for time, incarnation in heartbeats if time < 3} == {1}
+        assert not [time for time, _ in heartbeats if 3.1 + self.slack < time < 5]
+        assert {incarnation for time, incarnation in heartbeats if time > 5} == {2}
+        assert len(heartbeats) > 20
 
     def test_a_cut_link_carries_nothing_and_the_device_keeps_running(self, make_world: MakeWorld) -> None:
-        beats = self._beats(make_world, [self._at("partition", 3, lasting=1.5)], 8)
-        assert not [time for time, _ in beats if 3.1 + self.slack < time < 4.5]
-        assert {life for _, life in beats} == {1}
-        assert len([time for time, _ in beats if time > 4.5]) > 5
+        heartbeats = self._beats(make_world, [self._at("partition", 3, lasting=1.5)], 8)
+        assert not [time for time, _ in heartbeats if 3.1 + self.slack < time < 4.5]
+        assert {incarnation for _, incarnation in heartbeats} == {1}
+        assert len([time for time, _ in heartbeats if time > 4.5]) > 5
 
     def test_messages_are_lost_while_the_script_says_so(self, make_world: MakeWorld) -> None:
-        beats = self._beats(make_world, [self._at("lose", 3, lasting=2, share=1.0)], 8)
-        assert not [time for time, _ in beats if 3.1 + self.slack < time < 5]
-        assert len([time for time, _ in beats if time < 3]) > 5
-        assert len([time for time, _ in beats if time > 5]) > 5
+        heartbeats = self._beats(make_world, [self._at("lose", 3, lasting=2, share=1.0)], 8)
+        assert not [time for time, _ in heartbeats if 3.1 + self.slack < time < 5]
+        assert len([time for time, _ in heartbeats if time < 3]) > 5
+        assert len([time for time, _ in heartbeats if time > 5]) > 5
 
     def test_messages_to_a_dead_incarnation_do_not_reach_the_next(self, make_world: MakeWorld) -> None:
         tick = self.tick
@@ -620,7 +620,7 @@ class NodeConformance:
             await _joined(node, 1)
             await node.send("a", Invite(0, 0, int(1000 * tick)))
             await node.send("a", Pull(2, 0, 0))
-            return await _told(node)
+            return await _next_values(node)
 
         fleet = fleet_of("a", faults=[self._at("restart", 2)], notice=0.1 * tick)
         assert make_world(fleet, coordinate, _keep).result == [2.0]

@@ -27,7 +27,7 @@ def _pool(threads: int, ahead: int = 4, **more: Any) -> Iterator[ComputePool]:
             pool.close()
 
 
-class _Watched:
+class _CallRecorder:
     """Functions that record which of them ran, how often, and in which thread."""
 
     def __init__(self) -> None:
@@ -59,140 +59,142 @@ ACTS = st.lists(
 
 
 @settings(max_examples=60, deadline=None)
-@given(acts=ACTS, threads=st.integers(0, 3), ahead=st.integers(1, 4))
-def test_any_order_of_submitting_taking_and_discarding(acts: list[tuple[str, float]], threads: int, ahead: int) -> None:
-    watched, tickets, settled = _Watched(), dict[int, PendingResult](), set[int]()
+@given(actions=ACTS, threads=st.integers(0, 3), ahead=st.integers(1, 4))
+def test_any_order_of_submitting_taking_and_discarding(
+    actions: list[tuple[str, float]], threads: int, ahead: int
+) -> None:
+    recorder, all_pending, finished = _CallRecorder(), dict[int, PendingResult](), set[int]()
     with _pool(threads, ahead) as pool:
         count = 0
-        for act, value in acts:
-            if act == "submit":
-                tickets[count] = pool.submit(watched.function(count), value)
+        for action, value in actions:
+            if action == "submit":
+                all_pending[count] = pool.submit(recorder.function(count), value)
                 count += 1
-            elif act == "pause":
+            elif action == "pause":
                 time.sleep(0.0005)
-            elif tickets:
-                number = sorted(tickets)[int(value) % len(tickets)]
-                ticket = tickets.pop(number)
-                settled.add(number)
-                _take(ticket, number) if act == "take" else ticket.discard_result()
-            assert len(watched.in_background - settled) <= ahead, "too many results wait"
-        for number, ticket in sorted(tickets.items()):
-            _take(ticket, number)
-    assert len(watched.begun) == len(set(watched.begun)), "a function ran twice"
+            elif all_pending:
+                number = sorted(all_pending)[int(value) % len(all_pending)]
+                pending = all_pending.pop(number)
+                finished.add(number)
+                _take(pending, number) if action == "take" else pending.discard_result()
+            assert len(recorder.in_background - finished) <= ahead, "too many results wait"
+        for number, pending in sorted(all_pending.items()):
+            _take(pending, number)
+    assert len(recorder.begun) == len(set(recorder.begun)), "a function ran twice"
     if threads == 0:
-        assert not watched.in_background
+        assert not recorder.in_background
 
 
-def _take(ticket: PendingResult, number: int) -> None:
+def _take(pending: PendingResult, number: int) -> None:
     if number % 5 == 4:
         with pytest.raises(KeyError, match=str(number)):
-            ticket.take_result()
+            pending.take_result()
     else:
-        assert ticket.take_result() == number * number
+        assert pending.take_result() == number * number
 
 
 @pytest.mark.parametrize("threads", [0, 1, 2, 3])
 def test_all_of_many_results_are_computed(threads: int) -> None:
     with _pool(threads, ahead=2) as pool:
-        tickets = [pool.submit(lambda n=n: n, float(-n)) for n in range(300)]  # type: ignore[misc]
-        assert [ticket.take_result() for ticket in tickets] == list(range(300))
+        all_pending = [pool.submit(lambda n=n: n, float(-n)) for n in range(300)]  # type: ignore[misc]
+        assert [pending.take_result() for pending in all_pending] == list(range(300))
 
 
 def test_without_threads_nothing_runs_before_it_is_taken() -> None:
     done: list[int] = []
     with _pool(0) as pool:
-        ticket = pool.submit(lambda: done.append(1), 0.0)
+        pending = pool.submit(lambda: done.append(1), 0.0)
         dropped = pool.submit(lambda: done.append(2), 0.0)
         assert done == []
-        ticket.take_result()
+        pending.take_result()
         dropped.discard_result()
     assert done == [1]
 
 
 def test_the_earliest_due_runs_first() -> None:
     order: list[str] = []
-    gate, begun = threading.Event(), threading.Event()
+    release, started = threading.Event(), threading.Event()
     with _pool(1, ahead=9) as pool:
-        pool.submit(_held(begun, gate), 100.0)
-        assert begun.wait(LONG)
-        tickets = [pool.submit(lambda name=name: order.append(name), due)  # type: ignore[misc]
+        pool.submit(_held(started, release), 100.0)
+        assert started.wait(LONG)
+        all_pending = [pool.submit(lambda name=name: order.append(name), due)  # type: ignore[misc]
                    for name, due in (("c", 5.0), ("a", 1.0), ("d", 5.0), ("b", 3.0))]  # fmt: skip
-        gate.set()
+        release.set()
         _until(lambda: len(order) == 4)
-        for ticket in tickets:
-            ticket.take_result()
+        for pending in all_pending:
+            pending.take_result()
     assert order == ["a", "b", "c", "d"]
 
 
-def _held(begun: threading.Event, gate: threading.Event) -> Callable[[], bool]:
+def _held(started: threading.Event, release: threading.Event) -> Callable[[], bool]:
     """A function that signals that it has started and then waits at the gate."""
 
     def run() -> bool:
-        begun.set()
-        return gate.wait(LONG)
+        started.set()
+        return release.wait(LONG)
 
     return run
 
 
-def _until(true: Callable[[], bool]) -> None:
+def _until(condition: Callable[[], bool]) -> None:
     end = time.monotonic() + LONG
-    while not true():
+    while not condition():
         assert time.monotonic() < end, "the condition did not become true"
         time.sleep(0.0005)
 
 
 def test_threads_run_ahead_by_a_bounded_number_of_results() -> None:
-    watched = _Watched()
+    recorder = _CallRecorder()
     with _pool(2, ahead=3) as pool:
-        tickets = [pool.submit(watched.function(5 * n), float(n)) for n in range(10)]
-        _until(lambda: len(watched.begun) == 3)
+        all_pending = [pool.submit(recorder.function(5 * n), float(n)) for n in range(10)]
+        _until(lambda: len(recorder.begun) == 3)
         time.sleep(0.02)
-        assert len(watched.begun) == 3
-        assert tickets[0].take_result() == 0
-        _until(lambda: len(watched.begun) == 4)
-        tickets[1].discard_result()
-        _until(lambda: len(watched.begun) == 5)
-        for ticket in tickets[2:]:
-            ticket.take_result()
+        assert len(recorder.begun) == 3
+        assert all_pending[0].take_result() == 0
+        _until(lambda: len(recorder.begun) == 4)
+        all_pending[1].discard_result()
+        _until(lambda: len(recorder.begun) == 5)
+        for pending in all_pending[2:]:
+            pending.take_result()
 
 
 def test_discarding_a_running_function_frees_its_slot_when_it_ends() -> None:
-    gate, begun, other = threading.Event(), threading.Event(), threading.Event()
+    release, started, other = threading.Event(), threading.Event(), threading.Event()
     with _pool(1, ahead=1) as pool:
-        first = pool.submit(_held(begun, gate), 0.0)
+        first = pool.submit(_held(started, release), 0.0)
         pool.submit(other.set, 1.0)
-        assert begun.wait(LONG)
+        assert started.wait(LONG)
         first.discard_result()
-        gate.set()
+        release.set()
         assert other.wait(LONG)
 
 
 def test_a_result_that_was_not_started_is_computed_inline() -> None:
-    gate, begun = threading.Event(), threading.Event()
+    release, started = threading.Event(), threading.Event()
     with _pool(1, ahead=1) as pool:
-        slow = pool.submit(_held(begun, gate), 0.0)
-        assert begun.wait(LONG)
+        slow = pool.submit(_held(started, release), 0.0)
+        assert started.wait(LONG)
         assert pool.submit(threading.current_thread, 1.0).take_result() is threading.main_thread()
-        gate.set()
+        release.set()
         slow.take_result()
 
 
 def test_a_result_is_taken_once() -> None:
     for threads in (0, 2):
         with _pool(threads) as pool:
-            ticket = pool.submit(lambda: 1, 0.0)
-            assert ticket.take_result() == 1
+            pending = pool.submit(lambda: 1, 0.0)
+            assert pending.take_result() == 1
             with pytest.raises(AssertionError, match="taken only once"):
-                ticket.take_result()
+                pending.take_result()
 
 
 def test_discarding_twice_or_after_taking_is_harmless() -> None:
     for threads in (0, 2):
         with _pool(threads, ahead=1) as pool:
             for _ in range(5):
-                taken, dropped = pool.submit(lambda: 1, 0.0), pool.submit(lambda: 2, 0.0)
-                taken.take_result()
-                taken.discard_result()
+                collected, dropped = pool.submit(lambda: 1, 0.0), pool.submit(lambda: 2, 0.0)
+                collected.take_result()
+                collected.discard_result()
                 dropped.discard_result()
                 dropped.discard_result()
             assert pool.submit(lambda: 3, 0.0).take_result() == 3
@@ -226,14 +228,14 @@ def test_every_thread_is_prepared() -> None:
 
 def test_closing_ends_the_threads_and_drops_the_rest() -> None:
     before = threading.active_count()
-    watched = _Watched()
+    recorder = _CallRecorder()
     pool = ComputePool(2, max_untaken=1)
     for number in range(0, 100, 5):
-        pool.submit(watched.function(number), float(number))
+        pool.submit(recorder.function(number), float(number))
     with within(LONG):
         pool.close()
     assert threading.active_count() == before
-    assert len(watched.begun) <= 1
+    assert len(recorder.begun) <= 1
 
 
 def test_taken_or_discarded_results_are_released() -> None:
@@ -244,18 +246,18 @@ def test_taken_or_discarded_results_are_released() -> None:
         pass
 
     with _pool(1, ahead=2) as pool:
-        made: list[weakref.ref[Big]] = []
+        references: list[weakref.ref[Big]] = []
 
         def make() -> Big:
             big = Big()
-            made.append(weakref.ref(big))
+            references.append(weakref.ref(big))
             return big
 
-        tickets = [pool.submit(make, float(n)) for n in range(4)]
-        tickets[0].take_result()
-        tickets[1].take_result()
-        tickets[2].discard_result()
-        tickets[3].take_result()
-        _until(lambda: len(made) >= 3)
-        del tickets
-        _until(lambda: gc.collect() >= 0 and all(ref() is None for ref in made))
+        all_pending = [pool.submit(make, float(n)) for n in range(4)]
+        all_pending[0].take_result()
+        all_pending[1].take_result()
+        all_pending[2].discard_result()
+        all_pending[3].take_result()
+        _until(lambda: len(references) >= 3)
+        del all_pending
+        _until(lambda: gc.collect() >= 0 and all(ref() is None for ref in references))

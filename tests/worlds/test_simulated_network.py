@@ -33,7 +33,7 @@ def flows(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return np.array(ups), np.array(downs), np.array(capacity)
 
 
-def _filled_slowly(ups: np.ndarray, downs: np.ndarray, capacity: np.ndarray) -> np.ndarray:
+def _reference_rates(ups: np.ndarray, downs: np.ndarray, capacity: np.ndarray) -> np.ndarray:
     """The textbook algorithm: the pipe with the smallest fair rate fixes its transfers, one pipe at a time."""
     paths = [{int(up), int(down)} for up, down in zip(ups, downs, strict=True)]
     rates = [math.nan] * len(paths)
@@ -42,11 +42,11 @@ def _filled_slowly(ups: np.ndarray, downs: np.ndarray, capacity: np.ndarray) -> 
         waiting = [n for n, rate in enumerate(rates) if math.isnan(rate)]
         users = {pipe: [n for n in waiting if pipe in paths[n]] for n in waiting for pipe in paths[n]}
         narrow = min(users, key=lambda pipe: left[pipe] / len(users[pipe]))
-        share = left[narrow] / len(users[narrow])
+        fair_rate = left[narrow] / len(users[narrow])
         for n in users[narrow]:
-            rates[n] = share
+            rates[n] = fair_rate
             for pipe in paths[n]:
-                left[pipe] -= share
+                left[pipe] -= fair_rate
     return np.array(rates)
 
 
@@ -56,7 +56,7 @@ Flows = tuple[np.ndarray, np.ndarray, np.ndarray]
 @settings(deadline=None)
 @given(flows=flows())
 def test_rates_equal_those_of_pipe_by_pipe_filling(flows: Flows) -> None:
-    np.testing.assert_allclose(fair_rates(*flows), _filled_slowly(*flows), rtol=1e-9)
+    np.testing.assert_allclose(fair_rates(*flows), _reference_rates(*flows), rtol=1e-9)
 
 
 @settings(deadline=None)
@@ -126,13 +126,15 @@ class _Wire:
 
     def put(self, channel: SimulatedChannel, name: str, nbytes: float) -> SimulatedTransfer:
         loop = asyncio.get_running_loop()
-        return channel.queue_transfer(nbytes, lambda whole: self.seen.__setitem__(name, (loop.time(), whole)))
+        return channel.queue_transfer(nbytes, lambda completed: self.seen.__setitem__(name, (loop.time(), completed)))
 
 
-def _play(story: Callable[[_Wire], Coroutine[Any, Any, None]], seconds: float = 1e6) -> dict[str, tuple[float, bool]]:
+def _play(
+    scenario: Callable[[_Wire], Coroutine[Any, Any, None]], seconds: float = 1e6
+) -> dict[str, tuple[float, bool]]:
     async def main() -> dict[str, tuple[float, bool]]:
         wire = _Wire()
-        await story(wire)
+        await scenario(wire)
         await asyncio.sleep(seconds)
         return wire.seen
 
@@ -144,62 +146,62 @@ def _at(time: float, action: Callable[..., object], *args: Any) -> None:
 
 
 def test_one_transfer_goes_at_the_speed_of_the_narrower_pipe() -> None:
-    async def story(wire: _Wire) -> None:
+    async def scenario(wire: _Wire) -> None:
         wire.put(wire.channel(SimulatedPipe(10.0), SimulatedPipe(4.0)), "a", 20.0)
 
-    assert _play(story) == {"a": (5.0, True)}
+    assert _play(scenario) == {"a": (5.0, True)}
 
 
 def test_two_transfers_share_a_link_fairly() -> None:
-    async def story(wire: _Wire) -> None:
+    async def scenario(wire: _Wire) -> None:
         up = SimulatedPipe(10.0)
         wire.put(wire.channel(up, SimulatedPipe(100.0)), "short", 10.0)  # at 5/s until 2 s
         wire.put(wire.channel(up, SimulatedPipe(100.0)), "long", 40.0)  # 10 by then, the other 30 at 10/s
 
-    assert _play(story) == {"short": (2.0, True), "long": (5.0, True)}
+    assert _play(scenario) == {"short": (2.0, True), "long": (5.0, True)}
 
 
 def test_a_later_transfer_slows_the_first_one_down() -> None:
-    async def story(wire: _Wire) -> None:
+    async def scenario(wire: _Wire) -> None:
         down = SimulatedPipe(10.0)
         wire.put(wire.channel(SimulatedPipe(100.0), down), "first", 40.0)
         late = wire.channel(SimulatedPipe(100.0), down)
         _at(2.0, lambda: wire.put(late, "late", 20.0))  # both at 5/s until 6 s
 
-    assert _play(story) == {"first": (6.0, True), "late": (6.0, True)}
+    assert _play(scenario) == {"first": (6.0, True), "late": (6.0, True)}
 
 
 def test_both_directions_do_not_share() -> None:
-    async def story(wire: _Wire) -> None:
+    async def scenario(wire: _Wire) -> None:
         wire.put(wire.channel(SimulatedPipe(10.0), SimulatedPipe(10.0)), "there", 10.0)
         wire.put(wire.channel(SimulatedPipe(10.0), SimulatedPipe(10.0)), "back", 10.0)
 
-    assert _play(story) == {"there": (1.0, True), "back": (1.0, True)}
+    assert _play(scenario) == {"there": (1.0, True), "back": (1.0, True)}
 
 
 def test_a_channel_carries_one_transfer_at_a_time_each_with_its_overhead() -> None:
-    async def story(wire: _Wire) -> None:
+    async def scenario(wire: _Wire) -> None:
         channel = wire.channel(SimulatedPipe(10.0), SimulatedPipe(10.0), overhead=0.5)
         for name in "abc":
             wire.put(channel, name, 10.0)
 
-    assert _play(story) == {"a": (1.5, True), "b": (3.0, True), "c": (4.5, True)}
+    assert _play(scenario) == {"a": (1.5, True), "b": (3.0, True), "c": (4.5, True)}
 
 
 def test_an_overhead_takes_time_and_no_bandwidth() -> None:
-    async def story(wire: _Wire) -> None:
+    async def scenario(wire: _Wire) -> None:
         up = SimulatedPipe(10.0)
         wire.put(wire.channel(up, SimulatedPipe(100.0)), "plain", 30.0)
         wire.put(wire.channel(up, SimulatedPipe(100.0), overhead=1.0), "later", 20.0)  # from 1 s on both at 5/s
 
-    assert _play(story) == {"plain": (5.0, True), "later": (5.0, True)}
+    assert _play(scenario) == {"plain": (5.0, True), "later": (5.0, True)}
 
 
 @pytest.mark.parametrize("when", [0.25, 0.5, 1.0])
 def test_a_broken_connection_loses_everything_queued_or_in_flight(when: float) -> None:
     """During the overhead of the first (up to 0.5 s) and while it is in flight."""
 
-    async def story(wire: _Wire) -> None:
+    async def scenario(wire: _Wire) -> None:
         up = SimulatedPipe(10.0)
         broken = wire.channel(up, SimulatedPipe(100.0), overhead=0.5)
         wire.put(wire.channel(up, SimulatedPipe(100.0)), "other", 30.0)
@@ -207,112 +209,114 @@ def test_a_broken_connection_loses_everything_queued_or_in_flight(when: float) -
         for name in "ab":
             wire.put(broken, name, 1000.0)
 
-    seen = _play(story)
-    assert seen["a"] == seen["b"] == (when, False)
+    outcomes = _play(scenario)
+    assert outcomes["a"] == outcomes["b"] == (when, False)
     shared = max(when - 0.5, 0.0)
-    assert seen["other"][0] == pytest.approx(3.0 + shared / 2)
-    assert seen["other"][1]
+    assert outcomes["other"][0] == pytest.approx(3.0 + shared / 2)
+    assert outcomes["other"][1]
 
 
 def test_a_connection_can_be_used_again_after_it_broke() -> None:
-    async def story(wire: _Wire) -> None:
+    async def scenario(wire: _Wire) -> None:
         channel = wire.channel(SimulatedPipe(10.0), SimulatedPipe(10.0), overhead=0.5)
         wire.put(channel, "lost", 10.0)
         _at(0.25, channel.drop_transfers)
         _at(0.25, lambda: wire.put(channel, "again", 10.0))
 
-    assert _play(story) == {"lost": (0.25, False), "again": (1.75, True)}
+    assert _play(scenario) == {"lost": (0.25, False), "again": (1.75, True)}
 
 
 @pytest.mark.parametrize("name", ["a", "b", "c"])
 @pytest.mark.parametrize("when", [0.1, 1.0, 2.9])
 def test_a_cancelled_transfer_frees_its_bandwidth(name: str, when: float) -> None:
     """Three in a queue, each half a second of overhead and one second of bytes."""
-    whole = {"a": 1.5, "b": 3.0, "c": 4.5}
+    end_times = {"a": 1.5, "b": 3.0, "c": 4.5}
 
-    async def story(wire: _Wire) -> None:
+    async def scenario(wire: _Wire) -> None:
         channel = wire.channel(SimulatedPipe(10.0), SimulatedPipe(10.0), overhead=0.5)
-        transfers = {name: wire.put(channel, name, 10.0) for name in whole}
+        transfers = {name: wire.put(channel, name, 10.0) for name in end_times}
         _at(when, channel.cancel_transfer, transfers[name])
 
-    seen = _play(story)
-    if when > whole[name]:
-        assert seen == {name: (at, True) for name, at in whole.items()}
+    outcomes = _play(scenario)
+    if when > end_times[name]:
+        assert outcomes == {name: (at, True) for name, at in end_times.items()}
         return
-    begun = max(when, whole[name] - 1.5)  # those behind it begin when it is cancelled, or when their turn has come
-    after = {other: begun + 1.5 * place for place, other in enumerate((n for n in whole if n > name), 1)}
-    before = {other: at for other, at in whole.items() if other < name}
-    assert {other: at for other, (at, _) in seen.items()} == pytest.approx({**before, **after})
+    started_at = max(
+        when, end_times[name] - 1.5
+    )  # those behind it begin when it is cancelled, or when their turn has come
+    after = {other: started_at + 1.5 * index for index, other in enumerate((n for n in end_times if n > name), 1)}
+    before = {other: at for other, at in end_times.items() if other < name}
+    assert {other: at for other, (at, _) in outcomes.items()} == pytest.approx({**before, **after})
 
 
 def test_a_pipe_resized_during_a_transfer() -> None:
-    async def story(wire: _Wire) -> None:
+    async def scenario(wire: _Wire) -> None:
         up = SimulatedPipe(10.0)
         wire.put(wire.channel(up, SimulatedPipe(100.0)), "a", 40.0)
         _at(1.0, wire.network.resize_pipe, up, 5.0)  # 30 left
         _at(3.0, wire.network.resize_pipe, up, 40.0)  # 20 left
         _at(3.0, wire.network.resize_pipe, SimulatedPipe(1.0), 2.0)  # nobody's
 
-    assert _play(story) == {"a": (3.5, True)}
+    assert _play(scenario) == {"a": (3.5, True)}
 
 
 def test_a_pipe_resized_at_the_instant_a_transfer_ends() -> None:
-    async def story(wire: _Wire) -> None:
+    async def scenario(wire: _Wire) -> None:
         up = SimulatedPipe(10.0)
         _at(4.0, wire.network.resize_pipe, up, 1e-3)
         wire.put(wire.channel(up, SimulatedPipe(100.0)), "a", 40.0)
 
-    assert _play(story) == {"a": (4.0, True)}
+    assert _play(scenario) == {"a": (4.0, True)}
 
 
 def test_a_connection_that_breaks_at_the_instant_of_the_end_does_not_end_the_others() -> None:
-    async def story(wire: _Wire) -> None:
+    async def scenario(wire: _Wire) -> None:
         up = SimulatedPipe(10.0)
         breaking = wire.channel(up, SimulatedPipe(100.0))
         _at(2.0, breaking.drop_transfers)  # set first, so it comes first
         wire.put(breaking, "short", 10.0)
         wire.put(wire.channel(up, SimulatedPipe(100.0)), "long", 1000.0)
 
-    assert _play(story) == {"short": (2.0, False), "long": (101.0, True)}
+    assert _play(scenario) == {"short": (2.0, False), "long": (101.0, True)}
 
 
 def test_a_connection_that_breaks_at_the_instant_of_the_end_when_it_is_alone() -> None:
-    async def story(wire: _Wire) -> None:
+    async def scenario(wire: _Wire) -> None:
         breaking = wire.channel(SimulatedPipe(10.0), SimulatedPipe(10.0))
         _at(2.0, breaking.drop_transfers)
         wire.put(breaking, "short", 20.0)
 
-    assert _play(story) == {"short": (2.0, False)}
+    assert _play(scenario) == {"short": (2.0, False)}
 
 
 def test_an_empty_transfer_takes_no_time() -> None:
-    async def story(wire: _Wire) -> None:
+    async def scenario(wire: _Wire) -> None:
         channel = wire.channel(SimulatedPipe(10.0), SimulatedPipe(10.0))
         wire.put(channel, "empty", 0.0)
         wire.put(channel, "next", 10.0)
 
-    assert _play(story) == {"empty": (0.0, True), "next": (1.0, True)}
+    assert _play(scenario) == {"empty": (0.0, True), "next": (1.0, True)}
 
 
 @pytest.mark.filterwarnings("error")
 def test_unlimited_links_take_no_time() -> None:
-    async def story(wire: _Wire) -> None:
+    async def scenario(wire: _Wire) -> None:
         up = SimulatedPipe(math.inf)
         wire.put(wire.channel(up, SimulatedPipe(math.inf)), "fast", 1e12)
         wire.put(wire.channel(up, SimulatedPipe(10.0)), "slow", 10.0)
 
-    assert _play(story) == {"fast": (0.0, True), "slow": (1.0, True)}
+    assert _play(scenario) == {"fast": (0.0, True), "slow": (1.0, True)}
 
 
 def test_more_transfers_at_once_than_the_tables_first_hold() -> None:
-    async def story(wire: _Wire) -> None:
+    async def scenario(wire: _Wire) -> None:
         up = SimulatedPipe(300.0)
         for number in range(300):
             wire.put(wire.channel(up, SimulatedPipe(1000.0)), f"{number}", 10.0)
 
-    seen = _play(story)
-    assert len(seen) == 300
-    assert {time for time, _ in seen.values()} == {10.0}
+    outcomes = _play(scenario)
+    assert len(outcomes) == 300
+    assert {time for time, _ in outcomes.values()} == {10.0}
 
 
 @settings(max_examples=40, deadline=None)
@@ -328,22 +332,22 @@ def test_every_transfer_ends_once_and_no_byte_is_faster_than_its_links(
 ) -> None:
     ends: dict[int, list[tuple[float, bool]]] = {number: [] for number in range(len(puts))}
 
-    async def story(wire: _Wire) -> None:
+    async def scenario(wire: _Wire) -> None:
         loop = asyncio.get_running_loop()
         pipes = [SimulatedPipe(level) for level in capacity]
         channels = [wire.channel(pipes[n // 4], pipes[4 + n % 4]) for n in range(16)]
         for number, (up, down, start, nbytes) in enumerate(puts):
             channel = channels[4 * up + down]
             noted = ends[number]
-            tell = lambda whole, noted=noted: noted.append((loop.time(), whole))  # noqa: E731
+            tell = lambda completed, noted=noted: noted.append((loop.time(), completed))  # noqa: E731
             _at(start, channel.queue_transfer, nbytes, tell)
-        for place, time in breaks:
-            _at(time, channels[place].drop_transfers)
+        for index, time in breaks:
+            _at(time, channels[index].drop_transfers)
 
-    _play(story)
+    _play(scenario)
     for number, (up, down, start, nbytes) in enumerate(puts):
-        ((end, whole),) = ends[number]
-        if whole:
+        ((end, completed),) = ends[number]
+        if completed:
             assert end >= start + nbytes / min(capacity[up], capacity[4 + down]) * (1 - 1e-9)
         else:
-            assert any(place == 4 * up + down and end == time for place, time in breaks)
+            assert any(index == 4 * up + down and end == time for index, time in breaks)

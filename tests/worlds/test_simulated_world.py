@@ -29,7 +29,7 @@ from tests.worlds.conformance import Ended, Main, MakeWorld, NodeConformance, fl
 LIMIT = 20.0
 
 
-class _Kept(Journal):
+class _RecordingJournal(Journal):
     """A journal that keeps its records."""
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class _Kept(Journal):
 def _live(
     fleet: Fleet, coordinator: Main, device: Main, *, seed: int = 0, threads: int = 0, start: float = 0.0
 ) -> Ended:
-    journal, pool = _Kept(), ComputePool(threads)
+    journal, pool = _RecordingJournal(), ComputePool(threads)
     try:
         with within(LIMIT):
             result = virtual_clock.run_virtual_time(
@@ -91,12 +91,12 @@ async def _here(node: Node, count: int) -> None:
 
 async def _arrivals(node: Node, count: int) -> dict[str, float]:
     """When a message of each device arrived."""
-    found: dict[str, float] = {}
-    while len(found) < count:
+    arrivals: dict[str, float] = {}
+    while len(arrivals) < count:
         envelope = await node.receive()
         assert envelope is not None
-        found[envelope.sender] = node.now()
-    return found
+        arrivals[envelope.sender] = node.now()
+    return arrivals
 
 
 async def _push_when_pulled(node: Node) -> None:
@@ -119,9 +119,9 @@ def test_a_small_message_pays_latency_and_its_bytes() -> None:
         node.send("coordinator", Pull(0, 0, 0))
         await _idle(node)
 
-    there, back = 0.375 + HEADER_BYTES / 2000, 0.375 + HEADER_BYTES / 1000
+    outbound_s, return_s = 0.375 + HEADER_BYTES / 2000, 0.375 + HEADER_BYTES / 1000
     fleet = fleet_of("a", link=LINK, coordinator=CENTRE)
-    assert _live(fleet, coordinate, answer).result == pytest.approx(there + back, abs=1e-12)
+    assert _live(fleet, coordinate, answer).result == pytest.approx(outbound_s + return_s, abs=1e-12)
 
 
 def test_a_transfer_pays_overhead_bytes_and_latency() -> None:
@@ -145,8 +145,8 @@ def test_all_devices_share_the_coordinator_s_link() -> None:
             node.send(name, _segment(4000))
         return sorted((await _arrivals(node, 3)).values())
 
-    there = 0.75 + 4000 / 1000 + 0.375
-    back = there + 0.75 + 3000 / 500 + 0.375
+    arrival_s = 0.75 + 4000 / 1000 + 0.375
+    back = arrival_s + 0.75 + 3000 / 500 + 0.375
     fleet = fleet_of("a", "b", "c", link=LINK, coordinator=CENTRE)
     assert _live(fleet, coordinate, _push_when_pulled).result == pytest.approx([back] * 3, abs=1e-9)
 
@@ -159,18 +159,18 @@ def test_small_messages_overtake() -> None:
         await _arrivals(node, 1)
         return []
 
-    seen: list[type[Message]] = []
+    kinds: list[type[Message]] = []
 
     async def listen(node: Node) -> None:
-        while len(seen) < 2:
+        while len(kinds) < 2:
             envelope = await node.receive()
             assert envelope is not None
-            seen.append(type(envelope.message))
+            kinds.append(type(envelope.message))
         node.send("coordinator", Pull(0, 0, 0))
         await _idle(node)
 
     _live(fleet_of("a", link=LINK, coordinator=CENTRE), coordinate, listen)
-    assert seen == [Invite, Segment]
+    assert kinds == [Invite, Segment]
 
 
 def test_a_link_s_quality_changes_during_a_transfer() -> None:
@@ -209,11 +209,11 @@ def test_a_crash_loses_what_is_on_the_wire_and_frees_the_link() -> None:
     async def coordinate(node: Node) -> list[float]:
         await _here(node, 2)
         lost = node.send("a", _segment(100_000))
-        whole = node.send("b", _segment(4000))
+        transfer = node.send("b", _segment(4000))
         await lost
-        gone = node.now()
-        await whole
-        return [gone, node.now()]
+        sent_at = node.now()
+        await transfer
+        return [sent_at, node.now()]
 
     centre = {"link": {"up": 2000.0, "down": 2000.0, "latency": 0, "overhead": 0}}
     link = {"up": 2000.0, "down": 2000.0, "latency": 0, "overhead": 0}
@@ -247,10 +247,10 @@ def test_the_configured_fraction_of_messages_is_lost(
     async def coordinate(node: Node) -> int:
         await _here(node, 1)
         node.send("a", Invite(0, 0, 0))
-        came = 0
+        received = 0
         while (envelope := await node.receive(node.now() + 10)) is not None:
-            came += isinstance(envelope.message, Pull)
-        return came
+            received += isinstance(envelope.message, Pull)
+        return received
 
     async def chatter(node: Node) -> None:
         for number in range(count):
@@ -259,12 +259,14 @@ def test_the_configured_fraction_of_messages_is_lost(
 
     link = {"latency": 0.001, "loss": ours}
     centre = {"link": {"latency": 0.001, "loss": theirs}}
-    heard = [
+    counts = [
         _live(fleet_of("a", link=link, coordinator=centre, faults=faults), coordinate, chatter, seed=seed).result
         for seed in range(12)
     ]
-    heard = [came for came in heard if came > 0]  # if the invitation itself was lost there is nothing to count
-    assert np.mean(heard) / count == pytest.approx(through, abs=0.03)
+    counts = [
+        received for received in counts if received > 0
+    ]  # if the invitation itself was lost there is nothing to count
+    assert np.mean(counts) / count == pytest.approx(through, abs=0.03)
 
 
 def test_messages_sent_at_the_same_instant_are_lost_independently() -> None:
@@ -273,11 +275,11 @@ def test_messages_sent_at_the_same_instant_are_lost_independently() -> None:
         await node.sleep(1)
         for number in range(40):
             node.send("a", Invite(number, 0, 0))
-        came = []
+        received = []
         while (envelope := await node.receive(5)) is not None:
             assert isinstance(envelope.message, Pull)
-            came.append(envelope.message.turn)
-        return came
+            received.append(envelope.message.turn)
+        return received
 
     async def echo(node: Node) -> None:
         while True:
@@ -338,10 +340,10 @@ def test_steps_gates_and_signals_at_exact_times() -> None:
     """
 
     async def work(node: Node) -> list[tuple[str, float]]:
-        seen: list[tuple[str, float]] = []
+        events: list[tuple[str, float]] = []
         gate, signals = Latch(), [Latch() for _ in range(4)]
         for number, signal in enumerate(signals):
-            signal.then(lambda number=number: seen.append((f"signal {number}", node.now())))  # type: ignore[misc]
+            signal.then(lambda number=number: events.append((f"signal {number}", node.now())))  # type: ignore[misc]
         asyncio.get_running_loop().call_at(6.0, gate.open)
         steps = [
             Step(3.0, signal=signals[0]),
@@ -349,8 +351,8 @@ def test_steps_gates_and_signals_at_exact_times() -> None:
             Step(4.0, signal=signals[2]),
             Step(1.0, signal=signals[3]),
         ]
-        assert await node.compute(Work(steps, lambda pace: seen.append(("run", node.now())) or 42)) == 42  # type: ignore[func-returns-value]
-        return [*seen, ("end", node.now())]
+        assert await node.compute(Work(steps, lambda pace: events.append(("run", node.now())) or 42)) == 42  # type: ignore[func-returns-value]
+        return [*events, ("end", node.now())]
 
     assert _on_a_device(work, SPEED) == [
         [
@@ -405,12 +407,12 @@ def test_a_slowdown_fault_slows_the_work() -> None:
 
 def test_the_real_function_starts_before_it_is_due() -> None:
     """With a thread, work that starts at 0 and is due at 10 can be done long before it is due."""
-    begun = threading.Event()
+    started = threading.Event()
 
     async def coordinate(node: Node) -> bool:
-        work = asyncio.ensure_future(node.compute(Work([Step(10.0)], lambda pace: begun.set())))
+        work = asyncio.ensure_future(node.compute(Work([Step(10.0)], lambda pace: started.set())))
         await node.sleep(1)
-        early = begun.wait(5)
+        early = started.wait(5)
         await work
         assert node.now() == 10.0
         return early
@@ -434,13 +436,15 @@ def test_cancelled_work_does_not_stop_the_threads() -> None:
         assert done.wait(5)
         work.cancel()
         await node.sleep(1)
-        ticket = pool.submit(next_one.set, 0.0)
-        begun = next_one.wait(1)
-        ticket.take_result()
-        return begun
+        pending = pool.submit(next_one.set, 0.0)
+        started = next_one.wait(1)
+        pending.take_result()
+        return started
 
     try:
-        assert virtual_clock.run_virtual_time(SimulatedWorld(fleet_of("a"), 0, _Kept(), pool).run(coordinate, _idle))
+        assert virtual_clock.run_virtual_time(
+            SimulatedWorld(fleet_of("a"), 0, _RecordingJournal(), pool).run(coordinate, _idle)
+        )
     finally:
         pool.close()
 
@@ -459,15 +463,15 @@ def _events(fleet: Fleet, until: float, start: float = 0.0) -> list[tuple[float,
     """The membership events and their times."""
 
     async def coordinate(node: Node) -> list[tuple[float, str, str, int]]:
-        found = []
+        events = []
         while (envelope := await node.receive(until)) is not None:
             message = envelope.message
             assert isinstance(message, Joined | Lost)
-            found.append((node.now(), type(message).__name__, message.device, message.incarnation))
-        return found
+            events.append((node.now(), type(message).__name__, message.device, message.incarnation))
+        return events
 
-    found: list[tuple[float, str, str, int]] = _live(fleet, coordinate, _idle, start=start).result
-    return found
+    events: list[tuple[float, str, str, int]] = _live(fleet, coordinate, _idle, start=start).result
+    return events
 
 
 def test_membership_at_exact_times() -> None:
@@ -507,19 +511,19 @@ def test_a_world_that_starts_later_is_in_the_same_state(start: float) -> None:
         {"kind": "partition", "device": "b", "every": "9 s", "lasting": "3 s"},
     ]
     fleet = fleet_of("a", "b", "c", faults=faults, notice=0.1, lease=1)
-    whole = _events(fleet, 60.0)
-    again = _events(fleet, 60.0, start)
-    assert [event for event in again if event[0] > start] == [event for event in whole if event[0] > start]
-    here = {name: life for _, what, name, life in again if what == "Joined" and _ == start}
+    reference = _events(fleet, 60.0)
+    later = _events(fleet, 60.0, start)
+    assert [event for event in later if event[0] > start] == [event for event in reference if event[0] > start]
+    members = {name: incarnation for _, kind, name, incarnation in later if kind == "Joined" and _ == start}
     before: dict[str, int] = {}
-    for time, what, name, life in whole:
+    for time, kind, name, incarnation in reference:
         if time <= start:
-            before.update({name: life}) if what == "Joined" else before.pop(name, None)
-    assert here == before
+            before.update({name: incarnation}) if kind == "Joined" else before.pop(name, None)
+    assert members == before
 
 
 def test_a_crash_cancels_the_main_immediately() -> None:
-    seen: list[str] = []
+    events: list[str] = []
 
     async def coordinate(node: Node) -> None:
         await _here(node, 1)
@@ -529,13 +533,13 @@ def test_a_crash_cancels_the_main_immediately() -> None:
     async def device(node: Node) -> None:
         await node.receive()
         try:
-            seen.append(f"life {node.incarnation}")
-            await node.compute(Work([Step(100.0)], lambda pace: seen.append("never wanted")))
+            events.append(f"life {node.incarnation}")
+            await node.compute(Work([Step(100.0)], lambda pace: events.append("never wanted")))
         finally:
-            seen.append(f"over at {node.now():.1f}")
+            events.append(f"over at {node.now():.1f}")
 
     _live(fleet_of("a", faults=[{"kind": "crash", "at": 3}]), coordinate, device)
-    assert seen == ["life 1", "over at 3.0"]
+    assert events == ["life 1", "over at 3.0"]
 
 
 def test_an_exception_on_a_device_ends_the_run_and_names_the_device() -> None:
@@ -548,9 +552,9 @@ def test_an_exception_on_a_device_ends_the_run_and_names_the_device() -> None:
         await node.receive()
         raise KeyError("salt")
 
-    with pytest.raises(DeviceError, match="b: KeyError: 'salt'") as caught:
+    with pytest.raises(DeviceError, match="b: KeyError: 'salt'") as excinfo:
         _live(fleet_of("a", "b"), coordinate, device)
-    assert 'raise KeyError("salt")' in caught.value.trace
+    assert 'raise KeyError("salt")' in excinfo.value.trace
 
 
 def test_an_exception_of_the_coordinator_is_raised() -> None:
@@ -568,8 +572,13 @@ def test_the_journal_says_what_happened_to_the_fleet() -> None:
         await node.sleep(10)
 
     records: list[Any] = _live(fleet_of("a", faults=faults), coordinate, _idle).records
-    said = [(record.node, record.name, record.at, record.fields["value"]) for record in records]
-    assert said == [("a", "crash", 2.0, 1), ("a", "start", 3.0, 1), ("a", "lose", 4.0, 0.5), ("a", "lose", 5.0, -0.5)]
+    entries = [(record.node, record.name, record.at, record.fields["value"]) for record in records]
+    assert entries == [
+        ("a", "crash", 2.0, 1),
+        ("a", "start", 3.0, 1),
+        ("a", "lose", 4.0, 0.5),
+        ("a", "lose", 5.0, -0.5),
+    ]
 
 
 def test_threads_do_not_change_the_journal() -> None:
@@ -579,22 +588,22 @@ def test_threads_do_not_change_the_journal() -> None:
         await _here(node, 4)
         for name in "abcd":
             node.send(name, Invite(0, 0, 0))
-        seen: list[tuple[float, str, float]] = []
-        while len(seen) < 20:
+        events: list[tuple[float, str, float]] = []
+        while len(events) < 20:
             envelope = await node.receive()
             assert envelope is not None
             assert isinstance(envelope.message, Push)
-            seen.append((node.now(), envelope.sender, float(envelope.message.payload.arrays[0].sum())))
-        return seen
+            events.append((node.now(), envelope.sender, float(envelope.message.payload.arrays[0].sum())))
+        return events
 
     async def device(node: Node) -> None:
         await node.receive()
         for number in range(5):
             rng = node.rng("turn", number)
             seconds = float(rng.uniform(0.5, 2))
-            made = await node.compute(Work([Step(seconds)], lambda pace, rng=rng: rng.random(2000)))  # type: ignore[misc]
+            values = await node.compute(Work([Step(seconds)], lambda pace, rng=rng: rng.random(2000)))  # type: ignore[misc]
             await node.send(
-                "coordinator", Push(Payload(made.nbytes, (made,)), turn=0, first=0, last=0, samples=1, loss=0.0)
+                "coordinator", Push(Payload(values.nbytes, (values,)), turn=0, first=0, last=0, samples=1, loss=0.0)
             )
         await _idle(node)
 

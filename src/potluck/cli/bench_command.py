@@ -45,7 +45,7 @@ def bench_command(
     seed: Seed = 0,
     page: Page = None,
 ) -> None:
-    """Measure, and show the figures beside the published values and the goals."""
+    """Run benchmarks; compare with published figures and goals."""
     checkout = _import_from_checkout()
     from benchmarks.benchmark import BenchmarkContext
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -22,9 +23,7 @@ __all__ = ["profile_command"]
 
 Model = Annotated[
     str,
-    typer.Argument(
-        metavar="MODEL", help="A model by name, package.module:function, or a job.toml, whose model is profiled."
-    ),
+    typer.Argument(metavar="MODEL", help="A model by name, package.module:function, or a job.toml for its model."),
 ]
 Shape = Annotated[
     str | None, typer.Option("--shape", help="The shape of one sample, such as 3x32x32 (default: the model's).")
@@ -66,58 +65,69 @@ def _derive_profile(model: str, shape: str | None, batch: int, device: str) -> M
 
     if device not in PRESETS:
         raise UserError(f"--device {device!r} is not known; choose from {', '.join(PRESETS)}")
+    wanted = _find_model(model, shape)
     with ShapeOnlyMode():
-        module, sides, name = _build_module(model, shape)
-    return derive_profile(trace_layers(module, sides), batch, PRESETS[device].flops, model=name, device=device)
+        module = wanted.build_module()
+    chain = trace_layers(module, wanted.shape)
+    return derive_profile(chain, batch, PRESETS[device].flops, model=wanted.name, device=device)
 
 
 def _measure_profile(model: str, shape: str | None, batch: int) -> ModelProfile:
     from potluck.model.layer_chain import trace_layers
     from potluck.model.model_profile import measure_profile
 
-    module, sides, name = _build_module(model, shape)
-    return measure_profile(trace_layers(module, sides), batch, model=name)
+    wanted = _find_model(model, shape)
+    return measure_profile(trace_layers(wanted.build_module(), wanted.shape), batch, model=wanted.name)
 
 
-def _build_module(model: str, shape: str | None) -> tuple[nn.Module, tuple[int, ...], str]:
-    """The module, the shape of its input, and its name."""
+class _NamedModel(NamedTuple):
+    """A model to profile, not built yet, and the shape of one sample."""
+
+    factory: Callable[[], nn.Module]
+    shape: tuple[int, ...]
+    name: str
+
+    def build_module(self) -> nn.Module:
+        try:
+            return self.factory()
+        except UserError:
+            raise
+        except Exception as error:  # the user's code may raise anything
+            raise ModelError(f"cannot build {self.name!r}: {type(error).__name__}: {error}") from error
+
+
+def _find_model(model: str, shape: str | None) -> _NamedModel:
     from potluck.cli.run_command import add_cwd_to_path
     from potluck.data import parse
     from potluck.model import zoo
     from potluck.task import TaskSettings
 
     if model.endswith(".toml"):
-        return _build_job_module(Path(model), shape)
+        return _find_job_model(Path(model), shape)
     sides = _parse_shape(shape) if shape is not None else None
     if ":" not in model:
         sides = sides or zoo.model_entry(model).shape
     if sides is None:
         raise UserError(f"--shape is needed for {model!r}, as in --shape 3x32x32")
     add_cwd_to_path()
-    build = TaskSettings(model=model, data=parse("synthetic")).model_factory(sides, 0)
-    try:
-        return build(), sides, model
-    except UserError:
-        raise
-    except Exception as error:  # the user's code may raise anything
-        raise ModelError(f"cannot build {model!r}: {type(error).__name__}: {error}") from error
+    return _NamedModel(TaskSettings(model=model, data=parse("synthetic")).model_factory(sides, 0), sides, model)
 
 
-def _build_job_module(path: Path, shape: str | None) -> tuple[nn.Module, tuple[int, ...], str]:
+def _find_job_model(path: Path, shape: str | None) -> _NamedModel:
     """A job's model at the shape and classes of its data; its fleet is not read, since it may name the profile."""
     from potluck.cli.run_command import add_cwd_to_path
     from potluck.job import load_task_settings
     from potluck.task import build_task
 
     if shape is not None:
-        raise UserError("--shape: a job's model has the shape of the job's data; leave it out")
+        raise UserError("--shape: a job's model has the shape of the job's data; leave the option out")
     add_cwd_to_path()
     settings = load_task_settings(path)
     if isinstance(settings, str):
         task = build_task(settings, None)
-        return task.build_module(0), task.data.shape, task.name
+        return _NamedModel(lambda: task.build_module(0), task.data.shape, task.name)
     info = settings.data.info(None)
-    return settings.model_factory(info.shape, len(info.classes))(), info.shape, settings.model
+    return _NamedModel(settings.model_factory(info.shape, len(info.classes)), info.shape, settings.model)
 
 
 def _parse_shape(written: str) -> tuple[int, ...]:

@@ -20,6 +20,7 @@ from potluck.data.data_splits import split_holdout
 from potluck.data.dataset_source import BUILT_IN, Info, Source
 from potluck.data.samples import CropFlip, Dataset, Samples, Scaling
 from potluck.errors import DataError
+from potluck.settings import doc
 
 __all__ = ["DigitsSource", "DrawnDigitsSource"]
 
@@ -90,12 +91,12 @@ def _read_digits() -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
 
 
 class DrawnDigitsSource(Source, frozen=True, kw_only=True, tag="drawn-digits"):
-    """Pictures of 8 × 8 in 10 classes; `noise` is the standard deviation of a pixel against a full stroke."""
+    """Pictures of 8 × 8 in 10 classes, generated from a seed; embedded, needs no download."""
 
-    train: Annotated[int, Meta(ge=1, le=1_000_000)] = 2000
-    test: Annotated[int, Meta(ge=1, le=1_000_000)] = 500
-    noise: Annotated[float, Meta(ge=0)] = 0.1
-    seed: Annotated[int, Meta(ge=0)] = 0
+    train: Annotated[int, Meta(ge=1, le=1_000_000), doc("Number of training samples.")] = 2000
+    test: Annotated[int, Meta(ge=1, le=1_000_000), doc("Number of test samples.")] = 500
+    noise: Annotated[float, Meta(ge=0), doc("Standard deviation of a pixel's noise, relative to a full stroke.")] = 0.1
+    seed: Annotated[int, Meta(ge=0), doc("Seed of the samples, independent of the job's.")] = 0
 
     augmentation: ClassVar[CropFlip | None] = CropFlip(rows=1, columns=1, flip=False)
 

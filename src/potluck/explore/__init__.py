@@ -43,7 +43,7 @@ def explore(
 ) -> ExplorationResult:
     """Search for a Pareto table. `cache` is a file of all scores, with which an interrupted search can continue.
 
-    With a `profile`, candidates cost what its layer times say instead of MACs.
+    With a `profile`, its layer times weigh the MACs of candidates.
     """
     built = task if isinstance(task, Task) else build_task(task, root)
     evaluator = CandidateEvaluator(built, settings)

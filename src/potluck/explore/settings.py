@@ -33,7 +33,8 @@ class Exploration(Settings, frozen=True, kw_only=True):
     held_out: Annotated[int, msgspec.Meta(ge=10), doc("Training samples that are used for evaluation only.")] = 2000
     measure: Annotated[Literal["accuracy", "loss"], doc("What an evaluation returns.")] = "accuracy"
     cost: Annotated[
-        Cost, doc("Cost: counted MACs (their time where a device has a profile), or seconds measured on this machine.")
+        Cost,
+        doc("Cost of a sub-model: MACs, weighted by a device's profile if there is one, or time on this machine."),
     ] = "macs"
     units: Annotated[
         Literal["random", "leading"], doc("Keep random filters or the leading ones, as in the job's submodel.")

@@ -108,16 +108,17 @@ class DeviceGroup(Settings, frozen=True, kw_only=True):
     preset: Annotated[str, doc("Kind of board that supplies speed, memory and link; `potluck fleets` lists them.")] = ""
     count: Annotated[int, msgspec.Meta(ge=1, le=1_000_000), doc("Number of devices in this group.")] = 1
     flops: Annotated[
-        FlopsPerSecond | None, doc("Training speed; overrides the preset's and is required without a preset.")
+        FlopsPerSecond | None, doc("Training speed; overrides the preset's. Required without a preset or profile.")
     ] = None
     profile: Annotated[
-        ComputeProfile | None, doc("Measured layer times instead of `flops`: a file written by `potluck profile`.")
+        ComputeProfile | None,
+        doc("File that `potluck profile` wrote: measured times of each layer, which replace `flops`."),
     ] = None
     memory: Annotated[Bytes | None, doc("Main memory; overrides the preset's, and is 4 GiB without a preset.")] = None
     link: Annotated[
         str | Link | None, doc("Network link by name or as a table; by default the preset's, or `wifi`.")
     ] = None
-    speed: Annotated[Trace, doc("Fraction of `flops` that is available over time.")] = ConstantTrace()
+    speed: Annotated[Trace, doc("Fraction of the training speed that is available over time.")] = ConstantTrace()
     available: Annotated[Trace, doc("Presence over time; the device is absent while the level is below one half.")] = (
         ConstantTrace()
     )

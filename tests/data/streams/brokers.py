@@ -1,4 +1,4 @@
-"""A real MQTT broker for tests: its own process on a free loopback port, and nothing left of it afterwards."""
+"""A real MQTT broker for tests, in a subprocess on a free loopback port, removed without a trace afterwards."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MOSQUITTO = shutil.which("mosquitto", path="/usr/local/bin:/usr/bin:/bin:/usr/sb
 
 
 class Mosquitto:
-    """A broker that can be killed and started again on the same port."""
+    """A broker that can be killed and restarted on the same port."""
 
     def __init__(self, folder: Path) -> None:
         with socket.socket() as free:
@@ -29,9 +29,9 @@ class Mosquitto:
         self._process = subprocess.Popen(
             [MOSQUITTO, "-c", str(self._settings)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
-        until = time.monotonic() + 10
+        deadline = time.monotonic() + 10
         while not self._answers():
-            assert time.monotonic() < until, "mosquitto does not start"
+            assert time.monotonic() < deadline, "mosquitto does not start"
             assert self._process.poll() is None, "mosquitto ended at once"
             time.sleep(0.02)
 

@@ -1,4 +1,4 @@
-"""Against librdkafka's own mock cluster: real TCP and wire protocol, no broker to install."""
+"""Kafka sources against librdkafka's mock cluster: real TCP and wire protocol, no broker to install."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.time_limits import within
 
 
 class _Cluster:
-    """A producer that is its own cluster; others reach it at its brokers' addresses."""
+    """A producer that runs its own mock cluster; consumers connect to its broker addresses."""
 
     def __init__(self) -> None:
         self.producer = confluent_kafka.Producer({"test.mock.num.brokers": 2, "bootstrap.servers": "mock"})
@@ -39,8 +39,8 @@ def _record(value: int) -> bytes:
     return pack_record(StreamSample(np.full(4, value, np.uint8), value % 10))
 
 
-def test_records_come_in_and_bad_ones_are_counted_and_a_cluster_that_is_gone_does_not_hold_us_up() -> None:
-    """A close that commits its place waits for a vanished cluster for up to a minute."""
+def test_records_arrive_bad_ones_are_counted_and_a_lost_cluster_does_not_block_closing() -> None:
+    """A close that commits its offset would wait up to a minute for a lost cluster."""
     cluster = _Cluster()
     cluster.send("potluck.pi-0", *map(_record, range(20)), b"rubbish", bytes(5000), _record(20))
     cluster.send("potluck.pi-1", _record(99))
@@ -73,7 +73,7 @@ async def _until(true: Callable[[], bool]) -> None:
             await asyncio.sleep(0.05)
 
 
-def test_options_that_kafka_does_not_know_are_refused_in_its_words() -> None:
+def test_options_unknown_to_kafka_are_refused_with_its_message() -> None:
     inlet = StreamIngest("pi-0", SampleSpec((4,), "u1", 10), WallClock())
     source = KafkaSource(servers="127.0.0.1:1", options={"no.such.option": 1})
     with pytest.raises(SettingError, match=r'stream\.source\.options: .*"no\.such\.option"'):

@@ -30,7 +30,7 @@ from potluck.errors import DataError, SettingError
 
 
 class _Clock:
-    """Time that passes only when someone sleeps."""
+    """A clock that advances only during sleeps."""
 
     def __init__(self) -> None:
         self.time = 0.0
@@ -53,7 +53,7 @@ def _feed(policy: BufferPolicy, clock: _Clock | None = None, limit: int = 50) ->
 @pytest.mark.parametrize("policy", [PersistencePolicy(), TruncationPolicy(), ValuePolicy()])
 @given(steps=st.lists(st.tuples(st.integers(0, 90), st.integers(1, 70)), max_size=8))
 @settings(max_examples=30)
-def test_memory_and_account_hold_whatever_comes(policy: BufferPolicy, steps: list[tuple[int, int]]) -> None:
+def test_memory_bound_and_accounting_hold_for_any_arrivals(policy: BufferPolicy, steps: list[tuple[int, int]]) -> None:
     clock, value = _Clock(), 0
     feed = _feed(policy, clock)
     for count, want in steps:
@@ -73,7 +73,7 @@ def test_memory_and_account_hold_whatever_comes(policy: BufferPolicy, steps: lis
         feed.account.check_balance()
 
 
-def test_a_batch_stays_good_while_new_samples_stream_in() -> None:
+def test_a_batch_stays_valid_while_new_samples_arrive() -> None:
     feed = _feed(TruncationPolicy())
     feed.ready_at(4, 0.0)
     for value in range(10):
@@ -85,14 +85,14 @@ def test_a_batch_stays_good_while_new_samples_stream_in() -> None:
     assert feed.samples.batch(taken)[0][:, 0].tolist() == taken.tolist()
 
 
-def test_batches_are_scaled_as_the_task_says() -> None:
+def test_batches_are_scaled_as_the_task_defines() -> None:
     feed = LiveFeed(PersistencePolicy(), SampleStore(Scaling((0.5,), (0.5,), 255.0)), _Clock().now, 9)
     feed.put_sample(StreamSample(np.array([255, 0], np.uint8), 1))
     x, _ = feed.samples.batch(feed.take_samples(1, 0.0))
     assert x.tolist() == [[1.0, -1.0]]
 
 
-def test_a_waiter_is_woken_once_enough_is_there() -> None:
+def test_a_waiting_consumer_is_woken_once_enough_samples_arrived() -> None:
     feed, woken = _feed(PersistencePolicy()), []
     assert feed.ready_at(3, 0.0) == math.inf
     feed.call_when_ready(3, lambda: woken.append(feed.account.buffered))
@@ -103,7 +103,7 @@ def test_a_waiter_is_woken_once_enough_is_there() -> None:
     assert woken == [3, -1], "at once, if it is there already"
 
 
-def test_after_a_restart_the_account_goes_on_and_the_samples_are_gone() -> None:
+def test_after_a_restart_the_account_continues_and_the_samples_are_gone() -> None:
     feed = _feed(PersistencePolicy())
     for value in range(5):
         feed.put_sample(_sample(value))
@@ -117,16 +117,16 @@ def test_after_a_restart_the_account_goes_on_and_the_samples_are_gone() -> None:
 
 
 @pytest.mark.parametrize("per_second", [3.0, 80.0])
-def test_the_pace_of_a_steady_stream_is_known_after_some_seconds_and_follows_changes(per_second: float) -> None:
-    pace, now = ArrivalRate(), 0.0
-    assert pace.rate_at(0.0) == 0.0
+def test_the_arrival_rate_converges_and_follows_changes(per_second: float) -> None:
+    rate, now = ArrivalRate(), 0.0
+    assert rate.rate_at(0.0) == 0.0
     for factor in (1.0, 2.5):
         end = now + 25
         while now < end:
             now += 1 / (factor * per_second)
-            pace.count_arrival(now)
-        assert pace.rate_at(now) == pytest.approx(factor * per_second, rel=0.15)
-    assert pace.rate_at(now + 30) < 0.05 * per_second
+            rate.count_arrival(now)
+        assert rate.rate_at(now) == pytest.approx(factor * per_second, rel=0.15)
+    assert rate.rate_at(now + 30) < 0.05 * per_second
 
 
 def _inlet(clock: _Clock) -> StreamIngest:
@@ -137,23 +137,23 @@ def _inlet(clock: _Clock) -> StreamIngest:
 
 
 async def _first(samples: AsyncIterator[StreamSample], count: int) -> list[StreamSample]:
-    found: list[StreamSample] = []
+    collected: list[StreamSample] = []
     async for sample in samples:
-        found.append(sample)
-        if len(found) == count:
+        collected.append(sample)
+        if len(collected) == count:
             break
-    return found
+    return collected
 
 
-def test_a_replay_brings_each_sample_at_its_moment() -> None:
+def test_a_replay_delivers_each_sample_at_its_time() -> None:
     clock = _Clock()
     inlet = _inlet(clock)
-    found = asyncio.run(_first(ReplaySource().samples(inlet), 10))
+    samples = asyncio.run(_first(ReplaySource().samples(inlet), 10))
     assert clock.now() == 2.5
-    assert sorted(int(sample.x[0]) for sample in found) == list(range(0, 20, 2))
+    assert sorted(int(sample.x[0]) for sample in samples) == list(range(0, 20, 2))
 
 
-def test_a_source_runs_into_a_feed() -> None:
+def test_a_source_fills_a_feed() -> None:
     async def some() -> AsyncIterator[StreamSample]:
         for value in range(4):
             yield _sample(value)
@@ -163,7 +163,7 @@ def test_a_source_runs_into_a_feed() -> None:
     assert feed.account.streamed == 4
 
 
-def test_what_a_stream_that_has_ended_left_is_used_and_then_it_is_said() -> None:
+def test_the_rest_of_an_ended_stream_is_used_before_the_end_is_reported() -> None:
     async def some() -> AsyncIterator[StreamSample]:
         for value in range(5):
             yield _sample(value)
@@ -179,7 +179,7 @@ def test_what_a_stream_that_has_ended_left_is_used_and_then_it_is_said() -> None
 
 
 async def thermometer(device: str) -> AsyncIterator[object]:
-    """A user's own stream, not all of it fit to use."""
+    """A user-defined stream with some invalid samples."""
     assert device == "pi-0"
     yield np.array([1, 2], np.uint8), 1
     yield "nonsense"
@@ -197,14 +197,14 @@ async def broken(device: str) -> AsyncIterator[object]:
     raise OSError("unplugged")
 
 
-def test_a_generator_of_ones_own_is_a_source() -> None:
+def test_a_user_generator_is_a_source() -> None:
     inlet = _inlet(_Clock())
-    found = asyncio.run(_first(PythonSource(generator=f"{__name__}:thermometer").samples(inlet), 99))
-    assert [(sample.x.tolist(), sample.y) for sample in found] == [([1, 2], 1), ([3, 4], 2)]
+    samples = asyncio.run(_first(PythonSource(generator=f"{__name__}:thermometer").samples(inlet), 99))
+    assert [(sample.x.tolist(), sample.y) for sample in samples] == [([1, 2], 1), ([3, 4], 2)]
     assert inlet.refusals.malformed == 3
 
 
-def test_a_generator_that_fails_is_named_with_its_own_words() -> None:
+def test_a_failing_generator_is_named_with_its_error() -> None:
     feed, source = _feed(PersistencePolicy()), PythonSource(generator=f"{__name__}:broken")
     with pytest.raises(DataError, match=r"test_live_feed:broken' failed: OSError: unplugged"):
         asyncio.run(run_source(source.samples(_inlet(_Clock())), feed))
@@ -212,6 +212,6 @@ def test_a_generator_that_fails_is_named_with_its_own_words() -> None:
 
 
 @pytest.mark.parametrize(("name", "error"), [("no_stream", DataError), ("nowhere", SettingError)])
-def test_what_is_no_generator_is_refused(name: str, error: type[Exception]) -> None:
+def test_an_object_that_is_not_a_generator_is_refused(name: str, error: type[Exception]) -> None:
     with pytest.raises(error, match=name):
         asyncio.run(_first(PythonSource(generator=f"{__name__}:{name}").samples(_inlet(_Clock())), 1))

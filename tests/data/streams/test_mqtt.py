@@ -1,4 +1,4 @@
-"""Against a real mosquitto that the tests start, kill and start again."""
+"""MQTT sources against a real mosquitto that the tests start, kill and restart."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _publisher(broker: Mosquitto, per_second: float, device: str = "pi-0") -> Mq
 
 @asynccontextmanager
 async def _running(source: MqttSource, inlet: StreamIngest) -> AsyncIterator[LiveFeed]:
-    """A feed that a broker fills as long as the context lasts, subscribed before it is entered."""
+    """A feed that a broker fills while the context is open; subscribed on entry."""
     feed = LiveFeed(PersistencePolicy(), SampleStore(), inlet.clock.now, 10_000)
     pouring = asyncio.create_task(run_source(source.samples(inlet), feed))
     await asyncio.sleep(0.3)
@@ -86,7 +86,7 @@ async def _until(true: Callable[[], bool]) -> None:
             await asyncio.sleep(0.02)
 
 
-def test_what_is_published_arrives_in_order_and_nothing_else(broker: Mosquitto) -> None:
+def test_exactly_the_published_records_arrive_in_order(broker: Mosquitto) -> None:
     async def main() -> None:
         async with _running(_source(broker), _inlet()) as feed, asyncio.TaskGroup() as group:
             group.create_task(_publisher(broker, 400.0).run(60))
@@ -116,7 +116,7 @@ def test_bad_records_are_counted_and_dropped(broker: Mosquitto) -> None:
     asyncio.run(main())
 
 
-def test_a_broker_that_is_killed_and_started_again_is_found_again(broker: Mosquitto) -> None:
+def test_a_restarted_broker_is_reconnected(broker: Mosquitto) -> None:
     async def main() -> None:
         inlet = _inlet()
         async with _running(_source(broker), inlet) as feed:
@@ -134,7 +134,7 @@ def test_a_broker_that_is_killed_and_started_again_is_found_again(broker: Mosqui
     asyncio.run(main())
 
 
-def test_records_wait_at_the_broker_for_a_device_that_is_away(broker: Mosquitto) -> None:
+def test_the_broker_keeps_records_for_a_disconnected_device(broker: Mosquitto) -> None:
     async def main() -> None:
         async with _running(_source(broker), _inlet()):
             pass
@@ -145,7 +145,7 @@ def test_records_wait_at_the_broker_for_a_device_that_is_away(broker: Mosquitto)
     asyncio.run(main())
 
 
-def test_no_broker_at_all_is_waited_for(tmp_path: Path) -> None:
+def test_a_missing_broker_is_waited_for(tmp_path: Path) -> None:
     broker = Mosquitto(tmp_path)
 
     async def main() -> None:
@@ -161,6 +161,6 @@ def test_no_broker_at_all_is_waited_for(tmp_path: Path) -> None:
         broker.kill()
 
 
-def test_a_source_is_a_part() -> None:
+def test_a_source_can_be_decoded_from_settings() -> None:
     source = decode_settings({"kind": "mqtt", "host": "broker.local", "topic": "plant/{device}/camera"}, StreamSource)
     assert source == MqttSource(host="broker.local", topic="plant/{device}/camera")

@@ -35,8 +35,10 @@ def _feed(rate: StreamRate | float, policy: BufferPolicy) -> ReplayFeed:
 @pytest.mark.parametrize("keeps", [True, False])
 @given(rate=st.floats(1.0, 400.0), batch=st.integers(1, 200), turns=st.lists(st.floats(0.0, 5.0), min_size=1))
 @settings(max_examples=50)
-def test_a_device_waits_as_long_as_the_paper_says(keeps: bool, rate: float, batch: int, turns: list[float]) -> None:
-    """q = S·t + leftover (none with truncation); wait (b − q)/S where that is positive; to within one sample."""
+def test_the_waiting_time_follows_the_formula_of_the_paper(
+    keeps: bool, rate: float, batch: int, turns: list[float]
+) -> None:
+    """q = S·t + leftover (none with truncation); the wait is (b − q)/S if positive, to within one sample."""
     feed = _feed(rate, PersistencePolicy() if keeps else TruncationPolicy())
     now, leftover, spent = 0.0, 0.0, 0.0
     for turn in turns:
@@ -45,7 +47,7 @@ def test_a_device_waits_as_long_as_the_paper_says(keeps: bool, rate: float, batc
         ready = feed.ready_at(batch, now)
         assert ready - now == pytest.approx(expected, abs=1.001 / rate)
         assert len(feed.take_samples(batch, ready)) == batch
-        # What is left is read off, else a sample's fraction would add up over the turns.
+        # The leftover is read back; otherwise fractions of a sample would accumulate over the turns.
         arrived = feed.account.streamed
         leftover = feed.account.buffered + (ready * rate - arrived) if keeps else ready * rate - arrived
         now, spent = ready + turn, turn
@@ -54,7 +56,7 @@ def test_a_device_waits_as_long_as_the_paper_says(keeps: bool, rate: float, batc
 @pytest.mark.parametrize("policy", _POLICIES)
 @given(looks=st.lists(st.tuples(st.floats(0.0, 9.0), st.integers(1, 120), st.booleans()), max_size=12))
 @settings(max_examples=40)
-def test_all_that_streamed_in_is_accounted_for(policy: BufferPolicy, looks: list[tuple[float, int, bool]]) -> None:
+def test_every_arrived_sample_is_accounted_for(policy: BufferPolicy, looks: list[tuple[float, int, bool]]) -> None:
     level = PiecewiseTrace(at=(Seconds(0), Seconds(3), Seconds(5)), levels=(1.0, 0.0, 2.0), repeat=Seconds(8))
     rate = ConstantRate(per_second=30.0, level=level)
     feed, arrivals, now = _feed(rate, policy), rate.arrivals_of(0, 0), 0.0
@@ -69,14 +71,14 @@ def test_all_that_streamed_in_is_accounted_for(policy: BufferPolicy, looks: list
         assert feed.account.streamed == arrivals.arrived_by(now)
 
 
-def test_it_is_not_ready_a_moment_before() -> None:
+def test_a_batch_is_not_ready_a_moment_too_early() -> None:
     feed = _feed(16.0, TruncationPolicy())
     ready = feed.ready_at(24, 0.25)
     assert ready == 1.5
     assert len(feed.take_samples(24, np.nextafter(1.5, 0))) == 23
 
 
-def test_each_pass_brings_every_sample_once_in_another_order() -> None:
+def test_each_epoch_delivers_every_sample_once_in_a_new_order() -> None:
     feed = _feed(50.0, PersistencePolicy())
     first, second = (feed.take_samples(50, feed.ready_at(50, 0.0)).tolist() for _ in range(2))
     first_again = _feed(50.0, PersistencePolicy()).take_samples(50, 1.0).tolist()
@@ -85,7 +87,7 @@ def test_each_pass_brings_every_sample_once_in_another_order() -> None:
     assert first == first_again
 
 
-def test_a_batch_may_span_passes() -> None:
+def test_a_batch_may_span_epochs() -> None:
     feed = _feed(50.0, PersistencePolicy())
     assert Counter(feed.take_samples(500, feed.ready_at(500, 0.0)).tolist()) == Counter(
         dict.fromkeys(_SHARD.tolist(), 10)
@@ -93,7 +95,7 @@ def test_a_batch_may_span_passes() -> None:
 
 
 @pytest.mark.parametrize("policy", _POLICIES)
-def test_a_saved_feed_goes_on_bit_for_bit(policy: BufferPolicy) -> None:
+def test_a_restored_feed_continues_identically(policy: BufferPolicy) -> None:
     feed = _feed(40.0, policy)
     feed.take_samples(20, feed.ready_at(20, 1.7))
     feed.update_class_worth({0: 2.0})
@@ -107,7 +109,7 @@ def test_a_saved_feed_goes_on_bit_for_bit(policy: BufferPolicy) -> None:
         assert restored.save_state() == feed.save_state()
 
 
-def test_what_is_saved_does_not_change_afterwards() -> None:
+def test_a_saved_state_does_not_change_afterwards() -> None:
     feed = _feed(40.0, PersistencePolicy())
     feed.take_samples(5, 1.0)
     state = feed.save_state()
@@ -115,7 +117,7 @@ def test_what_is_saved_does_not_change_afterwards() -> None:
     assert state.held.account.trained == 5
 
 
-def test_truncation_needs_eight_hundred_times_less_room() -> None:
+def test_truncation_needs_eight_hundred_times_less_memory() -> None:
     peaks = []
     for policy in (PersistencePolicy(), TruncationPolicy()):
         feed, now = _feed(256.0, policy), 0.0

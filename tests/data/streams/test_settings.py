@@ -16,8 +16,8 @@ def test_a_stream_by_default_is_a_truncated_replay() -> None:
     assert (stream.source, stream.rate, stream.buffer) == (ReplaySource(), ScadlesRate(), TruncationPolicy())
 
 
-def test_a_stream_is_written_and_read_back() -> None:
-    written = {
+def test_a_stream_survives_encoding_and_decoding() -> None:
+    raw = {
         "source": {"kind": "mqtt", "host": "broker.local"},
         "rate": {"kind": "normal", "mean": 64, "level": {"kind": "random-walk"}},
         "buffer": {"kind": "value", "seconds": "2 s"},
@@ -25,7 +25,7 @@ def test_a_stream_is_written_and_read_back() -> None:
         "late": "10 s",
         "memory": "64 MB",
     }
-    stream = decode_settings(written, StreamSettings)
+    stream = decode_settings(raw, StreamSettings)
     assert isinstance(stream.source, MqttSource)
     assert isinstance(stream.buffer, ValuePolicy)
     assert stream.injection == Injection(alpha=0.05, beta=0.1)
@@ -33,20 +33,20 @@ def test_a_stream_is_written_and_read_back() -> None:
     assert decode_settings(encode_settings(StreamSettings()), StreamSettings) == StreamSettings()
 
 
-def test_options_of_the_kafka_library_pass_through() -> None:
+def test_kafka_library_options_are_passed_through() -> None:
     stream = decode_settings({"source": {"kind": "kafka", "options": {"security.protocol": "ssl"}}}, StreamSettings)
     assert isinstance(stream.source, KafkaSource)
     assert stream.source.options == {"security.protocol": "ssl"}
 
 
-def test_raw_data_that_must_stay_is_not_shared() -> None:
+def test_private_raw_data_is_not_shared() -> None:
     with pytest.raises(SettingError, match="raw_data"):
         decode_settings({"raw_data": False, "injection": {}}, StreamSettings)
     assert decode_settings({"raw_data": False}, StreamSettings).injection is None
 
 
 @pytest.mark.parametrize(
-    ("written", "path"),
+    ("raw", "path"),
     [
         ({"memory": 0}, "memory"),
         ({"injection": {"alpha": 2}}, "injection.alpha"),
@@ -55,9 +55,9 @@ def test_raw_data_that_must_stay_is_not_shared() -> None:
         ({"source": {"kind": "mqtt", "port": 0}}, "source.port"),
     ],
 )
-def test_a_wrong_setting_is_named_by_its_path(written: dict[str, object], path: str) -> None:
+def test_a_wrong_setting_is_named_by_its_path(raw: dict[str, object], path: str) -> None:
     with pytest.raises(SettingError) as error:
-        decode_settings(written, StreamSettings)
+        decode_settings(raw, StreamSettings)
     assert error.value.path == path
 
 

@@ -22,18 +22,18 @@ def _sample(y: int = 1, time: float | None = None) -> StreamSample:
 
 
 @pytest.mark.parametrize("dtype", ["u1", "f4"])
-def test_a_sample_comes_back_as_it_was(dtype: str) -> None:
+def test_a_sample_survives_packing(dtype: str) -> None:
     x = np.arange(12).reshape(3, 4).astype(dtype)
-    found = unpack_record(
+    sample = unpack_record(
         pack_record(StreamSample(x, 7, 12.5)), SampleSpec((3, 4), dtype, 10), refusals := RecordRefusals()
     )
-    assert found is not None
-    np.testing.assert_array_equal(found.x, x)
-    assert (found.y, found.time, refusals.total) == (7, 12.5, 0)
-    assert found.x.dtype == np.dtype(dtype)
+    assert sample is not None
+    np.testing.assert_array_equal(sample.x, x)
+    assert (sample.y, sample.time, refusals.total) == (7, 12.5, 0)
+    assert sample.x.dtype == np.dtype(dtype)
 
 
-def test_the_record_is_what_the_documentation_says() -> None:
+def test_the_record_format_matches_the_documentation() -> None:
     record = pack_record(StreamSample(np.array([[1, 2]], np.uint8), 3))
     assert msgspec.msgpack.decode(record) == [1, "u1", [1, 2], 3, b"\x01\x02", None]
 
@@ -59,31 +59,31 @@ def test_the_record_is_what_the_documentation_says() -> None:
         msgspec.msgpack.encode({"label": 1}),
     ],
 )
-def test_what_is_no_sample_of_the_task_is_counted_and_dropped(record: bytes) -> None:
+def test_records_that_do_not_fit_the_task_are_counted_and_dropped(record: bytes) -> None:
     assert unpack_record(record, _EXPECTED, refusals := RecordRefusals()) is None
     assert refusals == RecordRefusals(malformed=1)
 
 
-def test_what_is_too_large_is_not_even_looked_at() -> None:
+def test_oversized_records_are_dropped_undecoded() -> None:
     assert unpack_record(bytes(_EXPECTED.max_record_bytes + 1), _EXPECTED, refusals := RecordRefusals()) is None
     assert refusals == RecordRefusals(oversized=1)
 
 
 @given(record=st.binary(max_size=400))
-def test_no_bytes_do_any_harm(record: bytes) -> None:
+def test_arbitrary_bytes_are_handled(record: bytes) -> None:
     refusals = RecordRefusals()
     assert (unpack_record(record, _EXPECTED, refusals) is None) == (refusals.total == 1)
 
 
-@given(place=st.integers(0, 60), byte=st.integers(0, 255))
-def test_no_damaged_record_does_any_harm(place: int, byte: int) -> None:
+@given(offset=st.integers(0, 60), byte=st.integers(0, 255))
+def test_damaged_records_are_handled(offset: int, byte: int) -> None:
     record = bytearray(pack_record(_sample(time=1.0)))
-    record[place % len(record)] = byte
-    found = unpack_record(bytes(record), _EXPECTED, RecordRefusals())
-    assert found is None or _EXPECTED.matches_sample(found)
+    record[offset % len(record)] = byte
+    sample = unpack_record(bytes(record), _EXPECTED, RecordRefusals())
+    assert sample is None or _EXPECTED.matches_sample(sample)
 
 
-def test_a_record_that_comes_too_late_is_counted_and_dropped() -> None:
+def test_a_late_record_is_counted_and_dropped() -> None:
     inlet = StreamIngest("a", _EXPECTED, WallClock(), late_s=10.0, wall_clock=lambda: 100.0)
     assert inlet.read_record(pack_record(_sample(time=89.9))) is None
     assert inlet.read_record(pack_record(_sample(time=90.1))) is not None
@@ -92,7 +92,7 @@ def test_a_record_that_comes_too_late_is_counted_and_dropped() -> None:
     assert inlet.refusals == RecordRefusals(late=2)
 
 
-def test_a_task_says_what_its_samples_look_like() -> None:
+def test_a_task_defines_the_shape_of_its_samples() -> None:
     x, y = torch.zeros(4, 1, 8, 8, dtype=torch.uint8), torch.tensor([0, 1, 2, 0])
     expected = SampleSpec.from_dataset(from_tensors(x, y, x, y))
     assert (expected.shape, expected.dtype, expected.classes, expected.sample_bytes) == ((1, 8, 8), "u1", 3, 64)

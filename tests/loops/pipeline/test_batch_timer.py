@@ -13,7 +13,7 @@ PLAN = PipelinePlan((2, 4), ("a", "b", "c"), 6, (3, 2, 1), 0.5, 1)
 HERE = {"a", "b", "c"}
 
 
-def watch_of(*took: float, retry: float = 1.0) -> BatchTimer:
+def timer_of(*took: float, retry: float = 1.0) -> BatchTimer:
     watch = BatchTimer(retry)
     for seconds in took:
         watch.observe_interval(seconds)
@@ -23,12 +23,12 @@ def watch_of(*took: float, retry: float = 1.0) -> BatchTimer:
 
 
 def test_the_timer_is_never_shorter_than_messages_take_to_be_sent_again() -> None:
-    assert watch_of(0.001, 0.001).next_check_at == 4.0
-    assert watch_of(0.001, retry=3.0).next_check_at == 12.0
+    assert timer_of(0.001, 0.001).next_check_at == 4.0
+    assert timer_of(0.001, retry=3.0).next_check_at == 12.0
 
 
 def test_the_timer_follows_mean_and_spread() -> None:
-    even, uneven = watch_of(*[10.0] * 50), watch_of(*[5.0, 15.0] * 25)
+    even, uneven = timer_of(*[10.0] * 50), timer_of(*[5.0, 15.0] * 25)
     assert even.next_check_at == pytest.approx(40.0)
     assert 50.0 < uneven.next_check_at < 120.0
 
@@ -40,25 +40,25 @@ def test_a_forecast_counts_where_nothing_was_seen_and_the_first_batch_passes_all
 
 
 def test_a_silent_stage_is_distinguished_from_one_that_answers() -> None:
-    watch = watch_of(0.5)
+    watch = timer_of(0.5)
     watch.begin_inquiry(4.0)
     assert watch.next_check_at == 12.0
     watch.record_contact("a")
     watch.record_answer("a", Doing(1))
-    watch.record_contact("c")  # any word will do
+    watch.record_contact("c")  # any message will do
     assert watch.silent_stages(HERE) == ["b"]
     assert watch.unanswered_stages(HERE) == ["b", "c"]
     assert watch.silent_stages({"a", "c"}) == [], "who is known to be lost is not waited for"
 
 
 def test_if_all_stages_are_silent_none_is_blamed() -> None:
-    watch = watch_of(0.5)
+    watch = timer_of(0.5)
     watch.begin_inquiry(4.0)
     assert watch.silent_stages(HERE) == []
 
 
 def test_a_batch_ends_the_inquiry() -> None:
-    watch = watch_of(0.5)
+    watch = timer_of(0.5)
     watch.begin_inquiry(4.0)
     watch.record_batch(5.0)
     assert not watch.is_inquiring
@@ -67,9 +67,9 @@ def test_a_batch_ends_the_inquiry() -> None:
     assert watch.has_stalled(25.0)
 
 
-def _rounds(*said: dict[str, Doing]) -> BatchTimer:
-    watch = watch_of(0.5)
-    for number, answers in enumerate(said):
+def _rounds(*reports: dict[str, Doing]) -> BatchTimer:
+    watch = timer_of(0.5)
+    for number, answers in enumerate(reports):
         watch.begin_inquiry(4.0 * (number + 1))
         for device, doing in answers.items():
             watch.record_answer(device, doing)
@@ -83,26 +83,26 @@ SENT = Doing(1, sent=(("Activation", 7),))
 def test_a_link_is_broken_where_what_was_sent_is_waited_for_twice() -> None:
     assert _rounds({"c": AWAITS, "b": SENT}, {"c": AWAITS, "b": SENT}).find_broken_link() == ("c", "b")
     back = {"b": Doing(1, awaits=(("c", "Gradient", 3),)), "c": Doing(1, sent=(("Gradient", 3),))}
-    assert _rounds(back, back).find_broken_link() == ("c", "b"), "the later one goes, whoever waits"
+    assert _rounds(back, back).find_broken_link() == ("c", "b"), "the later stage is excluded, whichever one waits"
 
 
 def test_a_link_is_not_broken_where_it_only_takes_time() -> None:
     assert _rounds({"c": AWAITS, "b": SENT}).find_broken_link() is None, "asked once"
     assert _rounds({"c": AWAITS, "b": Doing(1)}, {"c": AWAITS, "b": SENT}).find_broken_link() is None, "just sent"
     assert _rounds({"c": AWAITS, "b": SENT}, {"c": Doing(1), "b": SENT}).find_broken_link() is None, "arrived"
-    assert _rounds({"c": AWAITS}, {"c": AWAITS}).find_broken_link() is None, "nobody says that it was sent"
+    assert _rounds({"c": AWAITS}, {"c": AWAITS}).find_broken_link() is None, "no stage reports having sent it"
 
 
 def test_a_quarantined_device_is_contacted_at_growing_intervals() -> None:
-    aside = Quarantine()
-    aside.add_device("a", 10.0, 4.0)
-    assert "a" in aside
-    assert (aside.due_devices(13.0), aside.due_devices(14.0), aside.next_retry_at) == ([], ["a"], 18.0)
-    assert aside.release_device("a")
-    assert not aside.release_device("a")
-    aside.add_device("a", 20.0, 4.0)
-    assert aside.next_retry_at == 28.0
-    aside.forget_device("a")
-    assert "a" not in aside
-    aside.add_device("a", 30.0, 4.0)
-    assert aside.next_retry_at == 34.0, "another life begins anew"
+    quarantine = Quarantine()
+    quarantine.add_device("a", 10.0, 4.0)
+    assert "a" in quarantine
+    assert (quarantine.due_devices(13.0), quarantine.due_devices(14.0), quarantine.next_retry_at) == ([], ["a"], 18.0)
+    assert quarantine.release_device("a")
+    assert not quarantine.release_device("a")
+    quarantine.add_device("a", 20.0, 4.0)
+    assert quarantine.next_retry_at == 28.0
+    quarantine.forget_device("a")
+    assert "a" not in quarantine
+    quarantine.add_device("a", 30.0, 4.0)
+    assert quarantine.next_retry_at == 34.0, "a new incarnation starts with the first interval again"

@@ -31,35 +31,38 @@ def test_a_rollback_makes_later_versions_those_of_a_new_term() -> None:
 
 
 def test_the_newest_complete_version_is_found() -> None:
-    held = [
+    held_layers = [
         HeldLayers("a", 0, 1, 5, 1),
         HeldLayers("a", 0, 1, 4, 1),
         HeldLayers("b", 2, 3, 4, 1),
         HeldLayers(COORDINATOR, 0, 3, 0, 0),
     ]
-    assert newest_complete_version(held, 4) == 4
-    assert newest_complete_version(held[:2] + held[3:], 4) == 0
-    assert newest_complete_version(held[:2], 4) is None
+    assert newest_complete_version(held_layers, 4) == 4
+    assert newest_complete_version(held_layers[:2] + held_layers[3:], 4) == 0
+    assert newest_complete_version(held_layers[:2], 4) is None
 
 
 def test_layers_come_from_the_nearest_copy() -> None:
-    held = [HeldLayers("a", 0, 2, 4, 1), HeldLayers("b", 1, 3, 4, 1), HeldLayers(COORDINATOR, 0, 5, 4, 1)]
-    assert plan_layer_sources(held, "b", range(6), 4) == [
+    held_layers = [HeldLayers("a", 0, 2, 4, 1), HeldLayers("b", 1, 3, 4, 1), HeldLayers(COORDINATOR, 0, 5, 4, 1)]
+    assert plan_layer_sources(held_layers, "b", range(6), 4) == [
         LayerOrigin("a", 0, 0, 4), LayerOrigin("b", 1, 3, 4), LayerOrigin(COORDINATOR, 4, 5, 4),
     ]  # fmt: skip
 
 
 def test_without_a_version_each_layer_is_the_newest() -> None:
-    held = [HeldLayers("a", 0, 1, 4, 1), HeldLayers("b", 1, 1, 7, 1)]
-    assert plan_layer_sources(held, "a", range(2), None) == [LayerOrigin("a", 0, 0, 4), LayerOrigin("b", 1, 1, 7)]
+    held_layers = [HeldLayers("a", 0, 1, 4, 1), HeldLayers("b", 1, 1, 7, 1)]
+    assert plan_layer_sources(held_layers, "a", range(2), None) == [
+        LayerOrigin("a", 0, 0, 4),
+        LayerOrigin("b", 1, 1, 7),
+    ]
 
 
 @given(st.integers(1, 7), st.lists(st.integers(0, 60), min_size=1), st.lists(st.integers(0, 60), min_size=1))
 def test_a_stage_that_lags_behind_copies_a_version_that_others_copy(
-    stride: int, mine: list[int], yours: list[int]
+    stride: int, own: list[int], others: list[int]
 ) -> None:
     """Two stages that wait with the same versions pick the same one, whatever they have copied before."""
-    waiting = range(max(min(mine), min(yours)), max(mine + yours) + 1)
+    waiting = range(max(min(own), min(others)), max(own + others) + 1)
     first, second = next_version_to_copy(waiting, stride), next_version_to_copy(list(waiting)[::-1], stride)
     assert first == second
     assert first is None or first % stride == 0
@@ -96,21 +99,21 @@ def plan_of(cuts: tuple[int, ...], order: str, layers: int) -> PipelinePlan:
 
 
 def test_a_batch_is_committed_when_every_stage_has_applied_it() -> None:
-    ledger = TermProgress(plan_of((2,), "ab", 4), 10, 0)
-    assert ledger.record_report("b", Report(1, 12, 0.1, 0.5))
-    assert ledger.committed_version == 10
-    assert ledger.record_report("a", Report(1, 11))
-    assert not ledger.record_report("a", Report(1, 11))
-    assert ledger.committed_version == 11
-    assert ledger.pop_loss(11) == 0.5
+    progress = TermProgress(plan_of((2,), "ab", 4), 10, 0)
+    assert progress.record_report("b", Report(1, 12, 0.1, 0.5))
+    assert progress.committed_version == 10
+    assert progress.record_report("a", Report(1, 11))
+    assert not progress.record_report("a", Report(1, 11))
+    assert progress.committed_version == 11
+    assert progress.pop_loss(11) == 0.5
 
 
 def test_a_version_is_secure_when_each_stage_has_a_copy_of_it() -> None:
-    ledger = TermProgress(plan_of((2,), "ab", 4), 10, 0)
-    assert not ledger.record_copy(Kept(1, 0, 1, 11))
-    assert not ledger.record_copy(Kept(1, 0, 1, 12))
-    assert not ledger.record_copy(Kept(1, 2, 3, 13))
-    assert ledger.record_copy(Kept(1, 2, 3, 12))
-    assert ledger.secure_version == 12
-    assert not ledger.record_copy(Kept(1, 2, 3, 11))
-    assert not ledger.record_copy(Kept(1, 9, 9, 99)), "nobody has such layers"
+    progress = TermProgress(plan_of((2,), "ab", 4), 10, 0)
+    assert not progress.record_copy(Kept(1, 0, 1, 11))
+    assert not progress.record_copy(Kept(1, 0, 1, 12))
+    assert not progress.record_copy(Kept(1, 2, 3, 13))
+    assert progress.record_copy(Kept(1, 2, 3, 12))
+    assert progress.secure_version == 12
+    assert not progress.record_copy(Kept(1, 2, 3, 11))
+    assert not progress.record_copy(Kept(1, 9, 9, 99)), "no stage has such layers"

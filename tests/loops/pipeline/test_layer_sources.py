@@ -11,7 +11,7 @@ import pytest
 from potluck.loops.node import COORDINATOR
 from potluck.loops.pipeline.layer_sources import HeldLayers, newest_complete_version, plan_layer_sources
 
-OLD, COPIED, NEWEST = 3, 6, 7  # versions: of the checkpoint, of the copies, and where the stages stand
+OLD, COPIED, NEWEST = 3, 6, 7  # versions: of the checkpoint, of the copies, and of the stages
 TERM = 1
 
 
@@ -21,7 +21,7 @@ class Stage(NamedTuple):
 
 
 def layouts(devices: Sequence[str], layers: int) -> Iterator[list[Stage]]:
-    """The first of these devices, as many as there are layers for, cut in every way."""
+    """Every way to assign the layers to the first of these devices."""
     for count in range(1, min(len(devices), layers) + 1):
         for cuts in combinations(range(1, layers), count - 1):
             runs = pairwise((0, *cuts, layers))
@@ -29,73 +29,81 @@ def layouts(devices: Sequence[str], layers: int) -> Iterator[list[Stage]]:
 
 
 def deaths(stages: Sequence[Stage]) -> Iterator[set[str]]:
-    """Each one, and each with the stage after it, which keeps its copies; that of the last is the first."""
+    """Each stage alone, and each with the next stage, which holds its copies (the first, for the last stage)."""
     names = [stage.device for stage in stages]
-    pairs = [{one, other} for one, other in zip(names, (*names[1:], names[0]), strict=True)]
+    pairs = [{first, second} for first, second in zip(names, (*names[1:], names[0]), strict=True)]
     for dead in [*({name} for name in names), *pairs]:
         if len(dead) < len(names):
             yield dead
 
 
-def stock(stages: Sequence[Stage], copies: bool, archive: int) -> list[HeldLayers]:
-    """What a term's devices tell: their own layers, copies of the stage before, and what the coordinator has."""
-    held = [HeldLayers(name, run[0], run[-1], version, TERM) for name, run in stages for version in (COPIED, NEWEST)]
+def inventory(stages: Sequence[Stage], copies: bool, archive: int) -> list[HeldLayers]:
+    """The inventory of a term: each stage's layers, its copies of the stage before, and the coordinator's archive."""
+    held_layers = [
+        HeldLayers(name, run[0], run[-1], version, TERM) for name, run in stages for version in (COPIED, NEWEST)
+    ]
     if copies and len(stages) > 1:
-        keepers = (*stages[1:], stages[0])
-        for stage, keeper in zip(stages, keepers, strict=True):
-            held.append(HeldLayers(keeper.device, stage.layers[0], stage.layers[-1], COPIED, TERM))
+        holders = (*stages[1:], stages[0])
+        for stage, holder in zip(stages, holders, strict=True):
+            held_layers.append(HeldLayers(holder.device, stage.layers[0], stage.layers[-1], COPIED, TERM))
     everything = stages[-1].layers[-1]
-    return [*held, HeldLayers(COORDINATOR, 0, everything, archive, 0)]
+    return [*held_layers, HeldLayers(COORDINATOR, 0, everything, archive, 0)]
 
 
-def whole_elsewhere(stages: Sequence[Stage], dead: set[str], copies: bool) -> bool:
-    """Whether the living hold each layer among them: a stage lives, or the next one does and keeps copies."""
+def all_layers_survive(stages: Sequence[Stage], dead: set[str], copies: bool) -> bool:
+    """Whether the survivors hold every layer: each stage is alive, or the next one is and has copies."""
     names = [stage.device for stage in stages]
-    keepers = dict(zip(names, (*names[1:], names[0]), strict=True))
-    return all(name not in dead or (copies and keepers[name] not in dead) for name in names)
+    holders = dict(zip(names, (*names[1:], names[0]), strict=True))
+    return all(name not in dead or (copies and holders[name] not in dead) for name in names)
 
 
 def check(stages: list[Stage], dead: set[str], new: list[Stage], copies: bool, archive: int) -> None:
     layers = stages[-1].layers[-1] + 1
-    held = [each for each in stock(stages, copies, archive) if each.device not in dead]
-    version = newest_complete_version(held, layers)
-    among_devices = whole_elsewhere(stages, dead, copies)
+    held_layers = [entry for entry in inventory(stages, copies, archive) if entry.device not in dead]
+    version = newest_complete_version(held_layers, layers)
+    among_devices = all_layers_survive(stages, dead, copies)
     assert version == (COPIED if among_devices else archive)
     for receiver, run in new:
         covered = []
-        for origin in plan_layer_sources(held, receiver, run, version):
+        for origin in plan_layer_sources(held_layers, receiver, run, version):
             assert origin.device not in dead
             assert origin.version == version
-            having = [each for each in held if (each.device, each.version) == (origin.device, version)]
+            matches = [entry for entry in held_layers if (entry.device, entry.version) == (origin.device, version)]
             for layer in range(origin.first, origin.last + 1):
-                assert any(each.covers_layer(layer) for each in having), "it really holds that layer in that version"
-                own = any(
-                    each.covers_layer(layer) for each in held if (each.device, each.version) == (receiver, version)
+                assert any(entry.covers_layer(layer) for entry in matches), "it really holds that layer in that version"
+                own_copy = any(
+                    entry.covers_layer(layer)
+                    for entry in held_layers
+                    if (entry.device, entry.version) == (receiver, version)
                 )
                 others = any(
-                    each.covers_layer(layer) for each in held if each.device != COORDINATOR and each.version == version
+                    entry.covers_layer(layer)
+                    for entry in held_layers
+                    if entry.device != COORDINATOR and entry.version == version
                 )
-                assert (origin.device == receiver) == own, "what is at hand does not travel"
-                assert (origin.device == COORDINATOR) == (not others), "from the archive what nobody else has"
+                assert (origin.device == receiver) == own_copy, "what is at hand does not travel"
+                assert (origin.device == COORDINATOR) == (not others), (
+                    "only layers that no device has come from the archive"
+                )
                 covered.append(layer)
         assert covered == list(run)
 
 
 def check_mixed(stages: list[Stage], dead: set[str], new: list[Stage], copies: bool, archive: int) -> None:
-    """As published: each layer in the newest version that lives, whichever that is."""
-    held = [each for each in stock(stages, copies, archive) if each.device not in dead]
+    """As published: each layer comes from its newest surviving version."""
+    held_layers = [entry for entry in inventory(stages, copies, archive) if entry.device not in dead]
     for receiver, run in new:
-        for origin in plan_layer_sources(held, receiver, run, None):
+        for origin in plan_layer_sources(held_layers, receiver, run, None):
             for layer in range(origin.first, origin.last + 1):
-                living = [each for each in held if each.covers_layer(layer)]
-                assert origin.version == max(each.version for each in living)
-                assert any((each.device, each.version) == (origin.device, origin.version) for each in living)
+                candidates = [entry for entry in held_layers if entry.covers_layer(layer)]
+                assert origin.version == max(entry.version for entry in candidates)
+                assert any((entry.device, entry.version) == (origin.device, origin.version) for entry in candidates)
 
 
 def sweep(stages: int, layers: int) -> int:
-    """All layouts of exactly so many stages and layers; gives back how many cases there were."""
+    """Check all layouts of exactly this many stages and layers; return the number of cases."""
     cases = 0
-    names = [f"d{place}" for place in range(stages)]
+    names = [f"d{index}" for index in range(stages)]
     for old in layouts(names, layers):
         if len(old) < stages:
             continue

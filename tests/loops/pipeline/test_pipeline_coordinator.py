@@ -6,7 +6,7 @@ from typing import Any
 
 from potluck.fleet import Fleet
 from potluck.loops.messages import Joined, Lost, Message, Stop
-from potluck.loops.pipeline import messages as say
+from potluck.loops.pipeline import messages
 from potluck.loops.pipeline.layer_sources import HeldLayers
 from potluck.loops.pipeline.model_archive import ModelArchive
 from potluck.loops.pipeline.pipeline_context import PipelineContext
@@ -15,7 +15,7 @@ from potluck.loops.pipeline.pipeline_planner import PipelinePlanner
 from potluck.loops.run_progress import RunProgress
 from potluck.payload import Payload
 from potluck.settings import decode_settings
-from tests.loops.pipeline.bench import BATCH, COSTS, PickyStages, settings_of
+from tests.loops.pipeline.timing_only_pipeline import BATCH, COSTS, RefusingStages, settings_of
 from tests.loops.recording_node import FixedPolicy, RecordingNode, on_virtual_time
 
 RETRY_S = 2.0
@@ -23,7 +23,7 @@ DEVICES = ("d0", "d1")  # d0 holds the data
 
 
 class Bench:
-    """A coordinator of two devices, on which two layers each are laid out."""
+    """A coordinator of two devices with two layers each."""
 
     def __init__(self, policy: FixedPolicy | None = None, **settings: Any) -> None:
         self.node = RecordingNode("coordinator")
@@ -31,7 +31,7 @@ class Bench:
         self.policy = policy or FixedPolicy()
         pipeline = settings_of(partition={"kind": "cuts", "after": [1]}, **settings)
         fleet = decode_settings({"devices": [{"name": name, "flops": 100, "link": "lan"} for name in DEVICES]}, Fleet)
-        stages = PickyStages()
+        stages = RefusingStages()
         archive = ModelArchive(stages, COSTS.layer_count, 0, stages.initial_weights())
         planner = PipelinePlanner(fleet.members, COSTS, BATCH, pipeline)
         context = PipelineContext(pipeline, DEVICES, planner, archive, self.policy, self.progress, BATCH)
@@ -50,14 +50,14 @@ class Bench:
 
     @property
     def term(self) -> int:
-        return self.node.sent_of(say.Halt)[-1].term
+        return self.node.sent_of(messages.Halt)[-1].term
 
     async def run_term(self, *devices: str) -> None:
         """Let devices enter the current term and get ready."""
         for device in devices:
-            await self.say(device, say.Inventory(self.term, ()))
+            await self.say(device, messages.Inventory(self.term, ()))
         for device in devices:
-            await self.say(device, say.Ready(self.term))
+            await self.say(device, messages.Ready(self.term))
 
     async def start(self) -> None:
         await self.join(*DEVICES)
@@ -65,10 +65,10 @@ class Bench:
 
     async def report(self, applied: int, *devices: str) -> None:
         for device in devices:
-            await self.say(device, say.Report(self.term, applied, 0.1))
+            await self.say(device, messages.Report(self.term, applied, 0.1))
 
 
-# --- terms ----------------------------------------------------------------------------------------------------------
+# --- terms ------------------------------------------------------------------------------------------------------------
 
 
 @on_virtual_time
@@ -84,19 +84,19 @@ async def test_no_term_begins_before_a_device_that_holds_the_data_is_connected()
 async def test_a_halt_is_repeated_until_it_is_answered() -> None:
     bench = Bench()
     await bench.join(*DEVICES)
-    await bench.say("d0", say.Inventory(1, ()))
+    await bench.say("d0", messages.Inventory(1, ()))
     await bench.node.advance(3 * RETRY_S)
-    assert bench.node.times_of(say.Halt, "d1") == [0.0, RETRY_S, 3 * RETRY_S]
-    assert bench.node.times_of(say.Halt, "d0") == [0.0]
+    assert bench.node.times_of(messages.Halt, "d1") == [0.0, RETRY_S, 3 * RETRY_S]
+    assert bench.node.times_of(messages.Halt, "d0") == [0.0]
 
 
 @on_virtual_time
 async def test_a_term_begins_without_a_device_that_does_not_answer() -> None:
     bench = Bench()
     await bench.join(*DEVICES)
-    await bench.say("d0", say.Inventory(1, ()))
+    await bench.say("d0", messages.Inventory(1, ()))
     await bench.node.advance(4 * RETRY_S)
-    assert [assign.order for assign in bench.node.sent_of(say.Assign)] == [("d0",)]
+    assert [assign.order for assign in bench.node.sent_of(messages.Assign)] == [("d0",)]
 
 
 @on_virtual_time
@@ -104,18 +104,18 @@ async def test_batches_begin_only_when_every_stage_is_ready() -> None:
     bench = Bench()
     await bench.join(*DEVICES)
     for device in DEVICES:
-        await bench.say(device, say.Inventory(1, ()))
-    await bench.say("d0", say.Ready(1))
-    assert bench.node.sent_of(say.Begin) == []
-    await bench.say("d1", say.Ready(1))
-    assert [sent.to for sent in bench.node.sent if isinstance(sent.message, say.Begin)] == ["d0", "d1"]
+        await bench.say(device, messages.Inventory(1, ()))
+    await bench.say("d0", messages.Ready(1))
+    assert bench.node.sent_of(messages.Begin) == []
+    await bench.say("d1", messages.Ready(1))
+    assert [sent.to for sent in bench.node.sent if isinstance(sent.message, messages.Begin)] == ["d0", "d1"]
 
 
 @on_virtual_time
 async def test_a_message_of_an_older_term_is_dropped() -> None:
     bench = Bench()
     await bench.start()
-    await bench.say("d0", say.Report(0, 1), say.Missing(0))
+    await bench.say("d0", messages.Report(0, 1), messages.Missing(0))
     await bench.report(1, "d1")
     assert bench.progress.round == 0
     assert bench.term == 1
@@ -126,7 +126,7 @@ async def test_a_message_of_an_earlier_incarnation_is_dropped() -> None:
     bench = Bench()
     await bench.start()
     await bench.report(1, "d1")
-    await bench.say("d0", say.Report(1, 1), incarnation=0)
+    await bench.say("d0", messages.Report(1, 1), incarnation=0)
     assert bench.progress.round == 0
 
 
@@ -136,8 +136,8 @@ async def test_the_loss_of_a_stage_begins_a_new_term_without_it() -> None:
     await bench.start()
     await bench.say("d1", Lost("d1", 1, "connection closed"))
     assert bench.term == 2
-    await bench.say("d0", say.Inventory(2, ()))
-    assert bench.node.sent_of(say.Assign)[-1].order == ("d0",)
+    await bench.say("d0", messages.Inventory(2, ()))
+    assert bench.node.sent_of(messages.Assign)[-1].order == ("d0",)
 
 
 @on_virtual_time
@@ -146,14 +146,14 @@ async def test_a_device_lost_while_a_term_begins_makes_it_begin_again() -> None:
     await bench.join(*DEVICES)
     await bench.say("d1", Lost("d1", 1, "connection closed"))
     assert bench.term == 2
-    assert bench.node.sent_of(say.Assign) == []
+    assert bench.node.sent_of(messages.Assign) == []
 
 
 @on_virtual_time
 async def test_layers_that_a_device_misses_make_a_new_term() -> None:
     bench = Bench()
     await bench.start()
-    await bench.say("d1", say.Missing(1))
+    await bench.say("d1", messages.Missing(1))
     assert bench.term == 2
 
 
@@ -163,13 +163,13 @@ async def test_a_new_term_continues_from_the_newest_version_that_is_complete() -
     await bench.start()
     await bench.report(2, "d0")
     await bench.report(3, "d1")
-    await bench.say("d1", say.Missing(1))
-    await bench.say("d0", say.Inventory(2, tuple(HeldLayers("d0", 0, 1, version, 1) for version in (1, 2))))
-    await bench.say("d1", say.Inventory(2, tuple(HeldLayers("d1", 2, 3, version, 1) for version in (2, 3))))
-    assert {assign.version for assign in bench.node.sent_of(say.Assign) if assign.term == 2} == {2}
+    await bench.say("d1", messages.Missing(1))
+    await bench.say("d0", messages.Inventory(2, tuple(HeldLayers("d0", 0, 1, version, 1) for version in (1, 2))))
+    await bench.say("d1", messages.Inventory(2, tuple(HeldLayers("d1", 2, 3, version, 1) for version in (2, 3))))
+    assert {assign.version for assign in bench.node.sent_of(messages.Assign) if assign.term == 2} == {2}
 
 
-# --- batches --------------------------------------------------------------------------------------------------------
+# --- batches ----------------------------------------------------------------------------------------------------------
 
 
 @on_virtual_time
@@ -197,17 +197,17 @@ async def test_a_range_is_announced_again_while_nothing_is_heard() -> None:
     bench = Bench()
     await bench.start()
     await bench.node.advance(2 * RETRY_S)
-    assert bench.node.times_of(say.Begin, "d1") == [0.0, RETRY_S, 2 * RETRY_S]
+    assert bench.node.times_of(messages.Begin, "d1") == [0.0, RETRY_S, 2 * RETRY_S]
 
 
 @on_virtual_time
-async def test_an_overdue_batch_makes_the_coordinator_ask_and_leave_out_who_is_silent() -> None:
+async def test_an_overdue_batch_makes_the_coordinator_ask_and_exclude_silent_stages() -> None:
     bench = Bench()
     await bench.start()
     await bench.node.advance(5 * RETRY_S)
-    assert {sent.to for sent in bench.node.sent if isinstance(sent.message, say.Inquire)} == set(DEVICES)
+    assert {sent.to for sent in bench.node.sent if isinstance(sent.message, messages.Inquire)} == set(DEVICES)
     for _ in range(10):
-        await bench.say("d0", say.Doing(1))
+        await bench.say("d0", messages.Doing(1))
         await bench.node.advance(RETRY_S)
     assert [(event.node, event.fields["reason"]) for event in bench.node.events("left out")] == [
         ("d1", "does not answer")
@@ -221,34 +221,34 @@ async def test_at_the_end_the_model_is_archived_saved_and_the_devices_stopped() 
     await bench.start()
     await bench.report(1, *DEVICES)
     for device, first in (("d0", 0), ("d1", 2)):
-        assert bench.node.sent_of(say.Fetch, device) == [say.Fetch(1, first, first + 1, 1)]
-        piece = say.Piece(Payload(8), term=1, first=first, last=first + 1, version=1)
-        await bench.say(device, piece)
+        assert bench.node.sent_of(messages.Fetch, device) == [messages.Fetch(1, first, first + 1, 1)]
+        chunk = messages.Piece(Payload(8), term=1, first=first, last=first + 1, version=1)
+        await bench.say(device, chunk)
     assert bench.policy.saved_rounds == [0, 1]
     assert bench.node.result.status == "done"
     assert [sent.to for sent in bench.node.sent if isinstance(sent.message, Stop)] == ["d0", "d1"]
 
 
-# --- refusals -------------------------------------------------------------------------------------------------------
+# --- refusals ---------------------------------------------------------------------------------------------------------
 
 
 @on_virtual_time
 async def test_a_refused_device_is_told_why_and_stays_out_when_it_returns() -> None:
     bench = Bench()
     await bench.start()
-    await bench.say("d1", say.Report(1, 10**6))
+    await bench.say("d1", messages.Report(1, 10**6))
     reason = "it reports batch 1000000 after 0.0 s and 0 bytes"
-    assert bench.node.sent_of(say.Refused, "d1") == [say.Refused(1, "d1", reason)]
+    assert bench.node.sent_of(messages.Refused, "d1") == [messages.Refused(1, "d1", reason)]
     await bench.say("d1", Lost("d1", 1, "left"), Joined("d1", 2))
-    assert [refused.reason for refused in bench.node.sent_of(say.Refused, "d1")] == [reason] * 2
-    assert bench.node.sent_of(say.Halt, "d1")[-1].term == 1
+    assert [refused.reason for refused in bench.node.sent_of(messages.Refused, "d1")] == [reason] * 2
+    assert bench.node.sent_of(messages.Halt, "d1")[-1].term == 1
 
 
 @on_virtual_time
 async def test_what_one_stage_cannot_use_excludes_the_stage_that_sent_it() -> None:
     bench = Bench(sources=["d1"])
     await bench.start()
-    await bench.say("d0", say.Refused(1, "d1", "13 bytes"))
+    await bench.say("d0", messages.Refused(1, "d1", "13 bytes"))
     assert [event.node for event in bench.node.events("refused")] == ["d1"]
 
 
@@ -256,7 +256,7 @@ async def test_what_one_stage_cannot_use_excludes_the_stage_that_sent_it() -> No
 async def test_the_only_device_that_holds_the_data_is_not_excluded_on_another_ones_word() -> None:
     bench = Bench()
     await bench.start()
-    await bench.say("d1", say.Refused(1, "d0", "13 bytes"))
+    await bench.say("d1", messages.Refused(1, "d0", "13 bytes"))
     assert [event.node for event in bench.node.events("refused")] == ["d1"]
 
 
@@ -264,11 +264,11 @@ async def test_the_only_device_that_holds_the_data_is_not_excluded_on_another_on
 async def test_an_inventory_that_cannot_be_true_is_refused() -> None:
     bench = Bench()
     await bench.join(*DEVICES)
-    await bench.say("d1", say.Inventory(1, (HeldLayers("d1", 0, 3, 50, 1),)))
+    await bench.say("d1", messages.Inventory(1, (HeldLayers("d1", 0, 3, 50, 1),)))
     assert bench.node.events("refused")[0].fields["reason"] == "it says that d1 has version 50 of term 1"
 
 
-# --- stalls ---------------------------------------------------------------------------------------------------------
+# --- stalls -----------------------------------------------------------------------------------------------------------
 
 
 @on_virtual_time
@@ -284,7 +284,7 @@ async def test_a_stalled_run_names_the_stages_it_waits_for() -> None:
 async def test_a_run_that_stalls_while_a_term_begins_names_the_devices_it_waits_for() -> None:
     bench = Bench(patience="10 s", retry="1 min")
     await bench.join(*DEVICES)
-    await bench.say("d0", say.Inventory(1, ()))
+    await bench.say("d0", messages.Inventory(1, ()))
     await bench.node.advance(11.0)
     assert bench.node.result.reason == "no progress for 10 s: still waiting for d1"
 

@@ -24,7 +24,7 @@ COSTS = PipelineCosts([1.0] * 8, [2.0] * 8, [10.0] * 7 + [math.inf], [1000] * 8,
 
 def planner_of(capacities: list[float], link: Any = "lan", **settings: Any) -> PipelinePlanner:
     devices = [
-        {"name": f"d{place}", "flops": 1000 / capacity, "link": link} for place, capacity in enumerate(capacities)
+        {"name": f"d{index}", "flops": 1000 / capacity, "link": link} for index, capacity in enumerate(capacities)
     ]
     fleet = decode_settings({"devices": devices}, Fleet)
     return PipelinePlanner(fleet.members, COSTS, 10, decode_settings(settings, Pipeline))
@@ -63,7 +63,7 @@ def test_cuts_by_hand_and_single() -> None:
 
 @pytest.mark.parametrize("partition", ["equal", "published", "optimal"])
 def test_more_devices_than_layers_leave_some_out(partition: str) -> None:
-    names = [f"d{place}" for place in range(11)]
+    names = [f"d{index}" for index in range(11)]
     plan = planner_of([1] * 11, partition=partition).plan_layout(names)
     assert len(plan.order) <= 8
     assert plan.order[0] == "d0"
@@ -119,33 +119,38 @@ def test_a_change_of_speed_is_noticed_within_three_batches_and_noise_is_not() ->
     assert "d0" not in planner.slowness
 
 
-def remembering(memory: list[float], **settings: Any) -> PipelinePlanner:
-    """Uneven links, so that windows that fill are wider than the number of stages."""
+def planner_with_memory(memory: list[float], **settings: Any) -> PipelinePlanner:
+    """Uneven links, so that the windows that fill the pipeline are wider than the number of stages."""
     devices = [
-        {"name": f"d{place}", "flops": 1000.0, "memory": room, "link": {"up": 5e3, "down": 5e3, "latency": "20 ms"}}
-        for place, room in enumerate(memory)
+        {
+            "name": f"d{index}",
+            "flops": 1000.0,
+            "memory": memory_bytes,
+            "link": {"up": 5e3, "down": 5e3, "latency": "20 ms"},
+        }
+        for index, memory_bytes in enumerate(memory)
     ]
     return PipelinePlanner(
         decode_settings({"devices": devices}, Fleet).members, HEAVY, SAMPLES, decode_settings(settings, Pipeline)
     )
 
 
-def taken(plan: PipelinePlan, place: int) -> float:
+def stage_bytes(plan: PipelinePlan, index: int) -> float:
     """Bytes of a stage: as many versions of its layers and batches between forward and backward as it lets in."""
-    layers = plan.stage_layers[place]
+    layers = plan.stage_layers[index]
     arriving = HEAVY.cut_bytes_per_sample[layers[0] - 1] * SAMPLES if layers[0] else 0.0
-    inside = sum(HEAVY.activation_bytes[layers[0] : layers[-1] + 1]) * SAMPLES
-    return plan.windows[place] * (HEAVY.state_bytes(layers[0], layers[-1]) + inside + arriving)
+    between = sum(HEAVY.activation_bytes[layers[0] : layers[-1] + 1]) * SAMPLES
+    return plan.windows[index] * (HEAVY.state_bytes(layers[0], layers[-1]) + between + arriving)
 
 
 @pytest.mark.parametrize("fill", ["published", "filling"])
 @pytest.mark.parametrize("order", ["given", "search"])
 def test_a_small_device_gets_layers_that_fit(fill: str, order: str) -> None:
-    """Against every layout there is, in the same costs."""
+    """Compared with every possible layout at the same costs."""
     rng, names, refused = random.Random(0), ["d0", "d1", "d2"], 0
     for _ in range(60):
         memory = [rng.choice([5e3, 9e3, 15e3, 30e3, 1e9]) for _ in names]
-        planner = remembering(
+        planner = planner_with_memory(
             memory, schedule={"kind": "1f1b", "fill": fill}, partition={"kind": "optimal", "order": order}
         )
         best = least_period(
@@ -161,32 +166,35 @@ def test_a_small_device_gets_layers_that_fit(fill: str, order: str) -> None:
                 planner.plan_layout(names)
             continue
         plan = planner.plan_layout(names)
-        places = [names.index(name) for name in plan.order]
+        indices = [names.index(name) for name in plan.order]
         assert (
             evaluate_partition(
-                plan.cuts, places, planner._partition_layers(names), planner._partition_devices(names)
+                plan.cuts, indices, planner._partition_layers(names), planner._partition_devices(names)
             ).period
             == best
         )
-        for place, name in enumerate(plan.order):
-            assert taken(plan, place) <= memory[names.index(name)]
+        for index, name in enumerate(plan.order):
+            assert stage_bytes(plan, index) <= memory[names.index(name)]
         assert list(plan.windows) == sorted(plan.windows, reverse=True)
     assert 0 < refused < 50
 
 
 def test_what_is_between_forward_and_backward_counts() -> None:
     """Weights alone would leave the small device half of the layers."""
-    wide, narrow = remembering([1e9, 1e9]).plan_layout(["d0", "d1"]), remembering([1e9, 9e3]).plan_layout(["d0", "d1"])
+    wide, narrow = (
+        planner_with_memory([1e9, 1e9]).plan_layout(["d0", "d1"]),
+        planner_with_memory([1e9, 9e3]).plan_layout(["d0", "d1"]),
+    )
     assert [len(stage) for stage in wide.stage_layers] == [4, 4]
-    assert HEAVY.state_bytes(4, 7) < 9e3 < taken(wide, 1)
+    assert HEAVY.state_bytes(4, 7) < 9e3 < stage_bytes(wide, 1)
     assert 0 < len(narrow.stage_layers[1]) < 4
 
 
 def test_windows_stay_within_memory() -> None:
     filling = {"schedule": {"kind": "1f1b", "fill": "filling"}, "partition": {"kind": "cuts", "after": [2, 5]}}
     names = ["d0", "d1", "d2"]
-    wide = remembering([1e9] * 3, **filling).plan_layout(names)
-    tight = remembering([1e9, 25e3, 1e9], **filling).plan_layout(names)
+    wide = planner_with_memory([1e9] * 3, **filling).plan_layout(names)
+    tight = planner_with_memory([1e9, 25e3, 1e9], **filling).plan_layout(names)
     assert wide.windows[1] > tight.windows[1] == 2
     assert tight.windows[2] <= tight.windows[1] <= tight.windows[0]
     assert tight.period > wide.period, "it is known what that costs"
@@ -194,21 +202,21 @@ def test_windows_stay_within_memory() -> None:
 
 def test_gpipe_holds_one_batch_whatever_the_stages() -> None:
     gpipe = {"schedule": {"kind": "gpipe", "micro_batches": 5}, "partition": {"kind": "cuts", "after": [3]}}
-    assert remembering([16e3, 1e9], **gpipe).plan_layout(["d0", "d1"]).cuts == (4,)
+    assert planner_with_memory([16e3, 1e9], **gpipe).plan_layout(["d0", "d1"]).cuts == (4,)
     with pytest.raises(ShortMemoryError, match="d0 is"):
-        remembering([16e3, 1e9], **{**gpipe, "schedule": "1f1b"}).plan_layout(["d0", "d1"])
+        planner_with_memory([16e3, 1e9], **{**gpipe, "schedule": "1f1b"}).plan_layout(["d0", "d1"])
 
 
 def test_a_neighbour_without_room_does_not_take_over() -> None:
-    planner = remembering([1e9, 12e3, 1e9])
+    planner = planner_with_memory([1e9, 12e3, 1e9])
     old = planner.plan_fixed_layout((5, 6), ("d0", "d2", "d1"))
     plan = NeighbourRecovery().plan_recovery(planner, old, ["d0", "d1"])
     assert plan.order[0] == "d0"
-    assert all(taken(plan, place) <= 12e3 for place, name in enumerate(plan.order) if name == "d1")
+    assert all(stage_bytes(plan, index) <= 12e3 for index, name in enumerate(plan.order) if name == "d1")
 
 
 def test_a_death_that_leaves_too_little_memory_does_not_hide_the_others() -> None:
-    planner = remembering([12e3, 1e9, 12e3])
+    planner = planner_with_memory([12e3, 1e9, 12e3])
     with pytest.raises(ShortMemoryError):
         planner.plan_layout(["d0", "d2"])
     planner.plan_for_losses(["d0", "d1", "d2"])

@@ -1,4 +1,4 @@
-"""A stage's course keeps to the schedule, and can be made to end early."""
+"""A stage follows its schedule and can be closed early."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from potluck.loops.pipeline.stage_schedules import (
 from potluck.planning.schedule import StageDurations, gpipe_schedule, one_f_one_b_schedule
 
 
-def walk(course: StageSchedule) -> list[tuple[str, int]]:
+def run_schedule(schedule: StageSchedule) -> list[tuple[str, int]]:
     done = []
-    while (task := course.next_task()) is not None:
+    while (task := schedule.next_task()) is not None:
         done.append((str(task[0]), task[1]))
-        course.complete_task(task[0])
+        schedule.complete_task(task[0])
     return done
 
 
@@ -30,36 +30,36 @@ def test_a_stage_follows_the_1f1b_schedule(stages: int, batches: int) -> None:
         schedule = [
             (task.kind, task.batch) for task in one_f_one_b_schedule(stages, batches, start=2) if task.stage == stage
         ]
-        assert walk(OneFOneBStageSchedule(stages - stage, 2, 2 + batches)) == schedule
+        assert run_schedule(OneFOneBStageSchedule(stages - stage, 2, 2 + batches)) == schedule
 
 
 @pytest.mark.parametrize("parts", [1, 3])
 def test_a_stage_follows_the_gpipe_schedule(parts: int) -> None:
     schedule = [(task.kind, task.batch) for task in gpipe_schedule(2, 3, parts) if task.stage == 1]
-    assert walk(GPipeStageSchedule(parts, 0, 3)) == schedule
+    assert run_schedule(GPipeStageSchedule(parts, 0, 3)) == schedule
     assert [
         part for kind, part in schedule if GPipeStageSchedule(parts, 0, 3).updates_after(part) and kind == "backward"
     ] == [batch * parts for batch in range(3)]
 
 
 def test_closing_lets_started_batches_return() -> None:
-    course = OneFOneBStageSchedule(3, 0, 100)
+    schedule = OneFOneBStageSchedule(3, 0, 100)
     for _ in range(5):  # three forwards, a backward, a forward
-        task = course.next_task()
+        task = schedule.next_task()
         assert task is not None
-        course.complete_task(task[0])
-    assert course.first_unstarted_batch() == 4
-    course.end_before(course.first_unstarted_batch())
-    assert walk(course) == [("backward", 1), ("backward", 2), ("backward", 3)]
+        schedule.complete_task(task[0])
+    assert schedule.first_unstarted_batch() == 4
+    schedule.end_before(schedule.first_unstarted_batch())
+    assert run_schedule(schedule) == [("backward", 1), ("backward", 2), ("backward", 3)]
 
 
 def test_a_started_gpipe_batch_is_finished() -> None:
-    course = GPipeStageSchedule(2, 5, 9)
-    assert course.first_unstarted_batch() == 5
-    course.complete_task("forward")
-    assert course.first_unstarted_batch() == 6
-    course.end_before(6)
-    assert walk(course) == [("forward", 11), ("backward", 11), ("backward", 10)]
+    schedule = GPipeStageSchedule(2, 5, 9)
+    assert schedule.first_unstarted_batch() == 5
+    schedule.complete_task("forward")
+    assert schedule.first_unstarted_batch() == 6
+    schedule.end_before(6)
+    assert run_schedule(schedule) == [("forward", 11), ("backward", 11), ("backward", 10)]
 
 
 def test_windows_by_schedule() -> None:

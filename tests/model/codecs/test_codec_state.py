@@ -11,7 +11,7 @@ from tests.model.codecs.vectors import CODECS, SPARSE
 
 
 @pytest.mark.parametrize("codec", SPARSE, ids=str)
-def test_a_device_goes_on_from_its_saved_memory(codec: SparseCodec) -> None:
+def test_a_device_continues_from_its_saved_state(codec: SparseCodec) -> None:
     rng = torch.Generator().manual_seed(9)
     memory = codec.new_state()
     if memory is None:
@@ -19,14 +19,18 @@ def test_a_device_goes_on_from_its_saved_memory(codec: SparseCodec) -> None:
         return
     for at in (slice(0, 30), slice(30, 50)):
         codec.encode(torch.randn(at.stop - at.start, generator=rng), memory, at)
-    again = CodecState.from_tensors(load(save(memory.to_tensors())))
+    restored = CodecState.from_tensors(load(save(memory.to_tensors())))
     vector = torch.randn(50, generator=rng)
-    ours, theirs = (codec.encode(vector, held, slice(0, 50)) for held in (memory, again))
-    assert all((mine == other).all() for mine, other in zip(ours.arrays, theirs.arrays, strict=True))
-    assert (again.averages, again.compressed, again.whole) == (memory.averages, memory.compressed, memory.whole)
+    ours, theirs = (codec.encode(vector, state, slice(0, 50)) for state in (memory, restored))
+    assert all((array == other).all() for array, other in zip(ours.arrays, theirs.arrays, strict=True))
+    assert (restored.averages, restored.compressed, restored.whole) == (
+        memory.averages,
+        memory.compressed,
+        memory.whole,
+    )
 
 
-def test_what_was_saved_does_not_change() -> None:
+def test_a_saved_codec_state_does_not_change() -> None:
     codec, memory = TopKCodec(ratio=0.5), CodecState()
     codec.encode(torch.tensor([2.0, 1.0]), memory)
     saved = memory.to_tensors()
@@ -34,13 +38,13 @@ def test_what_was_saved_does_not_change() -> None:
     assert saved["residual"].tolist() == [0, 1]
 
 
-def test_a_new_memory_has_compressed_nothing() -> None:
+def test_a_new_state_has_no_compression_history() -> None:
     assert CodecState().compressed_fraction == 0
     assert CodecState.from_tensors(CodecState().to_tensors()) == CodecState()
 
 
 @pytest.mark.parametrize("codec", CODECS, ids=str)
-def test_a_codec_is_written_in_a_job_and_read(codec: Codec) -> None:
+def test_a_codec_survives_encoding_and_decoding(codec: Codec) -> None:
     assert decode_settings(encode_settings(codec), Codec) == codec
 
 

@@ -12,7 +12,7 @@ from tests.model.codecs.vectors import vectors
 
 @settings(deadline=None)
 @given(vector=vectors)
-def test_half_precision_is_the_nearest_or_the_largest(vector: Tensor) -> None:
+def test_fp16_rounds_to_nearest_and_saturates(vector: Tensor) -> None:
     decoded = Fp16Codec().decode(Fp16Codec().encode(vector), len(vector))
     assert decoded.dtype == torch.float32
     torch.testing.assert_close(decoded, vector.clamp(-65504, 65504), rtol=2**-11, atol=3e-8)
@@ -21,7 +21,7 @@ def test_half_precision_is_the_nearest_or_the_largest(vector: Tensor) -> None:
 @pytest.mark.parametrize("codec", [Int8Codec(block=7), Int8Codec(block=7, rounding="stochastic")], ids=str)
 @settings(deadline=None)
 @given(vector=vectors)
-def test_a_byte_is_at_most_one_step_off(codec: Int8Codec, vector: Tensor) -> None:
+def test_int8_is_at_most_one_step_off(codec: Int8Codec, vector: Tensor) -> None:
     payload = codec.encode(vector)
     decoded = codec.decode(payload, len(vector))
     assert codec.payload_refusal(payload, len(vector)) is None
@@ -33,7 +33,7 @@ def test_a_byte_is_at_most_one_step_off(codec: Int8Codec, vector: Tensor) -> Non
         assert float((decoded[block] - vector[block]).abs().max()) <= allowed
 
 
-def test_stochastic_rounding_is_right_on_average_and_repeats() -> None:
+def test_stochastic_rounding_is_unbiased_and_reproducible() -> None:
     codec = Int8Codec(block=4000, rounding="stochastic")
     vector = torch.full((4000,), 0.3)
     vector[0] = 127.0

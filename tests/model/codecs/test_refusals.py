@@ -16,7 +16,7 @@ from potluck.model.codecs import Codec, DenseCodec, Fp16Codec, Int8Codec, TopKCo
 from potluck.payload import Payload
 from tests.model.codecs.vectors import CODECS, vectors
 
-DECODERS = [DenseCodec(), Fp16Codec(), Int8Codec(block=7), TopKCodec()]  # the sparse ones share theirs
+DECODERS = [DenseCodec(), Fp16Codec(), Int8Codec(block=7), TopKCodec()]  # all sparse codecs use the same decoder
 ids = [str(codec) for codec in CODECS]
 
 
@@ -28,7 +28,7 @@ def _arrays(codec: Codec, size: int = 40) -> list[Any]:
 @pytest.mark.parametrize("codec", CODECS, ids=ids)
 @settings(deadline=None, max_examples=25)
 @given(vector=vectors)
-def test_what_we_send_is_taken(codec: Codec, vector: Tensor) -> None:
+def test_encoded_payloads_are_accepted(codec: Codec, vector: Tensor) -> None:
     payload = codec.encode(vector, codec.new_state())
     assert codec.payload_refusal(payload, len(vector)) is None
     decoded = codec.decode(payload, len(vector))
@@ -37,7 +37,7 @@ def test_what_we_send_is_taken(codec: Codec, vector: Tensor) -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS, ids=ids)
-def test_what_comes_in_a_read_only_buffer_is_taken_in_silence(codec: Codec) -> None:
+def test_read_only_buffers_are_decoded_without_warnings(codec: Codec) -> None:
     arrays = tuple(np.frombuffer(array.tobytes(), dtype=array.dtype) for array in _arrays(codec))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -47,7 +47,7 @@ def test_what_comes_in_a_read_only_buffer_is_taken_in_silence(codec: Codec) -> N
 
 @pytest.mark.parametrize("codec", CODECS, ids=ids)
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_what_is_not_finite_is_refused(codec: Codec, bad: float) -> None:
+def test_non_finite_values_are_refused(codec: Codec, bad: float) -> None:
     vector = torch.ones(40)
     vector[7] = bad
     assert "not all finite" in str(codec.payload_refusal(codec.encode(vector, codec.new_state()), 40))
@@ -70,11 +70,11 @@ def test_what_is_not_finite_is_refused(codec: Codec, bad: float) -> None:
         lambda arrays: [np.repeat(array, 2)[::2] for array in arrays],
     ],
 )
-def test_what_has_another_form_is_refused(codec: Codec, spoil: Any) -> None:
+def test_payloads_of_another_shape_are_refused(codec: Codec, spoil: Any) -> None:
     assert codec.payload_refusal(Payload(0, tuple(spoil(_arrays(codec)))), 40)
 
 
-def test_arrays_must_be_a_row() -> None:
+def test_arrays_must_be_one_dimensional() -> None:
     assert DenseCodec().payload_refusal(Payload(0, np.ones(3)), 3)  # type: ignore[arg-type]
 
 
@@ -85,14 +85,14 @@ _DTYPES = st.sampled_from([np.float32, np.float16, np.float64, np.uint8, np.int8
 def _any_array(draw: st.DrawFn) -> Any:
     dtype: Any = draw(_DTYPES)
     raw = draw(st.binary(max_size=48))
-    whole = len(raw) // np.dtype(dtype).itemsize * np.dtype(dtype).itemsize
-    return np.frombuffer(raw[:whole], dtype=dtype)
+    usable_bytes = len(raw) // np.dtype(dtype).itemsize * np.dtype(dtype).itemsize
+    return np.frombuffer(raw[:usable_bytes], dtype=dtype)
 
 
 @pytest.mark.parametrize("codec", DECODERS, ids=str)
 @settings(deadline=None, max_examples=100)
 @given(arrays=st.lists(_any_array(), max_size=3), size=st.integers(0, 24))
-def test_any_payload_is_refused_or_decodes_to_finite_numbers(codec: Codec, arrays: list[Any], size: int) -> None:
+def test_any_payload_is_refused_or_decodes_to_finite_values(codec: Codec, arrays: list[Any], size: int) -> None:
     payload = Payload(0, tuple(arrays))
     if codec.payload_refusal(payload, size) is None:
         decoded = codec.decode(payload, size)
@@ -102,16 +102,16 @@ def test_any_payload_is_refused_or_decodes_to_finite_numbers(codec: Codec, array
 
 @settings(deadline=None)
 @given(data=st.data())
-def test_any_places_are_refused_or_decode(data: st.DataObject) -> None:
+def test_any_indices_are_refused_or_decode(data: st.DataObject) -> None:
     codec = TopKCodec(ratio=0.1)
-    values, places = codec.encode(torch.arange(1.0, 101.0)).arrays
-    spoilt = data.draw(st.binary(min_size=len(places), max_size=len(places)))
+    values, indices = codec.encode(torch.arange(1.0, 101.0)).arrays
+    spoilt = data.draw(st.binary(min_size=len(indices), max_size=len(indices)))
     payload = Payload(0, (values, np.frombuffer(spoilt, dtype=np.uint8)))
     if codec.payload_refusal(payload, 100) is None:
         assert int((codec.decode(payload, 100) != 0).sum()) == 10
 
 
-def test_more_values_than_places_are_refused() -> None:
+def test_more_values_than_indices_are_refused() -> None:
     payload = Payload(0, (np.ones(9, dtype=np.float32), np.full(1, 255, dtype=np.uint8)))
     assert "9 values for 8 entries" in str(TopKCodec().payload_refusal(payload, 8))
 
@@ -131,13 +131,13 @@ def test_bad_signs_are_refused(signs: list[int], why: str) -> None:
     assert why in str(TopKCodec().payload_refusal(Payload(0, (np.array(signs, dtype=np.uint8),)), 9))
 
 
-def test_steps_that_run_over_are_refused() -> None:
+def test_overflowing_steps_are_refused() -> None:
     payload = Payload(0, (np.full(4, -128, dtype=np.int8), np.full(1, 3e36, dtype=np.float32)))
     assert "too large" in str(Int8Codec(block=4).payload_refusal(payload, 4))
 
 
 @pytest.mark.parametrize("codec", DECODERS, ids=str)
-def test_a_small_payload_for_a_large_vector_costs_nothing(codec: Codec) -> None:
+def test_a_small_payload_for_a_large_vector_allocates_little(codec: Codec) -> None:
     tracemalloc.start()
     try:
         assert codec.payload_refusal(Payload(0, (np.ones(10, dtype=np.float32), np.zeros(10, dtype=np.uint8))), 10**12)

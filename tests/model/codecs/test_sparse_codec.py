@@ -20,22 +20,22 @@ def _sent(codec: SparseCodec, vector: Tensor, memory: CodecState | None = None, 
 
 
 def _bits(vector: Tensor) -> list[int]:
-    return (vector + 0.0).view(torch.int32).tolist()  # no difference between the two zeros
+    return (vector + 0.0).view(torch.int32).tolist()  # treats both zeros as equal
 
 
 @pytest.mark.parametrize("codec", SPARSE, ids=str)
 @settings(deadline=None, max_examples=30)
 @given(vector=vectors)
-def test_what_is_sent_is_what_was_there(codec: SparseCodec, vector: Tensor) -> None:
+def test_sent_values_equal_the_original_values(codec: SparseCodec, vector: Tensor) -> None:
     payload = codec.encode(vector, codec.new_state())
     decoded = codec.decode(payload, len(vector))
-    kept = decoded != 0
+    nonzero = decoded != 0
     assert payload.nbytes == sum(array.nbytes for array in payload.arrays)
     if codec.values == "f32":
-        assert torch.equal(decoded[kept], vector[kept])
+        assert torch.equal(decoded[nonzero], vector[nonzero])
     elif codec.values == "f16":
-        expected = vector[kept].clamp(-65504, 65504)
-        torch.testing.assert_close(decoded[kept], expected, rtol=1e-3, atol=6e-8)
+        expected = vector[nonzero].clamp(-65504, 65504)
+        torch.testing.assert_close(decoded[nonzero], expected, rtol=1e-3, atol=6e-8)
 
 
 @pytest.mark.parametrize(
@@ -43,15 +43,15 @@ def test_what_is_sent_is_what_was_there(codec: SparseCodec, vector: Tensor) -> N
 )
 @settings(deadline=None, max_examples=30)
 @given(data=st.data())
-def test_sent_and_left_out_are_the_gradient_bit_for_bit(codec: SparseCodec, data: st.DataObject) -> None:
+def test_sent_and_remaining_values_sum_exactly_to_the_gradient(codec: SparseCodec, data: st.DataObject) -> None:
     size = data.draw(st.integers(0, 40))
-    numbers = st.lists(st.floats(-1e6, 1e6, width=32), min_size=size, max_size=size)
+    values = st.lists(st.floats(-1e6, 1e6, width=32), min_size=size, max_size=size)
     memory = codec.new_state()
     assert memory is not None
     velocity = torch.zeros(size)
     for _ in range(4):
         before = torch.zeros(size) if memory.residual is None else memory.residual.clone()
-        gradient = torch.tensor(data.draw(numbers), dtype=torch.float32)
+        gradient = torch.tensor(data.draw(values), dtype=torch.float32)
         velocity = gradient.add(velocity, alpha=codec.residual_momentum)
         sent = _sent(codec, gradient, memory)
         assert memory.residual is not None
@@ -62,7 +62,7 @@ def test_sent_and_left_out_are_the_gradient_bit_for_bit(codec: SparseCodec, data
 
 @settings(deadline=None)
 @given(values=st.lists(st.floats(-6e4, 6e4, width=32), max_size=40))
-def test_what_half_precision_rounds_away_is_left_for_later(values: list[float]) -> None:
+def test_fp16_rounding_errors_are_kept_for_later(values: list[float]) -> None:
     codec, memory = TopKCodec(ratio=0.4, values="f16"), CodecState()
     vector = torch.tensor(values, dtype=torch.float32)
     sent = _sent(codec, vector, memory)
@@ -70,7 +70,7 @@ def test_what_half_precision_rounds_away_is_left_for_later(values: list[float]) 
     assert _bits(sent + memory.residual) == _bits(vector)
 
 
-def test_signs_have_the_mean_size_of_what_is_sent() -> None:
+def test_signs_are_sent_with_the_mean_magnitude() -> None:
     codec, memory = TopKCodec(ratio=0.5, values="sign"), CodecState()
     assert _sent(codec, torch.tensor([4.0, -2.0, 1.0, 0.5]), memory).tolist() == [3, -3, 0, 0]
     assert memory.residual is not None
@@ -85,7 +85,7 @@ def test_signs_of_one_in_25_are_100_times_less() -> None:
 
 
 @pytest.mark.parametrize("form", ["f16", "sign"])
-def test_everything_is_sent_in_the_end(form: ValueFormat) -> None:
+def test_every_value_is_sent_eventually(form: ValueFormat) -> None:
     codec, memory = TopKCodec(ratio=0.1, values=form), CodecState()
     vector = torch.randn(1000, generator=torch.Generator().manual_seed(1))
     total = _sent(codec, vector, memory)
@@ -94,19 +94,19 @@ def test_everything_is_sent_in_the_end(form: ValueFormat) -> None:
     torch.testing.assert_close(total, vector, rtol=0, atol=1e-6 if form == "f16" else 1e-3)
 
 
-def test_a_segment_has_its_own_part_of_the_memory() -> None:
+def test_each_segment_has_its_own_error_feedback() -> None:
     codec, memory = TopKCodec(ratio=0.5), CodecState()
-    whole = torch.tensor([4.0, 1.0, 3.0, 2.0, 8.0, 7.0])
+    vector = torch.tensor([4.0, 1.0, 3.0, 2.0, 8.0, 7.0])
     later = slice(2, 6)
-    assert _sent(codec, whole[later], memory, later).tolist() == [0, 0, 8, 7]
-    assert _sent(codec, whole[:2], memory, slice(0, 2)).tolist() == [4, 0]
+    assert _sent(codec, vector[later], memory, later).tolist() == [0, 0, 8, 7]
+    assert _sent(codec, vector[:2], memory, slice(0, 2)).tolist() == [4, 0]
     assert memory.residual is not None
     assert memory.residual.tolist() == [0, 1, 3, 2, 0, 0]
     assert _sent(codec, torch.zeros(4), memory, slice(1, 5)).tolist() == [0, 3, 2, 0]  # the cuts may move
 
 
 @pytest.mark.parametrize("codec", SPARSE, ids=str)
-def test_what_was_sent_in_vain_is_sent_again(codec: SparseCodec) -> None:
+def test_a_retracted_payload_returns_to_the_residual(codec: SparseCodec) -> None:
     memory, at = codec.new_state(), slice(0, 30)
     vector = torch.randn(30, generator=torch.Generator().manual_seed(2))
     payload = codec.encode(vector, memory, at)
@@ -121,7 +121,7 @@ def test_what_was_sent_in_vain_is_sent_again(codec: SparseCodec) -> None:
 
 @pytest.mark.parametrize("codec", SPARSE, ids=str)
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_a_vector_that_is_not_finite_is_refused_and_not_remembered(codec: SparseCodec, bad: float) -> None:
+def test_a_non_finite_vector_is_refused_and_leaves_no_state(codec: SparseCodec, bad: float) -> None:
     memory = codec.new_state()
     codec.encode(torch.arange(20.0), memory)
     before = {} if memory is None else memory.to_tensors()
@@ -132,7 +132,7 @@ def test_a_vector_that_is_not_finite_is_refused_and_not_remembered(codec: Sparse
     assert all(torch.equal(before[name], after[name]) for name in ("residual", "velocity") if name in before)
 
 
-def test_a_sum_that_runs_over_loses_nothing() -> None:
+def test_an_overflowing_sum_loses_nothing() -> None:
     codec, memory = TopKCodec(ratio=0.5), CodecState()
     huge = torch.full((2,), 3e38)
     codec.encode(huge, memory)
@@ -144,22 +144,22 @@ def test_a_sum_that_runs_over_loses_nothing() -> None:
 @pytest.mark.parametrize("codec", SPARSE, ids=str)
 @settings(deadline=None, max_examples=15)
 @given(vector=vectors)
-def test_the_vector_itself_stays_as_it_was(codec: SparseCodec, vector: Tensor) -> None:
+def test_encoding_does_not_change_the_vector(codec: SparseCodec, vector: Tensor) -> None:
     before = vector.clone()
     memory = codec.new_state()
     payload = codec.encode(vector, memory)
-    again = [array.copy() for array in payload.arrays]
+    copies = [array.copy() for array in payload.arrays]
     codec.encode(vector, memory)
     assert torch.equal(vector, before)
-    assert all((old == new).all() for old, new in zip(again, payload.arrays, strict=True))
+    assert all((old == new).all() for old, new in zip(copies, payload.arrays, strict=True))
 
 
-def test_the_lowest_index_wins_among_equals() -> None:
+def test_ties_are_broken_by_the_lowest_index() -> None:
     assert _sent(TopKCodec(ratio=0.5), torch.tensor([1.0, -2, 2, 1, 1, -1])).tolist() == [1, -2, 2, 0, 0, 0]
     assert _sent(GradedCodec(ratios=(0.5,), values="f32"), torch.ones(4)).tolist() == [1, 1, 0, 0]
 
 
-# --- the rule of the paper -------------------------------------------------------------------------------------------
+# --- the rule of the paper --------------------------------------------------------------------------------------------
 
 
 def test_adaptive_compresses_while_the_average_loss_is_small() -> None:
@@ -172,7 +172,7 @@ def test_adaptive_compresses_while_the_average_loss_is_small() -> None:
     assert (memory.compressed, memory.whole, memory.compressed_fraction) == (4, 1, 0.8)
 
 
-def test_adaptive_averages_each_segment_alone() -> None:
+def test_adaptive_averages_each_segment_separately() -> None:
     codec, memory = AdaptiveCodec(ratio=0.5, delta=0.1), CodecState()
     codec.encode(torch.tensor([3.0, 0.0]), memory, slice(0, 2))
     codec.encode(torch.tensor([1.0, 1.0]), memory, slice(2, 4))
@@ -185,7 +185,7 @@ def test_adaptive_without_feedback_keeps_no_vector() -> None:
     assert memory.residual is None
 
 
-def test_adaptive_with_feedback_sends_what_was_left_out_once_it_sends_everything() -> None:
+def test_adaptive_with_feedback_adds_the_remaining_values_when_sending_densely() -> None:
     codec, memory = AdaptiveCodec(ratio=0.5, delta=0.3, smoothing=1.0, error_feedback=True), CodecState()
     codec.encode(torch.tensor([3.0, 1.0]), memory)
     assert _sent(codec, torch.tensor([2.0, 1.0]), memory).tolist() == [2, 2]
@@ -195,12 +195,12 @@ def test_adaptive_with_feedback_sends_what_was_left_out_once_it_sends_everything
 
 @settings(deadline=None)
 @given(vector=vectors, delta=st.floats(0, 1))
-def test_graded_takes_the_first_rung_that_loses_little_enough(vector: Tensor, delta: float) -> None:
+def test_graded_uses_the_first_ratio_whose_loss_is_small_enough(vector: Tensor, delta: float) -> None:
     codec = GradedCodec(ratios=(0.1, 0.4, 0.8), delta=delta, values="f32")
     if not len(vector):
         return
-    places = codec.choose_indices(vector.abs(), None, 0)
-    assert places is not None
+    indices = codec.choose_indices(vector.abs(), None, 0)
+    assert indices is not None
     strengths = sorted((float(value) ** 2 for value in vector), reverse=True)
     total = math.fsum(strengths)
     counts = [codec.entry_count(ratio, len(vector)) for ratio in codec.ratios]
@@ -208,17 +208,17 @@ def test_graded_takes_the_first_rung_that_loses_little_enough(vector: Tensor, de
     nearly = [math.fsum(strengths[:count]) >= (1 - delta) * total * (1 - 1e-9) for count in counts]
     first = next((count for count, will in zip(counts, enough, strict=True) if will), counts[-1])
     soonest = next((count for count, will in zip(counts, nearly, strict=True) if will), counts[-1])
-    assert soonest <= len(places) <= first
+    assert soonest <= len(indices) <= first
 
 
-# --- bytes -----------------------------------------------------------------------------------------------------------
+# --- bytes ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     "codec", [TopKCodec(ratio=0.01), TopKCodec(ratio=0.3), TopKCodec(ratio=1.0), TopKCodec(ratio=0.001, values="f16")]
 )
 @pytest.mark.parametrize("size", [0, 1, 2, 17, 1000, 12345])
-def test_bytes_can_be_told_before(codec: TopKCodec, size: int) -> None:
+def test_encoded_bytes_can_be_predicted(codec: TopKCodec, size: int) -> None:
     payload = codec.encode(torch.randn(size, generator=torch.Generator().manual_seed(0)))
     assert payload.nbytes == codec.encoded_bytes(size, 4)
     assert payload.nbytes <= 4 * size
@@ -228,7 +228,7 @@ def test_one_in_a_hundred_in_half_precision_is_130_times_less() -> None:
     assert 4_000_000 / TopKCodec(ratio=0.01, values="f16").encoded_bytes(1_000_000, 4) > 130
 
 
-# --- settings --------------------------------------------------------------------------------------------------------
+# --- settings ---------------------------------------------------------------------------------------------------------
 
 
 def test_momentum_needs_feedback() -> None:

@@ -11,8 +11,8 @@ from potluck.model.codecs.top_k_codec import largest_indices, squared_norm
 
 
 def _by_sorting(strengths: Tensor, count: int) -> list[int]:
-    """The definition: by size, then by index."""
-    order = sorted(range(len(strengths)), key=lambda place: (-float(strengths[place]), place))
+    """The definition: sort by magnitude, then by index."""
+    order = sorted(range(len(strengths)), key=lambda index: (-float(strengths[index]), index))
     return sorted(order[:count])
 
 
@@ -23,7 +23,7 @@ def small_sample(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @settings(deadline=None)
 @given(values=st.lists(st.integers(0, 6), max_size=50), count=st.integers(0, 60))
-def test_it_is_what_sorting_gives(values: list[int], count: int) -> None:
+def test_selection_equals_sorting(values: list[int], count: int) -> None:
     strengths = torch.tensor(values, dtype=torch.float32)
     assert largest_indices(strengths, count).tolist() == _by_sorting(strengths, count)
 
@@ -31,7 +31,7 @@ def test_it_is_what_sorting_gives(values: list[int], count: int) -> None:
 @pytest.mark.parametrize("levels", [3, 40, 10**6])
 @pytest.mark.parametrize("count", [1, 5, 60, 500, 1999])
 @pytest.mark.usefixtures("small_sample")
-def test_the_way_through_candidates_gives_the_same(levels: int, count: int) -> None:
+def test_candidate_search_gives_the_same_selection(levels: int, count: int) -> None:
     for seed in range(5):
         rng = torch.Generator().manual_seed(seed)
         strengths = torch.randint(levels, (2000,), generator=rng).float()
@@ -39,7 +39,7 @@ def test_the_way_through_candidates_gives_the_same(levels: int, count: int) -> N
 
 
 @pytest.mark.parametrize("order", [False, True])
-def test_a_sample_that_misleads_costs_time_only(order: bool) -> None:
+def test_a_misleading_sample_does_not_change_the_selection(order: bool) -> None:
     strengths = torch.zeros(300_001)
     step = len(strengths) // top_k_codec._SAMPLE | 1
     strengths[1::step] = 5.0  # just where the sample does not look
@@ -47,21 +47,21 @@ def test_a_sample_that_misleads_costs_time_only(order: bool) -> None:
     assert largest_indices(strengths, 1000).tolist() == torch.where(strengths == strengths.max())[0][:1000].tolist()
 
 
-def test_it_does_not_depend_on_threads() -> None:
+def test_selection_does_not_depend_on_the_number_of_threads() -> None:
     strengths = torch.randint(50, (600_000,), generator=torch.Generator().manual_seed(3)).float()
     before = torch.get_num_threads()
     try:
-        found = []
+        results = []
         for threads in (1, 2, 4):
             torch.set_num_threads(threads)
-            found.append((largest_indices(strengths, 5000), squared_norm(strengths / 7)))
+            results.append((largest_indices(strengths, 5000), squared_norm(strengths / 7)))
     finally:
         torch.set_num_threads(before)
-    assert all(torch.equal(places, found[0][0]) and power == found[0][1] for places, power in found)
+    assert all(torch.equal(indices, results[0][0]) and power == results[0][1] for indices, power in results)
     equal = torch.where(strengths == 49)[0]
-    assert found[0][0].tolist() == equal[:5000].tolist()
+    assert results[0][0].tolist() == equal[:5000].tolist()
 
 
-def test_energy_does_not_run_over() -> None:
+def test_energy_does_not_overflow() -> None:
     assert squared_norm(torch.full((3,), 1e30)) == pytest.approx(3e60, rel=1e-6)
     assert squared_norm(torch.zeros(0)) == 0

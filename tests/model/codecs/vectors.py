@@ -1,4 +1,4 @@
-"""Vectors as they come and as they should not: empty, all alike, tiny, huge, with ties."""
+"""Strategies for typical and degenerate vectors: empty, constant, tiny, huge, with ties."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from potluck.model.codecs import (
     TopKCodec,
 )
 
-__all__ = ["CODECS", "SPARSE", "numbers", "vectors"]
+__all__ = ["CODECS", "SPARSE", "values", "vectors"]
 
 SPARSE: list[SparseCodec] = [
     TopKCodec(ratio=0.1),
@@ -39,8 +39,8 @@ CODECS: list[Codec] = [
     *SPARSE,
 ]
 
-# Few different numbers make ties; the others are anything that a gradient may hold.
-numbers = st.one_of(
+# Few distinct values make ties; the others are anything a gradient may hold.
+values = st.one_of(
     st.sampled_from([0.0, -0.0, 1.0, -1.0, 2.0, 1e-45, 1e5]),
     st.floats(-(2.0**100), 2.0**100, width=32),
 )
@@ -50,4 +50,4 @@ def _tensor(values: list[float]) -> Tensor:
     return torch.tensor(values, dtype=torch.float32)
 
 
-vectors = st.lists(numbers, max_size=60).map(_tensor)
+vectors = st.lists(values, max_size=60).map(_tensor)

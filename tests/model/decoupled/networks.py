@@ -1,4 +1,4 @@
-"""Small networks and samples that the tests of this room share."""
+"""Small networks and samples shared by the tests of decoupled training."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SHAPE = (2, 8, 8)
 
 
 class Functional(nn.Module):
-    """The same kind of network in the style of many tutorials: functions, and a view to flatten."""
+    """The same kind of network in tutorial style: functional calls, and a view to flatten."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class Functional(nn.Module):
 
 
 def small(classes: int = 6, *, norm: bool = True, filters: int = 12, seed: int = 0) -> nn.Sequential:
-    """Three convolutions, one hidden layer; widths that divide by 2 and 3."""
+    """Three convolutions and one hidden layer; widths are divisible by 2 and 3."""
     torch.manual_seed(seed)
     norms = [nn.BatchNorm2d(filters)] if norm else []
     return nn.Sequential(
@@ -48,18 +48,18 @@ def small_grouped(count: int = 3, depth: int = 1, **options: object) -> GroupedN
     return decouple(small(norm=False), SHAPE, even_groups(6, count), depth, **options)  # type: ignore[arg-type]
 
 
-def samples(number: int = 60, classes: int = 6, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Noise around a picture for each class: easy, but not without training."""
+def samples(count: int = 60, classes: int = 6, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Noise around one image per class: easy, but not without training."""
     draws = torch.Generator().manual_seed(seed)
     pictures = torch.randn(classes, *SHAPE, generator=torch.Generator().manual_seed(99))
-    labels = torch.arange(number) % classes
-    return pictures[labels] + 0.7 * torch.randn(number, *SHAPE, generator=draws), labels
+    labels = torch.arange(count) % classes
+    return pictures[labels] + 0.7 * torch.randn(count, *SHAPE, generator=draws), labels
 
 
 def fit(
     submodel: GroupSubmodel, loss: GroupLoss, batch: tuple[Tensor, Tensor], steps: int, lr: float, momentum: float = 0.9
 ) -> list[float]:
-    """Plain SGD on one batch; the losses on the way."""
+    """Plain SGD on one batch; returns the loss of each step."""
     parameters = [parameter for parameter in submodel.parameters() if parameter.requires_grad]
     optimizer = torch.optim.SGD(parameters, lr=lr, momentum=momentum)
     inputs, labels = batch
@@ -75,16 +75,16 @@ def fit(
 
 
 def trained(submodel: GroupSubmodel, steps: int = 40, lr: float = 0.05) -> list[float]:
-    """Train a sub-model on all samples, own and other weighted alike; the losses on the way."""
+    """Train a submodel on all samples, own and other weighted equally; returns the loss of each step."""
     loss = GroupLoss(submodel.own_classes, 6, dict.fromkeys(range(6), 10))
     return fit(submodel, loss, samples(), steps, lr)
 
 
-def contribution(device: str, submodel: GroupSubmodel, number: int = 10) -> Contribution:
-    return Contribution(device, submodel.state_dict(), dict.fromkeys(submodel.group_indices, number))
+def contribution(device: str, submodel: GroupSubmodel, count: int = 10) -> Contribution:
+    return Contribution(device, submodel.state_dict(), dict.fromkeys(submodel.group_indices, count))
 
 
 def wake(grouped: GroupedNetwork) -> None:
-    """Say that every group was trained, so that all take part."""
-    for number in range(len(grouped.spec.groups)):
-        grouped.group_branch(number).readout.trained.fill_(1.0)
+    """Mark every group as trained, so that all take part."""
+    for group in range(len(grouped.spec.groups)):
+        grouped.group_branch(group).readout.trained.fill_(1.0)

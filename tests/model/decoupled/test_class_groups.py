@@ -15,7 +15,7 @@ from tests.model.decoupled.networks import SHAPE, samples, small
 
 
 def data() -> Dataset:
-    """Classes 0 and 5 are alike, 1 and 4, 2 and 3."""
+    """Classes 0 and 5 are similar, as are 1 and 4, and 2 and 3."""
     inputs, labels = samples(120)
     base = torch.randn(3, *SHAPE, generator=torch.Generator().manual_seed(5))
     inputs = 0.1 * inputs + base[torch.minimum(labels, 5 - labels)]
@@ -23,31 +23,31 @@ def data() -> Dataset:
 
 
 def part(**settings: Any) -> ClassGroups:
-    found = decode_settings({"kind": "class-groups", **settings}, Submodel)
-    assert isinstance(found, ClassGroups)
-    return found
+    settings_part = decode_settings({"kind": "class-groups", **settings}, Submodel)
+    assert isinstance(settings_part, ClassGroups)
+    return settings_part
 
 
 @pytest.mark.parametrize("groups", [3, [[0, 1, 2], [3, 4, 5]]])
-def test_it_can_be_written_down(groups: Any) -> None:
-    found = part(groups=groups, depth=2, held={"pi": [0, 1]}, trunk="frozen")
-    assert decode_settings(encode_settings(found), Submodel) == found
+def test_class_groups_survive_encoding_and_decoding(groups: Any) -> None:
+    original = part(groups=groups, depth=2, held={"pi": [0, 1]}, trunk="frozen")
+    assert decode_settings(encode_settings(original), Submodel) == original
 
 
-def test_classes_that_look_alike_go_together() -> None:
+def test_similar_classes_are_grouped_together() -> None:
     grouped = part(groups=3, alike=True).build_grouped(trace_layers(small(), SHAPE), data().train, 0)
     assert grouped.spec.groups == ((0, 5), (1, 4), (2, 3))
 
 
-def test_an_attributed_network_keeps_weights_of_the_one_that_came() -> None:
+def test_an_attributed_network_keeps_weights_of_the_original() -> None:
     module = small(norm=False)
     grouped = part(groups=2, variant="attributed").build_grouped(trace_layers(module, SHAPE), data().train, 0)
     rows = {tuple(row.flatten().tolist()) for row in module[2].weight.detach()}  # type: ignore[operator]
-    kept = [tuple(row.flatten().tolist()) for row in grouped.state_dict()["groups.0.stages.2.weight"]]
-    assert rows.issuperset(kept)
+    kept_rows = [tuple(row.flatten().tolist()) for row in grouped.state_dict()["groups.0.stages.2.weight"]]
+    assert rows.issuperset(kept_rows)
 
 
-def test_a_network_of_sizes_only_is_taken_apart_as_well() -> None:
+def test_a_shape_only_network_is_decoupled_too() -> None:
     with torch.device("meta"):
         hollow = small()
     sizes = part(groups=3).build_grouped(trace_layers(hollow, SHAPE), None, 0)
@@ -57,6 +57,6 @@ def test_a_network_of_sizes_only_is_taken_apart_as_well() -> None:
     assert all(param.is_meta for param in sizes.parameters())
 
 
-def test_groups_cannot_be_given_and_searched_for() -> None:
+def test_given_groups_and_automatic_grouping_are_mutually_exclusive() -> None:
     with pytest.raises(SettingError, match="set `groups` to their number"):
         part(groups=[[0, 1, 2], [3, 4, 5]], alike=True)

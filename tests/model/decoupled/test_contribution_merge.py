@@ -1,4 +1,4 @@
-"""Harvesting: by group, by weight, by name; what is missing is said and left alone."""
+"""Merging contributions by group, weight and name; missing groups are reported and left unchanged."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from tests.model.decoupled.networks import SHAPE, contribution, samples, small, 
 
 
 def constant(grouped: GroupedNetwork, value: float, samples: dict[int, int], device: str = "d") -> Contribution:
-    """A device whose numbers are all alike."""
-    part = grouped.build_submodel(samples.keys())
-    state = {name: torch.full_like(tensor, value) for name, tensor in part.state_dict().items()}
+    """The contribution of a device whose weights are all equal."""
+    submodel = grouped.build_submodel(samples.keys())
+    state = {name: torch.full_like(tensor, value) for name, tensor in submodel.state_dict().items()}
     return Contribution(device, state, samples)
 
 
 @pytest.mark.parametrize("variant", ["structural", "attributed"])
-def test_a_harvest_of_untouched_parts_changes_nothing(variant: str) -> None:
+def test_merging_untrained_submodels_changes_nothing(variant: str) -> None:
     grouped = decouple(small(), SHAPE, even_groups(6, 3), 1, variant, samples=[samples()])  # type: ignore[arg-type]
-    parts = [
+    contributions = [
         contribution(str(number), grouped.build_submodel(chosen)) for number, chosen in enumerate([{0}, {1, 2}, {2, 0}])
     ]
-    state, _ = merge_contributions(grouped, parts)
+    state, _ = merge_contributions(grouped, contributions)
     for name, value in grouped.state_dict().items():
         if not name.endswith("readout.trained"):
             torch.testing.assert_close(state[name], value, rtol=1e-6, atol=0)
 
 
-def test_each_group_comes_from_those_who_trained_it_by_their_samples() -> None:
+def test_each_group_is_averaged_over_its_devices_weighted_by_samples() -> None:
     grouped = small_grouped()
     state, report = merge_contributions(
         grouped, [constant(grouped, 1.0, {0: 30}, "a"), constant(grouped, 4.0, {0: 10, 1: 20}, "b")]
@@ -44,7 +44,7 @@ def test_each_group_comes_from_those_who_trained_it_by_their_samples() -> None:
     assert report.trunk_from == {"a": 30, "b": 30}
 
 
-def test_a_group_that_nobody_trained_is_reported_and_left_alone() -> None:
+def test_an_untrained_group_is_reported_and_left_unchanged() -> None:
     grouped = small_grouped()
     state, report = merge_contributions(grouped, [constant(grouped, 1.0, {0: 5, 1: 5})])
     assert report.untrained == report.excluded == (2,)
@@ -57,11 +57,11 @@ def test_a_group_that_nobody_trained_is_reported_and_left_alone() -> None:
     assert later.excluded == ()  # but they were trained before
 
 
-def test_a_frozen_trunk_is_not_touched_and_need_not_be_sent() -> None:
+def test_a_frozen_trunk_is_unchanged_and_need_not_be_sent() -> None:
     grouped = small_grouped(frozen=True)
-    part = grouped.build_submodel({0})
-    trained(part, steps=2)
-    sent = {name: value for name, value in part.state_dict().items() if not name.startswith("trunk.")}
+    submodel = grouped.build_submodel({0})
+    trained(submodel, steps=2)
+    sent = {name: value for name, value in submodel.state_dict().items() if not name.startswith("trunk.")}
     state, report = merge_contributions(grouped, [Contribution("a", sent, {0: 3})])
     assert not report.refused
     assert not report.trunk_from
@@ -69,15 +69,15 @@ def test_a_frozen_trunk_is_not_touched_and_need_not_be_sent() -> None:
     assert torch.equal(state["groups.0.stages.2.weight"], sent["groups.0.stages.2.weight"])
 
 
-def test_one_device_alone_comes_through_bit_for_bit() -> None:
+def test_a_single_contribution_is_merged_exactly() -> None:
     grouped = decouple(small(), SHAPE, even_groups(6, 3), 1)
-    part = grouped.build_submodel({0, 1, 2})
-    trained(part)
-    state, _ = merge_contributions(grouped, [contribution("a", part)])
-    assert all(torch.equal(state[name], value) for name, value in part.state_dict().items())
+    submodel = grouped.build_submodel({0, 1, 2})
+    trained(submodel)
+    state, _ = merge_contributions(grouped, [contribution("a", submodel)])
+    assert all(torch.equal(state[name], value) for name, value in submodel.state_dict().items())
 
 
-def test_the_grouped_network_itself_is_not_changed() -> None:
+def test_merging_does_not_change_the_grouped_network() -> None:
     grouped = small_grouped()
     before = {name: value.clone() for name, value in grouped.state_dict().items()}
     merge_contributions(grouped, [constant(grouped, 7.0, {0: 1, 1: 1, 2: 1})])
@@ -86,16 +86,16 @@ def test_the_grouped_network_itself_is_not_changed() -> None:
 
 def spoil(change: Callable[[dict[str, Tensor]], object]) -> Contribution:
     grouped = small_grouped()
-    given = constant(grouped, 1.0, {0: 5}, "bad")
-    change(dict_state := dict(given.state))
-    return Contribution("bad", dict_state, given.samples)
+    bad = constant(grouped, 1.0, {0: 5}, "bad")
+    change(dict_state := dict(bad.state))
+    return Contribution("bad", dict_state, bad.samples)
 
 
 NAME = "groups.0.stages.5.weight"
 
 
 @pytest.mark.parametrize(
-    ("bad", "said"),
+    ("bad", "message"),
     [
         (spoil(lambda state: state.pop(NAME)), "is missing"),
         (spoil(lambda state: state.update({NAME: torch.zeros(3)})), "has shape (3,)"),
@@ -105,20 +105,22 @@ NAME = "groups.0.stages.5.weight"
         (Contribution("bad", {}, {}), "no sample"),
     ],
 )
-def test_a_bad_contribution_is_refused_and_the_others_count(bad: Contribution, said: str) -> None:
+def test_a_bad_contribution_is_refused_and_the_others_are_merged(bad: Contribution, message: str) -> None:
     grouped = small_grouped()
     state, report = merge_contributions(grouped, [bad, constant(grouped, 2.0, {0: 5}, "good")])
-    assert said in report.refused["bad"]
+    assert message in report.refused["bad"]
     assert report.trained == {0: {"good": 5}}
     assert set(state[NAME].flatten().tolist()) == {2.0}
 
 
 def test_decoupled_devices_together_learn_all_classes() -> None:
     grouped = decouple(small(), SHAPE, even_groups(6, 3), 1, frozen=True)
-    parts = [grouped.build_submodel({number}) for number in range(3)]
-    for part in parts:
-        trained(part, steps=60)
-    state, report = merge_contributions(grouped, [contribution(str(part.group_indices), part) for part in parts])
+    contributions = [grouped.build_submodel({number}) for number in range(3)]
+    for submodel in contributions:
+        trained(submodel, steps=60)
+    state, report = merge_contributions(
+        grouped, [contribution(str(submodel.group_indices), submodel) for submodel in contributions]
+    )
     grouped.load_state_dict(state)
     inputs, labels = samples(120, seed=5)
     accuracy = (grouped.assemble()(inputs).argmax(dim=1) == labels).float().mean()

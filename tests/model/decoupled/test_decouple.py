@@ -1,4 +1,4 @@
-"""Taking networks apart: every kind of line, exact costs, kept weights, attribution."""
+"""Decoupling networks: every kind of sequential chain, exact costs, kept weights, attribution."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def training_flops(submodel: GroupSubmodel, shape: tuple[int, ...]) -> int:
 
 
 @pytest.mark.parametrize(("name", "shape", "classes", "count", "depths"), NETWORKS)
-def test_costs_are_the_flop_counters(
+def test_costs_equal_the_flop_counter(
     name: str, shape: tuple[int, ...], classes: int, count: int, depths: tuple[int, ...]
 ) -> None:
     network = of_zoo(name, classes)
@@ -53,27 +53,27 @@ def test_costs_are_the_flop_counters(
     sizes = [len(own) for own in groups]
     for depth in depths:
         grouped = decouple(network, shape, groups, depth)
-        part, paid = grouped.build_submodel({0, count - 1}), group_cost(layers, sizes, depth, {0, count - 1})
-        assert count_macs(part, shape) == paid.macs
-        assert sum(parameter.numel() for parameter in part.parameters()) == paid.weights
+        submodel, cost = grouped.build_submodel({0, count - 1}), group_cost(layers, sizes, depth, {0, count - 1})
+        assert count_macs(submodel, shape) == cost.macs
+        assert sum(parameter.numel() for parameter in submodel.parameters()) == cost.weights
 
 
 @pytest.mark.parametrize("frozen", [False, True])
 @pytest.mark.parametrize("depth", [0, 2])
-def test_costs_of_training_are_the_flop_counters(frozen: bool, depth: int) -> None:
-    """Not for depthwise layers: the counter takes their weight gradient for that of a full convolution."""
+def test_training_costs_equal_the_flop_counter(frozen: bool, depth: int) -> None:
+    """Except depthwise layers: the counter charges the weight gradient of a full convolution."""
     grouped = decouple(small(), SHAPE, even_groups(6, 4), depth, frozen=frozen)
-    paid = group_cost(grouped.layers, [2, 2, 1, 1], depth, {0, 2})
-    assert training_flops(grouped.build_submodel({0, 2}), SHAPE) == paid.training_macs(frozen=frozen)
+    cost = group_cost(grouped.layers, [2, 2, 1, 1], depth, {0, 2})
+    assert training_flops(grouped.build_submodel({0, 2}), SHAPE) == cost.training_macs(frozen=frozen)
 
 
-def test_vgg16_saves_what_the_published_table_says() -> None:
+def test_vgg16_savings_match_the_published_table() -> None:
     layers = layer_costs(trace_sequential(of_zoo("vgg16-bn-cifar", 10), (3, 32, 32)))
     assert full_model_cost(layers).macs / group_cost(layers, [1] * 10, 1).macs > 30
     assert round(full_model_cost(layers).macs / group_cost(layers, [1] * 10, 2).macs, 1) == 7.1
 
 
-def test_a_functional_forward_is_a_line_too() -> None:
+def test_a_functional_forward_is_a_sequential_chain() -> None:
     torch.manual_seed(0)
     network = Functional()
     steps = trace_sequential(network, SHAPE)
@@ -103,7 +103,7 @@ SHARED = nn.Linear(128, 128)
 
 
 @pytest.mark.parametrize(
-    ("network", "said"),
+    ("network", "message"),
     [
         (Branching(), "branches at"),
         (nn.Sequential(nn.Flatten(), nn.Linear(128, 6), nn.ReLU()), "must end in a Linear layer"),
@@ -112,8 +112,8 @@ SHARED = nn.Linear(128, 128)
         (nn.Sequential(nn.Flatten(2), nn.Linear(64, 6)), "must flatten to 2"),
     ],
 )
-def test_what_is_no_line_is_refused_by_name(network: nn.Module, said: str) -> None:
-    with pytest.raises(ModelError, match=said):
+def test_a_network_that_is_not_sequential_is_refused_by_name(network: nn.Module, message: str) -> None:
+    with pytest.raises(ModelError, match=message):
         trace_sequential(network, SHAPE)
 
 
@@ -137,12 +137,12 @@ def test_every_channel_belongs_to_exactly_one_group(variant: str, count: int) ->
         if variant == "structural"
         else assign_by_attribution(steps, end, groups, [samples()], "gradient")
     )
-    found = [list(group_slices(steps[end:], owners, groups, group)) for group in range(count)]
-    for layer in zip(*found, strict=True):
+    slices = [list(group_slices(steps[end:], owners, groups, group)) for group in range(count)]
+    for layer in zip(*slices, strict=True):
         if isinstance(layer[0].step.layer, nn.Conv2d | nn.Linear):
-            together = torch.cat([piece.outputs for piece in layer])
+            together = torch.cat([channel_slice.outputs for channel_slice in layer])
             assert sorted(together.tolist()) == list(range(layer[0].step.outputs))
-            widths = [len(piece.outputs) for piece in layer]
+            widths = [len(channel_slice.outputs) for channel_slice in layer]
             assert max(widths) - min(widths) <= 1
 
 
@@ -159,33 +159,35 @@ def test_attributed_groups_keep_the_weights_between_their_channels() -> None:
         for name, value in step.layer.state_dict().items():
             assert torch.equal(grouped.trunk.get_submodule(step.name).state_dict()[name], value)
     for group in range(3):
-        for piece in group_slices(steps[end:], owners, groups, group):
-            mine = grouped.group_branch(group).stages.get_submodule(piece.step.name).state_dict()
-            for name, value in piece.step.layer.state_dict().items():
-                kept = value[piece.outputs] if value.dim() else value
-                kept = kept[:, piece.inputs] if value.dim() > 1 else kept
-                assert torch.equal(mine[name][: len(kept)] if value.dim() else mine[name], kept), name
-            if piece.head:
-                assert not mine["weight"][-1].any()
+        for channel_slice in group_slices(steps[end:], owners, groups, group):
+            branch_state = grouped.group_branch(group).stages.get_submodule(channel_slice.step.name).state_dict()
+            for name, value in channel_slice.step.layer.state_dict().items():
+                expected = value[channel_slice.outputs] if value.dim() else value
+                expected = expected[:, channel_slice.inputs] if value.dim() > 1 else expected
+                assert torch.equal(
+                    branch_state[name][: len(expected)] if value.dim() else branch_state[name], expected
+                ), name
+            if channel_slice.head:
+                assert not branch_state["weight"][-1].any()
 
 
-def test_channels_go_to_the_classes_that_they_serve() -> None:
-    """Two networks side by side, each for half of the classes: attribution must find them again."""
+def test_channels_are_attributed_to_the_classes_they_serve() -> None:
+    """Two networks side by side, each for half of the classes: attribution must recover them."""
     network = small(norm=False)
-    mine = torch.arange(12) % 2
+    network_index = torch.arange(12) % 2
     hidden = torch.arange(18) % 2
     with torch.no_grad():
         convolution, linear, head = network[5], network[9], network[11]
         assert isinstance(convolution, nn.Conv2d)
         assert isinstance(linear, nn.Linear)
         assert isinstance(head, nn.Linear)
-        convolution.weight.mul_((mine[:, None] == mine[None, :])[:, :, None, None])
-        linear.weight.mul_(hidden[:, None] == mine.repeat_interleave(4)[None, :])
+        convolution.weight.mul_((network_index[:, None] == network_index[None, :])[:, :, None, None])
+        linear.weight.mul_(hidden[:, None] == network_index.repeat_interleave(4)[None, :])
         head.weight.mul_((torch.arange(6) >= 3)[:, None] == (hidden == 1)[None, :])
     steps = trace_sequential(network, SHAPE)
     owners = assign_by_attribution(steps, trunk_length(steps, 1), ((0, 1, 2), (3, 4, 5)), [samples(120)], "gradient")
-    assert torch.equal(owners["2"], mine)
-    assert torch.equal(owners["5"], mine)
+    assert torch.equal(owners["2"], network_index)
+    assert torch.equal(owners["5"], network_index)
     alive = channel_scores(steps, trunk_length(steps, 1), [samples(120)])["9"].sum(dim=1) > 0
     assert int(alive.sum()) > 9
     assert torch.equal(owners["9"][alive], hidden[alive])
@@ -195,28 +197,30 @@ def test_scores_are_gradient_times_activation() -> None:
     network = small(norm=False)
     steps = trace_sequential(network, SHAPE)
     inputs, labels = samples(12)
-    found = channel_scores(steps, trunk_length(steps, 1), [(inputs[:6], labels[:6]), (inputs[6:], labels[6:])])
-    maps = network[:8](inputs).detach().requires_grad_()  # what the last convolution hands on
+    scores = channel_scores(steps, trunk_length(steps, 1), [(inputs[:6], labels[:6]), (inputs[6:], labels[6:])])
+    maps = network[:8](inputs).detach().requires_grad_()  # the output of the last convolution
     network[8:](maps).gather(1, labels[:, None]).sum().backward()
     assert maps.grad is not None
     effects = (maps * maps.grad).sum(dim=(2, 3)).abs().detach()
     by_class = torch.stack([effects[labels == label].mean(dim=0) for label in range(6)], dim=1)
-    torch.testing.assert_close(found["5"], by_class)
+    torch.testing.assert_close(scores["5"], by_class)
 
 
-def test_attribution_needs_every_class_and_leaves_the_network_as_it_was() -> None:
+def test_attribution_needs_every_class_and_does_not_change_the_network() -> None:
     network = small().train()
     before = {name: value.clone() for name, value in network.state_dict().items()}
     inputs, labels = samples()
     decouple(network, SHAPE, even_groups(6, 2), 1, "attributed", samples=[(inputs, labels)], measure="activation")
     assert network.training
     assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
-    few = labels < 5
+    first_classes = labels < 5
     with pytest.raises(ModelError, match="no sample of class 5"):
-        decouple(network, SHAPE, even_groups(6, 2), 1, "attributed", samples=[(inputs[few], labels[few])])
+        decouple(
+            network, SHAPE, even_groups(6, 2), 1, "attributed", samples=[(inputs[first_classes], labels[first_classes])]
+        )
 
 
-def test_structural_groups_begin_the_same_for_a_seed_and_at_a_fair_size() -> None:
+def test_structural_groups_are_seeded_and_initialised_at_a_reasonable_scale() -> None:
     one, two, other = (decouple(small(norm=False), SHAPE, even_groups(6, 3), 1, seed=seed) for seed in (1, 1, 2))
     states = [network.state_dict() for network in (one, two, other)]
     assert all(torch.equal(value, states[1][name]) for name, value in states[0].items())

@@ -1,4 +1,4 @@
-"""What devices train on: the expected class counts of balanced batches, and the loss weighted by them."""
+"""The training loss of devices: expected class counts of balanced batches, and the loss weighted by them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from potluck.model.decoupled import GroupLoss, expected_class_counts
 LABELS = np.arange(100) % 10
 
 
-def test_counts_say_what_an_epoch_has() -> None:
+def test_expected_counts_match_an_epoch() -> None:
     assert expected_class_counts(LABELS, {2, 3}) == {label: 10 if label in (2, 3) else 2 for label in range(10)} | {
         label: round(10 * 20 / 80) for label in range(10) if label not in (2, 3)
     }
@@ -28,11 +28,11 @@ def test_the_loss_is_a_softmax_over_own_classes_and_other() -> None:
     torch.testing.assert_close(loss(outputs, labels), expected)
 
 
-def test_own_and_other_weigh_alike_however_samples_are_mixed() -> None:
-    """With the weights, doubling the others' samples changes nothing."""
+def test_own_and_other_classes_weigh_equally_for_any_mixture() -> None:
+    """With the weights, doubling the samples of other classes changes nothing."""
     outputs = torch.randn(6, 3, generator=torch.Generator().manual_seed(0))
     labels = torch.tensor([0, 1, 2, 3, 4, 5])
-    once = GroupLoss([(0, 1)], 6, {0: 1, 1: 1, 2: 1, 3: 1, 4: 1, 5: 1})(outputs, labels)
-    others = torch.cat([outputs, outputs[2:]]), torch.cat([labels, labels[2:]])
-    twice = GroupLoss([(0, 1)], 6, {0: 1, 1: 1, 2: 2, 3: 2, 4: 2, 5: 2})(*others)
-    torch.testing.assert_close(once, twice)
+    expected = GroupLoss([(0, 1)], 6, {0: 1, 1: 1, 2: 1, 3: 1, 4: 1, 5: 1})(outputs, labels)
+    doubled = torch.cat([outputs, outputs[2:]]), torch.cat([labels, labels[2:]])
+    twice = GroupLoss([(0, 1)], 6, {0: 1, 1: 1, 2: 2, 3: 2, 4: 2, 5: 2})(*doubled)
+    torch.testing.assert_close(expected, twice)

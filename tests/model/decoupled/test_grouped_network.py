@@ -1,4 +1,4 @@
-"""The grouped network, its parts, and what they have to agree on."""
+"""The grouped network and its submodels compute the same and use the same names."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class Reference(nn.Module):
         self.hidden = nn.Conv1d(12 * 4, 18, 1, groups=count)
         self.head = nn.Conv1d(18, 6 + count, 1, groups=count)
         with torch.no_grad():
-            for mine, name in ((self.conv2, "2"), (self.conv5, "5"), (self.hidden, "9"), (self.head, "11")):
-                parts = [grouped.group_branch(group).stages.get_submodule(name).state_dict() for group in range(count)]
-                mine.weight.copy_(torch.cat([part["weight"] for part in parts]).view_as(mine.weight))
-                assert mine.bias is not None
-                mine.bias.copy_(torch.cat([part["bias"] for part in parts]))
+            for module, name in ((self.conv2, "2"), (self.conv5, "5"), (self.hidden, "9"), (self.head, "11")):
+                states = [grouped.group_branch(group).stages.get_submodule(name).state_dict() for group in range(count)]
+                module.weight.copy_(torch.cat([state["weight"] for state in states]).view_as(module.weight))
+                assert module.bias is not None
+                module.bias.copy_(torch.cat([state["bias"] for state in states]))
 
     def forward(self, inputs: Tensor) -> Tensor:
         x = torch.relu(self.conv0(inputs))
@@ -51,27 +51,27 @@ class Reference(nn.Module):
 
 def test_all_groups_on_one_device_is_the_grouped_network_trained_centrally() -> None:
     grouped = small_grouped()
-    reference, part = Reference(grouped), grouped.build_submodel({0, 1, 2})
+    reference, submodel = Reference(grouped), grouped.build_submodel({0, 1, 2})
     inputs, labels = samples()
-    torch.testing.assert_close(part(inputs), reference(inputs))
-    trained(part, steps=10)
+    torch.testing.assert_close(submodel(inputs), reference(inputs))
+    trained(submodel, steps=10)
     loss = GroupLoss(grouped.spec.groups, 6, dict.fromkeys(range(6), 10))
     optimizer = torch.optim.SGD(reference.parameters(), lr=0.05, momentum=0.9)
     for _ in range(10):
         optimizer.zero_grad()
         loss(reference(inputs), labels).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
-    torch.testing.assert_close(part(inputs), reference(inputs), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(submodel(inputs), reference(inputs), rtol=1e-4, atol=1e-5)
 
 
-def test_groups_above_a_frozen_trunk_learn_alike_alone_and_in_company() -> None:
+def test_groups_on_a_frozen_trunk_train_the_same_alone_and_together() -> None:
     grouped = decouple(small(), SHAPE, GROUPS, 1, frozen=True)
     together = grouped.build_submodel({0, 1, 2})
     trained(together)
-    for number in range(3):
-        alone = grouped.build_submodel({number})
-        trained(alone)
-        for name, value in alone.state_dict().items():
+    for group in range(3):
+        single = grouped.build_submodel({group})
+        trained(single)
+        for name, value in single.state_dict().items():
             torch.testing.assert_close(together.state_dict()[name], value, rtol=1e-4, atol=1e-5)
 
 
@@ -84,17 +84,17 @@ def test_assembled_logits_are_the_sub_models(depth: int, normalised: bool) -> No
     logits = grouped.assemble()(inputs)
     assert torch.equal(logits, grouped.eval()(inputs))
     for chosen in ({0}, {2, 1}, {0, 1, 2}):
-        part = grouped.build_submodel(chosen).eval()
-        own = [label for number in sorted(chosen) for label in GROUPS[number]]
-        comparable = [group(part.trunk(inputs)) for group in part.groups.values()]
-        torch.testing.assert_close(torch.cat(comparable, dim=1), logits[:, own])
+        submodel = grouped.build_submodel(chosen).eval()
+        own_classes = [label for group_index in sorted(chosen) for label in GROUPS[group_index]]
+        comparable = [group(submodel.trunk(inputs)) for group in submodel.groups.values()]
+        torch.testing.assert_close(torch.cat(comparable, dim=1), logits[:, own_classes])
         if not normalised:
-            raw = part(inputs)
-            kept = [place for place in range(raw.shape[1]) if place % 3 != 2]  # two classes, then "other"
-            torch.testing.assert_close(raw[:, kept], logits[:, own])
+            raw = submodel(inputs)
+            class_columns = [index for index in range(raw.shape[1]) if index % 3 != 2]  # two classes, then "other"
+            torch.testing.assert_close(raw[:, class_columns], logits[:, own_classes])
 
 
-def test_logits_of_a_group_cannot_win_by_moving_together() -> None:
+def test_a_constant_added_to_the_logits_of_a_group_has_no_effect() -> None:
     """A group's softmax does not see a constant added to all its logits; neither may the assembled network."""
     grouped = decouple(small(), SHAPE, GROUPS, 1)
     wake(grouped)
@@ -108,56 +108,56 @@ def test_logits_of_a_group_cannot_win_by_moving_together() -> None:
 
 
 def test_the_readout_is_bayes_rule_for_balanced_training() -> None:
-    """From exact balanced odds, groups of any size must give back the exact probabilities of all classes."""
+    """From exact balanced odds, groups of any size must recover the exact probabilities of all classes."""
     draws = torch.Generator().manual_seed(0)
     likely = torch.rand(7, 6, generator=draws) + 0.01  # p(x | class), classes equally frequent
     groups = ((0, 1, 2), (3,), (4, 5))
     grouped = decouple(small(), SHAPE, groups, 1)
     wake(grouped)
     logits = torch.empty(7, 6)
-    for number, own in enumerate(groups):
-        rest = [label for label in range(6) if label not in own]
-        mine = likely[:, list(own)] / (2 * len(own))
-        other = likely[:, rest].sum(dim=1, keepdim=True) / (2 * len(rest))
-        logits[:, list(own)] = grouped.group_branch(number).readout(torch.cat([mine, other], dim=1).log())
+    for group, own_classes in enumerate(groups):
+        other_classes = [label for label in range(6) if label not in own_classes]
+        own_odds = likely[:, list(own_classes)] / (2 * len(own_classes))
+        other = likely[:, other_classes].sum(dim=1, keepdim=True) / (2 * len(other_classes))
+        logits[:, list(own_classes)] = grouped.group_branch(group).readout(torch.cat([own_odds, other], dim=1).log())
     torch.testing.assert_close(logits.exp(), likely / likely.sum(dim=1, keepdim=True))
 
 
-def test_a_group_that_nobody_trained_never_wins_and_is_named() -> None:
+def test_an_untrained_group_is_never_predicted_and_is_named() -> None:
     grouped = small_grouped()
     assert grouped.untrained_groups() == (0, 1, 2)
-    part = grouped.build_submodel({1})
-    trained(part, steps=1)
-    grouped.load_state_dict({**grouped.state_dict(), **part.state_dict()})
+    submodel = grouped.build_submodel({1})
+    trained(submodel, steps=1)
+    grouped.load_state_dict({**grouped.state_dict(), **submodel.state_dict()})
     assert grouped.untrained_groups() == (0, 2)
     logits = grouped.assemble()(samples()[0])
     assert bool((logits[:, [0, 1, 4, 5]] == -math.inf).all())
     assert bool(logits[:, [2, 3]].isfinite().all())
 
 
-def test_looking_at_a_group_does_not_count_as_training() -> None:
+def test_evaluating_a_group_does_not_count_as_training() -> None:
     grouped = small_grouped()
-    part = grouped.build_submodel({0}).eval()
-    part(samples()[0])
-    assert not part.state_dict()["groups.0.readout.trained"]
+    submodel = grouped.build_submodel({0}).eval()
+    submodel(samples()[0])
+    assert not submodel.state_dict()["groups.0.readout.trained"]
 
 
-def test_names_are_the_same_in_the_whole_and_in_a_part() -> None:
+def test_parameter_names_agree_between_network_and_submodel() -> None:
     grouped = decouple(small(), SHAPE, GROUPS, 1)
-    whole = grouped.state_dict()
-    part = grouped.build_submodel({0, 2})
-    assert set(part.state_dict()) == set(grouped.trained_names({2, 0}))
-    assert all(torch.equal(value, whole[name]) for name, value in part.state_dict().items())
+    full = grouped.state_dict()
+    submodel = grouped.build_submodel({0, 2})
+    assert set(submodel.state_dict()) == set(grouped.trained_names({2, 0}))
+    assert all(torch.equal(value, full[name]) for name, value in submodel.state_dict().items())
     assert any(name.startswith("trunk.") for name in grouped.trained_names({1}))
     grouped.frozen = True
     assert all(name.startswith("groups.1.") for name in grouped.trained_names({1}))
 
 
-def test_a_frozen_trunk_stays_as_it_was_norms_included() -> None:
-    part = decouple(small(), SHAPE, GROUPS, 2, frozen=True).build_submodel({0, 1})
-    before = {name: value.clone() for name, value in part.trunk.state_dict().items()}
-    trained(part)
-    assert all(torch.equal(value, before[name]) for name, value in part.trunk.state_dict().items())
+def test_a_frozen_trunk_including_its_norms_does_not_change() -> None:
+    submodel = decouple(small(), SHAPE, GROUPS, 2, frozen=True).build_submodel({0, 1})
+    before = {name: value.clone() for name, value in submodel.trunk.state_dict().items()}
+    trained(submodel)
+    assert all(torch.equal(value, before[name]) for name, value in submodel.trunk.state_dict().items())
     other = decouple(small(), SHAPE, GROUPS, 2).build_submodel({0, 1})
     trained(other)
     assert not any(
@@ -172,14 +172,14 @@ def test_a_submodel_is_a_copy() -> None:
     assert all(torch.equal(value, before[name]) for name, value in grouped.state_dict().items())
 
 
-@pytest.mark.parametrize(("chosen", "said"), [({3}, "there is no group 3"), (set(), "no group was given")])
-def test_groups_that_do_not_exist_are_refused(chosen: set[int], said: str) -> None:
-    with pytest.raises(ModelError, match=said):
+@pytest.mark.parametrize(("chosen", "message"), [({3}, "there is no group 3"), (set(), "no group was given")])
+def test_groups_that_do_not_exist_are_refused(chosen: set[int], message: str) -> None:
+    with pytest.raises(ModelError, match=message):
         small_grouped().build_submodel(chosen)
 
 
-def test_the_whole_and_the_parts_can_be_laid_out_in_layers() -> None:
-    """A coordinator lays the network out flat, layer by layer; every number must have its place."""
+def test_network_and_submodels_have_a_layer_layout() -> None:
+    """The coordinator flattens the network layer by layer; every value must have an index."""
     grouped = decouple(small(), SHAPE, GROUPS, 1)
     for network in (grouped, grouped.build_submodel({1}), grouped.assemble()):
         chain = trace_layers(network, SHAPE)
@@ -189,25 +189,25 @@ def test_the_whole_and_the_parts_can_be_laid_out_in_layers() -> None:
 
 
 @pytest.mark.parametrize("frozen", [False, True])
-def test_a_part_has_its_places_in_the_vectors_of_the_whole(frozen: bool) -> None:
+def test_a_submodel_indexes_into_the_vectors_of_the_network(frozen: bool) -> None:
     grouped = decouple(small(), SHAPE, GROUPS, 1, frozen=frozen)
-    part = grouped.build_submodel({0, 2})
-    whole_layout, part_layout = (laid_out(network) for network in (grouped, part))
+    submodel = grouped.build_submodel({0, 2})
+    whole_layout, part_layout = (laid_out(network) for network in (grouped, submodel))
     params, buffers = indices_in_whole(whole_layout, part_layout)
-    whole, mine = ModelState.of_module(grouped, whole_layout), ModelState.of_module(part, part_layout)
-    assert torch.equal(whole.params[params], mine.params)
-    assert torch.equal(whole.buffers[buffers], mine.buffers)
-    assert len(params.unique()) == len(mine.params)  # type: ignore[no-untyped-call]
+    full, own_odds = ModelState.of_module(grouped, whole_layout), ModelState.of_module(submodel, part_layout)
+    assert torch.equal(full.params[params], own_odds.params)
+    assert torch.equal(full.buffers[buffers], own_odds.buffers)
+    assert len(params.unique()) == len(own_odds.params)  # type: ignore[no-untyped-call]
 
 
-def test_a_part_trains_as_a_replica_and_says_that_it_did() -> None:
+def test_a_submodel_trains_as_a_replica_and_is_marked_trained() -> None:
     grouped = decouple(small(), SHAPE, GROUPS, 1, frozen=True)
-    part = grouped.build_submodel({1})
-    layout = laid_out(part)
-    replica = ModelReplica(part, layout, GroupLoss(part.own_classes, 6))
+    submodel = grouped.build_submodel({1})
+    layout = laid_out(submodel)
+    replica = ModelReplica(submodel, layout, GroupLoss(submodel.own_classes, 6))
     before = replica.copy_buffers()
     gradient, _ = replica.gradient(*samples())
-    assert len(gradient) == sum(parameter.numel() for parameter in part.groups.parameters())
+    assert len(gradient) == sum(parameter.numel() for parameter in submodel.groups.parameters())
     assert bool(gradient.any())
     change = ModelState(gradient, replica.buffer_change(before)).named_tensors(layout)
     assert float(change["groups.1.readout.trained"]) == 1.0

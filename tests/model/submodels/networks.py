@@ -1,4 +1,4 @@
-"""Networks to leave channels out of: one of each family of the zoo, and what users write by hand."""
+"""Networks to narrow: one of each family of the zoo, and hand-written ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Shape = tuple[int, ...]
 
 
 class ByHand(nn.Module):
-    """Functions instead of modules, and a size written out."""
+    """Functional calls instead of modules, and a hard-coded size."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -109,6 +109,6 @@ def build(name: str, dtype: torch.dtype = torch.float32) -> tuple[nn.Module, Sha
 
 @functools.cache
 def traced(name: str, dtype: torch.dtype = torch.float32) -> tuple[SlimmableModel, Shape]:
-    """The network's width, whose module nobody may change, and its sample's shape."""
+    """The traced network, whose module must not be changed, and its sample shape."""
     module, shape = build(name, dtype)
     return trace_slimmable(module, shape, dtype=dtype), shape

@@ -18,34 +18,36 @@ CASES = [name for name in NETWORKS if name not in LARGE]
 
 
 def sets(name: str) -> dict[str, int]:
-    return {part.name: part.size for part in traced(name)[0].sets}
+    return {channels.name: channels.size for channels in traced(name)[0].sets}
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_macs_are_those_of_the_flop_counter_at_any_width(name: str) -> None:
-    found, shape = traced(name)
-    counts = found.kept_counts([0.4] * len(found.sets))
-    assert found.forward_macs(counts) == count_macs(
-        build_narrow_network(found, width_agnostic_graph(found), counts), shape
+    slimmable, shape = traced(name)
+    counts = slimmable.kept_counts([0.4] * len(slimmable.sets))
+    assert slimmable.forward_macs(counts) == count_macs(
+        build_narrow_network(slimmable, width_agnostic_graph(slimmable), counts), shape
     )
-    assert found.full_macs == sum(layer.macs for layer in found.chain.layers)
+    assert slimmable.full_macs == sum(layer.macs for layer in slimmable.chain.layers)
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_small_vector_is_the_whole_one_at_its_index(name: str) -> None:
-    found, _ = traced(name)
+def test_a_narrow_vector_is_the_full_vector_at_its_indices(name: str) -> None:
+    slimmable, _ = traced(name)
     rng = np.random.default_rng(3)
-    kept = choose_subsets(found, found.kept_counts(list(rng.uniform(0, 0.9, len(found.sets)))), random_units(rng))
-    selection = found.select_units(kept)
+    subsets = choose_subsets(
+        slimmable, slimmable.kept_counts(list(rng.uniform(0, 0.9, len(slimmable.sets)))), random_units(rng)
+    )
+    selection = slimmable.select_units(subsets)
     for half, size in (
-        (selection.params, found.layout.param_bounds[-1]),
-        (selection.buffers, found.layout.buffer_bounds[-1]),
+        (selection.params, slimmable.layout.param_bounds[-1]),
+        (selection.buffers, slimmable.layout.buffer_bounds[-1]),
     ):
-        whole = torch.arange(size, dtype=torch.float64)
-        small = half.gather(whole)
-        assert torch.equal(small, whole[half.index])
+        vector = torch.arange(size, dtype=torch.float64)
+        small = half.gather(vector)
+        assert torch.equal(small, vector[half.index])
         assert len(set(half.index.tolist())) == len(half.index) == half.size
-        target = torch.full_like(whole, -1.0)
+        target = torch.full_like(vector, -1.0)
         half.scatter(small, target)
         assert torch.equal(target[half.index], small)
         assert int((target == -1).sum()) == size - half.size
@@ -54,16 +56,16 @@ def test_a_small_vector_is_the_whole_one_at_its_index(name: str) -> None:
 def test_input_and_classifier_are_never_dropped() -> None:
     for name in ("vgg9", "resnet20", "mlp", "by hand"):
         assert not {"classifier", "fc2", "sample"} & sets(name).keys()
-    found, _ = traced("mlp")
-    narrowest = build_narrow_network(found, width_agnostic_graph(found), [1] * len(found.sets))
+    slimmable, _ = traced("mlp")
+    narrowest = build_narrow_network(slimmable, width_agnostic_graph(slimmable), [1] * len(slimmable.sets))
     assert narrowest(torch.zeros(2, 1, 8, 8)).shape == (2, 10)
 
 
 def test_both_sides_of_a_residual_sum_share_a_set() -> None:
-    found = sets("resnet20")
-    assert len(found) == 12  # one for each of three stages, one inside each of nine blocks
-    assert {"conv1": 16, "block1_1.branch.first.conv": 16}.items() <= found.items()
-    assert "block1_1.branch.second.conv" not in found
+    sizes = sets("resnet20")
+    assert len(sizes) == 12  # one for each of three stages, one inside each of nine blocks
+    assert {"conv1": 16, "block1_1.branch.first.conv": 16}.items() <= sizes.items()
+    assert "block1_1.branch.second.conv" not in sizes
 
 
 def test_a_concatenation_keeps_its_sets_apart_and_depthwise_follows_its_input() -> None:
@@ -71,28 +73,31 @@ def test_a_concatenation_keeps_its_sets_apart_and_depthwise_follows_its_input() 
     assert sets("ds-cnn") == {"conv1": 64, **{f"block{block}.pointwise.conv": 64 for block in (1, 2, 3, 4)}}
 
 
-def test_groups_go_whole() -> None:
+def test_channel_groups_are_kept_or_dropped_as_a_unit() -> None:
     assert sets("grouped") == {"reduce": 6, "expand": 12}
     assert traced("grouped")[0].sets[0].grain == 4
 
 
 def test_at_least_one_unit_is_kept() -> None:
-    found, shape = traced("lenet")
-    counts = found.kept_counts([0.999] * len(found.sets))
+    slimmable, shape = traced("lenet")
+    counts = slimmable.kept_counts([0.999] * len(slimmable.sets))
     assert counts == (1, 1, 1, 1)
-    small = build_narrow_network(found, width_agnostic_graph(found), counts)
+    small = build_narrow_network(slimmable, width_agnostic_graph(slimmable), counts)
     assert small(torch.zeros(2, *shape)).shape == (2, 10)
 
 
-def test_a_grid_keeps_multiples_of_eight_and_what_is_smaller() -> None:
-    found, _ = traced("resnet20")
-    sizes = {(part.size, kept) for part, kept in zip(found.sets, found.kept_counts([0.25] * 12, grid=8), strict=True)}
+def test_a_grid_keeps_multiples_of_eight_and_smaller_sets() -> None:
+    slimmable, _ = traced("resnet20")
+    sizes = {
+        (channels.size, kept)
+        for channels, kept in zip(slimmable.sets, slimmable.kept_counts([0.25] * 12, grid=8), strict=True)
+    }
     assert sizes == {(16, 16), (32, 24), (64, 48)}
-    assert set(found.kept_counts([0.9] * 12, grid=8)) == {2, 3, 6}
-    assert found.kept_counts([0.0] * 12, grid=8) == found.full_counts
+    assert set(slimmable.kept_counts([0.9] * 12, grid=8)) == {2, 3, 6}
+    assert slimmable.kept_counts([0.0] * 12, grid=8) == slimmable.full_counts
 
 
-def test_a_sum_of_differently_made_channels_is_kept_whole() -> None:
+def test_a_sum_of_incompatible_channels_is_never_dropped() -> None:
     class Crossed(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -103,7 +108,7 @@ def test_a_sum_of_differently_made_channels_is_kept_whole() -> None:
             out: Tensor = self.head(self.d(torch.cat([self.a(x), self.b(x)], 1) + self.c(x)))
             return out
 
-    assert [part.name for part in trace_slimmable(Crossed(), (3, 4, 4)).sets] == ["d"]
+    assert [channels.name for channels in trace_slimmable(Crossed(), (3, 4, 4)).sets] == ["d"]
 
 
 @pytest.mark.parametrize(
@@ -115,14 +120,14 @@ def test_a_sum_of_differently_made_channels_is_kept_whole() -> None:
         (nn.PixelShuffle(1), "PixelShuffle"),
     ],
 )
-def test_a_layer_that_is_not_understood_is_refused_by_name(layer: nn.Module, name: str) -> None:
+def test_an_unsupported_layer_is_refused_by_name(layer: nn.Module, name: str) -> None:
     module = nn.Sequential(nn.Conv2d(3, 6, 3, padding=1), layer, nn.Flatten(), nn.LazyLinear(2))
     module(torch.zeros(1, 3, 8, 8))
     with pytest.raises(ModelError, match=f"'?{name}'? \\(1\\)"):
         trace_slimmable(module, (3, 8, 8))
 
 
-def test_an_operation_that_is_not_understood_is_refused_by_name() -> None:
+def test_an_unsupported_operation_is_refused_by_name() -> None:
     class Shuffled(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -136,7 +141,7 @@ def test_an_operation_that_is_not_understood_is_refused_by_name() -> None:
         trace_slimmable(Shuffled(), (3, 4, 4))
 
 
-def test_anything_may_be_done_to_the_input() -> None:
+def test_any_operation_on_the_input_is_allowed() -> None:
     class Normalised(nn.Module):
         mean: Tensor
 
@@ -149,10 +154,10 @@ def test_anything_may_be_done_to_the_input() -> None:
             out: Tensor = self.head(self.first((x - self.mean).roll(1, 1)))
             return out
 
-    assert [part.name for part in trace_slimmable(Normalised(), (3, 4, 4)).sets] == ["first"]
+    assert [channels.name for channels in trace_slimmable(Normalised(), (3, 4, 4)).sets] == ["first"]
 
 
-def test_every_network_of_the_zoo_for_small_pictures_can_be_narrowed() -> None:
+def test_every_small_image_network_of_the_zoo_can_be_narrowed() -> None:
     for name in ("vgg16-bn-cifar", "alexnet-cifar"):
-        found = trace_slimmable(zoo.build_model(name), zoo.model_entry(name).shape)
-        assert 0.2 < found.macs_fraction(found.kept_counts([0.5] * len(found.sets))) < 0.3
+        slimmable = trace_slimmable(zoo.build_model(name), zoo.model_entry(name).shape)
+        assert 0.2 < slimmable.macs_fraction(slimmable.kept_counts([0.5] * len(slimmable.sets))) < 0.3

@@ -1,4 +1,4 @@
-"""Building by name: what a user may ask for, what is refused and how, and that the result learns."""
+"""Building networks by name: valid options, refused options and their messages, and that the result learns."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def test_unknown_name_lists_the_choices_and_guesses(ask: object) -> None:
     assert callable(ask)
     with pytest.raises(
         ModelError, match=r"no model 'resnet-20'; choose from lenet, .*did you mean 'resnet20'"
-    ) as caught:
+    ) as error:
         ask("resnet-20")
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(error.value)
 
 
 def test_unknown_option_lists_the_known_ones_and_guesses() -> None:
@@ -51,15 +51,15 @@ def test_unknown_option_lists_the_known_ones_and_guesses() -> None:
     ],
 )
 def test_bad_value_names_model_option_and_value(name: str, option: str, value: object) -> None:
-    with pytest.raises(ModelError) as caught:
+    with pytest.raises(ModelError) as error:
         on_meta(name, **{option: value})
-    message = str(caught.value)
+    message = str(error.value)
     assert message.startswith(f"model {name!r}, option {option!r}: ")
     assert message.endswith(f"got {value!r}")
 
 
 @pytest.mark.parametrize("fixed", ["depth", "bn", "stages"])
-def test_what_makes_the_network_what_it_is_cannot_be_set(fixed: str) -> None:
+def test_defining_properties_of_a_network_cannot_be_set(fixed: str) -> None:
     with pytest.raises(ModelError, match="has no option"):
         on_meta("vgg16-bn", **{fixed: 11})
 
@@ -74,7 +74,7 @@ def test_smallest_side_works_and_the_next_smaller_is_refused(name: str, least: i
 
 @pytest.mark.parametrize("side", [8, 33])
 @pytest.mark.parametrize("name", ["cnn", "vgg9", "mlp"])
-def test_side_fits_the_linear_layers_to_the_picture(name: str, side: int) -> None:
+def test_side_sizes_the_linear_layers_to_the_image(name: str, side: int) -> None:
     assert on_meta(name, side=side)(
         torch.empty(1, zoo.model_entry(name).shape[0], side, side, device="meta")
     ).shape == (
@@ -117,7 +117,7 @@ def test_hidden_may_be_empty_or_a_list_as_toml_gives_it() -> None:
     assert weights(zoo.build_model("mlp", hidden=[5], side=8)) == (64 * 5 + 5) + (5 * 10 + 10)
 
 
-def test_options_are_told() -> None:
+def test_options_are_listed() -> None:
     assert zoo.model_options("mlp") == ("classes", "channels", "side", "hidden")
     assert zoo.model_options("resnet18") == ("classes", "channels")
 
@@ -127,7 +127,7 @@ def test_no_dropout_means_no_layer() -> None:
     assert [layer.p for layer in model.modules() if isinstance(layer, nn.Dropout)] == [0.5]
 
 
-def test_auxiliary_heads_speak_only_while_training() -> None:
+def test_auxiliary_heads_are_used_only_in_training() -> None:
     model = on_meta("googlenet", auxiliary=True, classes=5)
     picture = torch.empty(2, 3, 64, 64, device="meta")
     assert [scores.shape for scores in model(picture)] == [(2, 5)] * 3
@@ -157,7 +157,7 @@ def test_size_of_the_last_map(name: str, last_layer: str, side: int) -> None:
 
 
 @pytest.mark.parametrize(("name", "layers"), [("mobilenet-v2-cifar", 20), ("resnet20", 20), ("resnet152", 152)])
-def test_depth_is_what_the_name_says(name: str, layers: int) -> None:
+def test_depth_matches_the_name(name: str, layers: int) -> None:
     model = on_meta(name)
     if name.startswith("mobilenet"):
         counted = sum(any(True for _ in layer.parameters()) for layer in model.children())
@@ -177,7 +177,7 @@ def test_the_seed_fixes_the_weights(name: str) -> None:
     assert not torch.equal(built[0], built[2])
 
 
-def test_convolutions_start_with_hes_spread() -> None:
+def test_convolutions_use_he_initialisation() -> None:
     torch.manual_seed(0)
     conv = zoo.build_model("vgg16-bn-cifar").get_submodule("conv4_2")
     assert isinstance(conv, nn.Conv2d)

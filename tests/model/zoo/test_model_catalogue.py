@@ -1,4 +1,4 @@
-"""Every network of the catalogue: its weights, its output, and that it can be taken apart."""
+"""Every network of the catalogue: its parameter count, its output, and that it can be split into layers."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_natural_input_gives_one_score_per_class(name: str) -> None:
 
 @pytest.mark.parametrize("name", MULTIPLY_ADDS)
 def test_scores_cost_the_published_multiply_adds(name: str) -> None:
-    """A wrong stride or padding leaves the number of weights as it is, but not this one."""
+    """A wrong stride or padding changes the MACs but not the parameter count."""
     entry = zoo.model_entry(name)
     with FlopCounterMode(display=False) as counter:
         scores = traced(name)(torch.empty(1, *entry.shape, device="meta"))
@@ -117,7 +117,7 @@ def test_no_bias_before_batch_norm(name: str) -> None:
 
 
 @every_network
-def test_entry_tells_where_its_count_comes_from(name: str) -> None:
+def test_entries_cite_the_source_of_their_parameter_count(name: str) -> None:
     entry = zoo.model_entry(name)
     assert entry.name == name
     assert entry.source.strip()

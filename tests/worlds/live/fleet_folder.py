@@ -25,17 +25,17 @@ def make_authority(folder: Path, *names: str) -> CertificateAuthority:
 
 
 def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def open_coordinator(folder: Path, admitted: Mapping[str, str] | None) -> tuple[zenoh.Session, str]:
     """Its session, and the locator under which it listens."""
     locator = f"tls/127.0.0.1:{free_port()}"
     rules = None if admitted is None else access_control.coordinator_access(admitted)
-    place = Endpoint(listen=(locator,), tls=TlsCredentials.from_bundle(folder / "coordinator"), access_control=rules)
-    return open_session(place, "router"), locator
+    endpoint = Endpoint(listen=(locator,), tls=TlsCredentials.from_bundle(folder / "coordinator"), access_control=rules)
+    return open_session(endpoint, "router"), locator
 
 
 def open_device(tls: TlsCredentials | None, locator: str, patience_s: float = 10.0) -> zenoh.Session:

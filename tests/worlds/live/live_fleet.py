@@ -164,11 +164,11 @@ class LiveFleet:
             device.end()
 
 
-def wait_until(what: Callable[[], bool], seconds: float = 5.0) -> float:
+def wait_until(condition: Callable[[], bool], seconds: float = 5.0) -> float:
     """Wait until the condition holds and return how long it took; TimeoutError if it does not."""
-    began = time.monotonic()
-    while not what():
-        if time.monotonic() - began > seconds:
+    started_at = time.monotonic()
+    while not condition():
+        if time.monotonic() - started_at > seconds:
             raise TimeoutError(f"not within {seconds} s")
         time.sleep(0.005)
-    return time.monotonic() - began
+    return time.monotonic() - started_at

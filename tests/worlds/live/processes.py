@@ -32,7 +32,7 @@ async def echo(node: Node, accepted: JoinAccepted) -> None:
             await node.send(COORDINATOR, Pull(turn, node.incarnation, count))
 
 
-def be_device(address: str, name: str, lease: float) -> None:
+def run_device_process(address: str, name: str, lease: float) -> None:
     endpoint = Endpoint(connect=(address,), lease=lease)
     asyncio.run(run_device(endpoint, JoinRequest(name=name, token="t"), echo, DeviceOptions(once=True)))
 
@@ -42,7 +42,7 @@ async def _wait(node: Node) -> None:
         await node.receive()
 
 
-def be_coordinator(address: str, lease: float) -> None:
+def run_coordinator_process(address: str, lease: float) -> None:
     async def lead() -> None:
         await run_coordinator(
             Endpoint(listen=(address,), lease=lease),

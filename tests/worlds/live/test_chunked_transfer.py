@@ -29,8 +29,8 @@ def test_chunks_cover_every_byte_once(sizes: list[int], chunk_bytes: int) -> Non
 
 
 def _message(kib: int) -> Push:
-    numbers = np.random.default_rng(kib).integers(0, 256, kib << 10, np.uint8)
-    return Push(Payload(numbers.nbytes, (numbers,)), turn=0, first=0, last=0, samples=0, loss=0.0)
+    values = np.random.default_rng(kib).integers(0, 256, kib << 10, np.uint8)
+    return Push(Payload(values.nbytes, (values,)), turn=0, first=0, last=0, samples=0, loss=0.0)
 
 
 def _open(kib: int) -> tuple[OutgoingTransfer, Reassembly]:
@@ -62,9 +62,9 @@ def test_only_lost_chunks_are_queued_again(kib: int, lost_once: set[int], lost_t
         out.confirm_chunks(incoming.count)
     assert incoming.is_complete
     assert incoming.assembled_message().payload.arrays[0].tobytes() == out.message.payload.arrays[0].tobytes()
-    gone = sum(index < kib for index in lost_once) + sum(index < kib for index in lost_twice)
-    assert sent == kib + gone
-    assert out.resent == gone
+    lost_count = sum(index < kib for index in lost_once) + sum(index < kib for index in lost_twice)
+    assert sent == kib + lost_count
+    assert out.resent == lost_count
 
 
 def test_at_most_a_window_is_unconfirmed() -> None:

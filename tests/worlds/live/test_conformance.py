@@ -30,14 +30,14 @@ class TestLive(NodeConformance):
         """Compared by number: real clocks drift too much to identify a message by its time of arrival."""
 
         async def coordinate(node: Node) -> list[int]:
-            came: list[int] = []
+            received: list[int] = []
             while (envelope := await node.receive(8 * self.tick)) is not None:
                 match envelope.message:
                     case Joined():
                         await node.send("a", Invite(0, 0, int(50 * self.tick)))
                     case Pull(turn=turn):
-                        came.append(turn)
-            return came
+                        received.append(turn)
+            return received
 
         faults = [self._at("lose", 0, lasting=1000, share=0.5)]
         fleet = fleet_of("a", faults=faults)

@@ -17,14 +17,14 @@ def _carries_multicast() -> bool:
     group = socket.inet_aton("224.0.0.224")
     with (
         contextlib.suppress(OSError),
-        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as heard,
-        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as said,
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as receiver,
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender,
     ):
-        heard.settimeout(1.0)
-        heard.bind(("", 0))
-        heard.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, group + socket.inet_aton("0.0.0.0"))
-        said.sendto(b"?", ("224.0.0.224", heard.getsockname()[1]))
-        return heard.recv(1) == b"?"
+        receiver.settimeout(1.0)
+        receiver.bind(("", 0))
+        receiver.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, group + socket.inet_aton("0.0.0.0"))
+        sender.sendto(b"?", ("224.0.0.224", receiver.getsockname()[1]))
+        return receiver.recv(1) == b"?"
     return False
 
 
@@ -42,10 +42,10 @@ def test_only_a_discoverable_coordinator_is_found() -> None:
 @pytest.mark.skipif(not _carries_multicast(), reason="this network carries no multicast")
 def test_several_coordinators_are_an_error() -> None:
     ports = [free_port(), free_port()]
-    places = [Endpoint(listen=(f"tcp/0.0.0.0:{port}",), discover=True) for port in ports]
+    endpoints = [Endpoint(listen=(f"tcp/0.0.0.0:{port}",), discover=True) for port in ports]
     with (
-        open_session(places[0], "router"),
-        open_session(places[1], "router"),
+        open_session(endpoints[0], "router"),
+        open_session(endpoints[1], "router"),
         pytest.raises(UserError, match=rf"several coordinators.*(:{ports[0]}.*:{ports[1]}|:{ports[1]}.*:{ports[0]})"),
     ):
         coordinator_discovery.find_coordinator("tcp", 10.0)

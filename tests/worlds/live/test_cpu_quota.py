@@ -20,9 +20,9 @@ def _first_version(folder: str, quota_us: int) -> dict[str, str]:
     return {f"{folder}/cpu.cfs_quota_us": f"{quota_us}\n", f"{folder}/cpu.cfs_period_us": "100000\n"}
 
 
-def _share(tmp_path: Path, own: str, files: dict[str, str], threads: int = 1) -> float:
+def _share(tmp_path: Path, cgroup: str, files: dict[str, str], threads: int = 1) -> float:
     (tmp_path / "self").mkdir()
-    (tmp_path / "self/cgroup").write_text(own)
+    (tmp_path / "self/cgroup").write_text(cgroup)
     for name, text in files.items():
         path = tmp_path / "groups" / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -31,7 +31,7 @@ def _share(tmp_path: Path, own: str, files: dict[str, str], threads: int = 1) ->
 
 
 @pytest.mark.parametrize(
-    ("own", "files", "share"),
+    ("cgroup", "files", "fraction"),
     [
         ("0::/user/potluck", {"user/potluck/cpu.max": "25000 100000\n"}, 0.25),
         ("0::/user/potluck", {"user/potluck/cpu.max": "max 100000\n", "user/cpu.max": "40000 100000\n"}, 0.4),
@@ -50,8 +50,8 @@ def _share(tmp_path: Path, own: str, files: dict[str, str], threads: int = 1) ->
         "version 1", "both versions", "version 1 without limit", "another controller", "not a list of groups",
     ],
 )  # fmt: skip
-def test_quota_of_control_groups(tmp_path: Path, own: str, files: dict[str, str], share: float) -> None:
-    assert _share(tmp_path, own, files) == share
+def test_quota_of_control_groups(tmp_path: Path, cgroup: str, files: dict[str, str], fraction: float) -> None:
+    assert _share(tmp_path, cgroup, files) == fraction
 
 
 def test_a_quota_is_shared_by_the_threads(tmp_path: Path) -> None:

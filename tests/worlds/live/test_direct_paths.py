@@ -29,10 +29,10 @@ from tests.worlds.live.live_fleet import RecordingJournal, wait_until
 
 FLEET = {"a": "127.0.0.2", "b": "127.0.0.3"}
 OTHER = {"a": "b", "b": "a"}
-Look = Callable[[Node], Coroutine[Any, Any, None]]
+Check = Callable[[Node], Coroutine[Any, Any, None]]
 
 
-class Meeting:
+class DirectRun:
     """Two devices in a run; each sends a message to the other after it has called `look`."""
 
     def __init__(self, folder: Path, certs: Path | None, *, listen: bool, direct: bool) -> None:
@@ -58,19 +58,19 @@ class Meeting:
         while not self.linked():
             await node.sleep(0.02)
 
-    async def last(self, look: Look) -> None:
+    async def last(self, check: Check) -> None:
         async def coordinate(node: Node) -> None:
             joined = 0
             while joined < len(FLEET):
                 envelope = await node.receive()
                 joined += envelope is not None and isinstance(envelope.message, Joined)
             async with asyncio.timeout(20):
-                while len(self.heard) < len(FLEET) and not any(one.done() for one in device_tasks):
+                while len(self.heard) < len(FLEET) and not any(task.done() for task in device_tasks):
                     await node.sleep(0.02)
 
         async def device_main(node: Node, accepted: JoinAccepted) -> None:
             await node.receive(node.now())
-            await look(node)
+            await check(node)
             if not self.direct:
                 return
             while True:
@@ -81,7 +81,7 @@ class Meeting:
 
         device_tasks = [
             asyncio.create_task(
-                run_device(self._seat(name), JoinRequest(name=name), device_main, DeviceOptions(once=True))
+                run_device(self._endpoint(name), JoinRequest(name=name), device_main, DeviceOptions(once=True))
             )
             for name in FLEET
         ]
@@ -98,25 +98,25 @@ class Meeting:
         )
         await asyncio.gather(*device_tasks)
 
-    def _seat(self, name: str) -> Endpoint:
+    def _endpoint(self, name: str) -> Endpoint:
         self.listens[name] = f"{self._protocol}/{FLEET[name]}:{free_port()}"
         listen = (self.listens[name],) if self._listen else ()
         tls = TlsCredentials.from_bundle(self._certs / name) if self._certs is not None else None
         return Endpoint(connect=(self._hub,), listen=listen, direct=self._listen, tls=tls, connect_timeout_s=10.0)
 
 
-def _let(meeting: Meeting, look: Look, monkeypatch: pytest.MonkeyPatch) -> None:
-    come_in = join_handshake.join_run
+def _run_with_check(run: DirectRun, check: Check, monkeypatch: pytest.MonkeyPatch) -> None:
+    join_run = join_handshake.join_run
 
     async def noted(*arguments: Any, **options: Any) -> tuple[zenoh.Session, JoinAccepted]:
-        session, accepted = await come_in(*arguments, **options)
-        meeting.sessions[accepted.name], meeting.era = session, accepted.era
+        session, accepted = await join_run(*arguments, **options)
+        run.sessions[accepted.name], run.era = session, accepted.era
         return session, accepted
 
     monkeypatch.setattr(device_runtime, "join_run", noted)
     with within(40):
-        asyncio.run(meeting.last(look))
-    assert meeting.heard == (OTHER if meeting.direct else {})
+        asyncio.run(run.last(check))
+    assert run.heard == (OTHER if run.direct else {})
 
 
 def _certified(folder: Path) -> Path:
@@ -131,8 +131,8 @@ def test_devices_that_listen_are_connected_directly(
     certified: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     certs = _certified(tmp_path / "certs") if certified else None
-    meeting = Meeting(tmp_path, certs, listen=True, direct=True)
-    _let(meeting, meeting.are_linked, monkeypatch)
+    run = DirectRun(tmp_path, certs, listen=True, direct=True)
+    _run_with_check(run, run.are_linked, monkeypatch)
 
 
 @pytest.mark.parametrize("certified", [False, True], ids=["tcp", "tls"])
@@ -140,27 +140,27 @@ def test_devices_that_do_not_listen_communicate_through_the_coordinator(
     certified: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     certs = _certified(tmp_path / "certs") if certified else None
-    meeting = Meeting(tmp_path, certs, listen=False, direct=True)
+    run = DirectRun(tmp_path, certs, listen=False, direct=True)
 
-    async def look(node: Node) -> None:
-        assert not meeting.linked()
+    async def check(node: Node) -> None:
+        assert not run.linked()
 
-    _let(meeting, look, monkeypatch)
-    assert not meeting.linked()
+    _run_with_check(run, check, monkeypatch)
+    assert not run.linked()
 
 
 def test_devices_open_no_port_where_they_do_not_send_to_each_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers: list[bool] = []
-    meeting = Meeting(tmp_path, None, listen=True, direct=False)
+    run = DirectRun(tmp_path, None, listen=True, direct=False)
 
-    async def look(node: Node) -> None:
-        while len(meeting.sessions) < len(FLEET):
+    async def check(node: Node) -> None:
+        while len(run.sessions) < len(FLEET):
             await node.sleep(0.02)
-        answers.extend(_answers(address) for address in meeting.listens.values())
+        answers.extend(_answers(address) for address in run.listens.values())
 
-    _let(meeting, look, monkeypatch)
+    _run_with_check(run, check, monkeypatch)
     assert answers
     assert not any(answers)
 
@@ -168,39 +168,39 @@ def test_devices_open_no_port_where_they_do_not_send_to_each_other(
 def test_a_listening_device_ignores_devices_outside_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither as itself, nor as one of the fleet, nor as the coordinator; the certificate is of the same authority."""
     certs = _certified(tmp_path / "certs")
-    meeting = Meeting(tmp_path, certs, listen=True, direct=True)
-    heard: list[bytes] = []
+    run = DirectRun(tmp_path, certs, listen=True, direct=True)
+    received: list[bytes] = []
 
     def intrude() -> None:
-        keys = [lane_key(meeting.era, name, "a", CONTROL) for name in ("c", "b", "coordinator")]
-        own = lane_key(meeting.era, "b", "a", BULK)
+        keys = [lane_key(run.era, name, "a", CONTROL) for name in ("c", "b", "coordinator")]
+        own_key = lane_key(run.era, "b", "a", BULK)
         endpoint = Endpoint(
-            connect=(meeting.listens["a"],),
+            connect=(run.listens["a"],),
             tls=TlsCredentials.from_bundle(certs / "c"),
             direct=True,
             connect_timeout_s=10.0,
         )
         with (
-            meeting.sessions["a"].declare_subscriber(
-                inbox_key(meeting.era, "a"), lambda sample: heard.append(sample.payload.to_bytes())
+            run.sessions["a"].declare_subscriber(
+                inbox_key(run.era, "a"), lambda sample: received.append(sample.payload.to_bytes())
             ),
             open_session(endpoint, "peer") as intruder,
         ):
             time.sleep(0.3)
             for key in keys:
                 intruder.put(key, b"lies")
-            meeting.sessions["b"].put(own, b"truth")
-            wait_until(lambda: b"truth" in heard)
+            run.sessions["b"].put(own_key, b"truth")
+            wait_until(lambda: b"truth" in received)
             time.sleep(0.3)
-        assert b"lies" not in heard
+        assert b"lies" not in received
 
-    async def look(node: Node) -> None:
-        await meeting.are_linked(node)
+    async def check(node: Node) -> None:
+        await run.are_linked(node)
         if node.name == "b":
             await asyncio.to_thread(intrude)
 
-    _let(meeting, look, monkeypatch)
-    assert heard
+    _run_with_check(run, check, monkeypatch)
+    assert received
 
 
 def _answers(locator: str) -> bool:

@@ -65,16 +65,16 @@ def test_chunks_are_short_where_a_link_is_slow() -> None:
 
 
 def test_faults_follow_the_script() -> None:
-    moment = [0.0]
+    now_s = [0.0]
     faults = [
         {"kind": "partition", "device": "a", "at": 2, "lasting": 3},
         {"kind": "lose", "at": 2, "lasting": 3, "share": 1},
     ]
-    centre = ShapedLinks(_fleet("a", "b", faults=faults), 0, COORDINATOR, lambda: moment[0])
-    seen = []
-    for moment[0] in (1.0, 3.0, 6.0):
-        seen.append((centre.is_cut("a"), centre.is_cut("b"), centre.drops_message("b", Invite(1, 1, 1))))
-    assert seen == [(False, False, False), (True, False, True), (False, False, False)]
+    centre = ShapedLinks(_fleet("a", "b", faults=faults), 0, COORDINATOR, lambda: now_s[0])
+    states = []
+    for now_s[0] in (1.0, 3.0, 6.0):
+        states.append((centre.is_cut("a"), centre.is_cut("b"), centre.drops_message("b", Invite(1, 1, 1))))
+    assert states == [(False, False, False), (True, False, True), (False, False, False)]
 
 
 def test_a_lossy_link_loses_its_fraction_and_the_same_messages_each_time() -> None:
@@ -86,10 +86,10 @@ def test_a_lossy_link_loses_its_fraction_and_the_same_messages_each_time() -> No
 
     assert lost(1) == lost(1) != lost(2)
     assert 250 < sum(lost(1)) < 350
-    again = ShapedLinks(fleet, 1, COORDINATOR, lambda: 0.0)
-    tries = [again.drops_message("a", Pull(5, 0, 0)) for _ in range(50)]
+    same_seed = ShapedLinks(fleet, 1, COORDINATOR, lambda: 0.0)
+    tries = [same_seed.drops_message("a", Pull(5, 0, 0)) for _ in range(50)]
     assert True in tries
-    assert False in tries, "what is sent again is not lost for ever"
+    assert False in tries, "a repeated message arrives eventually"
 
 
 # --- over real sessions -----------------------------------------------------------------------------------------------
@@ -109,9 +109,9 @@ async def _push_back(node: Node) -> None:
         envelope = await _next(node, Segment)
         assert isinstance(envelope.message, Segment)
         nbytes = envelope.message.payload.nbytes
-        began = time.monotonic()
+        started_at = time.monotonic()
         await node.send(COORDINATOR, _push(np.zeros(nbytes, np.uint8), 0.0))
-        await node.send(COORDINATOR, _push(np.zeros(1, np.uint8), time.monotonic() - began))
+        await node.send(COORDINATOR, _push(np.zeros(1, np.uint8), time.monotonic() - started_at))
 
 
 def _push(array: Any, loss: float) -> Push:
@@ -123,20 +123,20 @@ def _push(array: Any, loss: float) -> Push:
 def test_a_transfer_takes_its_time_each_way(nbytes: int) -> None:
     async def coordinate(node: Node) -> list[float]:
         await _next(node, Joined)
-        began = node.now()
+        started_at = node.now()
         await node.send("a", Segment(Payload(nbytes), turn=0, first=0, last=0))
-        taken = node.now() - began
+        send_s = node.now() - started_at
         await _next(node, Push)
-        whole = node.now() - began
-        told = (await _next(node, Push)).message
-        assert isinstance(told, Push)
-        return [taken, whole, told.loss]
+        total_s = node.now() - started_at
+        reply = (await _next(node, Push)).message
+        assert isinstance(reply, Push)
+        return [send_s, total_s, reply.loss]
 
     with within(20):
-        taken, whole, up = LiveFleet(_fleet("a"), _push_back, 0).run(coordinate).result
-    assert taken == pytest.approx(0.03 + nbytes / 2e6, abs=0.03)
+        send_s, total_s, up = LiveFleet(_fleet("a"), _push_back, 0).run(coordinate).result
+    assert send_s == pytest.approx(0.03 + nbytes / 2e6, abs=0.03)
     assert up == pytest.approx(0.03 + nbytes / 1e6, abs=0.03)
-    assert whole == pytest.approx(taken + up + 2 * 0.03, abs=0.05)
+    assert total_s == pytest.approx(send_s + up + 2 * 0.03, abs=0.05)
 
 
 async def _push_once(node: Node) -> None:
@@ -150,10 +150,10 @@ def test_simultaneous_senders_share_the_coordinator_s_link() -> None:
     async def coordinate(node: Node) -> list[float]:
         for _ in range(3):
             await _next(node, Joined)
-        began = node.now()
+        started_at = node.now()
         for name in "abc":
             node.send(name, Invite(0, 0, 0))
-        return [(await _next(node, Push)) and node.now() - began for _ in range(3)]
+        return [(await _next(node, Push)) and node.now() - started_at for _ in range(3)]
 
     narrow = {"link": {"up": "100 MB/s", "down": "1 MB/s", "latency": 0.0, "overhead": 0.0}}
     with within(20):

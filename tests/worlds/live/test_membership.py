@@ -37,21 +37,21 @@ _events: st.SearchStrategy[Event] = st.one_of(
 
 
 def _story(*events: tuple[float, Event], rules: MembershipRules = RULES) -> tuple[MembershipState, list[Joined | Lost]]:
-    state, told = MembershipState(), list[Joined | Lost]()
+    state, all_notices = MembershipState(), list[Joined | Lost]()
     for now, event in events:
         state, notices = apply_event(now, state, event, rules)
-        told += notices
-    return state, told
+        all_notices += notices
+    return state, all_notices
 
 
-def _short(told: list[Joined | Lost]) -> list[tuple[str, str, int]]:
-    return [(type(notice).__name__, notice.device, notice.incarnation) for notice in told]
+def _short(notices: list[Joined | Lost]) -> list[tuple[str, str, int]]:
+    return [(type(notice).__name__, notice.device, notice.incarnation) for notice in notices]
 
 
 @given(st.lists(st.tuples(st.floats(0, 1.5), _events), max_size=60))
 def test_every_incarnation_joins_once_and_is_lost_once_and_numbers_increase(steps: list[tuple[float, Event]]) -> None:
     now, state = 0.0, MembershipState()
-    here: dict[str, int] = {}
+    members: dict[str, int] = {}
     highest: dict[str, int] = {}
     for pause, event in steps:
         now += pause
@@ -60,12 +60,12 @@ def test_every_incarnation_joins_once_and_is_lost_once_and_numbers_increase(step
         assert state.epoch == before.epoch + len(notices)
         for notice in notices:
             if isinstance(notice, Joined):
-                assert notice.device not in here
+                assert notice.device not in members
                 assert notice.incarnation > highest.get(notice.device, 0)
-                here[notice.device] = highest[notice.device] = notice.incarnation
+                members[notice.device] = highest[notice.device] = notice.incarnation
             else:
-                assert here.pop(notice.device) == notice.incarnation
-        assert state.ready_devices() == here
+                assert members.pop(notice.device) == notice.incarnation
+        assert state.ready_devices() == members
 
 
 @settings(max_examples=50)
@@ -81,18 +81,18 @@ def test_events_of_another_incarnation_change_nothing(steps: list[tuple[float, E
 
 
 @given(st.floats(0.0, 100.0), st.integers(1, 40))
-def test_a_device_with_timely_heartbeats_is_never_lost(start: float, beats: int) -> None:
+def test_a_device_with_timely_heartbeats_is_never_lost(start: float, count: int) -> None:
     events: list[tuple[float, Event]] = [(start, DeviceAdmitted("a", "x")), (start, DeviceReady("a", 1))]
-    for beat in range(1, beats):
-        moment = start + beat * 0.9
+    for number in range(1, count):
+        moment = start + number * 0.9
         events += [(moment, DeviceHeard("a", 1)), (moment + 0.1, LeaseTick()), (moment + 0.5, LeaseTick())]
     assert _short(_story(*events)[1]) == [("Joined", "a", 1)]
 
 
 def test_a_device_silent_for_longer_than_the_lease_is_lost() -> None:
     ticks: list[tuple[float, Event]] = [(0.5 * tick, LeaseTick()) for tick in range(1, 5)]
-    state, told = _story((0.0, DeviceAdmitted("a", "x")), (0.0, DeviceReady("a", 1)), *ticks)
-    assert _short(told) == [("Joined", "a", 1)]
+    state, notices = _story((0.0, DeviceAdmitted("a", "x")), (0.0, DeviceReady("a", 1)), *ticks)
+    assert _short(notices) == [("Joined", "a", 1)]
     assert _short(apply_event(2.5, state, LeaseTick(), RULES)[1]) == [("Lost", "a", 1)]
 
 
@@ -101,27 +101,27 @@ def test_no_device_is_lost_while_the_coordinator_was_stalled() -> None:
     state, _ = _story(
         (0.0, DeviceAdmitted("a", "x")), (0.0, DeviceReady("a", 1)), (0.5, LeaseTick()), (1.0, LeaseTick())
     )
-    state, told = apply_event(61.0, state, LeaseTick(), RULES)
-    assert told == []
-    state, told = apply_event(61.9, state, LeaseTick(), RULES)
-    assert told == []
+    state, notices = apply_event(61.0, state, LeaseTick(), RULES)
+    assert notices == []
+    state, notices = apply_event(61.9, state, LeaseTick(), RULES)
+    assert notices == []
     assert _short(apply_event(62.8, state, LeaseTick(), RULES)[1]) == [("Lost", "a", 1)]
 
 
 def test_a_device_that_never_gets_ready_is_removed_without_a_notice() -> None:
     ticks: list[tuple[float, Event]] = [(0.5 * tick, LeaseTick()) for tick in range(1, 10)]
-    state, told = _story((0.0, DeviceAdmitted("a", "x")), *ticks)
-    assert (state.members, told) == ({}, [])
+    state, notices = _story((0.0, DeviceAdmitted("a", "x")), *ticks)
+    assert (state.members, notices) == ({}, [])
 
 
 def test_a_rejoining_device_is_lost_first_and_then_joins() -> None:
-    _, told = _story(
+    _, notices = _story(
         (0.0, DeviceAdmitted("a", "x")),
         (0.0, DeviceReady("a", 1)),
         (1.0, DeviceAdmitted("a", "x")),
         (1.1, DeviceReady("a", 2)),
     )
-    assert _short(told) == [("Joined", "a", 1), ("Lost", "a", 1), ("Joined", "a", 2)]
+    assert _short(notices) == [("Joined", "a", 1), ("Lost", "a", 1), ("Joined", "a", 2)]
 
 
 def test_a_name_is_taken_while_its_device_is_connected() -> None:
@@ -180,8 +180,8 @@ def test_a_device_that_keeps_failing_is_quarantined() -> None:
             (incarnation + 0.5, failed),
         ]
     assert check_join_deferral(4.0, _story(*events[:-1])[0], "b", "x", RULES) is None
-    state, told = _story(*events)
-    assert _short(told)[-1] == ("Lost", "a", RULES.max_losses)
+    state, notices = _story(*events)
+    assert _short(notices)[-1] == ("Lost", "a", RULES.max_losses)
     turned = check_join_deferral(4.0, state, "a", "x", RULES)
     assert turned is not None
     assert "lost too often" in turned.reason
@@ -198,10 +198,10 @@ def test_failures_before_ready_count_too() -> None:
 
 
 def test_a_device_is_quarantined_after_a_few_invalid_messages() -> None:
-    rubbish: list[tuple[float, Event]] = [(1.0, ProtocolViolated("a", 1, "noise"))] * 3
-    state, told = _story((0.0, DeviceAdmitted("a", "x")), (0.0, DeviceReady("a", 1)), *rubbish[:2])
-    assert _short(told) == [("Joined", "a", 1)]
-    state, told = apply_event(1.0, state, rubbish[2][1], RULES)
-    assert _short(told) == [("Lost", "a", 1)]
-    assert "noise" in str(told)
+    invalid: list[tuple[float, Event]] = [(1.0, ProtocolViolated("a", 1, "noise"))] * 3
+    state, notices = _story((0.0, DeviceAdmitted("a", "x")), (0.0, DeviceReady("a", 1)), *invalid[:2])
+    assert _short(notices) == [("Joined", "a", 1)]
+    state, notices = apply_event(1.0, state, invalid[2][1], RULES)
+    assert _short(notices) == [("Lost", "a", 1)]
+    assert "noise" in str(notices)
     assert check_join_deferral(2.0, state, "a", "x", RULES) is not None

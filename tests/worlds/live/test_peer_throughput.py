@@ -8,13 +8,13 @@ from potluck.worlds.live.peer_throughput import PeerThroughput
 
 
 def _after(nbytes: int, pause: float, times: int = 20) -> PeerThroughput:
-    moment = [0.0]
-    tempo = PeerThroughput(lambda: moment[0])
-    tempo.start_timing()
+    now_s = [0.0]
+    throughput = PeerThroughput(lambda: now_s[0])
+    throughput.start_timing()
     for _ in range(times):
-        moment[0] += pause
-        tempo.record_confirmed(nbytes)
-    return tempo
+        now_s[0] += pause
+        throughput.record_confirmed(nbytes)
+    return throughput
 
 
 def test_defaults_before_the_first_observation() -> None:
@@ -47,11 +47,11 @@ def test_the_timeout_follows_the_longest_pause_and_grows_with_silence() -> None:
 
 
 def test_the_time_between_two_messages_is_not_counted() -> None:
-    moment = [0.0]
-    tempo = PeerThroughput(lambda: moment[0])
-    moment[0] = 1000.0
-    tempo.start_timing()
-    moment[0] = 1001.0
-    tempo.record_confirmed(500_000)
-    assert tempo.chunk_bytes() == 50_000
-    assert tempo.status_timeout_s(0.0) == 4.0
+    now_s = [0.0]
+    throughput = PeerThroughput(lambda: now_s[0])
+    now_s[0] = 1000.0
+    throughput.start_timing()
+    now_s[0] = 1001.0
+    throughput.record_confirmed(500_000)
+    assert throughput.chunk_bytes() == 50_000
+    assert throughput.status_timeout_s(0.0) == 4.0

@@ -19,7 +19,7 @@ from potluck.worlds.live.handshake_messages import JoinAccepted, JoinRefused, Jo
 from potluck.worlds.live.zenoh_session import Endpoint, EndpointError
 from tests.time_limits import within
 from tests.worlds.live.live_fleet import RecordingJournal, free_address
-from tests.worlds.live.processes import be_coordinator, be_device, echo, run_info, start
+from tests.worlds.live.processes import echo, run_coordinator_process, run_device_process, run_info, start
 
 LEASE = 1.0
 
@@ -50,28 +50,28 @@ def _host(address: str, coordinate: Callable[[Node], object], journal: Recording
 @pytest.mark.wall_clock
 def test_killed_devices_are_noticed_immediately_frozen_ones_at_the_lease_and_both_rejoin() -> None:
     address, journal = free_address(), RecordingJournal()
-    devices = {"a": start(be_device, address, "a", LEASE)}
+    devices = {"a": start(run_device_process, address, "a", LEASE)}
 
     async def kill(node: Node) -> None:
         pid = devices["a"].pid
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
-        began = time.monotonic()
+        started_at = time.monotonic()
         lost = await _next(node, Lost)
-        assert time.monotonic() - began < 1.0
+        assert time.monotonic() - started_at < 1.0
         assert isinstance(lost, Lost)
         assert (lost.device, lost.incarnation) == ("a", 1)
         devices["a"].join()
-        devices["a"] = start(be_device, address, "a", LEASE)
+        devices["a"] = start(run_device_process, address, "a", LEASE)
         assert await _next(node, Joined) == Joined("a", 2)
 
     async def freeze(node: Node) -> None:
         pid = devices["a"].pid
         assert pid is not None
         os.kill(pid, signal.SIGSTOP)
-        began = time.monotonic()
+        started_at = time.monotonic()
         lost = await _next(node, Lost)
-        assert 0.5 * LEASE < time.monotonic() - began < LEASE + 0.5
+        assert 0.5 * LEASE < time.monotonic() - started_at < LEASE + 0.5
         assert isinstance(lost, Lost)
         assert lost.incarnation == 2
         await node.sleep(LEASE)
@@ -100,7 +100,7 @@ def test_killed_devices_are_noticed_immediately_frozen_ones_at_the_lease_and_bot
 
 def test_devices_rejoin_after_the_coordinator_was_killed() -> None:
     address = free_address()
-    first = start(be_coordinator, address, LEASE)
+    first = start(run_coordinator_process, address, LEASE)
     incarnations: list[JoinAccepted] = []
 
     async def device_main(node: Node, accepted: JoinAccepted) -> None:
@@ -112,7 +112,7 @@ def test_devices_rejoin_after_the_coordinator_was_killed() -> None:
         await node.send("a", Invite(1, 0, 0))
         return await _next(node, Pull)
 
-    async def story() -> object:
+    async def scenario() -> object:
         endpoint = Endpoint(connect=(address,), lease=LEASE)
         device_task = asyncio.create_task(
             run_device(endpoint, JoinRequest(name="a"), device_main, DeviceOptions(once=True))
@@ -127,13 +127,13 @@ def test_devices_rejoin_after_the_coordinator_was_killed() -> None:
             coordinate,
             AdmissionHooks(check=lambda request: request.name),
         )
-        found = await coordinator_task
+        result = await coordinator_task
         assert await device_task == "the run is over"
-        return found
+        return result
 
     try:
         with within(30):
-            assert asyncio.run(story()) == Pull(1, 1, 0)
+            assert asyncio.run(scenario()) == Pull(1, 1, 0)
     finally:
         first.kill()
     assert incarnations[0].era != incarnations[1].era

@@ -46,7 +46,7 @@ async def _next(node: Node, kind: type[Message]) -> Message:
     raise TimeoutError(f"no {kind.__name__}")
 
 
-def _undisturbed(story: Story, journal: RecordingJournal | None = None) -> None:
+def _undisturbed(scenario: Story, journal: RecordingJournal | None = None) -> None:
     """Run the story during a run with an honest device, which must not be affected."""
     address, eras = free_address(), list[str]()
     endpoint = Endpoint(connect=(address,))
@@ -61,7 +61,7 @@ def _undisturbed(story: Story, journal: RecordingJournal | None = None) -> None:
             await node.send("honest", Invite(turn, 0, 0))
             assert await _next(node, Pull) == Pull(turn, 1, 0)
             if turn == 0:
-                await story(endpoint, eras[0], node)
+                await scenario(endpoint, eras[0], node)
         assert eras == eras[:1]
 
     async def both() -> None:
@@ -93,31 +93,31 @@ def _undisturbed(story: Story, journal: RecordingJournal | None = None) -> None:
     ids=["token", "protocol", "digest"],
 )
 def test_a_refused_device_gets_the_reason(join_request: JoinRequest, reason: str) -> None:
-    async def story(endpoint: Endpoint, era: str, node: Node) -> None:
+    async def scenario(endpoint: Endpoint, era: str, node: Node) -> None:
         with pytest.raises(JoinRefusedError, match=f"{join_request.name} was refused: .*{reason}"):
             await run_device(endpoint, join_request, echo)
 
-    _undisturbed(story)
+    _undisturbed(scenario)
 
 
 def test_a_refusal_is_logged_with_address_and_reason_and_recorded(caplog: pytest.LogCaptureFixture) -> None:
     journal = RecordingJournal()
 
-    async def story(endpoint: Endpoint, era: str, node: Node) -> None:
+    async def scenario(endpoint: Endpoint, era: str, node: Node) -> None:
         for _ in range(3):
             with pytest.raises(JoinRefusedError):
                 await run_device(endpoint, JoinRequest(name="thief", token="guess"), echo)
 
     with caplog.at_level("WARNING", "potluck"):
-        _undisturbed(story, journal)
-    said = [message for message in caplog.messages if "thief" in message]
-    assert len(said) == 1, "once, not for every request"
-    assert re.fullmatch(r"refused thief at 127\.0\.0\.1:\d+: the token is wrong; ask for a new one", said[0])
-    noted = [one for one in journal.records if isinstance(one, Instant) and one.name == "turned away"]
-    assert [(one.node, one.fields["device"], one.fields["reason"]) for one in noted] == [
+        _undisturbed(scenario, journal)
+    lines = [message for message in caplog.messages if "thief" in message]
+    assert len(lines) == 1, "once, not for every request"
+    assert re.fullmatch(r"refused thief at 127\.0\.0\.1:\d+: the token is wrong; ask for a new one", lines[0])
+    noted = [record for record in journal.records if isinstance(record, Instant) and record.name == "turned away"]
+    assert [(record.node, record.fields["device"], record.fields["reason"]) for record in noted] == [
         ("coordinator", "thief", "the token is wrong; ask for a new one")
     ]
-    assert noted[0].fields["from"] in said[0]
+    assert noted[0].fields["from"] in lines[0]
 
 
 def test_the_number_of_remembered_refusals_is_bounded() -> None:
@@ -132,28 +132,28 @@ def test_the_number_of_remembered_refusals_is_bounded() -> None:
 def test_a_device_bound_to_another_job_is_refused() -> None:
     """Its first request names no job; when it rejoins, it names the job that it took part in."""
 
-    async def story(endpoint: Endpoint, era: str, node: Node) -> None:
-        async def leave(guest: Node, accepted: JoinAccepted) -> None:
-            await guest.receive(guest.now() + 0.1)
+    async def scenario(endpoint: Endpoint, era: str, node: Node) -> None:
+        async def leave(device: Node, accepted: JoinAccepted) -> None:
+            await device.receive(device.now() + 0.1)
 
         request = JoinRequest(name="guest", token="t")
         await run_device(endpoint, request, leave, DeviceOptions(once=True, known_digest=lambda: ""))
         with pytest.raises(JoinRefusedError, match="another job's model"):
             await run_device(endpoint, request, leave, DeviceOptions(once=True, known_digest=lambda: "d2"))
 
-    _undisturbed(story)
+    _undisturbed(scenario)
 
 
 def test_an_undecodable_join_request_is_answered() -> None:
-    async def story(endpoint: Endpoint, era: str, node: Node) -> None:
-        for rubbish in (b"", b"\xff" * 100, bytes(1 << 20), msgspec.msgpack.encode({"type": "Hello"})):
+    async def scenario(endpoint: Endpoint, era: str, node: Node) -> None:
+        for invalid in (b"", b"\xff" * 100, bytes(1 << 20), msgspec.msgpack.encode({"type": "Hello"})):
             with open_session(endpoint, "client") as session:
-                replies = await asyncio.to_thread(_get, session, key_expressions.admission_key("x"), rubbish)
+                replies = await asyncio.to_thread(_get, session, key_expressions.admission_key("x"), invalid)
             answer = handshake_messages.decode_join_answer(replies[0])
             assert isinstance(answer, JoinRefused)
             assert "handshake message" in answer.reason
 
-    _undisturbed(story)
+    _undisturbed(scenario)
 
 
 def _get(session: zenoh.Session, key: str, payload: bytes) -> list[bytes]:
@@ -161,22 +161,22 @@ def _get(session: zenoh.Session, key: str, payload: bytes) -> list[bytes]:
 
 
 def _false_offer() -> bytes:
-    numbers = np.zeros(4)
-    push = Push(Payload(10 * 2**30, (numbers,)), turn=0, first=0, last=0, samples=0, loss=0.0)
-    return wire_format.encode_offer(1, 0, 1, push, [numbers], 1 << 20)
+    values = np.zeros(4)
+    push = Push(Payload(10 * 2**30, (values,)), turn=0, first=0, last=0, samples=0, loss=0.0)
+    return wire_format.encode_offer(1, 0, 1, push, [values], 1 << 20)
 
 
 @pytest.mark.parametrize("lane", [key_expressions.CONTROL, key_expressions.BULK])
 def test_a_device_that_sends_invalid_messages_is_expelled(lane: str) -> None:
     """First an offer of ten gigabytes, then noise; after the third one it is expelled with the reason."""
 
-    async def story(endpoint: Endpoint, era: str, node: Node) -> None:
-        rubbish = [_false_offer(), b"\xc1" * 50, bytes(70_000)]
+    async def scenario(endpoint: Endpoint, era: str, node: Node) -> None:
+        invalid = [_false_offer(), b"\xc1" * 50, bytes(70_000)]
 
         async def misbehave(bad: Node, accepted: JoinAccepted) -> None:
             with open_session(endpoint, "client") as session:
                 await bad.receive(bad.now() + 0.1)
-                for data in rubbish:
+                for data in invalid:
                     session.put(key_expressions.lane_key(accepted.era, "bad", "coordinator", lane), data)
                 await bad.sleep(10)
 
@@ -190,11 +190,11 @@ def test_a_device_that_sends_invalid_messages_is_expelled(lane: str) -> None:
         device_task.cancel()
         await asyncio.gather(device_task, return_exceptions=True)
 
-    _undisturbed(story)
+    _undisturbed(scenario)
 
 
 def test_a_device_that_keeps_failing_has_to_wait() -> None:
-    async def story(endpoint: Endpoint, era: str, node: Node) -> None:
+    async def scenario(endpoint: Endpoint, era: str, node: Node) -> None:
         async def fail(bad: Node, accepted: JoinAccepted) -> None:
             raise IndexError("layer 1000")
 
@@ -205,11 +205,11 @@ def test_a_device_that_keeps_failing_has_to_wait() -> None:
         with pytest.raises(EndpointError, match="bad was lost too often; it may join again in"):
             await run_device(endpoint, request, fail, DeviceOptions(once=True, timeout_s=0.0))
 
-    _undisturbed(story)
+    _undisturbed(scenario)
 
 
 def test_invalid_bytes_and_chunks_without_an_offer_are_dropped() -> None:
-    async def story(endpoint: Endpoint, era: str, node: Node) -> None:
+    async def scenario(endpoint: Endpoint, era: str, node: Node) -> None:
         with open_session(endpoint, "client") as session:
             for sender in ("nobody", "honest"):
                 key = key_expressions.lane_key(era, sender, "coordinator", key_expressions.BULK)
@@ -221,4 +221,4 @@ def test_invalid_bytes_and_chunks_without_an_offer_are_dropped() -> None:
             await node.sleep(0.2)
             assert await node.receive(0.0) is None
 
-    _undisturbed(story)
+    _undisturbed(scenario)

@@ -40,18 +40,18 @@ async def _lead(address: str, accepted: AdmissionCheck) -> None:
     )
 
 
-async def _two_runs(knocks: list[str]) -> str:
+async def _two_runs(requests: list[str]) -> str:
     """The second run refuses the device at first; returns the reason if the device gave up."""
     address = free_address()
 
-    def reluctant(request: JoinRequest) -> str | JoinRefused:
-        knocks.append(request.body)
-        return request.name if len(knocks) > 2 else JoinRefused(reason=REASON)
+    def refuse_at_first(request: JoinRequest) -> str | JoinRefused:
+        requests.append(request.body)
+        return request.name if len(requests) > 2 else JoinRefused(reason=REASON)
 
     device_task = asyncio.create_task(run_device(Endpoint(connect=(address,)), JoinRequest(name="a"), _idle))
     try:
         await _lead(address, lambda request: request.name)
-        await _lead(address, reluctant)
+        await _lead(address, refuse_at_first)
     finally:
         device_task.cancel()
         (end,) = await asyncio.gather(device_task, return_exceptions=True)
@@ -59,19 +59,19 @@ async def _two_runs(knocks: list[str]) -> str:
 
 
 def test_a_device_that_has_been_in_a_run_asks_until_the_next_run_admits_it(caplog: pytest.LogCaptureFixture) -> None:
-    knocks: list[str] = []
+    requests: list[str] = []
     with within(30), caplog.at_level(logging.INFO, "potluck"):
-        asyncio.run(_two_runs(knocks))
-    assert len(knocks) == 3
-    assert len(set(knocks)) == 1, "it is the same process each time"
-    said = [record.message for record in caplog.records if REASON in record.message and "waits" in record.message]
-    assert len(said) == 1, "once, not for every request"
-    assert "it keeps asking" in said[0]
-    assert "start the device again with that run's token" in said[0]
+        asyncio.run(_two_runs(requests))
+    assert len(requests) == 3
+    assert len(set(requests)) == 1, "it is the same process each time"
+    lines = [record.message for record in caplog.records if REASON in record.message and "waits" in record.message]
+    assert len(lines) == 1, "once, not for every request"
+    assert "it keeps asking" in lines[0]
+    assert "start the device again with that run's token" in lines[0]
 
 
 def test_a_device_refused_at_its_first_join_exits_with_the_reason() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         address = free_address()
         coordinator_task = asyncio.create_task(_lead(address, lambda request: JoinRefused(reason=REASON)))
         with pytest.raises(JoinRefusedError, match=REASON):
@@ -80,4 +80,4 @@ def test_a_device_refused_at_its_first_join_exits_with_the_reason() -> None:
         await asyncio.gather(coordinator_task, return_exceptions=True)
 
     with within(30):
-        asyncio.run(story())
+        asyncio.run(scenario())

@@ -20,7 +20,7 @@ from potluck.worlds.live.coordinator_runtime import AdmissionHooks, CoordinatedR
 from potluck.worlds.live.device_runtime import DeviceOptions, run_device
 from potluck.worlds.live.handshake_messages import JoinAccepted, JoinRequest, RunInfo
 from potluck.worlds.live.zenoh_session import Endpoint, EndpointError, open_session
-from tests import held
+from tests import process_resources
 from tests.time_limits import within
 from tests.worlds.live.live_fleet import RecordingJournal, free_address, wait_until
 
@@ -32,11 +32,15 @@ LONG = Payload(30 << 20, (np.zeros(30 << 20, np.uint8),))
 
 @pytest.fixture(autouse=True)
 def _nothing_is_left() -> Iterator[None]:
-    threads, sockets, shared = set(threading.enumerate()), held.sockets(), held.shared_memory()
+    threads, sockets, shared = (
+        set(threading.enumerate()),
+        process_resources.sockets(),
+        process_resources.shared_memory(),
+    )
     yield
     wait_until(lambda: set(threading.enumerate()) <= threads, 3)
-    wait_until(lambda: held.sockets() <= sockets, 3)
-    assert held.shared_memory() <= shared
+    wait_until(lambda: process_resources.sockets() <= sockets, 3)
+    assert process_resources.shared_memory() <= shared
 
 
 def _run(coordinate: Coordinate, device_main: DeviceMain, address: str | None = None) -> list[Any]:
@@ -68,7 +72,7 @@ async def _idle(node: Node, accepted: JoinAccepted) -> None:
 async def _wait_for_loss(node: Node) -> str:
     while True:
         envelope = await node.receive(node.now() + 10)
-        assert envelope is not None, "nobody was lost"
+        assert envelope is not None, "no device was lost"
         if isinstance(envelope.message, Lost):
             return envelope.message.reason
 
@@ -147,7 +151,7 @@ def test_after_either_was_cancelled_in_the_middle_of_work_and_transfers() -> Non
 
 
 def test_after_a_device_was_cancelled_while_it_looked_for_the_coordinator() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         endpoint = Endpoint(connect=(free_address(),), connect_timeout_s=0.5)
         device_task = asyncio.create_task(run_device(endpoint, JoinRequest(name="a"), _idle))
         await asyncio.sleep(0.3)
@@ -156,7 +160,7 @@ def test_after_a_device_was_cancelled_while_it_looked_for_the_coordinator() -> N
         assert device_task.cancelled()
 
     with within(10):
-        asyncio.run(story())
+        asyncio.run(scenario())
 
 
 def test_an_address_in_use_is_an_error() -> None:
@@ -184,15 +188,15 @@ def test_peers_connect_to_each_other() -> None:
     device = Endpoint(connect=(address,), listen=("tcp/127.0.0.1:0",), direct=True)
     with (
         open_session(Endpoint(listen=(address,), direct=True), "router"),
-        open_session(device, "peer") as one,
-        open_session(device, "peer") as other,
+        open_session(device, "peer") as first,
+        open_session(device, "peer") as second,
     ):
-        wait_until(lambda: str(other.zid()) in map(str, one.info.peers_zid()), 5)
+        wait_until(lambda: str(second.zid()) in map(str, first.info.peers_zid()), 5)
 
 
 def test_membership_changes_are_announced_once_and_in_order() -> None:
     """A device that ends and starts again within one process has two incarnations."""
-    seen: list[dict[str, int]] = []
+    rosters: list[dict[str, int]] = []
     address = free_address()
 
     async def coordinate(node: Node) -> list[str]:
@@ -207,14 +211,14 @@ def test_membership_changes_are_announced_once_and_in_order() -> None:
     async def leave(node: Node, accepted: JoinAccepted) -> None:
         await node.receive(node.now() + 0.05)
 
-    async def story() -> list[str]:
+    async def scenario() -> list[str]:
         coordinator_task = asyncio.create_task(
             run_coordinator(
                 Endpoint(listen=(address,)),
                 CoordinatedRun(info=RunInfo(run="test", job=""), seed=0, journal=RecordingJournal()),
                 coordinate,
                 AdmissionHooks(
-                    check=lambda request: request.name, on_members_changed=lambda here: seen.append(dict(here))
+                    check=lambda request: request.name, on_members_changed=lambda members: rosters.append(dict(members))
                 ),
             )
         )
@@ -223,5 +227,5 @@ def test_membership_changes_are_announced_once_and_in_order() -> None:
         return await coordinator_task
 
     with within(20):
-        assert asyncio.run(story()) == ["Joined 1", "Lost 1", "Joined 2"]
-    assert seen[:3] == [{"a": 1}, {}, {"a": 2}]
+        assert asyncio.run(scenario()) == ["Joined 1", "Lost 1", "Joined 2"]
+    assert rosters[:3] == [{"a": 1}, {}, {"a": 2}]

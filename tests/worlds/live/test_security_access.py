@@ -40,7 +40,7 @@ class Stage:
         authority.revoke_certificate("old", NOW)
         authority.issue_certificate("old", None, 30, NOW)
         self.admitted = admitted_common_names(folder, ["a", "b", "old"])
-        self.heard: list[tuple[str, str]] = []
+        self.received: list[tuple[str, str]] = []
         self.tokens: list[tuple[str, bool]] = []
         self.coordinator, locator = open_coordinator(folder, self.admitted)
         self.devices = {
@@ -51,9 +51,9 @@ class Stage:
         time.sleep(SETTLE_S)
 
     def _listen(self) -> None:
-        self._hear("coordinator", self.coordinator, inbox_key(ERA, "coordinator"))
+        self._subscribe("coordinator", self.coordinator, inbox_key(ERA, "coordinator"))
         for name, session in self.devices.items():
-            self._hear(name, session, inbox_key(ERA, name))
+            self._subscribe(name, session, inbox_key(ERA, name))
         self.coordinator.liveliness().declare_subscriber(
             liveliness_key(ERA, ANY, ANY),
             lambda token: self.tokens.append((str(token.key_expr), token.kind == zenoh.SampleKind.PUT)),
@@ -64,35 +64,35 @@ class Stage:
         for key in (admission_key(ANY), clock_key(ERA, ANY)):
             self.coordinator.declare_queryable(key, lambda query: query.reply(query.key_expr, b"answer"))
 
-    def _hear(self, who: str, session: zenoh.Session, key: str) -> None:
-        session.declare_subscriber(key, lambda sample: self.heard.append((who, str(sample.key_expr))))
+    def _subscribe(self, sender: str, session: zenoh.Session, key: str) -> None:
+        session.declare_subscriber(key, lambda sample: self.received.append((sender, str(sample.key_expr))))
 
-    def say(self, who: str, *keys: str) -> list[tuple[str, str]]:
+    def send(self, sender: str, *keys: str) -> list[tuple[str, str]]:
         """Which other sessions receive it."""
-        self.heard.clear()
+        self.received.clear()
         for key in keys:
-            (self.coordinator if who == "coordinator" else self.devices[who]).put(key, b"said")
+            (self.coordinator if sender == "coordinator" else self.devices[sender]).put(key, b"sent")
         time.sleep(SETTLE_S)
-        return [one for one in self.heard if one[0] != who]
+        return [entry for entry in self.received if entry[0] != sender]
 
-    def ask(self, who: str, key: str) -> bool:
+    def query(self, sender: str, key: str) -> bool:
         """Whether there is a reply."""
-        return any(reply.ok is not None for reply in self.devices[who].get(key, timeout=0.7))
+        return any(reply.ok is not None for reply in self.devices[sender].get(key, timeout=0.7))
 
 
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    made = Stage(tmp_path_factory.mktemp("stage"))
+    created = Stage(tmp_path_factory.mktemp("stage"))
     with ExitStack() as sessions:
-        for session in (made.coordinator, *made.devices.values()):
+        for session in (created.coordinator, *created.devices.values()):
             sessions.enter_context(session)
-        yield made
+        yield created
 
 
 @pytest.mark.parametrize(("sender", "receiver", "lane"), [("a", "coordinator", BULK), ("a", "b", CONTROL)])
 def test_a_device_can_send_as_itself(stage: Stage, sender: str, receiver: str, lane: str) -> None:
     key = lane_key(ERA, sender, receiver, lane)
-    assert stage.say(sender, key) == [(receiver, key)]
+    assert stage.send(sender, key) == [(receiver, key)]
 
 
 def test_a_device_cannot_send_as_another(stage: Stage) -> None:
@@ -101,24 +101,24 @@ def test_a_device_cannot_send_as_another(stage: Stage) -> None:
         for pretended in ("b", "coordinator", ANY)
         for receiver in ("coordinator", "b", ANY)
     ]
-    assert stage.say("a", *lies) == []
+    assert stage.send("a", *lies) == []
 
 
 def test_a_device_receives_only_what_is_sent_to_it(stage: Stage) -> None:
-    spied: list[str] = []
+    received: list[str] = []
     to_a, to_b = (lane_key(ERA, "coordinator", name, BULK) for name in "ab")
-    with stage.devices["a"].declare_subscriber("**", lambda sample: spied.append(str(sample.key_expr))):
+    with stage.devices["a"].declare_subscriber("**", lambda sample: received.append(str(sample.key_expr))):
         time.sleep(SETTLE_S)
-        assert stage.say("coordinator", to_b) == [("b", to_b)]
-        assert stage.say("coordinator", to_a) == [("a", to_a)]
-    assert spied == [to_a]
+        assert stage.send("coordinator", to_b) == [("b", to_b)]
+        assert stage.send("coordinator", to_a) == [("a", to_a)]
+    assert received == [to_a]
 
 
 def test_a_device_can_query_only_for_itself(stage: Stage) -> None:
-    assert stage.ask("a", admission_key("a"))
-    assert stage.ask("a", clock_key(ERA, "a"))
-    assert not stage.ask("a", admission_key("b"))
-    assert not stage.ask("a", admission_key(ANY))
+    assert stage.query("a", admission_key("a"))
+    assert stage.query("a", clock_key(ERA, "a"))
+    assert not stage.query("a", admission_key("b"))
+    assert not stage.query("a", admission_key(ANY))
 
 
 def test_a_device_can_declare_only_its_own_liveliness(stage: Stage) -> None:
@@ -132,22 +132,22 @@ def test_a_device_can_declare_only_its_own_liveliness(stage: Stage) -> None:
 
 def test_a_device_sees_the_coordinator_s_liveliness(stage: Stage) -> None:
     with stage.coordinator.liveliness().declare_token(liveliness_key(ERA, "coordinator", 1)):
-        found = list(stage.devices["a"].liveliness().get(liveliness_key(ERA, "coordinator", ANY), timeout=1.0))
-        assert [str(reply.ok.key_expr) for reply in found if reply.ok] == [liveliness_key(ERA, "coordinator", 1)]
+        tokens = list(stage.devices["a"].liveliness().get(liveliness_key(ERA, "coordinator", ANY), timeout=1.0))
+        assert [str(reply.ok.key_expr) for reply in tokens if reply.ok] == [liveliness_key(ERA, "coordinator", 1)]
 
 
 def test_a_device_outside_the_run_is_ignored_but_can_query_the_reason(stage: Stage) -> None:
-    assert stage.say("c", lane_key(ERA, "c", "coordinator", BULK)) == []
-    assert not stage.ask("c", admission_key("c"))
+    assert stage.send("c", lane_key(ERA, "c", "coordinator", BULK)) == []
+    assert not stage.query("c", admission_key("c"))
     assert refusal_reasons.query_refusal_reason(stage.devices["c"], "c", 2.0) == "c is not invited"
 
 
 def test_a_revoked_certificate_is_ignored_even_if_a_new_one_was_issued(stage: Stage) -> None:
     key = lane_key(ERA, "old", "coordinator", BULK)
-    assert stage.say("stolen", key) == []
-    assert not stage.ask("stolen", admission_key("old"))
-    assert stage.say("old", key) == [("coordinator", key)]
-    assert stage.ask("old", admission_key("old"))
+    assert stage.send("stolen", key) == []
+    assert not stage.query("stolen", admission_key("old"))
+    assert stage.send("old", key) == [("coordinator", key)]
+    assert stage.query("old", admission_key("old"))
     assert "not with this certificate" in str(refusal_reasons.query_refusal_reason(stage.devices["stolen"], "old", 2.0))
 
 
@@ -155,24 +155,24 @@ def test_the_coordinator_reports_links_that_it_ignores(stage: Stage) -> None:
     refused: list[tuple[str, str, str]] = []
     refusal_reasons.report_unadmitted_links(stage.coordinator, stage.admitted, lambda *about: refused.append(about))
     time.sleep(SETTLE_S)
-    (who, at, why), (other, there, reason) = sorted(refused)
-    assert (who, other) == ("c", "old")
+    (sender, at, why), (other, address, reason) = sorted(refused)
+    assert (sender, other) == ("c", "old")
     assert "its certificate (c) names no device of this run's fleet" in why
     assert "its certificate (old) was revoked" in reason
     assert at.startswith("127.0.0.1:")
-    assert there.startswith("127.0.0.1:")
+    assert address.startswith("127.0.0.1:")
 
 
 def test_a_device_may_have_the_name_of_a_rule() -> None:
-    made = access_control.coordinator_access({name: name for name in ("anyone", "admitted", "who")})
+    created = access_control.coordinator_access({name: name for name in ("anyone", "admitted", "who")})
     for part in ("rules", "subjects", "policies"):
-        names = [one["id"] for one in made[part]]
+        names = [entry["id"] for entry in created[part]]
         assert len(set(names)) == len(names)
 
 
 @pytest.mark.parametrize("names", [[], ["a"], [f"d{number}" for number in range(300)]], ids=len)
 def test_zenoh_accepts_the_rules_of_any_fleet(names: list[str]) -> None:
-    began = time.perf_counter()
+    started_at = time.perf_counter()
     config = zenoh.Config()
     config.insert_json5("access_control", json.dumps(access_control.coordinator_access({name: name for name in names})))
-    assert time.perf_counter() - began < 5.0
+    assert time.perf_counter() - started_at < 5.0

@@ -39,8 +39,8 @@ def test_no_other_device_joins_with_an_expired_token(tmp_path: Path) -> None:
     policy = _policy(tmp_path)
     token = policy.issue_token(LATER)
     policy.admitted_devices.record_admission("pi-1", "body")
-    for name, body in (("pi-1", "other"), ("pi-1", ""), ("pi-2", "body"), ("pi-2", "")):
-        assert "has expired" in str(policy.refusal_reason(name, token, LATER, body))
+    for name, secret in (("pi-1", "other"), ("pi-1", ""), ("pi-2", "body"), ("pi-2", "")):
+        assert "has expired" in str(policy.refusal_reason(name, token, LATER, secret))
 
 
 def test_without_a_process_secret_no_device_is_recognised(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def test_private_keys_are_private_even_under_a_lax_umask(tmp_path: Path) -> None
 def test_the_coordinator_s_certificate_has_the_given_hosts_and_loopback(folder: Path) -> None:
     names = _certificate(folder, "coordinator").extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert names.get_values_for_type(x509.DNSName) == ["coordinator.test", "localhost"]
-    assert [str(one) for one in names.get_values_for_type(x509.IPAddress)] == ["127.0.0.1", "::1"]
+    assert [str(host) for host in names.get_values_for_type(x509.IPAddress)] == ["127.0.0.1", "::1"]
 
 
 def test_a_device_never_gets_an_address_of_the_coordinator(folder: Path) -> None:
@@ -108,13 +108,13 @@ def test_unsafe_names_are_refused(folder: Path, name: str) -> None:
 
 def test_a_revoked_common_name_is_never_issued_again(folder: Path) -> None:
     authority = CertificateAuthority.open(folder)
-    borne = []
+    issued_names = []
     for _ in range(3):
-        borne.append(admitted_common_names(folder, ["pi-3"])["pi-3"])
+        issued_names.append(admitted_common_names(folder, ["pi-3"])["pi-3"])
         authority.revoke_certificate("pi-3", NOW)
         authority.issue_certificate("pi-3", None, 30, NOW)
-    assert borne == ["pi-3", "pi-3~2", "pi-3~3"]
-    assert {device_of_common_name(name) for name in borne} == {"pi-3"}
+    assert issued_names == ["pi-3", "pi-3~2", "pi-3~3"]
+    assert {device_of_common_name(name) for name in issued_names} == {"pi-3"}
     assert TlsCredentials.from_bundle(folder / "pi-3").check_files() == "pi-3"
 
 
@@ -181,11 +181,11 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_problems_of_a_bundle_are_explained(folder: Path, fault: str) -> None:
-    spoil, reason = FAULTS[fault]
-    spoil(folder / "pi-3")
-    with pytest.raises(UserError, match=reason) as caught:
+    damage, reason = FAULTS[fault]
+    damage(folder / "pi-3")
+    with pytest.raises(UserError, match=reason) as excinfo:
         TlsCredentials.from_bundle(folder / "pi-3").check_files()
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(excinfo.value)
 
 
 def test_dates_are_checked_and_name_the_remedy(folder: Path) -> None:

@@ -27,12 +27,12 @@ class Triangle:
 
     def __init__(self, folder: Path) -> None:
         make_authority(folder, "a", "c").issue_certificate("b", ["127.0.0.2"], 30, NOW)
-        self.heard: list[str] = []
+        self.received: list[str] = []
         self.coordinator, hub = open_coordinator(folder, ADMITTED)
         called = f"tls/127.0.0.2:{free_port()}"
         self.b = self._peer(folder / "b", (called,), (hub,), access_control.device_access("b", ADMITTED))
         self.a = self._peer(folder / "a", (), (hub, called), None)
-        self.b.declare_subscriber(inbox_key(ERA, "b"), lambda sample: self.heard.append(str(sample.key_expr)))
+        self.b.declare_subscriber(inbox_key(ERA, "b"), lambda sample: self.received.append(str(sample.key_expr)))
         self.coordinator.declare_queryable(admission_key(ANY), lambda query: query.reply(query.key_expr, b"come in"))
         time.sleep(2 * SETTLE_S)
 
@@ -47,21 +47,21 @@ class Triangle:
         )
         return open_session(endpoint, "peer")
 
-    def say(self, who: zenoh.Session, *keys: str) -> list[str]:
-        self.heard.clear()
+    def send(self, session: zenoh.Session, *keys: str) -> list[str]:
+        self.received.clear()
         for key in keys:
-            who.put(key, b"said")
+            session.put(key, b"sent")
         time.sleep(SETTLE_S)
-        return list(self.heard)
+        return list(self.received)
 
 
 @pytest.fixture(scope="module")
 def triangle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Triangle]:
-    made = Triangle(tmp_path_factory.mktemp("triangle"))
+    created = Triangle(tmp_path_factory.mktemp("triangle"))
     with ExitStack() as sessions:
-        for session in (made.coordinator, made.a, made.b):
+        for session in (created.coordinator, created.a, created.b):
             sessions.enter_context(session)
-        yield made
+        yield created
 
 
 def test_the_devices_are_connected(triangle: Triangle) -> None:
@@ -70,22 +70,22 @@ def test_the_devices_are_connected(triangle: Triangle) -> None:
 
 @pytest.mark.parametrize("lane", [CONTROL, BULK])
 def test_each_message_is_received_once(triangle: Triangle, lane: str) -> None:
-    for who, name in ((triangle.a, "a"), (triangle.coordinator, "coordinator")):
+    for session, name in ((triangle.a, "a"), (triangle.coordinator, "coordinator")):
         key = lane_key(ERA, name, "b", lane)
-        assert triangle.say(who, key) == [key]
+        assert triangle.send(session, key) == [key]
 
 
 def test_no_device_can_send_as_another(triangle: Triangle) -> None:
     lies = [lane_key(ERA, pretended, "b", CONTROL) for pretended in ("coordinator", "c", "b", ANY)]
-    assert triangle.say(triangle.a, *lies) == []
+    assert triangle.send(triangle.a, *lies) == []
 
 
 def test_a_device_with_access_rules_still_reaches_the_coordinator(triangle: Triangle) -> None:
     assert any(reply.ok is not None for reply in triangle.b.get(admission_key("b"), timeout=2.0))
     with triangle.coordinator.liveliness().declare_token(liveliness_key(ERA, "coordinator", 0)):
         time.sleep(SETTLE_S)
-        found = list(triangle.b.liveliness().get(liveliness_key(ERA, "coordinator", 0), timeout=2.0))
-        assert len(found) == 1
+        tokens = list(triangle.b.liveliness().get(liveliness_key(ERA, "coordinator", 0), timeout=2.0))
+        assert len(tokens) == 1
     with triangle.b.liveliness().declare_token(liveliness_key(ERA, "b", 1)):
         time.sleep(SETTLE_S)
         assert len(list(triangle.coordinator.liveliness().get(liveliness_key(ERA, ANY, ANY), timeout=2.0))) == 1

@@ -42,18 +42,18 @@ class Site:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    made = Site(tmp_path_factory.mktemp("site"))
-    with made.session:
-        yield made
+    created = Site(tmp_path_factory.mktemp("site"))
+    with created.session:
+        yield created
 
 
 def test_the_right_certificate_connects_and_is_known_by_its_name(site: Site) -> None:
     tls = TlsCredentials.from_bundle(site.ours / "pi-1")
     assert diagnose_connection(site.locator, tls) is None
-    with open_device(tls, site.locator) as device, site.session.declare_subscriber("test") as heard:
+    with open_device(tls, site.locator) as device, site.session.declare_subscriber("test") as subscriber:
         assert site.links() == ["pi-1"]
         device.put("test", b"hello")
-        assert heard.recv().payload.to_bytes() == b"hello"
+        assert subscriber.recv().payload.to_bytes() == b"hello"
 
 
 def test_no_certificate_is_refused(site: Site) -> None:

@@ -71,8 +71,8 @@ def test_a_missing_token_is_refused_with_the_flag_to_pass() -> None:
 
 
 @given(st.text(min_size=1, max_size=300) | st.binary(min_size=1, max_size=300).map(lambda raw: raw.decode("latin-1")))
-def test_rubbish_is_refused_and_never_raises(rubbish: str) -> None:
-    assert _check(rubbish) == (
+def test_invalid_tokens_are_refused_and_never_raise(invalid: str) -> None:
+    assert _check(invalid) == (
         "the token is damaged or of another run; copy all of it, or ask for a new one with `potluck serve`"
     )
 
@@ -82,11 +82,11 @@ def test_an_overlong_token_is_not_decoded() -> None:
 
 
 def test_the_secret_is_private_and_outlives_a_restart(tmp_path: Path) -> None:
-    made = join_tokens.load_run_secret(tmp_path)
-    assert len(made) == 32
-    assert join_tokens.load_run_secret(tmp_path) == made
+    secret = join_tokens.load_run_secret(tmp_path)
+    assert len(secret) == 32
+    assert join_tokens.load_run_secret(tmp_path) == secret
     assert [stat.S_IMODE(file.stat().st_mode) for file in tmp_path.iterdir()] == [0o600]
-    assert join_tokens.load_run_secret(_folder(tmp_path, "other")) != made
+    assert join_tokens.load_run_secret(_folder(tmp_path, "other")) != secret
 
 
 def test_an_unusable_secret_file_is_an_error(tmp_path: Path) -> None:

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tests import held
+from tests import process_resources
 from tests.time_limits import within
 from tests.worlds.live.live_fleet import free_address
 
-_HEAR = """
+_SUBSCRIBER = """
 import sys
 from potluck.worlds.live.zenoh_session import Endpoint, open_session
 
@@ -24,7 +24,7 @@ with open_session(Endpoint(listen=(sys.argv[1],), shared_memory=True), "router")
     sys.stdin.readline()
 sys.exit(sys.stdin.readline().strip() or None)
 """
-_SAY = """
+_PUBLISHER = """
 import sys, time, zenoh
 from potluck.worlds.live.zenoh_session import Endpoint, open_session
 
@@ -63,11 +63,11 @@ def test_the_last_process_removes_the_segments(error: str) -> None:
     address, processes = free_address(), list[_Process]()
     try:
         with within(60):
-            processes.append(hearer := _Process(_HEAR, address))
-            assert hearer.says() == "listening"
-            processes.append(sayer := _Process(_SAY, address))
-            assert (sayer.says(), hearer.says()) == ("said", "heard")
-        files = held.shared_memory(hearer.pid) | held.shared_memory(sayer.pid)
+            processes.append(subscriber := _Process(_SUBSCRIBER, address))
+            assert subscriber.says() == "listening"
+            processes.append(publisher := _Process(_PUBLISHER, address))
+            assert (publisher.says(), subscriber.says()) == ("said", "heard")
+        files = process_resources.shared_memory(subscriber.pid) | process_resources.shared_memory(publisher.pid)
         assert files, "nothing went through shared memory"
         assert [process.end(error) for process in processes] == [int(bool(error))] * 2
         assert not [path for path in files if path.exists()]

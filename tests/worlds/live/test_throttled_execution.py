@@ -25,18 +25,18 @@ IDENTITY = NodeIdentity(name="a", incarnation=1, era="e", seed=0, lease=1.0, lim
 def _compute(*works: Work, make_speed: Callable[[Callable[[], float]], ComputeSpeed]) -> tuple[list[Any], float]:
     """The results of the works, and how long they took together."""
 
-    async def story() -> tuple[list[Any], float]:
+    async def scenario() -> tuple[list[Any], float]:
         clock = RunClock()
         clock.start_now()
         node = LiveNode(IDENTITY, clock, make_speed(clock.now), lambda to, message: None, lambda record: None)
-        began = time.monotonic()
+        started_at = time.monotonic()
         try:
-            return [await node.compute(work) for work in works], time.monotonic() - began
+            return [await node.compute(work) for work in works], time.monotonic() - started_at
         finally:
             await node.close()
 
     with within(10):
-        return asyncio.run(story())
+        return asyncio.run(scenario())
 
 
 def _busy(seconds: float) -> None:
@@ -73,29 +73,29 @@ def _half(now: Callable[[], float]) -> ComputeSpeed:
 
 
 @pytest.mark.parametrize(
-    ("make_speed", "least"),
+    ("make_speed", "minimum"),
     [(_natural, 0.04), (_throttled, 0.16), (_half, 0.4)],
     ids=["natural", "throttled", "as modelled"],
 )
 @pytest.mark.wall_clock
-def test_the_same_work_takes_longer_where_the_device_is_slower(make_speed: Any, least: float) -> None:
-    found, seconds = _compute(Work([Step(0.1), Step(0.1)], _steps(0.02)), make_speed=make_speed)
-    assert found == ["done"]
-    assert least <= seconds < least + 0.15
+def test_the_same_work_takes_longer_where_the_device_is_slower(make_speed: Any, minimum: float) -> None:
+    value, seconds = _compute(Work([Step(0.1), Step(0.1)], _steps(0.02)), make_speed=make_speed)
+    assert value == ["done"]
+    assert minimum <= seconds < minimum + 0.15
 
 
 @pytest.mark.wall_clock
 def test_steps_that_the_function_does_not_enter_take_their_time_too() -> None:
-    found, seconds = _compute(Work([Step(0.1), Step(0.1)], lambda pace: "done"), make_speed=_full)
-    assert found == ["done"]
+    value, seconds = _compute(Work([Step(0.1), Step(0.1)], lambda pace: "done"), make_speed=_full)
+    assert value == ["done"]
     assert 0.2 <= seconds < 0.35
 
 
 def test_work_without_a_function_takes_the_time_of_its_steps() -> None:
-    for make_speed, least in ((_natural, 0.1), (_throttled, 0.4), (_half, 0.2)):
-        found, seconds = _compute(Work([Step(0.02), Step(0.08)]), make_speed=make_speed)
-        assert found == [None]
-        assert least <= seconds < least + 0.15
+    for make_speed, minimum in ((_natural, 0.1), (_throttled, 0.4), (_half, 0.2)):
+        value, seconds = _compute(Work([Step(0.02), Step(0.08)]), make_speed=make_speed)
+        assert value == [None]
+        assert minimum <= seconds < minimum + 0.15
 
 
 @pytest.mark.wall_clock
@@ -123,7 +123,7 @@ def test_cancelled_work_stops_at_its_next_step() -> None:
             time.sleep(0.02)
             pace.leave(step)
 
-    async def story() -> None:
+    async def scenario() -> None:
         node = LiveNode(IDENTITY, RunClock(), MeasuredSpeed(), lambda to, message: None, lambda record: None)
         work = asyncio.create_task(node.compute(Work([Step(0.0)] * 100, run)))
         await asyncio.sleep(0.1)
@@ -132,38 +132,38 @@ def test_cancelled_work_stops_at_its_next_step() -> None:
         await node.close()
 
     with within(5):
-        asyncio.run(story())
+        asyncio.run(scenario())
     assert 1 <= len(entered) < 30
 
 
 def test_a_signal_fires_on_the_event_loop_while_the_work_continues() -> None:
-    async def story() -> tuple[str, bool]:
+    async def scenario() -> tuple[str, bool]:
         node = LiveNode(IDENTITY, RunClock(), MeasuredSpeed(), lambda to, message: None, lambda record: None)
         gate, signal = Latch(), Latch()
-        seen: list[str] = []
-        signal.then(lambda: seen.append(threading.current_thread().name))
+        events: list[str] = []
+        signal.then(lambda: events.append(threading.current_thread().name))
         work = asyncio.create_task(node.compute(Work([Step(0.0, signal=signal), Step(0.0, gate=gate)], _steps(0.0))))
         assert await signal.wait(2)
         still = not work.done()
         gate.open()
         await work
         await node.close()
-        return seen[0], still
+        return events[0], still
 
     with within(5):
-        assert asyncio.run(story()) == ("MainThread", True)
+        assert asyncio.run(scenario()) == ("MainThread", True)
 
 
 def test_a_device_knows_how_fast_it_is_now() -> None:
-    moment = [0.0]
-    modelled = ModelledSpeed(SpeedCurve(iter([(5.0, 0.5), (math.inf, 0.25)])), lambda: moment[0])
+    now_s = [0.0]
+    modelled = ModelledSpeed(SpeedCurve(iter([(5.0, 0.5), (math.inf, 0.25)])), lambda: now_s[0])
     assert [MeasuredSpeed().current_speed(), MeasuredSpeed(0.3).current_speed(), modelled.current_speed()] == [
         1.0,
         0.3,
         0.5,
     ]
     assert modelled.modelled_duration_s(4.0, 1.0) == 3.0
-    moment[0] = 6.0
+    now_s[0] = 6.0
     assert modelled.current_speed() == 0.25
 
 
@@ -174,9 +174,9 @@ def test_the_clock_offset_follows_the_fastest_answer() -> None:
     def ask() -> float | None:
         pause = next(pauses)
         time.sleep(pause / 2)
-        told = time.monotonic() + 1000.0
+        answer = time.monotonic() + 1000.0
         time.sleep(2 * pause)
-        return told if pause else None
+        return answer if pause else None
 
     assert abs(estimate_clock_offset(ask) - 1000.0) < 0.005
 

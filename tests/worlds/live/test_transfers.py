@@ -61,7 +61,7 @@ async def _with_devices(
         for index, name in enumerate(names)
     ]
     run_info = RunInfo(run="test", job="", lease=3.0, limit_bytes=limit_bytes)
-    found = await run_coordinator(
+    result = await run_coordinator(
         Endpoint(listen=(address,), lease=3.0, direct=bool(direct), shared_memory=shared_memory),
         CoordinatedRun(info=run_info, seed=0, journal=journal or RecordingJournal()),
         coordinate,
@@ -69,14 +69,14 @@ async def _with_devices(
         StartCondition(devices=names),
     )
     assert await asyncio.gather(*device_tasks) == ["the run is over"] * len(names)
-    return found
+    return result
 
 
 def _numbers(nbytes: int, seed: int = 0) -> Payload:
     return Payload(nbytes, (np.random.default_rng(seed).integers(0, 256, nbytes, np.uint8),))
 
 
-class _Leaky:
+class _LossyTransport:
     """Drops some chunks before they are sent, and counts the chunks."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, lost: set[int]) -> None:
@@ -104,14 +104,14 @@ class _Leaky:
 )
 def test_only_lost_chunks_are_sent_again(monkeypatch: pytest.MonkeyPatch, lost: set[int]) -> None:
     payload = _numbers(20 * MIB)
-    leaky = _Leaky(monkeypatch, lost)
+    leaky = _LossyTransport(monkeypatch, lost)
 
     async def coordinate(node: Node) -> bytes:
         await node.send("a", Segment(payload, turn=1, first=0, last=0))
         envelope = await _next(node, Push)
         assert isinstance(envelope.message, Push)
-        found: bytes = envelope.message.payload.arrays[0].tobytes()
-        return found
+        data: bytes = envelope.message.payload.arrays[0].tobytes()
+        return data
 
     async def device_main(node: Node, accepted: JoinAccepted) -> None:
         envelope = await _next(node, Segment)
@@ -123,8 +123,8 @@ def test_only_lost_chunks_are_sent_again(monkeypatch: pytest.MonkeyPatch, lost: 
         await node.sleep(10)
 
     with within(20):
-        found = asyncio.run(_with_devices(coordinate, device_main, "a"))
-    assert found == payload.arrays[0][::1000].tobytes()
+        data = asyncio.run(_with_devices(coordinate, device_main, "a"))
+    assert data == payload.arrays[0][::1000].tobytes()
     assert leaky.sent == 20 * 16 + len(lost) + 1
 
 
@@ -219,9 +219,9 @@ def test_devices_send_to_each_other(direct: tuple[bool, ...]) -> None:
     async def coordinate(node: Node) -> float:
         await node.sleep(0.3)  # until all devices have the roster
         await node.send("a", Invite(0, 0, 0))
-        began = time.monotonic()
+        started_at = time.monotonic()
         await _next(node, Released)
-        return time.monotonic() - began
+        return time.monotonic() - started_at
 
     async def device_main(node: Node, accepted: JoinAccepted) -> None:
         while True:

@@ -78,10 +78,12 @@ def test_arrays_of_any_type_survive_a_round_trip(kinds: list[tuple[str, list[int
         data = out.read_chunk(index)
         incoming.add_chunk(wire_format.decode_chunk(wire_format.encode_chunk(1, 7, index, data), data), data)
     assert incoming.is_complete
-    came = incoming.assembled_message()
-    assert msgspec.structs.replace(came, payload=Payload(0)) == msgspec.structs.replace(out.message, payload=Payload(0))
-    for array, found in zip(arrays, came.payload.arrays, strict=True):
-        assert (found.dtype, found.shape, found.tobytes()) == (array.dtype, array.shape, array.tobytes())
+    message = incoming.assembled_message()
+    assert msgspec.structs.replace(message, payload=Payload(0)) == msgspec.structs.replace(
+        out.message, payload=Payload(0)
+    )
+    for array, received in zip(arrays, message.payload.arrays, strict=True):
+        assert (received.dtype, received.shape, received.tobytes()) == (array.dtype, array.shape, array.tobytes())
 
 
 def _offer_of(out: OutgoingTransfer) -> bytes:

@@ -1,4 +1,4 @@
-"""What a process holds of the machine, as /proc tells it: nothing here is another process's."""
+"""Sockets and shared memory that a process holds, according to /proc."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def sockets() -> set[str]:
 
 
 def shared_memory(pid: int | None = None) -> set[Path]:
-    """Files under /dev/shm that a process (this one, if none is named) has mapped; none if it is gone."""
+    """Files under /dev/shm that a process (by default this one) has mapped; empty if it has exited."""
     files = set()
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{pid or 'self'}/maps").read_text().splitlines():

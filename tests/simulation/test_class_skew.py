@@ -1,4 +1,4 @@
-"""`rounds.skew` in whole runs: every device's own class frequencies bend its loss, and nothing of them is sent."""
+"""`rounds.skew` in whole runs: each device's own class frequencies adjust its loss and are never sent."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _WORDS = {"none": NoSkewCorrection(), "adjusted": LogitAdjustment(), "restricted
 
 
 def _one_step(setup: RoundsSetup, skew: SkewCorrection, batches: list[Indices], lr: float) -> nn.Module:
-    """A step with the mean, over all samples, of what each device's bent loss says."""
+    """One step on the mean, over all samples, of each device's adjusted loss."""
     assert setup.data is not None
     assert setup.module is not None
     module, train, total = setup.module, setup.data.train, sum(map(len, batches))
@@ -50,13 +50,15 @@ def _one_step(setup: RoundsSetup, skew: SkewCorrection, batches: list[Indices], 
     return module
 
 
-def _distance(one: nn.Module | None, other: nn.Module) -> float:
-    assert one is not None
-    return max(float((a - b).detach().abs().max()) for a, b in zip(one.parameters(), other.parameters(), strict=True))
+def _distance(first: nn.Module | None, second: nn.Module) -> float:
+    assert first is not None
+    return max(
+        float((a - b).detach().abs().max()) for a, b in zip(first.parameters(), second.parameters(), strict=True)
+    )
 
 
 @pytest.mark.parametrize("kind", _WORDS)
-def test_a_device_that_holds_its_data_goes_by_all_of_it(kind: str) -> None:
+def test_a_device_with_stored_data_uses_the_class_frequencies_of_all_of_it(kind: str) -> None:
     tables = {**_TABLES, "recipe": "sync-sgd", "rounds": {**_TABLES["rounds"], "skew": kind}}
     trained = potluck.simulate(tables).module
     for skew in _WORDS.values():
@@ -65,35 +67,35 @@ def test_a_device_that_holds_its_data_goes_by_all_of_it(kind: str) -> None:
         assert distance < 1e-6 if skew == _WORDS[kind] else distance > 1e-4, skew
 
 
-def test_a_device_whose_data_streams_in_goes_by_its_batch() -> None:
+def test_a_device_with_streamed_data_uses_the_class_frequencies_of_its_batch() -> None:
     rounds = {"server": {"kind": "sgd", "lr": 0.1}, "skew": {"kind": "adjusted", "strength": 1.0}, "scaling": "none"}
     stream = {"rate": {"kind": "scadles", "set": "S1"}}
     tables = {**_TABLES, "recipe": "scadles-weighted", "rounds": rounds, "stream": stream}
     setup = RoundsSetup.from_job(make(tables), None, None)
     assert setup.feeds is not None
     feeds = [(setup.feeds(name), size) for name, size in zip(_NAMES, (50, 38, 12), strict=True)]
-    taken = [feed.take_samples(size, feed.ready_at(size, 0.0)) for feed, size in feeds]
-    expected = _one_step(setup, LogitAdjustment(strength=1.0), taken, 0.1)
+    batches = [feed.take_samples(size, feed.ready_at(size, 0.0)) for feed, size in feeds]
+    expected = _one_step(setup, LogitAdjustment(strength=1.0), batches, 0.1)
     assert _distance(potluck.simulate(tables).module, expected) < 1e-6
 
 
-def test_it_goes_with_cut_transfers_narrow_models_and_local_steps(tmp_path: Path) -> None:
+def test_skew_adjustment_works_with_segments_submodels_and_local_steps(tmp_path: Path) -> None:
     job: dict[str, Any] = {"recipe": "fedavg", "split": {"kind": "classes", "per_device": 4}, "stop": {"rounds": 2}}
-    for place, parts in enumerate(({"transfer": "layer-by-layer"}, {"submodel": "filter-dropout"})):
-        plain = simulate(tmp_path / f"{place}", **job, rounds=parts)
-        bent = simulate(tmp_path / f"{place}-bent", **job, rounds={**parts, "skew": "adjusted"})
-        assert bent.summary["bytes"] == plain.summary["bytes"], "nothing more is sent"
-        assert bent.summary["loss"] != plain.summary["loss"]
-        assert np.isfinite(bent.summary["loss"])
+    for index, parts in enumerate(({"transfer": "layer-by-layer"}, {"submodel": "filter-dropout"})):
+        plain = simulate(tmp_path / f"{index}", **job, rounds=parts)
+        adjusted = simulate(tmp_path / f"{index}-bent", **job, rounds={**parts, "skew": "adjusted"})
+        assert adjusted.summary["bytes"] == plain.summary["bytes"], "nothing more is sent"
+        assert adjusted.summary["loss"] != plain.summary["loss"]
+        assert np.isfinite(adjusted.summary["loss"])
 
 
-def test_where_it_means_nothing_it_is_refused() -> None:
+def test_skew_adjustment_is_refused_without_classes() -> None:
     groups = {**SMALL, "recipe": "decoupled", "task": {"model": "lenet", "data": "synthetic:shape=1x28x28,train=400"}}
     with pytest.raises(SettingError, match=r"rounds\.skew: class groups"):
         RoundsSetup.from_job(make({**groups, "rounds": {"skew": "adjusted"}}), None, None)
-    numbers = potluck.Task(lambda: nn.Linear(3, 1), _numbers(), nn.functional.mse_loss)
+    regression = potluck.Task(lambda: nn.Linear(3, 1), _numbers(), nn.functional.mse_loss)
     with pytest.raises(SettingError, match=r"rounds\.skew: needs classes"):
-        RoundsSetup.from_job(make({**SMALL, "rounds": {"skew": "adjusted"}}), numbers, None)
+        RoundsSetup.from_job(make({**SMALL, "rounds": {"skew": "adjusted"}}), regression, None)
 
 
 def _numbers() -> Any:

@@ -1,4 +1,4 @@
-"""Same seed, same run, byte for byte; a run that was stopped and taken up again is the run that never stopped."""
+"""The same seed gives the same run, byte for byte; a resumed run equals one that was never stopped."""
 
 from __future__ import annotations
 
@@ -37,21 +37,21 @@ def test_another_seed_is_another_run(tmp_path: Path, recipe: str) -> None:
 
 @pytest.mark.parametrize("fleet", ["kitchen-table", FAULTY], ids=["steady", "faulty"])
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_resumed_after_any_round_it_is_the_uninterrupted_run(
+def test_a_run_resumed_after_any_round_equals_the_uninterrupted_one(
     tmp_path: Path, recipe: str, fleet: dict[str, object]
 ) -> None:
-    whole = simulate(tmp_path / "whole", recipe=recipe, fleet=fleet)
+    uninterrupted = simulate(tmp_path / "whole", recipe=recipe, fleet=fleet)
     for rounds in range(1, 8) if fleet == FAULTY else (2, 5):
         folder = tmp_path / str(rounds)
         simulate(folder, recipe=recipe, fleet=fleet, stop={"rounds": rounds})
         resumed = potluck.resume(folder, overrides=["stop.rounds=8"])
         assert journal(folder) == journal(tmp_path / "whole"), f"stopped after {rounds} rounds"
-        _assert_same_weights(whole, resumed)
+        _assert_same_weights(uninterrupted, resumed)
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
 @pytest.mark.parametrize("after", [1, 30, 60])
-def test_interrupted_at_any_moment_it_can_be_resumed(tmp_path: Path, recipe: str, after: int) -> None:
+def test_a_run_interrupted_at_any_time_can_be_resumed(tmp_path: Path, recipe: str, after: int) -> None:
     asked = 0
 
     def stopping() -> bool:
@@ -59,18 +59,18 @@ def test_interrupted_at_any_moment_it_can_be_resumed(tmp_path: Path, recipe: str
         asked += 1
         return asked > after
 
-    whole = simulate(tmp_path / "whole", recipe=recipe)
+    uninterrupted = simulate(tmp_path / "whole", recipe=recipe)
     stopped = simulate(tmp_path / "stopped", recipe=recipe, _stopping=stopping)
     assert stopped.status == "interrupted"
     assert stopped.exit_code == 130
     resumed = potluck.resume(tmp_path / "stopped")
     assert journal(tmp_path / "stopped") == journal(tmp_path / "whole")
-    _assert_same_weights(whole, resumed)
+    _assert_same_weights(uninterrupted, resumed)
 
 
-def test_killed_while_writing_it_can_be_resumed(tmp_path: Path) -> None:
-    """A kill leaves a torn journal line and half a checkpoint; both are passed over."""
-    whole = simulate(tmp_path / "whole", recipe="fedavg")
+def test_a_run_killed_while_writing_can_be_resumed(tmp_path: Path) -> None:
+    """A kill leaves a partial journal line and half a checkpoint; both are ignored."""
+    uninterrupted = simulate(tmp_path / "whole", recipe="fedavg")
     simulate(tmp_path / "killed", recipe="fedavg", stop={"rounds": 5})
     with (tmp_path / "killed" / "journal.jsonl").open("ab") as file:
         file.write(b'{"kind":"span","node":"pi4-0","na')
@@ -78,11 +78,11 @@ def test_killed_while_writing_it_can_be_resumed(tmp_path: Path) -> None:
     (tmp_path / "killed" / "summary.json").unlink()
     resumed = potluck.resume(tmp_path / "killed", overrides=["stop.rounds=8"])
     assert journal(tmp_path / "killed") == journal(tmp_path / "whole")
-    _assert_same_weights(whole, resumed)
+    _assert_same_weights(uninterrupted, resumed)
 
 
-def _assert_same_weights(one: potluck.Result, other: potluck.Result) -> None:
-    assert one.module is not None
-    assert other.module is not None
-    for mine, theirs in zip(one.module.state_dict().values(), other.module.state_dict().values(), strict=True):
-        assert torch.equal(mine, theirs)
+def _assert_same_weights(first: potluck.Result, second: potluck.Result) -> None:
+    assert first.module is not None
+    assert second.module is not None
+    for actual, reference in zip(first.module.state_dict().values(), second.module.state_dict().values(), strict=True):
+        assert torch.equal(actual, reference)

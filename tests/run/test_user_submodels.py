@@ -9,15 +9,15 @@ import torch
 from torch import nn
 
 import potluck
-from tests.run.own_parts import build_task
-from tests.run.worlds import OWN, SMALL, WORLDS, run_in
+from tests.run.small_job import SMALL, USER_PARTS, WORLDS, run_small_job
+from tests.run.user_parts import build_task
 
 
 @pytest.mark.parametrize("world", WORLDS)
 def test_a_width_part(world: str, tmp_path: Path) -> None:
-    """Units beyond the kept half are those that the run began with."""
-    rounds = {**SMALL["rounds"], "submodel": {"kind": f"{OWN}:HalfWidth", "kept": 0.5}}
-    result = run_in(world, tmp_path / "run", rounds=rounds)
+    """Units outside the trained half keep their initial weights."""
+    rounds = {**SMALL["rounds"], "submodel": {"kind": f"{USER_PARTS}:HalfWidth", "kept": 0.5}}
+    result = run_small_job(world, tmp_path / "run", rounds=rounds)
     assert result.status == "done", result.reason
     assert isinstance(result.module, nn.Sequential)
     before, after = build_task().build_module(0).state_dict(), result.module.state_dict()
@@ -27,8 +27,8 @@ def test_a_width_part(world: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("world", WORLDS)
 def test_a_whole_model_part(world: str, tmp_path: Path) -> None:
-    rounds = {**SMALL["rounds"], "submodel": f"{OWN}:LinearModel"}
-    result = run_in(world, tmp_path / "run", rounds=rounds)
+    rounds = {**SMALL["rounds"], "submodel": f"{USER_PARTS}:LinearModel"}
+    result = run_small_job(world, tmp_path / "run", rounds=rounds)
     assert result.status == "done", result.reason
     assert result.summary["parameters"] == 12 * 4 + 4
     assert result.module is not None
@@ -36,9 +36,9 @@ def test_a_whole_model_part(world: str, tmp_path: Path) -> None:
 
 
 def test_both_kinds_can_be_planned() -> None:
-    whole, half, linear = (
+    full, half, linear = (
         potluck.plan({**SMALL, "rounds": {"submodel": part}}).rounds[0].worker
-        for part in ("whole", f"{OWN}:HalfWidth", f"{OWN}:LinearModel")
+        for part in ("whole", f"{USER_PARTS}:HalfWidth", f"{USER_PARTS}:LinearModel")
     )
-    assert sum(half.forward) < sum(whole.forward)
-    assert sum(linear.pull) < sum(whole.pull)
+    assert sum(half.forward) < sum(full.forward)
+    assert sum(linear.pull) < sum(full.pull)

@@ -1,4 +1,4 @@
-"""Code of a user: two sub-model parts, a task, and parts and losses that raise."""
+"""User code for tests: two sub-model parts, a task, and parts and losses that raise."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class HalfWidth(WidthSubmodelPart, frozen=True, kw_only=True):
 
 
 class LinearModel(Submodel, frozen=True, kw_only=True):
-    """Everyone trains a linear model in place of the job's own."""
+    """Every device trains a linear model instead of the job's own."""
 
     def adapt_model(self, context: SubmodelContext, chain: LayerChain) -> LayerChain:
         with torch.random.fork_rng(devices=[]):
@@ -64,7 +64,7 @@ def build_model() -> nn.Module:
 
 
 def burnt_loss(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Raises in training, but not on the two samples by which a model is probed beforehand."""
+    """Raises in training, but not on the two samples with which a model is probed beforehand."""
     if outputs.requires_grad and len(outputs) > 2:
         raise ZeroDivisionError("burnt")
     return nn.functional.cross_entropy(outputs, targets)

@@ -31,7 +31,7 @@ def test_the_window_is_how_many_seconds_of_the_stream_make_a_batch() -> None:
     assert turn_samples(StreamBatching(window=Seconds(0.5)), StreamThroughput(100.0)) == 50
 
 
-def test_a_fixed_batch_stays_what_it_is_on_any_stream() -> None:
+def test_a_fixed_batch_is_the_same_on_any_stream() -> None:
     assert [turn_samples(FixedBatching(size=64), StreamThroughput(rate)) for rate in (1.0, 64.0, 900.0)] == [64, 64, 64]
 
 
@@ -44,7 +44,7 @@ def test_a_fixed_batch_stays_what_it_is_on_any_stream() -> None:
         (StreamThroughput(9000.0, 8000.0), 1024),
     ],
 )
-def test_a_slow_processor_takes_what_it_can_train_on(flow: StreamThroughput, samples: int) -> None:
+def test_a_slow_device_takes_only_what_it_can_train_on(flow: StreamThroughput, samples: int) -> None:
     assert turn_samples(LineRateBatching(), flow) == samples
 
 
@@ -66,24 +66,24 @@ def test_in_a_long_turn_it_takes_all_that_arrives_or_half_of_what_it_can_train_o
 
 
 @pytest.mark.parametrize("rate", [3.0, 30.0, 300.0, 3000.0])
-def test_turns_that_follow_turns_settle(rate: float) -> None:
+def test_the_batch_size_converges_over_turns(rate: float) -> None:
     """Also where a stream outruns its device; transfers take 2 s here, and a sample 10 ms."""
-    seen, now = DeviceEstimates.from_prior(LinkPrior(1.0, 1.0)), 0.0
+    estimates, now = DeviceEstimates.from_prior(LinkPrior(1.0, 1.0)), 0.0
     for _ in range(60):
-        seen.begin_turn(now)
+        estimates.begin_turn(now)
         now += 2.0 + 0.01 * turn_samples(
-            LineRateBatching(turns=True, low=1, high=10**6), StreamThroughput(rate, 100.0, seen.turn_s)
+            LineRateBatching(turns=True, low=1, high=10**6), StreamThroughput(rate, 100.0, estimates.turn_s)
         )
-    assert seen.turn_s == pytest.approx(min(2 / (1 - min(rate / 100, 0.5)), 4.0), rel=0.05)
+    assert estimates.turn_s == pytest.approx(min(2 / (1 - min(rate / 100, 0.5)), 4.0), rel=0.05)
 
 
-def test_waiting_for_data_is_no_part_of_a_turn() -> None:
-    seen = DeviceEstimates.from_prior(LinkPrior(1.0, 1.0))
-    seen.begin_turn(5.0)
-    assert seen.turn_s == 0.0
-    seen.waited_s = 3.0
-    seen.begin_turn(10.0)
-    assert seen.turn_s == 2.0
+def test_waiting_for_data_does_not_count_as_turn_time() -> None:
+    estimates = DeviceEstimates.from_prior(LinkPrior(1.0, 1.0))
+    estimates.begin_turn(5.0)
+    assert estimates.turn_s == 0.0
+    estimates.waited_s = 3.0
+    estimates.begin_turn(10.0)
+    assert estimates.turn_s == 2.0
 
 
 @given(samples=st.integers(1, 5000), cap=st.integers(1, 300))
@@ -127,7 +127,7 @@ def test_the_learning_rate_follows_the_global_batch(scaling: LrScaling, factor: 
     assert scaling.lr_factor(8192, 16, 0) == pytest.approx(factor)
 
 
-def test_the_learning_rate_is_as_it_is_at_the_base() -> None:
+def test_the_learning_rate_is_unchanged_at_the_base_batch() -> None:
     kinds = [LinearLrScaling(), SquareRootLrScaling(), CappedLrScaling(), NoLrScaling()]
     assert [scaling.lr_factor(64 * 16, 16, 0) for scaling in kinds] == [1.0] * 4
 

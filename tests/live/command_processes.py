@@ -1,7 +1,7 @@
-"""`potluck` commands as processes of their own, each the leader of a session that can be looked over and ended whole.
+"""Runs `potluck` commands as processes, each in its own session, so that all its processes can be found and killed.
 
-Most are forked off a server that has loaded everything, which saves seconds; where it matters who is whose parent, a
-command is started as a shell would.
+Most are forked from a server that has already imported everything, which saves seconds; where the parent process
+matters, a command is started as a shell would start it.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ import msgspec
 
 from potluck.cli import main
 from potluck.job import dump_job, make
-from tests import held
+from tests import process_resources
 from tests.cli.calling import POTLUCK
-from tests.live.running import LIMIT_S, SMALL
+from tests.live.live_scenarios import LIMIT_S, SMALL
 
-__all__ = ["Command", "Shells", "listens", "ticket", "until", "write_job"]
+__all__ = ["Command", "CommandRunner", "is_listening", "live_status", "wait_until", "write_job"]
 
 _JOIN = re.compile(r"potluck join (\S+) --name (\S+) --token (\S+)")
 
 
-def until(what: str, holds: Callable[[], Any], seconds: float = LIMIT_S) -> Any:
-    """Wait for something, but not for ever; gives back what made it true."""
+def wait_until(description: str, condition: Callable[[], Any], seconds: float = LIMIT_S) -> Any:
+    """Wait until the condition is true and return its value; fail after some time."""
     end = time.monotonic() + seconds
-    while not (found := holds()):
+    while not (value := condition()):
         if time.monotonic() > end:
-            raise AssertionError(f"waited {seconds:g} s for {what}")
+            raise AssertionError(f"waited {seconds:g} s for {description}")
         time.sleep(0.02)
-    return found
+    return value
 
 
 def write_job(folder: Path, **settings: Any) -> Path:
@@ -49,12 +49,12 @@ def write_job(folder: Path, **settings: Any) -> Path:
 
 
 class Command:
-    """A command under way; what it prints goes to files, so that nothing waits for a reader."""
+    """A running command; its output goes to files, so that it never blocks on a full pipe."""
 
     def __init__(self, folder: Path, number: int, words: Sequence[str], forked: bool) -> None:
         self._words = " ".join(words)
         self._out, self._err = folder / f"{number}.out", folder / f"{number}.err"
-        start = _forked if forked else _started
+        start = _fork_process if forked else _start_process
         self._process = start(folder, words, self._out, self._err)
         assert self._process.pid is not None
         self.pid: int = self._process.pid
@@ -68,9 +68,9 @@ class Command:
         return self._err.read_text()
 
     def end(self, seconds: float = LIMIT_S) -> int:
-        """Its exit code."""
+        """Wait for the command to end and return its exit code."""
         code = _exit_code(self._process, seconds)
-        assert code is not None, f"potluck {self._words} goes on after {seconds:g} s:\n{self.err}"
+        assert code is not None, f"potluck {self._words} is still running after {seconds:g} s:\n{self.err}"
         return code
 
     def invitations(self) -> dict[str, tuple[str, str]]:
@@ -78,16 +78,16 @@ class Command:
         return {name: (address, token) for address, name, token in _JOIN.findall(self.err)}
 
     def group(self) -> set[int]:
-        """All processes of its session that live, its own included."""
+        """All running processes of its session, including itself."""
         return {pid for pid in _pids() if _session(pid) == self.pid}
 
-    def held_in_shared_memory(self) -> set[Path]:
+    def shared_memory_files(self) -> set[Path]:
         """Files under /dev/shm that its processes have open or mapped."""
-        return {path for pid in self.group() for path in held.shared_memory(pid)}
+        return {path for pid in self.group() for path in process_resources.shared_memory(pid)}
 
 
-class Shells:
-    """Starts commands in a folder; none of their processes is left at the end."""
+class CommandRunner:
+    """Starts commands in a folder and kills all of their processes at the end."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -106,50 +106,52 @@ class Shells:
             command.end(10.0)
 
 
-def listens(address: str) -> bool:
-    """Whether anybody takes connections at tcp/HOST:PORT."""
+def is_listening(address: str) -> bool:
+    """Whether a process accepts connections at tcp/HOST:PORT."""
     host, _, port = address.partition("/")[2].rpartition(":")
     with socket.socket() as probe:
         probe.settimeout(1.0)
         return probe.connect_ex((host, int(port))) == 0
 
 
-def ticket(run: Path) -> dict[str, Any]:
-    """The note of a live run; empty while there is none."""
+def live_status(run: Path) -> dict[str, Any]:
+    """The contents of a live run's `live.json`; empty if there is none."""
     try:
-        found: dict[str, Any] = msgspec.json.decode((run / "live.json").read_bytes())
+        status: dict[str, Any] = msgspec.json.decode((run / "live.json").read_bytes())
     except FileNotFoundError:
         return {}
-    return found
+    return status
 
 
-def _started(folder: Path, words: Sequence[str], out: Path, err: Path) -> subprocess.Popen[bytes]:
+def _start_process(folder: Path, words: Sequence[str], out: Path, err: Path) -> subprocess.Popen[bytes]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    with out.open("wb") as said, err.open("wb") as complained:
+    with out.open("wb") as stdout, err.open("wb") as stderr:
         return subprocess.Popen(
-            [*POTLUCK, *words], cwd=folder, stdout=said, stderr=complained, env=environment, start_new_session=True
+            [*POTLUCK, *words], cwd=folder, stdout=stdout, stderr=stderr, env=environment, start_new_session=True
         )
 
 
-def _forked(folder: Path, words: Sequence[str], out: Path, err: Path) -> BaseProcess:
+def _fork_process(folder: Path, words: Sequence[str], out: Path, err: Path) -> BaseProcess:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["potluck.run.lab", "potluck.cli", "torch._dynamo"])
     for path in (out, err):
         path.touch()
-    process = context.Process(target=_be, args=(folder, words, out, err))
+    process = context.Process(target=_run_command, args=(folder, words, out, err))
     process.start()
-    until("the session", lambda: process.pid is None or _session(process.pid) in (0, process.pid))
+    wait_until("the session", lambda: process.pid is None or _session(process.pid) in (0, process.pid))
     return process
 
 
-def _be(folder: Path, words: Sequence[str], out: Path, err: Path) -> None:
-    """In the forked process: what a shell would have done, and then the command."""
+def _run_command(folder: Path, words: Sequence[str], out: Path, err: Path) -> None:
+    """In the forked process: set up what a shell would set up, then run the command."""
     os.setsid()
     os.chdir(folder)
     for path, number in ((out, 1), (err, 2)):
         with path.open("wb") as file:
             os.dup2(file.fileno(), number)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests were begun in the background
+    signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # it is ignored if the tests were started in the background
     main(list(words))
 
 
@@ -167,7 +169,7 @@ def _pids() -> Iterator[int]:
 
 
 def _session(pid: int) -> int:
-    """The session that a living process belongs to; 0 if it is gone or only waits to be buried."""
+    """The session of a running process; 0 if it has exited or is a zombie."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

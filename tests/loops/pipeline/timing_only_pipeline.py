@@ -11,14 +11,14 @@ from potluck.loops.pipeline.stage_backend import TimingOnlyStages
 from potluck.model.indexed_dataset import MicroBatches
 from potluck.settings import decode_settings
 
-__all__ = ["BATCH", "COSTS", "SIZES", "PickyStages", "settings_of"]
+__all__ = ["BATCH", "COSTS", "SIZES", "RefusingStages", "settings_of"]
 
 BATCH = 10
 COSTS = PipelineCosts([1.0] * 4, [2.0] * 4, [10.0] * 3 + [math.inf], [1000] * 4, [0] * 4)
 SIZES = MicroBatches(BATCH, BATCH)
 
 
-class PickyStages(TimingOnlyStages):
+class RefusingStages(TimingOnlyStages):
     """Refuses payloads of 13 bytes."""
 
     def __init__(self) -> None:

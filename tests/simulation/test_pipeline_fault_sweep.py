@@ -1,8 +1,8 @@
-"""Random deaths in a pipeline: training completes, and what it computes is what the reference loop computes.
+"""Random deaths in a pipeline: training completes and computes what the reference loop computes.
 
-The reference is told which version each batch met and nothing else, so equal weights, bit for bit, mean that no batch
+The reference knows only which version each batch used, so equal weights, bit for bit, mean that no batch
 was skipped, none was applied twice, and that all layers, their momentum included, came back in one consistent version.
-A failing seed prints the command that replays it: `python -m tests.simulation.test_pipeline_sweep SEED`.
+A failing seed prints the command that replays it: `python -m tests.simulation.test_pipeline_fault_sweep SEED`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,15 @@ import pytest
 import torch
 
 import potluck
-from tests.simulation.pipelines import Bench, Story, data_of, deep_net, expected, job_of, same
+from tests.simulation.pipelines import (
+    PipelineJournal,
+    TracedNetwork,
+    assert_same_weights,
+    data_of,
+    deep_net,
+    delayed_sgd,
+    job_of,
+)
 
 SEEDS, MANY = 300, 10_000
 CHUNK = 50
@@ -26,15 +34,15 @@ BATCHES, BATCH = 12, 8
 
 
 @cache
-def _bench() -> Bench:
+def _bench() -> TracedNetwork:
     torch.manual_seed(0)
-    return Bench(deep_net(), data_of((5,), samples=40))
+    return TracedNetwork(deep_net(), data_of((5,), samples=40))
 
 
 def random_job(seed: int) -> potluck.Job:
-    """A few random devices with a random fault script; in half of the jobs everybody holds the data."""
+    """A few random devices with a random fault script; in half of the jobs every device has the data."""
     rng = np.random.default_rng(seed)
-    devices = [_random_device(rng, place) for place in range(rng.integers(2, 6))]
+    devices = [_random_device(rng, index) for index in range(rng.integers(2, 6))]
     faults = [_random_fault(rng, len(devices)) for _ in range(rng.integers(1, 5))]
     everybody = [device["name"] for device in devices] if rng.random() < 0.5 else []
     pipeline: dict[str, Any] = {
@@ -62,16 +70,16 @@ def random_job(seed: int) -> potluck.Job:
 
 
 def check(seed: int, folder: Path) -> str:
-    """Run the job of this seed and hold its journal and its model to the rules; gives back how it ended."""
+    """Run the job of this seed, check its journal and model, and return its status."""
     bench, job = _bench(), random_job(seed)
     assert job.pipeline is not None
     result = bench.simulate(job, folder)
-    story = Story(folder)
-    committed = story.committed()
+    journal = PipelineJournal(folder)
+    committed = journal.committed()
     assert len(committed) == result.summary["rounds"]
-    assert not story.instants("refused"), "they are all honest"
-    story.check_gates()
-    _check_rollbacks(job, story)
+    assert not journal.instants("refused"), "they are all honest"
+    journal.check_schedules()
+    _check_rollbacks(job, journal)
     if result.status == "failed":
         if "holds the data and is gone" in result.reason:
             return "failed"
@@ -80,11 +88,11 @@ def check(seed: int, folder: Path) -> str:
         return "gave up"
     assert result.status == "done"
     assert len(committed) == BATCHES
-    theirs = expected(
-        bench.net, bench.data, BATCHES, BATCH, story.versions(), seed=seed, layer_of=bench.layer_of,
+    reference = delayed_sgd(
+        bench.net, bench.data, BATCHES, BATCH, journal.versions(), seed=seed, layer_of=bench.layer_of,
         predict=job.pipeline.schedule.predict,
     )  # fmt: skip
-    same(result.module, theirs)
+    assert_same_weights(result.module, reference)
     return "done"
 
 
@@ -96,8 +104,8 @@ def _strikes_again_and_again(job: potluck.Job) -> bool:
     return any(fault.every is not None and ({fault.device} in ({"*"}, holders)) for fault in job.fleet.faults)
 
 
-def _check_rollbacks(job: potluck.Job, story: Story) -> None:
-    """Where nothing gets lost on the way, a single death takes back what copies and reports take to travel, and one."""
+def _check_rollbacks(job: potluck.Job, journal: PipelineJournal) -> None:
+    """If no message is lost, a single death costs the batches in flight to copies and reports, plus one."""
     assert job.pipeline is not None
     lossless = not any(device.link.loss for device in job.fleet.members)
     faultless = not any(fault.__struct_config__.tag in ("lose", "partition") for fault in job.fleet.faults)
@@ -107,7 +115,7 @@ def _check_rollbacks(job: potluck.Job, story: Story) -> None:
     travel_s = 4 * max(device.link.latency + device.link.overhead for device in job.fleet.members)
     layout: dict[str, Any] = {}
     lost: set[str] = set()
-    for record in story.records:
+    for record in journal.records:
         name = getattr(record, "name", "")
         if name in ("lost", "left out"):
             lost.add(record.node)  # type: ignore[attr-defined]
@@ -124,7 +132,7 @@ def test_training_survives_random_deaths(tmp_path: Path, first: int) -> None:
 
 
 @pytest.mark.long
-def test_ten_thousand_scripts(tmp_path: Path) -> None:
+def test_ten_thousand_fault_scripts(tmp_path: Path) -> None:
     sweep(tmp_path, range(SEEDS, MANY))
 
 
@@ -132,22 +140,22 @@ def sweep(folder: Path, seeds: range) -> None:
     endings = []
     for seed in seeds:
         try:
-            with tempfile.TemporaryDirectory(dir=folder) as place:
-                endings.append(check(seed, Path(place) / "run"))
+            with tempfile.TemporaryDirectory(dir=folder) as directory:
+                endings.append(check(seed, Path(directory) / "run"))
         except Exception as error:
-            pytest.fail(f"{error!r}; replay with: python -m tests.simulation.test_pipeline_sweep {seed}")
+            pytest.fail(f"{error!r}; replay with: python -m tests.simulation.test_pipeline_fault_sweep {seed}")
     assert endings.count("done") > len(endings) / 2
     assert endings.count("gave up") <= len(endings) / 500
 
 
-def _random_device(rng: np.random.Generator, place: int) -> dict[str, Any]:
+def _random_device(rng: np.random.Generator, index: int) -> dict[str, Any]:
     link = {
         "up": f"{rng.uniform(0.5, 50)} Mbit/s",
         "down": f"{rng.uniform(0.5, 50)} Mbit/s",
         "latency": f"{rng.uniform(0, 20)} ms",
         "loss": float(rng.choice([0.0, 0.0, 0.0, 0.05])),
     }
-    device: dict[str, Any] = {"name": f"d{place}", "flops": f"{rng.uniform(0.05, 1)} MFLOP/s", "link": link}
+    device: dict[str, Any] = {"name": f"d{index}", "flops": f"{rng.uniform(0.05, 1)} MFLOP/s", "link": link}
     if rng.random() < 0.2:
         device["speed"] = {"kind": "random-walk", "low": 0.2, "every": f"{rng.uniform(0.05, 1)} s"}
     return device
@@ -157,15 +165,15 @@ def _random_fault(rng: np.random.Generator, devices: int) -> dict[str, Any]:
     kind = str(rng.choice(["crash", "crash", "crash", "restart", "leave", "join", "partition", "slow", "lose"]))
     fault: dict[str, Any] = {"kind": kind, "device": str(rng.choice(["*", *(f"d{n}" for n in range(devices))]))}
     when = "every" if rng.random() < 0.2 and kind not in ("join", "leave") else "at"
-    rarely = 10 if kind == "partition" and when == "every" else 1  # else hardly a message would ever get through
+    rarely = 10 if kind == "partition" and when == "every" else 1  # otherwise hardly any message would arrive
     fault[when] = f"{rarely * rng.uniform(0.05, 3)} s"
-    lasting = f"{rng.uniform(0.01, 3)} s"
+    duration = f"{rng.uniform(0.01, 3)} s"
     if kind == "crash" and rng.random() < 0.7:
-        fault["restart"] = lasting
+        fault["restart"] = duration
     if kind == "leave" and rng.random() < 0.7:
-        fault["back"] = lasting
+        fault["back"] = duration
     if kind in ("partition", "slow", "lose"):
-        fault["lasting"] = lasting
+        fault["lasting"] = duration
     return fault
 
 
@@ -178,11 +186,13 @@ def _random_replication(rng: np.random.Generator) -> dict[str, Any]:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as place:
-        print(check(int(sys.argv[1]), Path(place) / "run"))  # noqa: T201
+    with tempfile.TemporaryDirectory() as directory:
+        print(check(int(sys.argv[1]), Path(directory) / "run"))  # noqa: T201
 
 
-def test_a_worker_that_comes_and_goes_all_the_time_does_not_hold_up_the_others(tmp_path: Path) -> None:
-    """This script restarts a worker every fifty milliseconds or so, for as long as the run lasts."""
+def test_a_worker_that_keeps_restarting_does_not_hold_up_the_others(tmp_path: Path) -> None:
+    """This script restarts a worker about every fifty milliseconds throughout the run."""
     assert check(9056, tmp_path / "run") == "done"
-    assert any(record.fields["reason"] == "comes and goes" for record in Story(tmp_path / "run").instants("left out"))
+    assert any(
+        record.fields["reason"] == "comes and goes" for record in PipelineJournal(tmp_path / "run").instants("left out")
+    )

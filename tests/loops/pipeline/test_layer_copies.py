@@ -1,4 +1,4 @@
-"""What is kept where: shelves, archives, and payloads in pieces."""
+"""Copies of layers: version stores, archives, and payloads split into chunks."""
 
 from __future__ import annotations
 
@@ -20,43 +20,43 @@ from potluck.payload import Payload
 def test_chunks_make_up_the_payload(count: int, sizes: list[int]) -> None:
     arrays = tuple(np.arange(size, dtype=np.float32) for size in sizes)
     payload = Payload(sum(array.nbytes for array in arrays), arrays)
-    pieces = split_payload(payload, count)
-    assert len(pieces) == count
-    joined = join_payload(pieces)
+    chunks = split_payload(payload, count)
+    assert len(chunks) == count
+    joined = join_payload(chunks)
     assert joined.nbytes == payload.nbytes
-    assert all(np.array_equal(mine, theirs) for mine, theirs in zip(joined.arrays, arrays, strict=True))
+    assert all(np.array_equal(actual, expected) for actual, expected in zip(joined.arrays, arrays, strict=True))
 
 
-def replica(version: int, place: int, count: int, first: int = 0, last: int = 1) -> Replica:
-    return Replica(Payload(10), term=1, first=first, last=last, version=version, made=1, place=place, count=count)
+def replica(version: int, index: int, count: int, first: int = 0, last: int = 1) -> Replica:
+    return Replica(Payload(10), term=1, first=first, last=last, version=version, made=1, place=index, count=count)
 
 
 def test_a_copy_is_complete_when_all_chunks_have_arrived_in_any_order() -> None:
-    shelf = VersionStore("a")
-    assert shelf.receive_chunk("b", replica(3, 1, 2)) is None
-    assert shelf.receive_chunk("b", replica(3, 1, 2)) is None
-    assert shelf.receive_chunk("c", replica(3, 0, 2)) is None, "another sender's"
-    assert shelf.receive_chunk("b", replica(3, 0, 2)) is not None
+    store = VersionStore("a")
+    assert store.receive_chunk("b", replica(3, 1, 2)) is None
+    assert store.receive_chunk("b", replica(3, 1, 2)) is None
+    assert store.receive_chunk("c", replica(3, 0, 2)) is None, "another sender's"
+    assert store.receive_chunk("b", replica(3, 0, 2)) is not None
 
 
 def test_a_version_store_finds_layers_inside_what_it_holds() -> None:
-    shelf = VersionStore("a")
-    shelf.add_version(4, 1, 2, 5, "numbers")
-    assert shelf.find_covering(4, 3, 4) == "numbers"
-    assert shelf.find_exact(4, 3, 4) is None
-    assert shelf.find_covering(5, 3, 4) is None
-    shelf.retain_terms(lambda version, made: made == 2)
-    assert shelf.list_held() == ()
+    store = VersionStore("a")
+    store.add_version(4, 1, 2, 5, "numbers")
+    assert store.find_covering(4, 3, 4) == "numbers"
+    assert store.find_exact(4, 3, 4) is None
+    assert store.find_covering(5, 3, 4) is None
+    store.retain_terms(lambda version, term: term == 2)
+    assert store.list_held() == ()
 
 
-def ghosts(layers: int = 4) -> tuple[TimingOnlyStages, PipelineCosts]:
+def timing_only_stages(layers: int = 4) -> tuple[TimingOnlyStages, PipelineCosts]:
     costs = PipelineCosts([1.0] * layers, [2.0] * layers, [8.0] * layers, [100] * layers, [4] * layers)
     return TimingOnlyStages(costs, MicroBatches(8, 8)), costs
 
 
 def test_an_archive_adopts_a_version_when_it_is_complete() -> None:
-    mathematics, _ = ghosts()
-    archive = ModelArchive(mathematics, 4, 0, mathematics.initial_weights())
+    stages, _ = timing_only_stages()
+    archive = ModelArchive(stages, 4, 0, stages.initial_weights())
     assert not archive.add_layers(2, 1, 0, 1, Payload(1))
     assert archive.version == 0
     assert archive.add_layers(2, 1, 2, 3, Payload(1))
@@ -68,13 +68,13 @@ def test_an_archive_adopts_a_version_when_it_is_complete() -> None:
 
 @pytest.mark.parametrize("moments", [True, False])
 def test_timing_only_layers_have_the_bytes_of_real_ones(moments: bool) -> None:
-    mathematics, costs = ghosts()
-    whole = mathematics.initial_weights()
-    stage = mathematics.join_layers(1, 2, [(1, 2, mathematics.pack_layers(whole, 1, 2))])
-    assert mathematics.pack_layers(stage, 1, 2, moments).nbytes == 200 * (1 + moments) + 8
-    passed = mathematics.forward(stage, None, 0, Payload(64), None)
+    stages, costs = timing_only_stages()
+    weights = stages.initial_weights()
+    stage = stages.join_layers(1, 2, [(1, 2, stages.pack_layers(weights, 1, 2))])
+    assert stages.pack_layers(stage, 1, 2, moments).nbytes == 200 * (1 + moments) + 8
+    passed = stages.forward(stage, None, 0, Payload(64), None)
     assert passed.payload is not None
     assert passed.payload.nbytes == 64
-    gradient, onward = mathematics.backward(passed, Payload(64))
+    gradient, onward = stages.backward(passed, Payload(64))
     assert onward.nbytes == 64
-    assert mathematics.pack_step(gradient, None).nbytes == costs.step_bytes(1, 2) == 208
+    assert stages.pack_step(gradient, None).nbytes == costs.step_bytes(1, 2) == 208

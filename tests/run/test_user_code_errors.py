@@ -1,4 +1,4 @@
-"""Code of the user that raises ends a run in the same way in both worlds, wherever it runs."""
+"""User code that raises ends a run in the same way in both worlds, wherever it runs."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.run.worlds import OWN, SMALL, WORLDS, run_in
+from tests.run.small_job import SMALL, USER_PARTS, WORLDS, run_small_job
 
 
 @pytest.mark.parametrize("world", WORLDS)
-def test_a_loss_that_raises_on_a_device(world: str, tmp_path: Path) -> None:
-    result = run_in(world, tmp_path / "run", task=f"{OWN}:build_burnt_task")
+def test_a_loss_that_raises_on_a_device_ends_the_run(world: str, tmp_path: Path) -> None:
+    result = run_small_job(world, tmp_path / "run", task=f"{USER_PARTS}:build_burnt_task")
     assert (result.status, result.exit_code) == ("failed", 1)
     assert result.reason in ("d-0: ZeroDivisionError: burnt", "d-1: ZeroDivisionError: burnt")
     assert result.summary["reason"] == result.reason
@@ -19,9 +19,9 @@ def test_a_loss_that_raises_on_a_device(world: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("world", WORLDS)
-def test_a_part_that_raises_on_the_coordinator(world: str, tmp_path: Path) -> None:
-    rounds = {**SMALL["rounds"], "merge": f"{OWN}:BrokenMerge"}
-    result = run_in(world, tmp_path / "run", rounds=rounds)
+def test_a_part_that_raises_on_the_coordinator_ends_the_run(world: str, tmp_path: Path) -> None:
+    rounds = {**SMALL["rounds"], "merge": f"{USER_PARTS}:BrokenMerge"}
+    result = run_small_job(world, tmp_path / "run", rounds=rounds)
     assert (result.status, result.exit_code) == ("failed", 1)
     assert result.reason == "coordinator: KeyError: 'pepper'"
     assert 'raise KeyError("pepper")' in (tmp_path / "run" / "error.txt").read_text()

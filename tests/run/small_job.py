@@ -9,20 +9,20 @@ import potluck
 from tests.time_limits import within
 
 WORLDS = ["simulated", "lab"]
-OWN = "tests.run.own_parts"
+USER_PARTS = "tests.run.user_parts"
 SMALL: dict[str, Any] = {
     "recipe": "fedavg",
-    "task": f"{OWN}:build_task",
+    "task": f"{USER_PARTS}:build_task",
     "fleet": {"devices": [{"name": "d", "count": 2, "flops": "20 MFLOP/s"}], "lease": "2 s"},
     "rounds": {"patience": "60 s"},
     "stop": {"rounds": 2},
 }
 
 
-def run_in(world: str, folder: Path, given: potluck.Task | None = None, **settings: Any) -> potluck.Result:
-    """The result of the small job with some settings changed."""
+def run_small_job(world: str, folder: Path, task_object: potluck.Task | None = None, **settings: Any) -> potluck.Result:
+    """Run the small job, with some settings changed, in the given world."""
     job = {**SMALL, **settings}
     if world == "simulated":
-        return potluck.simulate(job, task=given, folder=folder, threads=0)
+        return potluck.simulate(job, task=task_object, folder=folder, threads=0)
     with within(90):
-        return potluck.lab(job, task=given, folder=folder)
+        return potluck.lab(job, task=task_object, folder=folder)

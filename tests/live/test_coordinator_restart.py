@@ -1,4 +1,4 @@
-"""kill -9 of the coordinator, and `potluck resume`: devices come back by themselves, nothing committed is lost."""
+"""kill -9 of the coordinator, then `potluck resume`: devices rejoin by themselves and nothing committed is lost."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ import pytest
 import potluck
 from potluck.run import Result
 from potluck.run.live_addresses import free_loopback_address
-from tests.live.running import LIMIT_S, SMALL, check_books, differing
-from tests.live.shells import Command, Shells, until, write_job
+from tests.live.command_processes import Command, CommandRunner, wait_until, write_job
+from tests.live.live_scenarios import LIMIT_S, SMALL, check_committed_rounds, differing_tensors
 
 ROUNDS = 60
 
 
 @contextmanager
 def joined(serving: Command) -> Iterator[None]:
-    """Everyone whom `serve` invites, each in a process of its own that looks for the coordinator until the run ends."""
+    """Start every device that `serve` invites; each looks for the coordinator until the run ends."""
     context = multiprocessing.get_context("forkserver")
-    invited = until("the invitations", serving.invitations)
+    invitations = wait_until("the invitations", serving.invitations)
     options = potluck.JoinOptions(threads=1, throttle=0.2, timeout_s=LIMIT_S)
     devices = [
         context.Process(target=potluck.join, args=invitation, kwargs={"name": name, "options": options}, name=name)
-        for name, invitation in invited.items()
+        for name, invitation in invitations.items()
     ]
     for device in devices:
         device.start()
@@ -54,32 +54,32 @@ def _has_reached(run: Path, version: int) -> bool:
     return _committed(run) >= version
 
 
-def _kill_and_resume(shells: Shells, versions: list[int]) -> None:
-    """Kill whoever leads when so many rounds are committed, again and again; then compare with a run left in peace."""
-    folder = shells.folder
+def _kill_and_resume(start_command: CommandRunner, versions: list[int]) -> None:
+    """Kill the coordinator whenever so many rounds are committed and resume it; compare with an undisturbed run."""
+    folder = start_command.folder
     settings = {"recipe": "sync-sgd", "stop": {"rounds": ROUNDS}}
     job, run = write_job(folder, **settings), folder / "run"
     address = free_loopback_address().removeprefix("tcp/")
-    leading = shells("serve", job, "--listen", address, "--out", run, "--json")
+    leading = start_command("serve", job, "--listen", address, "--out", run, "--json")
     with joined(leading):
         for version in versions:
-            until(f"version {version}", partial(_has_reached, run, version))
+            wait_until(f"version {version}", partial(_has_reached, run, version))
             os.kill(leading.pid, signal.SIGKILL)
             leading.end()
-            kept = _committed(run)
-            assert kept < ROUNDS, "it was over before it was killed"
-            leading = shells("resume", run, "--json")
+            committed = _committed(run)
+            assert committed < ROUNDS, "it was over before it was killed"
+            leading = start_command("resume", run, "--json")
         assert leading.end() == 0, leading.err
     summary = json.loads(leading.out)
-    check_books(run, Result(summary["status"], summary["reason"], summary, run, None), ROUNDS)
+    check_committed_rounds(run, Result(summary["status"], summary["reason"], summary, run, None), ROUNDS)
     potluck.simulate({**SMALL, **settings}, folder=folder / "simulated")
-    assert differing(run, folder / "simulated") == []
+    assert differing_tensors(run, folder / "simulated") == []
 
 
-def test_a_killed_coordinator_is_resumed_and_the_run_ends_as_if_nothing_had_been(shells: Shells) -> None:
-    _kill_and_resume(shells, [5])
+def test_a_run_resumed_after_a_coordinator_kill_ends_as_if_uninterrupted(start_command: CommandRunner) -> None:
+    _kill_and_resume(start_command, [5])
 
 
 @pytest.mark.long
-def test_a_coordinator_is_killed_three_times(shells: Shells) -> None:
-    _kill_and_resume(shells, [1, 20, 40])
+def test_a_coordinator_is_killed_three_times(start_command: CommandRunner) -> None:
+    _kill_and_resume(start_command, [1, 20, 40])
