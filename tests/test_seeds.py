@@ -29,7 +29,7 @@ def test_a_slash_in_a_name_does_not_select_another_branch() -> None:
 
 
 @given(seed=st.integers(-(2**70), 2**70), name=NAMES)
-def test_a_child_seed_is_accepted_by_every_library(seed: int, name: list[object]) -> None:
+def test_a_child_seed_is_a_non_negative_63_bit_integer(seed: int, name: list[object]) -> None:
     assert 0 <= seeds.child_seed(seed, *name) < 2**63
 
 

@@ -89,16 +89,16 @@ def test_skew_adjustment_works_with_segments_submodels_and_local_steps(tmp_path:
         assert np.isfinite(adjusted.summary["loss"])
 
 
-def test_skew_adjustment_is_refused_without_classes() -> None:
+def test_skew_adjustment_is_refused_with_class_groups_or_without_classes() -> None:
     groups = {**SMALL, "recipe": "decoupled", "task": {"model": "lenet", "data": "synthetic:shape=1x28x28,train=400"}}
     with pytest.raises(SettingError, match=r"rounds\.skew: class groups"):
         RoundsSetup.from_job(make({**groups, "rounds": {"skew": "adjusted"}}), None, None)
-    regression = potluck.Task(lambda: nn.Linear(3, 1), _numbers(), nn.functional.mse_loss)
+    regression = potluck.Task(lambda: nn.Linear(3, 1), _regression_data(), nn.functional.mse_loss)
     with pytest.raises(SettingError, match=r"rounds\.skew: needs classes"):
         RoundsSetup.from_job(make({**SMALL, "rounds": {"skew": "adjusted"}}), regression, None)
 
 
-def _numbers() -> Any:
+def _regression_data() -> Any:
     from potluck.data import from_tensors
 
     x, y = torch.randn(40, 3), torch.randn(40, 1)

@@ -441,7 +441,7 @@ def test_error_feedback_follows_the_devices_own_submodel() -> None:
     [
         ({**THIRDS, "held": {"nobody": [0]}}, {}, "rounds.submodel.held.nobody"),
         ({**THIRDS, "held": {"pi-0": [3]}}, {}, "there is no group 3"),
-        (auto(held={"pi-0": [0]}), {}, "give `groups` too"),
+        (auto(held={"pi-0": [0]}), {}, "set `groups` too"),
         ({**THIRDS, "groups": 7}, {}, "6 classes cannot form 7 groups"),
         ({**THIRDS, "groups": [[0, 1], [2, 3, 4]]}, {}, "class 5 is in no group"),
         (THIRDS, {"split": {"kind": "class-groups", "groups": 3, "rest": 0}}, "nothing to tell them from"),

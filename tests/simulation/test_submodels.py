@@ -231,7 +231,7 @@ def test_weights_trained_by_one_device_are_averaged_over_that_device() -> None:
     torch.testing.assert_close(trained[0], everyone[0])
 
 
-def test_averaging_over_trainers_needs_to_know_the_untrained_weights() -> None:
+def test_averaging_over_trainers_refuses_a_codec_that_leaves_out_entries() -> None:
     kind = {"kind": "filter-dropout", "units": "leading", "mean": "trained"}
     with pytest.raises(SettingError, match="leaves out entries"):
         run(make_job(kind, uneven_devices(), rounds={"codec": "top-k"}))

@@ -52,7 +52,7 @@ def test_stages_before_a_dead_one_go_as_far_as_its_copies_do(
     assert list(progress.unfinished_stages()) == expected
 
 
-def test_the_stage_does_not_wait_for_batches_that_cannot_arrive() -> None:
+def test_batches_that_cannot_arrive_are_not_awaited() -> None:
     progress = progress_of((5, 6, 6, 8), (5, 6, 6, 8))
     progress.mark_lost("d")
     progress.mark_stuck("a")

@@ -27,7 +27,7 @@ from tests.time_limits import within
 from tests.worlds.live.live_fleet import RecordingJournal, free_address
 from tests.worlds.live.processes import echo, run_info
 
-Story = Callable[[Endpoint, str, Node], Coroutine[Any, Any, None]]
+Scenario = Callable[[Endpoint, str, Node], Coroutine[Any, Any, None]]
 
 
 def _check_request(request: JoinRequest) -> str | JoinRefused:
@@ -46,7 +46,7 @@ async def _next(node: Node, kind: type[Message]) -> Message:
     raise TimeoutError(f"no {kind.__name__}")
 
 
-def _undisturbed(scenario: Story, journal: RecordingJournal | None = None) -> None:
+def _undisturbed(scenario: Scenario, journal: RecordingJournal | None = None) -> None:
     """Run the story during a run with an honest device, which must not be affected."""
     address, eras = free_address(), list[str]()
     endpoint = Endpoint(connect=(address,))
