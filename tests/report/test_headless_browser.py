@@ -136,7 +136,7 @@ def test_a_device_named_like_a_script_tag_is_shown_as_text(browser: HeadlessBrow
 def test_compared_runs_are_overlaid(browser: HeadlessBrowser, tmp_path: Path) -> None:
     _open(browser, tmp_path, keep(tmp_path / "a", rounds(9)), keep(tmp_path / "b", rounds(5)))
     lines = "[...document.querySelectorAll('#learning polyline')].map((line) => line.dataset.line)"
-    assert browser.evaluate(lines) == ["a", "b", "a, training", "b, training"]
+    assert browser.evaluate(lines) == ["fedavg, a", "fedavg, b", "fedavg, a, training", "fedavg, b, training"]
     assert browser.evaluate("document.querySelectorAll('[data-comparison] tbody tr').length") == 2
     browser.evaluate("document.querySelector('.chooser [data-choice=\"1\"]').click()")
     browser.wait_for("document.querySelector('.chooser [data-choice=\"1\"]').getAttribute('aria-pressed') === 'true'")

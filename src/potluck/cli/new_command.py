@@ -26,7 +26,7 @@ def new_command(folder: Folder = Path(), as_json: AsJson = False) -> None:
     """Write a job.toml and a fleet.toml to start from."""
     for name in (*STARTERS, SCHEMA):
         if (folder / name).exists():
-            raise UserError(f"{folder / name} exists already; choose another folder: potluck new DIR")
+            raise UserError(f"{folder / name} already exists; choose another folder with `potluck new DIR`")
     starters = resources.files("potluck.cli").joinpath("starter")
     texts = {name: starters.joinpath(name).read_text(encoding="utf-8") for name in STARTERS}
     written = [_write_file(folder / name, text) for name, text in {**texts, SCHEMA: schema_text() + "\n"}.items()]
