@@ -87,14 +87,14 @@ TAMPERINGS: dict[str, tuple[Tamper, str]] = {
     ),
     "NaN gradients": (with_values(messages.Gradient, with_nan), "gradients are not all finite"),
     "gradients of another shape": (with_values(messages.Gradient, lambda a: a.T), "gradients have the shape"),
-    "NaN copies": (with_values(messages.Replica, with_nan), "numbers are not all finite"),
+    "NaN copies": (with_values(messages.Replica, with_nan), "weights are not all finite"),
     "copies of other layers": (
         with_fields(messages.Replica, first=0, last=10**6),
         "layers 0 to 1000000 of a model with 6",
     ),
     "copies with too many chunks": (with_fields(messages.Replica, place=7), "chunk 7 of"),
     "copies of the wrong shape": (with_values(messages.Replica, lambda a: a.reshape(1, -1)), "do not fit each other"),
-    "NaN layers": (with_values(messages.Piece, with_nan), "numbers are not all finite"),
+    "NaN layers": (with_values(messages.Piece, with_nan), "weights are not all finite"),
     "an impossible report": (with_fields(messages.Report, applied=10**12), "reports batch 1000000000000"),
     "a NaN batch time": (with_fields(messages.Report, seconds=math.nan), "after nan s"),
     "an inventory with an impossible version": (
