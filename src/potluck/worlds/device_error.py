@@ -11,7 +11,7 @@ class DeviceError(Exception):
     """Names the device and what was raised there; `trace` is the traceback on the device."""
 
     def __init__(self, device: str, problem: str, trace: str) -> None:
-        self.trace = trace
+        self.device, self.trace = device, trace
         super().__init__(f"{device}: {problem}")
 
     @staticmethod

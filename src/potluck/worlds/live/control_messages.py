@@ -96,7 +96,7 @@ class JournalBatch(ControlMessage, frozen=True):
 class LeaveNotice(ControlMessage, frozen=True):
     reason: str
     failed: bool = False  # an error ended the device's main
-    trace: Annotated[str, msgspec.Meta(max_length=8_000)] = ""  # if code that every device runs failed; ends the run
+    trace: Annotated[str, msgspec.Meta(max_length=8_000)] = ""  # if code that every device runs failed
 
 
 class ExpelNotice(ControlMessage, frozen=True):

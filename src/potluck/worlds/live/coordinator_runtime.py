@@ -153,6 +153,7 @@ class _CoordinatorRuntime(NodeOwner):
         self._rules = MembershipRules(lease=run.info.lease)
         self._changed = asyncio.Event()
         self._closing_reason = ""
+        self._code_errors: dict[str, DeviceError] = {}
         self._device_error: DeviceError | None = None
         self._leading: asyncio.Future[Any] | None = None
         self._loop = asyncio.get_running_loop()
@@ -202,7 +203,7 @@ class _CoordinatorRuntime(NodeOwner):
             self.node_runtime.mailbox.send_control(name, RunStarted(start_time), incarnation)
 
     async def lead_run(self, coordinate: Callable[[Node], Coroutine[Any, Any, T]]) -> T:
-        """Run the coordinator's loop; raises DeviceError as soon as code that all devices run has failed on one."""
+        """Run the coordinator's loop; raises DeviceError when code that all devices run has failed on most."""
         if self._device_error is None:
             self._leading = leading = asyncio.ensure_future(coordinate(self.node_runtime.node))
             try:
@@ -212,8 +213,13 @@ class _CoordinatorRuntime(NodeOwner):
                     raise
         raise self._device_error
 
-    def _fail_run(self, error: DeviceError) -> None:
-        self._device_error = self._device_error or error
+    def _record_code_error(self, error: DeviceError) -> None:
+        """End the run once the common code has failed on most devices; a single one could be broken or hostile."""
+        self._code_errors.setdefault(error.device, error)
+        working = self._membership.members.keys() - self._code_errors.keys()
+        if len(self._code_errors) <= len(working):
+            return
+        self._device_error = self._device_error or next(iter(self._code_errors.values()))
         self._changed.set()
         if self._leading is not None:
             self._leading.cancel()
@@ -305,7 +311,7 @@ class _CoordinatorRuntime(NodeOwner):
                 is_current = self._membership.incarnation_of(sender) == incarnation
                 self._apply_event(DeviceLeft(sender, incarnation, reason, failed))
                 if trace and is_current:
-                    self._fail_run(DeviceError(sender, reason.removeprefix("failed: "), trace))
+                    self._record_code_error(DeviceError(sender, reason.removeprefix("failed: "), trace))
             case JournalBatch(records=records):
                 for record in records:
                     if is_valid_record(record, sender):
