@@ -29,7 +29,7 @@ def test_another_shape(potluck: Shell) -> None:
 
 def test_a_jobs_own_task_is_profiled_by_its_model(potluck: Shell, folder: Path) -> None:
     """Building the task reads its data, so only the model may be built without memory."""
-    (folder / "job.toml").write_text('task = "tests.run.own_parts:build_task"\n')
+    (folder / "job.toml").write_text('task = "tests.run.user_parts:build_task"\n')
     profile = potluck("profile", "job.toml", "--json").json
     assert profile["model"] == "own"
     assert sum(layer["macs"] for layer in profile["layers"]) > 0
