@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,9 @@ from potluck.model.stage_function import StageFunctions
 from potluck.model.torch_stages import TorchStages
 from potluck.planning.schedule import backward_ready, forward_ready
 from potluck.run.pipeline_setup import PipelineSetup, pipeline_chain_costs
+from potluck.run.run_result import run_to_end
 from potluck.run.run_store import RunStore
-from potluck.run.simulated_run import simulate_prepared
+from potluck.run.simulated_run import run_simulated_world
 
 __all__ = [
     "PipelineJournal",
@@ -95,7 +97,8 @@ class TracedNetwork:
         stages = TorchStages(self._sections, nn.functional.cross_entropy, job.pipeline.optimizer, data, job.seed)
         costs = pipeline_chain_costs(chain, self._sections.layout, sum(stages.moments.values()))
         setup = PipelineSetup(job, costs, stages, feed, self.data.test)
-        return simulate_prepared(setup, RunStore.create_run(job, folder, None, lambda: False), threads=0)
+        store = RunStore.create_run(job, folder, None, lambda: False)
+        return run_to_end(setup, store, partial(run_simulated_world, setup, store, 0))
 
 
 class PipelineJournal:

@@ -22,7 +22,7 @@ from potluck.worlds.simulated import virtual_clock
 from potluck.worlds.simulated.compute_pool import ComputePool
 from potluck.worlds.simulated.simulated_world import SimulatedWorld
 
-__all__ = ["load_run_job", "resume", "simulate", "simulate_prepared"]
+__all__ = ["load_run_job", "resume", "run_simulated_world", "simulate"]
 
 
 def simulate(
@@ -43,7 +43,7 @@ def simulate(
     """
     prepared = prepare_job(job, task, data)
     store = RunStore.create_run(prepared.job, Path(folder) if folder is not None else None, watch, stopping)
-    return simulate_prepared(prepared, store, threads)
+    return run_to_end(prepared, store, partial(run_simulated_world, prepared, store, threads))
 
 
 def resume(
@@ -59,7 +59,8 @@ def resume(
     """Resume a simulated run from its latest checkpoint; the result is that of a run that was never interrupted."""
     job = load_run_job(Path(folder), overrides)
     prepared = prepare_job(job, task, data, load_weights=False)
-    return simulate_prepared(prepared, RunStore.reopen_run(job, Path(folder), watch, stopping), threads)
+    store = RunStore.reopen_run(job, Path(folder), watch, stopping)
+    return run_to_end(prepared, store, partial(run_simulated_world, prepared, store, threads))
 
 
 def load_run_job(folder: Path, overrides: Sequence[str]) -> Job:
@@ -69,12 +70,8 @@ def load_run_job(folder: Path, overrides: Sequence[str]) -> Job:
     return load_job(folder / "job.toml", overrides, resolved=True)
 
 
-def simulate_prepared(prepared: PreparedJob, store: RunStore, threads: int | None) -> Result:
-    """Run a prepared job in the simulated world."""
-    return run_to_end(prepared, store, partial(_run_simulated_world, prepared, store, threads))
-
-
-def _run_simulated_world(prepared: PreparedJob, store: RunStore, threads: int | None) -> RunOutcome:
+def run_simulated_world(prepared: PreparedJob, store: RunStore, threads: int | None) -> RunOutcome:
+    """Run a prepared job on simulated devices, links and time."""
     job = prepared.job
     pool = ComputePool(_thread_count(threads, job), prepare=lambda: torch.set_num_threads(1))
     world = SimulatedWorld(job.fleet, job.seed, store.journal, pool)
