@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,12 @@ import pytest
 import potluck
 
 ROUNDS, WARM = 500, 100
+DEVICES = 5
+SHORT_JOB: dict[str, Any] = {
+    "recipe": "fedavg",
+    "task": {"model": "mlp", "data": {"kind": "synthetic", "train": 50, "test": 10}, "options": {"hidden": [8]}},
+    "fleet": {"devices": [{"preset": "pi4", "count": DEVICES}]},
+}
 
 
 def _resident_bytes() -> int:
@@ -46,3 +53,20 @@ def test_five_hundred_rounds_need_no_more_than_a_hundred(recipe: str) -> None:
     assert len(resident_bytes) == ROUNDS
     after_warm_up, at_the_end = max(resident_bytes[WARM - 20 : WARM]), max(resident_bytes[-20:])
     assert at_the_end <= 1.05 * after_warm_up, f"{after_warm_up / 2**20:.1f} MiB grew to {at_the_end / 2**20:.1f} MiB"
+
+
+def test_updates_are_released_as_soon_as_they_are_merged() -> None:
+    """Also when a run is too short for any retry to be due: no timer or list may hold on to finished turns."""
+    counts: list[int] = []
+    gc.collect()
+    gc.disable()  # what only a collection would free counts as held
+
+    def count_turns(store: object, now: float) -> None:
+        counts.append(sum(type(each).__name__ == "TurnRecord" for each in gc.get_objects()))
+
+    try:
+        potluck.simulate({**SHORT_JOB, "stop": {"rounds": 6}}, threads=0, watch=count_turns)
+    finally:
+        gc.enable()
+    assert len(counts) == 6
+    assert max(counts) <= 2 * DEVICES

@@ -53,7 +53,7 @@ class RoundsCoordinator:
         self._active_turns: dict[str, TurnRecord] = {}  # by device
         self._released_turns: dict[str, TurnRecord] = {}  # whose device has not yet confirmed that it dropped the work
         self._merge_order = MergeOrder(self._merge_update)
-        self._retry_timer: RetryTimer[TurnRecord] = RetryTimer(float(self._settings.retry))
+        self._retry_timer: RetryTimer[int] = RetryTimer(float(self._settings.retry))  # by turn number
         self._update_count = 0
         self._updated_devices: set[str] = set()  # whose update for this round has arrived
         self._refused: dict[str, str] = {}  # whose update for this round cannot be used, and why
@@ -120,7 +120,7 @@ class RoundsCoordinator:
     def _track_turn(self, turn: TurnRecord) -> None:
         self._released_turns.pop(turn.device, None)
         self._active_turns[turn.device] = turn
-        self._retry_timer.schedule_retry(turn, self._node.now())
+        self._retry_timer.schedule_retry(turn.number, self._node.now())
         if not self._settings.barrier.carries_over:
             self._merge_order.expect_turn(turn.number)
 
@@ -156,7 +156,8 @@ class RoundsCoordinator:
     def _send_reminders(self, now: float) -> None:
         """Repeat invitations and releases that were not answered."""
         silent = [turn for turn in self._active_turns.values() if not turn.has_answered]
-        for turn in self._retry_timer.due_requests([*silent, *self._released_turns.values()], now):
+        waiting = {turn.number: turn for turn in (*silent, *self._released_turns.values())}
+        for turn in map(waiting.__getitem__, self._retry_timer.due_requests(waiting, now)):
             self._node.send(turn.device, Release(turn.number) if turn.device in self._released_turns else turn.invite)
 
     def handle_message(self, envelope: Envelope) -> None:
@@ -318,7 +319,7 @@ class RoundsCoordinator:
         self._merge_order.skip_turn(turn.number)
         turn.cancel_sends()
         self._released_turns[turn.device] = turn
-        self._retry_timer.schedule_retry(turn, self._node.now())
+        self._retry_timer.schedule_retry(turn.number, self._node.now())
         self.progress.late += 1
         self._journal.record_event(turn.device, "late")
         self._node.send(turn.device, Release(turn.number))
