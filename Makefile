@@ -32,9 +32,11 @@ screenshots: .venv/ready
 reference: .venv/ready
 	$(BIN)/python scripts/reference.py
 
-# Generates docs/results.md from benchmarks/results/*.json; measures nothing (`potluck bench all --full` does).
+# Generates docs/results.md and the README's figures from benchmarks/results/*.json; measures nothing
+# (`potluck bench all --full` and `python -m benchmarks.peers all --full` do).
 results: .venv/ready
 	$(BIN)/potluck bench --results docs/results.md
+	$(BIN)/python -m benchmarks.headline_figures
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -38,10 +38,20 @@ CATALOGUE: Mapping[str, BenchmarkEntry] = {
     "transport": BenchmarkEntry(
         "benchmarks.transport", "speed of moving a model between two processes, compared with plain Zenoh"
     ),
-    "live": BenchmarkEntry("benchmarks.live", "overhead of a live round, and how well the simulated world predicts it"),
+    "live": BenchmarkEntry(
+        "benchmarks.live",
+        "live rounds: overhead, links shaped by the kernel, kills, cut links, lost packets; accuracy of predictions",
+    ),
     "streaming": BenchmarkEntry(
         "benchmarks.streaming",
         "training on streams (ScaDLES): time to target, buffer sizes, skewed classes, compression",
+    ),
+    "tasks": BenchmarkEntry(
+        "benchmarks.tasks",
+        "a GPT, a text classifier, segmentation and LoRA: metric, bytes and step time beside a plain PyTorch loop",
+    ),
+    "faults": BenchmarkEntry(
+        "benchmarks.faults", "runs under kills, freezes, cut links, full disks, lying devices and mutated messages"
     ),
 }
 

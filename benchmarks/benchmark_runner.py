@@ -8,54 +8,75 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import as_completed
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import potluck
 from benchmarks.benchmark import Benchmark, BenchmarkContext, BenchmarkPiece
 from benchmarks.benchmark_progress import BenchmarkProgress, RemainingTime
-from benchmarks.benchmark_report import BenchmarkReport, build_report
-from benchmarks.machine_info import describe_machine
+from benchmarks.benchmark_report import BenchmarkReport, StoredPiece, build_report
+from benchmarks.machine_info import LoadSampler, describe_revision
+from benchmarks.measured_code import code_digest
 from potluck.atomic_file import write_atomically
 from potluck.worker_pool import worker_pool
 
 __all__ = ["MeasuredPiece", "PieceCache", "measure_pieces", "run_benchmark", "use_one_thread"]
 
-MeasuredPiece = tuple[BenchmarkPiece, Mapping[str, Any], float]  # a piece, its result, the seconds it accounts for
+Measurement = Mapping[str, Any]  # when it was measured, how many seconds it accounts for, and the load meanwhile
+MeasuredPiece = tuple[BenchmarkPiece, Mapping[str, Any], Measurement]
 
 
 def run_benchmark(
-    benchmark: Benchmark, context: BenchmarkContext, folder: Path, progress: BenchmarkProgress, resume: bool = False
+    benchmark: Benchmark,
+    context: BenchmarkContext,
+    folder: Path,
+    progress: BenchmarkProgress,
+    resume: bool | None = None,
 ) -> BenchmarkReport:
-    """Measure every piece, or with `resume` those that have no stored result, and build the report."""
+    """Measure every piece, or with `resume` those that have no stored result, and build the report.
+
+    If `resume` is None, the benchmark says whether stored results are reused.
+    """
     benchmark.check_data(context)
-    machine = describe_machine()
-    cache = PieceCache(folder / ".cache" / benchmark.name, context, resume)
+    code = code_digest(benchmark.code_paths)
+    cache = PieceCache(
+        folder / ".cache" / benchmark.name, context, code, benchmark.resumes if resume is None else resume
+    )
     pieces = benchmark.pieces(context)
     remaining = RemainingTime(pieces)
-    results: dict[str, Mapping[str, Any]] = {}
+    stored: dict[str, StoredPiece] = {}
     for piece in pieces:
-        stored = cache.find_result(piece)
-        if stored is not None:
+        if found := cache.find_result(piece):
             remaining.count_reused(piece)
-            results[piece.name] = stored
+            stored[piece.name] = found
 
     def show_current(activity: str) -> None:
-        progress.show_piece(f"{benchmark.name}: {activity}", len(results) + 1, len(pieces), remaining.seconds_left)
+        progress.show_piece(f"{benchmark.name}: {activity}", len(stored) + 1, len(pieces), remaining.seconds_left)
 
+    missing = [piece for piece in pieces if piece.name not in stored]
     try:
-        for piece, result, seconds in measure_pieces(
-            [piece for piece in pieces if piece.name not in results], show_current
-        ):
-            remaining.count_measured(piece, seconds)
-            cache.store_result(piece, result)
-            results[piece.name] = result
+        for needy in (False, True):
+            results = {name: piece.result for name, piece in stored.items()}
+            stage = [_bind_needs(piece, results) for piece in missing if bool(piece.needs) == needy]
+            for piece, result, measurement in measure_pieces(stage, show_current):
+                remaining.count_measured(piece, measurement["seconds"])
+                stored[piece.name] = StoredPiece(result, {**measurement, **describe_revision()})
+                cache.store_result(piece, stored[piece.name])
     finally:
         progress.end_display()
-    return build_report(benchmark, context, {piece.name: results[piece.name] for piece in pieces}, machine)
+    ordered = {piece.name: stored[piece.name] for piece in pieces}
+    return build_report(benchmark, context, code, ordered)
+
+
+def _bind_needs(piece: BenchmarkPiece, results: Mapping[str, Mapping[str, Any]]) -> BenchmarkPiece:
+    """The piece with the results that it needs as its argument."""
+    if not piece.needs:
+        return piece
+    return replace(piece, measure=partial(piece.measure, {name: results[name] for name in piece.needs}))
 
 
 # --- measuring -------------------------------------------------------------------------------------------------------
@@ -84,8 +105,8 @@ def _measure_in_parallel(
         show(f"{len(pieces)} pieces, {processes} in parallel")
         for done, future in enumerate(as_completed(submitted), start=1):
             piece = submitted[future]
-            result, seconds = future.result()
-            yield piece, result, seconds / processes
+            result, measurement = future.result()
+            yield piece, result, {**measurement, "seconds": measurement["seconds"] / processes}
             if done < len(pieces):
                 show(f"{piece.name} is done, {processes} in parallel")
 
@@ -97,35 +118,46 @@ def use_one_thread() -> None:
     torch.set_num_threads(1)
 
 
-def _measure_timed(piece: BenchmarkPiece) -> tuple[Mapping[str, Any], float]:
-    start = time.perf_counter()
-    result = piece.measure()
-    return result, time.perf_counter() - start
+def _measure_timed(piece: BenchmarkPiece) -> tuple[Mapping[str, Any], Measurement]:
+    date = datetime.now(UTC).isoformat(timespec="seconds")
+    with LoadSampler() as load:
+        result = piece.measure()
+        summary = load.summary()
+    return result, {"date": date, "seconds": summary["seconds"], "load": summary}
 
 
 # --- finished pieces -------------------------------------------------------------------------------------------------
 
 
 class PieceCache:
-    """A folder with the results of finished pieces; they are read only if `reuse` is set."""
+    """A folder with the results of finished pieces; they are read only if `reuse` is set.
 
-    def __init__(self, folder: Path, context: BenchmarkContext, reuse: bool) -> None:
+    A result is found again only by an equal piece of the same mode, seed and measured code.
+    """
+
+    def __init__(self, folder: Path, context: BenchmarkContext, code: str, reuse: bool) -> None:
         self._folder = folder
         self._context = context
+        self._code = code
         self._reuse = reuse
 
-    def find_result(self, piece: BenchmarkPiece) -> Mapping[str, Any] | None:
+    def find_result(self, piece: BenchmarkPiece) -> StoredPiece | None:
         """The stored result of an equal piece; None if it is missing, damaged or not to be reused."""
         if not self._reuse:
             return None
         try:
-            stored: dict[str, Any] = json.loads(self.result_path(piece).read_text())["result"]
+            content = json.loads(self.result_path(piece).read_text())
+            if content["key"] != self._cache_key(piece):
+                return None
+            return StoredPiece(dict(content["result"]), dict(content["measurement"]))
         except (OSError, ValueError, KeyError, TypeError):
             return None
-        return stored
 
-    def store_result(self, piece: BenchmarkPiece, result: Mapping[str, Any]) -> None:
-        content = {"piece": piece.name, "key": self._cache_key(piece), "result": result}
+    def store_result(self, piece: BenchmarkPiece, stored: StoredPiece) -> None:
+        """A piece that failed or was skipped is measured again next time."""
+        if "error" in stored.result or "skipped" in stored.result:
+            return
+        content = {"key": self._cache_key(piece), "measurement": stored.measurement, "result": stored.result}
         path = self.result_path(piece)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, json.dumps(content, indent=1).encode() + b"\n")
@@ -135,10 +167,13 @@ class PieceCache:
         return self._folder / f"{digest.hexdigest()}.json"
 
     def _cache_key(self, piece: BenchmarkPiece) -> dict[str, Any]:
-        """Everything the result depends on."""
-        return {
+        """Everything the result depends on, as it is read from a file."""
+        key = {
             "piece": piece.name,
             "parameters": dict(piece.parameters),
+            "mode": self._context.mode,
             "seed": self._context.seed,
-            "version": potluck.__version__,
+            "code": piece.code or self._code,
         }
+        plain: dict[str, Any] = json.loads(json.dumps(key))
+        return plain

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import torch
 from torch import nn
 
 from potluck.model.zoo.network_blocks import Named, init_he, named_sequential
 
-__all__ = ["narrow", "slim_vgg", "thin_cnn", "thin_digits", "thin_vgg"]
+__all__ = ["adapted_mlp", "narrow", "plain_cnn", "slim_vgg", "thin_cnn", "thin_digits", "thin_vgg"]
 
 _SLIM_VGG_FILTERS = ((24,), (48,), (96, 96), (192, 192), (192, 192))  # between two pooling layers
 
@@ -43,7 +44,10 @@ def thin_digits(width: int = 8, classes: int = 10) -> nn.Module:
 
 
 def narrow(width: int = 16, classes: int = 10) -> nn.Module:
-    """Three 3×3 convolutions with batch norm for 32×32 images, each with half the resolution and twice the width."""
+    """Three 3×3 convolutions with batch norm for 32×32 images, each with half the resolution and twice the width.
+
+    Global average pooling before the classifier makes it learn at the high rates that large batches ask for.
+    """
     blocks: list[nn.Module] = []
     channels = 3
     for index, filters in enumerate((width, 2 * width, 4 * width)):
@@ -52,7 +56,19 @@ def narrow(width: int = 16, classes: int = 10) -> nn.Module:
             nn.Conv2d(channels, filters, 3, stride, 1, bias=False), nn.BatchNorm2d(filters), nn.ReLU(), pooling,
         ]  # fmt: skip
         channels = filters
-    return nn.Sequential(*blocks, nn.Flatten(), nn.Linear(channels * 16, classes))
+    return nn.Sequential(*blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes))
+
+
+def plain_cnn(channels: int = 3, classes: int = 10, width: int = 32) -> nn.Module:
+    """Four 3×3 convolutions with batch norm, halved three times: 20 million MACs for 32×32 at a width of 32."""
+    filters = (width, 2 * width, 4 * width, 4 * width)
+    convolutions = [
+        *_conv_block(1, channels, filters[0]), ("pool1", nn.MaxPool2d(2)),
+        *_conv_block(2, filters[0], filters[1]), ("pool2", nn.MaxPool2d(2)),
+        *_conv_block(3, filters[1], filters[2]),
+        *_conv_block(4, filters[2], filters[3]), ("pool4", nn.MaxPool2d(2)),
+    ]  # fmt: skip
+    return _with_classifier(convolutions, filters[-1], classes)
 
 
 def slim_vgg(classes: int = 10) -> nn.Module:
@@ -77,3 +93,20 @@ def _conv_block(number: int, inputs: int, filters: int, stride: int = 1) -> Iter
     yield f"conv{number}", nn.Conv2d(inputs, filters, 3, stride, padding=1, bias=False)
     yield f"bn{number}", nn.BatchNorm2d(filters)
     yield f"relu{number}", nn.ReLU()
+
+
+def adapted_mlp(width: int = 256, classes: int = 4) -> nn.Module:
+    """Frozen linear layers for 28×28 images with LoRA adapters, named as peft names them."""
+    return nn.Sequential(nn.Flatten(), _AdaptedLinear(784, width), nn.ReLU(), _AdaptedLinear(width, classes))
+
+
+class _AdaptedLinear(nn.Module):
+    def __init__(self, inputs: int, outputs: int, rank: int = 8) -> None:
+        super().__init__()
+        self.base_layer = nn.Linear(inputs, outputs).requires_grad_(False)
+        self.lora_A = nn.Linear(inputs, rank, bias=False)
+        self.lora_B = nn.Linear(rank, outputs, bias=False)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        adapted: torch.Tensor = self.base_layer(inputs) + self.lora_B(self.lora_A(inputs))
+        return adapted

@@ -39,8 +39,10 @@ from potluck.loops.settings import Rounds
 from potluck.model.class_skew import SkewCorrection
 from potluck.model.codecs import Codec
 from potluck.model.local_training import LocalTraining
-from potluck.model.optimizers import LearningRateSchedule, Optimizer
+from potluck.model.lr_schedules import LearningRateSchedule
+from potluck.model.optimizers import Optimizer
 from potluck.model.submodels import Submodel
+from potluck.model.transformers_model import Lora, ModelSource
 from potluck.model.update_merging import MergeRule
 from potluck.planning.data_injection import Injection
 from potluck.recipes import CATALOGUE
@@ -71,7 +73,8 @@ class Page(NamedTuple):
 
 PAGES = {
     "job": Page("job.toml", "The top level of a job, and its small tables.", [
-        Section("Top level", Job), Section("[task]", TaskSettings), Section("[stop]", StopRules),
+        Section("Top level", Job), Section("[task]", TaskSettings), Section("model", ModelSource),
+        Section("lora", Lora), Section("[stop]", StopRules),
     ]),
     "rounds": Page("Rounds", "`[rounds]` and the parts of a round.", [
         Section("[rounds]", Rounds), Section("batching", Batching), Section("local", LocalTraining),
@@ -247,7 +250,8 @@ def _index_lines() -> Iterator[str]:
         "the default. A part of your own is named as `package.module:Class` ([extending](../extending.md)).",
         "",
         "## Quantities",
-        "A quantity is a number with a unit, or a bare number in the base unit; `unlimited` is allowed everywhere.",
+        "A quantity is a number with a unit, or a bare number in the base unit; `unlimited` is allowed everywhere. A",
+        "bandwidth needs its unit, since a bare number might be bits.",
         "",
         "| quantity | example | base unit | units |",
         "|---|---|---|---|",

@@ -26,7 +26,8 @@ from potluck.loops.settings import Rounds
 from potluck.model.class_skew import SkewCorrection
 from potluck.model.codecs import Codec
 from potluck.model.local_training import LocalTraining
-from potluck.model.optimizers import LearningRateSchedule, Optimizer
+from potluck.model.lr_schedules import LearningRateSchedule
+from potluck.model.optimizers import Optimizer
 from potluck.model.submodels.submodel_parts import FilterDropout, Submodel
 from potluck.model.update_merging import MergeRule
 from potluck.planning.pareto_table import ParetoTable
@@ -44,6 +45,7 @@ NEEDS: dict[str, dict[str, Any]] = {
     "steps": {"at": [3, 5]},
     "cosine": {"rounds": 9},
     "folder": {"path": "images"},
+    "optimizer": {"name": "torch.optim.RMSprop", "options": {"momentum": 0.9}},
 }
 # The key path of each family in a job.
 PLACES: list[tuple[type[Part], tuple[str, ...]]] = [
@@ -109,7 +111,8 @@ def test_every_kind_of_trace_is_written_and_read(kind: str, tmp_path: Path) -> N
 @pytest.mark.parametrize("kind", _shipped(Fault))
 @pytest.mark.parametrize("when", [{"at": "3 s"}, {"every": "2 min"}])
 def test_every_kind_of_fault_is_written_and_read(kind: str, when: dict[str, str]) -> None:
-    job = make({**PLAIN, "fleet": {"devices": [{"preset": "pi4", "count": 2}], "faults": [{"kind": kind, **when}]}})
+    fault = {"kind": kind, **when, **({"lasting": "1 s"} if kind == "hang" else {})}
+    job = make({**PLAIN, "fleet": {"devices": [{"preset": "pi4", "count": 2}], "faults": [fault]}})
     assert isinstance(job.fleet.faults[0], part_kinds(Fault)[kind])
     assert _again(job) == job
 
@@ -136,7 +139,9 @@ GROUPS = st.fixed_dictionaries(
         "memory": st.integers(0, 2**50),
         "link": st.one_of(
             st.sampled_from(sorted(LINKS)),
-            st.fixed_dictionaries({"up": st.floats(1, 1e10), "latency": st.floats(0, 10), "loss": st.floats(0, 0.99)}),
+            st.fixed_dictionaries(
+                {"up": st.floats(1, 1e10).map("{} B/s".format), "latency": st.floats(0, 10), "loss": st.floats(0, 0.99)}
+            ),
         ),
     },
 )

@@ -113,3 +113,14 @@ def test_arithmetic_is_that_of_floats() -> None:
     assert Bytes(6) / BytesPerSecond(3) == 2.0
     assert Seconds(1) < Seconds.parse("1 min")
     assert hash(Seconds(2)) == hash(2.0)
+
+
+@pytest.mark.parametrize("text", [20, 20.5, "20", "1e6"])
+def test_a_bandwidth_needs_a_unit(text: object) -> None:
+    with pytest.raises(ValueError, match=r"has no unit; write '20 Mbit/s'"):
+        BytesPerSecond.parse(text)
+
+
+@pytest.mark.parametrize("text", [0, 0.0, math.inf, "unlimited", BytesPerSecond(5.0)])
+def test_zero_unlimited_and_a_bandwidth_itself_need_none(text: object) -> None:
+    assert BytesPerSecond.parse(text) == (math.inf if text == "unlimited" else text)

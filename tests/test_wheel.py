@@ -11,12 +11,17 @@ from pathlib import Path
 import pytest
 
 _ROOT = Path(__file__).parents[1]
-_EXTRAS = ("sklearn", "PIL", "aiomqtt", "confluent_kafka", "starlette", "uvicorn", "tensorboard", "pymoo")
+_EXTRAS = (
+    "sklearn", "PIL", "aiomqtt", "confluent_kafka", "starlette", "uvicorn", "tensorboard", "pymoo", "transformers",
+    "peft", "datasets", "tokenizers", "torchmetrics", "matplotlib", "cloudpickle", "dill",
+)  # fmt: skip
 _HIDE_EXTRAS = f"""
 from importlib.machinery import PathFinder
 
 find_spec = PathFinder.find_spec
-PathFinder.find_spec = lambda name, *more: None if name.partition(".")[0] in {_EXTRAS!r} else find_spec(name, *more)
+PathFinder.find_spec = staticmethod(
+    lambda name, *more: None if name.partition(".")[0] in {_EXTRAS!r} else find_spec(name, *more)
+)
 """
 _SHORT = ["--set", "stop.rounds=2"]
 

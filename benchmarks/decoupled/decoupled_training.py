@@ -1,8 +1,8 @@
-"""Training runs of each kind (decoupled, central, FedAvg, alone), and what a device saves."""
+"""Training runs of each kind (decoupled, central, FedAvg, alone), the choice of rates, and what a device saves."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,31 +12,66 @@ import torch
 from torch import Tensor, nn
 
 import potluck
-from benchmarks.decoupled.decoupled_workload import DecoupledCase, DecoupledCut, decoupled_job, decoupled_task
+from benchmarks.decoupled.decoupled_workload import (
+    BUDGET,
+    SAVING,
+    DecoupledCase,
+    DecoupledCut,
+    decoupled_job,
+    decoupled_task,
+    pretraining_task,
+    tuning_task,
+)
 from potluck.data import Samples
 from potluck.model.decoupled import GroupedNetwork, calibrate_groups
 from potluck.model.decoupled.group_calibration import Extent
-from potluck.planning.groups import full_model_cost, group_cost
+from potluck.planning.groups import full_model_cost, group_costs
 from potluck.run.rounds_setup import RoundsSetup
 
 __all__ = [
+    "best_rate",
     "device_cost_ratios",
     "train_alone",
     "train_central",
     "train_decoupled",
     "train_federated",
     "train_without_negatives",
+    "try_rate",
 ]
+
+Rates = Mapping[str, Mapping[str, Any]]  # results of `try_rate` by piece
 
 _CALIBRATION_SAMPLES = 500
 _BATCH = 256
+_MANY = 1000  # passes that no budget allows
+_ALONE_PASSES = 2
 
 
-def train_decoupled(case: DecoupledCase, root: Path | None, seed: int) -> dict[str, Any]:
-    """Devices with one group each: accuracy of the assembled network, uncalibrated and calibrated in two ways."""
-    task, cut = decoupled_task(case, root, seed), case.cut
-    result = potluck.simulate(_grouped_job(case, seed), task=task, threads=0)
-    assert result.status == "done", result.reason
+def try_rate(case: DecoupledCase, way: str, lr: float, root: Path | None) -> dict[str, Any]:
+    """Validation accuracy of a way with this rate: one seed, half of the rounds, a tenth of the data held out."""
+    task, total = tuning_task(decoupled_task(case, root, 0)), max(1, case.rounds // 2)
+    if way == "central":
+        job = decoupled_job(case, "central", 1, 0, lr, total=total)
+    elif way == "fedavg":
+        job = _federated_job(case, 0, lr, total=total)
+    else:
+        job = _grouped_job(case, 0, lr, total=total)
+    module = _run_job(job, task).module
+    return {"lr": lr, "accuracy": _test_accuracy(module, task.data.test)}
+
+
+def best_rate(rates: Rates) -> float:
+    """The rate with the highest validation accuracy."""
+    return float(max(rates.values(), key=lambda tried: tried["accuracy"])["lr"])
+
+
+def train_decoupled(rates: Rates, case: DecoupledCase, root: Path | None, seed: int) -> dict[str, Any]:
+    """Accuracy of the assembled network, uncalibrated and calibrated in two ways, and what a device saves."""
+    cut = case.cut
+    task = decoupled_task(case, root, seed, augment=cut.trunk != "cached")
+    if cut.pretrained:
+        task = replace(task, model=_pretrain(case, root, seed, best_rate(rates)))
+    result = _run_job(_grouped_job(case, seed, best_rate(rates)), task)
     assert isinstance(result.module, GroupedNetwork)
     accuracies: dict[str, Any] = {"accuracy": _test_accuracy(result.module, task.data.test)}
     chosen = np.linspace(0, len(task.data.train) - 1, _CALIBRATION_SAMPLES).astype(np.int64)
@@ -45,92 +80,122 @@ def train_decoupled(case: DecoupledCase, root: Path | None, seed: int) -> dict[s
         assembled = result.module.assemble()
         calibrate_groups(assembled, [task.data.train.batch(chosen)], extent=extent)
         accuracies[f"calibrated {extent}"] = _test_accuracy(assembled, task.data.test)
-    savings = device_cost_ratios(result.module, cut)
+    samples, held = result.summary["samples"] / cut.groups, 2 * len(task.data.train) / cut.groups
+    costs = device_cost_ratios(result.module, cut)
     return {
         **accuracies,
-        **savings,
-        "samples": result.summary["samples"] / cut.groups,
+        **costs,
+        "device_macs": samples * (costs["training_macs"][1] + costs["teacher_macs"]) + held * costs["once_macs"],
+        "samples": samples,
+        "lr": best_rate(rates),
         "wall_s": result.summary["wall_s"],
     }
 
 
-def train_without_negatives(case: DecoupledCase, root: Path | None, seed: int) -> dict[str, Any]:
+def train_without_negatives(rates: Rates, case: DecoupledCase, root: Path | None, seed: int) -> dict[str, Any]:
     """As `train_decoupled`, but devices have samples of their own classes only and generate negatives from them."""
-    task = decoupled_task(case, root, seed)
+    task, groups = decoupled_task(case, root, seed), case.cut.groups
     submodel = {
-        **_submodel_table(case),
+        **_submodel_table(case.cut),
         "negatives": "generated",
         "calibration": _CALIBRATION_SAMPLES,
         "held_out": False,
     }
-    split = {"kind": "class-groups", "groups": case.cut.groups, "rest": 0.0}
-    job = decoupled_job(case, "decoupled", case.cut.groups, seed, split=split, rounds={"submodel": submodel})
-    result = potluck.simulate(job, task=task, threads=0)
-    assert result.module is not None, result.reason
-    return {"accuracy": _test_accuracy(result.module, task.data.test)}
+    split = {"kind": "class-groups", "groups": groups, "rest": 0.0}
+    rounds, epochs = {"submodel": submodel}, case.cut.passes or _MANY
+    job = decoupled_job(case, "decoupled", groups, seed, best_rate(rates), split=split, rounds=rounds, epochs=epochs)
+    return {"accuracy": _test_accuracy(_run_job(job, task).module, task.data.test)}
 
 
-def train_central(case: DecoupledCase, root: Path | None, seed: int) -> dict[str, Any]:
+def train_central(rates: Rates, case: DecoupledCase, root: Path | None, seed: int) -> dict[str, Any]:
     """The full network on all of the data, on one device."""
-    return _train_plain(case, root, seed, "central", 1)
-
-
-def train_federated(case: DecoupledCase, root: Path | None, seed: int) -> dict[str, Any]:
-    """FedAvg of full networks on the data that the devices of `train_decoupled` hold."""
-    split = {"kind": "class-groups", "groups": case.cut.groups}
-    return _train_plain(case, root, seed, "fedavg", case.cut.groups, split=split)
-
-
-def train_alone(case: DecoupledCase, root: Path | None, seed: int) -> dict[str, Any]:
-    """No collaboration: each device keeps what it trained, and is tested on all classes."""
     task = decoupled_task(case, root, seed)
-    shards = RoundsSetup.from_job(_grouped_job(case, seed), task, None).shards
+    result = _run_job(decoupled_job(case, "central", 1, seed, best_rate(rates)), task)
+    return {
+        "accuracy": _test_accuracy(result.module, task.data.test),
+        "samples": result.summary["samples"],
+        "lr": best_rate(rates),
+        "wall_s": result.summary["wall_s"],
+    }
+
+
+def train_federated(rates: Rates, case: DecoupledCase, root: Path | None, seed: int) -> dict[str, Any]:
+    """FedAvg of full networks on the data that the devices of `train_decoupled` hold."""
+    task = decoupled_task(case, root, seed)
+    result = _run_job(_federated_job(case, seed, best_rate(rates)), task)
+    return {"accuracy": _test_accuracy(result.module, task.data.test), "lr": best_rate(rates)}
+
+
+def train_alone(rates: Rates, case: DecoupledCase, root: Path | None, seed: int) -> dict[str, Any]:
+    """No collaboration: each device keeps what it trained, and is tested on all classes."""
+    task, lr = decoupled_task(case, root, seed), best_rate(rates)
+    plain = case._replace(cut=case.cut._replace(passes=_ALONE_PASSES, each=1))
+    shards = RoundsSetup.from_job(_grouped_job(plain, seed, lr), task, None).shards
     accuracies = []
     for group, shard in enumerate(shards.values()):
         own = replace(task, data=replace(task.data, train=_select_samples(task.data.train, shard)))
-        submodel = {"held": {"device": (group,)}, **_submodel_table(case)}
-        job = decoupled_job(case, "decoupled", 1, seed, rounds={"submodel": submodel})
-        result = potluck.simulate(job, task=own, threads=0)
-        assert result.module is not None, result.reason
-        accuracies.append(_test_accuracy(result.module, task.data.test))
+        submodel = {**_submodel_table(plain.cut), "each": None, "held": {"device": (group,)}}
+        job = decoupled_job(case, "decoupled", 1, seed, lr, rounds={"submodel": submodel}, epochs=_ALONE_PASSES)
+        accuracies.append(_test_accuracy(_run_job(job, own).module, task.data.test))
     return {"accuracy": float(np.mean(accuracies)), "each": accuracies}
 
 
 def device_cost_ratios(grouped: GroupedNetwork, cut: DecoupledCut) -> dict[str, Any]:
-    """By which factors a device with one group computes less for one sample, and holds fewer weights."""
+    """By which factors a device computes less for one sample, and holds fewer weights."""
     sizes = [len(own) for own in grouped.spec.groups]
-    full, group = full_model_cost(grouped.layers), group_cost(grouped.layers, sizes, cut.depth)
-    training = full.training_macs(frozen=False), group.training_macs(frozen=cut.trunk == "frozen")
+    frozen, cached = cut.trunk != "averaged", cut.trunk == "cached"
+    full, costs = full_model_cost(grouped.graph), group_costs(grouped.graph, sizes, cut.depth)
+    group, assembled = costs.of_groups(range(cut.each)), costs.of_groups(range(cut.groups))
+    training = full.training_macs(frozen=False), group.training_macs(frozen=frozen, cached=cached)
     return {
         "forward_macs": (full.macs, group.macs),
         "training_macs": training,
+        "once_macs": group.trunk_macs if cached else 0,
+        "teacher_macs": (assembled.group_macs if cached else assembled.macs) if cut.distill else 0,
         "forward": full.macs / group.macs,
         "training": training[0] / training[1],
         "weights": full.weights / group.weights,
     }
 
 
-def _submodel_table(case: DecoupledCase) -> dict[str, Any]:
-    cut = case.cut
-    return {"kind": "class-groups", "groups": cut.groups, "depth": cut.depth, "trunk": cut.trunk}
+def _pretrain(case: DecoupledCase, root: Path | None, seed: int, lr: float) -> nn.Module:
+    """The case's network with the layers, as far as shapes agree, of one that was trained centrally and briefly."""
+    task = pretraining_task(case, case.cut, root, seed)
+    trained = _run_job(decoupled_job(case, "central", 1, seed, lr, total=case.pretraining_rounds), task).module
+    network = decoupled_task(case, root, seed).build_module(seed)
+    own = network.state_dict()
+    known = {name: value for name, value in trained.state_dict().items() if own[name].shape == value.shape}
+    network.load_state_dict({**own, **known})
+    return network
 
 
-def _grouped_job(case: DecoupledCase, seed: int, **more: Any) -> potluck.Job:
-    split = {"kind": "class-groups", "groups": case.cut.groups}
+def _submodel_table(cut: DecoupledCut) -> dict[str, Any]:
+    """The settings of the part; the cache has room for all that a device of these cases holds."""
+    table: dict[str, Any] = {"kind": "class-groups", "groups": cut.groups, "depth": cut.depth, "variant": cut.variant}
+    table["trunk"] = "averaged" if cut.trunk == "averaged" else "frozen"
+    table["cache"] = "8 GiB" if cut.trunk == "cached" else "0 B"
+    table |= {"each": cut.each, "distill": cut.distill}
+    return {**table, "saving": SAVING} if cut.passes == BUDGET else table
+
+
+def _grouped_job(case: DecoupledCase, seed: int, lr: float, **more: Any) -> potluck.Job:
+    rounds, split = {"submodel": _submodel_table(case.cut)}, {"kind": "class-groups", "groups": case.cut.groups}
+    epochs = case.cut.passes or _MANY
     return decoupled_job(
-        case, "decoupled", case.cut.groups, seed, split=split, rounds={"submodel": _submodel_table(case)}, **more
+        case, "decoupled", case.cut.groups, seed, lr, split=split, rounds=rounds, epochs=epochs, **more
     )
 
 
-def _train_plain(
-    case: DecoupledCase, root: Path | None, seed: int, recipe: str, devices: int, **more: Any
-) -> dict[str, Any]:
-    task = decoupled_task(case, root, seed)
-    result = potluck.simulate(decoupled_job(case, recipe, devices, seed, **more), task=task, threads=0)
+def _federated_job(case: DecoupledCase, seed: int, lr: float, **more: Any) -> potluck.Job:
+    split = {"kind": "class-groups", "groups": case.cut.groups}
+    return decoupled_job(case, "fedavg", case.cut.groups, seed, lr, split=split, **more)
+
+
+def _run_job(job: potluck.Job, task: potluck.Task) -> Any:
+    result = potluck.simulate(job, task=task, threads=0)
     assert result.status == "done", result.reason
     assert result.module is not None
-    accuracy = _test_accuracy(result.module, task.data.test)
-    return {"accuracy": accuracy, "samples": result.summary["samples"] / devices, "wall_s": result.summary["wall_s"]}
+    return result
 
 
 def _select_samples(train: Samples, indices: Any) -> Samples:

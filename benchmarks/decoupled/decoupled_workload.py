@@ -13,93 +13,120 @@ import torch
 
 from potluck import seeds
 from potluck.data import Dataset, Samples, load, parse
+from potluck.data.data_splits import split_holdout
 from potluck.job import Job, make
 from potluck.settings import decode_settings
 from potluck.task import Task, TaskSettings
 
-__all__ = ["CASES", "QUICK", "DecoupledCase", "DecoupledCut", "decoupled_job", "decoupled_task"]
+__all__ = [
+    "BUDGET",
+    "CASES",
+    "QUICK",
+    "RATES",
+    "SAVING",
+    "DecoupledCase",
+    "DecoupledCut",
+    "decoupled_job",
+    "decoupled_task",
+    "pretraining_task",
+    "tuning_task",
+]
+
+BUDGET = 0  # passes: as many as a whole training that is `SAVING` times cheaper than central training allows
+SAVING = 11.8
+RATES = (0.02, 0.05, 0.1)  # learning rates to choose from, for central training and for ours
+_VALIDATION = 0.1  # of the training data, on which rates are compared
 
 
 class DecoupledCut(NamedTuple):
-    """How a network is divided into shared layers and groups."""
+    """How a network is divided and trained.
+
+    A trunk may be `averaged`, `frozen` (as it is after the pre-training), or `cached`: frozen, and computed once per
+    sample, which rules out augmentation.
+    """
 
     depth: int
     groups: int
     trunk: str = "averaged"
+    passes: int = BUDGET  # of a device over its samples in a round
+    each: int = 1  # groups of a device
+    variant: str = "structural"
+    distill: float = 0.0  # weight of the assembled network's probabilities
+
+    @property
+    def pretrained(self) -> bool:
+        return self.trunk != "averaged" or self.variant == "attributed"
+
+    @property
+    def label(self) -> str:
+        """A short name that says what differs from the defaults."""
+        words = [f"{self.depth},{self.groups}", self.trunk]
+        words += [f"{self.passes} passes"] if self.passes else []
+        words += [f"{self.each} each"] if self.each > 1 else []
+        words += [self.variant] if self.variant != "structural" else []
+        return " ".join([*words, *(["distilled"] if self.distill else [])])
 
 
 class DecoupledCase(NamedTuple):
-    """One network on one dataset, with its schedule."""
+    """One network on one dataset, with its schedule: `rounds` central passes over the data."""
 
     name: str
     model: str
     data: str
     cut: DecoupledCut
     rounds: int
-    samples: int  # of the training data, the same fraction of every class; 0 for all
-    lr: float = 0.05
+    goal: float  # of central training, in per cent: the network is then trained
+    samples: int = 0  # of the training data, the same fraction of every class; 0 for all
     batch: int = 64
     augment: bool = True
-    passes: int = 2  # per round over the samples of a device with a group; devices with full networks make one
-    ms: float = 3.0  # of a training step of the full network for one sample, approximately
-    federated: int = 1  # seeds of FedAvg
-    others: tuple[DecoupledCut, ...] = ()  # further cuts for the trade-off
-    unaided: bool = False  # also train with generated negatives only
-    calibrated: str = "calibrated readout"
+    ms: float = 3.0  # of a training step of the full network for one sample on one core, approximately
+    pretraining: str = ""  # the dataset that a trunk is pre-trained on; empty: the case's own
+    pretraining_rounds: int = 2
+    others: tuple[DecoupledCut, ...] = ()  # further points of the curve, with one seed
+    rivals: bool = False  # also FedAvg, devices alone, and devices that generate their negatives
 
 
+_CURVE = (
+    DecoupledCut(1, 5, passes=1),
+    DecoupledCut(1, 5, passes=4),
+    DecoupledCut(1, 5, each=2),
+    DecoupledCut(1, 5, each=3, passes=2),
+    DecoupledCut(1, 2, passes=2),
+    DecoupledCut(2, 5),
+    DecoupledCut(1, 5, "frozen"),
+    DecoupledCut(1, 5, "cached"),
+    DecoupledCut(2, 5, "cached"),
+    DecoupledCut(3, 5, "cached"),
+    DecoupledCut(2, 5, "cached", each=2),
+    DecoupledCut(1, 5, variant="attributed"),
+    DecoupledCut(2, 5, "cached", variant="attributed"),
+    DecoupledCut(1, 5, distill=0.5),
+    DecoupledCut(2, 5, "cached", distill=0.5),
+)
+
+# Central training takes rounds · samples · ms of one core: 15 minutes for CIFAR, 10 for speech commands. A cut within
+# the budget takes about as long for all of its devices together, trying one rate half as long.
 CASES: Sequence[DecoupledCase] = (
     DecoupledCase(
-        "AlexNet, CIFAR-10",
-        "alexnet-cifar",
-        "cifar10",
-        DecoupledCut(1, 5),
-        8,
-        4_000,
-        lr=0.02,
-        ms=2.6,
-        others=(DecoupledCut(0, 5), DecoupledCut(1, 10)),
-        unaided=True,
+        "CNN, CIFAR-10", "benchmarks.networks:plain_cnn", "cifar10", DecoupledCut(1, 5), 6, 75.0,
+        pretraining="cifar100", others=_CURVE, rivals=True,
     ),
     DecoupledCase(
-        "slim VGG-11, CIFAR-10",
-        "benchmarks.networks:slim_vgg",
-        "cifar10",
-        DecoupledCut(1, 5),
-        8,
-        4_000,
-        lr=0.01,
-        ms=2.9,
-        others=(DecoupledCut(1, 2), DecoupledCut(1, 10), DecoupledCut(2, 5)),
+        "CNN, CIFAR-100", "benchmarks.networks:plain_cnn", "cifar100", DecoupledCut(1, 10), 6, 40.0,
+        pretraining="cifar10", others=(DecoupledCut(1, 5), DecoupledCut(2, 10), DecoupledCut(2, 10, "cached"),
+        DecoupledCut(2, 10, "cached", each=2), DecoupledCut(1, 10, variant="attributed")),
     ),
     DecoupledCase(
-        "AlexNet, CIFAR-100",
-        "alexnet-cifar",
-        "cifar100",
-        DecoupledCut(1, 10),
-        8,
-        6_000,
-        lr=0.02,
-        ms=2.6,
-        passes=3,
-        others=(DecoupledCut(1, 5),),
+        "CNN, speech commands", "benchmarks.networks:plain_cnn", "speech-commands", DecoupledCut(1, 5), 5, 90.0,
+        augment=False, ms=5.0, pretraining_rounds=1, others=(DecoupledCut(1, 4), DecoupledCut(2, 5, "cached"),
+        DecoupledCut(1, 5, each=2), DecoupledCut(1, 5, variant="attributed")),
     ),
-    DecoupledCase(
-        "DS-CNN, speech commands",
-        "ds-cnn",
-        "speech-commands",
-        DecoupledCut(0, 4),
-        5,
-        4_000,
-        ms=6.4,
-        augment=False,
-        others=(DecoupledCut(1, 4),),
-        unaided=True,
-    ),
-)
+)  # fmt: skip
 QUICK = DecoupledCase(
-    "MLP, digits", "mlp", "digits", DecoupledCut(1, 5), 10, 0, batch=20, augment=False, passes=1, ms=0.2
-)
+    "MLP, digits", "mlp", "digits", DecoupledCut(1, 5, passes=2), 10, 90.0, batch=20, augment=False, ms=0.2,
+    pretraining_rounds=2, rivals=True,
+    others=(DecoupledCut(1, 5, "cached", passes=2), DecoupledCut(1, 5, passes=1, each=2)),
+)  # fmt: skip
 
 
 @cache
@@ -107,12 +134,31 @@ def _load_dataset(data: str, root: Path | None, augment: bool) -> Dataset:
     return load(parse(data), root, augment=augment)
 
 
-def decoupled_task(case: DecoupledCase, root: Path | None, seed: int) -> Task:
+def decoupled_task(case: DecoupledCase, root: Path | None, seed: int, *, augment: bool = True) -> Task:
     """The network, newly initialised, and as much of the data as the case uses."""
-    full = _load_dataset(case.data, root, case.augment)
-    data = replace(full, train=_class_balanced_subset(full.train, case.samples, seed))
-    options = {"classes": len(data.classes)} if ":" in case.model else {}
-    network = decode_settings({"model": case.model, "data": parse(case.data), "options": options}, TaskSettings)
+    full = _load_dataset(case.data, root, case.augment and augment)
+    return _task_of(case, replace(full, train=_class_balanced_subset(full.train, case.samples, seed)))
+
+
+def pretraining_task(case: DecoupledCase, cut: DecoupledCut, root: Path | None, seed: int) -> Task:
+    """What the trunk is pre-trained on; attribution needs the case's own classes."""
+    if not case.pretraining or cut.variant == "attributed":
+        return decoupled_task(case, root, seed)
+    return _task_of(case, _load_dataset(case.pretraining, root, case.augment))
+
+
+def tuning_task(task: Task) -> Task:
+    """The same task with a tenth of its training samples as test samples, so that rates are not chosen by the test."""
+    train = task.data.train
+    kept, held_out = split_holdout(train.labels, round(_VALIDATION * len(train)))
+    test = replace(_select_samples(train, held_out), augmentation=None)
+    return replace(task, data=replace(task.data, train=_select_samples(train, kept), test=test))
+
+
+def _task_of(case: DecoupledCase, data: Dataset) -> Task:
+    options = {"classes": len(data.classes), "channels": data.shape[0]} if ":" in case.model else {}
+    source = parse(case.data)
+    network = decode_settings({"model": case.model, "data": source, "options": options}, TaskSettings)
     return Task(network.model_factory(data.shape, len(data.classes)), data, name=case.name)
 
 
@@ -122,32 +168,36 @@ def _class_balanced_subset(train: Samples, count: int, seed: int) -> Samples:
         return train
     order = seeds.child_generator(seed, "subset").permutation(len(train))
     ranked = order[np.argsort(train.labels[order], kind="stable")]
-    chosen = torch.from_numpy(np.sort(ranked[np.linspace(0, len(train) - 1, count).astype(np.int64)]))
+    return _select_samples(train, np.sort(ranked[np.linspace(0, len(train) - 1, count).astype(np.int64)]))
+
+
+def _select_samples(train: Samples, indices: Any) -> Samples:
+    chosen = torch.from_numpy(np.asarray(indices))
     return replace(train, x=train.x[chosen], y=train.y[chosen], owner=None)
 
 
-def decoupled_job(case: DecoupledCase, recipe: str, devices: int, seed: int, **more: Any) -> Job:
+def decoupled_job(case: DecoupledCase, recipe: str, devices: int, seed: int, lr: float, **more: Any) -> Job:
     """The case's schedule with a recipe; time is not measured, so all devices are equal."""
-    passes = case.passes if recipe == "decoupled" else 1
+    rounds = more.pop("total", case.rounds)
     local = {
-        "kind": "sgd", "lr": case.lr, "momentum": 0.9, "weight_decay": 5e-4, "epochs": passes,
+        "kind": "sgd", "lr": lr, "momentum": 0.9, "weight_decay": 5e-4, "epochs": more.pop("epochs", 1),
     }  # fmt: skip
-    rounds = {
+    parts = {
         "batching": {"kind": "fixed", "size": case.batch},
         "local": local,
-        "local_schedule": {"kind": "cosine", "rounds": case.rounds, "warmup": 1},
+        "local_schedule": {"kind": "cosine", "rounds": rounds, "warmup": 1},
         **more.pop("rounds", {}),
     }
     return make(
         {
             "task": "benchmarks.decoupled:given in Python",
             "fleet": {"devices": [{"name": "device", "count": devices, "flops": "10 GFLOP/s", "link": "lan"}]},
-            "stop": {"rounds": case.rounds},
+            "stop": {"rounds": rounds},
             "recipe": recipe,
             "seed": seed,
             "evaluate": 0,
             "checkpoint": 0,
-            "rounds": rounds,
+            "rounds": parts,
             **more,
         }
     )

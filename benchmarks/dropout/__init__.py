@@ -25,6 +25,7 @@ from benchmarks.dropout.dropout_workload import (
     VARIATIONS,
     rate_table_path,
 )
+from benchmarks.measured_code import SIMULATED_PACKAGE
 from potluck.explore import Exploration
 from potluck.settings import encode_settings
 
@@ -158,4 +159,5 @@ BENCHMARK = Benchmark(
         " statistics are computed from 1,024 training samples.",
         "Accuracies are on 3,000 test samples; the final accuracy is the mean over the last fifth of the time.",
     ),
+    measures=(*SIMULATED_PACKAGE, "benchmarks/networks.py", "!benchmarks/dropout/dropout_figures.py"),
 )

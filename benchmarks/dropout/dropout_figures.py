@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from benchmarks.benchmark import Results
-from benchmarks.benchmark_figures import Figure, Goal, figure_of_repeats
+from benchmarks.benchmark_figures import Figure, Goal, figure_of_repeats, interval_of_repeats
 from benchmarks.dropout.dropout_measurements import NETWORKS, RATES
 from benchmarks.dropout.dropout_workload import BOUND, METHODS, OURS, PUBLISHED, SETTINGS
 from potluck.report.svg_chart import Chart, ChartSeries
@@ -119,43 +119,81 @@ def _step_figures(results: Results) -> Iterator[Figure]:
                 measured=row["time"] / row["macs"],
                 goal=goal,
                 note=f"{row['time']:.2f} of a step of {1e3 * row['whole_s']:.0f} ms, {row['macs']:.2f} of its MACs",
+                executed="measured",
             )
 
 
 def _exploration_figures(result: Mapping[str, Any]) -> Iterator[Figure]:
     note = f"{result['evaluations']} short training runs in two processes"
-    yield Figure(name="exploration time", unit="min", measured=result["minutes"], goal=Goal("≤", 20.0), note=note)
-    more = 100 * (result["hypervolume"] / result["uniform_hypervolume"] - 1)
-    yield Figure(name="  hypervolume above one rate for all layers", unit="%", measured=more, goal=Goal("≥", 0.0))
     yield Figure(
-        name="  largest shortfall of the front behind one rate", unit="", measured=result["behind"], goal=Goal("≤", 0.0)
+        name="exploration time",
+        unit="min",
+        measured=result["minutes"],
+        goal=Goal("≤", 20.0),
+        note=note,
+        executed="measured",
+    )
+    more = 100 * (result["hypervolume"] / result["uniform_hypervolume"] - 1)
+    yield Figure(
+        name="  hypervolume above one rate for all layers",
+        unit="%",
+        measured=more,
+        goal=Goal("≥", 0.0),
+        executed="measured",
+    )
+    yield Figure(
+        name="  largest shortfall of the front behind one rate",
+        unit="",
+        measured=result["behind"],
+        goal=Goal("≤", 0.0),
+        executed="measured",
     )
 
 
 def _training_figures(standing: SettingStanding) -> Iterator[Figure]:
     where = f"{SETTINGS[standing.setting].title}, varying {standing.variation} rounds"
     ours = [100 * run.final_accuracy for run in standing.runs[OURS]]
-    yield figure_of_repeats(f"{where}: accuracy of DISTREAL, ordered", "%", ours, note=_other_accuracies(standing))
+    yield figure_of_repeats(
+        f"{where}: accuracy of DISTREAL, ordered", "%", ours, note=_other_accuracies(standing), executed="simulated"
+    )
     if PUBLISHED in standing.runs:
         published = [100 * run.final_accuracy for run in standing.runs[PUBLISHED]]
-        yield figure_of_repeats("  DISTREAL as published", "%", published)
+        yield figure_of_repeats("  DISTREAL as published", "%", published, executed="simulated")
     best = standing.best_rival()
     yield Figure(
         name="  ahead of the best baseline", unit="pt", measured=_accuracy_lead(standing, best), goal=Goal("≥", 0.0),
-        note=METHODS[best].title,
+        note=METHODS[best].title, executed="simulated",
     )  # fmt: skip
     yield figure_of_repeats(
-        "  speed-up to the accuracy of the best baseline", "x", standing.speed_ups(best), goal=Goal("≥", 1.0)
+        "  speed-up to the accuracy of the best baseline",
+        "x",
+        standing.speed_ups(best),
+        goal=Goal("≥", 1.0),
+        executed="simulated",
     )
     if "heterofl" in standing.runs:
         speed_ups = standing.speed_ups("heterofl")
-        yield figure_of_repeats("  speed-up to the accuracy of HeteroFL", "x", speed_ups, goal=Goal("≥", 2.0))
+        yield figure_of_repeats(
+            "  speed-up to the accuracy of HeteroFL", "x", speed_ups, goal=Goal("≥", 2.0), executed="simulated"
+        )
     if _ABLATION in standing.runs:
         ahead = _accuracy_lead(standing, _ABLATION)
-        yield Figure(name="  ahead of one rate for all layers", unit="pt", measured=ahead, goal=Goal("≥", 0.0))
+        yield Figure(
+            name="  ahead of one rate for all layers",
+            unit="pt",
+            measured=ahead,
+            goal=Goal("≥", 0.0),
+            executed="simulated",
+        )
     if BOUND in standing.runs:
         behind = -_accuracy_lead(standing, BOUND)
-        yield Figure(name="  behind FedAvg with full resources", unit="pt", measured=behind, goal=Goal("≤", 0.5))
+        yield Figure(
+            name="  behind FedAvg with full resources",
+            unit="pt",
+            measured=behind,
+            goal=Goal("≤", 0.5),
+            executed="simulated",
+        )
 
 
 def _accuracy_lead(standing: SettingStanding, rival: str) -> float:
@@ -220,17 +258,17 @@ def _training_chart(standing: SettingStanding) -> Chart:
     return Chart(
         title=f"{SETTINGS[standing.setting].title}, speeds varying {standing.variation} rounds",
         y_label="accuracy, %",
-        x_label="simulated time in slots of a mini-batch",
-        series=[
-            ChartSeries(_SHORT_TITLES.get(name, METHODS[name].title), _mean_accuracies(standing.runs[name], grid), grid)
-            for name in drawn
-        ],
+        x_label="simulated time in slots of a mini-batch; whiskers: 95 % interval of ours",
+        series=[_accuracy_series(name, standing.runs[name], grid) for name in drawn],
     )
 
 
-def _mean_accuracies(runs: Sequence[DropoutRun], grid: Sequence[float]) -> list[float]:
-    """The mean over seeds of the latest accuracy at each time."""
-    return [100 * sum(_latest_accuracy(run, at) for run in runs) / len(runs) for at in grid]
+def _accuracy_series(name: str, runs: Sequence[DropoutRun], grid: Sequence[float]) -> ChartSeries:
+    """The mean over seeds of the latest accuracy at each time; ours with its interval."""
+    columns = [[100 * _latest_accuracy(run, at) for run in runs] for at in grid]
+    intervals = [interval_of_repeats(column) for column in columns] if len(runs) > 1 and name == OURS else []
+    title, means = _SHORT_TITLES.get(name, METHODS[name].title), [sum(column) / len(column) for column in columns]
+    return ChartSeries(title, means, grid, [(interval.low, interval.high) for interval in intervals])
 
 
 def _latest_accuracy(run: DropoutRun, at: float) -> float:

@@ -15,13 +15,18 @@ from typing import Any
 
 import potluck
 from potluck.job import make
-from potluck.run.rounds_setup import RoundsSetup
 from potluck.run.run_store import RunStore
 
-__all__ = ["empty_job", "measure_rounds", "overlapped_job", "predict_rounds", "uneven_job"]
+__all__ = ["empty_job", "measure_rounds", "predict_rounds", "recipe_job"]
 
 _FAST = {"up": "unlimited", "down": "unlimited", "latency": "0 s", "overhead": "0 s"}
-_LEASE = "10 s"
+_LINK = {"up": "4 Mbit/s", "down": "4 Mbit/s", "latency": "10 ms", "overhead": "1 ms"}
+_JOIN_TIMEOUT_S = 300.0  # for processes to start on a busy machine
+_PIPELINES = ("ftpipehd", "ftpipehd-as-published", "pipedream", "gpipe", "respipe", "single")
+_DATA = {"kind": "synthetic", "classes": 4, "shape": [1, 28, 28], "train": 96, "test": 8}
+_MLP = {"model": "mlp", "options": {"hidden": [64]}, "data": _DATA}
+_DEEP = {"model": "mlp", "options": {"hidden": [64, 48, 48, 32]}, "data": _DATA}
+_ADAPTED = {"model": "benchmarks.networks:adapted_mlp", "data": _DATA}
 
 
 def empty_job(devices: int, rounds: int) -> dict[str, Any]:
@@ -37,56 +42,33 @@ def empty_job(devices: int, rounds: int) -> dict[str, Any]:
         "fleet": {
             "coordinator": {"link": _FAST},
             "devices": [{"name": "d", "count": devices, "flops": "1 TFLOP/s", "link": _FAST}],
-            "lease": _LEASE,
+            "lease": "10 s",
         },
         **_rounds_only(rounds),
     }
 
 
-def uneven_job(rounds: int, seed: int) -> dict[str, Any]:
-    """Eight devices of four speeds behind four kinds of links; 200 kB in each direction."""
-    kinds = ((40, 4, "30 ms"), (60, 8, "10 ms"), (90, 12, "5 ms"), (120, 20, "2 ms"))
-    devices = [
-        {"name": f"kind-{index}", "count": 2, "flops": f"{mflops} MFLOP/s", "link": _link_table(mbit, latency)}
-        for index, (mflops, mbit, latency) in enumerate(kinds)
-    ]
-    return {
-        "recipe": "fedavg",
-        "seed": seed,
-        "task": {
-            "model": "mlp",
-            "options": {"hidden": [64]},
-            "data": {"kind": "synthetic", "shape": [1, 28, 28], "train": 400, "test": 10},
-        },
-        "fleet": {"devices": devices, "lease": _LEASE},
-        **_rounds_only(rounds),
-    }
-
-
-def overlapped_job(recipe: str, rounds: int) -> dict[str, Any]:
-    """Two devices with ResNet-20 and 4 samples: pull and push take about as long as forward and backward."""
-    return {
+def recipe_job(recipe: str, rounds: int, seed: int) -> dict[str, Any]:
+    """Three uneven devices; computing and sending 200 kB each take tenths of seconds."""
+    devices = [{"name": f"d-{mflops}", "flops": f"{mflops} MFLOP/s", "link": _LINK} for mflops in (20, 30, 45)]
+    job: dict[str, Any] = {
         "recipe": recipe,
-        "task": {"model": "resnet20", "data": {"kind": "synthetic", "shape": [3, 32, 32], "train": 64, "test": 8}},
-        "rounds": {"batching": {"kind": "fixed", "size": 4}},
-        "fleet": {
-            "devices": [{"name": "d", "count": 2, "flops": "700 MFLOP/s", "link": _link_table(12.6, "2 ms")}],
-            "lease": _LEASE,
-        },
+        "seed": seed,
+        "task": _ADAPTED if recipe == "lora-rank" else _MLP,
+        "fleet": {"devices": devices, "lease": "10 s"},
         **_rounds_only(rounds),
     }
+    if recipe in _PIPELINES:
+        pipeline = {"batch": 16, "optimizer": {"lr": 1e-3, "momentum": 0.0}}
+        return {**job, "task": _DEEP, "pipeline": pipeline, "stop": {"rounds": 4 * rounds + 1}}
+    if recipe == "ddl" or recipe.startswith("scadles"):
+        return {**job, "stream": {"rate": {"kind": "uniform", "mean": 30.0, "deviation": 14.0}}}
+    return {**job, "rounds": {"batching": {"size": 16}}}
 
 
 def _rounds_only(rounds: int) -> dict[str, Any]:
     """One warm-up round more, no evaluations, no checkpoints."""
     return {"stop": {"rounds": rounds + 1}, "evaluate": 0, "checkpoint": 0}
-
-
-def _link_table(mbit: float, latency: str) -> dict[str, str]:
-    return {"up": f"{mbit} Mbit/s", "down": f"{mbit} Mbit/s", "latency": latency, "overhead": "1 ms"}
-
-
-_JOIN_TIMEOUT_S = 300.0  # for processes to start on a busy machine
 
 
 class _RoundTimer(potluck.LiveObserver):
@@ -100,7 +82,7 @@ class _RoundTimer(potluck.LiveObserver):
 
 
 def measure_rounds(tables: Mapping[str, Any], *, emulate_fleet: bool) -> list[float]:
-    """Seconds of every round but the first, with the fleet's links and speeds emulated or at full speed."""
+    """Seconds of every round or batch but the first, with the fleet's links and speeds emulated or at full speed."""
     timer, options = _RoundTimer(), potluck.LabOptions(wait_s=_JOIN_TIMEOUT_S, emulate_fleet=emulate_fleet)
     with tempfile.TemporaryDirectory() as folder:
         result = potluck.lab(tables, folder=Path(folder) / "run", options=options, observer=timer)
@@ -110,12 +92,9 @@ def measure_rounds(tables: Mapping[str, Any], *, emulate_fleet: bool) -> list[fl
 
 
 def predict_rounds(tables: Mapping[str, Any]) -> list[float]:
-    """The same rounds in the simulated world, timing only."""
+    """The same rounds in the simulated world, in its time."""
     ends: list[float] = []
-    job = make(tables)
-    samples = min(len(shard) for shard in RoundsSetup.from_job(job, None, None).shards.values())
-    timing = make({**tables, "timing_only": True, "samples": samples})
-    potluck.simulate(timing, watch=lambda store, now: ends.append(now))
+    potluck.simulate(make(tables), watch=lambda store, now: ends.append(now))
     return _round_durations(ends)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from benchmarks.benchmark import Benchmark, BenchmarkContext, BenchmarkPiece
 from benchmarks.benchmark_catalogue import CATALOGUE
+from benchmarks.measured_code import SIMULATED_PACKAGE
 from benchmarks.overlap.overlap_figures import build_charts, compute_figures
 from benchmarks.overlap.overlap_forecast import forecast_case, measure_planning, speed_sensitivity
 from benchmarks.overlap.overlap_simulation import BATCH, SIMULATED_ROWS, simulate_case
@@ -48,4 +49,5 @@ BENCHMARK = Benchmark(
         "8 workers share the links of four servers fairly, each as fast as a worker's; a single worker sends nothing.",
         "The charts cut off at -50 %: strategies that are slower still are drawn there.",
     ),
+    measures=(*SIMULATED_PACKAGE, "!benchmarks/overlap/overlap_figures.py"),
 )

@@ -70,12 +70,14 @@ def _overlap_job(setting: OverlapSetting, recipe: str) -> Job:
         "name": "d",
         "count": setting.workers,
         "flops": middle_flops(),
+        "memory": "64 GiB",  # the published workers' memory is not known and does not matter here
         "link": _link_table(setting.bandwidth, RTT_S),
     }
+    cut = {} if recipe == "sync-sgd" else {"transfer": {"window": 1}}  # sync-sgd sends the whole model as one segment
     tables = {
         "task": {"model": setting.network, "data": data},
         "recipe": recipe,
-        "rounds": {"batching": {"size": BATCH}, "transfer": {"window": 1}},
+        "rounds": {"batching": {"size": BATCH}, **cut},
         "fleet": {"coordinator": {"link": _link_table(setting.coordinator_bandwidth, 0.0)}, "devices": [device]},
         "stop": {"rounds": _ROUNDS},
         "timing_only": True,
@@ -86,5 +88,5 @@ def _overlap_job(setting: OverlapSetting, recipe: str) -> Job:
     return make(tables)
 
 
-def _link_table(bit_s: float, overhead_s: float) -> dict[str, float]:
-    return {"up": bit_s / 8, "down": bit_s / 8, "latency": 0.0, "overhead": overhead_s}
+def _link_table(bit_s: float, overhead_s: float) -> dict[str, Any]:
+    return {"up": f"{bit_s} bit/s", "down": f"{bit_s} bit/s", "latency": 0.0, "overhead": overhead_s}

@@ -16,7 +16,8 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.peers import peer_workload, shaped_network
+from benchmarks import shaped_network
+from benchmarks.peers import peer_workload
 
 
 def lead(path: str, workers: int, iterations: int, rate: str) -> None:

@@ -15,7 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers import peer_workload, potluck_commands, shaped_network
+from benchmarks import shaped_network
+from benchmarks.peers import peer_workload, potluck_commands
 from benchmarks.peers.process_group import ProcessGroup, wait_for
 
 
@@ -32,7 +33,7 @@ def main(workers: int, iterations: int, rate: str, recipe: str) -> None:
 def _measure(folder: Path, workers: int, iterations: int, rate: str, recipe: str) -> list[float]:
     job = shaped_job(workers, iterations + 1, rate, recipe)
     with (
-        shaped_network.ShapedNetwork([rate] * workers + [_ten_times(rate)]) as network,
+        shaped_network.ShapedNetwork([rate] * workers + [ten_times(rate)]) as network,
         ProcessGroup(folder, {"OMP_NUM_THREADS": "1"}) as group,
     ):
         address = f"{network.address(workers)}:7447"
@@ -62,7 +63,7 @@ def shaped_job(workers: int, rounds: int, rate: str, recipe: str) -> dict[str, A
     }
 
 
-def _ten_times(rate: str) -> str:
+def ten_times(rate: str) -> str:
     return f"{10 * float(rate.removesuffix('mbit')):g}mbit"
 
 

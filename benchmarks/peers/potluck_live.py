@@ -34,7 +34,7 @@ def live_job(devices: int, rounds: int) -> dict[str, Any]:
         "rounds": {"local": {"kind": "sgd", "steps": 1}, "batching": {"kind": "fixed", "size": 1}},
         "stop": {"rounds": rounds},
         "fleet": {
-            "coordinator": {"link": potluck_commands.FAST, "flops": potluck_commands.FLOPS},
+            "coordinator": {"link": potluck_commands.FAST},
             "devices": [
                 {"name": "device", "count": devices, "flops": potluck_commands.FLOPS, "link": potluck_commands.FAST}
             ],

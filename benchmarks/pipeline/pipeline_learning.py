@@ -15,7 +15,16 @@ from benchmarks.benchmark import Results
 from potluck.job import Job, make
 from potluck.journal import Instant, Scalar, read_journal
 
-__all__ = ["CIFAR", "DIGITS", "VARIANTS", "LearningWorkload", "learning_job", "learning_results", "measure_learning"]
+__all__ = [
+    "CIFAR",
+    "DIGITS",
+    "VARIANTS",
+    "LearningWorkload",
+    "learning_job",
+    "learning_results",
+    "measure_fill",
+    "measure_learning",
+]
 
 
 class LearningWorkload(NamedTuple):
@@ -41,12 +50,13 @@ class LearningVariant(NamedTuple):
 
 CIFAR = LearningWorkload("CIFAR-10", "benchmarks.networks:thin_vgg", "cifar10", 3_900)
 DIGITS = LearningWorkload("digits", "benchmarks.networks:thin_digits", "digits", 400, batch=16, flops=1e8)
+_UNLIMITED = {"speed": 1.0, "most": 64}  # batches in flight: as many as keep the slowest stage or link busy
 VARIANTS: Mapping[str, LearningVariant] = {
     "one device": LearningVariant("single", (1,)),
     "ours": LearningVariant("ftpipehd", (1, 1, 2)),
     "ours, with crashes": LearningVariant("ftpipehd", (1, 1, 2), crashes=True),
-    "ours, 3 in flight": LearningVariant("ftpipehd", (1, 1, 2), schedule={"most": 3}),
-    "ours, 3 in flight, with crashes": LearningVariant("ftpipehd", (1, 1, 2), crashes=True, schedule={"most": 3}),
+    "vertical sync": LearningVariant("ftpipehd", (1, 1, 2), schedule={"vertical_sync": True}),
+    "vertical sync, 3 in flight": LearningVariant("ftpipehd", (1, 1, 2), schedule={"vertical_sync": True, "most": 3}),
     "weights not predicted": LearningVariant("ftpipehd", (1, 1, 2), schedule={"predict": False}),
     "PipeDream": LearningVariant("pipedream", (1, 1, 2)),
 }
@@ -90,8 +100,7 @@ def measure_learning(workload: LearningWorkload, name: str, seed: int, data: Pat
     """Accuracy over simulated time; crashes are spread over the time that the same run takes without them."""
     variant, duration_s = VARIANTS[name], None
     if variant.crashes:
-        undisturbed = learning_job(workload, variant._replace(crashes=False), seed)
-        duration_s = float(potluck.simulate(_as_timing_only(undisturbed)).summary["time_s"])
+        duration_s = _duration_s(workload, variant._replace(crashes=False), seed)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "run"
         result = potluck.simulate(
@@ -111,8 +120,19 @@ def measure_learning(workload: LearningWorkload, name: str, seed: int, data: Pat
     }
 
 
-def _as_timing_only(job: Job) -> Job:
-    return msgspec.structs.replace(job, timing_only=True, evaluate=0)
+def measure_fill(workload: LearningWorkload) -> dict[str, float]:
+    """How fast our pipeline is with as few batches in flight as it has by default, and with as many as it could use."""
+    ours = VARIANTS["ours"]
+    return {
+        "default_s": _duration_s(workload, ours, 0),
+        "unlimited_s": _duration_s(workload, ours._replace(schedule=_UNLIMITED), 0),
+    }
+
+
+def _duration_s(workload: LearningWorkload, variant: LearningVariant, seed: int) -> float:
+    """Simulated seconds of a run without evaluations."""
+    job = msgspec.structs.replace(learning_job(workload, variant, seed), timing_only=True, evaluate=0)
+    return float(potluck.simulate(job).summary["time_s"])
 
 
 def learning_results(results: Results) -> dict[str, list[Any]]:

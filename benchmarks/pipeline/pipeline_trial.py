@@ -1,15 +1,17 @@
 """One pipeline in the simulated world, timing only, with its journal kept in memory.
 
-The workload is MobileNetV2 on CIFAR-10 images in batches of 128. The seconds per layer in mobilenet-v2-cifar.toml are
-the lowest of 40 measurements on one core of a shared x86 machine (batch 32, scaled to 128), so that the other work of
-the machine does not show; bytes come from the network itself. The reference device is that core; a device of
-capacity c takes c times as long for everything.
+The workload is MobileNetV2 on CIFAR-10 images in batches of 128. In this world a layer takes the seconds of
+mobilenet-v2-cifar.toml, the lowest of 40 measurements on one core of a shared x86 machine (batch 32, scaled to 128), so
+that the other work of the machine does not show; bytes come from the network itself. The reference device is that core;
+a device of capacity c takes c times as long for everything. The planner is told none of this: it knows MACs and one
+nominal speed for all devices, unless a trial gives it the devices' profiles.
 """
 
 from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -18,40 +20,64 @@ import torch
 
 from potluck.job import make
 from potluck.journal import Instant, Journal, JournalRecord
+from potluck.loops.pipeline.compute_estimates import MeasuredLayers
 from potluck.loops.pipeline.pipeline_costs import PipelineCosts
 from potluck.loops.pipeline.stage_backend import TimingOnlyStages
 from potluck.loops.run_progress import RunOutcome, RunProgress
 from potluck.model import zoo
 from potluck.model.indexed_dataset import MicroBatches
 from potluck.model.layer_chain import trace_layers
+from potluck.model.metrics import TaskMetrics
 from potluck.model.model_state import WeightLayout
+from potluck.run.device_state import DeviceStates, SavedDeviceStates
 from potluck.run.pipeline_setup import PipelineSetup, pipeline_chain_costs
 from potluck.worlds.simulated import virtual_clock
 from potluck.worlds.simulated.compute_pool import ComputePool
 from potluck.worlds.simulated.simulated_world import SimulatedWorld
 
-__all__ = ["BATCH", "PipelineTrial", "measured_chain_costs", "run_pipeline_trial"]
+__all__ = ["BATCH", "PipelineTrial", "chain_costs", "reference_seconds", "run_pipeline_trial", "world_costs"]
 
 BATCH = 128
 
 
 @cache
-def measured_chain_costs() -> PipelineCosts:
-    """The costs of the layers in seconds instead of FLOP: a device of capacity 1 has 1 FLOP/s."""
+def chain_costs() -> PipelineCosts:
+    """The costs by MACs, which is what the planner knows."""
     with torch.device("meta"):
         module = zoo.build_model("mobilenet-v2-cifar", classes=10)
     chain = trace_layers(module, (3, 32, 32))
-    layout = WeightLayout.of_module(module, [(layer.parameters, layer.buffers) for layer in chain.layers])
-    derived = pipeline_chain_costs(chain, layout, moments=1)
+    return pipeline_chain_costs(chain, WeightLayout.of_chain(chain), moments=1)
+
+
+@cache
+def reference_seconds() -> MeasuredLayers:
+    """What each layer really takes on the reference device, for one sample."""
     measured = tomllib.loads(resources.files(__package__).joinpath("mobilenet-v2-cifar.toml").read_text())
-    return PipelineCosts(
-        forward_flop=[ms / 1000 / measured["batch"] for ms in measured["forward_ms"]],
-        backward_flop=[ms / 1000 / measured["batch"] for ms in measured["backward_ms"]],
-        cut_bytes_per_sample=derived.cut_bytes_per_sample,
-        param_bytes=derived.param_bytes,
-        buffer_bytes=derived.buffer_bytes,
-        moments=1,
-        activation_bytes=derived.activation_bytes,
+    forward, backward = (
+        [ms / 1000 / measured["batch"] for ms in measured[key]] for key in ("forward_ms", "backward_ms")
+    )
+    return MeasuredLayers(forward, backward)
+
+
+@cache
+def nominal_flops() -> float:
+    """The speed of the reference device by MACs and seconds of the whole network; every device is declared with it."""
+    return chain_costs().stage_flop(0, chain_costs().layer_count - 1, 1) / sum(reference_seconds().both)
+
+
+def world_costs(capacities: Sequence[float]) -> PipelineCosts:
+    """The costs by MACs, and beside them what each device really takes."""
+    costs, true = chain_costs(), reference_seconds()
+    return replace(
+        costs,
+        measured={
+            f"device{index}": replace(
+                costs,
+                forward_flop=[capacity * seconds * nominal_flops() for seconds in true.forward],
+                backward_flop=[capacity * seconds * nominal_flops() for seconds in true.backward],
+            )
+            for index, capacity in enumerate(capacities)
+        },
     )
 
 
@@ -122,6 +148,8 @@ class _MemoryJournal(Journal):
 class _BatchLimitRules:
     """Rules of a run that stops after some batches and writes nothing."""
 
+    metrics = TaskMetrics()
+
     def __init__(self, batches: int, checkpoint: int) -> None:
         self._batches = batches
         self._checkpoint = checkpoint
@@ -144,21 +172,30 @@ class _BatchLimitRules:
     def report_progress(self, progress: RunProgress, now: float) -> None:
         pass
 
+    def keep_best(self, progress: RunProgress) -> None:
+        pass
+
+    def check_may_commit(self) -> None:
+        pass
+
 
 def run_pipeline_trial(
     recipe: str,
     capacities: Sequence[float],
     batches: int,
     *,
-    link: str = "lan",
+    link: str | Sequence[Any] = "lan",
     pipeline: Mapping[str, Any] | None = None,
     faults: Sequence[Mapping[str, Any]] = (),
     checkpoint: int = 0,
 ) -> PipelineTrial:
-    """Train for some batches on devices of these capacities (times relative to the reference device)."""
+    """Train for some batches on devices of these capacities: their times relative to the reference device.
+
+    `link` is one for all devices, or one for each.
+    """
     devices = [
-        {"name": f"device{index}", "flops": 1 / capacity, "memory": "64 GiB", "link": link}
-        for index, capacity in enumerate(capacities)
+        {"name": f"device{index}", "flops": nominal_flops(), "memory": "64 GiB", "link": each}
+        for index, each in enumerate([link] * len(capacities) if isinstance(link, str) else link)
     ]
     job = make(
         {
@@ -172,13 +209,14 @@ def run_pipeline_trial(
     )
     assert job.pipeline is not None
     feed = MicroBatches(BATCH, BATCH, job.pipeline.schedule.micro_batch_count)
-    setup = PipelineSetup(job, measured_chain_costs(), TimingOnlyStages(measured_chain_costs(), feed), feed, None)
+    costs = world_costs(capacities)
+    setup = PipelineSetup(job, costs, TimingOnlyStages(costs, feed), feed, None)
     journal, rules = _MemoryJournal(), _BatchLimitRules(batches, checkpoint)
     world = SimulatedWorld(job.fleet, job.seed, journal, ComputePool(0))
     outcome = virtual_clock.run_virtual_time(
         world.run(
             lambda node: setup.build_coordinator(node, rules, RunProgress()).main(),
-            lambda node: setup.build_device_loop(node, None).main(),
+            lambda node: setup.build_device_loop(node, DeviceStates(SavedDeviceStates(), {})).main(),
         )
     )
     assert outcome.status == "done", outcome.reason

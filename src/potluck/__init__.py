@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from potluck.errors import PotluckError, UserError
     from potluck.job import Job, make
+    from potluck.model.metrics import Metric
     from potluck.run import Result, resume, simulate
     from potluck.run.job_plan import JobPlan
     from potluck.run.joined_device import JoinOptions, join
-    from potluck.run.lab import LabOptions, lab
-    from potluck.run.live_run import LiveObserver, ServeOptions, serve
+    from potluck.run.lab import lab
+    from potluck.run.live_options import LabOptions, ResumeOptions, ServeOptions
+    from potluck.run.live_run import LiveObserver, serve
     from potluck.run.prepared_job import plan
     from potluck.task import Task
 
@@ -29,8 +31,10 @@ __all__ = [
     "JoinOptions",
     "LabOptions",
     "LiveObserver",
+    "Metric",
     "PotluckError",
     "Result",
+    "ResumeOptions",
     "ServeOptions",
     "Task",
     "UserError",
@@ -50,11 +54,13 @@ _HOMES = {
     "Job": "potluck.job",
     "JobPlan": "potluck.run.job_plan",
     "JoinOptions": "potluck.run.joined_device",
-    "LabOptions": "potluck.run.lab",
+    "LabOptions": "potluck.run.live_options",
     "LiveObserver": "potluck.run.live_run",
+    "Metric": "potluck.model.metrics",
     "PotluckError": "potluck.errors",
     "Result": "potluck.run",
-    "ServeOptions": "potluck.run.live_run",
+    "ResumeOptions": "potluck.run.live_options",
+    "ServeOptions": "potluck.run.live_options",
     "Task": "potluck.task",
     "UserError": "potluck.errors",
     "join": "potluck.run.joined_device",

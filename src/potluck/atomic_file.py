@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 from pathlib import Path
 
-__all__ = ["write_atomically"]
+__all__ = ["UNUSABLE", "mark_unusable", "write_atomically"]
+
+UNUSABLE = ".unusable"  # ends the name of a file that is damaged or not needed any more
 
 
 def write_atomically(path: Path, data: bytes, *, private: bool = False) -> None:
@@ -24,8 +27,15 @@ def write_atomically(path: Path, data: bytes, *, private: bool = False) -> None:
             os.fsync(file.fileno())
         os.replace(partial, path)
     except BaseException:
-        partial.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # on a disk that became read-only, the first error says more
+            partial.unlink(missing_ok=True)
         raise
+    _sync_folder(path.parent)
+
+
+def mark_unusable(path: Path) -> None:
+    """Rename a file that cannot be used, so that nothing reads it and nothing is lost; replaces an earlier one."""
+    os.replace(path, path.with_name(path.name + UNUSABLE))
     _sync_folder(path.parent)
 
 

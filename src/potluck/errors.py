@@ -1,7 +1,8 @@
-"""The error tree: bad input that stops Potluck, and nothing else.
+"""The error tree: bad input and disks that stop Potluck, and nothing else.
 
     Exception
     ├── PotluckError                 every error that Potluck raises on purpose
+    │   ├── StorageError (OSError)   a run's folder that cannot be written: full, read-only or gone; exit code 1
     │   └── UserError (ValueError)   bad input: one line that says what is wrong, where, and what to do; exit code 2
     │       ├── SettingError         a key of a job or a fleet, named by its path
     │       ├── ModelError           a model that cannot be built, traced or run
@@ -13,11 +14,26 @@ A device that dies, a link that drops and a round that falls short are not error
 records and outcomes (`potluck.loops.run_progress.RunOutcome`). Bugs are assertions.
 """
 
-__all__ = ["DataError", "ModelError", "PotluckError", "PotluckWarning", "RunError", "SettingError", "UserError"]
+__all__ = [
+    "DataError",
+    "ModelError",
+    "PotluckError",
+    "PotluckWarning",
+    "RunError",
+    "SettingError",
+    "StorageError",
+    "UserError",
+]
 
 
 class PotluckError(Exception):
     """Every error that Potluck raises on purpose."""
+
+
+class StorageError(PotluckError, OSError):
+    """A run's folder cannot be written. `result` has the trained model if the run came to its end."""
+
+    result: object = None
 
 
 class UserError(PotluckError, ValueError):

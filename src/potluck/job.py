@@ -29,12 +29,32 @@ from potluck.fleet.compute_profile import ProfiledLayer
 from potluck.loops.pipeline.settings import Pipeline
 from potluck.loops.settings import Rounds
 from potluck.model.local_training import LocalSgd
+from potluck.model.transformers_model import is_config_only, read_config
 from potluck.planning.pareto_table import ParetoTable
-from potluck.settings import Settings, apply_override, decode_settings, doc, encode_settings, merge_tables, part_kinds
+from potluck.settings import (
+    Settings,
+    apply_override,
+    check_given_keys,
+    decode_settings,
+    doc,
+    encode_settings,
+    find_unused_keys,
+    merge_tables,
+    part_kinds,
+)
 from potluck.task import TaskSettings
 from potluck.units import Bytes, Seconds
 
-__all__ = ["Job", "StopRules", "built_in_fleets", "dump_job", "load_job", "load_task_settings", "make"]
+__all__ = [
+    "Job",
+    "StopRules",
+    "built_in_fleets",
+    "check_constructed_job",
+    "dump_job",
+    "load_job",
+    "load_task_settings",
+    "make",
+]
 
 DEFAULT_RECIPE = "fedavg"
 
@@ -52,14 +72,25 @@ class StopRules(Settings, frozen=True, kw_only=True):
     bytes: Annotated[Bytes | None, doc("Bytes to transfer over the network in total.")] = None
     accuracy: Annotated[
         Annotated[float, msgspec.Meta(gt=0.0, le=1.0)] | None,
-        doc("Target accuracy on the test samples, as a fraction of 1."),
+        doc("Target accuracy on the test samples, as a fraction of 1; the same as `metrics = {accuracy = …}`."),
     ] = None
+    metrics: Annotated[
+        dict[str, float],
+        doc("Target of each metric of the task, such as `{perplexity = 5.0}`; one that is reached ends the run."),
+    ] = msgspec.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.rounds is None and self.time is None and self.bytes is None:
             raise ValueError(
                 "give at least one budget: `rounds`, `time` or `bytes` (a target `accuracy` may never be reached)"
             )
+        if self.accuracy is not None and "accuracy" in self.metrics:
+            raise ValueError("`accuracy` and `metrics.accuracy` are the same target; leave one of them out")
+
+    @property
+    def targets(self) -> dict[str, float]:
+        """The target of each metric."""
+        return self.metrics if self.accuracy is None else {"accuracy": self.accuracy, **self.metrics}
 
 
 class Job(Settings, frozen=True, kw_only=True):
@@ -94,8 +125,17 @@ class Job(Settings, frozen=True, kw_only=True):
     name: Annotated[str, doc("Title of the run in tables and reports; by default the model and the data set.")] = ""
     evaluate: Annotated[Count, doc("Rounds between two evaluations of the model; 0 evaluates at the end only.")] = 1
     checkpoint: Annotated[Count, doc("Rounds between two checkpoints; 0 saves at the end only.")] = 10
+    best: Annotated[
+        str,
+        doc(
+            "Metric by which the best model is kept as `best.safetensors`, or `none`; by default the first of the"
+            " task's `metrics`, and none if the task lists no metrics."
+        ),
+    ] = ""
     timing_only: Annotated[bool, doc("Simulate messages, bytes and seconds without training.")] = False
-    samples: Annotated[int, msgspec.Meta(ge=1), doc("Samples assumed on each device when `timing_only` is set.")] = 500
+    samples: Annotated[
+        int, msgspec.Meta(ge=1), doc("Samples assumed on each device by `timing_only` and by `potluck plan`.")
+    ] = 500
 
     def __post_init__(self) -> None:
         if self.recipe != DEFAULT_RECIPE and not isinstance(self.recipe, _AppliedRecipe):
@@ -111,6 +151,20 @@ class Job(Settings, frozen=True, kw_only=True):
             if not getattr(self.rounds, key) > 0:
                 raise SettingError(f"rounds.{key}", "must be above 0")
 
+    def unused_keys(self) -> Mapping[str, str]:
+        if self.pipeline is None:
+            return {
+                **({} if self.timing_only else {"samples": "without timing_only = true"}),
+                **self.rounds.unused_stream_keys(self.stream is not None),
+            }
+        return {
+            "rounds": "in a pipeline, which has no rounds",
+            "split": "in a pipeline, whose first stage has all samples",
+            "stream": "in a pipeline, whose first stage has all samples from the start",
+            "samples": "in a pipeline, whose first stage has all samples",
+            "task.costs": "in a pipeline, which is charged for the model that it trains",
+        }
+
     @property
     def title(self) -> str:
         return self.name or (self.task if isinstance(self.task, str) else self.task.name)
@@ -121,26 +175,40 @@ def make(
 ) -> Job:
     """Build a job from plain tables: its recipe's settings below, the overrides on top.
 
-    Files that the tables name are relative to `folder`, those that an override names to the current folder. `resolved`
-    is for tables that `dump_job` wrote: they hold all that their recipe says, so it is not looked up.
+    Files that the tables name are relative to `folder`, those that an override names to the current folder. Keys that
+    have no effect are refused. `resolved` is for tables that `dump_job` wrote: they hold all that their recipe says, so
+    it is not looked up, and only the overrides have to have an effect.
     """
-    raw: dict[str, Any] = dict(tables)
+    if not isinstance(tables, Mapping):
+        raise SettingError("", f"expected the tables of a job, got {type(tables).__name__}")
+    raw: dict[str, Any] = _without_retired_keys(tables) if resolved else dict(tables)
     if isinstance(raw.get("fleet"), str):
         raw["fleet"] = _load_fleet_tables(raw["fleet"], folder)
     recipe = raw.get("recipe", DEFAULT_RECIPE)
+    changes: dict[str, Any] = {}
     for assignment in overrides:
-        raw = merge_tables(raw, _mark_override_text(apply_override({}, assignment)))
+        changes = merge_tables(changes, change := _mark_override_text(apply_override({}, assignment)))
+        raw = merge_tables(raw, change)
     if isinstance(raw.get("fleet"), str):
         raw["fleet"] = _load_fleet_tables(raw["fleet"], folder)
     name = raw.pop("recipe", DEFAULT_RECIPE)
     if not isinstance(name, str):
         raise SettingError("recipe", f"expected a name, got {name!r}")
+    if resolved and name != recipe:
+        raise SettingError("recipe", f"a run keeps its recipe ({recipe}); set what should change instead")
+    raw = _expand_data_source(raw)
+    given = changes if resolved else raw
     if not resolved:
         raw = merge_tables(recipes.find_recipe(name).settings, raw)
-    elif name != recipe:
-        raise SettingError("recipe", f"a run keeps its recipe ({recipe}); set what should change instead")
-    job = decode_settings(_resolve_files(_expand_data_source(raw), folder or Path()), Job)
+    job = decode_settings(_resolve_files(raw, folder or Path()), Job)
+    check_given_keys(job, given)
     return msgspec.structs.replace(job, recipe=_AppliedRecipe(name))
+
+
+def check_constructed_job(job: Job) -> None:
+    """Refuse settings without effect in a job that was built by the constructor; `make` checks its own."""
+    if not isinstance(job.recipe, _AppliedRecipe):
+        check_given_keys(job, job)
 
 
 def load_job(path: Path, overrides: Sequence[str] = (), *, resolved: bool = False) -> Job:
@@ -158,8 +226,8 @@ def load_task_settings(path: Path) -> TaskSettings | str:
 
 
 def dump_job(job: Job) -> str:
-    """Write the whole job as TOML; reading it gives an equal job."""
-    return tomli_w.dumps(encode_settings(job))
+    """Write every setting that has an effect as TOML; reading it gives a job that does the same."""
+    return tomli_w.dumps(encode_settings(job, leave_out=find_unused_keys(job)))
 
 
 def built_in_fleets() -> dict[str, str]:
@@ -199,6 +267,16 @@ def _read_toml(path: Path, where: str = "") -> dict[str, Any]:
         raise SettingError(where, f"{path} is not TOML: {error}") from None
 
 
+def _without_retired_keys(tables: Mapping[str, Any]) -> dict[str, Any]:
+    """A saved job without the keys of earlier versions that never had an effect."""
+    fleet = tables.get("fleet")
+    coordinator = fleet.get("coordinator") if isinstance(fleet, Mapping) else None
+    if fleet is None or not isinstance(coordinator, Mapping) or "flops" not in coordinator:
+        return dict(tables)
+    kept = {key: value for key, value in coordinator.items() if key != "flops"}
+    return {**tables, "fleet": {**fleet, "coordinator": kept}}
+
+
 class _AppliedRecipe(str):
     """The name of a recipe whose settings the job already contains: the constructor takes no other."""
 
@@ -234,12 +312,22 @@ def _resolve_files(raw: Any, folder: Path, where: str = "") -> Any:
         resolved["table"] = (
             _load_pareto_tables(_resolve_path(raw["table"], folder), f"{where}.table") if raw["table"] else None
         )
+    if where == "task.model" and resolved.get("kind") == "transformers" and isinstance(raw.get("config"), str):
+        resolved["config"] = _resolve_model_config(raw["config"], folder)
     if _DEVICE_GROUP.fullmatch(where) and isinstance(raw.get("profile"), str):
         resolved["profile"] = _load_profile_tables(_resolve_path(raw["profile"], folder), f"{where}.profile")
     if not where and isinstance(raw.get("start"), str):
         # Symbolic links are not followed: the path is the same on every device.
         resolved["start"] = os.path.abspath(_resolve_path(raw["start"], folder))
     return resolved
+
+
+def _resolve_model_config(name: str, folder: Path) -> str | dict[str, Any]:
+    """The table of a config without weights, the absolute path of a folder with weights, or a name on the Hub."""
+    path = _resolve_path(name, folder).expanduser()
+    if not path.exists():
+        return str(name)
+    return read_config(path) if is_config_only(path) else os.path.abspath(path)
 
 
 def _load_profile_tables(path: Path, where: str) -> dict[str, Any]:

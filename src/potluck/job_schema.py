@@ -88,7 +88,8 @@ class _SchemaBuilder:
     def _key_schema(self, table: type[msgspec.Struct], key: KeyInfo) -> dict[str, Any]:
         schema = self._type_schema(key.type)
         if choices := _written_choices(table, key.name):
-            schema = {"anyOf": [*choices, schema] if schema != {"type": "string"} else choices}
+            forms = schema.get("anyOf", [schema])
+            schema = {"anyOf": [*choices, *(form for form in forms if form != {"type": "string"})]}
         described = {"description": key.meaning, **schema} if "$ref" not in schema else _describe_reference(schema, key)
         return (
             described if key.default is None or not _is_finite(key.default) else {**described, "default": key.default}

@@ -11,21 +11,25 @@ import difflib
 import importlib
 import types
 import typing
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import msgspec
 
 from potluck.errors import SettingError
 from potluck.units import Quantity
+from potluck.user_code import describe_user_error
 
 __all__ = [
     "Part",
     "Settings",
     "apply_override",
+    "check_given_keys",
     "decode_settings",
     "doc",
     "encode_settings",
+    "find_unused_keys",
+    "kind_of",
     "load_object",
     "merge_tables",
     "part_kinds",
@@ -37,6 +41,14 @@ T = TypeVar("T")
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A frozen table of settings; `__post_init__` checks what concerns several keys and raises ValueError."""
+
+    def unused_keys(self) -> Mapping[str, str]:
+        """The keys that have no effect beside the others, each with when, as in "while `every` is 0".
+
+        A key of a table inside this one is named by its path, as in `merge.power`. A recipe or a default may set them.
+        What a user sets is refused (`check_given_keys`), and a saved job does not mention them.
+        """
+        return {}
 
 
 class Part(Settings, frozen=True, kw_only=True, tag_field="kind"):
@@ -56,24 +68,92 @@ def decode_settings(raw: object, wanted: type[T], path: str = "") -> T:
     return typing.cast(T, _decode_value(raw, wanted, path))
 
 
-def encode_settings(settings: object) -> Any:
-    """Plain data that `decode_settings` turns back into an equal object; None values are omitted."""
+def encode_settings(settings: object, leave_out: Collection[str] = ()) -> Any:
+    """Plain data that `decode_settings` turns back into an equal object; None values are omitted.
+
+    Keys to `leave_out` are given by their paths; they come back with their defaults.
+    """
     if isinstance(settings, msgspec.Struct):
         table = {
-            field.name: encode_settings(getattr(settings, field.name)) for field in msgspec.structs.fields(settings)
+            field.name: encode_settings(getattr(settings, field.name), _paths_below(field.name, leave_out))
+            for field in msgspec.structs.fields(settings)
+            if field.name not in leave_out
         }
         kind = {"kind": _kind_name(type(settings))} if isinstance(settings, Part) else {}
         return {**kind, **{key: value for key, value in table.items() if value is not None}}
     if isinstance(settings, Mapping):
         return {str(key): encode_settings(value) for key, value in settings.items() if value is not None}
     if isinstance(settings, list | tuple):
-        return [encode_settings(value) for value in settings]
+        return [encode_settings(value, _paths_below(f"[{index}]", leave_out)) for index, value in enumerate(settings)]
     return str(settings) if isinstance(settings, Quantity | str) else settings
+
+
+def find_unused_keys(settings: object, path: str = "") -> dict[str, str]:
+    """The paths of all keys without effect, in these settings and in the tables inside them, each with when."""
+    if isinstance(settings, tuple):
+        inner = {f"{path}[{index}]": value for index, value in enumerate(settings)}
+    elif isinstance(settings, Settings):
+        inner = {_join_path(path, key): getattr(settings, key) for key in settings.__struct_fields__}
+    else:
+        return {}
+    found = {}
+    for where, value in inner.items():
+        found.update(find_unused_keys(value, where))
+    own = settings.unused_keys() if isinstance(settings, Settings) else {}
+    return {**found, **{_join_path(path, key): when for key, when in own.items()}}
+
+
+def check_given_keys(settings: Settings, given: object) -> None:
+    """Refuse the keys of `given` that have no effect in `settings`, which was decoded from it and from a recipe.
+
+    Of settings that are given as an object, those keys count whose value is not the default.
+    """
+    unused = find_unused_keys(settings)
+    for path, value in _iter_given_keys(given):
+        if path in unused:
+            inner = ", ".join(_given_keys(value))
+            raise SettingError(path, f"has no effect {unused[path]}; remove it{f' ({inner})' if inner else ''}")
+
+
+def _iter_given_keys(given: object, path: str = "") -> Iterator[tuple[str, object]]:
+    """Every key with its path and value, outer ones first."""
+    for key, value in _given_keys(given).items():
+        where = _join_path(path, key)
+        yield where, value
+        yield from _iter_given_keys(value, where)
+
+
+def _given_keys(given: object) -> Mapping[str, object]:
+    """The keys of a table or a list, or those of an object that differ from their defaults."""
+    if isinstance(given, Mapping):
+        return {key: value for key, value in given.items() if key != "kind"}
+    if isinstance(given, list | tuple):
+        return {f"[{index}]": value for index, value in enumerate(given)}
+    if not isinstance(given, Settings):
+        return {}
+    fields = {field.name: field for field in msgspec.structs.fields(given)}
+    values = {name: getattr(given, name) for name in fields}
+    return {name: value for name, value in values.items() if value != _default_of(fields[name])}
+
+
+def _paths_below(key: str, paths: Collection[str]) -> list[str]:
+    """Those of the paths that lead into this key, from there on."""
+    below = (path.removeprefix(key) for path in paths if path.startswith((f"{key}.", f"{key}[")))
+    return [path.removeprefix(".") for path in below]
+
+
+def _default_of(field: msgspec.structs.FieldInfo) -> object:
+    return field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
 
 
 def part_kinds(family: type[Part]) -> dict[str, type[Part]]:
     """The kinds of a part by name, in the order in which they were defined."""
     return {str(kind.__struct_config__.tag): kind for kind in _iter_subclasses(family) if not _is_abstract(kind)}
+
+
+def kind_of(part: Part) -> str:
+    """The kind of a part, as a file names it."""
+    return _kind_name(type(part))
 
 
 def load_object(name: str, path: str) -> Any:
@@ -83,8 +163,10 @@ def load_object(name: str, path: str) -> Any:
         raise SettingError(path, f"{name!r} does not have the form 'package.module:name'")
     try:
         target: Any = importlib.import_module(module)
-    except (ImportError, TypeError, ValueError) as error:
-        raise SettingError(path, f"cannot import {module!r} ({error}); install it on every device") from error
+    except Exception as error:  # the user's module may raise anything
+        if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
+            raise SettingError(path, f"cannot import {module!r} ({error}); install it on every device") from error
+        raise SettingError(path, f"cannot import {module!r}: {describe_user_error(error)}") from error
     for step in attribute.split("."):
         if not hasattr(target, step):
             raise SettingError(path, f"module {module!r} has no {attribute!r}")

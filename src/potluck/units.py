@@ -1,7 +1,8 @@
 """Quantities with units, parsed and printed as people write them: `20 Mbit/s`, `35 ms`, `4 GiB`, `2 GFLOP/s`.
 
 Each quantity is a float in its base unit, so arithmetic needs no conversion; the type only says which
-unit that is, how to parse it and how to print it. A bare number is in the base unit.
+unit that is, how to parse it and how to print it. A bare number is in the base
+unit, except for a bandwidth, which needs its unit: a bare number might be bits or bytes.
 """
 
 from __future__ import annotations
@@ -10,9 +11,19 @@ import math
 import re
 from typing import ClassVar, Self
 
-__all__ = ["Bytes", "BytesPerSecond", "FlopsPerSecond", "Quantity", "Seconds", "format_percent", "format_seconds"]
+__all__ = [
+    "Bytes",
+    "BytesPerSecond",
+    "FlopsPerSecond",
+    "Quantity",
+    "Seconds",
+    "format_metric",
+    "format_percent",
+    "format_seconds",
+]
 
 _QUANTITY = re.compile(r"\s*([-+]?[0-9]*\.?[0-9]+(?:[eE][-+]?[0-9]+)?)\s*([^\s0-9].*?)?\s*")
+_FRACTION_METRICS = {"accuracy", "top-5", "f1", "mean-iou"}
 
 
 class Quantity(float):
@@ -21,13 +32,19 @@ class Quantity(float):
     unit: ClassVar[str]
     units: ClassVar[dict[str, float]]
     example: ClassVar[str]
+    requires_unit: ClassVar[bool] = False
 
     @classmethod
     def parse(cls, text: object) -> Self:
         """Parse `20 Mbit/s`, or a number in the base unit; ValueError says what is allowed."""
         if isinstance(text, bool) or not isinstance(text, int | float | str):
             raise ValueError(f"{text!r} is not a quantity such as {cls.example!r}")
-        number, unit = (text, cls.unit) if isinstance(text, int | float) else cls._split_unit(text)
+        number, unit = (text, "") if isinstance(text, int | float) else cls._split_unit(text)
+        if not unit:
+            is_clear = isinstance(text, cls) or number == 0 or number == math.inf
+            if cls.requires_unit and not is_clear:
+                raise ValueError(f"{text!r} has no unit; write {cls.example!r}, or another of {', '.join(cls.units)}")
+            unit = cls.unit
         scale = cls.units.get(unit)
         if scale is None:
             raise ValueError(f"unknown unit {unit!r}; use one of {', '.join(cls.units)}, as in {cls.example!r}")
@@ -48,7 +65,7 @@ class Quantity(float):
             if text.strip() == "unlimited":
                 return math.inf, cls.unit
             raise ValueError(f"{text!r} is not a quantity such as {cls.example!r}")
-        return float(match[1]), match[2] or cls.unit
+        return float(match[1]), match[2] or ""
 
     def __str__(self) -> str:
         """The shortest text that parses to exactly the same number."""
@@ -91,6 +108,7 @@ class BytesPerSecond(Quantity):
         "bit/s": 0.125, "kbit/s": 125.0, "Mbit/s": 125e3, "Gbit/s": 125e6,
     }  # fmt: skip
     example = "20 Mbit/s"
+    requires_unit = True
 
 
 class FlopsPerSecond(Quantity):
@@ -117,3 +135,8 @@ def format_seconds(value: float) -> str:
 def format_percent(fraction: float | None, digits: int = 1) -> str:
     """`95.0 %`, or a dash for None."""
     return "–" if fraction is None else f"{100 * fraction:.{digits}f} %"
+
+
+def format_metric(name: str, value: float) -> str:
+    """`95.0 %` of a metric that is a fraction, else `3.142`."""
+    return format_percent(value) if name in _FRACTION_METRICS else f"{value:.4g}"

@@ -49,8 +49,23 @@ def test_parallel_pieces_use_one_thread_and_are_stored(tmp_path: Path) -> None:
     assert "pairs: " not in output.getvalue(), "finished pieces are not measured again"
 
 
+def double(results: dict[str, dict[str, int]]) -> dict[str, int]:
+    return {"sum": 2 * sum(result["index"] for result in results.values())}
+
+
+def test_a_piece_is_given_the_results_that_it_needs(tmp_path: Path) -> None:
+    def pieces(context: BenchmarkContext) -> list[BenchmarkPiece]:
+        first = [BenchmarkPiece("double", {}, double, parallel=True, needs=("p1", "p2"))]
+        return [*first, *(BenchmarkPiece(f"p{n}", {}, partial(count_threads, n), parallel=n > 1) for n in (1, 2))]
+
+    benchmark = Benchmark("needy", "", pieces, lambda results: [_figure(results["double"]["sum"])])
+    for resume in (False, True):
+        report = run_benchmark(benchmark, BenchmarkContext(quick=True), tmp_path, PlainProgress(StringIO()), resume)
+        assert report.figures[0].measured == 6
+
+
 def _figure(threads: int) -> Figure:
-    return Figure(name="threads", unit="", measured=threads)
+    return Figure(name="threads", unit="", measured=threads, executed="measured")
 
 
 def test_an_error_in_a_worker_is_raised() -> None:
@@ -65,6 +80,7 @@ def report_pid_and_sleep(folder: str, index: int) -> dict[str, int]:
 
 
 _SLEEPING_BENCHMARK = """
+import signal
 import sys
 from functools import partial
 from benchmarks.benchmark import BenchmarkPiece
@@ -72,6 +88,7 @@ from benchmarks.benchmark_runner import measure_pieces
 from tests.benchmarks.test_benchmark_runner import report_pid_and_sleep
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts background commands with it ignored
     pieces = [BenchmarkPiece(str(n), {}, partial(report_pid_and_sleep, sys.argv[1], n), parallel=True) for n in (0, 1)]
     list(measure_pieces(pieces, lambda activity: None, processes=2))
 """

@@ -125,6 +125,7 @@ def test_a_finer_workload_has_the_same_total_work() -> None:
         {
             "task": {"model": "vgg19", "data": {"kind": "synthetic", "shape": [3, 224, 224], "classes": 1000}},
             "recipe": "duplex", "fleet": "kitchen-table", "stop": {"rounds": 1}, "timing_only": True,
+            "rounds": {"batching": {"size": 16}},
         }
     )  # fmt: skip
     costs = RoundsSetup.from_job(job, None, None).costs
@@ -151,20 +152,21 @@ def test_simulated_rounds_take_the_recorded_time(recipe: str) -> None:
 
 
 def test_the_pipeline_gain_equals_the_recorded_one() -> None:
+    """With known costs and a full pipeline, as it was recorded."""
     recorded = _recorded_pieces("pipeline")["1:1:10"]
+    full = {"layer_costs": "profiles", "schedule": {"speed": 1.0}}
     assert least_period_s((1, 1, 10)) == pytest.approx(recorded["bound_s"], rel=1e-9)
-    for name, recipe in (("PipeDream", "pipedream"), ("ours, order searched", "ftpipehd")):
-        assert run_pipeline_trial(recipe, (1, 1, 10), 120).mean_period_s(40, 110) == pytest.approx(
-            recorded[name]["period_s"], rel=1e-9
-        )
+    for name, recipe, pipeline in (("PipeDream", "pipedream", {}), ("ours, order searched", "ftpipehd", full)):
+        trial = run_pipeline_trial(recipe, (1, 1, 10), 120, pipeline=pipeline)
+        assert trial.mean_period_s(40, 110) == pytest.approx(recorded[name]["period_s"], rel=1e-9)
 
 
 @pytest.mark.parametrize(
     ("recipe", "time_s", "nbytes", "samples"),
     [
-        ("ddl", 8.63256002586064, 37_469_140_960, 5_120),
-        ("scadles", 38.053942960107996, 21_025_479_680, 23_605),
-        ("scadles-plus", 6.089037779114833, 37_469_166_560, 5_440),
+        ("ddl", 8.64139289946064, 37_567_284_000, 5_120),
+        ("scadles", 38.06278066570799, 21_123_671_040, 23_605),
+        ("scadles-plus", 5.608129140776934, 6_031_321_296, 5_440),
     ],
 )
 def test_rounds_on_streams_take_the_recorded_time(recipe: str, time_s: float, nbytes: int, samples: int) -> None:
@@ -182,12 +184,12 @@ def test_rounds_on_streams_take_the_recorded_time(recipe: str, time_s: float, nb
     assert (summary["bytes"], summary["samples"]) == (nbytes, samples)
 
 
-@pytest.mark.parametrize(("policy", "dropped", "peak"), [("persistence", 0, 7_795), ("truncation", 7_191, 611)])
+@pytest.mark.parametrize(("policy", "dropped", "peak"), [("persistence", 0, 7_853), ("truncation", 7_244, 615)])
 def test_buffers_account_for_every_sample_that_streamed_in(policy: str, dropped: int, peak: int) -> None:
     summary = potluck.simulate(rate_race.buffer_job("S1", policy, 20, 0)).summary
     streams = summary["streams"]
-    assert summary["time_s"] == pytest.approx(32.98935793791374, rel=1e-9)
-    assert (streams["streamed"], streams["trained"]) == (19_271, 12_080)
+    assert summary["time_s"] == pytest.approx(33.0276530515137, rel=1e-9)
+    assert (streams["streamed"], streams["trained"]) == (19_424, 12_180)
     assert (streams["dropped"], streams["peak"]) == (dropped, peak)
     assert streams["streamed"] == streams["trained"] + streams["dropped"] + streams["buffered"]
 
@@ -226,11 +228,14 @@ _CUTS = [(case.name, cut) for case in CASES for cut in (case.cut, *case.others)]
 
 @pytest.mark.parametrize(("name", "cut"), _CUTS, ids=str)
 def test_the_cost_of_a_device_with_one_group_equals_the_recorded_one(name: str, cut: DecoupledCut) -> None:
-    recorded = _recorded_pieces("decoupled")[f"{name}/decoupled {cut.depth},{cut.groups},{cut.trunk}/0"]
+    recorded = _recorded_pieces("decoupled").get(f"{name}/decoupled {cut.label}/0")
+    if recorded is None:
+        pytest.skip("this case was not measured since it was added")
     case = next(case for case in CASES if case.name == name)
-    task = decode_settings({"model": case.model, "data": case.data}, TaskSettings)
     info = parse(case.data).info(None)
     classes = len(info.classes)
+    options = {"classes": classes, "channels": info.shape[0]} if ":" in case.model else {}
+    task = decode_settings({"model": case.model, "data": case.data, "options": options}, TaskSettings)
     module = task.model_factory(info.shape, classes)()
     result = device_cost_ratios(decouple(module, info.shape, even_groups(classes, cut.groups), cut.depth), cut)
     assert list(result["forward_macs"]) == recorded["forward_macs"]

@@ -4,6 +4,7 @@ import json
 import re
 import sys
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from types import ModuleType
@@ -15,10 +16,18 @@ from typer.testing import CliRunner
 
 from benchmarks import benchmark_catalogue as bench
 from benchmarks.benchmark import Benchmark, BenchmarkContext, BenchmarkPiece, Results
-from benchmarks.benchmark_figures import Figure, Goal, PublishedValue, figure_of_repeats, format_value
+from benchmarks.benchmark_figures import (
+    Figure,
+    Goal,
+    PublishedValue,
+    figure_of_repeats,
+    format_value,
+    interval_of_repeats,
+)
 from benchmarks.benchmark_progress import PlainProgress, RemainingTime
 from benchmarks.benchmark_report import BenchmarkReport, figures_table
 from benchmarks.benchmark_runner import run_benchmark
+from benchmarks.measured_code import code_digest
 from potluck.cli import main
 from potluck.cli.bench_command import bench_command
 from potluck.errors import UserError
@@ -35,7 +44,7 @@ class Counting:
 
     def pieces(self, context: BenchmarkContext) -> list[BenchmarkPiece]:
         size = 1 if context.quick else 10
-        return [BenchmarkPiece(f"p{n}", {"n": n, "size": size}, lambda n=n: self.measure(n, size)) for n in range(3)]  # type: ignore[misc]
+        return [BenchmarkPiece(f"p{n}", {"n": n, "size": size}, lambda n=n: self.measure(n, size)) for n in range(3)]
 
     def measure(self, n: int, size: int) -> dict[str, int]:
         if self.broken and n == 2:
@@ -46,9 +55,14 @@ class Counting:
     def figures(self, results: Results) -> list[Figure]:
         values = [result["value"] for result in results.values()]
         met = Figure(
-            name="sum", unit="s", measured=sum(values), published=PublishedValue(7, "somebody"), goal=Goal("≥", 3)
+            name="sum",
+            unit="s",
+            measured=sum(values),
+            published=PublishedValue(7, "somebody"),
+            goal=Goal("≥", 3),
+            executed="measured",
         )
-        return [met, figure_of_repeats("each", "x", values, goal=Goal("≤", 0.5))]
+        return [met, figure_of_repeats("each", "x", values, goal=Goal("≤", 0.5), executed="measured")]
 
     def charts(self, results: Results) -> list[Chart]:
         return [Chart("values", [ChartSeries("v", [1.0, 2.0], [1, 10])], "y", "x", x_scale="log")]
@@ -79,13 +93,20 @@ def test_a_goal_is_judged_in_its_direction() -> None:
     assert not Goal("≥", 2.0).is_met_by(1.99)
     assert Goal("≤", 2.0).is_met_by(2.0)
     assert not Goal("≤", 2.0).is_met_by(2.01)
-    assert Figure(name="f", unit="s", measured=1.0).meets_goal is None
+    assert Figure(name="f", unit="s", measured=1.0, executed="measured").meets_goal is None
 
 
-def test_repeats_give_their_median_and_spread() -> None:
-    figure = figure_of_repeats("f", "s", [5.0, 1.0, 2.0], goal=Goal("≤", 2.0))
-    assert (figure.measured, figure.spread.low, figure.spread.high) == (2.0, 1.0, 5.0) if figure.spread else False
+def test_repeats_give_their_mean_and_its_t_interval() -> None:
+    """Checked with R: t.test(c(5, 1, 3))."""
+    figure = figure_of_repeats("f", "s", [5.0, 1.0, 3.0], goal=Goal("≤", 3.0), executed="measured")
+    assert figure.interval is not None
+    assert (figure.measured, figure.repeats) == (3.0, 3)
+    assert figure.interval.low == pytest.approx(-1.968, abs=2e-3)
+    assert figure.interval.high == pytest.approx(7.968, abs=2e-3)
     assert figure.as_table()["held"] is True
+    assert figure_of_repeats("f", "s", [2.0], executed="measured").measured_text == "2 s"
+    assert interval_of_repeats([1.0, float("inf")]).high == float("inf")
+    assert interval_of_repeats(list(range(101))).high == pytest.approx(50 + 5.785, abs=2e-2)
 
 
 def test_values_are_rounded_to_four_digits() -> None:
@@ -98,12 +119,29 @@ def test_a_result_file_records_how_it_was_measured(counting: Counting, tmp_path:
     assert [path.name for path in paths] == ["counting.json", "counting.svg"]
     assert document["mode"] == "quick"
     assert document["command"] == "potluck bench counting --quick --seed 0"
-    assert set(document["versions"]) == {"python", "potluck", "torch", "numpy"}
+    assert {"python", "potluck", "torch", "numpy"} <= set(document["versions"])
     assert document["machine"]["cores"] >= 1
     assert document["machine"]["memory_bytes"] > 0
     assert [figure["held"] for figure in document["figures"]] == [True, False]
-    assert document["figures"][1]["spread"] == {"low": 0, "high": 2, "repeats": 3}
+    assert [figure["executed"] for figure in document["figures"]] == ["measured", "measured"]
+    assert document["figures"][1]["interval"]["repeats"] == 3
     assert document["pieces"]["p2"] == {"value": 2}
+    assert document["commit"] == document["measurements"]["p0"]["commit"]
+    assert document["code"]["digest"] == code_digest(document["code"]["paths"])
+    assert document["code"]["paths"] == ["src/potluck", "tests/benchmarks/test_harness.py"]
+    assert document["load"].keys() == {"before", "mean", "most", "after"}
+    assert document["measurements"]["p0"]["load"]["own_processor_s"] >= 0
+
+
+def test_a_result_is_clean_only_if_every_piece_is(counting: Counting, tmp_path: Path) -> None:
+    _run(counting, tmp_path)
+    path = next((tmp_path / ".cache" / "counting").iterdir())
+    content = json.loads(path.read_text())
+    for clean, expected in ((True, None), (False, False)):
+        content["measurement"]["clean"] = clean
+        path.write_text(json.dumps(content))
+        document = _run(counting, tmp_path, resume=True).document
+        assert expected is None or document["clean"] is expected
 
 
 def test_the_table_has_all_columns_and_says_that_it_was_quick(counting: Counting, tmp_path: Path) -> None:
@@ -111,9 +149,9 @@ def test_the_table_has_all_columns_and_says_that_it_was_quick(counting: Counting
     assert quick.count("QUICK") == 2
     assert "QUICK" not in full
     header, _, first, second = quick.splitlines()[3:7]
-    assert header.split() == ["figure", "published", "goal", "measured", "met"]
-    assert re.split(r"\s{2,}", first) == ["sum", "7 s", "≥ 3 s", "3 s", "yes"]
-    assert re.split(r"\s{2,}", second) == ["each", "-", "≤ 0.5 x", "1 x (0 to 2, 3 repeats)", "NO"]
+    assert header.split() == ["figure", "published", "goal", "measured", "executed", "met"]
+    assert re.split(r"\s{2,}", first) == ["sum", "7 s", "≥ 3 s", "3 s", "measured", "yes"]
+    assert re.split(r"\s{2,}", second) == ["each", "-", "≤ 0.5 x", "1 x (-1.484 to 3.484, n = 3)", "measured", "NO"]
     assert "published: somebody" in quick
     assert "a note" in quick
 
@@ -137,6 +175,35 @@ def test_results_are_reused_only_on_request_and_for_equal_parameters(counting: C
     _run(counting, tmp_path, resume=True, quick=False)
     _run(counting, tmp_path, resume=True, seed=1)
     assert len(counting.measured) == 12
+
+
+def test_a_full_run_never_reuses_quick_pieces_nor_those_of_other_code(
+    counting: Counting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    same = [BenchmarkPiece("p", {}, lambda: counting.measure(0, 1))]  # equal parameters in both modes
+    counting.BENCHMARK = replace(counting.BENCHMARK, pieces=lambda context: same)
+    _run(counting, tmp_path, quick=True)
+    _run(counting, tmp_path, quick=False, resume=True)
+    assert counting.measured == ["p0", "p0"]
+    monkeypatch.setattr("benchmarks.benchmark_runner.code_digest", lambda paths: "changed")
+    _run(counting, tmp_path, quick=False, resume=True)
+    assert counting.measured == ["p0", "p0", "p0"]
+
+
+def test_figures_are_computed_again_from_the_recorded_pieces(command: typer.Typer, tmp_path: Path) -> None:
+    assert CliRunner().invoke(command, ["counting", "--full", "--out", str(tmp_path)]).exit_code == 0
+    path = tmp_path / "counting.json"
+    recorded = json.loads(path.read_text())
+    recorded["pieces"]["p2"]["value"] = 100
+    path.write_text(json.dumps(recorded))
+    assert CliRunner().invoke(command, ["counting", "--redraw", "--out", str(tmp_path)]).exit_code == 0
+    redrawn = json.loads(path.read_text())
+    assert redrawn["figures"][0]["measured"] == 110
+    assert {key: redrawn[key] for key in ("date", "commit", "code", "load", "mode")} == {
+        key: recorded[key] for key in ("date", "commit", "code", "load", "mode")
+    }
+    missing = CliRunner().invoke(command, ["counting", "--redraw", "--out", str(tmp_path / "nothing")]).exception
+    assert "run `potluck bench counting` first" in str(missing)
 
 
 def test_a_damaged_piece_is_measured_again(counting: Counting, tmp_path: Path) -> None:
@@ -179,6 +246,8 @@ def test_progress_shows_the_time_left(counting: Counting, tmp_path: Path) -> Non
             marks=[("goal", 9.0)],
         ),
         Chart("flat", [ChartSeries("a", [0.0], [1.0])], "y"),
+        Chart("wide", [ChartSeries("a", [1.0, 2.0], intervals=[(-90.0, 90.0), (1.5, 2.5)])], "y", groups=["g", "h"]),
+        Chart("far", [ChartSeries("a", [100.0, 101.0], [3.0, 4.0], [(99.0, 101.0)] * 2)], "y", x_scale="log"),
     ],
 )
 def test_a_chart_is_complete_and_stays_inside_its_frame(chart: Chart) -> None:
@@ -188,9 +257,18 @@ def test_a_chart_is_complete_and_stays_inside_its_frame(chart: Chart) -> None:
     for series in chart.series:
         assert texts.count(series.name) == 3
     for element in root.iter():
-        for key, most in (("cx", 520), ("cy", 330), ("x1", 520), ("y1", 330), ("y2", 330)):
+        for key, most in (("cx", 560), ("cy", 380), ("x1", 560), ("y1", 380), ("y2", 380)):
             assert 0 <= float(element.get(key, 0)) <= most
         assert float(element.get("height", 0)) >= 0
+
+
+def test_intervals_are_drawn_as_whiskers_and_axes_have_round_ticks() -> None:
+    series = ChartSeries("a", [1.0, 2.0], [30.0, 900.0], [(0.8, 1.2), (1.5, 2.5)])
+    drawn = draw_charts([Chart("t", [series], "y", x_scale="log")])
+    without = draw_charts([Chart("t", [replace(series, intervals=())], "y", x_scale="log")])
+    assert drawn.count("<line") - without.count("<line") >= 6
+    texts = [element.text for element in ElementTree.fromstring(drawn).iter("{http://www.w3.org/2000/svg}text")]
+    assert [text for text in texts if text in ("50", "100", "200", "500")] == ["50", "100", "200", "500"]
 
 
 def test_without_a_name_the_benchmarks_are_listed(command: typer.Typer) -> None:

@@ -1,24 +1,30 @@
 from __future__ import annotations
 
-import json
-from pathlib import Path
+from itertools import pairwise
+from typing import Any
 
 import pytest
 
 from benchmarks.benchmark import BenchmarkContext
 from benchmarks.benchmark_figures import Figure
 from benchmarks.live import BENCHMARK as LIVE
-from benchmarks.live import live_trial
+from benchmarks.live import kernel_links, live_trial, network_faults
 from benchmarks.transport import BENCHMARK as TRANSPORT
 from benchmarks.transport.pull_speed import measure_pulls
 from potluck.job import make
+from potluck.recipes.recipe_catalogue import CATALOGUE as RECIPES
 
-RESULTS = {
+RESULTS: dict[str, dict[str, Any]] = {
     "empty/0": {"measured_s": 0.020},
-    "lab/0": {"measured_s": 1.05, "predicted_s": 1.0},
-    "sync-sgd/0": {"measured_s": 3.0, "predicted_s": 2.5},
-    "dynacomm/0": {"measured_s": 1.8, "predicted_s": 1.8},
-    "duplex/0": {"measured_s": 1.5, "predicted_s": 1.5},
+    "links/resnet20/20/sync-sgd/0": {"seconds": [2.0, 2.2, 1.8]},
+    "links/resnet20/20/dynacomm/0": {"seconds": [1.2, 1.3, 1.1]},
+    "links/resnet20/20/duplex/0": {"seconds": [1.5, 1.5, 1.5]},
+    "faults/rounds/kill/0": {"seconds": 0.5, "redone": 0, "lost": 0, "doubled": 0},
+    "faults/rounds/kill/1": {"seconds": 1.5, "redone": 0, "lost": 0, "doubled": 0},
+    "faults/pipeline/cut/0": {"seconds": 6.0, "redone": 4, "lost": 0, "doubled": 1},
+    "faults/rounds/loss/0": {"rates": [0.5, 0.25], "lost": 0, "doubled": 0},
+    "lab/fedavg/0": {"measured_s": 1.05, "predicted_s": 1.0},
+    "lab/sync-sgd/0": {"measured_s": 2.0, "predicted_s": 2.5},
 }
 
 
@@ -27,47 +33,62 @@ def _named(figures: object, name: str) -> list[Figure]:
     return [figure for figure in figures if name in figure.name]
 
 
-def test_the_live_figures_are_judged_against_their_goals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("benchmarks.live._PEER_RESULTS", tmp_path / "missing.json")
+def test_the_worst_prediction_and_the_largest_cut_are_quoted_and_all_are_listed() -> None:
     figures = LIVE.figures(RESULTS)
-    assert [round(figure.measured, 6) for figure in _named(figures, "error of")] == [5.0, 20.0, 0.0, 0.0]
-    assert [figure.meets_goal for figure in _named(figures, "error of")] == [True, False, True, True]
-    assert _named(figures, "reduction of dynacomm")[0].measured == pytest.approx(40.0)
-    assert "benchmarks.peers live" in _named(figures, "round of 10")[0].note
-    assert LIVE.charts(RESULTS)
+    worst = _named(figures, "lab against simulated, some recipes: largest error")[0]
+    assert (round(worst.measured, 6), worst.meets_goal, worst.note) == (20.0, False, "sync-sgd; all are below")
+    assert [round(figure.measured, 6) for figure in figures[-2:]] == [5.0, 20.0]
+    largest = _named(figures, "largest cut of the iteration time")[0]
+    assert largest.measured == pytest.approx(40.0)
+    assert "ResNet-20, 20 Mbit/s, dynacomm; the best of 2" in largest.note
+    assert _named(figures, "  ResNet-20, 20 Mbit/s, duplex")[0].measured == pytest.approx(25.0)
+    assert {figure.executed for figure in figures} == {"live"}
+    assert [chart.title for chart in LIVE.charts(RESULTS)][1].startswith("Error of the predicted")
 
 
-def test_the_flower_results_come_from_the_peer_comparison(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("benchmarks.live._PEER_RESULTS", tmp_path / "peers-live.json")
-    rows = [{"name": "round: advantage over Flower", "measured": 90.0}, {"name": "round: Flower", "measured": 2.7}]
-    (tmp_path / "peers-live.json").write_text(json.dumps({"figures": rows, "mode": "quick"}))
+def test_recoveries_losses_and_doubles_are_figures() -> None:
     figures = LIVE.figures(RESULTS)
-    assert "a quick run" in _named(figures, "Flower's round over")[0].note
-    published = _named(figures, "round of 10")[0].published
-    assert published is not None
-    assert published.value == pytest.approx(2700.0)
-    assert (
-        _named(figures, "Flower's round over")[0].measured,
-        _named(figures, "Flower's round over")[0].meets_goal,
-    ) == (
-        90.0,
-        True,
-    )
+    assert _named(figures, "kill -9: time to the next round without the device")[0].measured == 1.0
+    assert _named(figures, "link down: time to the next batch")[0].note == "longest 6.00 s; at most 4 batches redone"
+    assert _named(figures, "2 % of packets dropped")[0].measured == 2.0
+    assert [figure.meets_goal for figure in _named(figures, "rounds and batches")] == [True, False]
 
 
-def test_communication_and_computation_of_the_overlapped_job_are_about_equal() -> None:
-    predicted = {
-        recipe: live_trial.predict_rounds(live_trial.overlapped_job(recipe, 2))[0]
-        for recipe in ("sync-sgd", "dynacomm")
+def test_without_root_the_kernels_links_are_shown_as_skipped() -> None:
+    skipped = {
+        name: {"skipped": "needs root"} if name.startswith(("links", "faults")) else result
+        for name, result in RESULTS.items()
     }
-    assert 0.35 < 1 - predicted["dynacomm"] / predicted["sync-sgd"] < 0.5
+    figures = LIVE.figures(skipped)
+    assert [figure.note for figure in _named(figures, "skipped")] == ["needs root", "needs root"]
+    assert LIVE.charts(skipped)
 
 
-def test_every_piece_is_a_job() -> None:
-    for quick in (True, False):
-        assert len(LIVE.pieces(BenchmarkContext(quick=quick))) % 5 == 0
-    model = make(live_trial.empty_job(10, 1))
-    assert len(model.fleet.members) == 10
+def test_every_piece_is_a_job_and_every_recipe_is_measured() -> None:
+    full = [piece.name for piece in LIVE.pieces(BenchmarkContext(quick=False))]
+    assert {name.split("/")[1] for name in full if name.startswith("lab/")} == set(RECIPES)
+    assert len(make(live_trial.empty_job(10, 1)).fleet.members) == 10
+    for recipe in RECIPES:
+        assert len(make(live_trial.recipe_job(recipe, 2, 0)).fleet.members) == 3
+    for case in kernel_links.CASES.values():
+        for recipe in ("sync-sgd", "dynacomm", "duplex"):
+            assert make(kernel_links.link_job(case, case.mbit[0], recipe)).task is not None
+
+
+@pytest.mark.parametrize(("recipe", "shortest", "longest"), [("fedavg", 0.5, 5.0), ("ftpipehd", 0.05, 3.0)])
+def test_rounds_of_the_lab_are_long_compared_with_their_overhead(recipe: str, shortest: float, longest: float) -> None:
+    predicted = live_trial.predict_rounds(live_trial.recipe_job(recipe, 3, 0))
+    assert shortest < sum(predicted) / len(predicted) < longest
+
+
+@pytest.mark.parametrize("loop", ["rounds", "pipeline"])
+def test_the_model_under_faults_has_nine_megabytes_and_the_default_lease(loop: str) -> None:
+    job = make(network_faults.fault_job(loop))
+    assert float(job.fleet.lease) == 5.0
+    options = network_faults.fault_job(loop)["task"]["options"]["hidden"]
+    inputs = 784 if loop == "rounds" else 256
+    widths = [inputs, *options, 10]
+    assert 8.5e6 < 4 * sum(a * b for a, b in pairwise(widths)) < 9.5e6
 
 
 def test_a_pull_is_measured_against_two_plain_transports() -> None:

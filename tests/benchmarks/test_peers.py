@@ -5,18 +5,22 @@ from __future__ import annotations
 import json
 import os
 import re
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from benchmarks.benchmark import BenchmarkContext
+from benchmarks.benchmark_progress import PlainProgress
+from benchmarks.benchmark_runner import run_benchmark
 from benchmarks.peers import bare_loop, peer_comparison, peer_workload, potluck_simulation, process_group
 from benchmarks.peers.peer_catalogue import COMPARISONS
-from benchmarks.peers.peer_comparison import Case, Side, comparison_figures, measure_case
+from benchmarks.peers.peer_comparison import Case, Comparison, Side, comparison_benchmark, comparison_figures
 from benchmarks.peers.peer_environments import OURS
 from benchmarks.peers.potluck_commands import read_rounds
-from benchmarks.peers.shaped_network import missing_requirement
+from benchmarks.shaped_network import missing_requirement
 from benchmarks.simulation.client_throughput import clients_of
 from benchmarks.simulation.simulation_workload import MODELS, peers_job
 
@@ -52,27 +56,48 @@ def test_a_ratio_above_one_is_in_our_favour(more_is_better: bool, expected: floa
     ours, peer = (Side(name, "none", ["nothing.py"]) for name in ("ours", "peer"))
     case = Case("case", ours, [peer], "value", "", more_is_better)
     turns = [{"ours": {"figures": {"value": 8.0}}, "peer": {"figures": {"value": 4.0}}}]
-    first, *values = comparison_figures(case, turns)
+    first, *values = comparison_figures(case, turns, "live")
     assert first.measured == expected
     assert [figure.measured for figure in values] == [8.0, 4.0]
 
 
-def test_sides_alternate_and_must_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+def _comparison(same: str = "moved") -> Comparison:
+    ours, peer = (Side(name, OURS, ["nothing"]) for name in ("ours", "peer"))
+    case = Case("case", ours, [peer], "value", "s", False, same=same)
+    return Comparison("own", "a comparison", lambda quick, folder: [case], 2, "live")
+
+
+def test_sides_alternate_must_agree_and_resume_piece_by_piece(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     calls: list[str] = []
     moved = {"ours": 1.0, "peer": 1.0}
 
     def answer(side: Any) -> dict[str, Any]:
+        if len(calls) == 3:
+            calls.append("stopped")
+            raise KeyboardInterrupt
         calls.append(side.name)
-        return {"figures": {"value": 1.0, "moved": moved[side.name]}}
+        return {"figures": {"value": 1.0 + len(calls), "moved": moved[side.name]}, "versions": {"torch": "2"}}
 
     monkeypatch.setattr(peer_comparison, "run_side", answer)
-    ours, peer = (Side(name, "none", ["nothing.py"]) for name in moved)
-    case = Case("case", ours, [peer], "value", "", True, same="moved")
-    assert len(measure_case(case, 2, lambda line: None)) == 2
-    assert calls == ["ours", "peer", "peer", "ours"]
+    benchmark = comparison_benchmark(_comparison())
+    full = BenchmarkContext(quick=False)
+    with pytest.raises(KeyboardInterrupt):
+        run_benchmark(benchmark, full, tmp_path, PlainProgress(StringIO()))
+    report = run_benchmark(benchmark, full, tmp_path, PlainProgress(StringIO()))
+    assert calls == ["ours", "peer", "peer", "stopped", "ours"]
+    assert report.document["command"] == "python -m benchmarks.peers own --full"
+    assert report.document["measurements"]["case/0/ours"]["load"]["own_processor_s"] >= 0
+    assert [figure.name for figure in report.figures] == ["case: advantage over peer", "case: ours", "case: peer"]
+    assert report.charts[0].groups == ["ours", "peer"]
     moved["peer"] = 1.1
     with pytest.raises(SystemExit, match="did not compute the same"):
-        measure_case(case, 1, lambda line: None)
+        run_benchmark(benchmark, BenchmarkContext(quick=True), tmp_path, PlainProgress(StringIO()))
+
+
+def test_duplex_is_among_ours_and_the_fastest_launcher_among_flowers() -> None:
+    ddp = COMPARISONS["ddp"].cases(False, Path())
+    assert [case.title for case in ddp] == ["iteration, sync-sgd", "iteration, dynacomm", "iteration, duplex"]
+    assert [peer.name for peer in COMPARISONS["live"].cases(False, Path())[0].peers][1] == "Flower, fastest launcher"
 
 
 def test_every_compared_package_exists_and_is_pinned(tmp_path: Path) -> None:

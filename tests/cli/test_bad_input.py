@@ -58,7 +58,7 @@ WRONG = {
         job=job(TASK, '[task]\nmodel = "lenet"\ndata = "digits"\n'),
     ),
     "model of another shape": Wrong(
-        "does not fit the model",
+        "the model does not fit the data",
         job=job(
             TASK, '[task]\nmodel = "torch.nn:Linear"\ndata = "digits"\noptions = {in_features = 3, out_features = 2}\n'
         ),

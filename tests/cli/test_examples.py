@@ -56,3 +56,31 @@ def test_an_example_runs_and_learns(potluck: Shell, tmp_path: Path, name: str) -
 
 def _sets(settings: tuple[str, ...]) -> list[str]:
     return [argument for setting in settings for argument in ("--set", setting)]
+
+
+# rounds of a shortened run, a metric, and what it must be at least or at most
+SCRIPTS = {
+    "char_gpt": (1, "perplexity", 30.0), "lora_llama": (4, "perplexity", 8.0), "segmentation": (6, "mean-iou", 0.4),
+    "tabular_regression": (4, "rmse", 0.6), "text_classifier": (3, "accuracy", 0.9),
+}  # fmt: skip
+
+
+def test_every_example_script_is_tested() -> None:
+    assert {path.stem for path in (ROOT / "examples").glob("*.py")} == {*SCRIPTS, "own_model"}
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_an_example_script_runs_and_learns(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    if name == "lora_llama":
+        pytest.importorskip("peft")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    path, (rounds, metric, needed) = ROOT / f"examples/{name}.py", SCRIPTS[name]
+    monkeypatch.setattr("sys.argv", [str(path), str(rounds)])
+    result = runpy.run_path(str(path), run_name="__main__")["result"]
+    assert (result.status, result.summary["rounds"]) == ("done", rounds)
+    reached = result.summary["metrics"][metric] if metric != "accuracy" else result.summary["accuracy"]
+    assert reached >= needed if metric in ("accuracy", "mean-iou") else reached <= needed
+    assert f"test_{metric}" in capsys.readouterr().out
+    assert len(path.read_text(encoding="utf-8").splitlines()) < 60

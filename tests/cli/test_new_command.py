@@ -35,11 +35,27 @@ def test_the_faults_of_the_starter_job_occur(potluck: Shell, tmp_path: Path, see
     assert "crash" in {name for _, name in names}
 
 
+def _remove_split(job: Path) -> None:
+    """As the file's own comment says for pipelines."""
+    kept = [line for line in job.read_text().splitlines() if not line.startswith(("[split]", "kind =", "alpha ="))]
+    job.write_text("\n".join(kept))
+
+
 @pytest.mark.parametrize("recipe", CATALOGUE)
 def test_the_starter_files_run_with_any_recipe(potluck: Shell, tmp_path: Path, recipe: str) -> None:
     potluck("new", tmp_path)
+    if "pipeline" in CATALOGUE[recipe].settings:
+        refused = potluck("run", tmp_path, "-q", "--set", f"recipe={recipe}")
+        assert refused.code == 2
+        assert "split: has no effect in a pipeline" in refused.err
+        _remove_split(tmp_path / "job.toml")
     arguments = ("run", tmp_path, "-q", "--out", tmp_path / "run", "--timing-only", "--set", "stop.rounds=3")
-    assert potluck(*arguments, "--set", f"recipe={recipe}").code == 0
+    told = potluck(*arguments, "--set", f"recipe={recipe}")
+    if recipe == "lora-rank":
+        assert told.code == 2
+        assert "LoRA" in told.err, "the starter's network has no adapters"
+    else:
+        assert told.code == 0
 
 
 def test_nothing_is_overwritten(potluck: Shell, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from potluck.cli.number_format import (
     format_fraction,
     format_percent,
     format_seconds,
+    score_texts,
 )
 from potluck.cli.sparkline import BoundedCurve, draw_sparkline
 
@@ -89,3 +90,12 @@ def test_a_bounded_curve_spans_the_full_range() -> None:
 )
 def test_speed(flops: float, text: str) -> None:
     assert format_flops(flops) == text
+
+
+def test_the_metrics_of_an_evaluation_or_else_its_loss() -> None:
+    assert score_texts({"loss": 0.5}) == ["loss 0.5"]
+    assert score_texts({"loss": 0.5, "accuracy": 0.95, "perplexity": 3.14159}) == [
+        "accuracy 95.0 %",
+        "perplexity 3.142",
+    ]
+    assert score_texts({"accuracy": None, "loss": None}) == []

@@ -33,3 +33,11 @@ def test_a_jobs_own_task_is_profiled_by_its_model(potluck: Shell, folder: Path) 
     profile = potluck("profile", "job.toml", "--json").json
     assert profile["model"] == "own"
     assert sum(layer["macs"] for layer in profile["layers"]) > 0
+
+
+def test_models_of_tokens_are_profiled_by_name_and_by_job(potluck: Shell, folder: Path) -> None:
+    (folder / "job.toml").write_text('[task]\nmodel = "gpt"\ndata = "generated-language:vocabulary=9,block=12"\n')
+    by_name, by_job = (potluck("profile", model, "--json").json for model in ("gpt", "job.toml"))
+    assert by_name["layers"][0]["param_bytes"] == 65 * 128 * 4
+    assert by_job["layers"][0]["param_bytes"] == 9 * 128 * 4
+    assert by_job["layers"][1]["param_bytes"] == 12 * 128 * 4

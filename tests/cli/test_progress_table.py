@@ -14,6 +14,7 @@ from potluck.cli.progress_table import LineDisplay, ProgressEstimate, SilentDisp
 from potluck.job import make
 from potluck.journal import Instant, JournalRecord, JournalTotals, Scalar, Span
 from potluck.run import simulate
+from potluck.run.run_lock import RunLock
 from potluck.run.run_store import RunStore
 
 JOB: dict[str, Any] = {
@@ -29,7 +30,7 @@ def _console(width: int = 110) -> tuple[Console, io.StringIO]:
 
 
 def _new_store(**more: Any) -> RunStore:
-    return RunStore.create_run(make({**JOB, **more}), None, None, lambda: False)
+    return RunStore.create_run(make({**JOB, **more}), RunLock(None), None, lambda: False)
 
 
 @pytest.mark.wall_clock

@@ -45,3 +45,12 @@ def test_importing_the_commands_loads_neither_torch_nor_numpy() -> None:
     )
     completed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert completed.stdout.strip() == "[]"
+
+
+def test_info_shows_what_no_model_can_beat() -> None:
+    shown = _run("info", "generated-language:skew=0,block=100")
+    assert "100 tokens (vocabulary 16)" in shown
+    assert "entropy:   1.3861 nats (perplexity 3.999)" in shown
+    assert "best loss: 1.398" in shown
+    assert "best acc.: 87.2%" in _run("info", "generated-topics")
+    assert "400 test samples of 64 tokens (vocabulary 16), 8 owners" in _run("check", "generated-language")

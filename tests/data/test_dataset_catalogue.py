@@ -23,8 +23,8 @@ class Own(Source, frozen=True, kw_only=True, tag="tests-own"):
 
 def test_the_known_datasets_are_listed_and_described() -> None:
     assert names() == (
-        "drawn-digits", "digits", "synthetic", "cifar10", "cifar100", "mnist", "fashion-mnist", "femnist",
-        "speech-commands", "folder",
+        "drawn-digits", "digits", "synthetic", "generated-language", "generated-topics", "cifar10", "cifar100", "mnist",
+        "fashion-mnist", "femnist", "speech-commands", "tiny-shakespeare", "folder", "text",
     )  # fmt: skip
     for name in names():
         description = info(name)

@@ -1,13 +1,12 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch.utils.data import Dataset as TorchDataset
-from torch.utils.data import IterableDataset, TensorDataset
+from torch.utils.data import TensorDataset
 
 from potluck.data import from_tensors, from_torch
 from potluck.errors import DataError
@@ -42,45 +41,33 @@ def test_without_a_test_set_a_stratified_fraction_is_held_out() -> None:
     assert data.train.owner.tolist() == data.train.x.flatten().tolist()
 
 
-def test_arrays_scalars_and_bytes_are_accepted() -> None:
-    data = from_torch(Listed(*((np.full((2, 2), value, np.uint8), value % 2) for value in range(10))))
-    assert data.train.x.dtype == torch.uint8
-    assert data.train.y.dtype == torch.int64
-    assert len(data.classes) == 2
+def test_integers_stay_integers_and_pixels_become_floats() -> None:
+    x = {"ids": np.arange(12, dtype=np.int32).reshape(6, 2), "pixels": np.full((6, 2, 2), 7, np.uint8)}
+    inputs, targets = from_tensors(x, np.arange(6, dtype=np.uint8), classes=6).train.batch(np.arange(2))
+    assert (inputs["ids"].dtype, inputs["pixels"].dtype, targets.dtype) == (torch.int32, torch.float32, torch.int64)
+    assert from_tensors([[1, 2]] * 6, [0.5] * 6).train.batch(np.arange(1))[0].dtype == torch.int64
 
 
-@pytest.mark.parametrize(
-    ("data", "problem"),
-    [
-        (Listed((torch.zeros(2), 0), (torch.zeros(3), 0)), r"sample 1: its input is torch.float32 \(3,\)"),
-        (Listed((torch.zeros(2), 0), (torch.zeros(2), 0.5)), "sample 1: its target"),
-        (Listed(torch.zeros(2)), "expected a pair"),
-        (Listed(("text", 0)), "sample 0 cannot become tensors"),
-        (Listed(), "is empty"),
-        (Listed((torch.tensor([float("nan")]), 0), (torch.zeros(1), 0)), "not finite"),
-    ],
-)
-def test_a_sample_that_cannot_be_batched_is_named(data: Listed, problem: str) -> None:
-    with pytest.raises(DataError, match=problem):
-        from_torch(data)
+def test_floats_are_read_in_the_dtype_of_the_model() -> None:
+    data = from_tensors(np.full((6, 2), 1 / 3), np.full(6, 1 / 3))
+    assert data.train.batch(np.arange(1))[0].dtype == torch.float32
+    exact = data.with_dtype(torch.float64).train.batch(np.arange(1))
+    assert [tensor.dtype for tensor in exact] == [torch.float64, torch.float64]
+    assert float(exact[0][0, 0]) == 1 / 3
 
 
-def test_sizes_are_checked_before_memory_is_allocated() -> None:
-    class Endless(Listed):
-        def __len__(self) -> int:
-            return 10**12
+def test_a_label_function_gives_classes_to_any_data() -> None:
+    y = torch.arange(8.0).view(8, 1)
+    data = from_tensors(torch.zeros(8, 2), y, torch.zeros(2, 2), y[:2], label=lambda x, target: int(target[0] > 3))
+    assert data.train.labels.tolist() == [0] * 4 + [1] * 4
+    assert data.classes == ()
+    with pytest.raises(DataError, match="each training sample needs one integer"):
+        from_tensors(torch.zeros(8, 2), y, label=[1, 2])
 
-    with pytest.raises(DataError, match="4,000,000,000,000,000 bytes"):
-        from_torch(Endless((torch.zeros(1000), 0)))
 
-
-def test_an_iterable_dataset_is_refused() -> None:
-    class Stream(IterableDataset[Any]):
-        def __iter__(self) -> Iterator[Any]:
-            return iter([])
-
-    with pytest.raises(DataError, match="no length"):
-        from_torch(Stream())
+def test_values_that_are_not_finite_are_refused() -> None:
+    with pytest.raises(DataError, match="not finite"):
+        from_tensors(torch.tensor([[float("nan")], [0.0]]), [0, 1])
 
 
 def test_tensors_of_different_lengths_are_refused() -> None:

@@ -54,6 +54,7 @@ NOT_RUN = {
     r"(ruff|mypy|lint-imports|pytest)\b": "run by `make check` and `make test`",
     r"potluck bench\b": "measures for minutes; tests/bench runs each benchmark in a small size",
     r"potluck (serve|join)\b": "one process for each side; tests/docs/test_serve_and_join.py runs both",
+    r"potluck promote\b": "needs a standby; tests/live/test_standby.py promotes one",
     r"potluck ui\b": "serves until Ctrl-C; tests/report opens the page",
     r"(mosquitto|python examples/streams/sensors\.py)\b": "needs a broker; tests/live_streams runs one",
     r"potluck lab .*kind=mqtt": "reads from that broker; tests/live_streams runs it",

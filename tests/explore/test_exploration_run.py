@@ -101,6 +101,7 @@ def test_rank_correlation() -> None:
         ("fedavg", {}, {"batch": 32, "lr": 0.05, "momentum": 0.0}),
         ("sync-sgd", {"server": {"lr": 0.2, "momentum": 0.8}}, {"batch": 32, "lr": 0.2, "momentum": 0.8}),
         ("sync-sgd", {"server": "adam", "batching": {"size": 1}}, {}),
+        ("fedavg", {"local": "adamw"}, {"batch": 32}),  # not the coordinator's rate, which applies to the mean update
         (
             "uniform-dropout",
             {"submodel": {"grid": 8, "static": True}},

@@ -158,7 +158,7 @@ def test_an_endless_stream_does_not_block_the_others() -> None:
         ({"kind": "slow", "at": 1, "factor": 0}, "factor", "> 0"),
         ({"kind": "slow", "at": 1, "factor": 1.5}, "factor", "<= 1"),
         ({"kind": "lose", "at": 1, "share": 1.5}, "share", "<= 1"),
-        ({"kind": "explode", "at": 1}, "", "choose from crash, restart, leave, join, partition, slow, lose"),
+        ({"kind": "explode", "at": 1}, "", "choose from crash, restart, leave, join, partition, slow, hang, lose"),
     ],
 )
 def test_an_invalid_rule_is_refused(raw: dict[str, object], path: str, message: str) -> None:

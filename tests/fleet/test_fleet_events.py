@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from potluck import seeds
 from potluck.fleet import Fleet, device_speed, fleet_changes
 from potluck.fleet.faults import FleetChange
+from potluck.fleet.speed_curve import SpeedCurve
 from potluck.settings import decode_settings
 from tests.time_limits import within
 
@@ -160,3 +161,20 @@ def test_the_intervals_of_a_speed_are_ordered(seed: int) -> None:
     assert all(a < b for a, b in itertools.pairwise(ends))
     assert _speed(fleet, seed=seed) == _speed(fleet, seed=seed)
     assert _speed(fleet, seed=seed) != _speed(fleet, seed=seed + 1)
+
+
+def test_a_device_that_hangs_for_ever_has_no_endless_speed_curve() -> None:
+    """Its speed is 0 from then on, although its trace goes on changing."""
+    walk = {"kind": "random-walk", "low": 0.1, "every": "1 s"}
+    fleet = decode_settings(
+        {
+            "devices": [{"name": "pi", "flops": "1 GFLOP/s", "speed": walk}],
+            "faults": [{"kind": "hang", "at": "5 s"}, {"kind": "hang", "at": "1 s", "lasting": "2 s"}],
+        },
+        Fleet,
+    )
+    intervals = list(device_speed(fleet, fleet.members[0], lambda name: np.random.default_rng(0)))
+    assert intervals[-1] == (math.inf, 0.0)
+    assert [until for until, level in intervals[:-1] if level == 0] == [2.0, 3.0]
+    curve = SpeedCurve(iter(intervals))
+    assert math.isinf(curve.finish_time(4.9, 10.0))

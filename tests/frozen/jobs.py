@@ -36,6 +36,7 @@ RECIPES = (
     "sync-sgd", "dynacomm", "duplex", "layer-by-layer", "ibatch", "mg-wfbp",
     "fedavg", "fedavg-quorum", "fedprox", "fedbuff", "fedadam",
     "distreal", "distreal-ordered", "uniform-dropout", "federated-dropout", "heterofl", "fjord", "fedrolex", "small",
+    "lora-rank",
     "decoupled", "central", "drop-stragglers",
     "scadles", "ddl", "scadles-weighted", "scadles-truncation", "scadles-compression", "scadles-injection",
     "scadles-plus",
@@ -50,6 +51,7 @@ _PICTURES: Tables = {"kind": "synthetic", "classes": 4, "shape": [1, 6, 6], "tra
 _MLP: Tables = {"model": "mlp", "options": {"hidden": [12, 8]}, "data": _DATA}
 _CONV: Tables = {"model": "tests.frozen.own:small_conv", "data": _PICTURES}
 _BLOCKS: Tables = {"model": "tests.frozen.own:four_blocks", "data": _PICTURES}
+_ADAPTED: Tables = {"model": "tests.frozen.own:adapted_net", "data": _PICTURES}
 _DEEP: Tables = {"model": "mlp", "options": {"hidden": [16, 12, 12, 8]}, "data": _DATA}
 _DIGITS: Tables = {"model": "mlp", "options": {"hidden": [16]}, "data": "digits"}
 
@@ -149,7 +151,7 @@ def _recipe(name: str) -> Tables:
         return _pipeline(name)
     if name in _STREAMS:
         return _stream(name)
-    return _rounds(name)
+    return _rounds(name, {"task": _ADAPTED} if name == "lora-rank" else None)
 
 
 _RECIPES = {f"recipe-{name}": _recipe(name) for name in RECIPES}
@@ -161,9 +163,17 @@ _ROUNDS: dict[str, Tables] = {
     "codec-int8": _rounds("fedavg", codec="int8"),
     "codec-int8-stochastic": _rounds("sync-sgd", codec={"kind": "int8", "block": 16, "rounding": "stochastic"}),
     "codec-top-k": _rounds("sync-sgd", codec={"kind": "top-k", "ratio": 0.1, "error_feedback": True}),
-    "codec-top-k-momentum": _rounds("sync-sgd", codec={"kind": "top-k", "ratio": 0.1, "momentum": 0.9}),
+    "codec-top-k-momentum": _rounds(
+        "sync-sgd", codec={"kind": "top-k", "ratio": 0.1, "momentum": 0.9}, server={"kind": "sgd", "momentum": 0.0}
+    ),
     "codec-adaptive": _rounds("sync-sgd", codec={"kind": "adaptive", "ratio": 0.2, "delta": 0.4}),
     "codec-graded": _rounds("sync-sgd", codec={"kind": "graded", "ratios": [0.05, 0.2], "delta": 0.5}),
+    "codec-warmup": _rounds("sync-sgd", codec={"kind": "graded", "ratios": [0.05, 0.2], "warmup": 2}),
+    "codec-power-sgd": _rounds("sync-sgd", codec={"kind": "power-sgd", "rank": 1}),
+    "pull-codec-top-k": _rounds("sync-sgd", {"stop": {"rounds": 6}}, pull_codec={"kind": "top-k", "ratio": 0.1}),
+    "pull-codec-layers": _rounds(
+        "dynacomm", {"stop": {"rounds": 6}}, codec={"kind": "graded"}, pull_codec={"kind": "power-sgd", "rank": 1}
+    ),
     "barrier-quorum": _rounds("fedavg", {"stop": {"rounds": 5}}, barrier={"kind": "quorum", "share": 0.5}),
     "barrier-buffered": _rounds(
         "fedavg", {"stop": {"rounds": 6}}, barrier={"kind": "buffered", "size": 2}, merge={"kind": "staleness"}
@@ -221,7 +231,23 @@ _STREAMED: dict[str, Tables] = {
         "scadles-plus", {"rounds": {"batching": {"kind": "line-rate", "turns": True, "low": 2, "window": "100 ms"}}}
     ),
     "stream-injection": _stream(
-        "scadles-injection", {"split": {"kind": "classes", "per_device": 1}}, injection={"alpha": 0.5, "beta": 0.5}
+        "scadles-injection",
+        {"split": {"kind": "classes", "per_device": 1}},
+        injection={"kind": "broadcast", "alpha": 0.5, "beta": 0.5},
+    ),
+    "stream-injection-classes": _stream(
+        "scadles",
+        {"split": {"kind": "classes", "per_device": 1}},
+        injection={"kind": "missing-classes", "alpha": 0.5, "beta": 0.5},
+    ),
+    "stream-injection-buffered": _stream(
+        "scadles",
+        {
+            "split": {"kind": "classes", "per_device": 2},
+            "stop": {"rounds": 6},
+            "rounds": {"barrier": {"kind": "buffered", "size": 2}, "merge": "staleness"},
+        },
+        injection={"kind": "broadcast", "alpha": 0.5, "beta": 0.5},
     ),
     "stream-faults": _stream(
         "scadles",
@@ -321,6 +347,23 @@ _SUBMODELS: dict[str, Tables] = {
     "decoupled-frozen": _rounds(
         "decoupled", {"start": "recipe-central"}, submodel={"groups": 2, "trunk": "frozen", "variant": "attributed"}
     ),
+    "decoupled-cached": _rounds(
+        "decoupled",
+        {"task": _CONV, "split": {"kind": "class-groups"}},
+        local={"kind": "sgd", "epochs": 3},
+        submodel={"groups": 2, "trunk": "frozen", "cache": "1 MB", "saving": 1.5, "extent": "heads", "calibration": 16},
+    ),
+    "decoupled-several": _rounds(
+        "decoupled",
+        {"task": _CONV, "split": {"kind": "class-groups"}},
+        submodel={"groups": 4, "each": 2, "distill": 0.3},
+    ),
+    "decoupled-stream": _rounds("decoupled", {"stream": {}}, submodel={"groups": 2}),
+    "decoupled-residual": _rounds(
+        "decoupled",
+        {"task": {"model": "tests.frozen.own:residual_conv", "data": _PICTURES}},
+        submodel={"groups": 2, "depth": 1},
+    ),
 }
 
 _CRASH_MID: Tables = {"kind": "crash", "device": "mid", "at": "1.5 s", "restart": "2 s"}
@@ -416,6 +459,8 @@ INTERRUPTED: dict[str, int] = {
     "recipe-ftpipehd": 1,
     "recipe-gpipe": 1,
     "codec-top-k": 1,
+    "codec-warmup": 1,
+    "pull-codec-layers": 2,
     "fault-many": 3,
     "stream-faults": 3,
     "pipeline-crash": 1,

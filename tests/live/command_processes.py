@@ -25,7 +25,7 @@ from potluck.cli import main
 from potluck.job import dump_job, make
 from tests import process_resources
 from tests.cli.calling import POTLUCK
-from tests.live.live_scenarios import LIMIT_S, SMALL
+from tests.live.live_scenarios import LIMIT_S, small_job
 
 __all__ = ["Command", "CommandRunner", "is_listening", "live_status", "wait_until", "write_job"]
 
@@ -44,7 +44,7 @@ def wait_until(description: str, condition: Callable[[], Any], seconds: float = 
 
 def write_job(folder: Path, **settings: Any) -> Path:
     path = folder / "job.toml"
-    path.write_text(dump_job(make({**SMALL, **settings})))
+    path.write_text(dump_job(make(small_job(**settings))))
     return path
 
 

@@ -95,6 +95,24 @@ def test_refused_devices_are_named_on_stderr(start_command: CommandRunner, certs
     wait_until("the log", lambda: re.search(f"{when} refused pi-9 at {where}: {why}", serving.err))
 
 
+def test_devices_join_with_the_printed_command_of_a_coordinator_that_listens_everywhere(
+    start_command: CommandRunner, certs: Path
+) -> None:
+    """The certificate carries only loopback addresses, so the machine's own address would be refused."""
+    job = write_job(start_command.folder, fleet=FLEET, stop={"rounds": 2})
+    serving = start_command(
+        "serve", job, "--certs", "certs", "--listen", f"0.0.0.0:{free_port()}", "--out", "run", "--json"
+    )
+    devices = [
+        start_command("join", address, "--certs", certs / name, "--token", token, "--once", "--threads", "1")
+        for name, (address, token) in _invitations(serving).items()
+    ]
+    assert serving.end() == 0, serving.err
+    assert json.loads(serving.out)["rounds"] == 2
+    assert [device.end() for device in devices] == [0, 0], [device.err for device in devices]
+    assert "only processes of this machine can join" in serving.err
+
+
 def test_a_throttled_device_takes_longer(start_command: CommandRunner, certs: Path) -> None:
     task = {
         "model": "mlp", "data": {"kind": "synthetic", "train": 2000, "test": 50}, "options": {"hidden": [256, 256]},

@@ -26,6 +26,18 @@ def test_four_processes_compute_the_same_weights_as_simulated_devices(tmp_path: 
         assert live.summary[key] == simulated.summary[key], key
 
 
+@pytest.mark.parametrize("pull_codec", [{"kind": "top-k", "ratio": 0.05}, {"kind": "power-sgd", "rank": 1}], ids=str)
+def test_compressed_pulls_are_the_same_in_both_worlds(tmp_path: Path, pull_codec: dict[str, Any]) -> None:
+    rounds = {"pull_codec": pull_codec}
+    job: dict[str, Any] = {"recipe": "sync-sgd", "rounds": rounds, "checkpoint": 0, "stop": {"rounds": ROUNDS}}
+    live = run_live(tmp_path / "live", **job)
+    check_committed_rounds(tmp_path / "live", live, ROUNDS)
+    simulated = potluck.simulate({**SMALL, **job}, folder=tmp_path / "simulated")
+    differing = differing_tensors(tmp_path / "live", tmp_path / "simulated")
+    assert differing == [f"held/{ROUNDS}"], "only what devices hold, which live ones keep themselves"
+    assert live.summary["bytes"] == simulated.summary["bytes"]
+
+
 def test_devices_do_not_need_the_initial_weights_file(tmp_path: Path) -> None:
     """The coordinator reads it and sends them the weights and the groups of similar classes."""
     potluck.simulate(SMALL, folder=tmp_path / "before")

@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 
 import potluck
+from benchmarks.faults.busy_processors import busy_processors
 from potluck.job import Job, dump_job, make
 from potluck.model.layer_chain import trace_layers
-from potluck.run import Result, lab
+from potluck.run import Result
 from potluck.task import Task, TaskSettings, build_task
 from tests.live.command_processes import CommandRunner, wait_until
 from tests.live.live_scenarios import LEASE, LIMIT_S, RunControl, ScenarioObserver, differing_tensors, nothing
@@ -27,11 +28,13 @@ BATCHES, BATCH = 60, 8
 LAYERS = 8
 LOST_S = 1.0  # until a killed device is noticed
 RECOVERED_S = 2.0  # from a death to the next batch that is committed
+LAG = 2  # batches that one death may cost
 NEVER = {"every": 0, "on_change": False, "join": False}
 PIPELINE: dict[str, Any] = {
     "batch": BATCH,
     "optimizer": SGD,
     "partition": {"kind": "cuts", "after": [1, 3, 5]},
+    "schedule": {"vertical_sync": True},  # the first stage, which survives, tells the versions of all
     "retry": "300 ms",
     "patience": "60 s",
     "adaptation": NEVER,
@@ -59,14 +62,22 @@ class PipelineControl(RunControl):
         while self.progress.round < batches:
             await asyncio.sleep(0.01)
 
+    async def lose(self, name: str, times: int) -> None:
+        """Kill a device and wait until the run has noticed; on a busy machine reports of earlier batches come first."""
+        self.kill(name)
+        while sum(event.node == name for event in PipelineJournal(self.folder).instants("lost")) < times:
+            await asyncio.sleep(0.05)
+
 
 PipelineScenario = Callable[[PipelineControl], Coroutine[Any, Any, None]]
 
 
-def run_live(folder: Path, scenario: PipelineScenario = nothing, **settings: Any) -> tuple[Result, PipelineJournal]:
+def run_live(
+    folder: Path, scenario: PipelineScenario = nothing, *, emulate_fleet: bool = True, **settings: Any
+) -> tuple[Result, PipelineJournal]:
     """Run a pipeline whose devices are processes; the scenario starts with the run and must finish before it ends."""
     observer = ScenarioObserver(scenario, PipelineControl)  # type: ignore[arg-type]
-    options = potluck.LabOptions(LIMIT_S, play_faults=False)
+    options = potluck.LabOptions(LIMIT_S, emulate_fleet=emulate_fleet, play_faults=False)
     with within(LIMIT_S):
         result = potluck.lab(job_of(**settings), folder=folder, options=options, observer=observer)
     observer.check(result)
@@ -76,7 +87,7 @@ def run_live(folder: Path, scenario: PipelineScenario = nothing, **settings: Any
 def resume_live(folder: Path, **settings: Any) -> tuple[Result, PipelineJournal]:
     (folder / "job.toml").write_text(dump_job(job_of(**settings)))
     with within(LIMIT_S):
-        return lab.resume_live(folder), PipelineJournal(folder)
+        return potluck.resume(folder), PipelineJournal(folder)
 
 
 def check(result: Result, journal: PipelineJournal) -> None:
@@ -111,6 +122,11 @@ def _task() -> Task:
 def _layer_of() -> dict[str, int]:
     layers = trace_layers(_task().build_module(0), tuple(_task().data.shape)).layers
     return {name: number for number, layer in enumerate(layers) for name in layer.parameters}
+
+
+def wide_task(width: int) -> dict[str, Any]:
+    data = {"kind": "synthetic", "train": 400, "test": 20}
+    return {"model": "mlp", "data": data, "options": {"hidden": [width] * (LAYERS - 1)}}
 
 
 def rolled_back(journal: PipelineJournal) -> int:
@@ -174,15 +190,63 @@ def test_two_neighbours_are_killed_at_once(tmp_path: Path, names: tuple[str, str
     assert rolled_back(journal) <= 10 + 1, "not further than to the checkpoint"
 
 
-def test_another_device_with_the_data_becomes_the_first_stage(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("settings", "successor"), [({"sources": ["d-2"]}, "d-2"), ({"data_copies": 2}, "d-1")])
+def test_another_device_with_the_data_becomes_the_first_stage(
+    tmp_path: Path, settings: dict[str, Any], successor: str
+) -> None:
     async def scenario(control: PipelineControl) -> None:
         await control.reach(10)
         control.kill("d-0")
 
-    result, journal = run_live(tmp_path / "run", scenario, pipeline={"sources": ["d-2"]})
+    result, journal = run_live(tmp_path / "run", scenario, pipeline=settings)
     check(result, journal)
-    assert journal.instants("partition")[-1].fields["order"][0] == "d-2"
-    assert rolled_back(journal) <= 1
+    assert journal.instants("partition")[-1].fields["order"][0] == successor
+    assert rolled_back(journal) <= LAG
+    assert result.summary["samples"] == BATCHES * BATCH
+
+
+def test_one_death_costs_at_most_two_batches_on_a_busy_machine(tmp_path: Path) -> None:
+    """Devices compute as fast as they can, and other processes compete with them; a step takes as long as a batch."""
+    killed = 0
+
+    async def scenario(control: PipelineControl) -> None:
+        nonlocal killed
+        for name, times in (("d-1", 1), ("d-2", 1), ("d-3", 1), ("d-1", 2)):
+            await control.reach(control.progress.round + 20)
+            await control.lose(name, times)
+            killed += 1
+            await control.reach(control.progress.round + 5)
+            control.devices.start_device(name)
+
+    with busy_processors():
+        result, journal = run_live(
+            tmp_path / "run",
+            scenario,
+            emulate_fleet=False,
+            task={**wide_task(256)},
+            stop={"rounds": 160},
+            pipeline={"partition": "optimal", "adaptation": {}, "retry": "2 s"},
+        )
+    assert result.status == "done", result.reason
+    assert len(journal.committed()) == 160
+    assert killed == 4
+    for instant in journal.instants("rolled back"):
+        assert instant.fields["before"] - instant.fields["to"] <= LAG
+
+
+@pytest.mark.long
+@pytest.mark.wall_clock
+def test_a_busy_machine_does_not_make_layers_move(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {
+        "task": wide_task(256),
+        "stop": {"rounds": 300},
+        "pipeline": {"partition": "optimal", "adaptation": {}},
+    }
+    with busy_processors():
+        result, journal = run_live(tmp_path / "run", emulate_fleet=False, **settings)
+    assert result.status == "done", result.reason
+    assert journal.instants("lost") == []
+    assert len(journal.instants("partition")) <= 1 + 3
 
 
 def test_without_the_data_the_run_stops_and_is_resumed(tmp_path: Path) -> None:

@@ -22,8 +22,9 @@ import numpy as np
 from potluck import seeds
 from potluck.journal import Instant, JournalRecord
 from potluck.loops.messages import Message
-from potluck.loops.node import Envelope, Work
+from potluck.loops.node import Envelope, MeasuredTransfer, Work
 from potluck.loops.run_progress import RunOutcome, RunProgress
+from potluck.model.metrics import TaskMetrics
 from potluck.worlds.simulated.virtual_clock import run_virtual_time
 
 __all__ = ["FixedPolicy", "RecordingNode", "Sent", "on_virtual_time"]
@@ -95,9 +96,12 @@ class RecordingNode:
         if self._main is not None and self._main.done() and self._main.exception() is not None:
             raise AssertionError("the loop failed") from self._main.exception()
 
-    async def deliver(self, sender: str, *messages: Message, incarnation: int = 1) -> None:
+    async def deliver(
+        self, sender: str, *messages: Message, incarnation: int = 1, transfer: MeasuredTransfer | None = None
+    ) -> None:
         """Let messages arrive, and the loop handle them."""
-        self.queue(sender, *messages, incarnation=incarnation)
+        self._inbox.extend(Envelope(sender, incarnation, message, transfer) for message in messages)
+        self._wake()
         await self.advance()
 
     def queue(self, sender: str, *messages: Message, incarnation: int = 1) -> None:
@@ -170,6 +174,7 @@ class RecordingNode:
                 await step.gate.wait()
             if index == last_gate and work.run is not None:
                 result = work.run(_FreePace())
+            step.began = self.now()
             await asyncio.sleep(step.seconds() if callable(step.seconds) else step.seconds)
             step.ended = self.now()
             if step.signal is not None:
@@ -193,6 +198,8 @@ class RecordingNode:
 class FixedPolicy:
     """Stops after some rounds and saves every so many."""
 
+    metrics = TaskMetrics()
+
     def __init__(self, rounds: int = 100, checkpoint: int = 0) -> None:
         self._rounds = rounds
         self._checkpoint = checkpoint
@@ -204,6 +211,9 @@ class FixedPolicy:
     def interrupt_outcome(self) -> RunOutcome | None:
         return None
 
+    def check_may_commit(self) -> None:
+        pass
+
     def evaluation_due(self, round: int) -> bool:
         return False
 
@@ -214,6 +224,9 @@ class FixedPolicy:
         self.saved_rounds.append(progress.round)
 
     def report_progress(self, progress: RunProgress, now: float) -> None:
+        pass
+
+    def keep_best(self, progress: RunProgress) -> None:
         pass
 
     # --- of a pipeline ---------------------------------------------------------------------------------------------

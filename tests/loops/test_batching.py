@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from potluck import seeds
-from potluck.loops.parts.batching import FixedBatching
+from potluck.loops.parts.batching import FixedBatching, _epoch_cuts
 from potluck.model.local_training import LocalSgd
 
 
@@ -18,6 +18,13 @@ def _rng(*name: object) -> np.random.Generator:
 
 def _shard(samples: int) -> np.ndarray:
     return np.arange(samples) * 7 + 3
+
+
+@given(samples=st.integers(1, 300), size=st.integers(1, 70))
+def test_the_batches_of_an_epoch_are_counted_without_listing_them(samples: int, size: int) -> None:
+    batching = FixedBatching(size=size)
+    assert batching.batches_per_epoch(samples) == len(_epoch_cuts(samples, min(size, samples))) + 1
+    assert batching.batches_per_epoch(2**53) >= 2**53 // size - 1, "a device may claim to hold any number of samples"
 
 
 @settings(deadline=None)
@@ -116,3 +123,11 @@ def test_a_device_with_less_uses_all_it_has() -> None:
     assert FixedBatching(size=32).batch_size_for(5) == 5
     (batch,) = FixedBatching(size=32).choose_batches(_shard(5), 0, None, _rng)
     assert sorted(batch.tolist()) == _shard(5).tolist()
+
+
+@settings(deadline=None)
+@given(samples=st.integers(1, 200), size=st.integers(1, 70), passes=st.integers(1, 20))
+def test_a_short_turn_is_the_beginning_of_a_long_one(samples: int, size: int, passes: int) -> None:
+    batching = FixedBatching(size=size)
+    short, long = (batching.choose_batches(_shard(samples), 0, count, _rng) for count in (passes, 2 * passes + 3))
+    assert [batch.tolist() for batch in short] == [batch.tolist() for batch in long[:passes]]

@@ -7,11 +7,13 @@ from typing import Any
 
 from potluck.loops.backends import TimingOnlyServer
 from potluck.loops.device_costs import DeviceCosts
-from potluck.loops.messages import Accept, Invite, Joined, Lost, Pull, Push, Release, Released, Segment, Stop
+from potluck.loops.messages import Accept, Holdings, Invite, Joined, Lost, Pull, Push, Release, Released, Segment, Stop
 from potluck.loops.rounds import RoundsCoordinator
 from potluck.loops.rounds_context import RoundsContext
 from potluck.loops.run_progress import RunProgress
 from potluck.loops.settings import Rounds
+from potluck.loops.turn_sizing import SampleLimit
+from potluck.model.update_merging import FULL_LENGTH, UpdateNorm
 from potluck.payload import Payload
 from potluck.settings import decode_settings
 from tests.loops.recording_node import FixedPolicy, RecordingNode, on_virtual_time
@@ -30,12 +32,15 @@ class RecordingServer(TimingOnlyServer):
         self.staleness: list[int] = []
         self.steps = 0
 
-    def add_update(self, segments: Sequence[Any], submodel: Any, samples: int, staleness: int) -> None:
+    def add_update(
+        self, segments: Sequence[Any], submodel: Any, samples: int, staleness: int, scale: UpdateNorm = FULL_LENGTH
+    ) -> None:
         self.merged.append(samples)
         self.staleness.append(staleness)
 
-    def step(self, lr: float) -> None:
+    def step(self, lr: float) -> bool:
         self.steps += 1
+        return True
 
 
 class Bench:
@@ -49,14 +54,25 @@ class Bench:
         expected_s = {"a": 1.0, "b": 2.0, "c": 3.0}
         self.context = RoundsContext(
             decode_settings(settings, Rounds), self.server, LAYERS, lambda device: expected_s[device],
-            lambda device: 100, self.policy, self.progress,
+            self._sample_limit, self.policy, self.progress,
         )  # fmt: skip
+
+    @staticmethod
+    def _sample_limit(device: str, declared: int | None, since: float, now: float) -> SampleLimit:
+        return SampleLimit(100, 100) if declared is None else SampleLimit(declared, min(declared, 100))
 
     async def start(self, *devices: str) -> None:
         """Begin with these devices connected."""
         self.node.start(RoundsCoordinator(self.node, self.context).main())
         for device in devices:
             await self.node.deliver(device, Joined(device, 1))
+
+    async def start_with(self, *devices: str) -> None:
+        """Begin with all of these in the first round."""
+        for device in devices:
+            await self.node.deliver(device, Joined(device, 1))
+        self.node.start(RoundsCoordinator(self.node, self.context).main())
+        await self.node.advance(0.0)
 
     def turn_of(self, device: str) -> int:
         return self.node.sent_of(Invite, device)[-1].turn
@@ -223,6 +239,35 @@ async def test_a_refused_update_is_told_to_its_sender_and_the_round_goes_on() ->
 
 
 @on_virtual_time
+async def test_an_update_claims_no_more_than_its_device_declared() -> None:
+    bench = Bench(least=2)
+    bench.node.queue("a", Holdings(7), Holdings(1000))
+    await bench.start("a", "b")
+    await bench.push("a", samples=8)
+    assert "it has 1 to 7" in bench.node.events("refused")[0].fields["reason"], "only the first declaration counts"
+    await bench.push("b")
+    await bench.push("a", samples=7)
+    await bench.push("b", samples=100)
+    assert bench.server.merged == [10, 7, 100]
+
+
+@on_virtual_time
+async def test_a_declaration_beyond_what_is_known_counts_only_as_far_as_it_is_known() -> None:
+    bench = Bench(least=2)
+    bench.node.queue("a", Holdings(10**6))
+    await bench.start("a", "b")
+    for _ in range(2):
+        await bench.push("a", samples=10**6)
+        await bench.push("b")
+    assert bench.server.merged == [100, 10] * 2
+    assert [event.fields["claimed"] for event in bench.node.events("samples cut")] == [10**6], "said once"
+    await bench.node.deliver("a", Lost("a", 1, "left"), Joined("a", 2))
+    await bench.push("b")
+    await bench.push("a", samples=101, incarnation=2)
+    assert len(bench.node.events("refused")) == 1, "a new incarnation has declared nothing"
+
+
+@on_virtual_time
 async def test_a_device_that_was_refused_is_invited_again_in_the_next_round() -> None:
     bench = Bench(least=2)
     await bench.start("a", "b")
@@ -303,10 +348,20 @@ async def test_at_the_end_every_connected_device_is_stopped() -> None:
 async def test_a_stalled_round_names_the_devices_it_waits_for() -> None:
     bench = Bench(least=2, patience="1 min")
     await bench.start("a", "b")
-    await bench.push("a")
     await bench.node.advance(61.0)
     assert bench.node.result.status == "failed"
-    assert bench.node.result.reason == ("no progress for 1 min: 1 updates of round 0 arrived, still waiting for b")
+    assert bench.node.result.reason == ("no progress for 1 min: 0 updates of round 0 arrived, still waiting for a, b")
+
+
+@on_virtual_time
+async def test_a_round_that_can_go_on_does_not_stall() -> None:
+    """Before the run gives up, it closes the round without the device that it waits for."""
+    bench = Bench(patience="1 min")
+    await bench.start_with("a", "b")
+    await bench.push("a")
+    await bench.node.advance(61.0)
+    assert bench.progress.round == 1
+    assert bench.progress.left_out == {"b": 1}
 
 
 @on_virtual_time

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 
 from potluck.loops.backends import TimingOnlyTrainer
 from potluck.loops.batch_source import ShardBatchSource
 from potluck.loops.device_costs import DeviceCosts
 from potluck.loops.device_estimates import DeviceEstimates, LinkPrior
 from potluck.loops.messages import Accept, Invite, Lost, Message, Pull, Push, Release, Released, Segment, Stop
-from potluck.loops.node import COORDINATOR
+from potluck.loops.node import COORDINATOR, MeasuredTransfer
 from potluck.loops.rounds_device import RoundsDevice, RoundsDeviceContext
 from potluck.loops.settings import Rounds
 from potluck.payload import Payload
@@ -45,9 +46,21 @@ class Bench:
             self.node.start(self.device.main())
         await self.deliver_from_coordinator(Invite(turn, turn, turn, **fields))
 
-    async def serve(self, turn: int, first: int = 0, last: int = LAYERS - 1) -> None:
+    async def serve(
+        self,
+        turn: int,
+        first: int = 0,
+        last: int = LAYERS - 1,
+        transfer: MeasuredTransfer | None = None,
+        queued: bool = False,
+    ) -> None:
         """Send some layers of the model."""
-        await self.deliver_from_coordinator(Segment(Payload(100), turn=turn, first=first, last=last))
+        segment = Segment(Payload(100), turn=turn, first=first, last=last, queued=queued)
+        await self.node.deliver(COORDINATOR, segment, transfer=transfer)
+
+    @property
+    def estimates(self) -> DeviceEstimates:
+        return self.device.context.estimates
 
 
 @on_virtual_time
@@ -231,3 +244,45 @@ async def test_with_a_window_of_one_a_push_waits_until_the_one_before_is_accepte
     assert [push.first for push in bench.node.sent_of(Push)] == [2]
     await bench.deliver_from_coordinator(Accept(0, 2))
     assert [push.first for push in bench.node.sent_of(Push)] == [2, 1]
+
+
+@on_virtual_time
+async def test_the_link_is_learnt_from_what_the_receivers_measured() -> None:
+    """The device measures what it receives; how its update arrived it learns from the coordinator, not from `send`."""
+    bench = Bench(transfer="layer-by-layer", retry=100.0)
+    await bench.invite(0)
+    for layer in range(LAYERS):
+        await bench.node.advance(1.0)
+        await bench.serve(0, layer, layer, MeasuredTransfer(1_000_000, 0.5))
+    await bench.node.advance(TRAINS_S)
+    assert bench.estimates.up.seconds_per_byte == 1e-6
+    await bench.deliver_from_coordinator(*(Accept(0, layer) for layer in range(LAYERS)))
+    await bench.invite(1, pushed=((1_000_000, 1000.0),))
+    assert bench.estimates.down.predicted_s(1e6) == pytest.approx(0.5, rel=0.01)
+    assert bench.estimates.up.predicted_s(1e6) == pytest.approx(1e3, rel=0.02)
+    assert bench.estimates.round_trip == pytest.approx(0.5)
+
+
+@on_virtual_time
+async def test_layers_are_timed_one_by_one_where_transfers_are_cut() -> None:
+    bench = Bench(transfer="layer-by-layer")
+    await bench.invite(0)
+    for layer in range(LAYERS):
+        await bench.serve(0, layer, layer)
+    await bench.node.advance(TRAINS_S)
+    assert bench.estimates.layers.turns == 1
+    predicted = bench.estimates.layers.predicted_s(COSTS.pass_seconds(10))
+    assert predicted.forward == pytest.approx([1.0] * LAYERS)
+    assert predicted.backward == pytest.approx([2.0] * LAYERS)
+
+
+@on_virtual_time
+async def test_a_gap_before_a_segment_that_was_ready_counts_as_its_overhead() -> None:
+    bench = Bench(transfer="layer-by-layer")
+    await bench.invite(0)
+    for layer in range(LAYERS):
+        await bench.node.advance(0.3)
+        await bench.serve(0, layer, layer, MeasuredTransfer(1_000_000, 0.1), queued=layer > 0)
+    await bench.node.advance(TRAINS_S)
+    await bench.deliver_from_coordinator(*(Accept(0, layer) for layer in range(LAYERS)))
+    assert bench.estimates.down.predicted_s(1e6) == pytest.approx((0.1 + 0.3 + 0.3) / 3, rel=0.01)

@@ -232,7 +232,11 @@ TWINS = (
     "resnet18-cifar",
     "mobilenet-v2",
 )
-ZOO = [pytest.param(name, marks=[pytest.mark.long] if name in TWINS else []) for name in zoo.model_names()]
+ZOO = [  # the networks of pictures
+    pytest.param(name, marks=[pytest.mark.long] if name in TWINS else [])
+    for name in zoo.model_names()
+    if not zoo.model_entry(name).takes_tokens
+]
 
 
 @cache

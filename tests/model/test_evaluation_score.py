@@ -4,7 +4,9 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy, mse_loss
 
-from potluck.model.evaluation_score import ClassLossRecorder
+from potluck.data import from_tensors
+from potluck.model import evaluation_score
+from potluck.model.evaluation_score import ClassLossRecorder, iter_evaluation_batches
 
 _SCORES = torch.tensor([[2.0, 0.0, 1.0], [0.5, 0.5, 0.0], [0.0, 3.0, 0.0], [1.0, 1.0, 1.0]], requires_grad=True)
 _LABELS = torch.tensor([0, 1, 1, 0])
@@ -27,3 +29,15 @@ def test_a_loss_without_classes_records_nothing() -> None:
     recorder = ClassLossRecorder(mse_loss)
     recorder(torch.zeros(4, 1), torch.ones(4, 1))
     assert recorder.mean_losses == {}
+
+
+def test_evaluation_batches_are_smaller_where_outputs_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluation_score, "_MAX_OUTPUTS", 100)
+    texts, labels = torch.zeros(10, 4), torch.zeros(10, dtype=torch.int64)
+    tokens = from_tensors(texts, texts.long(), texts, texts.long()).test
+    sizes = [
+        len(inputs) for inputs, _ in iter_evaluation_batches(tokens, lambda inputs: torch.zeros(len(inputs), 4, 8))
+    ]
+    assert sizes == [3, 3, 3, 1]
+    plain = from_tensors(texts, labels, texts, labels).test
+    assert [len(inputs) for inputs, _ in iter_evaluation_batches(plain, lambda inputs: pytest.fail("not run"))] == [10]

@@ -225,5 +225,5 @@ def test_models_without_parameters_or_shapes_are_refused() -> None:
 
 
 def test_a_sample_that_does_not_fit_is_refused() -> None:
-    with pytest.raises(ModelError, match=r"a sample of shape \(7,\) does not fit the model"):
+    with pytest.raises(ModelError, match=r"the model does not fit the data \(inputs of shape \(7,\)\)"):
         trace_layers(nn.Sequential(nn.Linear(3, 3)), (7,))

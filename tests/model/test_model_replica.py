@@ -204,6 +204,15 @@ def test_models_without_random_numbers_are_detected() -> None:
     assert not draws.used_random
 
 
+@pytest.mark.parametrize(("rate", "is_random"), [(0.0, False), (0.5, True)])
+def test_attention_is_random_only_if_it_drops_something(rate: float, is_random: bool) -> None:
+    """A mode that sees every operation would cost a transformer without dropout a tenth of its time."""
+    queries = torch.randn(1, 2, 4, 8, requires_grad=True)
+    with SeededRandomMode(0) as draws:
+        F.scaled_dot_product_attention(queries, queries, queries, dropout_p=rate, is_causal=True).sum().backward()  # type: ignore[no-untyped-call]
+    assert draws.used_random is is_random
+
+
 def test_the_global_torch_generator_is_not_used() -> None:
     torch.manual_seed(1)
     before = torch.get_rng_state()

@@ -12,16 +12,15 @@ from torch.nn import functional as F
 
 from potluck.errors import SettingError
 from potluck.model.codecs import DenseCodec
+from potluck.model.lr_schedules import ConstantSchedule, CosineSchedule, LearningRateSchedule, StepSchedule
 from potluck.model.model_replica import ModelTemplate
 from potluck.model.model_state import ModelState, WeightLayout
 from potluck.model.optimizers import (
     Adam,
-    ConstantSchedule,
-    CosineSchedule,
-    LearningRateSchedule,
+    AdamW,
     Optimizer,
     Sgd,
-    StepSchedule,
+    TorchOptimizer,
 )
 from potluck.model.torch_server import TorchServer
 from potluck.model.torch_trainer import ReceivedSegment
@@ -77,7 +76,13 @@ SGDS = [
     Sgd(lr=0.1, momentum=0.9, nesterov=True),
     Sgd(lr=0.1, momentum=0.9, weight_decay=0.01),
 ]
-ADAMS = [Adam(), Adam(lr=0.01, epsilon=1e-3, beta1=0.8, beta2=0.95), Adam(weight_decay=0.1)]
+ADAMS = [
+    Adam(),
+    Adam(lr=0.01, epsilon=1e-3, beta1=0.8, beta2=0.95),
+    Adam(weight_decay=0.1),
+    AdamW(lr=0.01, weight_decay=0.1),
+]
+NAMED = [TorchOptimizer(name="torch.optim.RMSprop", lr=0.01, options={"momentum": 0.9, "centered": True})]
 
 
 @pytest.mark.parametrize("settings", SGDS)
@@ -98,7 +103,7 @@ def test_adam_on_the_flat_vector_equals_torch_per_tensor(settings: Adam) -> None
     module, factors = _net(), [0.2, 1.0, 1.0, 1.0, 0.5]
     server = _server(module, settings)
     _server_steps(server, factors)
-    plain = torch.optim.Adam(
+    plain = (torch.optim.AdamW if isinstance(settings, AdamW) else torch.optim.Adam)(
         module.parameters(),
         lr=settings.lr, betas=(settings.beta1, settings.beta2), eps=settings.epsilon,
         weight_decay=settings.weight_decay,
@@ -107,7 +112,16 @@ def test_adam_on_the_flat_vector_equals_torch_per_tensor(settings: Adam) -> None
     assert torch.equal(server.state.params, ModelState.of_module(module, _layout(module)).params)
 
 
-@pytest.mark.parametrize("settings", [*SGDS, *ADAMS])
+def test_an_optimizer_by_name_on_the_flat_vector_equals_torch_per_tensor() -> None:
+    module, factors = _net(), [0.2, 1.0, 1.0, 1.0, 0.5]
+    server = _server(module, NAMED[0])
+    _server_steps(server, factors)
+    plain = torch.optim.RMSprop(module.parameters(), lr=0.01, momentum=0.9, centered=True)
+    _plain_steps(module, plain, [0.01 * factor for factor in factors])
+    assert torch.equal(server.state.params, ModelState.of_module(module, _layout(module)).params)
+
+
+@pytest.mark.parametrize("settings", [*SGDS, *ADAMS, *NAMED])
 def test_a_version_does_not_change_when_the_next_is_created(settings: Optimizer) -> None:
     """Late devices still pull it."""
     module = _net()
@@ -122,7 +136,7 @@ def test_a_version_does_not_change_when_the_next_is_created(settings: Optimizer)
     )
 
 
-@pytest.mark.parametrize("settings", [*SGDS, *ADAMS])
+@pytest.mark.parametrize("settings", [*SGDS, *ADAMS, *NAMED])
 def test_a_restored_server_continues_as_if_never_stopped(settings: Optimizer) -> None:
     module = _net()
     continuous, half = _server(module, settings), _server(module, settings)
@@ -206,7 +220,7 @@ def test_invalid_optimizer_settings_are_refused(raw: dict[str, object], message:
         decode_settings(raw, Optimizer)
 
 
-@pytest.mark.parametrize("optimizer", [Sgd(lr=0.1, momentum=0.9), Adam(lr=0.01)])
+@pytest.mark.parametrize("optimizer", [Sgd(lr=0.1, momentum=0.9), Adam(lr=0.01), AdamW(lr=0.01, weight_decay=0)])
 def test_with_a_constant_gradient_the_predicted_step_is_the_next_step(optimizer: Optimizer) -> None:
     built, gradient = optimizer.build_optimizer(torch.zeros(3)), torch.tensor([1.0, -2.0, 0.5])
     (param,) = built.param_groups[0]["params"]
@@ -223,3 +237,4 @@ def test_with_a_constant_gradient_the_predicted_step_is_the_next_step(optimizer:
 def test_plain_sgd_predicts_no_step() -> None:
     assert Sgd(lr=0.1).predicted_step({}) is None
     assert Adam().predicted_step({"step": torch.zeros(())}) is None
+    assert NAMED[0].predicted_step({}) is None

@@ -11,9 +11,10 @@ from torch import nn
 
 from potluck.data import Dataset, from_tensors
 from potluck.errors import ModelError
+from potluck.model import evaluation_score
 from potluck.model.indexed_dataset import MicroBatches, PipelineData
 from potluck.model.layer_chain import trace_layers
-from potluck.model.optimizers import Adam, Optimizer, Sgd
+from potluck.model.optimizers import Adam, AdamW, Optimizer, Sgd, TorchOptimizer
 from potluck.model.stage_function import StageFunctions
 from potluck.model.torch_stages import StageState, TorchStages
 
@@ -66,7 +67,16 @@ def seeded() -> None:
     torch.manual_seed(0)
 
 
-@pytest.mark.parametrize("optimizer", [Sgd(lr=0.1, momentum=0.9, weight_decay=1e-3), Sgd(lr=0.1), Adam(lr=0.01)])
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        Sgd(lr=0.1, momentum=0.9, weight_decay=1e-3),
+        Sgd(lr=0.1),
+        Adam(lr=0.01),
+        AdamW(lr=0.01, weight_decay=0.1),
+        TorchOptimizer(name="torch.optim.RMSprop", lr=0.01, options={"momentum": 0.9}),
+    ],
+)
 @pytest.mark.parametrize("after", [0, 1, 2])
 def test_any_cut_trains_the_same_model(optimizer: Optimizer, after: int) -> None:
     """Without dropout, because what a stage draws depends on its first layer."""
@@ -75,7 +85,8 @@ def test_any_cut_trains_the_same_model(optimizer: Optimizer, after: int) -> None
     stages = stages_of(module, optimizer)
     reference = copy.deepcopy(module).train()
     torch_optimizer = optimizer.build_optimizer(torch.zeros(1))
-    theirs = type(torch_optimizer)(reference.parameters(), **torch_optimizer.defaults)
+    options = {name: value for name, value in torch_optimizer.defaults.items() if name != "decoupled_weight_decay"}
+    theirs = type(torch_optimizer)(reference.parameters(), **options)
     first, back = cut(stages, stages.initial_weights(), after)
     for part in range(5):
         first, back, loss = train(stages, first, back, part)
@@ -163,10 +174,11 @@ def test_the_average_is_of_weights_only() -> None:
     assert torch.equal(mean.buffers, second.buffers)
 
 
-def test_evaluation_equals_that_of_the_module() -> None:
+def test_evaluation_equals_that_of_the_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluation_score, "_BATCH", 3)
     module, samples = net(), data()
     stages = stages_of(module, Sgd(lr=0.1))
-    score = stages.evaluate_model(stages.initial_weights(), samples.test, size=3)
+    score = stages.evaluate_model(stages.initial_weights(), samples.test)
     with torch.no_grad():
         outputs = copy.deepcopy(module).eval()(samples.test.x)
     assert score["loss"] == pytest.approx(float(nn.functional.cross_entropy(outputs, samples.test.y)), rel=1e-5)
@@ -186,3 +198,60 @@ def test_an_epoch_is_every_sample_once() -> None:
     assert [int(index) for index in feed.sample_indices(12)] != indices[:2]
     assert sum(feed.batch_fraction(part) for part in range(3)) == pytest.approx(1.0)
     assert MicroBatches(4, 100).size == 4
+
+
+def test_a_stage_says_when_each_layer_begins_and_computes_the_same() -> None:
+    module = net()
+    stages = stages_of(module, Sgd(lr=0.1))
+    whole = stages.initial_weights()
+    back = cut(stages, whole, 1)[1]
+    first = cut(stages, whole, 1)[0]
+    layers = [state.last - state.first + 1 for state in (first, back)]
+    calls: list[str] = []
+
+    def begin(name: str) -> Any:
+        return lambda: calls.append(name)
+
+    quiet = stages.forward(first, first.buffers, 0, stages.load_inputs(0), None)
+    timed = stages.forward(first, first.buffers, 0, stages.load_inputs(0), None, before_layer=begin("forward"))
+    assert quiet.payload is not None
+    assert timed.payload is not None
+    assert all((a == b).all() for a, b in zip(quiet.payload.arrays, timed.payload.arrays, strict=True))
+    turned = stages.forward(back, back.buffers, 0, timed.payload, stages.load_labels(0), before_layer=begin("turn"))
+    gradient, onward = stages.backward(turned, None, begin("return"))
+    assert torch.equal(gradient, stages.backward(copy_of_turn(stages, back, timed), None)[0])
+    stages.backward(timed, onward, begin("backward"))
+    assert calls == [
+        *["forward"] * layers[0], *["turn"] * layers[1], *["return"] * layers[1], *["backward"] * layers[0],
+    ]  # fmt: skip
+
+
+def copy_of_turn(stages: TorchStages, back: StageState, arrived: Any) -> Any:
+    return stages.forward(back, back.buffers, 0, arrived.payload, stages.load_labels(0))
+
+
+def test_a_layer_begins_when_the_one_after_it_has_its_gradients() -> None:
+    """A hook that sleeps in one layer's backward delays the calls of the layers before it, not its own."""
+    module = net()
+    stages = stages_of(module, Sgd(lr=0.1))
+    back = cut(stages, stages.initial_weights(), 1)[1]
+    first = cut(stages, stages.initial_weights(), 1)[0]
+    sent = stages.forward(first, first.buffers, 0, stages.load_inputs(0), None)
+    turned = stages.forward(back, back.buffers, 0, sent.payload, stages.load_labels(0))  # type: ignore[arg-type]
+    order: list[str] = []
+    for leaf, layer in zip(turned.forward_pass.leaves, turned.forward_pass.leaf_layers, strict=True):
+        leaf.register_hook(lambda gradient, layer=layer: order.append(f"gradient {layer}"))  # type: ignore[no-untyped-call]
+    stages.backward(turned, None, lambda: order.append("begin"))
+    last = turned.forward_pass.layer_count - 1
+    assert order[0] == "begin"
+    assert order.index(f"gradient {last}") < order.index("begin", 1) < order.index(f"gradient {last - 1}")
+
+
+def test_every_layer_runs_on_its_own_forward_and_backward() -> None:
+    module = net()
+    stages, before, calls = stages_of(module, Sgd(lr=0.1)), copy.deepcopy(module.state_dict()), []
+    stages.run_layers(4, lambda: calls.append(1))
+    assert len(calls) == 2 * stages.layout.layer_count
+    assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items()), (
+        "nothing is left behind"
+    )

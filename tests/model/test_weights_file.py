@@ -8,6 +8,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
+from potluck.atomic_file import mark_unusable
 from potluck.errors import ModelError, RunError
 from potluck.model import weights_file
 from potluck.model.weights_file import WEIGHTS_FILE, load_weights, save_weights
@@ -101,32 +102,39 @@ def test_any_words_are_kept(tmp_path: Path) -> None:
     assert weights_file.read_checkpoint(weights_file.write_checkpoint(tmp_path, 0, TENSORS, words))[1] == words
 
 
-def test_the_latest_is_the_one_with_the_highest_number(tmp_path: Path) -> None:
+def latest_metadata(folder: Path) -> str:
+    return weights_file.read_checkpoint(weights_file.latest_checkpoint(folder))[1]
+
+
+def test_checkpoints_are_listed_from_the_highest_number(tmp_path: Path) -> None:
+    assert weights_file.list_checkpoints(tmp_path / "none") == []
+    with pytest.raises(RunError, match="no checkpoint in"):
+        weights_file.latest_checkpoint(tmp_path)
     for number in (3, 20, 100, 9):
         (tmp_path / f"{number:08d}.safetensors").touch()
-    assert weights_file.latest_checkpoint(tmp_path).name == "00000100.safetensors"
+    assert [int(path.stem) for path in weights_file.list_checkpoints(tmp_path)] == [100, 20, 9, 3]
 
 
 def test_old_ones_are_forgotten_and_the_last_ones_kept(tmp_path: Path) -> None:
     for number in range(1, 6):
         weights_file.write_checkpoint(tmp_path, number, TENSORS, str(number))
     kept = sorted(path.name for path in tmp_path.iterdir())
-    assert kept == ["00000004.safetensors", "00000005.safetensors"]
-    assert weights_file.read_checkpoint(weights_file.latest_checkpoint(tmp_path))[1] == "5"
+    assert kept == ["00000003.safetensors", "00000004.safetensors", "00000005.safetensors"]
+    assert latest_metadata(tmp_path) == "5"
 
 
 def test_one_of_the_same_number_is_replaced(tmp_path: Path) -> None:
     weights_file.write_checkpoint(tmp_path, 3, TENSORS, "old")
     weights_file.write_checkpoint(tmp_path, 3, TENSORS, "new")
-    assert weights_file.read_checkpoint(weights_file.latest_checkpoint(tmp_path))[1] == "new"
+    assert latest_metadata(tmp_path) == "new"
 
 
 def test_a_file_that_was_not_finished_is_not_seen(tmp_path: Path) -> None:
     whole = weights_file.write_checkpoint(tmp_path, 1, TENSORS, "whole")
     (tmp_path / "00000002.partial").write_bytes(whole.read_bytes()[:50])
-    assert weights_file.latest_checkpoint(tmp_path) == whole
+    assert weights_file.list_checkpoints(tmp_path) == [whole]
     weights_file.write_checkpoint(tmp_path, 2, TENSORS, "now whole")
-    assert weights_file.read_checkpoint(weights_file.latest_checkpoint(tmp_path))[1] == "now whole"
+    assert latest_metadata(tmp_path) == "now whole"
     assert not list(tmp_path.glob("*.partial"))
 
 
@@ -143,13 +151,7 @@ def test_a_crash_while_writing_leaves_the_one_before(
         patch.setattr(os, "fsync", die) if dies == "fsync" else patch.setattr(os, "replace", die)
         with pytest.raises(OSError, match="power is gone"):
             weights_file.write_checkpoint(tmp_path, 2, TENSORS, "after")
-    assert weights_file.read_checkpoint(weights_file.latest_checkpoint(tmp_path))[1] == "before"
-
-
-def test_a_run_without_checkpoint_is_named(tmp_path: Path) -> None:
-    for folder in (tmp_path, tmp_path / "none"):
-        with pytest.raises(RunError, match="no checkpoint in"):
-            weights_file.latest_checkpoint(folder)
+    assert latest_metadata(tmp_path) == "before"
 
 
 def test_foreign_and_damaged_files_are_refused(tmp_path: Path) -> None:
@@ -165,3 +167,51 @@ def test_foreign_and_damaged_files_are_refused(tmp_path: Path) -> None:
             weights_file.read_checkpoint(damaged)
     with pytest.raises(RunError, match="cannot read checkpoint"):
         weights_file.read_checkpoint(tmp_path / "none.safetensors")
+
+
+@pytest.mark.parametrize("named", ["checkpoint", "weights"])
+def test_every_flipped_bit_is_noticed(tmp_path: Path, named: str) -> None:
+    if named == "checkpoint":
+        path = weights_file.write_checkpoint(tmp_path, 1, TENSORS, '{"time": 1.5}')
+    else:
+        path = save_weights(nn.Linear(2, 2), tmp_path / WEIGHTS_FILE, '{"metric": "loss"}')
+    assert weights_file.find_damage(path) is None
+    whole, noticed = path.read_bytes(), 0
+    tensors, header = weights_file.read_checkpoint(path)
+    for index in range(len(whole)):
+        path.write_bytes(whole[:index] + bytes([whole[index] ^ 1 << index % 8]) + whole[index + 1 :])
+        try:
+            again, header_again = weights_file.read_checkpoint(path)
+        except RunError:
+            noticed += 1
+            continue
+        assert header_again == header or header_again.startswith("{ha256:"), "only JSON's spaces do not matter"
+        assert all(torch.equal(again[name], tensor) for name, tensor in tensors.items())
+    assert noticed > 0.9 * len(whole)
+
+
+def test_damaged_weights_are_not_loaded(tmp_path: Path) -> None:
+    path = save_weights(network(), tmp_path / WEIGHTS_FILE)
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(ModelError, match=r"cannot read .*its content does not match its digest"):
+        load_weights(network(), path)
+
+
+def test_files_without_a_digest_are_read(tmp_path: Path) -> None:
+    save_file(TENSORS, tmp_path / "old.safetensors", metadata={"potluck": "{}"})
+    assert weights_file.read_checkpoint(tmp_path / "old.safetensors")[1] == "{}"
+    save_file(network().state_dict(), tmp_path / "foreign.safetensors", metadata={"format": "pt"})
+    load_weights(network(seed=1), tmp_path / "foreign.safetensors")
+
+
+def test_an_unusable_checkpoint_is_kept_until_the_run_is_there_again(tmp_path: Path) -> None:
+    for number in (1, 2, 3):
+        weights_file.write_checkpoint(tmp_path, number, TENSORS, str(number))
+    mark_unusable(tmp_path / "00000003.safetensors")
+    weights_file.write_checkpoint(tmp_path, 2, TENSORS, "again")
+    assert latest_metadata(tmp_path) == "again"
+    assert (tmp_path / "00000003.safetensors.unusable").exists()
+    weights_file.write_checkpoint(tmp_path, 3, TENSORS, "again")
+    assert not list(tmp_path.glob("*.unusable"))

@@ -25,11 +25,10 @@ def train(
     noise: float = 0.0,
     seed: int = 0,
 ) -> None:
-    """Three segments per iteration."""
+    """Three transfers per iteration."""
     rng = random.Random(seed)
     for _ in range(iterations):
-        for size in SIZES:
-            link.observe_segment(size, (overhead + per_byte * size) * (1 + rng.gauss(0.0, noise)))
+        link.observe_transfers([(size, (overhead + per_byte * size) * (1 + rng.gauss(0.0, noise))) for size in SIZES])
 
 
 def off(estimate: float, truth: float) -> float:
@@ -81,22 +80,38 @@ def test_link_estimates_are_stable_under_noise() -> None:
 def test_equal_sizes_keep_the_overhead() -> None:
     link = LinkEstimate(overhead=OVERHEAD)
     for _ in range(500):
-        link.observe_segment(1e6, 0.06)
+        link.observe_transfers([(1e6, 0.06)])
     assert math.isclose(link.overhead, OVERHEAD, rel_tol=1e-6)
     assert math.isclose(link.seconds_per_byte or 0.0, 5e-8, rel_tol=1e-6)
     link = LinkEstimate(overhead=1.0)  # more than a segment takes altogether
     for _ in range(50):
-        link.observe_segment(1e6, 0.06)
+        link.observe_transfers([(1e6, 0.06)])
     assert math.isclose(link.predicted_s(1e6), 0.06, rel_tol=0.05)
 
 
 def test_one_outlier_does_not_discard_the_history() -> None:
     link = LinkEstimate()
     train(link, 30)
-    link.observe_segment(1e6, 5.0)
+    link.observe_transfers([(1e6, 5.0)])
     train(link, 1)
     for size in SIZES:
         assert off(link.predicted_s(size), OVERHEAD + PER_BYTE * size) < 0.05
+
+
+@pytest.mark.parametrize("mbit", [2, 20, 100])
+def test_a_token_bucket_does_not_mislead_the_estimate(mbit: float) -> None:
+    """It lets the first 64 kB after a pause through at once; small segments see nothing of the link's rate."""
+    rate, burst = mbit * 1e6 / 8, 64e3
+    link = LinkEstimate(overhead=0.001, seconds_per_byte=1e-9)
+    for _ in range(6):
+        tokens, turn = burst, []
+        for size in (2e3, 50e3, 80e3, 300e3, 1.2e6, 3.2e6):
+            turn.append((size, 0.0003 + max(0.0, size - tokens) / rate))
+            tokens = max(0.0, tokens - size)
+        link.observe_transfers(turn)
+    assert link.seconds_per_byte is not None
+    assert off(link.seconds_per_byte, 1 / rate) < 0.05
+    assert link.overhead < 0.002
 
 
 @given(st.lists(st.tuples(st.floats(0, 1e15), st.floats(0, 1e300)), max_size=40))
@@ -105,14 +120,14 @@ def test_one_outlier_does_not_discard_the_history() -> None:
 def test_link_estimates_are_never_negative_or_absurd(segments: list[tuple[float, float]]) -> None:
     link = LinkEstimate()
     for size, seconds in segments:
-        link.observe_segment(size, seconds)
+        link.observe_transfers([(size, seconds)])
     assert 0.0 <= link.overhead < math.inf
     assert link.seconds_per_byte is None or 0.0 <= link.seconds_per_byte < math.inf
 
 
 def test_empty_segments_show_the_overhead_alone() -> None:
     link = LinkEstimate(0.5, 1e-6)
-    link.observe_segment(0, 0.02)
+    link.observe_transfers([(0, 0.02)])
     assert (link.overhead, link.seconds_per_byte) == (0.02, 1e-6)
 
 
@@ -126,7 +141,7 @@ def test_a_change_takes_more_than_one_observation_on_one_side() -> None:
 
 def test_bad_observations_are_refused() -> None:
     with pytest.raises(UserError, match="seconds is nan"):
-        LinkEstimate().observe_segment(1, math.nan)
+        LinkEstimate().observe_transfers([(1, math.nan)])
     with pytest.raises(UserError, match="overhead is -1"):
         LinkEstimate(overhead=-1)
     with pytest.raises(UserError, match="memory"):

@@ -73,6 +73,16 @@ def rounds(count: int = 20, devices: Iterable[str] = DEVICES) -> list[JournalRec
     return [record for number in range(count) for record in one_round(number, tuple(devices))]
 
 
+def metrics() -> list[JournalRecord]:
+    """Evaluations by two metrics that say which way is better."""
+    values = (("test_perplexity", "lower", (4.0, 2.0, 2.5)), ("test_f1", "higher", (0.0, 0.5, 0.25)))
+    return [
+        Scalar("coordinator", name, 41.0 + round, value, {"round": 20 + round, "bytes": 90_000, "better": better})
+        for name, better, series in values
+        for round, value in enumerate(series)
+    ]
+
+
 def faults() -> list[JournalRecord]:
     return [
         Instant("pi4-1", "crash", 7.0, {"value": 1.0}),

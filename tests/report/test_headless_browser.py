@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import os
 import signal
 import threading
 import time
@@ -13,13 +14,14 @@ from pathlib import Path
 import pytest
 
 from potluck.journal import Journal
+from potluck.journal.storage_warning import StorageWarning, note_warning, withdraw_warning
 from potluck.report import render_report
 from potluck.report.headless_browser import HeadlessBrowser, find_browser
 from potluck.report.report_server import create_server as serving
 from tests.cli.calling import FLEET as SMALL_FLEET
 from tests.cli.calling import JOB as SMALL_JOB
 from tests.cli.calling import start
-from tests.report.runs import every_kind, explored, keep, one_round, rounds
+from tests.report.runs import every_kind, explored, keep, metrics, one_round, rounds
 
 pytestmark = pytest.mark.skipif(
     find_browser() is None, reason="no Chromium or Chrome was found (on Debian: apt-get install chromium)"
@@ -125,6 +127,21 @@ def test_curves_show_values_and_switch_axes(browser: HeadlessBrowser, full_run: 
     assert "accuracy, held-out data" in browser.evaluate(TIP)
 
 
+def test_each_metric_has_a_chart_and_a_column_with_its_direction(browser: HeadlessBrowser, tmp_path: Path) -> None:
+    run, plain = keep(tmp_path / "run", rounds() + metrics()), keep(tmp_path / "plain", rounds())
+    _open(browser, tmp_path, run)
+    panels = browser.evaluate(
+        "[...document.querySelectorAll('#learning [data-panel]')].map((one) => one.dataset.panel)"
+    )
+    assert panels[2:] == ["perplexity on held-out data, lower is better", "f1 on held-out data, higher is better"]
+    assert "best 50.0 %, higher is better" in browser.evaluate("document.querySelector('[data-tile=f1]').textContent")
+    _open(browser, tmp_path, run, plain)
+    cells = "(row) => [...row.children].map((cell) => cell.textContent)"
+    head, first, second = browser.evaluate(f"[...document.querySelectorAll('[data-comparison] tr')].map({cells})")
+    column = head.index("perplexity")
+    assert (first[column], second[column], head[column + 1]) == ("2.5", "–", "f1")
+
+
 def test_a_device_named_like_a_script_tag_is_shown_as_text(browser: HeadlessBrowser, tmp_path: Path) -> None:
     name = "<script>document.title='taken'</script><img/src=x>"
     _open(browser, tmp_path, keep(tmp_path / "run", rounds(2, ["pi4-0", name]), finished=False))
@@ -168,6 +185,46 @@ def test_every_figure_is_saved_as_an_image(browser: HeadlessBrowser, full_run: P
         assert len(picture) > 4000
 
 
+def test_control_characters_are_written_out(browser: HeadlessBrowser, tmp_path: Path) -> None:
+    name = "pi\x1b[2J\u202e\u200b\x9b"
+    _open(browser, tmp_path, keep(tmp_path / "run", rounds(2, ["pi4-0", name]), finished=False))
+    shown = browser.evaluate("document.querySelector('#time svg').textContent")
+    assert "pi\\u001b[2J\\u202e" in shown
+    assert (
+        browser.evaluate("/[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u200b\\u202e]/.test(document.body.textContent)") is False
+    )
+
+
+_INJECT = """(() => {
+  const script = document.createElement("script");
+  script.textContent = "document.title = 'taken'";
+  document.body.append(script);
+  const image = document.createElement("img");
+  image.setAttribute("onerror", "document.title = 'taken'");
+  image.src = "data:,";
+  document.body.append(image);
+  return fetch("https://potluck.invalid/").then(() => "sent", () => document.title);
+})()"""
+
+
+@pytest.mark.parametrize("served", [False, True])
+def test_the_policy_of_a_page_stops_injected_scripts_and_requests(
+    chromium: HeadlessBrowser, tmp_path: Path, served: bool
+) -> None:
+    folder = keep(tmp_path / "run", rounds(2))
+    with _served(tmp_path) as address:
+        if served:
+            chromium.open(f"{address}run/run/")
+        else:
+            _open(chromium, tmp_path, folder)
+        chromium.errors.clear()
+        title = chromium.evaluate("document.title")
+        assert chromium.evaluate(_INJECT) == title
+        chromium.wait_for("true")
+    assert sum("Content Security Policy" in error for error in chromium.errors) >= 2
+    chromium.evaluate("location.replace('about:blank')")
+
+
 # --- the page that follows --------------------------------------------------------------------------------------------
 
 
@@ -203,6 +260,24 @@ def test_a_running_run_updates_the_page(browser: HeadlessBrowser, tmp_path: Path
         assert browser.evaluate(COLOURS) != before
         (folder / "summary.json").write_text('{"status": "done", "reason": "12 rounds"}')
         browser.wait_for("document.querySelector('[data-status=done]')")
+        browser.evaluate("location.replace('about:blank')")
+
+
+def test_a_page_shows_that_the_runs_folder_cannot_be_written(browser: HeadlessBrowser, tmp_path: Path) -> None:
+    run = keep(tmp_path / "runs" / "one", rounds(3), finished=False)
+    os.utime(run / "journal.jsonl", (0, 0))  # nothing has been written for long
+    warning = StorageWarning(
+        problem="No space left on device", since=0.0, held_bytes=2_000_000, held_records=900, dropped_records=0, pid=1,
+        round=7,
+    )  # fmt: skip
+    note_warning(run, warning)
+    with _served(tmp_path / "runs") as address:
+        browser.open(f"{address}run/one/")
+        shown = browser.evaluate("document.querySelector('.warning').textContent")
+        assert "No space left on device; training continues (round 7), 900 records (2 MB) are held in memory" in shown
+        assert browser.evaluate("document.querySelector('[data-status]').dataset.status") == "running"
+        withdraw_warning(run)
+        browser.wait_for("document.querySelector('.warning') === null")
         browser.evaluate("location.replace('about:blank')")
 
 

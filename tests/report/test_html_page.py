@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from potluck.report import render_report
-from potluck.report.html_page import label_runs
+from potluck.report.html_page import encode_shown, label_runs
 from tests.report.runs import JOB, keep, rounds
 
 NASTY = "<script>alert(1)</script>"
@@ -30,6 +30,12 @@ def test_names_cannot_become_markup(tmp_path: Path) -> None:
     assert data is not None
     names = [device["name"] for device in json.loads(data[1])["runs"][0]["devices"]]
     assert NASTY in names
+
+
+def test_control_characters_are_written_out_and_line_ends_remain(tmp_path: Path) -> None:
+    text = 'a\x1b\u202e\\u0041\n"q"\r\ttab \\'
+    shown = json.loads(encode_shown({"job": text}))["job"]
+    assert shown == 'a\\u001b\\u202e\\u0041\n"q"\\r\ttab \\'
 
 
 def test_a_page_holds_several_runs(tmp_path: Path) -> None:

@@ -57,3 +57,4 @@ def test_an_overview_follows_new_records(tmp_path: Path) -> None:
     entry = overview.to_entry()
     assert (entry["rounds"], len(entry["curve"])) == (3, 3)
     assert entry["accuracy"] == 1 - 0.9 / 3
+    assert entry["metric"] == ["accuracy", 1 - 0.9 / 3]

@@ -11,7 +11,7 @@ import pytest
 
 from potluck.journal import Journal
 from potluck.report.report_server import create_app
-from tests.report.runs import faults, keep, one_round, rounds
+from tests.report.runs import faults, keep, metrics, one_round, rounds
 
 prometheus = pytest.importorskip("prometheus_client.parser")
 
@@ -70,6 +70,18 @@ def test_requests_with_a_foreign_host_name_are_refused(client: Client) -> None:
     assert client.get("/runs.json", headers={"host": "evil.example"}).status_code == 400
 
 
+@pytest.mark.parametrize("path", ["/", "/runs.json", "/run/first/", "/run/first/report.html", "/metrics", "/nobody"])
+def test_every_response_confines_what_a_browser_does_with_it(client: Client, path: str) -> None:
+    headers = client.get(path).headers
+    policy = headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "frame-ancestors 'none'" in policy
+    assert "unsafe" not in policy
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["referrer-policy"] == "no-referrer"
+    assert headers["x-frame-options"] == "DENY"
+
+
 def test_metrics_are_in_prometheus_format(client: Client) -> None:
     text = client.get("/metrics").text
     families = {family.name: family for family in prometheus.text_string_to_metric_families(text)}
@@ -77,6 +89,14 @@ def test_metrics_are_in_prometheus_format(client: Client) -> None:
     labels = families["potluck_device_seconds"].samples[0].labels
     assert labels["run"] in ("first", 'sec"ond')
     assert labels["device"] == "pi4-0"
+
+
+def test_the_metrics_of_a_task_are_in_prometheus_format(tmp_path: Path) -> None:
+    keep(tmp_path / "run", rounds(3) + metrics())
+    text = Client(tmp_path).get("/metrics").text
+    families = {family.name: family for family in prometheus.text_string_to_metric_families(text)}
+    values = {sample.labels["metric"]: sample.value for sample in families["potluck_metric"].samples}
+    assert values == {"perplexity": 2.5, "f1": 0.25}
 
 
 class _Reading:

@@ -14,7 +14,18 @@ from potluck.report import load_run_view, run_view
 from potluck.report.run_folder import RunFolder, find_runs, open_run
 from potluck.report.run_history import RunHistory
 from potluck.report.run_view import pack_spans
-from tests.report.runs import DEVICES, JOB, every_kind, explored, faults, keep, rounds
+from tests.report.runs import DEVICES, JOB, every_kind, explored, faults, keep, metrics, rounds
+
+
+def test_metrics_have_figures_and_curves_with_their_direction(tmp_path: Path) -> None:
+    run = keep(tmp_path / "run", rounds() + metrics())
+    view = load_run_view(open_run(run))
+    assert view["figures"]["metrics"] == [
+        {"name": "perplexity", "value": 2.5, "best": 2.0, "better": "lower"},
+        {"name": "f1", "value": 0.25, "best": 0.5, "better": "higher"},
+    ]
+    directions = {curve["name"]: curve.get("better") for curve in view["curves"]}
+    assert directions == {"loss": None, "test_accuracy": None, "test_perplexity": "lower", "test_f1": "higher"}
 
 
 def test_the_figures_of_a_run(tmp_path: Path) -> None:

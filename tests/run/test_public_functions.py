@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import sys
 import threading
 from pathlib import Path
 
@@ -45,7 +46,10 @@ def test_a_lab_trains_a_task_object_as_the_simulated_world_does(tmp_path: Path) 
     )
 
 
-def test_a_task_that_cannot_be_pickled_is_refused_before_a_lab_begins(tmp_path: Path) -> None:
+def test_a_task_that_cannot_be_pickled_is_refused_before_a_lab_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", __file__, raising=False)  # a script, not a notebook
     task = potluck.Task(lambda: nn.Linear(12, 4), build_task().data)
     with pytest.raises(potluck.UserError, match="cannot be handed to the devices of a lab"):
         potluck.lab(JOB, task=task, folder=tmp_path / "run")

@@ -6,12 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from potluck.job import make
-from potluck.loops.run_progress import RunProgress
+from potluck.loops.run_progress import RunOutcome, RunProgress
 from potluck.model import weights_file
+from potluck.model.model_state import are_finite
 from potluck.run import run_store
+from potluck.run.run_lock import RunLock
 from potluck.run.run_store import RunStore
+from tests.simulation.runs import instants
 
 JOB: dict[str, Any] = {
     "task": {"model": "mlp", "data": "synthetic"},
@@ -43,7 +47,8 @@ def _saved(
     clock = _Clock(saving_s)
     monkeypatch.setattr(run_store, "time", clock)
     monkeypatch.setattr(weights_file, "write_checkpoint", clock.write)
-    store = RunStore.create_run(make({**JOB, "checkpoint": every}), folder, None, lambda: False)
+    folder.mkdir()
+    store = RunStore.create_run(make({**JOB, "checkpoint": every}), RunLock(folder), None, lambda: False)
     if often:
         store.save_every_round()
     for number in range(1, 41):
@@ -71,3 +76,40 @@ def test_a_live_run_spends_at_most_a_tenth_of_its_time_on_extra_checkpoints(
 
 def test_a_job_without_checkpoints_saves_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert _saved(tmp_path / "run", monkeypatch, often=True, every=0, saving_s=0.01, round_s=1.0) == []
+
+
+def _store(folder: Path) -> RunStore:
+    folder.mkdir()
+    store = RunStore.create_run(make({**JOB, "checkpoint": 1}), RunLock(folder), None, lambda: False)
+    store.attach_tensors(lambda: {"params": torch.ones(3)})
+    return store
+
+
+def _newest(folder: Path) -> str:
+    return weights_file.latest_checkpoint(folder / "checkpoints").stem
+
+
+def test_no_checkpoint_is_written_of_a_model_that_does_not_score_finitely(tmp_path: Path) -> None:
+    store = _store(tmp_path / "run")
+    for round, finite in enumerate([True, True, False, False, True]):
+        store.save_checkpoint(RunProgress(round=round, version=round, scores_finitely=finite), float(round))
+        assert _newest(tmp_path / "run") == f"{round if finite else 1:08d}"
+    store.finish_run(RunOutcome("done", ""), 1.0)
+    skipped = instants(tmp_path / "run", "checkpoint skipped")
+    assert [instant.fields["round"] for instant in skipped] == [2, 3]
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_no_checkpoint_is_written_of_weights_that_are_not_finite(tmp_path: Path, bad: float) -> None:
+    store = _store(tmp_path / "run")
+    store.save_checkpoint(RunProgress(round=1, version=1), 1.0)
+    store.attach_tensors(lambda: {"params": torch.tensor([1.0, bad]), "counts": torch.ones(2, dtype=torch.int64)})
+    store.save_checkpoint(RunProgress(round=2, version=2), 2.0)
+    store.finish_run(RunOutcome("failed", ""), 1.0)
+    assert _newest(tmp_path / "run") == "00000001"
+    assert len(instants(tmp_path / "run", "checkpoint skipped")) == 1
+
+
+def test_large_weights_whose_sum_overflows_are_finite() -> None:
+    assert are_finite([torch.full((4,), 1e308, dtype=torch.float64)])
+    assert not are_finite([torch.tensor([float("-inf"), float("inf")])])

@@ -44,7 +44,7 @@ class LinearModel(Submodel, frozen=True, kw_only=True):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(context.seed)
             model = nn.Sequential(nn.Flatten(), nn.Linear(int(np.prod(chain.shape)), 4))
-        return trace_layers(model, chain.shape, dtype=chain.dtype)
+        return trace_layers(model, chain.inputs)
 
     def save_model(
         self, module: nn.Module, extractor: SubmodelExtractor | None, folder: Path | None

@@ -21,8 +21,8 @@ from potluck.model.stage_function import StageFunctions
 from potluck.model.torch_stages import TorchStages
 from potluck.planning.schedule import backward_ready, forward_ready
 from potluck.run.pipeline_setup import PipelineSetup, pipeline_chain_costs
+from potluck.run.run_opening import create_run
 from potluck.run.run_result import run_to_end
-from potluck.run.run_store import RunStore
 from potluck.run.simulated_run import run_simulated_world
 
 __all__ = [
@@ -97,8 +97,8 @@ class TracedNetwork:
         stages = TorchStages(self._sections, nn.functional.cross_entropy, job.pipeline.optimizer, data, job.seed)
         costs = pipeline_chain_costs(chain, self._sections.layout, sum(stages.moments.values()))
         setup = PipelineSetup(job, costs, stages, feed, self.data.test)
-        store = RunStore.create_run(job, folder, None, lambda: False)
-        return run_to_end(setup, store, partial(run_simulated_world, setup, store, 0))
+        with create_run(setup, folder, None, lambda: False) as store:
+            return run_to_end(setup, store, partial(run_simulated_world, setup, store, 0))
 
 
 class PipelineJournal:
@@ -164,8 +164,16 @@ class PipelineJournal:
 
 def plain_sgd(net: nn.Module, data: Dataset, batches: int, batch: int, seed: int = 0) -> nn.Module:
     """Ordinary training on the same batches."""
-    net, feed = copy.deepcopy(net).train(), MicroBatches(len(data.train), batch, seed=seed)
+    net = copy.deepcopy(net)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-3)
+    return plain_loop(net, optimizer, data, MicroBatches(len(data.train), batch, seed=seed), batches)
+
+
+def plain_loop(
+    net: nn.Module, optimizer: torch.optim.Optimizer, data: Dataset, feed: MicroBatches, batches: int
+) -> nn.Module:
+    """Train the network itself."""
+    net.train()
     for number in range(batches):
         inputs, targets = data.train.batch(feed.sample_indices(number))
         optimizer.zero_grad()

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
+from torch.utils.data import IterableDataset, TensorDataset
 
 import potluck
-from potluck.data import Dataset, Samples, from_tensors
+from potluck.data import Dataset, Samples, from_tensors, from_torch
 from potluck.errors import SettingError
 from potluck.job import load_job as load_job
 from potluck.job import make
@@ -21,11 +24,11 @@ from potluck.model.decoupled import (
     Contribution,
     GroupedNetwork,
     GroupLoss,
+    channel_graph,
     expected_class_counts,
-    layer_costs,
     load,
     merge_contributions,
-    trace_sequential,
+    trace_network,
 )
 from potluck.model.decoupled.group_extractor import GroupExtractor
 from potluck.model.layer_chain import trace_layers
@@ -46,7 +49,7 @@ def data(number: int = 120) -> Dataset:
 
 def make_job(submodel: Any, devices: int | list[dict[str, Any]], **more: Any) -> potluck.Job:
     fleet = [{"name": "pi", "flops": "40 MFLOP/s", "count": devices}] if isinstance(devices, int) else devices
-    local = {"kind": "sgd", "lr": 0.05, "epochs": 1, "momentum": 0.5}
+    local = {"kind": "sgd", "lr": 0.05, "momentum": 0.5}
     tables: dict[str, Any] = {
         "task": "tests.simulation.test_decoupled:unused",
         "fleet": {"devices": [{"link": "lan", **device} for device in fleet], **more.pop("fleet", {})},
@@ -54,6 +57,12 @@ def make_job(submodel: Any, devices: int | list[dict[str, Any]], **more: Any) ->
         "rounds": {"batching": {"size": 20}, "local": local, "submodel": submodel, **more.pop("rounds", {})},
     }
     return make({**tables, **more})
+
+
+class StreamedSamples(IterableDataset[tuple[Tensor, Tensor]]):
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        while True:
+            yield from zip(*samples(60), strict=True)
 
 
 def task(norm: bool = False) -> potluck.Task:
@@ -282,7 +291,7 @@ def test_a_submodel_has_the_servers_layers_and_costs_only_its_own() -> None:
     setup = RoundsSetup.from_job(make_job(THIRDS, 3), task(norm=True), None)
     assert isinstance(setup.extractor, GroupExtractor)
     part = setup.extractor.select_submodel(TurnIdentity("pi-1", 0, 0))
-    paid = group_cost(setup.extractor.grouped.layers, (2, 2, 2), 1, (1,))
+    paid = group_cost(setup.extractor.grouped.graph, (2, 2, 2), 1, (1,))
     assert part.layout.layer_count == setup.layout.layer_count
     assert sum(part.macs) == paid.macs
     assert sum(part.layout.splits) == setup.layout.layer_count
@@ -331,7 +340,7 @@ def test_no_device_trains_on_calibration_samples(monkeypatch: pytest.MonkeyPatch
 
 def test_calibration_may_include_the_last_layers() -> None:
     """A few samples are enough; the layers before the last ones do not change."""
-    plain, _ = run(make_job({**THIRDS, "held_out": False}, 3))
+    plain, _ = run(make_job(THIRDS, 3))
     results = {extent: run(make_job(_calibrated(extent), 3)) for extent in ("readout", "heads")}
     for name in plain.state_dict():
         last = name.startswith("groups.") and ".stages.11." in name
@@ -357,6 +366,57 @@ def test_negatives_are_generated_where_a_device_has_no_other_classes(tmp_path: P
     assert summary["accuracy"] > 0.6  # of six classes
 
 
+def test_devices_may_train_several_groups_each() -> None:
+    job = make_job({**THIRDS, "each": 2}, 3, split={"kind": "class-groups"})
+    setup = RoundsSetup.from_job(job, task(), None)
+    assert isinstance(setup.extractor, GroupExtractor)
+    assert setup.extractor.device_groups == {"pi-0": (0, 1), "pi-1": (1, 2), "pi-2": (0, 2)}
+    labels = data().train.labels
+    for device, shard in setup.shards.items():
+        own = np.isin(labels[shard], setup.extractor.device_classes(device))
+        assert own.sum() == 40  # half of each of its groups; another device has the other half
+    _, summary = run(job)
+    assert summary["untrained_groups"] == []
+
+
+def test_turns_are_cut_short_to_save_what_the_job_asks_for() -> None:
+    """As many mini-batches as fit, of the four passes that the local training asks for."""
+    local = {"kind": "sgd", "lr": 0.05, "epochs": 4}
+    whole = run(make_job(THIRDS, 3, split={"kind": "class-groups"}, rounds={"local": local}))[1]["samples"]
+    assert whole == 4 * 3 * 4 * 80
+    for saving in (2.0, 4.0):
+        job = make_job({**THIRDS, "saving": saving}, 3, split={"kind": "class-groups"}, rounds={"local": local})
+        module, summary = run(job)
+        central = 120 * full_model_cost(module.graph).training_macs(frozen=False)
+        turn = summary["samples"] / (4 * 3) * group_cost(module.graph, (2, 2, 2), 1).training_macs(frozen=False)
+        step = 20 * group_cost(module.graph, (2, 2, 2), 1).training_macs(frozen=False)
+        assert turn <= central / saving < turn + step
+    with pytest.raises(SettingError, match=r"saving: leaves pi-0 .* samples in a turn, less than a mini-batch of 20"):
+        run(make_job({**THIRDS, "saving": 1000.0}, 3, split={"kind": "class-groups"}))
+
+
+def test_groups_are_trained_on_what_streams_in(tmp_path: Path) -> None:
+    """Own classes and others arrive as the split says; the group's loss weighs both the same."""
+    stream = {"rate": {"kind": "constant", "per_second": 40.0}}
+    parts = {"batching": {"kind": "stream", "cap": 20}, "local": {"kind": "sgd", "lr": 0.05, "momentum": 0.5}}
+    more: dict[str, Any] = {"split": {"kind": "class-groups"}, "stream": stream, "rounds": parts}
+    job = make_job({**THIRDS, "calibration": 30}, 3, stop={"rounds": 25}, **more)
+    module, summary = run(job, tmp_path / "run", norm=True)
+    assert summary["untrained_groups"] == []
+    assert summary["samples"] == 25 * 3 * 40
+    assert summary["accuracy"] > 0.8
+    assert summary["time_s"] >= 25  # a turn waits for a second's samples
+    again, _ = run(job, norm=True)
+    assert all(max_difference(module, again, name) == 0 for name in module.state_dict())
+
+
+def test_an_iterable_data_set_is_refused_by_class_groups() -> None:
+    inputs, labels = samples(60)
+    streamed = potluck.Task(small(norm=False), from_torch(StreamedSamples(), TensorDataset(inputs, labels)))
+    with pytest.raises(SettingError, match="stream: class groups need to know which classes"):
+        RoundsSetup.from_job(make_job(THIRDS, 3, stream={}), streamed, None)
+
+
 # --- automatic cuts ---------------------------------------------------------------------------------------------------
 
 UNEVEN: list[dict[str, Any]] = [
@@ -371,9 +431,9 @@ def auto(**more: Any) -> dict[str, Any]:
 
 def test_auto_chooses_the_best_cut_that_the_slowest_device_can_afford(tmp_path: Path) -> None:
     module, _ = run(make_job(auto(), UNEVEN, split="everything"), tmp_path / "run")
-    steps = trace_sequential(small(norm=False), SHAPE)
-    everything = full_model_cost(layer_costs(steps)).training_macs(frozen=False)
-    best = choose_groups(layer_costs(steps), 6, DeviceBudget(macs=everything / 10))
+    steps = trace_network(small(norm=False), SHAPE)
+    everything = full_model_cost(channel_graph(steps)).training_macs(frozen=False)
+    best = choose_groups(channel_graph(steps), 6, DeviceBudget(macs=everything / 10))
     assert (module.spec.depth, len(module.spec.groups)) == (best.depth, best.groups)
     submodel = load_job(tmp_path / "run" / "job.toml").rounds.submodel
     assert (submodel.depth, submodel.groups) == (best.depth, best.groups)  # type: ignore[attr-defined]
@@ -448,7 +508,7 @@ def test_error_feedback_follows_the_devices_own_submodel() -> None:
         ({**THIRDS, "calibration": 61}, {}, "61 of 120 samples are too many to hold out"),
         (THIRDS, {"split": {"kind": "class-groups", "groups": 2}}, "split.groups: devices train 3 groups"),
         (THIRDS, {"rounds": {"transfer": "duplex"}}, "duplex transfers are for whole models"),
-        (THIRDS, {"stream": {}}, "stream"),
+        ({**THIRDS, "negatives": "generated"}, {"stream": {}}, "rounds.submodel.negatives: .* with a stream"),
     ],
 )
 def test_impossible_settings_are_refused_before_the_run(submodel: Any, more: dict[str, Any], words: str) -> None:
@@ -466,6 +526,22 @@ def test_shapes_are_enough_for_a_timing_only_run() -> None:
     full = potluck.simulate({**tables, "rounds": {"submodel": "whole"}}).summary
     assert parts["time_s"] < full["time_s"] / 6
     assert parts["bytes"] < full["bytes"] / 20
+
+
+def test_a_timing_only_run_cuts_turns_short_and_counts_a_cache_once() -> None:
+    def timed(**submodel: Any) -> dict[str, Any]:
+        tables = {
+            "task": {"model": "resnet20", "data": "cifar10"},
+            "fleet": {"devices": [{"name": "pi", "count": 5, "preset": "pi4"}]},
+            "stop": {"rounds": 3}, "timing_only": True, "recipe": "decoupled", "samples": 1000,
+            "rounds": {"submodel": {"kind": "class-groups", "groups": 5, **submodel}, "local": {"epochs": 3}},
+        }  # fmt: skip
+        return potluck.simulate(tables).summary
+
+    plain, saving = timed(), timed(saving=60.0)
+    assert saving["samples"] < plain["samples"] / 2
+    frozen, cached = timed(trunk="frozen", depth=3), timed(trunk="frozen", depth=3, cache="1 GB")
+    assert cached["time_s"] < 0.8 * frozen["time_s"]
 
 
 def test_the_example_saves_one_network(tmp_path: Path) -> None:

@@ -68,6 +68,19 @@ def test_duplex_is_faster_if_transfers_take_as_long_as_computation() -> None:
     assert ahead < 0.85 * optimal
 
 
+@pytest.mark.parametrize("mbit", [5, 60, 1000])
+@pytest.mark.parametrize(("latency", "overhead"), [("0 ms", "0 ms"), ("10 ms", "1 ms")])
+def test_no_baseline_is_faster(mbit: int, latency: str, overhead: str) -> None:
+    """Neither than duplex nor, without it, than the optimal plan; on links that decide everything or hardly matter."""
+    link = {"up": f"{mbit} Mbit/s", "down": f"{mbit} Mbit/s", "latency": latency, "overhead": overhead}
+    fleet = {"coordinator": WIDE, "devices": [{"name": "d", "count": 3, "flops": "2 GFLOP/s", "link": link}]}
+    kinds = ("sequential", "layer-by-layer", "ibatch", "mg-wfbp", "optimal", "duplex")
+    jobs = {kind: make_job(kind, fleet=fleet, timing_only=True) for kind in kinds}
+    seconds = {kind: potluck.simulate(job).summary["time_s"] for kind, job in jobs.items()}
+    assert seconds["duplex"] <= 1.001 * min(seconds.values())
+    assert seconds["optimal"] <= 1.001 * min(seconds[kind] for kind in kinds[:-2])
+
+
 def test_a_device_that_dies_during_a_round_loses_only_its_own_update() -> None:
     """The draft is discarded and the round committed without the device, as with any other transfer."""
     faults = [{"kind": "crash", "device": "d-1", "at": "1.5 s", "restart": "1 s"}]

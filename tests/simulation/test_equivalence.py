@@ -21,12 +21,7 @@ from potluck.loops.parts.batching import FixedBatching
 ROUNDS = 7
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Any:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def small_net() -> nn.Module:
@@ -133,7 +128,7 @@ def test_a_run_that_diverges_fails_and_says_so(tmp_path: Path) -> None:
     """Updates that are not finite are refused; the journal stays readable, though JSON has no such numbers."""
     server = {"kind": "sgd", "lr": 1e30}
     result = potluck.simulate(
-        job(2, rounds={"batching": {"size": 15}, "server": server}),
+        job(2, rounds={"batching": {"size": 15}, "server": server, "norm_bound": 0}),
         task=potluck.Task(small_net(), small_data()),
         folder=tmp_path / "run",
     )
@@ -141,6 +136,13 @@ def test_a_run_that_diverges_fails_and_says_so(tmp_path: Path) -> None:
     assert "not all finite" in result.reason
     assert result.summary["refused"] > 0
     assert list(read_journal(tmp_path / "run" / "journal.jsonl"))
+
+
+def test_the_norm_bound_scales_the_updates_of_a_step_that_is_far_too_long() -> None:
+    job_of_long_steps = job(2, rounds={"batching": {"size": 15}, "server": {"kind": "sgd", "lr": 1e30}})
+    result = potluck.simulate(job_of_long_steps, task=potluck.Task(small_net(), small_data()))
+    assert result.status == "done"
+    assert result.summary["clipped"] > 0, "it is said"
 
 
 class _DoubleInputs(nn.Module):

@@ -165,7 +165,7 @@ def test_devices_obey_only_the_coordinator(tmp_path: Path, monkeypatch: pytest.M
 
 INJECTION: dict[str, Any] = {
     "recipe": "scadles-injection",
-    "stream": {"injection": {"alpha": 1.0, "beta": 0.5}},
+    "stream": {"injection": {"kind": "broadcast", "alpha": 1.0, "beta": 0.5}},
     "split": {"kind": "classes", "per_device": 4},
 }
 

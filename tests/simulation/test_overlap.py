@@ -20,11 +20,12 @@ LINK = {"up": "200 Mbit/s", "down": "300 Mbit/s", "latency": "5 ms", "overhead":
 
 
 def job(kind: str, window: int = 1, **settings: Any) -> potluck.Job:
+    cut = {} if kind == "sequential" else {"window": window}
     tables: dict[str, Any] = {
         "task": {"model": "lenet", "data": {"kind": "synthetic", "shape": [1, 28, 28], "train": 96, "test": 10}},
         "recipe": "sync-sgd",
         "stop": {"rounds": 20},
-        "rounds": {"batching": {"size": 32}, "transfer": {"kind": kind, "window": window}},
+        "rounds": {"batching": {"size": 32}, "transfer": {"kind": kind, **cut}},
         "fleet": {"devices": [{"name": "d", "count": 3, "flops": "2 GFLOP/s", "link": LINK}]},
         "evaluate": 0,
     }

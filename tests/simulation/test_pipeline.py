@@ -12,6 +12,7 @@ from torch import nn
 
 import potluck
 from potluck.journal import Scalar
+from potluck.model.indexed_dataset import MicroBatches
 from tests.planning.weight_versions import version_used
 from tests.simulation.pipelines import (
     PipelineJournal,
@@ -20,6 +21,7 @@ from tests.simulation.pipelines import (
     deep_net,
     delayed_sgd,
     job_of,
+    plain_loop,
     plain_sgd,
     small_net,
 )
@@ -27,13 +29,7 @@ from tests.simulation.pipelines import (
 BATCHES, BATCH = 14, 12
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Any:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def run(folder: Path | None, net: nn.Module, devices: int = 3, **settings: Any) -> potluck.Result:
@@ -57,6 +53,21 @@ def test_gpipe_with_one_micro_batch_is_plain_sgd_on_any_number_of_stages() -> No
     reference = plain_sgd(net, data_of((1, 4, 4)), BATCHES, BATCH)
     cuts = {"schedule": {"kind": "gpipe", "micro_batches": 1}, "partition": {"kind": "cuts", "after": [0, 2]}}
     assert_same_weights(run(None, net, pipeline=cuts).module, reference)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "kind"),
+    [
+        ({"kind": "adamw", "lr": 0.01}, torch.optim.AdamW),
+        ({"kind": "optimizer", "name": "torch.optim.RMSprop", "lr": 0.01}, torch.optim.RMSprop),
+    ],
+)
+def test_other_optimizers_on_stages_are_a_plain_loop_bit_for_bit(optimizer: dict[str, Any], kind: Any) -> None:
+    net, data = small_net(), data_of((1, 4, 4))
+    reference = copy.deepcopy(net)
+    plain_loop(reference, kind(reference.parameters(), lr=0.01), data, MicroBatches(len(data.train), BATCH), BATCHES)
+    cuts = {"schedule": {"kind": "gpipe", "micro_batches": 1}, "partition": {"kind": "cuts", "after": [0, 2]}}
+    assert_same_weights(run(None, net, pipeline={**cuts, "optimizer": optimizer}).module, reference)
 
 
 def test_gpipe_micro_batches_add_up_to_the_batch() -> None:

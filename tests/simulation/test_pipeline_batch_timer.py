@@ -57,6 +57,32 @@ def test_a_device_that_answers_again_gets_layers_again(tmp_path: Path) -> None:
     assert journal.instants("partition")[-1].fields["order"][0] == "d0"
 
 
+def hanging(device: str, lasting: str | None = None) -> dict[str, Any]:
+    """Its computation stops; it answers everything that needs none, so it is neither lost nor silent."""
+    fault = {"kind": "hang", "device": device, "at": f"{STRUCK_S} s"}
+    return fault if lasting is None else {**fault, "lasting": lasting}
+
+
+@pytest.mark.parametrize("device", ["d1", "d2", "d3"])
+def test_a_stage_that_hangs_in_a_computation_is_excluded(tmp_path: Path, device: str) -> None:
+    result, journal = run(tmp_path / "run", [hanging(device)])
+    check(result, journal)
+    assert excluded_devices(journal) == [device]
+    assert journal.instants("left out")[0].fields["reason"] == "hangs in a computation"
+    assert journal.instants("lost") == journal.instants("stalled") == []
+    assert journal.instants("answers again") == [], "it does not say that it is idle"
+    assert device not in journal.instants("partition")[-1].fields["order"]
+
+
+def test_a_stage_that_continues_gets_layers_again(tmp_path: Path) -> None:
+    result, journal = run(tmp_path / "run", [hanging("d0", "8 s")])
+    check(result, journal)
+    assert excluded_devices(journal) == ["d0"]
+    (back,) = journal.instants("answers again")
+    assert back.at >= STRUCK_S + 8.0
+    assert journal.instants("partition")[-1].fields["order"][0] == "d0"
+
+
 def test_no_device_is_excluded_if_all_are_silent(tmp_path: Path) -> None:
     """Then the coordinator's own link is at fault, and excluding all of them would lose their work."""
     result, journal = run(tmp_path / "run", [unresponsive("*", "3 s")])

@@ -97,6 +97,8 @@ TAMPERINGS: dict[str, tuple[Tamper, str]] = {
     "NaN layers": (with_values(messages.Piece, with_nan), "weights are not all finite"),
     "an impossible report": (with_fields(messages.Report, applied=10**12), "reports batch 1000000000000"),
     "a NaN batch time": (with_fields(messages.Report, seconds=math.nan), "after nan s"),
+    "a NaN time of a layer": (with_fields(messages.Report, layers=(math.nan,)), "reports batch"),
+    "an infinite time of a message": (with_fields(messages.Report, received=(("d0", 9, math.inf),)), "reports batch"),
     "an inventory with an impossible version": (
         replacing(
             messages.Inventory, lambda m: messages.Inventory(m.term, (HeldLayers(BAD_DEVICE, 0, 5, 10**9, m.term),))
@@ -115,7 +117,7 @@ def test_the_run_continues_without_a_device_that_sends_invalid_messages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tamper: Tamper, reason: str
 ) -> None:
     tamper_with_messages(monkeypatch, BAD_DEVICE, tamper)
-    result, journal = run(tmp_path / "run")
+    result, journal = run(tmp_path / "run", pipeline={"schedule": {"vertical_sync": True}})
     assert result.status == "done", result.reason
     assert len(journal.committed()) == BATCHES
     refused = journal.instants("refused")
@@ -211,6 +213,7 @@ def test_messages_from_the_wrong_stage_are_ignored(tmp_path: Path, monkeypatch: 
     [
         (with_fields(messages.Scored, count=0), "right of 0, not of 20"),
         (with_fields(messages.Scored, right=10**6), "1000000 right of 20"),
+        (with_fields(messages.Scored, metrics={"accuracy": 1.0}), "it measured accuracy, not nothing"),
         (with_values(messages.Exam, with_nan), "activations are not all finite"),
         (with_values(messages.Exam, lambda array: array[1:]), "activations have the shape"),
     ],
@@ -218,7 +221,7 @@ def test_messages_from_the_wrong_stage_are_ignored(tmp_path: Path, monkeypatch: 
 def test_evaluation_results_are_checked_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tamper: Tamper, reason: str
 ) -> None:
-    tamper_with_messages(monkeypatch, "d2" if "right" in reason else BAD_DEVICE, tamper)
+    tamper_with_messages(monkeypatch, "d2" if "right" in reason or "measured" in reason else BAD_DEVICE, tamper)
     result, journal = run(tmp_path / "run", pipeline={"evaluation": "pipeline"}, evaluate=5)
     assert result.status == "done", result.reason
     (refused,) = journal.instants("refused")

@@ -40,9 +40,20 @@ JOBS: dict[str, dict[str, Any]] = {
     "feedback": {"recipe": "scadles", "rounds": FEEDBACK},
     "injection": {
         "recipe": "scadles-injection",
-        "stream": {"injection": {"alpha": 0.5, "beta": 0.5}, "buffer": "value"},
+        "stream": {"injection": {"kind": "broadcast", "alpha": 0.5, "beta": 0.5}, "buffer": "value"},
         "split": {"kind": "classes", "per_device": 2},
         "rounds": {"barrier": {"kind": "quorum", "share": 0.6}, "retry": "400 ms"},
+    },
+    "classes": {
+        "recipe": "scadles",
+        "stream": {"injection": {"kind": "missing-classes", "alpha": 0.5, "beta": 0.5}},
+        "split": {"kind": "classes", "per_device": 2},
+        "rounds": {"retry": "400 ms"},
+    },
+    "buffered": {
+        "recipe": "scadles",
+        "stream": {"injection": {"kind": "broadcast", "alpha": 0.5, "beta": 0.5}},
+        "rounds": {"barrier": {"kind": "buffered", "size": 3}, "merge": "staleness", "retry": "400 ms"},
     },
 }
 

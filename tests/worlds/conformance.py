@@ -18,8 +18,8 @@ import pytest
 
 from potluck.fleet import Fleet
 from potluck.journal import Instant, JournalRecord
-from potluck.loops.messages import Invite, Joined, Lost, Message, Pull, Push, Release, Segment
-from potluck.loops.node import Envelope, Latch, Node, Pace, Step, Work
+from potluck.loops.messages import HEADER_BYTES, Invite, Joined, Lost, Message, Pull, Push, Release, Segment
+from potluck.loops.node import Envelope, Latch, MeasuredTransfer, Node, Pace, Step, Work
 from potluck.payload import Payload
 from potluck.settings import decode_settings
 
@@ -159,6 +159,17 @@ async def _reflect(node: Node) -> None:
     assert isinstance(envelope.message, Segment)
     payload = envelope.message.payload
     await node.send(envelope.sender, Push(payload, turn=1, first=0, last=3, samples=5, loss=0.25))
+    await _idle(node)
+
+
+async def _send_twice(node: Node) -> None:
+    """Asked with a number, sends two messages of that many bytes at once, and a third when it is asked again."""
+    for count in (2, 1):
+        envelope = await _next(node, Invite)
+        assert envelope is not None
+        assert isinstance(envelope.message, Invite)
+        for _ in range(count):
+            node.send(envelope.sender, _push_of(*[0.0] * (envelope.message.count // 8)))
     await _idle(node)
 
 
@@ -347,7 +358,7 @@ class NodeConformance:
 
     def test_a_cancelled_send_does_not_arrive_and_frees_the_link(self, make_world: MakeWorld) -> None:
         tick = self.tick
-        slow = {"up": 1000 / tick, "down": 1000 / tick, "latency": 0, "overhead": 0}
+        slow = {"up": f"{1000 / tick} B/s", "down": f"{1000 / tick} B/s", "latency": 0, "overhead": 0}
 
         async def coordinate(node: Node) -> list[Any]:
             await _joined(node, 1)
@@ -363,6 +374,29 @@ class NodeConformance:
         message, now = make_world(fleet_of("a", link=slow), coordinate, _confirm).result
         assert message == Release(1)
         assert now < 50 * tick
+
+    def test_a_transfer_is_timed_without_its_latency_and_without_waiting_for_others(
+        self, make_world: MakeWorld
+    ) -> None:
+        tick, nbytes = self.tick, 80_000
+        link = {"up": f"{nbytes / tick} B/s", "down": "unlimited", "latency": 2 * tick, "overhead": tick / 2}
+        fast = {"up": "unlimited", "down": "unlimited", "latency": 0, "overhead": 0}
+
+        async def coordinate(node: Node) -> list[MeasuredTransfer | None]:
+            await _joined(node, 1)
+            measured: list[MeasuredTransfer | None] = []
+            for count in (2, 1):
+                node.send("a", Invite(0, 0, nbytes))
+                for _ in range(count):
+                    envelope = await _next(node, Push)
+                    assert envelope is not None
+                    measured.append(envelope.transfer)
+            return measured
+
+        fleet = fleet_of("a", link=link, coordinator={"link": fast})
+        for transfer in make_world(fleet, coordinate, _send_twice).result:
+            assert transfer.nbytes == nbytes + HEADER_BYTES
+            assert 1.45 * tick <= transfer.seconds <= 1.55 * tick + self.slack
 
     # work
 
@@ -434,7 +468,7 @@ class NodeConformance:
         assert names.index("gate 1") < names.index("signal 2") < names.index("done")
         assert log.time("done") <= log.time("gate 1") + tick / 2 + self.slack
 
-    def test_a_timed_step_knows_when_it_ended(self, make_world: MakeWorld) -> None:
+    def test_a_timed_step_knows_when_it_began_and_ended(self, make_world: MakeWorld) -> None:
         """Whether or not anything waits for it: between two gates, and after the last."""
         tick = self.tick
 
@@ -447,11 +481,11 @@ class NodeConformance:
                 opened.append(node.now())
                 gate.open()
             await work
-            return opened, [steps[1].ended, steps[3].ended, node.now()]
+            return opened, [steps[1].began or 0.0, steps[1].ended, steps[3].began or 0.0, steps[3].ended, node.now()]
 
-        opened, (first, second, done) = make_world(fleet_of("a"), coordinate, _idle).result
-        assert opened[0] <= first <= opened[0] + tick / 2 + self.slack
-        assert opened[1] <= second <= done
+        opened, (began, first, second_began, second, done) = make_world(fleet_of("a"), coordinate, _idle).result
+        assert opened[0] <= began <= first <= opened[0] + tick / 2 + self.slack
+        assert opened[1] <= second_began <= second <= done
 
     def test_cancelled_work_lets_the_next_one_run(self, make_world: MakeWorld) -> None:
         tick = self.tick

@@ -70,8 +70,8 @@ class TestSimulated(NodeConformance):
 
 # --- bytes in time ----------------------------------------------------------------------------------------------------
 
-LINK = {"up": 1000.0, "down": 2000.0, "latency": 0.25, "overhead": 0.5}
-CENTRE = {"link": {"up": 3000.0, "down": 1500.0, "latency": 0.125, "overhead": 0.25}}
+LINK = {"up": "1000 B/s", "down": "2000 B/s", "latency": 0.25, "overhead": 0.5}
+CENTRE = {"link": {"up": "3000 B/s", "down": "1500 B/s", "latency": 0.125, "overhead": 0.25}}
 
 
 def _segment(nbytes: int) -> Segment:
@@ -215,8 +215,8 @@ def test_a_crash_loses_what_is_on_the_wire_and_frees_the_link() -> None:
         await transfer
         return [sent_at, node.now()]
 
-    centre = {"link": {"up": 2000.0, "down": 2000.0, "latency": 0, "overhead": 0}}
-    link = {"up": 2000.0, "down": 2000.0, "latency": 0, "overhead": 0}
+    centre = {"link": {"up": "2000 B/s", "down": "2000 B/s", "latency": 0, "overhead": 0}}
+    link = {"up": "2000 B/s", "down": "2000 B/s", "latency": 0, "overhead": 0}
     fleet = fleet_of("a", "b", link=link, coordinator=centre, faults=[{"kind": "crash", "device": "a", "at": 1}])
     assert _live(fleet, coordinate, _idle).result == pytest.approx([1.0, 1.0 + 3000 / 2000], abs=1e-9)
 

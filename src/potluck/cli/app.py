@@ -1,4 +1,4 @@
-"""All commands, and how bad input ends them: one line on stderr and exit code 2."""
+"""All commands, and how bad input or a full disk ends them: one line on stderr and exit code 2 or 1."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from potluck.cli import (
     serve_command,
     status_command,
 )
-from potluck.errors import PotluckWarning, UserError
+from potluck.errors import PotluckWarning, StorageError, UserError
 
 __all__ = ["app", "main"]
 
@@ -56,6 +56,9 @@ def _one_line_errors() -> Iterator[None]:
     except UserError as error:
         typer.echo(f"error: {' '.join(str(error).split())}", err=True)
         raise typer.Exit(2) from None
+    except StorageError as error:
+        typer.echo(f"error: {' '.join(str(error).split())}", err=True)
+        raise typer.Exit(1) from None
     except _UsageError as error:
         message = error.format_message()
         if message.startswith("Usage:"):  # the help of a group that was called without a command
@@ -117,6 +120,7 @@ app.command("serve")(serve_command.serve_command)
 app.command("join")(join_command.join_command)
 app.command("lab")(serve_command.lab_command)
 app.command("status")(status_command.status_command)
+app.command("promote")(status_command.promote_command)
 app.command("stop")(status_command.stop_command)
 app.command("explore")(explore_command.explore_command)
 app.command("report")(report_command.report_command)

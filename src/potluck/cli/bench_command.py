@@ -28,9 +28,19 @@ Out = Annotated[
     Path | None,
     typer.Option("--out", help="Folder for NAME.json and NAME.svg.", show_default="benchmarks/results of the checkout"),
 ]
-Resume = Annotated[bool, typer.Option("--resume", help="Reuse the pieces that an interrupted run has finished.")]
+Resume = Annotated[
+    bool | None,
+    typer.Option(
+        "--resume/--fresh",
+        help="Reuse the pieces that an interrupted run has finished, or measure all.",
+        show_default="--fresh; faults: --resume",
+    ),
+]
 Strict = Annotated[bool, typer.Option("--strict", help="Exit with 1 if a goal is missed.")]
 Page = Annotated[Path | None, typer.Option("--results", help="Write a page with all results in --out to this file.")]
+Redraw = Annotated[
+    bool, typer.Option("--redraw", help="Compute figures and charts from the recorded results; measure nothing.")
+]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of all random numbers.")]
 
 
@@ -40,10 +50,11 @@ def bench_command(
     as_json: AsJson = False,
     data: Data = None,
     out: Out = None,
-    resume: Resume = False,
+    resume: Resume = None,
     strict: Strict = False,
     seed: Seed = 0,
     page: Page = None,
+    redraw: Redraw = False,
 ) -> None:
     """Run benchmarks; compare with published figures and goals."""
     checkout = _import_from_checkout()
@@ -53,9 +64,12 @@ def bench_command(
     _check_arguments(data, out)
     if name is None and page is None:
         typer.echo(_list_benchmarks(as_json))
-    reports, refused = (
-        _run_benchmarks(name, BenchmarkContext(quick, seed, data), out, resume, as_json) if name else ([], [])
-    )
+    reports: list[BenchmarkReport] = []
+    refused: list[DataError] = []
+    if name and redraw:
+        reports = _redraw_reports(name, out, as_json)
+    elif name:
+        reports, refused = _run_benchmarks(name, BenchmarkContext(quick, seed, data), out, resume, as_json)
     if page is not None:
         _write_results_page(out, page)
     if as_json and reports:
@@ -99,7 +113,7 @@ def _list_benchmarks(as_json: bool) -> str:
 
 
 def _run_benchmarks(
-    name: str, context: BenchmarkContext, out: Path, resume: bool, as_json: bool
+    name: str, context: BenchmarkContext, out: Path, resume: bool | None, as_json: bool
 ) -> tuple[list[BenchmarkReport], list[DataError]]:
     """Run one benchmark, or all of them except those whose datasets are missing."""
     from benchmarks.benchmark_catalogue import benchmark_names, find_benchmark
@@ -120,6 +134,23 @@ def _run_benchmarks(
         else:
             _print_report(reports[-1], out, as_json)
     return reports, refused
+
+
+def _redraw_reports(name: str, out: Path, as_json: bool) -> list[BenchmarkReport]:
+    """Build the reports again from the recorded pieces; commit, code and load stay as they were."""
+    from benchmarks.benchmark_catalogue import benchmark_names, find_benchmark
+    from benchmarks.benchmark_report import redraw_report
+    from potluck.errors import UserError
+
+    reports = []
+    for each in benchmark_names() if name == "all" else [name]:
+        benchmark, path = find_benchmark(each), out / f"{each}.json"
+        if path.is_file():
+            reports.append(redraw_report(benchmark, json.loads(path.read_text())))
+            _print_report(reports[-1], out, as_json)
+        elif name != "all":
+            raise UserError(f"there is no recorded result {path}; run `potluck bench {each}` first")
+    return reports
 
 
 def _print_report(report: BenchmarkReport, out: Path, as_json: bool) -> None:

@@ -14,22 +14,29 @@ from potluck.cli.number_format import format_fraction, format_seconds
 if TYPE_CHECKING:
     from potluck.fleet import Link
     from potluck.fleet.fleet_devices import DevicePreset
+    from potluck.recipes import Recipe
 
 __all__ = ["fleets_command", "recipes_command"]
 
 
 def recipes_command(as_json: AsJson = False) -> None:
-    """List all recipes, with their origins and sources."""
+    """List all recipes: what they need of a model, origin and source."""
     from potluck.recipes import known_recipes
 
     recipes = known_recipes()
     if as_json:
-        typer.echo(json.dumps({"recipes": {name: recipe._asdict() for name, recipe in recipes.items()}}))
+        typer.echo(json.dumps({"recipes": {name: _recipe_to_json(recipe) for name, recipe in recipes.items()}}))
         return
     width = max(map(len, recipes))
     for name, recipe in recipes.items():
         typer.echo(f"{name:<{width}}  {recipe.summary}")
+        if recipe.needs:
+            typer.echo(f"{'':<{width}}  needs {recipe.needs}")
         typer.echo(f"{'':<{width}}  {recipe.origin}{f': {recipe.source}' if recipe.source else ''}")
+
+
+def _recipe_to_json(recipe: Recipe) -> dict[str, Any]:
+    return {**recipe._asdict(), "needs": recipe.needs}
 
 
 def fleets_command(as_json: AsJson = False) -> None:

@@ -6,6 +6,8 @@ import logging
 import sys
 from typing import TYPE_CHECKING
 
+from potluck.text_escaping import escape_text
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
@@ -43,12 +45,19 @@ class _StderrHandler(logging.StreamHandler):  # type: ignore[type-arg]
         super().emit(record)
 
 
+class _EscapingFormatter(logging.Formatter):
+    """Control characters of a message do not reach the terminal, wherever its text came from."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return escape_text(super().format(record), keep_lines=True)
+
+
 def log_to_stderr(level: int) -> None:
     """Log everything from `level` on to stderr, each line with its time."""
     logger = logging.getLogger("potluck")
     for handler in [handler for handler in logger.handlers if isinstance(handler, _StderrHandler)]:
         logger.removeHandler(handler)
     handler = _StderrHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+    handler.setFormatter(_EscapingFormatter("%(asctime)s %(message)s", "%H:%M:%S"))
     logger.addHandler(handler)
     logger.setLevel(level)

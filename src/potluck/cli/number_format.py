@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-from potluck.units import format_percent, format_seconds
+from collections.abc import Mapping
 
-__all__ = ["format_bit_rate", "format_bytes", "format_flops", "format_fraction", "format_percent", "format_seconds"]
+from potluck.units import format_metric, format_percent, format_seconds
+
+__all__ = [
+    "format_bit_rate",
+    "format_bytes",
+    "format_flops",
+    "format_fraction",
+    "format_percent",
+    "format_seconds",
+    "score_texts",
+]
 
 
 def format_bytes(nbytes: float) -> str:
@@ -30,6 +40,13 @@ def format_flops(flops: float) -> str:
         if flops >= 0.9995 * scale:
             return f"{_three_digits(flops / scale)} {unit}FLOP/s"
     return f"{flops:.0f} FLOP/s"
+
+
+def score_texts(score: Mapping[str, float | None], most: int = 4) -> list[str]:
+    """`accuracy 95.0 %`, `perplexity 3.142`: the metrics of an evaluation, or the loss if there is no other."""
+    known = {name: value for name, value in score.items() if value is not None}
+    names = [name for name in known if name != "loss"] or list(known)
+    return [f"{name} {format_metric(name, known[name])}" for name in names[:most]]
 
 
 def format_fraction(part: float, whole: float) -> str:

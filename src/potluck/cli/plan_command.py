@@ -10,7 +10,7 @@ import typer
 
 from potluck.cli.command_options import AsJson, Data, JobFile, Sets, job_file_path
 from potluck.cli.console import open_console, plain_table
-from potluck.cli.number_format import format_seconds
+from potluck.cli.number_format import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from potluck.job import Job
@@ -53,7 +53,7 @@ def plan_command(
     from potluck.run.prepared_job import plan
 
     add_cwd_to_path()
-    outlook = plan(load_job(job_file_path(job), settings or []), data=data)
+    outlook = plan(load_job(job_file_path(job), [*(settings or []), "timing_only=true"]), data=data)
     if outlook.pipeline is not None and not as_json:
         show_pipeline(outlook.job, outlook.pipeline, width)
         return
@@ -72,11 +72,12 @@ def _print_forecasts(job: Job, forecasts: Sequence[RoundForecast]) -> None:
     console.print(
         f"{job.title}, {job.recipe}: time of one round for each device, alone with the coordinator", markup=False
     )
-    drawn = plain_table("device", *forecasts[0].rounds_s)
+    drawn = plain_table("device", *forecasts[0].rounds_s, "memory")
     for forecast in forecasts:
         first, *others = forecast.devices
         label = f"{first} and {len(others)} alike" if others else first
-        drawn.add_row(label, *(format_seconds(time) for time in forecast.rounds_s.values()))
+        times = (format_seconds(time) for time in forecast.rounds_s.values())
+        drawn.add_row(label, *times, format_bytes(forecast.memory_bytes))
     console.print(drawn)
     if forecasts[0].local_s and job.rounds.local.batches_per_turn(1) != job.rounds.local.batches_per_turn(2):
         console.print(f"assuming that each device has {job.samples} samples; override it with --set samples=N")
@@ -136,7 +137,7 @@ def show_pipeline(job: Job, forecast: PipelineForecast, width: int) -> None:
 
 
 def _stage_table(forecast: PipelineForecast) -> Any:
-    drawn = plain_table("stage", "device", "layers", "computes", "sends on", "batches in flight")
+    drawn = plain_table("stage", "device", "layers", "computes", "sends on", "batches in flight", "memory")
     for index, stage in enumerate(forecast.stages()):
         first, last = stage["layers"]
         sends = format_seconds(stage["send_s"]) if stage["send_s"] else "-"
@@ -147,6 +148,7 @@ def _stage_table(forecast: PipelineForecast) -> Any:
             format_seconds(stage["compute_s"]),
             sends,
             str(stage["window"]),
+            format_bytes(stage["memory_bytes"]),
         )
         drawn.add_row(*row)
     return drawn

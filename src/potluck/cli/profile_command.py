@@ -17,6 +17,7 @@ from potluck.errors import ModelError, UserError
 if TYPE_CHECKING:
     from torch import nn
 
+    from potluck.model.input_spec import InputSpec
     from potluck.model.model_profile import ModelProfile
 
 __all__ = ["profile_command"]
@@ -68,7 +69,7 @@ def _derive_profile(model: str, shape: str | None, batch: int, device: str) -> M
     wanted = _find_model(model, shape)
     with ShapeOnlyMode():
         module = wanted.build_module()
-    chain = trace_layers(module, wanted.shape)
+    chain = trace_layers(module, wanted.spec)
     return derive_profile(chain, batch, PRESETS[device].flops, model=wanted.name, device=device)
 
 
@@ -77,14 +78,14 @@ def _measure_profile(model: str, shape: str | None, batch: int) -> ModelProfile:
     from potluck.model.model_profile import measure_profile
 
     wanted = _find_model(model, shape)
-    return measure_profile(trace_layers(wanted.build_module(), wanted.shape), batch, model=wanted.name)
+    return measure_profile(trace_layers(wanted.build_module(), wanted.spec), batch, model=wanted.name)
 
 
 class _NamedModel(NamedTuple):
-    """A model to profile, not built yet, and the shape of one sample."""
+    """A model to profile, not built yet, and what one sample looks like."""
 
     factory: Callable[[], nn.Module]
-    shape: tuple[int, ...]
+    spec: InputSpec
     name: str
 
     def build_module(self) -> nn.Module:
@@ -100,23 +101,28 @@ def _find_model(model: str, shape: str | None) -> _NamedModel:
     from potluck.cli.run_command import add_cwd_to_path
     from potluck.data import parse
     from potluck.model import zoo
+    from potluck.model.input_spec import InputSpec
     from potluck.task import TaskSettings
 
     if model.endswith(".toml"):
         return _find_job_model(Path(model), shape)
     sides = _parse_shape(shape) if shape is not None else None
-    if ":" not in model:
-        sides = sides or zoo.model_entry(model).shape
+    entry = None if ":" in model else zoo.model_entry(model)
+    if entry is not None:
+        sides = sides or entry.shape
     if sides is None:
         raise UserError(f"--shape is needed for {model!r}, as in --shape 3x32x32")
     add_cwd_to_path()
-    return _NamedModel(TaskSettings(model=model, data=parse("synthetic")).model_factory(sides, 0), sides, model)
+    factory = TaskSettings(model=model, data=parse("synthetic")).model_factory(sides, 0)
+    spec = InputSpec.of_shape(sides) if entry is None else InputSpec.of_shape(sides, entry.dtype)
+    return _NamedModel(factory, spec, model)
 
 
 def _find_job_model(path: Path, shape: str | None) -> _NamedModel:
     """A job's model at the shape and classes of its data; its fleet is not read, since it may name the profile."""
     from potluck.cli.run_command import add_cwd_to_path
     from potluck.job import load_task_settings
+    from potluck.run.initial_weights import input_spec
     from potluck.task import build_task
 
     if shape is not None:
@@ -125,9 +131,8 @@ def _find_job_model(path: Path, shape: str | None) -> _NamedModel:
     settings = load_task_settings(path)
     if isinstance(settings, str):
         task = build_task(settings, None)
-        return _NamedModel(lambda: task.build_module(0), task.data.shape, task.name)
-    info = settings.data.info(None)
-    return _NamedModel(settings.model_factory(info.shape, len(info.classes)), info.shape, settings.model)
+        return _NamedModel(lambda: task.build_module(0), input_spec(task.data), task.name)
+    return _NamedModel(*settings.describe_model(), settings.model_name)
 
 
 def _parse_shape(written: str) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ import typer
 
 from potluck.cli.console import open_console
 from potluck.cli.device_table import DeviceRow, device_labels, device_rows, device_table
-from potluck.cli.number_format import format_bytes, format_percent, format_seconds
+from potluck.cli.number_format import format_bytes, format_seconds, score_texts
 from potluck.cli.sparkline import BoundedCurve, draw_sparkline
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class ProgressEstimate:
         return (store.progress.round - self._first_round) / elapsed if elapsed > 0 else 0.0
 
     def remaining_s(self) -> float | None:
-        """Wall-clock seconds until the budget is used up; the target accuracy may be reached earlier."""
+        """Wall-clock seconds until the budget is used up; a target may be reached earlier."""
         done = self.budget_fraction - self._first_fraction
         if done <= 0:
             return None
@@ -83,20 +83,17 @@ class ProgressEstimate:
 
     def status_line(self, store: RunStore, now: float) -> str:
         """The state of the run in one line: its own time first, then wall-clock figures."""
-        from potluck.run.live_status import is_live_run
-
         progress, stop = store.progress, store.job.stop
         round_text = f"{progress.round}/{stop.rounds}" if stop.rounds else str(progress.round)
-        simulated = not is_live_run(store.folder)
+        simulated = not store.is_live
         figures = [f"{store.job.recipe}: round {round_text} at {format_seconds(now)}{' simulated' * simulated}"]
-        if "accuracy" in progress.score:
-            figures.append(f"accuracy {format_percent(progress.score['accuracy'])}")
+        figures += score_texts(progress.score)
         figures.append(f"{format_bytes(progress.traffic_bytes)} sent")
         speed = []
         if (rate := self.rounds_per_s(store)) > 0:
             speed.append(f"{rate:.3g} rounds/s")
         if (left := self.remaining_s()) is not None:
-            speed.append(f"{'at most ' if stop.accuracy is not None else ''}{format_seconds(left)} left")
+            speed.append(f"{'at most ' if stop.targets else ''}{format_seconds(left)} left")
         if speed and simulated:
             return f"{', '.join(figures)}; wall-clock: {', '.join(speed)}"
         return ", ".join([*figures, *speed])
@@ -174,7 +171,7 @@ class TableDisplay(SilentDisplay):
         super().__init__()
         self._stopping = stopping
         self._estimate = ProgressEstimate()
-        self._accuracy_curve = BoundedCurve()
+        self._metric_curve = BoundedCurve()
         self._console = console
         self._rows: list[DeviceRow] = []
         self._groups: Mapping[str, str] = {}
@@ -197,8 +194,10 @@ class TableDisplay(SilentDisplay):
 
     def __call__(self, store: RunStore, now: float) -> None:
         self._estimate.observe_round(store, now)
-        if "accuracy" in store.progress.score:
-            self._accuracy_curve.add_point(now, store.progress.score["accuracy"])
+        score = store.progress.score
+        if score:
+            shown = min(score, key=lambda name: (name != "accuracy", name == "loss"))
+            self._metric_curve.add_point(now, score[shown])
         self._updated_at = time.perf_counter()
         self._last = store, now
 
@@ -226,13 +225,11 @@ class TableDisplay(SilentDisplay):
         if not self._rows:
             self._rows, self._groups = device_rows(store.job.fleet), device_labels(store.job)
         head = Text(self._estimate.status_line(store, now), style="bold", no_wrap=True, overflow="ellipsis")
-        curve = Text(draw_sparkline(self._accuracy_curve.points, 60, now), style="green", no_wrap=True)
+        curve = Text(draw_sparkline(self._metric_curve.points, 60, now), style="green", no_wrap=True)
         table = device_table(self._rows, store.tally, now, doing=True, width=self._console.width, assigned=self._groups)
         hint = "stopping at a safe point …" if self._stopping() else "Ctrl-C stops the run, which can then be resumed"
         return Group(head, curve, table, Text(f"{elapsed}; {hint}", style="dim"))
 
     def _run_time(self, store: RunStore, now: float) -> float:
         """The run's own time; in a live run it advances while a round is open."""
-        from potluck.run.live_status import is_live_run
-
-        return now + time.perf_counter() - self._updated_at if is_live_run(store.folder) else now
+        return now + time.perf_counter() - self._updated_at if store.is_live else now

@@ -10,7 +10,7 @@ import typer
 
 from potluck.cli.console import open_console
 from potluck.cli.device_table import device_rows, device_table
-from potluck.cli.number_format import format_bytes, format_percent, format_seconds
+from potluck.cli.number_format import format_bytes, format_seconds, score_texts
 
 if TYPE_CHECKING:
     from potluck.run import Result
@@ -42,10 +42,10 @@ def _figures_line(result: Result, elapsed_s: float) -> str:
         f"{figures['rounds']} rounds in {format_seconds(figures['time_s'])}{simulated}"
         f" ({format_seconds(elapsed_s)} wall-clock)"
     ]
-    if figures["accuracy"] is not None:
-        texts.append(f"accuracy {format_percent(figures['accuracy'])}")
-    elif figures["loss"] is not None:
-        texts.append(f"loss {figures['loss']:.4g}")
+    texts += score_texts(figures.get("metrics") or {"accuracy": figures["accuracy"], "loss": figures["loss"]})
+    if "best" in figures:
+        best = figures["best"]
+        texts.append(f"best {score_texts({best['metric']: best['value']})[0]} after {best['round']} rounds")
     return ", ".join([*texts, f"{format_bytes(figures['bytes'])} sent"])
 
 

@@ -3,9 +3,12 @@
 from potluck.data.data_splits import Split
 from potluck.data.dataset_catalogue import Check, check, info, load, names, parse
 from potluck.data.dataset_source import Info, Source
-from potluck.data.samples import CropFlip, Dataset, Indices, Samples, Scaling
+from potluck.data.samples import CropFlip, Dataset, Indices, Samples, SampleSet, Scaling
 from potluck.data.split_chart import chart
-from potluck.data.tensor_dataset import from_tensors, from_torch
+from potluck.data.tensor_dataset import as_dataset, from_tensors, from_torch
+from potluck.data.text_tokenizers import TextTokenizer
+from potluck.data.token_blocks import TokenBlocks
+from potluck.data.token_targets import shift_targets
 
 __all__ = [
     "Check",
@@ -13,10 +16,14 @@ __all__ = [
     "Dataset",
     "Indices",
     "Info",
+    "SampleSet",
     "Samples",
     "Scaling",
     "Source",
     "Split",
+    "TextTokenizer",
+    "TokenBlocks",
+    "as_dataset",
     "chart",
     "check",
     "from_tensors",
@@ -25,4 +32,5 @@ __all__ = [
     "load",
     "names",
     "parse",
+    "shift_targets",
 ]

@@ -6,7 +6,7 @@ A kind deals with what makes it different in `deal`; `assign` checks what goes i
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -42,6 +42,9 @@ _GROUPS = 2  # default number of groups
 class Split(Part, frozen=True, kw_only=True):
     """Distributes the training samples over the devices."""
 
+    needs_labels: ClassVar[bool] = True
+    """Whether it goes by the samples' class labels."""
+
     def for_devices(self, devices: Sequence[str]) -> Split:
         """The same for a fleet whose devices have these names."""
         return self
@@ -70,6 +73,8 @@ class Split(Part, frozen=True, kw_only=True):
 
 class IidSplit(Split, frozen=True, kw_only=True, tag="iid"):
     """Shuffles the samples and divides them evenly."""
+
+    needs_labels: ClassVar[bool] = False
 
     def split_samples(self, labels: Labels, devices: int, rng: np.random.Generator, owner: Owners) -> list[Indices]:
         return np.array_split(rng.permutation(len(labels)), devices)
@@ -155,6 +160,8 @@ class ClassSplit(Split, frozen=True, kw_only=True, tag="classes"):
 class OwnerSplit(Split, frozen=True, kw_only=True, tag="owner"):
     """Assigns whole owners (writers, speakers) to devices, for data sets that name them."""
 
+    needs_labels: ClassVar[bool] = False
+
     def split_samples(self, labels: Labels, devices: int, rng: np.random.Generator, owner: Owners) -> list[Indices]:
         if owner is None or len(owner) != len(labels):
             raise DataError("this data does not say whose each sample is; split it in another way, such as dirichlet")
@@ -169,6 +176,8 @@ class OwnerSplit(Split, frozen=True, kw_only=True, tag="owner"):
 
 class PowerLawSplit(Split, frozen=True, kw_only=True, tag="power-law"):
     """Same classes for all, different amounts: the r-th largest shard is proportional to r^−exponent."""
+
+    needs_labels: ClassVar[bool] = False
 
     exponent: Annotated[float, Meta(ge=0, le=20), doc("Exponent of the power law; 0 gives equal amounts.")] = 1.5
 
@@ -199,6 +208,8 @@ def _ensure_min_samples(held: list[Indices], least: int) -> list[Indices]:
 class ReplicatedSplit(Split, frozen=True, kw_only=True, tag="everything"):
     """Gives every device all samples."""
 
+    needs_labels: ClassVar[bool] = False
+
     def split_samples(self, labels: Labels, devices: int, rng: np.random.Generator, owner: Owners) -> list[Indices]:
         return [np.arange(len(labels)) for _ in range(devices)]
 
@@ -218,7 +229,7 @@ class ClassGroupSplit(Split, frozen=True, kw_only=True, tag="class-groups"):
     def for_devices(self, devices: Sequence[str]) -> ClassGroupSplit:
         """Return this split with groups assigned to the named devices."""
         count = len(self.groups) if isinstance(self.groups, tuple) else self.groups or _GROUPS
-        return replace(self, held=assign_groups(devices, count, self.held, "split.held"))
+        return replace(self, held=assign_groups(devices, count, self.held, "split"))
 
     def for_trained_groups(self, groups: Groups, held: Mapping[str, tuple[int, ...]]) -> ClassGroupSplit:
         """Return this split for devices that train `groups`; SettingError if it asks for other groups or holders."""

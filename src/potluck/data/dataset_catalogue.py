@@ -14,11 +14,14 @@ import numpy as np
 from potluck.data.cifar import Cifar10Source, Cifar100Source
 from potluck.data.dataset_source import Info, Source
 from potluck.data.digits import DigitsSource, DrawnDigitsSource
+from potluck.data.generated_text import GeneratedLanguageSource, GeneratedTopicsSource
 from potluck.data.image_folder import ImageFolderSource
 from potluck.data.mnist import FashionMnistSource, MnistSource
 from potluck.data.owner_datasets import FemnistSource, SpeechCommandsSource
-from potluck.data.samples import Dataset, Samples
+from potluck.data.samples import Dataset, SampleSet
 from potluck.data.synthetic import SyntheticSource
+from potluck.data.text_folder import TextFolderSource, TinyShakespeareSource
+from potluck.data.token_blocks import TokenBlocks
 from potluck.errors import DataError, SettingError
 from potluck.settings import decode_settings, part_kinds
 
@@ -28,16 +31,21 @@ SETS: tuple[type[Source], ...] = (
     DrawnDigitsSource,
     DigitsSource,
     SyntheticSource,
+    GeneratedLanguageSource,
+    GeneratedTopicsSource,
     Cifar10Source,
     Cifar100Source,
     MnistSource,
     FashionMnistSource,
     FemnistSource,
     SpeechCommandsSource,
+    TinyShakespeareSource,
     ImageFolderSource,
+    TextFolderSource,
 )
 """The data sets that come with Potluck, in the order of `potluck data list`."""
 
+_PATHS = {ImageFolderSource.__struct_config__.tag, TextFolderSource.__struct_config__.tag}
 _SIDES = {"shape", "size"}
 _OPTIONS = re.compile(r"(?:^|,)([a-z_]+=[^,]*)$")
 
@@ -53,6 +61,7 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     smallest_class: int
     largest_class: int
     owners: int
+    vocabulary: int
     bytes: int
 
 
@@ -89,28 +98,35 @@ def info(name: str | Mapping[str, Any] | Source, root: Path | None = None) -> In
 def check(name: str | Mapping[str, Any] | Source, root: Path | None = None) -> Check:
     """Read the whole set and verify sizes and checksums; DataError says what is wrong."""
     data = load(name, root)
-    counts = np.bincount(data.train.labels, minlength=len(data.classes)) if data.classes else np.zeros(1)
+    labelled = data.classes and data.train.has_labels
+    counts = np.bincount(data.train.labels, minlength=len(data.classes)) if labelled else np.zeros(1)
     if not len(data.test):
         raise DataError(f"{data.name}: there are no test samples")
     return Check(
         name=data.name, train=len(data.train), test=len(data.test), shape=data.shape, classes=len(data.classes),
         smallest_class=int(counts.min()), largest_class=int(counts.max()), owners=_count_owners(data.train),
-        bytes=data.sample_bytes * (len(data.train) + len(data.test)),
+        vocabulary=data.vocabulary,         bytes=_stored_bytes(data),
     )  # fmt: skip
 
 
-def _count_owners(samples: Samples) -> int:
+def _count_owners(samples: SampleSet) -> int:
     return 0 if samples.owner is None else len(np.unique(samples.owner))
 
 
+def _stored_bytes(data: Dataset) -> int:
+    if isinstance(data.train, TokenBlocks) and isinstance(data.test, TokenBlocks):
+        return data.train.tokens.nbytes + data.train.offsets.nbytes + data.test.offsets.nbytes
+    return data.sample_bytes * (len(data.train) + len(data.test))
+
+
 def _parse_options(kind: str, written: str) -> dict[str, Any]:
-    """Parse `a=1,b=2x3` into a table; for `folder` the rest is its path, which may contain commas."""
+    """Parse `a=1,b=2x3` into a table; for `folder` and `text` the rest is a path, which may contain commas."""
     options: dict[str, Any] = {}
     while match := _OPTIONS.search(written):
         key, _, value = match[1].partition("=")
         options[key] = _parse_sides(value) if key in _SIDES else _parse_value(value)
         written = written[: match.start()]
-    if written and kind == ImageFolderSource.__struct_config__.tag:
+    if written and kind in _PATHS:
         options["path"] = written
     elif written:
         raise SettingError("data", f"{written!r} after `{kind}:` is not an option; write options as seed=1")

@@ -38,6 +38,14 @@ class Info(msgspec.Struct, frozen=True, kw_only=True):
     get: str
     """How to get it."""
     options: dict[str, Any]
+    vocabulary: int = 0
+    """Number of tokens where the inputs are text, else 0."""
+    entropy: float | None = None
+    """Entropy rate of a generated language, in nats per token."""
+    loss_floor: float | None = None
+    """The lowest expected cross-entropy that a model can have on the samples, in nats, where it is known."""
+    accuracy_ceiling: float | None = None
+    """The highest expected accuracy that a model can have on the test samples, where it is known."""
 
 
 class Source(Part, frozen=True, kw_only=True):

@@ -13,6 +13,8 @@ from torch import Tensor
 from potluck import seeds
 from potluck.data import Dataset
 from potluck.explore.settings import Exploration
+from potluck.model.class_positions import class_positions
+from potluck.model.input_spec import InputSpec, batch_size
 from potluck.model.layer_chain import trace_layers
 from potluck.model.model_replica import ModelReplica
 from potluck.model.submodels import SlimmableModel, WidthWorkspace, calibrate_norms
@@ -44,7 +46,9 @@ class CandidateEvaluator:
         self._settings = settings
         self._data: Dataset = task.data
         module = task.build_module(settings.seed)
-        self.slimmable = SlimmableModel(trace_layers(module, task.data.shape))
+        self.slimmable = SlimmableModel(
+            trace_layers(module, InputSpec.of_batch(task.data.train.batch(np.arange(1))[0]))
+        )
         self._replica = ModelReplica(module, self.slimmable.layout, task.loss)
         self._workspace = WidthWorkspace(
             self.slimmable, self._replica, scaled=settings.scales, static=settings.static, most=1
@@ -106,7 +110,8 @@ class CandidateEvaluator:
 
     def _draw_batch(self, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
         chosen = self._train[rng.integers(len(self._train), size=self._settings.batch)]
-        return self._data.train.batch(chosen, rng)
+        batch: tuple[Tensor, Tensor] = self._data.train.batch(chosen, rng)
+        return batch
 
     def _held_out_score(self) -> float:
         """Accuracy, or the negative loss, on the held-out samples."""
@@ -117,9 +122,11 @@ class CandidateEvaluator:
         total = 0.0
         for output, targets in self._replica.outputs(self._data.train.batch(batch) for batch in batches):
             if self._settings.measure == "accuracy":
-                total += float((output.argmax(1) == targets).sum())
+                positions = class_positions(output, targets)
+                correct = int((positions.predicted == positions.labels).sum())
+                total += correct * batch_size(targets) / max(1, len(positions.labels))
             else:
-                total -= float(self._replica.loss(output, targets)) * len(targets)
+                total -= float(self._replica.loss(output, targets)) * batch_size(targets)
         return total / len(self._held_out)
 
     def _gradient_alignment(self, request: EvaluationRequest) -> float:

@@ -186,7 +186,7 @@ class ProfiledCost:
         """Seconds of the sub-model over those of the full model; a layer without MACs always takes its full time."""
         chain = self._slimmable.chain
         module = build_narrow_network(self._slimmable, self._graph, counts)
-        narrow = trace_layers(module, chain.shape, dtype=chain.dtype)
+        narrow = trace_layers(module, chain.inputs)
         kept_s = sum(
             seconds * (part.macs / whole.macs if whole.macs else 1.0)
             for seconds, part, whole in zip(self._seconds, narrow.layers, chain.layers, strict=True)

@@ -9,7 +9,7 @@ import msgspec
 from potluck.job import Job
 from potluck.loops.parts.batching import FixedBatching
 from potluck.loops.settings import Rounds
-from potluck.model.local_training import LocalSgd
+from potluck.model.local_training import LocalSgd, LocalSteps
 from potluck.model.optimizers import Sgd
 from potluck.planning.pareto_table import Cost
 from potluck.settings import Settings, doc
@@ -85,7 +85,7 @@ def _training_keys(rounds: Rounds) -> dict[str, Any]:
     keys: dict[str, Any] = {}
     if isinstance(rounds.batching, FixedBatching) and rounds.batching.size > 1:
         keys["batch"] = rounds.batching.size
-    optimizer = rounds.local if isinstance(rounds.local, LocalSgd) else rounds.server
+    optimizer = rounds.local if isinstance(rounds.local, LocalSteps) else rounds.server
     if isinstance(optimizer, LocalSgd | Sgd):
         keys |= {"lr": optimizer.lr, "momentum": optimizer.momentum}
     return keys

@@ -15,7 +15,7 @@ from potluck.fleet.fleet_devices import LINKS, PRESETS, Device, DeviceGroup, Lin
 from potluck.fleet.fleet_events import device_speed, fleet_changes
 from potluck.fleet.traces import ConstantTrace, Trace
 from potluck.settings import Settings, doc
-from potluck.units import FlopsPerSecond, Seconds
+from potluck.units import Seconds
 
 __all__ = [
     "LINKS",
@@ -40,9 +40,6 @@ class CoordinatorMachine(Settings, frozen=True, kw_only=True):
     link: Annotated[
         str | Link, doc("The coordinator's network link, by name or as a table; all transfers share it.")
     ] = "server"
-    flops: Annotated[
-        FlopsPerSecond, doc("Has no effect at present: the coordinator's own computation takes no simulated time.")
-    ] = FlopsPerSecond(100e9)
 
     def __post_init__(self) -> None:
         if isinstance(self.link, str) and self.link not in LINKS:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import fnmatch
 import heapq
 from collections.abc import Callable, Iterator, Sequence
-from typing import Annotated, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 import msgspec
 import numpy as np
@@ -23,6 +23,7 @@ __all__ = [
     "CrashFault",
     "Fault",
     "FleetChange",
+    "HangFault",
     "JoinFault",
     "LeaveFault",
     "MessageLossFault",
@@ -59,6 +60,8 @@ class Fault(Part, frozen=True, kw_only=True):
             raise ValueError("give either `at` (a time) or `every` (the mean time between occurrences)")
         if self.every is not None and not self.every > 0:
             raise ValueError("`every` must be above 0")
+
+    changes_speed: ClassVar[bool] = False  # whether it is part of the device's speed over time
 
     def changes_at(self, at: float, device: str) -> Sequence[FleetChange]:
         raise NotImplementedError
@@ -134,11 +137,30 @@ class PartitionFault(Fault, frozen=True, kw_only=True, tag="partition"):
 class SlowdownFault(Fault, frozen=True, kw_only=True, tag="slow"):
     """Slows the device's computation down."""
 
+    changes_speed: ClassVar[bool] = True
+
     factor: Annotated[float, msgspec.Meta(gt=0.0, le=1.0), doc("Fraction of its speed that the device retains.")] = 0.25
     lasting: Annotated[Seconds, doc("Time until the device has its full speed again.")] = Seconds(60)
 
     def changes_at(self, at: float, device: str) -> Sequence[FleetChange]:
         return [FleetChange(at, device, "slow", self.factor), FleetChange(at + self.lasting, device, "slow", 1.0)]
+
+
+class HangFault(Fault, frozen=True, kw_only=True, tag="hang"):
+    """Stops the device's computation; the device stays connected, but a step that hangs cannot even be cancelled."""
+
+    lasting: Annotated[Seconds | None, doc("Time until the computation continues; without it, never.")] = None
+
+    changes_speed: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.every is not None and self.lasting is None:
+            raise ValueError("a device that hangs for ever can do so only once; give `lasting`, or `at`")
+
+    def changes_at(self, at: float, device: str) -> Sequence[FleetChange]:
+        hang = FleetChange(at, device, "slow", 0.0)
+        return [hang] if self.lasting is None else [hang, FleetChange(at + self.lasting, device, "slow", 1.0)]
 
 
 class MessageLossFault(Fault, frozen=True, kw_only=True, tag="lose"):

@@ -10,6 +10,7 @@ import msgspec
 from potluck.fleet.compute_profile import ComputeProfile
 from potluck.fleet.traces import ConstantTrace, Trace
 from potluck.settings import Settings, doc
+from potluck.text_escaping import name_refusal
 from potluck.units import Bytes, BytesPerSecond, FlopsPerSecond, Seconds
 
 __all__ = ["COORDINATOR", "LINKS", "PRESETS", "Device", "DeviceGroup", "DevicePreset", "Link"]
@@ -136,8 +137,8 @@ class DeviceGroup(Settings, frozen=True, kw_only=True):
             raise ValueError(f"`flops` must be above 0 and finite, got {self.flops}")
         if isinstance(self.link, str) and self.link not in LINKS:
             raise ValueError(f"link {self.link!r} is not known; choose from {', '.join(LINKS)} or give a table")
-        if any(character.isspace() or character in "/*?[]" for character in self.name):
-            raise ValueError(f"name {self.name!r} must not contain spaces or any of / * ? [ ]")
+        if self.name and (reason := name_refusal(self.name)) is not None:
+            raise ValueError(reason)
         if self.name == COORDINATOR:
             raise ValueError(f"name {COORDINATOR!r} is reserved for the coordinator; choose another")
 

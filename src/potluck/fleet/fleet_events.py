@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from potluck.fleet.faults import FleetChange, SlowdownFault, fault_streams, merge_by_time
-from potluck.fleet.fleet_devices import Device
+from potluck.fleet.faults import FleetChange, fault_streams, merge_by_time
+from potluck.fleet.fleet_devices import COORDINATOR, Device
 from potluck.fleet.traces import LevelInterval, Trace
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ Rng = Callable[[str], np.random.Generator]
 
 def fleet_changes(fleet: Fleet, rng: Rng) -> tuple[Iterator[FleetChange], set[str]]:
     """All changes except those of speed, ordered by time, and the devices that are absent at the start."""
-    faults = [fault for fault in fleet.faults if not isinstance(fault, SlowdownFault)]
+    faults = [fault for fault in fleet.faults if not fault.changes_speed]
     streams, absent = fault_streams(faults, [device.name for device in fleet.members], rng)
     for device in fleet.members:
         if device.available.constant_level is None:
@@ -32,17 +32,19 @@ def fleet_changes(fleet: Fleet, rng: Rng) -> tuple[Iterator[FleetChange], set[st
             )
         elif device.available.constant_level < 0.5:
             absent.add(device.name)
-        if device.link.quality.constant_level is None:
-            streams.append(_bandwidth_changes(device, rng(f"quality/{device.name}")))
+    links = [*((device.name, device.link) for device in fleet.members), (COORDINATOR, fleet.coordinator.resolved_link)]
+    for name, link in links:
+        if link.quality.constant_level != 1.0:
+            streams.append(_bandwidth_changes(name, link.quality, rng(f"quality/{name}")))
     return merge_by_time(streams), absent
 
 
 def device_speed(fleet: Fleet, device: Device, rng: Rng) -> Iterator[LevelInterval]:
-    """A device's speed over time: its trace multiplied by the slowdowns that the fault script has for it."""
+    """A device's speed over time: its trace multiplied by the slowdowns and hangs that the fault script has for it."""
     slow = [
         (rule, fault)
         for rule, fault in enumerate(fleet.faults)
-        if isinstance(fault, SlowdownFault) and fault.matches_device(device.name)
+        if fault.changes_speed and fault.matches_device(device.name)
     ]
     varying = [device.speed.level_intervals(rng(f"speed/{device.name}"))] if device.speed.constant_level is None else []
     steady = device.speed.constant_level if device.speed.constant_level is not None else 1.0
@@ -61,6 +63,9 @@ def _multiply_levels(steady: float, varying: Sequence[Iterator[LevelInterval]]) 
         return
     heads = [next(intervals) for intervals in varying]
     while True:
+        if (math.inf, 0.0) in heads:  # whatever the others are from now on
+            yield math.inf, 0.0
+            return
         until = min(head[0] for head in heads)
         yield until, steady * math.prod(head[1] for head in heads)
         if math.isinf(until):
@@ -94,8 +99,8 @@ def _initial_level(trace: Trace, rng: np.random.Generator) -> float:
     return next(iter(trace.level_intervals(rng)))[1]
 
 
-def _bandwidth_changes(device: Device, rng: np.random.Generator) -> Iterator[FleetChange]:
+def _bandwidth_changes(name: str, quality: Trace, rng: np.random.Generator) -> Iterator[FleetChange]:
     start = 0.0
-    for until, level in device.link.quality.level_intervals(rng):
-        yield FleetChange(start, device.name, "bandwidth", max(level, 1e-9))
+    for until, level in quality.level_intervals(rng):
+        yield FleetChange(start, name, "bandwidth", max(level, 1e-9))
         start = until

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-from collections.abc import Iterator
+import logging
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO, Self
+from typing import Self
 
 import msgspec
 
 from potluck.errors import RunError
-from potluck.journal.journal_records import Instant, JournalRecord, Scalar, Span
+from potluck.journal.journal_file import JournalFile
+from potluck.journal.journal_reader import (
+    RecordDecoder,
+    describe_unreadable,
+    read_journal,
+    read_journal_tail,
+    warn_of_unreadable,
+)
+from potluck.journal.journal_records import Instant, JournalRecord, Scalar, Span, readable_record
 from potluck.journal.journal_totals import ACCOUNT, JournalTotals
 
 __all__ = [
@@ -21,56 +27,92 @@ __all__ = [
     "Journal",
     "JournalRecord",
     "JournalTotals",
+    "RecordDecoder",
     "Scalar",
     "Span",
+    "describe_unreadable",
     "read_journal",
     "read_journal_tail",
+    "warn_of_unreadable",
 ]
+
+_MAX_SHOWN = 200  # characters of a record in a warning
+
+_log = logging.getLogger("potluck")
 
 
 class Journal:
-    """Appends records to a file, if any, and adds them to the totals; resuming truncates it to `position`."""
+    """Appends records to a file, if any, and adds them to the totals; resuming truncates it to `position`.
+
+    Writing a record never fails. While the file cannot be written, records are held in memory; `flush_buffer` and
+    `sync_to_disk` raise OSError, and write everything once they can.
+    """
 
     def __init__(self, path: Path | None = None, position: int = 0, totals: JournalTotals | None = None) -> None:
         self._encode = msgspec.json.Encoder().encode
         self._totals = totals
-        self._file: BinaryIO | None = None
+        self._file: JournalFile | None = None
         if path is not None:
             path.touch()
             if path.stat().st_size < position:
                 raise RunError(
                     f"journal {path} is shorter than its checkpoint says; it was truncated or belongs to another run"
                 )
-            self._file = path.open("r+b", buffering=1 << 16)
-            self._file.truncate(position)
-            self._file.seek(position)
+            self._file = JournalFile(path, position)
 
     def write_record(self, record: JournalRecord) -> None:
+        """Append a record; what its readers could not read (NaN, infinity) is left out, with a warning."""
+        if self._file is not None:
+            line = self._encode(record)
+            if b"null" in line:  # how JSON shows what is not finite, and None
+                readable = readable_record(record)
+                if readable is not record:
+                    _log.warning("a journal record has a number that is not finite: %s", str(record)[:_MAX_SHOWN])
+                if readable is None:
+                    return
+                record, line = readable, self._encode(readable)
+            if self._file.error is None:
+                self._file.append_line(line + b"\n")
+            else:
+                self._file.hold_line(line + b"\n", droppable=_is_device_span(record))
         if self._totals is not None:
             self._totals.add_record(record)
-        if self._file is not None:
-            self._file.write(self._encode(record) + b"\n")
+
+    @property
+    def file(self) -> JournalFile | None:
+        """The file behind this journal, with what it holds in memory; None without one or when closed."""
+        return self._file
 
     def position(self) -> int:
         """Length of the journal in bytes, including what is still buffered."""
-        return self._file.tell() if self._file is not None else 0
+        return self._file.position() if self._file is not None else 0
+
+    def mark_position(self) -> int:
+        """The position, which the file remembers: it becomes lower where held records before it are dropped."""
+        return self._file.mark_position() if self._file is not None else 0
 
     def sync_to_disk(self) -> int:
         """Write all records to disk; returns the length of the journal in bytes."""
         if self._file is None:
             return 0
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        return self._file.tell()
+        self._file.write_out(sync=True)
+        return self._file.position()
 
     def flush_buffer(self) -> None:
         """Make all records visible to readers of the file."""
         if self._file is not None:
-            self._file.flush()
+            self._file.write_out()
 
     def close(self) -> None:
+        """Write all records and close the file."""
         if self._file is not None:
-            self._file.close()
+            file, self._file = self._file, None
+            file.close()
+
+    def abandon(self) -> None:
+        """Close the file without what could not be written to it."""
+        if self._file is not None:
+            self._file.abandon()
             self._file = None
 
     def __enter__(self) -> Self:
@@ -82,35 +124,6 @@ class Journal:
         self.close()
 
 
-def read_journal(path: Path) -> Iterator[Span | Instant | Scalar]:
-    """Yields the records of a journal; an incomplete last line (a crash while writing) is skipped."""
-    decode = msgspec.json.Decoder(Span | Instant | Scalar).decode
-    try:
-        lines = path.open("rb")
-    except OSError as error:
-        raise RunError(f"cannot read journal {path}: {error.strerror}") from None
-    with lines:
-        for number, line in enumerate(lines, 1):
-            if not line.endswith(b"\n"):
-                return
-            try:
-                yield decode(line)
-            except msgspec.DecodeError as error:
-                raise RunError(f"{path}, line {number}: not a journal record: {error}") from None
-
-
-def read_journal_tail(path: Path, nbytes: int) -> list[Span | Instant | Scalar]:
-    """The records in the last `nbytes` of a journal that may still be written; incomplete lines are skipped."""
-    decode = msgspec.json.Decoder(Span | Instant | Scalar).decode
-    try:
-        with path.open("rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - nbytes))
-            lines = file.read().split(b"\n")
-    except OSError:
-        return []
-    records = []
-    for line in lines[(1 if size > nbytes else 0) : -1]:
-        with contextlib.suppress(msgspec.DecodeError):
-            records.append(decode(line))
-    return records
+def _is_device_span(record: JournalRecord) -> bool:
+    """How long a device was busy with something: detail that a journal can do without."""
+    return isinstance(record, Span) and record.node != "coordinator"

@@ -30,7 +30,7 @@ class DeviceStatus:
         elif isinstance(record, Instant) and record.name == "joined":
             self._update_last_seen(record.node, record.at)
         elif isinstance(record, Instant) and record.name == "partition":
-            self._assign_stages(record.fields.get("order", ()))
+            self._assign_stages(record.fields.get("order") or ())
 
     def last_seen(self, device: str) -> float | None:
         """When the device last did anything; None if it never has."""

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from potluck.journal.device_status import DeviceStatus
-from potluck.journal.journal_records import Instant, JournalRecord, Span
+from potluck.journal.journal_reader import RecordDecoder, read_journal
+from potluck.journal.journal_records import Instant, JournalRecord, Scalar, Span
 from potluck.journal.stragglers import StragglerTracker
 from potluck.units import format_percent
 
@@ -41,7 +42,9 @@ class DeviceTotals(NamedTuple):
 class JournalTotals:
     """Seconds per device and phase (pull, compute, push), bytes, and how often a device was lost or late."""
 
-    def __init__(self) -> None:
+    def __init__(self, keep_scalars: bool = False) -> None:
+        self.run_scalars: list[Scalar] = []  # of the coordinator, if they are kept
+        self._keep_scalars = keep_scalars
         self._seconds: dict[str, dict[str, float]] = {}
         self._bytes: dict[str, dict[str, float]] = {}
         self._samples: dict[str, int] = {}
@@ -66,6 +69,8 @@ class JournalTotals:
             self._accounts[record.node, str(record.fields.get("stream"))] = _integer_fields(record.fields)
         elif isinstance(record, Instant):
             self._count_event(record.node, record.name)
+        elif self._keep_scalars and isinstance(record, Scalar) and record.node == "coordinator":
+            self.run_scalars.append(record)
 
     def _add_phase(self, span: Span, phase: str) -> None:
         seconds = self._seconds.get(span.node)
@@ -85,12 +90,12 @@ class JournalTotals:
         if event in _NEXT_ACTIVITY:
             self._state[node] = _NEXT_ACTIVITY[event]
 
-    def add_journal(self, path: Path) -> None:
-        """Add all records of an existing journal."""
-        from potluck.journal import read_journal
-
-        for record in read_journal(path):
+    def add_journal(self, path: Path) -> int:
+        """Add all records of an existing journal; returns how many of its lines cannot be read."""
+        decoder = RecordDecoder()
+        for record in read_journal(path, decoder):
             self.add_record(record)
+        return decoder.unreadable
 
     def current_activity(self, device: str) -> str:
         """What a device has been doing since its last record."""

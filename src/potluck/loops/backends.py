@@ -7,15 +7,19 @@ with the same bytes and seconds, but no weights.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from potluck.loops.device_costs import DeviceCosts
+from potluck.model.pull_deltas import DeltaFormat, EncodedSegment, HeldModel, PulledSegment, PullRequest
+from potluck.model.update_merging import FULL_LENGTH, UpdateNorm
 from potluck.payload import Payload
 
 __all__ = [
+    "DeltaSizes",
     "DeviceBackend",
     "LocalBatches",
     "ServerBackend",
@@ -37,6 +41,7 @@ class LocalBatches(NamedTuple):
     rng: Callable[[], np.random.Generator]  # for augmentation and the model's own randomness
     samples: Any = None  # the dataset that the indices refer to, if not the task's own
     report_losses: Callable[[Mapping[int, float]], None] | None = None  # receives the session's class losses, if wanted
+    received: int = 0  # samples that other devices sent
 
 
 class TurnIdentity(NamedTuple):
@@ -99,8 +104,14 @@ class DeviceBackend(Protocol):
     def chooses_per_batch(self) -> bool:
         """Whether every mini-batch chooses its own submodel."""
 
-    def create_error_feedback(self) -> Any:
-        """State that a device carries from turn to turn (a codec's residual); None if there is none."""
+    def decode_segment(self, held: HeldModel, segment: PulledSegment) -> Payload:
+        """The weights and buffers of a segment, which may be the difference from what the device holds."""
+
+    def hold_version(self, held: HeldModel, version: int, segments: Sequence[tuple[int, int, Payload]]) -> None:
+        """The device has pulled all segments of a version, decoded: it holds that version from now on."""
+
+    def create_carried_state(self) -> Any:
+        """State that a device carries from turn to turn (a codec's residual, an optimizer's); None if there is none."""
 
     def start_session(
         self,
@@ -108,7 +119,7 @@ class DeviceBackend(Protocol):
         segments: Mapping[int, Any],
         batches: LocalBatches,
         lr_factor: float,
-        error_feedback: Any,
+        carried: Any,
         rng: Any,
     ) -> TrainingSession:
         """Begin a turn; `segments` fills as they arrive. `rng` is for choosing submodels."""
@@ -121,27 +132,64 @@ class ServerBackend(Protocol):
     def state(self) -> Any:
         """The newest version of the model, never changed in place."""
 
+    @property
+    def pulled_state(self) -> Any:
+        """What devices pull: the newest version, or what stands for it where pulls are compressed."""
+
     def select_submodel(self, identity: TurnIdentity) -> Any:
         """The part of the model that a turn trains; None for all of it."""
 
-    def encode_segment(self, state: Any, submodel: Any, first: int, last: int) -> Payload: ...
+    def encode_segment(self, state: Any, submodel: Any, request: PullRequest) -> EncodedSegment: ...
 
     def update_refusal(self, segments: Sequence[Any], submodel: Any) -> str | None: ...
 
-    def add_update(self, segments: Sequence[Any], submodel: Any, samples: int, staleness: int) -> None: ...
+    def update_norm(self, segments: Sequence[Any], submodel: Any) -> UpdateNorm | None:
+        """The norm of an update that was not refused; None without weights."""
 
-    def step(self, lr_factor: float) -> None: ...
+    def weights_norm(self) -> float: ...
+
+    def add_update(
+        self, segments: Sequence[Any], submodel: Any, samples: int, staleness: int, scale: UpdateNorm = FULL_LENGTH
+    ) -> None: ...
+
+    def step(self, lr_factor: float) -> bool:
+        """Make the next version from the added updates; False if it would not be finite: then the model stays."""
 
     def start_draft(self) -> Any:
         """A copy of the newest version, to be stepped layer by layer; `adopt_draft` makes it the newest."""
 
-    def adopt_draft(self, draft: Any) -> None: ...
+    def adopt_draft(self, draft: Any) -> bool:
+        """Whether the draft is finite, and now the newest version."""
 
     def evaluate(self) -> dict[str, float]: ...
 
     def tensors(self) -> dict[str, Any]: ...
 
     def restore(self, tensors: dict[str, Any]) -> None: ...
+
+
+@dataclass(frozen=True)
+class DeltaSizes:
+    """The bytes of compressed pulls where only time is modelled; all deltas are expected to be of the same size."""
+
+    format: DeltaFormat
+    scale: float = 1.0  # of what is charged
+
+    def encode_segment(self, request: PullRequest) -> EncodedSegment:
+        """By the rules of `ReferenceModel`."""
+        layout, sizes = self.format.layout, self.format.unit_bytes()
+        params, buffers = (
+            layout.itemsize * (one.stop - one.start) for one in layout.layer_slices(request.first, request.last)
+        )
+        count, units = request.version - request.held, self.format.units_in(request.first, request.last)
+        if 0 < request.held <= request.version and units is not None:
+            deltas = count * sum(sizes[unit] for unit in units)
+            if deltas < params and count * sum(sizes) <= layout.itemsize * layout.param_bounds[-1]:
+                return EncodedSegment(self._payload(deltas + buffers), request.held)
+        return EncodedSegment(self._payload(params + buffers))
+
+    def _payload(self, nbytes: int) -> Payload:
+        return Payload(round(self.scale * nbytes))
 
 
 class _TimingOnlySession:
@@ -176,7 +224,13 @@ class TimingOnlyTrainer:
         self._extractor = extractor
         self.chooses_per_batch = extractor is not None and extractor.chooses_per_batch
 
-    def create_error_feedback(self) -> None:
+    def decode_segment(self, held: HeldModel, segment: PulledSegment) -> Payload:
+        return segment.payload
+
+    def hold_version(self, held: HeldModel, version: int, segments: Sequence[tuple[int, int, Payload]]) -> None:
+        held.version = version
+
+    def create_carried_state(self) -> None:
         return None
 
     def start_session(
@@ -185,7 +239,7 @@ class TimingOnlyTrainer:
         segments: Mapping[int, Any],
         batches: LocalBatches,
         lr_factor: float,
-        error_feedback: Any,
+        carried: Any,
         rng: Any,
     ) -> _TimingOnlySession:
         def choose(budget: float) -> float:
@@ -207,30 +261,42 @@ class TimingOnlyServer:
     """A model that only has sizes."""
 
     state = None
+    pulled_state = None
 
-    def __init__(self, costs: Callable[[TurnIdentity], DeviceCosts]) -> None:
+    def __init__(self, costs: Callable[[TurnIdentity], DeviceCosts], delta_sizes: DeltaSizes | None = None) -> None:
         self._costs = costs
+        self._delta_sizes = delta_sizes  # where pulls are compressed
 
     def select_submodel(self, identity: TurnIdentity) -> DeviceCosts:
         return self._costs(identity)
 
-    def encode_segment(self, state: Any, submodel: Any, first: int, last: int) -> Payload:
-        return Payload(sum(submodel.pull_bytes[first : last + 1]))
+    def encode_segment(self, state: Any, submodel: Any, request: PullRequest) -> EncodedSegment:
+        if self._delta_sizes is not None:
+            return self._delta_sizes.encode_segment(request)
+        return EncodedSegment(Payload(sum(submodel.pull_bytes[request.first : request.last + 1])))
 
     def update_refusal(self, segments: Sequence[Any], submodel: Any) -> str | None:
         return None
 
-    def add_update(self, segments: Sequence[Any], submodel: Any, samples: int, staleness: int) -> None:
+    def update_norm(self, segments: Sequence[Any], submodel: Any) -> None:
+        return None
+
+    def weights_norm(self) -> float:
+        return 0.0
+
+    def add_update(
+        self, segments: Sequence[Any], submodel: Any, samples: int, staleness: int, scale: UpdateNorm = FULL_LENGTH
+    ) -> None:
         pass
 
-    def step(self, lr_factor: float) -> None:
-        pass
+    def step(self, lr_factor: float) -> bool:
+        return True
 
     def start_draft(self) -> _TimingOnlyDraft:
         return _TimingOnlyDraft()
 
-    def adopt_draft(self, draft: Any) -> None:
-        pass
+    def adopt_draft(self, draft: Any) -> bool:
+        return True
 
     def evaluate(self) -> dict[str, float]:
         return {}

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from potluck.data import Dataset
-from potluck.data.samples import Indices, Samples
+from potluck.data.samples import Indices, SampleSet
 from potluck.loops.backends import LocalBatches
 from potluck.loops.batch_source import ShardBatchSource
 from potluck.loops.messages import Invite
@@ -18,6 +18,7 @@ from potluck.model.submodel_context import ClassBalance
 __all__ = [
     "BalancedBatchSource",
     "GeneratedNegativesSource",
+    "LimitedBatchSource",
     "ScrambledSamples",
     "build_balanced_source",
     "scramble_inputs",
@@ -32,7 +33,7 @@ class ScrambledSamples:
 
     needs_rng = True
 
-    def __init__(self, own: Samples, label: int) -> None:
+    def __init__(self, own: SampleSet, label: int) -> None:
         self._own = own
         self._label = label
 
@@ -81,23 +82,37 @@ def build_balanced_source(
 ) -> ShardBatchSource:
     """The source that a device's class balance asks for."""
     if balance.negatives == "generated":
-        return GeneratedNegativesSource(node, rounds, shard, data, balance.own_classes)
-    return BalancedBatchSource(node, rounds, shard, data.train.labels, balance.own_classes)
+        return GeneratedNegativesSource(node, rounds, shard, data, balance)
+    return BalancedBatchSource(node, rounds, shard, data.train.labels, balance)
 
 
-class BalancedBatchSource(ShardBatchSource):
+class LimitedBatchSource(ShardBatchSource):
+    """Mini-batches of a shard; a turn has at most as many as the balance's limit of samples allows."""
+
+    def __init__(self, node: Node, settings: Rounds, shard: Indices, balance: ClassBalance) -> None:
+        super().__init__(node, settings, shard)
+        self._most_samples = balance.most_samples
+
+    def batches_per_turn(self) -> int | None:
+        wanted = super().batches_per_turn()
+        if wanted is None or self._most_samples is None:
+            return wanted
+        return min(wanted, max(1, self._most_samples // self.expected_batch_size()))
+
+
+class BalancedBatchSource(LimitedBatchSource):
     """All samples of a device's own classes, and in every pass as many of its others, drawn again each time."""
 
-    def __init__(self, node: Node, settings: Rounds, shard: Indices, labels: Indices, own: tuple[int, ...]) -> None:
-        is_own = np.isin(labels[shard], own)
+    def __init__(self, node: Node, settings: Rounds, shard: Indices, labels: Indices, balance: ClassBalance) -> None:
+        is_own = np.isin(labels[shard], balance.own_classes)
         self._own, self._others = shard[is_own], shard[~is_own]
-        super().__init__(node, settings, shard[: len(self._own) + min(len(self._own), len(self._others))])
+        super().__init__(node, settings, shard[: len(self._own) + min(len(self._own), len(self._others))], balance)
 
     def ready_batches(self, invite: Invite) -> LocalBatches:
         """As from a shard of constant size whose content changes with every pass."""
         plain = super().ready_batches(invite)
         batching, count, rng = self._settings.batching, invite.count, self._node.rng
-        passes = self._settings.local.batches_per_turn(batching.batches_per_epoch(len(self._shard)))
+        passes = self.batches_per_turn()
         pass_number = count // max(1, len(self._shard) // self.expected_batch_size()) if passes is None else count
 
         def draw_batches() -> list[Indices]:
@@ -107,12 +122,12 @@ class BalancedBatchSource(ShardBatchSource):
         return plain._replace(batches=draw_batches)
 
 
-class GeneratedNegativesSource(ShardBatchSource):
+class GeneratedNegativesSource(LimitedBatchSource):
     """All samples of a device's own classes, and for each of them one that is generated from it; no others."""
 
-    def __init__(self, node: Node, settings: Rounds, shard: Indices, data: Dataset, own: tuple[int, ...]) -> None:
-        own_samples = shard[np.isin(data.train.labels[shard], own)]
-        super().__init__(node, settings, np.concatenate([own_samples, -1 - own_samples]))
+    def __init__(self, node: Node, settings: Rounds, shard: Indices, data: Dataset, balance: ClassBalance) -> None:
+        own_samples = shard[np.isin(data.train.labels[shard], balance.own_classes)]
+        super().__init__(node, settings, np.concatenate([own_samples, -1 - own_samples]), balance)
         self._samples = ScrambledSamples(data.train, len(data.classes))
 
     def ready_batches(self, invite: Invite) -> LocalBatches:

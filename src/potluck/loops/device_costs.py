@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+
+from potluck.planning.layer_times import PassSeconds
 
 __all__ = ["DeviceCosts"]
 
@@ -19,6 +21,7 @@ class DeviceCosts:
     push_bytes: Sequence[int]
     flops: float = 1.0
     measured: Mapping[str, DeviceCosts] = field(default_factory=dict)  # of devices with a profile, by name
+    once_flop: float = 0.0  # before the device's first turn
 
     @property
     def layer_count(self) -> int:
@@ -34,11 +37,11 @@ class DeviceCosts:
             return self
         forward = _scale_layers(self.forward_flop, whole.forward_flop, measured.forward_flop)
         backward = _scale_layers(self.backward_flop, whole.backward_flop, measured.backward_flop)
-        return DeviceCosts(forward, backward, self.pull_bytes, self.push_bytes, self.flops)
+        return replace(self, forward_flop=forward, backward_flop=backward)
 
     def with_speed(self, flops: float) -> DeviceCosts:
         """The same chain on a device of this speed."""
-        return DeviceCosts(self.forward_flop, self.backward_flop, self.pull_bytes, self.push_bytes, flops)
+        return replace(self, flops=flops, measured={})
 
     def forward_s(self, layer: int, samples: int) -> float:
         return self.forward_flop[layer] * samples / self.flops
@@ -49,6 +52,18 @@ class DeviceCosts:
     def step_s(self, samples: int) -> float:
         """Seconds of one training step on so many samples."""
         return self._flop_per_sample * samples / self.flops
+
+    def pass_seconds(self, samples: int) -> PassSeconds:
+        """Nominal seconds of each layer for so many samples."""
+        layers = range(self.layer_count)
+        return PassSeconds(
+            [self.forward_s(layer, samples) for layer in layers], [self.backward_s(layer, samples) for layer in layers]
+        )
+
+    @property
+    def once_s(self) -> float:
+        """Seconds that a device spends once, before its first turn."""
+        return self.once_flop / self.flops
 
     @cached_property
     def _flop_per_sample(self) -> float:

@@ -141,12 +141,12 @@ class DraftRound:
         heapq.heappush(self._queued_segments.setdefault(turn.device, []), (pull.first, turn.number, turn, pull, state))
         self._send_next(turn.device)
 
-    def _send_next(self, device: str) -> None:
-        queued = self._queued_segments.get(device)
-        if not queued or device in self._busy:
+    def _send_next(self, device: str, queued: bool = False) -> None:
+        waiting = self._queued_segments.get(device)
+        if not waiting or device in self._busy:
             return
-        _, _, turn, pull, state = heapq.heappop(queued)
-        sending = self._dispatcher.send_segment(turn, pull, state)
+        _, _, turn, pull, state = heapq.heappop(waiting)
+        sending = self._dispatcher.send_segment(turn, pull, state, queued)
         key = (turn.number, pull.first)
         if isinstance(sending, asyncio.Future) and not sending.done():
             self._busy.add(device)
@@ -157,13 +157,11 @@ class DraftRound:
     def _on_segment_sent(self, device: str, key: tuple[int, int]) -> None:
         self._resend_after[key] = self._node.now() + self._retry_s
         self._busy.discard(device)
-        self._send_next(device)
+        self._send_next(device, queued=True)
 
     def _invite_devices(self, draft: DraftVersion) -> None:
-        for device in draft.device_names():
-            turn = self._dispatcher.open_turn(device, ahead=True)
-            if turn is not None:
-                self.turns[device] = turn
+        for turn in self._dispatcher.open_draft_turns(draft.device_names()):
+            self.turns[turn.device] = turn
 
     def answer_pull(self, turn: TurnRecord, pull: Pull) -> None:
         """Answer a pull of a turn that began on a draft."""
@@ -194,16 +192,18 @@ class DraftRound:
         self.turns.clear()
         self._queued_segments.clear()
 
-    def commit_draft(self) -> bool:
-        """Adopt the draft as the next version if it is complete; otherwise merge the updates that were kept."""
+    def commit_draft(self) -> bool | None:
+        """Adopt the draft as the next version if it is complete; otherwise merge the updates that were kept.
+
+        Whether the next version is finite; None if it is still to be made from these updates.
+        """
         draft, kept = self.draft, self._complete_updates
         self.draft, self._complete_updates = None, []
         if draft is not None and draft.is_complete:
-            self._backend.adopt_draft(draft.model_draft)
-            return True
+            return self._backend.adopt_draft(draft.model_draft)
         for turn in kept:
-            self._backend.add_update(turn.segments, turn.submodel, turn.samples, 0)
-        return False
+            self._backend.add_update(turn.segments, turn.submodel, turn.samples, 0, turn.scale)
+        return None
 
     def pop_turns(self) -> dict[str, TurnRecord]:
         """The turns of the round that begins now."""
@@ -211,5 +211,5 @@ class DraftRound:
         current = {turn.number for turn in turns.values()}
         self._resend_after = {key: until for key, until in self._resend_after.items() if key[0] in current}
         for turn in turns.values():
-            turn.start_from(self._backend.state, self._context.progress.version)
+            turn.start_from(self._backend.pulled_state, self._context.progress.version)
         return turns

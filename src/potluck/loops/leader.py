@@ -20,6 +20,8 @@ from potluck.journal import Instant, Scalar
 from potluck.loops.messages import Joined, Lost, Stop
 from potluck.loops.node import Envelope, Node, Step, Work
 from potluck.loops.run_progress import RunOutcome, RunProgress
+from potluck.model.lr_schedules import LearningRateSchedule, PlateauSchedule, PlateauState
+from potluck.model.metrics import TaskMetrics
 from potluck.units import Seconds
 
 __all__ = ["CoordinatorJournal", "DeviceRoster", "Leader", "LedProtocol", "RunPolicy", "StallTimeout"]
@@ -37,6 +39,9 @@ class RunPolicy(Protocol):
     def evaluation_due(self, round: int) -> bool:
         """Whether to evaluate the model after this many rounds."""
 
+    def check_may_commit(self) -> None:
+        """Called before each commit; raises if another coordinator leads the run."""
+
     def checkpoint_due(self, round: int) -> bool:
         """Whether the loop must drain after this many rounds so that they can be saved."""
 
@@ -45,6 +50,13 @@ class RunPolicy(Protocol):
 
     def report_progress(self, progress: RunProgress, now: float) -> None:
         """Show that a round was committed."""
+
+    @property
+    def metrics(self) -> TaskMetrics:
+        """What the task is evaluated by."""
+
+    def keep_best(self, progress: RunProgress) -> None:
+        """Keep the newest version if it was just evaluated and is the best so far."""
 
 
 class LedProtocol(Protocol):
@@ -61,7 +73,13 @@ class Leader:
     """Roster, stall timeout, policy and journal of one run."""
 
     def __init__(
-        self, node: Node, coordinator: LedProtocol, policy: RunPolicy, progress: RunProgress, patience: Seconds
+        self,
+        node: Node,
+        coordinator: LedProtocol,
+        policy: RunPolicy,
+        progress: RunProgress,
+        patience: Seconds,
+        schedules: Mapping[str, LearningRateSchedule] | None = None,
     ) -> None:
         self.node = node
         self._coordinator = coordinator
@@ -71,6 +89,7 @@ class Leader:
         self.roster = DeviceRoster()
         self.stall_timeout = StallTimeout(patience)
         self._patience = patience
+        self._schedules = schedules or {}  # of the learning rate, by their setting
         self.has_started = False
 
     # --- start and end ---------------------------------------------------------------------------------------------
@@ -129,7 +148,23 @@ class Leader:
     async def evaluate(self, score_model: Callable[[], Mapping[str, float]]) -> None:
         """Score the model on held-out data; the coordinator's own time is not modelled."""
         score = await self.node.compute(Work([Step(0.0)], lambda pace: score_model()))
-        self.journal.record_evaluation(score)
+        self.record_score(score)
+
+    def record_score(self, score: Mapping[str, float]) -> None:
+        """The newest version was evaluated on held-out data."""
+        self.journal.record_evaluation(score, self.policy.metrics)
+        for setting, schedule in self._schedules.items():
+            if isinstance(schedule, PlateauSchedule) and score:
+                self._observe_plateau(setting, schedule, score)
+        self.policy.keep_best(self.progress)
+
+    def _observe_plateau(self, setting: str, schedule: PlateauSchedule, score: Mapping[str, float]) -> None:
+        before, metric = self.progress.plateaus.get(setting, PlateauState()), schedule.metric
+        value, higher = score.get(metric, math.nan), self.policy.metrics.directions[metric]
+        after = schedule.observe_evaluation(before, self.progress.round, value, higher)
+        self.progress.plateaus[setting] = after
+        if after.drops != before.drops:
+            self.journal.record_scalar(f"{setting}_factor", schedule.drop_factor(len(after.drops)))
 
 
 class DeviceRoster(Set[str]):
@@ -222,16 +257,22 @@ class CoordinatorJournal:
         """Something happened to a device."""
         self._node.record(Instant(device, name, self._node.now(), {"round": self._progress.round, **fields}))
 
-    def record_scalar(self, name: str, value: float) -> None:
+    def record_scalar(self, name: str, value: float, **more: str) -> None:
         """A figure of the run; skipped unless finite, since JSON has no NaN or infinity."""
         if not math.isfinite(value):
             return
         progress = self._progress
-        fields = {"round": progress.round, "bytes": progress.traffic_bytes, "samples": progress.samples}
+        fields = {"round": progress.round, "bytes": progress.traffic_bytes, "samples": progress.samples, **more}
         self._node.record(Scalar(self._node.name, name, self._node.now(), value, fields))
 
-    def record_evaluation(self, score: Mapping[str, float]) -> None:
-        """The newest version was evaluated on held-out data."""
-        self._progress.score = {name: value for name, value in score.items() if math.isfinite(value)}
-        for name, value in self._progress.score.items():
-            self.record_scalar(f"test_{name}", value)
+    def record_evaluation(self, score: Mapping[str, float], metrics: TaskMetrics) -> None:
+        """The newest version was evaluated; the values of a task that lists its metrics say which way is better."""
+        progress = self._progress
+        progress.score = {name: value for name, value in score.items() if math.isfinite(value)}
+        progress.scored_round = progress.round
+        progress.scores_finitely = math.isfinite(score.get("loss", 0.0))
+        for name, value in progress.score.items():
+            if metrics.listed is None:
+                self.record_scalar(f"test_{name}", value)
+            else:
+                self.record_scalar(f"test_{name}", value, better="higher" if metrics.directions[name] else "lower")

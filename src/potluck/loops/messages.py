@@ -1,6 +1,7 @@
 """The messages of the rounds loop: small typed headers, some with a payload of arrays.
 
     coordinator                       device
+           ◀───────────────────────── Holdings                             in a live run, when it joins
     Invite ─────────────────────────▶
            ◀───────────────────────── Pull (layers first to last)
     Segment ────────────────────────▶
@@ -8,8 +9,11 @@
     Accept ─────────────────────────▶
     Release ────────────────────────▶
            ◀───────────────────────── Released
+           ◀───────────────────────── FrozenPull           where it could not build the frozen weights itself
+    FrozenSegment ──────────────────▶
+    Give ───────────────────────────▶            where devices send each other samples
+                                      Gift ──▶   to another device
     Stop ───────────────────────────▶            Joined, Lost: from the world, about the other side
-                                      Gift ──▶   to another device, where samples are shared
 
 Most of them name a *turn*: one invitation of one device. A device repeats every request until it is answered, so
 every answer may arrive twice.
@@ -19,13 +23,19 @@ from __future__ import annotations
 
 import msgspec
 
+from potluck.loops.message_limits import AnyFloat, BoundedTuple, ByteCount, DeviceName, Duration, Number, ReasonText
 from potluck.payload import Payload
 
 __all__ = [
     "HEADER_BYTES",
     "Accept",
     "Bulky",
+    "FrozenPull",
+    "FrozenSegment",
     "Gift",
+    "GiftOrder",
+    "Give",
+    "Holdings",
     "Invite",
     "Joined",
     "Lost",
@@ -71,71 +81,118 @@ class Bulky(Message, frozen=True):
 class Invite(Message, frozen=True):
     """Take part: pull the model, train, push the update. `count` is how often the device was invited before."""
 
-    turn: int
-    round: int
-    count: int
-    gives: tuple[tuple[str, int], ...] = ()  # samples to send to other devices
-    gets: int = 0  # samples to expect from other devices
+    turn: Number
+    round: Number
+    count: Number
+    donors: Number = 0  # devices that send samples for this turn
+    gets: Number = 0  # the most samples that these send together
     ahead: bool = False  # before the previous turn is over: layers arrive as they are merged
+    drops: BoundedTuple[Number] = ()  # of a local learning rate that follows a metric
+    pushed: BoundedTuple[tuple[ByteCount, Duration]] = ()  # bytes and seconds of the latest update's transfers
 
 
 class Pull(Message, frozen=True):
     """Ask for the model's layers `first` to `last`."""
 
-    turn: int
-    first: int
-    last: int
+    turn: Number
+    first: Number
+    last: Number
+    held: Number = 0  # the version that the device holds, where pulls are compressed; 0: none
 
 
 class Segment(Bulky, frozen=True, kw_only=True):
-    """The model's layers `first` to `last`, and when sending them began."""
+    """The model's layers `first` to `last`; `queued` if they had to wait until another segment had left.
 
-    turn: int
-    first: int
-    last: int
-    begun: float = 0.0
+    Where pulls are compressed: of which version, and from which one on the payload has the differences (0: none).
+    """
+
+    turn: Number
+    first: Number
+    last: Number
+    queued: bool = False
+    version: Number = 0
+    base: Number = 0
+
+
+class FrozenPull(Message, frozen=True):
+    """Ask for the frozen weights of the layers `first` to `last`; in a pipeline too."""
+
+    first: Number
+    last: Number
+
+
+class FrozenSegment(Bulky, frozen=True, kw_only=True):
+    """The frozen weights of the layers `first` to `last`, as bytes, one array for each tensor."""
+
+    first: Number
+    last: Number
 
 
 class Push(Bulky, frozen=True, kw_only=True):
     """The update of the layers `first` to `last`; the update is complete once all layers have arrived."""
 
-    turn: int
-    first: int
-    last: int
-    samples: int
-    loss: float
+    turn: Number
+    first: Number
+    last: Number
+    samples: Number
+    loss: AnyFloat
+    received: Number = 0  # of these samples, how many other devices sent
+
+
+class Holdings(Message, frozen=True):
+    """How many samples the device holds; sent once, before it joins. No update of it counts for more."""
+
+    samples: Number
+
+
+class GiftOrder(msgspec.Struct, frozen=True, array_like=True):
+    """Samples for one turn of one device; `amounts` are pairs of a class and a number, or one pair of any class."""
+
+    receiver: DeviceName
+    turn: Number  # of the receiver
+    amounts: BoundedTuple[tuple[Number, Number]]
+
+
+class Give(Message, frozen=True):
+    """Send other devices copies of samples, from the batch of this turn or a later one."""
+
+    turn: Number
+    orders: BoundedTuple[GiftOrder]
+    by_class: bool = False
 
 
 class Gift(Bulky, frozen=True, kw_only=True):
-    """Samples from one device's stream for another's batch."""
+    """Samples from one device's stream for another's batch; none, if its batch has none of those that were asked."""
 
-    round: int
-    donor: str
+    turn: Number  # of the receiver
+    donor: DeviceName
 
 
 class Accept(Message, frozen=True):
     """The coordinator has the update segment that begins at layer `first`."""
 
-    turn: int
-    first: int
+    turn: Number
+    first: Number
 
 
 class Release(Message, frozen=True):
     """The round continues without the device: cancel the turn and confirm.
 
     With `only`, an earlier turn keeps running; otherwise it is cancelled too. `refused` says why an update could not be
-    used.
+    used. With `idle`, confirm only once nothing is computed any more: a step that hangs cannot be cancelled.
     """
 
-    turn: int
+    turn: Number
     only: bool = False
-    refused: str = ""
+    refused: ReasonText = ""
+    idle: bool = False
 
 
 class Released(Message, frozen=True):
-    """The device no longer works on that turn."""
+    """The device no longer works on that turn; with `idle`, on anything."""
 
-    turn: int
+    turn: Number
+    idle: bool = False
 
 
 class Stop(Message, frozen=True):
@@ -145,13 +202,13 @@ class Stop(Message, frozen=True):
 class Joined(Message, frozen=True):
     """A device has connected (a membership event)."""
 
-    device: str
-    incarnation: int
+    device: DeviceName
+    incarnation: Number
 
 
 class Lost(Message, frozen=True):
     """The other side is gone (a membership event), and how that was noticed."""
 
-    device: str
-    incarnation: int
-    reason: str
+    device: DeviceName
+    incarnation: Number
+    reason: ReasonText

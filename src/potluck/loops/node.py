@@ -19,7 +19,30 @@ from potluck.fleet.fleet_devices import COORDINATOR
 from potluck.journal.journal_records import JournalRecord
 from potluck.loops.messages import Message
 
-__all__ = ["COMPLETED", "COORDINATOR", "Envelope", "Latch", "Node", "Pace", "Step", "Work", "answered"]
+__all__ = [
+    "COMPLETED",
+    "COORDINATOR",
+    "IDLE_CHECK_S",
+    "Envelope",
+    "Latch",
+    "MeasuredTransfer",
+    "Node",
+    "Pace",
+    "Step",
+    "Work",
+    "answered",
+]
+
+
+class MeasuredTransfer(NamedTuple):
+    """How long the link was busy with a message, by the receiver's clock.
+
+    The time begins when the message begins to arrive, or when the previous one of that sender is complete if that is
+    later, and ends with the last byte. It includes the overhead of the message and leaves out its latency.
+    """
+
+    nbytes: int
+    seconds: float
 
 
 class Envelope(NamedTuple):
@@ -28,6 +51,7 @@ class Envelope(NamedTuple):
     sender: str
     incarnation: int
     message: Message
+    transfer: MeasuredTransfer | None = None  # of a message with a payload
 
 
 class Node(Protocol):
@@ -115,7 +139,7 @@ class Step:
     Where the cost is only known when the step begins, `seconds` is a function that returns it.
     """
 
-    __slots__ = ("ended", "gate", "label", "seconds", "signal", "timed")
+    __slots__ = ("began", "ended", "gate", "label", "seconds", "signal", "timed")
 
     def __init__(
         self,
@@ -129,7 +153,8 @@ class Step:
         self.gate = gate  # waited for before the step begins
         self.signal = signal  # opened when the step is done
         self.label = label
-        self.timed = timed  # whether the world sets `ended`
+        self.timed = timed  # whether the world sets `began` and `ended`
+        self.began: float | None = None  # stays None if the work's function passed over the step
         self.ended = 0.0
 
 
@@ -153,6 +178,9 @@ class Work:
     run: Callable[[Pace], Any] | None = None
     label: str = ""
     fields: dict[str, Any] = field(default_factory=dict)
+
+
+IDLE_CHECK_S = 1e-6  # of work that only shows that a device's processor takes any
 
 
 class _CompletedAwaitable:

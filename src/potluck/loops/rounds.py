@@ -17,16 +17,23 @@ import math
 
 from potluck.journal import Span
 from potluck.loops.draft_round import DraftRound
+from potluck.loops.frozen_exchange import FrozenSender
 from potluck.loops.leader import Leader
 from potluck.loops.merge_order import MergeOrder
-from potluck.loops.messages import Accept, Joined, Lost, Pull, Push, Release, Released
+from potluck.loops.messages import Accept, FrozenPull, Holdings, Joined, Lost, Pull, Push, Release, Released
 from potluck.loops.node import Envelope, Node
 from potluck.loops.parts.barrier import RoundStatus
+from potluck.loops.released_turns import ReleasedTurns
 from potluck.loops.retry_timer import RetryTimer
 from potluck.loops.rounds_context import RoundsContext
-from potluck.loops.run_progress import RunOutcome
+from potluck.loops.run_progress import RunOutcome, diverged_outcome
+from potluck.loops.sample_claims import SampleClaims
 from potluck.loops.turn_dispatcher import TurnDispatcher
+from potluck.loops.turn_patience import TurnPatience
 from potluck.loops.turn_record import TurnRecord
+from potluck.loops.update_intake import UpdateIntake
+from potluck.model.codecs.array_checks import NOT_FINITE
+from potluck.model.update_merging import FULL_LENGTH
 
 __all__ = ["RoundsCoordinator"]
 
@@ -44,16 +51,21 @@ class RoundsCoordinator:
         self._backend = context.backend
         self._layers = context.layers
         self.progress = context.progress
-        self._leader = Leader(node, self, context.policy, context.progress, context.settings.patience)
+        schedules = {"schedule": self._settings.schedule, "local_schedule": self._settings.local_schedule}
+        self._leader = Leader(node, self, context.policy, context.progress, context.settings.patience, schedules)
         self._roster = self._leader.roster
         self._journal = self._leader.journal
         self._policy = context.policy
         self._dispatcher = TurnDispatcher(self._leader, context)
+        self._claims = SampleClaims(node, context, self._journal)
         self._draft_round = DraftRound(node, context, self._dispatcher)
+        self._frozen_sender = None if context.frozen is None else FrozenSender(node, context.frozen, context.progress)
         self._active_turns: dict[str, TurnRecord] = {}  # by device
-        self._released_turns: dict[str, TurnRecord] = {}  # whose device has not yet confirmed that it dropped the work
-        self._merge_order = MergeOrder(self._merge_update)
+        self._intake = UpdateIntake(context, self._journal, self._merge_update)
+        self._merge_order = MergeOrder(self._intake.add_update)
         self._retry_timer: RetryTimer[int] = RetryTimer(float(self._settings.retry))  # by turn number
+        self._patience = TurnPatience(context)
+        self._released = ReleasedTurns(self._leader, self._retry_timer, self._patience)
         self._update_count = 0
         self._updated_devices: set[str] = set()  # whose update for this round has arrived
         self._refused: dict[str, str] = {}  # whose update for this round cannot be used, and why
@@ -72,8 +84,8 @@ class RoundsCoordinator:
         return outcome
 
     async def _wait_for_devices(self) -> RunOutcome | None:
-        """Wait until enough devices are connected."""
-        while len(self._roster) < self._settings.least:
+        """Wait until enough devices are connected and not left out."""
+        while len(self._released.available_devices()) < self._settings.least:
             outcome = await self._handle_next(math.inf)
             if outcome is not None:
                 return outcome
@@ -90,15 +102,20 @@ class RoundsCoordinator:
             self._draft_round.begin_draft(list(self._active_turns.values()))
         outcome = await self._collect_updates()
         if outcome is None and self._update_count > 0:
-            await self._commit_round()
+            outcome = await self._commit_round() or await self._save_when_idle()
+        elif outcome is None and self._refused.keys() >= set(self._released.available_devices()) > set():
+            outcome = self._refused_outcome()
+        elif outcome is None and self._draining:  # the devices that it waited for are lost or left out
             outcome = await self._save_when_idle()
-        elif outcome is None and self._refused and self._roster and self._roster <= self._refused.keys():
-            device, reason = next(iter(self._refused.items()))
-            outcome = RunOutcome(
-                "failed", f"no update of round {self.progress.round} could be used: {device}: {reason}"
-            )
         self._draining = self._draining and bool(self._active_turns)
         return outcome
+
+    def _refused_outcome(self) -> RunOutcome:
+        """How the run ends after the updates of all devices were refused."""
+        device, reason = next(iter(self._refused.items()))
+        if all(NOT_FINITE in each for each in self._refused.values()):
+            return diverged_outcome(self.progress.round, f"no device has a usable update; {device}: {reason}")
+        return RunOutcome("failed", f"no update of round {self.progress.round} could be used: {device}: {reason}")
 
     # --- invite ----------------------------------------------------------------------------------------------------
 
@@ -106,21 +123,22 @@ class RoundsCoordinator:
         """Invite devices up to the number wanted; one that was refused in this round waits for the next."""
         served = set() if self._settings.barrier.carries_over else self._updated_devices
         wanted = (
-            (self._settings.devices or len(self._roster))
+            (self._settings.devices or len(self._released.available_devices()))
             - len(self._active_turns)
             - len(served - self._active_turns.keys())
         )
         if self._draining or wanted <= 0:
             return
         excluded = self._active_turns.keys() | self._refused.keys() | served
-        idle = [device for device in self._roster if device not in excluded]
-        for turn in self._dispatcher.open_turns(idle, wanted):
+        idle = [device for device in self._released.available_devices() if device not in excluded]
+        for turn in self._dispatcher.open_turns(idle, wanted, list(self._active_turns.values())):
             self._track_turn(turn)
 
     def _track_turn(self, turn: TurnRecord) -> None:
-        self._released_turns.pop(turn.device, None)
+        self._released.forget_device(turn.device)
         self._active_turns[turn.device] = turn
         self._retry_timer.schedule_retry(turn.number, self._node.now())
+        self._patience.watch_turn(turn, self._node.now())
         if not self._settings.barrier.carries_over:
             self._merge_order.expect_turn(turn.number)
 
@@ -147,8 +165,10 @@ class RoundsCoordinator:
     async def _handle_next(self, until: float) -> RunOutcome | None:
         """Handle the next message and repeat what was not answered; the outcome if the run stalls or is interrupted."""
         until = until if until > self._node.now() else math.inf
-        await self._leader.handle_next(min(until, self._retry_timer.next_retry_at))
+        await self._leader.handle_next(min(until, self._retry_timer.next_retry_at, self._patience.next_check_at))
         now = self._node.now()
+        if now >= min(self._patience.next_check_at, self._leader.stall_timeout.expires_at):
+            self._leave_out_silent(now)
         if now >= self._retry_timer.next_retry_at:
             self._send_reminders(now)
         return self._leader.stall_outcome() or self._policy.interrupt_outcome()
@@ -156,9 +176,12 @@ class RoundsCoordinator:
     def _send_reminders(self, now: float) -> None:
         """Repeat invitations and releases that were not answered."""
         silent = [turn for turn in self._active_turns.values() if not turn.has_answered]
-        waiting = {turn.number: turn for turn in (*silent, *self._released_turns.values())}
+        waiting = {turn.number: turn for turn in (*silent, *self._released.turns.values())}
         for turn in map(waiting.__getitem__, self._retry_timer.due_requests(waiting, now)):
-            self._node.send(turn.device, Release(turn.number) if turn.device in self._released_turns else turn.invite)
+            if turn.device in self._released.turns:
+                self._released.remind_device(turn)
+            else:
+                self._node.send(turn.device, turn.invite)
 
     def handle_message(self, envelope: Envelope) -> None:
         """Handle one message; the leader hands over those that are already in the mailbox at the start."""
@@ -167,12 +190,16 @@ class RoundsCoordinator:
                 self._answer_pull(envelope, pull)
             case Push() as push:
                 self._answer_push(envelope, push)
-            case Released(turn=number):
-                turn = self._released_turns.get(envelope.sender)
-                if turn is not None and turn.number <= number:
-                    del self._released_turns[envelope.sender]
+            case Holdings(samples=samples):
+                self._claims.declare_samples(envelope.sender, envelope.incarnation, samples)
+            case Released() as released:
+                self._released.confirm_release(envelope.sender, released)
+            case FrozenPull() as frozen_pull:
+                self._answer_frozen_pull(envelope, frozen_pull)
             case Joined() as joined:
                 self._leader.add_device(joined)
+                if joined.device in self._released.left_out:
+                    self._released.ask_back(joined.device)
             case Lost() as lost:
                 self._remove_device(lost)
 
@@ -180,7 +207,7 @@ class RoundsCoordinator:
         """The turn that a message belongs to, if it is still open; otherwise its sender is released."""
         turn = self._active_turns.get(envelope.sender)
         if turn is not None and turn.number == number and turn.incarnation == envelope.incarnation:
-            turn.has_answered = True
+            turn.has_answered, turn.heard_at = True, self._node.now()
             self._leader.stall_timeout.extend_once(envelope.sender, self._node.now())
             return turn
         turn = self._draft_round.turns.get(envelope.sender)
@@ -199,6 +226,14 @@ class RoundsCoordinator:
         else:
             self._dispatcher.send_segment(turn, pull, turn.state)
 
+    def _answer_frozen_pull(self, envelope: Envelope, pull: FrozenPull) -> None:
+        if self._frozen_sender is None or self._roster.incarnation_of(envelope.sender) != envelope.incarnation:
+            return
+        if not self._frozen_sender.is_valid_request(pull):
+            return
+        self._leader.stall_timeout.extend_once(f"{envelope.sender}/{pull.first}", self._node.now())
+        self._frozen_sender.answer_request(envelope.sender, pull)
+
     def _answer_push(self, envelope: Envelope, push: Push) -> None:
         turn = self._find_turn(envelope, push.turn)
         if turn is None:
@@ -208,8 +243,10 @@ class RoundsCoordinator:
         if reason is not None:
             self._refuse_update(turn, reason)
             return
-        turn.add_segment(push)
+        turn.add_segment(push, self._claims.counted_samples(turn, push.samples))
         self._leader.stall_timeout.restart_timer(self._node.now())
+        if envelope.transfer is not None and self._settings.transfer.uses_estimates:
+            turn.transfers.append(envelope.transfer)
         self._node.send(envelope.sender, Accept(push.turn, push.first))
         self._advance_draft(turn, push)
         if turn.is_complete(self._layers):
@@ -219,10 +256,7 @@ class RoundsCoordinator:
         """Why a segment of an update cannot be used, judged by its header."""
         if turn is not self._active_turns.get(turn.device):
             return "it sent an update before it can have had the model"
-        limit = self._context.max_samples(turn.device) + turn.invite.gets
-        if not 1 <= push.samples <= limit:
-            return f"it says that it trained on {push.samples} samples; in a turn it has 1 to {limit}"
-        return turn.segment_refusal(push, self._layers)
+        return self._claims.refusal(turn, push.samples) or turn.segment_refusal(push, self._layers)
 
     def _refuse_update(self, turn: TurnRecord, reason: str) -> None:
         """Continue the round without this update, and tell the device why."""
@@ -247,34 +281,56 @@ class RoundsCoordinator:
             self._draft_round.discard_draft()
 
     def _accept_update(self, turn: TurnRecord) -> None:
-        refusal = self._backend.update_refusal(turn.segments, turn.submodel)
+        refusal = self._backend.update_refusal(turn.segments, turn.submodel) or self._intake.measure_update(turn)
         if refusal is not None:
             self._refuse_update(turn, refusal)
             return
         del self._active_turns[turn.device]
         self._update_count += 1
         self._updated_devices.add(turn.device)
-        self.progress.durations = (*self.progress.durations, self._node.now() - turn.invited_at)[-_DURATIONS_KEPT:]
+        if turn.transfers:
+            self.progress.pushed[turn.device] = tuple(turn.transfers)
+        seconds = self._node.now() - turn.invited_at
+        self.progress.durations = (*self.progress.durations, seconds)[-_DURATIONS_KEPT:]
+        self._patience.observe_turn(turn.device, seconds)
         self._merge_order.add_update(turn.number, turn)
 
     def _merge_update(self, turn: TurnRecord) -> None:
+        if turn.scale != FULL_LENGTH:
+            self._draft_round.discard_draft()  # it has the update's layers as they arrived
         if not self._draft_round.keep_update(turn):
-            self._backend.add_update(turn.segments, turn.submodel, turn.samples, self.progress.version - turn.version)
+            staleness = self.progress.version - turn.version
+            self._backend.add_update(turn.segments, turn.submodel, turn.samples, staleness, turn.scale)
         self.progress.add_update(turn)
         if self._context.sharing is not None:
-            self.progress.batches[turn.device] = turn.samples
+            self._context.sharing.count_update(turn, self.progress)
 
     # --- membership ------------------------------------------------------------------------------------------------
 
     def _remove_device(self, lost: Lost) -> None:
         if not self._leader.remove_device(lost):
             return
-        self._released_turns.pop(lost.device, None)
-        turn = self._active_turns.pop(lost.device, None)
+        self._released.forget_device(lost.device)
+        turn = self._active_turns.get(lost.device)
         if turn is not None:
-            turn.cancel_sends()
-            self._merge_order.skip_turn(turn.number)
+            self._drop_turn(turn)
         self._draft_round.remove_device(lost.device, unfinished=turn is not None)
+
+    def _leave_out_silent(self, now: float) -> None:
+        """Go on without the devices that are connected but send nothing; a run that could go on does not stall."""
+        waiting = [*self._active_turns.values(), *self._released.unconfirmed()]
+        for turn in waiting:
+            if self._frozen_sender is not None and self._frozen_sender.is_sending_to(turn.device):
+                turn.heard_at = now
+        stalled = now >= self._leader.stall_timeout.expires_at and (self._update_count > 0 or not self._active_turns)
+        silent = waiting if stalled else self._patience.overdue_turns(waiting, now)
+        for turn in silent:
+            if self._active_turns.get(turn.device) is turn:
+                self._drop_turn(turn)
+                self._draft_round.remove_device(turn.device, unfinished=True)
+            self._released.leave_out(turn)
+        if silent and stalled:
+            self._leader.stall_timeout.restart_timer(now)
 
     def stall_reason(self) -> str:
         """What the run is waiting for, with the names of the devices."""
@@ -285,21 +341,28 @@ class RoundsCoordinator:
             return (
                 f"{connected} of the {least} devices needed are connected (rounds.least), still waiting for {missing}"
             )
-        waiting = ", ".join(sorted([*self._active_turns, *self._released_turns])[:_MAX_NAMES])
+        waiting = ", ".join(sorted({*self._active_turns, *self._released.turns})[:_MAX_NAMES])
         return f"{self._update_count} updates of round {self.progress.round} arrived, still waiting for {waiting}"
 
     # --- commit ----------------------------------------------------------------------------------------------------
 
-    async def _commit_round(self) -> None:
+    async def _commit_round(self) -> RunOutcome | None:
         """Make the next version from the updates; nothing awaits before it is complete."""
+        self._policy.check_may_commit()
         progress, now = self.progress, self._node.now()
         for turn in [] if self._settings.barrier.carries_over else list(self._active_turns.values()):
-            self._release_turn(turn)
+            self._drop_turn(turn)
+            self._released.release_late(turn)
         self._merge_order.merge_remaining()
+        self._intake.merge_held()
         self._updated_devices.clear()
         self._refused.clear()
-        if not self._draft_round.commit_draft():
-            self._backend.step(self._context.learning_rate_factor(progress.samples_now, len(progress.merged)))
+        is_finite = self._draft_round.commit_draft()
+        if is_finite is None:
+            lr_factor = self._context.learning_rate_factor(progress.samples_now, len(progress.merged))
+            is_finite = self._backend.step(lr_factor)
+        if not is_finite:
+            return diverged_outcome(progress.round, "with its updates the weights would not be finite")
         merged = [[device, number] for device, number in progress.merged]
         fields = {"round": progress.round, "devices": merged, "samples": progress.samples_now}
         self._node.record(Span(self._node.name, "round", self._round_began_at, now, fields))
@@ -312,17 +375,13 @@ class RoundsCoordinator:
         if self._policy.evaluation_due(progress.round):
             await self._leader.evaluate(self._backend.evaluate)
         self._policy.report_progress(progress, now)
+        return None
 
-    def _release_turn(self, turn: TurnRecord) -> None:
-        """Tell a device that is late for the round to drop its work."""
+    def _drop_turn(self, turn: TurnRecord) -> None:
+        """The round goes on without a turn that is not complete."""
         del self._active_turns[turn.device]
         self._merge_order.skip_turn(turn.number)
         turn.cancel_sends()
-        self._released_turns[turn.device] = turn
-        self._retry_timer.schedule_retry(turn.number, self._node.now())
-        self.progress.late += 1
-        self._journal.record_event(turn.device, "late")
-        self._node.send(turn.device, Release(turn.number))
 
     # --- save ------------------------------------------------------------------------------------------------------
 
@@ -335,10 +394,10 @@ class RoundsCoordinator:
         if self._policy.checkpoint_due(self.progress.round):
             if carries and self._active_turns:
                 self._draining = True
-            while self._released_turns:
+            while self._released.unconfirmed():
                 outcome = await self._handle_next(math.inf)
                 if outcome is not None:
                     return outcome
-        if not self._active_turns and not self._released_turns and not self._draft_round.turns:
+        if not self._active_turns and not self._released.unconfirmed() and not self._draft_round.turns:
             self._policy.save_checkpoint(self.progress, self._node.now())
         return None

@@ -7,9 +7,12 @@ from typing import NamedTuple
 
 import msgspec
 
+from potluck.loops.message_limits import is_usable_loss
+from potluck.loops.norm_bound import NormHistory
 from potluck.loops.turn_record import TurnRecord
+from potluck.model.lr_schedules import PlateauState
 
-__all__ = ["RunOutcome", "RunProgress"]
+__all__ = ["BestModel", "RunOutcome", "RunProgress", "diverged_outcome"]
 
 
 class RunOutcome(NamedTuple):
@@ -17,6 +20,20 @@ class RunOutcome(NamedTuple):
 
     status: str
     reason: str
+
+
+def diverged_outcome(round: int, reason: str) -> RunOutcome:
+    """How a run ends whose numbers are no longer finite; what all devices compute is not one device's fault."""
+    advice = "lower the learning rate or clip gradients; `potluck resume` continues from the last checkpoint"
+    return RunOutcome("failed", f"the training has diverged in round {round}: {reason} ({advice})")
+
+
+class BestModel(msgspec.Struct, frozen=True):
+    """The best evaluation so far, and the rounds before it."""
+
+    metric: str
+    value: float
+    round: int
 
 
 class RunProgress(msgspec.Struct):
@@ -27,7 +44,10 @@ class RunProgress(msgspec.Struct):
     turn: int = 0
     counts: dict[str, int] = {}  # how often each device was invited
     durations: tuple[float, ...] = ()  # of the latest turns, in seconds
-    batches: dict[str, int] = {}  # samples in each device's latest turn, where devices exchange samples
+    turn_durations: dict[str, list[float]] = {}  # of each device's latest turns, in seconds
+    left_out: dict[str, int] = {}  # devices that are connected but do not answer, and the turn that they hang in
+    batches: dict[str, int] = {}  # of its own samples in each device's latest turn, where devices exchange samples
+    pushed: dict[str, tuple[tuple[int, float], ...]] = {}  # how updates arrived, which devices are told next time
     bytes_sent: int = 0
     bytes_received: int = 0
     bytes_shared: int = 0  # samples between devices
@@ -35,8 +55,13 @@ class RunProgress(msgspec.Struct):
     updates: int = 0
     late: int = 0
     refused: int = 0
+    clipped: int = 0  # updates that were scaled down
     score: dict[str, float] = {}
-    best: float = 0.0
+    scored_round: int = -1  # of the latest evaluation
+    scores_finitely: bool = True  # in the latest evaluation
+    best_model: BestModel | None = None  # by the metric that the job keeps the best model by
+    plateaus: dict[str, PlateauState] = {}  # of schedules that follow a metric, by their setting
+    norms: NormHistory = msgspec.field(default_factory=NormHistory)  # of recent updates
     # of the open round
     merged: list[tuple[str, int]] = []
     samples_now: int = 0
@@ -52,13 +77,17 @@ class RunProgress(msgspec.Struct):
         """The mean loss of the open round's updates; NaN if none reported a finite one."""
         return self.loss_sum / self.loss_samples if self.loss_samples else math.nan
 
+    def lr_drops(self, setting: str) -> tuple[int, ...]:
+        """The rounds at which a schedule that follows a metric reduced the learning rate."""
+        state = self.plateaus.get(setting)
+        return () if state is None else tuple(state.drops)
+
     def add_update(self, turn: TurnRecord) -> None:
         """An update was merged."""
         self.merged.append((turn.device, turn.number))
         self.samples_now += turn.samples
-        loss_sum = self.loss_sum + turn.loss * turn.samples
-        if math.isfinite(loss_sum):
-            self.loss_sum = loss_sum
+        if is_usable_loss(turn.loss):
+            self.loss_sum += turn.loss * turn.samples
             self.loss_samples += turn.samples
 
     def commit_round(self) -> None:

@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 from potluck.journal import Scalar, Span
 from potluck.loops.backends import LocalBatches, TrainingSession, TurnIdentity
-from potluck.loops.messages import Invite, Pull, Push, Segment
-from potluck.loops.node import COORDINATOR, Latch, Pace, Step, Work, answered
+from potluck.loops.messages import Accept, Invite, Pull, Push, Segment
+from potluck.loops.node import COORDINATOR, Latch, MeasuredTransfer, Pace, Step, Work, answered
 from potluck.loops.parts.model_transfer import Range, TurnSegments
 from potluck.loops.training_hooks import PerBatchHooks, PerLayerHooks, SingleStepHooks
+from potluck.model.pull_deltas import PulledSegment
 from potluck.payload import Payload
+from potluck.planning.layer_times import PassSeconds
 
 if TYPE_CHECKING:
     from potluck.loops.rounds_device import RoundsDevice
@@ -44,25 +46,49 @@ class Turn:
         self._costs = device.context.costs(self._identity)
         self._segments: dict[int, tuple[int, int, Payload]] = {}
         self._arrived: dict[int, Latch] = {}
-        self._send_began_at: dict[int, float] = {}  # when the coordinator began to send each segment
-        self._arrived_at: dict[int, float] = {}  # and when it arrived
+        self._arrived_at: dict[int, float] = {}
+        self._previous_arrival: dict[int, float] = {}  # of the segment before; 0 for the first
+        self._pulled: dict[int, MeasuredTransfer] = {}  # how each segment arrived
+        self._round_trips: list[float] = []
         self.accepted: dict[int, Latch] = {}
         self._ready: dict[int, Latch] = {}  # gradients of push segments, by first layer
         self._session: TrainingSession | None = None
         self._updates: dict[int, Push] = {}
-        self._last_arrival = 0.0
         self._cuts = TurnSegments((), ())
-        self._size = 0  # of the latest mini-batch
+        self._received = 0  # samples that other devices sent
         self._fractions: dict[int, float] = {}  # of a whole step's cost, by mini-batch, where each chooses its submodel
         self._uses_estimates = self._settings.transfer.uses_estimates
 
-    def receive_segment(self, segment: Segment) -> None:
+    def receive_segment(self, segment: Segment, transfer: MeasuredTransfer | None) -> None:
         """Take a segment of the model; one that arrives twice is used once."""
         if segment.first in self._arrived and segment.first not in self._segments:
-            self._segments[segment.first] = (segment.first, segment.last, segment.payload)
-            self._send_began_at[segment.first] = segment.begun
-            self._arrived_at[segment.first] = self._node.now()
+            now, previous = self._node.now(), max(self._arrived_at.values(), default=0.0)
+            self._segments[segment.first] = (segment.first, segment.last, self._decode_segment(segment))
+            self._arrived_at[segment.first], self._previous_arrival[segment.first] = now, previous
+            if transfer is not None and segment.queued and previous:  # a gap before it is overhead
+                transfer = transfer._replace(seconds=max(transfer.seconds, now - previous))
+            if transfer is not None:
+                self._pulled[segment.first] = transfer
             self._arrived[segment.first].open()
+
+    def _decode_segment(self, segment: Segment) -> Payload:
+        """The weights of a segment; once all have arrived, the device holds their version."""
+        held, backend = self._context.held, self._context.backend
+        if held is None:
+            return segment.payload
+        payload = backend.decode_segment(
+            held, PulledSegment(segment.first, segment.last, segment.payload, segment.version, segment.base)
+        )
+        pulled = [*self._segments.values(), (segment.first, segment.last, payload)]
+        if sum(last - first + 1 for first, last, _ in pulled) == self._costs.layer_count:
+            backend.hold_version(held, segment.version, pulled)
+        return payload
+
+    def receive_accept(self, accept: Accept) -> None:
+        """A segment of the update has arrived; an answer that arrives twice counts once."""
+        latch = self.accepted.get(accept.first)
+        if latch is not None:
+            latch.open()
 
     async def run(self) -> None:
         try:
@@ -75,6 +101,15 @@ class Turn:
             self._updates.clear()
             self._session = None
 
+    def _observe_pull(self) -> None:
+        """Update the estimates of the link with how the model arrived.
+
+        Before the update is complete, because a checkpoint has the estimates and is saved once the coordinator has it.
+        """
+        self._estimates.down.observe_transfers(list(self._pulled.values()))
+        if self._round_trips:
+            self._estimates.observe_round_trip(max(min(self._round_trips), 0.0))
+
     def _retract_updates(self) -> None:
         """Undo what a cancelled turn has sent, unless all of it was accepted before the cancellation took effect."""
         if self.accepted and all(latch.is_open for latch in self.accepted.values()):
@@ -84,7 +119,11 @@ class Turn:
             self._session.retract_update(update.first, update.last, update.payload)
 
     async def _run_transfers(self) -> None:
-        device = self._device
+        device, frozen = self._device, self._context.frozen
+        if frozen is not None and not frozen.is_complete:
+            await frozen.fetch_all()
+        if self._uses_estimates:
+            self._estimates.up.observe_transfers(self._invite.pushed)
         samples = self._context.batch_source.expected_batch_size()
         cuts = self._settings.transfer.plan_segments(self._costs, self._estimates, samples)
         if self._invite.ahead and device.last_push_segments:
@@ -122,16 +161,15 @@ class Turn:
 
     async def _pull_segment(self, first: int, last: int) -> None:
         node, asked = self._node, self._node.now()
-        await self._request_answer(Pull(self.number, first, last), self._arrived[first])
-        nbytes, estimates, ahead = self._segments[first][2].nbytes, self._estimates, self._invite.ahead
-        # On a draft the answer waits for other devices; only the time after it began to be sent is the link's.
-        began = self._send_began_at[first] if ahead else asked
-        pipelined = self._last_arrival > began
-        start = max(began, self._last_arrival)
-        self._last_arrival = node.now()
-        if self._uses_estimates:
-            trip = 0.0 if pipelined else estimates.round_trip / 2 if ahead else estimates.round_trip
-            estimates.observe_pull(nbytes, node.now() - start - trip)
+        held = self._context.held
+        pull = Pull(self.number, first, last, 0 if held is None else held.version)
+        await self._request_answer(pull, self._arrived[first])
+        nbytes, transfer = self._segments[first][2].nbytes, self._pulled.get(first)
+        start = max(asked, self._previous_arrival[first])
+        if transfer is not None and self._invite.ahead:  # on a draft the answer waits for other devices
+            start = max(start, node.now() - transfer.seconds)
+        elif transfer is not None and self._previous_arrival[first] <= asked:
+            self._round_trips.append(node.now() - asked - transfer.seconds)
         self._record_span("pull", start, **_bytes_field(nbytes), **self._layers_field(first, last))
 
     # --- compute ---------------------------------------------------------------------------------------------------
@@ -139,16 +177,36 @@ class Turn:
     async def _compute_update(self, plan: Callable[[LocalBatches], list[Step]]) -> None:
         source = self._context.batch_source
         batches = source.ready_batches(self._invite) or await source.wait_for_batches(self._invite)
-        self._session, self._size, steps = self._start_session(batches), batches.sizes[-1], plan(batches)
+        self._session, steps = self._start_session(batches), plan(batches)
+        self._received = batches.received
+        prepares = bool(self._costs.once_flop) and not self._estimates.is_prepared
+        if prepares:
+            assert not callable(steps[0].seconds)
+            steps[0].seconds += self._costs.once_s
         await self._arrived[0].wait()
         start = self._node.now()
         await self._node.compute(Work(steps, lambda pace: self._run_training(pace, steps)))
+        self._estimates.is_prepared = True
         if batches.report_losses is not None:
             batches.report_losses(self._session.class_losses)
-        if len(steps) == 1 and not callable(steps[0].seconds):  # waiting for segments would count as slowness
-            self._estimates.observe_compute(steps[0].seconds, self._node.now() - start)
+        if self._uses_estimates and not prepares:
+            self._observe_layers(steps, batches, self._node.now() - start)
+            self._observe_pull()
+            self._record_bandwidth()
         self._record_compute(start, steps, sum(batches.sizes))
         self._record_fraction(batches)
+
+    def _observe_layers(self, steps: list[Step], batches: LocalBatches, seconds: float) -> None:
+        """Update the estimates of the layers: one by one where each had a step of its own, else by the whole."""
+        layers, estimate = self._costs.layer_count, self._estimates.layers
+        if self._ready:
+            forward, backward = _timed_steps(steps[:layers]), _timed_steps(steps[: -layers - 1 : -1])
+            if len(forward) == len(backward) == layers:
+                nominal = PassSeconds([cost for cost, _ in forward], [cost for cost, _ in backward])
+                took = PassSeconds([spent for _, spent in forward], [spent for _, spent in backward])
+                estimate.observe_passes(nominal, took)
+        elif len(steps) == 1 and not callable(steps[0].seconds):
+            estimate.observe_total(self._costs.pass_seconds(sum(batches.sizes)), seconds)
 
     def _start_session(self, batches: LocalBatches) -> TrainingSession:
         count = self._invite.count
@@ -156,8 +214,8 @@ class Turn:
             self._identity,
             self._segments,
             batches,
-            self._settings.local_schedule.lr_factor(self._round),
-            self._context.error_feedback,
+            self._settings.local_schedule.lr_factor(self._round, self._invite.drops),
+            self._context.carried_state,
             lambda name: self._node.rng(name, count),
         )
 
@@ -191,15 +249,14 @@ class Turn:
     def _layer_steps(self, batches: LocalBatches) -> list[Step]:
         """A step per layer for the first forward and the last backward pass; one step for everything between."""
         costs, sizes = self._costs, batches.sizes
-        layers, lasts = range(costs.layer_count), {last for _, last in self._cuts.pull}
+        layers = range(costs.layer_count)
         forward = [
-            Step(costs.forward_s(layer, sizes[0]), gate=self._arrived.get(layer), timed=layer in lasts)
-            for layer in layers
+            Step(costs.forward_s(layer, sizes[0]), gate=self._arrived.get(layer), timed=True) for layer in layers
         ]
         between = sum(map(costs.step_s, sizes)) - sum(costs.forward_s(layer, sizes[0]) for layer in layers)
         between -= sum(costs.backward_s(layer, sizes[-1]) for layer in layers)
         backward = [
-            Step(costs.backward_s(layer, sizes[-1]), signal=self._ready.get(layer), timed=layer in self._ready)
+            Step(costs.backward_s(layer, sizes[-1]), signal=self._ready.get(layer), timed=True)
             for layer in reversed(layers)
         ]
         steps = [*forward, *([Step(between, timed=True)] if len(sizes) > 1 else []), *backward]
@@ -225,16 +282,12 @@ class Turn:
 
     async def _push_segments(self, segments: tuple[Range, ...]) -> None:
         """Send each segment once its gradient is ready and the previous one has left (window 1: is accepted)."""
-        ready_times: list[float] = []
         async with asyncio.TaskGroup() as group:
-            for first, _ in segments:
-                self._ready[first].then(lambda: ready_times.append(self._node.now()))
             async for first, last in self._push_order(segments):
                 await self._push_segment(first, last)
                 accepted = group.create_task(self._wait_for_accept(first))
                 if self._settings.transfer.window == 1:
                     await accepted
-        self._observe_speed(segments, ready_times)
 
     async def _push_order(self, segments: tuple[Range, ...]) -> AsyncIterator[Range]:
         """The segments as their gradients get ready; with duplex transfers the one nearest to the input goes first."""
@@ -246,21 +299,10 @@ class Turn:
             left.remove(chosen)
             yield chosen
 
-    def _observe_speed(self, segments: tuple[Range, ...], ready_times: list[float]) -> None:
-        """Between the first and the last gradient the device did nothing but compute."""
-        if len(ready_times) > 1:
-            costs, size = self._costs, self._size
-            nominal = sum(
-                costs.backward_s(layer, size) for first, last in segments[1:] for layer in range(first, last + 1)
-            )
-            self._estimates.observe_compute(nominal, ready_times[-1] - ready_times[0])
-
     async def _push_segment(self, first: int, last: int) -> None:
         start, message = self._node.now(), self._encode_update(first, last)
         self._updates[first] = message
         await self._node.send(COORDINATOR, message)
-        if self._uses_estimates:
-            self._estimates.observe_push(message.payload.nbytes, self._node.now() - start)
         nbytes = message.payload.nbytes
         self._record_span("push", start, **_bytes_field(nbytes), **self._layers_field(first, last))
 
@@ -272,7 +314,15 @@ class Turn:
         session = self._session
         assert session is not None
         payload = session.encode(first, last)
-        return Push(payload, turn=self.number, first=first, last=last, samples=session.samples, loss=session.loss)
+        return Push(
+            payload,
+            turn=self.number,
+            first=first,
+            last=last,
+            samples=session.samples,
+            loss=session.loss,
+            received=self._received,
+        )
 
     async def _request_answer(self, request: Pull | Push, reply: Latch, sent: bool = False) -> None:
         await answered(self._node, COORDINATOR, request, reply, self._settings.retry, sent)
@@ -296,6 +346,13 @@ class Turn:
             fields = {**count, **self._layers_field(first, last), "pass": "backward"}
             start = self._record_span("compute", start, steps[-1 - first].ended, **fields)
 
+    def _record_bandwidth(self) -> None:
+        """Record what the device believes of its link, where transfers are planned from that."""
+        down, up = self._estimates.down.seconds_per_byte, self._estimates.up.seconds_per_byte
+        if down and up:
+            fields = {"round": self._round, "up": 1 / up, "round_trip": self._estimates.round_trip}
+            self._node.record(Scalar(self._node.name, "bandwidth", self._node.now(), 1 / down, fields))
+
     def _record_fraction(self, batches: LocalBatches) -> None:
         """Record the trained fraction of a whole step's cost, averaged over the samples, unless it is always all."""
         submodel, sizes = self._context.submodel_fraction(self._identity), batches.sizes
@@ -316,6 +373,15 @@ class Turn:
     def _layers_field(self, first: int, last: int) -> dict[str, Any]:
         """The layers of a segment, unless it is the whole model in both directions."""
         return {"layers": (first, last)} if len(self._arrived) + len(self.accepted) > 2 else {}
+
+
+def _timed_steps(steps: list[Step]) -> list[tuple[float, float]]:
+    """The nominal cost of each step that the work's function has run, and the seconds that it took."""
+    return [
+        (step.seconds, step.ended - step.began)
+        for step in steps
+        if step.began is not None and not callable(step.seconds)
+    ]
 
 
 def _bytes_field(nbytes: int) -> dict[str, int]:

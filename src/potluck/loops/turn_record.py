@@ -7,6 +7,7 @@ from collections.abc import Awaitable
 from typing import Any, NamedTuple
 
 from potluck.loops.messages import Invite, Push
+from potluck.model.update_merging import FULL_LENGTH, UpdateNorm
 from potluck.payload import Payload
 
 __all__ = ["TurnRecord", "UpdateSegment"]
@@ -27,15 +28,20 @@ class TurnRecord:
         "_segments",
         "device",
         "has_answered",
+        "heard_at",
         "incarnation",
         "invite",
         "invited_at",
         "loss",
+        "norm",
         "number",
         "pending_sends",
+        "received",
         "samples",
+        "scale",
         "state",
         "submodel",
+        "transfers",
         "version",
     )  # fmt: skip
 
@@ -49,8 +55,13 @@ class TurnRecord:
         self.state: Any = None  # that model
         self.submodel: Any = None  # the part of it that the device trains
         self.has_answered = False
+        self.heard_at = invited_at  # when something of the turn last arrived
         self.samples = 0
+        self.received = 0  # of these, by its own account, how many other devices sent
         self.loss = 0.0
+        self.transfers: list[tuple[int, float]] = []  # bytes and seconds of the segments that have arrived
+        self.norm: UpdateNorm | None = None  # of the complete update, if it is measured
+        self.scale = FULL_LENGTH  # that it is merged with
         self.pending_sends: dict[int, asyncio.Future[None]] = {}
         self._segments: dict[int, UpdateSegment] = {}
 
@@ -61,10 +72,10 @@ class TurnRecord:
     def segments(self) -> list[UpdateSegment]:
         return list(self._segments.values())
 
-    def add_segment(self, push: Push) -> None:
-        """Store a segment of the update; receiving it twice changes nothing."""
+    def add_segment(self, push: Push, samples: int) -> None:
+        """Store a segment of an update that counts for so many samples; receiving it twice changes nothing."""
         self._segments.setdefault(push.first, UpdateSegment(push.first, push.last, push.payload))
-        self.samples, self.loss = push.samples, push.loss
+        self.samples, self.received, self.loss = samples, push.received, push.loss
 
     def segment_refusal(self, push: Push, layers: int) -> str | None:
         """Why a segment cannot be part of the update: no such layers, or they overlap another segment."""
@@ -86,6 +97,11 @@ class TurnRecord:
     def track_send(self, first: int, sending: Awaitable[None]) -> None:
         if isinstance(sending, asyncio.Future):
             self.pending_sends[first] = sending
+
+    @property
+    def is_sending(self) -> bool:
+        """Whether a part of the model is on its way to the device."""
+        return any(not sending.done() for sending in self.pending_sends.values())
 
     def cancel_sends(self) -> None:
         """Cancel the transfers to the device that are still in flight."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -13,17 +15,23 @@ from potluck.data.streams.stream_feed import StreamFeed
 from potluck.fleet import Device
 from potluck.loops.backends import TurnIdentity
 from potluck.loops.device_costs import DeviceCosts
-from potluck.loops.parts.stream_batching import StreamThroughput, max_turn_samples, turn_samples
+from potluck.loops.parts.stream_batching import (
+    StreamBatching,
+    StreamThroughput,
+    max_turn_samples,
+    split_batch_sizes,
+    turn_samples,
+)
 from potluck.loops.settings import Rounds
 from potluck.model.submodel_interface import SubmodelExtractor, SubmodelSpec
 from potluck.model.training_costs import BACKWARD_PER_FORWARD, forward_flops, pull_bytes, push_bytes
 
-__all__ = ["DeviceSamples", "FeedFactory", "Shards", "TurnSizing"]
+__all__ = ["DeviceSamples", "FeedFactory", "SampleLimit", "Shards", "TurnSizing"]
 
 FeedFactory = Callable[[str], StreamFeed]
 Shards = Mapping[str, npt.NDArray[np.int64]]
 
-_OWN_SAMPLES = 1_000_000  # that a device may have beside those that the coordinator knows of
+_RATE_TOLERANCE = 2.0  # times the rate of a stream that a device may see for a moment
 
 
 class DeviceSamples(NamedTuple):
@@ -31,6 +39,14 @@ class DeviceSamples(NamedTuple):
 
     shards: Shards
     feeds: FeedFactory | None
+    known_rates: bool = True  # of the streams: they are replayed as the job says
+
+
+class SampleLimit(NamedTuple):
+    """What a device may say that it trained on in a turn: more than `claimed` is a lie, more than `counted` is cut."""
+
+    claimed: int
+    counted: int
 
 
 class TurnSizing:
@@ -52,7 +68,9 @@ class TurnSizing:
         self._model_fraction = model_fraction  # the trained model's MACs, where it is not the whole one
         self._fastest = max(float(device.flops) for device in devices)
         self._whole_on = lru_cache(maxsize=4096)(whole.with_speed)
-        self._shards, self._feeds = samples or DeviceSamples({}, None)
+        self._shards, self._feeds, self._known_rates = samples or DeviceSamples({}, None)
+        self._max_shard_samples = lru_cache(maxsize=4096)(self._compute_max_shard_samples)
+        self._rated_feeds: dict[str, StreamFeed] = {}
         self._expected_turn_s: dict[str, float] = {}
 
     def whole_model_costs(self, device: str) -> DeviceCosts:
@@ -64,7 +82,8 @@ class TurnSizing:
         """The fraction of a whole step that fits into a mini-batch's slot, at nominal speed."""
         size, slot = self._rounds.batching.batch_size_for(2**40), self._rounds.slot
         slot_s = float(slot) if slot is not None else self._whole_on(self._fastest).step_s(size)
-        return slot_s / self.whole_model_costs(device).step_s(size)
+        step_s = self.whole_model_costs(device).step_s(size)
+        return slot_s / step_s if step_s else 1.0  # an embedding alone costs no multiplications
 
     def turn_costs(self, turn: TurnIdentity) -> DeviceCosts:
         """Of what is pulled, trained and pushed in a turn; mini-batches that choose less pay a fraction of it."""
@@ -72,6 +91,8 @@ class TurnSizing:
         if spec is None:
             return self.whole_model_costs(turn.device)
         costs = self._submodel_costs(spec).scaled_like(self._whole, self._whole.on_device(turn.device))
+        if spec.once_macs:
+            costs = replace(costs, once_flop=forward_flops(spec.once_macs) * len(self._shards[turn.device]))
         return costs.with_speed(float(self._devices[turn.device].flops))
 
     def macs_fraction(self, turn: TurnIdentity) -> float | None:
@@ -88,14 +109,49 @@ class TurnSizing:
             self._expected_turn_s[device] = float(step_s + bytes_s + 4 * link.latency)
         return self._expected_turn_s[device]
 
-    def max_turn_samples(self, device: str) -> int:
-        """How many samples a device can train on in a turn, beside gifts; no update may count for more."""
-        batching = self._rounds.batching
+    def sample_limit(self, device: str, declared: int | None, since: float, now: float) -> SampleLimit:
+        """How many samples a device can train on in a turn from `since` to `now`, beside gifts.
+
+        That depends on those it holds: what it declared when it joined, of which no more count than the job's split
+        gives it and `own_samples`; without a declaration, what the split gives it.
+        """
         if self._feeds is not None:
+            most = self._max_stream_samples(device, since, now)
+            return SampleLimit(most, most)
+        known = len(self._shards[device])
+        counted = known if declared is None else min(declared, known + self._rounds.own_samples)
+        return SampleLimit(
+            self._max_shard_samples(device, known if declared is None else declared),
+            self._max_shard_samples(device, counted),
+        )
+
+    def _compute_max_shard_samples(self, device: str, held: int) -> int:
+        if held == 0:
+            return 0
+        batching, balance = self._rounds.batching, self._rounds.submodel.class_balance(self._extractor, device)
+        held *= 2 if balance is not None and balance.negatives == "generated" else 1
+        per_epoch, size = batching.batches_per_epoch(held), batching.batch_size_for(held)
+        passes = self._rounds.local.batches_per_turn(per_epoch)
+        if passes is None:
+            return size
+        return min(passes * (size + 1), math.ceil(passes / per_epoch) * held)  # a single left-over one joins a batch
+
+    def _max_stream_samples(self, device: str, since: float, now: float) -> int:
+        """Of a stream that is replayed at a known rate as many as it brings, otherwise as many as a turn may have."""
+        batching = self._rounds.batching
+        if not isinstance(batching, StreamBatching) or not self._known_rates:
             return max_turn_samples(batching)
-        held = max(2 * len(self._shards[device]), _OWN_SAMPLES)  # generated negatives double the shard
-        passes = self._rounds.local.batches_per_turn(batching.batches_per_epoch(held)) or 1
-        return passes * (batching.batch_size_for(held) + 1)  # a single left-over sample joins the mini-batch before
+        assert self._feeds is not None
+        if device not in self._rated_feeds:
+            self._rated_feeds[device] = self._feeds(device)
+        feed = self._rated_feeds[device]
+        return turn_samples(batching, StreamThroughput(_RATE_TOLERANCE * max(feed.rate_at(since), feed.rate_at(now))))
+
+    def largest_batch(self, device: str) -> int:
+        """The samples of a device's largest mini-batch; of a stream, at its nominal rate."""
+        if self._feeds is not None:
+            return split_batch_sizes(self._rounds.batching, self._turn_samples(device))[0]
+        return self._rounds.batching.batch_size_for(len(self._shards[device]))
 
     def _turn_samples(self, device: str) -> int:
         batching = self._rounds.batching
@@ -112,4 +168,6 @@ class TurnSizing:
         layout = spec.layout
         trained = [bound > 0 for bound in layout.param_bounds[1:]]  # no gradients flow into frozen first layers
         backward = [BACKWARD_PER_FORWARD * flop * learns for flop, learns in zip(forward, trained, strict=True)]
+        if spec.forward_macs:
+            forward = [flop + forward_flops(macs) for flop, macs in zip(forward, spec.forward_macs, strict=True)]
         return DeviceCosts(forward, backward, pull_bytes(layout), push_bytes(layout, self._rounds.codec))

@@ -19,6 +19,7 @@ from potluck.model.flop_counter import size_bytes
 from potluck.model.graph_recording import GraphRecording
 from potluck.model.layer_assignment import TiedParameter
 from potluck.model.meta_interpreter import PROBE_BATCH_SIZES, NodeFacts, storage_id
+from potluck.model.train_eval_graph import choose_by_mode
 
 __all__ = [
     "MAX_CROSSING_TENSORS",
@@ -49,11 +50,12 @@ class CrossingTensor:
 
 @dataclass(frozen=True)
 class CutPoint:
-    """A legal cut after a layer; bytes are per sample and direction."""
+    """A legal cut after a layer; bytes are per direction and sample, constant ones per direction and micro-batch."""
 
     after: int
     crossing: tuple[CrossingTensor, ...]
     bytes: int
+    constant_bytes: int = 0
 
 
 def find_cuts(
@@ -77,7 +79,7 @@ def crossing_nodes(layer_of: dict[fx.Node, int], after: int) -> list[fx.Node]:
 
 def is_ambient(node: fx.Node) -> bool:
     """Whether every stage has the value itself: a parameter, a buffer, the mode."""
-    return node.op == "get_attr" or node.target is operator.not_
+    return node.op == "get_attr" or node.target in (operator.not_, choose_by_mode)
 
 
 def mutated_storages(recording: GraphRecording, nodes: Iterable[fx.Node]) -> set[int]:
@@ -139,6 +141,7 @@ def _cut_after(recording: GraphRecording, layer_of: dict[fx.Node, int], after: i
         after,
         tuple(_crossing_tensor(node, facts[node]) for node in sent),
         sum(_bytes_per_sample(facts[node]) for node in sent),
+        sum(size_bytes(facts[node].value) for node in sent if not _bytes_per_sample(facts[node])),
     )
 
 
@@ -156,6 +159,5 @@ def _crossing_tensor(node: fx.Node, fact: NodeFacts) -> CrossingTensor:
 
 
 def _bytes_per_sample(fact: NodeFacts) -> int:
-    """The bytes that one sample adds; a tensor that does not grow with the batch counts in full."""
-    added = size_bytes(fact.value_at_other_batch) - size_bytes(fact.value)
-    return added if added > 0 else size_bytes(fact.value)
+    """The bytes that one sample adds; none to a tensor that does not grow with the batch."""
+    return max(0, size_bytes(fact.value_at_other_batch) - size_bytes(fact.value))

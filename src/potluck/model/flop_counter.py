@@ -14,10 +14,11 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
+from potluck.model.input_spec import InputSpec, call_model
 from potluck.model.meta_copy import copy_to_meta
 from potluck.model.shape_only import ShapeOnlyMode
 
-__all__ = ["FLOPS_PER_MAC", "FlopCounter", "count_macs", "iter_tensors", "macs_per_sample", "meta_batch", "size_bytes"]
+__all__ = ["FLOPS_PER_MAC", "FlopCounter", "count_macs", "iter_tensors", "macs_per_sample", "size_bytes"]
 
 FLOPS_PER_MAC = 2
 
@@ -55,18 +56,13 @@ def count_macs(module: nn.Module, shape: tuple[int, ...], *, dtype: torch.dtype 
     """Forward MACs of the whole module for one sample of this shape."""
     batch = 2
     with FlopCounter() as flop_counter, ShapeOnlyMode():
-        copy_to_meta(module)(meta_batch(shape, batch, dtype))
+        call_model(copy_to_meta(module), InputSpec.of_shape(shape, dtype).meta_batch(batch))
         return macs_per_sample(flop_counter.take_count(), batch)
 
 
 def macs_per_sample(flops: int, batch: int) -> int:
     """MACs of one sample, from the FLOPs of `batch` samples."""
     return round(flops / (FLOPS_PER_MAC * batch))
-
-
-def meta_batch(shape: tuple[int, ...], batch: int, dtype: torch.dtype) -> torch.Tensor:
-    """A batch with a shape and no values."""
-    return torch.empty((batch, *shape), dtype=dtype, device="meta")
 
 
 def iter_tensors(value: object) -> Iterator[torch.Tensor]:

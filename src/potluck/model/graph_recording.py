@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import fx, nn
 
-from potluck.errors import ModelError
-from potluck.model.flop_counter import iter_tensors, meta_batch
-from potluck.model.meta_copy import copy_to_meta
+from potluck.model.execution_graph import record_execution
+from potluck.model.execution_recorder import is_transformers_model
+from potluck.model.flop_counter import iter_tensors
+from potluck.model.input_spec import InputBinding, InputSpec, call_model, misfit_error
+from potluck.model.meta_copy import check_copyable, copy_to_meta
 from potluck.model.meta_interpreter import PROBE_BATCH_SIZES, NodeFacts, interpret_graph
 from potluck.model.shape_only import ShapeOnlyMode
 from potluck.model.size_tracer import SizeTracer
@@ -31,26 +34,56 @@ class GraphRecording:
     constants: dict[str, torch.Tensor]
     meta_module: nn.Module
     both_modes: bool
+    binding: InputBinding
 
 
-def record_graph(module: nn.Module, shape: tuple[int, ...], dtype: torch.dtype) -> GraphRecording:
-    """Trace `module` in training mode; UntraceableError if that fails, ModelError if the sample does not fit."""
+def record_graph(module: nn.Module, inputs: InputSpec) -> GraphRecording:
+    """Record `module` in training mode; UntraceableError if that fails, ModelError if the sample does not fit."""
+    return _record_executed(module, inputs) if is_transformers_model(module) else _record_traced(module, inputs)
+
+
+def _record_executed(module: nn.Module, inputs: InputSpec) -> GraphRecording:
+    """For code that cannot take proxies: what it calls when it runs on meta tensors."""
+    meta_module, evaluated = _copy_module(module).train(), _copy_module(module).eval()
+    try:
+        graph, constants, binding = record_execution(module, meta_module, inputs)
+        both_modes = merge_mode_graphs(graph, record_execution(module, evaluated, inputs)[0])
+    except Exception as error:  # a user's forward may raise anything on meta tensors
+        raise UntraceableError(error_reason(error)) from error
+    for name, value in constants.items():
+        setattr(meta_module, name, value)
+    arguments = [binding.arguments(inputs.meta_batch(size)) for size in PROBE_BATCH_SIZES]
+    return GraphRecording(
+        graph, interpret_graph(meta_module, graph, arguments), constants, meta_module, both_modes, binding
+    )
+
+
+def _record_traced(module: nn.Module, inputs: InputSpec) -> GraphRecording:
     meta_module = _copy_module(module).train()
-    tracer = SizeTracer(shape, dtype)
+    batches = [inputs.meta_batch(size) for size in PROBE_BATCH_SIZES]
+    binding = InputBinding.of_inputs(module, batches[0])
+    arguments = [binding.arguments(batch) for batch in batches]
+    tracer = SizeTracer(binding, arguments)
     graph = _trace_graph(tracer, meta_module)
-    both_modes = merge_mode_graphs(graph, _evaluation_graph(module, shape, dtype))
-    facts = _node_facts(meta_module, graph, shape, dtype)
+    both_modes = merge_mode_graphs(graph, _evaluation_graph(module, SizeTracer(binding, arguments)))
+    try:
+        facts = interpret_graph(meta_module, graph, arguments)
+    except Exception as error:  # a user's forward may raise anything
+        if needs_data(error):
+            raise UntraceableError(error_reason(error)) from error
+        raise misfit_error(error, inputs) from error
     _hoist_items(graph, facts)
-    if tracer.asked_sizes:
-        _check_shapes(meta_module, facts, shape, dtype)
+    if tracer.asked_sizes and not tracer.compared_constants:
+        _check_shapes(meta_module, facts, batches[1])
     constants = {name: value for name, value in vars(meta_module).items() if name.startswith("_tensor_constant")}
-    return GraphRecording(graph, facts, constants, meta_module, both_modes)
+    return GraphRecording(graph, facts, constants, meta_module, both_modes, binding)
 
 
 def _copy_module(module: nn.Module) -> nn.Module:
     try:
         return copy_to_meta(module)
     except Exception as error:  # a module may hold anything, including what cannot be copied
+        check_copyable(module)
         raise UntraceableError(f"it cannot be copied: {error_reason(error)}") from error
 
 
@@ -74,30 +107,22 @@ def _assigned_attribute(meta_module: nn.Module) -> str | None:
     return None
 
 
-def _evaluation_graph(module: nn.Module, shape: tuple[int, ...], dtype: torch.dtype) -> fx.Graph | None:
+def _evaluation_graph(module: nn.Module, tracer: SizeTracer) -> fx.Graph | None:
     try:
-        return _trace_graph(SizeTracer(shape, dtype), _copy_module(module).eval())
+        return _trace_graph(tracer, _copy_module(module).eval())
     except UntraceableError:
         return None
 
 
-def _node_facts(
-    meta_module: nn.Module, graph: fx.Graph, shape: tuple[int, ...], dtype: torch.dtype
-) -> dict[fx.Node, NodeFacts]:
+def _check_shapes(meta_module: nn.Module, facts: dict[fx.Node, NodeFacts], batch: Any) -> None:
+    """Check that graph and module return the same shapes for `batch`, of a size other than the traced one."""
     try:
-        return interpret_graph(meta_module, graph, shape, dtype)
+        with ShapeOnlyMode():
+            direct = call_model(meta_module, batch)
     except Exception as error:
-        if needs_data(error):
-            raise UntraceableError(error_reason(error)) from error
-        raise ModelError(f"a sample of shape {shape} does not fit the model: {error_reason(error)}") from error
-
-
-def _check_shapes(
-    meta_module: nn.Module, facts: dict[fx.Node, NodeFacts], shape: tuple[int, ...], dtype: torch.dtype
-) -> None:
-    """Check that graph and module return the same shapes at a batch size other than the traced one."""
-    with ShapeOnlyMode():
-        direct = meta_module(meta_batch(shape, PROBE_BATCH_SIZES[1], dtype))
+        if needs_data(error):  # its forward looks at values unless it is traced
+            return
+        raise
     traced = next(fact.value_at_other_batch for node, fact in facts.items() if node.op == "output")
     if [tensor.shape for tensor in iter_tensors(direct)] != [tensor.shape for tensor in iter_tensors(traced)]:
         raise UntraceableError("the traced graph returns other shapes than the model itself")

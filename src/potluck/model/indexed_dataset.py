@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
-from torch import Tensor
 
 from potluck import seeds
 
@@ -27,7 +26,7 @@ class IndexedDataset(Protocol):
 
     def __len__(self) -> int: ...
 
-    def batch(self, indices: Indices, rng: np.random.Generator | None = None) -> tuple[Tensor, Tensor]: ...
+    def batch(self, indices: Indices, rng: np.random.Generator | None = None) -> tuple[Any, Any]: ...
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,9 @@
 """Assigns operations and parameters to layers: a layer opens where a weight of two or more dimensions is used.
 
-Norms, activations, pooling and sums belong to the layer before them; what comes before the first weight belongs
-to the first layer. A parameter belongs to the first layer that uses it; later uses make it a tied parameter.
+Norms, activations, pooling and sums belong to the layer before them; what comes before the first weight belongs to the
+first layer. A norm that begins a branch of its own, as in the blocks of a transformer, belongs to the layer after it,
+so that only the residual stream crosses between two blocks. A parameter belongs to the first layer that uses it; later
+uses make it a tied parameter.
 """
 
 from __future__ import annotations
@@ -35,6 +37,11 @@ class Layer:
     macs: int
     opener: str | None = None
     activation_bytes: int = 0  # of all that is computed in the layer, which backward needs
+    constants: tuple[str, ...] = ()  # those of `buffers` that training does not change
+
+    @property
+    def changing_buffers(self) -> tuple[str, ...]:
+        return tuple(name for name in self.buffers if name not in self.constants)
 
 
 @dataclass(frozen=True)
@@ -83,13 +90,17 @@ class LayerBuilder:
         return any(name in self._weights and (called or name not in self._used_in_layer) for name in names)
 
     def open_layer(self, name: str, opener: str | None) -> None:
-        """Open a layer; the first includes what came before it."""
-        if self._open_layers[-1].name:
-            self._open_layers.append(_OpenLayer())
-            self._used_in_layer = set()
+        """Open a layer; it includes what came before it if a layer has begun, and the first one always does."""
+        self.begin_layer()
         again = sum(open_layer.name.split("@")[0] == name for open_layer in self._open_layers)
         self._open_layers[-1].name = f"{name}@{again + 1}" if again else name
         self._open_layers[-1].opener = opener
+
+    def begin_layer(self) -> None:
+        """End the current layer; the next weight that is used names the one that begins here."""
+        if self._open_layers[-1].name:
+            self._open_layers.append(_OpenLayer())
+            self._used_in_layer = set()
 
     def record_use(self, names: Iterable[str]) -> None:
         """Record that the current layer uses these tensors."""
@@ -121,14 +132,20 @@ class LayerBuilder:
         """Reuses of parameters, without those of buffers."""
         return tuple(reuse for reuse in self.reuses if reuse.parameter in self._parameters)
 
-    def build_layers(self) -> tuple[Layer, ...]:
-        """The layers; unused tensors go into the last one."""
+    def split_reuses(self, constants: frozenset[str]) -> tuple[list[TiedParameter], list[TiedParameter]]:
+        """The reuses of tensors that training changes, and those of frozen ones, of which every stage has a copy."""
+        frozen = {name for name, parameter in self._parameters.items() if not parameter.requires_grad} | constants
+        changing = [reuse for reuse in self.reuses if reuse.parameter not in frozen]
+        return changing, [reuse for reuse in self.reuses if reuse.parameter in frozen]
+
+    def build_layers(self, constants: frozenset[str] = frozenset()) -> tuple[Layer, ...]:
+        """The layers; unused tensors go into the last one. `constants` are buffers that training does not change."""
         last = self._open_layers[-1]
         last.tensors += [name for name in self._parameters | self._buffers if name not in self._owner]
         last.name = last.name or next(iter(self._parameters))
-        return tuple(self._build_layer(open_layer) for open_layer in self._open_layers)
+        return tuple(self._build_layer(open_layer, constants) for open_layer in self._open_layers)
 
-    def _build_layer(self, open_layer: _OpenLayer) -> Layer:
+    def _build_layer(self, open_layer: _OpenLayer, constants: frozenset[str]) -> Layer:
         parameters = tuple(name for name in open_layer.tensors if name in self._parameters)
         buffers = tuple(name for name in open_layer.tensors if name in self._buffers)
         return Layer(
@@ -141,6 +158,7 @@ class LayerBuilder:
             macs=macs_per_sample(open_layer.flops, PROBE_BATCH_SIZES[0]),
             opener=open_layer.opener,
             activation_bytes=-(-max(open_layer.activation_bytes, open_layer.output_bytes) // PROBE_BATCH_SIZES[0]),
+            constants=tuple(name for name in buffers if name in constants),
         )
 
 
@@ -169,8 +187,23 @@ def _record_node(node: fx.Node, recording: GraphRecording, builder: LayerBuilder
         target = str(node.target)
         weight = next(name for name in names if builder.opens_layer([name], called=called))
         builder.open_layer(target if called else weight, target if called else None)
+    elif called and _begins_branch(node, recording):
+        builder.begin_layer()
     builder.record_use(names)
     builder.add_flops(recording.facts[node].flops)
+
+
+def _begins_branch(node: fx.Node, recording: GraphRecording) -> bool:
+    """Whether this normalises each position of what others use as well, and a weight follows."""
+    norm = recording.meta_module.get_submodule(str(node.target))
+    if isinstance(norm, _NormBase | nn.GroupNorm) or "norm" not in type(norm).__name__.lower():
+        return False
+    shared = len(node.all_input_nodes) == 1 and len(node.all_input_nodes[0].users) > 1
+    return shared and any(_has_matrix(user, recording) for user in node.users)
+
+
+def _has_matrix(node: fx.Node, recording: GraphRecording) -> bool:
+    return any(tensor.dim() > 1 for tensor in _tensors_used(node, recording.meta_module))
 
 
 def _tensors_used(node: fx.Node, meta_module: nn.Module) -> list[torch.Tensor]:

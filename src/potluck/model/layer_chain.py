@@ -16,10 +16,13 @@ import torch
 from torch import fx, nn
 from torch.overrides import TorchFunctionMode
 
+from potluck.errors import ModelError
 from potluck.model import meta_copy
+from potluck.model.constant_buffers import find_constant_buffers
 from potluck.model.cut_points import CrossingTensor, CutPoint, find_cuts
-from potluck.model.flop_counter import FlopCounter, iter_tensors, meta_batch, size_bytes
+from potluck.model.flop_counter import FlopCounter, iter_tensors, size_bytes
 from potluck.model.graph_recording import GraphRecording, UntraceableError, error_reason, record_graph
+from potluck.model.input_spec import InputSpec, call_model
 from potluck.model.layer_assignment import Layer, LayerBuilder, TiedParameter, assign_layers
 from potluck.model.meta_copy import copy_to_meta
 from potluck.model.meta_interpreter import PROBE_BATCH_SIZES
@@ -43,14 +46,21 @@ class LayerChain:
 
     module: nn.Module
     layers: tuple[Layer, ...]
-    shape: tuple[int, ...]
-    dtype: torch.dtype
+    inputs: InputSpec
     exact: bool
     note: str = ""
     cuts: tuple[CutPoint, ...] = ()
     tied_parameters: tuple[TiedParameter, ...] = ()
+    frozen_reuses: tuple[TiedParameter, ...] = ()  # of frozen parameters and constant buffers, which rule out no cut
     recording: GraphRecording | None = field(default=None, repr=False)
     layer_of: dict[fx.Node, int] = field(default_factory=dict, repr=False)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of a sample; ModelError where a sample is more than one tensor."""
+        if not self.inputs.is_tensor:
+            raise ModelError(f"this needs samples that are one tensor each, not {self.inputs.description}")
+        return self.inputs.shapes[0]
 
     def opening_module(self, layer: int | Layer) -> nn.Module | None:
         """The submodule whose call opens this layer; None if a bare parameter opens it."""
@@ -58,48 +68,61 @@ class LayerChain:
         return None if opener is None else self.module.get_submodule(opener)
 
 
-def trace_layers(module: nn.Module, shape: tuple[int, ...], *, dtype: torch.dtype = torch.float32) -> LayerChain:
-    """The chain of a module whose samples have this shape and dtype."""
+def trace_layers(
+    module: nn.Module, inputs: InputSpec | tuple[int, ...], *, dtype: torch.dtype | None = None
+) -> LayerChain:
+    """The chain of a module whose samples look like `inputs`, or are tensors of this shape and dtype.
+
+    Floating-point inputs have the dtype of the model's parameters unless `dtype` says otherwise.
+    """
     meta_copy.check_module(module)
-    shape = tuple(shape)
+    own_dtype = meta_copy.input_dtype(module)
+    if not isinstance(inputs, InputSpec):
+        inputs = InputSpec.of_shape(inputs, dtype or own_dtype)
+    inputs = inputs.with_floats(dtype if dtype is not None and dtype.is_floating_point else own_dtype)
     try:
-        return _build_traced(module, shape, dtype)
+        return _build_traced(module, inputs)
     except UntraceableError as why:
-        return _build_untraced(module, shape, dtype, str(why))
+        return _build_untraced(module, inputs, str(why))
 
 
-def _build_traced(module: nn.Module, shape: tuple[int, ...], dtype: torch.dtype) -> LayerChain:
-    recording = record_graph(module, shape, dtype)
+def _build_traced(module: nn.Module, inputs: InputSpec) -> LayerChain:
+    recording = record_graph(module, inputs)
     builder, layer_of = assign_layers(recording)
     notes = (
         [] if recording.both_modes else ["its forward differs in evaluation mode, so its stages are for training only"]
     )
+    constants = _constant_buffers(module, inputs)
+    changing, frozen = builder.split_reuses(constants)
     return LayerChain(
         module=module,
-        layers=builder.build_layers(),
-        shape=shape,
-        dtype=dtype,
+        layers=builder.build_layers(constants),
+        inputs=inputs,
         exact=True,
         note=_chain_note(notes, builder),
-        cuts=find_cuts(recording, layer_of, builder.reuses),
+        cuts=find_cuts(recording, layer_of, changing),
         tied_parameters=builder.tied_parameters(),
+        frozen_reuses=tuple(frozen),
         recording=recording,
         layer_of=layer_of,
     )
 
 
-def _build_untraced(module: nn.Module, shape: tuple[int, ...], dtype: torch.dtype, why: str) -> LayerChain:
+def _build_untraced(module: nn.Module, inputs: InputSpec, why: str) -> LayerChain:
     try:
-        builder = observe_layers(module, shape, dtype)
+        builder = observe_layers(module, inputs)
         order = "layers are in the order observed in one run, and cannot be cut into stages"
     except Exception as error:  # a user's forward may raise anything
         builder = list_layers(module)
         why = f"{why}) nor run on meta tensors ({error_reason(error)}"
         order = "layers are in the order of the modules, without costs or cuts"
     note = _chain_note([f"could not be traced ({why}); {order}"], builder)
-    return LayerChain(
-        module, builder.build_layers(), shape, dtype, exact=False, note=note, tied_parameters=builder.tied_parameters()
-    )
+    layers = builder.build_layers(_constant_buffers(module, inputs))
+    return LayerChain(module, layers, inputs, exact=False, note=note, tied_parameters=builder.tied_parameters())
+
+
+def _constant_buffers(module: nn.Module, inputs: InputSpec) -> frozenset[str]:
+    return find_constant_buffers(module, lambda meta: call_model(meta, inputs.meta_batch(PROBE_BATCH_SIZES[0])))
 
 
 def _chain_note(notes: list[str], builder: LayerBuilder) -> str:
@@ -110,13 +133,13 @@ def _chain_note(notes: list[str], builder: LayerBuilder) -> str:
     return "; ".join(notes)
 
 
-def observe_layers(module: nn.Module, shape: tuple[int, ...], dtype: torch.dtype) -> LayerBuilder:
+def observe_layers(module: nn.Module, inputs: InputSpec) -> LayerBuilder:
     """Run once on meta tensors and record which parameters each operation uses."""
     meta_module = copy_to_meta(module).train()
     with FlopCounter() as flop_counter, ShapeOnlyMode():
         observer = _ParameterUseObserver(meta_module, flop_counter)
         with observer:
-            meta_module(meta_batch(shape, PROBE_BATCH_SIZES[0], dtype))
+            call_model(meta_module, inputs.meta_batch(PROBE_BATCH_SIZES[0]))
         observer.finish_layer()
     return observer.builder
 

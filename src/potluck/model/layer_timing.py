@@ -21,12 +21,14 @@ from torch.utils._pytree import tree_map_only
 from potluck.errors import ModelError
 from potluck.model.cut_points import is_ambient
 from potluck.model.flop_counter import iter_tensors
+from potluck.model.input_spec import call_model
 from potluck.model.layer_chain import LayerChain
 from potluck.model.stage_modules import build_layer_range
 
-__all__ = ["MeasuredTimes", "module_device", "time_layers", "time_whole_model"]
+__all__ = ["MeasuredTimes", "module_device", "run_each_layer", "time_layers", "time_whole_model"]
 
 OVERHEAD_REPEATS = 9
+_WARM_UP_SAMPLES = 4
 
 Gradients = dict[tuple[fx.Node, int], torch.Tensor]
 
@@ -81,6 +83,20 @@ def time_whole_model(
         return measured
 
 
+def run_each_layer(chain: LayerChain, batch: int, next_pass: Callable[[], None]) -> None:
+    """Run every layer on its own, forward and then backward, for the caller to time.
+
+    `next_pass` is called before each pass, not while a small batch warms up, and never if the model cannot be run layer
+    by layer. No more than one layer's activations are held.
+    """
+    if chain.recording is None:
+        return
+    with _preserve_module(chain.module):
+        layers = [_TimedLayer(chain, layer) for layer in range(len(chain.layers))]
+        _run_layers_alone(layers, _random_batch(chain, min(batch, _WARM_UP_SAMPLES)), lambda: None)
+        _run_layers_alone(layers, _random_batch(chain, batch), next_pass)
+
+
 def module_device(module: nn.Module) -> torch.device:
     """The device that the model's parameters are on."""
     return next(module.parameters()).device
@@ -95,15 +111,17 @@ class _TimedLayer:
         self.entries = [node for node in sources if chain.layer_of[node] < layer]
         self.exits = [node for node in inside if any(chain.layer_of[user] > layer for user in node.users)]
         self.first, self.last = layer == 0, layer == len(chain.layers) - 1
+        assert chain.recording is not None
+        self._binding = chain.recording.binding
         exits = None if self.last else self.exits
         self.module = build_layer_range(chain, layer, layer, entries=self.entries, exits=exits)
         self.parameters = [parameter for parameter in self.module.parameters() if parameter.requires_grad]
 
-    def forward(self, values: dict[fx.Node, Any], data: torch.Tensor) -> tuple[list[Any], Any]:
+    def forward(self, values: dict[fx.Node, Any], data: Any) -> tuple[list[Any], Any]:
         """The inputs (detached) and the output."""
         inputs = [tree_map_only(torch.Tensor, _detach_input, values[node]) for node in self.entries]
         if self.first:
-            return inputs, self.module(data)
+            return inputs, self.module(*self._binding.arguments(data))
         arguments: tuple[Any, ...] = (tuple(inputs),) if len(inputs) > 1 else tuple(inputs)
         return inputs, self.module(*arguments)
 
@@ -114,7 +132,7 @@ class _TimedLayer:
         return dict(zip(self.exits, output if len(self.exits) != 1 else (output,), strict=True))
 
 
-def _time_run(layers: list[_TimedLayer], data: torch.Tensor) -> MeasuredTimes:
+def _time_run(layers: list[_TimedLayer], data: Any) -> MeasuredTimes:
     times, passes = MeasuredTimes(), []
     values: dict[fx.Node, Any] = {}
     for layer in layers:
@@ -131,11 +149,29 @@ def _time_run(layers: list[_TimedLayer], data: torch.Tensor) -> MeasuredTimes:
     return times
 
 
-def _layer_overhead(data: torch.Tensor) -> tuple[float, float]:
+def _run_layers_alone(layers: list[_TimedLayer], data: Any, next_pass: Callable[[], None]) -> None:
+    values: dict[fx.Node, Any] = {}
+    for layer in layers:
+        next_pass()
+        inputs, output = layer.forward(values, data)
+        _synchronized_now(data)
+        values |= {
+            node: tree_map_only(torch.Tensor, _detach_input, value)
+            for node, value in layer.outputs_by_node(output).items()
+        }
+        next_pass()
+        outputs, incoming = _unit_gradients(output)
+        wanted = [tensor for tensor in iter_tensors(inputs) if tensor.requires_grad] + layer.parameters
+        if outputs and wanted:
+            torch.autograd.grad(outputs, wanted, incoming, allow_unused=True)
+            _synchronized_now(data)
+
+
+def _layer_overhead(data: Any) -> tuple[float, float]:
     """The overhead of running a layer as its own module, forward and backward: the time of an empty one."""
     graph = fx.Graph()
     graph.output(graph.placeholder("inputs"))
-    empty, one = fx.GraphModule(nn.Module(), graph), torch.ones(1, device=data.device, requires_grad=True)
+    empty, one = fx.GraphModule(nn.Module(), graph), torch.ones(1, device=_device_of(data), requires_grad=True)
     forward, backward = [], []
     for _ in range(OVERHEAD_REPEATS):
         start = _synchronized_now(one)
@@ -184,9 +220,9 @@ def _iter_slots(nodes: list[fx.Node], values: list[Any]) -> Iterator[tuple[tuple
             yield (node, position), tensor
 
 
-def _time_step(module: nn.Module, data: torch.Tensor) -> tuple[float, float]:
+def _time_step(module: nn.Module, data: Any) -> tuple[float, float]:
     start = _synchronized_now(data)
-    output = module(data)
+    output = call_model(module, data)
     middle = _synchronized_now(data)
     outputs, incoming = _unit_gradients(output)
     torch.autograd.grad(outputs, [p for p in module.parameters() if p.requires_grad], incoming, allow_unused=True)
@@ -197,17 +233,20 @@ def _detach_input(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().requires_grad_(tensor.requires_grad)
 
 
-def _random_batch(chain: LayerChain, batch: int) -> torch.Tensor:
-    """Random values, or zeros if the model takes indices."""
-    size, device = (batch, *chain.shape), module_device(chain.module)
-    if chain.dtype.is_floating_point:
-        return torch.randn(size, dtype=chain.dtype, device=device)
-    return torch.zeros(size, dtype=chain.dtype, device=device)
+def _random_batch(chain: LayerChain, batch: int) -> Any:
+    """Random values, or zeros where the model takes indices."""
+    zeros = chain.inputs.zero_batch(batch, module_device(chain.module))
+    return tree_map_only(torch.Tensor, lambda leaf: leaf.normal_() if leaf.is_floating_point() else leaf, zeros)
 
 
-def _synchronized_now(tensor: torch.Tensor) -> float:
-    if tensor.is_cuda:
-        torch.cuda.synchronize(tensor.device)
+def _device_of(data: Any) -> torch.device:
+    return next(iter_tensors(data)).device
+
+
+def _synchronized_now(data: Any) -> float:
+    device = _device_of(data)
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
     return time.perf_counter()
 
 

@@ -7,11 +7,13 @@ sent while earlier layers are still computing theirs.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from potluck.model.input_spec import InputSpec, call_model
 from potluck.model.layer_chain import trace_layers
 from potluck.model.model_replica import ModelReplica
 from potluck.model.stage_modules import announce_layers
@@ -24,14 +26,15 @@ LayerCallback = Callable[[int], None]
 class LayerwiseReplica:
     """Computes gradients of one replica with per-layer callbacks; an untraceable model counts as one long layer."""
 
-    def __init__(self, replica: ModelReplica, shape: tuple[int, ...]) -> None:
+    def __init__(self, replica: ModelReplica, inputs: InputSpec | tuple[int, ...]) -> None:
         self._replica = replica
         self._before: LayerCallback = _do_nothing
         self._ready: LayerCallback = _do_nothing
-        chain = trace_layers(replica.module, shape, dtype=replica.layout.dtype)
+        chain = trace_layers(replica.module, inputs, dtype=replica.layout.dtype)
         self.runs_by_layer = chain.exact
         self._units = replica.layout.split_ranges()
         self._module = announce_layers(chain, self._begin_layer) if chain.exact else replica.module
+        self._binding = None if chain.recording is None else chain.recording.binding
         self.flat_gradient = torch.zeros_like(replica.state.params)
         self._unfinished: list[int] = []
         self._next = -1
@@ -39,8 +42,8 @@ class LayerwiseReplica:
 
     def gradient(
         self,
-        inputs: Tensor,
-        targets: Tensor,
+        inputs: Any,
+        targets: Any,
         rng: np.random.Generator | None,
         *,
         before_layer: LayerCallback | None = None,
@@ -58,14 +61,19 @@ class LayerwiseReplica:
         try:
             if not self.runs_by_layer:
                 self._announce_all()
-            with replica.seeded_random(rng):
-                loss = replica.loss(self._module(inputs), targets)
+            with replica.forward_context(rng):
+                loss = replica.loss(self._forward(inputs), targets)
             if after_forward is not None:
                 after_forward(float(loss.detach()))
             self._run_backward(loss)
         finally:
             self._before = self._ready = _do_nothing
         return self.flat_gradient, float(loss.detach())
+
+    def _forward(self, inputs: Any) -> Any:
+        if self._binding is None:
+            return call_model(self._module, inputs)
+        return self._module(*self._binding.arguments(inputs))
 
     def _announce_all(self) -> None:
         for layer in range(self._replica.layout.layer_count):

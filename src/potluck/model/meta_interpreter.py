@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx, nn
 
-from potluck.model.flop_counter import FlopCounter, iter_tensors, meta_batch
+from potluck.model.flop_counter import FlopCounter, iter_tensors
 from potluck.model.shape_only import ShapeOnlyMode
 
 __all__ = ["PROBE_BATCH_SIZES", "MetaInterpreter", "NodeFacts", "interpret_graph"]
@@ -62,15 +63,15 @@ class MetaInterpreter(fx.Interpreter):
 
 
 def interpret_graph(
-    meta_module: nn.Module, graph: fx.Graph, shape: tuple[int, ...], dtype: torch.dtype
+    meta_module: nn.Module, graph: fx.Graph, arguments: Sequence[Sequence[Any]]
 ) -> dict[fx.Node, NodeFacts]:
-    """The facts about every node of a complete graph."""
+    """The facts about every node of a complete graph; `arguments` are for both batch sizes."""
     first, second = MetaInterpreter(meta_module, graph), MetaInterpreter(meta_module, graph)
     with FlopCounter() as flop_counter, ShapeOnlyMode():
         first.flop_counter = flop_counter
-        first.run(meta_batch(shape, PROBE_BATCH_SIZES[0], dtype))
+        first.run(*arguments[0])
     with ShapeOnlyMode():
-        second.run(meta_batch(shape, PROBE_BATCH_SIZES[1], dtype))
+        second.run(*arguments[1])
     return {
         node: NodeFacts(first.env[node], second.env[node], first.mutates[node], first.flops[node])
         for node in graph.nodes

@@ -228,7 +228,7 @@ def _build_profile(
         device=device,
         source=source,
         layers=tuple(rows),
-        cuts=tuple(CutProfile(cut.after, cut.bytes) for cut in chain.cuts),
+        cuts=tuple(CutProfile(cut.after, cut.bytes + cut.constant_bytes) for cut in chain.cuts),
         note=chain.note,
     )
 

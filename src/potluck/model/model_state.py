@@ -1,23 +1,28 @@
-"""A model's state as two flat vectors in the order of its layers: trained parameters, and everything else.
+"""A model's state as two flat vectors in the order of its layers: trained parameters, and the buffers that change.
 
 Flat vectors make a segment of layers a slice, an update one tensor, a merge one addition and an optimizer step one
-call. Trained parameters go into `params`; batch-norm statistics, counters and frozen weights go into `buffers`.
+call. Trained parameters go into `params`, batch-norm statistics and counters into `buffers`. Frozen parameters and
+constant buffers are in neither (`frozen_weights.py`), except where a width method slices them with the rest.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from potluck.errors import ModelError
 
-__all__ = ["ModelState", "TensorEntry", "WeightLayout", "bind_views"]
+if TYPE_CHECKING:
+    from potluck.model.layer_chain import LayerChain
+
+__all__ = ["ModelState", "TensorEntry", "WeightLayout", "are_finite", "bind_views"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,30 +94,47 @@ class WeightLayout:
         params, buffers = self.layer_slices(first, last)
         return int((params.stop - params.start + buffers.stop - buffers.start) * self.itemsize)
 
+    @property
+    def names(self) -> frozenset[str]:
+        """The names of all entries."""
+        return frozenset(entry.name for entry in (*self.params, *self.buffers))
+
     @staticmethod
-    def of_module(module: nn.Module, layers: Sequence[tuple[Sequence[str], Sequence[str]]]) -> WeightLayout:
-        """The layout of a module whose layers own these parameters and buffers, given by name."""
+    def of_chain(chain: LayerChain) -> WeightLayout:
+        """The layout of what training changes: trained parameters and changing buffers."""
+        names = [(layer.parameters, layer.changing_buffers) for layer in chain.layers]
+        return WeightLayout.of_module(chain.module, names, frozen=False)
+
+    @staticmethod
+    def of_module(
+        module: nn.Module, layers: Sequence[tuple[Sequence[str], Sequence[str]]], *, frozen: bool = True
+    ) -> WeightLayout:
+        """The layout of a module whose layers own these parameters and buffers, given by name.
+
+        With `frozen`, the layers must own all of them, and frozen parameters go into `buffers`; without, frozen
+        parameters are left out.
+        """
         params, buffers = dict(module.named_parameters()), dict(module.named_buffers())
         trained: list[TensorEntry] = []
         kept: list[TensorEntry] = []
         param_bounds, buffer_bounds = [0], [0]
         for names, buffer_names in layers:
             for name in names:
-                _append_entry(trained if params[name].requires_grad else kept, name, params[name])
+                if params[name].requires_grad:
+                    _append_entry(trained, name, params[name])
+                elif frozen:
+                    _append_entry(kept, name, params[name])
             for name in buffer_names:
                 _append_entry(kept, name, buffers[name])
             param_bounds.append(trained[-1].stop if trained else 0)
             buffer_bounds.append(kept[-1].stop if kept else 0)
-        missing = (params.keys() | buffers.keys()) - {entry.name for entry in (*trained, *kept)}
-        assert not missing, f"layers leave out {sorted(missing)}"
+        if frozen:
+            missing = (params.keys() | buffers.keys()) - {entry.name for entry in (*trained, *kept)}
+            assert not missing, f"layers leave out {sorted(missing)}"
         if not trained:
             raise ModelError("the model has no parameter that requires a gradient, so there is nothing to train")
-        dtypes = {param.dtype for param in params.values()}
-        if torch.bfloat16 in dtypes:
-            raise ModelError("bfloat16 parameters cannot be sent; train in float32 (model.float())")
-        if len(dtypes) > 1:
-            raise ModelError(f"all parameters must have one dtype, got {', '.join(sorted(map(str, dtypes)))}")
-        return WeightLayout(tuple(trained), tuple(kept), tuple(param_bounds), tuple(buffer_bounds), dtypes.pop())
+        dtype = _one_dtype({param.dtype for param in params.values() if frozen or param.requires_grad})
+        return WeightLayout(tuple(trained), tuple(kept), tuple(param_bounds), tuple(buffer_bounds), dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,9 +169,17 @@ def bind_views(module: nn.Module, layout: WeightLayout) -> ModelState:
     state = ModelState.of_module(module, layout)
     tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     for name, view in state.named_tensors(layout).items():
-        if tensors[name].dtype == layout.dtype:
+        if name in tensors and tensors[name].dtype == layout.dtype:
             tensors[name].data = view
     return state
+
+
+def _one_dtype(dtypes: set[torch.dtype]) -> torch.dtype:
+    if torch.bfloat16 in dtypes:
+        raise ModelError("bfloat16 parameters cannot be sent; train in float32 (model.float())")
+    if len(dtypes) > 1:
+        raise ModelError(f"all parameters must have one dtype, got {', '.join(sorted(map(str, dtypes)))}")
+    return dtypes.pop()
 
 
 def _append_entry(entries: list[TensorEntry], name: str, tensor: Tensor) -> None:
@@ -166,7 +196,19 @@ def _check_counter(name: str, tensor: Tensor, dtype: torch.dtype) -> None:
 
 
 def _flatten_tensors(entries: tuple[TensorEntry, ...], tensors: dict[str, Tensor], dtype: torch.dtype) -> Tensor:
+    """The entries' values as one vector; one that the module does not have (an optimizer's state) is zero."""
+    flat = []
     for entry in entries:
-        _check_counter(entry.name, tensors[entry.name], dtype)
-    flat = [tensors[entry.name].detach().reshape(-1).to(dtype) for entry in entries]
+        tensor = tensors[entry.name] if entry.name in tensors else torch.zeros(entry.shape, dtype=dtype)
+        _check_counter(entry.name, tensor, dtype)
+        flat.append(tensor.detach().reshape(-1).to(dtype))
     return torch.cat(flat) if flat else torch.zeros(0, dtype=dtype)
+
+
+def are_finite(tensors: Iterable[Tensor]) -> bool:
+    """Whether all values are finite: one pass without a copy, unless a sum itself overflows."""
+    return all(
+        math.isfinite(float(tensor.sum(dtype=torch.float64))) or bool(tensor.isfinite().all())
+        for tensor in tensors
+        if tensor.is_floating_point()
+    )

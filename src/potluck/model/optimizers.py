@@ -1,18 +1,18 @@
-"""The coordinator's optimizers (torch's own, on one flat vector) and learning-rate schedules."""
+"""The optimizers of the coordinator and of pipelines: torch's own, on one flat vector."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 import torch
 from torch import Tensor, nn
 
+from potluck.model.torch_optimizers import OptimizerScope, build_by_name, check_optimizer_options, probe_once
 from potluck.settings import Part, doc
 
-__all__ = ["Adam", "ConstantSchedule", "CosineSchedule", "LearningRateSchedule", "Optimizer", "Sgd", "StepSchedule"]
+__all__ = ["Adam", "AdamW", "Optimizer", "Sgd", "TorchOptimizer"]
 
 Positive = Annotated[float, msgspec.Meta(gt=0.0)]
 NonNegative = Annotated[float, msgspec.Meta(ge=0.0)]
@@ -23,6 +23,21 @@ class Optimizer(Part, frozen=True, kw_only=True):
     """Applies a merged update or gradient to the weights."""
 
     lr: Annotated[Positive, doc("Learning rate.")] = 1.0
+
+    @property
+    def has_momentum(self) -> bool:
+        """Whether a step continues in the direction of earlier ones."""
+        raise NotImplementedError
+
+    @property
+    def has_state(self) -> bool:
+        """Whether it remembers anything from one step to the next."""
+        return True
+
+    @property
+    def predicts_steps(self) -> bool:
+        """Whether `predicted_step` can ever tell."""
+        return self.has_state
 
     def build_optimizer(self, params: Tensor) -> torch.optim.Optimizer:
         raise NotImplementedError
@@ -43,6 +58,14 @@ class Sgd(Optimizer, frozen=True, kw_only=True, tag="sgd"):
         if self.nesterov and not self.momentum:
             raise ValueError("`nesterov` needs a `momentum` above 0")
 
+    @property
+    def has_momentum(self) -> bool:
+        return self.momentum > 0
+
+    @property
+    def has_state(self) -> bool:
+        return self.momentum > 0
+
     def build_optimizer(self, params: Tensor) -> torch.optim.Optimizer:
         return torch.optim.SGD(
             [nn.Parameter(params)],
@@ -62,6 +85,10 @@ class Adam(Optimizer, frozen=True, kw_only=True, tag="adam"):
     epsilon: Annotated[Positive, doc("Added to the denominator.")] = 1e-8
     weight_decay: Annotated[NonNegative, doc("Weight decay (L2).")] = 0.0
 
+    @property
+    def has_momentum(self) -> bool:
+        return self.beta1 > 0
+
     def build_optimizer(self, params: Tensor) -> torch.optim.Optimizer:
         return torch.optim.Adam(
             [nn.Parameter(params)],
@@ -77,43 +104,47 @@ class Adam(Optimizer, frozen=True, kw_only=True, tag="adam"):
         return torch.div(self.lr * mean, root_mean_square + self.epsilon)
 
 
-class LearningRateSchedule(Part, frozen=True, kw_only=True):
-    """A factor on the learning rate for each round."""
+class AdamW(Adam, frozen=True, kw_only=True, tag="adamw"):
+    """Adam with decoupled weight decay."""
 
-    warmup: Annotated[int, msgspec.Meta(ge=0), doc("Rounds over which the factor rises linearly to 1.")] = 0
+    weight_decay: Annotated[NonNegative, doc("Weight decay, which is not part of the gradient.")] = 0.01
 
-    def lr_factor(self, round: int) -> float:
-        if round < self.warmup:
-            return (round + 1) / self.warmup
-        return self.factor_after_warmup(round)
-
-    def factor_after_warmup(self, round: int) -> float:
-        raise NotImplementedError
+    def build_optimizer(self, params: Tensor) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(
+            [nn.Parameter(params)],
+            lr=self.lr, betas=(self.beta1, self.beta2), eps=self.epsilon, weight_decay=self.weight_decay,
+        )  # fmt: skip
 
 
-class ConstantSchedule(LearningRateSchedule, frozen=True, kw_only=True, tag="constant"):
-    """The factor is 1."""
+class TorchOptimizer(Optimizer, frozen=True, kw_only=True, tag="optimizer"):
+    """Any optimizer with torch.optim's interface that treats every weight alone."""
 
-    def factor_after_warmup(self, round: int) -> float:
-        return 1.0
+    name: Annotated[str, doc("Its class: `torch.optim.RMSprop`, or `package.module:Class` for your own.")]
+    lr: Positive = 0.001
+    options: Annotated[dict[str, Any], doc("Its other arguments, as in `{momentum = 0.9}`.")] = msgspec.field(
+        default_factory=dict
+    )
 
+    def __post_init__(self) -> None:
+        check_optimizer_options(self.name, self.lr, self.options)
+        traits = probe_once(str(self), lambda params: build_by_name(self.name, params, self.lr, self.options))
+        if traits.scope is not OptimizerScope.WEIGHT:
+            raise ValueError(f"{self.name} looks at whole tensors, but the weights are one vector here; choose another")
+        if traits.has_numbers:
+            raise ValueError(f"{self.name} keeps plain numbers in its state, not tensors; choose another")
+        if not traits.starts_at_zero:
+            raise ValueError(f"{self.name} does not start from a state of zeros; choose another")
 
-class StepSchedule(LearningRateSchedule, frozen=True, kw_only=True, tag="steps"):
-    """The factor is multiplied at given rounds."""
+    @property
+    def has_momentum(self) -> bool:
+        return bool(self.options.get("momentum"))
 
-    at: Annotated[tuple[int, ...], doc("Rounds at which the factor is multiplied.")]
-    by: Annotated[Positive, doc("What it is multiplied by.")] = 0.1
+    def build_optimizer(self, params: Tensor) -> torch.optim.Optimizer:
+        return build_by_name(self.name, [nn.Parameter(params)], self.lr, self.options)
 
-    def factor_after_warmup(self, round: int) -> float:
-        return float(self.by ** sum(round >= at for at in self.at))
+    @property
+    def predicts_steps(self) -> bool:
+        return False
 
-
-class CosineSchedule(LearningRateSchedule, frozen=True, kw_only=True, tag="cosine"):
-    """The factor falls from 1 along a cosine."""
-
-    rounds: Annotated[int, msgspec.Meta(ge=1), doc("Rounds until the end of the curve.")]
-    floor: Annotated[NonNegative, doc("Factor at the end.")] = 0.0
-
-    def factor_after_warmup(self, round: int) -> float:
-        progress = min(round / self.rounds, 1.0)
-        return self.floor + (1 - self.floor) * 0.5 * (1 + math.cos(math.pi * progress))
+    def predicted_step(self, moments: Mapping[str, Tensor]) -> Tensor | None:
+        return None

@@ -28,7 +28,7 @@ from potluck.model.graph_recording import GraphRecording
 from potluck.model.layer_chain import LayerChain
 from potluck.model.meta_interpreter import storage_id
 
-__all__ = ["announce_layers", "build_layer_range", "build_stages", "sent_nodes"]
+__all__ = ["announce_layers", "build_announcing_stage", "build_layer_range", "build_stages", "sent_nodes"]
 
 
 def build_stages(chain: LayerChain, cuts: Sequence[int]) -> tuple[nn.Module, ...]:
@@ -39,6 +39,19 @@ def build_stages(chain: LayerChain, cuts: Sequence[int]) -> tuple[nn.Module, ...
     first = [0, *(cut + 1 for cut in cuts)]
     last = [*cuts, len(chain.layers) - 1]
     return tuple(_build_stage(chain, *ends) for ends in zip(first, last, strict=True))
+
+
+def build_announcing_stage(chain: LayerChain, first: int, last: int, before: Callable[[int], None]) -> nn.Module:
+    """The stage of layers `first` to `last`, calling `before(layer)` as each begins; the model itself is not split."""
+    cuts = [cut for cut in (first - 1, last) if 0 <= cut < len(chain.layers) - 1]
+    check_cuts(chain, cuts)
+    if not cuts:
+        return chain.module
+
+    def announce_stage_layer(layer: int) -> None:  # fx needs a function with a unique name
+        before(layer)
+
+    return _build_stage(chain, first, last, announce_stage_layer)
 
 
 def check_cuts(chain: LayerChain, cuts: Sequence[int]) -> None:
@@ -146,10 +159,10 @@ class _GraphCopy:
         return tuple(self._emit_value(inner) for inner in value) if isinstance(value, tuple) else value
 
 
-def _build_stage(chain: LayerChain, first: int, last: int) -> nn.Module:
+def _build_stage(chain: LayerChain, first: int, last: int, before: Callable[[int], None] | None = None) -> nn.Module:
     entries = sent_nodes(chain, first - 1) if first else []
     exits = sent_nodes(chain, last) if last + 1 < len(chain.layers) else None
-    return build_layer_range(chain, first, last, entries=entries, exits=exits)
+    return build_layer_range(chain, first, last, entries=entries, exits=exits, before=before)
 
 
 def sent_nodes(chain: LayerChain, after: int) -> list[fx.Node]:

@@ -11,7 +11,6 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
-from torch import Tensor
 
 from potluck.fleet import Device
 from potluck.model.layer_chain import LayerChain
@@ -40,7 +39,7 @@ class LabelledSamples(Protocol):
 
     def __len__(self) -> int: ...
 
-    def batch(self, indices: Indices) -> tuple[Tensor, Tensor]: ...
+    def batch(self, indices: Indices) -> tuple[Any, Any]: ...
 
 
 @dataclass(frozen=True)
@@ -55,6 +54,7 @@ class SubmodelContext:
     streaming: bool = False  # whether data arrives while the run goes on
     loss: str | None = None  # its name; None: the user's own function
     samples: LabelledSamples | None = None  # for training; None where only time is modelled
+    assumed_samples: int = 0  # of each device, where only time is modelled
 
     @property
     def device_names(self) -> list[str]:
@@ -83,6 +83,7 @@ class ClassBalance(NamedTuple):
 
     own_classes: tuple[int, ...]
     negatives: Literal["own", "generated"]  # samples of other classes that the device has, or made of its own ones
+    most_samples: int | None = None  # in a turn, with repetitions; None: no limit
 
 
 class PlanTable(NamedTuple):

@@ -38,6 +38,8 @@ class SubmodelSpec:
     buffers: Tensor
     layout: WeightLayout
     macs: Sequence[float]  # of each layer, per sample
+    once_macs: float = 0.0  # per sample that a device holds, before its first turn
+    forward_macs: Sequence[float] = ()  # of each layer, per sample, for what is computed beside it and not trained
 
     def gather_layers(self, state: ModelState, first: int, last: int) -> tuple[Tensor, Tensor]:
         """The sub-model's weights and buffers in the layers `first` to `last`."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+import sys
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,16 +12,17 @@ import torch
 from torch import Tensor
 
 from potluck.model.codecs import Codec
-from potluck.model.codecs.array_checks import FLOATS, array_refusal
-from potluck.model.evaluation_score import EvaluationScore
+from potluck.model.codecs.array_checks import FLOATS, array_refusal, is_finite, vector_norm
+from potluck.model.evaluation_score import EvaluationScore, iter_evaluation_batches
 from potluck.model.indexed_dataset import IndexedDataset
 from potluck.model.model_draft import ModelDraft
 from potluck.model.model_replica import ModelReplica, ModelTemplate
 from potluck.model.model_state import ModelState, WeightLayout
 from potluck.model.optimizers import Optimizer
+from potluck.model.pull_deltas import DeltaFormat, EncodedSegment, PullRequest, ReferenceModel
 from potluck.model.submodel_interface import SubmodelExtractor, SubmodelSpec, TurnKey
 from potluck.model.torch_trainer import ReceivedSegment
-from potluck.model.update_merging import MergeRule, UpdateSum
+from potluck.model.update_merging import FULL_LENGTH, MergeRule, UpdateNorm, UpdateSum
 from potluck.payload import Payload
 
 __all__ = ["TorchServer"]
@@ -38,6 +41,7 @@ class TorchServer:
         extractor: SubmodelExtractor | None = None,
     ) -> None:
         self.layout = template.layout
+        self._frozen = template.frozen
         self.state = ModelState.of_module(template.module, template.layout)
         self._merge = merge
         self._codec = codec
@@ -47,20 +51,35 @@ class TorchServer:
         self._optimizer = optimizer.build_optimizer(self.state.params)
         self._sum: UpdateSum | None = None
         self._test = test
+        self._metrics = template.metrics
+        self._best_state: ModelState | None = None
         self._replica = template.new_replica()
+        self._reference: ReferenceModel | None = None  # that devices hold, where pulls are compressed
+
+    def compress_pulls(self, deltas: DeltaFormat) -> None:
+        """From now on devices pull differences of a reference model."""
+        self._reference = ReferenceModel(deltas, self.state.params.clone())
+
+    @property
+    def pulled_state(self) -> ModelState:
+        """What devices pull: the newest version, or the reference where pulls are compressed."""
+        return self.state if self._reference is None else ModelState(self._reference.params, self.state.buffers)
 
     def select_submodel(self, turn: TurnKey) -> SubmodelSpec | None:
         """The sub-model of a turn; None for the whole model."""
         return None if self._extractor is None else self._extractor.select_submodel(turn)
 
-    def encode_segment(self, state: ModelState, submodel: SubmodelSpec | None, first: int, last: int) -> Payload:
+    def encode_segment(self, state: ModelState, submodel: SubmodelSpec | None, request: PullRequest) -> EncodedSegment:
         """Some layers of a version of the model, ready to be sent."""
+        if self._reference is not None:
+            return self._reference.encode_segment(state, request)
         if submodel is None:
-            params, buffers = self.layout.layer_slices(first, last)
+            params, buffers = self.layout.layer_slices(request.first, request.last)
             vectors = state.params[params], state.buffers[buffers]
         else:
-            vectors = submodel.gather_layers(state, first, last)
-        return Payload(sum(vector.nbytes for vector in vectors), tuple(vector.numpy() for vector in vectors))
+            vectors = submodel.gather_layers(state, request.first, request.last)
+        arrays = tuple(vector.numpy() for vector in vectors)
+        return EncodedSegment(Payload(sum(vector.nbytes for vector in vectors), arrays))
 
     def update_refusal(self, segments: Sequence[ReceivedSegment], submodel: SubmodelSpec | None) -> str | None:
         """Why these segments cannot be merged, None if they can; called once for each update, before it counts."""
@@ -77,13 +96,36 @@ class TorchServer:
                 return f"{reason} (layers {segment.first} to {segment.last})"
         return None
 
+    def update_norm(self, segments: Sequence[ReceivedSegment], submodel: SubmodelSpec | None) -> UpdateNorm:
+        """The norm of an update that was not refused."""
+        layout, params_norm, buffers_norm = self.layout if submodel is None else submodel.layout, 0.0, 0.0
+        for segment in segments:
+            params, _ = layout.layer_slices(segment.first, segment.last)
+            *coded, kept = segment.payload.arrays
+            params_norm = math.hypot(
+                params_norm, self._codec.norm(Payload(0, tuple(coded)), params.stop - params.start)
+            )
+            buffers_norm = math.hypot(buffers_norm, vector_norm(kept))
+        return UpdateNorm(min(params_norm, sys.float_info.max), min(buffers_norm, sys.float_info.max))
+
+    def weights_norm(self) -> float:
+        """The norm of the newest version's parameters."""
+        return vector_norm(self.state.params.numpy())
+
     def add_update(
-        self, segments: Sequence[ReceivedSegment], submodel: SubmodelSpec | None, samples: int, staleness: int
+        self,
+        segments: Sequence[ReceivedSegment],
+        submodel: SubmodelSpec | None,
+        samples: int,
+        staleness: int,
+        scale: UpdateNorm = FULL_LENGTH,
     ) -> None:
-        """Add one complete update to the sum."""
+        """Add one complete update to the sum, scaled."""
         if self._sum is None:
             self._sum = self._merge.new_sum(self.layout)
         params, buffers = self._assemble_update(segments, self.layout if submodel is None else submodel.layout)
+        if scale != FULL_LENGTH:
+            params, buffers = _scaled(params, scale.params), _scaled(buffers, scale.buffers)
         weight = self._merge.update_weight(samples, staleness)
         if submodel is not None:
             submodel.add_update(self._sum, params, buffers, weight)
@@ -93,8 +135,11 @@ class TorchServer:
         else:
             self._sum.add(params, buffers, weight)
 
-    def step(self, lr: float) -> None:
-        """Step the optimizer with the mean of the added updates; the previous version is unchanged."""
+    def step(self, lr: float) -> bool:
+        """Step the optimizer with the mean of the added updates; the previous version is unchanged.
+
+        Whether the next version is finite; if not, the model stays at the previous one.
+        """
         assert self._sum is not None, "a round with no update has no step"
         direction, change = self._sum.mean()
         trained = self._sum.trained_mask()
@@ -108,7 +153,15 @@ class TorchServer:
         self._optimizer.step()
         if trained is not None and before is not None:
             self._restore_untrained(~trained, before)
-        self.state = ModelState(param.data, self.state.buffers + change)
+        return self._set_state(ModelState(param.data, self.state.buffers + change))
+
+    def _set_state(self, state: ModelState) -> bool:
+        if not (is_finite(state.params.numpy()) and is_finite(state.buffers.numpy())):
+            return False
+        self.state = state
+        if self._reference is not None:
+            self._reference.advance(state.params)
+        return True
 
     def _optimizer_vectors(self) -> dict[str, Tensor]:
         """The optimizer's state per parameter (momentum and the like)."""
@@ -130,34 +183,45 @@ class TorchServer:
         moments = {name: value for name, value in self._optimizer_state().items() if value is not None}
         return ModelDraft(self.state, moments, self.layout, self._settings, self._merge, self._decode_segment)
 
-    def adopt_draft(self, draft: ModelDraft) -> None:
-        """Make the completed draft the newest version."""
-        self.state = draft.state
+    def adopt_draft(self, draft: ModelDraft) -> bool:
+        """Make the completed draft the newest version, if it is finite; whether it is."""
+        if not self._set_state(draft.state):
+            return False
         self._optimizer = self._settings.build_optimizer(self.state.params)
         if draft.optimizer_state:
             self._optimizer.load_state_dict({**self._optimizer.state_dict(), "state": {0: draft.optimizer_state}})
         self._sum = None
+        return True
 
     def _optimizer_state(self) -> dict[str, Any]:
         state: dict[str, Any] = self._optimizer.state_dict()["state"].get(0, {})
         return state
 
     def evaluate(self) -> dict[str, float]:
-        """Loss and accuracy on the held-out data; no accuracy if the targets are not class labels."""
+        """Loss and metrics on the held-out data; nothing if there is none."""
         assert self._test is not None
-        score = EvaluationScore()
-        for outputs, targets in self._load_replica().outputs(_iter_batches(self._test)):
-            score.add_batch(outputs, targets, self._replica.loss)
+        if not len(self._test):
+            return {}
+        score = EvaluationScore(self._replica.loss, self._metrics)
+        replica = self._load_replica(self.state)
+        batches = iter_evaluation_batches(self._test, lambda inputs: next(iter(replica.outputs([(inputs, None)])))[0])
+        for outputs, targets in replica.outputs(batches):
+            score.add_batch(outputs, targets)
         return score.as_metrics()
 
-    def final_state(self) -> ModelState:
-        """The newest version ready for use: calibrated, with statistics also for norms that kept none in training."""
-        replica = self._load_replica()
+    def keep_best(self) -> None:
+        """Keep the newest version as the best one so far."""
+        self._best_state = self.state
+
+    def final_state(self, best: bool = False) -> ModelState:
+        """The newest or the best version ready for use: calibrated, with statistics for norms that kept none."""
+        assert not best or self._best_state is not None
+        replica = self._load_replica(self._best_state if best and self._best_state is not None else self.state)
         return ModelState(replica.state.params.clone(), replica.copy_buffers())
 
-    def _load_replica(self) -> ModelReplica:
+    def _load_replica(self, state: ModelState) -> ModelReplica:
         replica = self._replica
-        replica.load_layers(0, self.layout.layer_count - 1, self.state.params, self.state.buffers)
+        replica.load_layers(0, self.layout.layer_count - 1, state.params, state.buffers)
         replica.sync_counters()
         if self._calibrate is not None:
             self._calibrate(replica)
@@ -166,10 +230,17 @@ class TorchServer:
     def tensors(self) -> dict[str, Tensor]:
         """Everything that a checkpoint must contain, by name."""
         moments = {f"optimizer.{name}": value for name, value in self._optimizer_state().items() if value is not None}
-        return {"params": self.state.params, "buffers": self.state.buffers, **moments}
+        return {
+            "params": self.state.params,
+            "buffers": self.state.buffers,
+            **moments,
+            **self._frozen.checkpoint_tensors(),
+            **({} if self._reference is None else self._reference.tensors()),
+        }
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
-        """The reverse of `tensors`."""
+        """The reverse of `tensors`; RunError if the model has other frozen weights now."""
+        self._frozen.check_checkpoint(tensors)
         self.state = ModelState(tensors["params"], tensors["buffers"])
         self._optimizer = self._settings.build_optimizer(self.state.params)
         saved = {
@@ -177,6 +248,8 @@ class TorchServer:
         }
         if saved:
             self._optimizer.load_state_dict({**self._optimizer.state_dict(), "state": {0: saved}})
+        if self._reference is not None:
+            self._reference.restore(tensors)
 
     def _assemble_update(self, segments: Sequence[ReceivedSegment], layout: WeightLayout) -> tuple[Tensor, Tensor]:
         decoded = [self._decode_segment(segment, layout) for segment in sorted(segments)]
@@ -191,12 +264,12 @@ class TorchServer:
         return vector, torch.from_numpy(kept)
 
 
+def _scaled(vector: Tensor, factor: float) -> Tensor:
+    """In double precision: the values and the factor may be at opposite ends of what single precision can express."""
+    return vector if factor == 1.0 else (vector.double() * factor).to(vector.dtype)
+
+
 def _width_refusal(payload: Payload, layout: WeightLayout) -> str | None:
     """Values of a wider dtype may be finite and overflow in the model's."""
     wide = [array.dtype for array in payload.arrays if array.dtype.kind == "f" and array.itemsize > layout.itemsize]
     return f"its values are {wide[0]}, wider than the model's own" if wide else None
-
-
-def _iter_batches(samples: IndexedDataset, size: int = 512) -> Iterable[tuple[Tensor, Tensor]]:
-    for start in range(0, len(samples), size):
-        yield samples.batch(np.arange(start, min(start + size, len(samples))))

@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from potluck import seeds
 from potluck.model import stage_input_checks
-from potluck.model.evaluation_score import EvaluationScore
+from potluck.model.evaluation_score import EvaluationScore, iter_evaluation_batches
+from potluck.model.frozen_weights import FrozenWeights
 from potluck.model.indexed_dataset import IndexedDataset, Indices, PipelineData
+from potluck.model.input_spec import InputSpec
+from potluck.model.layer_timing import run_each_layer
+from potluck.model.metrics import TaskMetrics
 from potluck.model.model_replica import Loss
 from potluck.model.model_state import ModelState
 from potluck.model.optimizers import Optimizer
 from potluck.model.stage_function import ForwardPass, StageFunctions
 from potluck.model.stage_input_checks import TensorSpec
+from potluck.model.stage_score import StageScore
 from potluck.payload import Payload
 
-__all__ = ["StageState", "TorchStages"]
+__all__ = ["EVALUATION_BATCH", "StageState", "TorchStages"]
 
-_EVALUATION_BATCH = 256  # samples
+EVALUATION_BATCH = 256  # samples
+_LABEL = InputSpec.of_shape((), torch.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,24 +71,32 @@ class TorchStages:
         optimizer: Optimizer,
         data: PipelineData,
         seed: int,
+        metrics: TaskMetrics | None = None,
     ) -> None:
         self.chain = functions.chain
         self.layout = functions.layout
+        self._frozen = FrozenWeights.of_chain(functions.chain, functions.layout)
         self._functions = functions
         self._loss = loss
         self._optimizer = optimizer
         self._data = data
         self._seed = seed
+        self._metrics = metrics or TaskMetrics()
         self._crossing = lru_cache(maxsize=64)(partial(stage_input_checks.crossing_specs, functions.chain))
+        self._target_spec = InputSpec.of_batch(data.train.batch(np.arange(1))[1])
         self.moments = _moment_kinds(optimizer)  # name -> whether it is a vector like the weights (else a scalar)
 
     # --- micro-batches ---------------------------------------------------------------------------------------------
 
+    def run_layers(self, samples: int, next_pass: Callable[[], None]) -> None:
+        """Run every layer on its own, forward and then backward; `next_pass` is called before each of these passes."""
+        run_each_layer(self.chain, samples, next_pass)
+
     def load_inputs(self, micro_batch: int) -> Payload:
-        return _to_payload([self._micro_batch(micro_batch)[0]])
+        return _to_payload(tree_leaves(self._micro_batch(micro_batch)[0]))
 
     def load_labels(self, micro_batch: int) -> Payload:
-        return _to_payload([self._micro_batch(micro_batch)[1]])
+        return _to_payload(tree_leaves(self._micro_batch(micro_batch)[1]))
 
     def forward(
         self,
@@ -91,6 +106,7 @@ class TorchStages:
         inputs: Payload,
         labels: Payload | None,
         ahead: float = 0.0,
+        before_layer: Callable[[], None] | None = None,
     ) -> ForwardResult:
         """Pass a micro-batch through the stage; labels are for the last stage, which computes the loss.
 
@@ -100,19 +116,21 @@ class TorchStages:
         seed = seeds.child_seed(self._seed, "draws", micro_batch, state.first) if self._functions.is_random else None
         predicted = self._optimizer.predicted_step(state.moments) if ahead else None
         params = state.params if predicted is None else state.params - ahead * predicted
-        forward_pass = function.forward(params, buffers, _to_tensors(inputs), seed)
+        forward_pass = function.forward(params, buffers, _to_tensors(inputs), seed, before_layer)
         if labels is None:
             return ForwardResult(_to_payload(forward_pass.sent_tensors), forward_pass, None)
-        loss = self._loss(forward_pass.outputs, _to_tensors(labels)[0])
+        loss = self._loss(forward_pass.outputs, self._target_spec.unflatten(_to_tensors(labels)))
         return ForwardResult(None, forward_pass, loss)
 
-    def backward(self, forwarded: ForwardResult, gradient: Payload | None) -> tuple[Tensor, Payload]:
+    def backward(
+        self, forwarded: ForwardResult, gradient: Payload | None, before_layer: Callable[[], None] | None = None
+    ) -> tuple[Tensor, Payload]:
         """The gradient of the stage's weights, and what is sent back to the previous stage."""
         if forwarded.loss is not None:
-            own, onward = forwarded.forward_pass.backward_from_loss(forwarded.loss)
+            own, onward = forwarded.forward_pass.backward_from_loss(forwarded.loss, before_layer)
         else:
             assert gradient is not None
-            own, onward = forwarded.forward_pass.backward(_to_tensors(gradient))
+            own, onward = forwarded.forward_pass.backward(_to_tensors(gradient), before_layer)
         return own, _to_payload(onward)
 
     def micro_batch_weight(self, micro_batch: int) -> float:
@@ -188,11 +206,10 @@ class TorchStages:
 
     def labels_refusal(self, samples: int, payload: Payload) -> str | None:
         """Why these cannot be the targets of this many samples; None if they can."""
-        one = self._data.train.batch(np.arange(1))[1]
-        reason = stage_input_checks.tensors_refusal(
-            payload.arrays, [TensorSpec((samples, *one.shape[1:]), one.dtype)], "labels"
-        )
-        if reason is None and self._data.classes and not one.is_floating_point():
+        spec = self._target_spec
+        shapes = [TensorSpec((samples, *shape), dtype) for shape, dtype in zip(spec.shapes, spec.dtypes, strict=True)]
+        reason = stage_input_checks.tensors_refusal(payload.arrays, shapes, "labels")
+        if reason is None and self._data.classes and spec == _LABEL:
             (labels,) = payload.arrays
             if labels.min() < 0 or labels.max() >= self._data.classes:
                 classes = f"there are {self._data.classes} classes"
@@ -225,65 +242,73 @@ class TorchStages:
         recording = self.chain.recording
         if self._data.test is None or recording is None or not recording.both_modes:
             return 0
-        return -(-len(self._data.test) // _EVALUATION_BATCH)
+        return -(-len(self._data.test) // EVALUATION_BATCH)
 
     def evaluation_batch_size(self, number: int) -> int:
         return len(self._evaluation_indices(number))
 
     def evaluation_inputs(self, number: int) -> Payload:
-        return _to_payload([self._evaluation_batch(number)[0]])
+        return _to_payload(tree_leaves(self._evaluation_batch(number)[0]))
 
     def evaluation_labels(self, number: int) -> Payload:
-        return _to_payload([self._evaluation_batch(number)[1]])
+        return _to_payload(tree_leaves(self._evaluation_batch(number)[1]))
 
-    def evaluate_batch(self, state: StageState, inputs: Payload) -> Payload:
-        """A stage's output for a batch in evaluation mode."""
+    def evaluate_batch(self, state: StageState, inputs: Payload) -> Any:
+        """What a stage sends on for a batch in evaluation mode; the last one's are the model's outputs themselves."""
         function = self._functions.for_layers(state.first, state.last)
         outputs = function.evaluate(state.params, state.buffers, _to_tensors(inputs))
+        if state.last == self.layout.layer_count - 1:
+            return outputs
         return _to_payload(outputs if isinstance(outputs, tuple) else (outputs,))
 
-    def evaluation_score(self, outputs: Payload, labels: Payload) -> tuple[float, int, int]:
-        """Loss times samples, correct predictions (-1 if the targets are not classes), samples."""
-        score, tensors = EvaluationScore(), _to_tensors(outputs)
-        score.add_batch(tensors[0] if len(tensors) == 1 else tensors, _to_tensors(labels)[0], self._loss)
-        return score.loss, score.correct if score.has_classes else -1, score.count
+    def start_score(self) -> StageScore:
+        """Sums over no batches, for the last stage."""
+        return StageScore(EvaluationScore(self._loss, self._metrics), self._target_spec)
 
-    def _evaluation_batch(self, number: int) -> tuple[Tensor, Tensor]:
+    def metrics_refusal(self, values: Mapping[str, float]) -> str | None:
+        """Why these cannot be the values of the task's metrics; None if they can."""
+        return self._metrics.values_refusal(values)
+
+    def _evaluation_batch(self, number: int) -> tuple[Any, Any]:
         assert self._data.test is not None
         return self._data.test.batch(self._evaluation_indices(number))
 
     def _evaluation_indices(self, number: int) -> Indices:
         assert self._data.test is not None
-        return np.arange(number * _EVALUATION_BATCH, min((number + 1) * _EVALUATION_BATCH, len(self._data.test)))
+        return np.arange(number * EVALUATION_BATCH, min((number + 1) * EVALUATION_BATCH, len(self._data.test)))
 
     # --- the whole model -------------------------------------------------------------------------------------------
 
     def tensors(self, state: StageState) -> dict[str, Tensor]:
         """Everything that a checkpoint must contain, by name."""
         moments = {f"optimizer.{name}": value for name, value in state.moments.items()}
-        return {"params": state.params, "buffers": state.buffers, **moments}
+        frozen = self._frozen.checkpoint_tensors()
+        return {"params": state.params, "buffers": state.buffers, **moments, **frozen}
 
     def restore(self, tensors: Mapping[str, Tensor]) -> StageState:
-        """The reverse of `tensors`."""
+        """The reverse of `tensors`; RunError if the model has other frozen weights now."""
+        self._frozen.check_checkpoint(tensors)
         moments = {name.removeprefix("optimizer."): value for name, value in tensors.items() if "." in name}
         return self._complete_state(0, self.layout.layer_count - 1, tensors["params"], tensors["buffers"], moments)
 
-    def load_module(self, state: StageState) -> nn.Module:
-        """The model with these weights loaded."""
-        module = self.chain.module
+    def load_module(self, state: StageState, module: nn.Module | None = None) -> nn.Module:
+        """The model, or a copy of it, with these weights loaded."""
+        module = module or self.chain.module
         own = {**dict(module.named_parameters()), **dict(module.named_buffers())}
         with torch.no_grad():
             for name, value in ModelState(state.params, state.buffers).named_tensors(self.layout).items():
                 own[name].copy_(value if own[name].is_floating_point() else value.round())
         return module
 
-    def evaluate_model(self, state: StageState, test: IndexedDataset, size: int = 512) -> dict[str, float]:
-        """Loss and accuracy of the whole model; no accuracy if the targets are not class labels."""
-        score = EvaluationScore()
-        for start in range(0, len(test), size):
-            inputs, targets = test.batch(np.arange(start, min(start + size, len(test))))
-            outputs = self._functions.whole_model.evaluate(state.params, state.buffers, (inputs,))
-            score.add_batch(outputs, targets, self._loss)
+    def evaluate_model(self, state: StageState, test: IndexedDataset) -> dict[str, float]:
+        """Loss and metrics of the whole model; nothing if there are no samples."""
+
+        def run_model(inputs: Any) -> Any:
+            return self._functions.whole_model.evaluate(state.params, state.buffers, tuple(tree_leaves(inputs)))
+
+        score = EvaluationScore(self._loss, self._metrics)
+        for inputs, targets in iter_evaluation_batches(test, run_model):
+            score.add_batch(run_model(inputs), targets)
         return score.as_metrics()
 
     def _complete_state(
@@ -314,18 +339,18 @@ class TorchStages:
         )
         return params, buffers
 
-    def _micro_batch(self, micro_batch: int) -> tuple[Tensor, Tensor]:
+    def _micro_batch(self, micro_batch: int) -> tuple[Any, Any]:
         rng = seeds.child_generator(self._seed, "augment", micro_batch) if self._data.train.needs_rng else None
         return self._data.train.batch(self._data.micro_batches.sample_indices(micro_batch), rng)
 
 
 def _to_payload(tensors: Sequence[Tensor]) -> Payload:
-    arrays = tuple(tensor.detach().numpy() for tensor in tensors)
+    arrays = tuple(stage_input_checks.to_array(tensor.detach()) for tensor in tensors)
     return Payload(sum(array.nbytes for array in arrays), arrays)
 
 
 def _to_tensors(payload: Payload) -> tuple[Tensor, ...]:
-    return tuple(torch.from_numpy(array) for array in payload.arrays)
+    return tuple(stage_input_checks.to_tensor(array) for array in payload.arrays)
 
 
 def _moment_kinds(optimizer: Optimizer) -> dict[str, bool]:

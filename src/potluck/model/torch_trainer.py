@@ -1,68 +1,31 @@
-"""A device's side of a round: load the received segments, train, hand over the update layer by layer."""
+"""A device's side of a round: keeps replicas of the model and opens a training session for each turn."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from potluck.errors import ModelError
+from potluck.errors import SettingError
+from potluck.model.carried_state import CarriedState
 from potluck.model.class_skew import DeviceSkewCorrection
 from potluck.model.codecs import Codec
-from potluck.model.evaluation_score import ClassLossRecorder
-from potluck.model.indexed_dataset import IndexedDataset, Indices
+from potluck.model.indexed_dataset import IndexedDataset
+from potluck.model.input_spec import InputSpec, misfit_error
 from potluck.model.layerwise_replica import LayerwiseReplica
-from potluck.model.local_training import LocalSolver, LocalTraining
-from potluck.model.model_replica import Loss, ModelReplica, ModelTemplate, SeededRandomMode
-from potluck.model.submodel_interface import SubmodelChoice, SubmodelExtractor, SubmodelSpec, TurnKey
+from potluck.model.local_training import LocalSteps, LocalTraining
+from potluck.model.model_replica import ModelReplica, ModelTemplate, SeededRandomMode
+from potluck.model.pull_deltas import DeltaFormat, HeldModel, PulledSegment, join_segments
+from potluck.model.submodel_interface import SubmodelExtractor, SubmodelSpec, TurnKey
+from potluck.model.training_probe import checked_loss
+from potluck.model.training_session import LocalTrainingSession, TurnBatches
 from potluck.payload import Payload
 
-__all__ = ["LocalTrainingSession", "ReceivedSegment", "TorchTrainer", "TurnBatches"]
+__all__ = ["ReceivedSegment", "TorchTrainer"]
 
 _MOST_REPLICAS = 32  # of different sub-models in one thread
-
-
-class TurnBatches(Protocol):
-    """The batches that a device trains on in one turn."""
-
-    @property
-    def sizes(self) -> Sequence[int]: ...
-
-    @property
-    def batches(self) -> Callable[[], Sequence[Indices]]: ...
-
-    @property
-    def rng(self) -> Callable[[], np.random.Generator]: ...
-
-    @property
-    def samples(self) -> Any: ...
-
-    @property
-    def report_losses(self) -> Callable[[Mapping[int, float]], None] | None: ...
-
-
-class LayerCallbacks(Protocol):
-    """Called for every mini-batch and, with overlapped transfers, for every layer; unused unless `holds`."""
-
-    @property
-    def holds(self) -> bool: ...
-
-    @property
-    def overlapped(self) -> bool: ...
-
-    def on_batch_start(self, index: int) -> None: ...
-
-    def before_layer_forward(self, layer: int) -> None: ...
-
-    def after_forward(self, first: bool, last: bool) -> None: ...
-
-    def after_layer_backward(self, layer: int) -> None: ...
-
-    def on_train_end(self) -> None: ...
 
 
 class ReceivedSegment(NamedTuple):
@@ -93,15 +56,30 @@ class TorchTrainer:
         self.codec = codec
         self.extractor = extractor
         self.skew_correction = skew_correction
+        self.deltas: DeltaFormat | None = None  # of pulls, where they are compressed
         self._threads = threading.local()
         self.is_random = self._probe_model()
+
+    def decode_segment(self, held: HeldModel, segment: PulledSegment) -> Payload:
+        """The weights and buffers of a segment, which may be the difference from what the device holds."""
+        return segment.payload if self.deltas is None else self.deltas.decode_segment(held, segment)
+
+    def hold_version(self, held: HeldModel, version: int, segments: Sequence[tuple[int, int, Payload]]) -> None:
+        """The device has pulled all segments of a version, decoded."""
+        held.version, held.params = version, join_segments(segments)
 
     @property
     def chooses_per_batch(self) -> bool:
         return self.extractor is not None and self.extractor.chooses_per_batch
 
-    def create_error_feedback(self) -> Any:
-        return self.codec.new_state()
+    @property
+    def state_policy(self) -> str:
+        """What becomes of the optimizer's state after a turn."""
+        return self.local.state if isinstance(self.local, LocalSteps) else "reset"
+
+    def create_carried_state(self) -> CarriedState | None:
+        codec, keeps = self.codec.new_state(self.layout), self.state_policy == "keep"
+        return None if codec is None and not keeps else CarriedState(codec, {} if keeps else None)
 
     def start_session(
         self,
@@ -109,10 +87,10 @@ class TorchTrainer:
         segments: Mapping[int, tuple[int, int, Payload]],
         turn_batches: TurnBatches,
         lr: float,
-        codec_state: Any,
+        carried: CarriedState | None,
         child_rng: Callable[[str], np.random.Generator],
     ) -> LocalTrainingSession:
-        return LocalTrainingSession(self, turn, segments, turn_batches, lr, codec_state, child_rng)
+        return LocalTrainingSession(self, turn, segments, turn_batches, lr, carried, child_rng)
 
     def thread_replica(self, turn: TurnKey, submodel: SubmodelSpec | None) -> ModelReplica:
         """This thread's replica of the whole model, or one of a network built for this sub-model."""
@@ -130,8 +108,8 @@ class TorchTrainer:
     def layerwise_replica(self, replica: ModelReplica) -> LayerwiseReplica:
         """The replica as one that runs layer by layer."""
         if replica.layerwise is None:
-            shape = tuple(self.samples.batch(np.arange(1))[0].shape[1:])
-            replica.layerwise = LayerwiseReplica(replica, shape)
+            inputs, _ = self.samples.batch(np.arange(1))
+            replica.layerwise = LayerwiseReplica(replica, InputSpec.of_batch(inputs))
         assert isinstance(replica.layerwise, LayerwiseReplica)
         return replica.layerwise
 
@@ -140,9 +118,26 @@ class TorchTrainer:
             replica = self._template.new_replica()
         else:
             assert self.extractor is not None
-            replica = ModelReplica(self.extractor.build_network(turn, submodel), submodel.layout, self.loss)
+            network = self.extractor.build_network(turn, submodel)
+            replica = ModelReplica(network, submodel.layout, self.loss)
+            replica.input_cache = getattr(network, "input_cache", None)
         replica.has_other_random_ops = self._has_other_random_ops
+        replica.autocast = self.local.autocast_dtype
         return replica
+
+    def check_precision(self) -> None:
+        """Compute a gradient on two samples in the precision that the job asks for."""
+        if self.local.autocast_dtype is None:
+            return
+        replica = self._template.new_replica()
+        replica.autocast = self.local.autocast_dtype
+        try:
+            replica.gradient(*self.samples.batch(np.arange(min(2, len(self.samples)))), np.random.default_rng(0))
+        except RuntimeError as error:
+            reason = str(error).strip().splitlines()[0]
+            raise SettingError(
+                "rounds.local.precision", f"the model does not run in {self.local.precision}: {reason}; use float32"
+            ) from error
 
     def _probe_model(self) -> bool:
         """Compute a gradient on two samples: do model, loss and data fit, and does the model use random numbers?"""
@@ -150,219 +145,10 @@ class TorchTrainer:
         replica = self._template.new_replica()
         try:
             replica.has_other_random_ops = False
+            replica.loss = checked_loss(self.loss)
             with SeededRandomMode(0) as random_mode:
                 replica.gradient(inputs, targets, np.random.default_rng(0))
-        except (RuntimeError, ValueError, IndexError, TypeError) as error:
-            reason = str(error).strip().splitlines()[0]
-            shape = tuple(inputs.shape[1:])
-            raise ModelError(f"the model does not fit the data (inputs of shape {shape}): {reason}") from error
+        except Exception as error:  # the user's model or loss may raise anything
+            raise misfit_error(error, inputs) from error
         self._has_other_random_ops = bool(random_mode.used_random)
         return self._has_other_random_ops or bool(replica.dropouts)
-
-
-class LocalTrainingSession:
-    """One device's turn: sub-model choices, local training, and the encoded update."""
-
-    def __init__(
-        self,
-        trainer: TorchTrainer,
-        turn: TurnKey,
-        segments: Mapping[int, tuple[int, int, Payload]],
-        turn_batches: TurnBatches,
-        lr: float,
-        codec_state: Any,
-        child_rng: Callable[[str], np.random.Generator],
-    ) -> None:
-        self._trainer = trainer
-        self._turn = turn
-        self._submodel = None if trainer.extractor is None else trainer.extractor.select_submodel(turn)
-        self._layout = trainer.layout if self._submodel is None else self._submodel.layout
-        self._segments = segments
-        self._turn_batches = turn_batches
-        self._lr = lr
-        self._codec_state = codec_state
-        self._child_rng = child_rng
-        self._choices: dict[int, SubmodelChoice] = {}
-        self._choice_rng: np.random.Generator | None = None
-        self._loaded: set[int] = set()
-        self._params: Tensor | None = None
-        self._buffers: Tensor | None = None
-        self.samples = sum(turn_batches.sizes)
-        self.loss = 0.0
-        self._class_losses: ClassLossRecorder | None = None
-
-    @property
-    def class_losses(self) -> Mapping[int, float]:
-        return {} if self._class_losses is None else self._class_losses.mean_losses
-
-    # --- before training -------------------------------------------------------------------------------------------
-
-    def choose_submodel(self, batch: int, affordable: float) -> float:
-        extractor = self._trainer.extractor
-        assert extractor is not None
-        if self._choice_rng is None:
-            self._choice_rng = self._child_rng("choose")
-        choice = self._choices[batch] = extractor.choose_submodel(self._turn, affordable, self._choice_rng)
-        return choice.cost_fraction
-
-    # --- training --------------------------------------------------------------------------------------------------
-
-    def train(self, callbacks: LayerCallbacks) -> None:
-        replica = self._trainer.thread_replica(self._turn, self._submodel)
-        replica.loss = self._turn_loss(replica.loss)
-        solver = self._trainer.local.new_solver(replica, self._lr)
-        if callbacks.holds and callbacks.overlapped and not self._extracts_from_replica:
-            self._train_layerwise(replica, solver, callbacks)
-        else:
-            self._train_batchwise(replica, solver, callbacks)
-
-    def _turn_loss(self, loss: Loss) -> Loss:
-        """The loss of this turn: recorded by class if requested, and with the job's skew correction."""
-        if self._turn_batches.report_losses is not None:
-            loss = self._class_losses = ClassLossRecorder(loss)
-        correction = self._trainer.skew_correction
-        return loss if correction is None else correction.device_loss(self._turn.device, loss)
-
-    def _train_batchwise(self, replica: ModelReplica, solver: LocalSolver, callbacks: LayerCallbacks) -> None:
-        if callbacks.holds and callbacks.overlapped:
-            for layer in range(self._layout.layer_count):
-                callbacks.before_layer_forward(layer)
-        self._load_all_segments(replica)
-        before = replica.copy_buffers()
-        solver.start()
-        rng, unit_rng = self._batch_rng(), self._child_rng("units") if self._extracts_from_replica else None
-        for index, batch in enumerate(self._iter_batches(rng)):
-            if callbacks.holds:
-                callbacks.on_batch_start(index)
-            self._train_batch(replica, solver, index, batch, rng, unit_rng)
-        self._params, self._buffers = self._select_update(solver.update(), replica.buffer_change(before))
-        if callbacks.holds and callbacks.overlapped:
-            callbacks.after_forward(first=True, last=True)
-            for layer in reversed(range(self._layout.layer_count)):
-                callbacks.after_layer_backward(layer)
-        if callbacks.holds:
-            callbacks.on_train_end()
-
-    def _train_batch(
-        self,
-        replica: ModelReplica,
-        solver: LocalSolver,
-        index: int,
-        batch: tuple[Tensor, Tensor, float],
-        rng: np.random.Generator | None,
-        unit_rng: np.random.Generator | None,
-    ) -> None:
-        """One local step, on a sub-model drawn with `unit_rng` where sub-models are extracted from the replica."""
-        inputs, targets, fraction = batch
-        model_rng = rng if self._trainer.is_random else None
-        if unit_rng is not None:
-            assert self._trainer.extractor is not None
-            submodel = self._trainer.extractor.extract_submodel(replica, self._turn, self._choices.get(index), unit_rng)
-            submodel.replica.loss = replica.loss
-            gradient, loss = submodel.replica.gradient(inputs, targets, model_rng)
-            solver.step_submodel(submodel, gradient, fraction)
-            submodel.close()
-        else:
-            gradient, loss = replica.gradient(inputs, targets, model_rng)
-            solver.step(gradient, fraction)
-        self.loss += loss * fraction
-
-    def _load_all_segments(self, replica: ModelReplica) -> None:
-        """Load all segments; those of a sub-model go to its entries in the replica of the whole model."""
-        if self._submodel is None or not self._extracts_from_replica:
-            self._load_segments(replica, range(self._layout.layer_count))
-            return
-        segments = [self._segments[first][2].arrays for first in sorted(self._segments)]
-        replica.state.params[self._submodel.params] = torch.cat([torch.from_numpy(params) for params, _ in segments])
-        replica.state.buffers[self._submodel.buffers] = torch.cat([torch.from_numpy(kept) for _, kept in segments])
-        replica.sync_counters()
-
-    def _select_update(self, params: Tensor, buffers: Tensor) -> tuple[Tensor, Tensor]:
-        """The update that is pushed: of the sub-model that was pulled."""
-        if self._submodel is None or not self._extracts_from_replica:
-            return params, buffers
-        return params[self._submodel.params], buffers[self._submodel.buffers]
-
-    @property
-    def _extracts_from_replica(self) -> bool:
-        return self._trainer.extractor is not None and self._trainer.extractor.extracts_from_replica
-
-    def _train_layerwise(self, replica: ModelReplica, solver: LocalSolver, callbacks: LayerCallbacks) -> None:
-        """The first forward waits for segments layer by layer; the last backward hands over the update likewise."""
-        layerwise, rng = self._trainer.layerwise_replica(replica), self._batch_rng()
-        model_rng = rng if self._trainer.is_random else None
-        last = len(self._turn_batches.sizes) - 1
-        self._params = torch.empty_like(replica.state.params)
-        for index, (inputs, targets, fraction) in enumerate(self._iter_batches(rng)):
-            callbacks.on_batch_start(index)
-
-            def await_layer(layer: int) -> None:
-                callbacks.before_layer_forward(layer)
-                self._load_segments(replica, (layer,))
-
-            def end_forward(loss: float, index: int = index, fraction: float = fraction) -> None:
-                self.loss += loss * fraction
-                if index == 0:
-                    solver.start()
-                callbacks.after_forward(first=index == 0, last=index == last)
-                if index == last:
-                    self._buffers = replica.buffer_change(self._pulled_buffers(replica))
-
-            def finish_layer(layer: int, fraction: float = fraction) -> None:
-                entries, _ = self._layout.layer_slices(layer, layer)
-                solver.step(layerwise.flat_gradient, fraction, entries)
-                assert self._params is not None
-                self._params[entries] = solver.update(entries)
-                callbacks.after_layer_backward(layer)
-
-            gradient, _ = layerwise.gradient(
-                inputs,
-                targets,
-                model_rng,
-                before_layer=await_layer if index == 0 else None,
-                after_forward=end_forward,
-                layer_ready=finish_layer if index == last else None,
-            )
-            if index != last:
-                solver.step(gradient, fraction)
-
-    def _iter_batches(self, rng: np.random.Generator | None) -> Iterator[tuple[Tensor, Tensor, float]]:
-        """Inputs, targets, and their fraction of the turn's samples."""
-        samples = self._turn_batches.samples or self._trainer.samples
-        for indices in self._turn_batches.batches():
-            yield *samples.batch(indices, rng), len(indices) / max(self.samples, 1)
-
-    def _batch_rng(self) -> np.random.Generator | None:
-        samples = self._turn_batches.samples or self._trainer.samples
-        return self._turn_batches.rng() if self._trainer.is_random or samples.needs_rng else None
-
-    def _load_segments(self, replica: ModelReplica, layers: Sequence[int]) -> None:
-        """Load the segments that begin at these layers, each once."""
-        for first in layers:
-            if first in self._segments and first not in self._loaded:
-                self._loaded.add(first)
-                _, last, payload = self._segments[first]
-                params, buffers = payload.arrays
-                replica.load_layers(first, last, torch.from_numpy(params), torch.from_numpy(buffers))
-        replica.sync_counters()
-
-    def _pulled_buffers(self, replica: ModelReplica) -> Tensor:
-        """The buffers as received: by now the first forward pass has changed the replica's."""
-        pulled = [torch.from_numpy(self._segments[first][2].arrays[1]) for first in sorted(self._segments)]
-        return torch.cat(pulled) if pulled else replica.state.buffers
-
-    # --- after training --------------------------------------------------------------------------------------------
-
-    def encode(self, first: int, last: int) -> Payload:
-        assert self._params is not None, "nothing was trained"
-        assert self._buffers is not None, "nothing was trained"
-        params, buffers = self._layout.layer_slices(first, last)
-        coded = self._trainer.codec.encode(self._params[params], self._codec_state, params)
-        kept = self._buffers[buffers].numpy()
-        return Payload(coded.nbytes + kept.nbytes, (*coded.arrays, kept))
-
-    def retract_update(self, first: int, last: int, payload: Payload) -> None:
-        if self._codec_state is not None:
-            params, _ = self._layout.layer_slices(first, last)
-            *coded, _ = payload.arrays
-            self._trainer.codec.retract(Payload(0, tuple(coded)), self._codec_state, params)

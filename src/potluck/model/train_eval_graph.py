@@ -1,15 +1,16 @@
-"""Merges the training and evaluation traces into one graph; flags that differ are read from the module at run time."""
+"""Merges the training and evaluation traces into one graph; flags and numbers that differ depend on the mode."""
 
 from __future__ import annotations
 
 import operator
+from dataclasses import dataclass
 from typing import Any
 
 from torch import fx
 
 from potluck.errors import ModelError
 
-__all__ = ["merge_mode_graphs"]
+__all__ = ["choose_by_mode", "merge_mode_graphs"]
 
 NodePairs = dict[fx.Node, fx.Node]
 
@@ -31,6 +32,11 @@ def merge_mode_graphs(training: fx.Graph, evaluation: fx.Graph | None) -> bool:
     return True
 
 
+def choose_by_mode(training: bool, in_training: float, in_evaluation: float) -> float:
+    """A number that depends on the mode, such as a dropout rate."""
+    return in_training if training else in_evaluation
+
+
 def refuse_evaluation(training: bool) -> None:
     """Called by graphs that are valid in training only."""
     if not training:
@@ -48,6 +54,14 @@ class _TrainingFlag:
         self.when_training = when_training
 
 
+@dataclass(frozen=True)
+class _ModeNumber:
+    """Stands for a number that depends on the mode, until there is a node for it."""
+
+    in_training: float
+    in_evaluation: float
+
+
 class _TrainingFlagNodes:
     """The nodes that read the mode, created on first use."""
 
@@ -59,6 +73,8 @@ class _TrainingFlagNodes:
         """`value` with each flag replaced by its node."""
         if isinstance(value, _TrainingFlag):
             return self._flag_node(value.when_training)
+        if isinstance(value, _ModeNumber):
+            return self._add_number_node(value)
         if isinstance(value, tuple | list):
             return type(value)(self.insert_flag_nodes(inner) for inner in value)
         if isinstance(value, dict):
@@ -75,6 +91,11 @@ class _TrainingFlagNodes:
         if when_training not in self._nodes:
             self._nodes[when_training] = self._add_training_node() if when_training else self._add_negated_node()
         return self._nodes[when_training]
+
+    def _add_number_node(self, number: _ModeNumber) -> fx.Node:
+        flag = self._flag_node(True)
+        with self._graph.inserting_after(flag):
+            return self._graph.call_function(choose_by_mode, (flag, number.in_training, number.in_evaluation))
 
     def _add_training_node(self) -> fx.Node:
         placeholder = next(node for node in self._graph.nodes if node.op == "placeholder")
@@ -99,6 +120,8 @@ def _merge_values(ours: Any, theirs: Any, pairs: NodePairs) -> Any:
         return ours
     if isinstance(ours, bool) and isinstance(theirs, bool) and ours != theirs:
         return _TrainingFlag(ours)
+    if isinstance(ours, float) and isinstance(theirs, float) and ours != theirs:
+        return _ModeNumber(ours, theirs)
     if isinstance(ours, tuple | list) and isinstance(theirs, tuple | list) and len(ours) == len(theirs):
         return type(ours)(_merge_values(*both, pairs) for both in zip(ours, theirs, strict=True))
     if isinstance(ours, dict) and isinstance(theirs, dict) and ours.keys() == theirs.keys():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from potluck.model.codecs import Codec
+from potluck.model.codecs import Codec, DenseCodec
 from potluck.model.flop_counter import FLOPS_PER_MAC
 from potluck.model.model_state import WeightLayout
 
@@ -22,16 +22,17 @@ def backward_flops(macs: float) -> float:
     return BACKWARD_PER_FORWARD * forward_flops(macs)
 
 
-def pull_bytes(layout: WeightLayout) -> list[int]:
-    """Bytes of each layer's weights and buffers as a device receives them, which is uncompressed."""
-    return [layout.segment_bytes(layer, layer) for layer in range(layout.layer_count)]
+def pull_bytes(layout: WeightLayout, codec: Codec | None = None) -> list[int]:
+    """Bytes of each layer's weights and buffers as a device receives them, compressed if there is a codec for it."""
+    if codec is None or isinstance(codec, DenseCodec):
+        return [layout.segment_bytes(layer, layer) for layer in range(layout.layer_count)]
+    return push_bytes(layout, codec)
 
 
 def push_bytes(layout: WeightLayout, codec: Codec) -> list[int]:
     """Bytes of each layer's update as a device sends it: parameters encoded, buffers as they are."""
     sizes = []
     for layer in range(layout.layer_count):
-        params, buffers = layout.layer_slices(layer, layer)
-        encoded = codec.encoded_bytes(params.stop - params.start, layout.itemsize)
-        sizes.append(encoded + (buffers.stop - buffers.start) * layout.itemsize)
+        _, buffers = layout.layer_slices(layer, layer)
+        sizes.append(codec.segment_bytes(layout, layer, layer) + (buffers.stop - buffers.start) * layout.itemsize)
     return sizes

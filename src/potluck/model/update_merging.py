@@ -6,7 +6,7 @@ depends on its order. A single update comes back bit for bit, whatever its weigh
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,11 +14,23 @@ from torch import Tensor
 from potluck.model.model_state import WeightLayout
 from potluck.settings import Part, doc
 
-__all__ = ["EquallyWeighted", "MergeRule", "SampleWeighted", "UpdateSum"]
+__all__ = ["FULL_LENGTH", "EquallyWeighted", "MergeRule", "SampleWeighted", "UpdateNorm", "UpdateSum"]
+
+
+class UpdateNorm(NamedTuple):
+    """Of an update's parameters and of its buffers: their norms, or factors to scale them by."""
+
+    params: float
+    buffers: float
+
+
+FULL_LENGTH = UpdateNorm(1.0, 1.0)  # as factors
 
 
 class MergeRule(Part, frozen=True, kw_only=True):
     """Weight of each update in the mean."""
+
+    staleness_keys: ClassVar[tuple[str, ...]] = ()  # keys that have no effect unless updates are of older models
 
     def update_weight(self, samples: int, staleness: int) -> float:
         raise NotImplementedError
@@ -44,6 +56,8 @@ class EquallyWeighted(MergeRule, frozen=True, kw_only=True, tag="mean"):
 
 class StalenessWeighted(MergeRule, frozen=True, kw_only=True, tag="staleness"):
     """(1 + staleness)^−power: an update of an older model counts less, as in FedBuff."""
+
+    staleness_keys: ClassVar[tuple[str, ...]] = ("power",)
 
     power: Annotated[float, doc("Exponent; 0 weights all updates equally.")] = 0.5
 

@@ -11,8 +11,22 @@ from typing import Any, NamedTuple
 # These modules declare the parts that the recipes name.
 from potluck.loops.parts import stream_batching as stream_batching
 from potluck.model.decoupled import class_groups as class_groups
+from potluck.model.submodels import lora_rank as lora_rank
 
 __all__ = ["CATALOGUE", "Recipe"]
+
+
+_TRACEABLE = "a model whose forward torch.fx can trace, to be cut between its layers"
+_NARROWABLE = (
+    "a model whose forward torch.fx can trace; channels are dropped, in transformers heads and feed-forward units"
+)
+_WIDTH_METHODS = (
+    "filter-dropout", "uniform-dropout", "federated-dropout", "heterofl", "fjord", "fedrolex", "small",
+)  # fmt: skip
+_SUBMODEL_NEEDS = {
+    **dict.fromkeys(_WIDTH_METHODS, _NARROWABLE),
+    "class-groups": "a classifier of convolutions and linear layers that torch.fx can trace: no transformer",
+}
 
 
 class Recipe(NamedTuple):
@@ -22,6 +36,14 @@ class Recipe(NamedTuple):
     source: str  # the publication; may be empty
     settings: Mapping[str, Any]
     origin: str = "built in"  # or the distribution that registers it
+
+    @property
+    def needs(self) -> str:
+        """What the model must be like; empty if any model will do."""
+        if "pipeline" in self.settings:
+            return _TRACEABLE if self.settings["pipeline"].get("schedule") != {"kind": "single"} else ""
+        submodel = self.settings.get("rounds", {}).get("submodel", "whole")
+        return _SUBMODEL_NEEDS.get(submodel["kind"] if isinstance(submodel, Mapping) else submodel, "")
 
 
 _SERVER = {"kind": "sgd", "lr": 0.1, "momentum": 0.9}
@@ -39,6 +61,8 @@ _LINE_RATE_BATCH = {
     "batching": {"kind": "line-rate", "cap": 512},
     "scaling": {"kind": "capped", "most": 2.0, "warmup": 50},
     "transfer": "optimal",
+    "codec": {"kind": "power-sgd", "rank": 4},
+    "pull_codec": {"kind": "power-sgd", "rank": 4},
 }
 _TOP_K = {"kind": "adaptive", "ratio": 0.1, "delta": 0.3}
 _SCADLES = "Tyagi and Swany 2022, ScaDLES: scalable deep learning over streaming data at the edge"
@@ -154,6 +178,11 @@ CATALOGUE: Mapping[str, Recipe] = {
         "Alam et al. 2022, FedRolex: model-heterogeneous federated learning with rolling sub-model extraction",
         {"rounds": {"local": _LOCAL, "submodel": "fedrolex"}},
     ),
+    "lora-rank": Recipe(
+        "fedavg of LoRA adapters: the leading ranks, as many as a device can afford",
+        "Potluck; after Horváth et al. 2021 and Cho et al. 2024, Heterogeneous LoRA for federated fine-tuning",
+        {"rounds": {"local": _LOCAL, "submodel": "lora-rank"}},
+    ),
     "small": Recipe(
         "fedavg of one smaller network that every device can train",
         "the baseline that sub-models have to beat",
@@ -200,20 +229,25 @@ CATALOGUE: Mapping[str, Recipe] = {
         _streaming({**_FIXED_BATCH, "codec": _TOP_K}, "persistence"),
     ),
     "scadles-injection": Recipe(
-        "scadles for skewed classes: in every round some devices give raw samples to others",
+        "scadles for skewed classes: in every round some devices send raw samples to all others",
         _SCADLES,
-        _streaming({**_STREAM_BATCH, "codec": _TOP_K}, "truncation", injection={"alpha": 0.25, "beta": 0.25}),
+        _streaming(
+            {**_STREAM_BATCH, "codec": _TOP_K},
+            "truncation",
+            injection={"kind": "broadcast", "alpha": 0.25, "beta": 0.25},
+        ),
     ),
     "scadles-plus": Recipe(
-        "scadles with batches no larger than a device can train on, buffers divided by class, overlapped transfers",
-        "Potluck; after Tyagi and Swany 2022 and Cai et al. 2022",
+        "scadles with batches that a device can train on, buffers divided by class, low-rank transfers that overlap",
+        "Potluck; after Tyagi and Swany 2022, Cai et al. 2022 and Vogels et al. 2019",
         _streaming(_LINE_RATE_BATCH, {"kind": "value", "worth": "same"}),
     ),
     "ftpipehd": Recipe(
         "a pipeline over uneven devices: cuts follow the devices' speeds, a lost device costs about one batch",
         _FTPIPEHD,
         _pipeline(
-            schedule={"kind": "1f1b", "vertical_sync": True, "fill": "filling", "predict": True},
+            # Every stage uses its newest weights, so that only the first one's gradients are as old as all in flight.
+            schedule={"kind": "1f1b", "vertical_sync": False, "fill": "filling", "speed": 0.95, "predict": True},
             partition={"kind": "optimal", "order": "search"},
             replication={"kind": "incremental"},
             recovery={"kind": "repartition"},
@@ -227,7 +261,7 @@ CATALOGUE: Mapping[str, Recipe] = {
             partition={"kind": "published"},
             replication={"kind": "periodic", "chain": 100, "central": 200, "optimizer_state": False},
             recovery={"kind": "repartition", "notice": "timer", "factor": 2.0, "consistent": False},
-            adaptation={"first": 10, "every": 100, "on_change": False, "horizon": 0},
+            adaptation={"first": 10, "every": 100, "on_change": False, "layers": False, "horizon": 0},
         ),
     ),
     "pipedream": Recipe(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from potluck.journal import read_journal
+from potluck.journal import RecordDecoder, read_journal, warn_of_unreadable
 from potluck.report.html_page import render_page
 from potluck.report.run_folder import RunFolder, open_run
 from potluck.report.run_history import RunHistory
@@ -17,7 +17,11 @@ __all__ = ["load_run_view", "render_report"]
 
 def load_run_view(run: RunFolder) -> dict[str, Any]:
     """The view of one run: everything that a page shows of it."""
-    return build_run_view(RunHistory().add_records(read_journal(run.journal)), run)
+    decoder, history = RecordDecoder(), RunHistory()
+    history.add_records(read_journal(run.journal, decoder))
+    history.unreadable = decoder.unreadable
+    warn_of_unreadable(run.path, decoder.unreadable)
+    return build_run_view(history, run)
 
 
 def render_report(runs: Sequence[Path]) -> str:

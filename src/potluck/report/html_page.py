@@ -5,6 +5,9 @@ Data is embedded as JSON with `<` escaped and shown as text nodes only, so no na
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import re
 import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,12 +18,15 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["label_runs", "render_page"]
+from potluck.text_escaping import UNSAFE_CHARACTER, escape_text
+
+__all__ = ["encode_shown", "label_runs", "page_policy", "render_page"]
 
 
 _SCRIPTS = ("format", "draw", "lines", "bars", "map", "timeline", "bands", "export", "sections", "runs", "page")
 _POLICY = (
-    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data: blob:; connect-src {}"
+    "default-src 'none'; script-src 'sha256-{script}'; style-src 'sha256-{style}'; img-src data: blob:;"
+    " connect-src {connect}; base-uri 'none'; form-action 'none'"
 )
 _FRAME = """<!doctype html>
 <html lang="en">
@@ -30,35 +36,55 @@ _FRAME = """<!doctype html>
 <meta http-equiv="Content-Security-Policy" content="{policy}">
 <title>{title}</title>
 <link rel="icon" href="data:,">
-<style>
-{style}
-</style>
+<style>{style}</style>
 </head>
 <body>
 <noscript>This page needs JavaScript to draw its charts; the figures are in summary.json in the run folder.</noscript>
 <main id="page" aria-busy="true"></main>
 <script id="data" type="application/json">{data}</script>
-<script>
-{script}
-</script>
+<script>{script}</script>
 </body>
 </html>
 """
 
 _MAX_SETTINGS = 3
+_CONTROLS = re.compile(r"\\u[0-9a-f]{4}|\\.|" + UNSAFE_CHARACTER.pattern)
 
 
 def render_page(kind: str, title: str, runs: Sequence[Mapping[str, Any]] = (), served: bool = False) -> str:
     """A page of this kind (`report`, `live` or `runs`); a served page may send requests to its own server."""
-    policy = _POLICY.format("'self'" if served else "'none'")
+    policy = page_policy(served)
     data = _embed_json({"kind": kind, "title": title, "runs": label_runs(runs) if len(runs) > 1 else list(runs)})
     return _FRAME.format(policy=policy, title=escape(title), style=_page_style(), data=data, script=_page_script())
 
 
+@cache
+def page_policy(served: bool = False) -> str:
+    """The Content-Security-Policy of a page: its own script and style, by their digests, and nothing else."""
+    connect = "'self'" if served else "'none'"
+    return _POLICY.format(script=_digest(_page_script()), style=_digest(_page_style()), connect=connect)
+
+
+def _digest(text: str) -> str:
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def encode_shown(data: object) -> bytes:
+    """JSON for a page, in which characters that a browser would act on are written out; line ends remain."""
+    return _CONTROLS.sub(_write_out_control, msgspec.json.encode(data).decode()).encode()
+
+
+def _write_out_control(match: re.Match[str]) -> str:
+    written = match[0]
+    if written.startswith("\\"):  # JSON's own escape; only those of control characters are text for us
+        is_control = written.startswith("\\u") or written in ("\\b", "\\f", "\\r")
+        return "\\" + written if is_control else written
+    return escape_text(written).replace("\\", "\\\\")
+
+
 def _embed_json(data: object) -> str:
     """JSON that is safe inside a script element."""
-    written = msgspec.json.encode(data).decode()
-    return written.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+    return encode_shown(data).decode().replace("<", "\\u003c")
 
 
 @cache

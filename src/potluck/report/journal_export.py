@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import csv
-import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from potluck.errors import UserError
-from potluck.journal import Instant, Scalar, Span, read_journal
+from potluck.journal import Instant, RecordDecoder, Scalar, Span, read_journal, warn_of_unreadable
+from potluck.journal.journal_reader import complete_lines
 from potluck.report.run_folder import RunFolder
 
 __all__ = ["FORMATS", "export_run"]
@@ -33,7 +33,9 @@ def export_run(run: RunFolder, to: str, folder: Path) -> list[Path]:
 
 def _to_csv(run: RunFolder, folder: Path) -> list[Path]:
     """One table per kind of record; every field that occurs becomes a column."""
-    columns = _field_columns(run.journal)
+    decoder = RecordDecoder()
+    columns = _field_columns(read_journal(run.journal, decoder))
+    warn_of_unreadable(run.path, decoder.unreadable)
     paths = {kind: folder / f"{name}.csv" for kind, (name, _) in _TABLES.items() if kind in columns}
     files = {kind: path.open("w", newline="", encoding="utf-8") for kind, path in paths.items()}
     try:
@@ -52,9 +54,9 @@ def _to_csv(run: RunFolder, folder: Path) -> list[Path]:
     return list(paths.values())
 
 
-def _field_columns(journal: Path) -> dict[type, dict[str, None]]:
+def _field_columns(records: Iterable[Span | Instant | Scalar]) -> dict[type, dict[str, None]]:
     columns: dict[type, dict[str, None]] = {}
-    for record in read_journal(journal):
+    for record in records:
         columns.setdefault(type(record), {}).update(dict.fromkeys(record.fields))
     return columns
 
@@ -70,7 +72,10 @@ def _to_jsonl(run: RunFolder, folder: Path) -> list[Path]:
     path = folder / f"{run.name}.jsonl"
     if path.resolve() == run.journal.resolve():
         raise UserError(f"-o {folder}: this is the folder of the journal itself; choose another one")
-    shutil.copyfile(run.journal, path)
+    decoder = RecordDecoder()
+    with run.journal.open("rb") as journal, path.open("wb") as out:
+        out.writelines(line for line, _ in complete_lines(journal) if line and decoder.decode_line(line) is not None)
+    warn_of_unreadable(run.path, decoder.unreadable)
     return [path]
 
 
@@ -83,16 +88,18 @@ def _to_tensorboard(run: RunFolder, folder: Path) -> list[Path]:
     except ImportError:
         raise UserError("--to tensorboard needs TensorBoard; install it with: pip install tensorboard") from None
     writer = EventFileWriter(str(folder))
-    for index, scalar in enumerate(_read_scalars(run.journal)):
+    decoder = RecordDecoder()
+    for index, scalar in enumerate(_read_scalars(run.journal, decoder)):
         tag = scalar.name if scalar.node == "coordinator" else f"{scalar.node}/{scalar.name}"
         summary = Summary(value=[Summary.Value(tag=tag, simple_value=scalar.value)])
         writer.add_event(Event(wall_time=scalar.at, step=int(scalar.fields.get("round", index)), summary=summary))
     writer.close()
+    warn_of_unreadable(run.path, decoder.unreadable)
     return sorted(folder.glob("events.out.tfevents.*"))
 
 
-def _read_scalars(journal: Path) -> Iterator[Scalar]:
-    return (record for record in read_journal(journal) if isinstance(record, Scalar))
+def _read_scalars(journal: Path, decoder: RecordDecoder) -> Iterator[Scalar]:
+    return (record for record in read_journal(journal, decoder) if isinstance(record, Scalar))
 
 
 FORMATS: Mapping[str, Callable[[RunFolder, Path], list[Path]]] = {

@@ -12,18 +12,19 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import uvicorn
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from potluck.report.html_page import render_page
+from potluck.report.html_page import encode_shown, page_policy, render_page
 from potluck.report.journal_follower import JournalFollower, RunOverview
 from potluck.report.run_folder import RunFolder, Stamp, find_runs
 
@@ -135,7 +136,7 @@ class ReportPages:
 
     async def runs_json(self, request: Request) -> Response:
         runs = await run_in_threadpool(self._runs.list_runs)
-        return Response(msgspec.json.encode(runs), media_type="application/json", headers=_NO_CACHE)
+        return Response(encode_shown(runs), media_type="application/json", headers=_NO_CACHE)
 
     async def redirect_to_run(self, request: Request) -> Response:
         return RedirectResponse(request.url.path + "/")
@@ -178,8 +179,31 @@ def create_server(root: Path, host: str = "127.0.0.1", port: int = 0) -> uvicorn
 def create_app(root: Path, host: str = "127.0.0.1", closing: Callable[[], bool] = lambda: False) -> Starlette:
     """The application; on loopback it only answers to loopback host names, which prevents DNS rebinding."""
     hosts = ["localhost", "127.0.0.1", "[::1]"] if is_loopback(host) else ["*"]
-    host_check = Middleware(TrustedHostMiddleware, allowed_hosts=hosts)
-    return Starlette(routes=ReportPages(root, closing).routes(), middleware=[host_check])
+    middleware = [Middleware(SecurityHeaders), Middleware(TrustedHostMiddleware, allowed_hosts=hosts)]
+    return Starlette(routes=ReportPages(root, closing).routes(), middleware=middleware)
+
+
+class SecurityHeaders:
+    """Adds the headers that confine a page to every response, errors included."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._headers = {
+            "Content-Security-Policy": f"{page_policy(served=True)}; frame-ancestors 'none'",
+            "X-Content-Type-Options": "nosniff",
+            "X-Frame-Options": "DENY",
+            "Referrer-Policy": "no-referrer",
+            "Cross-Origin-Opener-Policy": "same-origin",
+            "Cross-Origin-Resource-Policy": "same-origin",
+        }
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_confined(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(self._headers)
+            await send(message)
+
+        await self._app(scope, receive, send_confined)
 
 
 async def _event_stream(follower: JournalFollower, closing: Callable[[], bool]) -> AsyncIterator[bytes]:
@@ -188,20 +212,25 @@ async def _event_stream(follower: JournalFollower, closing: Callable[[], bool]) 
     generation = follower.generation
     view, positions = await run_in_threadpool(follower.current_view)
     yield _encode_event("whole", view)
-    pause, status = _MIN_PAUSE_S, view["status"]
+    pause, status, warning = _MIN_PAUSE_S, view["status"], view["warning"]
     while status in ("running", "silent"):
         if await _closes_within(pause, closing):
             return
         began = time.process_time()
-        if await run_in_threadpool(follower.read_new) or follower.run.run_status() != status:
+        if await run_in_threadpool(follower.read_new) or _state_of(follower.run) != (status, warning):
             since = positions if follower.generation == generation else {}
             view, positions = await run_in_threadpool(follower.current_view, since)
             yield _encode_event("more" if follower.generation == generation else "whole", view)
-            generation, status = follower.generation, view["status"]
+            generation, status, warning = follower.generation, view["status"], view["warning"]
         else:
             yield b": nothing new\n\n"
         pause = min(max(_MIN_PAUSE_S, (time.process_time() - began) / _TIME_FRACTION), _MAX_PAUSE_S)
     yield _encode_event("over", {"status": status})
+
+
+def _state_of(run: RunFolder) -> tuple[str, str]:
+    """What may change although nothing is appended to the journal."""
+    return run.run_status(), run.storage_warning()
 
 
 async def _closes_within(seconds: float, closing: Callable[[], bool]) -> bool:
@@ -221,7 +250,7 @@ def _render_followers(followers: list[JournalFollower]) -> str:
 
 
 def _encode_event(name: str, data: object) -> bytes:
-    return b"event: " + name.encode() + b"\ndata: " + msgspec.json.encode(data) + b"\n\n"
+    return b"event: " + name.encode() + b"\ndata: " + encode_shown(data) + b"\n\n"
 
 
 def prometheus_text(views: Iterable[Mapping[str, Any]]) -> str:
@@ -237,6 +266,11 @@ def _run_lines(views: list[Mapping[str, Any]]) -> Iterator[str]:
             value = view["figures"].get(figure)
             if value is not None:
                 yield f"{name}{_format_labels(run=view['id'], recipe=view['recipe'])} {float(value)!r}"
+    yield from ("# HELP potluck_metric A metric of the task on held-out data.", "# TYPE potluck_metric gauge")
+    for view in views:
+        for metric in view["figures"].get("metrics", ()):
+            labels = _format_labels(run=view["id"], recipe=view["recipe"], metric=metric["name"])
+            yield f"potluck_metric{labels} {float(metric['value'])!r}"
     yield from ("# HELP potluck_running Whether the run is in progress.", "# TYPE potluck_running gauge")
     yield from (f"potluck_running{_format_labels(run=view['id'])} {int(view['status'] == 'running')}" for view in views)
 

@@ -46,7 +46,8 @@ def run_curves(history: RunHistory, energy: EnergyEstimate, nodes: set[str]) -> 
     curves = []
     for (name, node), series in history.series.items():
         if node not in nodes:
-            curves.append({"name": name, **_curve_axes(series, energy)})
+            direction = {"better": series.better} if series.better else {}
+            curves.append({"name": name, **direction, **_curve_axes(series, energy)})
     return curves
 
 

@@ -13,6 +13,8 @@ import msgspec
 
 from potluck.errors import RunError, UserError
 from potluck.fleet import Fleet
+from potluck.journal.standby_status import read_standby_sentences
+from potluck.journal.storage_warning import read_warning
 from potluck.settings import decode_settings
 
 __all__ = ["RunFolder", "Stamp", "find_runs", "open_run"]
@@ -76,7 +78,19 @@ class RunFolder:
         status = self.load_summary().get("status")
         if status is not None:
             return str(status)
-        return "running" if time.time() - self.journal.stat().st_mtime < _SILENT_S else "silent"
+        if self.storage_warning():
+            return "running"
+        changed_at = _file_stamp(self.journal)[0] / 1e9
+        return "running" if time.time() - changed_at < _SILENT_S else "silent"
+
+    def storage_warning(self) -> str:
+        """Why a live run's folder cannot be written, as its coordinator says; empty while it can be."""
+        warning = read_warning(self.path)
+        return warning.sentence() if warning is not None else ""
+
+    def standby_sentences(self) -> list[str]:
+        """What a live run's folder says of a second coordinator."""
+        return read_standby_sentences(self.path) if self.world_kind() == "live" else []
 
     def _is_resumed(self) -> bool:
         """Whether the journal is newer than the summary, which a resumed run leaves from before."""

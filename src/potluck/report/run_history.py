@@ -61,12 +61,14 @@ class ScalarSeries:
         self.values = array("d")
         self.rounds = array("d")
         self.traffic = array("d")
+        self.better = ""  # "higher" or "lower", of a metric that says so
 
     def add_scalar(self, scalar: Scalar) -> None:
         self.at.append(scalar.at)
         self.values.append(scalar.value)
         self.rounds.append(scalar.fields.get("round", -1))
         self.traffic.append(scalar.fields.get("bytes", -1))
+        self.better = scalar.fields.get("better", self.better)
 
 
 class JournalEvent(NamedTuple):
@@ -90,6 +92,7 @@ class RunHistory:
         self.lanes: list[int] = []  # lane of each detail
         self.totals = JournalTotals()
         self.rounds = 0
+        self.unreadable = 0  # lines of the journal that are no records
         self.end = 0.0
         self._detail_indices: dict[object, int] = {}
 

@@ -64,8 +64,11 @@ def _run_header(history: RunHistory, folder: RunFolder) -> dict[str, Any]:
         "recipe": summary.get("recipe") or job.get("recipe", ""),
         "status": folder.run_status(),
         "reason": summary.get("reason", ""),
+        "warning": folder.storage_warning(),
+        "standbys": folder.standby_sentences(),
         "limit": summary.get("limit") or history.totals.bottleneck_sentence(history.end),
         "world": folder.world_kind(),
+        "unreadable": history.unreadable,
         "end": history.end,
         "stop": job.get("stop", {}),
         "job": folder.job_text(),
@@ -89,6 +92,7 @@ def _run_figures(history: RunHistory, folder: RunFolder, energy: EnergyEstimate)
         "accuracy": _last_value(history, "test_accuracy"),
         "best": max(_scalar_values(history, "test_accuracy"), default=None),
         "loss": None if folder.load_job().get("timing_only") else _latest_loss(history),
+        "metrics": _metric_figures(history),
         "rounds": history.rounds,
         "time_s": history.end,
         "wall_s": folder.load_summary().get("wall_s"),
@@ -99,6 +103,17 @@ def _run_figures(history: RunHistory, folder: RunFolder, energy: EnergyEstimate)
         "lost": _event_count(history, "lost"),
         "late": _event_count(history, "late"),
     }
+
+
+def _metric_figures(history: RunHistory) -> list[dict[str, Any]]:
+    """The latest and the best value of each metric that says which way is better, the loss aside."""
+    figures = []
+    for (key, _), series in history.series.items():
+        name = key.removeprefix("test_")
+        if series.better and name not in ("loss", "accuracy"):
+            best = max(series.values) if series.better == "higher" else min(series.values)
+            figures.append({"name": name, "value": series.values[-1], "best": best, "better": series.better})
+    return figures
 
 
 def _event_count(history: RunHistory, name: str) -> int:
@@ -231,6 +246,6 @@ def _merge_spans(columns: Columns, history: RunHistory, bucket_s: float) -> Colu
 def _deflate_columns(packed: Sequence[Columns], tick: float) -> str:
     """Starts and rounds as differences, which compress well."""
     whole = np.concatenate([*packed, np.zeros((4, 0))], axis=1)
-    whole[0], whole[1] = np.round(whole[0] / tick), np.round(whole[1] / tick)
+    whole[:2] = np.clip(np.round(whole[:2] / tick), 0, _TICKS)
     whole[0], whole[2] = np.diff(whole[0], prepend=0), np.diff(whole[2], prepend=0)
     return base64.b64encode(zlib.compress(whole.astype("<i4").tobytes(), 3)).decode()

@@ -6,7 +6,8 @@ job ─prepare_job─▶ PreparedJob ─┬─ simulate ─▶ SimulatedWorld �
                                 └─ plan ─▶ JobPlan                        └ journal, checkpoints, model, summary
 """
 
+from potluck.run.resumed_run import resume
 from potluck.run.run_result import Result
-from potluck.run.simulated_run import resume, simulate
+from potluck.run.simulated_run import simulate
 
 __all__ = ["Result", "resume", "simulate"]

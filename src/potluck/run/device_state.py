@@ -1,11 +1,11 @@
-"""Per-device state that affects training (estimates, error feedback, buffers).
+"""Per-device state that affects training (estimates, error feedback, optimizer state, buffers, a held model).
 
 Saved with every checkpoint, and reset when a device restarts: its incarnation is stored beside each entry.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 from torch import Tensor
@@ -13,11 +13,13 @@ from torch import Tensor
 from potluck.data.buffers import SampleAccount
 from potluck.data.streams.stream_feed import StreamFeed, StreamFeedState
 from potluck.loops.device_estimates import DeviceEstimates, LinkPrior
-from potluck.model.codecs.codec_state import CodecState
+from potluck.model.carried_state import CarriedState
+from potluck.model.pull_deltas import HeldModel
 
 __all__ = ["DeviceStates", "SavedDeviceStates"]
 
-_PREFIX = "memory/"  # of the error feedback's tensors in a checkpoint
+_PREFIX = "memory/"  # of the tensors in a checkpoint
+_HELD = "held/"  # of the versions that devices hold, each saved once
 
 
 class SavedDeviceStates(msgspec.Struct):
@@ -25,6 +27,8 @@ class SavedDeviceStates(msgspec.Struct):
 
     estimates: dict[str, tuple[int, DeviceEstimates]] = msgspec.field(name="seen", default_factory=dict)
     feeds: dict[str, tuple[int, StreamFeedState]] = {}
+    missing_frozen: dict[str, tuple[int, set[int]]] = {}
+    held: dict[str, tuple[int, int]] = {}  # incarnation and version
 
 
 class DeviceStates:
@@ -34,7 +38,12 @@ class DeviceStates:
         self._estimates = saved.estimates
         self._feed_states = dict(saved.feeds)
         self._feeds: dict[str, tuple[int, StreamFeed]] = {}
-        self._memories = _restore_memories(tensors)
+        self._carried = _restore_carried_states(tensors)
+        self._missing_frozen = dict(saved.missing_frozen)
+        self._held = {
+            device: (incarnation, HeldModel(version, tensors.get(f"{_HELD}{version}")))
+            for device, (incarnation, version) in saved.held.items()
+        }
 
     @property
     def feeds(self) -> dict[str, StreamFeed]:
@@ -54,16 +63,33 @@ class DeviceStates:
             self._estimates[device] = (incarnation, estimates)
         return estimates
 
-    def codec_memory_for(
-        self, device: str, incarnation: int, make: Callable[[], CodecState | None]
-    ) -> CodecState | None:
-        """The error feedback of the device's codec."""
-        since, memory = self._memories.get(device, (0, None))
-        if memory is None or since != incarnation:
-            memory = make()
-            if memory is not None:
-                self._memories[device] = (incarnation, memory)
-        return memory
+    def carried_state_for(
+        self, device: str, incarnation: int, make: Callable[[], CarriedState | None]
+    ) -> CarriedState | None:
+        """What the device carries over from turn to turn."""
+        since, carried = self._carried.get(device, (0, None))
+        if carried is None or since != incarnation:
+            carried = make()
+            if carried is not None:
+                self._carried[device] = (incarnation, carried)
+        return carried
+
+    def missing_frozen_for(self, device: str, incarnation: int, lacking: Iterable[int]) -> set[int]:
+        """The layers whose frozen weights the device still has to fetch; at first those that it is `lacking`."""
+        since, missing = self._missing_frozen.get(device, (0, set[int]()))
+        if since != incarnation:
+            missing = set(lacking)
+            if missing:
+                self._missing_frozen[device] = (incarnation, missing)
+        return missing
+
+    def held_model_for(self, device: str, incarnation: int) -> HeldModel:
+        """The version of the model that the device holds."""
+        since, held = self._held.get(device, (0, HeldModel()))
+        if since != incarnation:
+            held = HeldModel()
+            self._held[device] = (incarnation, held)
+        return held
 
     def feed_for(self, device: str, incarnation: int, make: Callable[[], StreamFeed], now: float) -> StreamFeed:
         """The device's stream, which goes on while it is down, and its buffer, which is lost with the incarnation."""
@@ -80,21 +106,24 @@ class DeviceStates:
 
     def to_saved(self) -> SavedDeviceStates:
         states = {device: (incarnation, feed.save_state()) for device, (incarnation, feed) in self._feeds.items()}
-        return SavedDeviceStates(self._estimates, {**self._feed_states, **states})
+        held = {device: (incarnation, model.version) for device, (incarnation, model) in self._held.items()}
+        return SavedDeviceStates(self._estimates, {**self._feed_states, **states}, self._missing_frozen, held)
 
     def copy_tensors(self) -> dict[str, Tensor]:
         """Copies, since training goes on."""
-        return {
+        held = {f"{_HELD}{model.version}": model.params for _, model in self._held.values() if model.params is not None}
+        carried_tensors = {
             f"{_PREFIX}{device}/{incarnation}/{name}": tensor
-            for device, (incarnation, memory) in self._memories.items()
-            for name, tensor in memory.to_tensors().items()
+            for device, (incarnation, carried) in self._carried.items()
+            for name, tensor in carried.to_tensors().items()
         }
+        return {**held, **carried_tensors}
 
 
-def _restore_memories(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, CodecState]]:
+def _restore_carried_states(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, CarriedState]]:
     states: dict[tuple[str, int], dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
         if name.startswith(_PREFIX):
             device, incarnation, what = name.removeprefix(_PREFIX).rsplit("/", 2)
             states.setdefault((device, int(incarnation)), {})[what] = tensor
-    return {device: (incarnation, CodecState.from_tensors(state)) for (device, incarnation), state in states.items()}
+    return {device: (incarnation, CarriedState.from_tensors(state)) for (device, incarnation), state in states.items()}

@@ -2,28 +2,39 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import nn
 
+from potluck.data import Dataset
 from potluck.errors import ModelError, SettingError
 from potluck.job import Job
+from potluck.model.input_spec import InputSpec
 from potluck.model.layer_chain import LayerChain, trace_layers
+from potluck.model.lazy_layers import has_lazy_layers, initialise_lazy_layers
 from potluck.model.shape_only import ShapeOnlyMode
 from potluck.model.weights_file import load_weights as load_weights_file
-from potluck.task import Task, TaskSettings
+from potluck.task import Task, TaskSettings, build_seeded
 
-__all__ = ["build_initial_module", "trace_shape_only_chain"]
+__all__ = ["build_initial_module", "input_spec", "trace_shape_only_chain"]
 
 _log = logging.getLogger("potluck")
 
 
 def build_initial_module(job: Job, task: Task, load_weights: bool) -> nn.Module:
-    """The model; without `load_weights` its weights do not matter, since a checkpoint or the coordinator has them."""
+    """The model; without `load_weights` a checkpoint or the coordinator has the weights that are trained.
+
+    Its frozen weights are still those of `start`, where this machine has that file; digests show whether they are.
+    """
     module = task.build_module(job.seed)
     if not load_weights:
+        if job.start is not None and (Path(job.start).is_file() or Path(job.start).is_dir()):
+            with contextlib.suppress(ModelError):
+                load_weights_file(module, Path(job.start))
         return module
     if job.start is None:
         _warn_if_untrained(job, task, module)
@@ -38,13 +49,20 @@ def build_initial_module(job: Job, task: Task, load_weights: bool) -> nn.Module:
 def trace_shape_only_chain(job: Job, task: Task | None) -> LayerChain:
     """The model's layers without memory for weights, where only time is modelled; the data is not read."""
     if task is not None:
-        return trace_layers(task.build_module(job.seed), task.data.shape)
+        return trace_layers(task.build_module(job.seed), input_spec(task.data))
     if not isinstance(job.task, TaskSettings):
         raise SettingError("timing_only", "needs a [task] table or a task given in Python")
-    info = job.task.data.info(None)
+    factory, spec = job.task.describe_model()
     with ShapeOnlyMode():
-        module = job.task.model_factory(info.shape, len(info.classes))()
-    return trace_layers(module, info.shape)
+        module = build_seeded(factory, job.seed, f"the model of task {job.task.name!r}")
+        if has_lazy_layers(module):
+            initialise_lazy_layers(module, spec.meta_batch(1), job.seed)
+    return trace_layers(module, spec)
+
+
+def input_spec(data: Dataset) -> InputSpec:
+    """What the model's inputs look like, by the first training sample."""
+    return InputSpec.of_batch(data.train.batch(np.arange(1))[0])
 
 
 def _warn_if_untrained(job: Job, task: Task, module: nn.Module) -> None:

@@ -35,6 +35,7 @@ class RoundForecast(NamedTuple):
     overhead_s: float
     latency_s: float
     rounds_s: dict[str, float]  # by strategy
+    memory_bytes: float = 0.0  # that a turn takes; see potluck.run.device_memory
 
     def transfer_plans(self, strategy: Strategy) -> tuple[SegmentPlan, SegmentPlan]:
         """How the pull and the push are cut into segments."""
@@ -48,7 +49,13 @@ class RoundForecast(NamedTuple):
             if name != "duplex":
                 pull, push = self.transfer_plans(name)  # type: ignore[arg-type]
                 segments[name] = {"pull": pull.segments, "push": push.segments}
-        return {"devices": self.devices, "round_s": self.rounds_s, "local_s": self.local_s, "segments": segments}
+        return {
+            "devices": self.devices,
+            "round_s": self.rounds_s,
+            "local_s": self.local_s,
+            "memory_bytes": round(self.memory_bytes),
+            "segments": segments,
+        }
 
 
 class PipelineForecast(NamedTuple):
@@ -59,6 +66,7 @@ class PipelineForecast(NamedTuple):
     batch_size: int
     micro_batches: int
     left_out: tuple[str, ...]  # devices that would only slow it down
+    memory_bytes: tuple[float, ...] = ()  # that each stage takes
 
     def stages(self) -> list[dict[str, Any]]:
         """One entry for each stage, in order."""
@@ -70,6 +78,7 @@ class PipelineForecast(NamedTuple):
                 "compute_s": durations.forward[index] + durations.backward[index],
                 "send_s": durations.down[index] if index < len(durations.down) else 0.0,
                 "window": plan.windows[index],
+                "memory_bytes": round(self.memory_bytes[index]) if self.memory_bytes else 0,
             }
             for index, device in enumerate(plan.order)
         ]
@@ -105,9 +114,9 @@ class JobPlan:
 
 def forecast_rounds(job: Job, turn_costs: Callable[[TurnIdentity], DeviceCosts]) -> list[RoundForecast]:
     """Each kind of device of the fleet once, equal ones together."""
-    kinds: dict[tuple[float, int, object], list[Device]] = {}
+    kinds: dict[tuple[float, float, int, object], list[Device]] = {}
     for device in job.fleet.members:
-        kinds.setdefault((device.flops, id(device.profile), _nominal_link(device)), []).append(device)
+        kinds.setdefault((device.flops, device.memory, id(device.profile), _nominal_link(device)), []).append(device)
     return [_forecast_round(job, alike, turn_costs(TurnIdentity(alike[0].name, 0, 0))) for alike in kinds.values()]
 
 

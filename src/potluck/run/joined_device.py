@@ -14,12 +14,14 @@ import torch
 from potluck.errors import RunError, UserError
 from potluck.fleet import Fleet
 from potluck.job import Job, make
-from potluck.loops.messages import Gift
-from potluck.loops.node import Node
+from potluck.loops.messages import Gift, Holdings
+from potluck.loops.node import COORDINATOR, Node
 from potluck.loops.pipeline import messages as pipeline
+from potluck.run.argument_checks import check_folder, check_task, check_threads
 from potluck.run.device_state import DeviceStates, SavedDeviceStates
 from potluck.run.live_addresses import coordinator_locator, device_identity, device_listen_locator
 from potluck.run.live_run import job_digest
+from potluck.run.notebook_thread import run_coroutine
 from potluck.run.prepared_job import PreparedJob, prepare_job
 from potluck.task import Task
 from potluck.worlds.live import wire_format
@@ -48,6 +50,9 @@ class JoinOptions:
     timeout_s: float = 60.0  # how long to look for a coordinator, with `once`
     shared_memory: bool = False
 
+    def __post_init__(self) -> None:
+        check_threads(self.threads)
+
     @property
     def thread_count(self) -> int:
         """The threads asked for, those that the environment sets as PyTorch reads it, or all cores."""
@@ -69,6 +74,8 @@ def join(
     Without an address the coordinator is looked for on the local network. `name` is this device's name in the fleet,
     by default its certificate's or the host's. `task` replaces the one that the job names, as on the coordinator.
     """
+    check_task(task)
+    data = check_folder("data", data)
     identity = device_identity(address, options.certs, name)
     own = (device_listen_locator(options.listen, identity),) if options.listen else ()
     if address:
@@ -93,7 +100,7 @@ def join(
         load_fleet=device.load_fleet,
         known_digest=lambda: device.digest if once else "",
     )
-    return asyncio.run(run_device(endpoint, request, device.train, taking_part))
+    return run_coroutine(run_device(endpoint, request, device.train, taking_part))
 
 
 class JoinedDevice:
@@ -104,6 +111,7 @@ class JoinedDevice:
         self._data = data
         self.digest = ""  # of the job that is prepared
         self._prepared: asyncio.Future[PreparedJob] | None = None
+        self._missing_frozen: set[int] | None = None  # layers whose frozen weights it must fetch; None: not compared
 
     @staticmethod
     def load_fleet(accepted: JoinAccepted) -> Fleet:
@@ -117,8 +125,16 @@ class JoinedDevice:
                 f"{accepted.name} builds another model than the coordinator: its layers have other names or shapes;"
                 " install the same task code and the same version of potluck on both"
             )
+        if self._missing_frozen is None:
+            is_same = await asyncio.to_thread(prepared.frozen.digest) == accepted.frozen
+            self._missing_frozen = set() if is_same else set(prepared.frozen.layers_with_weights())
+        held = prepared.held_samples(accepted.name)
+        if held is not None:
+            node.send(COORDINATOR, Holdings(held))
+        missing = {accepted.name: (accepted.incarnation, self._missing_frozen)}
         async with prepared.live_inputs(node):
-            await prepared.build_device_loop(node, DeviceStates(SavedDeviceStates(), {})).main()
+            states = DeviceStates(SavedDeviceStates(missing_frozen=missing), {})
+            await prepared.build_device_loop(node, states).main()
 
     async def _prepare(self, accepted: JoinAccepted) -> PreparedJob:
         """Once for each job: an incarnation that ends meanwhile leaves the preparation to the next one."""
@@ -130,11 +146,14 @@ class JoinedDevice:
                 )
             if self._prepared is not None:
                 await asyncio.wait([self._prepared])  # two models must not be traced at once
-            self._prepared = asyncio.ensure_future(
-                asyncio.to_thread(prepare_job, job, self._task, self._data, load_weights=False)
-            )
-            self.digest = accepted.digest
+            self._prepared = asyncio.ensure_future(asyncio.to_thread(self._prepare_job, job, accepted.name))
+            self.digest, self._missing_frozen = accepted.digest, None
         return await asyncio.shield(self._prepared)
+
+    def _prepare_job(self, job: Job, name: str) -> PreparedJob:
+        prepared = prepare_job(job, self._task, self._data, load_weights=False)
+        prepared.check_device(name)
+        return prepared
 
 
 def _received_job(accepted: JoinAccepted) -> Job:

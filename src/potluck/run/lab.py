@@ -13,52 +13,43 @@ import pickle
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from potluck import seeds
-from potluck.errors import RunError, UserError
+from potluck.errors import UserError
 from potluck.fleet import FleetChange, fleet_changes
 from potluck.job import Job
 from potluck.loops.node import Node
+from potluck.run.argument_checks import check_folder, check_task
 from potluck.run.joined_device import JoinOptions, join
 from potluck.run.live_addresses import free_loopback_address, uses_direct_links
+from potluck.run.live_options import KeptOptions, LabOptions
 from potluck.run.live_run import (
     LiveObserver,
     LiveRun,
     LogObserver,
-    ServeOptions,
+    RejoiningDevices,
     lead_live_run,
     open_admission,
     prepare_live_job,
-    serve_prepared,
 )
-from potluck.run.live_status import read_live_status
-from potluck.run.prepared_job import GivenJob, PreparedJob, prepare_job
+from potluck.run.prepared_job import GivenJob, PreparedJob
+from potluck.run.run_opening import create_run
 from potluck.run.run_result import Result
 from potluck.run.run_store import RunStore
-from potluck.run.simulated_run import load_run_job
+from potluck.run.storage_monitor import map_storage_errors
 from potluck.task import Task
 from potluck.worlds.live.zenoh_session import Endpoint
 
-__all__ = ["DeviceProcess", "LabDevices", "LabOptions", "lab", "resume_live"]
+__all__ = ["DeviceProcess", "LabDevices", "lab", "resume_lab"]
 
 _JOIN_TIMEOUT_S = 20.0  # how long a device looks for a coordinator that is gone
 _TOKEN_HOURS = 7 * 24.0
-_RESUME_WAIT_S = 60.0
 _PRELOADED = ["potluck.run.lab", "torch._dynamo"]  # the latter is loaded by PyTorch when a model is traced
+_AS_THE_FLEET_SAYS = LabOptions()
 _log = logging.getLogger("potluck")
-
-
-@dataclass(frozen=True)
-class LabOptions:
-    """What a lab acts out."""
-
-    wait_s: float = 120.0  # for the device processes, before the run starts without the missing ones
-    emulate_fleet: bool = True  # links and speeds as the fleet says; else as fast as this machine is
-    play_faults: bool = True  # crashes and restarts as the fleet's fault script says
 
 
 def lab(
@@ -67,43 +58,32 @@ def lab(
     folder: Path | str,
     task: Task | None = None,
     data: Path | None = None,
-    options: LabOptions = LabOptions(),
+    options: LabOptions = _AS_THE_FLEET_SAYS,
     observer: LiveObserver | None = None,
 ) -> Result:
     """Run a job live on this machine alone, saved to `folder`; every device of the fleet is a process.
 
     `task` replaces the one that the job names; it is pickled for the processes.
     """
-    observer, code = observer or LogObserver(), DeviceCode.pack(task, data)
+    check_task(task)
+    folder, data = check_folder("folder", folder) or Path(), check_folder("data", data)
+    watch, code = observer.on_round if observer else None, DeviceCode.pack(task, data)
+    observer = observer or LogObserver()
     prepared = prepare_live_job(job, task, data)
-    store = RunStore.create_run(prepared.job, Path(folder), observer.on_round, observer.should_stop)
-    return _lead_lab(prepared, store, code, options, observer)
+    with create_run(prepared, folder, watch, observer.should_stop) as store:
+        return _lead_lab(prepared, store, code, KeptOptions(lab=options, data=data), observer)
 
 
-def resume_live(
-    folder: Path | str,
-    *,
-    overrides: Sequence[str] = (),
-    task: Task | None = None,
-    data: Path | None = None,
-    observer: LiveObserver | None = None,
+def resume_lab(
+    prepared: PreparedJob,
+    store: RunStore,
+    kept: KeptOptions,
+    task: Task | None,
+    observer: LiveObserver,
+    rejoining: RejoiningDevices,
 ) -> Result:
-    """Resume a live run at the address where its devices look for it; a lab starts its devices again."""
-    folder, observer = Path(folder), observer or LogObserver()
-    job, status = load_run_job(folder, overrides), read_live_status(folder)
-    if status is None:
-        raise RunError(f"{folder} is not the folder of a live run")
-    if status.is_alive:
-        raise RunError(f"process {status.pid} still leads {folder}; stop it first with `potluck stop {folder}`")
-    prepared = prepare_job(job, task, data, load_weights=False)
-    store = RunStore.reopen_run(job, folder, observer.on_round, observer.should_stop)
-    if status.lab:
-        options = LabOptions(wait_s=_RESUME_WAIT_S)
-        return _lead_lab(prepared, store, DeviceCode.pack(task, data), options, observer)
-    certs = Path(status.certs) if status.certs else None
-    listen = status.listen.partition("/")[2]
-    serving = ServeOptions(listen=listen, certs=certs, insecure=certs is None, wait_s=_RESUME_WAIT_S)
-    return serve_prepared(prepared, store, serving, observer)
+    """Lead the run of a store from its checkpoint; its devices are started again."""
+    return _lead_lab(prepared, store, DeviceCode.pack(task, kept.data), kept, observer, rejoining)
 
 
 class DeviceCode(NamedTuple):
@@ -115,7 +95,7 @@ class DeviceCode(NamedTuple):
     @staticmethod
     def pack(task: Task | None, data: Path | None) -> DeviceCode:
         try:
-            return DeviceCode(data, None if task is None else pickle.dumps(task))
+            return DeviceCode(data, None if task is None else _pickle_task(task))
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             raise UserError(
                 f"the task cannot be handed to the devices of a lab ({error}); define its model and loss at the top"
@@ -126,14 +106,34 @@ class DeviceCode(NamedTuple):
         return None if self.pickled_task is None else pickle.loads(self.pickled_task)
 
 
+def _pickle_task(task: Task) -> bytes:
+    """By reference to its module, or by value where there is none that a process could import, as in a notebook."""
+    if hasattr(sys.modules["__main__"], "__file__"):
+        return pickle.dumps(task)
+    try:
+        import cloudpickle
+    except ImportError:
+        raise UserError("a lab in a notebook needs cloudpickle: pip install 'potluck[notebook]'") from None
+    pickled: bytes = cloudpickle.dumps(task)
+    return pickled
+
+
 def _lead_lab(
-    prepared: PreparedJob, store: RunStore, code: DeviceCode, options: LabOptions, observer: LiveObserver
+    prepared: PreparedJob,
+    store: RunStore,
+    code: DeviceCode,
+    kept: KeptOptions,
+    observer: LiveObserver,
+    rejoining: RejoiningDevices | None = None,
 ) -> Result:
-    job, address, admission = prepared.job, free_loopback_address(), open_admission(store)
+    assert kept.lab is not None
+    job, address = prepared.job, free_loopback_address()
+    with map_storage_errors(store.folder):
+        admission = open_admission(store)
     endpoint = Endpoint(listen=(address,), lease=float(job.fleet.lease), direct=uses_direct_links(job))
-    run = LiveRun(store, admission, endpoint, options.wait_s, emulate_fleet=options.emulate_fleet)
+    run = LiveRun(store, admission, endpoint, kept, rejoining)
     token = run.issue_token(hours=_TOKEN_HOURS)
-    with LabDevices(job, address, token, code, play_faults=options.play_faults) as run.devices:
+    with LabDevices(job, address, token, code, play_faults=kept.lab.play_faults) as run.devices:
         return lead_live_run(prepared, run, observer)
 
 
@@ -205,9 +205,9 @@ class LabDevices:
     async def _play_fault_script(self, node: Node) -> None:
         changes, _ = self._fault_script()
         for change in changes:
+            await asyncio.sleep(max(0.0, change.at - node.now()))  # also for others, of which there may be no end
             if change.what not in ("crash", "leave", "start"):
                 continue
-            await asyncio.sleep(max(0.0, change.at - node.now()))
             _log.info("%s: %s, as the fault script says", change.device, change.what)
             await asyncio.to_thread(self.start_device if change.what == "start" else self.kill_device, change.device)
 

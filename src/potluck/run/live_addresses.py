@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
 import re
 import socket
 from pathlib import Path
@@ -9,6 +11,7 @@ from typing import NamedTuple
 
 from potluck.errors import UserError
 from potluck.job import Job
+from potluck.text_escaping import name_refusal
 from potluck.worlds.live.security.tls_credentials import TlsCredentials, needs_tls
 
 __all__ = [
@@ -22,6 +25,7 @@ __all__ = [
 ]
 
 PORT, DEVICE_PORT = 7447, 7448
+_LISTENING_PORTS, _PORT_TRIALS = range(20_000, 32_768), 20  # below those of outgoing connections
 _ADDRESS = re.compile(r"(?:(?P<protocol>\w+)/)?(?P<host>\[[0-9a-fA-F:.%\w]+\]|[\w.-]+)(?::(?P<port>\d{1,5}))?")
 
 
@@ -37,7 +41,15 @@ class DeviceIdentity(NamedTuple):
 
 
 def free_loopback_address() -> str:
-    """A loopback address that is not in use."""
+    """A loopback address that is not in use.
+
+    Its port is below those that systems choose for outgoing connections, so that none of these takes it before the
+    coordinator listens there.
+    """
+    for port in random.SystemRandom().sample(_LISTENING_PORTS, _PORT_TRIALS):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return f"tcp/127.0.0.1:{port}"
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return f"tcp/127.0.0.1:{probe.getsockname()[1]}"
@@ -84,7 +96,10 @@ def device_identity(address: str, certs: Path | None, name: str) -> DeviceIdenti
             raise UserError(
                 f"{address} needs a certificate: pass --certs FOLDER (created by `potluck certs issue NAME`)"
             )
-        return DeviceIdentity(name or socket.gethostname().partition(".")[0], None)
+        name = name or socket.gethostname().partition(".")[0]
+        if (reason := name_refusal(name)) is not None:
+            raise UserError(f"--name: {reason}")
+        return DeviceIdentity(name, None)
     tls = TlsCredentials.from_bundle(certs)
     certified = tls.check_files()
     if name and name != certified:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import logging
 from collections.abc import Coroutine, Mapping
@@ -16,22 +17,37 @@ import zenoh
 from potluck.errors import UserError
 from potluck.job import Job, dump_job
 from potluck.loops.messages import Gift
-from potluck.loops.node import Envelope, Node
+from potluck.loops.node import Node
 from potluck.loops.pipeline import messages as pipeline
 from potluck.loops.run_progress import RunOutcome
+from potluck.run.argument_checks import check_folder
+from potluck.run.join_address import choose_join_locator
+from potluck.run.leadership import (
+    Takeover,
+    check_no_leader,
+    load_leadership_record,
+    open_leadership,
+    save_leadership_record,
+)
+from potluck.run.led_node import InterruptibleNode, ReplicatedNode
 from potluck.run.live_addresses import listen_locator, uses_direct_links
-from potluck.run.live_status import StatusTracker, track_live_status
+from potluck.run.live_options import KeptOptions, ServeOptions, save_options
+from potluck.run.live_status import LiveStatus, StatusTracker, track_live_status, write_live_status
 from potluck.run.prepared_job import GivenJob, PreparedJob, load_given_job, prepare_job
+from potluck.run.run_opening import create_run
 from potluck.run.run_result import Result, run_to_end
 from potluck.run.run_store import RunStore
+from potluck.run.standby_replication import StandbyReplication, standby_token
+from potluck.run.storage_monitor import map_storage_errors
 from potluck.task import Task
 from potluck.worlds.live import wire_format
-from potluck.worlds.live.coordinator_runtime import AdmissionHooks, CoordinatedRun, StartCondition, run_coordinator
+from potluck.worlds.live.coordinator_runtime import AdmissionHooks, CoordinatedRun, run_coordinator
 from potluck.worlds.live.handshake_messages import JoinRefused, JoinRequest, RunInfo
 from potluck.worlds.live.refusal_log import RefusalReporter
 from potluck.worlds.live.security.admission_policy import AdmissionPolicy
 from potluck.worlds.live.security.refusal_reasons import report_unadmitted_links, serve_refusal_reasons
 from potluck.worlds.live.security.tls_credentials import TlsCredentials
+from potluck.worlds.live.start_condition import StartCondition
 from potluck.worlds.live.zenoh_session import Endpoint
 
 if TYPE_CHECKING:
@@ -41,7 +57,8 @@ __all__ = [
     "LiveObserver",
     "LiveRun",
     "LogObserver",
-    "ServeOptions",
+    "RejoiningDevices",
+    "coordinator_endpoint",
     "job_digest",
     "lead_live_run",
     "open_admission",
@@ -52,22 +69,20 @@ __all__ = [
 
 wire_format.register_messages(Gift, *pipeline.KINDS)
 
-_CHECK_STOP_EVERY_S = 0.25
+_CHECK_STORAGE_EVERY_S = 1.0
 _TOKEN_HOURS = 24.0
+_ON_THIS_MACHINE = ServeOptions()
 
 _log = logging.getLogger("potluck")
 
 
 @dataclass(frozen=True)
-class ServeOptions:
-    """How devices reach the coordinator, and how long it waits for them."""
+class RejoiningDevices:
+    """Whom a resumed run waits for before it goes on: everyone who was here, but not for long once `least` are."""
 
-    listen: str = ""  # HOST[:PORT]; by default 127.0.0.1, with certificates or `insecure` 0.0.0.0
-    certs: Path | None = None  # the folder made by `potluck certs init`: mutual TLS
-    insecure: bool = False  # listen beyond this machine without TLS
-    wait_s: float = 600.0  # for the fleet, before the run starts without the missing devices
-    discover: bool = False  # let devices of the local network find the coordinator by multicast
-    shared_memory: bool = False  # between processes of one machine
+    former: frozenset[str]
+    least: int
+    settle_s: float  # without another device joining
 
 
 @dataclass
@@ -77,20 +92,43 @@ class LiveRun:
     store: RunStore
     admission: AdmissionPolicy
     endpoint: Endpoint
-    wait_s: float
-    emulate_fleet: bool = False  # whether the fleet's links, speeds and faults are acted out
-    certs: Path | None = None
+    options: KeptOptions
+    rejoining: RejoiningDevices | None = None  # in a run that is resumed
     devices: LabDevices | None = None  # the processes of a lab
     node: Node | None = None  # the coordinator's, once the run has begun
+    replication: StandbyReplication | None = None  # standbys and the right to commit; None in a lab
 
     @property
     def locator(self) -> str:
         return self.endpoint.listen[0]
 
+    @property
+    def join_locator(self) -> str:
+        """Where devices are told to join: an address that the coordinator's certificate carries."""
+        return choose_join_locator(self.locator, self.endpoint.tls)
+
+    @property
+    def serving(self) -> ServeOptions:
+        """How devices join; a lab's devices are its own processes."""
+        return self.options.serve or ServeOptions()
+
+    @property
+    def certs(self) -> Path | None:
+        return self.serving.certs
+
+    @property
+    def is_deposed(self) -> bool:
+        """Whether another coordinator leads the run now."""
+        return self.replication is not None and self.replication.is_lost
+
     def issue_token(self, device: str | None = None, hours: float = _TOKEN_HOURS) -> str:
         """A join token, valid for all devices of the fleet or for one."""
         expires = datetime.now(UTC) + timedelta(hours=hours)
         return self.admission.issue_token(expires, None if device is None else [device])
+
+    def issue_standby_token(self, hours: float = _TOKEN_HOURS) -> str:
+        """What a standby needs to copy the run, where there are no certificates."""
+        return standby_token(self.admission.secret, self.admission.digest, hours)
 
 
 class LiveObserver(Protocol):
@@ -98,7 +136,7 @@ class LiveObserver(Protocol):
 
     def on_listening(self, run: LiveRun) -> None:
         """Devices can join."""
-        _log.info("listening on %s; devices join with the token %s", run.locator, run.issue_token())
+        _log.info("devices join at %s with the token %s", run.join_locator, run.issue_token())
 
     def on_membership(self, run: LiveRun, joined: Mapping[str, int]) -> None:
         """A device joined or was lost; `joined` has the incarnation of each device that is connected."""
@@ -132,7 +170,7 @@ def serve(
     folder: Path | str,
     task: Task | None = None,
     data: Path | None = None,
-    options: ServeOptions = ServeOptions(),
+    options: ServeOptions = _ON_THIS_MACHINE,
     observer: LiveObserver | None = None,
 ) -> Result:
     """Lead a live run, saved to `folder`; devices join it with `potluck.join` or `potluck join`.
@@ -140,10 +178,12 @@ def serve(
     `task` replaces the one that the job names; devices then need to be given theirs, too.
     """
     listen_locator(options.listen, options.certs, options.insecure)
-    observer = observer or LogObserver()
+    folder = check_folder("folder", folder) or Path()
+    watch, observer = observer.on_round if observer else None, observer or LogObserver()
     prepared = prepare_live_job(job, task, data)
-    store = RunStore.create_run(prepared.job, Path(folder), observer.on_round, observer.should_stop)
-    return serve_prepared(prepared, store, options, observer)
+    check_no_leader(options, job_digest(prepared.job))
+    with create_run(prepared, folder, watch, observer.should_stop) as store:
+        return serve_prepared(prepared, store, KeptOptions(serve=options, data=data), observer)
 
 
 def prepare_live_job(job: GivenJob, task: Task | None, data: Path | None) -> PreparedJob:
@@ -154,41 +194,87 @@ def prepare_live_job(job: GivenJob, task: Task | None, data: Path | None) -> Pre
     return prepare_job(job, task, data)
 
 
-def serve_prepared(prepared: PreparedJob, store: RunStore, options: ServeOptions, observer: LiveObserver) -> Result:
-    """Lead the run of a store from its start or from its checkpoint."""
+def serve_prepared(
+    prepared: PreparedJob,
+    store: RunStore,
+    kept: KeptOptions,
+    observer: LiveObserver,
+    rejoining: RejoiningDevices | None = None,
+    takeover: Takeover | None = None,
+) -> Result:
+    """Lead the run of a store from its start or, with the devices that rejoin, from its checkpoint."""
+    options = kept.serve
+    assert options is not None
+    assert store.folder is not None
+    with map_storage_errors(store.folder):
+        admission = open_admission(store, options.certs)
+    endpoint = coordinator_endpoint(prepared, admission.access_control(), options)
+    run, digest = LiveRun(store, admission, endpoint, kept, rejoining), job_digest(prepared.job)
+    record = load_leadership_record(store.folder)
+    if takeover is None:
+        takeover = Takeover(open_leadership(record, options, digest, run.join_locator))
+    leadership = takeover.leadership
+    try:
+        record.term = leadership.term
+        with map_storage_errors(store.folder):
+            save_leadership_record(store.folder, record)
+        run.replication = StandbyReplication(store.folder, record, leadership, admission, digest)
+        run.replication.wait_s = options.standby_wait_s
+        run.replication.addresses = [run.join_locator, *takeover.former_addresses]
+        return lead_live_run(prepared, run, observer)
+    finally:
+        if run.replication is not None:
+            run.replication.server.close()
+        leadership.release()
+
+
+def coordinator_endpoint(
+    prepared: PreparedJob, access_control: Mapping[str, Any] | None, options: ServeOptions
+) -> Endpoint:
+    """Where a coordinator listens, and whom it lets send what."""
     job, certs = prepared.job, options.certs
     locator = listen_locator(options.listen, certs, options.insecure)
-    admission = open_admission(store, certs)
     tls = None if certs is None else TlsCredentials.from_bundle(certs / "coordinator")
     if tls is not None:
         tls.check_files()
-    endpoint = Endpoint(
+        choose_join_locator(locator, tls)
+    return Endpoint(
         listen=(locator,),
         tls=tls,
-        access_control=admission.access_control(),
+        access_control=None if access_control is None else dict(access_control),
         lease=float(job.fleet.lease),
         direct=uses_direct_links(job),
         discover=options.discover,
         shared_memory=options.shared_memory,
+        limit_connections=True,
     )
-    return lead_live_run(prepared, LiveRun(store, admission, endpoint, options.wait_s, certs=certs), observer)
 
 
 def open_admission(store: RunStore, certs: Path | None = None) -> AdmissionPolicy:
     """Who may join a run. Tokens belong to the run, not to its settings: they remain valid when it is resumed."""
     assert store.folder is not None, "a live run has a folder, which holds the keys of its tokens"
     names = [device.name for device in store.job.fleet.members]
-    return AdmissionPolicy.for_run(store.folder, store.folder.name, names, certs)
+    return AdmissionPolicy.for_run(store.folder, load_leadership_record(store.folder).run, names, certs)
 
 
 def lead_live_run(prepared: PreparedJob, run: LiveRun, observer: LiveObserver) -> Result:
     """Coordinate a live run to its end."""
     store = run.store
     assert store.folder is not None
+    status = LiveStatus.for_this_process(run.locator, run.certs)
+    status.lab = run.devices is not None
+    with map_storage_errors(store.folder):
+        save_options(store.folder, run.options)
+        write_live_status(store.folder, status)
     store.save_every_round()
+    store.outlive_outages()
     names = [device.name for device in prepared.job.fleet.members]
-    with track_live_status(store.folder, run.locator, run.certs, names, lab=run.devices is not None) as status:
-        leading = _LiveCoordinator(prepared, run, observer, status)
+    with track_live_status(StatusTracker(store.folder, status, names, store.storage)) as tracker:
+        leading = _LiveCoordinator(prepared, run, observer, tracker)
+        if run.replication is not None:
+            store.guard = run.replication
+            run.replication.on_standbys = tracker.update_standbys
+            status.term = leading.term
         return run_to_end(prepared, store, lambda: asyncio.run(leading.coordinate()))
 
 
@@ -201,20 +287,38 @@ class _LiveCoordinator:
         self._observer = observer
         self._status = status
         job, admission = prepared.job, run.admission
+        self.term = 0 if run.replication is None else run.replication.term
         assert run.store.folder is not None
         self._run_info = RunInfo(
-            run=run.store.folder.name,
+            run=admission.digest,
+            term=self.term,
             job=dump_job(job),
             digest=job_digest(job),
             model=prepared.model_digest,
+            frozen=prepared.frozen.digest(),
             lease=float(job.fleet.lease),
             limit_bytes=prepared.max_message_bytes,
             common_names=admission.common_names if admission.authority_folder is not None else {},
         )
 
     async def coordinate(self) -> RunOutcome:
+        watching = asyncio.create_task(self._watch_storage())
+        try:
+            return await self._run_coordinator()
+        finally:
+            watching.cancel()
+
+    async def _watch_storage(self) -> None:
+        """While the run's folder cannot be written, try again regularly."""
+        while True:
+            await asyncio.sleep(_CHECK_STORAGE_EVERY_S)
+            self._run.store.catch_up()
+            self._status.catch_up()
+            with contextlib.suppress(OSError):  # the log said so when the device joined
+                self._run.admission.admitted_devices.save()
+
+    async def _run_coordinator(self) -> RunOutcome:
         run, job = self._run, self._prepared.job
-        names = [device.name for device in job.fleet.members]
         return await run_coordinator(
             run.endpoint,
             CoordinatedRun(
@@ -222,13 +326,23 @@ class _LiveCoordinator:
                 seed=job.seed,
                 journal=run.store.journal,
                 start_s=run.store.start_s,
-                fleet=job.fleet if run.emulate_fleet else None,
+                fleet=job.fleet if run.options.lab is not None and run.options.lab.emulate_fleet else None,
+                coordinators=list if run.replication is None else run.replication.coordinators,
             ),
             self._start_loop,
             self._admission_hooks(),
-            StartCondition(
-                devices=names, timeout_s=run.wait_s, start_now=lambda: run.store.interrupt_outcome() is not None
-            ),
+            self._start_condition(),
+        )
+
+    def _start_condition(self) -> StartCondition:
+        run, job, back = self._run, self._prepared.job, self._run.rejoining
+        return StartCondition(
+            devices=[device.name for device in job.fleet.members],
+            timeout_s=run.serving.wait_s if run.options.lab is None else run.options.lab.wait_s,
+            start_now=lambda: run.store.interrupt_outcome() is not None or run.is_deposed,
+            former=back.former if back is not None else frozenset(),
+            least=back.least if back is not None else None,
+            settle_s=back.settle_s if back is not None else 0.0,
         )
 
     def _admission_hooks(self) -> AdmissionHooks:
@@ -247,8 +361,16 @@ class _LiveCoordinator:
         if self._run.devices is not None:
             self._run.devices.start_fault_script(node)
         self._observer.on_begin(self._run)
-        store = self._run.store
-        return self._prepared.build_coordinator(_InterruptibleNode(node), store, store.progress).main()
+        return self._lead(node)
+
+    async def _lead(self, node: Node) -> RunOutcome:
+        store, replication = self._run.store, self._run.replication
+        led_node = InterruptibleNode(node) if replication is None else ReplicatedNode(node, replication)
+        main = self._prepared.build_coordinator(led_node, store, store.progress).main()
+        try:
+            return await (main if replication is None else replication.lead(main, store))
+        finally:
+            self._status.remember_members()
 
     def _admission_verdict(self, request: JoinRequest, refusal: str | None) -> str | JoinRefused:
         """The device's name, or why it may not join: what the policy says, or that it is bound to another job."""
@@ -258,6 +380,8 @@ class _LiveCoordinator:
 
     def _on_membership(self, joined: Mapping[str, int]) -> None:
         self._status.update_members(joined)
+        if self._run.replication is not None and not self._run.is_deposed:  # then it sends its devices away
+            self._run.replication.server.members = dict(joined)
         self._observer.on_membership(self._run, joined)
 
     def _on_session_open(self, session: zenoh.Session, refused: RefusalReporter) -> None:
@@ -266,20 +390,7 @@ class _LiveCoordinator:
         if admission.authority_folder is not None:
             serve_refusal_reasons(session, admission.permanent_refusal)
             report_unadmitted_links(session, admission.common_names, refused)
+        if self._run.replication is not None:
+            self._run.replication.server.serve_requests(session)
         self._observer.on_listening(self._run)
         self._on_membership({})
-
-
-class _InterruptibleNode:
-    """A node that wakes up regularly while it waits for messages, so that a request to stop is noticed."""
-
-    def __init__(self, node: Node) -> None:
-        self._node = node
-        self.name = node.name
-        self.incarnation = node.incarnation
-        self.now, self.sleep, self.send, self.compute = node.now, node.sleep, node.send, node.compute
-        self.speed, self.rng, self.record = node.speed, node.rng, node.record
-
-    async def receive(self, until: float | None = None) -> Envelope | None:
-        next_check = self.now() + _CHECK_STOP_EVERY_S
-        return await self._node.receive(next_check if until is None else min(until, next_check))

@@ -16,6 +16,9 @@ import msgspec
 
 from potluck.atomic_file import write_atomically
 from potluck.errors import RunError
+from potluck.journal.standby_status import FollowStatus, StandbyStatus
+from potluck.run.process_identity import process_start_ticks
+from potluck.run.storage_monitor import StorageMonitor
 
 __all__ = [
     "LiveStatus",
@@ -28,6 +31,7 @@ __all__ = [
 ]
 
 _FILE = "live.json"
+_STANDBY_INTERVAL_S = 1.0
 
 
 class LiveStatus(msgspec.Struct, kw_only=True):
@@ -41,49 +45,68 @@ class LiveStatus(msgspec.Struct, kw_only=True):
     ended: str = ""
     joined: dict[str, int] = msgspec.field(name="here", default_factory=dict)  # device → incarnation
     missing: list[str] = []
+    former: list[str] = []  # the devices that were connected when the run ended
     updated: float = 0.0
+    term: int = 0  # of its leader
+    standbys: list[StandbyStatus] = []
+    follows: FollowStatus | None = None  # this process is a standby and does not lead
 
     @staticmethod
     def for_this_process(listen: str, certs: Path | None) -> LiveStatus:
-        return LiveStatus(
-            pid=os.getpid(), born=_process_start_ticks(os.getpid()), listen=listen, certs=str(certs or "")
-        )
+        return LiveStatus(pid=os.getpid(), born=process_start_ticks(os.getpid()), listen=listen, certs=str(certs or ""))
 
     @property
     def is_alive(self) -> bool:
-        return not self.ended and _process_start_ticks(self.pid) == self.born
+        return not self.ended and process_start_ticks(self.pid) == self.born
 
 
 class StatusTracker:
     """Keeps the file of one run up to date."""
 
-    def __init__(self, folder: Path, status: LiveStatus, devices: Sequence[str]) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, status: LiveStatus, devices: Sequence[str], storage: StorageMonitor) -> None:
+        self.folder = folder
         self.status = status
         self._devices = devices
+        self._storage = storage
 
     def update_members(self, joined: Mapping[str, int]) -> None:
         self.status.joined = dict(joined)
         self.status.missing = sorted(set(self._devices) - joined.keys())
-        write_live_status(self._folder, self.status)
+        self._write()
+
+    def remember_members(self) -> None:
+        """The run ends, and its devices will leave: a resumed run waits for those that are connected now."""
+        self.status.former = sorted(self.status.joined)
+
+    def catch_up(self) -> None:
+        """Write what could not be written, if it can be now."""
+        if self._storage.has_failed(_FILE) and self._storage.is_retry_due():
+            self._write()
+
+    def _write(self) -> None:
+        self._storage.attempt(_FILE, lambda: write_live_status(self.folder, self.status))
+
+    def update_standbys(self, standbys: list[StandbyStatus]) -> None:
+        """Write what changed at once, and otherwise once a second."""
+        before, self.status.standbys = self.status.standbys, standbys
+        same = [(one.address, one.in_sync) for one in before] == [(one.address, one.in_sync) for one in standbys]
+        if not same or time.time() - self.status.updated > _STANDBY_INTERVAL_S:
+            self._write()
 
 
 @contextlib.contextmanager
-def track_live_status(
-    folder: Path, locator: str, certs: Path | None, devices: Sequence[str], *, lab: bool
-) -> Iterator[StatusTracker]:
-    """Within this context this process leads the run in `folder`; afterwards the file says how that ended."""
-    status = LiveStatus.for_this_process(locator, certs)
-    status.lab = lab
-    write_live_status(folder, status)
+def track_live_status(tracker: StatusTracker) -> Iterator[StatusTracker]:
+    """Within this context this process leads the run; afterwards the file says how that ended, if it can be written."""
+    status = tracker.status
     try:
-        yield StatusTracker(folder, status, devices)
+        yield tracker
         status.ended = "the run is over"
     except BaseException as error:
         status.ended = f"{type(error).__name__}: {error}"
         raise
     finally:
-        write_live_status(folder, status)
+        with contextlib.suppress(OSError):
+            write_live_status(tracker.folder, status)
 
 
 def write_live_status(folder: Path, status: LiveStatus) -> None:
@@ -116,16 +139,3 @@ def request_stop(folder: Path) -> LiveStatus:
         raise RunError(f"no process leads {folder} any more ({status.ended or 'its process is gone'})")
     os.kill(status.pid, signal.SIGTERM)
     return status
-
-
-def _process_start_ticks(pid: int) -> int:
-    """When a process started, in kernel ticks; 0 if it does not exist, -1 if that is all that is known."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return int(fields[19]) if fields[0] != "Z" else 0
-    except (OSError, ValueError, IndexError):
-        try:
-            os.kill(pid, 0)
-        except OSError:
-            return 0
-        return -1  # alive, on a system without /proc

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import copy
+import logging
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,10 +14,12 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
+from potluck.data import Dataset
 from potluck.errors import DataError, SettingError
 from potluck.job import Job
 from potluck.loops.leader import RunPolicy
 from potluck.loops.node import Node
+from potluck.loops.pipeline.link_estimates import ReceptionLog
 from potluck.loops.pipeline.model_archive import ModelArchive
 from potluck.loops.pipeline.pipeline_context import PipelineContext
 from potluck.loops.pipeline.pipeline_coordinator import PipelineCoordinator
@@ -24,21 +29,32 @@ from potluck.loops.pipeline.pipeline_planner import PipelinePlanner
 from potluck.loops.pipeline.pipeline_stage import StageContext
 from potluck.loops.pipeline.settings import Pipeline
 from potluck.loops.pipeline.stage_backend import StageBackend, TimingOnlyStages
+from potluck.loops.pipeline.stage_schedules import SingleDeviceSchedule
 from potluck.loops.pipeline.version_store import VersionStore
 from potluck.loops.run_progress import RunProgress
 from potluck.model import weights_file
+from potluck.model.frozen_weights import FrozenWeights
 from potluck.model.indexed_dataset import IndexedDataset, MicroBatches, PipelineData
 from potluck.model.layer_chain import LayerChain, trace_layers
+from potluck.model.meta_copy import input_dtype
+from potluck.model.metrics import TaskMetrics
 from potluck.model.model_state import WeightLayout
 from potluck.model.stage_function import StageFunctions
-from potluck.model.torch_stages import TorchStages
+from potluck.model.tied_weights import carry_tied_weights, uncut_reason
+from potluck.model.torch_stages import EVALUATION_BATCH, TorchStages
 from potluck.model.training_costs import backward_flops, forward_flops
-from potluck.run.initial_weights import build_initial_module, trace_shape_only_chain
+from potluck.model.training_probe import probe_single_sample, probe_training
+from potluck.run.device_state import DeviceStates
+from potluck.run.frozen_fetching import build_frozen_fetcher, devices_build_frozen
+from potluck.run.initial_weights import build_initial_module, input_spec, trace_shape_only_chain
 from potluck.run.job_plan import JobPlan, PipelineForecast
 from potluck.run.measured_costs import check_profiles, measured_work
+from potluck.run.metric_settings import check_metric_settings
 from potluck.task import Task, build_task
 
 __all__ = ["PipelineSetup"]
+
+_log = logging.getLogger("potluck")
 
 _MIN_BLOCKS = 4
 _MAX_BATCHES_UNTIL_DRAIN = 10_000
@@ -50,6 +66,7 @@ class CommittedModel:
     def __init__(self, backend: StageBackend) -> None:
         self.backend = backend
         self.weights = backend.initial_weights()
+        self.best_weights: Any = None
 
     def tensors(self) -> dict[str, Tensor]:
         return self.backend.tensors(self.weights)
@@ -67,10 +84,13 @@ class PipelineRunRules:
         self._test = test
         self.stop_outcome = policy.stop_outcome
         self.interrupt_outcome = policy.interrupt_outcome
+        self.check_may_commit = policy.check_may_commit
         self.evaluation_due = policy.evaluation_due
         self.checkpoint_due = policy.checkpoint_due
         self.save_checkpoint = policy.save_checkpoint
         self.report_progress = policy.report_progress
+        self.metrics = policy.metrics
+        self._keep_best = policy.keep_best
 
     def next_drain_batch(self, batch: int) -> int:
         for stop in range(batch + 1, batch + _MAX_BATCHES_UNTIL_DRAIN):
@@ -86,20 +106,34 @@ class PipelineRunRules:
 
     def save_model(self, weights: Any, progress: RunProgress, now: float) -> None:
         self._model.weights = weights
+        self._keep_best(progress)
         self.save_checkpoint(progress, now)
+
+    def keep_best(self, progress: RunProgress) -> None:
+        """Nothing yet: the version that was evaluated is handed over by `save_model`."""
 
 
 class PipelineSetup:
     """What a pipeline job is prepared into."""
 
     def __init__(
-        self, job: Job, costs: PipelineCosts, backend: StageBackend, batches: MicroBatches, test: IndexedDataset | None
+        self,
+        job: Job,
+        costs: PipelineCosts,
+        backend: StageBackend,
+        batches: MicroBatches,
+        test: IndexedDataset | None,
+        metrics: TaskMetrics | None = None,
     ):
         self.job = job
+        self.data: Dataset | None = None  # None where only time is modelled
+        self.frozen = FrozenWeights(())
+        self.builds_frozen = True  # whether a device builds the same frozen weights from the job
         self.costs = costs
         self.server = CommittedModel(backend)
         self._batches = batches
         self._test = test
+        self.metrics = metrics or TaskMetrics()
         self._devices = {device.name: device for device in job.fleet.members}
         _check_device_names(self.settings, self._devices.keys())
 
@@ -120,6 +154,12 @@ class PipelineSetup:
         return self.job.pipeline
 
     @property
+    def module(self) -> nn.Module | None:
+        """The model; None where only time is modelled."""
+        backend = self.server.backend
+        return backend.chain.module if isinstance(backend, TorchStages) else None
+
+    @property
     def batch_size(self) -> int:
         """Samples in a batch."""
         return self._batches.size
@@ -129,13 +169,14 @@ class PipelineSetup:
         """The most that one message can take: all layers with optimizer state, or a batch between two layers."""
         weights = sum(self.costs.param_bytes) + sum(self.costs.buffer_bytes)
         crossing = max((size for size in self.costs.cut_bytes_per_sample if size != float("inf")), default=0)
-        return int(8 * weights + 4 * crossing * self.batch_size) + (4 << 20)
+        crossing_bytes = max(4 * self.batch_size, EVALUATION_BATCH) * crossing
+        return max(int(8 * weights + crossing_bytes), self.frozen.message_bytes) + (4 << 20)
 
     @property
     def model_digest(self) -> str:
         """Identifies the model by the names and shapes of its layers; empty where only time is modelled."""
         backend = self.server.backend
-        return backend.layout.digest() if isinstance(backend, TorchStages) else ""
+        return backend.layout.digest() + self.frozen.structure_digest() if isinstance(backend, TorchStages) else ""
 
     def candidate_devices(self) -> list[str]:
         """All devices, the one that holds the data first."""
@@ -150,16 +191,30 @@ class PipelineSetup:
         archive = ModelArchive(self.server.backend, self.costs.layer_count, progress.round, self.server.weights)
         rules = PipelineRunRules(policy, self.job, self.server, self._test)
         fleet, planner = tuple(self._devices), self.build_planner()
-        context = PipelineContext(self.settings, fleet, planner, archive, rules, progress, self.batch_size)
+        frozen = self.frozen if self.frozen.nbytes else None
+        context = PipelineContext(
+            self.settings, fleet, planner, archive, rules, progress, self.batch_size, frozen, self.max_message_bytes
+        )
         return PipelineCoordinator(node, context)
 
-    def build_device_loop(self, node: Node, states: object) -> PipelineDevice:
-        """A device's loop, for one incarnation; a pipeline's device keeps no state beyond it."""
+    def build_device_loop(self, node: Node, states: DeviceStates) -> PipelineDevice:
+        """A device's loop, for one incarnation; a pipeline's device keeps no trained state beyond it."""
         flops, backend = self._devices[node.name].flops, self.server.backend
         costs, versions = self.costs.on_device(node.name), VersionStore(node.name)
-        return PipelineDevice(
-            StageContext(node, self.settings, backend, costs, flops, self._batches, versions)
-        )  # fmt: skip
+        context = StageContext(node, self.settings, backend, costs, flops, self._batches, versions, ReceptionLog())
+        return PipelineDevice(context, build_frozen_fetcher(self, node, states, self.settings.retry))
+
+    def with_frozen(self, frozen: FrozenWeights, builds_frozen: bool) -> PipelineSetup:
+        """The setup of a model that has these frozen weights."""
+        self.frozen, self.builds_frozen = frozen, builds_frozen
+        return self
+
+    def held_samples(self, name: str) -> int | None:
+        """Nothing depends on it: one device's batches pass through all."""
+        return None
+
+    def check_device(self, name: str) -> None:
+        """A stage computes in the model's own precision, which every machine can."""
 
     def live_inputs(self, node: Node) -> contextlib.nullcontext[None]:
         """A pipeline's devices have their data from the start."""
@@ -175,48 +230,95 @@ class PipelineSetup:
             weights_file.save_weights(module, folder / weights_file.WEIGHTS_FILE)
         return module, {}
 
+    def keep_best(self) -> None:
+        self.server.best_weights = self.server.weights
+
+    def build_best_module(self) -> nn.Module:
+        """A copy of the model with the weights of the version that was kept."""
+        backend = self.server.backend
+        assert isinstance(backend, TorchStages)
+        return backend.load_module(self.server.best_weights, copy.deepcopy(backend.chain.module))
+
     def forecast(self) -> JobPlan:
         """The layout that the planner chooses, and what each stage takes."""
-        planner = self.build_planner()
-        plan = planner.plan_layout(self.candidate_devices())
+        planner, candidates = self.build_planner(), self.candidate_devices()
+        if self.settings.layer_costs == "measured":
+            planner.compute.set_reference(candidates[0], planner.modelled_layers(candidates[0]))
+        plan = planner.plan_layout(candidates)
         durations, parts = planner.stage_durations(plan.cuts, plan.order), self.settings.schedule.micro_batch_count
         left_out = tuple(name for name in self._devices if name not in plan.order)
-        return JobPlan(self.job, pipeline=PipelineForecast(plan, durations, self.batch_size, parts, left_out))
+        memory = planner.stage_memory_bytes(plan)
+        return JobPlan(self.job, pipeline=PipelineForecast(plan, durations, self.batch_size, parts, left_out, memory))
 
 
 def _build_training_setup(job: Job, task: Task, load_weights: bool) -> PipelineSetup:
     assert job.pipeline is not None
+    metrics = check_metric_settings(job, task)
     train, parts = task.data.train, job.pipeline.schedule.micro_batch_count
     if not len(train):
         raise DataError(f"data set {task.data.name!r} has no training samples")
+    if train.is_stream:
+        raise DataError(
+            f"{task.data.name!r} is an iterable data set, which streams in; a pipeline needs one with a length"
+        )
     batches = MicroBatches(len(train), job.pipeline.batch, parts, job.seed)
     if parts > batches.size:
         raise SettingError(
             "pipeline.schedule.micro_batches", f"a batch of {batches.size} cannot be cut into {parts} parts"
         )
-    chain = trace_layers(build_initial_module(job, task, load_weights), task.data.shape)
-    functions = StageFunctions(chain, train.batch(np.arange(min(2, len(train))))[0])
-    data = PipelineData(train, batches, task.data.test, len(task.data.classes))
-    backend = TorchStages(functions, task.loss, job.pipeline.optimizer, data, job.seed)
-    costs = pipeline_chain_costs(chain, functions.layout, sum(backend.moments.values()), job.pipeline.between)
-    return PipelineSetup(job, _with_profiles(costs, job, chain), backend, batches, task.data.test)
+    module = build_initial_module(job, task, load_weights)
+    samples = task.data.with_dtype(input_dtype(module))
+    chain = carry_tied_weights(trace_layers(module, input_spec(samples)))
+    _warn_if_uncut(job.pipeline, chain)
+    inputs, targets = samples.train.batch(np.arange(min(2, len(train))))
+    probe_training(module, task.loss, inputs, targets)
+    if batches.count(0) == 1:
+        probe_single_sample(module, task.loss, samples.train, "pipeline.batch")
+    functions = StageFunctions(chain, inputs)
+    data = PipelineData(samples.train, batches, samples.test, len(samples.classes))
+    backend = TorchStages(functions, task.loss, job.pipeline.optimizer, data, job.seed, metrics)
+    moments = sum(backend.moments.values())
+    costs = pipeline_chain_costs(chain, functions.layout, moments, job.pipeline.between, batches.count(0))
+    setup = PipelineSetup(job, _with_profiles(costs, job, chain), backend, batches, samples.test, metrics)
+    setup.data = samples
+    return setup.with_frozen(FrozenWeights.of_chain(chain, functions.layout), devices_build_frozen(job, task))
+
+
+def _warn_if_uncut(settings: Pipeline, chain: LayerChain) -> None:
+    reason = uncut_reason(chain)
+    if reason is not None and not isinstance(settings.schedule, SingleDeviceSchedule):
+        _log.warning(
+            "pipeline: one device trains the whole model, which cannot be cut into stages: %s; recipes of rounds, such"
+            " as 'fedavg', use all devices",
+            reason,
+        )
 
 
 def _build_timing_setup(job: Job, task: Task | None) -> PipelineSetup:
     assert job.pipeline is not None
-    chain = trace_shape_only_chain(job, task)
+    chain = carry_tied_weights(trace_shape_only_chain(job, task))
     batches = MicroBatches(job.pipeline.batch, job.pipeline.batch, job.pipeline.schedule.micro_batch_count, job.seed)
-    layout = WeightLayout.of_module(chain.module, [(layer.parameters, layer.buffers) for layer in chain.layers])
-    costs = _with_profiles(pipeline_chain_costs(chain, layout, 1, job.pipeline.between), job, chain)
-    return PipelineSetup(job, costs, TimingOnlyStages(costs, batches), batches, None)
+    layout = WeightLayout.of_chain(chain)
+    costs = pipeline_chain_costs(chain, layout, 1, job.pipeline.between, batches.count(0))
+    costs = _with_profiles(costs, job, chain)
+    setup = PipelineSetup(job, costs, TimingOnlyStages(costs, batches), batches, None)
+    return setup.with_frozen(FrozenWeights.of_chain(chain, layout), devices_build_frozen(job, task))
 
 
 def pipeline_chain_costs(
-    chain: LayerChain, layout: WeightLayout, moments: int, between: str = "layers"
+    chain: LayerChain, layout: WeightLayout, moments: int, between: str = "layers", samples: int = 1
 ) -> PipelineCosts:
-    """Two operations per MAC forward, more backward; the bytes that cross each legal cut."""
+    """Two operations per MAC forward, more backward; the bytes that cross each legal cut.
+
+    What crosses once per micro-batch is divided by its `samples`.
+    """
     block = _layer_blocks([layer.name for layer in chain.layers]) if between == "blocks" else range(len(chain.layers))
-    crossing = {cut.after: float(cut.bytes) for cut in chain.cuts if block[cut.after] != block[cut.after + 1]}
+    crossing = {
+        cut.after: cut.bytes + cut.constant_bytes / max(1, samples)
+        for cut in chain.cuts
+        if block[cut.after] != block[cut.after + 1]
+    }
+    frozen = FrozenWeights.of_chain(chain, layout)
     return PipelineCosts(
         forward_flop=[forward_flops(layer.macs) for layer in chain.layers],
         backward_flop=[backward_flops(layer.macs) for layer in chain.layers],
@@ -229,6 +331,7 @@ def pipeline_chain_costs(
         ],
         moments=moments,
         activation_bytes=[float(layer.activation_bytes) for layer in chain.layers],
+        frozen_bytes=[frozen.range_bytes(layer, layer) for layer in range(layout.layer_count)],
     )
 
 
@@ -243,10 +346,16 @@ def _with_profiles(costs: PipelineCosts, job: Job, chain: LayerChain) -> Pipelin
 
 
 def _layer_blocks(names: Sequence[str]) -> Sequence[object]:
-    """The outer module that each layer belongs to, at the smallest depth with at least four of them."""
+    """The outer module that each layer belongs to, at the smallest depth with at least four of them.
+
+    A list of blocks that has most of the layers, as in transformers, does not count as one of them.
+    """
     for depth in range(1, 1 + max(name.count(".") for name in names)):
         blocks = [tuple(name.split(".")[:depth]) for name in names]
-        if len(set(blocks)) >= _MIN_BLOCKS:
+        (largest, size), *_ = Counter(blocks).most_common(1)
+        inside = [name.split(".")[depth:] for name, block in zip(names, blocks, strict=True) if block == largest]
+        is_list = 2 * size > len(names) and all(path and path[0].isdigit() for path in inside)
+        if len(set(blocks)) >= _MIN_BLOCKS and not is_list:
             return blocks
     return range(len(names))
 
@@ -260,3 +369,7 @@ def _check_device_names(settings: Pipeline, known: Any) -> None:
         for name in names:
             if name not in known:
                 raise SettingError(f"pipeline.{key}", f"no device is called {name!r}")
+    if settings.data_copies > len(known):
+        raise SettingError(
+            "pipeline.data_copies", f"{settings.data_copies} devices cannot hold the data, the fleet has {len(known)}"
+        )

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from potluck.errors import RunError
-from potluck.job import Job, load_job
+from potluck.job import Job
 from potluck.loops.node import Node
 from potluck.loops.run_progress import RunOutcome
+from potluck.run.argument_checks import check_folder, check_threads
 from potluck.run.prepared_job import GivenJob, PreparedJob, prepare_job
+from potluck.run.run_opening import ResumeRequest, create_run, reopen_run
 from potluck.run.run_result import Result, run_to_end
 from potluck.run.run_store import RunStore, Watch
 from potluck.task import Task
@@ -22,7 +23,7 @@ from potluck.worlds.simulated import virtual_clock
 from potluck.worlds.simulated.compute_pool import ComputePool
 from potluck.worlds.simulated.simulated_world import SimulatedWorld
 
-__all__ = ["load_run_job", "resume", "run_simulated_world", "simulate"]
+__all__ = ["resume_simulated", "run_simulated_world", "simulate"]
 
 
 def simulate(
@@ -41,38 +42,26 @@ def simulate(
     real threads beside this one (all cores by default); `watch` is called after every round; the run is interrupted
     once `stopping` returns True.
     """
+    check_threads(threads)
+    folder = check_folder("folder", folder)
     prepared = prepare_job(job, task, data)
-    store = RunStore.create_run(prepared.job, Path(folder) if folder is not None else None, watch, stopping)
-    return run_to_end(prepared, store, partial(run_simulated_world, prepared, store, threads))
+    with create_run(prepared, folder, watch, stopping) as store:
+        return run_to_end(prepared, store, partial(run_simulated_world, prepared, store, threads))
 
 
-def resume(
-    folder: Path | str,
-    *,
-    overrides: Sequence[str] = (),
-    task: Task | None = None,
-    data: Path | None = None,
-    threads: int | None = None,
-    watch: Watch | None = None,
-    stopping: Callable[[], bool] = lambda: False,
+def resume_simulated(
+    request: ResumeRequest, threads: int | None, watch: Watch | None, stopping: Callable[[], bool]
 ) -> Result:
-    """Resume a simulated run from its latest checkpoint; the result is that of a run that was never interrupted."""
-    job = load_run_job(Path(folder), overrides)
-    prepared = prepare_job(job, task, data, load_weights=False)
-    store = RunStore.reopen_run(job, Path(folder), watch, stopping)
-    return run_to_end(prepared, store, partial(run_simulated_world, prepared, store, threads))
-
-
-def load_run_job(folder: Path, overrides: Sequence[str]) -> Job:
-    """The job of a run's folder."""
-    if not (folder / "job.toml").exists():
-        raise RunError(f"{folder} is not the folder of a run: it has no job.toml")
-    return load_job(folder / "job.toml", overrides, resolved=True)
+    """Resume a simulated run; the result is that of a run that was never interrupted."""
+    check_threads(threads)
+    with reopen_run(request, watch, stopping) as (prepared, store):
+        return run_to_end(prepared, store, partial(run_simulated_world, prepared, store, threads))
 
 
 def run_simulated_world(prepared: PreparedJob, store: RunStore, threads: int | None) -> RunOutcome:
     """Run a prepared job on simulated devices, links and time."""
     job = prepared.job
+    prepared.check_device("this machine")
     pool = ComputePool(_thread_count(threads, job), prepare=lambda: torch.set_num_threads(1))
     world = SimulatedWorld(job.fleet, job.seed, store.journal, pool)
 

@@ -14,9 +14,11 @@ from potluck.loops.device_costs import DeviceCosts
 from potluck.model import zoo
 from potluck.model.layer_chain import LayerChain, trace_layers
 from potluck.model.model_state import ModelState
+from potluck.model.pull_deltas import EncodedSegment, PullRequest
 from potluck.model.shape_only import ShapeOnlyMode
 from potluck.model.torch_server import TorchServer
-from potluck.model.torch_trainer import LocalTrainingSession, TorchTrainer
+from potluck.model.torch_trainer import TorchTrainer
+from potluck.model.training_session import LocalTrainingSession
 from potluck.payload import Payload
 from potluck.task import TaskSettings
 
@@ -57,8 +59,9 @@ def stand_in_scale(job: Job, chain: LayerChain) -> StandInScale:
 
 @cache
 def _named_model_size(name: str) -> tuple[int, int]:
+    entry = zoo.model_entry(name)
     with ShapeOnlyMode():
-        return _macs_and_params(trace_layers(zoo.build_model(name), zoo.model_entry(name).shape))
+        return _macs_and_params(trace_layers(zoo.build_model(name), entry.shape, dtype=entry.dtype))
 
 
 def _macs_and_params(chain: LayerChain) -> tuple[int, int]:
@@ -72,8 +75,9 @@ def stand_in_server_class(scale: StandInScale) -> type[TorchServer]:
         return TorchServer
 
     class StandInServer(TorchServer):
-        def encode_segment(self, state: ModelState, part: Any, first: int, last: int) -> Payload:
-            return scale.scale_payload(super().encode_segment(state, part, first, last))
+        def encode_segment(self, state: ModelState, part: Any, request: PullRequest) -> EncodedSegment:
+            payload, base = super().encode_segment(state, part, request)
+            return EncodedSegment(scale.scale_payload(payload), base)
 
     return StandInServer
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import traceback
 
+from potluck.user_code import describe_user_error
+
 __all__ = ["DeviceError"]
 
 
@@ -16,4 +18,4 @@ class DeviceError(Exception):
 
     @staticmethod
     def from_exception(device: str, error: BaseException) -> DeviceError:
-        return DeviceError(device, f"{type(error).__name__}: {error}", "".join(traceback.format_exception(error)))
+        return DeviceError(device, describe_user_error(error), "".join(traceback.format_exception(error)))

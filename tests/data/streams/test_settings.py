@@ -7,7 +7,7 @@ from potluck.data.streams import StreamSettings
 from potluck.data.streams.sources import KafkaSource, MqttSource, ReplaySource
 from potluck.data.streams.stream_rates import ScadlesRate
 from potluck.errors import SettingError
-from potluck.planning.data_injection import Injection
+from potluck.planning.data_injection import BroadcastInjection
 from potluck.settings import decode_settings, encode_settings
 
 
@@ -21,14 +21,14 @@ def test_a_stream_survives_encoding_and_decoding() -> None:
         "source": {"kind": "mqtt", "host": "broker.local"},
         "rate": {"kind": "normal", "mean": 64, "level": {"kind": "random-walk"}},
         "buffer": {"kind": "value", "seconds": "2 s"},
-        "injection": {"alpha": 0.05, "beta": 0.1},
+        "injection": {"kind": "broadcast", "alpha": 0.05, "beta": 0.1},
         "late": "10 s",
         "memory": "64 MB",
     }
     stream = decode_settings(raw, StreamSettings)
     assert isinstance(stream.source, MqttSource)
     assert isinstance(stream.buffer, ValuePolicy)
-    assert stream.injection == Injection(alpha=0.05, beta=0.1)
+    assert stream.injection == BroadcastInjection(alpha=0.05, beta=0.1)
     assert decode_settings(encode_settings(stream), StreamSettings) == stream
     assert decode_settings(encode_settings(StreamSettings()), StreamSettings) == StreamSettings()
 
@@ -41,7 +41,7 @@ def test_kafka_library_options_are_passed_through() -> None:
 
 def test_private_raw_data_is_not_shared() -> None:
     with pytest.raises(SettingError, match="raw_data"):
-        decode_settings({"raw_data": False, "injection": {}}, StreamSettings)
+        decode_settings({"raw_data": False, "injection": "broadcast"}, StreamSettings)
     assert decode_settings({"raw_data": False}, StreamSettings).injection is None
 
 
@@ -49,7 +49,8 @@ def test_private_raw_data_is_not_shared() -> None:
     ("raw", "path"),
     [
         ({"memory": 0}, "memory"),
-        ({"injection": {"alpha": 2}}, "injection.alpha"),
+        ({"injection": {"kind": "broadcast", "alpha": 2}}, "injection.alpha"),
+        ({"injection": {"alpha": 0.5}}, "injection.kind"),
         ({"rate": {"kind": "scadles", "set": "S3"}}, "rate.set"),
         ({"rate": {"kind": "constant", "per_second": 0}}, "rate.per_second"),
         ({"source": {"kind": "mqtt", "port": 0}}, "source.port"),

@@ -115,3 +115,4 @@ def test_the_published_rate_sets_match_the_paper(name: str, first: list[float], 
     rates = [rate.nominal_rate(index, 0) for index in range(400)]
     assert rates[: len(first)] == first
     assert sum(rates) / 400 == pytest.approx(mean, abs=0.2 * deviation)
+    assert min(rates) >= {"S1": 12, "S1'": 22, "S2'": 218}.get(name, 8), "no draw is slower than the authors' slowest"

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from potluck.data import from_tensors
 from potluck.data.streams import RecordRefusals, SampleSpec, StreamIngest, StreamSample, pack_record, unpack_record
 from potluck.data.streams.mqtt_publisher import WallClock
-from potluck.errors import DataError
+from potluck.data.streams.stream_records import read_sample
 
-_EXPECTED = SampleSpec((2, 3), "f4", 4)
+_EXPECTED = SampleSpec.labelled((2, 3), "f4", 4)
 
 
 def _sample(y: int = 1, time: float | None = None) -> StreamSample:
@@ -25,7 +25,7 @@ def _sample(y: int = 1, time: float | None = None) -> StreamSample:
 def test_a_sample_survives_packing(dtype: str) -> None:
     x = np.arange(12).reshape(3, 4).astype(dtype)
     sample = unpack_record(
-        pack_record(StreamSample(x, 7, 12.5)), SampleSpec((3, 4), dtype, 10), refusals := RecordRefusals()
+        pack_record(StreamSample(x, 7, 12.5)), SampleSpec.labelled((3, 4), dtype, 10), refusals := RecordRefusals()
     )
     assert sample is not None
     np.testing.assert_array_equal(sample.x, x)
@@ -95,6 +95,22 @@ def test_a_late_record_is_counted_and_dropped() -> None:
 def test_a_task_defines_the_shape_of_its_samples() -> None:
     x, y = torch.zeros(4, 1, 8, 8, dtype=torch.uint8), torch.tensor([0, 1, 2, 0])
     expected = SampleSpec.from_dataset(from_tensors(x, y, x, y))
-    assert (expected.shape, expected.dtype, expected.classes, expected.sample_bytes) == ((1, 8, 8), "u1", 3, 64)
-    with pytest.raises(DataError, match="only samples with class labels"):
-        SampleSpec.from_dataset(from_tensors(x.float(), y.float(), x.float(), y.float()))
+    assert expected == SampleSpec.labelled((1, 8, 8), "u1", 3)
+    assert expected.sample_bytes == 64
+
+
+def test_samples_of_any_kind_go_through_records() -> None:
+    x = {"ids": torch.arange(12).view(4, 3), "mask": torch.ones(4, 3, dtype=torch.bool)}
+    y = (torch.rand(4, 2), torch.arange(4.0))
+    data = from_tensors(x, y, x, y)
+    expected = SampleSpec.from_dataset(data)
+    record = pack_record(read_sample(data.train, 2))
+    sample = unpack_record(record, expected, refusals := RecordRefusals())
+    assert sample is not None
+    assert sample.x["ids"].tolist() == [6, 7, 8]
+    assert sample.x["mask"].all()
+    assert sample.y[1] == 2.0
+    assert unpack_record(record[:-1], expected, refusals) is None
+    assert unpack_record(pack_record(StreamSample(np.zeros(3), 1)), expected, refusals) is None
+    assert refusals.malformed == 2
+    assert len(record) <= expected.max_record_bytes

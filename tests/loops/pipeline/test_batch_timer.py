@@ -22,9 +22,20 @@ def timer_of(*took: float, retry: float = 1.0) -> BatchTimer:
     return watch
 
 
-def test_the_timer_is_never_shorter_than_messages_take_to_be_sent_again() -> None:
-    assert timer_of(0.001, 0.001).next_check_at == 4.0
-    assert timer_of(0.001, retry=3.0).next_check_at == 12.0
+def test_quick_batches_are_missed_after_one_retry_and_a_term_stalls_after_twenty() -> None:
+    quick = timer_of(0.001, 0.001)
+    assert quick.next_check_at == 2.0
+    assert timer_of(0.001, retry=3.0).next_check_at == 3.0
+    assert not quick.has_stalled(19.9)
+    assert quick.has_stalled(20.0)
+
+
+def test_a_link_is_only_broken_after_a_lost_message_could_have_been_sent_again() -> None:
+    quick = timer_of(0.001, 0.001)
+    quick.begin_inquiry(1.0)
+    for device in PLAN.order:
+        quick.record_answer(device, Doing(1), 1.0)
+    assert quick.next_check_at == 7.0
 
 
 def test_the_timer_follows_mean_and_spread() -> None:
@@ -42,9 +53,9 @@ def test_a_forecast_counts_where_nothing_was_seen_and_the_first_batch_passes_all
 def test_a_silent_stage_is_distinguished_from_one_that_answers() -> None:
     watch = timer_of(0.5)
     watch.begin_inquiry(4.0)
-    assert watch.next_check_at == 12.0
+    assert watch.next_check_at == 10.0
     watch.record_contact("a")
-    watch.record_answer("a", Doing(1))
+    watch.record_answer("a", Doing(1), 0.0)
     watch.record_contact("c")  # any message will do
     assert watch.silent_stages(HERE) == ["b"]
     assert watch.unanswered_stages(HERE) == ["b", "c"]
@@ -62,7 +73,7 @@ def test_a_batch_ends_the_inquiry() -> None:
     watch.begin_inquiry(4.0)
     watch.record_batch(5.0)
     assert not watch.is_inquiring
-    assert watch.next_check_at == 9.0
+    assert watch.next_check_at == 7.0
     assert not watch.has_stalled(24.0)
     assert watch.has_stalled(25.0)
 
@@ -72,7 +83,7 @@ def _rounds(*reports: dict[str, Doing]) -> BatchTimer:
     for number, answers in enumerate(reports):
         watch.begin_inquiry(4.0 * (number + 1))
         for device, doing in answers.items():
-            watch.record_answer(device, doing)
+            watch.record_answer(device, doing, 0.0)
     return watch
 
 

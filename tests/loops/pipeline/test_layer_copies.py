@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from potluck.loops.pipeline.message_checks import replica_refusal
 from potluck.loops.pipeline.messages import Replica
 from potluck.loops.pipeline.model_archive import ModelArchive
 from potluck.loops.pipeline.pipeline_costs import PipelineCosts
@@ -78,3 +80,16 @@ def test_timing_only_layers_have_the_bytes_of_real_ones(moments: bool) -> None:
     gradient, onward = stages.backward(passed, Payload(64))
     assert onward.nbytes == 64
     assert stages.pack_step(gradient, None).nbytes == costs.step_bytes(1, 2) == 208
+
+
+def test_chunks_that_disagree_about_their_number_complete_no_copy() -> None:
+    """One chunk of six and one of two were taken for all two, of which the first was missing."""
+    store = VersionStore("d0")
+    chunk = Replica(Payload(4), term=1, first=0, last=1, version=3, made=1, place=5, count=6)
+    assert store.receive_chunk("d1", chunk) is None
+    assert store.receive_chunk("d1", msgspec.structs.replace(chunk, place=1, count=2)) is None
+
+
+def test_a_copy_of_absurdly_many_chunks_is_refused() -> None:
+    copy = Replica(Payload(4), term=1, first=0, last=1, version=3, made=1, place=0, count=2**40)
+    assert replica_refusal(copy, 4) is not None

@@ -92,7 +92,7 @@ def test_a_device_that_has_slowed_down_is_worth_moving_away_from() -> None:
     planner = planner_of([1, 1, 1])
     old = planner.plan_layout(["d0", "d1", "d2"])
     before = planner.current_period_s(old)
-    planner.slowness["d1"] = 4.0
+    planner.compute.slowness["d1"] = 4.0
     new = planner.plan_layout(["d0", "d1", "d2"])
     assert planner.current_period_s(old) == pytest.approx(4 * before, rel=0.2)
     assert new.period < planner.current_period_s(old) / 1.5
@@ -106,17 +106,17 @@ SAMPLES = 10
 def test_a_change_of_speed_is_noticed_within_three_batches_and_noise_is_not() -> None:
     planner = planner_of([1])
     plan = planner.plan_layout(["d0"])
-    nominal_s = planner.nominal_batch_s("d0", 0, 7)
+    nominal_s = planner.compute.nominal_batch_s("d0", 0, 7)
 
     def observe(factor: float) -> bool:
         return planner.observe_batch(plan, "d0", factor * nominal_s)
 
     assert not any(observe(1.0 + noise) for noise in (0.05, -0.05, 0.02, -0.04))
     assert [observe(3.0) for _ in range(3)].count(True) == 1
-    assert planner.slowness["d0"] == pytest.approx(3.0)
+    assert planner.compute.slowness["d0"] == pytest.approx(3.0)
     assert not observe(0.0)
     planner.forget_device("d0")
-    assert "d0" not in planner.slowness
+    assert "d0" not in planner.compute.slowness
 
 
 def planner_with_memory(memory: list[float], **settings: Any) -> PipelinePlanner:
@@ -126,7 +126,7 @@ def planner_with_memory(memory: list[float], **settings: Any) -> PipelinePlanner
             "name": f"d{index}",
             "flops": 1000.0,
             "memory": memory_bytes,
-            "link": {"up": 5e3, "down": 5e3, "latency": "20 ms"},
+            "link": {"up": "5000 B/s", "down": "5000 B/s", "latency": "20 ms"},
         }
         for index, memory_bytes in enumerate(memory)
     ]
@@ -191,7 +191,8 @@ def test_what_is_between_forward_and_backward_counts() -> None:
 
 
 def test_windows_stay_within_memory() -> None:
-    filling = {"schedule": {"kind": "1f1b", "fill": "filling"}, "partition": {"kind": "cuts", "after": [2, 5]}}
+    schedule = {"kind": "1f1b", "fill": "filling"}
+    filling = {"schedule": schedule, "partition": {"kind": "cuts", "after": [2, 5]}, "replication": "none"}
     names = ["d0", "d1", "d2"]
     wide = planner_with_memory([1e9] * 3, **filling).plan_layout(names)
     tight = planner_with_memory([1e9, 25e3, 1e9], **filling).plan_layout(names)

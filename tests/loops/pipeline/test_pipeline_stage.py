@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from potluck.loops.messages import Message, Stop
 from potluck.loops.node import COORDINATOR
 from potluck.loops.pipeline import messages
 from potluck.loops.pipeline.layer_sources import LayerOrigin
+from potluck.loops.pipeline.link_estimates import ReceptionLog
 from potluck.loops.pipeline.pipeline_device import PipelineDevice
 from potluck.loops.pipeline.pipeline_stage import StageContext
 from potluck.loops.pipeline.version_store import VersionStore
@@ -29,7 +32,7 @@ class Bench:
         self.node = RecordingNode("b")
         self._window = window
         context = StageContext(
-            self.node, settings_of(**settings), RefusingStages(), COSTS, FLOPS, SIZES, VersionStore("b")
+            self.node, settings_of(**settings), RefusingStages(), COSTS, FLOPS, SIZES, VersionStore("b"), ReceptionLog()
         )
         self.device = PipelineDevice(context)
 
@@ -310,3 +313,36 @@ async def test_a_holder_confirms_a_copy_to_its_sender_and_to_the_coordinator() -
     assert bench.node.sent_of(messages.Kept) == []
     await bench.node.deliver("a", messages.Replica(Payload(4), place=1, **chunk))
     assert [sent.to for sent in bench.node.sent if isinstance(sent.message, messages.Kept)] == ["a", COORDINATOR]
+
+
+# --- layer times ------------------------------------------------------------------------------------------------------
+
+
+@on_virtual_time
+async def test_every_layer_is_measured_once_on_request() -> None:
+    bench = Bench()
+    bench.node.start(bench.device.main())
+    await bench.deliver_from_coordinator(messages.Halt(1, ()))
+    await bench.deliver_from_coordinator(messages.Measure(1))
+    await bench.deliver_from_coordinator(messages.Measure(1))
+    assert bench.node.sent_of(messages.Measured) == []
+    assert len(bench.node.sent_of(messages.Doing)) == 1, "it is still measuring"
+    await bench.node.advance(20.0)
+    (measured,) = bench.node.sent_of(messages.Measured)
+    assert measured.forward == pytest.approx((1.0,) * 4)
+    assert measured.backward == pytest.approx((2.0,) * 4)
+    await bench.deliver_from_coordinator(messages.Measure(1))
+    assert bench.node.sent_of(messages.Measured) == [measured, measured]
+
+
+@on_virtual_time
+async def test_a_report_has_the_seconds_of_each_layer_of_the_stage() -> None:
+    bench = Bench(window=1)
+    await bench.begin()
+    await bench.activate(0)
+    await bench.node.advance(FORWARD_S)
+    await bench.send_gradients(0)
+    await bench.node.advance(BACKWARD_S)
+    (report,) = [report for report in bench.node.sent_of(messages.Report) if report.applied == 1]
+    assert report.layers == pytest.approx((3.0, 3.0))
+    assert report.seconds == pytest.approx(FORWARD_S + BACKWARD_S)

@@ -32,4 +32,6 @@ class RefusingStages(TimingOnlyStages):
 
 
 def settings_of(**settings: Any) -> Pipeline:
-    return decode_settings({"batch": BATCH, "replication": "none", "retry": "2 s", **settings}, Pipeline)
+    return decode_settings(
+        {"batch": BATCH, "replication": "none", "layer_costs": "macs", "retry": "2 s", **settings}, Pipeline
+    )

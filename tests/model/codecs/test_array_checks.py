@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from potluck.model.codecs import Codec, DenseCodec, Fp16Codec, Int8Codec, TopKCodec
+from potluck.model.codecs.array_checks import vector_norm
 from potluck.payload import Payload
 from tests.model.codecs.vectors import CODECS, vectors
 
@@ -144,3 +145,26 @@ def test_a_small_payload_for_a_large_vector_allocates_little(codec: Codec) -> No
         assert tracemalloc.get_traced_memory()[1] < 100_000
     finally:
         tracemalloc.stop()
+
+
+# --- norms ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("codec", CODECS, ids=ids)
+def test_the_norm_of_a_payload_is_that_of_its_values(codec: Codec) -> None:
+    vector = torch.linspace(-2.0, 3.0, 500)
+    payload = codec.encode(vector, codec.new_state(), slice(0, 500))
+    assert codec.norm(payload, 500) == pytest.approx(float(codec.decode(payload, 500).double().norm()), rel=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("scale", [0.0, 1e-7, 1.0, 6e4, 1e-40, 1e-30, 1e30, 3e38, 1e200])
+def test_a_norm_neither_overflows_nor_vanishes(scale: float, dtype: type) -> None:
+    with np.errstate(over="ignore"):
+        array: Any = np.full(1000, scale, dtype)
+    if np.isfinite(array).all():
+        assert vector_norm(array) == pytest.approx(float(array[0]) * 1000**0.5, rel=1e-3)
+
+
+def test_the_norm_of_nothing_is_zero() -> None:
+    assert vector_norm(np.zeros(0, np.float32)) == 0.0

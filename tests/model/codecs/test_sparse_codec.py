@@ -8,8 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from potluck.errors import SettingError
+from potluck.loops.settings import Rounds
 from potluck.model.codecs import AdaptiveCodec, CodecState, GradedCodec, SparseCodec, TopKCodec
 from potluck.model.codecs.value_coding import ValueFormat
+from potluck.settings import decode_settings
 from tests.model.codecs.vectors import SPARSE, vectors
 
 
@@ -52,7 +55,7 @@ def test_sent_and_remaining_values_sum_exactly_to_the_gradient(codec: SparseCode
     for _ in range(4):
         before = torch.zeros(size) if memory.residual is None else memory.residual.clone()
         gradient = torch.tensor(data.draw(values), dtype=torch.float32)
-        velocity = gradient.add(velocity, alpha=codec.residual_momentum)
+        velocity = gradient.add(velocity, alpha=codec.momentum)
         sent = _sent(codec, gradient, memory)
         assert memory.residual is not None
         assert _bits(sent + memory.residual) == _bits(before + velocity)
@@ -244,3 +247,22 @@ def test_signs_need_feedback() -> None:
 def test_ratios_must_ascend() -> None:
     with pytest.raises(ValueError, match="ascend"):
         GradedCodec(ratios=(0.1, 0.01))
+
+
+def test_the_ratio_falls_by_the_same_factor_in_every_turn_of_the_warm_up() -> None:
+    codec = TopKCodec(ratio=0.001, warmup=2)
+    state, counts = codec.new_state(), []
+    for seed in range(5):
+        vector = torch.randn(10_000, generator=torch.Generator().manual_seed(seed))
+        counts.append(int(codec.decode(codec.encode(vector, state), 10_000).count_nonzero()))
+        state = CodecState.from_tensors(state.to_tensors())  # type: ignore[union-attr]
+    assert counts == [1000, 100, 10, 10, 10]
+
+
+def test_momentum_is_not_applied_twice() -> None:
+    codec = {"kind": "graded", "momentum": 0.9}
+    with pytest.raises(SettingError, match=r"codec\.momentum: devices and the coordinator would both apply momentum"):
+        decode_settings({"codec": codec, "server": {"kind": "sgd", "momentum": 0.9}}, Rounds)
+    with pytest.raises(SettingError, match=r"codec\.momentum"):
+        decode_settings({"codec": codec, "server": "adam"}, Rounds)
+    assert decode_settings({"codec": codec, "server": "sgd"}, Rounds).codec.momentum == 0.9  # type: ignore[attr-defined]

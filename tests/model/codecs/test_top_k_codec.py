@@ -6,8 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from potluck.model.codecs import top_k_codec
-from potluck.model.codecs.top_k_codec import largest_indices, squared_norm
+from potluck.model.codecs import largest_entries
+from potluck.model.codecs.largest_entries import largest_indices
+from potluck.model.codecs.top_k_codec import squared_norm
 
 
 def _by_sorting(strengths: Tensor, count: int) -> list[int]:
@@ -18,7 +19,7 @@ def _by_sorting(strengths: Tensor, count: int) -> list[int]:
 
 @pytest.fixture
 def small_sample(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(top_k_codec, "_SAMPLE", 8)
+    monkeypatch.setattr(largest_entries, "_SAMPLE", 8)
 
 
 @settings(deadline=None)
@@ -41,7 +42,7 @@ def test_candidate_search_gives_the_same_selection(levels: int, count: int) -> N
 @pytest.mark.parametrize("order", [False, True])
 def test_a_misleading_sample_does_not_change_the_selection(order: bool) -> None:
     strengths = torch.zeros(300_001)
-    step = len(strengths) // top_k_codec._SAMPLE | 1
+    step = len(strengths) // largest_entries._SAMPLE | 1
     strengths[1::step] = 5.0  # just where the sample does not look
     strengths[::step] = 9.0 if order else 1.0  # just where it looks
     assert largest_indices(strengths, 1000).tolist() == torch.where(strengths == strengths.max())[0][:1000].tolist()

@@ -9,7 +9,18 @@ from torch import Tensor, nn
 from potluck.model.decoupled import Contribution, GroupedNetwork, GroupLoss, GroupSubmodel, decouple
 from potluck.planning.groups import even_groups
 
-__all__ = ["SHAPE", "Functional", "contribution", "fit", "samples", "small", "small_grouped", "trained", "wake"]
+__all__ = [
+    "SHAPE",
+    "Functional",
+    "Joining",
+    "contribution",
+    "fit",
+    "samples",
+    "small",
+    "small_grouped",
+    "trained",
+    "wake",
+]
 
 SHAPE = (2, 8, 8)
 
@@ -29,6 +40,34 @@ class Functional(nn.Module):
         x = F.max_pool2d(torch.relu(self.conv2(x)), 2)
         x = x.view(x.size(0), -1)
         logits: Tensor = self.out(F.relu(self.hidden(x)))
+        return logits
+
+
+class Joining(nn.Module):
+    """All ways in which channels meet: shortcuts, a concatenation, excitation, depthwise and grouped convolutions."""
+
+    def __init__(self, classes: int = 6, seed: int = 0) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.stem = nn.Conv2d(2, 12, 3, padding=1)
+        self.relu = nn.ReLU(inplace=True)  # used several times, as many public networks do
+        self.first, self.first_norm = nn.Conv2d(12, 18, 3, padding=1, bias=False), nn.BatchNorm2d(18)
+        self.second = nn.Conv2d(18, 12, 3, padding=1)
+        self.expand = nn.Conv2d(12, 24, 1)
+        self.depthwise = nn.Conv2d(24, 24, 3, stride=2, padding=1, groups=24)
+        self.squeeze, self.excite = nn.Conv2d(24, 6, 1), nn.Conv2d(6, 24, 1)
+        self.project, self.shortcut = nn.Conv2d(24, 12, 1), nn.Conv2d(12, 12, 1, stride=2)
+        self.runs, self.runs_norm = nn.Conv2d(12, 24, 3, padding=1, groups=6), nn.GroupNorm(6, 24)
+        self.out = nn.Linear(12 + 24, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.relu(self.stem(x))
+        x = self.relu(self.second(self.relu(self.first_norm(self.first(x)))) + x)
+        y = F.silu(self.depthwise(self.relu(self.expand(x))))
+        y = y * torch.sigmoid(self.excite(self.relu(self.squeeze(y.mean((2, 3), keepdim=True)))))
+        x = self.project(y) + self.shortcut(x)
+        x = torch.cat([x, self.relu(self.runs_norm(self.runs(x)))], dim=1)
+        logits: Tensor = self.out(x.mean((2, 3)))
         return logits
 
 

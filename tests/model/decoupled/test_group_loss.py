@@ -36,3 +36,12 @@ def test_own_and_other_classes_weigh_equally_for_any_mixture() -> None:
     doubled = torch.cat([outputs, outputs[2:]]), torch.cat([labels, labels[2:]])
     twice = GroupLoss([(0, 1)], 6, {0: 1, 1: 1, 2: 2, 3: 2, 4: 2, 5: 2})(*doubled)
     torch.testing.assert_close(expected, twice)
+
+
+def test_a_stream_is_balanced_within_each_mini_batch() -> None:
+    outputs = torch.randn(6, 3, generator=torch.Generator().manual_seed(0))
+    labels = torch.tensor([0, 1, 2, 3, 4, 5])
+    known = GroupLoss([(0, 1)], 6, dict.fromkeys(range(6), 1))(outputs, labels)
+    unknown = GroupLoss([(0, 1)], 6, per_batch=True)
+    torch.testing.assert_close(unknown(outputs, labels), known)
+    torch.testing.assert_close(unknown(outputs[:2], labels[:2]), F.cross_entropy(outputs[:2], labels[:2]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import permutations
 
 import numpy as np
@@ -11,7 +12,8 @@ from hypothesis import strategies as st
 
 from potluck.errors import ModelError, SettingError
 from potluck.planning.groups import (
-    ChannelLayer,
+    ChannelGraph,
+    ChannelStep,
     DeviceBudget,
     assign_evenly,
     check_groups,
@@ -25,14 +27,39 @@ from potluck.planning.groups import (
     similar_groups,
 )
 
-# Three convolutions and a head: one input channel, 10 classes.
-LAYERS = (
-    ChannelLayer("one", 1, 20, macs=900, weights=9, extras=1),
-    ChannelLayer("two", 20, 40, macs=225, weights=9, extras=3),
-    ChannelLayer("three", 40, 60, macs=25, weights=1, extras=1),
-    ChannelLayer("head", 60, 10, macs=4, weights=4, extras=1),
+# Three convolutions and a head on 4 positions: one input channel, 10 classes.
+LAYERS = ChannelGraph(
+    (
+        ChannelStep("one", "mix", (-1,), 20, macs=900, weights=9, extras=1),
+        ChannelStep("two", "mix", (0,), 40, macs=225, weights=9, extras=1),
+        ChannelStep("norm", "pass", (1,), 40, extras=2),
+        ChannelStep("three", "mix", (2,), 60, macs=25, weights=1, extras=1),
+        ChannelStep("flat", "flatten", (3,), 240, positions=4),
+        ChannelStep("head", "mix", (4,), 10, macs=1, weights=1, extras=1),
+    ),
+    1,
 )
-SEPARABLE = (LAYERS[0], ChannelLayer("deep", 20, 20, macs=81, weights=9, depthwise=True), *LAYERS[1:])
+SEPARABLE = ChannelGraph(
+    (
+        LAYERS.steps[0],
+        ChannelStep("deep", "grouped", (0,), 20, runs=20, macs=81, weights=9),
+        *(replace(step, sources=(step.sources[0] + 1,)) for step in LAYERS.steps[1:]),
+    ),
+    1,
+)
+# A residual block of 8 channels behind a stem: the sum unites the stem's channels with those of "second".
+RESIDUAL = ChannelGraph(
+    (
+        ChannelStep("stem", "mix", (-1,), 8, macs=64, weights=9),
+        ChannelStep("first", "mix", (0,), 12, macs=64, weights=9),
+        ChannelStep("second", "mix", (1,), 8, macs=64, weights=9),
+        ChannelStep("sum", "join", (0, 2), 8),
+        ChannelStep("third", "mix", (3,), 6, macs=64, weights=9),
+        ChannelStep("cat", "concat", (3, 4), 14),
+        ChannelStep("head", "mix", (5,), 4, macs=1, weights=1),
+    ),
+    3,
+)
 
 
 def worth(gains: np.ndarray, owners: np.ndarray) -> float:
@@ -195,3 +222,49 @@ def test_too_many_groups_for_the_channels_are_refused_by_name() -> None:
 def test_a_full_trunk_leaves_nothing_to_divide() -> None:
     with pytest.raises(ModelError, match="depth 4 leaves no layer"):
         group_cost(LAYERS, [5, 5], 4)
+
+
+# --- graphs -----------------------------------------------------------------------------------------------------------
+
+
+def test_channels_that_are_added_belong_to_one_set_and_a_concatenation_keeps_them_apart() -> None:
+    sets = RESIDUAL.channel_sets
+    assert np.array_equal(sets[0], sets[2])
+    assert np.array_equal(sets[5], np.concatenate([sets[0], sets[4]]))
+    assert not set(sets[1]) & set(sets[0])
+
+
+def test_a_group_takes_its_own_channels_of_the_trunk_where_they_are_added() -> None:
+    owned = {step.index: step for step in RESIDUAL.own_channels(1, np.array([0, 0, 1, 1]))}
+    assert owned[1].inputs[0].tolist() == [-1] * 8  # convolutions read all of the trunk's features
+    assert owned[2].outputs.tolist() == [0] * 4 + [1] * 4
+    assert [owners.tolist() for owners in owned[3].inputs] == [[0] * 4 + [1] * 4] * 2
+    assert owned[5].outputs.tolist() == [0] * 4 + [1] * 4 + [0] * 3 + [1] * 3
+    cost = group_cost(RESIDUAL, [2, 2], 1)
+    assert cost.group_macs == 64 * (8 * 6 + 6 * 4 + 4 * 3) + 7 * 3
+
+
+def test_depths_within_a_block_are_refused_and_not_chosen() -> None:
+    assert RESIDUAL.trunk_ends == {0: 0, 1: 1, 3: 4, 4: 6}
+    with pytest.raises(ModelError, match=r"depth 2 would cut a block .* before 'second'; use 0, 1, 3, 4"):
+        group_cost(RESIDUAL, [2, 2], 2)
+    assert {choice.depth for choice in group_choices(RESIDUAL, 4)} == {0, 1, 3, 4}
+
+
+def test_runs_of_a_grouped_convolution_stay_together() -> None:
+    graph = ChannelGraph(
+        (
+            ChannelStep("one", "mix", (-1,), 12, macs=9, weights=9),
+            ChannelStep("runs", "grouped", (0,), 24, runs=3, reads=4, macs=9, weights=9),
+            ChannelStep("head", "mix", (1,), 4, macs=1, weights=1),
+        ),
+        2,
+    )
+    owned = graph.own_channels(0, np.array([0, 0, 1, 1]))
+    assert owned[0].outputs.tolist() == [0] * 8 + [1] * 4
+    assert owned[1].outputs.tolist() == [0] * 16 + [1] * 8
+    assert owned[1].inputs[0].tolist() == owned[0].outputs.tolist()
+    with pytest.raises(ModelError, match="'one' has 12 channels in 3 inseparable runs, too few for 4 groups"):
+        group_cost(graph, [1] * 4, 0)
+    first_divides = graph.own_channels(1, np.array([0, 0, 1, 1]))
+    assert first_divides[0].inputs[0].tolist() == [0] * 8 + [1] * 4  # a group selects what its runs read

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from potluck.errors import UserError
 from potluck.planning.segments import WorkerCosts, WorkerCuts, barrier_iteration_s, forecast_duplex
-from potluck.planning.segments.cut_search import steady_iteration_s
-from potluck.planning.segments.duplex_simulation import TransferTiming, simulate_duplex
+from potluck.planning.segments.duplex_schedule import DuplexSchedule, TransferTiming
 from potluck.planning.segments.iteration_forecast import max_min_rates, share_server_link
+from tests.planning.duplex_simulation import simulate_duplex
 
 seconds = st.floats(0.0, 10.0, allow_subnormal=False)
 
@@ -42,7 +42,7 @@ def synthetic(layers: int, ratio: float, seed: int) -> WorkerCosts:
 @settings(max_examples=60, deadline=None)
 @given(worker_lists(), seconds, st.floats(0.0, 1.0), st.floats(0.0, 1.0))
 def test_bounds_hold(workers: list[WorkerCosts], overhead: float, latency: float, merge: float) -> None:
-    forecast = forecast_duplex(workers, overhead, latency, merge, trials=10)
+    forecast = forecast_duplex(workers, overhead, latency, merge)
     bound = max(max(sum(w.forward) + sum(w.backward), sum(w.pull) + overhead, sum(w.push) + overhead) for w in workers)
     loop = max(sum(w.forward) + sum(w.backward) + w.pull[0] + w.push[0] for w in workers)
     assert forecast.iteration >= bound * (1 - 1e-9)
@@ -54,10 +54,31 @@ def test_bounds_hold(workers: list[WorkerCosts], overhead: float, latency: float
 @settings(max_examples=40, deadline=None)
 @given(worker_lists(), seconds)
 def test_a_forecast_is_the_period_of_its_own_cuts(workers: list[WorkerCosts], overhead: float) -> None:
-    forecast = forecast_duplex(workers, overhead, trials=10)
+    forecast = forecast_duplex(workers, overhead)
     if forecast.overlaps:
-        ends = simulate_duplex(workers, forecast.cuts, TransferTiming(overhead), 12)
-        assert math.isclose(steady_iteration_s(ends), forecast.iteration, rel_tol=1e-6)
+        period_s = DuplexSchedule(workers, TransferTiming(overhead)).iteration_s(forecast.cuts[0].pull)
+        assert math.isclose(period_s, forecast.iteration, rel_tol=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_the_period_equals_that_of_an_event_simulation(seed: int) -> None:
+    rng = random.Random(seed)
+    layers, count = rng.randint(1, 9), rng.randint(1, 3)
+    workers = [
+        WorkerCosts(*([rng.lognormvariate(0, 1) for _ in range(layers)] for _ in range(4))) for _ in range(count)
+    ]
+    cuts = tuple(sorted(rng.sample(range(layers - 1), rng.randint(0, layers - 1))))
+    timing = TransferTiming(rng.random(), rng.random(), rng.random())
+    period_s = DuplexSchedule(workers, timing).iteration_s(cuts)
+    ends = simulate_duplex(workers, [WorkerCuts(cuts, cuts)] * count, timing, 73)
+    assert (ends[-1] - ends[-13]) / 12 == pytest.approx(period_s, rel=1e-6)
+
+
+def test_a_forecast_waits_until_all_workers_are_in_step() -> None:
+    """The last worker to finish is one and then the other; early iterations of 26.5 s look steady and are not."""
+    one = WorkerCosts([10.1, 1.9], [5.8, 5.2], [3.0, 1.9], [0.5, 1.3])
+    other = WorkerCosts([1.9, 10.2], [2.4, 1.5], [2.0, 10.6], [0.5, 0.4])
+    assert DuplexSchedule([one, other], TransferTiming(0.0)).iteration_s((0,)) == pytest.approx(26.6)
 
 
 @pytest.mark.parametrize(("ratio", "gain"), [(1.0, 0.15), (1.5, 0.30), (2.0, 0.36), (4.0, 0.38)])
@@ -68,15 +89,16 @@ def test_gain_over_the_exact_plan(ratio: float, gain: float) -> None:
 
 def test_one_segment_runs_every_phase_in_sequence() -> None:
     worker = WorkerCosts([1.0, 1.0], [2.0, 2.0], [3.0, 1.0], [2.0, 1.0])
-    ends = simulate_duplex([worker], [WorkerCuts((), ())], TransferTiming(0.5, 0.25, 0.125), 5)
-    assert steady_iteration_s(ends) == 6.0 + 4.5 + 3.5 + 2 * 0.25 + 0.125
+    schedule = DuplexSchedule([worker], TransferTiming(0.5, 0.25, 0.125))
+    assert schedule.iteration_s(()) == 6.0 + 4.5 + 3.5 + 2 * 0.25 + 0.125
 
 
 def test_a_layer_is_pulled_while_another_is_still_pushed() -> None:
     """Backward ends at 1 (layer 1) and 2 (layer 0), pushes at 2 and 3, pulls at 3 and 4: then forward, 6 in all."""
     worker = WorkerCosts([1.0, 1.0], [1.0, 1.0], [1.0, 1.0], [1.0, 1.0])
-    assert steady_iteration_s(simulate_duplex([worker], [WorkerCuts((0,), (0,))], TransferTiming(0.0), 6)) == 6.0
-    assert steady_iteration_s(simulate_duplex([worker], [WorkerCuts((), ())], TransferTiming(0.0), 6)) == 8.0
+    schedule = DuplexSchedule([worker], TransferTiming(0.0))
+    assert schedule.iteration_s((0,)) == 6.0
+    assert schedule.iteration_s(()) == 8.0
 
 
 def test_the_input_side_goes_first() -> None:
@@ -85,10 +107,7 @@ def test_the_input_side_goes_first() -> None:
     From there 12 s of forward pass hide what is left to travel.
     """
     worker = WorkerCosts([4.0, 4.0, 4.0], [0.0, 0.0, 0.0], [1.0, 1.0, 1.0], [1.0, 1.0, 1.0])
-    assert (
-        steady_iteration_s(simulate_duplex([worker], [WorkerCuts((0, 1), (0, 1))], TransferTiming(0.0), 6))
-        == 3.0 + 12.0
-    )
+    assert DuplexSchedule([worker], TransferTiming(0.0)).iteration_s((0, 1)) == 3.0 + 12.0
 
 
 def test_all_workers_wait_for_the_slowest_gradient() -> None:
@@ -102,7 +121,7 @@ def test_all_workers_wait_for_the_slowest_gradient() -> None:
 
 def test_identical_workers_do_not_change_the_forecast() -> None:
     worker = synthetic(12, 1.5, 3)
-    one, eight = forecast_duplex([worker], 0.02, trials=20), forecast_duplex([worker] * 8, 0.02, trials=20)
+    one, eight = forecast_duplex([worker], 0.02), forecast_duplex([worker] * 8, 0.02)
     assert eight.iteration == one.iteration
     assert len(eight.cuts) == 8
 
@@ -116,8 +135,8 @@ def test_a_shared_server_link_slows_only_the_limited_workers() -> None:
     assert math.isclose(sum(shared[0].pull), (server * 3) / (1 - server / sum(slow.pull)))
     assert shared[3] == slow
     assert (
-        forecast_duplex([quick] * 4, 0.02, server=server, trials=0).iteration
-        > forecast_duplex([quick] * 4, 0.02, trials=0).iteration
+        forecast_duplex([quick] * 4, 0.02, server=server, climbs=1).iteration
+        > forecast_duplex([quick] * 4, 0.02, climbs=1).iteration
     )
 
 

@@ -13,8 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from potluck.errors import UserError
-from potluck.planning.segments import STRATEGIES, Direction, SegmentPlan, Strategy, plan_segments
-from potluck.planning.segments.segment_plan import makespan_of_cuts
+from potluck.planning.segments import (
+    STRATEGIES,
+    Direction,
+    RequestWindow,
+    SegmentPlan,
+    Strategy,
+    plan_segments,
+    plan_windowed_pull,
+)
+from potluck.planning.segments.segment_plan import makespan_of_cuts, windowed_pull_s
 from tests.planning.segment_references import brute_force_plan, published_plan
 
 DIRECTIONS: tuple[Direction, ...] = ("pull", "push")
@@ -273,3 +281,21 @@ def test_planning_a_deep_network_is_fast() -> None:
         min(timeit.repeat(lambda: plan_segments(compute, transfer, overhead, "push"), number=calls, repeat=5)) / calls
     )
     assert best < 0.5e-3
+
+
+def test_short_segments_wait_for_their_round_trips() -> None:
+    """Two requests in flight: the third one leaves when the first segment has arrived, at 1, and arrives at 12."""
+    compute, transfer, cuts = [0.5] * 4, [1.0] * 4, (0, 1, 2)
+    assert windowed_pull_s(compute, transfer, 0.0, cuts, RequestWindow(2, 10.0)) == 1 + 10 + 1 + 1 + 0.5
+    assert windowed_pull_s(compute, transfer, 0.0, cuts, RequestWindow(4, 10.0)) == 4.5
+    assert windowed_pull_s(compute, transfer, 0.0, (), RequestWindow(2, 10.0)) == 6.0
+
+
+def test_a_pull_with_few_requests_in_flight_is_never_slower_than_an_uncut_one() -> None:
+    for computing, moving, overhead in draw_instances(300, 12):
+        for round_trip_s in (0.0, 0.5, 20.0):
+            window = RequestWindow(2, round_trip_s)
+            plan = plan_windowed_pull(computing, moving, overhead, window)
+            uncut_s = windowed_pull_s(computing, moving, overhead, (), window)
+            assert plan.makespan - round_trip_s <= uncut_s + 1e-9
+            assert plan.makespan >= plan_segments(computing, moving, overhead).makespan - 1e-9

@@ -14,9 +14,10 @@ from potluck import seeds
 from potluck.fleet import Fleet, fleet_changes
 from potluck.journal import Journal, JournalRecord
 from potluck.loops.node import Node
-from potluck.worlds.live.coordinator_runtime import AdmissionHooks, CoordinatedRun, StartCondition, run_coordinator
+from potluck.worlds.live.coordinator_runtime import AdmissionHooks, CoordinatedRun, run_coordinator
 from potluck.worlds.live.device_runtime import DeviceOptions, run_device
 from potluck.worlds.live.handshake_messages import JoinAccepted, JoinRequest, RunInfo
+from potluck.worlds.live.start_condition import StartCondition
 from potluck.worlds.live.zenoh_session import Endpoint
 from tests.worlds.conformance import Ended
 

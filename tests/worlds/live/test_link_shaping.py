@@ -55,7 +55,9 @@ def test_the_slower_end_limits_the_rate() -> None:
 
 
 def test_a_receiver_s_link_is_shared_by_all_who_send() -> None:
-    centre = ShapedLinks(_fleet("a", "b", centre={"link": {"up": 1e6, "down": 1e6}}), 0, COORDINATOR, lambda: 0.0)
+    centre = ShapedLinks(
+        _fleet("a", "b", centre={"link": {"up": "1e+06 B/s", "down": "1e+06 B/s"}}), 0, COORDINATOR, lambda: 0.0
+    )
     assert [centre.schedule_receive(500_000, 0.0) for _ in range(4)] == [0.5, 1.0, 1.5, 2.0]
 
 

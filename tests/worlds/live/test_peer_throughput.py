@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from potluck.worlds.live.peer_throughput import PeerThroughput
@@ -37,6 +39,11 @@ def test_a_chunk_takes_a_tenth_of_a_second_within_bounds(rate: float, chunk_byte
 def test_the_window_is_larger_on_a_fast_link(rate: float, chunks: int) -> None:
     assert _after(int(rate), 1.0).window_chunks(1 << 20) == chunks
     assert PeerThroughput().window_chunks(1 << 20) == 8
+
+
+def test_less_may_be_unconfirmed_on_a_slow_link() -> None:
+    assert _after(1_000_000, 1.0).bytes_ahead() == pytest.approx(50_000)
+    assert PeerThroughput().bytes_ahead() == math.inf
 
 
 def test_the_timeout_follows_the_longest_pause_and_grows_with_silence() -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import zenoh
 
+from potluck.errors import UserError
 from potluck.journal import Instant
 from potluck.loops.messages import Invite, Joined, Lost, Message, Pull, Push
 from potluck.loops.node import Node
@@ -191,6 +192,71 @@ def test_a_device_that_sends_invalid_messages_is_expelled(lane: str) -> None:
         await asyncio.gather(device_task, return_exceptions=True)
 
     _undisturbed(scenario)
+
+
+def _absurd_offer() -> bytes:
+    push = Push(Payload(0), turn=0, first=0, last=0, samples=0, loss=0.0)
+    return msgspec.msgpack.encode([1, 0, 1, 1 << 20, [["<f4", [0, 2**48, 2**48]]], push])
+
+
+def test_absurd_offers_on_the_wire_expel_their_sender_and_raise_nothing(
+    caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Nor does a message to a pattern of keys, or a leave notice that tries to clear the coordinator's screen."""
+
+    async def scenario(endpoint: Endpoint, era: str, node: Node) -> None:
+        async def misbehave(bad: Node, accepted: JoinAccepted) -> None:
+            with open_session(endpoint, "client") as session:
+                await bad.receive(bad.now() + 0.1)
+                session.put("potluck/**", b"to everyone")
+                for _ in range(3):
+                    session.put(key_expressions.lane_key(era, "bad", "coordinator", "bulk"), _absurd_offer())
+                await bad.sleep(10)
+
+        device_task = asyncio.create_task(
+            run_device(endpoint, JoinRequest(name="bad", token="t"), misbehave, DeviceOptions(once=True))
+        )
+        assert await _next(node, Joined) == Joined("bad", 1)
+        lost = await _next(node, Lost)
+        assert isinstance(lost, Lost)
+        assert "3 invalid messages: no array can have the shape (0, 281474976710656" in lost.reason
+        device_task.cancel()
+        await asyncio.gather(device_task, return_exceptions=True)
+
+    _undisturbed(scenario)
+    assert "Traceback" not in caplog.text + capfd.readouterr().err
+
+
+def test_a_reason_cannot_act_on_the_coordinators_terminal(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(endpoint: Endpoint, era: str, node: Node) -> None:
+        async def fail(bad: Node, accepted: JoinAccepted) -> None:
+            await bad.receive(bad.now() + 0.3)
+            raise UserError("\x1b[2J\u202egone\nrefused honest: nonsense")
+
+        with pytest.raises(UserError):
+            await run_device(endpoint, JoinRequest(name="bad", token="t"), fail, DeviceOptions(once=True))
+        lost = await _next(node, Lost)
+        assert isinstance(lost, Lost)
+        assert lost.reason.startswith("failed: UserError: \\x1b[2J\\u202egone")
+
+    with caplog.at_level("INFO", "potluck"):
+        _undisturbed(scenario)
+    assert not any(character in caplog.text for character in "\x1b\u202e")
+
+
+@pytest.mark.parametrize("name", [".", "..", "a\x1b[2J", "pi\u202e", "x" * 120, "a$b"])
+def test_what_is_no_name_cannot_join(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(endpoint: Endpoint, era: str, node: Node) -> None:
+        request = handshake_messages.encode_handshake(JoinRequest(name=name, token="t"))
+        with open_session(endpoint, "client") as session:
+            (reply,) = await asyncio.to_thread(_get, session, key_expressions.admission_key(name), request)
+        answer = handshake_messages.decode_join_answer(reply)
+        assert isinstance(answer, JoinRefused)
+        assert answer.reason.startswith("name ")
+
+    _undisturbed(scenario)
+    assert "refused" in caplog.text
+    assert not any(character in caplog.text for character in "\x1b\u202e")
 
 
 def test_a_device_that_keeps_failing_has_to_wait() -> None:

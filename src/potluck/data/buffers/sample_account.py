@@ -8,12 +8,15 @@ __all__ = ["SampleAccount"]
 
 
 class SampleAccount(msgspec.Struct, eq=True):
-    """What came in (streamed, received) and where it is now; the two sides are always equal."""
+    """What came in (streamed, received) and where it is now; the two sides are always equal.
+
+    Copies that went to other devices (`shared`) are trained on here as well, so they count on neither side.
+    """
 
     streamed: int = 0
-    received: int = 0  # from other devices
+    received: int = 0  # copies from other devices
     trained: int = 0
-    shared: int = 0  # with other devices
+    shared: int = 0  # copies to other devices
     dropped: int = 0
     buffered: int = 0
     peak: int = 0  # the most that was ever buffered
@@ -21,7 +24,7 @@ class SampleAccount(msgspec.Struct, eq=True):
     @property
     def unaccounted(self) -> int:
         """Samples that nothing accounts for: none, unless there is a bug."""
-        return self.streamed + self.received - self.trained - self.shared - self.dropped - self.buffered
+        return self.streamed + self.received - self.trained - self.dropped - self.buffered
 
     def __add__(self, other: SampleAccount) -> SampleAccount:
         """Both together; `peak` is then the most that can have been buffered at one moment."""
@@ -47,8 +50,7 @@ class SampleAccount(msgspec.Struct, eq=True):
         self.trained += count
 
     def count_given(self, count: int) -> None:
-        """Of what was taken, so many go to other devices instead."""
-        self.trained -= count
+        """So many copies of what was taken go to other devices."""
         self.shared += count
 
     def count_unused(self, count: int) -> None:

@@ -11,11 +11,11 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from potluck.data.buffers import BufferPolicy, SampleAccount, SampleBuffer
 from potluck.data.buffers.range_queue import Numbers
-from potluck.data.samples import PLAIN, CropFlip, Indices, Samples, Scaling
+from potluck.data.samples import PLAIN, CropFlip, Indices, Samples, SampleSet, Scaling
 from potluck.data.streams.sources.stream_source import StreamIngest
 from potluck.data.streams.stream_feed import StreamFeedState
 from potluck.data.streams.stream_records import StreamSample
@@ -25,16 +25,27 @@ __all__ = ["ArrivalRate", "LiveFeed", "SampleStore", "run_source"]
 
 
 class SampleStore:
-    """The tensors of buffered samples by number; batches are scaled and augmented like the task's own data."""
+    """Buffered samples by number; batches are scaled and augmented like the task's own data.
 
-    def __init__(self, scaling: Scaling = PLAIN, augmentation: CropFlip | None = None) -> None:
+    The samples of a replay are rows of `replayed` and are not copied.
+    """
+
+    def __init__(
+        self,
+        scaling: Scaling = PLAIN,
+        augmentation: CropFlip | None = None,
+        dtype: torch.dtype = torch.float32,
+        replayed: SampleSet | None = None,
+    ) -> None:
         self.scaling = scaling
         self.augmentation = augmentation
+        self.dtype = dtype
+        self._replayed = replayed
         self._samples: dict[int, StreamSample] = {}
 
     @property
     def needs_rng(self) -> bool:
-        return self.augmentation is not None
+        return self.augmentation is not None or (self._replayed is not None and self._replayed.needs_rng)
 
     def __len__(self) -> int:
         return len(self._samples)
@@ -50,14 +61,35 @@ class SampleStore:
         self._samples = {number: self._samples[number] for number in numbers}
 
     def labels(self, numbers: Numbers) -> npt.NDArray[np.int64]:
-        return np.array([self._samples[number].y for number in numbers.tolist()], np.int64)
+        """Their class labels, or zeros where targets are not labels."""
+        targets = [self._samples[number].y for number in numbers.tolist()]
+        return np.array([target if isinstance(target, int) else 0 for target in targets], np.int64)
 
-    def batch(self, indices: Indices, rng: np.random.Generator | None = None) -> tuple[Tensor, Tensor]:
+    def batch(self, indices: Indices, rng: np.random.Generator | None = None) -> tuple[Any, Any]:
+        rows = self._rows(indices)
+        if rows is not None and self._replayed is not None:
+            return self._replayed.batch(rows, rng)
+        x, y = self.stored_batch(indices)
+        stored = Samples(x, y, scaling=self.scaling, augmentation=self.augmentation, dtype=self.dtype)
+        return stored.batch(np.arange(len(indices)), rng)
+
+    def stored_batch(self, indices: Indices) -> tuple[Any, Any]:
+        """These samples as stored."""
+        rows = self._rows(indices)
+        if rows is not None and self._replayed is not None:
+            return self._replayed.stored_batch(rows)
         samples = [self._samples[number] for number in indices.tolist()]
-        inputs: npt.NDArray[Any] = np.stack([sample.x for sample in samples])
-        x, y = torch.from_numpy(inputs), torch.from_numpy(np.array([sample.y for sample in samples], np.int64))
-        stored = Samples(x, y, scaling=self.scaling, augmentation=self.augmentation)
-        return stored.batch(np.arange(len(samples)), rng)
+        return _stack_arrays([sample.x for sample in samples]), _stack_arrays([sample.y for sample in samples])
+
+    def _rows(self, indices: Indices) -> Indices | None:
+        """The rows of a replayed data set; None where samples are held by value."""
+        rows = [self._samples[number].row for number in indices.tolist()]
+        return None if not rows or rows[0] is None else np.array(rows, np.int64)
+
+
+def _stack_arrays(trees: list[Any]) -> Any:
+    """Samples as one batch of tensors."""
+    return tree_map(lambda *leaves: torch.from_numpy(np.stack([np.asarray(leaf) for leaf in leaves])), *trees)
 
 
 class LiveFeed:

@@ -10,7 +10,7 @@ import numpy as np
 
 from potluck.data.streams.sources.mqtt_source import MqttBroker, raise_if_cancelled
 from potluck.data.streams.sources.stream_source import ReplayData, StreamClock, backoff_pauses
-from potluck.data.streams.stream_records import StreamSample, pack_record
+from potluck.data.streams.stream_records import pack_record, read_sample
 
 __all__ = ["MqttPublisher", "WallClock"]
 
@@ -72,5 +72,4 @@ class MqttPublisher:
 
     def _next_record(self) -> bytes:
         (sample_id,) = self._replay.order.sample_ids(np.array([self.sent]))
-        samples = self._replay.samples
-        return pack_record(StreamSample(samples.x[sample_id].numpy(), int(samples.y[sample_id]), self._wall()))
+        return pack_record(read_sample(self._replay.samples, int(sample_id))._replace(time=self._wall()))

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from potluck.data.buffers import BufferPolicy, SampleAccount, SampleBuffer
 from potluck.data.buffers.range_queue import Numbers
+from potluck.data.iterable_stream import IterableOrder
 from potluck.data.samples import Indices
 from potluck.data.streams.stream_arrivals import StreamArrivals
 from potluck.data.streams.stream_feed import IndexedSamples, StreamFeedState
@@ -50,7 +51,7 @@ class ReplayFeed:
     def __init__(
         self,
         arrivals: StreamArrivals,
-        order: ReplayOrder,
+        order: ReplayOrder | IterableOrder,
         policy: BufferPolicy,
         samples: IndexedSamples,
         labels: npt.NDArray[np.int64] | None = None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated
 
 from potluck.data.buffers import BufferPolicy, TruncationPolicy
@@ -26,7 +27,12 @@ class StreamSettings(Settings, frozen=True, kw_only=True):
     late: Annotated[Seconds, doc("Age at which a record is dropped.")] = Seconds("inf")
     memory: Annotated[Bytes, doc("Largest size of a live device's buffer.")] = Bytes(256e6)
     raw_data: Annotated[bool, doc("Whether samples may leave the device on which they arrived.")] = True
-    injection: Annotated[Injection | None, doc("Moves samples between devices in every round.")] = None
+    injection: Annotated[Injection | None, doc("Which devices send samples to which others.")] = None
+
+    def unused_keys(self) -> Mapping[str, str]:
+        if isinstance(self.source, ReplaySource):
+            return {"late": 'with source = "replay", whose samples have no age'}
+        return {}
 
     def __post_init__(self) -> None:
         if self.injection is not None and not self.raw_data:

@@ -8,11 +8,11 @@ ids = feed.take_samples(want, at)  at most `want`; `samples.batch(ids, rng)` ret
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
-from torch import Tensor
+import torch
 
 from potluck.data.buffers import SampleAccount, SampleBufferState
 from potluck.data.samples import Indices
@@ -36,7 +36,13 @@ class IndexedSamples(Protocol):
 
     def __len__(self) -> int: ...
 
-    def batch(self, indices: Indices, rng: np.random.Generator | None = None) -> tuple[Tensor, Tensor]: ...
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of floating-point tensors in batches."""
+
+    def batch(self, indices: Indices, rng: np.random.Generator | None = None) -> tuple[Any, Any]: ...
+
+    def stored_batch(self, indices: Indices) -> tuple[Any, Any]: ...
 
 
 class StreamFeed(Protocol):
@@ -65,7 +71,7 @@ class StreamFeed(Protocol):
         """Take at most `want` samples; their ids stay valid until the next batch is taken."""
 
     def count_given(self, count: int) -> None:
-        """Count samples of the batch just taken that went to other devices instead of being trained on."""
+        """Count copies of the batch's samples that went to other devices."""
 
     def count_received(self, count: int) -> None:
         """Count samples received from other devices for the current batch."""

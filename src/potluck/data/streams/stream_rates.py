@@ -18,6 +18,7 @@ __all__ = ["ConstantRate", "NormalRate", "RandomRate", "ScadlesRate", "StreamRat
 
 PerSecond = Annotated[float, msgspec.Meta(gt=0.0, le=1e6)]
 Spread = Annotated[float, msgspec.Meta(ge=0.0)]
+_LEAST = 8.0
 
 # distribution, mean, deviation, and the draws listed in the authors' code
 _PUBLISHED: dict[str, tuple[str, float, float, tuple[float, ...]]] = {
@@ -58,7 +59,7 @@ class RandomRate(StreamRate, frozen=True, kw_only=True):
 
     mean: Annotated[PerSecond, doc("Mean over the devices, in samples per second.")] = 64.0
     deviation: Annotated[Spread, doc("Standard deviation over the devices, in samples per second.")] = 24.0
-    least: Annotated[PerSecond, doc("Lowest rate that a device may have, in samples per second.")] = 8.0
+    least: Annotated[PerSecond, doc("Lowest rate that a device may have, in samples per second.")] = _LEAST
 
     def nominal_rate(self, index: int, seed: int) -> float:
         return max(self.least, self.draw_rate(seeds.child_generator(seed, "rate", index)))
@@ -83,7 +84,7 @@ class NormalRate(RandomRate, frozen=True, kw_only=True, tag="normal"):
 
 
 class ScadlesRate(StreamRate, frozen=True, kw_only=True, tag="scadles"):
-    """The rate sets of the ScaDLES paper: the authors' draws first, then more of the same distribution."""
+    """The rate sets of the ScaDLES paper: the authors' draws first, then more of the same distribution, none slower."""
 
     set: Annotated[Literal["S1", "S2", "S1'", "S2'"], doc("Name of the set.")] = "S1"
 
@@ -91,8 +92,8 @@ class ScadlesRate(StreamRate, frozen=True, kw_only=True, tag="scadles"):
         shape, mean, deviation, known = _PUBLISHED[self.set]
         if index < len(known):
             return known[index]
-        kind = UniformRate if shape == "uniform" else NormalRate
-        return kind(mean=mean, deviation=deviation).nominal_rate(index, seed)
+        kind, least = UniformRate if shape == "uniform" else NormalRate, min(known, default=_LEAST)
+        return kind(mean=mean, deviation=deviation, least=least).nominal_rate(index, seed)
 
 
 class TraceRate(StreamRate, frozen=True, kw_only=True, tag="trace"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import lru_cache
 from itertools import pairwise
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import msgspec
 import numpy as np
@@ -22,13 +22,17 @@ Rng = Callable[..., np.random.Generator]
 class Batching(Part, frozen=True, kw_only=True):
     """Chooses a device's mini-batches for one turn."""
 
+    stream_keys: ClassVar[tuple[str, ...]] = ()  # keys that have no effect unless samples stream in
+
     def batch_size_for(self, samples: int) -> int:
         """The mini-batch size of a device that holds this many samples."""
         raise NotImplementedError
 
     def batches_per_epoch(self, samples: int) -> int:
-        """How many mini-batches make up one pass over the data."""
-        return len(_epoch_cuts(samples, self.batch_size_for(samples))) + 1
+        """How many mini-batches make up one pass over the data; arithmetic, since a device may claim to hold 2⁵³."""
+        size = self.batch_size_for(samples)
+        cuts = max(0, -(-samples // size) - 1) if size else 0
+        return cuts + 1 - (cuts > 0 and size > 1 and samples % size == 1)
 
     def turn_batch_sizes(self, samples: int, passes: int | None) -> tuple[int, ...]:
         """The sizes of a turn's mini-batches."""
@@ -49,9 +53,10 @@ class Batching(Part, frozen=True, kw_only=True):
         generator = rng("order", count)
         batches: list[Indices] = []
         while len(batches) < passes:
-            shuffled = shard[generator.permutation(len(shard))]
-            batches += [shuffled[start:end] for start, end in pairwise([0, *_epoch_cuts(len(shard), size), len(shard)])]
-        return batches[:passes]
+            order = generator.permutation(len(shard))
+            bounds = [0, *_epoch_cuts(len(shard), size), len(shard)][: passes - len(batches) + 1]
+            batches += [shard[order[start:end]] for start, end in pairwise(bounds)]
+        return batches
 
 
 class FixedBatching(Batching, frozen=True, kw_only=True, tag="fixed"):

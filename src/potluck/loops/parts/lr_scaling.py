@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Annotated
 
 import msgspec
@@ -33,6 +34,9 @@ class LrScaling(Part, frozen=True, kw_only=True):
 
 class NoLrScaling(LrScaling, frozen=True, kw_only=True, tag="none"):
     """The same learning rate for any number of samples."""
+
+    def unused_keys(self) -> Mapping[str, str]:
+        return {"warmup": "without scaling"}
 
     def full_lr_factor(self, samples: int, devices: int) -> float:
         return 1.0

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from collections.abc import Mapping
 from typing import Annotated, ClassVar, NamedTuple
 
 import msgspec
 
 from potluck.loops.device_costs import DeviceCosts
 from potluck.loops.device_estimates import DeviceEstimates
-from potluck.planning.segments import Strategy, WorkerCosts, forecast_duplex, plan_segments
+from potluck.planning.segments import (
+    RequestWindow,
+    Strategy,
+    TransferTiming,
+    WorkerCosts,
+    plan_duplex_turn,
+    plan_segments,
+    plan_windowed_pull,
+)
 from potluck.settings import Part, doc
 
 __all__ = [
@@ -48,18 +56,20 @@ class ModelTransfer(Part, frozen=True, kw_only=True):
     def plan_segments(self, costs: DeviceCosts, estimates: DeviceEstimates, samples: int) -> TurnSegments:
         round_trip_s = estimates.round_trip if self.window == 1 else 0.0
         forward, backward, pulled, pushed = self.layer_times_s(costs, estimates, samples)
-        pull = plan_segments(forward, pulled, estimates.down.overhead + round_trip_s, "pull", self.strategy)
+        if self.strategy == "optimal" and self.window > 1:
+            window = RequestWindow(self.window, estimates.round_trip)
+            pull = plan_windowed_pull(forward, pulled, estimates.down.overhead, window)
+        else:
+            pull = plan_segments(forward, pulled, estimates.down.overhead + round_trip_s, "pull", self.strategy)
         push = plan_segments(backward, pushed, estimates.up.overhead + round_trip_s, "push", self.strategy)
         return TurnSegments(tuple(pull.segments), tuple(push.segments))
 
     def layer_times_s(self, costs: DeviceCosts, estimates: DeviceEstimates, samples: int) -> tuple[list[float], ...]:
         """The estimated seconds of each layer: forward, backward, pull and push."""
-        layers = range(costs.layer_count)
-        forward = [estimates.slowness * costs.forward_s(layer, samples) for layer in layers]
-        backward = [estimates.slowness * costs.backward_s(layer, samples) for layer in layers]
+        forward, backward = estimates.layers.predicted_s(costs.pass_seconds(samples))
         pulled = [size * (estimates.down.seconds_per_byte or 0.0) for size in costs.pull_bytes]
         pushed = [size * (estimates.up.seconds_per_byte or 0.0) for size in costs.push_bytes]
-        return forward, backward, pulled, pushed
+        return [*forward], [*backward], pulled, pushed
 
 
 class SequentialTransfer(ModelTransfer, frozen=True, kw_only=True, tag="sequential"):
@@ -67,6 +77,9 @@ class SequentialTransfer(ModelTransfer, frozen=True, kw_only=True, tag="sequenti
 
     strategy: ClassVar[Strategy] = "sequential"
     uses_estimates: ClassVar[bool] = False
+
+    def unused_keys(self) -> Mapping[str, str]:
+        return {"window": "where the whole model is one segment"}
 
     def plan_segments(self, costs: DeviceCosts, estimates: DeviceEstimates, samples: int) -> TurnSegments:
         whole = ((0, costs.layer_count - 1),)
@@ -99,16 +112,13 @@ class DuplexTransfer(ModelTransfer, frozen=True, kw_only=True, tag="duplex"):
     split_layer_fraction: ClassVar[float | None] = 0.05
 
     def plan_segments(self, costs: DeviceCosts, estimates: DeviceEstimates, samples: int) -> TurnSegments:
-        times = [
-            tuple(float(f"{second:.2g}") for second in seconds)  # so that noise does not change the plan
-            for seconds in self.layer_times_s(costs, estimates, samples)
-        ]
-        cuts = _plan_duplex_cuts(
-            *times, float(f"{estimates.down.overhead:.2g}"), float(f"{estimates.round_trip / 2:.2g}")
-        )
-        if cuts is None:
+        overhead_s = max(estimates.down.overhead, estimates.up.overhead)
+        timing = TransferTiming(overhead_s, latency=estimates.round_trip / 2)
+        worker = WorkerCosts(*self.layer_times_s(costs, estimates, samples))
+        plan = estimates.duplex_plan = plan_duplex_turn(worker, timing, estimates.duplex_plan)
+        if not plan.overlaps:
             return super().plan_segments(costs, estimates, samples)
-        ranges = _layer_ranges(cuts, costs.layer_count)
+        ranges = _layer_ranges(plan.cuts, costs.layer_count)
         return TurnSegments(ranges, tuple(reversed(ranges)))
 
 
@@ -116,20 +126,6 @@ class OptimalTransfer(ModelTransfer, frozen=True, kw_only=True, tag="optimal"):
     """The cuts with the shortest time (DynaComm)."""
 
     strategy: ClassVar[Strategy] = "optimal"
-
-
-@lru_cache(maxsize=256)
-def _plan_duplex_cuts(
-    forward: tuple[float, ...],
-    backward: tuple[float, ...],
-    pull: tuple[float, ...],
-    push: tuple[float, ...],
-    overhead: float,
-    latency: float,
-) -> tuple[int, ...] | None:
-    """The cuts for a group of devices like this one; None if overlapping rounds does not pay."""
-    forecast = forecast_duplex([WorkerCosts(forward, backward, pull, push)], overhead, latency, climbs=6, trials=60)
-    return forecast.cuts[0].push if forecast.overlaps else None
 
 
 def _layer_ranges(cuts: tuple[int, ...], layers: int) -> tuple[Range, ...]:

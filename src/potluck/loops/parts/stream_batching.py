@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
-from typing import Annotated, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 import msgspec
 import numpy as np
@@ -70,6 +70,8 @@ class RateBatching(Batching, frozen=True, kw_only=True):
 class StreamBatching(RateBatching, frozen=True, kw_only=True, tag="stream"):
     """As many samples as arrive within `window` (ScaDLES)."""
 
+    stream_keys: ClassVar[tuple[str, ...]] = ("low", "window")
+
     window: Annotated[Seconds, doc("Time whose samples make up a turn.")] = Seconds(1)
 
     def unbounded_samples(self, throughput: StreamThroughput) -> float:
@@ -78,6 +80,8 @@ class StreamBatching(RateBatching, frozen=True, kw_only=True, tag="stream"):
 
 class LineRateBatching(RateBatching, frozen=True, kw_only=True, tag="line-rate"):
     """Like `stream`, but no more samples than the device can train on in that time."""
+
+    stream_keys: ClassVar[tuple[str, ...]] = ("low", "window", "turns")
 
     window: Annotated[Seconds, doc("Time whose samples make up a turn.")] = Seconds(1)
     turns: Annotated[

@@ -25,6 +25,7 @@ class BatchFlow:
         self._node = leader.node
         self._journal = leader.journal
         self._roster = leader.roster
+        self._progress = leader.progress
         self._members = members
         self._term = term
         self._batch_timer = batch_timer
@@ -63,8 +64,9 @@ class BatchFlow:
         assert self._term.progress is not None
         self.heard_at = self._node.now()
         number, order = self._term.number, self._term.progress.plan.order
+        begin = Begin(number, self._start, self._term.range_end, self._progress.lr_drops("lr_schedule"))
         for device in order:
-            self._node.send(device, Begin(number, self._start, self._term.range_end))
+            self._node.send(device, begin)
             if self._is_closed:
                 self._node.send(device, Close(number, self._term.range_end))
         if self.is_closing and not self._is_closed:
@@ -76,14 +78,24 @@ class BatchFlow:
     def announce_again_at(self) -> float:
         """When to repeat the announcement, unless a stage reports first."""
         timer = self._batch_timer
-        return self.heard_at + (self._retry_s if timer.is_inquiring else max(self._retry_s, 3 * timer.mean_s))
+        return self.heard_at + (self._retry_s / 2 if timer.is_inquiring else max(self._retry_s, 3 * timer.mean_s))
 
     @property
     def next_check_at(self) -> float:
         return self._batch_timer.next_check_at
 
+    def inquire_stages(self) -> None:
+        """Ask the stages what they do, outside of a range of batches; quarantine one that has hung since long."""
+        hung = self._batch_timer.find_hung_stage(self._node.now())
+        if hung is not None:
+            self._members.quarantine_device(hung, "hangs in a computation")
+            return
+        assert self._term.progress is not None
+        for device in self._term.progress.plan.order:
+            self._node.send(device, Inquire(self._term.number))
+
     def check_batch_timer(self) -> None:
-        """If a batch is overdue, ask the stages; quarantine one that does not answer or cannot reach a neighbour."""
+        """If a batch is overdue, ask the stages; quarantine one that does not answer, hangs or is cut off."""
         now, timer, term = self._node.now(), self._batch_timer, self._term
         if term.is_broken or now < timer.next_check_at:
             return
@@ -95,6 +107,10 @@ class BatchFlow:
         if not silent and broken_link is not None:
             device, neighbour = broken_link
             self._members.quarantine_device(device, f"is cut off from {neighbour}", _CUT_OFF_RETRIES)
+        hung = timer.find_hung_stage(now) if not term.is_broken else None
+        if hung is not None:
+            self._members.quarantine_device(hung, "hangs in a computation")
+        timer.record_copies(now)
         if not term.is_broken and timer.has_stalled(now):
             term.is_broken = True
             self._journal.record_event(self._node.name, "stalled", term=term.number)

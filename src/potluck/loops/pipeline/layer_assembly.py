@@ -60,7 +60,12 @@ class LayerAssembly:
         fields = {"from": origin.device, "layers": [origin.first, origin.last], "version": origin.version}
         node.record(Span(node.name, "fetch", began, node.now(), fields))
 
+    @property
+    def layer_range(self) -> tuple[int, int]:
+        """The first and the last of the layers."""
+        origins = self._assign.origins
+        return min(origin.first for origin in origins), max(origin.last for origin in origins)
+
     def assembled_weights(self) -> Any:
         """The weights of all layers, once they have arrived."""
-        first, last = min(self._received), max(last for _, last, _ in self._received.values())
-        return self._context.backend.join_layers(first, last, list(self._received.values()))
+        return self._context.backend.join_layers(*self.layer_range, list(self._received.values()))

@@ -7,6 +7,7 @@ from itertools import groupby
 
 import msgspec
 
+from potluck.loops.message_limits import DeviceName, Number
 from potluck.loops.node import COORDINATOR
 
 __all__ = ["HeldLayers", "LayerOrigin", "newest_complete_version", "plan_layer_sources"]
@@ -15,11 +16,11 @@ __all__ = ["HeldLayers", "LayerOrigin", "newest_complete_version", "plan_layer_s
 class HeldLayers(msgspec.Struct, frozen=True):
     """Layers that a device holds: which version, and the term that made it."""
 
-    device: str
-    first: int
-    last: int
-    version: int
-    made: int
+    device: DeviceName
+    first: Number
+    last: Number
+    version: Number
+    made: Number
 
     def covers_layer(self, layer: int) -> bool:
         return self.first <= layer <= self.last
@@ -28,10 +29,10 @@ class HeldLayers(msgspec.Struct, frozen=True):
 class LayerOrigin(msgspec.Struct, frozen=True):
     """The device from which to take these layers in this version."""
 
-    device: str
-    first: int
-    last: int
-    version: int
+    device: DeviceName
+    first: Number
+    last: Number
+    version: Number
 
 
 def newest_complete_version(held: Sequence[HeldLayers], layers: int) -> int | None:

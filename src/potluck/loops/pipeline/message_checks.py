@@ -13,6 +13,7 @@ from potluck.payload import Payload
 __all__ = ["MAX_REASON_CHARS", "join_copy", "layers_refusal", "replica_refusal"]
 
 MAX_REASON_CHARS = 500  # of a reason that a peer gives
+_MAX_COPY_CHUNKS = 1 << 20
 
 
 def layers_refusal(first: int, last: int, layers: int) -> str | None:
@@ -22,7 +23,7 @@ def layers_refusal(first: int, last: int, layers: int) -> str | None:
 
 def replica_refusal(replica: Replica, layers: int) -> str | None:
     """Why a chunk of a copy cannot be valid."""
-    if not 0 <= replica.place < replica.count or replica.version < 0:
+    if not 0 <= replica.place < replica.count <= _MAX_COPY_CHUNKS or replica.version < 0:
         return f"it sent chunk {replica.place} of {replica.count} of version {replica.version}"
     return layers_refusal(replica.first, replica.last, layers)
 

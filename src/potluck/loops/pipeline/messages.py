@@ -3,6 +3,7 @@
     coordinator                         device                          device
     Halt ──────────────────────────────▶                                            a new term: list your layers
          ◀───────────────────────────── Inventory
+    Measure ───────────────────────────▶ Measured                                   once: how long does each layer take?
     Assign ────────────────────────────▶ Fetch ────────────────────────▶            your layers, and where to get them
                                               ◀──────────────────────── Piece
          ◀───────────────────────────── Ready
@@ -25,13 +26,28 @@ that misses a micro-batch (field `part`) asks for it again (Resend).
 
 from __future__ import annotations
 
+from typing import Annotated
+
+import msgspec
+
+from potluck.loops.message_limits import (
+    AnyFloat,
+    BoundedTuple,
+    ByteCount,
+    DeviceName,
+    Duration,
+    Label,
+    Number,
+    ReasonText,
+)
 from potluck.loops.messages import Bulky, Message
 from potluck.loops.pipeline.layer_sources import HeldLayers, LayerOrigin
 
 __all__ = [
     "KINDS",
     "Activation", "Assign", "Begin", "Close", "Closed", "Doing", "Exam", "ExamLabels", "Examine", "Fetch", "Finish",
-    "Gradient", "Halt", "Inquire", "Inventory", "Kept", "Labels", "Missing", "Piece", "Ready", "Refused", "Replica",
+    "Gradient", "Halt", "Inquire", "Inventory", "Kept", "Labels", "Measure", "Measured", "Missing", "Piece",
+    "Ready", "Refused", "Replica",
     "Report", "Resend", "Scored", "Secure", "Stuck",
 ]  # fmt: skip
 
@@ -50,225 +66,252 @@ class PipelineBulkMessage(Bulky, frozen=True, tag=_wire_tag):
 
 
 class Halt(PipelineMessage, frozen=True):
-    """A new term begins: drop what is in flight and what is not of this history, and answer with an Inventory."""
+    """A new term begins: drop what is in flight and what is not of this history, and answer with an Inventory.
 
-    term: int
-    terms: tuple[tuple[int, int], ...]
+    With `idle`, answer only once nothing is computed any more: a device that was left out may still hang.
+    """
+
+    term: Number
+    terms: BoundedTuple[tuple[Number, Number]]
+    idle: bool = False
 
 
 class Inventory(PipelineMessage, frozen=True):
     """The versions that a device holds."""
 
-    term: int
-    held: tuple[HeldLayers, ...]
+    term: Number
+    held: BoundedTuple[HeldLayers]
+
+
+class Measure(PipelineMessage, frozen=True):
+    """Measure how long each layer of the model takes on this device."""
+
+    term: Number
+
+
+class Measured(PipelineMessage, frozen=True):
+    """Seconds of a batch in each layer."""
+
+    term: Number
+    forward: BoundedTuple[Duration]
+    backward: BoundedTuple[Duration]
 
 
 class Assign(PipelineMessage, frozen=True):
     """The layout of this term; take your layers from these origins as version `version`, made in term `made`."""
 
-    term: int
-    cuts: tuple[int, ...]
-    order: tuple[str, ...]
-    windows: tuple[int, ...]
-    stride: int
-    keepers: tuple[str, ...]  # the replica holder of each stage
-    version: int
-    made: int
-    origins: tuple[LayerOrigin, ...]
+    term: Number
+    cuts: BoundedTuple[Number]
+    order: BoundedTuple[DeviceName]
+    windows: BoundedTuple[Number]
+    stride: Number
+    keepers: BoundedTuple[DeviceName]  # the replica holder of each stage
+    version: Number
+    made: Number
+    origins: BoundedTuple[LayerOrigin]
 
 
 class Ready(PipelineMessage, frozen=True):
     """The stage has its layers."""
 
-    term: int
+    term: Number
 
 
 class Begin(PipelineMessage, frozen=True):
     """Run the batches from `start` to just before `end`; answered with a Report."""
 
-    term: int
-    start: int
-    end: int
+    term: Number
+    start: Number
+    end: Number
+    drops: BoundedTuple[Number] = ()  # of a learning rate that follows a metric
 
 
 class Report(PipelineMessage, frozen=True):
     """How far a stage is, and how long its latest batch took; the last stage adds the loss."""
 
-    term: int
-    applied: int
-    seconds: float = 0.0
-    loss: float | None = None
-    sent: int = 0  # bytes since the last report
+    term: Number
+    applied: Number
+    seconds: Duration = 0.0
+    loss: AnyFloat | None = None
+    sent: ByteCount = 0  # bytes since the last report
+    layers: BoundedTuple[Duration] = ()  # seconds of the batch in each layer of the stage, where they were timed
+    received: BoundedTuple[tuple[DeviceName, ByteCount, Duration]] = ()  # by sender: the largest message since then
 
 
 class Close(PipelineMessage, frozen=True):
     """End the range before batch `end`; without it, to stage 0, as soon as possible."""
 
-    term: int
-    end: int | None = None
+    term: Number
+    end: Number | None = None
 
 
 class Closed(PipelineMessage, frozen=True):
     """Stage 0 will not start batch `end` or later ones."""
 
-    term: int
-    end: int
+    term: Number
+    end: Number
 
 
 class Inquire(PipelineMessage, frozen=True):
     """A batch is overdue: what is the stage waiting for?"""
 
-    term: int
+    term: Number
 
 
 class Doing(PipelineMessage, frozen=True):
     """What a stage waits for (sender, message, micro-batch), and what it has sent and could send again.
 
-    Also the answer to a repeated request that is still being worked on.
+    A stage that waits until a copy is confirmed awaits the holder's `Kept` of that version. This is also the answer to
+    a repeated request that is still being worked on.
     """
 
-    term: int
-    awaits: tuple[tuple[str, str, int], ...] = ()
-    sent: tuple[tuple[str, int], ...] = ()
+    term: Number
+    awaits: BoundedTuple[tuple[DeviceName, Label, Number]] = ()
+    sent: BoundedTuple[tuple[Label, Number]] = ()
+    copied: Number = 0  # chunks of copies that it has sent in this term
+    computes: tuple[Label, Number] | None = None  # the pass and micro-batch that it computes at present
 
 
 class Finish(PipelineMessage, frozen=True):
     """A later stage is dead: start no more batches, and apply those that had passed it on their way back."""
 
-    term: int
+    term: Number
 
 
 class Stuck(PipelineMessage, frozen=True):
     """The stage waits for a message of the dead one."""
 
-    term: int
+    term: Number
 
 
 class Fetch(PipelineMessage, frozen=True):
     """Ask for some layers."""
 
-    term: int
-    first: int
-    last: int
-    version: int
+    term: Number
+    first: Number
+    last: Number
+    version: Number
     moments: bool = True
 
 
 class Missing(PipelineMessage, frozen=True):
     """The device does not hold the layers that were asked for."""
 
-    term: int
+    term: Number
 
 
 class Piece(PipelineBulkMessage, frozen=True, kw_only=True):
     """Some layers of a version."""
 
-    term: int
-    first: int
-    last: int
-    version: int
+    term: Number
+    first: Number
+    last: Number
+    version: Number
 
 
 class Activation(PipelineBulkMessage, frozen=True, kw_only=True):
     """A micro-batch on its way forward, and the version of the weights that it used on stage 0."""
 
-    term: int
-    part: int
-    version: int
+    term: Number
+    part: Number
+    version: Number
 
 
 class Labels(PipelineBulkMessage, frozen=True, kw_only=True):
     """A micro-batch's labels, sent directly to the last stage."""
 
-    term: int
-    part: int
+    term: Number
+    part: Number
 
 
 class Gradient(PipelineBulkMessage, frozen=True, kw_only=True):
     """A micro-batch on its way back."""
 
-    term: int
-    part: int
+    term: Number
+    part: Number
 
 
 class Resend(PipelineMessage, frozen=True):
     """A micro-batch that the stage waits for has not arrived."""
 
-    term: int
-    what: str  # the name of the message
-    part: int
+    term: Number
+    what: Label  # the name of the message
+    part: Number
 
 
 class Replica(PipelineBulkMessage, frozen=True, kw_only=True):
     """Chunk `place` of `count` of a copy of a version or, with `step`, of the step that leads to it."""
 
-    term: int
-    first: int
-    last: int
-    version: int
-    made: int
-    place: int
-    count: int
+    term: Number
+    first: Number
+    last: Number
+    version: Number
+    made: Number
+    place: Number
+    count: Number
     step: bool = False
+    drops: BoundedTuple[Number] = ()  # of the learning rate, for the step
 
 
 class Kept(PipelineMessage, frozen=True):
     """The sender holds a complete copy."""
 
-    term: int
-    first: int
-    last: int
-    version: int
+    term: Number
+    first: Number
+    last: Number
+    version: Number
     whole: bool = True  # False: the step could not be applied, send the version
 
 
 class Secure(PipelineMessage, frozen=True):
     """Every layer of this version is held twice: older copies may be dropped."""
 
-    term: int
-    version: int
+    term: Number
+    version: Number
 
 
 class Refused(PipelineMessage, frozen=True):
     """What a device sent cannot be used, and why: from its receiver to the coordinator, from that to the device."""
 
-    term: int
-    device: str
-    reason: str
+    term: Number
+    device: DeviceName
+    reason: ReasonText
 
 
 class Examine(PipelineMessage, frozen=True):
     """Evaluate the model on this many held-out batches; a new attempt replaces the one before."""
 
-    term: int
-    attempt: int
-    batches: int
+    term: Number
+    attempt: Number
+    batches: Number
 
 
 class Exam(PipelineBulkMessage, frozen=True, kw_only=True):
     """A held-out batch on its way forward."""
 
-    term: int
-    attempt: int
-    number: int
+    term: Number
+    attempt: Number
+    number: Number
 
 
 class ExamLabels(PipelineBulkMessage, frozen=True, kw_only=True):
     """Its labels, sent directly to the last stage."""
 
-    term: int
-    attempt: int
-    number: int
+    term: Number
+    attempt: Number
+    number: Number
 
 
 class Scored(PipelineMessage, frozen=True):
-    """Sums over all held-out samples; `right` is below 0 if the labels are not classes."""
+    """Sums over all held-out samples, and the metrics that the task lists; `right` is below 0 without accuracy."""
 
-    term: int
-    attempt: int
-    loss: float
-    right: int
-    count: int
+    term: Number
+    attempt: Number
+    loss: AnyFloat
+    right: Annotated[int, msgspec.Meta(ge=-1, le=2**53)]
+    count: Number
+    positions: Number = 0  # that have a label: samples, tokens or pixels
+    metrics: Annotated[dict[Label, AnyFloat], msgspec.Meta(max_length=1024)] = msgspec.field(default_factory=dict)
 
 
 KINDS: tuple[type[Message], ...] = (*PipelineMessage.__subclasses__(), *PipelineBulkMessage.__subclasses__())

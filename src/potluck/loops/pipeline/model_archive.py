@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from potluck.loops.pipeline.message_checks import join_copy
@@ -61,6 +62,10 @@ class ModelArchive:
     def evaluation_samples(self) -> int:
         """The samples in these batches."""
         return sum(self._backend.evaluation_batch_size(number) for number in range(self.evaluation_batches))
+
+    def metrics_refusal(self, values: Mapping[str, float]) -> str | None:
+        """Why these cannot be the values of the task's metrics."""
+        return self._backend.metrics_refusal(values)
 
     def pack_layers(self, first: int, last: int) -> Payload:
         return self._backend.pack_layers(self.weights, first, last)

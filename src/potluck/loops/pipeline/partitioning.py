@@ -27,6 +27,11 @@ __all__ = ["EqualPartitioning", "ManualPartitioning", "OptimalPartitioning", "Pa
 class Partitioning(Part, frozen=True, kw_only=True):
     """Assigns layers to devices."""
 
+    @property
+    def may_leave_out(self) -> bool:
+        """Whether a layout need not use all devices."""
+        return False
+
     def plan_partition(self, layers: LayerSpecs, devices: DeviceSpecs) -> PipelinePartition:
         """The layout; raises UserError if there is none."""
         raise NotImplementedError
@@ -40,6 +45,10 @@ class OptimalPartitioning(Partitioning, frozen=True, kw_only=True, tag="optimal"
         doc("Keep the fleet's order of devices, or search for the best one (up to 10 devices)."),
     ] = "given"
     subset: Annotated[bool, doc("Devices may be left out.")] = True
+
+    @property
+    def may_leave_out(self) -> bool:
+        return self.subset
 
     def plan_partition(self, layers: LayerSpecs, devices: DeviceSpecs) -> PipelinePartition:
         order = self.order if len(devices) <= 10 else "given"

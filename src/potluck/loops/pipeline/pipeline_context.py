@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, Protocol
 
+from potluck.loops.frozen_exchange import FrozenBackend
 from potluck.loops.leader import RunPolicy
 from potluck.loops.pipeline.model_archive import ModelArchive
 from potluck.loops.pipeline.pipeline_planner import PipelinePlanner
@@ -36,8 +37,10 @@ class PipelineContext(NamedTuple):
     policy: PipelineRunPolicy
     progress: RunProgress
     batch_samples: int
+    frozen: FrozenBackend | None = None  # weights that devices may have to fetch before they run a stage
+    max_message_bytes: int = 1 << 40  # the most that one message can take
 
     @property
     def data_holders(self) -> tuple[str, ...]:
         """The devices that hold the data and may be the first stage, in order of preference."""
-        return (self.settings.central or self.fleet[0], *self.settings.sources)
+        return self.settings.data_holders(self.fleet)

@@ -14,8 +14,10 @@ from __future__ import annotations
 
 import math
 
+from potluck.loops.frozen_exchange import FrozenSender
 from potluck.loops.leader import Leader
-from potluck.loops.messages import Joined, Lost, Message
+from potluck.loops.message_limits import is_usable_loss
+from potluck.loops.messages import FrozenPull, Joined, Lost, Message
 from potluck.loops.node import Envelope, Node
 from potluck.loops.pipeline.batch_flow import BatchFlow
 from potluck.loops.pipeline.batch_timer import BatchTimer
@@ -26,6 +28,7 @@ from potluck.loops.pipeline.messages import (
     Fetch,
     Inventory,
     Kept,
+    Measured,
     Missing,
     Piece,
     Ready,
@@ -45,6 +48,7 @@ __all__ = ["PipelineCoordinator"]
 
 _EVALUATION_RETRIES = 20  # times `retry` (or the time of the batches) until held-out batches are sent again
 _MAX_NAMES = 5  # of devices in a failure's reason
+_MESSAGES_PER_BATCH = 16  # whose bytes a stage may report for a batch, copies and repetitions included
 
 
 class PipelineCoordinator:
@@ -58,14 +62,19 @@ class PipelineCoordinator:
         self._archive = context.archive
         self.progress = context.progress
         retry_s = float(context.settings.retry)
-        self._leader = Leader(node, self, context.policy, context.progress, context.settings.patience)
+        schedules = {"lr_schedule": context.settings.lr_schedule}
+        self._leader = Leader(node, self, context.policy, context.progress, context.settings.patience, schedules)
         self._journal = self._leader.journal
         self._batch_timer = BatchTimer(retry_s)
-        self._term = TermState(context.progress.turn, context.settings.recovery, self._batch_timer)
+        replication = context.settings.replication
+        self._term = TermState(
+            context.progress.turn, context.settings.recovery, self._batch_timer, replication.max_lag > 0
+        )
         self._members = PipelineMembers(self._leader, context, self._term)
         self._term_leader = TermLeader(self._leader, context, self._term, self._members)
         self._archive_sync = self._term_leader.archive_sync
         self._flow = BatchFlow(self._leader, self._members, self._term, self._batch_timer, retry_s)
+        self._frozen_sender = None if context.frozen is None else FrozenSender(node, context.frozen, context.progress)
         self._pending_outcome: RunOutcome | None = None  # ends the run once nothing is in flight
         self._evaluation_attempt = 0
 
@@ -180,17 +189,23 @@ class PipelineCoordinator:
                 self._node.send(device, request)
             scored = (await self._term_leader.requests.request_answers({last: request}, max_s)).get(last)
             if isinstance(scored, Scored):
-                score = {"loss": scored.loss / scored.count}
-                accuracy = {"accuracy": scored.right / scored.count} if scored.right >= 0 else {}
-                self._journal.record_evaluation(score | accuracy)
+                accuracy = {"accuracy": scored.right / max(1, scored.positions)} if scored.right >= 0 else {}
+                loss = scored.loss / scored.count
+                score = {"loss": loss if is_usable_loss(loss) else math.nan, **accuracy, **scored.metrics}
+                self._leader.record_score(score)
                 return
+            self._flow.inquire_stages()
 
     def _record_score(self, sender: str, scored: Scored) -> None:
         if scored.attempt != self._evaluation_attempt:
             return
-        samples = self._archive.evaluation_samples
-        if scored.count != samples or scored.right > scored.count:
-            self._members.refuse_device(sender, f"it measured {scored.right} right of {scored.count}, not of {samples}")
+        samples, reason = self._archive.evaluation_samples, self._archive.metrics_refusal(scored.metrics)
+        if scored.count != samples:
+            reason = f"it measured {scored.right} right of {scored.count}, not of {samples}"
+        elif scored.right > scored.positions:
+            reason = f"it measured {scored.right} right of {scored.positions}"
+        if reason is not None:
+            self._members.refuse_device(sender, reason)
             return
         self._term.pending.record_answer(sender, scored)
 
@@ -204,10 +219,14 @@ class PipelineCoordinator:
                 self._consider_joined()
         elif isinstance(message, Lost):
             self._members.remove_device(message)
-        elif (
-            self._leader.roster.incarnation_of(sender) == envelope.incarnation
-            and getattr(message, "term", None) == self._term.number
-        ):
+        elif self._leader.roster.incarnation_of(sender) != envelope.incarnation:
+            return
+        elif isinstance(message, FrozenPull):
+            self._members.record_contact(sender)
+            if self._frozen_sender is not None and self._frozen_sender.is_valid_request(message):
+                self._leader.stall_timeout.extend_once(f"{sender}/{message.first}", self._node.now())
+                self._frozen_sender.answer_request(sender, message)
+        elif getattr(message, "term", None) == self._term.number:
             self._members.record_contact(sender)
             self._batch_timer.record_contact(sender)
             self._handle_term_message(sender, message)
@@ -219,11 +238,13 @@ class PipelineCoordinator:
             case Inventory():
                 self._term_leader.record_inventory(sender, message)
                 self._end_quarantine(sender)
+            case Measured():
+                self._term_leader.record_measured(sender, message)
             case Ready():
                 self._term.pending.record_answer(sender, message)
                 self._end_quarantine(sender)
             case Doing():
-                self._batch_timer.record_answer(sender, message)
+                self._batch_timer.record_answer(sender, message, self._node.now())
             case Missing():
                 self._term.is_broken = True
             case Stuck():
@@ -257,8 +278,11 @@ class PipelineCoordinator:
         term_progress, now = self._term.progress, self._node.now()
         if term_progress is None or sender not in term_progress.applied_versions:
             return
-        sane = math.isfinite(report.seconds) and report.seconds >= 0 and report.sent >= 0
-        newest = self._archive_sync.newest_possible_version
+        newest, batches = self._archive_sync.newest_possible_version, report.applied - self.progress.round
+        most_bytes = _MESSAGES_PER_BATCH * max(1, batches) * self._context.max_message_bytes
+        received_s = (seconds for _, _, seconds in report.received)
+        sane = all(0 <= seconds < math.inf for seconds in (report.seconds, *report.layers, *received_s))
+        sane = sane and 0 <= report.sent <= most_bytes
         if not (sane and term_progress.start_version <= report.applied <= newest):
             self._members.refuse_device(
                 sender, f"it reports batch {report.applied} after {report.seconds} s and {report.sent} bytes"
@@ -269,17 +293,21 @@ class PipelineCoordinator:
         if term_progress.record_report(sender, report):
             self._batch_timer.record_batch(now)
             self._leader.stall_timeout.record_batch(report.applied, now)
-            has_changed = self._context.planner.observe_batch(term_progress.plan, sender, min(report.seconds, now))
+            has_changed = self._context.planner.observe_batch(
+                term_progress.plan, sender, min(report.seconds, now), report.layers
+            )
+            has_changed |= self._context.planner.observe_transfers(sender, report.received)
             if has_changed and self._settings.adaptation.on_change:
-                self._term_leader.consider_replan()
+                self._term_leader.consider_changed_speed()
         while self.progress.round < term_progress.committed_version:
             self._commit_batch(term_progress)
 
     def _commit_batch(self, term_progress: TermProgress) -> None:
         """Every stage has applied the next batch."""
+        self._policy.check_may_commit()
         now, batch = self._node.now(), self.progress.round
         self._batch_timer.observe_interval(now - self._term.committed_at)
-        self._term_leader.set_version(batch + 1)
+        self._term_leader.record_commit(batch)
         self.progress.updates += 1
         self._journal.record_event(self._node.name, "committed", batch=batch, term=self._term.number)
         loss = term_progress.pop_loss(batch)
@@ -287,7 +315,8 @@ class PipelineCoordinator:
             self._journal.record_scalar("loss", loss)
         self._policy.report_progress(self.progress, now)
         adaptation = self._settings.adaptation
-        if adaptation.every and (batch + 1 == adaptation.first or (batch + 1) % adaptation.every == 0):
+        is_periodic = adaptation.every and (batch + 1 == adaptation.first or (batch + 1) % adaptation.every == 0)
+        if is_periodic or self._term_leader.relayout.is_due(batch):
             self._term_leader.consider_replan()
         if batch + 1 < self._term.range_end:
             self._pending_outcome = self._pending_outcome or self._policy.stop_outcome(self.progress, now)

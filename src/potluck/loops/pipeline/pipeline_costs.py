@@ -23,6 +23,7 @@ class PipelineCosts:
     label_bytes: int = 8  # of a sample
     moments: int = 1  # vectors that the optimizer holds for each weight
     activation_bytes: Sequence[float] = ()  # of a sample, held between its forward and backward pass; empty: 0
+    frozen_bytes: Sequence[int] = ()  # of weights that are held but never sent with a version; empty: 0
 
     measured: Mapping[str, PipelineCosts] = field(default_factory=dict)  # of devices with a profile, by name
 
@@ -53,6 +54,10 @@ class PipelineCosts:
         """Bytes of one version of some layers."""
         params = sum(self.param_bytes[first : last + 1])
         return params * (1 + self.moments * moments) + sum(self.buffer_bytes[first : last + 1])
+
+    def held_bytes(self, layer: int) -> int:
+        """Bytes that a layer takes on the device that holds it."""
+        return self.state_bytes(layer, layer) + (self.frozen_bytes[layer] if self.frozen_bytes else 0)
 
     def step_bytes(self, first: int, last: int) -> int:
         """Bytes of one step of some layers."""

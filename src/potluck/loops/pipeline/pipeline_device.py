@@ -6,9 +6,13 @@ import asyncio
 import logging
 from typing import Any
 
-from potluck.loops.messages import Stop
-from potluck.loops.node import COORDINATOR, Envelope
+from potluck.journal import Span
+from potluck.loops.frozen_exchange import FrozenFetcher
+from potluck.loops.messages import FrozenSegment, Stop
+from potluck.loops.node import COORDINATOR, IDLE_CHECK_S, Envelope, Step, Work
+from potluck.loops.pipeline.compute_estimates import MeasuredLayers
 from potluck.loops.pipeline.layer_assembly import LayerAssembly
+from potluck.loops.pipeline.layer_measurement import measure_layers
 from potluck.loops.pipeline.message_checks import join_copy, layers_refusal, replica_refusal
 from potluck.loops.pipeline.messages import (
     Activation,
@@ -28,6 +32,8 @@ from potluck.loops.pipeline.messages import (
     Inventory,
     Kept,
     Labels,
+    Measure,
+    Measured,
     Missing,
     Piece,
     Ready,
@@ -42,7 +48,19 @@ from potluck.loops.pipeline.term_state import TermHistory
 
 __all__ = ["PipelineDevice"]
 
-_ORDERS = (Stop, Halt, Assign, Begin, Close, Finish, Secure, Examine, Refused)  # only the coordinator may send them
+_ORDERS = (
+    Stop,
+    FrozenSegment,
+    Halt,
+    Measure,
+    Assign,
+    Begin,
+    Close,
+    Finish,
+    Secure,
+    Examine,
+    Refused,
+)  # only the coordinator may send them
 
 _log = logging.getLogger("potluck")
 
@@ -50,8 +68,9 @@ _log = logging.getLogger("potluck")
 class PipelineDevice:
     """One device in one incarnation."""
 
-    def __init__(self, context: StageContext) -> None:
+    def __init__(self, context: StageContext, frozen: FrozenFetcher | None = None) -> None:
         self._context = context
+        self._frozen = frozen
         self._node = context.node
         self._version_store = context.version_store
         self._term = 0
@@ -59,6 +78,9 @@ class PipelineDevice:
         self._stage: PipelineStage | None = None
         self._task_group = BackgroundTaskGroup(self._fail_device)
         self._layer_sends: dict[tuple[str, int, int], asyncio.Task[None]] = {}
+        self._idle_check: asyncio.Task[None] | None = None
+        self._measuring: asyncio.Task[None] | None = None
+        self._measured: MeasuredLayers | None = None
         self._error: BaseException | None = None
         self._main: asyncio.Task[Any] | None = None
 
@@ -80,13 +102,24 @@ class PipelineDevice:
             raise
         finally:
             self._drop_term()
+            for task in (self._idle_check, self._measuring):
+                if task is not None:
+                    task.cancel()
+            if self._frozen is not None:
+                self._frozen.cancel()
 
     def _handle_message(self, envelope: Envelope) -> None:
         message = envelope.message
+        self._context.receptions.record_message(envelope.sender, envelope.transfer, self._node.now())
         if isinstance(message, Halt):
             self._begin_term(message)
+        elif isinstance(message, FrozenSegment):
+            if self._frozen is not None:
+                self._frozen.receive_segment(message)
         elif getattr(message, "term", None) != self._term:
             return  # of another term, or a membership event
+        elif isinstance(message, Measure):
+            self._answer_measure()
         elif isinstance(message, Assign):
             self._accept_assignment(message)
         elif isinstance(message, Fetch):
@@ -112,8 +145,8 @@ class PipelineDevice:
     def _dispatch_to_stage(self, stage: PipelineStage, envelope: Envelope) -> None:
         """Hand a message to the running stage."""
         match envelope.message:
-            case Begin(start=start, end=end):
-                stage.begin_range(start, end)
+            case Begin() as begin:
+                stage.begin_range(begin)
             case Close(end=end):
                 closed = stage.close_range(end)
                 if end is None and closed is not None:
@@ -121,7 +154,7 @@ class PipelineDevice:
             case Finish():
                 stage.finish_in_flight()
             case Inquire():
-                self._node.send(COORDINATOR, stage.exchange.current_activity())
+                self._node.send(COORDINATOR, stage.current_activity())
             case Activation() | Labels() | Gradient() as message:
                 stage.receive_micro_batch(envelope.sender, message)
             case Examine() as examine:
@@ -143,7 +176,34 @@ class PipelineDevice:
             self._term = halt.term
             history = TermHistory(halt.terms)
             self._version_store.retain_terms(lambda version, made: history.term_that_made(version) == made)
+        if not halt.idle:
+            self._send_inventory()
+        elif self._idle_check is None or self._idle_check.done():
+            self._idle_check = asyncio.get_running_loop().create_task(self._answer_when_idle())
+
+    async def _answer_when_idle(self) -> None:
+        """Work that hangs holds the processor although its term is over."""
+        await self._node.compute(Work([Step(IDLE_CHECK_S)]))
+        self._send_inventory()
+
+    def _send_inventory(self) -> None:
         self._node.send(COORDINATOR, Inventory(self._term, self._version_store.list_held()))
+
+    def _answer_measure(self) -> None:
+        """Measure the layers in this incarnation's first request; repeated requests get the same answer."""
+        if self._measured is not None:
+            self._node.send(COORDINATOR, Measured(self._term, *map(tuple, self._measured)))
+        elif self._measuring is None:
+            self._measuring = asyncio.get_running_loop().create_task(self._measure_layers())
+        else:
+            self._node.send(COORDINATOR, Doing(self._term))
+
+    async def _measure_layers(self) -> None:
+        node, began, samples = self._node, self._node.now(), self._context.sizes.size
+        _, _, backend, costs, flops, *_ = self._context
+        self._measured = await measure_layers(node, backend, costs, flops, samples)
+        node.record(Span(node.name, "measure", began, node.now(), {"term": self._term}))
+        self._answer_measure()
 
     def _accept_assignment(self, assign: Assign) -> None:
         if self._stage is not None:
@@ -162,6 +222,8 @@ class PipelineDevice:
         fetches = [self._task_group.start_task(assembly.fetch_layers(origin)) for origin in assembly.remote_sources]
         for fetch in fetches:
             await fetch
+        if self._frozen is not None and not self._frozen.is_complete:
+            await self._frozen.fetch_layers(*assembly.layer_range)
         replicated = assign.stride or self._context.settings.replication.central_stride()
         oldest = 0 if replicated else assign.version
         self._version_store.retain_versions(lambda version, first, last: oldest <= version <= assign.version)
@@ -229,7 +291,7 @@ class PipelineDevice:
         before = self._version_store.find_exact(replica.version - 1, replica.first, replica.last)
         if before is None:
             return None
-        lr = self._context.settings.lr_schedule.lr_factor(replica.version - 1)
+        lr = self._context.settings.lr_schedule.lr_factor(replica.version - 1, replica.drops)
         return self._context.backend.apply_step(before, payload, lr)
 
     def _report_refusal(self, sender: str, reason: str) -> None:

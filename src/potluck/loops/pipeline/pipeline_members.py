@@ -12,7 +12,8 @@ from potluck.loops.pipeline.messages import Halt, Refused
 from potluck.loops.pipeline.pipeline_context import PipelineContext
 from potluck.loops.pipeline.quarantine import Quarantine
 from potluck.loops.pipeline.term_state import TermState
-from potluck.loops.run_progress import RunOutcome
+from potluck.loops.run_progress import RunOutcome, diverged_outcome
+from potluck.model.codecs.array_checks import NOT_FINITE
 
 __all__ = ["PipelineMembers"]
 
@@ -49,9 +50,10 @@ class PipelineMembers:
         holders = dict.fromkeys(self._context.data_holders)
         if any(name not in self._refused for name in holders):
             return None
-        return RunOutcome(
-            "failed", "; ".join(f"{name} holds the data and was refused: {self._refused[name]}" for name in holders)
-        )
+        reasons = "; ".join(f"{name} holds the data and was refused: {self._refused[name]}" for name in holders)
+        if len(self._refused) > 1 and all(NOT_FINITE in reason for reason in self._refused.values()):
+            return diverged_outcome(self._context.progress.round, f"no device's numbers are finite; {reasons}")
+        return RunOutcome("failed", reasons)
 
     # --- joining and leaving ---------------------------------------------------------------------------------------
 
@@ -110,7 +112,7 @@ class PipelineMembers:
     def recall_devices(self) -> None:
         """Contact the quarantined devices that are due."""
         for device in self.quarantine.due_devices(self._node.now()):
-            self._node.send(device, Halt(self._term.number, self._term.history.terms))
+            self._node.send(device, Halt(self._term.number, self._term.history.terms, idle=True))
 
     def end_quarantine(self, device: str) -> bool:
         """Whether the device was in quarantine until now."""

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 from potluck.errors import UserError
 from potluck.fleet import Device
+from potluck.loops.pipeline.compute_estimates import ComputeEstimates, MeasuredLayers
+from potluck.loops.pipeline.link_estimates import LinkEstimates, ReportedTransfer
 from potluck.loops.pipeline.pipeline_costs import PipelineCosts
 from potluck.planning.layer_redistribution import StageLayout, plan_redistribution
-from potluck.planning.online_estimates import ChangeDetector
 from potluck.planning.partition import DeviceSpecs, LayerSpecs, PipelinePartition, ShortMemoryError, evaluate_partition
 from potluck.planning.schedule import StageDurations
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PipelinePlan", "PipelinePlanner"]
 
-_SLOWNESS_GAIN = 0.3  # weight of the newest batch in the mean of a device's slowness
+_LEAST_S = 1e-12  # of a batch on a device
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class PipelinePlan:
 
 
 class PipelinePlanner:
-    """Plans from the fleet's nominal figures and the speeds observed so far."""
+    """Plans from the fleet's nominal figures, measured layer costs, and the speeds observed so far."""
 
     def __init__(self, fleet: Sequence[Device], costs: PipelineCosts, samples: int, settings: Pipeline) -> None:
         self._devices: Mapping[str, Device] = {device.name: device for device in fleet}
@@ -53,8 +54,11 @@ class PipelinePlanner:
         self._batch_samples = samples
         self._settings = settings
         self._loss_plans: dict[frozenset[str], PipelinePlan] = {}
-        self.slowness: dict[str, float] = {}  # measured over nominal seconds
-        self._change_detectors: dict[str, ChangeDetector] = {}
+        self.compute = ComputeEstimates(self._devices, costs, samples, settings.adaptation.layers)
+        self.links = LinkEstimates(self._devices)
+        if settings.layer_costs == "profiles":
+            for name in costs.measured:
+                self.compute.set_known_layers(name, self.modelled_layers(name))
 
     @property
     def layer_count(self) -> int:
@@ -68,6 +72,15 @@ class PipelinePlanner:
         prepared = self._loss_plans.get(frozenset(names))
         if prepared is not None and prepared.order[0] == names[0]:
             return prepared
+        plan = self._plan_over(names)
+        slow = self.links.slow_devices() if self._settings.partition.may_leave_out else {}
+        others = tuple(name for name in names if name == names[0] or name not in slow)
+        if len(others) < len(names):
+            with suppress(UserError):  # copies, which the partitioner does not count, may make a slow link too slow
+                plan = min(plan, self._plan_over(others), key=lambda each: each.period)
+        return plan
+
+    def _plan_over(self, names: Sequence[str]) -> PipelinePlan:
         try:
             partition = self._settings.partition.plan_partition(
                 self._partition_layers(names), self._partition_devices(names)
@@ -120,7 +133,18 @@ class PipelinePlanner:
         )
         period = max(self._settings.schedule.batch_period_s(durations, windows), *link_busy_s)
         plan = PipelinePlan(partition.cuts, order, partition.layers, windows, period, 0)
-        return self._with_holders(plan, (*order[1:], order[0]) if len(order) > 1 else ())
+        plan = self._with_holders(plan, (*order[1:], order[0]) if len(order) > 1 else ())
+        return replace(plan, period=max(plan.period, self._copy_s(plan)))
+
+    def _copy_s(self, plan: PipelinePlan) -> float:
+        """Seconds per batch that the slowest copy takes, where a stage waits for copies."""
+        if not self._settings.replication.max_lag or not plan.replica_holders:
+            return 0.0
+        stages = zip(plan.stage_layers, plan.order, plan.replica_holders, strict=True)
+        return max(
+            self._costs.step_bytes(layers[0], layers[-1]) / self.links.bandwidth(name, holder)
+            for layers, name, holder in stages
+        )
 
     def _limit_windows(
         self, partition: PipelinePartition, names: Sequence[str], windows: Sequence[int]
@@ -137,15 +161,26 @@ class PipelinePlanner:
             limited.append(int(min(window, max(capacity, 1), limited[-1] if limited else window)))
         return tuple(limited)
 
+    def stage_memory_bytes(self, plan: PipelinePlan) -> tuple[float, ...]:
+        """What each stage of a plan takes in memory with as many batches in flight as its window allows."""
+        layers, schedule, stages = self._partition_layers(plan.order), self._settings.schedule, len(plan.order)
+        return tuple(
+            layers.run_bytes(held.start, held.stop, stages - index)
+            / schedule.batches_in_flight(stages - index)
+            * plan.windows[index]
+            for index, held in enumerate(plan.stage_layers)
+        )
+
     def place_copies(self, plan: PipelinePlan, candidates: Sequence[str]) -> PipelinePlan:
-        """The same layout with copies kept by the device that would take over, unless copies get less frequent."""
+        """The same layout with copies kept by the device that would take over, unless that makes copies slower."""
         if len(plan.order) == 1 or not self._settings.replication.sends_steps:
             return plan
         for stage in range(len(plan.order)):
             replica_holders = list(plan.replica_holders)
             replica_holders[stage] = self._successor_device(plan, stage, candidates)
             other = self._with_holders(plan, replica_holders)
-            plan = other if other.stride <= plan.stride else plan
+            is_slower = self._copy_s(other) > max(plan.period, self._copy_s(plan))
+            plan = other if other.stride <= plan.stride and not is_slower else plan
         return plan
 
     def _successor_device(self, plan: PipelinePlan, stage: int, candidates: Sequence[str]) -> str:
@@ -179,62 +214,55 @@ class PipelinePlanner:
         ]
 
     def _copy_stride(self, layers: range, name: str, holder: str, idle_s: float) -> int:
-        replication, rate = self._settings.replication, self._link_bandwidth(name, holder)
+        replication, rate = self._settings.replication, self.links.bandwidth(name, holder)
         step, version = (
             self._costs.state_bytes(layers[0], layers[-1], moments) for moments in (False, replication.optimizer_state)
         )
-        step = step if replication.sends_steps and name != holder else version
-        return replication.copy_stride(step / rate, version / rate, idle_s)
+        if name == holder:  # the only stage, whose copies go to the coordinator
+            return replication.copy_stride(version / rate, version / rate, idle_s)
+        step = step if replication.sends_steps else version
+        return replication.limit_stride(replication.copy_stride(step / rate, version / rate, idle_s))
 
-    # --- speeds ----------------------------------------------------------------------------------------------------
+    # --- observations ----------------------------------------------------------------------------------------------
 
-    def observe_batch(self, plan: PipelinePlan, device: str, seconds: float) -> bool:
-        """Learn a device's speed from the time of a batch; whether it has changed.
-
-        The estimate is a running mean, which restarts when a change is detected.
-        """
+    def observe_batch(self, plan: PipelinePlan, device: str, seconds: float, layer_s: Sequence[float] = ()) -> bool:
+        """Learn a device's speed from the time of a batch and of its layers; whether something has changed."""
         layers = plan.stage_layers[plan.order.index(device)]
-        nominal_s = self.nominal_batch_s(device, layers[0], layers[-1])
-        if nominal_s <= 0 or seconds <= 0:
-            return False
-        slowness = seconds / nominal_s
-        before = self.slowness.setdefault(device, 1.0)
-        if self._change_detectors.setdefault(device, ChangeDetector()).detect_change(before, slowness):
-            self.slowness[device] = slowness
-            return True
-        self.slowness[device] = before + _SLOWNESS_GAIN * (slowness - before)
-        return False
+        return self.compute.observe_batch(device, layers, seconds, layer_s)
+
+    def observe_transfers(self, receiver: str, transfers: Sequence[ReportedTransfer]) -> bool:
+        """Learn bandwidths from what a device has received; whether one has changed."""
+        return self.links.observe_transfers(receiver, transfers)
 
     def forget_device(self, device: str) -> None:
-        """Drop what is known of a device's speed; it may return as another machine."""
-        self.slowness.pop(device, None)
-        self._change_detectors.pop(device, None)
+        """Drop what is known of a device's speed and links; it may return as another machine."""
+        self.compute.forget_device(device)
+        self.links.forget_device(device)
 
     # --- forecasts -------------------------------------------------------------------------------------------------
 
     def current_period_s(self, plan: PipelinePlan) -> float:
         """Seconds between two batches of a layout at the current speeds."""
         durations = self.stage_durations(plan.cuts, plan.order)
-        return max(self._settings.schedule.batch_period_s(durations, plan.windows), *self._link_busy_s(durations))
+        busy_s = self._settings.schedule.batch_period_s(durations, plan.windows), *self._link_busy_s(durations)
+        return max(*busy_s, self._copy_s(plan))
 
     def stage_durations(self, cuts: Sequence[int], order: Sequence[str]) -> StageDurations:
         """Seconds of each stage and of each transfer, for one micro-batch."""
-        samples = self._batch_samples / self._settings.schedule.micro_batch_count
-        runs = list(pairwise((0, *cuts, self._costs.layer_count)))
-        pairs = list(zip(order, runs, strict=True))
-        sizes = [self._costs.cut_bytes_per_sample[cut - 1] * samples for cut in cuts]
+        parts = self._settings.schedule.micro_batch_count
+        sizes = [self._costs.cut_bytes_per_sample[cut - 1] * self._batch_samples / parts for cut in cuts]
         links = list(zip(pairwise(order), sizes, strict=True))
+        forward, backward = [], []
+        for name, ends in zip(order, pairwise((0, *cuts, self._costs.layer_count)), strict=True):
+            seconds = self.compute.layer_seconds(name)
+            forward_s = sum(seconds[layer] * self.compute.forward_fraction(layer) for layer in range(*ends))
+            forward.append(forward_s / parts)
+            backward.append((sum(seconds[slice(*ends)]) - forward_s) / parts)
         return StageDurations(
-            [
-                self._costs.on_device(name).stage_forward_flop(first, end - 1, 1) * samples / self.device_speed(name)
-                for name, (first, end) in pairs
-            ],
-            [
-                self._costs.on_device(name).stage_backward_flop(first, end - 1, 1) * samples / self.device_speed(name)
-                for name, (first, end) in pairs
-            ],
-            [self.transfer_s(earlier, later, size) for (earlier, later), size in links],
-            [self.transfer_s(later, earlier, size) for (earlier, later), size in links],
+            forward,
+            backward,
+            [self.links.transfer_s(earlier, later, size) for (earlier, later), size in links],
+            [self.links.transfer_s(later, earlier, size) for (earlier, later), size in links],
         )
 
     def migration_s(self, old: PipelinePlan, new: PipelinePlan) -> float:
@@ -246,28 +274,24 @@ class PipelinePlanner:
         arriving: dict[str, float] = dict.fromkeys(names, 0.0)
         for layer, source, target in plan_redistribution(before, (), after, replicas={}).layer_transfers():
             size = self._costs.state_bytes(layer, layer)
-            arriving[names[target]] += self.transfer_s(names[source], names[target], size)
+            arriving[names[target]] += self.links.transfer_s(names[source], names[target], size)
         idle_periods = (len(old.order) + len(new.order) - 2) / 2
         return max(arriving.values()) + idle_periods * max(self.current_period_s(old), self.current_period_s(new))
 
-    def device_speed(self, name: str) -> float:
-        return self._devices[name].flops / self.slowness.get(name, 1.0)
-
-    def nominal_batch_s(self, name: str, first: int, last: int) -> float:
-        """Seconds of a batch on some layers at the device's nominal speed."""
-        return self._costs.on_device(name).stage_flop(first, last, self._batch_samples) / self._devices[name].flops
-
-    def transfer_s(self, sender: str, receiver: str, size: float) -> float:
-        own, other = self._devices[sender].link, self._devices[receiver].link
-        return float(size / min(own.up, other.down) + own.overhead + other.overhead)
+    def modelled_layers(self, name: str) -> MeasuredLayers:
+        """Seconds of a batch in each layer on a device, by its profile or else by MACs and nominal speed."""
+        costs, seconds = self._costs.on_device(name), self._batch_samples / self._devices[name].flops
+        return MeasuredLayers(
+            [flop * seconds for flop in costs.forward_flop], [flop * seconds for flop in costs.backward_flop]
+        )
 
     def _partition_layers(self, names: Sequence[str]) -> LayerSpecs:
         """The layers as the partitioner sees them, with the times of the first device."""
         costs = self._costs
         return LayerSpecs(
-            times=self._layer_times(names[0]),
+            times=self.compute.layer_seconds(names[0]),
             outputs=[size * self._batch_samples for size in costs.cut_bytes_per_sample],
-            weights=[costs.state_bytes(layer, layer) for layer in range(costs.layer_count)],
+            weights=[costs.held_bytes(layer) for layer in range(costs.layer_count)],
             activations=[size * self._batch_samples for size in costs.activation_bytes],
             in_flight=self._settings.schedule.batches_in_flight,
         )
@@ -278,19 +302,12 @@ class PipelinePlanner:
         The two directions of a link are counted one after the other: a device in the middle has one link for both
         neighbours, so activations and gradients share it.
         """
-        reference = self.device_speed(names[0])
+        layer_times = [self.compute.layer_seconds(name) for name in names]
+        totals = [max(sum(times), _LEAST_S) for times in layer_times]
         return DeviceSpecs(
-            capacities=[reference / self.device_speed(name) for name in names],
-            bandwidth=lambda sender, receiver: self._link_bandwidth(names[sender], names[receiver]),
+            capacities=[total / totals[0] for total in totals],
+            bandwidth=lambda sender, receiver: self.links.bandwidth(names[sender], names[receiver]),
             memory=[self._devices[name].memory for name in names],
             duplex=False,
-            layer_times=[self._layer_times(name) for name in names] if self._costs.measured else (),
+            layer_times=layer_times if self.compute.has_layer_times else (),
         )
-
-    def _layer_times(self, name: str) -> list[float]:
-        """Seconds of a batch in each layer on a device."""
-        costs, speed = self._costs.on_device(name), self.device_speed(name)
-        return [costs.stage_flop(layer, layer, self._batch_samples) / speed for layer in range(costs.layer_count)]
-
-    def _link_bandwidth(self, sender: str, receiver: str) -> float:
-        return float(min(self._devices[sender].link.up, self._devices[receiver].link.down))

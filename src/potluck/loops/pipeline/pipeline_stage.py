@@ -13,10 +13,14 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from potluck.journal import Span
-from potluck.loops.node import COORDINATOR, Node, Step, Work
+from potluck.loops.node import COORDINATOR, Node
+from potluck.loops.pipeline.layer_measurement import is_timed_batch
+from potluck.loops.pipeline.link_estimates import ReceptionLog
 from potluck.loops.pipeline.messages import (
     Activation,
     Assign,
+    Begin,
+    Doing,
     Exam,
     Examine,
     ExamLabels,
@@ -33,6 +37,7 @@ from potluck.loops.pipeline.stage_backend import MicroBatchSizes, StageBackend
 from potluck.loops.pipeline.stage_evaluator import StageEvaluator
 from potluck.loops.pipeline.stage_exchange import MessageKey, StageExchange
 from potluck.loops.pipeline.stage_link import BackgroundTaskGroup, StageLink, WakeSignal
+from potluck.loops.pipeline.stage_processor import LayerCallback, PassResult, PassTimes, StageProcessor
 from potluck.loops.pipeline.stage_replicator import StageReplicator
 from potluck.loops.pipeline.stage_schedules import StageSchedule
 from potluck.loops.pipeline.version_store import StageVersions, VersionStore
@@ -52,6 +57,7 @@ class StageContext(NamedTuple):
     flops: float
     sizes: MicroBatchSizes
     version_store: VersionStore
+    receptions: ReceptionLog
 
 
 class InFlightMicroBatch(NamedTuple):
@@ -59,7 +65,7 @@ class InFlightMicroBatch(NamedTuple):
 
     forwarded: Any
     version: int
-    seconds: float
+    times: PassTimes  # of its forward pass
 
 
 class PipelineStage:
@@ -68,17 +74,20 @@ class PipelineStage:
     def __init__(
         self, context: StageContext, assign: Assign, weights: Any, on_error: Callable[[BaseException], None]
     ) -> None:
-        self.node, self.settings, self.backend, self._costs, self._flops, self._sizes, store = context
+        self.node, self.settings, self.backend, self._costs, _, self._sizes, store, self._receptions = context
         self.term, self.index = assign.term, assign.order.index(context.node.name)
         self._window = assign.windows[self.index]
         ends = (0, *assign.cuts, self._costs.layer_count)
         self.first, self.last = ends[self.index], ends[self.index + 1] - 1
+        self.processor = StageProcessor(self.node, self._costs, context.flops, range(self.first, self.last + 1))
         self.versions = StageVersions(store, self.settings, assign, self.index, range(self.first, self.last + 1))
         self._buffers = weights.buffers
         self._gradient_sum: Any = None
-        self._loss_sum = self._seconds = 0.0  # of the batch whose micro-batches are on their way back
+        self._loss_sum = 0.0  # of the batch whose micro-batches are on their way back
+        self._times: PassTimes | None = None  # of the same batch
         self._schedule: StageSchedule | None = None
         self._range_start = -1
+        self.lr_drops: tuple[int, ...] = ()  # of a learning rate that follows a metric
         self._finishing = False
         self._newest_batch = self._newest_micro_batch = -1  # whose forward pass has begun
         self._max_in_flight = max(1, *assign.windows) * self.settings.schedule.micro_batch_count  # micro-batches
@@ -105,11 +114,11 @@ class PipelineStage:
 
     # --- orders ----------------------------------------------------------------------------------------------------
 
-    def begin_range(self, start: int, end: int) -> None:
-        """Run the batches from `start` to just before `end`; receiving this twice changes nothing."""
-        if start > self._range_start:
-            self._range_start = start
-            self._schedule = self.settings.schedule.stage_schedule(self._window, start, end)
+    def begin_range(self, begin: Begin) -> None:
+        """Run a range of batches; receiving this twice changes nothing."""
+        if begin.start > self._range_start:
+            self._range_start, self.lr_drops = begin.start, begin.drops
+            self._schedule = self.settings.schedule.stage_schedule(self._window, begin.start, begin.end)
             self._wake.notify()
         self.send_report()
 
@@ -198,6 +207,7 @@ class PipelineStage:
         for replicator in self._replicators:
             if replicator.holder == holder:
                 replicator.handle_kept(kept)
+        self._wake.notify()
 
     # --- messages to the coordinator -------------------------------------------------------------------------------
 
@@ -205,14 +215,22 @@ class PipelineStage:
         """Report that what a device sent cannot be used."""
         self.node.send(COORDINATOR, Refused(self.term, sender, reason))
 
-    def send_report(self, seconds: float = 0.0, loss: float | None = None) -> None:
-        applied = self.versions.applied
-        self.node.send(COORDINATOR, Report(self.term, applied, seconds, loss, self.link.take_sent_bytes()))
+    def send_report(self, times: PassTimes | None = None, loss: float | None = None) -> None:
+        times, sent = times or PassTimes(), self.link.take_sent_bytes()
+        layer_s, received = tuple(times.layer_s), self._receptions.take_transfers()
+        report = Report(self.term, self.versions.applied, times.seconds, loss, sent, layer_s, received)
+        self.node.send(COORDINATOR, report)
+
+    def current_activity(self) -> Doing:
+        """What the stage waits for, for a coordinator that misses a batch."""
+        task = self._schedule.next_task() if self._schedule is not None else None
+        delayed = self._awaited_copies(self._schedule, *task) if self._schedule is not None and task is not None else []
+        awaits, sent = self.exchange.awaited_messages(), self.exchange.sent_messages()
+        kept = [(each.holder, "Kept", each.awaited_version) for each in delayed if each.awaited_version is not None]
+        copied = sum(replicator.sent_chunks for replicator in self._replicators)
+        return Doing(self.term, (*awaits, *kept), sent, copied, self.processor.computing)
 
     # --- computation -----------------------------------------------------------------------------------------------
-
-    def forward_s(self, samples: int) -> float:
-        return self._costs.stage_forward_flop(self.first, self.last, samples) / self._flops
 
     async def _run_schedule(self) -> None:
         retry_s = float(self.settings.retry)
@@ -221,7 +239,7 @@ class PipelineStage:
             schedule = self._schedule
             task = schedule.next_task() if schedule is not None else None
             missing = self.exchange.await_messages(() if task is None else self._needed_messages(*task))
-            if schedule is None or task is None or missing:
+            if schedule is None or task is None or missing or self._awaited_copies(schedule, *task):
                 if missing and self._finishing:
                     self.node.send(COORDINATOR, Stuck(self.term))
                 if not await self._wake.wait(None if task is None else pause):
@@ -235,6 +253,13 @@ class PipelineStage:
             else:
                 await self._backward_micro_batch(micro_batch, schedule)
             schedule.complete_task(kind)
+
+    def _awaited_copies(self, schedule: StageSchedule, kind: Kind, micro_batch: int) -> list[StageReplicator]:
+        """The copies without which a task would take the stage too far ahead of them."""
+        if kind == "forward" or self._finishing or not schedule.updates_after(micro_batch):
+            return []
+        version = self.versions.applied + 1
+        return [replicator for replicator in self._replicators if replicator.delays_version(version)]
 
     def _needed_messages(self, kind: Kind, micro_batch: int) -> list[MessageKey]:
         """The messages without which a task cannot begin."""
@@ -265,14 +290,14 @@ class PipelineStage:
             targets = Labels(backend.load_labels(micro_batch), term=self.term, part=micro_batch)
             self.exchange.send_message(self.exchange.last_device, targets)
 
-        def run(pace: object) -> Any:
+        def run(before_layer: LayerCallback) -> Any:
             inputs = backend.load_inputs(micro_batch) if first else arrived
             targets = backend.load_labels(micro_batch) if first and last else labels
-            return backend.forward(weights, buffers, micro_batch, inputs, targets, ahead)
+            return backend.forward(weights, buffers, micro_batch, inputs, targets, ahead, before_layer)
 
-        forwarded, seconds = await self._compute_pass("forward", micro_batch, version, run)
+        forwarded, times = await self._compute_pass("forward", micro_batch, version, run)
         self._buffers, self.versions.forward_version = forwarded.buffers, version
-        self._in_flight[micro_batch] = InFlightMicroBatch(forwarded, version, seconds)
+        self._in_flight[micro_batch] = InFlightMicroBatch(forwarded, version, times)
         if last:
             self._loss_sum += (forwarded.loss_now or 0.0) * backend.micro_batch_weight(micro_batch)
         else:
@@ -283,7 +308,7 @@ class PipelineStage:
         """By how many whole steps to predict the weights, from the version a batch uses to the one it updates."""
         if not self.settings.schedule.predict:
             return 0.0
-        return (self._newest_batch - version) * self.settings.lr_schedule.lr_factor(version)
+        return (self._newest_batch - version) * self.settings.lr_schedule.lr_factor(version, self.lr_drops)
 
     def _pop_inputs(self, micro_batch: int) -> tuple[int, Any, Payload | None]:
         """The version that a micro-batch uses on this stage, its activation and, on the last stage, its labels."""
@@ -300,17 +325,19 @@ class PipelineStage:
         arrived = None if self.is_last else self.exchange.pop_message("Gradient", micro_batch).payload
         self.exchange.forget_sent("Activation", micro_batch)
         newest, total, backend = self.versions.newest, self._gradient_sum, self.backend
-        lr, updates = self.settings.lr_schedule.lr_factor(self.versions.applied), schedule.updates_after(micro_batch)
+        lr = self.settings.lr_schedule.lr_factor(self.versions.applied, self.lr_drops)
+        updates = schedule.updates_after(micro_batch)
 
-        def run(pace: object) -> Any:
-            own, onward = backend.backward(sent.forwarded, arrived)
+        def run(before_layer: LayerCallback) -> Any:
+            own, onward = backend.backward(sent.forwarded, arrived, before_layer)
             gradient = backend.accumulate_gradient(total, own, backend.micro_batch_weight(micro_batch))
             updated = backend.step(newest, gradient, sent.forwarded.buffers, lr) if updates else None
             return gradient, onward, updated
 
-        result, seconds = await self._compute_pass("backward", micro_batch, sent.version, run)
+        result, times = await self._compute_pass("backward", micro_batch, sent.version, run)
         self._gradient_sum, onward, updated = result
-        self._seconds += sent.seconds + seconds
+        times = sent.times.plus(times)
+        self._times = times if self._times is None else self._times.plus(times)
         if not self.is_first:
             gradient = Gradient(onward, term=self.term, part=micro_batch)
             self.exchange.send_message(self.exchange.previous_device, gradient)
@@ -318,17 +345,15 @@ class PipelineStage:
             self._finish_step(updated, sent.forwarded.buffers)
 
     async def _compute_pass(
-        self, kind: Kind, micro_batch: int, version: int, run: Callable[[Any], Any]
-    ) -> tuple[Any, float]:
-        """Compute one pass; its result and how many seconds it took."""
-        flop = self._costs.stage_forward_flop if kind == "forward" else self._costs.stage_backward_flop
-        began = self.node.now()
-        seconds = flop(self.first, self.last, self._sizes.count(micro_batch)) / self._flops
-        result = await self.node.compute(Work([Step(seconds)], run, kind))
-        now = self.node.now()
+        self, kind: Kind, micro_batch: int, version: int, run: Callable[[LayerCallback], Any]
+    ) -> PassResult:
+        """Compute one pass of a micro-batch with this version."""
+        schedule, samples = self.settings.schedule, self._sizes.count(micro_batch)
+        by_layer = self.settings.adaptation.layers and is_timed_batch(
+            micro_batch // schedule.micro_batch_count, self.versions.start
+        )
         fields = {"batch": micro_batch, "version": version, "stage": self.index, "term": self.term}
-        self.node.record(Span(self.node.name, kind, began, now, fields))
-        return result, now - began
+        return await self.processor.compute_pass(kind, samples, run, fields, by_layer)
 
     def _finish_step(self, weights: Any, buffers: Any) -> None:
         """Store the next version, report it, and let the replicators copy it."""
@@ -344,8 +369,8 @@ class PipelineStage:
         now = self.node.now()
         fields = {"batch": versions.applied - 1, "version": versions.applied, "stage": self.index, "term": self.term}
         self.node.record(Span(self.node.name, "step", now, now, fields))
-        self.send_report(self._seconds, self._loss_sum if self.is_last else None)
-        self._seconds = self._loss_sum = 0.0
+        self.send_report(self._times, self._loss_sum if self.is_last else None)
+        self._times, self._loss_sum = None, 0.0
         versions.drop_unneeded()
         for replicator in self._replicators:
             replicator.notify_version()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Literal
 
 import msgspec
@@ -28,6 +28,9 @@ class Recovery(Part, frozen=True, kw_only=True):
     consistent: Annotated[bool, doc("Restore one version of all layers; otherwise the newest copy of each layer.")] = (
         True
     )
+
+    def unused_keys(self) -> Mapping[str, str]:
+        return {} if self.notice == "timer" else {"factor": 'unless notice = "timer"'}
 
     @property
     def restores_checkpoint(self) -> bool:

@@ -7,7 +7,7 @@ whole model can be restored after a death.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Annotated
 
 import msgspec
@@ -46,9 +46,25 @@ class Replication(Part, frozen=True, kw_only=True):
         """Whether a copy may be updated by sending the step instead of the version."""
         return False
 
+    @property
+    def max_lag(self) -> int:
+        """How many batches a stage may be ahead of its copy; 0: any number."""
+        return 0
+
+    def limit_stride(self, stride: int) -> int:
+        """The batches between two copies to another device, no more than let one be confirmed in time."""
+        return min(stride, max(1, self.max_lag // 2)) if self.max_lag else stride
+
+    def lag_limit(self, stride: int, whole_versions: bool) -> int:
+        """How many batches a stage may be ahead of the newest copy of one holder; 0: any number."""
+        return self.max_lag + (stride - 1 if whole_versions else 0) if self.max_lag else 0
+
 
 class NoReplication(Replication, frozen=True, kw_only=True, tag="none"):
     """No copies; after a loss the pipeline returns to the latest checkpoint."""
+
+    def unused_keys(self) -> Mapping[str, str]:
+        return dict.fromkeys(("optimizer_state", "chunk"), "without copies")
 
     def copy_stride(self, step_s: float, version_s: float, idle_s: float) -> int:
         return 0
@@ -60,6 +76,9 @@ class PeriodicReplication(Replication, frozen=True, kw_only=True, tag="periodic"
     chain: Annotated[Count, doc("Batches between two copies to the next stage; 0 for never.")] = 100
     central: Annotated[Count, doc("Batches between two copies to the coordinator; 0 for never.")] = 200
 
+    def unused_keys(self) -> Mapping[str, str]:
+        return {} if self.chain or self.central else dict.fromkeys(("optimizer_state", "chunk"), "without copies")
+
     def copy_stride(self, step_s: float, version_s: float, idle_s: float) -> int:
         return self.chain
 
@@ -68,8 +87,20 @@ class PeriodicReplication(Replication, frozen=True, kw_only=True, tag="periodic"
 
 
 class IncrementalReplication(Replication, frozen=True, kw_only=True, tag="incremental"):
-    """Copies to the next stage after every batch, or as often as the links' idle time allows."""
+    """Copies to another device after every batch, at most `lag` batches behind; a stage waits for a later copy.
 
+    A death then costs at most `lag` batches. With `lag = 0` nobody waits: copies are as frequent as the links' idle
+    time allows.
+    """
+
+    lag: Annotated[
+        Count,
+        doc(
+            "Batches that a stage may be ahead of its copy, and so the most that one death can cost. A batch sends as"
+            " many bytes as the stage has weights; where links are too slow for that, stages wait, or with a larger"
+            " number copy less often. 0 for no limit: copies use the links' idle time only."
+        ),
+    ] = 2
     central: Annotated[Count, doc("Batches between two copies to the coordinator; 0 for never.")] = 0
     share: Annotated[
         float, msgspec.Meta(gt=0.0, le=1.0), doc("Fraction of the links' idle time that copies may use.")
@@ -81,6 +112,10 @@ class IncrementalReplication(Replication, frozen=True, kw_only=True, tag="increm
             return 1
         return min(_MAX_STRIDE, max(2, math.ceil(version_s / available_s))) if available_s > 0 else _MAX_STRIDE
 
+    @property
+    def max_lag(self) -> int:
+        return self.lag
+
     def central_stride(self) -> int:
         return self.central
 
@@ -89,10 +124,13 @@ class IncrementalReplication(Replication, frozen=True, kw_only=True, tag="increm
         return True
 
 
-def next_version_to_copy(waiting: Iterable[int], stride: int) -> int | None:
+def next_version_to_copy(waiting: Iterable[int], stride: int, in_order: bool = False) -> int | None:
     """Which of the versions that wait to be copied goes next: one that other stages that lag behind pick as well.
 
     That is the multiple of the highest power of two, the newest among equals. A stage that keeps up copies all of them.
+    With `in_order` it is the oldest: where no stage may lag far behind, all of them copy every version.
     """
     copied = [version for version in waiting if version % stride == 0] if stride else []
+    if in_order:
+        return min(copied, default=None)
     return max(copied, key=lambda version: ((version // stride) & -(version // stride), version), default=None)

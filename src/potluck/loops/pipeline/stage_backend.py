@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from potluck.loops.pipeline.pipeline_costs import PipelineCosts
 from potluck.payload import Payload
 
-__all__ = ["MicroBatchSizes", "StageBackend", "TimingOnlyStages", "join_payload", "split_payload"]
+__all__ = ["MicroBatchSizes", "ScoreSums", "StageBackend", "TimingOnlyStages", "join_payload", "split_payload"]
 
 
 class MicroBatchSizes(Protocol):
@@ -22,8 +22,29 @@ class MicroBatchSizes(Protocol):
     def count(self, micro_batch: int) -> int: ...
 
 
+class ScoreSums(Protocol):
+    """The sums of an evaluation on the last stage."""
+
+    def add_batch(self, outputs: Any, labels: Payload) -> None: ...
+
+    @property
+    def sums(self) -> tuple[float, int, int]:
+        """Loss times samples, correct predictions (below 0: no accuracy), samples."""
+
+    @property
+    def positions(self) -> int:
+        """What the correct predictions are a fraction of."""
+
+    @property
+    def values(self) -> dict[str, float]:
+        """The metrics that the task lists."""
+
+
 class StageBackend(Protocol):
     """Pure functions on weights: versions of some layers, never changed in place."""
+
+    def run_layers(self, samples: int, next_pass: Callable[[], None]) -> None:
+        """Run every layer on its own, forward and then backward; `next_pass` is called before each of these passes."""
 
     def load_inputs(self, micro_batch: int) -> Payload: ...
 
@@ -37,10 +58,16 @@ class StageBackend(Protocol):
         inputs: Payload,
         labels: Payload | None,
         predicted_steps: float = 0.0,
+        before_layer: Callable[[], None] | None = None,
     ) -> Any:
-        """A pass with `payload` (None on the last stage), `buffers` and `loss_now`."""
+        """A pass with `payload` (None on the last stage), `buffers` and `loss_now`.
 
-    def backward(self, forwarded: Any, gradient: Payload | None) -> tuple[Any, Payload]: ...
+        Calls `before_layer` as each layer begins; `backward` does so too, from the last layer to the first.
+        """
+
+    def backward(
+        self, forwarded: Any, gradient: Payload | None, before_layer: Callable[[], None] | None = None
+    ) -> tuple[Any, Payload]: ...
 
     def micro_batch_weight(self, micro_batch: int) -> float: ...
 
@@ -79,10 +106,14 @@ class StageBackend(Protocol):
 
     def evaluation_labels(self, number: int) -> Payload: ...
 
-    def evaluate_batch(self, weights: Any, inputs: Payload) -> Payload: ...
+    def evaluate_batch(self, weights: Any, inputs: Payload) -> Any:
+        """A payload for the next stage; on the last one, outputs for the score."""
 
-    def evaluation_score(self, outputs: Payload, labels: Payload) -> tuple[float, int, int]:
-        """Loss times samples, correct predictions (below 0: not classes), samples."""
+    def start_score(self) -> ScoreSums:
+        """Sums over no batches, for the last stage."""
+
+    def metrics_refusal(self, values: Mapping[str, float]) -> str | None:
+        """Why these cannot be the values of the task's metrics."""
 
     def tensors(self, weights: Any) -> dict[str, Any]: ...
 
@@ -112,6 +143,10 @@ class TimingOnlyStages:
         self._costs = costs
         self._sizes = sizes
 
+    def run_layers(self, samples: int, next_pass: Callable[[], None]) -> None:
+        for _ in range(2 * self._costs.layer_count):
+            next_pass()
+
     def load_inputs(self, micro_batch: int) -> Payload:
         return Payload(0)
 
@@ -126,13 +161,23 @@ class TimingOnlyStages:
         inputs: Payload,
         labels: Payload | None,
         predicted_steps: float = 0.0,
+        before_layer: Callable[[], None] | None = None,
     ) -> _TimingOnlyPass:
+        self._announce_layers(weights, before_layer)
         size = self._costs.cut_transfer_bytes(weights.last, self._sizes.count(micro_batch)) if labels is None else 0
         return _TimingOnlyPass(weights, micro_batch, Payload(size) if labels is None else None)
 
-    def backward(self, forwarded: _TimingOnlyPass, gradient: Payload | None) -> tuple[_TimingOnlyWeights, Payload]:
+    def backward(
+        self, forwarded: _TimingOnlyPass, gradient: Payload | None, before_layer: Callable[[], None] | None = None
+    ) -> tuple[_TimingOnlyWeights, Payload]:
+        self._announce_layers(forwarded.weights, before_layer)
         first, samples = forwarded.weights.first, self._sizes.count(forwarded.micro_batch)
         return forwarded.weights, Payload(self._costs.cut_transfer_bytes(first - 1, samples) if first else 0)
+
+    def _announce_layers(self, weights: _TimingOnlyWeights, before_layer: Callable[[], None] | None) -> None:
+        if before_layer is not None:
+            for _ in range(weights.first, weights.last + 1):
+                before_layer()
 
     def micro_batch_weight(self, micro_batch: int) -> float:
         return self._sizes.count(micro_batch) / self._sizes.size
@@ -187,8 +232,11 @@ class TimingOnlyStages:
     def evaluate_batch(self, weights: _TimingOnlyWeights, inputs: Payload) -> Payload:
         return Payload(0)
 
-    def evaluation_score(self, outputs: Payload, labels: Payload) -> tuple[float, int, int]:
-        return 0.0, 0, 0
+    def start_score(self) -> ScoreSums:
+        raise NotImplementedError("a timing-only run has no held-out batches")
+
+    def metrics_refusal(self, values: Mapping[str, float]) -> str | None:
+        return None
 
     def tensors(self, weights: _TimingOnlyWeights) -> dict[str, Any]:
         return {}

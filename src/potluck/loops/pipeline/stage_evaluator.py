@@ -35,17 +35,17 @@ class StageEvaluator:
         self._wake.notify()
 
     async def run(self, examine: Examine) -> None:
-        stage, loss, right, count = self._stage, 0.0, 0, 0
+        stage, score = self._stage, self._stage.backend.start_score()
         for number in range(examine.batches):
             passed = await self._forward_batch(number)
             if not stage.is_last:
                 stage.link.send(stage.exchange.next_device, Exam(passed, **self._message_fields(number)))
                 continue
             labels = await self._wait_for_labels(number)
-            score = stage.backend.evaluation_score(passed, labels)
-            loss, right, count = loss + score[0], right + score[1], count + score[2]
+            score.add_batch(passed, labels)
         if stage.is_last:
-            stage.node.send(COORDINATOR, Scored(stage.term, self.attempt, loss, right, count))
+            scored = Scored(stage.term, self.attempt, *score.sums, score.positions, score.values)
+            stage.node.send(COORDINATOR, scored)
 
     async def _forward_batch(self, number: int) -> Any:
         """The outputs of this stage's layers."""
@@ -55,10 +55,9 @@ class StageEvaluator:
             labels = ExamLabels(backend.evaluation_labels(number), **self._message_fields(number))
             stage.link.send(stage.exchange.last_device, labels)
         arrived = backend.evaluation_inputs(number) if stage.is_first else await self._wait_for_payload("Exam", number)
-        seconds, began = stage.forward_s(backend.evaluation_batch_size(number)), stage.node.now()
-        passed = await stage.node.compute(
-            Work([Step(seconds)], lambda pace: backend.evaluate_batch(weights, arrived), "examine")
-        )
+        seconds, began = stage.processor.forward_s(backend.evaluation_batch_size(number)), stage.node.now()
+        work = Work([Step(seconds)], lambda pace: backend.evaluate_batch(weights, arrived), "examine")
+        passed = await stage.processor.compute(work, number)
         fields = {"batch": number, "version": versions.applied, "stage": stage.index, "term": stage.term}
         stage.node.record(Span(stage.node.name, "examine", began, stage.node.now(), fields))
         return passed

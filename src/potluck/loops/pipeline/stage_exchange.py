@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from potluck.loops.messages import Bulky
 from potluck.loops.node import Node
-from potluck.loops.pipeline.messages import Doing, Resend
+from potluck.loops.pipeline.messages import Resend
 from potluck.loops.pipeline.stage_link import StageLink
 
 __all__ = ["MessageKey", "StageExchange"]
@@ -76,6 +76,14 @@ class StageExchange:
         self._awaited = [key for key in keys if key not in self._inbox]
         return self._awaited
 
+    def awaited_messages(self) -> tuple[tuple[str, str, int], ...]:
+        """The sender, the name and the micro-batch of each message that the next task waits for."""
+        return tuple(
+            (sender, name, micro_batch)
+            for name, micro_batch in self._awaited
+            if (sender := self.expected_sender(name)) is not None
+        )
+
     def request_missing(self) -> None:
         """Ask again for the messages that the next task waits for."""
         for name, micro_batch in self._awaited:
@@ -102,11 +110,6 @@ class StageExchange:
         if message is not None and sending is not None and to == sender and sending.done():
             self.send_message(to, message)
 
-    def current_activity(self) -> Doing:
-        """What the stage waits for and what it has sent, for a coordinator that misses a batch."""
-        awaits = tuple(
-            (sender, name, micro_batch)
-            for name, micro_batch in self._awaited
-            if (sender := self.expected_sender(name)) is not None
-        )
-        return Doing(self._term, awaits, tuple(key for key, sent in self._sent_log.items() if sent[2].done()))
+    def sent_messages(self) -> tuple[MessageKey, ...]:
+        """What the stage has sent and could send again."""
+        return tuple(key for key, sent in self._sent_log.items() if sent[2].done())

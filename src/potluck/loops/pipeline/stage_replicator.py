@@ -28,11 +28,25 @@ class StageReplicator:
         self._link: StageLink = stage.link
         self.holder = holder
         self._stride = stride
+        # How many batches the stage may be ahead of the confirmed version; 0: any number.
+        self._max_lag = stage.settings.replication.lag_limit(stride, whole_versions=holder == COORDINATOR)
+        self.sent_chunks = 0  # of versions that were sent for the first time
         self._can_send_step = False  # whether the holder can apply a step to the version it was sent last
-        self._sent_version = stage.versions.start - 1  # the newest version that was sent
+        self._sent_version = stage.versions.start - 1  # the newest version that was sent and need not be sent again
+        self._newest_sent_version = self._sent_version
         self._kept_version = stage.versions.start - 1  # the newest version that the holder has confirmed
         self._unanswered: dict[int, tuple[float, int]] = {}  # by version: when it was sent, and its bytes
+        self._is_sending = False
         self._wake = WakeSignal()
+
+    def delays_version(self, version: int) -> bool:
+        """Whether the stage must not make this version before the holder has confirmed an older one."""
+        return bool(self._max_lag) and version > self._kept_version + self._max_lag
+
+    @property
+    def awaited_version(self) -> int | None:
+        """The version that is sent completely and that the holder has not confirmed; None while one is being sent."""
+        return None if self._is_sending else max(self._unanswered, default=None)
 
     def notify_version(self) -> None:
         """A new version is ready to be copied."""
@@ -56,7 +70,9 @@ class StageReplicator:
         pause = float(self._stage.settings.retry)
         while True:
             version = next_version_to_copy(
-                [held for held in self._stage.versions.weights if held > self._sent_version], self._stride
+                [held for held in self._stage.versions.weights if held > self._sent_version],
+                self._stride,
+                in_order=bool(self._max_lag),
             )
             if version is not None:
                 await self._send_version(version)
@@ -80,15 +96,21 @@ class StageReplicator:
         )
         self._unanswered[version] = (self._node.now(), payload.nbytes)
         self._link.count_bytes(payload.nbytes)
+        self._is_sending, is_first_time = True, version > self._newest_sent_version
+        self._newest_sent_version = max(self._newest_sent_version, version)
         for index, chunk in enumerate(split_payload(payload, count)):
-            await self._link.wait_until_idle(float(stage.settings.retry))
+            if not self.delays_version(versions.applied + 1):
+                await self._link.wait_until_idle(float(stage.settings.retry))
             await self._node.send(
                 self.holder,
                 Replica(
                     chunk, term=stage.term, first=stage.first, last=stage.last, version=version,
                     made=versions.term_that_made(version), place=index, count=count, step=step is not None,
+                    drops=stage.lr_drops,
                 ),
             )  # fmt: skip
+            self.sent_chunks += is_first_time
+        self._is_sending = False
 
     def _pack_version(self, weights: Any) -> Any:
         stage = self._stage

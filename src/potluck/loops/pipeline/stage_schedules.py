@@ -6,7 +6,7 @@ under GPipe, numbered consecutively through the batches.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, ClassVar, Literal, Protocol
 
@@ -160,17 +160,29 @@ class OneFOneBSchedule(PipelineSchedule, frozen=True, kw_only=True, tag="1f1b"):
         doc("Batches in flight: N − i on stage i, or as many as keep the slowest stage or link busy."),
     ] = "published"
     most: Annotated[Count, doc("With `filling`: most batches in flight; 0 for twice the number of stages.")] = 0
+    speed: Annotated[
+        float,
+        msgspec.Meta(gt=0.0, le=1.0),
+        doc("With `filling`: fraction of the full speed for which the fewest batches in flight are chosen."),
+    ] = 1.0
+
+    def unused_keys(self) -> Mapping[str, str]:
+        return {} if self.fill == "filling" else {"most": 'unless fill = "filling"'}
 
     def stage_windows(self, durations: StageDurations, least: float = 0.0) -> tuple[int, ...]:
         if self.fill == "published":
             return published_windows(durations.stages)
-        return filling_windows(durations, max(durations.min_period(), least), self.most or 2 * durations.stages)
+        period = max(durations.min_period(), least) / self.speed
+        return filling_windows(durations, period, self.most or 2 * durations.stages)
 
 
 class GPipeSchedule(PipelineSchedule, frozen=True, kw_only=True, tag="gpipe"):
     """Synchronous: micro-batches, and a flush after each batch."""
 
     micro_batches: Annotated[int, msgspec.Meta(ge=1), doc("Micro-batches per batch.")] = 4
+
+    def unused_keys(self) -> Mapping[str, str]:
+        return dict.fromkeys(("vertical_sync", "predict"), "where all stages have the same version of the weights")
 
     @property
     def micro_batch_count(self) -> int:
@@ -190,3 +202,6 @@ class SingleDeviceSchedule(PipelineSchedule, frozen=True, kw_only=True, tag="sin
     """The central device alone."""
 
     most_stages: ClassVar[int | None] = 1
+
+    def unused_keys(self) -> Mapping[str, str]:
+        return dict.fromkeys(("vertical_sync", "aggregate", "predict"), "on a single device")

@@ -7,24 +7,30 @@ rescue   the data is out of reach: the remaining devices' newest version goes in
 
 from __future__ import annotations
 
+import math
+
 from potluck.errors import UserError
 from potluck.journal import Span
 from potluck.loops.leader import Leader
 from potluck.loops.messages import Message
 from potluck.loops.node import COORDINATOR
 from potluck.loops.pipeline.archive_sync import ArchiveSync
+from potluck.loops.pipeline.compute_estimates import MeasuredLayers
 from potluck.loops.pipeline.layer_sources import HeldLayers, newest_complete_version, plan_layer_sources
 from potluck.loops.pipeline.message_checks import layers_refusal
-from potluck.loops.pipeline.messages import Assign, Fetch, Finish, Halt, Inventory
+from potluck.loops.pipeline.messages import Assign, Fetch, Finish, Halt, Inventory, Measure, Measured
 from potluck.loops.pipeline.pipeline_context import PipelineContext
 from potluck.loops.pipeline.pipeline_members import PipelineMembers
 from potluck.loops.pipeline.pipeline_planner import PipelinePlan
+from potluck.loops.pipeline.relayout_policy import RelayoutForecast, RelayoutPolicy
 from potluck.loops.pipeline.term_requests import TermRequests
 from potluck.loops.pipeline.term_state import TermProgress, TermState
 from potluck.loops.run_progress import RunOutcome
 
 __all__ = ["TermLeader"]
 
+_MEASURE_RETRIES = 60  # times `retry` until a run goes on without a measurement of its layers
+_MEASURE_PASSES = 50  # of the nominal time of a measurement, likewise
 _INVENTORY_RETRIES = 4  # times `retry` until a term begins without the devices that do not answer
 
 
@@ -47,23 +53,32 @@ class TermLeader:
         self._term_members: set[str] = set()  # the devices that have entered the term
         self._last_plan: PipelinePlan | None = None
         self._secure_version = 0
+        self.relayout = RelayoutPolicy(context.settings.adaptation.horizon)
+        self._has_measured = context.settings.layer_costs != "measured"
+        self._moved_at: float | None = None  # when the last batch before a move was committed, until the next one is
 
     # --- begin -----------------------------------------------------------------------------------------------------
 
     async def begin_term(self) -> RunOutcome | None:
         """Begin a term; if a device is lost on the way, the term stays broken."""
         term, began, after_death = self._term, self._node.now(), self._term.is_broken
+        committed_at, was_running = term.committed_at, term.progress is not None
         if not after_death:
             self._planner.clear_loss_plans()
+            if self._has_settled():
+                term.replan_wanted = False
+                return None
         held = await self._collect_inventories()
         candidates = self._members.candidates(self._term_members)
         if term.is_broken or not candidates:
             term.is_broken = True
             return self._leader.stall_outcome()
+        if self._wants_measurement(candidates):
+            await self._measure_layers(candidates[0])
+            if term.is_broken:
+                return self._leader.stall_outcome()
         try:
-            plan = self._settings.recovery.plan_recovery(
-                self._planner, self._last_plan if after_death else None, candidates
-            )
+            plan = self._plan_term(candidates, after_death)
         except UserError as error:
             return RunOutcome("failed", f"no layout for {', '.join(candidates)}: {error}")
         self._plan_for_losses(candidates)
@@ -76,8 +91,27 @@ class TermLeader:
         secure = max(min(self._secure_version, version), self._archive.version)
         term.progress = TermProgress(plan, version, secure)
         self._last_plan = plan
+        self._moved_at = committed_at if was_running and not after_death else None
+        self.relayout.begin_layout(moved=self._moved_at is not None)
         self._record_layout(plan, version, began, after_death)
         return None
+
+    def _has_settled(self) -> bool:
+        """Whether the layout that seemed worth moving to no longer is one, now that the pipeline has drained."""
+        progress, candidates = self._term.progress, self._members.candidates()
+        if progress is None or not candidates or not set(progress.plan.replica_holders) <= set(self._leader.roster):
+            return False
+        try:
+            return self._planner.plan_layout(candidates).has_same_layout(progress.plan)
+        except UserError:
+            return False
+
+    def _plan_term(self, candidates: list[str], after_death: bool) -> PipelinePlan:
+        """The layout of the next term. If only a device that held copies is lost, it stays as it is."""
+        last = self._last_plan
+        if after_death and last is not None and last.order[0] == candidates[0] and set(last.order) <= set(candidates):
+            return self._planner.plan_fixed_layout(last.cuts, last.order)
+        return self._settings.recovery.plan_recovery(self._planner, last if after_death else None, candidates)
 
     async def _collect_inventories(self) -> list[HeldLayers]:
         """Stop all devices in a new term; the layers that they and the archive hold."""
@@ -109,6 +143,34 @@ class TermLeader:
                 self._members.refuse_device(sender, reason)
                 return
         pending.record_answer(sender, inventory)
+
+    def _wants_measurement(self, candidates: list[str]) -> bool:
+        """Whether the layers' costs are still to be measured, and more than one layout is possible."""
+        stages = self._settings.schedule.most_stages or len(candidates)
+        return not self._has_measured and min(stages, len(candidates), self._planner.layer_count) > 1
+
+    async def _measure_layers(self, central: str) -> None:
+        """Let the central device measure every layer, once in a run; without an answer in time, MACs have to do."""
+        nominal_s = sum(self._planner.modelled_layers(central).both)
+        max_s = max(_MEASURE_RETRIES * float(self._settings.retry), _MEASURE_PASSES * nominal_s)
+        requests: dict[str, Message] = {central: Measure(self._term.number)}
+        answer = (await self.requests.request_answers(requests, max_s)).get(central)
+        if self._term.is_broken:
+            return
+        self._has_measured = True
+        if isinstance(answer, Measured):
+            measured = MeasuredLayers(answer.forward, answer.backward)
+            self._planner.compute.set_reference(central, measured)
+            self._journal.record_event(central, "layers measured", term=self._term.number, seconds=sum(measured.both))
+
+    def record_measured(self, sender: str, measured: Measured) -> None:
+        """Accept a device's measurement if it can be one; otherwise refuse the device."""
+        times = (*measured.forward, *measured.backward)
+        count = self._planner.layer_count
+        if len(measured.forward) == len(measured.backward) == count and all(map(math.isfinite, times)):
+            self._term.pending.record_answer(sender, measured)
+        else:
+            self._members.refuse_device(sender, f"it has not measured the {count} layers of the model")
 
     def _choose_version(self, held: list[HeldLayers], after_death: bool) -> tuple[int, bool]:
         """The version to continue from, and whether layers may be of other versions."""
@@ -147,6 +209,16 @@ class TermLeader:
         self._progress.turn = number
         self.set_version(version)
 
+    def record_commit(self, batch: int) -> None:
+        """Every stage has applied this batch."""
+        now, seconds = self._node.now(), self._node.now() - self._term.committed_at
+        self.relayout.observe_batch(batch, seconds)
+        if self._moved_at is not None:
+            assert self._last_plan is not None
+            self.relayout.record_standstill(max(0.0, now - self._moved_at - self._last_plan.period))
+            self._moved_at = None
+        self.set_version(batch + 1)
+
     def set_version(self, version: int) -> None:
         self._progress.round = self._progress.version = version
         self._progress.samples = version * self._context.batch_samples
@@ -168,19 +240,31 @@ class TermLeader:
 
     def consider_replan(self) -> None:
         """Decide whether another layout is worth moving to."""
-        term, candidates = self._term, self._members.candidates()
+        term, candidates, planner = self._term, self._members.candidates(), self._planner
         if term.progress is None or term.replan_wanted or not candidates:
             return
-        old, horizon = term.progress.plan, self._settings.adaptation.horizon
-        self._planner.clear_loss_plans()
+        old = term.progress.plan
+        planner.clear_loss_plans()
         try:
-            new = self._planner.plan_layout(candidates)
+            new = planner.plan_layout(candidates)
         except UserError:
             return
-        gain = self._planner.current_period_s(old) - new.period
-        cost = self._planner.migration_s(old, new) if horizon and not new.has_same_layout(old) else 0.0
-        term.replan_wanted = not new.has_same_layout(old) and gain * (horizon or 1) > cost
+        if not new.has_same_layout(old):
+            forecast = RelayoutForecast(
+                planner.current_period_s(old),
+                new.period,
+                planner.migration_s(old, new),
+                planner.compute.speed_uncertainty({*old.order, *new.order}),
+                not all(map(planner.compute.has_run, new.order, new.stage_layers)),
+            )
+            term.replan_wanted = self.relayout.pays_off(forecast, self._progress.round)
         self._plan_for_losses(candidates)
+
+    def consider_changed_speed(self) -> None:
+        """Decide whether to move because a speed has changed; where speeds vary, also some batches later."""
+        self.consider_replan()
+        if self._planner.compute.speed_uncertainty(self._leader.roster):
+            self.relayout.expect_more(self._progress.round)
 
     def _plan_for_losses(self, candidates: list[str]) -> None:
         """Prepare a plan for each single death."""

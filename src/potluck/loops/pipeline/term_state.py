@@ -9,15 +9,35 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from potluck.loops.message_limits import is_usable_loss
 from potluck.loops.messages import Message
 from potluck.loops.pipeline.batch_timer import BatchTimer
-from potluck.loops.pipeline.messages import Assign, Examine, Fetch, Halt, Inventory, Kept, Piece, Ready, Report, Scored
+from potluck.loops.pipeline.messages import (
+    Assign,
+    Examine,
+    Fetch,
+    Halt,
+    Inventory,
+    Kept,
+    Measure,
+    Measured,
+    Piece,
+    Ready,
+    Report,
+    Scored,
+)
 from potluck.loops.pipeline.pipeline_planner import PipelinePlan
 from potluck.loops.pipeline.recovery import Recovery
 
 __all__ = ["PendingAnswers", "TermHistory", "TermProgress", "TermState"]
 
-_ANSWERS: dict[type[Message], type[Message]] = {Halt: Inventory, Assign: Ready, Fetch: Piece, Examine: Scored}
+_ANSWERS: dict[type[Message], type[Message]] = {
+    Halt: Inventory,
+    Measure: Measured,
+    Assign: Ready,
+    Fetch: Piece,
+    Examine: Scored,
+}
 
 
 class TermHistory:
@@ -69,7 +89,7 @@ class TermProgress:
 
     def record_report(self, stage: str, report: Report) -> bool:
         """Whether the report is of a batch that was not known yet."""
-        if report.loss is not None:
+        if report.loss is not None and is_usable_loss(report.loss) and stage == self.plan.order[-1]:
             self._losses[report.applied - 1] = report.loss
         is_new = report.applied > self._applied_versions[stage]
         self._applied_versions[stage] = max(self._applied_versions[stage], report.applied)
@@ -143,8 +163,11 @@ class PendingAnswers:
 class TermState:
     """The current term. Any part of the coordinator may mark it as broken; then a new one begins."""
 
-    def __init__(self, number: int, recovery: Recovery, batch_timer: BatchTimer) -> None:
+    def __init__(
+        self, number: int, recovery: Recovery, batch_timer: BatchTimer, waits_for_copies: bool = False
+    ) -> None:
         self.number = number
+        self._waits_for_copies = waits_for_copies  # a stage may not get far ahead of its copies
         self._recovery = recovery
         self._batch_timer = batch_timer
         self.history = TermHistory()
@@ -175,7 +198,9 @@ class TermState:
         plan = self.progress.plan
         self.progress.mark_lost(device)
         if device not in plan.order:
-            self.replan_wanted = self.replan_wanted or device in plan.replica_holders  # its copies must move
+            if device in plan.replica_holders:  # its copies must move, at once if a stage waits for them
+                self.is_broken = self.is_broken or self._waits_for_copies
+                self.replan_wanted = True
         elif self._recovery.notice == "connection":
             self.is_broken = True
         else:

@@ -27,13 +27,19 @@ class _StoredVersion(NamedTuple):
     weights: Any
 
 
+class _IncomingCopy(NamedTuple):
+    chunk_count: int
+    step: bool
+    chunks: dict[int, Payload]
+
+
 class VersionStore:
     """All versions on one device, by number and layers."""
 
     def __init__(self, device: str) -> None:
         self._device = device
         self._versions: dict[_VersionKey, _StoredVersion] = {}
-        self._incoming: dict[tuple[str, _VersionKey], dict[int, Payload]] = {}
+        self._incoming: dict[tuple[str, _VersionKey], _IncomingCopy] = {}
 
     def add_version(self, version: int, made: int, first: int, last: int, weights: Any) -> None:
         self._versions[_VersionKey(version, first, last)] = _StoredVersion(made, weights)
@@ -74,10 +80,13 @@ class VersionStore:
     def receive_chunk(self, sender: str, replica: Replica) -> list[Payload] | None:
         """Store a chunk of a copy; all its chunks once they are complete."""
         copy = _VersionKey(replica.version, replica.first, replica.last)
-        chunks = self._incoming.setdefault((sender, copy), {})
+        known = self._incoming.get((sender, copy))
+        if known is None or (known.chunk_count, known.step) != (replica.count, replica.step):
+            known = self._incoming[sender, copy] = _IncomingCopy(replica.count, replica.step, {})
+        chunks = known.chunks
         chunks[replica.place] = replica.payload
         self._limit_incoming(sender)
-        if len(chunks) < replica.count:
+        if len(chunks) < replica.count or not all(index in chunks for index in range(replica.count)):
             return None
         self._incoming = {key: kept for key, kept in self._incoming.items() if not _is_superseded(key, sender, copy)}
         return [chunks[index] for index in range(replica.count)]

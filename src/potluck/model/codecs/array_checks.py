@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import Any
 
 import numpy as np
 
-__all__ = ["FLOATS", "array_refusal", "count_refusal", "is_finite"]
+__all__ = ["FLOATS", "NOT_FINITE", "array_refusal", "count_refusal", "is_finite", "vector_norm"]
 
+NOT_FINITE = "are not all finite"  # ends the refusal of values that are not
 FLOATS = (np.float32, np.float64, np.float16)
+_LEAST_SQUARES, _MOST_SQUARES = 1e-24, 1e36  # between which a sum of squares is precise, also in float32
 
 
 def count_refusal(arrays: object, *counts: int) -> str | None:
@@ -30,7 +33,7 @@ def array_refusal(array: Any, name: str, dtypes: tuple[type, ...], size: int) ->
     if array.strides != (array.itemsize,) and size > 1:
         return f"its {name} are not contiguous"
     if array.dtype.kind == "f" and not is_finite(array):
-        return f"its {name} are not all finite"
+        return f"its {name} {NOT_FINITE}"
     return None
 
 
@@ -38,3 +41,17 @@ def is_finite(array: Any) -> bool:
     """Whether all values are finite: one pass without a copy, unless the sum itself overflows."""
     with np.errstate(all="ignore"):
         return math.isfinite(array.sum(dtype=np.float64)) or bool(np.isfinite(array).all())
+
+
+def vector_norm(array: Any) -> float:
+    """The Euclidean norm of finite values: one pass in their own precision, unless their squares leave its range."""
+    values = array.astype(np.float32) if array.dtype == np.float16 else array
+    with np.errstate(all="ignore"):
+        squares = float(np.dot(values, values))
+        if _LEAST_SQUARES < squares < _MOST_SQUARES:
+            return math.sqrt(squares)
+        largest = float(np.abs(values).max()) if values.size else 0.0
+        if largest == 0.0:
+            return 0.0
+        scaled = values.astype(np.float64) / largest
+        return min(largest * math.sqrt(float(np.dot(scaled, scaled))), sys.float_info.max)

@@ -11,6 +11,8 @@ from torch import Tensor
 
 __all__ = ["AccumulatedVector", "CodecState"]
 
+_FACTOR = "factor."  # begins the names of factors in a checkpoint
+
 
 class AccumulatedVector(NamedTuple):
     """A segment with its residual added; the state does not change until `store_residual`."""
@@ -26,15 +28,21 @@ class CodecState:
     residual: Tensor | None = None
     velocity: Tensor | None = None
     averages: dict[int, float] = field(default_factory=dict)
+    turns: dict[int, int] = field(default_factory=dict)  # in which each segment was sent, by its start
     compressed: int = 0
     whole: int = 0
+    matrices: tuple[tuple[int, int, int], ...] = ()  # start, rows and columns of each weight matrix, for low rank
+    factors: dict[int, Tensor] = field(default_factory=dict)  # of each matrix, by its start: where to begin next time
+    keeps_residual: bool = True  # False where the vectors themselves contain what was not sent before
 
     @property
     def compressed_fraction(self) -> float:
         """The fraction of sent segments that were compressed."""
         return self.compressed / max(1, self.compressed + self.whole)
 
-    def count_sent(self, compressed: bool) -> None:
+    def count_sent(self, start: int, compressed: bool) -> None:
+        """The segment that begins at `start` was sent."""
+        self.turns[start] = self.turns.get(start, 0) + 1
         self.compressed += compressed
         self.whole += not compressed
 
@@ -80,9 +88,13 @@ class CodecState:
             "counts": torch.tensor([self.compressed, self.whole], dtype=torch.int64),
             "average_starts": torch.tensor(list(self.averages), dtype=torch.int64),
             "average_values": torch.tensor(list(self.averages.values()), dtype=torch.float64),
+            "turns": torch.tensor([*self.turns, *self.turns.values()], dtype=torch.int64),
+            "matrices": torch.tensor(self.matrices, dtype=torch.int64),
         }
         vectors = {"residual": self.residual, "velocity": self.velocity}
-        return {**tensors, **{name: vector.clone() for name, vector in vectors.items() if vector is not None}}
+        factors = {f"{_FACTOR}{start}": factor.clone() for start, factor in self.factors.items()}
+        named = {name: vector.clone() for name, vector in vectors.items() if vector is not None}
+        return {**tensors, **named, **factors}
 
     @staticmethod
     def from_tensors(state: Mapping[str, Tensor]) -> CodecState:
@@ -90,7 +102,15 @@ class CodecState:
         compressed, whole = state["counts"].tolist()
         averages = zip(state["average_starts"].tolist(), state["average_values"].tolist(), strict=True)
         residual, velocity = (state[name].clone() if name in state else None for name in ("residual", "velocity"))
-        return CodecState(residual, velocity, dict(averages), compressed, whole)
+        starts, turns = state["turns"].view(2, -1).tolist()
+        restored = CodecState(
+            residual, velocity, dict(averages), dict(zip(starts, turns, strict=True)), compressed, whole
+        )
+        restored.matrices = tuple((start, rows, columns) for start, rows, columns in state["matrices"].tolist())
+        restored.factors = {
+            int(name.removeprefix(_FACTOR)): value.clone() for name, value in state.items() if name.startswith(_FACTOR)
+        }
+        return restored
 
 
 def _extend_to(vector: Tensor | None, like: Tensor, entries: slice) -> Tensor:

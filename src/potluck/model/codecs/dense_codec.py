@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from potluck.model.codecs.array_checks import FLOATS, array_refusal, count_refusal
+from potluck.model.codecs.array_checks import FLOATS, array_refusal, count_refusal, vector_norm
 from potluck.model.codecs.codec_interface import WHOLE_VECTOR, Codec
 from potluck.model.codecs.codec_state import CodecState
 from potluck.payload import Payload
@@ -27,6 +27,9 @@ class DenseCodec(Codec, frozen=True, kw_only=True, tag="dense"):
 
     def decode(self, payload: Payload, size: int) -> Tensor:
         return as_tensor(payload.arrays[0])
+
+    def norm(self, payload: Payload, size: int) -> float:
+        return vector_norm(payload.arrays[0])
 
     def encoded_bytes(self, size: int, itemsize: int) -> int:
         return size * itemsize

@@ -9,7 +9,7 @@ A payload is two arrays, values and indices, or one array if all entries are sen
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import numpy as np
@@ -17,12 +17,16 @@ import torch
 from torch import Tensor
 
 from potluck.model.codecs import index_coding, value_coding
-from potluck.model.codecs.array_checks import array_refusal, count_refusal
+from potluck.model.codecs.array_checks import array_refusal, count_refusal, vector_norm
 from potluck.model.codecs.codec_interface import WHOLE_VECTOR, Codec
 from potluck.model.codecs.codec_state import AccumulatedVector, CodecState
 from potluck.model.codecs.dense_codec import DenseCodec
+from potluck.model.codecs.largest_entries import largest_indices
 from potluck.payload import Payload
 from potluck.settings import doc
+
+if TYPE_CHECKING:
+    from potluck.model.model_state import WeightLayout
 
 __all__ = ["Fraction", "Ratio", "SparseCodec"]
 
@@ -37,8 +41,20 @@ class SparseCodec(Codec, frozen=True, kw_only=True):
     values: Annotated[
         value_coding.ValueFormat, doc("Format of the values: 32 or 16 bits, or signs with one common size.")
     ] = "f32"
+    momentum: Annotated[
+        float,
+        msgspec.Meta(ge=0.0, lt=1.0),
+        doc("Momentum of the device's own gradients (deep gradient compression); the coordinator's must be 0 then."),
+    ] = 0.0
+    warmup: Annotated[
+        int,
+        msgspec.Meta(ge=0),
+        doc("Turns of a device over which the fraction sent falls from all entries, each time by the same factor."),
+    ] = 0
 
     def __post_init__(self) -> None:
+        if self.momentum and not self.error_feedback:
+            raise ValueError("momentum needs error_feedback = true, which keeps what was not sent")
         if self.values == "sign" and not self.error_feedback:
             raise ValueError('values = "sign" needs error_feedback = true, which corrects the error of signs')
 
@@ -52,10 +68,11 @@ class SparseCodec(Codec, frozen=True, kw_only=True):
         raise NotImplementedError
 
     @property
-    def residual_momentum(self) -> float:
-        return 0.0
+    def final_ratio(self) -> float:
+        """The smallest fraction of the entries that is sent after the warm-up."""
+        return self.expected_ratio
 
-    def new_state(self) -> CodecState | None:
+    def new_state(self, layout: WeightLayout | None = None) -> CodecState | None:
         return CodecState()
 
     def encode(self, vector: Tensor, state: CodecState | None = None, entries: slice = WHOLE_VECTOR) -> Payload:
@@ -65,6 +82,8 @@ class SparseCodec(Codec, frozen=True, kw_only=True):
         if len(vector) and not bool(magnitudes.max().isfinite()):
             return DenseCodec().encode(vector)  # not finite: the receiver refuses it if it is the vector itself
         indices = self.choose_indices(magnitudes, state, entries.start or 0)
+        if indices is not None and len(indices) < (least := self._warmup_count(state, entries, len(vector))):
+            indices = largest_indices(magnitudes, least)
         if indices is not None and self._sparse_bytes(len(indices), len(vector)) >= self._dense_bytes(len(vector)):
             indices = None
         packed = self._pack_entries(accumulated.total, indices)
@@ -79,8 +98,11 @@ class SparseCodec(Codec, frozen=True, kw_only=True):
         vector[torch.from_numpy(index_coding.unpack_indices(payload.arrays[1], len(values), size))] = values
         return vector
 
+    def norm(self, payload: Payload, size: int) -> float:
+        return vector_norm(value_coding.unpack_values(payload.arrays[0]).numpy())
+
     def retract(self, payload: Payload, state: CodecState | None, entries: slice) -> None:
-        if state is not None and self.error_feedback:
+        if state is not None and self._keeps_residual(state):
             sent = self.decode(payload, entries.stop - entries.start)
             if bool(sent.isfinite().all()):
                 state.return_to_residual(sent, entries)
@@ -100,9 +122,9 @@ class SparseCodec(Codec, frozen=True, kw_only=True):
         return min(size, max(1, round(ratio * size)))
 
     def _add_residual(self, vector: Tensor, state: CodecState | None, entries: slice) -> AccumulatedVector:
-        if state is None or not self.error_feedback:
+        if state is None or not self._keeps_residual(state):
             return AccumulatedVector(vector)
-        return state.add_residual(vector, entries, self.residual_momentum)
+        return state.add_residual(vector, entries, self.momentum)
 
     def _store_unsent(
         self,
@@ -114,9 +136,19 @@ class SparseCodec(Codec, frozen=True, kw_only=True):
     ) -> None:
         if state is None:
             return
-        state.count_sent(compressed=indices is not None)
-        if self.error_feedback:
+        state.count_sent(entries.start or 0, compressed=indices is not None)
+        if self._keeps_residual(state):
             state.store_residual(accumulated, entries, indices, sent)
+
+    def _warmup_count(self, state: CodecState | None, entries: slice, size: int) -> int:
+        """The number of entries to send at least in this turn of the warm-up; 0 after it."""
+        turn = self.warmup if state is None else state.turns.get(entries.start or 0, 0)
+        return (
+            0 if turn >= self.warmup else self.entry_count(self.final_ratio ** ((turn + 1) / (self.warmup + 1)), size)
+        )
+
+    def _keeps_residual(self, state: CodecState) -> bool:
+        return self.error_feedback and state.keeps_residual
 
     def _pack_entries(self, total: Tensor, indices: Tensor | None) -> Any:
         if indices is None:

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
-import numpy as np
-import torch
 from torch import Tensor
 
 from potluck.model.codecs.codec_state import CodecState
+from potluck.model.codecs.largest_entries import largest_indices
 from potluck.model.codecs.sparse_codec import Fraction, Ratio, SparseCodec
 from potluck.model.codecs.value_coding import ValueFormat
 from potluck.settings import doc
 
-__all__ = ["AdaptiveCodec", "GradedCodec", "TopKCodec", "largest_indices", "squared_norm"]
+if TYPE_CHECKING:
+    from potluck.model.model_state import WeightLayout
 
-_SAMPLE = 1 << 16
+__all__ = ["AdaptiveCodec", "GradedCodec", "TopKCodec", "squared_norm"]
+
 _SERIAL = 1 << 15  # torch sums this many values in one thread, so the result does not depend on the threads
 
 
@@ -25,19 +26,9 @@ class TopKCodec(SparseCodec, frozen=True, kw_only=True, tag="top-k"):
     """A fixed fraction of the entries, the largest."""
 
     ratio: Annotated[Ratio, doc("Fraction of the entries to send.")] = 0.01
-    momentum: Annotated[
-        float,
-        msgspec.Meta(ge=0.0, lt=1.0),
-        doc("Momentum of the device's own gradients (deep gradient compression); the coordinator then uses none."),
-    ] = 0.0
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.momentum and not self.error_feedback:
-            raise ValueError("momentum needs error_feedback = true, which keeps what was not sent")
-
-    def new_state(self) -> CodecState | None:
-        return super().new_state() if self.error_feedback else None
+    def new_state(self, layout: WeightLayout | None = None) -> CodecState | None:
+        return super().new_state(layout) if self.error_feedback or self.warmup else None
 
     def choose_indices(self, magnitudes: Tensor, state: CodecState | None, start: int) -> Tensor | None:
         return largest_indices(magnitudes, self.entry_count(self.ratio, len(magnitudes)))
@@ -45,10 +36,6 @@ class TopKCodec(SparseCodec, frozen=True, kw_only=True, tag="top-k"):
     @property
     def expected_ratio(self) -> float:
         return self.ratio
-
-    @property
-    def residual_momentum(self) -> float:
-        return self.momentum
 
 
 class AdaptiveCodec(SparseCodec, frozen=True, kw_only=True, tag="adaptive"):
@@ -119,51 +106,12 @@ class GradedCodec(SparseCodec, frozen=True, kw_only=True, tag="graded"):
         """The middle one of the ratios."""
         return self.ratios[len(self.ratios) // 2]
 
-
-def largest_indices(values: Tensor, count: int) -> Tensor:
-    """The indices of the `count` largest values, ascending, without sorting them; none may be NaN.
-
-    Of equal values, those with the lowest index count. A sample gives a threshold that about the right number of values
-    reach; the exact bound is determined among these candidates.
-    """
-    if count >= len(values):
-        return torch.arange(len(values))
-    candidates = _candidate_indices(values, count)
-    if candidates is None:
-        return _exact_mask(values, count).nonzero().view(-1)
-    return candidates[_exact_mask(values[candidates], count)]
+    @property
+    def final_ratio(self) -> float:
+        return self.ratios[0]
 
 
 def squared_norm(vector: Tensor) -> float:
     """The sum of squares, in double precision."""
     blocks = (vector[start : start + _SERIAL] for start in range(0, len(vector), _SERIAL))
     return math.fsum(float(block.double().square().sum()) for block in blocks)
-
-
-def _exact_mask(values: Tensor, count: int) -> Tensor:
-    """A mask of the `count` largest values."""
-    if count == 0:
-        return torch.zeros(len(values), dtype=torch.bool)
-    bound = values.kthvalue(len(values) - count + 1).values
-    marked = values > bound
-    equal = (values == bound).nonzero().view(-1)
-    marked[equal[: count - int(marked.sum())]] = True
-    return marked
-
-
-def _candidate_indices(values: Tensor, count: int) -> Tensor | None:
-    """Ascending indices of a few values that include the `count` largest and all equal ones; None for all values."""
-    if len(values) < 4 * _SAMPLE:
-        return None
-    threshold = _sampled_threshold(values, count)
-    candidates = np.flatnonzero(values.numpy() >= threshold)
-    return torch.from_numpy(candidates) if count <= len(candidates) < len(values) // 2 else None
-
-
-def _sampled_threshold(values: Tensor, count: int) -> float:
-    """A threshold that about `count` values reach, almost surely no fewer, estimated from evenly spaced values."""
-    step = len(values) // _SAMPLE | 1  # odd, so that it does not align with the rows of a weight matrix
-    sample = values[::step]
-    expected = count * len(sample) / len(values)
-    rank = min(len(sample), math.ceil(expected + 4 * math.sqrt(expected)) + 4)
-    return float(sample.kthvalue(len(sample) - rank + 1).values)

@@ -9,7 +9,7 @@ from potluck.model.decoupled.decouple import Variant, decouple
 from potluck.model.decoupled.group_calibration import CalibrationReport, calibrate_groups
 from potluck.model.decoupled.group_loss import GroupLoss, expected_class_counts
 from potluck.model.decoupled.grouped_network import AssembledNetwork, GroupedNetwork, GroupedNetworkSpec, GroupSubmodel
-from potluck.model.decoupled.sequential_layers import layer_costs, trace_sequential
+from potluck.model.decoupled.network_layers import channel_graph, trace_network
 
 __all__ = [
     "AssembledNetwork",
@@ -22,11 +22,11 @@ __all__ = [
     "GroupedNetworkSpec",
     "Variant",
     "calibrate_groups",
+    "channel_graph",
     "decouple",
     "expected_class_counts",
-    "layer_costs",
     "load",
     "merge_contributions",
     "save",
-    "trace_sequential",
+    "trace_network",
 ]

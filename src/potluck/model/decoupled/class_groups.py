@@ -8,8 +8,6 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
-import torch
 from torch import Tensor, nn
 
 from potluck import seeds
@@ -17,13 +15,25 @@ from potluck.errors import SettingError
 from potluck.model.decoupled import assembled_file
 from potluck.model.decoupled.channel_attribution import pooled_features
 from potluck.model.decoupled.decouple import Variant, decouple
+from potluck.model.decoupled.feature_cache import FeatureCache
 from potluck.model.decoupled.group_calibration import Extent
 from potluck.model.decoupled.group_cut import CutRequest, choose_cut
-from potluck.model.decoupled.group_extractor import Batches, Counts, GroupExtractor
-from potluck.model.decoupled.group_loss import expected_class_counts
+from potluck.model.decoupled.group_extractor import Batches, Counts, GroupExtractor, GroupTraining
 from potluck.model.decoupled.group_plan import describe_groups
+from potluck.model.decoupled.group_samples import (
+    PATH,
+    FeatureMap,
+    Negatives,
+    affordable_samples,
+    check_cache,
+    class_counts,
+    class_means,
+    refuse_iterable,
+    spread_batches,
+    trainable_groups,
+)
 from potluck.model.decoupled.grouped_network import GroupedNetwork
-from potluck.model.decoupled.sequential_layers import layer_costs, trace_sequential, trunk_length
+from potluck.model.decoupled.network_layers import channel_graph, refuse_tokens, trace_network
 from potluck.model.layer_chain import LayerChain, trace_layers
 from potluck.model.submodel_context import (
     ClassBalance,
@@ -39,17 +49,13 @@ from potluck.model.submodels.submodel_parts import Submodel
 from potluck.model.submodels.width_extractor import training_batches
 from potluck.planning.groups import Groups, assign_groups, check_groups, even_groups, similar_groups
 from potluck.settings import doc
+from potluck.units import Bytes
 
 __all__ = ["ClassGroups"]
 
-PATH = "rounds.submodel"
 FILE = "assembled.safetensors"  # in a run's folder
-_LOOKED_AT = 4096  # samples used to find similar classes and to attribute channels
-_BATCH = 256
 
-Negatives = Literal["own", "generated"]  # the device's samples of other classes, or ones generated from its own
 Count = Annotated[int, msgspec.Meta(ge=1)]
-FeatureMap = Callable[[Tensor], Tensor]
 Depth = Annotated[int, msgspec.Meta(ge=0)]
 
 
@@ -68,6 +74,10 @@ class ClassGroups(Submodel, frozen=True, kw_only=True, tag="class-groups"):
     held: Annotated[
         dict[str, tuple[int, ...]], doc("Groups of each device by name; the others are assigned round-robin.")
     ] = msgspec.field(default_factory=dict)
+    each: Annotated[
+        Count | None,
+        doc("Groups of every device that `held` does not name; by default as few as train all of them."),
+    ] = None
     variant: Annotated[
         Variant, doc("Divide channels evenly, or attribute a trained model's channels to the classes that they serve.")
     ] = "structural"
@@ -75,6 +85,14 @@ class ClassGroups(Submodel, frozen=True, kw_only=True, tag="class-groups"):
         Literal["averaged", "frozen"],
         doc("Average the shared layers in every round, or keep them as they are at the start."),
     ] = "averaged"
+    saving: Annotated[
+        Annotated[float, msgspec.Meta(gt=0.0)] | None,
+        doc("Cut turns short so that one has so many times fewer MACs than a pass of the whole model over all data."),
+    ] = None
+    distill: Annotated[
+        Annotated[float, msgspec.Meta(ge=0.0, lt=1.0)],
+        doc("Weight of the assembled network's probabilities in a device's loss; the device then pulls all groups."),
+    ] = 0.0
     negatives: Annotated[
         Negatives, doc("Train against the device's own samples of other classes, or against generated ones.")
     ] = "own"
@@ -82,13 +100,27 @@ class ClassGroups(Submodel, frozen=True, kw_only=True, tag="class-groups"):
         int, msgspec.Meta(ge=0), doc("Number of samples that make the groups' logits comparable; 0 for no calibration.")
     ] = 0
     held_out: Annotated[bool, doc("Exclude the calibration samples from training.")] = True
+    cache: Annotated[
+        Bytes,
+        doc("Memory of a device for the outputs of a frozen trunk, computed once per sample; 0: in every pass."),
+    ] = Bytes(0)
     extent: Annotated[Extent, doc("Calibrate three values per group, or also the groups' last layers.")] = "readout"
 
     def __post_init__(self) -> None:
         if self.alike and isinstance(self.groups, tuple):
             raise ValueError("`alike` forms the groups itself; set `groups` to their number")
+        if self.cache and (self.trunk != "frozen" or self.depth == 0):
+            raise ValueError("`cache` keeps the outputs of a frozen trunk; set `trunk` to 'frozen' and a `depth`")
+        if self.cache and self.negatives == "generated":
+            raise ValueError("`cache` needs samples that stay the same, and generated `negatives` do not; leave it out")
         if self.held and self.groups == "auto":
             raise ValueError("`held` refers to groups by index; set `groups` too")
+
+    def unused_keys(self) -> Mapping[str, str]:
+        unused = dict.fromkeys(("scaled", "static"), "on class groups")
+        if not self.calibration:
+            unused |= dict.fromkeys(("held_out", "extent"), "while `calibration` is 0")
+        return unused
 
     @property
     def is_resolved(self) -> bool:
@@ -108,7 +140,7 @@ class ClassGroups(Submodel, frozen=True, kw_only=True, tag="class-groups"):
     def build_grouped(self, chain: LayerChain, samples: LabelledSamples | None, seed: int) -> GroupedNetwork:
         """The grouped network; without samples (only sizes matter) classes and channels are assigned in order."""
         assert self.depth != "auto", "the cut is decided before the network is split"
-        groups = self._resolve_groups(trace_sequential(chain.module, chain.shape)[-1].outputs, samples, seed)
+        groups = self._resolve_groups(trace_network(chain.module, chain.shape)[-1].outputs, samples, seed)
         shapes_only = samples is None or any(param.is_meta for param in chain.module.parameters())
         return decouple(
             chain.module,
@@ -116,7 +148,7 @@ class ClassGroups(Submodel, frozen=True, kw_only=True, tag="class-groups"):
             groups,
             self.depth,
             "structural" if shapes_only else self.variant,
-            samples=[] if shapes_only or samples is None else _spread_batches(samples),
+            samples=[] if shapes_only or samples is None else spread_batches(samples),
             frozen=self.trunk == "frozen",
             seed=seeds.child_seed(seed, "decouple"),
         )
@@ -125,14 +157,14 @@ class ClassGroups(Submodel, frozen=True, kw_only=True, tag="class-groups"):
         """The same settings with groups of classes whose features in a trained network's trunk are similar."""
         assert self.alike, "the groups are given"
         assert self.depth != "auto", "the cut defines the trunk"
-        steps = trace_sequential(chain.module, chain.shape)
-        trunk = steps[: trunk_length(steps, self.depth)]
-        groups = self._resolve_groups(steps[-1].outputs, samples, seed, lambda inputs: pooled_features(trunk, inputs))
+        layers = trace_network(chain.module, chain.shape)
+        trunk = layers[: channel_graph(layers).trunk_end(self.depth)]
+        groups = self._resolve_groups(layers[-1].outputs, samples, seed, lambda inputs: pooled_features(trunk, inputs))
         return msgspec.structs.replace(self, groups=groups, alike=False)
 
-    def groups_by_device(self, devices: Sequence[str], groups: int) -> Mapping[str, tuple[int, ...]]:
+    def groups_by_device(self, devices: Sequence[str], groups: int) -> dict[str, tuple[int, ...]]:
         """The groups of each device of a fleet."""
-        return assign_groups(devices, groups, self.held, f"{PATH}.held")
+        return assign_groups(devices, groups, self.held, PATH, self.each)
 
     def _resolve_groups(
         self, classes: int, samples: LabelledSamples | None, seed: int, features_of: FeatureMap = Tensor.double
@@ -144,7 +176,7 @@ class ClassGroups(Submodel, frozen=True, kw_only=True, tag="class-groups"):
             raise SettingError(f"{PATH}.groups", f"{classes} classes cannot form {self.groups} groups; use fewer")
         if self.alike and samples is not None:
             return similar_groups(
-                _class_means(samples, classes, features_of), self.groups, seeds.child_seed(seed, "alike")
+                class_means(samples, classes, features_of), self.groups, seeds.child_seed(seed, "alike")
             )
         return even_groups(classes, self.groups)
 
@@ -157,10 +189,11 @@ class ClassGroups(Submodel, frozen=True, kw_only=True, tag="class-groups"):
         return f"{PATH}.{key}: {what} is meant for a trained network"
 
     def resolve(self, context: SubmodelContext, chain: LayerChain) -> ClassGroups:
+        refuse_tokens(chain)
         part = self
         if not self.is_resolved:
-            steps = trace_sequential(chain.module, chain.shape)
-            choice = choose_cut(context, self._cut_request(), layer_costs(steps), steps[-1].outputs, PATH)
+            layers = trace_network(chain.module, chain.shape)
+            choice = choose_cut(context, self._cut_request(), channel_graph(layers), layers[-1].outputs, PATH)
             part = self.resolve_cut(choice.depth, choice.groups)
         if context.samples is not None and context.pretrained and part.alike:
             part = part.group_by_features(chain, context.samples, context.seed)
@@ -170,9 +203,14 @@ class ClassGroups(Submodel, frozen=True, kw_only=True, tag="class-groups"):
         if context.loss not in (None, "cross-entropy"):
             raise SettingError("task.loss", "class groups are for classes; use 'cross-entropy'")
         if context.streaming:
-            raise SettingError("stream", "class groups need data that is there from the start; leave this table out")
+            refuse_iterable(context.samples)
+            if self.negatives == "generated":
+                raise SettingError(
+                    f"{PATH}.negatives", "are generated from data that is there from the start; use 'own' with a stream"
+                )
+        refuse_tokens(chain)
         grouped = self.build_grouped(chain, context.samples, context.seed)
-        return trace_layers(grouped, chain.shape, dtype=chain.dtype)
+        return trace_layers(grouped, chain.inputs)
 
     def sample_rules(self, context: SubmodelContext, chain: LayerChain) -> SampleRules:
         groups = _grouped_network(chain).spec.groups
@@ -180,22 +218,30 @@ class ClassGroups(Submodel, frozen=True, kw_only=True, tag="class-groups"):
         return SampleRules(groups, held, self._held_out_indices(context))
 
     def build_extractor(self, context: SubmodelContext, model: TrainedModel) -> GroupExtractor:
-        grouped = _grouped_network(model.chain)
+        grouped, samples = _grouped_network(model.chain), context.samples
         held = self.groups_by_device(context.device_names, len(grouped.spec.groups))
-        if context.samples is None or model.shards is None:
-            return GroupExtractor(model.chain, model.layout, held)
+        training = GroupTraining(
+            streaming=context.streaming,
+            cache=FeatureCache(grouped.trunk) if self.cache else None,
+            calibration_batches=self._calibration_batches(context),
+            extent=self.extent,
+            distillation_weight=self.distill,
+        )
         counts: dict[str, Counts] = {}
-        trainable: dict[str, tuple[int, ...]] = {}
-        for device, wanted in held.items():
-            labels = context.samples.labels[model.shards[device]]
-            trainable[device] = self._trainable_groups(grouped, device, wanted, set(np.unique(labels).tolist()))
-            counts[device] = self._class_counts(grouped, trainable[device], labels)
-        batches = self._calibration_batches(context)
-        return GroupExtractor(model.chain, model.layout, trainable, counts, batches, self.extent)
+        if samples is not None and model.shards is not None:
+            if self.cache:
+                check_cache(context, grouped, model.shards, self.cache)
+            for device, wanted in held.items():
+                labels = samples.labels[model.shards[device]]
+                present = set(np.unique(labels).tolist())
+                held[device] = trainable_groups(grouped, device, wanted, present, self.negatives)
+                counts[device] = class_counts(grouped, held[device], labels, self.negatives, context.streaming)
+        training = training._replace(counts=counts, most_samples=self._most_samples(context, grouped, held))
+        return GroupExtractor(model.chain, model.layout, held, training)
 
     def class_balance(self, extractor: SubmodelExtractor | None, device: str) -> ClassBalance:
         assert isinstance(extractor, GroupExtractor)
-        return ClassBalance(extractor.device_classes(device), self.negatives)
+        return ClassBalance(extractor.device_classes(device), self.negatives, extractor.most_samples(device))
 
     def device_labels(self, devices: Sequence[str]) -> Mapping[str, str]:
         if self.groups == "auto":
@@ -223,32 +269,29 @@ class ClassGroups(Submodel, frozen=True, kw_only=True, tag="class-groups"):
 
     def _cut_request(self) -> CutRequest:
         depths = () if self.depth == "auto" else (self.depth,)
-        return CutRequest(self.trunk == "frozen", self.held, self.group_counts(), depths)
+        return CutRequest(self.trunk == "frozen", self.held, self.group_counts(), depths, self.each, bool(self.cache))
 
-    def _trainable_groups(
-        self, grouped: GroupedNetwork, device: str, wanted: tuple[int, ...], present: set[int]
-    ) -> tuple[int, ...]:
-        """The groups that a device's classes can train; a SettingError if there is none."""
-        groups, all_classes = grouped.spec.groups, grouped.spec.class_count
-        trainable = []
-        for group in wanted:
-            own = groups[group]
-            has_others = self.negatives == "generated" or len(own) == all_classes or not present <= set(own)
-            if has_others and not present.isdisjoint(own):
-                trainable.append(group)
-        if not trainable:
-            own_classes = {label for group in wanted for label in groups[group]}
-            raise SettingError(f"{PATH}.held.{device}", _untrainable_reason(device, own_classes, present))
-        return tuple(trainable)
-
-    def _class_counts(self, grouped: GroupedNetwork, groups: tuple[int, ...], labels: Indices) -> Counts:
-        """How many samples of each class a device trains on in an epoch; generated ones form a class of their own."""
-        own = [label for group in groups for label in grouped.spec.groups[group]]
-        counts = expected_class_counts(labels, own)
-        if self.negatives != "generated":
-            return counts
-        own_counts = {label: counts[label] for label in own if label in counts}
-        return {**own_counts, grouped.spec.class_count: sum(own_counts.values())}
+    def _most_samples(
+        self, context: SubmodelContext, grouped: GroupedNetwork, held: Mapping[str, tuple[int, ...]]
+    ) -> dict[str, int]:
+        """How many samples a turn of each device may train on; empty without a `saving`."""
+        if self.saving is None:
+            return {}
+        if context.streaming:
+            raise SettingError(f"{PATH}.saving", "limits passes over data that is there from the start; leave it out")
+        total = len(context.devices) * context.assumed_samples if context.samples is None else len(context.samples)
+        most = {
+            device: affordable_samples(grouped, groups, total / self.saving, bool(self.cache), self.distill > 0)
+            for device, groups in held.items()
+        }
+        device = min(most, key=lambda name: most[name])
+        if most[device] < context.batch_size:
+            raise SettingError(
+                f"{PATH}.saving",
+                f"leaves {device} {most[device]} samples in a turn, less than a mini-batch of {context.batch_size};"
+                " ask for less, or cut the network into more groups",
+            )
+        return most
 
     def _held_out_indices(self, context: SubmodelContext) -> Indices:
         """The samples that calibrate and that no device trains on."""
@@ -277,34 +320,3 @@ class ClassGroups(Submodel, frozen=True, kw_only=True, tag="class-groups"):
 def _grouped_network(chain: LayerChain) -> GroupedNetwork:
     assert isinstance(chain.module, GroupedNetwork)
     return chain.module
-
-
-def _untrainable_reason(device: str, own: set[int], present: set[int]) -> str:
-    if present.isdisjoint(own):
-        return f"{device} has no sample of the classes {sorted(own)}; give it other groups, or split the data otherwise"
-    return (
-        f"{device} has samples of its own classes {sorted(own)} only, nothing to tell them from;"
-        " give it samples of others, as split = {kind = 'class-groups', rest = 1.0} does,"
-        " or let it make some up: negatives = 'generated'"
-    )
-
-
-def _spread_batches(samples: LabelledSamples) -> list[tuple[Tensor, Tensor]]:
-    """Batches of evenly spaced samples, always the same."""
-    chosen = np.linspace(0, len(samples) - 1, min(len(samples), _LOOKED_AT)).astype(np.int64)
-    return [samples.batch(chosen[start : start + _BATCH]) for start in range(0, len(chosen), _BATCH)]
-
-
-def _class_means(samples: LabelledSamples, classes: int, features_of: FeatureMap) -> npt.NDArray[np.float64]:
-    """The mean of each class's samples as transformed by `features_of`."""
-    batches = _spread_batches(samples)
-    inputs = torch.cat([features_of(given).flatten(1).double() for given, _ in batches])
-    labels = torch.cat([targets for _, targets in batches])
-    missing = sorted(set(range(classes)) - set(labels.tolist()))
-    if missing:
-        raise SettingError(
-            f"{PATH}.alike", f"class {missing[0]} is too rare to compare it with others; set the groups explicitly"
-        )
-    sums = torch.zeros(classes, inputs.shape[1], dtype=torch.float64).index_add_(0, labels, inputs)
-    means: npt.NDArray[np.float64] = (sums / torch.bincount(labels, minlength=classes)[:, None]).numpy()
-    return means

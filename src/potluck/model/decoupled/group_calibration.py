@@ -84,7 +84,7 @@ def _head_inputs(
         shared = network.trunk(inputs[known])
         labels.append(index_of[targets[known]])
         for batches_of_group, number in zip(features, trained, strict=True):
-            batches_of_group.append(network.group_branch(number).stages[:-1](shared).double())
+            batches_of_group.append(network.group_branch(number).stages.head_inputs(shared).double())
     if not labels or not sum(map(len, labels)):
         raise DataError("no held-out sample belongs to a trained class; calibration needs some")
     return [torch.cat(group) for group in features], torch.cat(labels), skipped

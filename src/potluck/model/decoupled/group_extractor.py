@@ -18,19 +18,32 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from potluck.model.decoupled.feature_cache import FeatureCache
 from potluck.model.decoupled.group_calibration import Extent, calibrate_groups
-from potluck.model.decoupled.group_loss import GroupLoss
-from potluck.model.decoupled.grouped_network import GroupedNetwork, GroupSubmodel
+from potluck.model.decoupled.group_loss import DistillationLoss, GroupLoss
+from potluck.model.decoupled.grouped_network import DistilledSubmodel, GroupedNetwork, GroupSubmodel
 from potluck.model.layer_chain import LayerChain
 from potluck.model.model_replica import Loss, ModelReplica
 from potluck.model.model_state import TensorEntry, WeightLayout
 from potluck.model.submodel_interface import ExtractedSubmodel, SubmodelChoice, SubmodelSpec, TurnKey
 from potluck.model.update_merging import UpdateSum
 
-__all__ = ["GroupExtractor", "GroupSubmodelSpec", "GroupWeight", "indices_in_whole"]
+__all__ = ["GroupExtractor", "GroupSubmodelSpec", "GroupTraining", "GroupWeight", "indices_in_whole"]
 
 Counts = Mapping[int, int]
 Batches = Iterable[tuple[Tensor, Tensor]]
+
+
+class GroupTraining(NamedTuple):
+    """How groups are trained and calibrated."""
+
+    counts: Mapping[str, Counts] = {}  # by device: samples of each class in a turn, if known
+    streaming: bool = False
+    cache: FeatureCache | None = None  # of the trunk's outputs
+    calibration_batches: Callable[[], Batches] | None = None
+    extent: Extent = "readout"
+    most_samples: Mapping[str, int] = {}  # by device: what a turn may train on, where that is limited
+    distillation_weight: float = 0.0  # of the assembled network's probabilities in a device's loss
 
 
 class GroupWeight(NamedTuple):
@@ -54,7 +67,7 @@ class GroupSubmodelSpec(SubmodelSpec):
 
 
 class GroupExtractor:
-    """`device_groups` are each device's groups; `counts` its samples of each class in a turn, if known."""
+    """Sends each device the trunk and the groups that `device_groups` names."""
 
     extracts_from_replica = False
     averages_changed_only = False
@@ -65,18 +78,14 @@ class GroupExtractor:
         chain: LayerChain,
         layout: WeightLayout,
         device_groups: Mapping[str, tuple[int, ...]],
-        counts: Mapping[str, Counts] | None = None,
-        calibration_batches: Callable[[], Batches] | None = None,
-        extent: Extent = "readout",
+        training: GroupTraining | None = None,
     ) -> None:
         assert isinstance(chain.module, GroupedNetwork)
         self.grouped = chain.module
         self.device_groups = device_groups
         self._chain = chain
         self._layout = layout
-        self._counts = counts or {}
-        self._calibration_batches = calibration_batches
-        self._extent = extent
+        self._training = training or GroupTraining()
         self._cached_spec = lru_cache(maxsize=1024)(self._select_groups)
         self._cached_loss = lru_cache(maxsize=1024)(self._group_loss)
         self._cached_layout = lru_cache(maxsize=64)(self._group_layout)
@@ -84,6 +93,20 @@ class GroupExtractor:
     def device_classes(self, device: str) -> tuple[int, ...]:
         """The classes of a device's groups."""
         return tuple(label for group in self.device_groups[device] for label in self.grouped.spec.groups[group])
+
+    @property
+    def caches_trunk(self) -> bool:
+        """Whether the trunk's outputs are computed once per sample."""
+        return self._training.cache is not None
+
+    @property
+    def is_distilled(self) -> bool:
+        """Whether devices also run the assembled network."""
+        return self._training.distillation_weight > 0
+
+    def most_samples(self, device: str) -> int | None:
+        """How many samples a device's turn may train on; None: as many as the local training says."""
+        return self._training.most_samples.get(device)
 
     def select_submodel(self, turn: TurnKey) -> GroupSubmodelSpec:
         return self._cached_spec(turn.device)
@@ -101,23 +124,36 @@ class GroupExtractor:
         raise AssertionError("groups are trained as separate networks")
 
     def build_network(self, turn: TurnKey, submodel: SubmodelSpec) -> nn.Module:
-        return self.grouped.build_submodel(self.device_groups[turn.device])
+        network = self._build_submodel(self.device_groups[turn.device])
+        network.input_cache = self._training.cache
+        return network
+
+    def _build_submodel(self, groups: tuple[int, ...]) -> GroupSubmodel:
+        return DistilledSubmodel(self.grouped, groups) if self.is_distilled else self.grouped.build_submodel(groups)
 
     def training_loss(self, turn: TurnKey, loss: Loss) -> Loss:
         return self._cached_loss(turn.device)
 
     def calibration_hook(self) -> Callable[[ModelReplica], None] | None:
-        return None if self._calibration_batches is None else lambda replica: self.calibrate_module(replica.module)
+        return (
+            None
+            if self._training.calibration_batches is None
+            else lambda replica: self.calibrate_module(replica.module)
+        )
 
     def calibrate_module(self, module: nn.Module) -> None:
         """Make the logits of the network's groups comparable, if the job asks for it."""
         assert isinstance(module, GroupedNetwork)
-        if self._calibration_batches is not None and len(module.untrained_groups()) < len(module.spec.groups):
-            calibrate_groups(module, self._calibration_batches(), extent=self._extent)
+        batches = self._training.calibration_batches
+        if batches is not None and len(module.untrained_groups()) < len(module.spec.groups):
+            calibrate_groups(module, batches(), extent=self._training.extent)
 
     def _group_loss(self, device: str) -> Loss:
         own = [self.grouped.spec.groups[group] for group in self.device_groups[device]]
-        return GroupLoss(own, self.grouped.spec.class_count, self._counts.get(device))
+        counts = self._training.counts.get(device)
+        classes, weight = self.grouped.spec.class_count, self._training.distillation_weight
+        loss = GroupLoss(own, classes, counts, per_batch=self._training.streaming)
+        return DistillationLoss(loss, own, classes, weight) if weight else loss
 
     def _select_groups(self, device: str) -> GroupSubmodelSpec:
         groups = self.device_groups[device]
@@ -129,32 +165,45 @@ class GroupExtractor:
         return replace(submodel, group_weights=weights)
 
     def _own_class_samples(self, device: str, group: int) -> int:
-        counts = self._counts.get(device)
+        counts = self._training.counts.get(device)
         return 1 if counts is None else sum(counts.get(label, 0) for label in self.grouped.spec.groups[group])
 
     def _group_layout(
         self, groups: tuple[int, ...]
     ) -> tuple[GroupSubmodelSpec, tuple[Tensor, Tensor], list[tuple[Tensor, Tensor]]]:
         """The sub-model of a device with these groups, and the indices of the trunk and of each group in it."""
-        module = self.grouped.build_submodel(groups)
-        layout, macs = self._restrict_layout(module)
+        layout = self._restrict_layout(self._build_submodel(groups))
         params, buffers = indices_in_whole(self._layout, layout)
-        submodel = GroupSubmodelSpec(groups, params, buffers, layout, macs)
+        in_trunk = self._layer_macs(["trunk."])
+        trained = self._layer_macs(["trunk.", *(f"groups.{group}." for group in groups)])
+        forward = [float(layer.macs) for layer in self._chain.layers]
+        once = 0.0
+        if self.caches_trunk:  # the trunk is computed once for each sample
+            trained, forward, once = _subtract(trained, in_trunk), _subtract(forward, in_trunk), sum(in_trunk)
+        teaching = forward if self.is_distilled else ()
+        submodel = GroupSubmodelSpec(groups, params, buffers, layout, trained, once, teaching)
         branches = [_prefix_indices(layout, f"groups.{group}.") for group in groups]
         return submodel, _prefix_indices(layout, "trunk."), branches
 
-    def _restrict_layout(self, module: GroupSubmodel) -> tuple[WeightLayout, list[float]]:
-        """The server's layers, as far as this network has them, and their MACs."""
-        known = {name for name, _ in (*module.named_parameters(), *module.named_buffers())}
-        layers = [
-            ([name for name in layer.parameters if name in known], [name for name in layer.buffers if name in known])
+    def _layer_macs(self, prefixes: Sequence[str]) -> list[float]:
+        """The MACs of each of the server's layers whose weights begin with one of these; none for the others."""
+        return [
+            float(layer.macs) * any(name.startswith(tuple(prefixes)) for name in (*layer.parameters, *layer.buffers))
             for layer in self._chain.layers
         ]
-        macs = [
-            float(layer.macs) if any(names) else 0.0 for layer, names in zip(self._chain.layers, layers, strict=True)
+
+    def _restrict_layout(self, module: GroupSubmodel) -> WeightLayout:
+        """The server's layers, as far as this network has them."""
+        known = {name for name, _ in (*module.named_parameters(), *module.named_buffers())}
+        layers = [
+            (
+                [name for name in layer.parameters if name in known],
+                [name for name in layer.changing_buffers if name in known],
+            )
+            for layer in self._chain.layers
         ]
-        layout = WeightLayout.of_module(module, layers)
-        return replace(layout, splits=_layers_per_entry([any(names) for names in layers])), macs
+        layout = WeightLayout.of_module(module, layers, frozen=False)
+        return replace(layout, splits=_layers_per_entry([any(names) for names in layers]))
 
 
 def indices_in_whole(whole: WeightLayout, submodel: WeightLayout) -> tuple[Tensor, Tensor]:
@@ -164,6 +213,10 @@ def indices_in_whole(whole: WeightLayout, submodel: WeightLayout) -> tuple[Tenso
         _entry_indices([params[entry.name] for entry in submodel.params]),
         _entry_indices([buffers[entry.name] for entry in submodel.buffers]),
     )
+
+
+def _subtract(macs: Sequence[float], without: Sequence[float]) -> list[float]:
+    return [some - less for some, less in zip(macs, without, strict=True)]
 
 
 def _layers_per_entry(present: Sequence[bool]) -> tuple[int, ...]:

@@ -7,11 +7,14 @@ from typing import Any
 
 from potluck.model.decoupled.group_cut import AffordableCut, CutRequest, affordable_cuts, mini_batch_slot_s
 from potluck.model.decoupled.group_extractor import GroupExtractor
+from potluck.model.decoupled.group_samples import step_macs
 from potluck.model.submodel_context import PlanTable, SubmodelContext, SubmodelPlan
-from potluck.planning.groups import GroupChoice, full_model_cost, group_choices, group_cost, max_trunk_depth
+from potluck.planning.groups import GroupChoice, full_model_cost, group_choices
 from potluck.units import format_seconds
 
 __all__ = ["describe_groups"]
+
+CutRows = dict[int, list[GroupChoice | None]]  # by depth
 
 _MAX_COLUMNS = 10  # group counts
 _USUAL_COUNTS = (2, 3, 4, 5, 8, 10, 20, 50, 100)
@@ -20,15 +23,15 @@ _USUAL_COUNTS = (2, 3, 4, 5, 8, 10, 20, 50, 100)
 def describe_groups(context: SubmodelContext, request: CutRequest, extractor: GroupExtractor) -> SubmodelPlan:
     """All cuts and their costs, the cut that each kind of device can afford, and the devices of each group."""
     grouped = extractor.grouped
-    slot_s = mini_batch_slot_s(context, grouped.layers)
-    affordable = affordable_cuts(context, request, grouped.layers, grouped.spec.class_count)
+    slot_s = mini_batch_slot_s(context, grouped.graph)
+    affordable = affordable_cuts(context, request, grouped.graph, grouped.spec.class_count)
     devices_by_groups: dict[tuple[int, ...], list[str]] = {}
     for device, groups in extractor.device_groups.items():
         devices_by_groups.setdefault(groups, []).append(device)
     costs = {groups: _training_cost(extractor, groups) for groups in devices_by_groups}
     rows = _cut_rows(extractor)
     data = {
-        "cuts": [_cut_to_json(extractor, choice) for row in rows for choice in row if choice is not None],
+        "cuts": [_cut_to_json(extractor, choice) for row in rows.values() for choice in row if choice is not None],
         "picks": [_affordable_to_json(extractor, cut) for cut in affordable],
         "slot_s": slot_s,
         "job": {"depth": grouped.spec.depth, "groups": len(grouped.spec.groups)},
@@ -44,13 +47,13 @@ def describe_groups(context: SubmodelContext, request: CutRequest, extractor: Gr
     return SubmodelPlan({"class_groups": data}, tables, lines)
 
 
-def _cuts_table(extractor: GroupExtractor, rows: Sequence[Sequence[GroupChoice | None]]) -> PlanTable:
+def _cuts_table(extractor: GroupExtractor, rows: CutRows) -> PlanTable:
     return PlanTable(
         "reduction of the MACs per training step for a device with one group, by depth and number of groups",
         ["shared layers", *(f"{count} groups" for count in _group_counts(extractor))],
         [
             [str(depth), *("-" if choice is None else _cut_cell(extractor, choice) for choice in row)]
-            for depth, row in enumerate(rows)
+            for depth, row in rows.items()
         ],
     )
 
@@ -104,24 +107,23 @@ def _group_counts(extractor: GroupExtractor) -> list[int]:
     return sorted({*usual, len(spec.groups)})[:_MAX_COLUMNS]
 
 
-def _cut_rows(extractor: GroupExtractor) -> list[list[GroupChoice | None]]:
+def _cut_rows(extractor: GroupExtractor) -> CutRows:
     """For each depth the choices with so many groups, None where there is none."""
-    counts, layers = _group_counts(extractor), extractor.grouped.layers
+    counts, graph = _group_counts(extractor), extractor.grouped.graph
     choices = {
         (choice.depth, choice.groups): choice
-        for choice in group_choices(layers, extractor.grouped.spec.class_count, counts)
+        for choice in group_choices(graph, extractor.grouped.spec.class_count, counts)
     }
-    return [[choices.get((depth, count)) for count in counts] for depth in range(max_trunk_depth(layers) + 1)]
+    return {depth: [choices.get((depth, count)) for count in counts] for depth in sorted(graph.trunk_ends)}
 
 
 def _cost_reduction(extractor: GroupExtractor, choice: GroupChoice) -> float:
     grouped = extractor.grouped
-    macs = choice.cost.training_macs(frozen=grouped.frozen)
-    return full_model_cost(grouped.layers).training_macs(frozen=False) / macs
+    macs = choice.cost.training_macs(frozen=grouped.frozen, cached=extractor.caches_trunk)
+    return full_model_cost(grouped.graph).training_macs(frozen=False) / macs
 
 
 def _training_cost(extractor: GroupExtractor, groups: tuple[int, ...]) -> dict[str, float]:
     grouped = extractor.grouped
-    sizes = [len(classes) for classes in grouped.spec.groups]
-    macs = group_cost(grouped.layers, sizes, grouped.spec.depth, groups).training_macs(frozen=grouped.frozen)
-    return {"macs": macs, "times": full_model_cost(grouped.layers).training_macs(frozen=False) / macs}
+    macs = step_macs(grouped, groups, extractor.caches_trunk, extractor.is_distilled)
+    return {"macs": macs, "times": full_model_cost(grouped.graph).training_macs(frozen=False) / macs}

@@ -20,6 +20,8 @@ __all__ = ["GroupReadout"]
 class GroupReadout(nn.Module):
     """A group's final logits; calibration may set `scale`, `shift` and `offset`, training sets `trained`."""
 
+    changing_buffers = ("scale", "shift", "offset", "trained")
+
     def __init__(self, own: int, classes: int, normalised: bool = True) -> None:
         super().__init__()
         self.normalised = normalised

@@ -10,7 +10,6 @@ Parameters have the same names in the whole network and in a sub-model, so contr
 from __future__ import annotations
 
 import copy
-from collections import OrderedDict
 from collections.abc import Collection, Sequence
 from typing import Self
 
@@ -19,11 +18,20 @@ import torch
 from torch import Tensor, nn
 
 from potluck.errors import ModelError
+from potluck.model.decoupled.feature_cache import FeatureCache
 from potluck.model.decoupled.group_readout import GroupReadout
+from potluck.model.decoupled.layer_graph import LayerGraph
 from potluck.model.decoupled.layer_spec import LayerSpec
-from potluck.planning.groups import ChannelLayer, Groups
+from potluck.planning.groups import ChannelGraph, Groups
 
-__all__ = ["AssembledNetwork", "GroupBranch", "GroupSubmodel", "GroupedNetwork", "GroupedNetworkSpec"]
+__all__ = [
+    "AssembledNetwork",
+    "DistilledSubmodel",
+    "GroupBranch",
+    "GroupSubmodel",
+    "GroupedNetwork",
+    "GroupedNetworkSpec",
+]
 
 
 class GroupedNetworkSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -46,7 +54,7 @@ class GroupBranch(nn.Module):
 
     def __init__(self, stages: Sequence[LayerSpec], own: int, classes: int, normalised: bool) -> None:
         super().__init__()
-        self.stages = _build_sequential(stages)
+        self.stages = LayerGraph(stages)
         self.readout = GroupReadout(own, classes, normalised)
 
     def forward(self, features: Tensor, raw: bool = False) -> Tensor:
@@ -60,7 +68,7 @@ class AssembledNetwork(nn.Module):
     def __init__(self, spec: GroupedNetworkSpec) -> None:
         super().__init__()
         self.spec = spec
-        self.trunk = _build_sequential(spec.trunk)
+        self.trunk = LayerGraph(spec.trunk)
         self.groups = nn.ModuleDict(
             {
                 str(number): GroupBranch(spec.branches[number], len(own), spec.class_count, spec.normalised)
@@ -71,7 +79,10 @@ class AssembledNetwork(nn.Module):
         self._order = [grouped_labels.index(label) for label in range(spec.class_count)]
 
     def forward(self, inputs: Tensor) -> Tensor:
-        features = self.trunk(inputs)
+        return self.classify_features(self.trunk(inputs))
+
+    def classify_features(self, features: Tensor) -> Tensor:
+        """The logits, given what the trunk outputs."""
         logits = torch.cat([group(features) for group in self.groups.values()], dim=1)
         return logits[:, self._order]
 
@@ -88,12 +99,12 @@ class AssembledNetwork(nn.Module):
 class GroupedNetwork(AssembledNetwork):
     """The coordinator's network, from which devices' sub-models are built and the final network is assembled.
 
-    `layers` are those of the original network, for planning. A `frozen` trunk is not trained.
+    `graph` are the channels of the original network, for planning. A `frozen` trunk is not trained.
     """
 
-    def __init__(self, spec: GroupedNetworkSpec, layers: Sequence[ChannelLayer] = (), frozen: bool = False) -> None:
+    def __init__(self, spec: GroupedNetworkSpec, graph: ChannelGraph, frozen: bool = False) -> None:
         super().__init__(spec)
-        self.layers = tuple(layers)
+        self.graph = graph
         self.frozen = frozen
         self.trunk.requires_grad_(not frozen)
 
@@ -115,7 +126,12 @@ class GroupedNetwork(AssembledNetwork):
 
 
 class GroupSubmodel(nn.Module):
-    """What a device trains: the trunk and some groups. Returns all their logits in a row, including "other"."""
+    """What a device trains: the trunk and some groups. Returns all their logits in a row, including "other".
+
+    With an `input_cache` it is given the trunk's outputs instead of samples.
+    """
+
+    input_cache: FeatureCache | None = None
 
     def __init__(self, whole: GroupedNetwork, groups: Sequence[int]) -> None:
         super().__init__()
@@ -127,7 +143,7 @@ class GroupSubmodel(nn.Module):
         self.train()
 
     def forward(self, inputs: Tensor) -> Tensor:
-        features = self.trunk(inputs)
+        features = self.trunk(inputs) if self.input_cache is None else inputs
         return torch.cat([group(features, raw=True) for group in self.groups.values()], dim=1)
 
     def train(self, mode: bool = True) -> Self:
@@ -138,6 +154,36 @@ class GroupSubmodel(nn.Module):
         return self
 
 
+class DistilledSubmodel(GroupSubmodel):
+    """A sub-model that also holds the other groups, to learn from the assembled network as it was pulled.
+
+    Returns the logits of its own groups as `GroupSubmodel` does, and behind them the assembled network's probabilities
+    of all classes; zeros while a group is untrained.
+    """
+
+    def __init__(self, whole: GroupedNetwork, groups: Sequence[int]) -> None:
+        super().__init__(whole, range(len(whole.spec.groups)))
+        self.group_indices = tuple(groups)
+        self.own_classes = tuple(whole.spec.groups[number] for number in groups)
+        self._teacher = [AssembledNetwork(whole.spec)]  # in a list, so that it is not among the trained weights
+
+    def begin_turn(self) -> None:
+        """Remember the network as it was pulled; called when all of its weights are there."""
+        self._teacher[0].load_state_dict(self.state_dict())
+        self._teacher[0].eval()
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        features = self.trunk(inputs) if self.input_cache is None else inputs
+        own = [self.groups[str(number)](features, raw=True) for number in self.group_indices]
+        return torch.cat([*own, self._soft_targets(inputs).to(features.dtype)], dim=1)
+
+    @torch.no_grad()
+    def _soft_targets(self, inputs: Tensor) -> Tensor:
+        (teacher,) = self._teacher
+        logits = teacher(inputs) if self.input_cache is None else teacher.classify_features(inputs)
+        return torch.zeros_like(logits) if teacher.untrained_groups() else logits.softmax(dim=1)
+
+
 def check_group_indices(groups: Collection[int], count: int) -> tuple[int, ...]:
     """The group indices in order; ModelError if one does not exist or none is given."""
     unknown = [group for group in groups if not 0 <= group < count]
@@ -145,7 +191,3 @@ def check_group_indices(groups: Collection[int], count: int) -> tuple[int, ...]:
         what = f"there is no group {unknown[0]}" if unknown else "no group was given"
         raise ModelError(f"{what}; groups are numbered from 0 to {count - 1}")
     return tuple(sorted(set(groups)))
-
-
-def _build_sequential(stages: Sequence[LayerSpec]) -> nn.Sequential:
-    return nn.Sequential(OrderedDict((stage.name, stage.build_layer()) for stage in stages))

@@ -7,12 +7,13 @@ import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor, fx, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
 
 from potluck.model.stage_modules import build_layer_range
+from potluck.model.submodels.channel_flow import is_transposed_linear
+from potluck.model.submodels.narrow_attention import NarrowAttention
 from potluck.model.submodels.slimmable_model import SlimmableModel
 from potluck.model.submodels.submodel_selection import TensorAxes, narrowed_shape
 
@@ -24,14 +25,39 @@ MIN_STRIDED_CHANNELS = 8
 def width_agnostic_graph(slimmable: SlimmableModel) -> fx.GraphModule:
     """The whole model as a graph in which no node depends on the number of channels."""
     whole = build_layer_range(slimmable.chain, 0, len(slimmable.chain.layers) - 1, entries=[], exits=None)
+    _hold_constants(slimmable, whole)
     for node in list(whole.graph.nodes):
-        if node.name in slimmable.flattened and node.op != "call_module":
+        if node.name in slimmable.size_free_calls:
+            function, options = slimmable.size_free_calls[node.name]
             with whole.graph.inserting_before(node):
-                flat = whole.graph.call_function(torch.flatten, (node.all_input_nodes[0], 1))
-            node.replace_all_uses_with(flat)
+                size_free = whole.graph.call_function(function, (node.all_input_nodes[0], *options))
+            node.replace_all_uses_with(size_free)
             whole.graph.erase_node(node)
     whole.recompile()
     return whole
+
+
+def _hold_constants(slimmable: SlimmableModel, whole: fx.GraphModule) -> None:
+    """Replace tensors that only the graph holds, which fx would count among the model's buffers."""
+    assert slimmable.chain.recording is not None
+    for name, value in slimmable.chain.recording.constants.items():
+        for node in [node for node in whole.graph.nodes if node.op == "get_attr" and node.target == name]:
+            whole.add_submodule(f"{name}_held", _ConstantTensor(value))
+            with whole.graph.inserting_before(node):
+                node.replace_all_uses_with(whole.graph.call_module(f"{name}_held"))
+            whole.graph.erase_node(node)
+        whole._buffers.pop(name, None)
+
+
+class _ConstantTensor(nn.Module):
+    """Returns a tensor that is neither a parameter nor a buffer."""
+
+    def __init__(self, value: Tensor) -> None:
+        super().__init__()
+        self.value = value
+
+    def forward(self) -> Tensor:
+        return self.value
 
 
 def build_narrow_network(
@@ -52,6 +78,8 @@ def build_narrow_network(
         for kind, update_sizes in SIZE_UPDATES.items():
             if isinstance(layer, kind):
                 update_sizes(layer)
+        if is_transposed_linear(layer):
+            layer.nx, layer.nf = layer.weight.shape
         if static and isinstance(layer, _NormBase):
             layer.track_running_stats = False
     return small
@@ -104,11 +132,20 @@ def _update_group_norm_sizes(norm: nn.GroupNorm) -> None:
         norm.num_channels = len(norm.weight)
 
 
+def _update_attention_sizes(attention: nn.MultiheadAttention) -> None:
+    packed = attention.in_proj_weight
+    heads = attention.num_heads if packed is None else len(packed) // (3 * attention.head_dim)
+    if heads < attention.num_heads:
+        attention.num_heads = heads
+        attention.__class__ = NarrowAttention
+
+
 SIZE_UPDATES: dict[type[nn.Module], Callable[[Any], None]] = {
     _ConvNd: _update_conv_sizes,
     nn.Linear: _update_linear_sizes,
     _NormBase: _update_norm_sizes,
     nn.GroupNorm: _update_group_norm_sizes,
+    nn.MultiheadAttention: _update_attention_sizes,
 }
 
 

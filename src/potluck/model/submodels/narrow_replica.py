@@ -138,9 +138,10 @@ def _dropout_scale(slimmable: SlimmableModel, layout: WeightLayout, counts: Sequ
     scale = torch.ones(layout.param_bounds[-1], dtype=layout.dtype)
     for entry in layout.params:
         axes = slimmable.axes.get(entry.name)
-        if axes is not None and axes.columns is not None:
-            columns = torch.cat([_run_scale(slimmable, run, counts) for run in axes.columns]).to(layout.dtype)
-            scale[entry.start : entry.stop].view(entry.shape[0], len(columns), -1).mul_(columns[:, None])
+        if axes is not None and axes.inputs is not None:
+            inputs = torch.cat([_run_scale(slimmable, run, counts) for run in axes.inputs]).to(layout.dtype)
+            before = 1 if axes.inputs_first else entry.shape[0]
+            scale[entry.start : entry.stop].view(before, len(inputs), -1).mul_(inputs[:, None])
     return scale
 
 

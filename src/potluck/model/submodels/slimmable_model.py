@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.utils.parametrize import is_parametrized
 
 from potluck.errors import ModelError
 from potluck.model.layer_chain import LayerChain, trace_layers
@@ -70,6 +71,12 @@ class SlimmableModel:
     def __init__(self, chain: LayerChain) -> None:
         if chain.recording is None:
             raise ModelError(f"cannot drop channels of a model that {chain.note}")
+        for name, layer in chain.module.named_modules():
+            if is_parametrized(layer):
+                raise ModelError(
+                    f"cannot drop channels of {name!r}, whose weight is computed by a parametrization; remove it with"
+                    " torch.nn.utils.parametrize.remove_parametrizations"
+                )
         tracer = ChannelTracer(chain.recording)
         names = tracer.sets.droppable_names()
         order = {label: number for number, label in enumerate(names)}
@@ -78,10 +85,12 @@ class SlimmableModel:
             return () if channels is None else tracer.sets.final_axis(channels, order)
 
         self.chain = chain
-        self.flattened = tuple(tracer.flattened)
+        self.size_free_calls = tracer.size_free_calls
         self.sets = tuple(ChannelSet(name, *tracer.sets.set_extent(label)) for label, name in names.items())
         self.axes = {
-            name: TensorAxes(_droppable_axis(axis(channels.rows)), _droppable_axis(axis(channels.columns)))
+            name: TensorAxes(
+                _droppable_axis(axis(channels.rows)), _droppable_axis(axis(channels.columns)), channels.inputs_first
+            )
             for name, channels in tracer.tensor_channels.items()
         }
         self._layer_macs = [_LayerMacs(term.unit, axis(term.rows), axis(term.columns)) for term in tracer.mac_terms]
@@ -127,7 +136,7 @@ class SlimmableModel:
         )
 
 
-def trace_slimmable(module: nn.Module, shape: tuple[int, ...], *, dtype: torch.dtype = torch.float32) -> SlimmableModel:
+def trace_slimmable(module: nn.Module, shape: tuple[int, ...], *, dtype: torch.dtype | None = None) -> SlimmableModel:
     """Trace a module whose samples have this shape; ModelError names a layer that does not allow it."""
     return SlimmableModel(trace_layers(module, shape, dtype=dtype))
 

@@ -9,6 +9,7 @@
     fedrolex            what fits         the same                       rolling          fixed levels
     fjord               what fits         any level up to it             leading          fixed levels
     small               everything        everything (the model itself was made small)    one cost fraction
+    lora-rank           what fits         the same                       leading          fixed levels (lora_rank.py)
 
 A budget is a fraction of the whole model's cost: of its MACs, or of a step's seconds if the table was measured in them.
 Choosing how much to train needs no tensors and can happen at any time; the units are chosen where the tensors are. What
@@ -63,6 +64,7 @@ class Submodel(Part, frozen=True, kw_only=True):
     """
 
     capacity: ClassVar[Capacity] = "nominal"
+    uses_slot: ClassVar[bool] = True  # whether it depends on the time that a device has for a mini-batch
 
     scaled: Annotated[bool, doc("Scale the kept weights by 1 / (fraction kept), as dropout does.")] = False
     static: Annotated[
@@ -137,6 +139,11 @@ class Submodel(Part, frozen=True, kw_only=True):
         return False
 
     @property
+    def slices_frozen(self) -> bool:
+        """Whether sub-models hold slices of frozen weights too, which then travel with the trained ones."""
+        return self.static
+
+    @property
     def exploration_settings(self) -> Mapping[str, Any]:
         """Which units `potluck explore` keeps and how, where this part determines it."""
         return {}
@@ -156,12 +163,28 @@ class Submodel(Part, frozen=True, kw_only=True):
 class WholeModel(Submodel, frozen=True, kw_only=True, tag="whole"):
     """Every device trains the whole model."""
 
+    uses_slot: ClassVar[bool] = False
+
+    def unused_keys(self) -> Mapping[str, str]:
+        return {"scaled": "where all weights are kept"}
+
 
 class WidthSubmodelPart(Submodel, frozen=True, kw_only=True):
     """Fewer units of every channel set: a subclass says which sizes there are and which units are kept."""
 
     def build_extractor(self, context: SubmodelContext, model: TrainedModel) -> SubmodelExtractor | None:
-        return build_width_extractor(self, self.capacity, context, model)
+        extractor = build_width_extractor(self, self.capacity, context, model)
+        if not extractor.channel_sets:
+            raise SettingError(
+                "rounds.submodel",
+                f"{type(model.chain.module).__name__} has no channels, attention heads or feed-forward units that can "
+                "be dropped; train the whole model (submodel = 'whole')",
+            )
+        return extractor
+
+    @property
+    def slices_frozen(self) -> bool:
+        return True
 
 
 class FilterDropout(WidthSubmodelPart, frozen=True, kw_only=True, tag="filter-dropout"):
@@ -327,9 +350,14 @@ class Fjord(_PerRoundSubmodel, frozen=True, kw_only=True, tag="fjord"):
 class SmallModel(Submodel, frozen=True, kw_only=True, tag="small"):
     """One smaller network for every device and the coordinator."""
 
+    uses_slot: ClassVar[bool] = False
+
     share: Annotated[Fraction, doc("Largest cost of the small network, as a fraction of the whole model's MACs.")] = (
         0.33
     )
+
+    def unused_keys(self) -> Mapping[str, str]:
+        return {"scaled": "where no weights are dropped during training"}
 
     def largest_counts(self, width: SlimmableModel) -> Counts:
         """The counts of the largest network within `share`, with the same fraction of every set."""
@@ -340,7 +368,5 @@ class SmallModel(Submodel, frozen=True, kw_only=True, tag="small"):
         width = SlimmableModel(chain)
         counts = self.largest_counts(width)
         if any(param.is_meta for param in chain.module.parameters()):
-            return trace_layers(
-                build_narrow_network(width, width_agnostic_graph(width), counts), chain.shape, dtype=chain.dtype
-            )
-        return trace_layers(build_small_model(width, counts), chain.shape, dtype=chain.dtype)
+            return trace_layers(build_narrow_network(width, width_agnostic_graph(width), counts), chain.inputs)
+        return trace_layers(build_small_model(width, counts), chain.inputs)

@@ -41,6 +41,12 @@ class TensorAxes:
 
     rows: Axis | None = None
     columns: Axis | None = None
+    inputs_first: bool = False  # whether a layer's inputs are the rows of its weight
+
+    @property
+    def inputs(self) -> Axis | None:
+        """The axis of a layer's inputs."""
+        return self.rows if self.inputs_first else self.columns
 
 
 class KeptIndices:

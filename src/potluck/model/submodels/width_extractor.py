@@ -14,13 +14,14 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from potluck.fleet import Trace
+from potluck.model.input_spec import call_model
 from potluck.model.layer_chain import trace_layers
 from potluck.model.model_replica import Loss, ModelReplica
 from potluck.model.model_state import WeightLayout
 from potluck.model.submodel_context import LabelledSamples, SubmodelContext, TrainedModel
 from potluck.model.submodel_interface import ExtractedSubmodel, SubmodelChoice, SubmodelSpec, TurnKey
 from potluck.model.submodels.narrow_network import build_narrow_network, width_agnostic_graph
-from potluck.model.submodels.slimmable_model import SlimmableModel
+from potluck.model.submodels.slimmable_model import ChannelSet, SlimmableModel
 from potluck.model.submodels.width_sampler import RoundSubmodel, WidthChoice, WidthRule, WidthSampler
 from potluck.model.submodels.width_workspace import WidthWorkspace
 
@@ -58,6 +59,11 @@ class WidthExtractor:
         self.averages_changed_only = sampler.part.averages_changed_only
         self._cached_submodel = lru_cache(maxsize=1024)(self._submodel_for_round)
         self._cached_layout = lru_cache(maxsize=64)(self._narrow_layout)
+
+    @property
+    def channel_sets(self) -> tuple[ChannelSet, ...]:
+        """What may be dropped."""
+        return self._sampler.slimmable.sets
 
     def select_submodel(self, turn: TurnKey) -> SubmodelSpec | None:
         pulled = self._cached_submodel(turn.device, turn.round)
@@ -104,7 +110,7 @@ class WidthExtractor:
         slimmable: SlimmableModel = self._sampler.slimmable
         module = build_narrow_network(slimmable, width_agnostic_graph(slimmable), counts)
         layers = [(layer.parameters, layer.buffers) for layer in slimmable.chain.layers]
-        chain = trace_layers(module, slimmable.chain.shape, dtype=slimmable.chain.dtype)
+        chain = trace_layers(module, slimmable.chain.inputs)
         return WeightLayout.of_module(module, layers), tuple(float(layer.macs) for layer in chain.layers)
 
 
@@ -157,7 +163,7 @@ def calibrate_norms(replica: ModelReplica, batches: Iterable[tuple[Tensor, Tenso
         norm.train()
         norm.momentum = None  # a plain mean over all batches
     for inputs, _ in batches:
-        replica.module(inputs)
+        call_model(replica.module, inputs)
     for norm, momentum in zip(norms, momenta, strict=True):
         norm.momentum = momentum
     replica.module.eval()

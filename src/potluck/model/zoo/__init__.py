@@ -3,6 +3,7 @@
     build_model("resnet20")                      as published
     build_model("vgg9", classes=100)             another number of classes or channels
     build_model("mlp", hidden=[64], side=8)      options of that network
+    build_model("gpt", vocabulary=256)           transformers take whole numbers
 
 All consist of torch's own modules, each called once, without in-place operations, and can be traced by torch.fx.
 """
@@ -22,11 +23,10 @@ __all__ = ["ModelEntry", "build_model", "model_entry", "model_names", "model_opt
 def build_model(name: str, *, classes: int | None = None, channels: int | None = None, **options: object) -> nn.Module:
     """The network, initialised with torch's global generator; ModelError if the name or an option is wrong."""
     entry, builder = _find_model(name)
-    wanted: dict[str, object] = {
-        "classes": entry.classes if classes is None else classes,
-        "channels": entry.shape[0] if channels is None else channels,
-        **options,
-    }
+    known = known_options(builder)
+    usual = {"classes": entry.classes, "channels": entry.shape[0]}
+    given = {key: value for key, value in (("classes", classes), ("channels", channels)) if value is not None}
+    wanted: dict[str, object] = {**{key: usual[key] for key in usual if key in known}, **given, **options}
     return builder(**check_options(name, builder, wanted))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 import msgspec
+import torch
 
 from potluck.model.zoo import (
     alexnet,
@@ -14,13 +15,14 @@ from potluck.model.zoo import (
     mobilenet,
     resnet,
     small_networks,
+    transformer,
     vgg,
 )
 from potluck.model.zoo.builder_options import Builder
 
 __all__ = ["CATALOGUE", "ModelEntry"]
 
-Shape = tuple[int, int, int]
+Shape = tuple[int, ...]
 
 MNIST: Shape = (1, 28, 28)
 CIFAR: Shape = (3, 32, 32)
@@ -33,7 +35,10 @@ VGG_CIFAR = "{} with the convolutions' biases in kuangliu/pytorch-cifar; this on
 
 
 class ModelEntry(msgspec.Struct, frozen=True):
-    """What is known of a network before it is built; `parameters` is for its default classes and channels."""
+    """What is known of a network before it is built; `parameters` is for its default options.
+
+    A network of tokens takes whole numbers; `classes` are then the scores of a position or of a text.
+    """
 
     name: str
     shape: Shape
@@ -41,12 +46,24 @@ class ModelEntry(msgspec.Struct, frozen=True):
     parameters: int
     source: str
     summary: str
+    takes_tokens: bool = False
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of its inputs."""
+        return torch.int64 if self.takes_tokens else torch.float32
 
 
 def _catalogue_row(
     name: str, builder: Builder, shape: Shape, classes: int, parameters: int, source: str, summary: str
 ) -> tuple[ModelEntry, Builder]:
     return ModelEntry(name, shape, classes, parameters, source, summary), builder
+
+
+def _text_row(
+    name: str, builder: Builder, shape: Shape, classes: int, parameters: int, source: str, summary: str
+) -> tuple[ModelEntry, Builder]:
+    return ModelEntry(name, shape, classes, parameters, source, summary, takes_tokens=True), builder
 
 
 def _vgg_row(depth: vgg.Depth, bn: bool, parameters: int) -> tuple[ModelEntry, Builder]:
@@ -167,6 +184,16 @@ ROWS = (
         "mlp", partial(small_networks.build_mlp), MNIST, 10, 199_210,
         "McMahan et al. 2017 (FedAvg, arXiv:1602.05629), the 2NN",
         "Linear layers with ReLU, two hidden ones of 200 unless asked otherwise",
+    ),
+    _text_row(
+        "gpt", partial(transformer.build_gpt), (64,), 65, 804_096,
+        "karpathy/nanoGPT README, tiny Shakespeare on a CPU: 0.80 M, which leaves out 8,192 of position embeddings",
+        "GPT: 4 blocks, 4 heads, 128 wide, texts of 64 characters, unless asked otherwise",
+    ),
+    _text_row(
+        "text-encoder", partial(transformer.build_text_encoder), (128,), 2, 443_266,
+        "its layers, added up",
+        "Transformer encoder that classifies a text: 2 blocks, 4 heads, 128 wide, unless asked otherwise",
     ),
 )  # fmt: skip
 

@@ -17,6 +17,7 @@ __all__ = [
     "Concat",
     "DenseConcat",
     "Kernel",
+    "M",
     "Named",
     "Residual",
     "classifier_head",

@@ -65,12 +65,25 @@ def assign_round_robin(devices: int, groups: int) -> list[HeldGroups]:
     return [tuple(range(device, groups, devices)) for device in range(devices)]
 
 
+def assign_overlapping(devices: int, groups: int, each: int) -> list[HeldGroups]:
+    """`each` adjacent groups per device, from starts that are spread evenly."""
+    starts = [device if devices > groups else device * groups // devices for device in range(devices)]
+    return [tuple(sorted({(start + offset) % groups for offset in range(each)})) for start in starts]
+
+
 def assign_groups(
-    devices: Sequence[str], groups: int, configured: Mapping[str, Sequence[int]], path: str
+    devices: Sequence[str],
+    groups: int,
+    configured: Mapping[str, Sequence[int]],
+    path: str,
+    each: int | None = None,
 ) -> dict[str, HeldGroups]:
-    """The groups of each device: as configured, else assigned round-robin; SettingError names an invalid entry."""
+    """The groups of each device: as configured in `held`, else `each` adjacent ones, else assigned round-robin.
+
+    A SettingError names an invalid entry of the table at `path`.
+    """
     for name, wanted in configured.items():
-        where = f"{path}.{name}"
+        where = f"{path}.held.{name}"
         if name not in devices:
             raise SettingError(where, f"the fleet has no device {name!r}")
         if not wanted:
@@ -79,8 +92,20 @@ def assign_groups(
         if unknown:
             raise SettingError(where, f"there is no group {unknown[0]}; choose from 0 to {groups - 1}")
     others = [name for name in devices if name not in configured]
-    assigned = dict(zip(others, assign_round_robin(len(others), groups), strict=True)) if others else {}
+    if each is not None:
+        _check_each(each, len(others), groups, path, complete=bool(configured))
+    held = assign_round_robin(len(others), groups) if each is None else assign_overlapping(len(others), groups, each)
+    assigned = dict(zip(others, held, strict=True))
     return {name: tuple(sorted(set(configured[name]))) if name in configured else assigned[name] for name in devices}
+
+
+def _check_each(each: int, devices: int, groups: int, path: str, *, complete: bool) -> None:
+    if each > groups:
+        raise SettingError(f"{path}.each", f"there are {groups} groups; choose from 1 to {groups}")
+    if not complete and each * devices < groups:
+        raise SettingError(
+            f"{path}.each", f"{each} on each of {devices} devices leave some of {groups} groups untrained; use more"
+        )
 
 
 def _check_count(classes: int, count: int) -> None:

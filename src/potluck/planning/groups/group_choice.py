@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from potluck.errors import ModelError
+from potluck.planning.groups.channel_graph import ChannelGraph
 from potluck.planning.groups.even_assignment import even_sizes
-from potluck.planning.groups.group_costs import ChannelLayer, GroupCost, full_model_cost, group_cost, max_trunk_depth
+from potluck.planning.groups.group_costs import GroupCost, full_model_cost, group_costs
 
 __all__ = ["DeviceBudget", "GroupChoice", "choose_groups", "group_choices"]
 
@@ -24,10 +25,14 @@ class DeviceBudget:
     macs: float = math.inf
     weight_bytes: float = math.inf
     frozen: bool = False  # whether the trunk only runs forward
+    cached: bool = False  # whether that is done beforehand
+
+    def step_macs(self, cost: GroupCost) -> int:
+        """What a training step of this cost counts as."""
+        return cost.training_macs(frozen=self.frozen, cached=self.cached)
 
     def fits_budget(self, cost: GroupCost) -> bool:
-        macs = cost.training_macs(frozen=self.frozen)
-        return macs <= self.macs and cost.weights * _WEIGHT_BYTES <= self.weight_bytes
+        return self.step_macs(cost) <= self.macs and cost.weights * _WEIGHT_BYTES <= self.weight_bytes
 
 
 @dataclass(frozen=True)
@@ -45,21 +50,22 @@ def _one_group(count: int) -> int:
 
 
 def group_choices(
-    layers: Sequence[ChannelLayer],
+    graph: ChannelGraph,
     classes: int,
     counts: Sequence[int] = (),
     depths: Sequence[int] = (),
     held: HeldCount = _one_group,
 ) -> Iterator[GroupChoice]:
     """All cuts, or those with the given depths and group counts; `held` says how many groups a device trains."""
-    for depth in depths or range(max_trunk_depth(layers) + 1):
+    for depth in depths or sorted(graph.trunk_ends):
+        widest = graph.max_groups(depth)
         for count in counts or range(1, classes + 1):
-            if held(count) <= count <= _narrowest_width(layers, depth):
-                yield _evaluate_choice(layers, classes, depth, count, held(count))
+            if held(count) <= count <= widest:
+                yield _evaluate_choice(graph, classes, depth, count, held(count))
 
 
 def choose_groups(
-    layers: Sequence[ChannelLayer],
+    graph: ChannelGraph,
     classes: int,
     budget: DeviceBudget,
     counts: Sequence[int] = (),
@@ -67,13 +73,13 @@ def choose_groups(
     held: HeldCount = _one_group,
 ) -> GroupChoice:
     """The cut within the budget that keeps the largest fraction of the network; ModelError if none fits."""
-    choices = list(group_choices(layers, classes, counts, depths, held))
+    choices = list(group_choices(graph, classes, counts, depths, held))
     if not choices:
         raise ModelError(f"the network cannot be cut into {tuple(counts) or classes} groups; ask for fewer")
     fitting = [choice for choice in choices if budget.fits_budget(choice.cost)]
     if not fitting:
-        smallest = min(choices, key=lambda choice: choice.cost.training_macs(frozen=budget.frozen))
-        macs = smallest.cost.training_macs(frozen=budget.frozen)
+        smallest = min(choices, key=lambda choice: budget.step_macs(choice.cost))
+        macs = budget.step_macs(smallest.cost)
         raise ModelError(
             f"no cut fits the budget; the smallest (depth {smallest.depth}, {smallest.groups} groups) needs"
             f" {macs:,} MACs per sample and {smallest.cost.weights * _WEIGHT_BYTES:,} bytes"
@@ -81,14 +87,8 @@ def choose_groups(
     return max(fitting, key=lambda choice: (choice.kept_fraction, choice.depth, -choice.groups))
 
 
-def _evaluate_choice(layers: Sequence[ChannelLayer], classes: int, depth: int, count: int, held: int) -> GroupChoice:
-    sizes = even_sizes(classes, count)
-    device_cost = group_cost(layers, sizes, depth, range(held))  # the first groups are the largest
-    assembled = group_cost(layers, sizes, depth, range(count))
-    return GroupChoice(depth, count, device_cost, min(1.0, assembled.macs / full_model_cost(layers).macs))
-
-
-def _narrowest_width(layers: Sequence[ChannelLayer], depth: int) -> int:
-    """The smallest number of channels that must be divided; the last layer is divided by class instead."""
-    mixing = [layer for layer in layers if not layer.depthwise]
-    return min((layer.outputs for layer in mixing[depth:-1]), default=mixing[-1].outputs)
+def _evaluate_choice(graph: ChannelGraph, classes: int, depth: int, count: int, held: int) -> GroupChoice:
+    costs = group_costs(graph, even_sizes(classes, count), depth)
+    device_cost = costs.of_groups(range(held))  # the first groups are the largest
+    assembled = costs.of_groups(range(count))
+    return GroupChoice(depth, count, device_cost, min(1.0, assembled.macs / full_model_cost(graph).macs))

@@ -7,39 +7,27 @@ A layer's cost is proportional to its pairs of input and output channels, so a n
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from potluck.errors import ModelError
-from potluck.planning.groups.even_assignment import even_sizes
+import numpy as np
+import numpy.typing as npt
 
-__all__ = ["ChannelLayer", "GroupCost", "full_model_cost", "group_cost", "group_widths", "max_trunk_depth", "trunk_end"]
+from potluck.planning.groups.channel_graph import EVERYONE, ChannelGraph, ChannelStep
+
+__all__ = ["GroupCost", "GroupCosts", "full_model_cost", "group_cost", "group_costs", "max_trunk_depth"]
 
 OTHER = 1  # each group has one logit for all classes of other groups
 
-
-@dataclass(frozen=True)
-class ChannelLayer:
-    """A layer with weights: `macs` and `weights` per pair of channels, `extras` (such as a bias) per output channel.
-
-    A depthwise layer has as many outputs as inputs, and one pair for each.
-    """
-
-    name: str
-    inputs: int
-    outputs: int
-    macs: int
-    weights: int
-    extras: int = 0
-    depthwise: bool = False
-
-    def channel_pairs(self, inputs: int, outputs: int) -> int:
-        return outputs if self.depthwise else inputs * outputs
+Counts = npt.NDArray[np.int64]  # one for each group
 
 
 @dataclass(frozen=True)
 class GroupCost:
-    """MACs of one sample's forward pass, and weights to hold; `*_entry` are the MACs of the first layer."""
+    """MACs of one sample's forward pass, and weights to hold.
+
+    `*_entry` are the MACs of the layers that nothing trained precedes in the trunk or in the groups.
+    """
 
     trunk_macs: int
     group_macs: int
@@ -56,76 +44,91 @@ class GroupCost:
     def weights(self) -> int:
         return self.trunk_weights + self.group_weights
 
-    def training_macs(self, *, frozen: bool) -> int:
+    def training_macs(self, *, frozen: bool, cached: bool = False) -> int:
         """MACs of one sample's training step: three times the forward pass, less the gradients that are not needed.
 
-        The first trained layer needs no gradient of its input, and a frozen trunk only runs forward.
+        The first trained layers need no gradient of their input, and a frozen trunk only runs forward, or not at all
+        if its outputs are `cached`.
         """
         if frozen:
-            return self.trunk_macs + 3 * self.group_macs - self.group_entry
+            return (0 if cached else self.trunk_macs) + 3 * self.group_macs - self.group_entry
         entry = self.trunk_entry if self.trunk_macs else self.group_entry
         return 3 * self.macs - entry
 
 
-def full_model_cost(layers: Sequence[ChannelLayer]) -> GroupCost:
+@dataclass(frozen=True)
+class GroupCosts:
+    """The cost of a trunk, and of each of the groups on it."""
+
+    trunk: GroupCost
+    macs: Counts
+    entry: Counts
+    weights: Counts
+
+    def of_groups(self, chosen: Collection[int]) -> GroupCost:
+        """Of the trunk and these groups."""
+        wanted = list(chosen)
+        macs, entry, weights = (int(each[wanted].sum()) for each in (self.macs, self.entry, self.weights))
+        trunk = self.trunk
+        return GroupCost(trunk.trunk_macs, macs, trunk.trunk_entry, entry, trunk.trunk_weights, weights)
+
+
+def full_model_cost(graph: ChannelGraph) -> GroupCost:
     """The cost of the whole network, as a trunk without groups."""
-    trunk, weights = _sum_costs((layer, layer.inputs, layer.outputs) for layer in layers)
-    return GroupCost(
-        trunk, 0, layers[0].macs * layers[0].channel_pairs(layers[0].inputs, layers[0].outputs), 0, weights, 0
-    )
+    return _trunk_cost(graph, len(graph.steps))
 
 
-def group_cost(
-    layers: Sequence[ChannelLayer], sizes: Sequence[int], depth: int, chosen: Collection[int] = (0,)
-) -> GroupCost:
+def group_cost(graph: ChannelGraph, sizes: Sequence[int], depth: int, chosen: Collection[int] = (0,)) -> GroupCost:
     """The cost of a trunk of `depth` layers and the chosen groups; `sizes` is the number of classes of each group."""
-    end = trunk_end(layers, depth)
-    shared = full_model_cost(layers[:end]) if end else GroupCost(0, 0, 0, 0, 0, 0)
-    macs, entry, weights = 0, 0, 0
-    for group in chosen:
-        narrow = list(_narrowed_layers(layers[end:], sizes, group))
-        more_macs, more_weights = _sum_costs(narrow)
-        first, inputs, outputs = narrow[0]
-        macs, weights = macs + more_macs, weights + more_weights
-        entry += first.macs * first.channel_pairs(inputs, outputs)
-    return GroupCost(shared.trunk_macs, macs, shared.trunk_entry, entry, shared.trunk_weights, weights)
+    return group_costs(graph, sizes, depth).of_groups(chosen)
 
 
-def group_widths(layer: ChannelLayer, groups: int) -> tuple[int, ...]:
-    """The width of each group in a layer; ModelError if there are fewer channels than groups."""
-    if layer.outputs < groups:
-        raise ModelError(f"layer {layer.name!r} has {layer.outputs} channels, too few for {groups} groups; use fewer")
-    return even_sizes(layer.outputs, groups)
+def group_costs(graph: ChannelGraph, sizes: Sequence[int], depth: int) -> GroupCosts:
+    """The cost of a trunk of `depth` layers and of each group; `sizes` is the number of classes of each."""
+    end, count = graph.trunk_end(depth), len(sizes)
+    macs, entry, weights = (np.zeros(count, np.int64) for _ in range(3))
+    trained: set[int] = set()
+    for owned in graph.own_channels(end, np.repeat(np.arange(count), sizes)):
+        index, step = owned.index, graph.steps[owned.index]
+        if not trained.isdisjoint(step.sources) or step.has_weights:
+            trained.add(index)
+        if not step.has_weights:
+            continue
+        width = _group_widths(owned.outputs, count) + (OTHER if index == len(graph.steps) - 1 else 0)
+        pairs = width * (_group_widths(owned.inputs[0], count) if step.kind == "mix" else step.reads)
+        macs += step.macs * pairs
+        weights += step.weights * pairs + step.extras * width
+        if trained.isdisjoint(step.sources):
+            entry += step.macs * pairs
+    return GroupCosts(_trunk_cost(graph, end), macs, entry, weights)
 
 
-def max_trunk_depth(layers: Sequence[ChannelLayer]) -> int:
-    """The largest depth, at which all but the last layer is shared."""
-    return sum(not layer.depthwise for layer in layers) - 1
+def max_trunk_depth(graph: ChannelGraph) -> int:
+    """The largest depth, at which all but the last layers are shared."""
+    return max(graph.trunk_ends)
 
 
-def trunk_end(layers: Sequence[ChannelLayer], depth: int) -> int:
-    """Number of layers in a trunk of `depth`: up to the next layer that mixes channels, including depthwise ones."""
-    mixing = [index for index, layer in enumerate(layers) if not layer.depthwise]
-    if not 0 <= depth < len(mixing):
-        raise ModelError(f"depth {depth} leaves no layer for the groups; choose from 0 to {len(mixing) - 1}")
-    return mixing[depth]
+def _group_widths(owners: Counts, groups: int) -> Counts:
+    """How many of these channels each group has."""
+    shared = owners == EVERYONE
+    return np.bincount(owners[~shared], minlength=groups) + int(shared.sum())
 
 
-def _narrowed_layers(
-    layers: Sequence[ChannelLayer], sizes: Sequence[int], group: int
-) -> Iterable[tuple[ChannelLayer, int, int]]:
-    """The layers of one group with their input and output widths."""
-    width = layers[0].inputs
-    for index, layer in enumerate(layers):
-        last = index == len(layers) - 1
-        outputs = sizes[group] + OTHER if last else group_widths(layer, len(sizes))[group]
-        yield layer, width, width if layer.depthwise else outputs
-        width = width if layer.depthwise else outputs
+def _trunk_cost(graph: ChannelGraph, end: int) -> GroupCost:
+    """The cost of the first `end` steps at full width."""
+    macs = entry = weights = 0
+    trained: set[int] = set()
+    for index, step in enumerate(graph.steps[:end]):
+        pairs = step.channels * (_source_channels(graph, step) if step.kind == "mix" else step.reads)
+        macs += step.macs * pairs
+        weights += step.weights * pairs + step.extras * step.channels
+        if trained.isdisjoint(step.sources):
+            entry += step.macs * pairs
+        if step.has_weights or not trained.isdisjoint(step.sources):
+            trained.add(index)
+    return GroupCost(macs, 0, entry, 0, weights, 0)
 
 
-def _sum_costs(layers: Iterable[tuple[ChannelLayer, int, int]]) -> tuple[int, int]:
-    macs = weights = 0
-    for layer, inputs, outputs in layers:
-        macs += layer.macs * layer.channel_pairs(inputs, outputs)
-        weights += layer.weights * layer.channel_pairs(inputs, outputs) + layer.extras * outputs
-    return macs, weights
+def _source_channels(graph: ChannelGraph, step: ChannelStep) -> int:
+    source = step.sources[0]
+    return graph.inputs if source < 0 else graph.steps[source].channels

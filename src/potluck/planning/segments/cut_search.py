@@ -5,17 +5,18 @@ All workers use the same cuts in both directions, so a layer is pulled in the se
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate, islice
 from typing import NamedTuple
 
-from potluck.planning.segments.duplex_simulation import TransferTiming, WorkerCosts, WorkerCuts, simulate_duplex
+from potluck.planning.segments.duplex_schedule import DuplexSchedule, WorkerCosts
 
-__all__ = ["CutCandidate", "CutSearch", "starting_points", "steady_iteration_s"]
+__all__ = ["CutCandidate", "CutSearch", "starting_points"]
 
 _COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 _GROWTHS = (1.0, 1.5, 2.0)
 _SHIFTS = (1, 2, 4)
-_ITERATIONS = 12
 _MIN_IMPROVEMENT = 1e-6
 
 
@@ -29,68 +30,53 @@ class CutCandidate(NamedTuple):
 class CutSearch:
     """Hill climbing from several starting points, because the best start may lead to a poor local optimum.
 
-    Identical workers behave identically, so only one of each kind is simulated.
+    `effort` counts the segments of all cuts that were evaluated; a thousand take about a millisecond.
     """
 
-    def __init__(self, workers: Sequence[WorkerCosts], timing: TransferTiming) -> None:
-        self._distinct_workers = [worker for i, worker in enumerate(workers) if worker not in workers[:i]]
-        self._timing = timing
+    def __init__(self, schedule: DuplexSchedule) -> None:
+        self._schedule = schedule
+        self.effort = 0
 
-    def best_candidate(self, starts: Iterable[tuple[int, ...]], climbs: int, trials: int) -> CutCandidate:
-        """The best result of climbing from the `climbs` best starts, with at most `trials` simulations each."""
-        ranked = sorted(map(self.evaluate_cuts, starts))
-        return min(self.climb_from(start, trials) for start in ranked[:climbs])
+    def rank_starts(self, starts: Iterable[tuple[int, ...]]) -> list[CutCandidate]:
+        """The starting points, best first."""
+        return sorted(map(self.evaluate_cuts, starts))
 
-    def climb_from(self, start: CutCandidate, trials: int) -> CutCandidate:
-        """Accept improving changes until no neighbour improves noticeably or the trials are used up."""
-        layers = len(self._distinct_workers[0].forward)
-        best, changes = start, _neighbouring_cuts(start.cuts, layers)
-        for _ in range(trials):
+    def climb_from(self, start: CutCandidate, until_effort: float, tried: int = 0) -> tuple[CutCandidate, int | None]:
+        """Accept improving changes until so much effort is spent in all; the first `tried` changes are known not to.
+
+        Also returns how many changes of the result were tried; None if all were and none improves it noticeably.
+        """
+        best = start
+        changes: Iterator[tuple[int, ...]] = islice(_neighbouring_cuts(start.cuts, self._schedule.layers), tried, None)
+        while self.effort < until_effort:
             change = next(changes, None)
             if change is None:
-                break
+                return best, None
             candidate = self.evaluate_cuts(change)
+            tried += 1
             if candidate.seconds < best.seconds * (1 - _MIN_IMPROVEMENT):
-                best, changes = candidate, _neighbouring_cuts(candidate.cuts, layers)
-        return best
+                best, tried, changes = candidate, 0, _neighbouring_cuts(candidate.cuts, self._schedule.layers)
+        return best, tried
 
     def evaluate_cuts(self, cuts: tuple[int, ...]) -> CutCandidate:
-        ends = simulate_duplex(
-            self._distinct_workers, [WorkerCuts(cuts, cuts)] * len(self._distinct_workers), self._timing, _ITERATIONS
-        )
-        return CutCandidate(steady_iteration_s(ends), cuts)
-
-
-def steady_iteration_s(ends: Sequence[float]) -> float:
-    """Seconds per iteration once the ends are periodic (up to four iterations), else the mean of the second half."""
-    for length in range(1, min(4, (len(ends) - 1) // 2) + 1):
-        last, before = ends[-1] - ends[-1 - length], ends[-1 - length] - ends[-1 - 2 * length]
-        if abs(last - before) <= 1e-9 * last:
-            return last / length
-    half = (len(ends) - 1) // 2
-    return (ends[-1] - ends[half]) / (len(ends) - 1 - half)
+        self.effort += len(cuts) + 1
+        return CutCandidate(self._schedule.iteration_s(cuts), cuts)
 
 
 def starting_points(workers: Sequence[WorkerCosts], proposals: Iterable[tuple[int, ...]]) -> list[tuple[int, ...]]:
     """Even segments, segments that grow from the input (where the device waits), and the given proposals."""
     weights = [sum(w.pull[i] + w.push[i] for w in workers) for i in range(len(workers[0].pull))]
+    # A mark belongs to the first boundary that is at most half of the next layer before it.
+    nearest = [filled + ahead / 2 for filled, ahead in zip(accumulate(weights), weights[1:], strict=False)]
     shapes = ([growth**i for i in range(count)] for growth in _GROWTHS for count in _COUNTS)
-    return list(dict.fromkeys((*proposals, *(_proportional_cuts(weights, shape) for shape in shapes))))
+    return list(dict.fromkeys((*proposals, *(_proportional_cuts(nearest, sum(weights), shape) for shape in shapes))))
 
 
-def _proportional_cuts(weights: Sequence[float], ratios: Sequence[float]) -> tuple[int, ...]:
+def _proportional_cuts(nearest: Sequence[float], total: float, ratios: Sequence[float]) -> tuple[int, ...]:
     """Cuts that split the weights in the given ratios, as nearly as layer boundaries allow."""
-    scale = sum(weights) / sum(ratios)
-    marks = [sum(ratios[: i + 1]) * scale for i in range(len(ratios) - 1)]
-    cuts = []
-    filled, passed = 0.0, 0
-    for index, weight in enumerate(weights[:-1]):
-        filled += weight
-        due = sum(mark < filled + weights[index + 1] / 2 for mark in marks)
-        if due > passed:
-            cuts.append(index)
-        passed = due
-    return tuple(cuts)
+    scale = total / sum(ratios)
+    cuts = (bisect_right(nearest, mark * scale) for mark in accumulate(ratios[:-1]))
+    return tuple(dict.fromkeys(cut for cut in cuts if cut < len(nearest)))
 
 
 def _neighbouring_cuts(cuts: tuple[int, ...], layers: int) -> Iterator[tuple[int, ...]]:

@@ -7,11 +7,13 @@ from dataclasses import dataclass, replace
 
 from potluck.errors import UserError
 from potluck.planning.segments.cut_search import CutSearch, starting_points
-from potluck.planning.segments.duplex_simulation import TransferTiming, WorkerCosts, WorkerCuts
+from potluck.planning.segments.duplex_schedule import DuplexSchedule, TransferTiming, WorkerCosts, WorkerCuts
 from potluck.planning.segments.segment_costs import check_seconds, layer_seconds
 from potluck.planning.segments.segment_planner import Strategy, plan_segments
 
 __all__ = ["DuplexForecast", "barrier_iteration_s", "forecast_duplex", "max_min_rates", "share_server_link"]
+
+_CLIMB_EFFORT = 4_000  # from one starting point, see CutSearch
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,20 +55,20 @@ def forecast_duplex(
     merge: float = 0.0,
     server: float | None = None,
     climbs: int = 8,
-    trials: int = 200,
 ) -> DuplexForecast:
     """Without a barrier: good cuts for the duplex policy, and the steady-state seconds per iteration.
 
     Workers may differ. `server`, if given, is how long the server's own link takes to carry the whole model in one
-    direction; it is divided fairly. The search improves the `climbs` best starting points, with at most
-    `trials` simulations each.
+    direction; it is divided fairly. The search improves the `climbs` best starting points.
     """
     checked = _check_workers(workers, server)
     check_seconds(overhead=overhead, latency=latency, merge=merge)
     planned = [_plan_worker(worker, overhead, "optimal", latency) for worker in checked]
     barrier = _slowest_worker_s(planned) + merge
     starts = starting_points(checked, (cuts for each, _ in planned for cuts in (each.pull, each.push)))
-    best = CutSearch(checked, TransferTiming(overhead, latency, merge)).best_candidate(starts, climbs, trials)
+    search = CutSearch(DuplexSchedule(checked, TransferTiming(overhead, latency, merge)))
+    ranked = search.rank_starts(starts)
+    best = min(search.climb_from(start, search.effort + _CLIMB_EFFORT)[0] for start in ranked[:climbs])
     if best.seconds < barrier:
         return DuplexForecast(best.seconds, barrier, (WorkerCuts(best.cuts, best.cuts),) * len(checked), True)
     return DuplexForecast(barrier, barrier, tuple(each for each, _ in planned), False)

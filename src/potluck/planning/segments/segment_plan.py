@@ -25,10 +25,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from potluck.planning.segments.segment_costs import Direction
 
-__all__ = ["SegmentPlan", "makespan_of_cuts", "segment_ranges"]
+__all__ = ["RequestWindow", "SegmentPlan", "makespan_of_cuts", "segment_ranges", "windowed_pull_s"]
+
+
+class RequestWindow(NamedTuple):
+    """How many requests are in flight, and how long one takes besides the transfer."""
+
+    requests: int
+    round_trip_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +83,25 @@ def makespan_of_cuts(
     if direction == "pull":
         return _flow_shop_makespan((moving, computing) for computing, moving in works) + latency
     return _flow_shop_makespan(reversed(works)) + latency
+
+
+def windowed_pull_s(
+    compute: Sequence[float], transfer: Sequence[float], overhead: float, cuts: Sequence[int], window: RequestWindow
+) -> float:
+    """Seconds of a pull and its forward pass if only `window.requests` requests are in flight.
+
+    A request leaves when the segment so many before it has arrived, and its answer begins a round trip later. The
+    first round trip, which every plan pays, is left out.
+    """
+    arrivals: list[float] = []
+    computed = 0.0
+    for index, (first, last) in enumerate(segment_ranges(cuts, len(compute))):
+        begins = arrivals[-1] if arrivals else 0.0
+        if index >= window.requests:
+            begins = max(begins, arrivals[index - window.requests] + window.round_trip_s)
+        arrivals.append(begins + overhead + sum(transfer[first : last + 1]))
+        computed = max(computed, arrivals[-1]) + sum(compute[first : last + 1])
+    return computed
 
 
 def _flow_shop_makespan(jobs: Iterable[tuple[float, float]]) -> float:

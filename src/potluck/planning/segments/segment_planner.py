@@ -9,7 +9,7 @@ from typing import Literal, get_args
 from potluck.errors import UserError
 from potluck.planning.segments.optimal_segments import optimal_cuts
 from potluck.planning.segments.segment_costs import Direction, check_direction, check_layer_seconds, check_seconds
-from potluck.planning.segments.segment_plan import SegmentPlan, makespan_of_cuts
+from potluck.planning.segments.segment_plan import RequestWindow, SegmentPlan, makespan_of_cuts, windowed_pull_s
 
 __all__ = [
     "STRATEGIES",
@@ -18,6 +18,7 @@ __all__ = [
     "layer_by_layer_cuts",
     "mg_wfbp_cuts",
     "plan_segments",
+    "plan_windowed_pull",
     "sequential_cuts",
 ]
 
@@ -121,3 +122,17 @@ def plan_segments(
     cuts = tuple(_RULES[strategy](computing, moving, overhead, direction))
     makespan = makespan_of_cuts(computing, moving, overhead, direction, cuts, latency)
     return SegmentPlan(cuts, makespan, strategy, direction, len(moving))
+
+
+def plan_windowed_pull(
+    compute: Sequence[float], transfer: Sequence[float], overhead: float, window: RequestWindow
+) -> SegmentPlan:
+    """The best pull with a few requests in flight, which short segments leave waiting for their round trips.
+
+    The optimal cuts for a segment that costs its overhead alone, and for one that also costs a part of the round trip
+    or all of it, are compared by what they take with that window.
+    """
+    waits = [wait * window.round_trip_s for wait in (0.0, 1 / window.requests, 1.0)]
+    plans = [(), *(optimal_cuts(compute, transfer, overhead + wait)[0] for wait in waits)]
+    seconds, cuts = min((windowed_pull_s(compute, transfer, overhead, each, window), each) for each in plans)
+    return SegmentPlan(cuts, seconds + window.round_trip_s, "optimal", "pull", len(compute))

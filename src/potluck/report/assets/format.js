@@ -30,4 +30,7 @@ const TITLES = {
   test_accuracy: "accuracy, held-out data", test_loss: "loss, held-out data", loss: "loss, training",
   buffer: "samples in the buffer", rate: "samples arriving per second", dropped: "samples dropped", share: "fraction of the MACs in use",
 };
-const titled = (name) => TITLES[name] || name.replaceAll("_", " ");
+const FRACTIONS = new Set(["accuracy", "top-5", "f1", "mean-iou"]); // metrics that are fractions of 1
+const metricName = (curve) => curve.replace(/^test_/, "");
+const metric = (name, value) => (FRACTIONS.has(name) ? percent(value) : decimal(value));
+const titled = (name) => TITLES[name] || (name.startsWith("test_") ? `${metricName(name)}, held-out data` : name.replaceAll("_", " "));

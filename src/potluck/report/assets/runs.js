@@ -9,9 +9,9 @@ function drawRuns() {
   const rows = found.map((one, index) => el("tr", { "data-run": one.id, class: `${index === listed.chosen ? "chosen" : ""} ${listed.marked.has(one.id) ? "marked" : ""}`, onclick: () => openRun(one.id) },
     el("td", {}, el("a", { href: `run/${encodeURIComponent(one.id)}` }, one.title), el("div", { class: "sub" }, one.id)),
     el("td", {}, el("span", { class: `pill ${one.status}` }, one.status)), el("td", { class: "hide-narrow" }, one.recipe),
-    el("td", { class: "number" }, percent(one.accuracy)), el("td", { class: "hide-narrow" }, sparkline(one.curve, 120, 28, "var(--accent)")),
+    el("td", { class: "number" }, one.metric === null ? "–" : metric(...one.metric), one.metric && one.metric[0] !== "accuracy" ? el("div", { class: "sub" }, one.metric[0]) : null), el("td", { class: "hide-narrow" }, sparkline(one.curve, 120, 28, "var(--accent)")),
     el("td", { class: "number hide-narrow" }, count(one.rounds)), el("td", { class: "number hide-narrow" }, seconds(one.time_s)), el("td", { class: "number hide-narrow" }, ago(one.changed))));
-  const head = [["run", ""], ["status", ""], ["recipe", "hide-narrow"], ["accuracy", "number"], ["", "hide-narrow"], ["rounds", "number hide-narrow"], ["time", "number hide-narrow"], ["written", "number hide-narrow"]];
+  const head = [["run", ""], ["status", ""], ["recipe", "hide-narrow"], ["metric", "number"], ["", "hide-narrow"], ["rounds", "number hide-narrow"], ["time", "number hide-narrow"], ["written", "number hide-narrow"]];
   host.replaceChildren(el("table", { class: "runs" }, el("thead", {}, el("tr", {}, head.map(([caption, kind]) => el("th", { class: kind }, caption)))), el("tbody", {}, rows)));
 }
 

@@ -8,6 +8,7 @@ const AXES = {
 const STREAMS = ["buffer", "rate", "dropped"];
 const SUBMODELS = ["share"];
 const MAIN = ["test_accuracy", "test_loss", "loss"];
+const isLearned = (name) => MAIN.includes(name) || state.runs.some((one) => one.curves.some((curve) => curve.name === name && curve.better));
 const TROUBLE = ["crash", "leave", "lost", "link"];
 
 const state = { runs: [], current: 0, axis: "time", off: new Set(), views: {} };
@@ -17,7 +18,7 @@ const runName = (one) => one.label || one.recipe || one.id;
 const axes = () => Object.keys(AXES).filter((axis) => state.runs.every((one) => one.curves.every((curve) => curve[axis])));
 
 const SECTIONS = [
-  { id: "learning", title: "Learning", size: "", has: () => state.runs.some((one) => one.curves.some((curve) => MAIN.includes(curve.name))), draw: drawLearning, tools: axisSwitch },
+  { id: "learning", title: "Learning", size: "", has: () => state.runs.some((one) => one.curves.some((curve) => isLearned(curve.name))), draw: drawLearning, tools: axisSwitch },
   { id: "timeline", title: "Timeline", size: "", has: () => run().rows.some((spans) => spans.size), draw: drawTimeline, tools: timelineTools },
   { id: "time", title: "Where the time went", size: "wide", has: () => run().devices.length > 0 && run().end > 0, draw: drawTimeBreakdown },
   { id: "fleet", title: "Fleet", size: "slim", has: () => run().devices.length > 0, draw: drawFleet },
@@ -39,7 +40,10 @@ function headOf(live) {
   const going = live && one.status === "running";
   return [
     el("div", { class: "head" }, el("h1", {}, one.title), el("span", { class: "pill", style: "padding-left:10px" }, one.recipe), status),
+    one.warning ? el("p", { class: "warning", role: "alert" }, sentence(one.warning)) : "",
     el("p", { class: "lead" }, one.reason ? `${sentence(`${one.status}: ${one.reason}`)} ` : "", bold(going ? "What limits it so far: " : "What limited it: "), `${one.limit}.`),
+    ...(one.standbys || []).map((text) => el("p", { class: "lead", "data-standby": "" }, sentence(text))),
+    one.unreadable ? el("p", { class: "lead" }, `Lines of the journal that cannot be read and are skipped: ${one.unreadable}.`) : "",
     tiles(one),
   ];
 }
@@ -52,6 +56,7 @@ function tiles(one) {
   const entries = [
     ["Accuracy", f.accuracy === null ? null : percent(f.accuracy), f.best === null ? "" : `best ${percent(f.best)}`],
     ["Loss", f.loss === null ? null : decimal(f.loss), one.curves.some((curve) => curve.name === "test_loss") ? "held-out data" : "training"],
+    ...f.metrics.map((one) => [one.name, metric(one.name, one.value), `best ${metric(one.name, one.best)}, ${one.better} is better`]),
     ["Rounds", count(f.rounds), one.stop.rounds ? `of ${count(one.stop.rounds)}` : f.rounds ? `${seconds(f.time_s / f.rounds)} each` : ""],
     [sentence(clock).slice(0, -1), seconds(f.time_s), f.wall_s ? `${one.world === "simulated" ? "computed in" : "in all"} ${seconds(f.wall_s)}` : ""],
     ["Traffic", bytes(f.bytes), f.time_s ? `${bitrate(f.bytes / f.time_s)}` : ""],
@@ -63,9 +68,16 @@ function tiles(one) {
     el("div", { class: "figure-tile", "data-tile": label }, el("div", { class: "label" }, label), el("div", { class: "value" }, value), el("div", { class: "more" }, more))));
 }
 
+// One column for each metric of any run, in the order of the runs.
+function comparedMetrics() {
+  const found = new Map(state.runs.flatMap((one) => one.figures.metrics.map((figure) => [figure.name, figure.better])));
+  return [...found].map(([name, better]) => [name, (one) => { const figure = one.figures.metrics.find((own) => own.name === name); return figure ? figure.value : null; }, (value) => metric(name, value), better === "higher" ? 1 : -1]);
+}
+
 function comparison() {
   const columns = [
     ["accuracy", (one) => one.figures.accuracy, percent, 1], ["best", (one) => one.figures.best, percent, 1], ["loss", (one) => one.figures.loss, decimal, -1],
+    ...comparedMetrics(),
     ["rounds", (one) => one.figures.rounds, count, 0], ["time", (one) => one.figures.time_s, seconds, -1], ["traffic", (one) => one.figures.bytes, bytes, -1],
     ["energy proxy", (one) => one.figures.energy_j, joules, -1], ["lost", (one) => one.figures.lost, count, 0], ["late", (one) => one.figures.late, count, 0],
   ].filter(([, take]) => state.runs.some((one) => take(one) !== null && take(one) !== undefined));
@@ -94,14 +106,25 @@ function axisSwitch() {
 }
 
 function drawLearning(body, wide) {
-  const accuracy = learned(["test_accuracy"]), loss = learned(["test_loss", "loss"]);
-  const columns = wide > 760 && accuracy.length && loss.length ? 2 : 1, half = (wide - 24 * (columns - 1)) / columns;
+  const accuracy = learned(["test_accuracy"]), loss = learned(["test_loss", "loss"]), others = listedMetrics();
+  const columns = wide > 760 && (accuracy.length > 0) + (loss.length > 0) + others.length > 1 ? 2 : 1, half = (wide - 24 * (columns - 1)) / columns;
   const host = el("div", { class: "grid", style: `grid-template-columns:repeat(${columns},minmax(0,1fr));gap:8px 24px` });
-  if (accuracy.length) host.append(panel("Accuracy on held-out data", learningChart("accuracy", accuracy, half, { format: (value) => percent(value, 0), exact: percent, floor: 0, ceiling: 1 })));
+  const asPercent = { format: (value) => percent(value, 0), exact: percent, floor: 0, ceiling: 1 };
+  if (accuracy.length) host.append(panel("Accuracy on held-out data", learningChart("accuracy", accuracy, half, asPercent)));
   if (loss.length) host.append(panel("Loss", learningChart("loss", loss, half, { format: decimal, floor: 0 })));
+  for (const [curve, better] of others) {
+    const name = metricName(curve), y = FRACTIONS.has(name) ? asPercent : { format: decimal };
+    host.append(panel(`${name} on held-out data, ${better} is better`, learningChart(name, learned([curve]), half, y)));
+  }
   body.append(host);
   const entries = several() ? state.runs.map((one, index) => [runName(one), series(index), "stroke", state.off.has(runName(one))]) : [...new Map([...loss].map((line) => [line.name, [line.name, line.colour, "stroke", state.off.has(line.name)]])).values()];
   if (entries.length > 1) body.append(chips(entries, (name) => { state.off.has(name) ? state.off.delete(name) : state.off.add(name); drawAll(); }));
+}
+
+// The metrics with a chart of their own, and which way each is better.
+function listedMetrics() {
+  const curves = state.runs.flatMap((one) => one.curves).filter((curve) => curve.better && !["test_accuracy", "test_loss"].includes(curve.name) && curve[state.axis]);
+  return [...new Map(curves.map((curve) => [curve.name, curve.better]))];
 }
 
 const panel = (title, drawn) => el("div", { "data-panel": title }, el("h3", {}, title), drawn);
@@ -202,7 +225,7 @@ function signalChart(id, name, width) {
 
 function others() {
   const known = [...STREAMS, ...SUBMODELS];
-  return [...Object.keys(run().signals).filter((name) => !known.includes(name)), ...new Set(state.runs.flatMap((one) => one.curves.map((curve) => curve.name)).filter((name) => !MAIN.includes(name)))];
+  return [...Object.keys(run().signals).filter((name) => !known.includes(name)), ...new Set(state.runs.flatMap((one) => one.curves.map((curve) => curve.name)).filter((name) => !isLearned(name)))];
 }
 
 function drawOthers(body, wide) {

@@ -195,7 +195,7 @@ class Timeline {
       for (let part = 0; part < 3; part++) image.data[4 * index + part] = weight > 0 ? (lane[4 * index + part] / weight) * shown + ground[part] * (1 - shown) : ground[part];
       image.data[4 * index + 3] = weight > 0 ? 255 : 0;
     }
-    const aside = this.aside || (this.aside = document.createElement("canvas"));
+    const aside = this.unusable || (this.unusable = document.createElement("canvas"));
     aside.width = wide;
     aside.height = 1;
     aside.getContext("2d").putImageData(image, 0, 0);

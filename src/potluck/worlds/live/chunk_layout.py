@@ -20,18 +20,25 @@ DTYPES = frozenset(
     ["<f2", "<f4", "<f8", "|i1", "<i2", "<i4", "<i8", "|u1", "<u2", "<u4", "<u8", "|b1"]
 )  # the array types that may be sent
 
+_MAX_STRIDE_BYTES = 1 << 48
+
 Extent = Annotated[int, msgspec.Meta(ge=0, le=2**48)]
 
 
 class ArraySpec(msgspec.Struct, frozen=True, array_like=True):
     """The type and shape of an array."""
 
-    dtype: str
+    dtype: Annotated[str, msgspec.Meta(max_length=16)]
     shape: Annotated[tuple[Extent, ...], msgspec.Meta(max_length=16)]
 
     @property
     def nbytes(self) -> int:
         return math.prod(self.shape) * int(self.dtype[2:])
+
+    @property
+    def is_addressable(self) -> bool:
+        """Whether an array of this shape can exist: an empty one, too, has strides that must not overflow."""
+        return math.prod(extent or 1 for extent in self.shape) * int(self.dtype[2:]) <= _MAX_STRIDE_BYTES
 
 
 class ArraySlice(NamedTuple):

@@ -17,6 +17,7 @@ __all__ = ["CONFIRM_EVERY", "OutgoingTransfer", "Reassembly"]
 
 CONFIRM_EVERY = 2  # chunks between two confirmations of the receiver
 _MAX_REQUESTED = 16  # missing chunks that are listed in one answer
+_MAX_SKIPPED = 4096  # lost chunks that are reported at once; a frame has no room for more
 
 
 class OutgoingTransfer:
@@ -43,6 +44,11 @@ class OutgoingTransfer:
     @property
     def is_confirmed(self) -> bool:
         return self.confirmed == self.layout.chunk_count
+
+    @property
+    def unconfirmed_bytes(self) -> int:
+        """What may still be on its way."""
+        return (self.sent - self.confirmed) * self.chunk_bytes
 
     def next_chunk(self) -> int | None:
         """The chunk to send next: first those that got lost, then those that fit into the window."""
@@ -82,8 +88,9 @@ class OutgoingTransfer:
 class Reassembly:
     """The receiver's state of one message: chunks are written straight into the final arrays."""
 
-    def __init__(self, offer: TransferOffer) -> None:
+    def __init__(self, offer: TransferOffer, started_at: float = 0.0) -> None:
         self.offer = offer
+        self.started_at = started_at
         self._arrays = wire_format.allocate_arrays(offer)
         self._views = [array_bytes(array) for array in self._arrays]
         self._layout = ChunkLayout([view.nbytes for view in self._views], offer.chunk_bytes)
@@ -109,13 +116,22 @@ class Reassembly:
             self._layout.write_chunk(index, data, self._views)
             self._present[index] = 1
             self.count += 1
-        skipped = [earlier for earlier in range(self._highest + 1, index) if not self._present[earlier]]
+        skipped = self._absent_chunks(self._highest + 1, index, _MAX_SKIPPED)
         self._highest = max(self._highest, index)
         return skipped
 
     def missing_chunks(self) -> list[int]:
         """Chunks that have not arrived, at most as many as a sender can resend soon."""
-        return [index for index, present in enumerate(self._present) if not present][:_MAX_REQUESTED]
+        return self._absent_chunks(0, len(self._present), _MAX_REQUESTED)
+
+    def _absent_chunks(self, start: int, stop: int, most: int) -> list[int]:
+        """The first chunks of a range that have not arrived, at most `most` of them."""
+        absent: list[int] = []
+        index = self._present.find(0, start, stop)
+        while index >= 0 and len(absent) < most:
+            absent.append(index)
+            index = self._present.find(0, index + 1, stop)
+        return absent
 
     def assembled_message(self) -> Bulky:
         return wire_format.assemble_message(self.offer, self._arrays)

@@ -14,6 +14,7 @@ DeviceHeartbeat ──────────────▶                   
               ◀──────────────── CoordinatorHeartbeat  the coordinator is alive; the membership epoch
               ◀──────────────── RunStarted            the run's time 0
               ◀──────────────── Roster                the ready devices, where devices send to each other
+              ◀──────────────── Coordinators          where the leader and its standbys listen
 JournalBatch ─────────────────▶                       records for the journal
 LeaveNotice ──────────────────▶
               ◀──────────────── ExpelNotice           this incarnation is considered lost: join again
@@ -27,12 +28,14 @@ from typing import Annotated
 import msgspec
 
 from potluck.journal import Instant, Scalar, Span
+from potluck.loops.message_limits import DeviceName, Number, ReasonText, RunTime
 
 __all__ = [
     "ChunksMissing",
     "ChunksReceived",
     "ControlMessage",
     "CoordinatorHeartbeat",
+    "Coordinators",
     "DeviceHeartbeat",
     "ExpelNotice",
     "JournalBatch",
@@ -44,7 +47,7 @@ __all__ = [
     "TransferDeclined",
 ]
 
-Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+TransferNumber = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Index = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
 Indices = Annotated[list[Index], msgspec.Meta(max_length=4096)]
 
@@ -54,22 +57,22 @@ class ControlMessage(msgspec.Struct, frozen=True, tag=True):
 
 
 class ChunksReceived(ControlMessage, frozen=True):
-    number: Number
+    number: TransferNumber
     count: Index
 
 
 class ChunksMissing(ControlMessage, frozen=True):
-    number: Number
+    number: TransferNumber
     indices: Indices
 
 
 class TransferAborted(ControlMessage, frozen=True):
-    number: Number
+    number: TransferNumber
 
 
 class TransferDeclined(ControlMessage, frozen=True):
-    number: Number
-    reason: str
+    number: TransferNumber
+    reason: ReasonText
 
 
 class DeviceHeartbeat(ControlMessage, frozen=True):
@@ -81,28 +84,32 @@ class CoordinatorHeartbeat(ControlMessage, frozen=True):
 
 
 class RunStarted(ControlMessage, frozen=True):
-    zero: float  # the run's time 0 by the coordinator's clock
+    zero: RunTime  # the run's time 0 by the coordinator's clock
 
 
 class Roster(ControlMessage, frozen=True):
     epoch: Number
-    here: dict[str, int]  # device → incarnation
+    here: Annotated[dict[DeviceName, Number], msgspec.Meta(max_length=65_536)]  # device → incarnation
+
+
+class Coordinators(ControlMessage, frozen=True):
+    addresses: Annotated[list[Annotated[str, msgspec.Meta(max_length=128)]], msgspec.Meta(max_length=16)]
 
 
 class JournalBatch(ControlMessage, frozen=True):
-    records: list[Span | Instant | Scalar]
+    records: Annotated[list[Span | Instant | Scalar], msgspec.Meta(max_length=4096)]  # checked one by one
 
 
 class LeaveNotice(ControlMessage, frozen=True):
-    reason: str
+    reason: ReasonText
     failed: bool = False  # an error ended the device's main
     trace: Annotated[str, msgspec.Meta(max_length=8_000)] = ""  # if code that every device runs failed
 
 
 class ExpelNotice(ControlMessage, frozen=True):
     life: Number  # the incarnation that is considered lost
-    reason: str
+    reason: ReasonText
 
 
 class RunEnded(ControlMessage, frozen=True):
-    reason: str
+    reason: ReasonText

@@ -44,13 +44,15 @@ def _scout_coordinators(protocol: str) -> set[str]:
     scouting = zenoh.scout(what="router", config=config)
     time.sleep(_SCOUT_S)
     while (reply := scouting.try_recv()) is not None:
-        locators = sorted((locator for locator in reply.locators if locator.startswith(f"{protocol}/")), key=_is_ipv6)
+        locators = sorted(
+            (locator for locator in reply.locators if locator.startswith(f"{protocol}/")), key=_preference
+        )
         if locators:
             addresses[str(reply.zid)] = locators[0].partition("?")[0]
     scouting.stop()  # type: ignore[no-untyped-call]
     return set(addresses.values())
 
 
-def _is_ipv6(locator: str) -> bool:
-    """IPv4 is preferred: a link-local IPv6 address is meaningless on another link."""
-    return "[" in locator
+def _preference(locator: str) -> tuple[bool, bool]:
+    """Loopback comes last: it is another host here. IPv4 comes first: a link-local IPv6 address is of another link."""
+    return "/127." in locator or "/[::1]" in locator, "[" in locator

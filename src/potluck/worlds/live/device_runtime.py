@@ -25,10 +25,13 @@ from potluck.fleet import Fleet, device_speed
 from potluck.fleet.speed_curve import SpeedCurve
 from potluck.journal import JournalRecord
 from potluck.loops.node import COORDINATOR, Node
+from potluck.user_code import describe_user_error
 from potluck.worlds.live import key_expressions
+from potluck.worlds.live.callback_guard import guard_callback
 from potluck.worlds.live.compute_speed import ComputeSpeed, MeasuredSpeed, ModelledSpeed
 from potluck.worlds.live.control_messages import (
     ControlMessage,
+    Coordinators,
     DeviceHeartbeat,
     ExpelNotice,
     LeaveNotice,
@@ -38,7 +41,7 @@ from potluck.worlds.live.control_messages import (
 )
 from potluck.worlds.live.cpu_quota import CpuQuota
 from potluck.worlds.live.handshake_messages import JoinAccepted, JoinRequest
-from potluck.worlds.live.join_handshake import JoinRefusedError, join_run, query_run_clock
+from potluck.worlds.live.join_handshake import JoinRefusedError, KnownCoordinators, join_run, query_run_clock
 from potluck.worlds.live.journal_forwarding import JournalForwarder
 from potluck.worlds.live.link_shaping import LinkConditions, ShapedLinks
 from potluck.worlds.live.node_runtime import NodeOwner, NodeRuntime
@@ -96,16 +99,20 @@ async def run_device(
     request = msgspec.structs.replace(request, body=secrets.token_hex(16))
     compute_speed = MeasuredSpeed(options.throttle, CpuQuota(request.threads).allowed_fraction)
     timeout_s = options.timeout_s if options.once else None
-    has_joined = False
+    has_joined, known = False, KnownCoordinators(endpoint.connect)
     while True:
         current = msgspec.structs.replace(request, digest=options.known_digest() or request.digest)
-        session, accepted = await join_run(endpoint, current, timeout_s, persist=has_joined and not options.once)
+        session, accepted = await join_run(endpoint, current, timeout_s, known, persist=has_joined and not options.once)
         has_joined = True
+        known.add_addresses(accepted.coordinators)
         runtime = await _DeviceRuntime.start(session, accepted, compute_speed, options.load_fleet)
+        runtime.on_coordinators = known.add_addresses
         end = await runtime.run_until_end(device_main)
         _log.info("%s: %s", accepted.name, end.reason)
-        if end.run_ended and options.once:
-            return end.reason
+        if end.run_ended:
+            known.forget_run()
+            if options.once:
+                return end.reason
 
 
 class _DeviceRuntime(NodeOwner):
@@ -125,6 +132,7 @@ class _DeviceRuntime(NodeOwner):
         if accepted.zero is not None:
             self._clock.set_start_time(accepted.zero)
         self._roster = Roster(0, {})
+        self.on_coordinators: Callable[[list[str]], None] = lambda addresses: None
         self._heard_at = time.monotonic()
         self._end_future: asyncio.Future[_IncarnationEnd] = asyncio.get_running_loop().create_future()
         self._loop = asyncio.get_running_loop()
@@ -167,7 +175,7 @@ class _DeviceRuntime(NodeOwner):
         self._liveliness_token = liveliness.declare_token(key_expressions.liveliness_key(era, name, incarnation))
         liveliness.declare_subscriber(
             key_expressions.liveliness_key(era, COORDINATOR, 0),
-            Callback(self._on_liveliness, indirect=False),
+            Callback(guard_callback(self._on_liveliness), indirect=False),
             history=True,
         )
 
@@ -181,7 +189,7 @@ class _DeviceRuntime(NodeOwner):
             reason = end.reason
             return end
         except Exception as error:
-            reason, failed = f"failed: {type(error).__name__}: {error}", True
+            reason, failed = f"failed: {describe_user_error(error)}", True
             trace = "" if _is_device_fault(error) else "".join(traceback.format_exception(error))[-_MAX_TRACE:]
             raise
         finally:
@@ -248,6 +256,8 @@ class _DeviceRuntime(NodeOwner):
                 self._clock.set_start_time(start_time)
             case Roster() as roster if roster.epoch >= self._roster.epoch:
                 self._apply_roster(roster)
+            case Coordinators(addresses=addresses):
+                self.on_coordinators(addresses)
             case RunEnded(reason=reason):
                 self._set_end(True, reason)
             case ExpelNotice(reason=reason):

@@ -10,15 +10,16 @@ from collections.abc import Callable
 import msgspec
 
 from potluck.journal import Instant, JournalRecord, Scalar, Span
+from potluck.journal.journal_records import readable_record
 from potluck.worlds.live.control_messages import JournalBatch
 
-__all__ = ["JournalForwarder", "is_valid_record"]
+__all__ = ["JournalForwarder"]
 
 _SEND_AFTER_S = 0.1
 _BATCH_BYTES = 32 << 10
-_COORDINATOR_RECORDS = {"round", "partition", "committed"}  # only the coordinator may write these
-_NUMERIC_FIELDS = ("round", "batch", "version", "bytes", "samples")  # fields that reports add up or compare
+_BATCH_RECORDS = 1000
 _MAX_PENDING = 10_000  # records; further ones are dropped
+_MAX_SHOWN = 200  # characters of a record in a warning
 
 _log = logging.getLogger("potluck")
 
@@ -33,6 +34,12 @@ class JournalForwarder:
         self.dropped = 0
 
     def add_record(self, record: JournalRecord) -> None:
+        readable = readable_record(record)
+        if readable is None:
+            self.dropped += 1
+            _log.warning("dropped a journal record whose time or value is not finite: %s", str(record)[:_MAX_SHOWN])
+            return
+        record = readable
         assert isinstance(record, Span | Instant | Scalar)
         size = len(msgspec.msgpack.encode(record))
         if size > _BATCH_BYTES or len(self._pending) >= _MAX_PENDING:
@@ -54,18 +61,8 @@ class JournalForwarder:
     def _next_batch(self) -> list[Span | Instant | Scalar]:
         batch: list[Span | Instant | Scalar] = []
         remaining = _BATCH_BYTES
-        while self._pending and self._pending[0][1] <= remaining:
+        while self._pending and self._pending[0][1] <= remaining and len(batch) < _BATCH_RECORDS:
             record, size = self._pending.popleft()
             batch.append(record)
             remaining -= size
         return batch
-
-
-def is_valid_record(record: JournalRecord, sender: str) -> bool:
-    """Whether a device may write this record: about itself, not one of the coordinator's, and with numeric fields."""
-    if not isinstance(record, Span | Instant | Scalar) or record.node != sender or record.name in _COORDINATOR_RECORDS:
-        return False
-    fields = record.fields
-    layers = fields.get("layers", (0,))
-    has_layers = isinstance(layers, list | tuple) and len(layers) > 0
-    return has_layers and all(type(fields.get(name, 0)) in (int, float) for name in _NUMERIC_FIELDS)

@@ -2,6 +2,7 @@
 
     potluck/door/{name}                            query: a device asks to join
     potluck/lobby/{name}                           query: a device asks why its join request is not answered
+    potluck/standby                                query: a standby copies the run
     potluck/{era}/clock/{name}                     query: a device asks for the coordinator's time
     potluck/{era}/alive/{name}/{incarnation}       liveliness token of one incarnation of a device
     potluck/{era}/from/{sender}/to/{name}/control  small frames, sent with higher priority
@@ -13,8 +14,11 @@ may be ANY, which matches all.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import quote, unquote
+
+from potluck.text_escaping import name_refusal
 
 __all__ = [
     "ANY",
@@ -29,6 +33,7 @@ __all__ = [
     "parse_liveliness_key",
     "parse_route",
     "refusal_reason_key",
+    "standby_key",
 ]
 
 # These two keys never change, nor do the tags in `handshake_messages`: a device of another version must be able to ask
@@ -59,6 +64,11 @@ def refusal_reason_key(name: str) -> str:
     return f"{_REFUSAL_REASON}/{_escape_segment(name)}"
 
 
+def standby_key() -> str:
+    """Where a standby asks for a copy of the run."""
+    return "potluck/standby"
+
+
 def clock_key(era: str, name: str) -> str:
     """Where a device asks for the coordinator's time."""
     return f"potluck/{_escape_segment(era)}/clock/{_escape_segment(name)}"
@@ -83,11 +93,22 @@ def lane_key(era: str, sender: str, receiver: str, lane: str) -> str:
     return f"potluck/{_escape_segment(era)}/from/{_escape_segment(sender)}/to/{_escape_segment(receiver)}/{lane}"
 
 
-def parse_route(key: str) -> Route:
-    """The route of a message, from the key that it was received on."""
+def parse_route(key: str) -> Route | None:
+    """The route of a message, from the key that it was received on; None if no node can have sent it.
+
+    A peer may also send to a pattern of keys, or under something that is no name.
+    """
     segments = key.split("/")
-    assert len(segments) == 7, key
-    return Route(unquote(segments[3]), unquote(segments[5]), segments[6])
+    if len(segments) != 7 or segments[6] not in (CONTROL, BULK):
+        return None
+    sender = _parse_name(segments[3])
+    return None if sender is None else Route(sender, unquote(segments[5]), segments[6])
+
+
+@lru_cache(1024)
+def _parse_name(segment: str) -> str | None:
+    name = unquote(segment)
+    return name if name_refusal(name) is None else None
 
 
 def parse_liveliness_key(key: str) -> tuple[str, int] | None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -18,8 +18,13 @@ from potluck.worlds.live.compute_speed import ComputeSpeed
 from potluck.worlds.live.peer_directory import NodeIdentity
 from potluck.worlds.live.run_clock import RunClock
 from potluck.worlds.live.throttled_execution import ThrottledExecution, WorkCancelled
+from potluck.worlds.live.work_thread import WorkThread
 
 __all__ = ["LiveNode"]
+
+_CLOSE_TIMEOUT_S = 10.0
+
+_log = logging.getLogger("potluck")
 
 Send = Callable[[str, Message], Awaitable[None] | None]
 
@@ -47,7 +52,7 @@ class LiveNode:
         self.is_listening = False
         self._inbox: deque[Envelope] = deque()
         self._waiter: asyncio.Future[None] | None = None
-        self._worker = ThreadPoolExecutor(1, f"potluck-work-{identity.name}")
+        self._work_thread = WorkThread(f"potluck-work-{identity.name}")
         self._executions: set[ThrottledExecution] = set()
 
     def now(self) -> float:
@@ -73,7 +78,7 @@ class LiveNode:
         execution = ThrottledExecution(work, self._compute_speed, self.now)
         self._executions.add(execution)
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._worker, execution.run)
+            return await self._work_thread.submit(execution.run)
         except asyncio.CancelledError:
             execution.cancel_work()
             raise
@@ -96,10 +101,11 @@ class LiveNode:
         self._wake_receiver()
 
     async def close(self) -> None:
-        """Cancel all work and wait for the thread, which can stop only between steps."""
+        """Cancel all work and wait for the thread, which can stop only between steps; not for a step that hangs."""
         for execution in self._executions:
             execution.cancel_work()
-        await asyncio.to_thread(self._worker.shutdown, wait=True, cancel_futures=True)
+        if not await self._work_thread.close(_CLOSE_TIMEOUT_S):
+            _log.warning("%s: a computation has not ended after %g s; going on without it", self.name, _CLOSE_TIMEOUT_S)
 
     def _wake_receiver(self) -> None:
         if self._waiter is not None and not self._waiter.done():

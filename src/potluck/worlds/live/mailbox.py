@@ -36,6 +36,7 @@ class Mailbox:
     ) -> None:
         self._sender = MessageSender(transport, identity.incarnation, peers, conditions, now)
         self._receiver = MessageReceiver(identity, peers, conditions, now, self._sender.send_control, deliver)
+        self.inbound = self._receiver.inbound
         self.handle_bulk = self._receiver.handle_bulk
         self.deliver_envelope = self._receiver.deliver_envelope
 

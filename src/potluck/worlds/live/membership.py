@@ -76,6 +76,10 @@ class MembershipState(msgspec.Struct, frozen=True):
     def ready_devices(self) -> dict[str, int]:
         return {name: member.incarnation for name, member in self.members.items() if member.ready}
 
+    def quarantine_s(self, name: str, now: float) -> float:
+        """For how long the device may not join; 0 or less if it may."""
+        return self.histories.get(name, MembershipHistory()).quarantined_until - now
+
     def incarnation_of(self, name: str) -> int:
         """The device's current incarnation, 0 for none."""
         member = self.members.get(name)
@@ -146,7 +150,7 @@ def check_join_deferral(
     now: float, state: MembershipState, name: str, process_secret: str, rules: MembershipRules
 ) -> JoinDeferred | None:
     """Whether a device has to wait before it may join."""
-    wait = state.histories.get(name, MembershipHistory()).quarantined_until - now
+    wait = state.quarantine_s(name, now)
     if wait > 0:
         return JoinDeferred(f"{name} was lost too often; it may join again in {wait:.1f} s", wait)
     member = state.members.get(name)

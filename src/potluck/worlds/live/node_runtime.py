@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
+from functools import partial
 
 import zenoh
 
@@ -14,9 +16,11 @@ from potluck.journal import JournalRecord
 from potluck.loops.messages import Message
 from potluck.loops.node import Envelope
 from potluck.worlds.live import wire_format
+from potluck.worlds.live.callback_guard import is_local_error, unexpected_reason
 from potluck.worlds.live.compute_speed import ComputeSpeed
 from potluck.worlds.live.control_messages import ControlMessage
 from potluck.worlds.live.heartbeat import HeartbeatSender
+from potluck.worlds.live.inbound_frames import SenderFilter
 from potluck.worlds.live.link_shaping import LinkConditions
 from potluck.worlds.live.live_node import LiveNode
 from potluck.worlds.live.mailbox import Mailbox
@@ -29,6 +33,8 @@ from potluck.worlds.live.zenoh_transport import ZenohTransport
 __all__ = ["NodeOwner", "NodeRuntime"]
 
 _FLUSH_TIMEOUT_S = 10.0
+
+_log = logging.getLogger("potluck")
 
 
 class NodeOwner(PeerDirectory):
@@ -66,7 +72,7 @@ class NodeRuntime:
         self._identity = identity
         self._conditions = conditions
         self._owner = owner
-        self._loop = asyncio.get_running_loop()
+        self.sender_filter = SenderFilter(lambda name: owner.incarnation_of(name) is not None, self._on_excess)
         self.transport = ZenohTransport(session, identity.era, identity.name)
         self.node = LiveNode(
             identity,
@@ -81,7 +87,9 @@ class NodeRuntime:
 
     def open(self) -> None:
         """Subscribe to the node's messages and start sending heartbeats."""
-        self.transport.subscribe_inbox(self._on_control_frame, self.mailbox.handle_bulk)
+        self.transport.subscribe_inbox(
+            self._on_control_frame, self.mailbox.handle_bulk, self._refuse_message, self.sender_filter.accepts
+        )
         self.heartbeat.start(self._conditions.is_cut)
 
     async def close(self) -> None:
@@ -98,10 +106,25 @@ class NodeRuntime:
     def _on_control_frame(self, sender: str, frame: bytes) -> None:
         """Called from one of Zenoh's threads."""
         if not self._conditions.is_cut(sender):
-            with contextlib.suppress(RuntimeError):  # the event loop is closed: the run has ended
-                self._loop.call_soon_threadsafe(self._handle_control_frame, sender, frame)
+            self.mailbox.inbound.put_frame(sender, frame, self._handle_control_frame)
+
+    def _on_excess(self, sender: str, count: int) -> None:
+        self.mailbox.inbound.put(sender, partial(self._owner.on_excess, sender, count))
+
+    def _refuse_message(self, sender: str, reason: str) -> None:
+        """A handler failed on one of Zenoh's threads."""
+        self.mailbox.inbound.put(sender, partial(self._owner.on_protocol_violation, sender, None, reason))
 
     def _handle_control_frame(self, sender: str, data: bytes) -> None:
+        try:
+            self._dispatch_control_frame(sender, data)
+        except Exception as error:
+            if is_local_error(error):
+                raise
+            _log.debug("unexpected", exc_info=True)
+            self._owner.on_protocol_violation(sender, None, unexpected_reason(error))
+
+    def _dispatch_control_frame(self, sender: str, data: bytes) -> None:
         try:
             frame = wire_format.decode_frame(data)
         except WireError as error:

@@ -37,5 +37,8 @@ class PeerDirectory:
     def on_protocol_violation(self, name: str, incarnation: int | None, reason: str) -> None:
         """The peer sent bytes that cannot be decoded or that it may not send."""
 
+    def on_excess(self, name: str, count: int) -> None:
+        """`count` messages of a peer were dropped, because it is expelled or sends too many."""
+
     async def before_last_chunk(self) -> None:
         """Awaited before the last chunk of each outgoing message is sent."""

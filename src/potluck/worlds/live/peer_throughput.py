@@ -7,6 +7,7 @@ pause so far.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 
@@ -17,6 +18,7 @@ _MIN_CHUNK, _MAX_CHUNK = 16 << 10, 1 << 20
 _CHUNK_S = 0.1
 _MIN_WINDOW, _MAX_WINDOW = 8, 16  # chunks
 _WINDOW_S = 0.1
+_AHEAD_S = 0.05  # longer than a round trip on most links, which hides the wait
 _MIN_TIMEOUT_S, _MAX_TIMEOUT_S = 0.5, 60.0
 _PAUSE_FACTOR = 4.0  # timeout as a multiple of the longest pause
 _NEW_WEIGHT = 0.2  # of the newest observation in the moving average
@@ -57,6 +59,10 @@ class PeerThroughput:
         """How many chunks of that size may be unconfirmed; more only on a fast link."""
         chunks = (self._bytes_per_s or 0.0) * _WINDOW_S / chunk_bytes
         return int(min(max(chunks, _MIN_WINDOW), _MAX_WINDOW))
+
+    def bytes_ahead(self) -> float:
+        """How much of earlier messages may be unconfirmed when the next one is chosen; unlimited until known."""
+        return math.inf if self._bytes_per_s is None else self._bytes_per_s * _AHEAD_S
 
     def status_timeout_s(self, silent_s: float) -> float:
         """How long to wait before the next status request after `silent_s` without an answer; grows with it."""

@@ -10,11 +10,13 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 
-from potluck.loops.node import Envelope
+from potluck.loops.node import Envelope, MeasuredTransfer
 from potluck.worlds.live import wire_format
 from potluck.worlds.live.chunked_transfer import CONFIRM_EVERY, Reassembly
 from potluck.worlds.live.control_messages import ChunksMissing, ChunksReceived, ControlMessage, TransferDeclined
+from potluck.worlds.live.inbound_frames import InboundQueue
 from potluck.worlds.live.link_shaping import LinkConditions
 from potluck.worlds.live.peer_directory import NodeIdentity, PeerDirectory
 from potluck.worlds.live.wire_format import STATUS_REQUEST, WireError
@@ -22,6 +24,7 @@ from potluck.worlds.live.wire_format import STATUS_REQUEST, WireError
 __all__ = ["MessageReceiver"]
 
 _MAX_OPEN_TRANSFERS = 64  # per sender
+_MAX_AHEAD_S = 600.0  # of this node's clock; a chunk of later would hold up all that follow
 _MAX_COMPLETED = 256  # completed messages to remember per sender
 
 _log = logging.getLogger("potluck")
@@ -48,9 +51,11 @@ class MessageReceiver:
         self._send_control = send_control
         self._deliver = deliver
         self._loop = asyncio.get_running_loop()
+        self.inbound = InboundQueue()
         self._reassemblies: dict[tuple[str, int], Reassembly] = {}
         self._completed: dict[str, deque[int]] = {}
-        self._lock = threading.Lock()  # guards the two above, which Zenoh's threads fill
+        self._complete_at: dict[str, float] = {}  # when the latest message of each sender was complete
+        self._lock = threading.Lock()  # guards the three above, which Zenoh's threads fill
         self._delayed: dict[str, deque[tuple[float, Envelope]]] = {}  # complete, but not yet due on a shaped link
 
     # --- called from Zenoh's threads -------------------------------------------------------------------------------
@@ -65,7 +70,7 @@ class MessageReceiver:
             else:
                 self._handle_chunk(sender, head, data)
         except WireError as error:
-            self._call_on_loop(self._peers.on_protocol_violation, sender, None, str(error))
+            self.inbound.put(sender, partial(self._peers.on_protocol_violation, sender, None, str(error)))
 
     def _handle_offer(self, sender: str, data: bytes) -> None:
         offer = wire_format.decode_offer(data, self._limit_bytes)
@@ -82,12 +87,16 @@ class MessageReceiver:
                     sender, TransferDeclined(offer.number, "too many messages at once"), offer.incarnation
                 )
                 return
-            reassembly = self._reassemblies.setdefault((sender, offer.number), Reassembly(offer))
+            reassembly = self._reassemblies.setdefault((sender, offer.number), Reassembly(offer, self._now()))
         if reassembly.is_complete:
             self._finish_message(sender, offer.number, reassembly)
 
     def _handle_chunk(self, sender: str, head: bytes, data: bytes) -> None:
         chunk = wire_format.decode_chunk(head, data)
+        if chunk.finished_at > self._now() + _MAX_AHEAD_S:
+            raise WireError(
+                f"chunk {chunk.chunk_index} of message {chunk.number} was sent at {chunk.finished_at:.6g} s"
+            )
         if not self._is_current_incarnation(sender, chunk.incarnation):
             return
         if chunk.chunk_index == STATUS_REQUEST:
@@ -113,18 +122,29 @@ class MessageReceiver:
         """Confirm chunks, once a shaped link would have delivered them."""
         self._peers.record_contact(sender, incarnation)  # on a slow link heartbeats queue behind the chunks
         if delay_s > 0:
-            self._call_on_loop(
-                self._loop.call_later, delay_s, self._send_control, sender, ChunksReceived(number, count), incarnation
-            )
+            confirm = partial(self._send_control, sender, ChunksReceived(number, count), incarnation)
+            self.inbound.put(sender, partial(self._loop.call_later, delay_s, confirm))
         else:
             self._send_control(sender, ChunksReceived(number, count), incarnation)
 
     def _finish_message(self, sender: str, number: int, reassembly: Reassembly) -> None:
         with self._lock:
-            del self._reassemblies[sender, number]
+            if self._reassemblies.pop((sender, number), None) is None:
+                return  # its sender was lost meanwhile
             self._completed.setdefault(sender, deque(maxlen=_MAX_COMPLETED)).append(number)
-        envelope = Envelope(sender, reassembly.offer.incarnation, reassembly.assembled_message())
-        self._call_on_loop(self._schedule_delivery, envelope, reassembly.due_time + self._conditions.latency_s(sender))
+            busy_s = self._busy_s(sender, reassembly)
+        message = reassembly.assembled_message()
+        transfer = MeasuredTransfer(message.nbytes, busy_s)
+        envelope = Envelope(sender, reassembly.offer.incarnation, message, transfer)
+        due = reassembly.due_time + self._conditions.latency_s(sender)
+        self.inbound.put(sender, partial(self._schedule_delivery, envelope, due))
+
+    def _busy_s(self, sender: str, reassembly: Reassembly) -> float:
+        """How long the link was busy with a message that is complete now, or will be on a shaped link."""
+        complete_at = max(self._now(), reassembly.due_time)
+        started_at = max(reassembly.started_at, self._complete_at.get(sender, 0.0))
+        self._complete_at[sender] = complete_at
+        return max(complete_at - started_at, 0.0)
 
     def _send_status(self, sender: str, number: int) -> None:
         """Answer a status request."""
@@ -142,16 +162,10 @@ class MessageReceiver:
         self._send_control(sender, ChunksReceived(number, reassembly.count), incarnation)
         self._send_control(sender, ChunksMissing(number, missing), incarnation)
 
-    def _call_on_loop(self, action: Callable[..., object], *args: object) -> None:
-        try:
-            self._loop.call_soon_threadsafe(action, *args)
-        except RuntimeError:  # the event loop is closed: the run has ended
-            _log.debug("a message arrived after the run had ended")
-
     def _is_current_incarnation(self, sender: str, incarnation: int) -> bool:
         if self._peers.incarnation_of(sender) == incarnation:
             return True
-        self._call_on_loop(self._peers.on_stale_incarnation, sender, incarnation)
+        self.inbound.put(sender, partial(self._peers.on_stale_incarnation, sender, incarnation))
         return False
 
     # --- called on the event loop ----------------------------------------------------------------------------------
@@ -186,9 +200,11 @@ class MessageReceiver:
 
     def drop_peer(self, name: str) -> None:
         """Forget everything received from a peer."""
+        self.inbound.drop_sender(name)
         self._delayed.pop(name, None)
         with self._lock:
             self._completed.pop(name, None)
+            self._complete_at.pop(name, None)
             for key in [key for key in self._reassemblies if key[0] == name]:
                 del self._reassemblies[key]
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from potluck.journal import Instant, JournalRecord
 from potluck.loops.node import COORDINATOR
+from potluck.text_escaping import escape_text
 
 __all__ = ["RefusalLog", "RefusalReporter"]
 
@@ -29,14 +30,13 @@ class RefusalLog:
         self._logged_at: dict[tuple[str, str], float] = {}
 
     def __call__(self, device: str, address: str, reason: str) -> None:
+        device, reason = escape_text(device, _MAX_LENGTH), escape_text(reason, _MAX_LENGTH)
         key = device, reason.partition(";")[0]  # what follows is advice and waiting times
         if time.monotonic() - self._logged_at.get(key, -_REPEAT_AFTER_S) < _REPEAT_AFTER_S:
             return
         if len(self._logged_at) >= _MAX_REMEMBERED:
             self._logged_at.clear()
         self._logged_at[key] = time.monotonic()
-        _log.warning(
-            "refused %s%s: %s", device[:_MAX_LENGTH], f" at {address}" if address else "", reason[:_MAX_LENGTH]
-        )
-        fields = {"device": device[:_MAX_LENGTH], "from": address, "reason": reason[:_MAX_LENGTH]}
+        _log.warning("refused %s%s: %s", device, f" at {address}" if address else "", reason)
+        fields = {"device": device, "from": address, "reason": reason}
         self._record(Instant(COORDINATOR, "turned away", self._now(), fields))

@@ -3,7 +3,9 @@
     send ──▶ channel (one per receiver, FIFO) ──▶ chunks, at most a window unconfirmed ──▶ link
                          missing chunks are resent ◀── ChunksReceived, ChunksMissing ◀──────┘
 
-The future of `send` is done when the link has taken the last byte; lost chunks are resent in the background.
+The future of `send` is done when the link has taken the last byte, as far as the receiver's confirmations tell: buffers
+on the way may take megabytes at once. Until then the next message to that receiver waits, so a loop that chooses what
+to send next chooses late. Lost chunks are resent in the background.
 """
 
 from __future__ import annotations
@@ -59,6 +61,7 @@ class _ActiveTransfer:
         self.throughput = throughput
         self.send_future = SendFuture(loop=asyncio.get_running_loop())
         self.progressed = asyncio.Event()
+        self.ended = asyncio.Event()  # confirmed, given up or aborted
         self.task: asyncio.Task[None] | None = None
 
 
@@ -125,13 +128,25 @@ class MessageSender:
                 await self._send_offer(transfer)
                 await self._send_chunks(transfer, lambda: transfer.outgoing.is_sent)
                 self._free_at[transfer.to] = transfer.ready_at
+                await self._wait_for_earlier(transfer)
             _resolve_send(transfer.send_future)
             await self._send_chunks(transfer, lambda: transfer.outgoing.is_confirmed)
         except zenoh.ZError as error:
             _log.debug("%s cannot send to %s: %s", self._transport.name, transfer.to, error)
         finally:
+            transfer.ended.set()
             _resolve_send(transfer.send_future)
             self._transfers.pop(transfer.outgoing.number, None)
+
+    async def _wait_for_earlier(self, transfer: _ActiveTransfer) -> None:
+        """Wait until hardly anything that was sent before this message is unconfirmed."""
+        most = transfer.throughput.bytes_ahead()
+        earlier = [other for other in self._transfers.values() if other.to == transfer.to and other is not transfer]
+        while (
+            sum(other.outgoing.unconfirmed_bytes for other in earlier if not other.ended.is_set()) > most
+            and transfer.outgoing.number in self._transfers
+        ):
+            await next(other for other in earlier if not other.ended.is_set()).ended.wait()
 
     async def _send_offer(self, transfer: _ActiveTransfer) -> None:
         out = transfer.outgoing

@@ -62,6 +62,7 @@ class ThrottledExecution:
             raise WorkCancelled
         self._next_step = max(self._next_step, step + 1)
         self._start_timer(_step_cost_s(self._work.steps[step]))
+        self._work.steps[step].began = self._step_run_time
 
     def leave(self, step: int) -> None:
         spent_s = time.monotonic() - self._step_wall_time

@@ -2,11 +2,12 @@
 
 A control frame holds the incarnations of sender and receiver and one message, of a loop or of the transport. A message
 with a payload is announced by an offer, which also holds the shapes of its arrays; their bytes follow in chunks.
-Whatever a peer sends, decoding raises nothing but WireError.
+Whatever a peer sends, decoding raises nothing but WireError, and control characters in its text come out escaped.
 """
 
 from __future__ import annotations
 
+import math
 import struct
 import sys
 from collections.abc import Sequence
@@ -23,6 +24,7 @@ from potluck.errors import PotluckError
 from potluck.loops import messages
 from potluck.loops.messages import Bulky, Message
 from potluck.payload import Payload
+from potluck.text_escaping import escape_strings, escape_text
 from potluck.worlds.live import control_messages
 from potluck.worlds.live.chunk_layout import DTYPES, ArraySpec, array_specs
 from potluck.worlds.live.control_messages import ControlMessage
@@ -49,6 +51,7 @@ __all__ = [
 ]  # fmt: skip
 
 HEADER_LIMIT = 64 << 10
+_MAX_ERROR_CHARS = 500
 
 Incarnation = Annotated[int, msgspec.Meta(ge=0, le=2**31)]
 Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
@@ -97,10 +100,12 @@ class ChunkHeader(NamedTuple):
 _CONTROL_TYPES: list[Any] = [
     *(getattr(control_messages, name) for name in control_messages.__all__ if name != "ControlMessage"),
     messages.Invite, messages.Pull, messages.Accept, messages.Release, messages.Released, messages.Stop,
+    messages.FrozenPull, messages.Holdings, messages.Give,
 ]  # fmt: skip
-_BULK_TYPES: list[Any] = [messages.Segment, messages.Push]
+_BULK_TYPES: list[Any] = [messages.Segment, messages.Push, messages.FrozenSegment]
 _DECODERS: dict[type[ControlFrame] | type[TransferOffer], msgspec.msgpack.Decoder[Any]] = {}
 _ENCODE = msgspec.msgpack.Encoder().encode
+_MULTILINE = ("trace",)  # fields whose text has lines
 _CHUNK = struct.Struct("<IQIQdd")
 
 
@@ -126,9 +131,9 @@ def _decode_header(data: bytes, frame: type[ControlFrame] | type[TransferOffer])
     if len(data) > HEADER_LIMIT:
         raise WireError(f"a header of {len(data)} bytes is over the limit of {HEADER_LIMIT}")
     try:
-        return _decoder_for(frame).decode(data)
+        return escape_strings(_decoder_for(frame).decode(data), multiline=_MULTILINE)
     except (msgspec.DecodeError, RecursionError, ValueError, OverflowError) as error:
-        raise WireError(f"not a frame: {error}") from None
+        raise WireError(escape_text(f"not a frame: {error}", _MAX_ERROR_CHARS)) from None
 
 
 # --- control frames -------------------------------------------------------------------------------------------------
@@ -187,6 +192,9 @@ def check_offer(offer: TransferOffer, limit_bytes: int) -> None:
             )
     if announced_bytes(offer) > limit_bytes:
         raise WireError(f"arrays of {announced_bytes(offer)} bytes are over the limit of {limit_bytes}")
+    for spec in offer.specs:
+        if not spec.is_addressable:
+            raise WireError(f"no array can have the shape {spec.shape}")
 
 
 def announced_bytes(offer: TransferOffer) -> int:
@@ -238,6 +246,8 @@ def decode_chunk(head: bytes, data: bytes) -> ChunkHeader:
         decoded = ChunkHeader(*_CHUNK.unpack(head))
     except struct.error:
         raise WireError(f"a chunk header has {len(head)} bytes, not {_CHUNK.size}") from None
+    if not (0.0 <= decoded.started_at <= decoded.finished_at < math.inf):  # false for NaN, too
+        raise WireError(f"chunk {decoded.chunk_index} was sent from {decoded.started_at} to {decoded.finished_at}")
     if xxh3_64_intdigest(data) != decoded.checksum:
         raise WireError(f"chunk {decoded.chunk_index} of message {decoded.number} is corrupt")
     return decoded

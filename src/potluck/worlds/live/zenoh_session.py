@@ -42,6 +42,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     discover: bool = False  # devices can discover the coordinator by multicast
     shared_memory: bool = False  # between processes of one host; never where a link is shaped or timed
     connect_timeout_s: float = 3.0  # how long one attempt to connect may take
+    limit_connections: bool = False  # a coordinator's: see `connections`
 
 
 def open_session(endpoint: Endpoint, mode: str, max_message_bytes: int = _MAX_MESSAGE_BYTES) -> zenoh.Session:
@@ -92,7 +93,10 @@ def _zenoh_settings(endpoint: Endpoint, mode: str, max_message_bytes: int) -> di
         "connect/endpoints": list(endpoint.connect),
         "connect/exit_on_failure": True,
         "connect/timeout_ms": round(endpoint.connect_timeout_s * 1000),
+        "connect/retry": {"period_init_ms": 100, "period_max_ms": 400, "period_increase_factor": 1.4},
         "transport/unicast/open_timeout": round(endpoint.connect_timeout_s * 1000),
+        "transport/unicast/accept_pending": 1024,
+        "transport/unicast/accept_timeout": 5000,
         "scouting/delay": 0,
         "scouting/multicast/enabled": endpoint.discover,
         "scouting/gossip/enabled": endpoint.direct or mode == "router",

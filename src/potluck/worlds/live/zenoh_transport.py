@@ -18,6 +18,7 @@ import zenoh
 from zenoh.handlers import Callback
 
 from potluck.worlds.live import key_expressions
+from potluck.worlds.live.callback_guard import guard_callback
 
 __all__ = ["ZenohTransport"]
 
@@ -25,6 +26,7 @@ _BULK_THREADS = 16
 _JOIN_TIMEOUT_S = 5.0
 
 OnControl = Callable[[str, bytes], None]  # sender, frame
+OnRefused = Callable[[str, str], None]  # sender, reason
 OnBulk = Callable[[str, bytes, bytes | None], None]  # sender, data, chunk header (None: an offer)
 
 _log = logging.getLogger("potluck")
@@ -46,20 +48,32 @@ class ZenohTransport:
         self._subscribers: list[zenoh.Subscriber[None]] = []
         self._closed = False
 
-    def subscribe_inbox(self, on_control: OnControl, on_bulk: OnBulk) -> None:
-        """Pass everything that is sent to this node to the callbacks, which are called from Zenoh's threads."""
+    def subscribe_inbox(
+        self, on_control: OnControl, on_bulk: OnBulk, refuse: OnRefused, accepts: Callable[[str, str], bool]
+    ) -> None:
+        """Pass what is sent to this node to the callbacks, which are called from Zenoh's threads.
+
+        What `accepts` rejects by its sender is dropped before its payload is copied.
+        """
 
         def forward_control(sample: zenoh.Sample) -> None:
-            on_control(key_expressions.parse_route(str(sample.key_expr)).sender, sample.payload.to_bytes())
+            sender = _sender_of(sample)
+            if sender is not None and accepts(sender, key_expressions.CONTROL):
+                on_control(sender, sample.payload.to_bytes())
 
         def forward_bulk(sample: zenoh.Sample) -> None:
-            header = sample.attachment
-            sender = key_expressions.parse_route(str(sample.key_expr)).sender
-            on_bulk(sender, sample.payload.to_bytes(), None if header is None else header.to_bytes())
+            sender = _sender_of(sample)
+            if sender is not None and accepts(sender, key_expressions.BULK):
+                header = sample.attachment
+                on_bulk(sender, sample.payload.to_bytes(), None if header is None else header.to_bytes())
+
+        def refuse_sample(sample: zenoh.Sample, reason: str) -> None:
+            refuse(_sender_of(sample) or "", reason)
 
         for lane, handler in ((key_expressions.CONTROL, forward_control), (key_expressions.BULK, forward_bulk)):
             key = key_expressions.inbox_key(self.era, self.name, lane)
-            self._subscribers.append(self.session.declare_subscriber(key, Callback(handler, indirect=False)))
+            callback = Callback(guard_callback(handler, refuse_sample), indirect=False)
+            self._subscribers.append(self.session.declare_subscriber(key, callback))
 
     def send_control(self, to: str, frame: bytes) -> None:
         """Queue a control frame; may be called from any thread, never blocks."""
@@ -118,6 +132,12 @@ class ZenohTransport:
                 self.send_control_now(*item)
             except zenoh.ZError as error:
                 _log.debug("%s cannot send to %s: %s", self.name, item[0], error)
+
+
+def _sender_of(sample: zenoh.Sample) -> str | None:
+    """Who sent this; None if it was sent to a pattern of keys, which no node does."""
+    route = key_expressions.parse_route(str(sample.key_expr))
+    return None if route is None else route.sender
 
 
 def _resolve_future(loop: asyncio.AbstractEventLoop, done: asyncio.Future[None]) -> None:

@@ -40,13 +40,14 @@ class SimulatedPipe:
 class SimulatedTransfer:
     """Bytes on a channel, queued or in flight."""
 
-    __slots__ = ("channel", "in_flight", "nbytes", "on_done")
+    __slots__ = ("channel", "in_flight", "nbytes", "on_done", "started_at")
 
     def __init__(self, channel: SimulatedChannel, nbytes: float, on_done: Callable[[bool], object]) -> None:
         self.channel = channel
         self.nbytes = nbytes
         self.on_done = on_done
         self.in_flight = False
+        self.started_at = 0.0  # when the channel began with it
 
 
 class SimulatedChannel:
@@ -96,8 +97,10 @@ class SimulatedChannel:
         self.active = self.queue.popleft() if self.queue else None
         if self.active is None:
             return
+        loop = asyncio.get_running_loop()
+        self.active.started_at = loop.time()
         if self.overhead > 0:
-            asyncio.get_running_loop().call_later(self.overhead, self._begin_transfer, self.active)
+            loop.call_later(self.overhead, self._begin_transfer, self.active)
         else:
             self._begin_transfer(self.active)
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SimulatedNode"]
 
-TimedSteps = list[tuple[Step, float]]  # steps whose end time is wanted, and the work up to it
+TimedSteps = list[tuple[Step, float, float]]  # steps whose times are wanted, and the work before and up to their ends
 
 
 class SimulatedNode:
@@ -139,9 +139,9 @@ class SimulatedNode:
             if unresolved == 0 and not submitted:
                 submitted = True
                 self._submit_function(work, index, unspent + seconds)
-            unspent += seconds
             if step.timed:
-                timed.append((step, unspent))
+                timed.append((step, unspent, unspent + seconds))
+            unspent += seconds
             if step.signal is not None or index == len(work.steps) - 1:
                 await self._pass_work_time(unspent, timed)
                 unspent = 0.0
@@ -165,14 +165,21 @@ class SimulatedNode:
         pending, self._pending_result = self._pending_result, None
         return result if pending is None else pending.take_result()
 
+    def _finish_time(self, seconds: float) -> float:
+        """When this much work, begun now, is done at the device's speed."""
+        return self.machine.speed_curve.finish_time(self.now(), seconds) if seconds > 0 else self.now()
+
     async def _pass_work_time(self, seconds: float, timed: TimedSteps) -> None:
-        """Wait as long as this much work takes at the device's speed, and set the end times of the timed steps."""
-        for step, spent in timed:
-            step.ended = self.machine.speed_curve.finish_time(self.now(), spent) if spent > 0 else self.now()
+        """Wait as long as this much work takes at the device's speed, and set the times of the timed steps."""
+        reached = 0.0, self.now()  # an amount of work, and when it is done
+        for step, before, spent in timed:
+            step.began = reached[1] if before == reached[0] else self._finish_time(before)
+            step.ended = self._finish_time(spent)
+            reached = spent, step.ended
         timed.clear()
         if seconds <= 0:
             return
-        end = self.machine.speed_curve.finish_time(self.now(), seconds)
+        end = self._finish_time(seconds)
         loop = asyncio.get_running_loop()
         done = loop.create_future()
         timer = None if math.isinf(end) else loop.call_at(end, _set_done, done)

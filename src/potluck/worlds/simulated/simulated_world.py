@@ -23,7 +23,7 @@ from potluck.fleet import Device, Fleet, FleetChange, device_speed, fleet_change
 from potluck.fleet.speed_curve import SpeedCurve
 from potluck.journal import Instant, Journal
 from potluck.loops.messages import Joined, Lost, Message
-from potluck.loops.node import COORDINATOR, Envelope, Node
+from potluck.loops.node import COORDINATOR, Envelope, MeasuredTransfer, Node
 from potluck.worlds.device_error import DeviceError
 from potluck.worlds.simulated.compute_pool import ComputePool
 from potluck.worlds.simulated.simulated_machine import SimulatedMachine, SimulatedSendFuture
@@ -218,17 +218,20 @@ class SimulatedWorld:
     def _start_transfer(
         self, origin: SimulatedMachine, target: SimulatedMachine, envelope: Envelope, latency: float
     ) -> asyncio.Future[None]:
-        incarnation = target.incarnation
+        incarnation, nbytes = target.incarnation, envelope.message.nbytes
         future = SimulatedSendFuture(loop=asyncio.get_running_loop())
 
         def on_sent(completed: bool) -> None:
-            future.transfer = None  # breaks a reference cycle that holds the payload
+            transfer, future.transfer = future.transfer, None  # breaks a reference cycle that holds the payload
             if not future.done():
                 future.set_result(None)
             if completed:
-                self._call_later(latency, self._deliver_message, origin, target, incarnation, envelope)
+                assert transfer is not None
+                measured = MeasuredTransfer(nbytes, self.loop.time() - transfer.started_at)
+                arriving = envelope._replace(transfer=measured)
+                self._call_later(latency, self._deliver_message, origin, target, incarnation, arriving)
 
-        future.transfer = self._channel_between(origin, target).queue_transfer(envelope.message.nbytes, on_sent)
+        future.transfer = self._channel_between(origin, target).queue_transfer(nbytes, on_sent)
         return future
 
     def _channel_between(self, origin: SimulatedMachine, target: SimulatedMachine) -> SimulatedChannel:

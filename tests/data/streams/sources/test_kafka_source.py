@@ -44,7 +44,7 @@ def test_records_arrive_bad_ones_are_counted_and_a_lost_cluster_does_not_block_c
     cluster = _Cluster()
     cluster.send("potluck.pi-0", *map(_record, range(20)), b"rubbish", bytes(5000), _record(20))
     cluster.send("potluck.pi-1", _record(99))
-    inlet = StreamIngest("pi-0", SampleSpec((4,), "u1", 10), WallClock())
+    inlet = StreamIngest("pi-0", SampleSpec.labelled((4,), "u1", 10), WallClock())
     feed = LiveFeed(PersistencePolicy(), SampleStore(), inlet.clock.now, 1000)
 
     async def main() -> None:
@@ -74,7 +74,7 @@ async def _until(true: Callable[[], bool]) -> None:
 
 
 def test_options_unknown_to_kafka_are_refused_with_its_message() -> None:
-    inlet = StreamIngest("pi-0", SampleSpec((4,), "u1", 10), WallClock())
+    inlet = StreamIngest("pi-0", SampleSpec.labelled((4,), "u1", 10), WallClock())
     source = KafkaSource(servers="127.0.0.1:1", options={"no.such.option": 1})
     with pytest.raises(SettingError, match=r'stream\.source\.options: .*"no\.such\.option"'):
         asyncio.run(

@@ -35,7 +35,7 @@ from tests.data.streams.brokers import MOSQUITTO, Mosquitto
 from tests.time_limits import within
 
 pytestmark = pytest.mark.skipif(MOSQUITTO is None, reason="needs mosquitto: apt-get install mosquitto")
-_EXPECTED = SampleSpec((4,), "u1", 10)
+_EXPECTED = SampleSpec.labelled((4,), "u1", 10)
 
 
 @pytest.fixture

@@ -14,8 +14,10 @@ from typing import Annotated, Any, Protocol
 
 import msgspec
 import numpy as np
+from torch.utils._pytree import tree_map
 
-from potluck.data.samples import Samples
+from potluck.data.iterable_stream import IterableOrder
+from potluck.data.samples import SampleSet
 from potluck.data.streams.replay_feed import ReplayOrder
 from potluck.data.streams.stream_arrivals import StreamArrivals
 from potluck.data.streams.stream_records import RecordRefusals, SampleSpec, StreamSample, unpack_record
@@ -50,8 +52,8 @@ class StreamClock(Protocol):
 class ReplayData:
     """A data set to replay: which samples, in which order, when."""
 
-    samples: Samples
-    order: ReplayOrder
+    samples: SampleSet
+    order: ReplayOrder | IterableOrder
     arrivals: StreamArrivals
 
 
@@ -123,7 +125,7 @@ def device_topic(pattern: str, device: str) -> str:
 class PythonSource(StreamSource, frozen=True, kw_only=True, tag="python"):
     """Samples from your own asynchronous generator."""
 
-    generator: Annotated[str, doc("`package.module:function`, called with the device's name; yields (input, label).")]
+    generator: Annotated[str, doc("`package.module:function`, called with the device's name; yields (input, target).")]
 
     async def samples(self, ingest: StreamIngest) -> AsyncIterator[StreamSample]:
         function = load_object(self.generator, "stream.source.generator")
@@ -150,7 +152,8 @@ def _to_sample(given: Any) -> StreamSample:
     """What it yielded, as far as it is a pair; anything else becomes a sample that cannot fit."""
     try:
         x, y = given
-        return StreamSample(np.asarray(x), int(y))
+        label = np.asarray(y).ndim == 0 if not isinstance(y, dict | tuple | list) else False
+        return StreamSample(tree_map(np.asarray, x), int(y) if label else tree_map(np.asarray, y))
     except (TypeError, ValueError, RuntimeError):
         return StreamSample(np.zeros(0), -1)
 
@@ -166,9 +169,10 @@ class ReplaySource(StreamSource, frozen=True, kw_only=True, tag="replay"):
 async def replay_samples(replay: ReplayData, ingest: StreamIngest) -> AsyncIterator[StreamSample]:
     """Yield each sample when it is due; overdue samples come at once."""
     number = replay.arrivals.arrived_by(ingest.clock.now())
+    labels = replay.samples.labels if replay.samples.has_labels else None
     while (due := replay.arrivals.arrival_time(number + 1)) < float("inf"):
         if due > ingest.clock.now():
             await ingest.clock.sleep(due - ingest.clock.now())
         (sample_id,) = replay.order.sample_ids(np.array([number]))
-        yield StreamSample(replay.samples.x[sample_id].numpy(), int(replay.samples.y[sample_id]))
+        yield StreamSample(None, 0 if labels is None else int(labels[sample_id]), row=int(sample_id))
         number += 1

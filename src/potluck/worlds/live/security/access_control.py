@@ -6,6 +6,7 @@ of the peer's certificate, whatever the device's own software claims:
     device pi-3  sends    potluck/*/from/pi-3/to/*/*        receives  potluck/*/from/*/to/pi-3/*
                  queries  potluck/door/pi-3, …/clock/pi-3   declares  potluck/*/alive/pi-3/*
     anyone       queries  potluck/lobby/{name}              with any certificate of the fleet's authority
+    standby      queries  potluck/standby                   with the coordinator's certificate
 
 Where devices connect to each other directly, the coordinator is not in between, so each device enforces rules too: on
 the coordinator's link the mirror image of the above, on another device's link only what that device sends to it.
@@ -26,8 +27,9 @@ from potluck.worlds.live.key_expressions import (
     liveliness_key,
     outbox_key,
     refusal_reason_key,
+    standby_key,
 )
-from potluck.worlds.live.security.tls_credentials import device_of_common_name
+from potluck.worlds.live.security.tls_credentials import device_of_common_name, revocations_before
 
 __all__ = ["coordinator_access", "device_access", "unadmitted_reason"]
 
@@ -42,8 +44,11 @@ def coordinator_access(common_names: Mapping[str, str], era: str = ANY) -> dict[
     if common_names:
         policies.append(_access_policy(_ADMITTED, shared_rules, [_subject_id(name) for name in common_names]))
     policies += [_access_policy(_subject_id(name), rules, [_subject_id(name)]) for name, rules in own_rules.items()]
-    rules = [*public_rules, *shared_rules, *(rule for rules in own_rules.values() for rule in rules)]
-    return _access_settings(rules, [{"id": _ANYONE}, *_device_subjects(common_names)], policies)
+    standby_rules = list(_standby_rules())
+    policies.append(_access_policy(COORDINATOR, standby_rules, [COORDINATOR]))
+    rules = [*public_rules, *shared_rules, *standby_rules, *(rule for rules in own_rules.values() for rule in rules)]
+    coordinator = {"id": COORDINATOR, "cert_common_names": [COORDINATOR]}
+    return _access_settings(rules, [{"id": _ANYONE}, coordinator, *_device_subjects(common_names)], policies)
 
 
 def device_access(name: str, common_names: Mapping[str, str], era: str = ANY) -> dict[str, Any]:
@@ -65,7 +70,13 @@ def unadmitted_reason(common_name: str, common_names: Mapping[str, str]) -> str 
     """Why nothing is accepted from a link with this certificate, for the log; None if it is admitted."""
     if common_name in (*common_names.values(), COORDINATOR):
         return None
-    if device_of_common_name(common_name) in common_names:
+    admitted = common_names.get(device_of_common_name(common_name))
+    if admitted is not None and revocations_before(common_name) > revocations_before(admitted):
+        return (
+            f"its certificate ({common_name}) was issued after this run started with {admitted};"
+            f" start the coordinator again with `potluck resume` to admit it"
+        )
+    if admitted is not None:
         return f"its certificate ({common_name}) was revoked; everything it sends is dropped"
     return f"its certificate ({common_name}) names no device of this run's fleet; everything it sends is dropped"
 
@@ -97,6 +108,11 @@ def _shared_rules(era: str) -> Iterator[dict[str, Any]]:
 def _refusal_reason_rules() -> Iterator[dict[str, Any]]:
     yield _allow_rule("query the refusal reason", "ingress", ["query"], [refusal_reason_key(ANY)])
     yield _allow_rule("reply the refusal reason", "egress", ["reply", "declare_queryable"], [refusal_reason_key(ANY)])
+
+
+def _standby_rules() -> Iterator[dict[str, Any]]:
+    yield _allow_rule("copy the run", "ingress", ["query"], [standby_key()])
+    yield _allow_rule("reply to a standby", "egress", ["reply", "declare_queryable"], [standby_key()])
 
 
 def _peer_link_rules(name: str, other: str, era: str) -> Iterator[dict[str, Any]]:

@@ -90,6 +90,7 @@ class AdmittedDevices:
         self._path = run / _FILE
         self._certified = certified
         self._fingerprints = _read_admitted(self._path)
+        self._is_saved = True
 
     def was_admitted(self, name: str, process_secret: str) -> bool:
         """Whether this device joined before."""
@@ -104,10 +105,17 @@ class AdmittedDevices:
         if self._fingerprints.get(name) == _secret_fingerprint(process_secret):
             return
         self._fingerprints[name] = _secret_fingerprint(process_secret)
+        self._is_saved = False
         try:
-            _write_admitted(self._path, self._fingerprints)
+            self.save()
         except OSError as error:
             _log.warning("%s cannot be written (%s): after a resume %s needs a new token", self._path, error, name)
+
+    def save(self) -> None:
+        """Write what could not be written before; raises OSError."""
+        if not self._is_saved:
+            _write_admitted(self._path, self._fingerprints)
+            self._is_saved = True
 
 
 def _secret_fingerprint(process_secret: str) -> str:

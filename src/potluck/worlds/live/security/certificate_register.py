@@ -105,6 +105,12 @@ def revocation_reason(folder: Path, name: str, admitted: Mapping[str, str]) -> s
     if name not in admitted or register.current_common_name(name) == admitted[name]:
         return None
     at = max(one.at for one in register.revoked if one.name == name)
+    latest = register.latest_certificate(name)
+    if latest is not None and latest.common_name == register.current_common_name(name):
+        return (
+            f"the certificate that {name} had when this run started was revoked on {format_utc(at.astimezone(UTC))};"
+            f" its new one is admitted once the coordinator is started again with `potluck resume`"
+        )
     return (
         f"the certificate of {name} was revoked on {format_utc(at.astimezone(UTC))};"
         f" issue a new one with `potluck certs issue {name}` and start the coordinator again with `potluck resume`"

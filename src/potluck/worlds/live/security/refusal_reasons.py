@@ -13,6 +13,8 @@ from urllib.parse import unquote
 import zenoh
 from zenoh.handlers import Callback
 
+from potluck.text_escaping import escape_text
+from potluck.worlds.live.callback_guard import guard_callback
 from potluck.worlds.live.key_expressions import ANY, refusal_reason_key
 from potluck.worlds.live.refusal_log import RefusalReporter
 from potluck.worlds.live.security.access_control import unadmitted_reason
@@ -31,7 +33,7 @@ def serve_refusal_reasons(session: zenoh.Session, refusal_reason: Callable[[str]
         name = unquote(str(query.key_expr).rpartition("/")[2])
         query.reply(query.key_expr, (refusal_reason(name) or _NO_REASON)[:_MAX_LENGTH])
 
-    session.declare_queryable(refusal_reason_key(ANY), Callback(answer_query, indirect=True))
+    session.declare_queryable(refusal_reason_key(ANY), Callback(guard_callback(answer_query), indirect=True))
 
 
 def report_unadmitted_links(
@@ -47,12 +49,12 @@ def report_unadmitted_links(
         if reason is not None:
             report_refusal(device_of_common_name(common_name), event.link.dst.partition("/")[2], reason)
 
-    session.info.declare_link_events_listener(Callback(on_link_event, indirect=True), history=True)
+    session.info.declare_link_events_listener(Callback(guard_callback(on_link_event), indirect=True), history=True)
 
 
 def query_refusal_reason(session: zenoh.Session, name: str, timeout_s: float) -> str | None:
     """Why the coordinator does not answer `name`; None if it does not reply."""
     for reply in session.get(refusal_reason_key(name), timeout=timeout_s):
         if reply.ok is not None:
-            return reply.ok.payload.to_bytes()[: 4 * _MAX_LENGTH].decode(errors="replace")
+            return escape_text(reply.ok.payload.to_bytes()[: 4 * _MAX_LENGTH].decode(errors="replace"), _MAX_LENGTH)
     return None

@@ -20,7 +20,15 @@ from potluck.errors import UserError
 if TYPE_CHECKING:
     from cryptography import x509
 
-__all__ = ["TlsCredentials", "common_name", "device_of_common_name", "format_utc", "needs_tls", "numbered_common_name"]
+__all__ = [
+    "TlsCredentials",
+    "common_name",
+    "device_of_common_name",
+    "format_utc",
+    "needs_tls",
+    "numbered_common_name",
+    "revocations_before",
+]
 
 _ADDRESS = re.compile(r"(?:(?P<protocol>[a-z0-9-]+)/)?(?P<address>[^?#]*).*")
 _LOCAL_PROTOCOLS = {"unixpipe", "unixsock-stream"}
@@ -52,8 +60,8 @@ class TlsCredentials(msgspec.Struct, frozen=True, kw_only=True):
         _check_key(certificate, name, self.key)
         return name
 
-    def certified_hosts(self) -> set[str]:
-        """The host names and addresses that the certificate is valid for."""
+    def certified_hosts(self) -> tuple[str, ...]:
+        """The host names and addresses that the certificate is valid for, in its order."""
         from cryptography import x509
 
         try:
@@ -63,8 +71,8 @@ class TlsCredentials(msgspec.Struct, frozen=True, kw_only=True):
                 .value
             )
         except x509.ExtensionNotFound:
-            return set()
-        return {*names.get_values_for_type(x509.DNSName), *map(str, names.get_values_for_type(x509.IPAddress))}
+            return ()
+        return tuple(str(name.value) for name in names if isinstance(name, x509.DNSName | x509.IPAddress))
 
     def zenoh_settings(self) -> dict[str, object]:
         """Zenoh's `transport/link/tls` settings: mutual TLS, and the server's name is verified."""
@@ -113,6 +121,12 @@ def numbered_common_name(name: str, revocations: int) -> str:
 def device_of_common_name(common_name: str) -> str:
     """The device that a common name belongs to."""
     return common_name.partition(_SEPARATOR)[0]
+
+
+def revocations_before(common_name: str) -> int:
+    """How many certificates of its device were revoked before one with this common name was issued."""
+    number = common_name.partition(_SEPARATOR)[2]
+    return int(number) - 1 if number.isdecimal() and len(number) < 10 else 0
 
 
 def format_utc(when: datetime) -> str:

@@ -1,0 +1,1 @@
+"""The scenarios of `faults`, one per file, each with a `SCENARIO`."""

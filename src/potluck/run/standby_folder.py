@@ -1,0 +1,136 @@
+"""A standby's folder: locked, with what `potluck resume` needs beside the copy, and a status that shows the lag."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from potluck.atomic_file import write_atomically
+from potluck.errors import RunError, UserError
+from potluck.job import dump_job
+from potluck.journal.standby_status import FollowStatus
+from potluck.run.leadership import (
+    LeadershipRecord,
+    has_leadership_record,
+    load_leadership_record,
+    save_leadership_record,
+)
+from potluck.run.live_options import KeptOptions, save_options
+from potluck.run.live_status import LiveStatus, read_live_status, write_live_status
+from potluck.run.prepared_job import PreparedJob
+from potluck.run.resume_point import find_resume_point
+from potluck.run.run_inputs import check_run_inputs, describe_inputs, write_run_inputs
+from potluck.run.run_lock import LOCK_FILE, RunLock, lock_run
+from potluck.run.run_store import RunStore, Watch
+from potluck.worlds.live.folder_copy import FolderCopy
+from potluck.worlds.live.replica_client import FollowedLeader, FollowRefusedError
+from potluck.worlds.live.replica_messages import FolderManifest
+
+__all__ = ["StandbyFolder"]
+
+_STATUS_INTERVAL_S = 1.0
+
+_log = logging.getLogger("potluck")
+
+
+class StandbyFolder:
+    """Where a standby keeps its copy of a run; known from the start, or named after the leader's run."""
+
+    def __init__(self, prepared: PreparedJob, options: KeptOptions, path: Path | None) -> None:
+        self._prepared = prepared
+        self._options = options
+        self.path = path
+        is_copy = path is not None and has_leadership_record(path)
+        self.record = load_leadership_record(path) if path and is_copy else LeadershipRecord(run="", term=0)
+        self._was_led_with = frozenset[str]()
+        self._lock: RunLock | None = None
+        self._closing = contextlib.ExitStack()
+        self._status: LiveStatus | None = None
+
+    def open_existing(self) -> FolderCopy | None:
+        """The copy of a standby or leader that is started again; None where there is none yet."""
+        if self.path is None or not self.record.run:
+            return None
+        status = read_live_status(self.path)
+        self._was_led_with = frozenset() if status is None else frozenset(status.former or status.joined)
+        return self._open(self.path)
+
+    def open_copy(self, manifest: FolderManifest) -> FolderCopy:
+        """A new copy of the leader's run."""
+        folder = self.path or Path("runs") / Path(manifest.run).name
+        if not self.record.run and has_leadership_record(folder):
+            self.record = load_leadership_record(folder)
+        is_used = folder.exists() and any(path.name != LOCK_FILE for path in folder.iterdir())
+        if is_used and self.record.run != manifest.run:
+            raise FollowRefusedError(
+                f"{folder} holds something else than run {manifest.run}; choose another folder with --out"
+            )
+        folder.mkdir(parents=True, exist_ok=True)
+        copy = self._open(folder)
+        self.path, self.record.run = folder, manifest.run
+        return copy
+
+    def _open(self, folder: Path) -> FolderCopy:
+        """Another job, another model or other data than the copy's are refused."""
+        inputs, job = describe_inputs(self._prepared), dump_job(self._prepared.job).encode()
+        if (folder / "job.toml").exists() and (folder / "job.toml").read_bytes() != job:
+            raise FollowRefusedError(
+                f"{folder} holds a run of another job; start it with the same job, --set and --seed"
+            )
+        try:
+            self._lock = self._closing.enter_context(lock_run(folder))
+            check_run_inputs(folder, inputs)
+        except UserError as error:
+            raise FollowRefusedError(str(error)) from None
+        write_run_inputs(folder, inputs)
+        save_options(folder, self._options)
+        write_atomically(folder / "job.toml", job)
+        return FolderCopy(folder)
+
+    def accept_manifest(self, manifest: FolderManifest) -> None:
+        """Follow leaders of this run only, and never one of an earlier term."""
+        if self.record.run and manifest.run != self.record.run:
+            raise FollowRefusedError(f"the leader's run is {manifest.run}, and this is a copy of {self.record.run}")
+        if manifest.term < self.record.term:
+            raise RunError(f"the leader there led in term {manifest.term}, but term {self.record.term} has begun")
+
+    def show_lag(self, state: FollowedLeader, leader: str, listen: str) -> None:
+        """Keep the folder's record and `live.json` up to date."""
+        assert state.manifest is not None
+        assert self.path is not None
+        if state.manifest.term != self.record.term or self._status is None:
+            self.record.term = state.manifest.term
+            save_leadership_record(self.path, self.record)
+        self._was_led_with = frozenset(state.manifest.members)
+        serving = self._options.serve
+        status = self._status or LiveStatus.for_this_process(listen, None if serving is None else serving.certs)
+        if self._status is None or time.time() - status.updated > _STATUS_INTERVAL_S:
+            self._status = status
+            status.term, status.joined = state.manifest.term, dict(state.manifest.members)
+            status.follows = FollowStatus(
+                leader=leader,
+                term=state.manifest.term,
+                lag_checkpoints=state.lag_checkpoints,
+                lag_bytes=state.lag_bytes,
+                silent_s=round(time.monotonic() - state.heard_at, 1),
+            )
+            write_live_status(self.path, status)
+
+    def begin_leading(self, watch: Watch | None, stopping: Callable[[], bool]) -> tuple[RunStore, frozenset[str]]:
+        """The run, from its newest checkpoint or from its start, and the devices that the former leader had."""
+        assert self.path is not None
+        assert self._lock is not None
+        self._status = None
+        point = find_resume_point(self.path, keep_training=True)
+        if point.notice:
+            _log.warning("%s: %s", self.path, point.notice)
+        return RunStore.reopen_run(self._prepared.job, self._lock, point, watch, stopping), self._was_led_with
+
+    def close(self) -> None:
+        if self._status is not None and self.path is not None:
+            self._status.ended = "the standby has ended"
+            write_live_status(self.path, self._status)
+        self._closing.close()

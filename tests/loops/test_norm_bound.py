@@ -1,0 +1,153 @@
+"""An update far longer than usual is scaled down; honest ones, and the median, are not moved by a minority."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+import numpy as np
+import pytest
+
+from potluck.loops.norm_bound import NormBound, NormHistory
+from potluck.loops.run_progress import RunProgress
+from potluck.model.update_merging import FULL_LENGTH, UpdateNorm
+
+MULTIPLE = 10.0
+
+
+def bound_of(*first: float) -> NormBound:
+    """A bound that has seen one update each of the devices 0, 1, …"""
+    bound = NormBound(MULTIPLE, NormHistory())
+    bound.judge_first([(str(device), UpdateNorm(norm, 0.0)) for device, norm in enumerate(first)], math.inf)
+    return bound
+
+
+def merged_norm(bound: NormBound, device: str, norm: float) -> float:
+    """The norm with which an update is merged."""
+    return norm * bound.judge_update(device, UpdateNorm(norm, 0.0)).scale.params
+
+
+@pytest.mark.parametrize("norm", [1e6, 3e38, 1.7e308, 11.0])
+def test_an_update_over_the_bound_is_scaled_down_to_the_median(norm: float) -> None:
+    bound = bound_of(1.0, 1.0, 1.0)
+    verdict = bound.judge_update("0", UpdateNorm(norm, 0.0))
+    assert verdict.is_clipped
+    assert (verdict.norm, verdict.bound) == (norm, 10.0)
+    assert norm * verdict.scale.params == pytest.approx(1.0)
+    assert verdict.scale.buffers == 1.0
+
+
+def test_an_update_within_the_bound_is_not_touched() -> None:
+    bound = bound_of(1.0, 2.0, 3.0)
+    for norm in (0.0, 1e-300, 1.0, 19.9):
+        assert bound.judge_update("0", UpdateNorm(norm, 0.0)).scale == FULL_LENGTH
+
+
+def test_buffers_are_bounded_by_themselves() -> None:
+    """Batch-norm statistics are in no gradient, but a single one of 3e38 ruins every output."""
+    bound = NormBound(MULTIPLE, NormHistory())
+    bound.judge_first([(name, UpdateNorm(1.0, 100.0)) for name in "abc"], math.inf)
+    assert bound.judge_update("a", UpdateNorm(1.0, 999.0)).scale == FULL_LENGTH
+    assert bound.judge_update("a", UpdateNorm(1.0, 3e38)).scale == pytest.approx((1.0, 100 / 3e38))
+
+
+@pytest.mark.parametrize("position", [0, 1, 2])
+def test_the_first_updates_are_judged_by_each_other(position: int) -> None:
+    norms = [1.0, 1.2]
+    norms.insert(position, 1e6)
+    verdicts = NormBound(MULTIPLE, NormHistory()).judge_first(
+        [(str(device), UpdateNorm(norm, 0.0)) for device, norm in enumerate(norms)], math.inf
+    )
+    assert [verdict.is_clipped for verdict in verdicts] == [index == position for index in range(3)]
+
+
+def test_a_first_update_without_others_moves_the_weights_by_no_more_than_their_own_length() -> None:
+    (verdict,) = NormBound(MULTIPLE, NormHistory()).judge_first([("a", UpdateNorm(3e38, 0.0))], 5.0)
+    assert 3e38 * verdict.scale.params == pytest.approx(5.0)
+
+
+def test_a_minority_does_not_move_the_median_however_often_it_sends() -> None:
+    """With an asynchronous barrier a fast device may send most of the updates."""
+    bound = bound_of(1.0, 1.0, 1.0)
+    for number in range(300):
+        merged_norm(bound, "liar", 9.9 if number % 2 else 1e9)
+        if number % 20 == 0:
+            for honest in "012":
+                assert merged_norm(bound, honest, 1.0) == 1.0
+    assert merged_norm(bound, "liar", 11.0) == pytest.approx(1.0)
+
+
+def test_a_minority_of_tiny_updates_does_not_shorten_honest_ones() -> None:
+    bound = bound_of(1.0, 1.0, 1.0)
+    for _ in range(100):
+        merged_norm(bound, "liar", 1e-30)
+        for honest in "012":
+            assert merged_norm(bound, honest, 1.0) == 1.0
+
+
+def test_after_convergence_an_update_may_be_as_long_as_in_the_beginning() -> None:
+    """A batch that is classified wrongly after all others are right: its gradient is a million times the median."""
+    bound = bound_of(1.0, 1.0, 1.0)
+    norm = 1.0
+    for _ in range(400):
+        norm *= 0.97
+        for honest in "012":
+            assert merged_norm(bound, honest, norm) == norm
+    assert merged_norm(bound, "0", 1.0) == 1.0
+    assert merged_norm(bound, "0", 1e6) == pytest.approx(norm, rel=0.5)
+
+
+def test_the_bound_follows_norms_that_grow() -> None:
+    bound, norm = bound_of(1.0, 1.0, 1.0), 1.0
+    for _ in range(200):
+        norm *= 1.05
+        for honest in "012":
+            assert merged_norm(bound, honest, norm) == norm
+    assert norm > 1e4
+
+
+def test_where_most_norms_jump_the_bound_follows_and_nobody_is_refused() -> None:
+    bound = bound_of(1.0, 1.0, 1.0)
+    for _ in range(100):
+        for honest in "012":
+            assert bound.refusal(honest, UpdateNorm(1e4, 0.0)) is None
+            last = merged_norm(bound, honest, 1e4)
+    assert last == 1e4
+
+
+def test_updates_of_zeros_set_no_bound() -> None:
+    bound = bound_of(0.0, 0.0, 0.0)
+    assert merged_norm(bound, "0", 5.0) == 5.0
+    assert merged_norm(bound, "1", 1e6) == pytest.approx(5.0)
+
+
+def test_a_device_that_is_over_the_bound_again_and_again_is_refused_until_it_is_not() -> None:
+    bound = bound_of(1.0, 1.0, 1.0)
+    absurd = UpdateNorm(1e6, 0.0)
+    for _ in range(3):
+        assert bound.refusal("0", absurd) is None
+        assert bound.judge_update("0", absurd).is_clipped
+    assert "over the bound of 10" in str(bound.refusal("0", absurd))
+    assert bound.refusal("1", absurd) is None, "of another device it is the first one"
+    assert bound.refusal("0", UpdateNorm(1.0, 0.0)) is None
+    assert not bound.judge_update("0", UpdateNorm(1.0, 0.0)).is_clipped
+    assert bound.refusal("0", absurd) is None
+
+
+def test_the_history_survives_a_checkpoint() -> None:
+    progress = RunProgress()
+    bound = NormBound(MULTIPLE, progress.norms)
+    bound.judge_first([(name, UpdateNorm(1.0, 2.0)) for name in "abc"], math.inf)
+    for _ in range(10):
+        bound.judge_update("a", UpdateNorm(1e9, 2.0))
+    read = msgspec.json.decode(msgspec.json.encode(progress), type=RunProgress)
+    resumed = NormBound(MULTIPLE, read.norms)
+    rng = np.random.default_rng(0)
+    for norm in rng.lognormal(0, 3, 200):
+        update = UpdateNorm(float(norm), 2.0)
+        assert resumed.judge_update("b", update) == bound.judge_update("b", update)
+    assert RunProgress().norms.recent == []
+
+
+def test_a_checkpoint_without_a_history_is_read() -> None:
+    assert msgspec.json.decode(b'{"round": 3}', type=RunProgress).norms == NormHistory()
