@@ -20,6 +20,7 @@ needs_network = pytest.mark.skipif(missing_requirement() is not None, reason=str
 _RECEIVE = """
 import socket, sys
 receiver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+receiver.setsockopt(socket.SOL_SOCKET, 33, 16 << 20)  # SO_RCVBUFFORCE: room for all, however late this process runs
 receiver.bind(("0.0.0.0", 5000)); receiver.settimeout(3.0)
 print("ready", flush=True)
 count = 0
@@ -51,6 +52,7 @@ def _received(network: ShapedNetwork) -> int:
 @needs_network
 def test_packets_are_dropped_and_links_cut_and_restored() -> None:
     with ShapedNetwork(["", ""]) as network:
+        assert _received(network) == 1000  # now the addresses are known: a dropped ARP request would hold up the rest
         network.drop_packets(1, 0.2)
         assert 650 < _received(network) < 950
         network.drop_packets(1, 0.0)

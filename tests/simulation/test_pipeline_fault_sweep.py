@@ -28,7 +28,7 @@ from tests.simulation.pipelines import (
     job_of,
 )
 
-SEEDS, MANY = 300, 10_000
+SEEDS, MANY = 150, 10_000
 CHUNK = 50
 BATCHES, BATCH = 12, 8
 

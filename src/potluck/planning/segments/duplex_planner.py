@@ -14,8 +14,8 @@ from potluck.planning.segments.optimal_segments import optimal_cuts
 
 __all__ = ["DuplexPlan", "plan_duplex_turn"]
 
-_TURN_EFFORT = 600  # see CutSearch
-_MIN_CLIMB_EFFORT = 200
+_TURN_EFFORT = 400  # see CutSearch
+_MIN_CLIMB_EFFORT = 100
 _CLIMBS = 4  # starting points that are improved, one after the other
 _MOVED = 0.05  # change of a cost that calls for another plan
 _NEGLIGIBLE = 0.1  # of an iteration: costs below change by as much as if they had this size
