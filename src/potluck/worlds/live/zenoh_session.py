@@ -21,6 +21,7 @@ from potluck.worlds.live.shared_memory import clear_at_exit
 
 __all__ = ["Endpoint", "EndpointError", "close_session", "open_session", "open_session_in_thread"]
 
+_FULL_PER_LEASE, _MAX_FULL_MS = 5, 1000  # how long a put waits while a link is full: this part of a lease, at most
 _MAX_MESSAGE_BYTES = 17 << 20  # a chunk with its header; Zenoh drops longer messages before it reassembles them
 
 _log = logging.getLogger("potluck")
@@ -86,6 +87,7 @@ async def close_session(session: zenoh.Session) -> None:
 
 def _zenoh_settings(endpoint: Endpoint, mode: str, max_message_bytes: int) -> dict[str, object]:
     lease_ms = max(200, round(endpoint.lease * 1000))
+    full_us = 1000 * min(lease_ms // _FULL_PER_LEASE, _MAX_FULL_MS)
     settings: dict[str, object] = {
         "mode": mode,
         "listen/endpoints": list(endpoint.listen),
@@ -101,6 +103,8 @@ def _zenoh_settings(endpoint: Endpoint, mode: str, max_message_bytes: int) -> di
         "scouting/multicast/enabled": endpoint.discover,
         "scouting/gossip/enabled": endpoint.direct or mode == "router",
         "transport/link/tx/lease": lease_ms,
+        "transport/link/tx/queue/congestion_control/drop/wait_before_drop": full_us,
+        "transport/link/tx/queue/congestion_control/drop/max_wait_before_drop_fragments": full_us,
         "transport/link/tx/queue/congestion_control/block/wait_before_close": 1000 * max(lease_ms, 5000),
         "transport/link/rx/max_message_size": max_message_bytes,
         "transport/shared_memory/enabled": endpoint.shared_memory,

@@ -1,7 +1,9 @@
 """Sends and receives a node's bytes over a Zenoh session.
 
-A put may block while a link is full, so none happens on the event loop: control frames are sent in order by a thread of
-their own, chunks by a few more, so that one frozen peer does not hold up the others.
+A put waits a moment while a link is full, so none happens on the event loop: control frames are sent in order by a
+thread of their own, chunks by a few more. What still does not fit is dropped, and sent again by whoever misses an
+answer. A put that blocked until the connection closes would also block the coordinator's router where it relays to a
+peer whose link is down, and with it the heartbeats of all other devices.
 """
 
 from __future__ import annotations
@@ -91,11 +93,11 @@ class ZenohTransport:
         await asyncio.get_running_loop().run_in_executor(self._bulk_pool, self._put_blocking, to, chunks)
 
     def send_control_now(self, to: str, frame: bytes) -> None:
-        """Send a control frame from the calling thread; may block."""
+        """Send a control frame from the calling thread; waits a moment while the link is full, then drops it."""
         self.session.put(
             key_expressions.lane_key(self.era, self.name, to, key_expressions.CONTROL),
             frame,
-            congestion_control=zenoh.CongestionControl.BLOCK,
+            congestion_control=zenoh.CongestionControl.DROP,
             priority=zenoh.Priority.INTERACTIVE_HIGH,
             express=True,
         )
@@ -119,7 +121,7 @@ class ZenohTransport:
                 key,
                 data,
                 attachment=header,
-                congestion_control=zenoh.CongestionControl.BLOCK,
+                congestion_control=zenoh.CongestionControl.DROP,
                 priority=zenoh.Priority.DATA,
             )
 
