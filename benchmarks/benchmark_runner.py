@@ -24,7 +24,15 @@ from benchmarks.measured_code import code_digest
 from potluck.atomic_file import write_atomically
 from potluck.worker_pool import worker_pool
 
-__all__ = ["MeasuredPiece", "PieceCache", "measure_pieces", "run_benchmark", "use_one_thread"]
+__all__ = [
+    "MeasuredPiece",
+    "PieceCache",
+    "bind_needs",
+    "measure_pieces",
+    "parameters_digest",
+    "run_benchmark",
+    "use_one_thread",
+]
 
 Measurement = Mapping[str, Any]  # when it was measured, how many seconds it accounts for, and the load meanwhile
 MeasuredPiece = tuple[BenchmarkPiece, Mapping[str, Any], Measurement]
@@ -61,10 +69,11 @@ def run_benchmark(
     try:
         for needy in (False, True):
             results = {name: piece.result for name, piece in stored.items()}
-            stage = [_bind_needs(piece, results) for piece in missing if bool(piece.needs) == needy]
+            stage = [bind_needs(piece, results) for piece in missing if bool(piece.needs) == needy]
             for piece, result, measurement in measure_pieces(stage, show_current):
                 remaining.count_measured(piece, measurement["seconds"])
-                stored[piece.name] = StoredPiece(result, {**measurement, **describe_revision()})
+                made = {**measurement, **describe_revision(), "parameters": parameters_digest(piece)}
+                stored[piece.name] = StoredPiece(result, made)
                 cache.store_result(piece, stored[piece.name])
     finally:
         progress.end_display()
@@ -72,11 +81,16 @@ def run_benchmark(
     return build_report(benchmark, context, code, ordered)
 
 
-def _bind_needs(piece: BenchmarkPiece, results: Mapping[str, Mapping[str, Any]]) -> BenchmarkPiece:
+def bind_needs(piece: BenchmarkPiece, results: Mapping[str, Mapping[str, Any]]) -> BenchmarkPiece:
     """The piece with the results that it needs as its argument."""
     if not piece.needs:
         return piece
     return replace(piece, measure=partial(piece.measure, {name: results[name] for name in piece.needs}))
+
+
+def parameters_digest(piece: BenchmarkPiece) -> str:
+    """Equal for pieces of equal work."""
+    return hashlib.blake2b(json.dumps(dict(piece.parameters), sort_keys=True).encode(), digest_size=8).hexdigest()
 
 
 # --- measuring -------------------------------------------------------------------------------------------------------

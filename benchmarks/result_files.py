@@ -19,7 +19,15 @@ from benchmarks.benchmark_figures import Figure
 from benchmarks.measured_code import code_digest
 from potluck.errors import UserError
 
-__all__ = ["BenchmarkResult", "MeasuredCode", "NamedFigure", "named_figures", "outdated_reason", "read_results"]
+__all__ = [
+    "BenchmarkResult",
+    "MeasuredCode",
+    "NamedFigure",
+    "ResultCheck",
+    "named_figures",
+    "outdated_reason",
+    "read_results",
+]
 
 
 class MeasuredCode(msgspec.Struct, frozen=True):
@@ -27,6 +35,16 @@ class MeasuredCode(msgspec.Struct, frozen=True):
 
     paths: tuple[str, ...]
     digest: str
+
+
+class ResultCheck(msgspec.Struct, frozen=True):
+    """What was measured again after a change of the code: `pieces` of `of` gave the recorded values."""
+
+    commit: str | None
+    clean: bool | None
+    pieces: int
+    of: int
+    measured_again: int = 0
 
 
 class BenchmarkResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,6 +60,7 @@ class BenchmarkResult(msgspec.Struct, frozen=True, kw_only=True):
     clean: bool | None = None
     code: MeasuredCode | None = None
     load: Mapping[str, float] = {}
+    checked: ResultCheck | None = None
     notes: tuple[str, ...] = ()
     machine: Mapping[str, Any] = {}
     versions: Mapping[str, str] = {}
@@ -85,7 +104,7 @@ def outdated_reason(result: BenchmarkResult) -> str:
         return "a quick run: a smaller workload"
     if result.commit is None or result.code is None or result.clean is None:
         return "recorded before result files named their commit and the code that they measure"
-    if not result.clean:
+    if not result.clean or (result.checked and not result.checked.clean):
         return f"measured with changes that are not in commit {result.short_commit}"
     if code_digest(result.code.paths) != result.code.digest:
         return f"the code that it measures has changed since commit {result.short_commit}"

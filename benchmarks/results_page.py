@@ -185,7 +185,19 @@ def _method_line(result: BenchmarkResult) -> str:
     method = f" Method: [{_PAGES[result.name]}]({_PAGES[result.name]})." if result.name in _PAGES else ""
     return (
         f"{_as_sentence(result.summary)} `{result.command}` at commit {result.short_commit} on {result.date[:10]},"
-        f" {where}{_load_text(result)}.{method}"
+        f" {where}{_load_text(result)}.{_check_text(result)}{method}"
+    )
+
+
+def _check_text(result: BenchmarkResult) -> str:
+    """What a check after a change of the code has shown."""
+    check = result.checked
+    if check is None:
+        return ""
+    again = f"; {check.measured_again} with times of this machine were replaced" if check.measured_again else ""
+    return (
+        f" Checked at commit {(check.commit or 'unknown')[:9]}: {check.pieces} of {check.of} pieces measured again give"
+        f" the same values to the last digit{again}."
     )
 
 

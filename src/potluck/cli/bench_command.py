@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,7 +17,7 @@ from potluck.atomic_file import write_atomically
 from potluck.cli.command_options import AsJson, Data
 
 if TYPE_CHECKING:
-    from benchmarks.benchmark import BenchmarkContext
+    from benchmarks.benchmark import Benchmark, BenchmarkContext
     from benchmarks.benchmark_report import BenchmarkReport
     from potluck.errors import DataError
 
@@ -41,6 +42,15 @@ Page = Annotated[Path | None, typer.Option("--results", help="Write a page with 
 Redraw = Annotated[
     bool, typer.Option("--redraw", help="Compute figures and charts from the recorded results; measure nothing.")
 ]
+Check = Annotated[
+    float | None,
+    typer.Option(
+        "--check",
+        metavar="MINUTES",
+        min=0,
+        help="Measure some pieces of a recorded result again, for about so long, and compare to the last digit.",
+    ),
+]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of all random numbers.")]
 
 
@@ -55,6 +65,7 @@ def bench_command(
     seed: Seed = 0,
     page: Page = None,
     redraw: Redraw = False,
+    check: Check = None,
 ) -> None:
     """Run benchmarks; compare with published figures and goals."""
     checkout = _import_from_checkout()
@@ -68,6 +79,8 @@ def bench_command(
     refused: list[DataError] = []
     if name and redraw:
         reports = _redraw_reports(name, out, as_json)
+    elif name and check is not None:
+        reports = _check_reports(name, data, out, check, as_json)
     elif name:
         reports, refused = _run_benchmarks(name, BenchmarkContext(quick, seed, data), out, resume, as_json)
     if page is not None:
@@ -138,19 +151,42 @@ def _run_benchmarks(
 
 def _redraw_reports(name: str, out: Path, as_json: bool) -> list[BenchmarkReport]:
     """Build the reports again from the recorded pieces; commit, code and load stay as they were."""
-    from benchmarks.benchmark_catalogue import benchmark_names, find_benchmark
     from benchmarks.benchmark_report import redraw_report
+
+    reports = []
+    for benchmark, document in _recorded_results(name, out):
+        reports.append(redraw_report(benchmark, document))
+        _print_report(reports[-1], out, as_json)
+    return reports
+
+
+def _check_reports(name: str, data: Path | None, out: Path, minutes: float, as_json: bool) -> list[BenchmarkReport]:
+    """Measure some pieces of the recorded results again; full results only."""
+    from benchmarks.benchmark import BenchmarkContext
+    from benchmarks.result_check import check_result
     from potluck.errors import UserError
 
     reports = []
+    for benchmark, document in _recorded_results(name, out):
+        context = BenchmarkContext(document["mode"] == "quick", document["seed"], data)
+        if context.quick:
+            raise UserError(f"{benchmark.name}: a quick run is not checked; measure it: potluck bench {benchmark.name}")
+        reports.append(check_result(benchmark, context, document, minutes, lambda line: typer.echo(line, err=True)))
+        _print_report(reports[-1], out, as_json)
+    return reports
+
+
+def _recorded_results(name: str, out: Path) -> Iterator[tuple[Benchmark, dict[str, Any]]]:
+    """A benchmark with its recorded result, or all that have one."""
+    from benchmarks.benchmark_catalogue import benchmark_names, find_benchmark
+    from potluck.errors import UserError
+
     for each in benchmark_names() if name == "all" else [name]:
         benchmark, path = find_benchmark(each), out / f"{each}.json"
         if path.is_file():
-            reports.append(redraw_report(benchmark, json.loads(path.read_text())))
-            _print_report(reports[-1], out, as_json)
+            yield benchmark, json.loads(path.read_text())
         elif name != "all":
             raise UserError(f"there is no recorded result {path}; run `potluck bench {each}` first")
-    return reports
 
 
 def _print_report(report: BenchmarkReport, out: Path, as_json: bool) -> None:
