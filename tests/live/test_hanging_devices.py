@@ -48,6 +48,9 @@ class BlockingSamples(Dataset[tuple[Tensor, Tensor]]):
         return os.readlink(self._folder / "victim") == str(os.getpid())
 
 
+ROUNDS_OF_PHASE = (5, 5, 50)  # the last is long enough for the device's first update after its return to be merged
+
+
 class HangObserver(LiveObserver):
     """Lets a device hang after some rounds, and continue once the others have gone on without it."""
 
@@ -57,7 +60,7 @@ class HangObserver(LiveObserver):
 
     def on_round(self, store: RunStore, now: float) -> None:
         left_out, waited = bool(store.progress.left_out), store.progress.round - self._since
-        if waited < 5 or left_out != (self._phase == 1):
+        if self._phase == 3 or waited < ROUNDS_OF_PHASE[self._phase] or left_out != (self._phase == 1):
             return
         self._phase, self._since = self._phase + 1, store.progress.round
         if self._phase == 1:
