@@ -62,6 +62,16 @@ def weights_hash(folder: Path) -> str | None:
     return digest.hexdigest()
 
 
+def _round_square_roots_exactly() -> None:
+    """Replace MKL's square root, whose last digit depends on the processor, by one in double precision."""
+    sqrt = torch.sqrt
+
+    def rounded(tensor: torch.Tensor) -> torch.Tensor:
+        return sqrt(tensor.double()).to(tensor.dtype)
+
+    torch.sqrt = torch.Tensor.sqrt = rounded  # type: ignore[assignment,method-assign]
+
+
 def _simulate(job: dict[str, Any], *, folder: Path, threads: int) -> None:
     potluck.simulate(job, folder=folder, threads=threads)
 
@@ -140,6 +150,7 @@ def main() -> None:
     # These libraries choose their code by the processor; PyTorch's own convolutions do not.
     torch.backends.mkldnn.enabled = False  # type: ignore[assignment]
     torch.backends.nnpack.set_flags(False)  # type: ignore[no-untyped-call]
+    _round_square_roots_exactly()
     options.folder.mkdir(parents=True, exist_ok=True)
     os.chdir(options.folder)
     for name, text in FILES.items():
