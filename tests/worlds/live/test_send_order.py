@@ -87,3 +87,22 @@ def test_an_aborted_message_does_not_hold_up_the_next() -> None:
         await sender.close()
 
     asyncio.run(run())
+
+
+def test_a_message_that_is_aborted_at_once_does_not_hold_up_those_after_it() -> None:
+    async def run() -> None:
+        sender = MessageSender(_Buffers(), 0, _Peers(), LinkConditions(), lambda: 0.0)  # type: ignore[arg-type]
+        sender._throughputs["a"] = _known_throughput(100e3)
+        aborted = sender.send("a", _message())
+        assert aborted is not None
+        aborted.cancel()  # before its task has run
+        second, third = sender.send("a", _message()), sender.send("a", _message())
+        assert second is not None
+        assert third is not None
+        await asyncio.sleep(0.05)
+        sender.on_chunks_received("a", 2, 2**32 - 1)
+        await asyncio.sleep(0.05)
+        assert third.done()
+        await sender.close()
+
+    asyncio.run(run())

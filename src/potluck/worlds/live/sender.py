@@ -106,7 +106,7 @@ class MessageSender:
         transfer.send_future.on_cancel = lambda: self._abort_transfer(transfer)
         transfer.task = self._loop.create_task(self._run_transfer(transfer))
         self._background.add(transfer.task)
-        transfer.task.add_done_callback(self._background.discard)
+        transfer.task.add_done_callback(lambda _: self._end_transfer(transfer))
         return transfer.send_future
 
     def send_control(
@@ -133,10 +133,14 @@ class MessageSender:
             await self._send_chunks(transfer, lambda: transfer.outgoing.is_confirmed)
         except zenoh.ZError as error:
             _log.debug("%s cannot send to %s: %s", self._transport.name, transfer.to, error)
-        finally:
-            transfer.ended.set()
-            _resolve_send(transfer.send_future)
-            self._transfers.pop(transfer.outgoing.number, None)
+
+    def _end_transfer(self, transfer: _ActiveTransfer) -> None:
+        """Forget a transfer whose task is done; one that was cancelled at once has run no line of its own."""
+        assert transfer.task is not None
+        self._background.discard(transfer.task)
+        self._transfers.pop(transfer.outgoing.number, None)
+        transfer.ended.set()
+        _resolve_send(transfer.send_future)
 
     async def _wait_for_earlier(self, transfer: _ActiveTransfer) -> None:
         """Wait until hardly anything that was sent before this message is unconfirmed."""
@@ -146,7 +150,8 @@ class MessageSender:
             sum(other.outgoing.unconfirmed_bytes for other in earlier if not other.ended.is_set()) > most
             and transfer.outgoing.number in self._transfers
         ):
-            await next(other for other in earlier if not other.ended.is_set()).ended.wait()
+            waits = (other for other in earlier if not other.ended.is_set() and other.outgoing.unconfirmed_bytes)
+            await next(waits).ended.wait()
 
     async def _send_offer(self, transfer: _ActiveTransfer) -> None:
         out = transfer.outgoing
