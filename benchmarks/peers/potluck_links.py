@@ -57,7 +57,11 @@ def shaped_job(workers: int, rounds: int, rate: str, recipe: str) -> dict[str, A
         "evaluate": 0,
         "checkpoint": 0,
         "task": {"model": "cnn", "data": data},
-        "rounds": {"batching": {"kind": "fixed", "size": 32}, "least": workers},
+        "rounds": {
+            "batching": {"kind": "fixed", "size": 32},
+            "server": {"kind": "sgd", "lr": 0.05, "momentum": 0.0},  # as DDP's
+            "least": workers,
+        },
         "stop": {"rounds": rounds},
         "fleet": {"devices": [device], "coordinator": {"link": "server"}},
     }

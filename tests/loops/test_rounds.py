@@ -408,9 +408,36 @@ async def test_with_duplex_a_pull_of_a_layer_waits_until_all_have_pushed_it() ->
     await bench.push("a", first=1, last=1)
     ahead = bench.turn_of("a")
     await bench.node.deliver("a", Pull(ahead, 0, 0))
-    assert bench.node.sent_of(Segment) == []
+    assert [(segment.turn, segment.first) for segment in bench.node.sent_of(Segment)] == [(ahead, 1)]
     await bench.push("a", first=0, last=0, turn=current)
-    assert [(segment.turn, segment.first) for segment in bench.node.sent_of(Segment)] == [(ahead, 0)]
+    assert [(segment.turn, segment.first) for segment in bench.node.sent_of(Segment)] == [(ahead, 1), (ahead, 0)]
+
+
+@on_virtual_time
+async def test_with_duplex_a_layer_returns_unasked_once_all_have_pushed_it() -> None:
+    bench = Bench(least=2, transfer="duplex")
+    await bench.start("a", "b")
+    await bench.push("a", first=1, last=1)
+    assert bench.node.sent_of(Segment) == []
+    await bench.push("b", first=1, last=1)
+    assert [(sent.to, sent.message.first) for sent in bench.node.sent if isinstance(sent.message, Segment)] == [
+        ("a", 1),
+        ("b", 1),
+    ]
+
+
+@on_virtual_time
+async def test_with_duplex_all_devices_push_in_the_order_of_the_one_that_is_expected_last() -> None:
+    bench = Bench(least=2, transfer="duplex")
+    await bench.start("a", "b")
+    turns = {device: bench.turn_of(device) for device in "ab"}
+    await bench.push("a")
+    await bench.push("b", first=0, last=0)
+    await bench.push("b", first=1, last=1, turn=turns["b"])
+    await bench.push("a", turn=bench.turn_of("a"))
+    await bench.push("b", turn=bench.turn_of("b"))
+    told = {device: bench.node.sent_of(Invite, device)[-1].segments for device in "ab"}
+    assert told == {"a": ((0, 0), (1, 1)), "b": ()}
 
 
 @on_virtual_time

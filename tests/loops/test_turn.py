@@ -148,6 +148,52 @@ async def test_an_invitation_ahead_leaves_the_turn_under_way_running() -> None:
 
 
 @on_virtual_time
+async def test_layers_of_a_draft_come_unasked_and_are_asked_for_only_if_they_do_not() -> None:
+    bench = Bench(transfer="duplex")
+    await bench.invite(0)
+    asked = len(bench.node.sent_of(Pull))
+    await bench.invite(1, ahead=True)
+    assert len(bench.node.sent_of(Pull)) == asked
+    await bench.node.advance(RETRY_S)
+    assert 1 in [pull.turn for pull in bench.node.sent_of(Pull)[asked:]]
+
+
+@on_virtual_time
+async def test_a_segment_that_arrives_together_with_its_invitation_is_used() -> None:
+    bench = Bench()
+    bench.node.start(bench.device.main())
+    segment = Segment(Payload(100), turn=0, first=0, last=LAYERS - 1)
+    await bench.deliver_from_coordinator(Invite(0, 0, 0, ahead=True), segment)
+    await bench.node.advance(TRAINS_S)
+    assert [push.turn for push in bench.node.sent_of(Push)] == [0]
+    assert bench.node.sent_of(Pull) == []
+
+
+@on_virtual_time
+@pytest.mark.parametrize(
+    ("told", "pushed"),
+    [
+        (((2, 2), (0, 1)), [(2, 2), (0, 1)]),
+        (((0, 0), (1, 2)), [(0, 0), (1, 2)]),
+        (((0, 0), (2, 2)), None),  # a layer is missing
+        (((0, 1), (1, 2)), None),  # a layer twice
+        (((0, 2), (3, 3)), None),  # a layer that does not exist
+    ],
+)
+async def test_a_device_pushes_in_the_order_that_it_is_told_if_that_covers_all_layers(
+    told: tuple[tuple[int, int], ...], pushed: list[tuple[int, int]] | None
+) -> None:
+    bench = Bench(transfer="layer-by-layer")
+    await bench.invite(0, segments=told)
+    for layer in range(LAYERS):
+        await bench.serve(0, layer, layer)
+    await bench.node.advance(2 * TRAINS_S)
+    expected = [(2, 2), (1, 1), (0, 0)] if pushed is None else pushed
+    first_sent = dict.fromkeys((push.first, push.last) for push in bench.node.sent_of(Push))
+    assert list(first_sent)[: len(expected)] == expected
+
+
+@on_virtual_time
 async def test_a_release_cancels_the_turn_and_is_confirmed() -> None:
     bench = Bench()
     await bench.invite(0)

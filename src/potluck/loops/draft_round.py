@@ -4,6 +4,10 @@
     step        layer L ─ … ─ 1      once all have pushed it
     pull             layer L ─ … ─ 1      for the next round, on the other direction of the link
 
+A segment returns as soon as it is merged, without being asked for: a request would wait behind the updates that fill
+the link. All devices cut their updates alike and push them in one order, that of the device which is expected to finish
+last; otherwise a layer that one pushes first and another last would return late.
+
 The draft is a copy of the model that is stepped layer by layer. If every update arrives, it becomes the next version at
 the commit. If a device is lost or refused on the way, the draft is discarded, its invitations are withdrawn, and the
 round commits as usual from the updates that are complete.
@@ -20,6 +24,7 @@ from typing import Any
 from potluck.loops.messages import Pull, Release
 from potluck.loops.node import Node
 from potluck.loops.rounds_context import RoundsContext
+from potluck.loops.run_progress import PushOrder
 from potluck.loops.turn_dispatcher import TurnDispatcher
 from potluck.loops.turn_record import TurnRecord
 
@@ -34,6 +39,7 @@ class DraftVersion:
         self._turns = list(turns)  # of the open round, in the order of merging
         self._unmerged_layers = set(range(layers))
         self._deferred_pulls: dict[tuple[str, int], Pull] = {}
+        self._returned: set[tuple[str, int]] = set()  # segments by device and first layer
 
     @property
     def is_complete(self) -> bool:
@@ -85,6 +91,23 @@ class DraftVersion:
             del self._deferred_pulls[device, pull.first]
         return answerable
 
+    def pop_returning_segments(self) -> list[tuple[str, int, int]]:
+        """The device and layers of each pushed segment that is merged now and can return."""
+        returning = [
+            (turn.device, segment.first, segment.last)
+            for turn in self._turns
+            for segment in turn.segments
+            if (turn.device, segment.first) not in self._returned
+            and self._unmerged_layers.isdisjoint(range(segment.first, segment.last + 1))
+        ]
+        self._returned.update((device, first) for device, first, _ in returning)
+        return returning
+
+    def push_order(self) -> PushOrder:
+        """How the device that is expected to finish last has pushed."""
+        last = self._turns[-1]
+        return PushOrder(last.device, tuple((segment.first, segment.last) for segment in last.segments))
+
     def forget_device(self, device: str) -> None:
         self._deferred_pulls = {key: pull for key, pull in self._deferred_pulls.items() if key[0] != device}
 
@@ -125,6 +148,10 @@ class DraftRound:
             draft.merge_layers(first, last, self._context.learning_rate_factor(draft.samples, draft.device_count))
             if not self.turns:
                 self._invite_devices(draft)
+        for device, first, last in draft.pop_returning_segments():
+            turn = self.turns.get(device)
+            if turn is not None:
+                self._queue_segment(turn, Pull(turn.number, first, last), draft.model_draft.state)
         for device, pull in draft.pop_answerable_pulls():
             self._queue_segment(self.turns[device], pull, draft.model_draft.state)
 
@@ -200,6 +227,7 @@ class DraftRound:
         draft, kept = self.draft, self._complete_updates
         self.draft, self._complete_updates = None, []
         if draft is not None and draft.is_complete:
+            self._context.progress.push_order = draft.push_order()
             return self._backend.adopt_draft(draft.model_draft)
         for turn in kept:
             self._backend.add_update(turn.segments, turn.submodel, turn.samples, 0, turn.scale)

@@ -89,6 +89,7 @@ class Invite(Message, frozen=True):
     ahead: bool = False  # before the previous turn is over: layers arrive as they are merged
     drops: BoundedTuple[Number] = ()  # of a local learning rate that follows a metric
     pushed: BoundedTuple[tuple[ByteCount, Duration]] = ()  # bytes and seconds of the latest update's transfers
+    segments: BoundedTuple[tuple[Number, Number]] = ()  # layers to push, in order, where all devices push alike
 
 
 class Pull(Message, frozen=True):

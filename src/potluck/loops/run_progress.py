@@ -12,7 +12,7 @@ from potluck.loops.norm_bound import NormHistory
 from potluck.loops.turn_record import TurnRecord
 from potluck.model.lr_schedules import PlateauState
 
-__all__ = ["BestModel", "RunOutcome", "RunProgress", "diverged_outcome"]
+__all__ = ["BestModel", "PushOrder", "RunOutcome", "RunProgress", "diverged_outcome"]
 
 
 class RunOutcome(NamedTuple):
@@ -36,6 +36,17 @@ class BestModel(msgspec.Struct, frozen=True):
     round: int
 
 
+class PushOrder(msgspec.Struct, frozen=True):
+    """How one device's latest update was cut and in which order it arrived; the other devices do the same."""
+
+    device: str
+    segments: tuple[tuple[int, int], ...]
+
+    def segments_for(self, device: str) -> tuple[tuple[int, int], ...]:
+        """What a device is told: nothing if it is the one that plans."""
+        return () if device == self.device else self.segments
+
+
 class RunProgress(msgspec.Struct):
     """Counters of the run so far. In a pipeline a round is a batch and a turn is a term."""
 
@@ -48,6 +59,7 @@ class RunProgress(msgspec.Struct):
     left_out: dict[str, int] = {}  # devices that are connected but do not answer, and the turn that they hang in
     batches: dict[str, int] = {}  # of its own samples in each device's latest turn, where devices exchange samples
     pushed: dict[str, tuple[tuple[int, float], ...]] = {}  # how updates arrived, which devices are told next time
+    push_order: PushOrder | None = None  # with duplex transfers
     bytes_sent: int = 0
     bytes_received: int = 0
     bytes_shared: int = 0  # samples between devices

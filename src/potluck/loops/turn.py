@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import operator
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from potluck.journal import Scalar, Span
@@ -45,7 +45,8 @@ class Turn:
         self._identity = TurnIdentity(device.node.name, invite.round, invite.count)
         self._costs = device.context.costs(self._identity)
         self._segments: dict[int, tuple[int, int, Payload]] = {}
-        self._arrived: dict[int, Latch] = {}
+        self._arrived: dict[int, Latch] = {}  # empty until the cuts are planned
+        self._early_segments: list[tuple[Segment, MeasuredTransfer | None]] = []  # arrived before that
         self._arrived_at: dict[int, float] = {}
         self._previous_arrival: dict[int, float] = {}  # of the segment before; 0 for the first
         self._pulled: dict[int, MeasuredTransfer] = {}  # how each segment arrived
@@ -61,7 +62,9 @@ class Turn:
 
     def receive_segment(self, segment: Segment, transfer: MeasuredTransfer | None) -> None:
         """Take a segment of the model; one that arrives twice is used once."""
-        if segment.first in self._arrived and segment.first not in self._segments:
+        if not self._arrived:
+            self._early_segments.append((segment, transfer))
+        elif segment.first in self._arrived and segment.first not in self._segments:
             now, previous = self._node.now(), max(self._arrived_at.values(), default=0.0)
             self._segments[segment.first] = (segment.first, segment.last, self._decode_segment(segment))
             self._arrived_at[segment.first], self._previous_arrival[segment.first] = now, previous
@@ -126,12 +129,14 @@ class Turn:
             self._estimates.up.observe_transfers(self._invite.pushed)
         samples = self._context.batch_source.expected_batch_size()
         cuts = self._settings.transfer.plan_segments(self._costs, self._estimates, samples)
-        if self._invite.ahead and device.last_push_segments:
-            cuts = TurnSegments(
-                device.last_push_segments, cuts.push
-            )  # layers return in the segments in which they left
+        if _are_all_layers(self._invite.segments, self._costs.layer_count):
+            cuts = cuts._replace(push=self._invite.segments)
+        if self._invite.ahead and device.last_push_segments:  # layers return in the segments in which they left
+            cuts = cuts._replace(pull=tuple(sorted(device.last_push_segments)))
         self._cuts, device.last_push_segments = cuts, cuts.push
         self._arrived = {first: Latch() for first, _ in cuts.pull}
+        while self._early_segments:
+            self.receive_segment(*self._early_segments.pop(0))
         self.accepted = {first: Latch() for first, _ in cuts.push}
         if len(cuts.pull) == len(cuts.push) == 1:
             await self._pull_segment(*cuts.pull[0])
@@ -163,7 +168,7 @@ class Turn:
         node, asked = self._node, self._node.now()
         held = self._context.held
         pull = Pull(self.number, first, last, 0 if held is None else held.version)
-        await self._request_answer(pull, self._arrived[first])
+        await self._request_answer(pull, self._arrived[first], sent=self._invite.ahead)  # then it comes unasked
         nbytes, transfer = self._segments[first][2].nbytes, self._pulled.get(first)
         start = max(asked, self._previous_arrival[first])
         if transfer is not None and self._invite.ahead:  # on a draft the answer waits for other devices
@@ -283,21 +288,12 @@ class Turn:
     async def _push_segments(self, segments: tuple[Range, ...]) -> None:
         """Send each segment once its gradient is ready and the previous one has left (window 1: is accepted)."""
         async with asyncio.TaskGroup() as group:
-            async for first, last in self._push_order(segments):
+            for first, last in segments:
+                await self._ready[first].wait()
                 await self._push_segment(first, last)
                 accepted = group.create_task(self._wait_for_accept(first))
                 if self._settings.transfer.window == 1:
                     await accepted
-
-    async def _push_order(self, segments: tuple[Range, ...]) -> AsyncIterator[Range]:
-        """The segments as their gradients get ready; with duplex transfers the one nearest to the input goes first."""
-        left = list(segments)
-        while left:
-            await self._ready[left[0][0]].wait()
-            ready = [segment for segment in left if self._ready[segment[0]].is_open]
-            chosen = min(ready) if self._settings.transfer.drafts_next_round else ready[0]
-            left.remove(chosen)
-            yield chosen
 
     async def _push_segment(self, first: int, last: int) -> None:
         start, message = self._node.now(), self._encode_update(first, last)
@@ -382,6 +378,16 @@ def _timed_steps(steps: list[Step]) -> list[tuple[float, float]]:
         for step in steps
         if step.began is not None and not callable(step.seconds)
     ]
+
+
+def _are_all_layers(segments: Sequence[Range], layers: int) -> bool:
+    """Whether these segments together are all layers, each once."""
+    nexts = [0]
+    for first, last in sorted(segments):
+        if first != nexts[-1] or last < first:
+            return False
+        nexts.append(last + 1)
+    return nexts[-1] == layers
 
 
 def _bytes_field(nbytes: int) -> dict[str, int]:

@@ -74,7 +74,8 @@ class TurnDispatcher:
         own = [gift for gift in gifts if gift.receiver == device]
         donors, gets = len({gift.donor for gift in own}), sum(gift.samples for gift in own)
         drops, pushed = progress.lr_drops("local_schedule"), progress.pushed.pop(device, ())
-        invite = Invite(progress.turn, round, count, donors, gets, ahead, drops, pushed)
+        segments = () if progress.push_order is None else progress.push_order.segments_for(device)
+        invite = Invite(progress.turn, round, count, donors, gets, ahead, drops, pushed, segments)
         turn = TurnRecord(invite, device, incarnation, self._node.now())
         turn.start_from(self._backend.pulled_state, progress.version)
         turn.submodel = self._backend.select_submodel(TurnIdentity(device, round, count))

@@ -62,3 +62,13 @@ def test_the_time_between_two_messages_is_not_counted() -> None:
     throughput.record_confirmed(500_000)
     assert throughput.chunk_bytes() == 50_000
     assert throughput.status_timeout_s(0.0) == 4.0
+
+
+def test_confirmations_that_arrive_together_are_no_fast_link() -> None:
+    now_s = [0.0]
+    throughput = PeerThroughput(lambda: now_s[0])
+    throughput.start_timing()
+    for index in range(40):  # 2.5 MB/s, in pairs a millisecond apart
+        now_s[0] += 0.199 if index % 2 else 0.001
+        throughput.record_confirmed(250_000)
+    assert throughput.bytes_ahead() == pytest.approx(2.5e6 * 0.05, rel=0.15)

@@ -10,6 +10,7 @@ import msgspec
 from potluck.loops.device_costs import DeviceCosts
 from potluck.loops.device_estimates import DeviceEstimates
 from potluck.planning.segments import (
+    DuplexSchedule,
     RequestWindow,
     Strategy,
     TransferTiming,
@@ -119,7 +120,8 @@ class DuplexTransfer(ModelTransfer, frozen=True, kw_only=True, tag="duplex"):
         if not plan.overlaps:
             return super().plan_segments(costs, estimates, samples)
         ranges = _layer_ranges(plan.cuts, costs.layer_count)
-        return TurnSegments(ranges, tuple(reversed(ranges)))
+        order = DuplexSchedule([worker], timing).push_order(plan.cuts)
+        return TurnSegments(ranges, tuple(ranges[index] for index in order))
 
 
 class OptimalTransfer(ModelTransfer, frozen=True, kw_only=True, tag="optimal"):

@@ -1,7 +1,7 @@
 """Cuts transfers into segments so that they overlap with computation."""
 
 from potluck.planning.segments.duplex_planner import DuplexPlan, plan_duplex_turn
-from potluck.planning.segments.duplex_schedule import TransferTiming, WorkerCosts, WorkerCuts
+from potluck.planning.segments.duplex_schedule import DuplexSchedule, TransferTiming, WorkerCosts, WorkerCuts
 from potluck.planning.segments.iteration_forecast import DuplexForecast, barrier_iteration_s, forecast_duplex
 from potluck.planning.segments.segment_costs import Direction
 from potluck.planning.segments.segment_plan import RequestWindow, SegmentPlan
@@ -12,6 +12,7 @@ __all__ = [
     "Direction",
     "DuplexForecast",
     "DuplexPlan",
+    "DuplexSchedule",
     "RequestWindow",
     "SegmentPlan",
     "Strategy",

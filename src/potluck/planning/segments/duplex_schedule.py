@@ -91,6 +91,11 @@ class DuplexSchedule:
             return self._next_end(self._workers[0], bounds, 0.0, pushed[0])
         return self._iterate_workers(bounds, [{segment: at for at, segment in each} for each in pushed])
 
+    def push_order(self, cuts: Sequence[int]) -> list[int]:
+        """The segments, numbered from the input, in the order in which the first worker pushes them."""
+        bounds = [0, *(cut + 1 for cut in cuts), self.layers]
+        return [segment for _, segment in self._push_segments(self._workers[0], bounds)]
+
     def _iterate_workers(self, bounds: list[int], pushed: list[dict[int, float]]) -> float:
         """Let workers of several kinds run until all of them advance equally, in one iteration or up to four."""
         history = [[worker.forward[-1] + worker.backward[-1] for worker in self._workers]]

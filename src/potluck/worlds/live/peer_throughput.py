@@ -21,7 +21,7 @@ _WINDOW_S = 0.1
 _AHEAD_S = 0.05  # longer than a round trip on most links, which hides the wait
 _MIN_TIMEOUT_S, _MAX_TIMEOUT_S = 0.5, 60.0
 _PAUSE_FACTOR = 4.0  # timeout as a multiple of the longest pause
-_NEW_WEIGHT = 0.2  # of the newest observation in the moving average
+_KEPT_WEIGHT = 0.8  # of what was observed before a confirmation
 
 
 class PeerThroughput:
@@ -29,7 +29,8 @@ class PeerThroughput:
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
-        self._bytes_per_s: float | None = None
+        self._confirmed_bytes = 0.0  # both sums fade, so that the rate is that of the last few confirmations
+        self._waited_s = 0.0
         self._heard_at = now()
         self._longest_pause_s = 0.0
 
@@ -41,13 +42,16 @@ class PeerThroughput:
         """`nbytes` more have arrived since the last call."""
         now_s = self._now()
         pause, self._heard_at = now_s - self._heard_at, now_s
-        if nbytes <= 0 or pause <= 0:
+        if nbytes <= 0 or pause < 0:
             return
         self._longest_pause_s = max(pause, 0.9 * self._longest_pause_s)
-        observed = nbytes / pause
-        self._bytes_per_s = (
-            observed if self._bytes_per_s is None else (1 - _NEW_WEIGHT) * self._bytes_per_s + _NEW_WEIGHT * observed
-        )
+        self._confirmed_bytes = _KEPT_WEIGHT * self._confirmed_bytes + nbytes
+        self._waited_s = _KEPT_WEIGHT * self._waited_s + pause
+
+    @property
+    def _bytes_per_s(self) -> float | None:
+        """Bytes over time, not a mean of rates: confirmations that arrive together would count as a fast link."""
+        return self._confirmed_bytes / self._waited_s if self._waited_s > 0 else None
 
     def chunk_bytes(self) -> int:
         """The chunk size for the next message."""
