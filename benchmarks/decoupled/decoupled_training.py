@@ -94,8 +94,13 @@ def train_decoupled(rates: Rates, case: DecoupledCase, root: Path | None, seed: 
 
 
 def train_without_negatives(rates: Rates, case: DecoupledCase, root: Path | None, seed: int) -> dict[str, Any]:
-    """As `train_decoupled`, but devices have samples of their own classes only and generate negatives from them."""
-    task, groups = decoupled_task(case, root, seed), case.cut.groups
+    """As `train_decoupled`, but devices have samples of their own classes only and generate negatives from them.
+
+    Generated samples differ in every pass, so a trunk is not cached.
+    """
+    if case.cut.trunk == "cached":
+        case = case._replace(cut=case.cut._replace(trunk="frozen"))
+    task, groups = _start_task(case, _grouped_task(case, root, seed), root, seed, best_rate(rates)), case.cut.groups
     submodel = {
         **_submodel_table(case, task, case.rounds),
         "negatives": "generated",
@@ -129,7 +134,8 @@ def train_federated(rates: Rates, case: DecoupledCase, root: Path | None, seed: 
 
 def train_alone(rates: Rates, case: DecoupledCase, root: Path | None, seed: int) -> dict[str, Any]:
     """No collaboration: each device keeps what it trained, and is tested on all classes."""
-    task, lr = decoupled_task(case, root, seed), best_rate(rates)
+    lr = best_rate(rates)
+    task = _start_task(case, _grouped_task(case, root, seed), root, seed, lr)
     plain = case._replace(cut=case.cut._replace(passes=_ALONE_PASSES, each=1))
     shards = RoundsSetup.from_job(_grouped_job(plain, task, seed, lr), task, None).shards
     accuracies = []

@@ -12,6 +12,7 @@ from benchmarks.decoupled.decoupled_training import (
     train_central,
     train_decoupled,
     train_federated,
+    train_without_negatives,
     try_rate,
     turn_saving,
 )
@@ -78,6 +79,22 @@ def test_cuts_of_a_case_share_one_pretraining() -> None:
     assert decoupled_training._pretrained_weights.cache_info().misses == 1
     train_decoupled(RATE, TINY._replace(cut=cut), None, 1)
     assert decoupled_training._pretrained_weights.cache_info().misses == 2
+
+
+def test_every_way_can_use_a_cached_trunk() -> None:
+    case = TINY._replace(cut=DecoupledCut(1, 5, "cached", passes=2))
+    alone, unaided = (train(RATE, case, None, 0)["accuracy"] for train in (train_alone, train_without_negatives))
+    assert 0 < alone <= 2 / case.cut.groups
+    assert unaided > 0
+    assert 0 < try_rate(case, "decoupled", 0.05, None)["accuracy"] <= 1
+
+
+def test_a_cut_with_fewer_seeds_than_central_training_is_not_the_best() -> None:
+    results = dict(_results(0.917, 400.0))
+    best = BENCHMARK.figures(results)[-1]
+    assert best.measured == 15.0
+    results[f"{QUICK.name}/central/1"] = results[f"{QUICK.name}/central/0"]
+    assert BENCHMARK.figures(results)[-1].measured == 0.0
 
 
 def test_rates_are_compared_on_training_samples_that_are_held_out() -> None:
