@@ -9,7 +9,7 @@ from torch import nn
 
 from potluck.model.zoo.network_blocks import Named, init_he, named_sequential
 
-__all__ = ["adapted_mlp", "narrow", "plain_cnn", "slim_vgg", "thin_cnn", "thin_digits", "thin_vgg"]
+__all__ = ["adapted_mlp", "narrow", "slim_vgg", "strided_cnn", "thin_cnn", "thin_digits", "thin_vgg"]
 
 _SLIM_VGG_FILTERS = ((24,), (48,), (96, 96), (192, 192), (192, 192))  # between two pooling layers
 
@@ -59,14 +59,14 @@ def narrow(width: int = 16, classes: int = 10) -> nn.Module:
     return nn.Sequential(*blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes))
 
 
-def plain_cnn(channels: int = 3, classes: int = 10, width: int = 32) -> nn.Module:
-    """Four 3×3 convolutions with batch norm, halved three times: 20 million MACs for 32×32 at a width of 32."""
+def strided_cnn(channels: int = 3, classes: int = 10, width: int = 32) -> nn.Module:
+    """Four 3×3 convolutions with batch norm, halved three times: 12 million MACs for 32×32 at a width of 32."""
     filters = (width, 2 * width, 4 * width, 4 * width)
     convolutions = [
-        *_conv_block(1, channels, filters[0]), ("pool1", nn.MaxPool2d(2)),
+        *_conv_block(1, channels, filters[0], stride=2),
         *_conv_block(2, filters[0], filters[1]), ("pool2", nn.MaxPool2d(2)),
-        *_conv_block(3, filters[1], filters[2]),
-        *_conv_block(4, filters[2], filters[3]), ("pool4", nn.MaxPool2d(2)),
+        *_conv_block(3, filters[1], filters[2]), ("pool3", nn.MaxPool2d(2)),
+        *_conv_block(4, filters[2], filters[3]),
     ]  # fmt: skip
     return _with_classifier(convolutions, filters[-1], classes)
 

@@ -5,14 +5,16 @@ from typing import Any
 import pytest
 
 from benchmarks.benchmark import BenchmarkContext, Results
-from benchmarks.decoupled import BENCHMARK
+from benchmarks.decoupled import BENCHMARK, decoupled_training
 from benchmarks.decoupled.decoupled_training import (
     best_rate,
     train_alone,
     train_central,
     train_decoupled,
     train_federated,
+    train_without_negatives,
     try_rate,
+    turn_saving,
 )
 from benchmarks.decoupled.decoupled_workload import (
     BUDGET,
@@ -57,6 +59,42 @@ def test_the_budget_limits_the_passes_of_a_device() -> None:
     ours, central = train_decoupled(RATE, TINY._replace(cut=cut), None, 0), train_central(RATE, TINY, None, 0)
     saving = central["samples"] * ours["training_macs"][0] / ours["device_macs"]
     assert 11.8 <= saving < 20
+
+
+def test_the_budget_includes_the_pass_that_fills_a_cache() -> None:
+    case = TINY._replace(cut=DecoupledCut(1, 5, "cached"), rounds=4)
+    ours, central = train_decoupled(RATE, case, None, 0), train_central(RATE, case, None, 0)
+    assert ours["once_macs"] > 0
+    saving = central["samples"] * ours["training_macs"][0] / ours["device_macs"]
+    assert 11.8 <= saving < 20
+    task = decoupled_task(case, None, 0)
+    assert turn_saving(case, task, 4) > turn_saving(case, task, 40) > 11.8  # one pass, spread over the rounds
+    assert turn_saving(TINY, task, 4) == 11.8
+
+
+def test_cuts_of_a_case_share_one_pretraining() -> None:
+    decoupled_training._pretrained_weights.cache_clear()
+    for cut in (DecoupledCut(1, 5, "cached", passes=1), DecoupledCut(1, 5, "frozen", passes=1)):
+        train_decoupled(RATE, TINY._replace(cut=cut), None, 0)
+    assert decoupled_training._pretrained_weights.cache_info().misses == 1
+    train_decoupled(RATE, TINY._replace(cut=cut), None, 1)
+    assert decoupled_training._pretrained_weights.cache_info().misses == 2
+
+
+def test_every_way_can_use_a_cached_trunk() -> None:
+    case = TINY._replace(cut=DecoupledCut(1, 5, "cached", passes=2))
+    alone, unaided = (train(RATE, case, None, 0)["accuracy"] for train in (train_alone, train_without_negatives))
+    assert 0 < alone <= 2 / case.cut.groups
+    assert unaided > 0
+    assert 0 < try_rate(case, "decoupled", 0.05, None)["accuracy"] <= 1
+
+
+def test_a_cut_with_fewer_seeds_than_central_training_is_not_the_best() -> None:
+    results = dict(_results(0.917, 400.0))
+    best = BENCHMARK.figures(results)[-1]
+    assert best.measured == 15.0
+    results[f"{QUICK.name}/central/1"] = results[f"{QUICK.name}/central/0"]
+    assert BENCHMARK.figures(results)[-1].measured == 0.0
 
 
 def test_rates_are_compared_on_training_samples_that_are_held_out() -> None:
