@@ -59,6 +59,11 @@ def _adaptive_name(ratio: float, delta: float) -> str:
     return f"CR {ratio:g}, δ {delta:g}"
 
 
+def _power_sgd_case(rank: int, values: str) -> CodecCase:
+    codec = {"kind": "power-sgd", "rank": rank, "values": values}
+    return CodecCase(codec, codec)
+
+
 _BEST = "CR 0.035, signs both ways"
 CODECS: Mapping[str, CodecCase] = {
     "dense": CodecCase({"kind": "dense"}),
@@ -77,6 +82,8 @@ CODECS: Mapping[str, CodecCase] = {
     ),
     "graded both ways": CodecCase({"kind": "graded"}, {"kind": "graded"}),
     "PowerSGD, rank 4, both ways": CodecCase({"kind": "power-sgd", "rank": 4}, {"kind": "power-sgd", "rank": 4}),
+    "PowerSGD, rank 3, 4 bits, both ways": _power_sgd_case(3, "int4"),
+    "PowerSGD, rank 4, 4 bits, both ways": _power_sgd_case(4, "int4"),
     "PowerSGD, rank 1, both ways": CodecCase({"kind": "power-sgd", "rank": 1}, {"kind": "power-sgd", "rank": 1}),
     "fp16": CodecCase({"kind": "fp16"}),
     "int8": CodecCase({"kind": "int8"}),
@@ -86,6 +93,8 @@ _FEW = (
     _adaptive_name(0.1, 0.3),
     "graded, error feedback",
     "PowerSGD, rank 4, both ways",
+    "PowerSGD, rank 3, 4 bits, both ways",
+    "PowerSGD, rank 4, 4 bits, both ways",
     "PowerSGD, rank 1, both ways",
     "CR 0.035, signs both ways, momentum on devices",
     _BEST,
@@ -118,7 +127,7 @@ def _codec_piece(
         "workload": dict(workload._asdict()), "codec": dict(case.codec), "pull_codec": dict(case.pull_codec),
         "device_momentum": case.device_momentum, "repeat": repeat,
     }  # fmt: skip
-    expected_s = (2.0 if context.quick else 12.0) if workload.title == DIGITS.title else 150.0
+    expected_s = (2.0 if context.quick else 12.0) if workload.title == DIGITS.title else 330.0
     work = partial(measure_codec, workload, case, seed, context.data)
     return BenchmarkPiece(f"{title}/{repeat}", parameters, work, expected_s, parallel=True)
 

@@ -163,7 +163,7 @@ def _race_piece(
     }  # fmt: skip
     work, expected_s = (
         partial(measure_race, workload, recipe, rates, seed, context.data),
-        4.0 if context.quick else 180.0,
+        4.0 if context.quick else 300.0,
     )
     return BenchmarkPiece(f"{recipe}/{rates}/{repeat}", parameters, work, expected_s, parallel=True)
 

@@ -54,7 +54,7 @@ def _tuning_piece(
 ) -> BenchmarkPiece:
     parameters = {"workload": dict(workload._asdict()), "recipe": recipe, "lr": lr, "rates": rates}
     work = partial(measure_rate, workload, recipe, lr, rates, context.data)
-    expected_s = 2.0 if context.quick else 45.0
+    expected_s = 2.0 if context.quick else 75.0
     return BenchmarkPiece(f"tuning/{recipe}/{lr:g}/{rates}", parameters, work, expected_s, parallel=True)
 
 

@@ -123,7 +123,7 @@ def _skew_piece(name: str, workload: SkewWorkload, repeat: int, context: Benchma
         "workload": dict(workload._asdict()), "case": dict(case._asdict()), "seed": seed, "server": server,
     }  # fmt: skip
     work = partial(measure_skew, case, workload, seed, context.data)
-    expected_s = 3.0 if context.quick else 120.0
+    expected_s = 3.0 if context.quick else 280.0
     return BenchmarkPiece(f"skew/{workload.title}/{name}/{repeat}", parameters, work, expected_s, parallel=True)
 
 

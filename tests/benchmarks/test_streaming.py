@@ -3,6 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
 from benchmarks.benchmark import BenchmarkContext, Results
 from benchmarks.streaming import BENCHMARK, rate_race, rate_tuning, scadles_testbed, skewed_classes
@@ -15,6 +16,7 @@ from benchmarks.streaming.compression import (
     measure_codec,
     time_compression,
 )
+from potluck.task import TaskSettings
 
 TINY = DIGITS._replace(rounds=2, devices=2)
 SMALL = "synthetic:shape=3x32x32,train=400,test=40"
@@ -112,6 +114,14 @@ def test_every_skew_case_is_set_in_its_job(name: str) -> None:
     job = skewed_classes.skewed_job(case, skewed_classes.QUICK[0], 0)
     assert job.stream is not None
     assert (job.stream.injection is not None) == (case.injection is not None)
+
+
+@pytest.mark.parametrize(("workload", "classes"), list(zip(skewed_classes.FULL, (10, 100), strict=True)))
+def test_the_network_has_an_output_for_every_class(workload: skewed_classes.SkewWorkload, classes: int) -> None:
+    job = skewed_classes.skewed_job(skewed_classes.CASES["ddl"], workload, 0)
+    assert isinstance(job.task, TaskSettings)
+    module = job.task.model_factory((3, 32, 32), classes)()
+    assert module(torch.zeros(2, 3, 32, 32)).shape == (2, classes)
 
 
 def test_shared_samples_are_counted() -> None:

@@ -111,7 +111,7 @@ _CODEC = [
     *cases(rounds("sync-sgd", codec=_GRADED), "rounds.codec",
            error_feedback=Refused(False, "error_feedback"), values="f16", ratios=[0.1], delta=0.9, warmup=2),
     *cases(rounds("sync-sgd", codec=_GRADED, server=_PLAIN), "rounds.codec", momentum=0.9),
-    *cases(rounds("sync-sgd", codec={"kind": "power-sgd", "rank": 1}), "rounds.codec", rank=2, values="f32"),
+    *cases(rounds("sync-sgd", codec={"kind": "power-sgd", "rank": 1}), "rounds.codec", rank=2, values="int4"),
     *cases(rounds("sync-sgd", codec={**_GRADED, "values": "f16"}), "rounds.codec", error_feedback=False),
 ]  # fmt: skip
 
@@ -128,7 +128,7 @@ _PULL_CODEC = [
     *cases(rounds("sync-sgd", pull_codec=_GRADED), "rounds.pull_codec",
            values="f16", ratios=[0.1], delta=0.9, warmup=2, momentum=Refused(0.9, "for gradients"),
            error_feedback=Refused(True, "has no effect")),
-    *cases(rounds("sync-sgd", pull_codec={"kind": "power-sgd", "rank": 1}), "rounds.pull_codec", rank=2, values="f32"),
+    *cases(rounds("sync-sgd", pull_codec={"kind": "power-sgd", "rank": 1}), "rounds.pull_codec", rank=2, values="int4"),
 ]  # fmt: skip
 
 _BUFFERED = {"barrier": {"kind": "buffered", "size": 2}}

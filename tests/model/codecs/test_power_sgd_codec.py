@@ -39,7 +39,27 @@ def test_bytes_are_those_of_the_factors() -> None:
     assert codec.payload_refusal(payload, SIZE) is None
 
 
-@pytest.mark.parametrize("values", ["f32", "f16"])
+@pytest.mark.parametrize(("values", "values_per_byte"), [("int8", 1), ("int4", 2)])
+def test_quantised_columns_have_a_scale_each(values: Any, values_per_byte: int) -> None:
+    codec = PowerSgdCodec(rank=2, values=values)
+    payload = codec.encode(_vector(), codec.new_state(LAYOUT))
+    others = SIZE - 16 * 27 - 10 * 576
+    factors = 2 * (16 + 27 + 10 + 576)
+    assert payload.nbytes == 2 * 12 + 4 * 8 + factors // values_per_byte + 4 + others // values_per_byte
+    assert codec.segment_bytes(LAYOUT, 0, LAYOUT.layer_count - 1) == payload.nbytes
+    assert codec.payload_refusal(payload, SIZE) is None
+
+
+@pytest.mark.parametrize("values", ["int8", "int4"])
+def test_an_update_that_is_not_finite_is_refused(values: Any) -> None:
+    codec, vector = PowerSgdCodec(rank=1, values=values), _vector()
+    vector[LINEAR.start] = float("nan")
+    refusal = codec.payload_refusal(codec.encode(vector, codec.new_state(LAYOUT)), SIZE)
+    assert refusal is not None
+    assert "not all finite" in refusal
+
+
+@pytest.mark.parametrize("values", ["f32", "f16", "int8", "int4"])
 def test_what_is_not_sent_now_is_sent_later(values: Any) -> None:
     """The residual and all that was sent add up to all that came in."""
     codec = PowerSgdCodec(rank=1, values=values)

@@ -6,13 +6,14 @@
 
 Vogels, Karimireddy and Jaggi 2019, arXiv:1905.13727. Every device has its own factors, so the mean of n updates may
 have rank n · r. Weights that are no matrix, or a small one, are sent as they are. A payload is three arrays: rows of
-(start, rows, columns), the factors, and the other weights.
+(start, rows, columns), the factors column by column, and the other weights. In 8 or 4 bits each column has a scale of
+its own, and the error of rounding is part of what is added to the next update.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
@@ -21,7 +22,7 @@ import torch
 from torch import Tensor
 
 from potluck import seeds
-from potluck.model.codecs import value_coding
+from potluck.model.codecs import block_quantisation, value_coding
 from potluck.model.codecs.array_checks import FLOATS, array_refusal, count_refusal
 from potluck.model.codecs.codec_interface import WHOLE_VECTOR, Codec
 from potluck.model.codecs.codec_state import AccumulatedVector, CodecState
@@ -34,13 +35,17 @@ if TYPE_CHECKING:
 __all__ = ["PowerSgdCodec"]
 
 Matrix = tuple[int, int, int]  # start, rows, columns
+_BITS: Mapping[str, block_quantisation.Bits] = {"int8": 8, "int4": 4}
+_BLOCK = 256  # weights outside the matrices that have a common scale
 
 
 class PowerSgdCodec(Codec, frozen=True, kw_only=True, tag="power-sgd"):
     """Every weight matrix as two thin factors; what they leave out is added to the next update."""
 
     rank: Annotated[int, msgspec.Meta(ge=1, le=1024), doc("Columns of each factor.")] = 2
-    values: Annotated[Literal["f32", "f16"], doc("Format of the values: 32 or 16 bits.")] = "f16"
+    values: Annotated[
+        Literal["f32", "f16", "int8", "int4"], doc("Format of the values: 32 or 16 bits, or 8 or 4 with scales.")
+    ] = "f16"
 
     def new_state(self, layout: WeightLayout | None = None) -> CodecState | None:
         return CodecState(matrices=() if layout is None else self._find_matrices(layout))
@@ -83,24 +88,49 @@ class PowerSgdCodec(Codec, frozen=True, kw_only=True, tag="power-sgd"):
         return left.float(), right.float()
 
     def _pack(self, total: Tensor, matrices: list[Matrix], factors: list[Tensor]) -> Payload:
-        flat = torch.cat([factor.reshape(-1) for factor in factors]) if factors else total[:0]
+        flat = torch.cat([factor.T.reshape(-1) for factor in factors]) if factors else total[:0]
+        others = total[_outside(matrices, len(total))]
         arrays = (
             np.array(matrices, np.int32).reshape(-1),
-            value_coding.pack_values(flat, self.values),
-            value_coding.pack_values(total[_outside(matrices, len(total))], self.values),
+            self._pack_values(flat, self._column_lengths(matrices)),
+            self._pack_values(others, _block_lengths(len(others))),
         )
         return Payload(sum(array.nbytes for array in arrays), arrays)
 
+    def _pack_values(self, values: Tensor, lengths: list[int]) -> Any:
+        if bits := _BITS.get(self.values):
+            return block_quantisation.pack_blocks(values, lengths, bits)
+        return value_coding.pack_values(values, "f32" if self.values == "f32" else "f16")
+
+    def _unpack_values(self, packed: Any, lengths: list[int]) -> Tensor:
+        bits = _BITS.get(self.values)
+        return block_quantisation.unpack_blocks(packed, lengths, bits) if bits else value_coding.unpack_values(packed)
+
+    def _packed_bytes(self, lengths: list[int]) -> int:
+        if bits := _BITS.get(self.values):
+            return block_quantisation.packed_block_bytes(lengths, bits)
+        return sum(lengths) * (4 if self.values == "f32" else 2)
+
+    def _values_refusal(self, packed: Any, name: str, lengths: list[int]) -> str | None:
+        if bits := _BITS.get(self.values):
+            return block_quantisation.blocks_refusal(packed, name, lengths, bits)
+        return array_refusal(packed, name, FLOATS, sum(lengths))
+
+    def _column_lengths(self, matrices: Iterable[Matrix]) -> list[int]:
+        """The lengths of the columns of all factors, in the order in which they are sent."""
+        return [length for matrix in matrices for length in matrix[1:] for _ in range(self._rank_of(matrix))]
+
     def decode(self, payload: Payload, size: int) -> Tensor:
         table, packed, others = payload.arrays
-        matrices, factors = _matrices(table), value_coding.unpack_values(packed)
-        vector, offset = torch.zeros(size), 0
-        vector[_outside(matrices, size)] = value_coding.unpack_values(others).float()
+        matrices = _matrices(table)
+        factors = self._unpack_values(packed, self._column_lengths(matrices))
+        vector, offset, outside = torch.zeros(size), 0, _outside(matrices, size)
+        vector[outside] = self._unpack_values(others, _block_lengths(int(outside.sum()))).float()
         for start, rows, columns in matrices:
             rank = self._rank_of((start, rows, columns))
-            left = factors[offset : offset + rows * rank].view(rows, rank)
+            left = factors[offset : offset + rows * rank].view(rank, rows).T
             offset += rows * rank
-            right = factors[offset : offset + columns * rank].view(columns, rank)
+            right = factors[offset : offset + columns * rank].view(rank, columns).T
             offset += columns * rank
             vector[start : start + rows * columns] = _outer_sum(left.double(), right.double()).float().reshape(-1)
         return vector
@@ -113,15 +143,16 @@ class PowerSgdCodec(Codec, frozen=True, kw_only=True, tag="power-sgd"):
 
     def encoded_bytes(self, size: int, itemsize: int) -> int:
         """As if all weights were one square matrix."""
-        side, width = math.ceil(math.sqrt(size)), 4 if self.values == "f32" else 2
-        return min(12 + 2 * side * min(self.rank, side) * width, size * width)
+        side = math.ceil(math.sqrt(size))
+        factors = self._packed_bytes([side] * (2 * min(self.rank, side)))
+        return min(12 + factors, self._packed_bytes(_block_lengths(size)))
 
     def segment_bytes(self, layout: WeightLayout, first: int, last: int) -> int:
         params, _ = layout.layer_slices(first, last)
         matrices = _inside(self._find_matrices(layout), params)
         others = params.stop - params.start - sum(rows * columns for _, rows, columns in matrices)
-        factors = sum(self._rank_of(matrix) * (matrix[1] + matrix[2]) for matrix in matrices)
-        return int(12 * len(matrices) + (factors + others) * (4 if self.values == "f32" else 2))
+        factors = self._packed_bytes(self._column_lengths(matrices))
+        return 12 * len(matrices) + factors + self._packed_bytes(_block_lengths(others))
 
     def payload_refusal(self, payload: Payload, size: int) -> str | None:
         if why := count_refusal(payload.arrays, 3):
@@ -137,11 +168,11 @@ class PowerSgdCodec(Codec, frozen=True, kw_only=True, tag="power-sgd"):
                 return "its matrices overlap or are not within the vector"
             end = start + rows * columns
         inside = sum(rows * columns for _, rows, columns in matrices)
-        count = sum(self._rank_of(matrix) * (matrix[1] + matrix[2]) for matrix in matrices)
-        reason = array_refusal(packed, "factors", FLOATS, count) or array_refusal(
-            others, "values", FLOATS, size - inside
+        columns_of_all = self._column_lengths(matrices)
+        reason = self._values_refusal(packed, "factors", columns_of_all) or self._values_refusal(
+            others, "values", _block_lengths(size - inside)
         )
-        return reason or self._overflow_refusal(matrices, packed)
+        return reason or self._overflow_refusal(matrices, self._unpack_values(packed, columns_of_all).numpy())
 
     def _overflow_refusal(self, matrices: list[Matrix], packed: Any) -> str | None:
         """Why finite factors would give weights that are not finite; None if they do not."""
@@ -178,6 +209,11 @@ def _outside(matrices: list[Matrix], size: int) -> Tensor:
     for start, rows, columns in matrices:
         mask[start : start + rows * columns] = False
     return mask
+
+
+def _block_lengths(count: int) -> list[int]:
+    """The lengths of the blocks of weights that are in no matrix."""
+    return [min(_BLOCK, count - start) for start in range(0, count, _BLOCK)]
 
 
 def _outer_sum(left: Tensor, right: Tensor) -> Tensor:
