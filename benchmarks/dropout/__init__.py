@@ -5,25 +5,24 @@ The federated devices change their speed over time; DISTREAL picks a submodel be
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from benchmarks.benchmark import Benchmark, BenchmarkContext, BenchmarkPiece
 from benchmarks.benchmark_catalogue import CATALOGUE
 from benchmarks.dropout import dropout_measurements
 from benchmarks.dropout.dropout_figures import build_charts, compute_figures, piece_name
+from benchmarks.dropout.dropout_tuning import RATES, train_tuned, tuning_pieces
 from benchmarks.dropout.dropout_workload import (
     BOUND,
     METHODS,
     OURS,
-    PUBLISHED,
-    RIVALS,
     SETTINGS,
+    TABLE,
     VARIATIONS,
-    rate_table_path,
+    TrainingPlan,
 )
 from benchmarks.measured_code import SIMULATED_PACKAGE
 from potluck.explore import Exploration
@@ -38,7 +37,8 @@ class _DropoutSize(NamedTuple):
     step_repeats: int
     exploration: Exploration
     rounds: int
-    seeds: int
+    seeds: int | None  # None: as many as the setting asks for
+    rates: tuple[float, ...]  # learning rates that tuning tries
     settings: tuple[str, ...]
     variations: tuple[str, ...]
     methods: tuple[str, ...]
@@ -49,11 +49,12 @@ _QUICK = _DropoutSize(
     exploration=Exploration(
         batches=12, warmup=24, held_out=500, repeats=1, population=6, generations=2, uniform=4, static=True
     ),
-    rounds=15,
+    rounds=10,
     seeds=1,
+    rates=RATES[1:3],
     settings=("cifar10-iid",),
     variations=("between",),
-    methods=(OURS, PUBLISHED, "small", "heterofl", BOUND),
+    methods=(OURS, TABLE, "small", "heterofl", BOUND),
 )
 _FULL = _DropoutSize(
     step_repeats=15,
@@ -71,7 +72,8 @@ _FULL = _DropoutSize(
         highest_rate=0.85,
     ),
     rounds=50,
-    seeds=3,
+    seeds=None,
+    rates=RATES,
     settings=("cifar10-iid", "cifar10-skewed", "femnist"),
     variations=tuple(VARIATIONS),
     methods=tuple(METHODS),
@@ -80,7 +82,7 @@ _FULL = _DropoutSize(
 
 def declare_pieces(context: BenchmarkContext) -> list[BenchmarkPiece]:
     size = _QUICK if context.quick else _FULL
-    return [*_step_pieces(size), _exploration_piece(size, context), *_federated_pieces(size, context)]
+    return [*_step_pieces(size), _exploration_piece(size, context), *_training_pieces(size, context)]
 
 
 def _required_datasets(context: BenchmarkContext) -> list[str]:
@@ -110,31 +112,33 @@ def _exploration_piece(size: _DropoutSize, context: BenchmarkContext) -> Benchma
     )  # fmt: skip
 
 
-def _federated_pieces(size: _DropoutSize, context: BenchmarkContext) -> Iterator[BenchmarkPiece]:
-    """One seed after the other, so that a stopped benchmark has results of every method."""
-    for repeat in range(size.seeds):
-        seed = context.seed + repeat
-        for setting in size.settings:
+def _training_pieces(size: _DropoutSize, context: BenchmarkContext) -> Iterator[BenchmarkPiece]:
+    """Tuning first, then one seed after the other, so that a stopped benchmark has results of every method."""
+    tuning = {
+        (setting, method): list(tuning_pieces(setting, method, max(1, size.rounds // 2), context.data, size.rates))
+        for setting in size.settings
+        for method in size.methods
+    }
+    for pieces in tuning.values():
+        yield from pieces
+    counts = {setting: size.seeds or SETTINGS[setting].seeds for setting in size.settings}
+    for repeat in range(max(counts.values())):
+        for setting in (name for name in size.settings if repeat < counts[name]):
             for variation in size.variations:
                 for method in size.methods:
-                    repeated = repeat == 0 or method in (OURS, PUBLISHED, *RIVALS)
-                    once = method != BOUND or variation == size.variations[0]
-                    if repeated and once:
-                        yield _federated_piece(setting, variation, method, size.rounds, seed, context.data)
+                    if method != BOUND or variation == size.variations[0]:
+                        plan = TrainingPlan(setting, variation, method, size.rounds, context.seed + repeat)
+                        yield _comparison_piece(plan, tuning[setting, method], context.data)
 
 
-def _federated_piece(
-    setting: str, variation: str, method: str, rounds: int, seed: int, data: Path | None
-) -> BenchmarkPiece:
-    parameters: dict[str, Any] = {
-        "setting": list(SETTINGS[setting]), "variation": VARIATIONS[variation], "rounds": rounds, "seed": seed,
-        "method": list(METHODS[method]),
-    }  # fmt: skip
-    if table := rate_table_path(SETTINGS[setting], method):
-        parameters["table"] = hashlib.blake2b(Path(table).read_bytes(), digest_size=8).hexdigest()
-    name, expected_s = piece_name(setting, variation, method, seed), rounds * (0.6 if method == BOUND else 0.4)
-    work = partial(dropout_measurements.measure_training, setting, variation, method, rounds, seed, data)
-    return BenchmarkPiece(name, parameters, work, expected_s, parallel=True)
+def _comparison_piece(plan: TrainingPlan, tuning: list[BenchmarkPiece], data: Path | None) -> BenchmarkPiece:
+    name = piece_name(plan.setting, plan.variation, plan.method, plan.seed)
+    tried = [piece.parameters for piece in tuning]
+    return BenchmarkPiece(
+        name, {**plan.parameters, "tried": tried}, partial(train_tuned, plan, data),
+        plan.rounds * (0.6 if plan.method == BOUND else 0.4), parallel=True,
+        needs=tuple(piece.name for piece in tuning),
+    )  # fmt: skip
 
 
 BENCHMARK = Benchmark(
@@ -152,8 +156,11 @@ BENCHMARK = Benchmark(
         " 32 each. A device's speed is uniform in 0.3 to 1.0 of its nominal one and changes every 10 slots (between"
         " rounds) or every 2 slots (within rounds). A slot is the time of a full step on the fastest device.",
         "Methods that decide before a round use each device's mean speed and wait for the slowest; the small network"
-        " is what the slowest group affords at its mean speed. DISTREAL decides before each mini-batch; its ordered"
-        " variant is ours and keeps the leading filters instead of random ones.",
+        " has the fraction of the MACs that tuning chose. DISTREAL decides before each mini-batch; its ordered variant"
+        " is ours and keeps the leading filters instead of random ones, with one rate for all layers.",
+        "Every method is tuned alike, for each setting: learning rates 0.025 to 0.2, the size of the small network, and"
+        " where classes are skewed a masked loss and momentum of the coordinator, by the accuracy after half of the"
+        " rounds with other seeds and other test samples. HeteroFL, FedRolex and FjORD choose from 19 widths.",
         "Networks are sized for two cores: four convolutions of 16 to 64 filters on CIFAR-10 (1.3 MMAC), three of 12"
         " to 48 on FEMNIST (0.67 MMAC). Norm layers use mini-batch statistics in training; for evaluation the"
         " statistics are computed from 1,024 training samples.",

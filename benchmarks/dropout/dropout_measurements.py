@@ -21,6 +21,8 @@ from benchmarks.dropout.dropout_workload import (
     METHODS,
     SETTINGS,
     DropoutSetting,
+    TrainingPlan,
+    TunedSettings,
     dropout_job,
     rate_table_path,
     task_table,
@@ -142,22 +144,23 @@ def write_pareto_tables(settings: Exploration, data: Path | None) -> None:
             result.table.save(Path(rate_table_path(setting, method)))
 
 
-_TEST_SAMPLES = 3000  # always the same ones
+_TEST_SAMPLES = 3000  # always the same ones; as many others are for tuning
 
 
 def measure_training(
-    setting: str, variation: str, method: str, rounds: int, seed: int, data: Path | None
+    plan: TrainingPlan, tuned: TunedSettings, data: Path | None, *, validation: bool = False
 ) -> dict[str, Any]:
-    """Accuracy of the full model over time, or of the small one where that is trained.
+    """Accuracy of the full model over time, or of the small one where that is trained; none if it diverged.
 
     `share` is the mean fraction of the MACs that devices train, where they train submodels.
     """
-    job = dropout_job(SETTINGS[setting], variation, method, rounds, seed)
+    job = dropout_job(plan, tuned)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "run"
-        result = potluck.simulate(job, task=_setting_task(setting, data), folder=folder, threads=0)
-        assert result.status == "done", result.reason
-        curve = list(_accuracy_points(folder / "journal.jsonl"))
+        task = _setting_task(plan.setting, data, validation)
+        result = potluck.simulate(job, task=task, folder=folder, threads=0)
+        assert validation or result.status == "done", result.reason
+        curve = list(_accuracy_points(folder / "journal.jsonl")) if result.status == "done" else []
         fractions = [scalar.value for scalar in _read_scalars(folder / "journal.jsonl", "share")]
     return {
         "times_s": [at for at, _ in curve],
@@ -168,15 +171,17 @@ def measure_training(
     }
 
 
-@lru_cache(maxsize=1)
-def _setting_task(setting: str, data: Path | None) -> Task:
+@lru_cache(maxsize=2)
+def _setting_task(setting: str, data: Path | None, validation: bool) -> Task:
     """The task of the setting, loaded once for all methods, with fewer test samples to keep evaluation short."""
     task = build_task(decode_settings(task_table(SETTINGS[setting]), TaskSettings), data)
-    return replace(task, data=replace(task.data, test=_tested_subset(task.data.test)))
+    return replace(task, data=replace(task.data, test=_tested_subset(task.data.test, validation)))
 
 
-def _tested_subset(samples: Samples) -> Samples:
-    chosen = np.random.default_rng(0).permutation(len(samples))[:_TEST_SAMPLES]
+def _tested_subset(samples: Samples, validation: bool) -> Samples:
+    """Samples for the comparison, or others for tuning; each at most half of the test set."""
+    order, count = np.random.default_rng(0).permutation(len(samples)), min(_TEST_SAMPLES, len(samples) // 2)
+    chosen = order[count : 2 * count] if validation else order[:count]
     owner = None if samples.owner is None else samples.owner[chosen]
     return replace(samples, x=samples.x[chosen], y=samples.y[chosen], owner=owner)
 

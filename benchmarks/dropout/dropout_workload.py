@@ -1,12 +1,15 @@
 """The methods that are compared, and their fleet: a hundred devices of three speeds that change over time.
 
 Ten devices take part in a round. Methods that decide before a round use each device's mean speed.
+Learning rate and options of every method are tuned by one procedure: `dropout_tuning.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Mapping, Sequence
 from importlib import resources
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from potluck.job import Job, make
@@ -17,18 +20,38 @@ __all__ = [
     "METHODS",
     "OURS",
     "PUBLISHED",
-    "RIVALS",
     "SETTINGS",
-    "SMALL_FRACTION",
+    "TABLE",
     "VARIATIONS",
     "DropoutMethod",
+    "DropoutOption",
     "DropoutSetting",
+    "TrainingPlan",
+    "TunedSettings",
     "dropout_job",
     "rate_table_path",
     "task_table",
 ]
 
-SMALL_FRACTION = 0.21  # of the MACs: what the slowest group (0.33) affords at its mean speed (0.65)
+_FINE = tuple(step / 20 for step in range(2, 21))  # widths; with the five published ones much of a budget is unused
+
+
+class DropoutOption(NamedTuple):
+    """Settings that tuning may choose for a method, in its sub-model and in its rounds."""
+
+    name: str
+    submodel: Mapping[str, Any] = {}
+    rounds: Mapping[str, Any] = {}
+
+
+_AS_IT_IS = (DropoutOption("plain"),)
+_SMALL_SHARES = tuple(DropoutOption(f"share {share}", {"share": share}) for share in (0.15, 0.21, 0.3, 0.4))
+_MASKED = {"skew": {"kind": "restricted", "factor": 0.0}}  # logits of classes that a device lacks do not count
+_AGAINST_SKEW = (
+    *_AS_IT_IS,
+    DropoutOption("masked", rounds=_MASKED),
+    DropoutOption("masked, momentum", rounds={**_MASKED, "server": {"kind": "sgd", "momentum": 0.5}}),
+)
 
 
 class DropoutMethod(NamedTuple):
@@ -38,28 +61,26 @@ class DropoutMethod(NamedTuple):
     recipe: str
     submodel: Mapping[str, Any]
     full: bool = False  # on a fleet where every device always affords the full model
+    options: Sequence[DropoutOption] = _AS_IT_IS  # of which tuning chooses one
 
 
+_ORDERED = {"kind": "filter-dropout", "units": "leading", "scaled": False, "mean": "trained"}
 METHODS: Mapping[str, DropoutMethod] = {
-    "distreal-ordered": DropoutMethod(
-        "DISTREAL, ordered",
-        "distreal-ordered",
-        {"kind": "filter-dropout", "units": "leading", "scaled": False, "mean": "trained"},
-    ),
+    "distreal-ordered": DropoutMethod("DISTREAL, ordered", "distreal-ordered", _ORDERED),
+    "ordered-table": DropoutMethod("ordered with an explored table", "distreal-ordered", _ORDERED),
     "distreal": DropoutMethod("DISTREAL as published", "distreal", {"kind": "filter-dropout"}),
     "uniform-dropout": DropoutMethod("one rate for all layers", "uniform-dropout", {"kind": "uniform-dropout"}),
-    "small": DropoutMethod("small network", "small", {"kind": "small", "share": SMALL_FRACTION}),
+    "small": DropoutMethod("small network", "small", {"kind": "small"}, options=_SMALL_SHARES),
     "federated-dropout": DropoutMethod("Federated Dropout", "federated-dropout", {"kind": "federated-dropout"}),
-    "heterofl": DropoutMethod("HeteroFL", "heterofl", {"kind": "heterofl"}),
-    "fjord": DropoutMethod("FjORD", "fjord", {"kind": "fjord"}),
-    "fedrolex": DropoutMethod("FedRolex", "fedrolex", {"kind": "fedrolex"}),
+    "heterofl": DropoutMethod("HeteroFL", "heterofl", {"kind": "heterofl", "levels": _FINE}),
+    "fjord": DropoutMethod("FjORD", "fjord", {"kind": "fjord", "levels": _FINE}),
+    "fedrolex": DropoutMethod("FedRolex", "fedrolex", {"kind": "fedrolex", "levels": _FINE}),
     "drop-stragglers": DropoutMethod("FedAvg, half dropped", "drop-stragglers", {"kind": "whole"}),
     "fedavg": DropoutMethod("FedAvg, waiting", "fedavg", {"kind": "whole"}),
     "full": DropoutMethod("FedAvg with full resources", "fedavg", {"kind": "whole"}, full=True),
 }
-OURS, PUBLISHED, BOUND = "distreal-ordered", "distreal", "full"
-EXPLORED = (OURS, PUBLISHED)  # methods with a table of explored rates
-RIVALS = ("small", "drop-stragglers")  # the strongest baselines, which get as many seeds as ours
+OURS, TABLE, PUBLISHED, BOUND = "distreal-ordered", "ordered-table", "distreal", "full"
+EXPLORED = (TABLE, PUBLISHED)  # methods with a table of explored rates
 
 GROUPS = ((34, 1.0), (33, 0.66), (33, 0.33))
 LOWEST = 0.3  # a device's speed is uniform from this fraction of its nominal one to 1
@@ -78,29 +99,29 @@ class DropoutSetting(NamedTuple):
     model: str
     data: str
     split: Any
-    lr: float
     macs: int  # of one sample, forward
-    options: Mapping[str, Any] = {}
     table: str = ""  # of explored rates, stored with the benchmark
+    seeds: int = 3
+    options: Sequence[DropoutOption] = _AS_IT_IS  # of which tuning chooses one for each method
 
 
 SETTINGS: Mapping[str, DropoutSetting] = {
     "cifar10-iid": DropoutSetting(
-        "CIFAR-10, iid", f"{_NETWORKS}:thin_vgg", "cifar10", "iid", 0.05, 1_292_800, table="thin-vgg"
+        "CIFAR-10, iid", f"{_NETWORKS}:thin_vgg", "cifar10", "iid", 1_292_800, table="thin-vgg"
     ),
     "cifar10-skewed": DropoutSetting(
         "CIFAR-10, Dirichlet 0.1", f"{_NETWORKS}:thin_vgg", "cifar10", {"kind": "dirichlet", "alpha": 0.1},
-        0.05, 1_292_800, table="thin-vgg",
+        1_292_800, table="thin-vgg", seeds=5, options=_AGAINST_SKEW,
     ),
     "femnist": DropoutSetting(
-        "FEMNIST, by writer", f"{_NETWORKS}:thin_cnn", "femnist", "owner", 0.05, 668_112, table="thin-cnn"
+        "FEMNIST, by writer", f"{_NETWORKS}:thin_cnn", "femnist", "owner", 668_112, table="thin-cnn"
     ),
-    "digits": DropoutSetting("digits", f"{_NETWORKS}:thin_digits", "digits", "iid", 0.1, 23_680),
+    "digits": DropoutSetting("digits", f"{_NETWORKS}:thin_digits", "digits", "iid", 23_680),
 }  # fmt: skip
 
 
 def task_table(setting: DropoutSetting) -> dict[str, Any]:
-    return {"model": setting.model, "data": setting.data, "options": dict(setting.options)}
+    return {"model": setting.model, "data": setting.data}
 
 
 def rate_table_path(setting: DropoutSetting, method: str) -> str:
@@ -111,26 +132,65 @@ def rate_table_path(setting: DropoutSetting, method: str) -> str:
     return str(resources.files("benchmarks.dropout").joinpath("tables", f"{setting.table}-{units}.json"))
 
 
-def dropout_job(setting: DropoutSetting, variation: str, method: str, rounds: int, seed: int) -> Job:
+class TunedSettings(NamedTuple):
+    """What tuning determines: the learning rate, an option of the method and one of the setting."""
+
+    lr: float
+    method_option: str = ""  # by default the first one
+    setting_option: str = ""
+
+
+class TrainingPlan(NamedTuple):
+    """One federated training: names of the setting, the variation and the method, its length, and the seed."""
+
+    setting: str
+    variation: str
+    method: str
+    rounds: int
+    seed: int
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """Everything that its result depends on, except what tuning determines."""
+        setting = SETTINGS[self.setting]
+        known: dict[str, Any] = {
+            "setting": list(setting[:6]), "variation": VARIATIONS[self.variation],
+            "rounds": self.rounds, "seed": self.seed, "method": list(METHODS[self.method][:4]),
+        }  # fmt: skip
+        if table := rate_table_path(setting, self.method):
+            known["table"] = hashlib.blake2b(Path(table).read_bytes(), digest_size=8).hexdigest()
+        return known
+
+
+def dropout_job(plan: TrainingPlan, tuned: TunedSettings) -> Job:
     """A job that stops after the time of that many rounds without any waiting."""
+    setting, method = SETTINGS[plan.setting], plan.method
     chosen = METHODS[method]
-    local = {"kind": "sgd", "steps": STEPS, "lr": setting.lr, "momentum": 0.9}
+    options = _find_option(chosen.options, tuned.method_option), _find_option(setting.options, tuned.setting_option)
+    local = {"kind": "sgd", "steps": STEPS, "lr": tuned.lr, "momentum": 0.9}
     submodel = {**chosen.submodel, "static": True}  # for all methods: norm statistics are computed for evaluation
+    parts: dict[str, Any] = {"devices": DEVICES, "local": local, "batching": {"size": BATCH}}
+    for option in options:
+        submodel |= option.submodel
+        parts |= option.rounds
     if method in EXPLORED:
         submodel["table"] = rate_table_path(setting, method)
-    parts = {"devices": DEVICES, "local": local, "batching": {"size": BATCH}, "submodel": submodel}
     tables = {
         "task": task_table(setting),
         "recipe": chosen.recipe,
         "split": setting.split,
-        "fleet": {"devices": _fleet_devices(setting, variation, chosen.full)},
-        "rounds": parts,
-        "stop": {"time": f"{rounds * STEPS * SLOT_S} s"},
+        "fleet": {"devices": _fleet_devices(setting, plan.variation, chosen.full)},
+        "rounds": {**parts, "submodel": submodel},
+        "stop": {"time": f"{plan.rounds * STEPS * SLOT_S} s"},
         "evaluate": EVERY,
         "checkpoint": 0,
-        "seed": seed,
+        "seed": plan.seed,
     }
     return make(tables)
+
+
+def _find_option(options: Sequence[DropoutOption], name: str) -> DropoutOption:
+    return next(option for option in options if name in ("", option.name))
 
 
 def _fleet_devices(setting: DropoutSetting, variation: str, full: bool) -> list[dict[str, Any]]:

@@ -12,16 +12,18 @@ from benchmarks.benchmark import BenchmarkContext, Results
 from benchmarks.dropout import BENCHMARK, dropout_measurements
 from benchmarks.dropout import declare_pieces as declared
 from benchmarks.dropout.dropout_figures import DropoutRun, compute_figures, setting_standings
+from benchmarks.dropout.dropout_tuning import RATES, SEEDS, best_settings
 from benchmarks.dropout.dropout_workload import (
     BOUND,
     EXPLORED,
     METHODS,
     OURS,
-    PUBLISHED,
-    RIVALS,
     SETTINGS,
     STEPS,
+    TABLE,
     VARIATIONS,
+    TrainingPlan,
+    TunedSettings,
     dropout_job,
     rate_table_path,
 )
@@ -30,8 +32,10 @@ from potluck.fleet.traces import RandomWalkTrace
 from potluck.model.submodels import trace_slimmable
 from potluck.planning.pareto_table import ParetoTable
 from potluck.report.svg_chart import draw_charts
-from potluck.settings import decode_settings
+from potluck.settings import decode_settings, encode_settings
 from potluck.task import TaskSettings
+
+TUNED = TunedSettings(0.1)
 
 
 def test_the_networks_cost_what_the_fleet_is_made_for() -> None:
@@ -53,7 +57,9 @@ def test_explored_tables_fit_their_networks() -> None:
 @pytest.mark.parametrize("variation", VARIATIONS)
 def test_every_method_runs_on_the_same_fleet(variation: str) -> None:
     fleets = {
-        method: dropout_job(SETTINGS["digits"], variation, method, 3, 0).fleet for method in METHODS if method != BOUND
+        method: dropout_job(TrainingPlan("digits", variation, method, 3, 0), TUNED).fleet
+        for method in METHODS
+        if method != BOUND
     }
     assert len({str(fleet) for fleet in fleets.values()}) == 1
     members = fleets[OURS].members
@@ -69,7 +75,7 @@ def test_every_method_runs_on_the_same_fleet(variation: str) -> None:
 def test_per_mini_batch_choice_leaves_no_stragglers() -> None:
     """Ten mini-batches take ten slots, and longer with methods that decide before the round."""
     methods = (OURS, "federated-dropout", "fjord", "fedavg", BOUND)
-    jobs = {method: dropout_job(SETTINGS["digits"], "between", method, 20, 0) for method in methods}
+    jobs = {method: dropout_job(TrainingPlan("digits", "between", method, 20, 0), TUNED) for method in methods}
     rounds = {
         method: potluck.simulate(msgspec.structs.replace(job, timing_only=True)).summary["rounds"]
         for method, job in jobs.items()
@@ -80,7 +86,7 @@ def test_per_mini_batch_choice_leaves_no_stragglers() -> None:
 
 
 def test_a_training_result_has_a_curve() -> None:
-    result = dropout_measurements.measure_training("digits", "within", OURS, 5, 0, None)
+    result = dropout_measurements.measure_training(TrainingPlan("digits", "within", OURS, 5, 0), TUNED, None)
     assert result["times_s"] == sorted(result["times_s"])
     assert len(result["times_s"]) == len(result["accuracies"]) >= 1
     assert result["rounds"] >= 5
@@ -111,8 +117,8 @@ def test_pieces_are_unique_and_constant_resources_are_trained_once() -> None:
     full = [piece.name for piece in declared(BenchmarkContext(quick=False))]
     assert len(full) == len(set(full))
     trained = [name for name in full if name.count("/") == 3]
-    for method, times in ((OURS, 18), (PUBLISHED, 18), (RIVALS[0], 18), ("heterofl", 6), (BOUND, 3)):
-        assert sum(f"/{method}/" in name for name in trained) == times
+    for method, times in ((OURS, 22), (TABLE, 22), ("small", 22), ("heterofl", 22), (BOUND, 11)):
+        assert sum(f"/{method}/" in name for name in trained) == times, "three seeds, five where classes are skewed"
     for quick in declared(BenchmarkContext(quick=True)):
         assert quick.name in full
 
@@ -122,13 +128,15 @@ def test_a_changed_table_is_another_piece(monkeypatch: pytest.MonkeyPatch, tmp_p
         parameters = {piece.name: piece.parameters for piece in declared(BenchmarkContext(quick=True))}
         return parameters[f"cifar10-iid/between/{method}/0"]
 
-    before = of(OURS), of("small")
+    before = of(TABLE), of("small")
     other = tmp_path / "other.json"
-    other.write_text("{}")
+    table = ParetoTable.load(Path(rate_table_path(SETTINGS["cifar10-iid"], TABLE)))
+    msgspec.structs.replace(table, entries=table.entries[:-1]).save(other)
     monkeypatch.setattr(
-        "benchmarks.dropout.rate_table_path", lambda setting, method: str(other) if method == OURS else ""
+        "benchmarks.dropout.dropout_workload.rate_table_path",
+        lambda setting, method: str(other) if method == TABLE else "",
     )
-    assert of(OURS) != before[0]
+    assert of(TABLE) != before[0]
     assert of("small") == before[1]
 
 
@@ -193,5 +201,36 @@ def test_few_scores_do_not_lower_the_final_accuracy() -> None:
 
 
 def test_the_duration_of_a_run_is_that_of_its_rounds() -> None:
-    job = dropout_job(SETTINGS["digits"], "within", OURS, 7, 0)
+    job = dropout_job(TrainingPlan("digits", "within", OURS, 7, 0), TUNED)
     assert float(job.stop.time or 0) == 7 * STEPS
+
+
+# --- tuning -----------------------------------------------------------------------------------------------------------
+
+
+def test_every_method_is_tuned_over_the_same_rates_and_corrections() -> None:
+    pieces = {piece.name: piece for piece in declared(BenchmarkContext(quick=False))}
+    for setting, corrections, seeds in (("cifar10-iid", 1, 1), ("cifar10-skewed", 3, 2)):
+        for method, chosen in METHODS.items():
+            tried = [name for name in pieces if name.startswith(f"tuning/{setting}/{method}/")]
+            assert len(tried) == len(RATES) * len(chosen.options) * corrections * seeds
+            assert pieces[f"{setting}/{'steady' if method == BOUND else 'within'}/{method}/0"].needs == tuple(tried)
+    compared = {name.rpartition("/")[2] for name in pieces if name.count("/") == 3}
+    assert not compared & {str(seed) for seed in SEEDS}
+
+
+def test_the_best_mean_over_seeds_is_chosen() -> None:
+    tried = {
+        f"{lr}/{seed}": {"tuned": [lr, "share 0.3", "plain"], "accuracy": accuracy}
+        for lr, accuracies in ((0.05, (0.5, 0.1)), (0.1, (0.35, 0.35)))
+        for seed, accuracy in enumerate(accuracies)
+    }
+    tuned = best_settings(tried)
+    assert tuned == TunedSettings(0.1, "share 0.3", "plain")
+    job = dropout_job(TrainingPlan("digits", "within", "small", 1, 0), tuned)
+    assert encode_settings(job.rounds)["submodel"]["share"] == 0.3
+
+
+def test_tuning_uses_other_test_samples_than_the_comparison() -> None:
+    compared, tuning = (dropout_measurements._setting_task("digits", None, other).data.test for other in (False, True))
+    assert not {sample.numpy().tobytes() for sample in compared.x} & {sample.numpy().tobytes() for sample in tuning.x}

@@ -155,3 +155,19 @@ def test_the_cost_of_a_candidate_can_be_measured(tmp_path: Path) -> None:
     second, no_progress = run(cache, cost="seconds", repeats=1, generations=1)
     assert second == result
     assert not no_progress, "what was measured is kept"
+
+
+def test_mixed_training_has_other_rates_in_every_other_mini_batch() -> None:
+    """A single mini-batch is the candidate's own, and its time too; longer trainings differ, even the warm-up."""
+    task = build_task(TASK, None)
+    plain, mixed = (
+        CandidateEvaluator(task, decode_settings({**_plain(SETTINGS), "mixed": mixed, "warmup": 1}, Exploration))
+        for mixed in (False, True)
+    )
+    assert all((one == other).all() for one, other in zip(plain.weights, mixed.weights, strict=True))
+    small = EvaluationRequest("training", (6, 4), 0)
+    assert plain.evaluate_candidate(small) != mixed.evaluate_candidate(small)
+    assert mixed.evaluate_candidate(small) == mixed.evaluate_candidate(small)
+    digests = {str(Exploration(mixed=mixed, highest_rate=rate).evaluation_settings)
+               for mixed, rate in ((False, 0.5), (False, 0.8), (True, 0.5), (True, 0.8))}  # fmt: skip
+    assert len(digests) == 3

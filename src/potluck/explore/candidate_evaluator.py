@@ -1,4 +1,8 @@
-"""Scores a sub-model candidate: a short training from common weights, evaluated on held-out samples."""
+"""Scores a sub-model candidate: a short training from common weights, evaluated on held-out samples.
+
+A fleet of uneven devices never trains one size alone. With `mixed`, every other mini-batch of a training, and of the
+warm-up to the common weights, has one rate for all layers that is drawn at random; all candidates see the same rates.
+"""
 
 from __future__ import annotations
 
@@ -101,9 +105,15 @@ class CandidateEvaluator:
             velocity.mul_(settings.momentum).add_(gradient)
             weights.add_(velocity, alpha=-settings.lr)
 
-        for _ in range(batches):
-            kept = choose_subsets(self.slimmable, counts, self._unit_chooser(draws))
+        for index in range(batches):
+            trained = self._draw_uniform_counts(data) if settings.mixed and index % 2 else counts
+            kept = choose_subsets(self.slimmable, trained, self._unit_chooser(draws))
             self._workspace.train_step(kept, self._draw_batch(data), update, velocity, draws)
+
+    def _draw_uniform_counts(self, rng: np.random.Generator) -> Counts:
+        """What some other device trains: one rate for all channel sets."""
+        rate = float(rng.uniform(0.0, self._settings.highest_rate))
+        return self.slimmable.kept_counts([rate] * len(self.slimmable.sets), self._settings.grid)
 
     def _unit_chooser(self, draws: np.random.Generator) -> UnitChooser:
         return leading_units if self._settings.units == "leading" else random_units(draws)

@@ -43,6 +43,10 @@ class Exploration(Settings, frozen=True, kw_only=True):
         bool | None, doc("Scale by 1 / (fraction kept), as in the job's submodel; by default if `units` is `random`.")
     ] = None
     static: Annotated[bool, doc("Use batch norm without running statistics, as in the job's submodel.")] = False
+    mixed: Annotated[
+        bool,
+        doc("Train every other mini-batch at a random rate for all layers, as other devices of an uneven fleet do."),
+    ] = False
     repeats: Annotated[Count, doc("Evaluations of each sub-model of the final table; the search evaluates once.")] = 3
     highest_rate: Annotated[float, msgspec.Meta(gt=0.0, lt=1.0), doc("Highest dropout rate of a channel set.")] = 0.8
     grid: Annotated[
@@ -72,7 +76,10 @@ class Exploration(Settings, frozen=True, kw_only=True):
             "batches", "batch", "lr", "momentum", "warmup", "held_out", "measure", "units", "scales", "static",
             "seed",
         )  # fmt: skip
-        return {name: getattr(self, name) for name in names}
+        known = {name: getattr(self, name) for name in names}
+        if self.mixed:  # only then do the other rates matter
+            known |= {"mixed": True, "highest_rate": self.highest_rate, "grid": self.grid}
+        return known
 
 
 def settings_from_job(job: Job) -> dict[str, Any]:
