@@ -58,7 +58,7 @@ _NO_MOMENTUM = {"kind": "sgd", "lr": 0.05, "momentum": 0.0}
 _SCHEDULES = [
     *cases(pipeline("pipedream", job=_THIN), "pipeline.schedule",
            vertical_sync=True, aggregate=3, predict=True, fill="filling", most=Refused(4, _IGNORED)),
-    *cases(pipeline("ftpipehd"), "pipeline.schedule", most=2),
+    *cases(pipeline("ftpipehd"), "pipeline.schedule", most=2, micro_batches=4),
     *cases(pipeline("ftpipehd", job=_THIN), "pipeline.schedule", speed=0.3),
     *cases(pipeline("ftpipehd", optimizer=_NO_MOMENTUM), "pipeline.schedule", predict=Refused(True, _IGNORED)),
     *cases(pipeline("gpipe"), "pipeline.schedule", micro_batches=2, vertical_sync=Refused(True, _IGNORED),

@@ -126,8 +126,8 @@ class PipelineJournal:
                 terms.append(record.fields["term"])
         return terms
 
-    def versions(self) -> Versions:
-        """The version of a layer that a committed batch used, as the stages recorded it."""
+    def versions(self, micro_batches: int = 1) -> Versions:
+        """The version of a layer that a committed micro-batch used, as the stages recorded it."""
         used = {
             (span.fields["term"], span.fields["stage"], span.fields["batch"]): span.fields["version"]
             for span in self.spans("forward")
@@ -135,7 +135,7 @@ class PipelineJournal:
         terms = self.committed()
 
         def version(batch: int, layer: int) -> int:
-            term = terms[batch]
+            term = terms[batch // micro_batches]
             stage = sum(layer >= cut for cut in self.partitions[term]["cuts"])
             return int(used[term, stage, batch])
 
@@ -192,13 +192,15 @@ def delayed_sgd(
     seed: int = 0,
     layer_of: Mapping[str, int] | None = None,
     predict: bool = True,
+    micro_batches: int = 1,
 ) -> nn.Module:
     """Delayed gradients: batch t is computed with some older version of each layer, and applied to the newest.
 
     `average(v, layer)` is how many of the newest versions are averaged into version v. With `predict` the older version
-    is extrapolated along its momentum by as many steps as it is old.
+    is extrapolated along its momentum by as many steps as it is old. With `micro_batches` in a batch, `version` is
+    asked for each of them, and their gradients are added up.
     """
-    net, feed = copy.deepcopy(net).train(), MicroBatches(len(data.train), batch, seed=seed)
+    net, feed = copy.deepcopy(net).train(), MicroBatches(len(data.train), batch, micro_batches, seed)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-3)
     layers = trace_layers(net, tuple(data.shape)).layers if layer_of is None else ()
     layer_of = layer_of or {name: number for number, layer in enumerate(layers) for name in layer.parameters}
@@ -208,14 +210,20 @@ def delayed_sgd(
 
     def weights_used(number: int, name: str) -> Tensor:
         used = version(number, layer_of[name])
-        old, lag = history[used][name], number - used
+        old, lag = history[used][name], number // micro_batches - used
         return old - float(lag) * headings[used][name] if predict and lag and headings[used] else old
 
-    for number in range(batches):
+    def gradients_of(number: int) -> list[Tensor]:
         inputs, targets = data.train.batch(feed.sample_indices(number))
         _load(weights, {name: weights_used(number, name) for name in weights})
         loss = nn.functional.cross_entropy(net(inputs), targets)
         gradients = torch.autograd.grad(loss, list(weights.values()))
+        return [gradient if micro_batches == 1 else gradient * feed.batch_fraction(number) for gradient in gradients]
+
+    for number in range(batches):
+        gradients = gradients_of(number * micro_batches)
+        for micro_batch in range(number * micro_batches + 1, (number + 1) * micro_batches):
+            gradients = [sum(pair[1:], pair[0]) for pair in zip(gradients, gradients_of(micro_batch), strict=True)]
         _load(weights, history[-1])
         for weight, gradient in zip(weights.values(), gradients, strict=True):
             weight.grad = gradient

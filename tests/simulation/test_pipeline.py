@@ -109,6 +109,32 @@ def test_stages_are_the_delayed_gradient_loop_bit_for_bit(
     PipelineJournal(tmp_path / "run").check_schedules()
 
 
+@pytest.mark.parametrize("vertical", [True, False], ids=["vertical", "own version"])
+@pytest.mark.parametrize("micro_batches", [2, 3])
+def test_micro_batches_in_flight_are_the_delayed_gradient_loop_bit_for_bit(
+    tmp_path: Path, micro_batches: int, vertical: bool
+) -> None:
+    """Three micro-batches in flight are at most two batches, so that no gradient is older than one step."""
+    net, data = deep_net(), data_of((5,))
+    schedule = {"kind": "1f1b", "fill": "published", "micro_batches": micro_batches, "vertical_sync": vertical}
+    cuts = {"kind": "cuts", "after": [1, 2]}
+    settings = {"schedule": {**schedule, "predict": True}, "partition": cuts}
+    actual = run(tmp_path / "run", copy.deepcopy(net), pipeline=settings).module
+    versions = PipelineJournal(tmp_path / "run").versions(micro_batches)
+    assert_same_weights(actual, delayed_sgd(net, data, BATCHES, BATCH, versions, micro_batches=micro_batches))
+    delays = {number // micro_batches - versions(number, 0) for number in range(BATCHES * micro_batches)}
+    assert delays == {0, 1}
+
+
+def test_micro_batches_on_one_stage_add_up_to_the_batch() -> None:
+    net = deep_net()
+    reference = plain_sgd(net, data_of((5,)), BATCHES, BATCH)
+    actual = run(None, net, 1, pipeline={"schedule": {"kind": "1f1b", "micro_batches": 3}}).module
+    assert actual is not None
+    for parameter, expected_parameter in zip(actual.parameters(), reference.parameters(), strict=True):
+        torch.testing.assert_close(parameter, expected_parameter, rtol=1e-4, atol=1e-6)
+
+
 def test_wider_windows_are_longer_delays(tmp_path: Path) -> None:
     net, data = deep_net(), data_of((5,))
     slow = {"latency": "200 ms"}

@@ -22,9 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from potluck.job import Job
-    from potluck.loops.pipeline.pipeline_planner import PipelinePlan
     from potluck.planning.gantt_chart import GanttBar
-    from potluck.planning.schedule import StageDurations
     from potluck.run.job_plan import PipelineForecast
 
 __all__ = ["plan_command", "show_pipeline"]
@@ -129,7 +127,7 @@ def show_pipeline(job: Job, forecast: PipelineForecast, width: int) -> None:
         f"{job.title}, {job.recipe}: one batch of {forecast.batch_size} samples every {format_seconds(plan.period)}"
     )
     console.print(_stage_table(forecast))
-    console.print(_bottleneck_text(plan, forecast.durations, forecast.micro_batches))
+    console.print(_bottleneck_text(forecast))
     if forecast.left_out:
         console.print(f"left out because they would slow the pipeline down: {', '.join(forecast.left_out)}")
     typer.echo("")
@@ -154,8 +152,9 @@ def _stage_table(forecast: PipelineForecast) -> Any:
     return drawn
 
 
-def _bottleneck_text(plan: PipelinePlan, durations: StageDurations, micro_batches: int) -> str:
+def _bottleneck_text(forecast: PipelineForecast) -> str:
     """What limits the period, in one sentence."""
+    plan, durations = forecast.plan, forecast.durations
     computing = [forward + backward for forward, backward in zip(durations.forward, durations.backward, strict=True)]
     busiest = max(range(len(computing)), key=lambda index: computing[index])
     if computing[busiest] >= durations.min_period():
@@ -163,10 +162,10 @@ def _bottleneck_text(plan: PipelinePlan, durations: StageDurations, micro_batche
     else:
         link = max(range(len(durations.down)), key=lambda index: max(durations.down[index], durations.up[index]))
         limit = f"the link from {plan.order[link]} to {plan.order[link + 1]} is the slowest"
-    least = micro_batches * durations.min_period()
+    least = forecast.micro_batches * durations.min_period()
     if plan.period <= 1.001 * least:
         return limit
-    cause = "more batches in flight" if micro_batches == 1 else "a pipeline that is not flushed after every batch"
+    cause = "a pipeline that is not flushed after every batch" if forecast.flushes else "more batches in flight"
     return f"{limit}; {cause} would bring it down to {format_seconds(least)}"
 
 
@@ -175,11 +174,11 @@ def _stage_bars(forecast: PipelineForecast) -> list[GanttBar]:
     from potluck.planning.schedule import simulate_pipeline
 
     plan, micro_batches = forecast.plan, forecast.micro_batches
-    timeline = simulate_pipeline(
-        forecast.durations, max(2, _DRAWN_BATCHES // micro_batches),
-        "1f1b" if micro_batches == 1 else "gpipe", windows=plan.windows if micro_batches == 1 else None,
-        micro_batches=micro_batches,
-    )  # fmt: skip
+    if forecast.flushes:
+        batches = max(2, _DRAWN_BATCHES // micro_batches)
+        timeline = simulate_pipeline(forecast.durations, batches, "gpipe", micro_batches=micro_batches)
+    else:
+        timeline = simulate_pipeline(forecast.durations, max(2 * micro_batches, _DRAWN_BATCHES), windows=plan.windows)
     return [
         GanttBar(f"{index} {plan.order[index]}", bar.begin, bar.end, f"{bar.kind[0].upper()}{bar.batch}")
         for index, stage in enumerate(timeline.bars)

@@ -67,6 +67,7 @@ class PipelineForecast(NamedTuple):
     micro_batches: int
     left_out: tuple[str, ...]  # devices that would only slow it down
     memory_bytes: tuple[float, ...] = ()  # that each stage takes
+    flushes: bool = False  # whether nothing is in flight between two batches
 
     def stages(self) -> list[dict[str, Any]]:
         """One entry for each stage, in order."""

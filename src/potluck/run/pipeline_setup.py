@@ -241,14 +241,15 @@ class PipelineSetup:
 
     def forecast(self) -> JobPlan:
         """The layout that the planner chooses, and what each stage takes."""
-        planner, candidates = self.build_planner(), self.candidate_devices()
+        planner, candidates, schedule = self.build_planner(), self.candidate_devices(), self.settings.schedule
         if self.settings.layer_costs == "measured":
             planner.compute.set_reference(candidates[0], planner.modelled_layers(candidates[0]))
         plan = planner.plan_layout(candidates)
-        durations, parts = planner.stage_durations(plan.cuts, plan.order), self.settings.schedule.micro_batch_count
+        durations, parts = planner.stage_durations(plan.cuts, plan.order), schedule.micro_batch_count
         left_out = tuple(name for name in self._devices if name not in plan.order)
         memory = planner.stage_memory_bytes(plan)
-        return JobPlan(self.job, pipeline=PipelineForecast(plan, durations, self.batch_size, parts, left_out, memory))
+        forecast = PipelineForecast(plan, durations, self.batch_size, parts, left_out, memory, schedule.flushes)
+        return JobPlan(self.job, pipeline=forecast)
 
 
 def _build_training_setup(job: Job, task: Task, load_weights: bool) -> PipelineSetup:

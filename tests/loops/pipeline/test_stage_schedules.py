@@ -53,6 +53,23 @@ def test_closing_lets_started_batches_return() -> None:
     assert run_schedule(schedule) == [("backward", 1), ("backward", 2), ("backward", 3)]
 
 
+def test_a_started_batch_of_micro_batches_is_finished() -> None:
+    schedule = OneFOneBStageSchedule(2, 5, 9, micro_batches=2)
+    assert schedule.first_unstarted_batch() == 5
+    schedule.complete_task("forward")
+    assert schedule.first_unstarted_batch() == 6
+    schedule.end_before(6)
+    assert schedule.end_batch == 6
+    assert run_schedule(schedule) == [("forward", 11), ("backward", 10), ("backward", 11)]
+    assert [schedule.updates_after(micro_batch) for micro_batch in (10, 11)] == [False, True]
+
+
+@pytest.mark.parametrize(("window", "batches"), [(1, 1), (2, 2), (3, 2), (4, 3), (5, 3)])
+def test_batches_that_a_window_of_micro_batches_touches(window: int, batches: int) -> None:
+    assert OneFOneBSchedule(micro_batches=2).window_batches(window) == batches
+    assert OneFOneBSchedule().window_batches(window) == window
+
+
 def test_a_started_gpipe_batch_is_finished() -> None:
     schedule = GPipeStageSchedule(2, 5, 9)
     assert schedule.first_unstarted_batch() == 5
@@ -66,5 +83,7 @@ def test_windows_by_schedule() -> None:
     slow_links = StageDurations([1.0, 1.0], [1.0, 1.0], [2.0], [2.0])
     assert OneFOneBSchedule().stage_windows(slow_links) == (2, 1)
     assert OneFOneBSchedule(fill="filling").stage_windows(slow_links) == (4, 1)
+    assert OneFOneBSchedule(fill="filling", micro_batches=2).stage_windows(slow_links) == (4, 1)
+    assert OneFOneBSchedule(micro_batches=2).batch_period_s(slow_links, (4, 1)) == 4.0
     assert GPipeSchedule(micro_batches=3).micro_batch_count == 3
     assert SingleDeviceSchedule.most_stages == 1

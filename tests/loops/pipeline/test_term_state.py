@@ -17,7 +17,7 @@ from tests.simulation.test_pipeline_faults import BATCH, BATCHES, CUTS, bench, c
 
 def progress_of(applied: tuple[int, ...], copied: tuple[int, ...]) -> TermProgress:
     """Progress of four stages of two layers: the last applied batch and the newest copy of each."""
-    plan = PipelinePlan((2, 4, 6), ("a", "b", "c", "d"), 8, (4, 3, 2, 1), 1.0, 1, ("b", "c", "d", "a"))
+    plan = PipelinePlan((2, 4, 6), ("a", "b", "c", "d"), 8, (4, 3, 2, 1), 1.0, 1, ("b", "c", "d", "a"), 4)
     progress = TermProgress(plan, 0, 0)
     for device, version, copy, layers in zip(plan.order, applied, copied, plan.stage_layers, strict=True):
         progress.record_report(device, Report(1, version))

@@ -32,10 +32,11 @@ class PipelinePlan:
     cuts: tuple[int, ...]
     order: tuple[str, ...]
     layers: int
-    windows: tuple[int, ...]
+    windows: tuple[int, ...]  # in micro-batches
     period: float  # forecast seconds between two batches
     stride: int  # every how many batches a copy goes to the replica holder
     replica_holders: tuple[str, ...] = ()  # one device per stage; empty with one stage: the coordinator is its holder
+    batches_in_flight: int = 1  # of which the first stage may have something in flight
 
     @property
     def stage_layers(self) -> tuple[range, ...]:
@@ -132,7 +133,8 @@ class PipelinePlanner:
             partition, names, self._settings.schedule.stage_windows(durations, max(link_busy_s))
         )
         period = max(self._settings.schedule.batch_period_s(durations, windows), *link_busy_s)
-        plan = PipelinePlan(partition.cuts, order, partition.layers, windows, period, 0)
+        in_flight = self._settings.schedule.window_batches(windows[0])
+        plan = PipelinePlan(partition.cuts, order, partition.layers, windows, period, 0, batches_in_flight=in_flight)
         plan = self._with_holders(plan, (*order[1:], order[0]) if len(order) > 1 else ())
         return replace(plan, period=max(plan.period, self._copy_s(plan)))
 
@@ -157,8 +159,10 @@ class PipelinePlanner:
         for index, (window, stage, device) in enumerate(zip(windows, partition.stages, partition.order, strict=True)):
             to_end = len(windows) - index
             each = layers.run_bytes(stage.start, stage.stop, to_end) / schedule.batches_in_flight(to_end)
-            capacity = self._devices[names[device]].memory // each if each else window
-            limited.append(int(min(window, max(capacity, 1), limited[-1] if limited else window)))
+            window, memory = min(window, limited[-1] if limited else window), self._devices[names[device]].memory
+            while window > 1 and schedule.window_batches(window) * each > memory:
+                window -= 1
+            limited.append(window)
         return tuple(limited)
 
     def stage_memory_bytes(self, plan: PipelinePlan) -> tuple[float, ...]:
@@ -167,7 +171,7 @@ class PipelinePlanner:
         return tuple(
             layers.run_bytes(held.start, held.stop, stages - index)
             / schedule.batches_in_flight(stages - index)
-            * plan.windows[index]
+            * schedule.window_batches(plan.windows[index])
             for index, held in enumerate(plan.stage_layers)
         )
 

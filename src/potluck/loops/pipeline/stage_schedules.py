@@ -1,11 +1,12 @@
 """What a stage does next: the schedules as parts of a job, and one stage's way through a range of batches.
 
-At the end of a range nothing is in flight. Micro-batches are what flows: whole batches under 1F1B, fractions of a batch
-under GPipe, numbered consecutively through the batches.
+At the end of a range nothing is in flight. Micro-batches are what flows: a batch or a fraction of it, numbered
+consecutively through the batches.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, ClassVar, Literal, Protocol
@@ -61,14 +62,15 @@ class StageSchedule(Protocol):
 
 
 class OneFOneBStageSchedule:
-    """Asynchronous 1F1B: the gating rule with this stage's window."""
+    """Asynchronous 1F1B: the gating rule with this stage's window, which counts micro-batches."""
 
-    def __init__(self, window: int, start: int, end: int) -> None:
-        self._progress = StageProgress.at_start(window, end, start)
+    def __init__(self, window: int, start: int, end: int, micro_batches: int = 1) -> None:
+        self._micro_batches = micro_batches
+        self._progress = StageProgress.at_start(window, end * micro_batches, start * micro_batches)
 
     @property
     def end_batch(self) -> int:
-        return self._progress.end
+        return self._progress.end // self._micro_batches
 
     def next_task(self) -> tuple[Kind, int] | None:
         return due_task(self._progress)
@@ -77,13 +79,13 @@ class OneFOneBStageSchedule:
         self._progress = self._progress.after_task(kind)
 
     def updates_after(self, micro_batch: int) -> bool:
-        return True
+        return (micro_batch + 1) % self._micro_batches == 0
 
     def first_unstarted_batch(self) -> int:
-        return self._progress.forward + 1
+        return math.ceil((self._progress.forward + 1) / self._micro_batches)
 
     def end_before(self, end: int) -> None:
-        self._progress = replace(self._progress, end=end)
+        self._progress = replace(self._progress, end=end * self._micro_batches)
 
 
 class GPipeStageSchedule:
@@ -129,6 +131,7 @@ class PipelineSchedule(Part, frozen=True, kw_only=True):
         bool, doc("Compute a batch with the weights predicted, from the momentum, for when its gradient is applied.")
     ] = False
     most_stages: ClassVar[int | None] = None
+    flushes: ClassVar[bool] = False  # whether nothing is in flight between two batches
 
     @property
     def micro_batch_count(self) -> int:
@@ -140,12 +143,16 @@ class PipelineSchedule(Part, frozen=True, kw_only=True):
         return to_end
 
     def stage_windows(self, durations: StageDurations, least: float = 0.0) -> tuple[int, ...]:
-        """The most micro-batches each stage has in flight; the period cannot be shorter than `least`."""
+        """The most micro-batches each stage has in flight; a batch cannot take less than `least` seconds."""
         return published_windows(durations.stages)
 
+    def window_batches(self, window: int) -> int:
+        """The most batches of which a stage with this window has something in flight at the same time."""
+        return window
+
     def batch_period_s(self, durations: StageDurations, windows: Sequence[int]) -> float:
-        """Seconds between two batches once the pipeline is full."""
-        return steady_period(durations, windows)
+        """Seconds between two batches once the pipeline is full; the durations are those of a micro-batch."""
+        return self.micro_batch_count * steady_period(durations, windows)
 
     def stage_schedule(self, window: int, start: int, end: int) -> StageSchedule:
         return OneFOneBStageSchedule(window, start, end)
@@ -166,20 +173,40 @@ class OneFOneBSchedule(PipelineSchedule, frozen=True, kw_only=True, tag="1f1b"):
         doc("With `filling`: fraction of the full speed for which the fewest batches in flight are chosen."),
     ] = 1.0
 
+    micro_batches: Annotated[
+        int,
+        msgspec.Meta(ge=1),
+        doc(
+            "Micro-batches per batch. The weights are updated once per batch, so gradients are older by fewer steps;"
+            " batch norm sees a micro-batch."
+        ),
+    ] = 1
+
     def unused_keys(self) -> Mapping[str, str]:
         return {} if self.fill == "filling" else {"most": 'unless fill = "filling"'}
+
+    @property
+    def micro_batch_count(self) -> int:
+        return self.micro_batches
+
+    def window_batches(self, window: int) -> int:
+        return 1 + math.ceil((window - 1) / self.micro_batches)
 
     def stage_windows(self, durations: StageDurations, least: float = 0.0) -> tuple[int, ...]:
         if self.fill == "published":
             return published_windows(durations.stages)
-        period = max(durations.min_period(), least) / self.speed
-        return filling_windows(durations, period, self.most or 2 * durations.stages)
+        period = max(durations.min_period(), least / self.micro_batches) / self.speed
+        return filling_windows(durations, period, (self.most or 2 * durations.stages) * self.micro_batches)
+
+    def stage_schedule(self, window: int, start: int, end: int) -> StageSchedule:
+        return OneFOneBStageSchedule(window, start, end, self.micro_batches)
 
 
 class GPipeSchedule(PipelineSchedule, frozen=True, kw_only=True, tag="gpipe"):
     """Synchronous: micro-batches, and a flush after each batch."""
 
     micro_batches: Annotated[int, msgspec.Meta(ge=1), doc("Micro-batches per batch.")] = 4
+    flushes: ClassVar[bool] = True
 
     def unused_keys(self) -> Mapping[str, str]:
         return dict.fromkeys(("vertical_sync", "predict"), "where all stages have the same version of the weights")

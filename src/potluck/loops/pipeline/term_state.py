@@ -211,6 +211,6 @@ class TermState:
 
         A batch takes as many periods as there are batches in flight, and all but one of them are over.
         """
-        in_flight = plan.windows[0]
+        in_flight = plan.batches_in_flight
         periods = self._recovery.factor * in_flight - (in_flight - 1)
         return self.committed_at + periods * self._batch_timer.mean_s

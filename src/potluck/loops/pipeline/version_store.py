@@ -112,7 +112,7 @@ class StageVersions:
         self._schedule = settings.schedule
         self._strides = [stride for stride in (assign.stride, settings.replication.central_stride()) if stride]
         self._layers = (layers[0], layers[-1])
-        self._window = assign.windows[stage]
+        self._window = settings.schedule.window_batches(assign.windows[stage])
         self._term, self._start_made_in_term = assign.term, assign.made
         self.start = self.applied = assign.version
         self.weights: dict[int, Any] = {}  # by version
