@@ -84,6 +84,25 @@ def test_a_library_given_what_does_not_fit_is_not_the_users_error() -> None:
     assert re.search(r"test_user_code\.py:\d+\)$", describe_user_error(error))
 
 
+class Misspelt(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(5, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layre(x)  # type: ignore[operator, no-any-return]
+
+
+@pytest.mark.parametrize("recipe", ["fedavg", "dynacomm", "ftpipehd", "heterofl", "distreal"])
+def test_a_misspelt_layer_keeps_its_line_and_is_no_misfit(recipe: str) -> None:
+    task = potluck.Task(Misspelt, (torch.rand(50, 5), torch.arange(50) % 3))
+    job = {"recipe": recipe, "task": "own", "fleet": "kitchen-table", "stop": {"rounds": 1}}
+    with pytest.raises(UserError, match=r"no attribute 'layre' \(.*test_user_code\.py:\d+\)") as error:
+        potluck.simulate(job, task=task)
+    assert "does not fit" not in str(error.value)
+    assert "\n" not in str(error.value)
+
+
 def test_an_error_without_a_message_is_named() -> None:
     def fail() -> None:
         raise NotImplementedError

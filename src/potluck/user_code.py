@@ -11,6 +11,7 @@ __all__ = ["describe_user_error", "raised_by_user_code"]
 _OWN_FOLDER = str(Path(__file__).parent)
 _STANDARD_FOLDER = sysconfig.get_paths()["stdlib"]
 _INTERACTIVE = ("<ipython", "<stdin>")  # what a notebook and a Python prompt call their input
+_MISTAKES = (AttributeError, NameError, ImportError, NotImplementedError, RecursionError)  # no shape of data causes them
 
 
 def describe_user_error(error: BaseException) -> str:
@@ -22,8 +23,13 @@ def describe_user_error(error: BaseException) -> str:
 
 
 def raised_by_user_code(error: BaseException) -> bool:
-    """Whether the user's own code raised it, itself or through Python's standard library."""
+    """Whether the user's own code raised it, itself or through Python's standard library.
+
+    A mistake such as `self.layre` is the user's even where a library finds it (`nn.Module` raises the AttributeError).
+    """
     frames = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+    if isinstance(error, _MISTAKES):
+        return any(_is_user_code(filename) for filename in frames)
     while frames and _is_standard_library(frames[-1]):
         frames.pop()
     return bool(frames) and _is_user_code(frames[-1])

@@ -118,6 +118,10 @@ def hugging_face() -> Any:
     return datasets.Dataset.from_dict({"x": vectors().tolist(), "label": labels().tolist()})
 
 
+def hugging_face_stream() -> Any:
+    return hugging_face().to_iterable_dataset(), hugging_face()
+
+
 def collate_raising(samples: list[Any]) -> Any:
     raise ArithmeticError("my collate fails")
 

@@ -138,7 +138,10 @@ class LazySamples:
         samples = []
         for number, seed in zip(numbers, seeds.tolist(), strict=True):
             seed_generators(seed)
-            samples.append(self.data[number])
+            try:
+                samples.append(self.data[number])
+            except Exception as error:  # the user's data set may raise anything
+                raise DataError(f"reading sample {number} failed: {describe_user_error(error)}") from error
         return samples
 
     def _split_batch(self, collated: Any) -> tuple[Any, Any]:

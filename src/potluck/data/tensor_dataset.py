@@ -124,6 +124,8 @@ class _SampleReader:
         if isinstance(data, DataLoader):
             _check_loader(part, data)
             collate, data = collate or data.collate_fn, data.dataset
+        if _is_hugging_face(data) and not hasattr(data, "__len__"):  # one that streams
+            data = data.with_format("torch")
         if isinstance(data, IterableDataset):
             if part == "test":
                 raise DataError("the test data set has no length; collect it into a list or tensors")

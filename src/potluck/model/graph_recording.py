@@ -17,6 +17,7 @@ from potluck.model.meta_interpreter import PROBE_BATCH_SIZES, NodeFacts, interpr
 from potluck.model.shape_only import ShapeOnlyMode
 from potluck.model.size_tracer import SizeTracer
 from potluck.model.train_eval_graph import merge_mode_graphs
+from potluck.user_code import describe_user_error
 
 __all__ = ["GraphRecording", "UntraceableError", "record_graph"]
 
@@ -49,7 +50,7 @@ def _record_executed(module: nn.Module, inputs: InputSpec) -> GraphRecording:
         graph, constants, binding = record_execution(module, meta_module, inputs)
         both_modes = merge_mode_graphs(graph, record_execution(module, evaluated, inputs)[0])
     except Exception as error:  # a user's forward may raise anything on meta tensors
-        raise UntraceableError(error_reason(error)) from error
+        raise UntraceableError(describe_user_error(error)) from error
     for name, value in constants.items():
         setattr(meta_module, name, value)
     arguments = [binding.arguments(inputs.meta_batch(size)) for size in PROBE_BATCH_SIZES]
@@ -70,7 +71,7 @@ def _record_traced(module: nn.Module, inputs: InputSpec) -> GraphRecording:
         facts = interpret_graph(meta_module, graph, arguments)
     except Exception as error:  # a user's forward may raise anything
         if needs_data(error):
-            raise UntraceableError(error_reason(error)) from error
+            raise UntraceableError(describe_user_error(error)) from error
         raise misfit_error(error, inputs) from error
     _hoist_items(graph, facts)
     if tracer.asked_sizes and not tracer.compared_constants:
@@ -84,14 +85,14 @@ def _copy_module(module: nn.Module) -> nn.Module:
         return copy_to_meta(module)
     except Exception as error:  # a module may hold anything, including what cannot be copied
         check_copyable(module)
-        raise UntraceableError(f"it cannot be copied: {error_reason(error)}") from error
+        raise UntraceableError(f"it cannot be copied: {describe_user_error(error)}") from error
 
 
 def _trace_graph(tracer: SizeTracer, meta_module: nn.Module) -> fx.Graph:
     try:
         graph = tracer.trace_graph(meta_module)
     except Exception as error:  # a user's forward may raise anything when given a proxy
-        raise UntraceableError(error_reason(error)) from error
+        raise UntraceableError(describe_user_error(error)) from error
     assigned = _assigned_attribute(meta_module)
     if assigned is not None:
         raise UntraceableError(f"its forward assigns to its own attribute {assigned!r}")
@@ -126,12 +127,6 @@ def _check_shapes(meta_module: nn.Module, facts: dict[fx.Node, NodeFacts], batch
     traced = next(fact.value_at_other_batch for node, fact in facts.items() if node.op == "output")
     if [tensor.shape for tensor in iter_tensors(direct)] != [tensor.shape for tensor in iter_tensors(traced)]:
         raise UntraceableError("the traced graph returns other shapes than the model itself")
-
-
-def error_reason(error: Exception) -> str:
-    """The first line of the error's message."""
-    lines = str(error).strip().splitlines()
-    return lines[0].rstrip(".") if lines else type(error).__name__
 
 
 def needs_data(error: Exception) -> bool:

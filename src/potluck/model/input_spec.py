@@ -123,6 +123,10 @@ class InputBinding:
 
 
 _AS_ONE = InputBinding()
+_ADVICE = {  # by what PyTorch says
+    "argument #1 'indices' to have": "; an embedding needs tokens in int64 or int32 (uint8 inputs become floats)",
+    "omplex": "; give the real and the imaginary part as two channels (torch.view_as_real)",
+}
 
 
 def call_model(module: nn.Module, inputs: Any) -> Any:
@@ -149,7 +153,8 @@ def misfit_error(error: Exception, inputs: Any) -> ModelError:
     reason, shape = describe_user_error(error), spec.description
     if raised_by_user_code(error):
         return ModelError(f"the model or its loss fails: {reason}")
-    return ModelError(f"the model does not fit the data (inputs of shape {shape}): {reason}")
+    advice = next((advice for sign, advice in _ADVICE.items() if sign in str(error)), "")
+    return ModelError(f"the model does not fit the data (inputs of shape {shape}): {reason}{advice}")
 
 
 @lru_cache(maxsize=256)

@@ -21,12 +21,13 @@ from potluck.model import meta_copy
 from potluck.model.constant_buffers import find_constant_buffers
 from potluck.model.cut_points import CrossingTensor, CutPoint, find_cuts
 from potluck.model.flop_counter import FlopCounter, iter_tensors, size_bytes
-from potluck.model.graph_recording import GraphRecording, UntraceableError, error_reason, record_graph
+from potluck.model.graph_recording import GraphRecording, UntraceableError, record_graph
 from potluck.model.input_spec import InputSpec, call_model
 from potluck.model.layer_assignment import Layer, LayerBuilder, TiedParameter, assign_layers
 from potluck.model.meta_copy import copy_to_meta
 from potluck.model.meta_interpreter import PROBE_BATCH_SIZES
 from potluck.model.shape_only import ShapeOnlyMode
+from potluck.user_code import describe_user_error
 
 __all__ = [
     "CrossingTensor",
@@ -114,7 +115,8 @@ def _build_untraced(module: nn.Module, inputs: InputSpec, why: str) -> LayerChai
         order = "layers are in the order observed in one run, and cannot be cut into stages"
     except Exception as error:  # a user's forward may raise anything
         builder = list_layers(module)
-        why = f"{why}) nor run on meta tensors ({error_reason(error)}"
+        reason = describe_user_error(error)
+        why = f"{why}) nor run on meta tensors ({'likewise' if reason == why else reason}"
         order = "layers are in the order of the modules, without costs or cuts"
     note = _chain_note([f"could not be traced ({why}); {order}"], builder)
     layers = builder.build_layers(_constant_buffers(module, inputs))

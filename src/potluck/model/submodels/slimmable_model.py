@@ -70,7 +70,10 @@ class SlimmableModel:
 
     def __init__(self, chain: LayerChain) -> None:
         if chain.recording is None:
-            raise ModelError(f"cannot drop channels of a model that {chain.note}")
+            raise ModelError(
+                f"cannot drop channels of a model that {chain.note}; write its forward without branches on data, or"
+                " use a recipe that trains the whole model"
+            )
         for name, layer in chain.module.named_modules():
             if is_parametrized(layer):
                 raise ModelError(
