@@ -4,6 +4,10 @@
     cost   forecast seconds of the move, or what earlier moves took, whichever is more, and
     noise  of the measured speeds, of which a better layout is a likely artefact
 
+Where speeds vary, as on a busy machine, forecasts are checked against the measured period: a layout is not better
+that promises what the present one does already, a move is not followed by another before its period is known, and
+where a batch takes three times what computing and transfers explain, halving these saves a sixth.
+
 A move that does not bring its promise is followed by a pause, which doubles each time. During the pause only a large
 gain counts, so that a device that has really become slow is still left soon. A move that gives devices layers they
 have never run is a guess: if it disappoints, there is no pause, because their times are known from then on. So every
@@ -39,9 +43,15 @@ class RelayoutForecast:
     uncertainty: float  # relative standard error of the speeds
     is_guess: bool = False  # whether devices get layers that they have never run
 
-    @property
-    def gain_fraction(self) -> float:
-        return 1.0 - self.new_period_s / self.old_period_s if self.old_period_s > 0 else 0.0
+    def gain_s(self, measured_period_s: float) -> float:
+        """The seconds saved per batch; where speeds vary, at most what the measured period leaves to be saved."""
+        old_s = min(self.old_period_s, measured_period_s) if self.uncertainty else self.old_period_s
+        return old_s - self.new_period_s
+
+    def gain_fraction(self, measured_period_s: float) -> float:
+        """The same as a fraction of the period, which is as measured if that is longer than forecast."""
+        period_s = max(self.old_period_s, measured_period_s)
+        return self.gain_s(measured_period_s) / period_s if period_s > 0 else 0.0
 
 
 class RelayoutPolicy:
@@ -63,16 +73,19 @@ class RelayoutPolicy:
 
     def pays_off(self, forecast: RelayoutForecast, batch: int) -> bool:
         """Whether to move after this batch."""
-        gain = forecast.old_period_s - forecast.new_period_s
-        if self._horizon and forecast.gain_fraction < _LEAST_GAIN:
+        if forecast.uncertainty and self._promise is not None and len(self._intervals) < _JUDGED_AFTER // 2:
+            return False
+        measured_s = self._measured_period_s or forecast.old_period_s
+        gain, fraction = forecast.gain_s(measured_s), forecast.gain_fraction(measured_s)
+        if self._horizon and fraction < _LEAST_GAIN:
             return False
         cost = max([forecast.migration_s, *([statistics.median(self._standstills)] if self._standstills else [])])
         if not gain * (self._horizon or 1) > (cost if self._horizon else 0.0):
             return False
-        if forecast.uncertainty and forecast.gain_fraction <= _NOISE_FACTOR * forecast.uncertainty:
+        if forecast.uncertainty and fraction <= _NOISE_FACTOR * forecast.uncertainty:
             return False
         is_paused = batch < self._paused_until or self._promise is not None
-        if is_paused and forecast.gain_fraction < _LARGE_GAIN:
+        if is_paused and fraction < _LARGE_GAIN:
             return False
         self._accepted = forecast
         return True
@@ -93,7 +106,7 @@ class RelayoutPolicy:
         """A layout begins; `moved` if because it paid off, not because a device was lost."""
         accepted, self._accepted, self._promise = self._accepted, None, None
         if moved and accepted is not None:
-            self._period_before = statistics.median(self._intervals) if self._intervals else accepted.old_period_s
+            self._period_before = self._measured_period_s or accepted.old_period_s
             self._promise = accepted
         self._intervals.clear()
         self._batches = 0
@@ -115,9 +128,14 @@ class RelayoutPolicy:
         self._promise = None
         if is_quiet_guess:
             self._reconsider_at.add(batch)
-        elif statistics.median(self._intervals) > self._period_before * (1.0 - promise.gain_fraction / 2):
+        elif self._measured_period_s > self._period_before * (1.0 - promise.gain_fraction(self._period_before) / 2):
             self._failures += 1
             pause = min(_FIRST_PAUSE * 2 ** (self._failures - 1), _LONGEST_PAUSE)
             self._paused_until = batch + pause
         else:
             self._failures = 0
+
+    @property
+    def _measured_period_s(self) -> float:
+        """The median time between two batches of this layout; 0 until there are some."""
+        return statistics.median(self._intervals) if self._intervals else 0.0
