@@ -47,10 +47,11 @@ class DropoutOption(NamedTuple):
 _AS_IT_IS = (DropoutOption("plain"),)
 _SMALL_SHARES = tuple(DropoutOption(f"share {share}", {"share": share}) for share in (0.15, 0.21, 0.3, 0.4))
 _MASKED = {"skew": {"kind": "restricted", "factor": 0.0}}  # logits of classes that a device lacks do not count
+_AVERAGED = {**_MASKED, "average_decay": 0.9}  # and the average of the model over rounds is evaluated
 _AGAINST_SKEW = (
     *_AS_IT_IS,
-    DropoutOption("masked", rounds=_MASKED),
-    DropoutOption("masked, momentum", rounds={**_MASKED, "server": {"kind": "sgd", "momentum": 0.5}}),
+    DropoutOption("masked, averaged", rounds=_AVERAGED),
+    DropoutOption("masked, momentum, averaged", rounds={**_AVERAGED, "server": {"kind": "sgd", "momentum": 0.5}}),
 )
 
 

@@ -11,7 +11,7 @@ __all__ = ["describe_user_error", "raised_by_user_code"]
 _OWN_FOLDER = str(Path(__file__).parent)
 _STANDARD_FOLDER = sysconfig.get_paths()["stdlib"]
 _INTERACTIVE = ("<ipython", "<stdin>")  # what a notebook and a Python prompt call their input
-_MISTAKES = (AttributeError, NameError, ImportError, NotImplementedError, RecursionError)  # no shape of data causes them
+_MISTAKES = (AttributeError, NameError, ImportError, NotImplementedError, RecursionError)  # not due to data
 
 
 def describe_user_error(error: BaseException) -> str:

@@ -25,7 +25,7 @@ _ROUNDS: list[SettingCase] = [
         rounds("fedavg", job=_UNEQUAL), "rounds",
         devices=2, batching={"size": 8}, local="adam", local_schedule={"kind": "steps", "at": [1]}, skew="adjusted",
         transfer="layer-by-layer", submodel="heterofl", codec="fp16", merge="mean", barrier=_QUORUM,
-        server="adam", scaling="linear", schedule={"kind": "steps", "at": [1]}, norm_bound=0.5,
+        server="adam", scaling="linear", schedule={"kind": "steps", "at": [1]}, norm_bound=0.5, average_decay=0.9,
     ),
     *cases(rounds("fedavg", job={"fleet": _ONE_LATE}), "rounds", least=4),
     *cases(rounds("heterofl"), "rounds", slot="500 ms"),

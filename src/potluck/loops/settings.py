@@ -72,6 +72,14 @@ class Rounds(Settings, frozen=True, kw_only=True):
     schedule: Annotated[LearningRateSchedule, doc("Factor on the coordinator's learning rate, by round.")] = (
         ConstantSchedule()
     )
+    average_decay: Annotated[
+        float,
+        msgspec.Meta(ge=0.0, lt=1.0),
+        doc(
+            "Decay, per round, of the moving average of the model, which is then what is evaluated and saved; devices"
+            " train the newest version. 0 evaluates and saves the newest version."
+        ),
+    ] = 0.0
     retry: Annotated[Seconds, doc("Time until an unanswered request is sent again; doubles each time.")] = Seconds(5)
     turn_patience: Annotated[
         Seconds | None,

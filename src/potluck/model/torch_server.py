@@ -15,6 +15,7 @@ from potluck.model.codecs import Codec
 from potluck.model.codecs.array_checks import FLOATS, array_refusal, is_finite, vector_norm
 from potluck.model.evaluation_score import EvaluationScore, iter_evaluation_batches
 from potluck.model.indexed_dataset import IndexedDataset
+from potluck.model.model_average import ModelAverage
 from potluck.model.model_draft import ModelDraft
 from potluck.model.model_replica import ModelReplica, ModelTemplate
 from potluck.model.model_state import ModelState, WeightLayout
@@ -55,10 +56,19 @@ class TorchServer:
         self._best_state: ModelState | None = None
         self._replica = template.new_replica()
         self._reference: ReferenceModel | None = None  # that devices hold, where pulls are compressed
+        self._average: ModelAverage | None = None  # of all versions, where it is asked for
 
     def compress_pulls(self, deltas: DeltaFormat) -> None:
         """From now on devices pull differences of a reference model."""
         self._reference = ReferenceModel(deltas, self.state.params.clone())
+
+    def average_versions(self, decay: float) -> None:
+        """From now on the moving average of the versions is evaluated and saved, not the newest one."""
+        self._average = ModelAverage(decay, self.state)
+
+    @property
+    def _evaluated_state(self) -> ModelState:
+        return self.state if self._average is None else self._average.state
 
     @property
     def pulled_state(self) -> ModelState:
@@ -161,6 +171,8 @@ class TorchServer:
         self.state = state
         if self._reference is not None:
             self._reference.advance(state.params)
+        if self._average is not None:
+            self._average.add_version(state)
         return True
 
     def _optimizer_vectors(self) -> dict[str, Tensor]:
@@ -203,20 +215,20 @@ class TorchServer:
         if not len(self._test):
             return {}
         score = EvaluationScore(self._replica.loss, self._metrics)
-        replica = self._load_replica(self.state)
+        replica = self._load_replica(self._evaluated_state)
         batches = iter_evaluation_batches(self._test, lambda inputs: next(iter(replica.outputs([(inputs, None)])))[0])
         for outputs, targets in replica.outputs(batches):
             score.add_batch(outputs, targets)
         return score.as_metrics()
 
     def keep_best(self) -> None:
-        """Keep the newest version as the best one so far."""
-        self._best_state = self.state
+        """Keep what was evaluated last as the best version so far."""
+        self._best_state = self._evaluated_state
 
     def final_state(self, best: bool = False) -> ModelState:
         """The newest or the best version ready for use: calibrated, with statistics for norms that kept none."""
         assert not best or self._best_state is not None
-        replica = self._load_replica(self._best_state if best and self._best_state is not None else self.state)
+        replica = self._load_replica(self._best_state if best and self._best_state else self._evaluated_state)
         return ModelState(replica.state.params.clone(), replica.copy_buffers())
 
     def _load_replica(self, state: ModelState) -> ModelReplica:
@@ -236,6 +248,7 @@ class TorchServer:
             **moments,
             **self._frozen.checkpoint_tensors(),
             **({} if self._reference is None else self._reference.tensors()),
+            **({} if self._average is None else self._average.tensors()),
         }
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
@@ -250,6 +263,8 @@ class TorchServer:
             self._optimizer.load_state_dict({**self._optimizer.state_dict(), "state": {0: saved}})
         if self._reference is not None:
             self._reference.restore(tensors)
+        if self._average is not None:
+            self._average.restore(tensors)
 
     def _assemble_update(self, segments: Sequence[ReceivedSegment], layout: WeightLayout) -> tuple[Tensor, Tensor]:
         decoded = [self._decode_segment(segment, layout) for segment in sorted(segments)]

@@ -285,6 +285,8 @@ def _build_training_setup(job: Job, task: Task, load_weights: bool) -> RoundsSet
     if job.stream is None and min(rounds.batching.batch_size_for(len(shard)) for shard in shards.values()) == 1:
         probe_single_sample(chain.module, task.loss, data.train, "rounds.batching")
     server = stand_in_server_class(scale)(template, data.test, rounds.merge, rounds.server, rounds.codec, extractor)
+    if rounds.average_decay:
+        server.average_versions(rounds.average_decay)
     deltas = build_delta_format(rounds, layout, extractor)
     if deltas is not None:
         server.compress_pulls(deltas)
