@@ -7,15 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from benchmarks.benchmark import Benchmark, BenchmarkContext, Results
 from benchmarks.benchmark_figures import Figure
 from benchmarks.machine_info import describe_machine, describe_revision, package_versions
+from benchmarks.piece_store import StoredPiece, unfinished_path
 from potluck.atomic_file import write_atomically
 from potluck.report.svg_chart import Chart, draw_charts
 
-__all__ = ["BenchmarkReport", "StoredPiece", "build_report", "figures_table", "redraw_report"]
+__all__ = ["BenchmarkReport", "build_report", "figures_table", "redraw_report"]
 
 _QUICK = "QUICK: a smaller workload; run --full for figures to quote"
 
@@ -38,21 +39,15 @@ class BenchmarkReport:
         return [figure for figure in self.figures if figure.meets_goal is False]
 
     def write_files(self, folder: Path) -> list[Path]:
-        """Write NAME.json and, if there are charts, NAME.svg; return their paths."""
+        """Write NAME.json, which replaces the file of unfinished pieces, and, if there are charts, NAME.svg."""
         folder.mkdir(parents=True, exist_ok=True)
         paths = [folder / f"{self.name}.json"]
         write_atomically(paths[0], json.dumps(self.document, indent=1, ensure_ascii=False).encode() + b"\n")
+        unfinished_path(folder, self.name, self.document["mode"]).unlink(missing_ok=True)
         if self.charts:
             paths.append(folder / f"{self.name}.svg")
             write_atomically(paths[1], draw_charts(self.charts).encode())
         return paths
-
-
-class StoredPiece(NamedTuple):
-    """The result of a piece, and how it was measured: date, commit, clean tree, seconds, load."""
-
-    result: Mapping[str, Any]
-    measurement: Mapping[str, Any]
 
 
 def build_report(

@@ -5,8 +5,6 @@ Pieces that may run in parallel go to single-threaded worker processes; the othe
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import as_completed
@@ -18,18 +16,16 @@ from typing import Any
 
 from benchmarks.benchmark import Benchmark, BenchmarkContext, BenchmarkPiece
 from benchmarks.benchmark_progress import BenchmarkProgress, RemainingTime
-from benchmarks.benchmark_report import BenchmarkReport, StoredPiece, build_report
+from benchmarks.benchmark_report import BenchmarkReport, build_report
 from benchmarks.machine_info import LoadSampler, describe_revision
 from benchmarks.measured_code import code_digest
-from potluck.atomic_file import write_atomically
+from benchmarks.piece_store import PieceStore, StoredPiece
 from potluck.worker_pool import worker_pool
 
 __all__ = [
     "MeasuredPiece",
-    "PieceCache",
     "bind_needs",
     "measure_pieces",
-    "parameters_digest",
     "run_benchmark",
     "use_one_thread",
 ]
@@ -51,14 +47,12 @@ def run_benchmark(
     """
     benchmark.check_data(context)
     code = code_digest(benchmark.code_paths)
-    cache = PieceCache(
-        folder / ".cache" / benchmark.name, context, code, benchmark.resumes if resume is None else resume
-    )
+    store = PieceStore(folder, benchmark.name, context, code, benchmark.resumes if resume is None else resume)
     pieces = benchmark.pieces(context)
     remaining = RemainingTime(pieces)
     stored: dict[str, StoredPiece] = {}
     for piece in pieces:
-        if found := cache.find_result(piece):
+        if found := store.find_result(piece):
             remaining.count_reused(piece)
             stored[piece.name] = found
 
@@ -72,9 +66,10 @@ def run_benchmark(
             stage = [bind_needs(piece, results) for piece in missing if bool(piece.needs) == needy]
             for piece, result, measurement in measure_pieces(stage, show_current):
                 remaining.count_measured(piece, measurement["seconds"])
-                made = {**measurement, **describe_revision(), "parameters": parameters_digest(piece)}
-                stored[piece.name] = StoredPiece(result, made)
-                cache.store_result(piece, stored[piece.name])
+                stored[piece.name] = StoredPiece(
+                    result, {**measurement, **describe_revision(), **store.identity(piece)}
+                )
+                store.add_piece(piece.name, stored[piece.name])
     finally:
         progress.end_display()
     ordered = {piece.name: stored[piece.name] for piece in pieces}
@@ -86,11 +81,6 @@ def bind_needs(piece: BenchmarkPiece, results: Mapping[str, Mapping[str, Any]]) 
     if not piece.needs:
         return piece
     return replace(piece, measure=partial(piece.measure, {name: results[name] for name in piece.needs}))
-
-
-def parameters_digest(piece: BenchmarkPiece) -> str:
-    """Equal for pieces of equal work."""
-    return hashlib.blake2b(json.dumps(dict(piece.parameters), sort_keys=True).encode(), digest_size=8).hexdigest()
 
 
 # --- measuring -------------------------------------------------------------------------------------------------------
@@ -138,56 +128,3 @@ def _measure_timed(piece: BenchmarkPiece) -> tuple[Mapping[str, Any], Measuremen
         result = piece.measure()
         summary = load.summary()
     return result, {"date": date, "seconds": summary["seconds"], "load": summary}
-
-
-# --- finished pieces -------------------------------------------------------------------------------------------------
-
-
-class PieceCache:
-    """A folder with the results of finished pieces; they are read only if `reuse` is set.
-
-    A result is found again only by an equal piece of the same mode, seed and measured code.
-    """
-
-    def __init__(self, folder: Path, context: BenchmarkContext, code: str, reuse: bool) -> None:
-        self._folder = folder
-        self._context = context
-        self._code = code
-        self._reuse = reuse
-
-    def find_result(self, piece: BenchmarkPiece) -> StoredPiece | None:
-        """The stored result of an equal piece; None if it is missing, damaged or not to be reused."""
-        if not self._reuse:
-            return None
-        try:
-            content = json.loads(self.result_path(piece).read_text())
-            if content["key"] != self._cache_key(piece):
-                return None
-            return StoredPiece(dict(content["result"]), dict(content["measurement"]))
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
-
-    def store_result(self, piece: BenchmarkPiece, stored: StoredPiece) -> None:
-        """A piece that failed or was skipped is measured again next time."""
-        if "error" in stored.result or "skipped" in stored.result:
-            return
-        content = {"key": self._cache_key(piece), "measurement": stored.measurement, "result": stored.result}
-        path = self.result_path(piece)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, json.dumps(content, indent=1).encode() + b"\n")
-
-    def result_path(self, piece: BenchmarkPiece) -> Path:
-        digest = hashlib.blake2b(json.dumps(self._cache_key(piece), sort_keys=True).encode(), digest_size=10)
-        return self._folder / f"{digest.hexdigest()}.json"
-
-    def _cache_key(self, piece: BenchmarkPiece) -> dict[str, Any]:
-        """Everything the result depends on, as it is read from a file."""
-        key = {
-            "piece": piece.name,
-            "parameters": dict(piece.parameters),
-            "mode": self._context.mode,
-            "seed": self._context.seed,
-            "code": piece.code or self._code,
-        }
-        plain: dict[str, Any] = json.loads(json.dumps(key))
-        return plain

@@ -12,10 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from benchmarks.benchmark import Benchmark, BenchmarkContext, BenchmarkPiece
-from benchmarks.benchmark_report import BenchmarkReport, StoredPiece, build_report
-from benchmarks.benchmark_runner import bind_needs, measure_pieces, parameters_digest
+from benchmarks.benchmark_report import BenchmarkReport, build_report
+from benchmarks.benchmark_runner import bind_needs, measure_pieces
 from benchmarks.machine_info import describe_revision
 from benchmarks.measured_code import code_digest
+from benchmarks.piece_store import StoredPiece, parameters_digest
 from potluck.errors import UserError
 
 __all__ = ["check_result", "choose_sample"]

@@ -135,11 +135,12 @@ def test_a_result_file_records_how_it_was_measured(counting: Counting, tmp_path:
 
 def test_a_result_is_clean_only_if_every_piece_is(counting: Counting, tmp_path: Path) -> None:
     _run(counting, tmp_path)
-    path = next((tmp_path / ".cache" / "counting").iterdir())
-    content = json.loads(path.read_text())
+    path = tmp_path / "unfinished" / "counting-quick.jsonl"
+    first, *others = path.read_text().splitlines()
+    content = json.loads(first)
     for clean, expected in ((True, None), (False, False)):
         content["measurement"]["clean"] = clean
-        path.write_text(json.dumps(content))
+        path.write_text("\n".join([json.dumps(content), *others]))
         document = _run(counting, tmp_path, resume=True).document
         assert expected is None or document["clean"] is expected
 
@@ -208,10 +209,21 @@ def test_figures_are_computed_again_from_the_recorded_pieces(command: typer.Type
 
 def test_a_damaged_piece_is_measured_again(counting: Counting, tmp_path: Path) -> None:
     _run(counting, tmp_path)
-    for path in (tmp_path / ".cache" / "counting").iterdir():
-        path.write_text('{"half": ')
+    path = tmp_path / "unfinished" / "counting-quick.jsonl"
+    first, _, third = path.read_text().splitlines()
+    path.write_text("\n".join(["[]", first, '{"piece": "p1"}', third[: len(third) // 2]]))
     assert _run(counting, tmp_path, resume=True).figures[0].measured == 3
+    assert counting.measured == ["p0", "p1", "p2", "p1", "p2"]
+
+
+def test_a_result_file_replaces_the_unfinished_pieces_and_can_be_resumed(counting: Counting, tmp_path: Path) -> None:
+    for quick in (True, False):
+        _run(counting, tmp_path, quick=quick)
+    _run(counting, tmp_path, quick=False, resume=True).write_files(tmp_path)
+    assert [path.name for path in (tmp_path / "unfinished").iterdir()] == ["counting-quick.jsonl"]
+    report = _run(counting, tmp_path, quick=False, resume=True)
     assert len(counting.measured) == 6
+    assert report.figures[0].measured == 30
 
 
 def test_the_time_left_follows_expected_seconds_and_observed_speed() -> None:
