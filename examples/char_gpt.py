@@ -17,7 +17,7 @@ import potluck
 from potluck.data import from_tensors
 
 BLOCK, WIDTH = 64, 64
-pages = [path.read_text(encoding="utf-8") for path in sorted(Path(__file__).parents[1].glob("docs/*.md"))]
+pages = [path.read_text(encoding="utf-8")[:12000] for path in sorted(Path(__file__).parents[1].glob("docs/*.md"))]
 numbers = {character: number for number, character in enumerate(sorted(set("".join(pages))))}
 texts = [torch.tensor([numbers[character] for character in page]) for page in pages]
 blocks = [text[: -len(text) // 10].unfold(0, BLOCK + 1, BLOCK) for text in texts]

@@ -53,6 +53,8 @@ class Task:
             )
         if not callable(self.loss):
             raise ModelError(f"`loss` is a {type(self.loss).__name__}; give a function of (outputs, targets)")
+        if not isinstance(self.name, str):
+            raise UserError(f"`name` is a {type(self.name).__name__}; give the task's name as text")
         object.__setattr__(self, "data", as_dataset(self.data))
         resolve_metrics(self.metrics)  # refuses wrong ones where the task is made
         name = _TOKEN_LOSSES.get(self.loss)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 import torch.utils.data
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset, WeightedRandomSampler
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler, TensorDataset, WeightedRandomSampler
 
 from potluck.data import Scaling, as_dataset, from_torch
 from potluck.errors import DataError
@@ -123,6 +123,9 @@ def test_labels_come_from_targets_a_function_or_the_samples() -> None:
         (Rows({"a": torch.zeros(2)}, {"a": torch.zeros(2)}), "say which one is the `target`"),
         (Rows(), "is empty"),
         (DataLoader(Noisy(4), sampler=WeightedRandomSampler([1.0] * 4, 4)), "WeightedRandomSampler"),
+        (DataLoader(Noisy(4), batch_sampler=[[0, 1], [1, 2]]), "a list of its own"),
+        (DataLoader(Noisy(4), sampler=RandomSampler(range(4), replacement=True)), "draws with replacement"),
+        (DataLoader(Noisy(4), sampler=RandomSampler(range(4), num_samples=2)), "other than all samples"),
         (3, "`data` is a int"),
     ],
 )

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torchmetrics
 import torchmetrics.classification as classification
 from torch import Tensor
 from torch.nn import functional
@@ -166,6 +167,7 @@ def test_without_metrics_there_is_accuracy_only_for_class_labels() -> None:
         (["accuracy", "accuracy"], "two metrics are called 'accuracy'"),
         ("accuracy", "must be a list of metrics"),
         ([3], "3 is no metric"),
+        ([torchmetrics.MetricCollection([classification.MulticlassAccuracy(3)])], "list them one by one"),
         (["nowhere.at_all:metric"], "cannot import 'nowhere.at_all'"),
     ],
 )
@@ -182,6 +184,12 @@ def test_metrics_that_do_not_fit_the_outputs_say_so() -> None:
         match=r"metric 'accuracy': outputs of shape \(4, 2\) have no class scores for targets of shape \(4, 3\)",
     ):
         _score(["accuracy"], [(torch.zeros(4, 2), torch.zeros(4, 3))], _sum_loss)
+    numbers = (torch.zeros(3, 1), torch.tensor([[5000.0], [4900.0], [5100.0]]))
+    for name in ("accuracy", "f1", "perplexity", "mean-iou"):
+        with pytest.raises(UserError, match=f"metric '{name}': the targets are numbers, .*; use mae, rmse or r2"):
+            _score([name], [numbers], _sum_loss)
+    with pytest.raises(UserError, match="metric 'multiclass-accuracy': torchmetrics refuses"):
+        _score([classification.MulticlassAccuracy(7)], [(torch.zeros(4, 3), torch.zeros(4).long())], _sum_loss)
     with pytest.raises(UserError, match="cannot be compared"):
         _score(["mae"], [(torch.zeros(4, 2), torch.zeros(4))], _sum_loss)
     with pytest.raises(UserError, match="must return one number"):

@@ -29,6 +29,10 @@ WRONG: dict[str, tuple[Callable[..., Any], str]] = {
     "a server's folder": (lambda: potluck.serve(SMALL, folder=3), "folder: expected"),  # type: ignore[arg-type]
     "a server's job": (lambda: potluck.serve(3, folder="x"), "job: expected"),  # type: ignore[arg-type]
     "a device's task": (lambda: potluck.join("tcp/127.0.0.1:1", "t", task=3), "task: expected"),  # type: ignore[arg-type]
+    "a number for a task's name": (
+        lambda: potluck.Task(torch.nn.Linear(2, 2), (torch.zeros(2, 2), torch.zeros(2)), name=3),  # type: ignore[arg-type]
+        "`name` is a int",
+    ),
     "negative threads": (lambda: potluck.simulate(SMALL, threads=-1), "threads: .*got -1"),
     "threads that are text": (lambda: potluck.simulate(SMALL, threads="2"), "threads: "),  # type: ignore[arg-type]
     "a device's negative threads": (lambda: potluck.JoinOptions(threads=-1), "threads: .*got -1"),

@@ -165,6 +165,11 @@ def batch_mean_loss(outputs: Tensor, targets: Tensor) -> Tensor:
     return (outputs - targets.float().mean()).pow(2)
 
 
+def late_raising_metric(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Raises in the run, not on the two samples that are tried before it."""
+    return raising_metric(outputs, targets) if len(outputs) > 2 else torch.zeros(())
+
+
 def raising_metric(outputs: Tensor, targets: Tensor) -> Tensor:
     raise ArithmeticError("my metric fails")
 

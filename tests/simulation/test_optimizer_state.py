@@ -172,7 +172,11 @@ SLIM = {"task": {"model": "cnn", "data": "digits"}}
         (ADAMW, {"rounds": {"transfer": "duplex"}}, 'state: "keep".*duplex.*"reset"'),
         ({**ADAMW, "state": "average"}, {"rounds": {"transfer": "optimal"}}, 'state: "average".*cut'),
         ({**ADAMW, "state": "average"}, {"recipe": "fedbuff"}, 'state: "average".*versions'),
-        ({**ADAMW, "state": "average"}, {"recipe": "heterofl", **SLIM}, 'state: "average".*sub-models'),
+        (
+            {**ADAMW, "state": "average"},
+            {"recipe": "heterofl", **SLIM},
+            'state: "average".*sub-models; or set it to "reset"',
+        ),
         (ADAMW, {"recipe": "heterofl", **SLIM}, 'state: "keep".*every round'),
         ({**ADAMW, "accumulate": 2}, {"recipe": "distreal", **SLIM}, "accumulate: .*use 1"),
         (

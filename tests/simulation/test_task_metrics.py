@@ -183,6 +183,8 @@ def test_a_target_is_reached_by_direction(loop: str) -> None:
         ({"stop": {"rounds": 1, "metrics": {"rmse": 2.0}}}, r"stop\.metrics\.rmse: .*; add it to task\.metrics"),
         ({"best": "rmse"}, "best: the task has no metric 'rmse', only loss, f1, accuracy"),
         ({"rounds": {"schedule": {"kind": "plateau", "metric": "r2"}}}, r"rounds\.schedule\.metric: .*'r2'"),
+        ({"stop": {"rounds": 1, "metrics": {"accuracy": 95.0}}}, r"stop\.metrics\.accuracy: is 95, .* between 0 and 1"),
+        ({"stop": {"rounds": 1, "metrics": {"perplexity": 0.5}}}, r"stop\.metrics\.perplexity: is 0\.5"),
         ({"stop": {"rounds": 1, "accuracy": 0.9, "metrics": {"accuracy": 0.9}}}, "are the same target"),
     ],
 )
@@ -200,6 +202,14 @@ def test_a_target_accuracy_is_refused_without_class_labels() -> None:
     for loop in LOOPS:
         with pytest.raises(potluck.UserError, match=r"stop\.accuracy: the task has no accuracy"):
             _simulate(_job(loop, stop={"rounds": 1, "accuracy": 0.9}), task)
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_metric_that_cannot_be_computed_is_refused_before_the_run(loop: str) -> None:
+    inputs = torch.randn(20, 3)
+    task = potluck.Task(lambda: nn.Linear(3, 1), (inputs, 5000 + inputs[:, :1]), nn.functional.mse_loss, ["accuracy"])
+    with pytest.raises(potluck.UserError, match="metric 'accuracy': the targets are numbers"):
+        _simulate(_job(loop), task)
 
 
 @pytest.mark.parametrize("loop", LOOPS)

@@ -13,6 +13,7 @@ import torch.utils.data
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 from torch.utils.data import (
+    BatchSampler,
     DataLoader,
     IterableDataset,
     RandomSampler,
@@ -158,12 +159,20 @@ def _check_first(part: str, samples: LazySamples) -> None:
 
 
 def _check_loader(part: str, loader: DataLoader[Any]) -> None:
-    if not isinstance(loader.sampler, RandomSampler | SequentialSampler) and not isinstance(
-        loader.dataset, IterableDataset
-    ):
+    """Refuse what decides which samples a batch has, beyond their order."""
+    data: Any = loader.dataset
+    if isinstance(data, IterableDataset):
+        return
+    sampler, batches, problem = loader.sampler, loader.batch_sampler, ""
+    if type(sampler) not in (RandomSampler, SequentialSampler):
+        problem = f"a {type(sampler).__name__}"
+    elif type(batches) not in (BatchSampler, type(None)):
+        problem = f"a {type(batches).__name__} of its own"
+    elif isinstance(sampler, RandomSampler) and (sampler.replacement or sampler.num_samples != len(data)):
+        problem = "a RandomSampler that draws with replacement or other than all samples"
+    if problem:
         raise DataError(
-            f"the {part} DataLoader has a {type(loader.sampler).__name__}, but the run chooses each batch's samples;"
-            " pass its dataset instead"
+            f"the {part} DataLoader has {problem}, but the run chooses each batch's samples; pass its dataset instead"
         )
 
 

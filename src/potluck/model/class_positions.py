@@ -100,8 +100,11 @@ def class_positions(outputs: Any, targets: Any, classes_last: bool = False) -> C
         )
     rows = scores.movedim(dimension, -1).reshape(-1, scores.shape[dimension])
     flat = labels.reshape(-1)
-    if flat.is_floating_point() or flat.dtype == torch.bool:
-        flat = (flat > 0.5).long() if flat.is_floating_point() else flat.long()
+    if flat.is_floating_point():
+        if not bool(((flat >= 0.0) & (flat <= 1.0)).all()):
+            raise ModelError("the targets are numbers, not class labels or probabilities; use mae, rmse or r2")
+        flat = flat > 0.5
+    flat = flat.long()
     counted = flat != IGNORED_TARGET
     return ClassPositions(rows, flat) if bool(counted.all()) else ClassPositions(rows[counted], flat[counted])
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from potluck.errors import ModelError, SettingError
 from potluck.model.class_positions import prediction_tensor, target_tensor
@@ -136,6 +136,13 @@ class TaskMetrics:
             raise SettingError(key, f"the task has no metric {name!r}, only {', '.join(known)}{hint}{listed}")
         return known[name]
 
+    def check_target(self, name: str, value: float, key: str) -> None:
+        """Refuse a value to stop at that the metric always or never has."""
+        metrics = {metric.name: metric for metric in (ACCURACY, *(self.listed or ()))}
+        low, high = metrics[name].value_range if name in metrics else (-_INFINITE, _INFINITE)
+        if not low <= value <= high:
+            raise SettingError(key, f"is {value:g}, but {name} lies between {low:g} and {high:g}")
+
     def values_refusal(self, values: Mapping[str, float]) -> str | None:
         """Why these cannot be the values of the listed metrics, as a peer sends them; None if they can."""
         listed = {metric.name: metric for metric in self.listed or ()}
@@ -182,11 +189,13 @@ def _resolve_metric(given: GivenMetric) -> TaskMetric:
     if not callable(given):
         raise SettingError(_KEY, f"{given!r} is no metric; give a name, a function or a potluck.Metric")
     name = _kebab_case(type(given).__name__) if _is_torchmetrics(given) else getattr(given, "__name__", "")
+    if isinstance(given, nn.ModuleDict):  # such as a MetricCollection
+        raise SettingError(_KEY, f"{type(given).__name__} holds several metrics; list them one by one")
     direction = getattr(given, "higher_is_better", None)
     if not isinstance(direction, bool):
         raise SettingError(
             _KEY,
-            f"{name or given!r} does not say whether higher is better; give potluck.Metric({name!r}, …,"
+            f"{name or type(given).__name__!r} does not say whether higher is better; give potluck.Metric({name!r}, …,"
             " higher_is_better=True) or set its attribute higher_is_better",
         )
     return Metric(name, given, direction)
@@ -219,7 +228,13 @@ class _TorchmetricsSum:
         predicted, actual = prediction_tensor(outputs), target_tensor(targets)
         if predicted.ndim == actual.ndim + 1 > 2 and predicted.shape[2:] != actual.shape[1:]:
             predicted = predicted.movedim(-1, 1)  # classes in dimension 1
-        self._metric.update(predicted, actual)
+        try:
+            self._metric.update(predicted, actual)
+        except (ValueError, TypeError, IndexError, RuntimeError) as error:
+            if not type(self._metric).__module__.startswith("torchmetrics."):
+                raise  # the user's own class
+            reason = str(error).strip().splitlines()[0]
+            raise ModelError(f"torchmetrics refuses the model's outputs or targets: {reason}") from None
 
     def value(self) -> float:
         value = self._metric.compute()

@@ -10,12 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from potluck.errors import ModelError, SettingError
+from potluck.model.evaluation_score import EvaluationScore
 from potluck.model.indexed_dataset import IndexedDataset
 from potluck.model.input_spec import call_model, misfit_error
+from potluck.model.metrics import TaskMetrics
 from potluck.model.model_replica import Loss
 from potluck.user_code import describe_user_error
 
-__all__ = ["checked_loss", "probe_single_sample", "probe_training"]
+__all__ = ["checked_loss", "probe_metrics", "probe_single_sample", "probe_training"]
 
 
 def probe_training(module: nn.Module, loss: Loss, inputs: Any, targets: Any) -> None:
@@ -41,6 +43,21 @@ def probe_single_sample(module: nn.Module, loss: Loss, samples: IndexedDataset, 
         raise SettingError(
             key, f"the model cannot train on one sample at a time ({reason}); use larger batches"
         ) from error
+
+
+def probe_metrics(module: nn.Module, loss: Loss, metrics: TaskMetrics, samples: IndexedDataset) -> None:
+    """Add two samples to the task's metrics; ModelError says what fails, and of the user's own code where."""
+    if not metrics.listed or not len(samples):
+        return
+    inputs, targets = samples.batch(np.arange(min(2, len(samples))))
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        try:
+            outputs = call_model(copy.deepcopy(module).eval(), inputs)
+            EvaluationScore(loss, metrics).add_batch(outputs, targets)
+        except ModelError:
+            raise
+        except Exception as error:  # the user's model, loss or metric may raise anything
+            raise ModelError(f"the test samples cannot be evaluated: {describe_user_error(error)}") from error
 
 
 def checked_loss(loss: Loss) -> Loss:

@@ -71,14 +71,13 @@ def _check_optimizer(
 def _check_state_policy(local: LocalSteps, rounds: Rounds, extractor: SubmodelExtractor | None) -> None:
     if local.state != "reset" and not local.traits.moments and not local.traits.has_numbers:
         raise SettingError("rounds.local.state", 'this optimizer has no state with these options; set it to "reset"')
-    if local.state == "keep":
-        problem = None
-        if extractor is not None and rounds.submodel.chooses_per_round:
-            problem = "sub-models change every round"
-        elif rounds.transfer.drafts_next_round:
-            problem = "with duplex transfers a turn begins before the last one is accepted"
-        if problem is not None:
-            raise SettingError("rounds.local.state", f'"keep" does not work here: {problem}; set it to "reset"')
+    keep_problem = None
+    if extractor is not None and rounds.submodel.chooses_per_round:
+        keep_problem = "sub-models change every round"
+    elif rounds.transfer.drafts_next_round:
+        keep_problem = "with duplex transfers a turn begins before the last one is accepted"
+    if local.state == "keep" and keep_problem is not None:
+        raise SettingError("rounds.local.state", f'"keep" does not work here: {keep_problem}; set it to "reset"')
     if local.state == "average":
         traits, problem = local.traits, None
         if extractor is not None:
@@ -90,4 +89,5 @@ def _check_state_policy(local: LocalSteps, rounds: Rounds, extractor: SubmodelEx
         elif traits.scope is not OptimizerScope.WEIGHT or traits.has_numbers or not traits.starts_at_zero:
             problem = "the state of this optimizer does not consist of vectors that start at zero"
         if problem is not None:
-            raise SettingError("rounds.local.state", f'"average" does not work here: {problem}; or set it to "keep"')
+            works = "reset" if keep_problem is not None else "keep"
+            raise SettingError("rounds.local.state", f'"average" does not work here: {problem}; or set it to "{works}"')

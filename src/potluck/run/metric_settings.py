@@ -26,6 +26,8 @@ def check_metric_settings(job: Job, task: Task) -> TaskMetrics:
     metrics, settings = resolve_metrics(task.metrics), followed_metrics(job)
     for key, name in settings.items():
         metrics.direction_of(name, key)
+    for name, value in job.stop.metrics.items():
+        metrics.check_target(name, value, f"stop.metrics.{name}")
     if "best" in settings and _assembles_model(job):
         raise SettingError("best", "this sub-model is assembled at the end of a run only; leave it out")
     if not len(task.data.test):

@@ -43,7 +43,7 @@ from potluck.model.stage_function import StageFunctions
 from potluck.model.tied_weights import carry_tied_weights, uncut_reason
 from potluck.model.torch_stages import EVALUATION_BATCH, TorchStages
 from potluck.model.training_costs import backward_flops, forward_flops
-from potluck.model.training_probe import probe_single_sample, probe_training
+from potluck.model.training_probe import probe_metrics, probe_single_sample, probe_training
 from potluck.run.device_state import DeviceStates
 from potluck.run.frozen_fetching import build_frozen_fetcher, devices_build_frozen
 from potluck.run.initial_weights import build_initial_module, input_spec, trace_shape_only_chain
@@ -273,6 +273,7 @@ def _build_training_setup(job: Job, task: Task, load_weights: bool) -> PipelineS
     _warn_if_uncut(job.pipeline, chain)
     inputs, targets = samples.train.batch(np.arange(min(2, len(train))))
     probe_training(module, task.loss, inputs, targets)
+    probe_metrics(module, task.loss, metrics, samples.test)
     if batches.count(0) == 1:
         probe_single_sample(module, task.loss, samples.train, "pipeline.batch")
     functions = StageFunctions(chain, inputs)

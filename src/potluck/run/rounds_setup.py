@@ -47,7 +47,7 @@ from potluck.model.model_state import ModelState, WeightLayout
 from potluck.model.submodel_interface import SubmodelExtractor
 from potluck.model.torch_server import TorchServer
 from potluck.model.torch_trainer import TorchTrainer
-from potluck.model.training_probe import probe_single_sample
+from potluck.model.training_probe import probe_metrics, probe_single_sample
 from potluck.run.device_memory import MemoryModel
 from potluck.run.device_state import DeviceStates
 from potluck.run.device_streams import held_classes, replay_feed_factory, run_live_feed
@@ -278,6 +278,7 @@ def _build_training_setup(job: Job, task: Task, load_weights: bool) -> RoundsSet
     shards, rounds = split_into_shards(model, data, context), job.rounds
     extractor, scale = build_extractor(model, context, shards), stand_in_scale(job, chain)
     check_local_training(rounds, layout, extractor)
+    probe_metrics(chain.module, task.loss, metrics, data.test)
     frozen, builds_frozen = FrozenWeights.of_chain(chain, layout), devices_build_frozen(job, task)
     skew = build_skew_correction(job, data, shards, extractor)
     template = ModelTemplate(chain.module, layout, task.loss, frozen, metrics)
