@@ -142,6 +142,7 @@ RECORDED: dict[str, dict[str, Any]] = {
     "gpt2 classifier": {"config": {**GPT2, "pad_token_id": 0}, "auto": CLASSIFIER},
     "distilbert, dropout": {"config": DISTILBERT, "auto": CLASSIFIER},
     "bert, dropout": {"config": BERT, "auto": CLASSIFIER},
+    "roberta": {"config": {**BERT, "model_type": "roberta"}, "auto": CLASSIFIER},
 }
 
 

@@ -6,6 +6,7 @@ import threading
 from collections import OrderedDict
 from typing import Any, NamedTuple
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -333,3 +334,13 @@ def batch_normed() -> nn.Module:
 
 def scripted() -> nn.Module:
     return torch.jit.script(mlp())
+
+
+def roberta() -> Any:
+    """It expands a `torch.nn.Buffer`, and what comes of that is marked as a buffer too."""
+    transformers = pytest.importorskip("transformers")
+    config = transformers.RobertaConfig(
+        vocab_size=11, hidden_size=8, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
+        max_position_embeddings=16, num_labels=CLASSES,
+    )  # fmt: skip
+    return transformers.RobertaForSequenceClassification(config)

@@ -58,6 +58,7 @@ def word_labels() -> Any:
     return tokens(), tokens() % models.CLASSES
 
 
+WHOLE_AND_CUT = ("fedavg", "dynacomm", "ftpipehd", "heterofl", "distreal")
 STREAM = {"stream": {"rate": {"kind": "constant", "per_second": 40.0}}}
 HERE = r"strange_models\.py:\d+\)"
 LOSSES_HERE = r"strange_data\.py:\d+\)"
@@ -226,6 +227,7 @@ MODELS = [
     Case("an LSTM under fedrolex", models.Recurrent, text, "fedrolex", refused="rounds.submodel: .*can be dropped"),
     Case("attention under fjord", models.Attention, text, "fjord"),
     Case("attention in class groups", models.Attention, text, "decoupled", refused="Sequential|class groups|layer"),
+    *(Case(f"RoBERTa under {recipe}", models.roberta, text, recipe) for recipe in WHOLE_AND_CUT),
     Case("branches in a ModuleDict", models.Dispatch, plain, "duplex"),
     Case("recursion", models.Recursive, plain, "dynacomm"),
     Case("recursion in a pipeline", models.Recursive, plain, "gpipe"),
