@@ -187,6 +187,10 @@ NARROWED: dict[str, dict[str, Any]] = {
         "config": {**BERT, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
         "auto": "AutoModelForMaskedLM",
     },
+    "roberta, tied under another name": {
+        "config": {**BERT, "model_type": "roberta", "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
+        "auto": "AutoModelForMaskedLM",
+    },
 }
 
 

@@ -53,6 +53,14 @@ def nested_inputs() -> Any:
     return {"pair": (vectors(), vectors()), "more": {"scale": torch.ones(COUNT, 1)}}, labels()
 
 
+def pairs_of_texts() -> Any:
+    return {"source": tokens(), "target": tokens()[:, :-1]}, tokens()[:, 1:]
+
+
+def text_to_text() -> Any:
+    return {"input_ids": tokens(), "labels": tokens()}, tokens()
+
+
 def ragged() -> list[tuple[Tensor, int]]:
     return [(torch.arange(1 + index % LENGTH), index % CLASSES) for index in range(COUNT)]
 

@@ -59,6 +59,7 @@ def word_labels() -> Any:
 
 
 WHOLE_AND_CUT = ("fedavg", "dynacomm", "ftpipehd", "heterofl", "distreal")
+CUT = ("heterofl", "fjord", "fedrolex", "distreal")
 STREAM = {"stream": {"rate": {"kind": "constant", "per_second": 40.0}}}
 HERE = r"strange_models\.py:\d+\)"
 LOSSES_HERE = r"strange_data\.py:\d+\)"
@@ -228,6 +229,10 @@ MODELS = [
     Case("attention under fjord", models.Attention, text, "fjord"),
     Case("attention in class groups", models.Attention, text, "decoupled", refused="Sequential|class groups|layer"),
     *(Case(f"RoBERTa under {recipe}", models.roberta, text, recipe) for recipe in WHOLE_AND_CUT),
+    *(Case(f"T5 under {recipe}", models.t5, data.text_to_text, recipe, loss=LOSSES["model"]) for recipe in CUT),
+    *(Case(f"an encoder and a decoder under {recipe}", models.Seq2Seq, data.pairs_of_texts, recipe) for recipe in CUT),
+    *(Case(f"a fixed number of channels under {recipe}", models.FixedReshape, text, recipe,
+           refused="rounds.submodel: the model cannot be cut .*RuntimeError: shape .* as fedavg") for recipe in CUT),
     Case("branches in a ModuleDict", models.Dispatch, plain, "duplex"),
     Case("recursion", models.Recursive, plain, "dynacomm"),
     Case("recursion in a pipeline", models.Recursive, plain, "gpipe"),
