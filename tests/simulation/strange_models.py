@@ -265,6 +265,16 @@ class Attention(nn.Module):
         return self.head(self.attend(x, x, x, need_weights=False)[0].mean(1))
 
 
+class SparseEmbedding(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(11, 6, sparse=True)
+        self.head = nn.Linear(6, CLASSES)
+
+    def forward(self, tokens: Tensor) -> Any:
+        return self.head(self.embed(tokens).mean(1))
+
+
 class Seq2Seq(nn.Module):
     """torch's own encoder and decoder, whose attention loses heads."""
 

@@ -229,6 +229,8 @@ MODELS = [
     Case("attention under fjord", models.Attention, text, "fjord"),
     Case("attention in class groups", models.Attention, text, "decoupled", refused="Sequential|class groups|layer"),
     *(Case(f"RoBERTa under {recipe}", models.roberta, text, recipe) for recipe in WHOLE_AND_CUT),
+    *(Case(f"sparse embeddings under {recipe}", models.SparseEmbedding, text, recipe)
+      for recipe in ("fedavg", "dynacomm", "ftpipehd")),
     *(Case(f"T5 under {recipe}", models.t5, data.text_to_text, recipe, loss=LOSSES["model"]) for recipe in CUT),
     *(Case(f"an encoder and a decoder under {recipe}", models.Seq2Seq, data.pairs_of_texts, recipe) for recipe in CUT),
     *(Case(f"a fixed number of channels under {recipe}", models.FixedReshape, text, recipe,
