@@ -134,6 +134,10 @@ def collate_raising(samples: list[Any]) -> Any:
     raise ArithmeticError("my collate fails")
 
 
+def collate_sparse(samples: list[Any]) -> Any:
+    return torch.stack([x for x, _ in samples]).to_sparse(), torch.tensor([y for _, y in samples])
+
+
 # --- losses -------------------------------------------------------------------------------------------------------
 
 

@@ -60,6 +60,7 @@ def word_labels() -> Any:
 
 WHOLE_AND_CUT = ("fedavg", "dynacomm", "ftpipehd", "heterofl", "distreal")
 CUT = ("heterofl", "fjord", "fedrolex", "distreal")
+TO_DENSE = r"layout torch.sparse_(coo|csr); call \.to_dense\(\)"
 STREAM = {"stream": {"rate": {"kind": "constant", "per_second": 40.0}}}
 HERE = r"strange_models\.py:\d+\)"
 LOSSES_HERE = r"strange_data\.py:\d+\)"
@@ -95,6 +96,19 @@ INPUTS = [
          refused=r"does not fit"),
     Case("more inputs than targets", models.mlp, lambda: (vectors(), labels()[:-1]), refused="each input needs one"),
     Case("complex inputs", models.mlp, lambda: (vectors().to(torch.complex64), labels()), refused="view_as_real"),
+    Case("sparse inputs", models.mlp, lambda: (vectors().to_sparse(), labels()), refused=TO_DENSE),
+    Case("sparse rows", models.mlp, lambda: (vectors().to_sparse_csr(), labels()), refused=TO_DENSE),
+    Case("sparse targets", models.mlp, lambda: (vectors(), vectors()[:, :3].to_sparse()), loss=F.mse_loss,
+         refused=TO_DENSE),
+    Case("sparse batches", models.mlp, lambda: from_torch(data.Listed(data.pairs()), collate=data.collate_sparse),
+         refused=TO_DENSE),
+    Case("a sparse TensorDataset", models.mlp, lambda: TensorDataset(vectors().to_sparse(), labels()),
+         refused=TO_DENSE),
+    Case("nested tensors", models.mlp,
+         lambda: (torch.nested.nested_tensor(list(vectors())), labels()), refused="nested tensor; .*padded"),
+    Case("nested tensors of ragged rows", models.mlp,
+         lambda: (torch.nested.nested_tensor(list(vectors()), layout=torch.jagged), labels()),
+         refused="nested tensor; .*padded"),
     Case("tokens in uint8", models.tagger, lambda: (tokens().to(torch.uint8), labels()), refused="tokens in int64"),
     Case("tokens in int16", models.tagger, lambda: (tokens().to(torch.int16), labels()), refused="tokens in int64"),
 ]  # fmt: skip
