@@ -142,6 +142,7 @@ RECORDED: dict[str, dict[str, Any]] = {
     "gpt2 classifier": {"config": {**GPT2, "pad_token_id": 0}, "auto": CLASSIFIER},
     "distilbert, dropout": {"config": DISTILBERT, "auto": CLASSIFIER},
     "bert, dropout": {"config": BERT, "auto": CLASSIFIER},
+    "roberta": {"config": {**BERT, "model_type": "roberta"}, "auto": CLASSIFIER},
 }
 
 
@@ -184,6 +185,10 @@ NARROWED: dict[str, dict[str, Any]] = {
     "distilbert": {"config": {**DISTILBERT, "dropout": 0.0, "attention_dropout": 0.0}, "auto": "AutoModelForMaskedLM"},
     "bert": {
         "config": {**BERT, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
+        "auto": "AutoModelForMaskedLM",
+    },
+    "roberta, tied under another name": {
+        "config": {**BERT, "model_type": "roberta", "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
         "auto": "AutoModelForMaskedLM",
     },
 }

@@ -53,6 +53,14 @@ def nested_inputs() -> Any:
     return {"pair": (vectors(), vectors()), "more": {"scale": torch.ones(COUNT, 1)}}, labels()
 
 
+def pairs_of_texts() -> Any:
+    return {"source": tokens(), "target": tokens()[:, :-1]}, tokens()[:, 1:]
+
+
+def text_to_text() -> Any:
+    return {"input_ids": tokens(), "labels": tokens()}, tokens()
+
+
 def ragged() -> list[tuple[Tensor, int]]:
     return [(torch.arange(1 + index % LENGTH), index % CLASSES) for index in range(COUNT)]
 
@@ -124,6 +132,10 @@ def hugging_face_stream() -> Any:
 
 def collate_raising(samples: list[Any]) -> Any:
     raise ArithmeticError("my collate fails")
+
+
+def collate_sparse(samples: list[Any]) -> Any:
+    return torch.stack([x for x, _ in samples]).to_sparse(), torch.tensor([y for _, y in samples])
 
 
 # --- losses -------------------------------------------------------------------------------------------------------

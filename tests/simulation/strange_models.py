@@ -6,6 +6,7 @@ import threading
 from collections import OrderedDict
 from typing import Any, NamedTuple
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -264,6 +265,44 @@ class Attention(nn.Module):
         return self.head(self.attend(x, x, x, need_weights=False)[0].mean(1))
 
 
+class SparseEmbedding(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(11, 6, sparse=True)
+        self.head = nn.Linear(6, CLASSES)
+
+    def forward(self, tokens: Tensor) -> Any:
+        return self.head(self.embed(tokens).mean(1))
+
+
+class Seq2Seq(nn.Module):
+    """torch's own encoder and decoder, whose attention loses heads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(11, 8)
+        self.transformer = nn.Transformer(8, 2, 1, 1, 16, batch_first=True)
+        self.head = nn.Linear(8, 11)
+
+    def forward(self, source: Tensor, target: Tensor) -> Any:
+        return self.head(self.transformer(self.embed(source), self.embed(target)))
+
+
+class FixedReshape(nn.Module):
+    """Writes down the number of channels between two layers, as SegFormer does around its convolution."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(11, 8)
+        self.first = nn.Linear(8, 16)
+        self.conv = nn.Conv2d(16, 16, (3, 1), padding=(1, 0), groups=16)
+        self.last = nn.Linear(16, CLASSES)
+
+    def forward(self, tokens: Tensor) -> Any:
+        rows = self.first(self.embed(tokens)).transpose(1, 2).view(tokens.size(0), 16, 5, 1)
+        return self.last(torch.relu(self.conv(rows)).flatten(2).transpose(1, 2)).mean(1)
+
+
 class Dispatch(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -333,3 +372,22 @@ def batch_normed() -> nn.Module:
 
 def scripted() -> nn.Module:
     return torch.jit.script(mlp())
+
+
+def roberta() -> Any:
+    """It expands a `torch.nn.Buffer`, and what comes of that is marked as a buffer too."""
+    transformers = pytest.importorskip("transformers")
+    config = transformers.RobertaConfig(
+        vocab_size=11, hidden_size=8, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
+        max_position_embeddings=16, num_labels=CLASSES,
+    )  # fmt: skip
+    return transformers.RobertaForSequenceClassification(config)
+
+
+def t5() -> Any:
+    """Its encoder, decoder and head share one table of embeddings, under names of their own."""
+    transformers = pytest.importorskip("transformers")
+    config = transformers.T5Config(
+        vocab_size=11, d_model=8, d_kv=4, d_ff=16, num_layers=1, num_heads=2, decoder_start_token_id=0
+    )
+    return transformers.T5ForConditionalGeneration(config)

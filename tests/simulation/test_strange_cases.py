@@ -58,6 +58,9 @@ def word_labels() -> Any:
     return tokens(), tokens() % models.CLASSES
 
 
+WHOLE_AND_CUT = ("fedavg", "dynacomm", "ftpipehd", "heterofl", "distreal")
+CUT = ("heterofl", "fjord", "fedrolex", "distreal")
+TO_DENSE = r"layout torch.sparse_(coo|csr); call \.to_dense\(\)"
 STREAM = {"stream": {"rate": {"kind": "constant", "per_second": 40.0}}}
 HERE = r"strange_models\.py:\d+\)"
 LOSSES_HERE = r"strange_data\.py:\d+\)"
@@ -93,6 +96,19 @@ INPUTS = [
          refused=r"does not fit"),
     Case("more inputs than targets", models.mlp, lambda: (vectors(), labels()[:-1]), refused="each input needs one"),
     Case("complex inputs", models.mlp, lambda: (vectors().to(torch.complex64), labels()), refused="view_as_real"),
+    Case("sparse inputs", models.mlp, lambda: (vectors().to_sparse(), labels()), refused=TO_DENSE),
+    Case("sparse rows", models.mlp, lambda: (vectors().to_sparse_csr(), labels()), refused=TO_DENSE),
+    Case("sparse targets", models.mlp, lambda: (vectors(), vectors()[:, :3].to_sparse()), loss=F.mse_loss,
+         refused=TO_DENSE),
+    Case("sparse batches", models.mlp, lambda: from_torch(data.Listed(data.pairs()), collate=data.collate_sparse),
+         refused=TO_DENSE),
+    Case("a sparse TensorDataset", models.mlp, lambda: TensorDataset(vectors().to_sparse(), labels()),
+         refused=TO_DENSE),
+    Case("nested tensors", models.mlp,
+         lambda: (torch.nested.nested_tensor(list(vectors())), labels()), refused="nested tensor; .*padded"),
+    Case("nested tensors of ragged rows", models.mlp,
+         lambda: (torch.nested.nested_tensor(list(vectors()), layout=torch.jagged), labels()),
+         refused="nested tensor; .*padded"),
     Case("tokens in uint8", models.tagger, lambda: (tokens().to(torch.uint8), labels()), refused="tokens in int64"),
     Case("tokens in int16", models.tagger, lambda: (tokens().to(torch.int16), labels()), refused="tokens in int64"),
 ]  # fmt: skip
@@ -226,6 +242,13 @@ MODELS = [
     Case("an LSTM under fedrolex", models.Recurrent, text, "fedrolex", refused="rounds.submodel: .*can be dropped"),
     Case("attention under fjord", models.Attention, text, "fjord"),
     Case("attention in class groups", models.Attention, text, "decoupled", refused="Sequential|class groups|layer"),
+    *(Case(f"RoBERTa under {recipe}", models.roberta, text, recipe) for recipe in WHOLE_AND_CUT),
+    *(Case(f"sparse embeddings under {recipe}", models.SparseEmbedding, text, recipe)
+      for recipe in ("fedavg", "dynacomm", "ftpipehd")),
+    *(Case(f"T5 under {recipe}", models.t5, data.text_to_text, recipe, loss=LOSSES["model"]) for recipe in CUT),
+    *(Case(f"an encoder and a decoder under {recipe}", models.Seq2Seq, data.pairs_of_texts, recipe) for recipe in CUT),
+    *(Case(f"a fixed number of channels under {recipe}", models.FixedReshape, text, recipe,
+           refused="rounds.submodel: the model cannot be cut .*RuntimeError: shape .* as fedavg") for recipe in CUT),
     Case("branches in a ModuleDict", models.Dispatch, plain, "duplex"),
     Case("recursion", models.Recursive, plain, "dynacomm"),
     Case("recursion in a pipeline", models.Recursive, plain, "gpipe"),

@@ -156,6 +156,7 @@ def _check_first(part: str, samples: LazySamples) -> None:
             if not isinstance(leaf, Tensor) or leaf.ndim == 0:
                 kind = type(leaf).__name__
                 raise DataError(f"the {what} of a {part} sample holds a {kind}; use a transform or `collate`")
+            _check_layout(f"the {what} of a {part} sample", leaf)
 
 
 def _check_loader(part: str, loader: DataLoader[Any]) -> None:
@@ -231,6 +232,9 @@ def _to_tensors(part: str, values: Values) -> Any:
     if isinstance(values, list) and not any(isinstance(leaf, Tensor | np.ndarray) for leaf in tree_leaves(values)):
         values = np.asarray(values)
     leaves, tree = tree_flatten(values)
+    for leaf in leaves:
+        if isinstance(leaf, Tensor):
+            _check_layout(f"{part} data", leaf)
     try:
         tensors = [torch.as_tensor(leaf).detach().cpu() for leaf in leaves]
     except (TypeError, ValueError, RuntimeError) as error:
@@ -238,6 +242,16 @@ def _to_tensors(part: str, values: Values) -> Any:
     if any(tensor.ndim == 0 for tensor in tensors):
         raise DataError(f"{part} data needs one row for each sample, got a single number")
     return tree_unflatten(tensors, tree)
+
+
+def _check_layout(what: str, tensor: Tensor) -> None:
+    """Refuse tensors whose rows cannot be taken by index."""
+    if tensor.is_nested:
+        raise DataError(
+            f"{what} is a nested tensor; pad it with .to_padded_tensor(0.0), or call .to_dense() on its parts"
+        )
+    if tensor.layout != torch.strided:
+        raise DataError(f"{what} is a tensor of layout {tensor.layout}; call .to_dense() on it")
 
 
 def _stored_target(tensor: Tensor) -> Tensor:

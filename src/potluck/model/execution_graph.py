@@ -164,7 +164,8 @@ class _GraphBuilder:
         result = self._recorders[0].calls[ref.call].value
         name = f"_tensor_constant{ref.call}" + ("" if ref.item is None else f"_{ref.item}")
         if name not in self.constants:
-            self.constants[name] = result if ref.item is None else result[ref.item]
+            value = result if ref.item is None else result[ref.item]
+            self.constants[name] = value.detach()  # not an `nn.Buffer`, which a module would register
             self._attributes[name] = self._graph.create_node("get_attr", name)
         return self._attributes[name]
 

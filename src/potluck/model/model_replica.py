@@ -115,7 +115,7 @@ class ModelReplica:
             self._scaled_backward(loss)
         else:
             gradients = torch.autograd.grad(loss, self._params, allow_unused=True, materialize_grads=True)
-            torch.cat([gradient.reshape(-1) for gradient in gradients], out=self._gradient)
+            torch.cat([gradient.to_dense().reshape(-1) for gradient in gradients], out=self._gradient)
         return self._gradient, float(loss.detach())
 
     def _scaled_backward(self, loss: Tensor) -> None:
@@ -124,7 +124,7 @@ class ModelReplica:
             gradients = torch.autograd.grad(
                 loss * scale, self._params, allow_unused=True, materialize_grads=True, retain_graph=scale > 1
             )
-            torch.cat([gradient.reshape(-1) for gradient in gradients], out=self._gradient)
+            torch.cat([gradient.to_dense().reshape(-1) for gradient in gradients], out=self._gradient)
             self._gradient.div_(scale)
             if self._gradient.isfinite().all():
                 return

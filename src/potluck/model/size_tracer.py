@@ -204,6 +204,8 @@ def is_leaf_module(module: nn.Module) -> bool:
     """Whether a call of this module is one node of a graph."""
     if isinstance(module, CONTAINERS):
         return False
+    if getattr(module, "is_graph_leaf", False):
+        return True
     built_in = str(getattr(type(module).forward, "__module__", "")).startswith("torch.nn.")
     return built_in or isinstance(module, torch.jit.ScriptModule) or next(module.children(), None) is None
 

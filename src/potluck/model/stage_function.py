@@ -115,7 +115,7 @@ class ForwardPass:
             gradients = tuple(torch.zeros_like(source) for source in sources)
         else:
             gradients = torch.autograd.grad(outputs, sources, incoming, allow_unused=True, materialize_grads=True)
-        weights = [gradient.reshape(-1) for gradient in gradients[: len(self.leaves)]]
+        weights = [gradient.to_dense().reshape(-1) for gradient in gradients[: len(self.leaves)]]
         return torch.cat(weights) if weights else torch.zeros(0), gradients[len(self.leaves) :]
 
 

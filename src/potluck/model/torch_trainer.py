@@ -18,7 +18,7 @@ from potluck.model.layerwise_replica import LayerwiseReplica
 from potluck.model.local_training import LocalSteps, LocalTraining
 from potluck.model.model_replica import ModelReplica, ModelTemplate, SeededRandomMode
 from potluck.model.pull_deltas import DeltaFormat, HeldModel, PulledSegment, join_segments
-from potluck.model.submodel_interface import SubmodelExtractor, SubmodelSpec, TurnKey
+from potluck.model.submodel_interface import SubmodelChoice, SubmodelExtractor, SubmodelSpec, TurnKey
 from potluck.model.training_probe import checked_loss
 from potluck.model.training_session import LocalTrainingSession, TurnBatches
 from potluck.payload import Payload
@@ -138,6 +138,14 @@ class TorchTrainer:
             raise SettingError(
                 "rounds.local.precision", f"the model does not run in {self.local.precision}: {reason}; use float32"
             ) from error
+
+    def probe_submodel(self, turn: TurnKey, choice: SubmodelChoice | None) -> None:
+        """Compute a gradient of a sub-model on two samples; raises whatever its forward and backward raise."""
+        assert self.extractor is not None
+        replica, rng = self._template.new_replica(), np.random.default_rng(0)
+        submodel = self.extractor.extract_submodel(replica, turn, choice, rng)
+        submodel.replica.gradient(*self.samples.batch(np.arange(min(2, len(self.samples)))), rng)
+        submodel.close()
 
     def _probe_model(self) -> bool:
         """Compute a gradient on two samples: do model, loss and data fit, and does the model use random numbers?"""

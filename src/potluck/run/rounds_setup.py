@@ -66,6 +66,7 @@ from potluck.run.rounds_model import (
     submodel_context,
 )
 from potluck.run.stand_in import stand_in_scale, stand_in_server_class, stand_in_trainer_class
+from potluck.run.submodel_checks import check_submodels
 from potluck.task import Task, build_task
 
 __all__ = ["RoundsSetup"]
@@ -98,6 +99,7 @@ class RoundsSetup:
             setup = _build_timing_setup(job, task)
         else:
             setup = _build_training_setup(job, task or build_task(job.task, data), load_weights)
+        check_submodels(setup.extractor, setup.trainer, [device.name for device in job.fleet.members], setup.turn_costs)
         assert setup.memory is not None
         setup.memory.check_devices(setup.job, setup.sizing.largest_batch, setup.extractor)
         return setup

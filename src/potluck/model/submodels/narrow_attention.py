@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -14,6 +16,8 @@ class NarrowAttention(nn.MultiheadAttention):
 
     Attention weights are not returned.
     """
+
+    is_graph_leaf: ClassVar[bool] = True  # one layer of a chain, as the attention that it replaces
 
     def forward(
         self,

@@ -68,6 +68,7 @@ def build_narrow_network(
     A `static` batch norm normalises with its mini-batch's statistics and does not update the running ones.
     """
     small = copy.deepcopy(whole)
+    _name_as_owned(small, slimmable)
     for activation in _inplace_activations(small):
         activation.inplace = True
     for path, layer in small.named_modules():
@@ -83,6 +84,20 @@ def build_narrow_network(
         if static and isinstance(layer, _NormBase):
             layer.track_running_stats = False
     return small
+
+
+def _name_as_owned(small: fx.GraphModule, slimmable: SlimmableModel) -> None:
+    """Have tied weights go by the names that the model's layers own them by: a module names a tensor where it is first.
+
+    A graph holds its modules in the order in which it calls them, which need not be that of the model.
+    """
+    names = {name for name, _ in small.named_parameters()}
+    for path in [entry.name for entry in slimmable.layout.params if entry.name not in names]:
+        module: nn.Module = small
+        for step in path.split(".")[:-1]:
+            child = module.get_submodule(step)
+            module._modules = {step: child, **module._modules}
+            module = child
 
 
 def _inplace_activations(small: fx.GraphModule) -> Iterator[nn.ReLU]:
