@@ -172,6 +172,27 @@ def test_updates_of_zeros_set_no_bound() -> None:
     assert merged_norm(bound, "1", 1e6) == pytest.approx(5.0)
 
 
+def test_after_updates_of_zeros_the_next_ones_are_the_first() -> None:
+    bound = bound_of(0.0, 0.0, 0.0)
+    assert not bound.has_history
+    norms = [("0", UpdateNorm(1.0, 0.0)), ("liar", UpdateNorm(3e38, 0.0)), ("1", UpdateNorm(1.2, 0.0))]
+    verdicts = bound.judge_updates(norms, MODEL)
+    assert [verdict.is_clipped for verdict in verdicts] == [False, True, False]
+    assert bound.has_history
+
+
+def test_an_update_after_those_of_zeros_is_bounded_by_the_model() -> None:
+    bound = bound_of(0.0, 0.0, 0.0)
+    verdict = bound.judge_update("liar", UpdateNorm(3e38, 3e38), MODEL)
+    assert verdict.scale == pytest.approx((5 / 3e38, 4 / 3e38))
+
+
+def test_a_liar_among_devices_that_send_zeros_is_bounded_by_the_model() -> None:
+    norms = [(name, UpdateNorm(3e38 if name == "liar" else 0.0, 0.0)) for name in ("a", "b", "liar", "c")]
+    verdicts = NormBound(MULTIPLE, NormHistory()).judge_updates(norms, MODEL)
+    assert [verdict.is_clipped for verdict in verdicts] == [False, False, True, False]
+
+
 def test_a_device_that_is_over_the_bound_again_and_again_is_refused_until_it_is_not() -> None:
     bound = bound_of(1.0, 1.0, 1.0)
     absurd = UpdateNorm(1e6, 0.0)

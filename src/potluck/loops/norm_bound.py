@@ -79,8 +79,8 @@ class NormBound:
 
     @property
     def has_history(self) -> bool:
-        """Whether there is anything to judge by."""
-        return bool(self._history.recent)
+        """Whether there is anything to judge by; updates of zeros say nothing."""
+        return self._bound("params", math.inf) > 0
 
     def judge_updates(self, norms: Sequence[tuple[str, UpdateNorm]], longest: UpdateNorm) -> list[NormVerdict]:
         """How to merge updates, by those before them, or by each other if they are the first; they then count too."""
