@@ -387,6 +387,76 @@ async def test_a_device_that_returns_again_and_again_does_not_keep_a_run_alive()
     assert bench.node.result.status == "failed"
 
 
+async def _round_then_alone(**settings: Any) -> Bench:
+    """Three devices complete a round; then two are lost and the update of the third is refused."""
+    bench = Bench(patience="1 min", **settings)
+    await bench.start_with("a", "b", "c")
+    for device in "abc":
+        await bench.push(device)
+    for device in "bc":
+        await bench.node.deliver(device, Lost(device, 1, "connection closed"))
+    await bench.push("a", samples=0)
+    return bench
+
+
+@on_virtual_time
+async def test_a_refused_device_that_is_alone_for_a_while_does_not_end_the_run() -> None:
+    bench = await _round_then_alone()
+    await bench.node.advance(30.0)
+    assert bench.node.result is None
+    assert len(bench.node.sent_of(Invite, "a")) == 2, "it waits for the next round"
+    await bench.node.deliver("b", Joined("b", 2))
+    await bench.push("b", incarnation=2)
+    assert bench.progress.round == 2
+    assert len(bench.node.sent_of(Invite, "a")) == 3
+
+
+@on_virtual_time
+async def test_a_run_whose_only_device_is_refused_names_those_that_it_waits_for() -> None:
+    bench = await _round_then_alone()
+    for incarnation in range(1, 20):
+        await bench.node.deliver("a", Lost("a", incarnation, "connection closed"), Joined("a", incarnation + 1))
+        await bench.node.advance(10.0)
+    assert bench.node.result.status == "failed"
+    assert bench.node.result.reason.startswith(
+        "no progress for 1 min: still waiting for b, c, since no update of a can be used: "
+    )
+
+
+@on_virtual_time
+async def test_a_run_ends_once_most_devices_that_took_part_are_refused() -> None:
+    bench = await _round_then_alone()
+    await bench.node.deliver("b", Joined("b", 2))
+    await bench.push("b", incarnation=2, samples=0)
+    assert bench.node.result.reason.startswith("no update of round 1 could be used: a: ")
+
+
+@on_virtual_time
+async def test_devices_that_took_part_long_ago_do_not_keep_a_run_waiting() -> None:
+    bench = Bench(patience="1 min")
+    await bench.start_with("a", "b", "c")
+    for device in "abc":
+        await bench.push(device)
+    for device in "bc":
+        await bench.node.deliver(device, Lost(device, 1, "connection closed"))
+    for _ in range(3):
+        await bench.node.advance(25.0)
+        await bench.push("a")
+    await bench.push("a", samples=0)
+    assert bench.node.result.reason.startswith("no update of round 4 could be used: a: ")
+
+
+@on_virtual_time
+async def test_a_device_that_does_not_answer_counts_among_those_that_take_part() -> None:
+    bench = Bench(patience="1 min", turn_patience="20 s")
+    await bench.start_with("a", "b")
+    await bench.push("a")
+    await bench.node.advance(21.0)
+    assert bench.progress.left_out == {"b": 1}
+    await bench.push("a", samples=0)
+    assert bench.node.result is None
+
+
 # --- duplex -----------------------------------------------------------------------------------------------------------
 
 

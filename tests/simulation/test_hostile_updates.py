@@ -37,16 +37,17 @@ METHODS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture
 def send_lies(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Let one device's updates be lies in some rounds."""
+    """Let the updates of one device, or of all, be lies in some rounds."""
     honest = LocalTrainingSession.encode
 
-    def install(lie: Lie, rounds: range) -> None:
+    def install(lie: Lie, rounds: range, device: str | None = LIAR, *, buffers_only: bool = False) -> None:
         def encode(session: LocalTrainingSession, first: int, last: int) -> Payload:
             payload = honest(session, first, last)
-            if session._turn.device != LIAR or session._turn.round not in rounds:
+            if session._turn.device != (device or session._turn.device) or session._turn.round not in rounds:
                 return payload
-            lied = [lie(array) if array.dtype.kind == "f" else array for array in payload.arrays]
-            return Payload(payload.nbytes, tuple(lied))
+            *coded, buffers = payload.arrays
+            lied = [lie(array) if array.dtype.kind == "f" and not buffers_only else array for array in coded]
+            return Payload(payload.nbytes, (*lied, lie(buffers)))
 
         monkeypatch.setattr(LocalTrainingSession, "encode", encode)
 
@@ -76,6 +77,42 @@ def test_absurd_updates_are_scaled_down(
     assert lied.summary["clipped"] == len(clipped)
     assert instants(tmp_path / "lied", "refused") == []
     assert lied.summary["accuracy"] > honest.summary["accuracy"] - 0.05
+
+
+def _simulate_batch_norm(folder: Path, inputs: float = 1.0, **rounds: Any) -> potluck.Result:
+    """A small network with a batch norm; its inputs are as large as said."""
+    torch.manual_seed(0)
+    x = torch.randn(600, 20)
+    y = (x[:, :10].sum(1) > x[:, 10:].sum(1)).long()
+    layers = [torch.nn.Linear(20, 16), torch.nn.BatchNorm1d(16), torch.nn.ReLU(), torch.nn.Linear(16, 2)]
+    job: dict[str, Any] = {
+        "recipe": "fedavg", "task": "own", "seed": 7, "stop": {"rounds": 20}, "rounds": rounds,
+        "fleet": {"devices": [{"name": "d", "count": 4, "flops": "20 MFLOP/s"}]},
+    }  # fmt: skip
+    return potluck.simulate(
+        job, folder=folder, task=potluck.Task(model=torch.nn.Sequential(*layers), data=(inputs * x, y))
+    )
+
+
+def test_a_first_update_of_absurd_buffers_does_not_ruin_a_run_of_one_device_a_round(
+    tmp_path: Path, send_lies: Callable[..., None]
+) -> None:
+    honest = _simulate_batch_norm(tmp_path / "honest", devices=1)
+    assert "clipped" not in honest.summary
+    send_lies(LIES["3e38"], range(1), None, buffers_only=True)
+    lied = _simulate_batch_norm(tmp_path / "lied", devices=1)
+    assert lied.summary["clipped"] == 1
+    assert lied.summary["accuracy"] > honest.summary["accuracy"] - 0.05
+    assert lied.module is not None
+    assert all(float(buffer.abs().max()) < 1e3 for buffer in lied.module.buffers())
+
+
+@pytest.mark.parametrize("inputs", [255.0, 65535.0])
+@pytest.mark.parametrize("devices", [1, 2])
+def test_inputs_that_are_not_normalised_are_no_lie(tmp_path: Path, inputs: float, devices: int) -> None:
+    result = _simulate_batch_norm(tmp_path / "run", inputs, devices=devices)
+    assert "clipped" not in result.summary
+    assert result.summary["refused"] == 0
 
 
 def test_a_device_that_never_stops_is_refused(tmp_path: Path, send_lies: Callable[..., None]) -> None:

@@ -146,6 +146,34 @@ def test_a_run_ends_if_every_device_is_refused(tmp_path: Path, monkeypatch: pyte
     )
 
 
+NAN = TAMPERINGS["NaN"][0]
+
+
+def test_a_device_that_sends_nan_does_not_end_a_run_in_which_it_is_alone_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tamper_with_messages(monkeypatch, BAD_DEVICE, NAN)
+    crashes = [{"kind": "crash", "device": name, "at": "200 ms", "restart": "5 s"} for name in ("d-0", "d-2")]
+    fleet = {**FLEET, "lease": "500 ms", "faults": crashes}
+    summary = _run(tmp_path / "run", "fedavg", fleet=fleet, stop={"rounds": 40})
+    assert summary["refused"] >= 1
+    lost = instants(tmp_path / "run", "lost")
+    assert {instant.node for instant in lost} == {"d-0", "d-2"}
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_run_in_which_every_device_sends_nan_ends_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    for number in range(count):
+        tamper_with_messages(monkeypatch, f"d-{number}", NAN)
+    devices = [{"name": f"d-{number}", "flops": "10 MFLOP/s"} for number in range(count)]
+    result = simulate(tmp_path / "run", recipe="fedavg", fleet={"devices": devices})
+    assert result.status == "failed"
+    assert result.reason.startswith("the training has diverged in round 0: no device has a usable update; d-0: ")
+    assert instants(tmp_path / "run", "refused")[-1].at < 10
+
+
 def test_devices_obey_only_the_coordinator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A device that tells another to stop or to take part is ignored."""
     original = RoundsDevice.main

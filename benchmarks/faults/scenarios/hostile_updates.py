@@ -73,10 +73,11 @@ def _blamed(folder: Path, *names: str) -> set[str]:
 def _seconds_per_update(size: int) -> float:
     """What measuring and judging one update takes."""
     update, bound = np.random.default_rng(0).standard_normal(size).astype(np.float32), NormBound(50.0, NormHistory())
-    bound.judge_first([("a", UpdateNorm(vector_norm(update), 0.0))], float("inf"))
+    model = UpdateNorm(vector_norm(update), 0.0)
+    bound.judge_updates([("a", UpdateNorm(vector_norm(update), 0.0))], model)
     began = time.perf_counter()
     for _ in range(20):
-        bound.judge_update("a", UpdateNorm(vector_norm(update), 0.0))
+        bound.judge_update("a", UpdateNorm(vector_norm(update), 0.0), model)
     return (time.perf_counter() - began) / 20
 
 

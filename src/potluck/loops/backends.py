@@ -146,7 +146,8 @@ class ServerBackend(Protocol):
     def update_norm(self, segments: Sequence[Any], submodel: Any) -> UpdateNorm | None:
         """The norm of an update that was not refused; None without weights."""
 
-    def weights_norm(self) -> float: ...
+    def weights_norm(self) -> UpdateNorm:
+        """The norms of the newest version's parameters and buffers; without buffers 0."""
 
     def add_update(
         self, segments: Sequence[Any], submodel: Any, samples: int, staleness: int, scale: UpdateNorm = FULL_LENGTH
@@ -281,8 +282,8 @@ class TimingOnlyServer:
     def update_norm(self, segments: Sequence[Any], submodel: Any) -> None:
         return None
 
-    def weights_norm(self) -> float:
-        return 0.0
+    def weights_norm(self) -> UpdateNorm:
+        return UpdateNorm(0.0, 0.0)
 
     def add_update(
         self, segments: Sequence[Any], submodel: Any, samples: int, staleness: int, scale: UpdateNorm = FULL_LENGTH

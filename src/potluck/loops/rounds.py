@@ -23,6 +23,7 @@ from potluck.loops.merge_order import MergeOrder
 from potluck.loops.messages import Accept, FrozenPull, Holdings, Joined, Lost, Pull, Push, Release, Released
 from potluck.loops.node import Envelope, Node
 from potluck.loops.parts.barrier import RoundStatus
+from potluck.loops.refused_devices import RefusedDevices
 from potluck.loops.released_turns import ReleasedTurns
 from potluck.loops.retry_timer import RetryTimer
 from potluck.loops.rounds_context import RoundsContext
@@ -32,7 +33,6 @@ from potluck.loops.turn_dispatcher import TurnDispatcher
 from potluck.loops.turn_patience import TurnPatience
 from potluck.loops.turn_record import TurnRecord
 from potluck.loops.update_intake import UpdateIntake
-from potluck.model.codecs.array_checks import NOT_FINITE
 from potluck.model.update_merging import FULL_LENGTH
 
 __all__ = ["RoundsCoordinator"]
@@ -68,7 +68,7 @@ class RoundsCoordinator:
         self._released = ReleasedTurns(self._leader, self._retry_timer, self._patience)
         self._update_count = 0
         self._updated_devices: set[str] = set()  # whose update for this round has arrived
-        self._refused: dict[str, str] = {}  # whose update for this round cannot be used, and why
+        self._refused = RefusedDevices(self.progress, float(self._settings.patience))
         self._round_began_at = 0.0
         self._draining = False
 
@@ -103,19 +103,19 @@ class RoundsCoordinator:
         outcome = await self._collect_updates()
         if outcome is None and self._update_count > 0:
             outcome = await self._commit_round() or await self._save_when_idle()
-        elif outcome is None and self._refused.keys() >= set(self._released.available_devices()) > set():
-            outcome = self._refused_outcome()
-        elif outcome is None and self._draining:  # the devices that it waited for are lost or left out
+        elif outcome is None and self._draining:  # the devices that it waited for are lost, refused or left out
             outcome = await self._save_when_idle()
+        elif outcome is None:
+            outcome = await self._wait_for_others()
         self._draining = self._draining and bool(self._active_turns)
         return outcome
 
-    def _refused_outcome(self) -> RunOutcome:
-        """How the run ends after the updates of all devices were refused."""
-        device, reason = next(iter(self._refused.items()))
-        if all(NOT_FINITE in each for each in self._refused.values()):
-            return diverged_outcome(self.progress.round, f"no device has a usable update; {device}: {reason}")
-        return RunOutcome("failed", f"no update of round {self.progress.round} could be used: {device}: {reason}")
+    async def _wait_for_others(self) -> RunOutcome | None:
+        """While only devices are connected that were refused in this round, wait; the outcome if they are most."""
+        outcome = None
+        while outcome is None and self._refused.are_all(self._released.available_devices()):
+            outcome = self._refused.outcome(self._roster, self._node.now()) or await self._handle_next(math.inf)
+        return outcome
 
     # --- invite ----------------------------------------------------------------------------------------------------
 
@@ -129,16 +129,18 @@ class RoundsCoordinator:
         )
         if self._draining or wanted <= 0:
             return
-        excluded = self._active_turns.keys() | self._refused.keys() | served
-        idle = [device for device in self._released.available_devices() if device not in excluded]
+        excluded = self._active_turns.keys() | served
+        available = self._released.available_devices()
+        idle = [device for device in available if device not in excluded and device not in self._refused]
         for turn in self._dispatcher.open_turns(idle, wanted, list(self._active_turns.values())):
             self._track_turn(turn)
 
     def _track_turn(self, turn: TurnRecord) -> None:
         self._released.forget_device(turn.device)
         self._active_turns[turn.device] = turn
-        self._retry_timer.schedule_retry(turn.number, self._node.now())
-        self._patience.watch_turn(turn, self._node.now())
+        self.progress.took_part_at[turn.device] = now = self._node.now()
+        self._retry_timer.schedule_retry(turn.number, now)
+        self._patience.watch_turn(turn, now)
         if not self._settings.barrier.carries_over:
             self._merge_order.expect_turn(turn.number)
 
@@ -267,7 +269,7 @@ class RoundsCoordinator:
         turn.cancel_sends()
         if self._active_turns.get(turn.device) is turn:
             del self._active_turns[turn.device]
-            self._refused[turn.device] = reason
+            self._refused.add_device(turn.device, reason)
             self._merge_order.skip_turn(turn.number)
 
     def _advance_draft(self, turn: TurnRecord, push: Push) -> None:
@@ -310,6 +312,8 @@ class RoundsCoordinator:
     def _remove_device(self, lost: Lost) -> None:
         if not self._leader.remove_device(lost):
             return
+        if lost.device in self.progress.took_part_at:
+            self.progress.took_part_at[lost.device] = self._node.now()
         self._released.forget_device(lost.device)
         turn = self._active_turns.get(lost.device)
         if turn is not None:
@@ -341,6 +345,8 @@ class RoundsCoordinator:
             return (
                 f"{connected} of the {least} devices needed are connected (rounds.least), still waiting for {missing}"
             )
+        if self._refused.are_all(self._released.available_devices()):
+            return self._refused.stall_reason(self._node.now(), _MAX_NAMES)
         waiting = ", ".join(sorted({*self._active_turns, *self._released.turns})[:_MAX_NAMES])
         return f"{self._update_count} updates of round {self.progress.round} arrived, still waiting for {waiting}"
 
@@ -356,7 +362,7 @@ class RoundsCoordinator:
         self._merge_order.merge_remaining()
         self._intake.merge_held()
         self._updated_devices.clear()
-        self._refused.clear()
+        self._refused.forget_all()
         is_finite = self._draft_round.commit_draft()
         if is_finite is None:
             lr_factor = self._context.learning_rate_factor(progress.samples_now, len(progress.merged))

@@ -56,6 +56,7 @@ class RunProgress(msgspec.Struct):
     counts: dict[str, int] = {}  # how often each device was invited
     durations: tuple[float, ...] = ()  # of the latest turns, in seconds
     turn_durations: dict[str, list[float]] = {}  # of each device's latest turns, in seconds
+    took_part_at: dict[str, float] = {}  # when each device was invited the last time, or lost after that
     left_out: dict[str, int] = {}  # devices that are connected but do not answer, and the turn that they hang in
     batches: dict[str, int] = {}  # of its own samples in each device's latest turn, where devices exchange samples
     pushed: dict[str, tuple[tuple[int, float], ...]] = {}  # how updates arrived, which devices are told next time

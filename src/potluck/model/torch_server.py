@@ -118,9 +118,10 @@ class TorchServer:
             buffers_norm = math.hypot(buffers_norm, vector_norm(kept))
         return UpdateNorm(min(params_norm, sys.float_info.max), min(buffers_norm, sys.float_info.max))
 
-    def weights_norm(self) -> float:
-        """The norm of the newest version's parameters."""
-        return vector_norm(self.state.params.numpy())
+    def weights_norm(self) -> UpdateNorm:
+        """The norms of the newest version; of buffers as if none were below 1, as new batch-norm variances are."""
+        buffers = self.state.buffers.numpy()
+        return UpdateNorm(vector_norm(self.state.params.numpy()), max(vector_norm(buffers), math.sqrt(buffers.size)))
 
     def add_update(
         self,

@@ -18,7 +18,7 @@ __all__ = ["FULL_LENGTH", "EquallyWeighted", "MergeRule", "SampleWeighted", "Upd
 
 
 class UpdateNorm(NamedTuple):
-    """Of an update's parameters and of its buffers: their norms, or factors to scale them by."""
+    """Of the parameters and of the buffers of an update or a model: their norms, or factors to scale them by."""
 
     params: float
     buffers: float
