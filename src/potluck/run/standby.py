@@ -17,11 +17,7 @@ from potluck.loops.run_progress import RunOutcome
 from potluck.run.etcd_client import EtcdUnavailableError, parse_etcd_addresses
 from potluck.run.etcd_leadership import ElectedLeader, EtcdElection
 from potluck.run.join_address import choose_join_locator
-from potluck.run.leadership import (
-    Leadership,
-    SoleLeadership,
-    Takeover,
-)
+from potluck.run.leadership import Leadership, SoleLeadership, Takeover, next_term
 from potluck.run.live_addresses import coordinator_locator, listen_locator
 from potluck.run.live_options import KeptOptions, ServeOptions
 from potluck.run.live_run import (
@@ -35,7 +31,7 @@ from potluck.run.live_run import (
     serve_prepared,
 )
 from potluck.run.prepared_job import GivenJob, PreparedJob
-from potluck.run.promotion import PROMOTE_FILE
+from potluck.run.promotion import is_promotion_requested
 from potluck.run.run_result import Result, run_to_end
 from potluck.run.run_store import Watch
 from potluck.run.standby_folder import StandbyFolder
@@ -220,20 +216,18 @@ class _Standby:
         return None if self._election is None else self._lead_by_election(self._election, follower)
 
     def _is_promoted(self) -> bool:
-        return self._folder.path is not None and (self._folder.path / PROMOTE_FILE).exists()
+        return self._folder.path is not None and is_promotion_requested(self._folder.path)
 
     def _lead_by_promotion(self) -> Leadership | None:
         assert self._folder.path is not None
         leadership: Leadership | None = SoleLeadership(self._folder.record.term + 1)
         if self._election is not None:
-            leadership = self._election.try_to_lead(self._candidate(), self._folder.record.term + 1)
+            leadership = self._election.try_to_lead(self._candidate(), next_term(self._election, self._folder.record))
         elif self._leader is not None:
             endpoint = Endpoint(connect=(self._leader,), tls=self._endpoint.tls, connect_timeout_s=1.0)
             depose_leader(endpoint, self._token(), self._folder.record.term + 1)
         if leadership is None:
             self._warn("it cannot be promoted while another coordinator leads; stop that one first")
-            return None
-        (self._folder.path / PROMOTE_FILE).unlink()
         return leadership
 
     def _lead_by_election(self, election: EtcdElection, follower: ReplicaFollower) -> Leadership | None:
@@ -253,7 +247,7 @@ class _Standby:
                     f" {in_sync.term}; `potluck promote {self._folder.path}` leads from it nevertheless"
                 )
                 return None
-            return election.try_to_lead(self._candidate(), self._folder.record.term + 1)
+            return election.try_to_lead(self._candidate(), next_term(election, self._folder.record))
         except EtcdUnavailableError as error:
             self._warn(str(error))
             return None

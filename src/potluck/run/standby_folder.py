@@ -102,7 +102,7 @@ class StandbyFolder:
         assert state.manifest is not None
         assert self.path is not None
         if state.manifest.term != self.record.term or self._status is None:
-            self.record.term = state.manifest.term
+            self.record.term, self.record.promoted = state.manifest.term, False
             save_leadership_record(self.path, self.record)
         self._was_led_with = frozenset(state.manifest.members)
         serving = self._options.serve
