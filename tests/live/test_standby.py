@@ -151,6 +151,21 @@ def test_an_operator_promotes_a_standby_and_the_former_leader_is_cut_off(
     check_run(pair.runs[1], standby, tmp_path / "simulated", SETTINGS)
 
 
+def test_a_promotion_waits_for_etcd(start_command: CommandRunner, etcd: EtcdServer) -> None:
+    pair = Pair(start_command, etcd)
+    leader = pair.lead()
+    standby = pair.follow(leader)
+    wait_until("a copy", lambda: live_status(pair.runs[1]).get("follows"))
+    os.kill(leader.pid, signal.SIGKILL)
+    etcd.stop()
+    promoted = start_command("promote", pair.runs[1])
+    assert promoted.end() == 0, promoted.err
+    wait_until("a warning", lambda: "etcd cannot be used" in standby.err)
+    etcd.start()
+    wait_until("the standby to lead", lambda: "leading run" in standby.err)
+    wait_until("the end of the request", lambda: not (pair.runs[1] / "promote.request").exists())
+
+
 def test_a_standby_of_another_job_is_refused(start_command: CommandRunner) -> None:
     pair = Pair(start_command, None)
     leader = pair.lead()

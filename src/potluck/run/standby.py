@@ -211,9 +211,13 @@ class _Standby:
     # --- taking over -----------------------------------------------------------------------------------------------
 
     def _try_to_lead(self, follower: ReplicaFollower) -> Leadership | None:
-        if self._is_promoted():
-            return self._lead_by_promotion()
-        return None if self._election is None else self._lead_by_election(self._election, follower)
+        try:
+            if self._is_promoted():
+                return self._lead_by_promotion()
+            return None if self._election is None else self._lead_by_election(self._election, follower)
+        except EtcdUnavailableError as error:
+            self._warn(str(error))
+            return None
 
     def _is_promoted(self) -> bool:
         return self._folder.path is not None and is_promotion_requested(self._folder.path)
@@ -231,26 +235,22 @@ class _Standby:
         return leadership
 
     def _lead_by_election(self, election: EtcdElection, follower: ReplicaFollower) -> Leadership | None:
-        try:
-            leader = election.current_leader()
-            if leader is not None:
-                self._leader = leader.address if not self._following.connect else self._leader
-                return None
-            if follower.copy is None:
-                return None
-            in_sync = election.in_sync()
-            if in_sync is None or in_sync.run != self._folder.record.run:
-                return None
-            if self._folder.record.coordinator not in in_sync.coordinators:
-                self._warn(
-                    f"nobody leads run {self._folder.record.run}, and this copy lacks what was committed in term"
-                    f" {in_sync.term}; `potluck promote {self._folder.path}` leads from it nevertheless"
-                )
-                return None
-            return election.try_to_lead(self._candidate(), next_term(election, self._folder.record))
-        except EtcdUnavailableError as error:
-            self._warn(str(error))
+        leader = election.current_leader()
+        if leader is not None:
+            self._leader = leader.address if not self._following.connect else self._leader
             return None
+        if follower.copy is None:
+            return None
+        in_sync = election.in_sync()
+        if in_sync is None or in_sync.run != self._folder.record.run:
+            return None
+        if self._folder.record.coordinator not in in_sync.coordinators:
+            self._warn(
+                f"nobody leads run {self._folder.record.run}, and this copy lacks what was committed in term"
+                f" {in_sync.term}; `potluck promote {self._folder.path}` leads from it nevertheless"
+            )
+            return None
+        return election.try_to_lead(self._candidate(), next_term(election, self._folder.record))
 
     def _candidate(self) -> ElectedLeader:
         return ElectedLeader(self._address, self._folder.record.run, self._folder.record.coordinator)
