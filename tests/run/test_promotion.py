@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import potluck
-from potluck.errors import RunError
+from potluck.errors import RunError, StorageError
 from potluck.job import make
 from potluck.run.etcd_leadership import ElectedLeader, EtcdElection
 from potluck.run.leadership import load_leadership_record, open_leadership
@@ -18,6 +18,7 @@ from potluck.run.live_run import job_digest
 from potluck.run.promotion import promote
 from tests.live.etcd_server import EtcdServer, require_etcd
 from tests.live.live_scenarios import SMALL
+from tests.small_disk import mounted_disk
 
 LEASE_S = 2.0
 DIGEST = job_digest(make(SMALL))
@@ -100,3 +101,12 @@ def test_without_etcd_a_promoted_copy_leads_in_the_next_term(tmp_path: Path) -> 
     assert load_leadership_record(run).term == 2
     _resume(run)
     assert load_leadership_record(run).term == 2
+
+
+def test_a_promotion_that_cannot_be_written_is_a_storage_error(tmp_path: Path) -> None:
+    with mounted_disk(tmp_path / "disk", "4m") as disk:
+        _start(disk.path / "run")
+        disk.fill()
+        with pytest.raises(StorageError, match="No space left on device"):
+            promote(disk.path / "run")
+        assert not load_leadership_record(disk.path / "run").promoted

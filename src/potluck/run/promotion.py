@@ -14,6 +14,7 @@ from potluck.atomic_file import write_atomically
 from potluck.errors import RunError
 from potluck.run.leadership import LeadershipRecord, load_leadership_record, save_leadership_record
 from potluck.run.live_status import read_live_status
+from potluck.run.storage_monitor import map_storage_errors
 
 __all__ = ["is_promotion_requested", "promote", "record_term"]
 
@@ -28,10 +29,12 @@ def promote(folder: Path) -> str:
     if status.is_alive and status.follows is None:
         raise RunError(f"process {status.pid} already leads {folder}")
     if status.is_alive:
-        write_atomically(folder / _REQUEST_FILE, b"")
+        with map_storage_errors(folder):
+            write_atomically(folder / _REQUEST_FILE, b"")
         return f"{folder}: the standby (process {status.pid}) takes over in a term above {record.term}"
     record.promoted = True
-    save_leadership_record(folder, record)
+    with map_storage_errors(folder):
+        save_leadership_record(folder, record)
     return f"{folder}: no process follows in it; `potluck resume {folder}` now leads it in a term above {record.term}"
 
 

@@ -263,11 +263,11 @@ class _Standby:
         others = [address for address in (self._leader, *(manifest.coordinators if manifest else ())) if address]
         try:
             store, members = self._folder.begin_leading(watch, observer.should_stop)
+            rejoining = RejoiningDevices(members, least, _SETTLE_S) if members else None
+            return serve_prepared(self._prepared, store, self._kept, observer, rejoining, Takeover(leadership, others))
         except BaseException:
             leadership.release()
             raise
-        rejoining = RejoiningDevices(members, least, _SETTLE_S) if members else None
-        return serve_prepared(self._prepared, store, self._kept, observer, rejoining, Takeover(leadership, others))
 
     def _least_devices(self) -> int:
         job = self._prepared.job

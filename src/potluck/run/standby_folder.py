@@ -25,6 +25,7 @@ from potluck.run.resume_point import find_resume_point
 from potluck.run.run_inputs import check_run_inputs, describe_inputs, write_run_inputs
 from potluck.run.run_lock import LOCK_FILE, RunLock, lock_run
 from potluck.run.run_store import RunStore, Watch
+from potluck.run.storage_monitor import map_storage_errors
 from potluck.worlds.live.folder_copy import FolderCopy
 from potluck.worlds.live.replica_client import FollowedLeader, FollowRefusedError
 from potluck.worlds.live.replica_messages import FolderManifest
@@ -68,7 +69,6 @@ class StandbyFolder:
             raise FollowRefusedError(
                 f"{folder} holds something else than run {manifest.run}; choose another folder with --out"
             )
-        folder.mkdir(parents=True, exist_ok=True)
         copy = self._open(folder)
         self.path, self.record.run = folder, manifest.run
         return copy
@@ -80,15 +80,17 @@ class StandbyFolder:
             raise FollowRefusedError(
                 f"{folder} holds a run of another job; start it with the same job, --set and --seed"
             )
-        try:
-            self._lock = self._closing.enter_context(lock_run(folder))
-            check_run_inputs(folder, inputs)
-        except UserError as error:
-            raise FollowRefusedError(str(error)) from None
-        write_run_inputs(folder, inputs)
-        save_options(folder, self._options)
-        write_atomically(folder / "job.toml", job)
-        return FolderCopy(folder)
+        with map_storage_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            try:
+                self._lock = self._closing.enter_context(lock_run(folder))
+                check_run_inputs(folder, inputs)
+            except UserError as error:
+                raise FollowRefusedError(str(error)) from None
+            write_run_inputs(folder, inputs)
+            save_options(folder, self._options)
+            write_atomically(folder / "job.toml", job)
+            return FolderCopy(folder)
 
     def accept_manifest(self, manifest: FolderManifest) -> None:
         """Follow leaders of this run only, and never one of an earlier term."""
@@ -124,13 +126,15 @@ class StandbyFolder:
         assert self.path is not None
         assert self._lock is not None
         self._status = None
-        point = find_resume_point(self.path, keep_training=True)
-        if point.notice:
-            _log.warning("%s: %s", self.path, point.notice)
-        return RunStore.reopen_run(self._prepared.job, self._lock, point, watch, stopping), self._was_led_with
+        with map_storage_errors(self.path):
+            point = find_resume_point(self.path, keep_training=True)
+            if point.notice:
+                _log.warning("%s: %s", self.path, point.notice)
+            return RunStore.reopen_run(self._prepared.job, self._lock, point, watch, stopping), self._was_led_with
 
     def close(self) -> None:
         if self._status is not None and self.path is not None:
             self._status.ended = "the standby has ended"
-            write_live_status(self.path, self._status)
+            with contextlib.suppress(OSError):  # why it ends says more
+                write_live_status(self.path, self._status)
         self._closing.close()
