@@ -219,6 +219,7 @@ def serve_prepared(
             record_term(store.folder, record, leadership.term)
         run.replication = StandbyReplication(store.folder, record, leadership, admission, digest)
         run.replication.wait_s = options.standby_wait_s
+        run.replication.server.options = options.of_the_run()
         run.replication.addresses = [run.join_locator, *takeover.former_addresses]
         return lead_live_run(prepared, run, observer)
     finally:

@@ -7,6 +7,7 @@ follow ──┬── the leader's lease is gone, and this copy is in sync (etc
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from dataclasses import dataclass
@@ -140,8 +141,7 @@ class _Standby:
         self._prepared = prepared
         self._options = options
         self._following = following
-        self._kept = KeptOptions(serve=options, data=data)
-        self._folder = StandbyFolder(prepared, self._kept, folder)
+        self._folder = StandbyFolder(prepared, KeptOptions(serve=options, data=data), folder)
         self._digest = job_digest(prepared.job)
         self._election: EtcdElection | None = None
         if options.etcd:
@@ -153,27 +153,27 @@ class _Standby:
         self._warned = ""
 
     def run(self, observer: LiveObserver, watch: Watch | None) -> Result | None:
-        follower = ReplicaFollower(self._follow_options())
-        waiting = StandbyAdmission(self._endpoint)
-        try:
-            follower.start()
-            while not observer.should_stop():
-                if follower.error is not None:
-                    raise follower.error
-                if follower.is_over.is_set():
-                    return self._finish(follower, watch)
-                leadership = self._try_to_lead(follower)
-                if leadership is not None:
-                    follower.stop()
-                    waiting.close()
-                    return self._take_over(leadership, follower, observer, watch)
-                time.sleep(_POLL_S)
-            return None
-        finally:
-            follower.stop()
-            waiting.close()
-            self._folder.close()
-            follower.join(_CLOSE_TIMEOUT_S)
+        with contextlib.closing(self._folder):
+            follower = ReplicaFollower(self._follow_options())
+            waiting = StandbyAdmission(self._endpoint)
+            try:
+                follower.start()
+                while not observer.should_stop():
+                    if follower.error is not None:
+                        raise follower.error
+                    if follower.is_over.is_set():
+                        return self._finish(follower, watch)
+                    leadership = self._try_to_lead(follower)
+                    if leadership is not None:
+                        follower.stop()
+                        waiting.close()
+                        return self._take_over(leadership, follower, observer, watch)
+                    time.sleep(_POLL_S)
+                return None
+            finally:
+                follower.stop()
+                waiting.close()
+                follower.join(_CLOSE_TIMEOUT_S)
 
     # --- following -------------------------------------------------------------------------------------------------
 
@@ -194,7 +194,7 @@ class _Standby:
             request=FollowRequest(coordinator=folder.record.coordinator, address=self._address, digest=self._digest),
             endpoint=Endpoint(tls=self._endpoint.tls, lease=float(self._prepared.job.fleet.lease)),
             leader_address=lambda: self._leader,
-            copy=folder.open_existing(),
+            copy=folder.open_existing(self._endpoint.listen[0]),
             open_copy=folder.open_copy,
             accept=folder.accept_manifest,
             on_update=lambda state: folder.show_lag(state, self._leader or "", self._endpoint.listen[0]),
@@ -264,7 +264,8 @@ class _Standby:
         try:
             store, members = self._folder.begin_leading(watch, observer.should_stop)
             rejoining = RejoiningDevices(members, least, _SETTLE_S) if members else None
-            return serve_prepared(self._prepared, store, self._kept, observer, rejoining, Takeover(leadership, others))
+            taking_over, options = Takeover(leadership, others), self._folder.options
+            return serve_prepared(self._prepared, store, options, observer, rejoining, taking_over)
         except BaseException:
             leadership.release()
             raise

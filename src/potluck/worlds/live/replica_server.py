@@ -36,6 +36,7 @@ from potluck.worlds.live.replica_messages import (
     FolderManifest,
     FollowRefused,
     FollowRequest,
+    LeaderOptions,
     PrefixDigest,
     PrefixRequest,
     Request,
@@ -82,6 +83,7 @@ class ReplicaServer:
         self._closed = False
         self._outcome = ("", "")  # status and reason, once the run is over
         self.members: Mapping[str, int] = {}
+        self.options: LeaderOptions | None = None
         self._pinned: dict[tuple[str, str], int] = {}  # (name, digest) → open file
         self._digests: dict[str, tuple[tuple[int, int, int], str]] = {}  # name → what the file was, digest
 
@@ -180,6 +182,7 @@ class ReplicaServer:
             journal_bytes=journal.stat().st_size if journal.exists() else 0,
             files=files,
             members=dict(self.members),
+            options=self.options,
             coordinators=source.coordinators(),
             ended=reason,
             status=status,
