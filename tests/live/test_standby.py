@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,9 @@ import pytest
 import potluck
 from potluck.run import Result
 from potluck.run.live_addresses import free_loopback_address
+from potluck.run.live_options import load_options
 from potluck.run.standby_replication import standby_token
+from potluck.worlds.live.security.join_tokens import check_token
 from tests.live.command_processes import Command, CommandRunner, live_status, wait_until, write_job
 from tests.live.etcd_server import EtcdServer
 from tests.live.live_scenarios import SMALL, check_committed_rounds, differing_tensors
@@ -39,8 +42,8 @@ class Pair:
         self.runs = [self._folder / "first" / "run", self._folder / "second" / "run"]
         self.addresses = [free_loopback_address().removeprefix("tcp/") for _ in range(2)]
 
-    def lead(self) -> Command:
-        return self._serve(0)
+    def lead(self, *words: str) -> Command:
+        return self._serve(0, *words)
 
     def follow(self, leader: Command, position: int = 1) -> Command:
         token = wait_until("the command for a standby", partial(_standby_token, leader))
@@ -149,6 +152,56 @@ def test_an_operator_promotes_a_standby_and_the_former_leader_is_cut_off(
         assert "another coordinator leads this run (term 2, here 1)" in leader.err
         assert standby.end() == 0, standby.err
     check_run(pair.runs[1], standby, tmp_path / "simulated", SETTINGS)
+
+
+def test_a_promotion_waits_for_etcd(start_command: CommandRunner, etcd: EtcdServer) -> None:
+    pair = Pair(start_command, etcd)
+    leader = pair.lead()
+    standby = pair.follow(leader)
+    wait_until("a copy", lambda: live_status(pair.runs[1]).get("follows"))
+    os.kill(leader.pid, signal.SIGKILL)
+    etcd.stop()
+    promoted = start_command("promote", pair.runs[1])
+    assert promoted.end() == 0, promoted.err
+    wait_until("a warning", lambda: "etcd cannot be used" in standby.err)
+    etcd.start()
+    wait_until("the standby to lead", lambda: "leading run" in standby.err)
+    wait_until("the end of the request", lambda: not (pair.runs[1] / "promote.request").exists())
+
+
+def _check_tokens(coordinator: Command, run: Path) -> None:
+    """Each token that was printed admits its own device alone."""
+    wait_until("the invitations", lambda: len(coordinator.invitations()) == 4)
+    secret, now = (run / "join.secret").read_bytes(), datetime.now(UTC)
+    admitted = {
+        (name, token_of)
+        for token_of, (_, token) in coordinator.invitations().items()
+        for name in coordinator.invitations()
+        if check_token(token, secret, "run", name, now) is None
+    }
+    assert admitted == {(name, name) for name in coordinator.invitations()}
+
+
+def test_a_standby_leads_with_the_options_of_its_leader(start_command: CommandRunner) -> None:
+    """Also when it was restarted since, and never heard of its leader again."""
+    pair = Pair(start_command, None)
+    leader = pair.lead("--token-each", "--wait", "300")
+    _check_tokens(leader, pair.runs[0])
+    token = standby_token((pair.runs[0] / "join.secret").read_bytes(), "run", hours=1.0)
+    first = pair.follow_at(token, pair.addresses[0], "--wait", "200")
+    wait_until("a copy", lambda: live_status(pair.runs[1]).get("follows"))
+    for process in (leader, first):
+        os.kill(process.pid, signal.SIGKILL)
+        process.end()
+    standby = pair.follow_at(token, pair.addresses[0], "--wait", "200")
+    wait_until("the next standby", lambda: live_status(pair.runs[1])["pid"] == standby.pid)
+    promoted = start_command("promote", pair.runs[1])
+    assert promoted.end() == 0, promoted.err
+    _check_tokens(standby, pair.runs[1])
+    options = load_options(pair.runs[1])
+    assert options is not None
+    assert options.serve is not None
+    assert (options.serve.listen, options.serve.wait_s) == (pair.addresses[1], 300.0)
 
 
 def test_a_standby_of_another_job_is_refused(start_command: CommandRunner) -> None:

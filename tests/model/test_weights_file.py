@@ -9,6 +9,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from potluck.atomic_file import mark_unusable
+from potluck.checkpoint_files import list_checkpoints
 from potluck.errors import ModelError, RunError
 from potluck.model import weights_file
 from potluck.model.weights_file import WEIGHTS_FILE, load_weights, save_weights
@@ -106,21 +107,28 @@ def latest_metadata(folder: Path) -> str:
     return weights_file.read_checkpoint(weights_file.latest_checkpoint(folder))[1]
 
 
-def test_checkpoints_are_listed_from_the_highest_number(tmp_path: Path) -> None:
-    assert weights_file.list_checkpoints(tmp_path / "none") == []
-    with pytest.raises(RunError, match="no checkpoint in"):
-        weights_file.latest_checkpoint(tmp_path)
-    for number in (3, 20, 100, 9):
-        (tmp_path / f"{number:08d}.safetensors").touch()
-    assert [int(path.stem) for path in weights_file.list_checkpoints(tmp_path)] == [100, 20, 9, 3]
-
-
 def test_old_ones_are_forgotten_and_the_last_ones_kept(tmp_path: Path) -> None:
     for number in range(1, 6):
         weights_file.write_checkpoint(tmp_path, number, TENSORS, str(number))
     kept = sorted(path.name for path in tmp_path.iterdir())
     assert kept == ["00000003.safetensors", "00000004.safetensors", "00000005.safetensors"]
     assert latest_metadata(tmp_path) == "5"
+
+
+def test_files_that_somebody_put_beside_checkpoints_stay(tmp_path: Path) -> None:
+    others = {"00000001-copy.safetensors", "best-so-far.safetensors", "00000009.safetensors.bak"}
+    for name in others:
+        (tmp_path / name).touch()
+    for number in range(1, 6):
+        weights_file.write_checkpoint(tmp_path, number, TENSORS, str(number))
+    assert latest_metadata(tmp_path) == "5"
+    kept = {"00000003.safetensors", "00000004.safetensors", "00000005.safetensors"}
+    assert {path.name for path in tmp_path.iterdir()} == others | kept
+
+
+def test_a_folder_without_checkpoints_is_named(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="no checkpoint in"):
+        weights_file.latest_checkpoint(tmp_path)
 
 
 def test_one_of_the_same_number_is_replaced(tmp_path: Path) -> None:
@@ -132,7 +140,7 @@ def test_one_of_the_same_number_is_replaced(tmp_path: Path) -> None:
 def test_a_file_that_was_not_finished_is_not_seen(tmp_path: Path) -> None:
     whole = weights_file.write_checkpoint(tmp_path, 1, TENSORS, "whole")
     (tmp_path / "00000002.partial").write_bytes(whole.read_bytes()[:50])
-    assert weights_file.list_checkpoints(tmp_path) == [whole]
+    assert list_checkpoints(tmp_path) == [whole]
     weights_file.write_checkpoint(tmp_path, 2, TENSORS, "now whole")
     assert latest_metadata(tmp_path) == "now whole"
     assert not list(tmp_path.glob("*.partial"))

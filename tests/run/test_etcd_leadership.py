@@ -81,6 +81,19 @@ def test_a_leader_stops_before_etcd_deletes_its_key(etcd: EtcdServer) -> None:
     wait_until("the key to expire", lambda: vote.current_leader() is None, 30.0)
 
 
+@pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="NOT TESTED: only Linux has this clock")
+def test_a_machine_that_was_suspended_no_longer_leads(etcd: EtcdServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a machine is suspended, etcd goes on counting; Linux's monotonic clock does not."""
+    leadership = election(etcd, "suspended").try_to_lead(FIRST)
+    assert leadership is not None
+    read_clock = time.clock_gettime
+    suspended = {time.CLOCK_BOOTTIME: 2 * LEASE_S, time.CLOCK_REALTIME: 2 * LEASE_S}
+    monkeypatch.setattr(time, "clock_gettime", lambda clock: read_clock(clock) + suspended.get(clock, 0.0))
+    with pytest.raises(LeadershipLostError, match="no longer leads"):
+        leadership.check()
+    leadership.release()
+
+
 def test_a_fenced_leader_does_not_change_who_may_take_over(etcd: EtcdServer) -> None:
     vote = election(etcd, "fenced")
     first = vote.try_to_lead(FIRST)

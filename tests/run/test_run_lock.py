@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +16,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from benchmarks.faults.successor_race import RaceOutcome, SuccessorRace
 from potluck.errors import RunError
+from potluck.run import run_lock
 from potluck.run.process_identity import ProcessIdentity, process_start_ticks
 from potluck.run.run_lock import LOCK_FILE, RunOwner, lock_run, read_owner
 
@@ -134,6 +137,61 @@ def test_children_of_a_killed_owner_do_not_keep_its_folder(tmp_path: Path) -> No
         fcntl.flock(orphan, fcntl.LOCK_EX)
         with lock_run(tmp_path):
             assert read_owner(tmp_path) != owner
+
+
+@pytest.mark.parametrize(("races", "orphaned"), [(50, False), (6, True)], ids=["dead", "dead, a child holds the lock"])
+def test_of_several_successors_of_a_dead_owner_only_one_has_the_folder(
+    tmp_path: Path, races: int, orphaned: bool
+) -> None:
+    outcome = SuccessorRace(tmp_path, rivals=2, seed=0).repeat(races, orphaned=orphaned)
+    assert outcome == RaceOutcome(races, won=races, shared=0)
+
+
+@pytest.mark.parametrize("folder_locks", [True, False])
+def test_a_successor_is_given_time_to_write_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder_locks: bool
+) -> None:
+    """It holds the kernel's lock on a file that still names the dead owner; network disks cannot lock a folder."""
+    if not folder_locks:
+        _lock_files_only(monkeypatch)
+    path = tmp_path / LOCK_FILE
+    _write_owner(tmp_path, born=process_start_ticks(os.getpid()) - 1)
+    with path.open("r+b") as successor:
+        fcntl.flock(successor, fcntl.LOCK_EX)
+        writing = threading.Timer(0.2, lambda: _write_owner(tmp_path))
+        writing.start()
+        with pytest.raises(RunError, match=f"held by process {os.getpid()}"):
+            lock_run(tmp_path).__enter__()
+        writing.join()
+        assert os.path.samestat(path.stat(), os.fstat(successor.fileno()))
+
+
+def _lock_files_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    flock = fcntl.flock
+
+    def refuse_folders(file: int, operation: int) -> None:
+        if os.path.isdir(f"/proc/self/fd/{file}"):
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        flock(file, operation)
+
+    monkeypatch.setattr(fcntl, "flock", refuse_folders)
+
+
+def test_a_successor_whose_file_was_replaced_meanwhile_does_not_own_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a folder cannot be locked, a successor that was suspended may be overtaken before it writes its name."""
+    _write_owner(tmp_path, born=process_start_ticks(os.getpid()) - 1)
+    write = run_lock._write_owner
+
+    def be_overtaken(path: Path, handle: int, owner: RunOwner) -> None:
+        path.unlink()
+        _write_owner(tmp_path)
+        write(path, handle, owner)
+
+    monkeypatch.setattr(run_lock, "_write_owner", be_overtaken)
+    with pytest.raises(RunError, match=f"held by process {os.getpid()}"):
+        lock_run(tmp_path).__enter__()
 
 
 def test_an_owner_that_was_replaced_stops_writing_and_leaves_the_lock_alone(tmp_path: Path) -> None:

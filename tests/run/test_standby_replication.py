@@ -31,6 +31,7 @@ class Fixture:
     def __init__(self, folder: Path) -> None:
         self.leadership = RecordingLeadership()
         (folder / "checkpoints").mkdir(parents=True)
+        (folder / "checkpoints" / "00000009-copy.safetensors").touch()  # somebody else's: it does not count
         self.admission = AdmissionPolicy.for_run(folder, "run", ["d"], None)
         record = LeadershipRecord(run="run", coordinator="leader")
         self.replication = StandbyReplication(folder, record, self.leadership, self.admission, "job")

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 import potluck
+from potluck.checkpoint_files import list_checkpoints
 from potluck.errors import PotluckWarning
 from potluck.model import weights_file
 from potluck.run.run_lock import LOCK_FILE, read_owner
@@ -56,7 +57,7 @@ def interrupt_after(folder: Path, job: dict[str, Any], rounds: int) -> list[Path
     potluck.simulate(
         job, folder=folder, watch=lambda store, now: done.append(now), stopping=lambda: len(done) >= rounds, threads=0
     )
-    return weights_file.list_checkpoints(folder / "checkpoints")
+    return list_checkpoints(folder / "checkpoints")
 
 
 def outcome(folder: Path) -> tuple[Any, ...]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from benchmarks.benchmark_figures import Figure, Goal
 from benchmarks.faults.fault_scenario import FaultScenario, ScenarioContext
+from potluck.checkpoint_files import list_checkpoints
 from potluck.errors import PotluckWarning, UserError
 from potluck.model import weights_file
 from potluck.run import resume, simulate
@@ -69,7 +70,7 @@ def measure(context: ScenarioContext) -> list[Figure]:
         run = context.folder / "run"
         shutil.rmtree(run, ignore_errors=True)
         shutil.copytree(interrupted, run)
-        newest = weights_file.list_checkpoints(run / "checkpoints")
+        newest = list_checkpoints(run / "checkpoints")
         targets = [*newest, run / "journal.jsonl", run / weights_file.BEST_FILE]
         hit = rng.sample(targets, rng.choice([1, 1, 2]))
         kinds = {path: damage_file(path, rng) for path in hit}

@@ -12,6 +12,7 @@ from benchmarks.benchmark_figures import Figure, Goal
 from benchmarks.faults.command_process import CommandProcess, wait_until
 from benchmarks.faults.committed_rounds import read_commits
 from benchmarks.faults.fault_scenario import FaultScenario, ScenarioContext
+from benchmarks.faults.successor_race import RaceOutcome, SuccessorRace
 from potluck.job import dump_job, make
 from potluck.run import simulate
 from potluck.run.run_lock import read_owner
@@ -72,6 +73,31 @@ class Contest:
 
 
 def measure(context: ScenarioContext) -> list[Figure]:
+    return [*_measure_commands(context), *_measure_races(context)]
+
+
+def _measure_races(context: ScenarioContext) -> list[Figure]:
+    """The commands above reach the folder tenths of a second apart; these processes reach it at the same instant."""
+    folder = context.folder / "raced"
+    folder.mkdir()
+    race, count = SuccessorRace(folder, _RIVALS, context.seed), context.size["races"]
+    context.show(f"{count} races for a dead owner's folder")
+    dead, orphaned = race.repeat(count), race.repeat(max(1, count // 10), orphaned=True)
+    return [_race_figure("dead owner", dead), _race_figure("dead owner whose child holds the lock", orphaned)]
+
+
+def _race_figure(start: str, outcome: RaceOutcome) -> Figure:
+    return Figure(
+        name=f"races from the file of a {start}: without exactly one successor",
+        unit="",
+        measured=outcome.shared + outcome.races - outcome.won,
+        goal=Goal("≤", 0),
+        note=f"of {outcome.races}, {_RIVALS} processes each",
+        executed="live",
+    )
+
+
+def _measure_commands(context: ScenarioContext) -> list[Figure]:
     rng, contest = random.Random(context.seed), Contest(context.folder)
     owner = contest.start_owner()
     for number in range(context.size["kills"]):
@@ -123,8 +149,8 @@ SCENARIO = FaultScenario(
     clause="A run's folder has one owner; a dead owner's successor takes over, and nobody else writes.",
     executed="live",
     measure=measure,
-    quick={"kills": 2},
-    full={"kills": 40},
-    quick_s=9.0,
-    full_s=240.0,
+    quick={"kills": 2, "races": 20},
+    full={"kills": 40, "races": 500},
+    quick_s=15.0,
+    full_s=360.0,
 )

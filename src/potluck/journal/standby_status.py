@@ -25,13 +25,15 @@ class StandbyStatus(msgspec.Struct, frozen=True, kw_only=True):
 class FollowStatus(msgspec.Struct, frozen=True, kw_only=True):
     """A leader, as its standby sees it."""
 
-    leader: str
+    leader: str  # its address; empty until it has answered
     term: int
-    lag_checkpoints: int
-    lag_bytes: int  # of the journal
-    silent_s: float  # since the leader last answered
+    lag_checkpoints: int = 0
+    lag_bytes: int = 0  # of the journal
+    silent_s: float = 0.0  # since the leader last answered
 
     def sentence(self) -> str:
+        if not self.leader:
+            return f"has not reached a leader since it was started; its copy is of term {self.term}"
         lag = f"{self.lag_checkpoints:,} checkpoints and {self.lag_bytes:,} bytes of the journal behind"
         return f"follows {self.leader} (term {self.term}), {lag}{_silence(self.silent_s)}"
 

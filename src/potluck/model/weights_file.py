@@ -14,6 +14,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from potluck.atomic_file import UNUSABLE, write_atomically
+from potluck.checkpoint_files import checkpoint_name, list_checkpoints
 from potluck.errors import ModelError, RunError
 
 __all__ = [
@@ -21,7 +22,6 @@ __all__ = [
     "WEIGHTS_FILE",
     "find_damage",
     "latest_checkpoint",
-    "list_checkpoints",
     "load_weights",
     "read_checkpoint",
     "read_header",
@@ -112,18 +112,13 @@ def write_checkpoint(folder: Path, number: int, tensors: dict[str, Tensor], meta
     folder.mkdir(exist_ok=True)
     for interrupted in folder.glob("*.partial"):
         interrupted.unlink()
-    path = folder / f"{number:08d}.safetensors"
+    path = folder / checkpoint_name(number)
     contiguous = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
     write_atomically(path, _serialize(contiguous, metadata))
     replaced = [old for old in folder.glob(f"*{UNUSABLE}") if old.name <= f"{path.name}{UNUSABLE}"]
     for old in [*list_checkpoints(folder)[_CHECKPOINTS_KEPT:], *replaced]:
         old.unlink()
     return path
-
-
-def list_checkpoints(folder: Path) -> list[Path]:
-    """The checkpoints of a run, the newest first."""
-    return sorted(folder.glob("*.safetensors"), reverse=True)
 
 
 def latest_checkpoint(folder: Path) -> Path:

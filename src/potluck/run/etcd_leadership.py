@@ -3,8 +3,9 @@
     potluck/{job}/leader    {address, run}, attached to the leader's lease; its create revision is the term
     potluck/{job}/in_sync   the coordinators that have all that was committed: only they may take over
 
-The leader counts its lease from *before* each request to renew it, on its own monotonic clock, and stops a little
-earlier than etcd would: when the key is deleted, the leader has already stopped committing.
+The leader counts its lease from *before* each request to renew it, on a clock of its own that also counts while the
+machine is suspended, and stops a little earlier than etcd would: when the key is deleted, the leader has already
+stopped committing.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ __all__ = ["ElectedLeader", "EtcdElection", "EtcdLeadership", "InSyncSet"]
 
 _RENEWALS_PER_LEASE = 4
 _SAFE_FRACTION = 0.95  # of the lease, within which a leader commits: clocks may run at slightly different rates
+
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # Linux's monotonic clock stops during a suspend
 
 Value = TypeVar("Value")
 
@@ -77,7 +80,7 @@ class EtcdElection:
 
         `lowest_term` keeps terms growing where etcd has lost its data and counts from the start again.
         """
-        asked_at = time.monotonic()
+        asked_at = _lease_clock_s()
         lease, seconds = self.client.grant_lease(self.lease_s)
         revision = self.client.create(self.leader_key, msgspec.json.encode(candidate), lease)
         if revision is None:
@@ -117,7 +120,7 @@ class EtcdLeadership:
         self._thread.start()
 
     def check(self) -> None:
-        if time.monotonic() >= self._expires_at:
+        if _lease_clock_s() >= self._expires_at:
             raise LeadershipLostError(f"this coordinator no longer leads the run (term {self.term}): {self._problem}")
 
     def set_in_sync(self, standbys: list[str]) -> None:
@@ -142,7 +145,7 @@ class EtcdLeadership:
 
     def _renew_periodically(self, interval_s: float) -> None:
         while not self._ended.wait(interval_s):
-            asked_at = time.monotonic()
+            asked_at = _lease_clock_s()
             if asked_at >= self._expires_at:
                 return
             try:
@@ -158,6 +161,10 @@ class EtcdLeadership:
     def _end(self, problem: str) -> None:
         self._ended.set()
         self._problem, self._expires_at = problem, -math.inf
+
+
+def _lease_clock_s() -> float:
+    return time.clock_gettime(_CLOCK)
 
 
 def _decode(data: bytes, kind: type[Value], key: str) -> Value:

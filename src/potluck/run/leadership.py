@@ -34,6 +34,7 @@ __all__ = [
     "check_no_leader",
     "has_leadership_record",
     "load_leadership_record",
+    "next_term",
     "open_leadership",
     "save_leadership_record",
 ]
@@ -84,6 +85,7 @@ class LeadershipRecord(msgspec.Struct, kw_only=True):
 
     run: str
     term: int = 1
+    promoted: bool = False  # an operator decided that this copy leads next, whatever it lacks
     coordinator: str = msgspec.field(default_factory=lambda: secrets.token_hex(8))
 
 
@@ -125,14 +127,20 @@ def check_no_leader(options: ServeOptions, job_digest: str) -> None:
 def open_leadership(record: LeadershipRecord, options: ServeOptions, job_digest: str, address: str) -> Leadership:
     """Begin to lead a run that no other coordinator leads; RunError says who does."""
     if not options.etcd:
-        return SoleLeadership(record.term)
+        return SoleLeadership(record.term + record.promoted)
     election = EtcdElection.open(parse_etcd_addresses(options.etcd), job_digest, options.leader_lease_s)
     _check_may_lead(election, record)
     candidate = ElectedLeader(address, record.run, record.coordinator)
-    leadership = election.try_to_lead(candidate, record.term + 1)
+    leadership = election.try_to_lead(candidate, next_term(election, record))
     if leadership is None:
         raise _led_elsewhere(election)
     return leadership
+
+
+def next_term(election: EtcdElection, record: LeadershipRecord) -> int:
+    """Above every term of the run that this copy or etcd knows."""
+    in_sync = election.in_sync()
+    return max(record.term, in_sync.term if in_sync is not None and in_sync.run == record.run else 0) + 1
 
 
 def _check_may_lead(election: EtcdElection, record: LeadershipRecord) -> None:
@@ -142,7 +150,7 @@ def _check_may_lead(election: EtcdElection, record: LeadershipRecord) -> None:
         if leader.coordinator != record.coordinator or time.monotonic() > until:
             raise _led_elsewhere(election)
         time.sleep(_POLL_S)
-    in_sync = election.in_sync()
+    in_sync = None if record.promoted else election.in_sync()
     if in_sync is not None and in_sync.run == record.run and record.coordinator not in in_sync.coordinators:
         raise RunError(
             f"this copy of run {record.run} lacks what another coordinator committed in term {in_sync.term};"

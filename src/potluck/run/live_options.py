@@ -1,5 +1,7 @@
 """How a live run is served. Kept in its folder as options.json, so that it is resumed as it was started.
 
+A standby keeps options of its own for what belongs to its machine; the rest is as the leader serves the run.
+
 The file is readable by its owner only: it names the folder of the certificates, and later options may be secrets.
 """
 
@@ -13,6 +15,7 @@ import msgspec
 
 from potluck.atomic_file import write_atomically
 from potluck.errors import RunError, UserError
+from potluck.worlds.live.replica_messages import LeaderOptions
 
 if TYPE_CHECKING:
     from potluck.run.live_run import LiveObserver
@@ -37,6 +40,19 @@ class ServeOptions:
     etcd: str = ""  # addresses of etcd, which elects the leader; without it an operator does
     leader_lease_s: float = 5.0  # with etcd: until a leader that it does not hear of has lost the run
     standby_wait_s: float = 5.0  # how long a commit waits for a standby that is in sync; 0: not at all
+
+    def of_the_run(self) -> LeaderOptions:
+        """Those that a standby takes over; the others belong to the machine or to its way to etcd."""
+        return LeaderOptions(
+            wait_s=self.wait_s,
+            token_hours=self.token_hours,
+            token_each=self.token_each,
+            standby_wait_s=self.standby_wait_s,
+        )
+
+    def as_led_by(self, leader: LeaderOptions) -> ServeOptions:
+        """These options of a standby, with those of its leader that it takes over."""
+        return replace(self, **msgspec.structs.asdict(leader))
 
 
 @dataclass(frozen=True)

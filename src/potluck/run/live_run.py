@@ -27,13 +27,13 @@ from potluck.run.leadership import (
     check_no_leader,
     load_leadership_record,
     open_leadership,
-    save_leadership_record,
 )
 from potluck.run.led_node import InterruptibleNode, ReplicatedNode
 from potluck.run.live_addresses import listen_locator, uses_direct_links
 from potluck.run.live_options import KeptOptions, ServeOptions, save_options
 from potluck.run.live_status import LiveStatus, StatusTracker, track_live_status, write_live_status
 from potluck.run.prepared_job import GivenJob, PreparedJob, load_given_job, prepare_job
+from potluck.run.promotion import record_term
 from potluck.run.run_opening import create_run
 from potluck.run.run_result import Result, run_to_end
 from potluck.run.run_store import RunStore
@@ -215,11 +215,11 @@ def serve_prepared(
         takeover = Takeover(open_leadership(record, options, digest, run.join_locator))
     leadership = takeover.leadership
     try:
-        record.term = leadership.term
         with map_storage_errors(store.folder):
-            save_leadership_record(store.folder, record)
+            record_term(store.folder, record, leadership.term)
         run.replication = StandbyReplication(store.folder, record, leadership, admission, digest)
         run.replication.wait_s = options.standby_wait_s
+        run.replication.server.options = options.of_the_run()
         run.replication.addresses = [run.join_locator, *takeover.former_addresses]
         return lead_live_run(prepared, run, observer)
     finally:

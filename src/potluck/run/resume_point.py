@@ -19,6 +19,7 @@ import msgspec
 from torch import Tensor
 
 from potluck.atomic_file import mark_unusable
+from potluck.checkpoint_files import CHECKPOINT_FOLDER, list_checkpoints
 from potluck.errors import RunError
 from potluck.journal import RecordDecoder
 from potluck.loops.run_progress import RunProgress
@@ -76,7 +77,7 @@ def find_resume_point(folder: Path, *, keep_training: bool) -> ResumePoint:
     unusable: list[Path] = []
     problems: list[str] = []
     patched: ResumePoint | None = None
-    for path in weights_file.list_checkpoints(folder / "checkpoints"):
+    for path in list_checkpoints(folder / CHECKPOINT_FOLDER):
         name = f"checkpoint {path.stem}"
         try:
             tensors, checkpoint = _read(path)

@@ -1,8 +1,9 @@
 """Gives a run's folder one owner: `run.lock` names the process that writes to it, and since when.
 
 A second writer is refused with who holds the folder; readers never ask. The owner holds a lock of the kernel on the
-file, which ends with the process however it dies, and removes the file when it is done. Where the file system has no
-such locks, the process that the file names decides.
+file, which ends with the process however it dies, and removes the file when it is done. Successors judge and replace
+it one at a time: they hold a lock on the folder meanwhile. Where the file system has no such locks, the process that
+the file names decides.
 
     owner                                      a successor
     alive on this machine                      refused
@@ -110,17 +111,37 @@ def read_owner(folder: Path) -> RunOwner | None:
 
 
 def _acquire(folder: Path, take_over: bool) -> RunLock:
-    began = time.monotonic()
+    began, claim = time.monotonic(), RunOwner.this_process()
     while time.monotonic() < began + 2 * _WRITING_S:
-        lock = _try_to_own(folder, take_over, began)
+        with _successor_lock(folder) as is_only_successor:
+            is_written = time.monotonic() > began + _WRITING_S
+            lock = _try_to_own(folder, claim, take_over, is_written) if is_only_successor else None
         if lock is not None:
             return lock
         time.sleep(_POLL_S)
     raise RunError(f"{folder} is held by another process, and {LOCK_FILE} does not say which; stop that first")
 
 
-def _try_to_own(folder: Path, take_over: bool, began: float) -> RunLock | None:
-    """One attempt; None where another process came in between."""
+@contextlib.contextmanager
+def _successor_lock(folder: Path) -> Iterator[bool]:
+    """Whether no other process judges or replaces the folder's lock file within this context.
+
+    Some file systems cannot lock a folder: there this is always so, and the checks of `_try_to_own` must do.
+    """
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        yield _lock_handle(handle) is not False
+    finally:
+        with contextlib.suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_UN)  # a process that was forked meanwhile would keep it
+        os.close(handle)
+
+
+def _try_to_own(folder: Path, claim: RunOwner, take_over: bool, is_written: bool) -> RunLock | None:
+    """One attempt; None where another process came in between.
+
+    An owner that holds the kernel's lock may not have written its name yet, unless `is_written`.
+    """
     path = folder / LOCK_FILE
     created, handle = _open_lock(path)
     if handle is None:
@@ -131,13 +152,16 @@ def _try_to_own(folder: Path, take_over: bool, began: float) -> RunLock | None:
         if not _is_current(path, handle):
             return None
         owner = read_owner(folder)
-        if owner is not None:
+        if owner is not None and owner.key != claim.key:
             _refuse_living(folder, owner, locked, take_over)
         if locked or (locked is None and created):
-            lock = _write_owner(folder, handle)
+            _write_owner(path, handle, claim)
+            if not _is_current(path, handle):  # it was taken for a dead owner's meanwhile
+                return None
             closing.pop_all()
-            return lock
-        if owner is not None or (locked is None and time.monotonic() > began + _WRITING_S):
+            return RunLock(folder, handle, claim.key)
+        is_named, is_unlockable = owner is not None, locked is None
+        if (is_named or is_unlockable) if is_written else (is_named and is_unlockable):
             _remove_stale(path, handle)
     return None
 
@@ -199,17 +223,15 @@ def _remove_stale(path: Path, handle: int) -> None:
             stale.rename(path)
 
 
-def _write_owner(folder: Path, handle: int) -> RunLock:
-    owner = RunOwner.this_process()
+def _write_owner(path: Path, handle: int, owner: RunOwner) -> None:
     try:
         os.ftruncate(handle, 0)
         os.pwrite(handle, msgspec.json.encode(owner) + b"\n", 0)
         os.fsync(handle)
     except OSError:
         with contextlib.suppress(OSError):
-            (folder / LOCK_FILE).unlink()
+            path.unlink()
         raise
-    return RunLock(folder, handle, owner.key)
 
 
 def _command_words() -> str:

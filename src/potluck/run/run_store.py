@@ -18,6 +18,7 @@ import msgspec
 from torch import Tensor
 
 from potluck.atomic_file import write_atomically
+from potluck.checkpoint_files import CHECKPOINT_FOLDER
 from potluck.errors import RunError
 from potluck.job import Job, dump_job
 from potluck.journal import Instant, Journal, warn_of_unreadable
@@ -341,7 +342,7 @@ class RunStore:
         self.journal.sync_to_disk()
         self._write_best()
         weights_file.write_checkpoint(
-            self.folder / "checkpoints",
+            self.folder / CHECKPOINT_FOLDER,
             self._metadata_version,
             {**self._tensors_now(), **self._device_tensors},
             self._checkpoint_metadata().decode(),

@@ -7,6 +7,7 @@ follow ──┬── the leader's lease is gone, and this copy is in sync (etc
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from dataclasses import dataclass
@@ -17,11 +18,7 @@ from potluck.loops.run_progress import RunOutcome
 from potluck.run.etcd_client import EtcdUnavailableError, parse_etcd_addresses
 from potluck.run.etcd_leadership import ElectedLeader, EtcdElection
 from potluck.run.join_address import choose_join_locator
-from potluck.run.leadership import (
-    Leadership,
-    SoleLeadership,
-    Takeover,
-)
+from potluck.run.leadership import Leadership, SoleLeadership, Takeover, next_term
 from potluck.run.live_addresses import coordinator_locator, listen_locator
 from potluck.run.live_options import KeptOptions, ServeOptions
 from potluck.run.live_run import (
@@ -35,7 +32,7 @@ from potluck.run.live_run import (
     serve_prepared,
 )
 from potluck.run.prepared_job import GivenJob, PreparedJob
-from potluck.run.promotion import PROMOTE_FILE
+from potluck.run.promotion import is_promotion_requested
 from potluck.run.run_result import Result, run_to_end
 from potluck.run.run_store import Watch
 from potluck.run.standby_folder import StandbyFolder
@@ -144,8 +141,7 @@ class _Standby:
         self._prepared = prepared
         self._options = options
         self._following = following
-        self._kept = KeptOptions(serve=options, data=data)
-        self._folder = StandbyFolder(prepared, self._kept, folder)
+        self._folder = StandbyFolder(prepared, KeptOptions(serve=options, data=data), folder)
         self._digest = job_digest(prepared.job)
         self._election: EtcdElection | None = None
         if options.etcd:
@@ -157,27 +153,27 @@ class _Standby:
         self._warned = ""
 
     def run(self, observer: LiveObserver, watch: Watch | None) -> Result | None:
-        follower = ReplicaFollower(self._follow_options())
-        waiting = StandbyAdmission(self._endpoint)
-        try:
-            follower.start()
-            while not observer.should_stop():
-                if follower.error is not None:
-                    raise follower.error
-                if follower.is_over.is_set():
-                    return self._finish(follower, watch)
-                leadership = self._try_to_lead(follower)
-                if leadership is not None:
-                    follower.stop()
-                    waiting.close()
-                    return self._take_over(leadership, follower, observer, watch)
-                time.sleep(_POLL_S)
-            return None
-        finally:
-            follower.stop()
-            waiting.close()
-            self._folder.close()
-            follower.join(_CLOSE_TIMEOUT_S)
+        with contextlib.closing(self._folder):
+            follower = ReplicaFollower(self._follow_options())
+            waiting = StandbyAdmission(self._endpoint)
+            try:
+                follower.start()
+                while not observer.should_stop():
+                    if follower.error is not None:
+                        raise follower.error
+                    if follower.is_over.is_set():
+                        return self._finish(follower, watch)
+                    leadership = self._try_to_lead(follower)
+                    if leadership is not None:
+                        follower.stop()
+                        waiting.close()
+                        return self._take_over(leadership, follower, observer, watch)
+                    time.sleep(_POLL_S)
+                return None
+            finally:
+                follower.stop()
+                waiting.close()
+                follower.join(_CLOSE_TIMEOUT_S)
 
     # --- following -------------------------------------------------------------------------------------------------
 
@@ -198,7 +194,7 @@ class _Standby:
             request=FollowRequest(coordinator=folder.record.coordinator, address=self._address, digest=self._digest),
             endpoint=Endpoint(tls=self._endpoint.tls, lease=float(self._prepared.job.fleet.lease)),
             leader_address=lambda: self._leader,
-            copy=folder.open_existing(),
+            copy=folder.open_existing(self._endpoint.listen[0]),
             open_copy=folder.open_copy,
             accept=folder.accept_manifest,
             on_update=lambda state: folder.show_lag(state, self._leader or "", self._endpoint.listen[0]),
@@ -215,48 +211,46 @@ class _Standby:
     # --- taking over -----------------------------------------------------------------------------------------------
 
     def _try_to_lead(self, follower: ReplicaFollower) -> Leadership | None:
-        if self._is_promoted():
-            return self._lead_by_promotion()
-        return None if self._election is None else self._lead_by_election(self._election, follower)
+        try:
+            if self._is_promoted():
+                return self._lead_by_promotion()
+            return None if self._election is None else self._lead_by_election(self._election, follower)
+        except EtcdUnavailableError as error:
+            self._warn(str(error))
+            return None
 
     def _is_promoted(self) -> bool:
-        return self._folder.path is not None and (self._folder.path / PROMOTE_FILE).exists()
+        return self._folder.path is not None and is_promotion_requested(self._folder.path)
 
     def _lead_by_promotion(self) -> Leadership | None:
         assert self._folder.path is not None
         leadership: Leadership | None = SoleLeadership(self._folder.record.term + 1)
         if self._election is not None:
-            leadership = self._election.try_to_lead(self._candidate(), self._folder.record.term + 1)
+            leadership = self._election.try_to_lead(self._candidate(), next_term(self._election, self._folder.record))
         elif self._leader is not None:
             endpoint = Endpoint(connect=(self._leader,), tls=self._endpoint.tls, connect_timeout_s=1.0)
             depose_leader(endpoint, self._token(), self._folder.record.term + 1)
         if leadership is None:
             self._warn("it cannot be promoted while another coordinator leads; stop that one first")
-            return None
-        (self._folder.path / PROMOTE_FILE).unlink()
         return leadership
 
     def _lead_by_election(self, election: EtcdElection, follower: ReplicaFollower) -> Leadership | None:
-        try:
-            leader = election.current_leader()
-            if leader is not None:
-                self._leader = leader.address if not self._following.connect else self._leader
-                return None
-            if follower.copy is None:
-                return None
-            in_sync = election.in_sync()
-            if in_sync is None or in_sync.run != self._folder.record.run:
-                return None
-            if self._folder.record.coordinator not in in_sync.coordinators:
-                self._warn(
-                    f"nobody leads run {self._folder.record.run}, and this copy lacks what was committed in term"
-                    f" {in_sync.term}; `potluck promote {self._folder.path}` leads from it nevertheless"
-                )
-                return None
-            return election.try_to_lead(self._candidate(), self._folder.record.term + 1)
-        except EtcdUnavailableError as error:
-            self._warn(str(error))
+        leader = election.current_leader()
+        if leader is not None:
+            self._leader = leader.address if not self._following.connect else self._leader
             return None
+        if follower.copy is None:
+            return None
+        in_sync = election.in_sync()
+        if in_sync is None or in_sync.run != self._folder.record.run:
+            return None
+        if self._folder.record.coordinator not in in_sync.coordinators:
+            self._warn(
+                f"nobody leads run {self._folder.record.run}, and this copy lacks what was committed in term"
+                f" {in_sync.term}; `potluck promote {self._folder.path}` leads from it nevertheless"
+            )
+            return None
+        return election.try_to_lead(self._candidate(), next_term(election, self._folder.record))
 
     def _candidate(self) -> ElectedLeader:
         return ElectedLeader(self._address, self._folder.record.run, self._folder.record.coordinator)
@@ -269,11 +263,12 @@ class _Standby:
         others = [address for address in (self._leader, *(manifest.coordinators if manifest else ())) if address]
         try:
             store, members = self._folder.begin_leading(watch, observer.should_stop)
+            rejoining = RejoiningDevices(members, least, _SETTLE_S) if members else None
+            taking_over, options = Takeover(leadership, others), self._folder.options
+            return serve_prepared(self._prepared, store, options, observer, rejoining, taking_over)
         except BaseException:
             leadership.release()
             raise
-        rejoining = RejoiningDevices(members, least, _SETTLE_S) if members else None
-        return serve_prepared(self._prepared, store, self._kept, observer, rejoining, Takeover(leadership, others))
 
     def _least_devices(self) -> int:
         job = self._prepared.job

@@ -19,6 +19,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from potluck.checkpoint_files import CHECKPOINT_FOLDER, newest_version
 from potluck.journal.standby_status import StandbyStatus
 from potluck.loops.run_progress import RunOutcome
 from potluck.run.commit_guard import CommitGuard
@@ -65,7 +66,7 @@ class StandbyReplication(CommitGuard):
         self._standbys: dict[str, _Standby] = {}
         self._lock = threading.Lock()
         self._sync_lock = threading.Lock()  # one change of the in-sync set at a time
-        self._newest = max((int(path.stem) for path in (folder / "checkpoints").glob("[0-9]*.safetensors")), default=-1)
+        self._newest = newest_version(folder / CHECKPOINT_FOLDER)
         self._progressed: Callable[[], None] = lambda: None  # wakes `wait_for_standbys`
         self.addresses: list[str] = []  # the leader's own, then those of coordinators that have led before
         self.on_standbys: Callable[[list[StandbyStatus]], None] = lambda standbys: None

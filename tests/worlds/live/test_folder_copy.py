@@ -86,6 +86,18 @@ def test_a_copy_has_what_the_leader_has(tmp_path: Path) -> None:
     assert leader.fetched == fetched, "what has not changed is not copied again"
 
 
+def test_files_beside_the_checkpoints_are_neither_copied_nor_deleted(tmp_path: Path) -> None:
+    leader, copy = Leader(tmp_path / "leader"), FolderCopy(tmp_path / "copy")
+    name = "checkpoints/00000007-copy.safetensors"
+    (leader.folder / name).write_bytes(b"the leader's")
+    (copy.folder / name).write_bytes(b"the copy's")
+    for version in (1, 2, 3):
+        leader.commit(version)
+        follow(copy, leader)
+    assert copy.version == leader.manifest().version == 3
+    assert contents(copy.folder)[name] == b"the copy's"
+
+
 def test_an_interrupted_checkpoint_continues_where_it_stopped(tmp_path: Path) -> None:
     leader, copy = Leader(tmp_path / "leader"), FolderCopy(tmp_path / "copy")
     size = 3 * CHUNK_BYTES + 5

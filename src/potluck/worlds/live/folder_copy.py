@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from potluck.checkpoint_files import CHECKPOINT_FOLDER, list_checkpoints, version_of
 from potluck.errors import RunError
 from potluck.worlds.live.replica_messages import JOURNAL, FileEntry, FolderManifest, is_replicated_file
 
@@ -37,7 +38,7 @@ class FolderCopy:
         self._frozen = False
         self._lock = threading.Lock()  # held while a file changes
         self._digests: dict[str, str] = {}
-        (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
+        (folder / CHECKPOINT_FOLDER).mkdir(parents=True, exist_ok=True)
 
     @property
     def journal_bytes(self) -> int:
@@ -102,8 +103,9 @@ class FolderCopy:
         with self._changing():
             os.replace(partial, path)
             _sync_folder(path.parent)
-        if entry.name.startswith("checkpoints/"):
-            self._digests = {name: kept for name, kept in self._digests.items() if not name.startswith("checkpoints/")}
+        checkpoints = f"{CHECKPOINT_FOLDER}/"
+        if entry.name.startswith(checkpoints):
+            self._digests = {name: kept for name, kept in self._digests.items() if not name.startswith(checkpoints)}
         self._digests[entry.name] = entry.digest
         for other in path.parent.glob(f".{path.name}.*.copy"):
             other.unlink()
@@ -125,13 +127,12 @@ class FolderCopy:
 
     def _remove_other_checkpoints(self, newest: int) -> None:
         """Keep those of the leader's run: not what a former leader committed beyond it, nor old ones."""
-        found = sorted((self.folder / "checkpoints").glob("[0-9]*.safetensors"))
-        later = [path for path in found if int(path.stem) > newest]
-        earlier = [path for path in found if int(path.stem) <= newest]
+        checkpoints = list_checkpoints(self.folder / CHECKPOINT_FOLDER)
+        later = [path for path in checkpoints if version_of(path) > newest]
         with self._changing():
-            for path in [*later, *earlier[:-_CHECKPOINTS_KEPT]]:
+            for path in [*later, *checkpoints[len(later) + _CHECKPOINTS_KEPT :]]:
                 path.unlink()
-            for partial in (self.folder / "checkpoints").glob(".*.copy"):
+            for partial in (self.folder / CHECKPOINT_FOLDER).glob(".*.copy"):
                 partial.unlink()
 
     def _changing(self) -> _Changing:

@@ -13,7 +13,7 @@ from typing import TypeVar
 import msgspec
 import zenoh
 
-from potluck.errors import RunError, UserError
+from potluck.errors import PotluckError, RunError, StorageError, UserError
 from potluck.worlds.live import key_expressions
 from potluck.worlds.live.folder_copy import CopyFrozenError, FolderCopy
 from potluck.worlds.live.replica_messages import (
@@ -88,7 +88,8 @@ class ReplicaFollower:
         self._options = options
         self.copy = options.copy
         self.state = FollowedLeader()
-        self.error: UserError | None = None
+        self.error: PotluckError | None = None
+        self._problem = ""  # with the copy's disk
         self._stopped = threading.Event()
         self.is_over = threading.Event()  # the run has ended and the copy has all of it, or following has failed
         self._thread = threading.Thread(target=self._follow, name="potluck-follower", daemon=True)
@@ -111,14 +112,21 @@ class ReplicaFollower:
                 self._follow_one_connection()
             except CopyFrozenError:
                 return
-            except FollowRefusedError as error:
+            except (FollowRefusedError, StorageError) as error:
                 self.error = error
                 self.is_over.set()
                 return
-            except (_LeaderSilentError, EndpointError, RunError, OSError) as error:
+            except (_LeaderSilentError, EndpointError, RunError) as error:
                 _log.debug("the leader cannot be followed now: %s", error)
+            except OSError as error:
+                self._warn_of(error.strerror or str(error))
             if self.is_over.is_set() or self._stopped.wait(_RETRY_S):
                 return
+
+    def _warn_of(self, problem: str) -> None:
+        if problem != self._problem:
+            self._problem = problem
+            _log.warning("the copy of the run cannot be written (%s); it falls behind until it can", problem)
 
     def _follow_one_connection(self) -> None:
         address = self._options.leader_address()
@@ -153,6 +161,7 @@ class ReplicaFollower:
             copy.begin_session(manifest, leader.prefix_digest)
         copy.update(manifest, leader.fetch_chunk)
         self._report(manifest, copy)
+        self._problem = ""
         if manifest.ended:
             self.is_over.set()
 

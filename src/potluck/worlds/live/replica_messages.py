@@ -30,6 +30,7 @@ __all__ = [
     "FolderManifest",
     "FollowRefused",
     "FollowRequest",
+    "LeaderOptions",
     "PrefixDigest",
     "PrefixRequest",
     "decode_replica_answer",
@@ -84,6 +85,15 @@ class FileEntry(msgspec.Struct, frozen=True):
     digest: Name  # SHA-256
 
 
+class LeaderOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How the leader serves the run, as far as a coordinator that takes over does the same."""
+
+    wait_s: Annotated[float, msgspec.Meta(ge=0)]
+    token_hours: Annotated[float, msgspec.Meta(ge=0)]
+    token_each: bool
+    standby_wait_s: Annotated[float, msgspec.Meta(ge=0)]
+
+
 class FolderManifest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """What the leader has."""
 
@@ -94,6 +104,7 @@ class FolderManifest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     journal_bytes: Size
     files: Annotated[list[FileEntry], msgspec.Meta(max_length=16)]
     members: dict[str, int] = {}  # the devices that are connected
+    options: LeaderOptions | None = None  # None: of a leader that does not say
     coordinators: Annotated[list[Name], msgspec.Meta(max_length=16)] = []  # their addresses, the leader's first
     ended: Text = ""  # why the run is over; then the files are complete
     status: Name = ""  # how it ended

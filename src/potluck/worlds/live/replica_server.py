@@ -23,6 +23,7 @@ import msgspec
 import zenoh
 from zenoh.handlers import Callback
 
+from potluck.checkpoint_files import CHECKPOINT_FOLDER, checkpoint_name, newest_version, version_of
 from potluck.worlds.live import key_expressions
 from potluck.worlds.live.replica_messages import (
     CHUNK_BYTES,
@@ -35,6 +36,7 @@ from potluck.worlds.live.replica_messages import (
     FolderManifest,
     FollowRefused,
     FollowRequest,
+    LeaderOptions,
     PrefixDigest,
     PrefixRequest,
     Request,
@@ -81,6 +83,7 @@ class ReplicaServer:
         self._closed = False
         self._outcome = ("", "")  # status and reason, once the run is over
         self.members: Mapping[str, int] = {}
+        self.options: LeaderOptions | None = None
         self._pinned: dict[tuple[str, str], int] = {}  # (name, digest) → open file
         self._digests: dict[str, tuple[tuple[int, int, int], str]] = {}  # name → what the file was, digest
 
@@ -158,7 +161,7 @@ class ReplicaServer:
         until = time.monotonic() + (_HOLD_S if request.session == source.session else 0.0)
         source.on_follow(request)
         with self._changed:
-            seen, newest = self._change_count, _newest_version(source.folder)
+            seen, newest = self._change_count, newest_version(source.folder / CHECKPOINT_FOLDER)
             while newest == request.version and not (self._outcome[0] or self._closed) and time.monotonic() < until:
                 self._changed.wait(max(0.0, until - time.monotonic()))
                 if self._change_count != seen:
@@ -169,7 +172,7 @@ class ReplicaServer:
         source = self._source
         status, reason = self._outcome
         files = [entry for name in self._file_names() if (entry := self._pin_file(name)) is not None]
-        versions = [_version_of(entry.name) for entry in files if entry.name.startswith("checkpoints/")]
+        versions = [version_of(Path(entry.name)) for entry in files if entry.name not in _SMALL_FILES]
         journal = source.folder / JOURNAL  # after the checkpoints: it covers them
         return FolderManifest(
             run=source.run,
@@ -179,6 +182,7 @@ class ReplicaServer:
             journal_bytes=journal.stat().st_size if journal.exists() else 0,
             files=files,
             members=dict(self.members),
+            options=self.options,
             coordinators=source.coordinators(),
             ended=reason,
             status=status,
@@ -187,8 +191,8 @@ class ReplicaServer:
     # --- files -----------------------------------------------------------------------------------------------------
 
     def _file_names(self) -> list[str]:
-        newest = _newest_version(self._source.folder)
-        return [*_SMALL_FILES, *([f"checkpoints/{newest:08d}.safetensors"] if newest >= 0 else [])]
+        newest = newest_version(self._source.folder / CHECKPOINT_FOLDER)
+        return [*_SMALL_FILES, *([f"{CHECKPOINT_FOLDER}/{checkpoint_name(newest)}"] if newest >= 0 else [])]
 
     def _pin_file(self, name: str) -> FileEntry | None:
         """Open a file for later requests; None if it does not exist."""
@@ -209,7 +213,7 @@ class ReplicaServer:
                 self._pinned[name, digest] = handle
             while len(self._pinned) > _MAX_PINNED:
                 os.close(self._pinned.pop(next(iter(self._pinned))))
-            for old in [old for old in self._digests if old.startswith("checkpoints/") and old != name][:-4]:
+            for old in [old for old in self._digests if old.startswith(f"{CHECKPOINT_FOLDER}/") and old != name][:-4]:
                 del self._digests[old]
         return FileEntry(name, state.st_size, digest)
 
@@ -225,15 +229,6 @@ class ReplicaServer:
                     return FollowRefused(reason=f"{request.name} has been replaced by a newer one")
                 data = os.pread(handle, CHUNK_BYTES, request.offset)
         return FileChunk(data=data, crc=zlib.crc32(data))
-
-
-def _newest_version(folder: Path) -> int:
-    names = [path.name for path in (folder / "checkpoints").glob("[0-9]*.safetensors")]
-    return max((_version_of(name) for name in names), default=-1)
-
-
-def _version_of(name: str) -> int:
-    return int(Path(name).stem)
 
 
 def _file_digest(handle: int) -> str:
