@@ -67,19 +67,21 @@ def written(folder: Path) -> str:
     return render_results_page(folder, folder.parent / "docs" / "results.md")
 
 
-def test_the_page_groups_results_into_better_ahead_reproduced_and_missed(folder: Path) -> None:
+def test_the_page_groups_results_into_better_ahead_reproduced_behind_and_missed(folder: Path) -> None:
     write(
         folder, "overlap",
         figure("largest", 50.0, 40.0, Goal("≥", 41.0), repeats=(49.0, 50.0, 51.0)),
         figure("  of one | network", 39.9, 40.0, Goal("≥", 41.0)),
         figure("planned", 50.0, 40.0, Goal("≥", 41.0), "forecast"),
+        figure("slow", 20.0, 40.0, Goal("≥", 10.0)),
     )  # fmt: skip
     page = written(folder)
-    assert "**2 of 3 goals are met.**" in page
+    assert "**3 of 4 goals are met.**" in page
     better, _, rest = page.partition("**Ahead of the published value, but not shown to be better**")
     assert "`overlap` largest: 50 x (47.52 to 52.48, n = 3), published 40 x" in better
     assert "`overlap` planned: 50 x, published 40 x. Lacking: it is forecast, not executed; 1 of at least 3" in rest
     assert "`overlap` largest: of one | network: 39.9 x, goal ≥ 41 x" in page.split("**Goal missed**")[1]
+    assert "`overlap` slow: 20 x, published 40 x" in page.split("**Behind published**")[1].split("**Goal missed**")[0]
     assert "| &nbsp;&nbsp;of one \\| network | 40 x | ≥ 41 x | 39.9 x | simulated | **no** |" in page
     assert "- Published: Somebody 2020" in page
     assert "`potluck bench overlap --full` at commit 012345678 on 2026-01-02" in page
