@@ -40,9 +40,9 @@ class BenchmarkContext:
 class BenchmarkPiece:
     """One measurement; equal parameters mean equal work.
 
-    A piece may be `parallel`, that is, run beside others in a worker process, if its result contains no time of this
-    machine. Its `measure` must then be picklable. `code` is a digest of the code that it measures, if that is less than
-    what the benchmark measures.
+    A piece is `parallel` if its result contains no time of this machine: it is run beside others in a worker process,
+    so that its `measure` must be picklable, and a check compares it to the last digit. `code` is a digest of the code
+    that it measures, if that is less than what the benchmark measures.
     """
 
     name: str

@@ -16,6 +16,7 @@ from potluck.report.svg_chart import ChartSeries
 
 __all__ = [
     "EXECUTIONS",
+    "Direction",
     "Execution",
     "Figure",
     "FigureOptions",
@@ -29,6 +30,7 @@ __all__ = [
     "interval_of_repeats",
 ]
 
+Direction = Literal["more", "less"]
 Execution = Literal["forecast", "simulated", "live", "measured", "counted"]
 EXECUTIONS: dict[Execution, str] = {
     "forecast": "computed by a planner from a model of the costs; nothing ran",
@@ -67,6 +69,9 @@ class Interval(msgspec.Struct, frozen=True):
 class Figure(msgspec.Struct, frozen=True, kw_only=True):
     """One row of a benchmark's table.
 
+    `better` says whether more or less is better than the published value if there is no goal to say it; None if neither
+    is, as for a baseline that is known to do badly.
+
     `tuned_alike` says whether the rival that the figure is relative to was tuned by the same procedure as ours; None if
     the figure has no rival that we ran. Only then may it be called better than published.
     """
@@ -77,6 +82,7 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
     executed: Execution
     published: PublishedValue | None = None
     goal: Goal | None = None
+    better: Direction | None = None
     interval: Interval | None = None
     tuned_alike: bool | None = False
     note: str = ""
@@ -103,6 +109,13 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
         return 1 if self.interval is None else self.interval.repeats
 
     @property
+    def direction(self) -> Direction | None:
+        """Whether more or less is better; None if neither is."""
+        if self.goal is None:
+            return self.better
+        return "more" if self.goal.comparison == "≥" else "less"
+
+    @property
     def meets_goal(self) -> bool | None:
         """None if the figure has no goal."""
         return None if self.goal is None else self.goal.is_met_by(self.measured)
@@ -117,6 +130,7 @@ class FigureOptions(TypedDict, total=False):
 
     published: PublishedValue | None
     goal: Goal | None
+    better: Direction | None
     tuned_alike: bool | None
     note: str
 

@@ -1,7 +1,8 @@
 """Compares a figure with the published value, and says what a claim to be better still lacks.
 
 A figure is better than published only if it was executed, not forecast; has at least three repeats or seeds; its
-interval is clear of the published value; and its rival, if it has one, was tuned by the same procedure as ours.
+interval is clear of the published value; and its rival, if it has one, was tuned by the same procedure as ours. Every
+figure with a published value is compared; where neither more nor less is better, it is reproduced or differs.
 """
 
 from __future__ import annotations
@@ -20,19 +21,22 @@ _TOLERANCE = 0.02  # a figure within this fraction of the published value counts
 class PublishedComparison(NamedTuple):
     """How a figure stands against the published value; `lacking` says why one that is ahead is not called better."""
 
-    verdict: Literal["better", "ahead", "reproduced", "behind"]
+    verdict: Literal["better", "ahead", "reproduced", "behind", "differs"]
     lacking: tuple[str, ...] = ()
 
 
 def compare_with_published(figure: Figure) -> PublishedComparison | None:
-    """None without a published value, or without a goal, which says whether more or less is better."""
-    if figure.goal is None or figure.published is None:
+    """None without a published value."""
+    if figure.published is None:
         return None
-    sign = 1 if figure.goal.comparison == "≥" else -1
     theirs = figure.published.value
-    ahead, margin = sign * (figure.measured - theirs), _TOLERANCE * abs(theirs)
-    if ahead <= margin:
-        return PublishedComparison("reproduced" if ahead >= -margin else "behind")
+    if abs(figure.measured - theirs) <= _TOLERANCE * abs(theirs):
+        return PublishedComparison("reproduced")
+    if figure.direction is None:
+        return PublishedComparison("differs")
+    sign = 1 if figure.direction == "more" else -1
+    if sign * (figure.measured - theirs) < 0:
+        return PublishedComparison("behind")
     lacking = tuple(_list_lacking(figure, sign, theirs))
     return PublishedComparison("ahead", lacking) if lacking else PublishedComparison("better")
 

@@ -23,6 +23,7 @@ _FAST = {"up": "unlimited", "down": "unlimited", "latency": "0 s", "overhead": "
 _LINK = {"up": "4 Mbit/s", "down": "4 Mbit/s", "latency": "10 ms", "overhead": "1 ms"}
 _JOIN_TIMEOUT_S = 300.0  # for processes to start on a busy machine
 _PIPELINES = ("ftpipehd", "ftpipehd-as-published", "pipedream", "gpipe", "respipe", "single")
+_FIXED_BATCHES = ("ddl", "scadles-truncation", "scadles-compression")
 _DATA = {"kind": "synthetic", "classes": 4, "shape": [1, 28, 28], "train": 96, "test": 8}
 _MLP = {"model": "mlp", "options": {"hidden": [64]}, "data": _DATA}
 _DEEP = {"model": "mlp", "options": {"hidden": [64, 48, 48, 32]}, "data": _DATA}
@@ -62,7 +63,9 @@ def recipe_job(recipe: str, rounds: int, seed: int) -> dict[str, Any]:
         pipeline = {"batch": 16, "optimizer": {"lr": 1e-3, "momentum": 0.0}}
         return {**job, "task": _DEEP, "pipeline": pipeline, "stop": {"rounds": 4 * rounds + 1}}
     if recipe == "ddl" or recipe.startswith("scadles"):
-        return {**job, "stream": {"rate": {"kind": "uniform", "mean": 30.0, "deviation": 14.0}}}
+        stream = {"stream": {"rate": {"kind": "uniform", "mean": 30.0, "deviation": 14.0}}}
+        batching = {"rounds": {"batching": {"kind": "fixed", "size": 16}}} if recipe in _FIXED_BATCHES else {}
+        return {**job, **stream, **batching}
     return {**job, "rounds": {"batching": {"size": 16}}}
 
 

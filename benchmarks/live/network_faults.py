@@ -20,6 +20,7 @@ from benchmarks.benchmark_figures import Figure, Goal, figure_of_repeats
 from benchmarks.faults.command_process import wait_until
 from benchmarks.faults.process_fleet import FleetNetwork, ProcessFleet, pipeline_job, rounds_job
 from benchmarks.shaped_network import ShapedNetwork, missing_requirement
+from potluck.job import make
 
 __all__ = ["compute_figures", "declare_pieces", "fault_job"]
 
@@ -32,18 +33,19 @@ _TIMEOUT_S = 180.0
 _COMMITS = 5  # before a fault, and after the return of the device
 _LOOPS = {"rounds": "round without the device", "pipeline": "batch of a new partition"}
 _FAULTS = {"kill": "kill -9", "cut": "link down"}
+_PROMPT_S = 2.0  # for a recovery, once it is known that a device is gone
 _TITLE = "9 MB model, default lease"
 
 
 def declare_pieces(context: BenchmarkContext) -> list[BenchmarkPiece]:
     """Every fault hits a run of its own; repeats alternate between faults."""
-    repeats, loss_s = (1, 6.0) if context.quick else (5, 60.0)
+    repeats, loss_s = (1, 6.0) if context.quick else (5, 25.0)
     pieces = []
     for repeat in range(repeats):
         pieces += [
             BenchmarkPiece(
                 f"{_PREFIX}/{loop}/{fault}/{repeat}", {"loop": loop, "fault": fault, "repeat": repeat},
-                partial(_measure_fault, loop, fault), 40.0,
+                partial(_measure_fault, loop, fault), 25.0 if loop == "rounds" else 15.0,
             )
             for loop in (("rounds",) if context.quick else _LOOPS)
             for fault in _FAULTS
@@ -53,7 +55,7 @@ def declare_pieces(context: BenchmarkContext) -> list[BenchmarkPiece]:
                 f"{_PREFIX}/rounds/loss/{repeat}",
                 {"loss": _LOSS, "seconds": loss_s, "repeat": repeat},
                 partial(_measure_loss, loss_s),
-                30.0 + 2 * loss_s,
+                15.0 + 2 * loss_s,
             )
         )
     return pieces
@@ -154,13 +156,21 @@ def compute_figures(results: Results) -> Iterator[Figure]:
                 seconds = [float(run["seconds"]) for run in hit]
                 redone = f"; at most {max(run['redone'] for run in hit)} batches redone" if loop == "pipeline" else ""
                 name, note = f"{_TITLE}, {title}: time to the next {what}", f"longest {max(seconds):.2f} s{redone}"
-                yield figure_of_repeats(name, "s", seconds, executed="live", note=note)
+                yield figure_of_repeats(
+                    name, "s", seconds, executed="live", goal=_recovery_goal(loop, fault), note=note
+                )
     losses = [run for name, run in runs.items() if "/loss/" in name]
     if losses:
         ratios = [run["rates"][0] / run["rates"][1] for run in losses]
         name = f"{_TITLE}, {100 * _LOSS:g} % of packets dropped: round time over that without loss"
         yield figure_of_repeats(name, "x", ratios, executed="live", note="on the link of one device, both directions")
     yield from _commit_figures(list(runs.values()))
+
+
+def _recovery_goal(loop: str, fault: str) -> Goal:
+    """The death of a process closes its connections at once; a link that is down is noticed when the lease expires."""
+    lease_s = 0.0 if fault == "kill" else float(make(fault_job(loop)).fleet.lease)
+    return Goal("≤", lease_s + _PROMPT_S)
 
 
 def _commit_figures(runs: Sequence[Mapping[str, Any]]) -> Iterator[Figure]:

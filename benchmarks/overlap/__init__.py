@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from benchmarks.benchmark import Benchmark, BenchmarkContext, BenchmarkPiece
 from benchmarks.benchmark_catalogue import CATALOGUE
 from benchmarks.measured_code import SIMULATED_PACKAGE
@@ -20,19 +22,22 @@ def declare_pieces(context: BenchmarkContext) -> list[BenchmarkPiece]:
     """Both modes have the same forecasts; a quick run simulates fewer cases and times the planner less often."""
     runs = 300 if context.quick else 5000
     timing = BenchmarkPiece("planning", {"runs": runs}, lambda: measure_planning(runs, context.seed), runs / 1000)
-    other = BenchmarkPiece("other speeds", {"bandwidths": list(BANDWIDTHS), "rtt_s": RTT_S}, speed_sensitivity, 2.0)
+    band = {"bandwidths": list(BANDWIDTHS), "rtt_s": RTT_S}
+    other = BenchmarkPiece("other speeds", band, speed_sensitivity, 2.0, parallel=True)
     forecasts = [_forecast_piece(network, batch) for network in NETWORKS for batch in BATCHES]
     return [timing, other, *forecasts, *map(_simulated_piece, _QUICKLY_SIMULATED if context.quick else NETWORKS)]
 
 
 def _forecast_piece(network: str, batch: int) -> BenchmarkPiece:
     parameters = {"network": network, "batch": batch, "bandwidths": list(BANDWIDTHS), "rtt_s": RTT_S}
-    return BenchmarkPiece(f"{network}/{batch}", parameters, lambda: forecast_case(network, batch), _SECONDS[network])
+    work = partial(forecast_case, network, batch)
+    return BenchmarkPiece(f"{network}/{batch}", parameters, work, _SECONDS[network], parallel=True)
 
 
 def _simulated_piece(network: str) -> BenchmarkPiece:
     parameters = {"network": network, "batch": BATCH, "places": list(SIMULATED_ROWS), "rtt_s": RTT_S}
-    return BenchmarkPiece(f"{network}, simulated", parameters, lambda: simulate_case(network), 5 * _SECONDS[network])
+    work = partial(simulate_case, network)
+    return BenchmarkPiece(f"{network}, simulated", parameters, work, 5 * _SECONDS[network], parallel=True)
 
 
 BENCHMARK = Benchmark(

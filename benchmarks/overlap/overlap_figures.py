@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from benchmarks.benchmark import Results
-from benchmarks.benchmark_figures import Execution, Figure, Goal, PublishedValue, figure_of_repeats
+from benchmarks.benchmark_figures import Direction, Execution, Figure, Goal, PublishedValue, figure_of_repeats
 from benchmarks.overlap.overlap_forecast import WORKERS
 from benchmarks.overlap.overlap_workload import BANDWIDTHS, NETWORKS
 from potluck.loops.parts.model_transfer import DuplexTransfer
@@ -100,11 +100,15 @@ def _reduction_figures(cases: Sequence[Case]) -> Iterator[Figure]:
     published = {"resnet152": 41.92, "vgg19": 41.10}
     for network, title in NETWORKS.items():
         yield _percent_figure(
-            f"  {title}", largest_reduction(cases_of_network(cases, network), "optimal"), published.get(network)
+            f"  {title}",
+            largest_reduction(cases_of_network(cases, network), "optimal"),
+            published.get(network),
+            better="more",
         )
     inception = cases_of_network(cases, "inception-v4")
-    yield _percent_figure("  Inception-v4, layer by layer", largest_reduction(inception, "layer-by-layer"), 35.25)
-    yield _percent_figure("  Inception-v4, iBatch", largest_reduction(inception, "ibatch"), 24.22)
+    for strategy, value in (("layer-by-layer", 35.25), ("ibatch", 24.22)):
+        name = f"  Inception-v4, {TITLES[strategy]}"
+        yield _percent_figure(name, largest_reduction(inception, strategy), value, better="more")
 
 
 def _sensitivity_figures(result: Mapping[str, Any]) -> Iterator[Figure]:
@@ -133,7 +137,8 @@ def _speed_up_figures(cases: Sequence[Case]) -> Iterator[Figure]:
         yield Figure(
             name=f"speed-up of 8 workers over one without transfers, {TITLES[strategy]}, mean at 10 Gbit/s", unit="x",
             measured=sum(speed_ups) / len(speed_ups), published=PublishedValue(value, _PAPER),
-            goal=goal if strategy == "optimal" else None, note=_extremes_note(cases, speed_ups), executed="forecast",
+            goal=goal if strategy == "optimal" else None, better="more",
+            note=_extremes_note(cases, speed_ups), executed="forecast",
         )  # fmt: skip
     last = [case["rows"][-1] for case in cases]
     same = [WORKERS * row["iteration_s"]["optimal"] / row["together_s"]["optimal"] for row in last]
@@ -236,11 +241,13 @@ def _percent_figure(
     goal: Goal | None = None,
     note: str = "",
     executed: Execution = "forecast",
+    better: Direction | None = None,
 ) -> Figure:
     source = None if published is None else PublishedValue(published, _PAPER)
     return Figure(
-        name=name, unit="%", measured=100 * fraction, executed=executed, published=source, goal=goal, note=note
-    )
+        name=name, unit="%", measured=100 * fraction, executed=executed, published=source, goal=goal, better=better,
+        note=note,
+    )  # fmt: skip
 
 
 TITLES = {"layer-by-layer": "layer by layer", "ibatch": "iBatch", "mg-wfbp": "MG-WFBP", "optimal": "optimal"}

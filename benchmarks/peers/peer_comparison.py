@@ -26,6 +26,7 @@ __all__ = ["Case", "Comparison", "Side", "advantage", "case_charts", "comparison
 _ROOT = Path(__file__).resolve().parents[2]
 _WORKLOADS = Path(__file__).resolve().parent / ".workloads"
 _QUICK_TURNS = 1
+_NOT_BEHIND = Goal("≥", 1.0)
 Answer = Mapping[str, Any]
 
 
@@ -49,7 +50,7 @@ class Case:
     key: str
     unit: str
     more_is_better: bool
-    goal: Goal | None = None
+    goal: Goal = _NOT_BEHIND  # of our advantage over each peer
     same: str = ""  # a figure that must be equal on all sides, as proof that they compute the same
     workload: str = ""  # a network whose weights and data Potluck writes to a file for the peers
 

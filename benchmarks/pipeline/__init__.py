@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from benchmarks.benchmark import Benchmark, BenchmarkContext, BenchmarkPiece
 from benchmarks.benchmark_catalogue import CATALOGUE
@@ -28,28 +29,43 @@ _QUICK_CAPACITIES = (1, 2, 10)
 
 
 def declare_pieces(context: BenchmarkContext) -> Sequence[BenchmarkPiece]:
-    capacities = _QUICK_CAPACITIES if context.quick else _CAPACITIES
-    links = ("lan",) if context.quick else tuple(LINKS)
-    pieces = [BenchmarkPiece(f"1:1:{k}", {"k": k}, partial(measure_speed, (1, 1, k)), 15.0) for k in capacities]
-    pieces.append(BenchmarkPiece("adaptation", {}, measure_adaptation, 6.0))
-    pieces.append(BenchmarkPiece("slow link", {}, measure_slow_link, 6.0))
-    pieces.append(BenchmarkPiece("live crashes", {}, measure_live_crashes, 12.0))
-    for link in links:
-        pieces.append(BenchmarkPiece(f"replication/{link}", {"link": link}, partial(measure_replication, link), 6.0))
+    return [
+        *_speed_pieces(context),
+        _simulated_piece("adaptation", {}, measure_adaptation, 6.0),
+        _simulated_piece("slow link", {}, measure_slow_link, 6.0),
+        BenchmarkPiece("live crashes", {}, measure_live_crashes, 12.0),
+        *_recovery_pieces(context),
+        *_learning_pieces(context),
+    ]
+
+
+def _simulated_piece(
+    name: str, parameters: Mapping[str, Any], work: Callable[[], Mapping[str, Any]], expected_s: float
+) -> BenchmarkPiece:
+    return BenchmarkPiece(name, parameters, work, expected_s, parallel=True)
+
+
+def _speed_pieces(context: BenchmarkContext) -> Iterator[BenchmarkPiece]:
+    for k in _QUICK_CAPACITIES if context.quick else _CAPACITIES:
+        yield _simulated_piece(f"1:1:{k}", {"k": k}, partial(measure_speed, (1, 1, k)), 15.0)
+
+
+def _recovery_pieces(context: BenchmarkContext) -> Iterator[BenchmarkPiece]:
+    for link in ("lan",) if context.quick else LINKS:
+        yield _simulated_piece(f"replication/{link}", {"link": link}, partial(measure_replication, link), 6.0)
         for name in RECOVERIES:
             work = partial(measure_recovery, name, link)
-            pieces.append(BenchmarkPiece(f"recovery/{name}/{link}", {"name": name, "link": link}, work, 30.0))
-    return [*pieces, *_learning_pieces(context)]
+            yield _simulated_piece(f"recovery/{name}/{link}", {"name": name, "link": link}, work, 30.0)
 
 
 def _learning_pieces(context: BenchmarkContext) -> Iterator[BenchmarkPiece]:
     workload, seeds = (DIGITS, 1) if context.quick else (CIFAR, 3)
-    yield BenchmarkPiece("batches in flight", {"workload": list(workload)}, partial(measure_fill, workload), 15.0)
+    yield _simulated_piece("batches in flight", {"workload": list(workload)}, partial(measure_fill, workload), 15.0)
     for repeat in range(seeds):
         for name, variant in VARIANTS.items():
             parameters = {"workload": list(workload), "way": [*variant[:3], dict(variant.schedule)], "repeat": repeat}
             work = partial(measure_learning, workload, name, context.seed + repeat, context.data)
-            yield BenchmarkPiece(f"learning/{name}/{repeat}", parameters, work, workload.batches / 50, parallel=True)
+            yield _simulated_piece(f"learning/{name}/{repeat}", parameters, work, workload.batches / 50)
 
 
 def _required_datasets(context: BenchmarkContext) -> Sequence[str]:

@@ -38,7 +38,7 @@ def _speed_figures(result: Any) -> Iterator[Figure]:
         )
         return Figure(
             name=f"speed-up over PipeDream, {title}", unit="x", measured=baseline / found["period_s"],
-            published=published, goal=goal, note=moves, executed="simulated",
+            published=published, goal=goal, better="more", note=moves, executed="simulated",
         )  # fmt: skip
 
     found = result["MACs, order searched"]

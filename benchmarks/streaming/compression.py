@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -51,7 +50,7 @@ class CodecCase(NamedTuple):
     """How updates are encoded, how the model is, and where momentum is applied."""
 
     codec: Mapping[str, Any]
-    pull_codec: Mapping[str, Any] = MappingProxyType({"kind": "dense"})
+    pull_codec: Mapping[str, Any] = {"kind": "dense"}
     device_momentum: bool = False  # on the devices, before they leave out entries, instead of on the coordinator
 
 

@@ -202,6 +202,7 @@ def _set_figures(results: Results, recipe: str, rates: str, gain: float) -> Iter
         measured=gain,
         published=scadles_testbed.published_value(scadles_testbed.SPEED_UP[rates]),
         goal=Goal("≥", 1.0) if ours else None,
+        better="more",
         note=f"{note}; ddl {_round_s(_race_runs(results, 'ddl', rates)):.2f} s",
         executed="simulated",
     )
@@ -214,6 +215,7 @@ def _set_figures(results: Results, recipe: str, rates: str, gain: float) -> Iter
             measured=lost,
             published=None if published is None else scadles_testbed.published_value(published),
             goal=Goal("≤", 0.1) if ours and name == "top-1" else None,
+            better="less",
             note=f"at {100 * _mean_value(runs, key):.1f} %, mean of {len(runs)}",
             executed="simulated",
         )

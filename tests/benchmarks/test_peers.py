@@ -23,6 +23,7 @@ from benchmarks.peers.potluck_commands import read_rounds
 from benchmarks.shaped_network import missing_requirement
 from benchmarks.simulation.client_throughput import clients_of
 from benchmarks.simulation.simulation_workload import MODELS, peers_job
+from tests.benchmarks.made_up_results import full_figures
 
 _PEERS = Path(__file__).parents[2] / "benchmarks" / "peers"
 
@@ -98,6 +99,16 @@ def test_duplex_is_among_ours_and_the_fastest_launcher_among_flowers() -> None:
     ddp = COMPARISONS["ddp"].cases(False, Path())
     assert [case.title for case in ddp] == ["iteration, sync-sgd", "iteration, dynacomm", "iteration, duplex"]
     assert [peer.name for peer in COMPARISONS["live"].cases(False, Path())[0].peers][1] == "Flower, fastest launcher"
+
+
+@pytest.mark.parametrize("name", COMPARISONS)
+def test_losing_to_a_peer_is_a_missed_goal(name: str) -> None:
+    """In the made-up results all sides are equal."""
+    figures = full_figures(comparison_benchmark(COMPARISONS[name]))
+    advantages = {title: figure for title, figure in figures.items() if "advantage over" in title}
+    assert advantages
+    assert {figure.goal_text for figure in advantages.values()} == {"≥ 10 x" if name == "live" else "≥ 1 x"}
+    assert all(figure.goal is None for title, figure in figures.items() if title not in advantages)
 
 
 def test_every_compared_package_exists_and_is_pinned(tmp_path: Path) -> None:

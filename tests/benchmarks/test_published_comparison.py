@@ -7,6 +7,7 @@ import pytest
 
 from benchmarks.benchmark_figures import Figure, Goal, Interval, PublishedValue
 from benchmarks.published_comparison import compare_with_published
+from tests.benchmarks.made_up_results import benchmarks_with_figures, full_figures
 
 
 def figure(measured: float, comparison: Any = "≥", **more: Any) -> Figure:
@@ -29,12 +30,34 @@ def figure(measured: float, comparison: Any = "≥", **more: Any) -> Figure:
         ("≤", 10.3, "behind"),
     ],
 )
-def test_the_goal_determines_which_direction_is_better(comparison: Any, measured: float, expected: str) -> None:
-    compared = compare_with_published(figure(measured, comparison))
-    assert compared is not None
-    assert compared.verdict == expected
-    assert compare_with_published(figure(measured, goal=None)) is None
+def test_the_goal_or_a_flag_determines_which_direction_is_better(
+    comparison: Any, measured: float, expected: str
+) -> None:
+    flag = "more" if comparison == "≥" else "less"
+    for judged in (figure(measured, comparison), figure(measured, goal=None, better=flag)):
+        compared = compare_with_published(judged)
+        assert compared is not None
+        assert compared.verdict == expected
     assert compare_with_published(figure(measured, published=None)) is None
+
+
+def test_a_figure_of_which_neither_more_nor_less_is_better_is_reproduced_or_differs() -> None:
+    compared = [compare_with_published(figure(measured, goal=None)) for measured in (9.7, 9.85, 10.1, 10.4)]
+    assert [each and each.verdict for each in compared] == ["differs", "reproduced", "reproduced", "differs"]
+
+
+def test_every_published_value_says_whether_more_or_less_is_better() -> None:
+    """But for those that only describe the experiment, and the baseline that stalls."""
+    undirected = {
+        name
+        for benchmark in benchmarks_with_figures().values()
+        for name, each in full_figures(benchmark).items()
+        if each.published and each.direction is None
+    }
+    assert undirected == {
+        "bandwidth at which the gain peaks, lowest", "bandwidth at which the gain peaks, highest",
+        "one class each: ddl: top-5", "four classes each: ddl: top-5",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -19,10 +19,11 @@ from benchmarks.benchmark import Benchmark, BenchmarkPiece
 from benchmarks.benchmark_figures import Execution, Figure, Goal, PublishedValue, interval_of_repeats
 from benchmarks.benchmark_report import redraw_report
 from benchmarks.measured_code import code_digest
-from benchmarks.result_files import named_figures, outdated_reason, read_results
+from benchmarks.result_files import outdated_reason, read_results
 from benchmarks.results_page import render_results_page
 from potluck.cli.bench_command import bench_command
 from potluck.errors import UserError
+from tests.benchmarks.made_up_results import benchmarks_with_figures, full_figures
 from tests.cli.calling import ROOT
 
 RESULTS = ROOT / "benchmarks" / "results"
@@ -66,19 +67,21 @@ def written(folder: Path) -> str:
     return render_results_page(folder, folder.parent / "docs" / "results.md")
 
 
-def test_the_page_groups_results_into_better_ahead_reproduced_and_missed(folder: Path) -> None:
+def test_the_page_groups_results_into_better_ahead_reproduced_behind_and_missed(folder: Path) -> None:
     write(
         folder, "overlap",
         figure("largest", 50.0, 40.0, Goal("≥", 41.0), repeats=(49.0, 50.0, 51.0)),
         figure("  of one | network", 39.9, 40.0, Goal("≥", 41.0)),
         figure("planned", 50.0, 40.0, Goal("≥", 41.0), "forecast"),
+        figure("slow", 20.0, 40.0, Goal("≥", 10.0)),
     )  # fmt: skip
     page = written(folder)
-    assert "**2 of 3 goals are met.**" in page
+    assert "**3 of 4 goals are met.**" in page
     better, _, rest = page.partition("**Ahead of the published value, but not shown to be better**")
     assert "`overlap` largest: 50 x (47.52 to 52.48, n = 3), published 40 x" in better
     assert "`overlap` planned: 50 x, published 40 x. Lacking: it is forecast, not executed; 1 of at least 3" in rest
     assert "`overlap` largest: of one | network: 39.9 x, goal ≥ 41 x" in page.split("**Goal missed**")[1]
+    assert "`overlap` slow: 20 x, published 40 x" in page.split("**Behind published**")[1].split("**Goal missed**")[0]
     assert "| &nbsp;&nbsp;of one \\| network | 40 x | ≥ 41 x | 39.9 x | simulated | **no** |" in page
     assert "- Published: Somebody 2020" in page
     assert "`potluck bench overlap --full` at commit 012345678 on 2026-01-02" in page
@@ -155,12 +158,12 @@ def test_current_results_have_the_figures_that_the_code_computes_from_their_piec
             assert redrawn == document, f"run `potluck bench {name} --redraw`"
 
 
-def test_reasons_refer_to_existing_figures() -> None:
+def test_reasons_refer_to_figures_with_goals_that_a_full_run_computes() -> None:
     reasons = tomllib.loads((ROOT / "benchmarks/reasons.toml").read_text())
-    results = read_results(RESULTS)
-    for name in reasons.keys() & results.keys():
-        known = {figure for named in named_figures(results[name]) for figure in (named.name, named.figure.name.strip())}
-        assert reasons[name].keys() <= known
+    benchmarks = benchmarks_with_figures()
+    for name, explained in reasons.items():
+        judged = {key: figure for key, figure in full_figures(benchmarks[name]).items() if figure.goal}
+        assert explained.keys() <= {*judged, *(figure.name.strip() for figure in judged.values())}
 
 
 def test_missing_data_is_reported_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
