@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,7 +34,7 @@ class PieceStore:
     def __init__(self, folder: Path, name: str, context: BenchmarkContext, code: str, reuse: bool) -> None:
         self._unfinished = unfinished_path(folder, name, context.mode)
         self._context = context
-        self._code = code
+        self.code = code
         self._pieces: dict[str, StoredPiece] = {}
         if reuse:
             for line in [*_read_document(folder / f"{name}.json"), *_read_lines(self._unfinished)]:
@@ -51,10 +51,12 @@ class PieceStore:
         if not _FAILED & piece.result.keys():
             self._pieces[name] = piece
 
-    def find_result(self, piece: BenchmarkPiece) -> StoredPiece | None:
+    def find_result(self, piece: BenchmarkPiece, of_any_code: bool = False) -> StoredPiece | None:
         """The stored result of an equal piece, or None."""
         found = self._pieces.get(piece.name)
         identity = self.identity(piece)
+        if of_any_code:
+            del identity["code"]
         if found is None or any(found.measurement.get(key) != value for key, value in identity.items()):
             return None
         return found
@@ -65,8 +67,15 @@ class PieceStore:
             "parameters": parameters_digest(piece),
             "mode": self._context.mode,
             "seed": self._context.seed,
-            "code": piece.code or self._code,
+            "code": piece.code or self.code,
         }
+
+    def adopt_pieces(self, pieces: Sequence[BenchmarkPiece]) -> None:
+        """Keep these stored pieces alone, as measured with the code of now."""
+        self._unfinished.unlink(missing_ok=True)
+        for piece in pieces:
+            result, measurement = self._pieces[piece.name]
+            self.add_piece(piece.name, StoredPiece(result, {**measurement, **self.identity(piece)}))
 
     def add_piece(self, name: str, stored: StoredPiece) -> None:
         """Keep a finished piece."""

@@ -13,7 +13,7 @@ from benchmarks.benchmark import Benchmark, BenchmarkContext, BenchmarkPiece, Re
 from benchmarks.benchmark_figures import Figure
 from benchmarks.benchmark_progress import PlainProgress
 from benchmarks.benchmark_runner import run_benchmark
-from benchmarks.result_check import check_result, choose_sample
+from benchmarks.result_check import check_result, check_unfinished, choose_sample
 from benchmarks.result_files import outdated_reason, read_results
 from potluck.errors import UserError
 
@@ -112,3 +112,38 @@ def test_a_sample_has_every_kind_and_fits_the_time() -> None:
     assert sum(piece.expected_s for piece in sample) <= 60
     assert [piece.name for piece in choose_sample(pieces, 0, "code")] == ["a/0", "b/0", "c/0"]
     assert choose_sample(pieces, 60, "code") != choose_sample(pieces, 60, "other code")
+
+
+def test_pieces_of_an_unfinished_benchmark_stand_if_a_sample_gives_the_recorded_values(
+    recorded: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unfinished = tmp_path / "unfinished" / "products-full.jsonl"
+
+    def run(resume: bool) -> int:
+        """How many pieces are measured with the code of now."""
+        measured: list[str] = []
+        measure = benchmark_runner.measure_pieces
+
+        def count(pieces: Any, show: Any, processes: int | None = None) -> Any:
+            for each in measure(pieces, show, processes):
+                measured.append(each[0].name)
+                yield each
+
+        with monkeypatch.context() as patch:
+            patch.setattr(benchmark_runner, "measure_pieces", count)
+            run_benchmark(BENCHMARK, CONTEXT, tmp_path, PlainProgress(StringIO()), resume)
+        return len(measured)
+
+    (tmp_path / "products.json").unlink()
+    assert run(resume=False) == 5
+    for module in (benchmark_runner, result_check):
+        monkeypatch.setattr(module, "code_digest", lambda paths: "later")
+    assert check_unfinished(BENCHMARK, CONTEXT, tmp_path, 0.05, lambda line: None) == 4
+    assert run(resume=True) == 1  # the piece with times
+    for module in (benchmark_runner, result_check):
+        monkeypatch.setattr(module, "code_digest", lambda paths: "latest")
+    monkeypatch.setitem(FACTOR, "factor", 2)
+    before = unfinished.read_text()
+    with pytest.raises(UserError, match="gives other values than at commit aaaaaaaaa"):
+        check_unfinished(BENCHMARK, CONTEXT, tmp_path, 0.05, lambda line: None)
+    assert unfinished.read_text() == before

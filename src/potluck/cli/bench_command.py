@@ -166,7 +166,9 @@ def _check_reports(name: str, data: Path | None, out: Path, minutes: float, as_j
     from benchmarks.result_check import check_result
     from potluck.errors import UserError
 
-    reports = []
+    reports: list[BenchmarkReport] = []
+    if _check_unfinished(name, data, out, minutes):
+        return reports
     for benchmark, document in _recorded_results(name, out):
         context = BenchmarkContext(document["mode"] == "quick", document["seed"], data)
         if context.quick:
@@ -174,6 +176,21 @@ def _check_reports(name: str, data: Path | None, out: Path, minutes: float, as_j
         reports.append(check_result(benchmark, context, document, minutes, lambda line: typer.echo(line, err=True)))
         _print_report(reports[-1], out, as_json)
     return reports
+
+
+def _check_unfinished(name: str, data: Path | None, out: Path, minutes: float) -> bool:
+    """Check the pieces of a full run that was interrupted, if there are any; whether there were."""
+    from benchmarks.benchmark import BenchmarkContext
+    from benchmarks.benchmark_catalogue import find_benchmark
+    from benchmarks.piece_store import unfinished_path
+    from benchmarks.result_check import check_unfinished
+
+    if name == "all" or not unfinished_path(out, name, "full").is_file():
+        return False
+    context = BenchmarkContext(quick=False, data=data)
+    count = check_unfinished(find_benchmark(name), context, out, minutes, lambda line: typer.echo(line, err=True))
+    typer.echo(f"{name} is unfinished: {count} pieces stand; go on with `potluck bench {name} --full --resume`")
+    return True
 
 
 def _recorded_results(name: str, out: Path) -> Iterator[tuple[Benchmark, dict[str, Any]]]:
