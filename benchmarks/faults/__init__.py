@@ -23,8 +23,9 @@ from functools import partial
 from benchmarks.benchmark import Benchmark, BenchmarkContext, BenchmarkPiece, Results
 from benchmarks.benchmark_catalogue import CATALOGUE
 from benchmarks.benchmark_figures import Figure
-from benchmarks.faults.fault_scenario import SHARED_CODE, find_scenarios, source_digest
+from benchmarks.faults.fault_scenario import find_scenarios, source_digest
 from benchmarks.faults.scenario_process import measure_apart, scenario_figures
+from benchmarks.measured_code import LIVE_PACKAGE
 
 __all__ = ["BENCHMARK"]
 
@@ -58,5 +59,5 @@ BENCHMARK = Benchmark(
         "Every scenario's commit, seed, size and load are in the result file, under `pieces`.",
     ),
     resumes=True,
-    measures=SHARED_CODE,
+    measures=LIVE_PACKAGE,
 )

@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.benchmark_figures import Execution, Figure
-from benchmarks.measured_code import LIVE_PACKAGE, code_digest
+from benchmarks.measured_code import LIVE_PACKAGE, code_digest, code_of_benchmark
 from potluck.errors import UserError
 
-__all__ = ["SHARED_CODE", "FaultScenario", "ScenarioContext", "find_scenario", "find_scenarios", "source_digest"]
+__all__ = ["FaultScenario", "ScenarioContext", "find_scenario", "find_scenarios", "source_digest"]
 
 _FOLDER = Path(__file__).parent
-SHARED_CODE = (*LIVE_PACKAGE, "benchmarks/faults", "benchmarks/shaped_network.py")
 
 
 @dataclass(frozen=True)
@@ -80,7 +79,8 @@ def find_scenario(name: str) -> FaultScenario:
 
 def source_digest(name: str) -> str:
     """A digest of the code that a scenario measures: the package, this benchmark's shared files and its own."""
-    return code_digest((*SHARED_CODE, "!benchmarks/faults/scenarios")) + code_digest((_scenario_path(name),))
+    shared = code_of_benchmark("benchmarks.faults", (*LIVE_PACKAGE, "!benchmarks/faults/scenarios"))
+    return code_digest(shared) + code_digest((_scenario_path(name),))
 
 
 def _scenario_path(name: str) -> str:

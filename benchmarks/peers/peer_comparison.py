@@ -99,7 +99,7 @@ def comparison_benchmark(comparison: Comparison) -> Benchmark:
         charts=build_charts,
         notes=comparison.notes,
         resumes=True,
-        measures=(*LIVE_PACKAGE, "benchmarks/peers", "benchmarks/shaped_network.py", "benchmarks/simulation"),
+        measures=(*LIVE_PACKAGE, "benchmarks/peers"),
         command=f"python -m benchmarks.peers {comparison.name}",
     )
 

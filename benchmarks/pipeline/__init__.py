@@ -96,5 +96,5 @@ BENCHMARK = Benchmark(
         " 0.9; three devices of capacities 1:1:2 compared with one of capacity 1. With crashes, each of the workers"
         " crashes and restarts twice.",
     ),
-    measures=(*LIVE_PACKAGE, "benchmarks/networks.py", "!benchmarks/pipeline/pipeline_figures.py"),
+    measures=(*LIVE_PACKAGE, "!benchmarks/pipeline/pipeline_figures.py"),
 )

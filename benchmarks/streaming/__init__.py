@@ -56,5 +56,5 @@ BENCHMARK = Benchmark(
         " of 16 devices, which is until convergence, and on LeNet-5 on CIFAR-10, 1,200 rounds (12 epochs).",
         "A push counts as compressed if it has less than half of the dense bytes.",
     ),
-    measures=(*SIMULATED_PACKAGE, "benchmarks/networks.py"),
+    measures=SIMULATED_PACKAGE,
 )
