@@ -397,6 +397,7 @@ class NodeConformance:
         for transfer in make_world(fleet, coordinate, _send_twice).result:
             assert transfer.nbytes == nbytes + HEADER_BYTES
             assert 1.45 * tick <= transfer.seconds <= 1.55 * tick + self.slack
+            assert transfer.overhead_s == tick / 2, "the emulated overhead is known"
 
     # work
 

@@ -43,6 +43,7 @@ class MeasuredTransfer(NamedTuple):
 
     nbytes: int
     seconds: float
+    overhead_s: float = 0.0  # of these, what the fleet file adds to a message; 0 where links are not emulated
 
 
 class Envelope(NamedTuple):

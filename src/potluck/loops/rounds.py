@@ -248,7 +248,7 @@ class RoundsCoordinator:
         turn.add_segment(push, self._claims.counted_samples(turn, push.samples))
         self._leader.stall_timeout.restart_timer(self._node.now())
         if envelope.transfer is not None and self._settings.transfer.uses_estimates:
-            turn.transfers.append(envelope.transfer)
+            turn.transfers.append((envelope.transfer.nbytes, envelope.transfer.seconds))
         self._node.send(envelope.sender, Accept(push.turn, push.first))
         self._advance_draft(turn, push)
         if turn.is_complete(self._layers):

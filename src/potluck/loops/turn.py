@@ -109,7 +109,7 @@ class Turn:
 
         Before the update is complete, because a checkpoint has the estimates and is saved once the coordinator has it.
         """
-        self._estimates.down.observe_transfers(list(self._pulled.values()))
+        self._estimates.down.observe_transfers([(each.nbytes, each.seconds) for each in self._pulled.values()])
         if self._round_trips:
             self._estimates.observe_round_trip(max(min(self._round_trips), 0.0))
 

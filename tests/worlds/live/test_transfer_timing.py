@@ -69,6 +69,7 @@ def test_a_message_that_waited_for_another_is_timed_from_the_end_of_that_one() -
 
     arrivals = asyncio.run(run())
     assert _seconds(arrivals) == pytest.approx([2.0, 0.5, 0.25])
+    assert {envelope.transfer.overhead_s for envelope in arrivals.delivered if envelope.transfer is not None} == {0.0}
     assert [envelope.transfer.nbytes for envelope in arrivals.delivered if envelope.transfer is not None] == [
         2 * KIB + HEADER_BYTES,
         KIB + HEADER_BYTES,

@@ -1,7 +1,12 @@
 """Estimates the bandwidth between devices from the messages that stages exchange, as their receivers saw them.
 
-A device reports, with each batch, the largest message of every other device and how long its link was busy with it.
-Messages that arrive at the same time share the receiver's link, so the time they overlap counts in parts.
+A device reports, with each batch, the largest message of every other device and how long its link was busy with its
+bytes: without the overhead of an emulated link, and with nothing subtracted on a real one. Messages that arrive at the
+same time share the receiver's link, so the time they overlap counts in parts.
+
+A message whose bytes take no longer than the overhead that the fleet file gives the link is short: what delays it says
+little about the bandwidth, so it is never evidence of a slower link. It is evidence of a faster one, where it is large
+enough that no token bucket lets it through at once.
 """
 
 from __future__ import annotations
@@ -9,12 +14,12 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from potluck.fleet import Device
 from potluck.loops.node import MeasuredTransfer
-from potluck.planning.online_estimates import ChangeDetector
+from potluck.planning.online_estimates import MAX_DEVIATION, ChangeDetector
 
 __all__ = ["LinkEstimates", "ReceptionLog", "ReportedTransfer"]
 
@@ -22,9 +27,14 @@ _LOGGED = 32  # newest messages, whose overlap is known
 _OBSERVED = 12  # newest messages of a pair of devices that count
 _LEAST_BYTES = 1024
 _SLOW_FRACTION = 0.5  # of a link's nominal bandwidth
-_LEAST_OVERHEADS = 2.0  # times a link's overhead: a shorter message says little about the bandwidth
+_LEAST_SHORT_BYTES = 64 << 10  # of a short message that counts
 
 ReportedTransfer = tuple[str, int, float]  # the sender, bytes, seconds
+
+
+class _ObservedRate(NamedTuple):
+    rate: float  # bytes per second
+    is_short: bool  # whether a short message proved it
 
 
 class _Reception(NamedTuple):
@@ -43,9 +53,12 @@ class ReceptionLog:
 
     def record_message(self, sender: str, transfer: MeasuredTransfer | None, now: float) -> None:
         """A message has arrived now."""
-        if transfer is None or transfer.nbytes < _LEAST_BYTES or not 0 < transfer.seconds < math.inf:
+        if transfer is None or transfer.nbytes < _LEAST_BYTES:
             return
-        reception = _Reception(sender, transfer.nbytes, now - transfer.seconds, now)
+        seconds = transfer.seconds - transfer.overhead_s
+        if not 0 < seconds < math.inf:
+            return
+        reception = _Reception(sender, transfer.nbytes, now - seconds, now)
         self._receptions.append(reception)
         if sender not in self._largest or self._largest[sender].nbytes <= transfer.nbytes:
             self._largest[sender] = reception
@@ -71,7 +84,7 @@ class LinkEstimates:
 
     def __init__(self, fleet: Mapping[str, Device]) -> None:
         self._devices = fleet
-        self._rates: dict[tuple[str, str], deque[float]] = {}  # bytes per second
+        self._rates: dict[tuple[str, str], deque[_ObservedRate]] = {}
         self._change_detectors: dict[tuple[str, str], ChangeDetector] = {}
         # Derived from the rates until one changes: a plan asks for thousands of bandwidths.
         self._bandwidths: dict[tuple[str, str], float] = {}
@@ -90,8 +103,11 @@ class LinkEstimates:
         return self._bandwidths[pair]
 
     def _derive_bandwidth(self, pair: tuple[str, str]) -> float:
-        if rates := self._rates.get(pair):
-            return _upper_quartile(rates)
+        if observed := self._rates.get(pair):
+            return _upper_quartile(observed)
+        return self._unobserved_rate(pair)
+
+    def _unobserved_rate(self, pair: tuple[str, str]) -> float:
         slow = self.slow_devices()
         return min(slow.get(name, 1.0) for name in pair) * self._nominal(*pair)
 
@@ -111,20 +127,31 @@ class LinkEstimates:
         self._slow_devices = None
 
     def _observe_transfer(self, receiver: str, sender: str, nbytes: int, seconds: float) -> bool:
-        if sender not in self._devices or sender == receiver or nbytes < _LEAST_BYTES:
+        if sender not in self._devices or sender == receiver or nbytes < _LEAST_BYTES or not seconds > 0:
             return False
-        overhead_s = self._overhead_s(sender, receiver)
-        if not seconds > _LEAST_OVERHEADS * overhead_s:
-            return False
-        pair, rate = (sender, receiver), nbytes / (seconds - overhead_s)
+        pair = sender, receiver
+        observed = _ObservedRate(nbytes / seconds, seconds <= self._overhead_s(*pair))
+        if observed.is_short:
+            least = self._rate_of_long_messages(pair)
+            if nbytes < _LEAST_SHORT_BYTES or not self._counts_short(pair, observed.rate, least):
+                return False
+            observed = observed._replace(rate=max(observed.rate, least))
         detector = self._change_detectors.setdefault(pair, ChangeDetector())
-        has_changed = detector.detect_change(self.bandwidth(sender, receiver), rate)
+        has_changed = detector.detect_change(self.bandwidth(sender, receiver), observed.rate)
         rates = self._rates.setdefault(pair, deque(maxlen=_OBSERVED))
         if has_changed:
             rates.clear()
-        rates.append(rate)
+        rates.append(observed)
         self._drop_derived()
         return has_changed
+
+    def _counts_short(self, pair: tuple[str, str], rate: float, least: float) -> bool:
+        """Whether a short message counts: it proves the link much faster, or the estimate rests on such messages."""
+        return rate > MAX_DEVIATION * least or any(each.is_short for each in self._rates.get(pair, ()))
+
+    def _rate_of_long_messages(self, pair: tuple[str, str]) -> float:
+        long = [each for each in self._rates.get(pair, ()) if not each.is_short]
+        return _upper_quartile(long) if long else self._unobserved_rate(pair)
 
     def slow_devices(self) -> dict[str, float]:
         """The fewest devices that explain the slow pairs, each with the fraction of nominal that its best pair has."""
@@ -133,7 +160,7 @@ class LinkEstimates:
         return self._slow_devices
 
     def _find_slow_devices(self) -> dict[str, float]:
-        fractions = {pair: _upper_quartile(rates) / self._nominal(*pair) for pair, rates in self._rates.items()}
+        fractions = {pair: _upper_quartile(observed) / self._nominal(*pair) for pair, observed in self._rates.items()}
         unexplained = [pair for pair, fraction in fractions.items() if fraction < _SLOW_FRACTION]
         slow: dict[str, float] = {}
         while unexplained:
@@ -149,5 +176,6 @@ class LinkEstimates:
         return float(self._devices[sender].link.overhead + self._devices[receiver].link.overhead)
 
 
-def _upper_quartile(rates: deque[float]) -> float:
+def _upper_quartile(observed: Sequence[_ObservedRate]) -> float:
+    rates = [each.rate for each in observed]
     return statistics.quantiles(rates, n=4, method="inclusive")[2] if len(rates) > 1 else rates[0]

@@ -134,7 +134,7 @@ class MessageReceiver:
             self._completed.setdefault(sender, deque(maxlen=_MAX_COMPLETED)).append(number)
             busy_s = self._busy_s(sender, reassembly)
         message = reassembly.assembled_message()
-        transfer = MeasuredTransfer(message.nbytes, busy_s)
+        transfer = MeasuredTransfer(message.nbytes, busy_s, self._conditions.overhead_s(sender))
         envelope = Envelope(sender, reassembly.offer.incarnation, message, transfer)
         due = reassembly.due_time + self._conditions.latency_s(sender)
         self.inbound.put(sender, partial(self._schedule_delivery, envelope, due))

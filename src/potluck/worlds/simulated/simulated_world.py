@@ -227,7 +227,7 @@ class SimulatedWorld:
                 future.set_result(None)
             if completed:
                 assert transfer is not None
-                measured = MeasuredTransfer(nbytes, self.loop.time() - transfer.started_at)
+                measured = MeasuredTransfer(nbytes, self.loop.time() - transfer.started_at, transfer.channel.overhead)
                 arriving = envelope._replace(transfer=measured)
                 self._call_later(latency, self._deliver_message, origin, target, incarnation, arriving)
 
