@@ -97,6 +97,34 @@ def test_exploration_uses_the_training_settings_of_the_job_unless_overridden(
     assert (changed.batch, changed.lr, changed.momentum, changed.units) == (5, 0.1, 0.5, "random")
 
 
+def test_the_search_starts_from_a_run_and_then_without_a_warm_up(
+    job: Path, monkeypatch: pytest.MonkeyPatch, potluck: Shell
+) -> None:
+    seen: list[tuple[Path | None, int]] = []
+
+    def search(task: object, settings: Exploration, *, start: Path | None, **_: object) -> None:
+        seen.append((start, settings.warmup))
+        raise SettingError("", "seen enough")
+
+    monkeypatch.setattr("potluck.explore.explore", search)
+    monkeypatch.setattr(f"{__name__}.QUICK", [])
+    for more in ([], ["--from", "run"], ["--set", f"start={job}"], ["--from", "run", "--with", "warmup=5"]):
+        with pytest.raises(SettingError, match="seen enough"):
+            call(job, *more)
+    assert seen == [(None, 128), (Path("run"), 0), (job, 0), (Path("run"), 5)]
+
+
+def test_a_run_resumes_with_a_table_that_was_explored_from_it(job: Path, potluck: Shell) -> None:
+    ordered = ["--set", "recipe=distreal-ordered", "--set", "evaluate=0"]
+    assert potluck("run", job, "--quiet", "--out", "run", *ordered, "--set", "stop.rounds=2").code == 0
+    call(job, *ordered[:2], "--from", "run", "--out", "later.json")
+    later = ["--set", "rounds.submodel.table=later.json", "--set", "stop.rounds=4"]
+    assert potluck("resume", "run", "--quiet", *later).code == 0
+    assert load_job(Path("run/job.toml")).rounds.submodel.table == ParetoTable.load(Path("later.json"))  # type: ignore[attr-defined]
+    summary = json.loads(Path("run/summary.json").read_text())
+    assert summary["rounds"] == 4
+
+
 def test_an_unknown_option_is_named(job: Path) -> None:
     with pytest.raises(SettingError, match=r"explore\.crowd"):
         call(job, "--with", "crowd=3")

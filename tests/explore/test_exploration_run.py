@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
 from potluck.errors import SettingError
 from potluck.explore import Exploration, ExplorationProgress, ExplorationResult, explore, settings_from_job
@@ -12,6 +13,7 @@ from potluck.explore.candidate_evaluator import CandidateEvaluator, EvaluationRe
 from potluck.explore.evaluation_cache import EvaluationCache
 from potluck.explore.exploration_run import rank_correlation
 from potluck.job import make
+from potluck.model.weights_file import save_weights
 from potluck.settings import decode_settings
 from potluck.task import TaskSettings, build_task
 
@@ -171,3 +173,22 @@ def test_mixed_training_has_other_rates_in_every_other_mini_batch() -> None:
     digests = {str(Exploration(mixed=mixed, highest_rate=rate).evaluation_settings)
                for mixed, rate in ((False, 0.5), (False, 0.8), (True, 0.5), (True, 0.8))}  # fmt: skip
     assert len(digests) == 3
+
+
+def test_a_search_may_start_from_trained_weights(tmp_path: Path) -> None:
+    task = build_task(TASK, None)
+    cold = decode_settings({**_plain(SETTINGS), "warmup": 0}, Exploration)
+    module = task.build_module(99)
+    weights = CandidateEvaluator(task, cold, start=save_weights(module, tmp_path / "model.safetensors")).weights
+    trained = torch.cat([param.detach().reshape(-1) for param in module.parameters()])
+    assert torch.equal(torch.from_numpy(weights[0]), trained)
+    more = CandidateEvaluator(task, SETTINGS, start=tmp_path)
+    assert more.weights_digest != CandidateEvaluator(task, cold, start=tmp_path).weights_digest
+
+
+def test_evaluations_from_other_weights_are_not_reused(tmp_path: Path) -> None:
+    cache, task = tmp_path / "evaluations.jsonl", build_task(TASK, None)
+    files = [save_weights(task.build_module(seed), tmp_path / f"{seed}.safetensors") for seed in (98, 99)]
+    first, other, again = (explore(TASK, SETTINGS, cache=cache, start=file) for file in (*files, files[0]))
+    assert first == again
+    assert [entry.gain for entry in first.table.entries] != [entry.gain for entry in other.table.entries]

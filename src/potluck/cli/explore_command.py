@@ -7,6 +7,7 @@ import os
 import shlex
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -28,6 +29,13 @@ Minutes = Annotated[float | None, typer.Option("--minutes", min=0.01, help="Stop
 Proxy = Annotated[
     str, typer.Option("--proxy", help="How to judge candidates while searching: none (train them), alignment or brief.")
 ]
+From = Annotated[
+    Path | None,
+    typer.Option(
+        "--from",
+        help="A run's folder or a file of weights to search from, without warm-up; by default the job's `start`.",
+    ),
+]
 With = Annotated[
     list[str] | None,
     typer.Option(
@@ -42,6 +50,7 @@ def explore_command(
     out: Out = Path("table.json"),
     minutes: Minutes = None,
     proxy: Proxy = "none",
+    weights: From = None,
     options: With = None,
     data: Data = None,
     as_json: AsJson = False,
@@ -55,7 +64,11 @@ def explore_command(
 
     add_cwd_to_path()
     wanted = load_job(job_file_path(job), settings or [])
-    chosen = _exploration_settings(wanted, minutes, proxy, options or [])
+    start = weights or (None if wanted.start is None else Path(wanted.start))
+    first = {} if start is None else {"warmup": 0}
+    if minutes is not None:
+        first["minutes"] = minutes
+    chosen = _exploration_settings(wanted, {"proxy": proxy, **first}, options or [])
     shown = None if quiet or as_json else _ExploreProgress(chosen)
     cache = out.with_name(out.name + ".evaluations.jsonl")
     result = search(
@@ -64,6 +77,7 @@ def explore_command(
         root=data,
         cache=cache,
         profile=slowest_profile(wanted),
+        start=start,
         progress=shown or (lambda _: None),
     )
     if shown is not None:
@@ -95,14 +109,12 @@ def _draw_front(result: ExplorationResult) -> str:
     return draw_charts([chart])
 
 
-def _exploration_settings(job: Job, minutes: float | None, proxy: str, options: list[str]) -> Exploration:
-    """The settings of the search: those of the job, overridden by the options."""
+def _exploration_settings(job: Job, flags: Mapping[str, object], options: list[str]) -> Exploration:
+    """The settings of the search: those of the job, overridden by flags and then by the options."""
     from potluck.explore import Exploration, settings_from_job
     from potluck.settings import apply_override, decode_settings
 
-    raw: dict[str, object] = {**settings_from_job(job), "proxy": proxy}
-    if minutes is not None:
-        raw["minutes"] = minutes
+    raw: dict[str, object] = {**settings_from_job(job), **flags}
     for option in options:
         if "=" not in option:
             raise SettingError("--with", f"{option!r} does not have the form key=value")

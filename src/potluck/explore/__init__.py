@@ -39,16 +39,19 @@ def explore(
     root: Path | None = None,
     cache: Path | None = None,
     profile: ComputeProfile | None = None,
+    start: Path | None = None,
     progress: Callable[[ExplorationProgress], None] = lambda _: None,
 ) -> ExplorationResult:
     """Search for a Pareto table. `cache` is a file of all scores, with which an interrupted search can continue.
 
-    With a `profile`, its layer times weigh the MACs of candidates.
+    With a `profile`, its layer times weigh the MACs of candidates. `start` is a run's folder or a file of weights, from
+    which the common weights are trained; by default they are those of a new model.
     """
     built = task if isinstance(task, Task) else build_task(task, root)
-    evaluator = CandidateEvaluator(built, settings)
+    evaluator = CandidateEvaluator(built, settings, start=start)
     named = built.name if isinstance(task, Task) else encode_settings(task)
-    scores = EvaluationCache(cache, settings_digest(named, settings.evaluation_settings))
+    experiment = [named, settings.evaluation_settings, *([evaluator.weights_digest] if start is not None else [])]
+    scores = EvaluationCache(cache, settings_digest(*experiment))
     measured = None if profile is None else ProfiledCost(evaluator.slimmable, profile)
     with _open_evaluator(task, root, settings, evaluator) as evaluate:
         return ExplorationRun(

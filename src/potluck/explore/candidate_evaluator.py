@@ -6,7 +6,9 @@ warm-up to the common weights, has one rate for all layers that is drawn at rand
 
 from __future__ import annotations
 
+import hashlib
 import time
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -23,6 +25,7 @@ from potluck.model.layer_chain import trace_layers
 from potluck.model.model_replica import ModelReplica
 from potluck.model.submodels import SlimmableModel, WidthWorkspace, calibrate_norms
 from potluck.model.submodels.slimmable_model import UnitChooser, choose_subsets, leading_units, random_units
+from potluck.model.weights_file import load_weights
 from potluck.task import Task
 
 __all__ = ["CandidateEvaluator", "Counts", "EvaluationRequest", "Weights"]
@@ -46,10 +49,15 @@ class EvaluationRequest(NamedTuple):
 class CandidateEvaluator:
     """A model at its common weights, and the data to score candidates with; equal requests get equal scores."""
 
-    def __init__(self, task: Task, settings: Exploration, weights: Weights | None = None) -> None:
+    def __init__(
+        self, task: Task, settings: Exploration, weights: Weights | None = None, start: Path | None = None
+    ) -> None:
+        """From these common weights, or from what the warm-up makes of those of a new model or of the file `start`."""
         self._settings = settings
         self._data: Dataset = task.data
         module = task.build_module(settings.seed)
+        if start is not None:
+            load_weights(module, start)
         self.slimmable = SlimmableModel(
             trace_layers(module, InputSpec.of_batch(task.data.train.batch(np.arange(1))[0]))
         )
@@ -63,6 +71,11 @@ class CandidateEvaluator:
         self.weights = self._warm_up() if weights is None else weights
         self._reset_weights()
         self._score_before = self._held_out_score()
+
+    @property
+    def weights_digest(self) -> str:
+        """Of the common weights."""
+        return hashlib.sha256(b"".join(vector.tobytes() for vector in self.weights)).hexdigest()
 
     def evaluate_candidate(self, request: EvaluationRequest) -> float:
         """The score of a candidate: its gain, cosine or seconds, depending on the judge."""

@@ -14,7 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from potluck.loops.device_costs import DeviceCosts
+from potluck.model.model_state import WeightLayout
 from potluck.model.pull_deltas import DeltaFormat, EncodedSegment, HeldModel, PulledSegment, PullRequest
+from potluck.model.submodel_interface import SubmodelChoice, SubmodelExtractor
 from potluck.model.update_merging import FULL_LENGTH, UpdateNorm
 from potluck.payload import Payload
 
@@ -79,6 +81,7 @@ class TrainingSession(Protocol):
 
     samples: int
     loss: float
+    kept: tuple[int, ...]  # units of every channel set that the update covers, once trained; empty: all that was pulled
 
     @property
     def class_losses(self) -> Mapping[int, float]:
@@ -199,31 +202,50 @@ class _TimingOnlySession:
     loss = 0.0
     class_losses: Mapping[int, float] = {}
 
-    def __init__(self, costs: DeviceCosts, samples: int, choose: Callable[[float], float]) -> None:
+    def __init__(
+        self,
+        trainer: TimingOnlyTrainer,
+        identity: TurnIdentity,
+        samples: int,
+        choose: Callable[[float], SubmodelChoice],
+    ) -> None:
         self.samples = samples
-        self._costs = costs
+        self.kept: tuple[int, ...] = ()
+        self._push_bytes = trainer.costs(identity).push_bytes
+        self._trainer = trainer
         self._choose = choose
+        self._choices: dict[int, SubmodelChoice] = {}
 
     def choose_submodel(self, batch: int, budget: float) -> float:
-        return self._choose(budget)
+        choice = self._choices[batch] = self._choose(budget)
+        return float(choice.cost_fraction)
 
     def train(self, hooks: TrainingHooks) -> None:
-        pass
+        slicer = self._trainer.slicer
+        if slicer is not None and (kept := slicer.widest_counts(self._choices.values())):
+            self.kept, self._push_bytes = kept, self._trainer.slice_bytes(slicer.layout_of(kept))
 
     def encode(self, first: int, last: int) -> Payload:
-        return Payload(sum(self._costs.push_bytes[first : last + 1]))
+        return Payload(sum(self._push_bytes[first : last + 1]))
 
     def retract_update(self, first: int, last: int, payload: Payload) -> None:
         pass
 
 
 class TimingOnlyTrainer:
-    """A device whose updates only have sizes."""
+    """A device whose updates only have sizes; `slice_bytes` are those of each layer of an update's slice."""
 
-    def __init__(self, costs: Callable[[TurnIdentity], DeviceCosts], extractor: Any = None) -> None:
-        self._costs = costs
-        self._extractor = extractor
+    def __init__(
+        self,
+        costs: Callable[[TurnIdentity], DeviceCosts],
+        extractor: SubmodelExtractor | None = None,
+        slice_bytes: Callable[[WeightLayout], Sequence[int]] = lambda layout: (),
+    ) -> None:
+        self.costs = costs
+        self.slice_bytes = slice_bytes
+        self.slicer = None if extractor is None else extractor.slicer
         self.chooses_per_batch = extractor is not None and extractor.chooses_per_batch
+        self._extractor = extractor
 
     def decode_segment(self, held: HeldModel, segment: PulledSegment) -> Payload:
         return segment.payload
@@ -243,10 +265,11 @@ class TimingOnlyTrainer:
         carried: Any,
         rng: Any,
     ) -> _TimingOnlySession:
-        def choose(budget: float) -> float:
-            return float(self._extractor.choose_submodel(identity, budget, rng("choose")).cost_fraction)
+        def choose(budget: float) -> SubmodelChoice:
+            assert self._extractor is not None
+            return self._extractor.choose_submodel(identity, budget, rng("choose"))
 
-        return _TimingOnlySession(self._costs(identity), sum(batches.sizes), choose)
+        return _TimingOnlySession(self, identity, sum(batches.sizes), choose)
 
 
 class _TimingOnlyDraft:

@@ -130,7 +130,10 @@ class FrozenSegment(Bulky, frozen=True, kw_only=True):
 
 
 class Push(Bulky, frozen=True, kw_only=True):
-    """The update of the layers `first` to `last`; the update is complete once all layers have arrived."""
+    """The update of the layers `first` to `last`; the update is complete once all layers have arrived.
+
+    `kept` are the units of every channel set that it covers, where a device pushes only what it trained; empty: all.
+    """
 
     turn: Number
     first: Number
@@ -138,6 +141,7 @@ class Push(Bulky, frozen=True, kw_only=True):
     samples: Number
     loss: AnyFloat
     received: Number = 0  # of these samples, how many other devices sent
+    kept: BoundedTuple[Number] = ()
 
 
 class Holdings(Message, frozen=True):

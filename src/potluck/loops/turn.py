@@ -318,6 +318,7 @@ class Turn:
             samples=session.samples,
             loss=session.loss,
             received=self._received,
+            kept=session.kept,
         )
 
     async def _request_answer(self, request: Pull | Push, reply: Latch, sent: bool = False) -> None:

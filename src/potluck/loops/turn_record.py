@@ -14,11 +14,12 @@ __all__ = ["TurnRecord", "UpdateSegment"]
 
 
 class UpdateSegment(NamedTuple):
-    """The update of the layers `first` to `last`."""
+    """The update of the layers `first` to `last`, or of the leading units `kept` of every channel set in them."""
 
     first: int
     last: int
     payload: Payload
+    kept: tuple[int, ...] = ()
 
 
 class TurnRecord:
@@ -74,7 +75,7 @@ class TurnRecord:
 
     def add_segment(self, push: Push, samples: int) -> None:
         """Store a segment of an update that counts for so many samples; receiving it twice changes nothing."""
-        self._segments.setdefault(push.first, UpdateSegment(push.first, push.last, push.payload))
+        self._segments.setdefault(push.first, UpdateSegment(push.first, push.last, push.payload, push.kept))
         self.samples, self.received, self.loss = samples, push.received, push.loss
 
     def segment_refusal(self, push: Push, layers: int) -> str | None:

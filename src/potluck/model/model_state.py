@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING
@@ -70,6 +70,12 @@ class WeightLayout:
             buffers += [self.buffer_bounds[layer]] * (count - 1) + [self.buffer_bounds[layer + 1]]
             splits.append(count)
         return replace(self, param_bounds=tuple(params), buffer_bounds=tuple(buffers), splits=tuple(splits))
+
+    def with_shapes(self, shape_of: Callable[[TensorEntry], tuple[int, ...]]) -> WeightLayout:
+        """The same entries in the same layers, each with another shape; only of a layout with one layer for each."""
+        params, param_bounds = _reshape_entries(self.params, self.param_bounds, shape_of)
+        buffers, buffer_bounds = _reshape_entries(self.buffers, self.buffer_bounds, shape_of)
+        return WeightLayout(params, buffers, param_bounds, buffer_bounds, self.dtype)
 
     @property
     def itemsize(self) -> int:
@@ -185,6 +191,18 @@ def _one_dtype(dtypes: set[torch.dtype]) -> torch.dtype:
 def _append_entry(entries: list[TensorEntry], name: str, tensor: Tensor) -> None:
     start = entries[-1].stop if entries else 0
     entries.append(TensorEntry(name, tuple(tensor.shape), start, start + tensor.numel()))
+
+
+def _reshape_entries(
+    entries: Sequence[TensorEntry], bounds: Sequence[int], shape_of: Callable[[TensorEntry], tuple[int, ...]]
+) -> tuple[tuple[TensorEntry, ...], tuple[int, ...]]:
+    """The entries with other shapes, and where the layers then end."""
+    moved, ends, start = [], {0: 0}, 0
+    for entry in entries:
+        shape = shape_of(entry)
+        moved.append(TensorEntry(entry.name, shape, start, start := start + math.prod(shape)))
+        ends[entry.stop] = start
+    return tuple(moved), tuple(ends[bound] for bound in bounds)
 
 
 def _check_counter(name: str, tensor: Tensor, dtype: torch.dtype) -> None:

@@ -52,6 +52,7 @@ class SubmodelContext:
     slot_s: float | None = None  # `rounds.slot`; None: what the fastest device takes for a whole step
     pretrained: bool = False  # whether the job names weights to start from
     streaming: bool = False  # whether data arrives while the run goes on
+    stateful_codec: bool = False  # whether updates also contain what earlier ones left out
     loss: str | None = None  # its name; None: the user's own function
     samples: LabelledSamples | None = None  # for training; None where only time is modelled
     assumed_samples: int = 0  # of each device, where only time is modelled

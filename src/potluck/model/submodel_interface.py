@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -13,7 +13,7 @@ from potluck.model.model_replica import Loss, ModelReplica
 from potluck.model.model_state import ModelState, WeightLayout
 from potluck.model.update_merging import UpdateSum
 
-__all__ = ["ExtractedSubmodel", "SubmodelChoice", "SubmodelExtractor", "SubmodelSpec", "TurnKey"]
+__all__ = ["ExtractedSubmodel", "SubmodelChoice", "SubmodelExtractor", "SubmodelSpec", "TurnKey", "UpdateSlices"]
 
 
 class TurnKey(Protocol):
@@ -73,12 +73,35 @@ class ExtractedSubmodel(Protocol):
     def close(self) -> None: ...
 
 
+class UpdateSlices(Protocol):
+    """Updates of what a turn's mini-batches trained; a slice is known by its number of units of every channel set."""
+
+    def widest_counts(self, choices: Iterable[SubmodelChoice]) -> tuple[int, ...]:
+        """The slice that all these sub-models lie in; empty if it is the whole model."""
+
+    def refusal(self, counts: Sequence[int]) -> str | None:
+        """Why no update can be a slice of this size; None if it can."""
+
+    def layout_of(self, counts: tuple[int, ...]) -> WeightLayout:
+        """The layout of a slice, with as many layers as the model."""
+
+    def cut(self, counts: tuple[int, ...], params: Tensor, buffers: Tensor) -> tuple[Tensor, Tensor]:
+        """The slice of both vectors of an update."""
+
+    def expand(self, counts: tuple[int, ...], params: Tensor, buffers: Tensor) -> tuple[Tensor, Tensor]:
+        """The reverse of `cut`: the whole vectors, zero where nothing was trained."""
+
+
 class SubmodelExtractor(Protocol):
     """A sub-model setting, bound to one model."""
 
     chooses_per_batch: bool  # whether every mini-batch trains its own sub-model
     extracts_from_replica: bool  # whether sub-models are extracted from a replica, or built as networks
     averages_changed_only: bool  # whether a weight's mean is over the updates that changed it only
+
+    @property
+    def slicer(self) -> UpdateSlices | None:
+        """What cuts updates down to what was trained; None: they cover all that was pulled."""
 
     def select_submodel(self, turn: TurnKey) -> SubmodelSpec | None:
         """What a device is sent and sends back, None for the whole model; both sides compute the same."""

@@ -91,9 +91,29 @@ class TorchServer:
         arrays = tuple(vector.numpy() for vector in vectors)
         return EncodedSegment(Payload(sum(vector.nbytes for vector in vectors), arrays))
 
+    def _update_layout(self, segments: Sequence[ReceivedSegment], submodel: SubmodelSpec | None) -> WeightLayout:
+        """The layout of an update: of what was pulled, or of the slice that it says it covers."""
+        if segments and (kept := segments[0].kept):
+            assert self._extractor is not None
+            assert self._extractor.slicer is not None
+            return self._extractor.slicer.layout_of(kept)
+        return self.layout if submodel is None else submodel.layout
+
+    def _slice_refusal(self, segments: Sequence[ReceivedSegment], submodel: SubmodelSpec | None) -> str | None:
+        """Why these segments cannot be slices of one update, None if they can, or are no slices."""
+        sizes = {segment.kept for segment in segments}
+        if sizes <= {()}:
+            return None
+        slicer = None if self._extractor is None or submodel is not None else self._extractor.slicer
+        if slicer is None or len(sizes) > 1:
+            return "it covers only a part of what it should"
+        return slicer.refusal(*sizes)
+
     def update_refusal(self, segments: Sequence[ReceivedSegment], submodel: SubmodelSpec | None) -> str | None:
         """Why these segments cannot be merged, None if they can; called once for each update, before it counts."""
-        layout = self.layout if submodel is None else submodel.layout
+        if (reason := self._slice_refusal(segments, submodel)) is not None:
+            return reason
+        layout = self._update_layout(segments, submodel)
         for segment in segments:
             params, buffers = layout.layer_slices(segment.first, segment.last)
             *coded, kept = segment.payload.arrays or (None,)
@@ -108,7 +128,7 @@ class TorchServer:
 
     def update_norm(self, segments: Sequence[ReceivedSegment], submodel: SubmodelSpec | None) -> UpdateNorm:
         """The norm of an update that was not refused."""
-        layout, params_norm, buffers_norm = self.layout if submodel is None else submodel.layout, 0.0, 0.0
+        layout, params_norm, buffers_norm = self._update_layout(segments, submodel), 0.0, 0.0
         for segment in segments:
             params, _ = layout.layer_slices(segment.first, segment.last)
             *coded, kept = segment.payload.arrays
@@ -134,7 +154,9 @@ class TorchServer:
         """Add one complete update to the sum, scaled."""
         if self._sum is None:
             self._sum = self._merge.new_sum(self.layout)
-        params, buffers = self._assemble_update(segments, self.layout if submodel is None else submodel.layout)
+        params, buffers = self._assemble_update(segments, self._update_layout(segments, submodel))
+        if (kept := segments[0].kept) and self._extractor is not None and self._extractor.slicer is not None:
+            params, buffers = self._extractor.slicer.expand(kept, params, buffers)
         if scale != FULL_LENGTH:
             params, buffers = _scaled(params, scale.params), _scaled(buffers, scale.buffers)
         weight = self._merge.update_weight(samples, staleness)

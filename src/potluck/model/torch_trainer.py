@@ -29,11 +29,12 @@ _MOST_REPLICAS = 32  # of different sub-models in one thread
 
 
 class ReceivedSegment(NamedTuple):
-    """The values of the layers `first` to `last` as received."""
+    """The values of the layers `first` to `last` as received; of an update, of the units `kept` if there are any."""
 
     first: int
     last: int
     payload: Payload
+    kept: tuple[int, ...] = ()
 
 
 class TorchTrainer:

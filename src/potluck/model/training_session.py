@@ -117,6 +117,7 @@ class LocalTrainingSession:
         self._params: Tensor | None = None
         self._buffers: Tensor | None = None
         self.samples = sum(turn_batches.sizes)
+        self.kept: tuple[int, ...] = ()
         self.loss = 0.0
         self._class_losses: ClassLossRecorder | None = None
 
@@ -179,7 +180,7 @@ class LocalTrainingSession:
         if self._averages_state:
             write_moments(replica.layout, solver.save_state(), replica.state.buffers)
         replica.constants.check()
-        self._params, self._buffers = self._select_update(solver.update(), replica.buffer_change(before))
+        self._cut_update(solver.update(), replica.buffer_change(before))
         if callbacks.holds and callbacks.overlapped:
             callbacks.after_forward(first=True, last=True)
             for layer in reversed(range(self._layout.layer_count)):
@@ -221,11 +222,15 @@ class LocalTrainingSession:
         replica.state.buffers[self._submodel.buffers] = torch.cat([torch.from_numpy(kept) for _, kept in segments])
         replica.sync_counters()
 
-    def _select_update(self, params: Tensor, buffers: Tensor) -> tuple[Tensor, Tensor]:
-        """The update that is pushed: of the sub-model that was pulled."""
-        if self._submodel is None or not self._extracts_from_replica:
-            return params, buffers
-        return params[self._submodel.params], buffers[self._submodel.buffers]
+    def _cut_update(self, params: Tensor, buffers: Tensor) -> None:
+        """The update that is pushed: of the sub-model that was pulled, or of what the mini-batches trained of it."""
+        slicer = None if self._trainer.extractor is None else self._trainer.extractor.slicer
+        if self._submodel is not None and self._extracts_from_replica:
+            params, buffers = params[self._submodel.params], buffers[self._submodel.buffers]
+        elif slicer is not None and (kept := slicer.widest_counts(self._choices.values())):
+            self.kept, self._layout = kept, slicer.layout_of(kept)
+            params, buffers = slicer.cut(kept, params, buffers)
+        self._params, self._buffers = params, buffers
 
     @property
     def _extracts_from_replica(self) -> bool:

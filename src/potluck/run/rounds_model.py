@@ -61,6 +61,7 @@ def submodel_context(job: Job, samples: LabelledSamples | None) -> SubmodelConte
         slot_s=None if rounds.slot is None else float(rounds.slot),
         pretrained=job.start is not None,
         streaming=job.stream is not None,
+        stateful_codec=rounds.codec.new_state() is not None,
         loss=job.task.loss if isinstance(job.task, TaskSettings) else None,
         samples=samples,
         assumed_samples=job.samples,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -47,6 +47,7 @@ from potluck.model.model_state import ModelState, WeightLayout
 from potluck.model.submodel_interface import SubmodelExtractor
 from potluck.model.torch_server import TorchServer
 from potluck.model.torch_trainer import TorchTrainer
+from potluck.model.training_costs import push_bytes
 from potluck.model.training_probe import probe_metrics, probe_single_sample
 from potluck.run.device_memory import MemoryModel
 from potluck.run.device_state import DeviceStates
@@ -308,9 +309,14 @@ def _build_timing_setup(job: Job, task: Task | None) -> RoundsSetup:
     extractor, shards = build_extractor(model, context, None), _EqualShards(job.samples)
     check_local_training(job.rounds, layout, extractor)
     sizing = TurnSizing(job.rounds, job.fleet.members, costs, extractor)
-    deltas = build_delta_format(job.rounds, layout, extractor)
-    sizes = None if deltas is None else DeltaSizes(deltas, stand_in_scale(job, chain).bytes)
-    server, trainer = TimingOnlyServer(sizing.turn_costs, sizes), TimingOnlyTrainer(sizing.turn_costs, extractor)
+    deltas, scale = build_delta_format(job.rounds, layout, extractor), stand_in_scale(job, chain)
+    sizes = None if deltas is None else DeltaSizes(deltas, scale.bytes)
+
+    def slice_bytes(part: WeightLayout) -> Sequence[int]:
+        return [scale.scale_bytes(nbytes) for nbytes in push_bytes(part, job.rounds.codec)]
+
+    server = TimingOnlyServer(sizing.turn_costs, sizes)
+    trainer = TimingOnlyTrainer(sizing.turn_costs, extractor, slice_bytes)
     feeds = replay_feed_factory(job, shards, None)
     setup = RoundsSetup(
         job, layout, costs, shards, server, trainer, feeds=feeds, extractor=extractor, model_fraction=fraction

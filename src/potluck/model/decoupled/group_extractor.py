@@ -71,6 +71,7 @@ class GroupExtractor:
 
     extracts_from_replica = False
     averages_changed_only = False
+    slicer = None
     chooses_per_batch = False
 
     def __init__(

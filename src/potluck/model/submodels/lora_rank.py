@@ -81,6 +81,7 @@ class LoraRankExtractor:
 
     extracts_from_replica = False
     averages_changed_only = False
+    slicer = None
     chooses_per_batch = False
 
     def __init__(self, chain: LayerChain, layout: WeightLayout, rank_fraction: Callable[[str], float]) -> None:

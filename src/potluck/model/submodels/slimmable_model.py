@@ -12,7 +12,7 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from potluck.errors import ModelError
 from potluck.model.layer_chain import LayerChain, trace_layers
-from potluck.model.model_state import WeightLayout
+from potluck.model.model_state import TensorEntry, WeightLayout
 from potluck.model.submodels.channel_sets import Axis, Channels
 from potluck.model.submodels.channel_tracing import ChannelTracer
 from potluck.model.submodels.submodel_selection import (
@@ -23,6 +23,7 @@ from potluck.model.submodels.submodel_selection import (
     TensorAxes,
     VectorSelector,
     narrowed_length,
+    narrowed_shape,
 )
 
 __all__ = [
@@ -128,6 +129,13 @@ class SlimmableModel:
     def macs_fraction(self, counts: Sequence[int]) -> float:
         """MACs as a fraction of the whole model's."""
         return self.forward_macs(counts) / self.full_macs
+
+    def narrow_layout(self, counts: Sequence[int]) -> WeightLayout:
+        """The layout of a network that keeps this many units of every set."""
+        return self.layout.with_shapes(lambda entry: narrowed_shape(entry.shape, self._axes_of(entry), counts))
+
+    def _axes_of(self, entry: TensorEntry) -> TensorAxes:
+        return self.axes.get(entry.name, TensorAxes())
 
     def select_units(self, subsets: Subsets) -> SubmodelSelection:
         """The sub-model that keeps these units of every set."""

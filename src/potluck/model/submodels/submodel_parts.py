@@ -139,6 +139,11 @@ class Submodel(Part, frozen=True, kw_only=True):
         return False
 
     @property
+    def slices_updates(self) -> bool:
+        """Whether an update covers only the widest of the sub-models that its mini-batches trained."""
+        return False
+
+    @property
     def slices_frozen(self) -> bool:
         """Whether sub-models hold slices of frozen weights too, which then travel with the trained ones."""
         return self.static
@@ -210,6 +215,10 @@ class FilterDropout(WidthSubmodelPart, frozen=True, kw_only=True, tag="filter-dr
     @property
     def averages_changed_only(self) -> bool:
         return self.mean == "trained"
+
+    @property
+    def slices_updates(self) -> bool:
+        return self.units == "leading"
 
     @property
     def exploration_settings(self) -> Mapping[str, Any]:

@@ -19,9 +19,10 @@ from potluck.model.layer_chain import trace_layers
 from potluck.model.model_replica import Loss, ModelReplica
 from potluck.model.model_state import WeightLayout
 from potluck.model.submodel_context import LabelledSamples, SubmodelContext, TrainedModel
-from potluck.model.submodel_interface import ExtractedSubmodel, SubmodelChoice, SubmodelSpec, TurnKey
+from potluck.model.submodel_interface import ExtractedSubmodel, SubmodelChoice, SubmodelSpec, TurnKey, UpdateSlices
 from potluck.model.submodels.narrow_network import build_narrow_network, width_agnostic_graph
 from potluck.model.submodels.slimmable_model import ChannelSet, SlimmableModel
+from potluck.model.submodels.update_slice import UpdateSlicer
 from potluck.model.submodels.width_sampler import RoundSubmodel, WidthChoice, WidthRule, WidthSampler
 from potluck.model.submodels.width_workspace import WidthWorkspace
 
@@ -51,12 +52,14 @@ class WidthExtractor:
         sampler: WidthSampler,
         capacity: Callable[[str], float],
         batches: Callable[[], Iterable[Batch]],
+        slicer: UpdateSlices | None = None,
     ) -> None:
         self._sampler = sampler
         self._capacity = capacity
         self._batches = batches
         self.chooses_per_batch = sampler.part.chooses_per_batch
         self.averages_changed_only = sampler.part.averages_changed_only
+        self.slicer = slicer
         self._cached_submodel = lru_cache(maxsize=1024)(self._submodel_for_round)
         self._cached_layout = lru_cache(maxsize=64)(self._narrow_layout)
 
@@ -109,9 +112,8 @@ class WidthExtractor:
         """The layout of a network with these counts, and its layers' MACs."""
         slimmable: SlimmableModel = self._sampler.slimmable
         module = build_narrow_network(slimmable, width_agnostic_graph(slimmable), counts)
-        layers = [(layer.parameters, layer.buffers) for layer in slimmable.chain.layers]
         chain = trace_layers(module, slimmable.chain.inputs)
-        return WeightLayout.of_module(module, layers), tuple(float(layer.macs) for layer in chain.layers)
+        return slimmable.narrow_layout(counts), tuple(float(layer.macs) for layer in chain.layers)
 
 
 def build_width_extractor(
@@ -123,8 +125,13 @@ def build_width_extractor(
     def expected_capacity(device: str) -> float:
         return model.affordable_fraction(device) * expected_speed_fraction(speeds[device], capacity)
 
-    sampler = WidthSampler(rule, SlimmableModel(model.chain), context.seed)
-    return WidthExtractor(sampler, expected_capacity, lambda: () if samples is None else training_batches(samples))
+    slimmable = SlimmableModel(model.chain)
+    return WidthExtractor(
+        WidthSampler(rule, slimmable, context.seed),
+        expected_capacity,
+        lambda: () if samples is None else training_batches(samples),
+        UpdateSlicer(slimmable) if rule.slices_updates and not context.stateful_codec else None,
+    )
 
 
 @lru_cache(maxsize=1024)

@@ -27,7 +27,7 @@ __all__ = [
     "encode_handshake",
 ]
 
-PROTOCOL = 6  # increment with every change of a message on the wire
+PROTOCOL = 7  # increment with every change of a message on the wire
 
 _MAX_REQUEST_BYTES = 16 << 10
 _MAX_ANSWER_BYTES = 4 << 20
