@@ -65,7 +65,7 @@ def explore_command(
     add_cwd_to_path()
     wanted = load_job(job_file_path(job), settings or [])
     start = weights or (None if wanted.start is None else Path(wanted.start))
-    first = {} if start is None else {"warmup": 0}
+    first: dict[str, object] = {} if start is None else {"warmup": 0}
     if minutes is not None:
         first["minutes"] = minutes
     chosen = _exploration_settings(wanted, {"proxy": proxy, **first}, options or [])
