@@ -1,15 +1,40 @@
-"""Replaces a file in one step: a reader, also after a crash or a power failure, sees the old content or the new."""
+"""Replaces a file in one step: a reader, also after a crash or a power failure, sees the old content or the new.
+
+A file that is damaged all the same, by a disk or by hand, is recognised when it is read, and can be set aside.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import secrets
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
-__all__ = ["UNUSABLE", "mark_unusable", "write_atomically"]
+import msgspec
+
+from potluck.errors import DamagedFileError, RunError
+
+__all__ = ["UNUSABLE", "mark_unusable", "read_decoded", "write_atomically"]
 
 UNUSABLE = ".unusable"  # ends the name of a file that is damaged or not needed any more
+
+Content = TypeVar("Content")
+
+
+def read_decoded(path: Path, decode: Callable[[bytes], Content]) -> Content | None:
+    """The content of a file in a run's folder; None if there is none, DamagedFileError if it cannot be decoded."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise RunError(f"{path} cannot be read ({error.strerror}); make it readable for this user") from None
+    try:
+        return decode(content)
+    except (msgspec.DecodeError, ValueError) as error:
+        raise DamagedFileError(path, str(error) if content else "it is empty") from None
 
 
 def write_atomically(path: Path, data: bytes, *, private: bool = False) -> None:

@@ -8,13 +8,22 @@
     │       ├── ModelError           a model that cannot be built, traced or run
     │       ├── DataError            data that is missing, damaged or does not fit
     │       └── RunError             a run folder that cannot be read or resumed
+    │           └── DamagedFileError one of its files, whose content is not what Potluck wrote
     └── PotluckWarning (UserWarning) Potluck continues, but not quite as asked
 
 A device that dies, a link that drops and a round that falls short are not errors: failures of the fleet are journal
 records and outcomes (`potluck.loops.run_progress.RunOutcome`). Bugs are assertions.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
 __all__ = [
+    "DamagedFileError",
     "DataError",
     "ModelError",
     "PotluckError",
@@ -59,6 +68,17 @@ class DataError(UserError):
 
 class RunError(UserError):
     """A run folder that cannot be read or resumed."""
+
+
+class DamagedFileError(RunError):
+    """A file of a run's folder whose content is not what Potluck wrote; `remedy` says what then happens or helps."""
+
+    def __init__(self, path: Path, problem: str, remedy: str = "") -> None:
+        self.path = path
+        self.problem = problem
+        super().__init__(
+            f"{path} is damaged ({problem}); " + (remedy or f"`potluck resume {path.parent}` sets it aside and goes on")
+        )
 
 
 class PotluckWarning(UserWarning):

@@ -42,14 +42,14 @@ class StoppingObserver(potluck.LiveObserver):
         return True
 
 
-def _options(etcd: str) -> ServeOptions:
+def stopped_options(etcd: str = "") -> ServeOptions:
     listen = free_loopback_address().removeprefix("tcp/")
     return ServeOptions(listen=listen, wait_s=0.1, etcd=etcd, leader_lease_s=LEASE_S)
 
 
 def _start(folder: Path, etcd: str = "") -> None:
     """A live run whose coordinator has led and ended."""
-    potluck.serve(SMALL, folder=folder, options=_options(etcd), observer=StoppingObserver())
+    potluck.serve(SMALL, folder=folder, options=stopped_options(etcd), observer=StoppingObserver())
 
 
 def _resume(folder: Path) -> None:
@@ -87,7 +87,7 @@ def test_a_promoted_copy_does_not_replace_a_living_leader(tmp_path: Path, etcd: 
     assert leadership is not None
     promote(run)
     with pytest.raises(RunError, match="leads this job"):
-        open_leadership(load_leadership_record(run), _options(etcd.address), DIGEST, "tcp/a:1")
+        open_leadership(load_leadership_record(run), stopped_options(etcd.address), DIGEST, "tcp/a:1")
     leadership.release()
 
 

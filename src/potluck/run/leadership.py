@@ -19,7 +19,7 @@ from typing import Protocol
 
 import msgspec
 
-from potluck.atomic_file import write_atomically
+from potluck.atomic_file import read_decoded, write_atomically
 from potluck.errors import RunError
 from potluck.run.etcd_client import parse_etcd_addresses
 from potluck.run.etcd_leadership import ElectedLeader, EtcdElection
@@ -27,6 +27,7 @@ from potluck.run.live_options import ServeOptions
 from potluck.worlds.live.leadership_lost import LeadershipLostError
 
 __all__ = [
+    "LEADERSHIP_FILE",
     "Leadership",
     "LeadershipRecord",
     "SoleLeadership",
@@ -39,7 +40,8 @@ __all__ = [
     "save_leadership_record",
 ]
 
-_FILE = "leadership.json"
+LEADERSHIP_FILE = "leadership.json"
+
 _POLL_S = 0.2
 
 
@@ -91,21 +93,17 @@ class LeadershipRecord(msgspec.Struct, kw_only=True):
 
 def has_leadership_record(folder: Path) -> bool:
     """Whether a coordinator has led or followed a run in this folder."""
-    return (folder / _FILE).exists()
+    return (folder / LEADERSHIP_FILE).exists()
 
 
 def load_leadership_record(folder: Path) -> LeadershipRecord:
     """The record of a run's folder; a folder without one holds the only copy of a run of the same name."""
-    try:
-        return msgspec.json.decode((folder / _FILE).read_bytes(), type=LeadershipRecord)
-    except FileNotFoundError:
-        return LeadershipRecord(run=folder.absolute().name)
-    except (OSError, msgspec.DecodeError) as error:
-        raise RunError(f"{folder / _FILE} cannot be read: {error}") from None
+    record = read_decoded(folder / LEADERSHIP_FILE, msgspec.json.Decoder(LeadershipRecord).decode)
+    return LeadershipRecord(run=folder.absolute().name) if record is None else record
 
 
 def save_leadership_record(folder: Path, record: LeadershipRecord) -> None:
-    write_atomically(folder / _FILE, msgspec.json.encode(record))
+    write_atomically(folder / LEADERSHIP_FILE, msgspec.json.encode(record))
 
 
 @dataclass(frozen=True)

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from potluck.atomic_file import write_atomically
-from potluck.errors import RunError, UserError
+from potluck.atomic_file import read_decoded, write_atomically
+from potluck.errors import UserError
 from potluck.worlds.live.replica_messages import LeaderOptions
 
 if TYPE_CHECKING:
     from potluck.run.live_run import LiveObserver
 
-__all__ = ["KeptOptions", "LabOptions", "ResumeOptions", "ServeOptions", "load_options", "save_options"]
+__all__ = ["OPTIONS_FILE", "KeptOptions", "LabOptions", "ResumeOptions", "ServeOptions", "load_options", "save_options"]
 
-_FILE = "options.json"
+OPTIONS_FILE = "options.json"
 
 
 @dataclass(frozen=True)
@@ -113,15 +113,10 @@ def save_options(folder: Path, options: KeptOptions) -> None:
     if serve is not None and serve.certs is not None:
         serve = replace(serve, certs=serve.certs.absolute())
     kept = replace(options, serve=serve, data=None if data is None else data.absolute())
-    write_atomically(folder / _FILE, msgspec.json.encode(kept, enc_hook=str), private=True)
+    write_atomically(folder / OPTIONS_FILE, msgspec.json.encode(kept, enc_hook=str), private=True)
 
 
 def load_options(folder: Path) -> KeptOptions | None:
     """How a run was started; None for one that was started before this was kept."""
-    try:
-        content = (folder / _FILE).read_bytes()
-        return msgspec.json.decode(content, type=KeptOptions, dec_hook=lambda kind, value: kind(value))
-    except FileNotFoundError:
-        return None
-    except (OSError, msgspec.DecodeError) as error:
-        raise RunError(f"{folder / _FILE} cannot be read: {error}; delete it to resume with default options") from None
+    decoder = msgspec.json.Decoder(KeptOptions, dec_hook=lambda kind, value: kind(value))
+    return read_decoded(folder / OPTIONS_FILE, decoder.decode)

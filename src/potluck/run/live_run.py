@@ -263,6 +263,9 @@ def lead_live_run(prepared: PreparedJob, run: LiveRun, observer: LiveObserver) -
     assert store.folder is not None
     status = LiveStatus.for_this_process(run.locator, run.certs)
     status.lab = run.devices is not None
+    if run.replication is not None:
+        status.term, status.run = run.replication.term, run.admission.digest
+        status.coordinator = run.replication.coordinator
     with map_storage_errors(store.folder):
         save_options(store.folder, run.options)
         write_live_status(store.folder, status)
@@ -274,7 +277,6 @@ def lead_live_run(prepared: PreparedJob, run: LiveRun, observer: LiveObserver) -
         if run.replication is not None:
             store.guard = run.replication
             run.replication.on_standbys = tracker.update_standbys
-            status.term = leading.term
         return run_to_end(prepared, store, lambda: asyncio.run(leading.coordinate()))
 
 

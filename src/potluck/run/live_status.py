@@ -14,13 +14,14 @@ from pathlib import Path
 
 import msgspec
 
-from potluck.atomic_file import write_atomically
+from potluck.atomic_file import read_decoded, write_atomically
 from potluck.errors import RunError
 from potluck.journal.standby_status import FollowStatus, StandbyStatus
 from potluck.run.process_identity import process_start_ticks
 from potluck.run.storage_monitor import StorageMonitor
 
 __all__ = [
+    "LIVE_FILE",
     "LiveStatus",
     "StatusTracker",
     "is_live_run",
@@ -30,7 +31,8 @@ __all__ = [
     "write_live_status",
 ]
 
-_FILE = "live.json"
+LIVE_FILE = "live.json"
+
 _STANDBY_INTERVAL_S = 1.0
 
 
@@ -48,6 +50,8 @@ class LiveStatus(msgspec.Struct, kw_only=True):
     former: list[str] = []  # the devices that were connected when the run ended
     updated: float = 0.0
     term: int = 0  # of its leader
+    run: str = ""  # with `term` and `coordinator` what `leadership.json` says, too
+    coordinator: str = ""
     standbys: list[StandbyStatus] = []
     follows: FollowStatus | None = None  # this process is a standby and does not lead
 
@@ -80,11 +84,11 @@ class StatusTracker:
 
     def catch_up(self) -> None:
         """Write what could not be written, if it can be now."""
-        if self._storage.has_failed(_FILE) and self._storage.is_retry_due():
+        if self._storage.has_failed(LIVE_FILE) and self._storage.is_retry_due():
             self._write()
 
     def _write(self) -> None:
-        self._storage.attempt(_FILE, lambda: write_live_status(self.folder, self.status))
+        self._storage.attempt(LIVE_FILE, lambda: write_live_status(self.folder, self.status))
 
     def update_standbys(self, standbys: list[StandbyStatus]) -> None:
         """Write what changed at once, and otherwise once a second."""
@@ -112,22 +116,17 @@ def track_live_status(tracker: StatusTracker) -> Iterator[StatusTracker]:
 def write_live_status(folder: Path, status: LiveStatus) -> None:
     """Replace the status file atomically, so that readers see the old one or the new one."""
     status.updated = time.time()
-    write_atomically(folder / _FILE, msgspec.json.encode(status))
+    write_atomically(folder / LIVE_FILE, msgspec.json.encode(status))
 
 
 def is_live_run(folder: Path | None) -> bool:
     """Whether this is the folder of a live run, whose times are wall-clock seconds."""
-    return folder is not None and (folder / _FILE).exists()
+    return folder is not None and (folder / LIVE_FILE).exists()
 
 
 def read_live_status(folder: Path) -> LiveStatus | None:
     """The status, if this is the folder of a live run."""
-    try:
-        return msgspec.json.decode((folder / _FILE).read_bytes(), type=LiveStatus)
-    except FileNotFoundError:
-        return None
-    except (OSError, msgspec.DecodeError) as error:
-        raise RunError(f"{folder / _FILE} cannot be read: {error}") from None
+    return read_decoded(folder / LIVE_FILE, msgspec.json.Decoder(LiveStatus).decode)
 
 
 def request_stop(folder: Path) -> LiveStatus:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from potluck.atomic_file import write_atomically
 from potluck.errors import RunError
+from potluck.run.folder_mending import mend_live_folder
 from potluck.run.leadership import LeadershipRecord, load_leadership_record, save_leadership_record
 from potluck.run.live_status import read_live_status
 from potluck.run.storage_monitor import map_storage_errors
@@ -23,7 +24,7 @@ _REQUEST_FILE = "promote.request"
 
 def promote(folder: Path) -> str:
     """Let the copy of the run in this folder lead, whatever it lacks; returns what happens next."""
-    record, status = load_leadership_record(folder), read_live_status(folder)
+    status = read_live_status(folder)
     if status is None:
         raise RunError(f"{folder} is not the folder of a live run or of its standby")
     if status.is_alive and status.follows is None:
@@ -31,7 +32,9 @@ def promote(folder: Path) -> str:
     if status.is_alive:
         with map_storage_errors(folder):
             write_atomically(folder / _REQUEST_FILE, b"")
-        return f"{folder}: the standby (process {status.pid}) takes over in a term above {record.term}"
+        return f"{folder}: the standby (process {status.pid}) takes over in a term above {status.term}"
+    mend_live_folder(folder)
+    record = load_leadership_record(folder)
     record.promoted = True
     with map_storage_errors(folder):
         save_leadership_record(folder, record)

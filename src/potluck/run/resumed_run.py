@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from potluck.errors import RunError, UserError
 from potluck.run.argument_checks import check_folder
+from potluck.run.folder_mending import mend_live_folder
 from potluck.run.live_options import KeptOptions, LabOptions, ResumeOptions, ServeOptions, load_options
 from potluck.run.live_status import LiveStatus, is_live_run, read_live_status
 from potluck.run.run_opening import ResumeRequest, reopen_run
@@ -79,6 +80,7 @@ def _resume_live(request: ResumeRequest, options: ResumeOptions, observer: LiveO
     from potluck.run.live_run import serve_prepared
 
     folder = request.folder
+    mend_live_folder(folder, take_over=request.take_over)
     status = read_live_status(folder)
     if status is None:
         raise RunError(f"{folder} is not the folder of a live run")
@@ -96,6 +98,8 @@ def _default_options(status: LiveStatus) -> KeptOptions:
     """Of a run that was started before options were kept: what its status says of them."""
     if status.lab:
         return KeptOptions(lab=LabOptions())
+    if not status.listen:
+        return KeptOptions(serve=ServeOptions())
     certs = Path(status.certs) if status.certs else None
     return KeptOptions(serve=ServeOptions(listen=status.listen.partition("/")[2], certs=certs, insecure=certs is None))
 

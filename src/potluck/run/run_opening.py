@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from potluck.errors import PotluckWarning, RunError
+from potluck.errors import DamagedFileError, PotluckWarning, RunError, SettingError
 from potluck.job import Job, load_job
 from potluck.run.live_status import is_live_run
 from potluck.run.prepared_job import PreparedJob, prepare_job
@@ -23,7 +23,7 @@ from potluck.run.run_store import RunStore, Watch
 from potluck.run.storage_monitor import map_storage_errors
 from potluck.task import Task
 
-__all__ = ["ResumeRequest", "create_run", "load_run_job", "reopen_run"]
+__all__ = ["ResumeRequest", "create_run", "find_job_damage", "load_run_job", "reopen_run"]
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,21 @@ def load_run_job(folder: Path, overrides: Sequence[str]) -> Job:
         raise RunError(f"{folder} is not the folder of a run: it has no job.toml")
     if not any((folder / name).exists() for name in (JOURNAL_FILE, "checkpoints", INPUTS_FILE)):
         raise RunError(f"{folder} has a job but no run of it: it has no {JOURNAL_FILE}; start one with `potluck run`")
-    return load_job(folder / "job.toml", overrides, resolved=True)
+    path = folder / "job.toml"
+    damage = find_job_damage(path)
+    if damage is not None:
+        remedy = "put it back as it was when the run began, from a backup or from the folder of a standby"
+        raise DamagedFileError(path, damage, remedy)
+    return load_job(path, overrides, resolved=True)
+
+
+def find_job_damage(path: Path) -> str | None:
+    """Why the job of a run's folder, which Potluck wrote, cannot be loaded; None if it can."""
+    try:
+        load_job(path, resolved=True)
+    except SettingError as error:
+        return str(error).replace(f"{path} ", "it ") if path.stat().st_size else "it is empty"
+    return None
 
 
 def _prepare_folder(folder: Path) -> None:

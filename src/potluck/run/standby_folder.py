@@ -9,10 +9,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from potluck.atomic_file import write_atomically
+from potluck.atomic_file import mark_unusable, write_atomically
 from potluck.errors import RunError, UserError
 from potluck.job import dump_job
 from potluck.journal.standby_status import FollowStatus
+from potluck.run.folder_mending import mend_live_folder
 from potluck.run.leadership import (
     LeadershipRecord,
     has_leadership_record,
@@ -25,6 +26,7 @@ from potluck.run.prepared_job import PreparedJob
 from potluck.run.resume_point import find_resume_point
 from potluck.run.run_inputs import check_run_inputs, describe_inputs, write_run_inputs
 from potluck.run.run_lock import LOCK_FILE, RunLock, lock_run
+from potluck.run.run_opening import find_job_damage
 from potluck.run.run_store import RunStore, Watch
 from potluck.run.storage_monitor import map_storage_errors
 from potluck.worlds.live.folder_copy import FolderCopy
@@ -48,8 +50,10 @@ class StandbyFolder:
         self._prepared = prepared
         self.options = options
         self.path = path
-        is_copy = path is not None and has_leadership_record(path)
-        self.record = load_leadership_record(path) if path and is_copy else LeadershipRecord(run="", term=0)
+        self.record = LeadershipRecord(run="", term=0)
+        if path is not None and has_leadership_record(path):
+            mend_live_folder(path)
+            self.record = load_leadership_record(path)
         self._was_led_with = frozenset[str]()
         self._has_followed = False  # a leader, since it was started
         self._lock: RunLock | None = None
@@ -73,6 +77,7 @@ class StandbyFolder:
         """A new copy of the leader's run."""
         folder = self.path or Path("runs") / Path(manifest.run).name
         if not self.record.run and has_leadership_record(folder):
+            mend_live_folder(folder)
             self.record = load_leadership_record(folder)
         is_used = folder.exists() and any(path.name != LOCK_FILE for path in folder.iterdir())
         if is_used and self.record.run != manifest.run:
@@ -86,7 +91,9 @@ class StandbyFolder:
     def _open(self, folder: Path) -> FolderCopy:
         """Another job, another model or other data than the copy's are refused."""
         inputs, job = describe_inputs(self._prepared), dump_job(self._prepared.job).encode()
-        if (folder / "job.toml").exists() and (folder / "job.toml").read_bytes() != job:
+        path = folder / "job.toml"
+        damage = find_job_damage(path) if path.exists() else None
+        if damage is None and path.exists() and path.read_bytes() != job:
             raise FollowRefusedError(
                 f"{folder} holds a run of another job; start it with the same job, --set and --seed"
             )
@@ -97,9 +104,12 @@ class StandbyFolder:
                 check_run_inputs(folder, inputs)
             except UserError as error:
                 raise FollowRefusedError(str(error)) from None
+            if damage is not None:
+                _log.warning("%s is damaged (%s) and is replaced by the job that was given", path, damage)
+                mark_unusable(path)
             write_run_inputs(folder, inputs)
             save_options(folder, self.options)
-            write_atomically(folder / "job.toml", job)
+            write_atomically(path, job)
             return FolderCopy(folder)
 
     def accept_manifest(self, manifest: FolderManifest) -> None:
@@ -144,6 +154,7 @@ class StandbyFolder:
             serving = self.options.serve
             self._status = LiveStatus.for_this_process(listen, None if serving is None else serving.certs)
         self._status.term, self._status.follows = follows.term, follows
+        self._status.run, self._status.coordinator = self.record.run, self.record.coordinator
         self._status.joined, self._status.former = dict(joined), sorted(self._was_led_with)
         write_live_status(self.path, self._status)
 

@@ -63,6 +63,7 @@ class StandbyReplication(CommitGuard):
         self.wait_s = _WAIT_S  # how long a commit waits for a standby
         self._admission = admission
         self._run = record.run
+        self.coordinator = record.coordinator
         self._standbys: dict[str, _Standby] = {}
         self._lock = threading.Lock()
         self._sync_lock = threading.Lock()  # one change of the in-sync set at a time

@@ -88,5 +88,5 @@ def test_the_file_contains_no_secret(tmp_path: Path) -> None:
 
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "admitted.json").write_text("[]")
-    with pytest.raises(UserError, match=r"admitted.json cannot be read .* give the devices new tokens"):
+    with pytest.raises(UserError, match=r"admitted.json is damaged .* `potluck resume .*` sets it aside and goes on"):
         _policy(tmp_path)

@@ -11,13 +11,12 @@ from typing import Any, Self
 
 import msgspec
 
-from potluck.atomic_file import write_atomically
-from potluck.errors import UserError
+from potluck.atomic_file import read_decoded, write_atomically
 from potluck.worlds.live.security import access_control, certificate_register, join_tokens
 
-__all__ = ["AdmissionPolicy", "AdmittedDevices"]
+__all__ = ["ADMITTED_FILE", "AdmissionPolicy", "AdmittedDevices", "read_admitted"]
 
-_FILE = "admitted.json"
+ADMITTED_FILE = "admitted.json"
 _log = logging.getLogger("potluck")
 
 
@@ -87,9 +86,9 @@ class AdmittedDevices:
     """
 
     def __init__(self, run: Path, certified: bool) -> None:
-        self._path = run / _FILE
+        self._path = run / ADMITTED_FILE
         self._certified = certified
-        self._fingerprints = _read_admitted(self._path)
+        self._fingerprints = read_admitted(run) or {}
         self._is_saved = True
 
     def was_admitted(self, name: str, process_secret: str) -> bool:
@@ -122,13 +121,9 @@ def _secret_fingerprint(process_secret: str) -> str:
     return hashlib.sha256(process_secret.encode()).hexdigest()
 
 
-def _read_admitted(path: Path) -> dict[str, str]:
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, str])
-    except FileNotFoundError:
-        return {}
-    except (OSError, msgspec.DecodeError) as error:
-        raise UserError(f"{path} cannot be read ({error}); remove it, and give the devices new tokens") from None
+def read_admitted(run: Path) -> dict[str, str] | None:
+    """The fingerprints of the devices that joined a run; None if none did."""
+    return read_decoded(run / ADMITTED_FILE, msgspec.json.Decoder(dict[str, str]).decode)
 
 
 def _write_admitted(path: Path, fingerprints: dict[str, str]) -> None:

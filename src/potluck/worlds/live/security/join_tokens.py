@@ -10,7 +10,6 @@ import base64
 import binascii
 import hashlib
 import hmac
-import os
 import secrets
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -18,12 +17,14 @@ from pathlib import Path
 
 import msgspec
 
+from potluck.atomic_file import read_decoded, write_atomically
 from potluck.errors import UserError
 from potluck.worlds.live.security.tls_credentials import format_utc
 
-__all__ = ["check_token", "issue_token", "load_run_secret"]
+__all__ = ["SECRET_FILE", "check_token", "issue_token", "load_run_secret", "read_run_secret"]
 
-_FILE = "join.secret"
+SECRET_FILE = "join.secret"
+
 _SECRET_BYTES = 32
 _MAX_LENGTH = 4096  # characters; a longer token is not even decoded
 _CONTEXT = b"potluck join token 1\0"
@@ -38,16 +39,26 @@ class _TokenClaims(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_
 
 def load_run_secret(folder: Path) -> bytes:
     """The secret of a run, generated on first use; the same after a resume, so that old tokens stay valid."""
-    path = folder / _FILE
+    secret = read_run_secret(folder)
+    if secret is not None:
+        return secret
+    path, secret = folder / SECRET_FILE, secrets.token_bytes(_SECRET_BYTES)
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        return _read_secret(path)
+        write_atomically(path, secret, private=True)
     except OSError as error:
         raise UserError(f"{path} cannot be written ({error.strerror}); choose another folder for the run") from None
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(secret := secrets.token_bytes(_SECRET_BYTES))
     return secret
+
+
+def read_run_secret(folder: Path) -> bytes | None:
+    """The secret of a run; None if it has none yet, DamagedFileError if it is not one."""
+    return read_decoded(folder / SECRET_FILE, _check_secret)
+
+
+def _check_secret(content: bytes) -> bytes:
+    if len(content) != _SECRET_BYTES:
+        raise ValueError(f"it has {len(content)} of {_SECRET_BYTES} bytes")
+    return content
 
 
 def issue_token(secret: bytes, job_digest: str, expires_at: datetime, names: Iterable[str] | None = None) -> str:
@@ -103,13 +114,3 @@ def _encode_base64(content: bytes) -> str:
 
 def _decode_base64(text: str) -> bytes:
     return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
-
-
-def _read_secret(path: Path) -> bytes:
-    try:
-        secret = path.read_bytes()
-    except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror}); make it readable for this user") from None
-    if len(secret) != _SECRET_BYTES:
-        raise UserError(f"{path} is damaged; remove it, and give the devices new tokens with `potluck serve`")
-    return secret
