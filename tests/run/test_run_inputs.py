@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from torch import Tensor, nn
@@ -140,6 +141,36 @@ def test_damaged_digests_are_said_and_do_not_keep_a_run_from_being_resumed(tmp_p
         assert resume(tmp_path / "run", build_model(), (X, Y)).summary["rounds"] == 4
     with pytest.raises(RunError, match="began with another model"):
         resume(tmp_path / "run", build_model(hidden=5), (X, Y))
+
+
+@pytest.mark.parametrize("part", ["training", "test"])
+def test_a_single_other_value_in_memory_is_refused(tmp_path: Path, part: str) -> None:
+    def data(change: float) -> potluck.data.Dataset:
+        train, test = X.clone(), X[:20].clone()
+        (train if part == "training" else test)[17, 1] += change
+        return potluck.data.from_tensors(train, Y, test, Y[:20])
+
+    keep_run(tmp_path / "run", ROUNDS, build_model(), data(0.0))
+    with pytest.raises(RunError, match=f"began with other data: values of all {part} samples: now"):
+        resume(tmp_path / "run", build_model(), data(1e-6))
+    assert resume(tmp_path / "run", build_model(), data(0.0)).summary["rounds"] == 4
+
+
+def test_a_run_with_fewer_digests_is_resumed_and_gets_the_others(tmp_path: Path) -> None:
+    """As an earlier version wrote them: without those of all values."""
+    keep_run(tmp_path / "run", ROUNDS, build_model(), (X, Y))
+    path = tmp_path / "run" / INPUTS_FILE
+    content = msgspec.json.decode(path.read_bytes())
+    content["format"] = 1
+    content["data"] = {name: fact for name, fact in content["data"].items() if not name.startswith("values of all")}
+    path.write_bytes(msgspec.json.encode(content))
+    with pytest.raises(RunError, match="began with other data: contents of the training samples"):
+        resume(tmp_path / "run", build_model(), (X + 1e-3, Y))
+    assert resume(tmp_path / "run", build_model(), (X, Y)).summary["rounds"] == 4
+    other = X.clone()
+    other[11] += 1e-6
+    with pytest.raises(RunError, match="began with other data: values of all training samples"):
+        resume(tmp_path / "run", build_model(), (other, Y))
 
 
 def test_only_a_few_samples_are_read_for_a_digest(tmp_path: Path) -> None:

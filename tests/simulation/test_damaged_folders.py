@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import torch
 
 import potluck
 from potluck.checkpoint_files import list_checkpoints
@@ -193,6 +194,10 @@ def test_nothing_is_changed_by_a_refused_resume(tmp_path: Path) -> None:
     before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
     with pytest.raises(potluck.UserError, match=r"stop\.rounds"):
         potluck.resume(tmp_path / "run", overrides=["stop.rounds=x"])
-    with pytest.raises(potluck.UserError, match="began with another model"):
+    with pytest.raises(potluck.UserError, match=r"^task\.options\.hidden: cannot change in a run"):
         potluck.resume(tmp_path / "run", overrides=["task.options.hidden=[17]"])
+    with pytest.raises(potluck.UserError, match="began with another model"):
+        potluck.resume(
+            tmp_path / "run", task=potluck.Task(torch.nn.Linear(3, 2), (torch.zeros(9, 3), torch.zeros(9).long()))
+        )
     assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == before

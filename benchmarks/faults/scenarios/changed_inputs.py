@@ -54,6 +54,7 @@ _CHANGES: dict[str, Callable[[], Task]] = {
     "another dtype": lambda: Task(_network().double(), (_X, _Y)),
     "fewer samples": lambda: Task(_network(), (_X[:90], _Y[:90])),
     "scaled samples": lambda: Task(_network(), (1.01 * _X, _Y)),
+    "one other value": lambda: Task(_network(), (torch.cat([_X[:50], _X[50:51] + 1e-6, _X[51:]]), _Y)),
     "other labels": lambda: Task(_network(), (_X, 1 - _Y)),
     "other lazy samples": lambda: Task(_network(), LazyRows(1.01 * _X, _Y)),
 }

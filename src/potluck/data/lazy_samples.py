@@ -78,6 +78,9 @@ class LazySamples:
         """The same samples, with floating-point tensors of this dtype."""
         return self if dtype == self.dtype else dataclasses.replace(self, dtype=dtype)
 
+    def content_digest(self) -> None:
+        """They are read when they are needed."""
+
     def subset(self, indices: npt.NDArray[np.int64]) -> LazySamples:
         """Some of the samples; no sample is read or copied."""
         label = np.asarray(self.label)[indices] if isinstance(self.label, Sequence | np.ndarray) else self.label

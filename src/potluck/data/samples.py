@@ -19,6 +19,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only
 
+from potluck.data.content_digest import digest_tensors
 from potluck.data.text_tokenizers import TextTokenizer
 from potluck.errors import DataError
 
@@ -96,6 +97,9 @@ class SampleSet(Protocol):
 
     def with_dtype(self, dtype: torch.dtype) -> SampleSet:
         """The same samples, with floating-point tensors of this dtype."""
+
+    def content_digest(self) -> str | None:
+        """A digest of all that is stored; None where it is not in memory."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,6 +188,11 @@ class Samples:
     def with_dtype(self, dtype: torch.dtype) -> Samples:
         """The same samples, with floating-point tensors of this dtype."""
         return self if dtype == self.dtype else dataclasses.replace(self, dtype=dtype)
+
+    def content_digest(self) -> str | None:
+        """A digest of all inputs, targets, owners and labels."""
+        known = [torch.from_numpy(values) for values in (self.owner, self.label) if values is not None]
+        return digest_tensors([*tree_leaves(self.x), *tree_leaves(self.y), *known])
 
     def _to_input(self, stored: Tensor) -> Tensor:
         """A stored tensor as the model gets it; `stored` is a copy already."""

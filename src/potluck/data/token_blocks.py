@@ -19,6 +19,7 @@ import torch
 from numpy.lib.stride_tricks import sliding_window_view
 from torch import Tensor
 
+from potluck.data.content_digest import digest_tensors
 from potluck.data.samples import Indices
 from potluck.data.text_tokenizers import Tokens
 from potluck.errors import DataError
@@ -74,6 +75,10 @@ class TokenBlocks:
     def with_dtype(self, dtype: torch.dtype) -> TokenBlocks:
         """The same: tokens are integers."""
         return self
+
+    def content_digest(self) -> str | None:
+        known = [] if self.owner is None else [self.owner]
+        return digest_tensors([torch.from_numpy(values) for values in (self.tokens, self.offsets, *known)])
 
     def read_blocks(self, indices: npt.NDArray[np.integer]) -> Tensor:
         """Inputs and their last target, int64 (len(indices), block + 1)."""

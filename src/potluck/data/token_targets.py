@@ -76,6 +76,11 @@ class MappedSamples:
     def stored_batch(self, indices: npt.NDArray[np.integer]) -> tuple[Any, Any]:
         return self.change(*self.samples.stored_batch(indices))
 
+    def content_digest(self) -> str | None:
+        """Of the samples before the change."""
+        digest: str | None = self.samples.content_digest()
+        return digest
+
     def with_dtype(self, dtype: torch.dtype) -> MappedSamples:
         return dataclasses.replace(self, samples=self.samples.with_dtype(dtype))
 

@@ -1,7 +1,8 @@
 """Digests of the model and the data of a run, kept as `inputs.json`, so that it is not resumed with others.
 
-They are facts in words, so that a refusal says what differs. Of the data only the sizes and a few samples are read, so
-that it may be larger than memory; a stream's samples may be others the next time, and only a warning says so.
+They are facts in words, so that a refusal says what differs. Data in memory is hashed in full. Of other data only the
+sizes and a few samples are read, so that it may be larger than memory; a stream's samples may be others the next time,
+and only a warning says so.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ __all__ = ["INPUTS_FILE", "RunInputs", "check_run_inputs", "describe_inputs", "w
 
 INPUTS_FILE = "inputs.json"
 
-_FORMAT = 1
+_FORMAT = 2
+_ADDED_FACTS = {2: ("values of all training samples", "values of all test samples")}  # by the format that added them
 _PROBED_SAMPLES = 8
 _PROBED_VALUES = 4096
 _MAX_SHOWN = 3
@@ -45,7 +47,7 @@ class RunInputs(msgspec.Struct, kw_only=True):
 
 
 def describe_inputs(prepared: PreparedJob) -> RunInputs:
-    """The facts of a prepared job; a few samples are read."""
+    """The facts of a prepared job; of data that is not in memory a few samples are read."""
     module, data = prepared.module, prepared.data
     model = {"layers and shapes": prepared.model_digest} if module is None else _describe_model(module)
     facts, streams = ({}, {}) if data is None else _describe_data(data)
@@ -61,7 +63,7 @@ def write_run_inputs(folder: Path, inputs: RunInputs) -> None:
 def check_run_inputs(folder: Path, inputs: RunInputs) -> bool:
     """Refuse to resume a run with another model or other data.
 
-    Returns whether there was something to compare: a run of an older version has no digests.
+    Returns whether the file is as these would be: a run of an older version has fewer digests, or none.
     """
     try:
         before = msgspec.json.decode((folder / INPUTS_FILE).read_bytes(), type=RunInputs)
@@ -75,9 +77,10 @@ def check_run_inputs(folder: Path, inputs: RunInputs) -> bool:
             stacklevel=2,
         )
         return False
-    if before.format != _FORMAT:
+    if before.format > _FORMAT:
         return False
-    for what, old, new in (("another model", before.model, inputs.model), ("other data", before.data, inputs.data)):
+    data = _without_facts_after(before.format, inputs.data)
+    for what, old, new in (("another model", before.model, inputs.model), ("other data", before.data, data)):
         if old and new and old != new:
             raise RunError(
                 f"{folder} began with {what}: {_describe_differences(old, new)}; resume it with the same, or start a"
@@ -86,7 +89,13 @@ def check_run_inputs(folder: Path, inputs: RunInputs) -> bool:
     if before.streams != inputs.streams:
         changes = _describe_differences(before.streams, inputs.streams)
         warnings.warn(f"{folder} began with another stream: {changes}", PotluckWarning, stacklevel=2)
-    return True
+    return before.format == _FORMAT
+
+
+def _without_facts_after(format: int, facts: Mapping[str, str]) -> dict[str, str]:
+    """Without what a file of an older format does not say."""
+    added = {name for later, names in _ADDED_FACTS.items() if later > format for name in names}
+    return {name: fact for name, fact in facts.items() if name not in added}
 
 
 def _describe_differences(old: Mapping[str, str], new: Mapping[str, str]) -> str:
@@ -147,6 +156,8 @@ def _describe_data(data: Dataset) -> tuple[dict[str, str], dict[str, str]]:
             contents = _probe_samples(samples, _PROBED_SAMPLES)
             if not samples.needs_rng or contents == _probe_samples(samples, _PROBED_SAMPLES):
                 facts[f"contents of the {part} samples"] = contents  # unless every reading gives others
+            if (digest := samples.content_digest()) is not None:
+                facts[f"values of all {part} samples"] = digest
     return facts, streams
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from potluck.errors import DamagedFileError, PotluckWarning, RunError, SettingError
 from potluck.job import Job, load_job
+from potluck.run.fixed_settings import check_fixed_settings
 from potluck.run.live_status import is_live_run
 from potluck.run.prepared_job import PreparedJob, prepare_job
 from potluck.run.resume_point import JOURNAL_FILE, find_resume_point
@@ -23,7 +24,7 @@ from potluck.run.run_store import RunStore, Watch
 from potluck.run.storage_monitor import map_storage_errors
 from potluck.task import Task
 
-__all__ = ["ResumeRequest", "create_run", "find_job_damage", "load_run_job", "reopen_run"]
+__all__ = ["ResumeRequest", "create_run", "load_run_job", "load_saved_job", "reopen_run"]
 
 
 @dataclass(frozen=True)
@@ -78,26 +79,25 @@ def reopen_run(
 
 
 def load_run_job(folder: Path, overrides: Sequence[str]) -> Job:
-    """The job of a run's folder."""
+    """The job of a run's folder, with overrides of settings that may change in a run."""
     if not (folder / "job.toml").exists():
         raise RunError(f"{folder} is not the folder of a run: it has no job.toml")
     if not any((folder / name).exists() for name in (JOURNAL_FILE, "checkpoints", INPUTS_FILE)):
         raise RunError(f"{folder} has a job but no run of it: it has no {JOURNAL_FILE}; start one with `potluck run`")
-    path = folder / "job.toml"
-    damage = find_job_damage(path)
-    if damage is not None:
-        remedy = "put it back as it was when the run began, from a backup or from the folder of a standby"
-        raise DamagedFileError(path, damage, remedy)
-    return load_job(path, overrides, resolved=True)
+    saved = load_saved_job(folder / "job.toml")
+    job = load_job(folder / "job.toml", overrides, resolved=True)
+    check_fixed_settings(saved, job)
+    return job
 
 
-def find_job_damage(path: Path) -> str | None:
-    """Why the job of a run's folder, which Potluck wrote, cannot be loaded; None if it can."""
+def load_saved_job(path: Path) -> Job:
+    """The job that Potluck wrote into a run's folder; DamagedFileError where it is no job any more."""
     try:
-        load_job(path, resolved=True)
+        return load_job(path, resolved=True)
     except SettingError as error:
-        return str(error).replace(f"{path} ", "it ") if path.stat().st_size else "it is empty"
-    return None
+        problem = str(error).replace(f"{path} ", "it ") if path.stat().st_size else "it is empty"
+        remedy = "put it back as it was when the run began, from a backup or from the folder of a standby"
+        raise DamagedFileError(path, problem, remedy) from None
 
 
 def _prepare_folder(folder: Path) -> None:

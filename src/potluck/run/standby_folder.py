@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from potluck.atomic_file import mark_unusable, write_atomically
-from potluck.errors import RunError, UserError
+from potluck.errors import DamagedFileError, RunError, UserError
 from potluck.job import dump_job
 from potluck.journal.standby_status import FollowStatus
 from potluck.run.folder_mending import mend_live_folder
@@ -26,7 +26,7 @@ from potluck.run.prepared_job import PreparedJob
 from potluck.run.resume_point import find_resume_point
 from potluck.run.run_inputs import check_run_inputs, describe_inputs, write_run_inputs
 from potluck.run.run_lock import LOCK_FILE, RunLock, lock_run
-from potluck.run.run_opening import find_job_damage
+from potluck.run.run_opening import load_saved_job
 from potluck.run.run_store import RunStore, Watch
 from potluck.run.storage_monitor import map_storage_errors
 from potluck.worlds.live.folder_copy import FolderCopy
@@ -92,7 +92,7 @@ class StandbyFolder:
         """Another job, another model or other data than the copy's are refused."""
         inputs, job = describe_inputs(self._prepared), dump_job(self._prepared.job).encode()
         path = folder / "job.toml"
-        damage = find_job_damage(path) if path.exists() else None
+        damage = _find_job_damage(path)
         if damage is None and path.exists() and path.read_bytes() != job:
             raise FollowRefusedError(
                 f"{folder} holds a run of another job; start it with the same job, --set and --seed"
@@ -105,7 +105,7 @@ class StandbyFolder:
             except UserError as error:
                 raise FollowRefusedError(str(error)) from None
             if damage is not None:
-                _log.warning("%s is damaged (%s) and is replaced by the job that was given", path, damage)
+                _log.warning("%s is damaged (%s) and is replaced by the job that was given", path, damage.problem)
                 mark_unusable(path)
             write_run_inputs(folder, inputs)
             save_options(folder, self.options)
@@ -175,3 +175,12 @@ class StandbyFolder:
             with contextlib.suppress(OSError):  # why it ends says more
                 write_live_status(self.path, self._status)
         self._closing.close()
+
+
+def _find_job_damage(path: Path) -> DamagedFileError | None:
+    try:
+        if path.exists():
+            load_saved_job(path)
+    except DamagedFileError as error:
+        return error
+    return None
