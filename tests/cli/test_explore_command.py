@@ -114,7 +114,10 @@ def test_the_search_starts_from_a_run_and_then_without_a_warm_up(
     assert seen == [(None, 128), (Path("run"), 0), (job, 0), (Path("run"), 5)]
 
 
-def test_a_run_resumes_with_a_table_that_was_explored_from_it(job: Path, potluck: Shell) -> None:
+def test_a_run_resumes_with_a_table_that_was_explored_from_it(
+    job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, potluck: Shell
+) -> None:
+    monkeypatch.chdir(tmp_path)
     ordered = ["--set", "recipe=distreal-ordered", "--set", "evaluate=0"]
     assert potluck("run", job, "--quiet", "--out", "run", *ordered, "--set", "stop.rounds=2").code == 0
     call(job, *ordered[:2], "--from", "run", "--out", "later.json")

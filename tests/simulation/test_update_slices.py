@@ -53,9 +53,10 @@ def record_counts(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
     chosen: list[tuple[int, ...]] = []
     choose = WidthExtractor.choose_submodel
 
-    def record_choice(self: WidthExtractor, *arguments: Any) -> Any:
-        choice = choose(self, *arguments)
-        chosen.append(choice.counts)  # type: ignore[attr-defined]
+    def record_choice(self: WidthExtractor, turn: Any, affordable: float, rng: Any) -> Any:
+        choice = choose(self, turn, affordable, rng)
+        if affordable > 0:  # not the smallest one, which is tried before the run
+            chosen.append(choice.counts)  # type: ignore[attr-defined]
         return choice
 
     monkeypatch.setattr(WidthExtractor, "choose_submodel", record_choice)
