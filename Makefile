@@ -8,7 +8,8 @@ demo: .venv/ready
 	$(BIN)/potluck demo
 
 test: .venv/ready
-	$(BIN)/pytest -q -n 2 --dist loadfile
+	$(BIN)/pytest -q -n 2 --dist loadfile -m 'not long and not alone'
+	$(BIN)/pytest -q -m alone
 
 test-long: .venv/ready
 	$(BIN)/pytest -q -m long

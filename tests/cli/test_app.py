@@ -17,6 +17,7 @@ def test_importing_the_commands_loads_neither_torch_nor_numpy() -> None:
     assert completed.stdout.strip() == "[]"
 
 
+@pytest.mark.alone
 @pytest.mark.wall_clock
 def test_help_takes_less_than_a_third_of_a_second() -> None:
     """Measured in CPU time, which depends little on the load of the machine."""

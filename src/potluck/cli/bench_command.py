@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from potluck.atomic_file import write_atomically
 from potluck.cli.command_options import AsJson, Data
 
 if TYPE_CHECKING:
@@ -217,6 +216,7 @@ def _print_report(report: BenchmarkReport, out: Path, as_json: bool) -> None:
 
 def _write_results_page(results: Path, page: Path) -> None:
     from benchmarks.results_page import render_results_page
+    from potluck.atomic_file import write_atomically
 
     page.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(page, render_results_page(results, page).encode())

@@ -12,7 +12,6 @@ from typing import Annotated
 
 import typer
 
-from potluck.atomic_file import write_atomically
 from potluck.cli.command_options import AsJson
 from potluck.errors import RunError, UserError
 
@@ -90,6 +89,8 @@ def _default_page(runs: list[Path]) -> Path:
 
 
 def _write_page(page: str, path: Path) -> Path:
+    from potluck.atomic_file import write_atomically
+
     if path.is_dir():
         path = path / "report.html"
     try:

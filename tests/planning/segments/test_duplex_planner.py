@@ -75,6 +75,7 @@ def test_the_effort_of_a_turn_is_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
     assert max(search.effort for search in searches) < 1_000
 
 
+@pytest.mark.alone
 @pytest.mark.wall_clock
 def test_a_plan_takes_a_millisecond() -> None:
     durations = []
